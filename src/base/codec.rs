@@ -1,0 +1,189 @@
+//! Little-endian encoding and checked decoding. Decoders never index past their bytes: what is
+//! missing is an `Error::Corruption` that names file, offset and field.
+
+use std::path::Path;
+
+use super::error::{Error, Result};
+
+/// Appends an unsigned LEB128 number (at most 10 bytes).
+#[inline]
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a length-prefixed byte string.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// How many bytes `put_varint` writes for `value`.
+#[inline]
+pub(crate) fn varint_bytes(value: u64) -> usize {
+    (70 - (value | 1).leading_zeros() as usize) / 7
+}
+
+/// Reads an unsigned LEB128 number; returns it with the bytes used, or `None` if cut or too long.
+#[inline]
+pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let mut value = 0u64;
+    for (i, &byte) in bytes.iter().enumerate().take(10) {
+        let part = u64::from(byte & 0x7f);
+        if i == 9 && part > 1 {
+            return None;
+        }
+        value |= part << (7 * i);
+        if byte < 0x80 {
+            return Some((value, i + 1));
+        }
+    }
+    None
+}
+
+/// A checked reader over bytes from disk.
+pub(crate) struct Decoder<'a> {
+    bytes: &'a [u8],
+    position: usize,
+    file: &'a Path,
+    base_offset: u64,
+}
+
+impl<'a> Decoder<'a> {
+    /// Reads `bytes`, which start at `base_offset` of `file`.
+    pub(crate) fn new(bytes: &'a [u8], file: &'a Path, base_offset: u64) -> Decoder<'a> {
+        Decoder { bytes, position: 0, file, base_offset }
+    }
+
+    /// The bytes not read yet.
+    pub(crate) fn remaining(&self) -> usize {
+        self.bytes.len() - self.position
+    }
+
+    /// True at the end.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.remaining() == 0
+    }
+
+    /// Where in the file the next byte stands.
+    pub(crate) fn offset(&self) -> u64 {
+        self.base_offset + self.position as u64
+    }
+
+    /// A corruption error at the next byte.
+    pub(crate) fn corrupt(
+        &self,
+        what: &'static str,
+        expected: impl std::fmt::Display,
+        found: impl std::fmt::Display,
+    ) -> Error {
+        Error::corruption(self.file, self.offset(), what, expected, found)
+    }
+
+    /// The next `n` bytes.
+    pub(crate) fn take(&mut self, n: usize, what: &'static str) -> Result<&'a [u8]> {
+        match self.bytes.get(self.position..).and_then(|rest| rest.get(..n)) {
+            Some(taken) => {
+                self.position += n;
+                Ok(taken)
+            }
+            None => Err(self.corrupt(
+                what,
+                format_args!("{n} bytes"),
+                format_args!("{} bytes", self.remaining()),
+            )),
+        }
+    }
+
+    /// A byte.
+    pub(crate) fn u8(&mut self, what: &'static str) -> Result<u8> {
+        Ok(self.array::<1>(what)?[0])
+    }
+
+    /// A 16-bit number.
+    pub(crate) fn u16(&mut self, what: &'static str) -> Result<u16> {
+        Ok(u16::from_le_bytes(self.array(what)?))
+    }
+
+    /// A 32-bit number.
+    pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.array(what)?))
+    }
+
+    /// A 64-bit number.
+    pub(crate) fn u64(&mut self, what: &'static str) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.array(what)?))
+    }
+
+    /// A LEB128 number.
+    pub(crate) fn varint(&mut self, what: &'static str) -> Result<u64> {
+        match self.bytes.get(self.position..).and_then(read_varint) {
+            Some((value, used)) => {
+                self.position += used;
+                Ok(value)
+            }
+            None => Err(self.corrupt(what, "a varint", "cut or overlong bytes")),
+        }
+    }
+
+    /// A length-prefixed byte string.
+    pub(crate) fn byte_string(&mut self, what: &'static str) -> Result<&'a [u8]> {
+        let n = self.varint(what)?;
+        if n > self.remaining() as u64 {
+            return Err(self.corrupt(
+                what,
+                format_args!("{n} bytes"),
+                format_args!("{} bytes", self.remaining()),
+            ));
+        }
+        self.take(n as usize, what)
+    }
+
+    /// A LEB128 number that counts things of at least `bytes_each` bytes that follow: a count that
+    /// the remaining bytes cannot hold is corruption, so that no allocation trusts it.
+    pub(crate) fn count(&mut self, bytes_each: usize, what: &'static str) -> Result<usize> {
+        let n = self.varint(what)?;
+        let most = (self.remaining() / bytes_each.max(1)) as u64;
+        if n > most {
+            return Err(self.corrupt(what, format_args!("at most {most}"), n));
+        }
+        Ok(n as usize)
+    }
+
+    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N]> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N, what)?);
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn varints_round_trip_and_refuse_what_is_cut_or_overlong() {
+        for shift in 0..64 {
+            for value in [1u64 << shift, (1u64 << shift) - 1, u64::MAX >> shift] {
+                let mut out = Vec::new();
+                put_varint(&mut out, value);
+                assert_eq!(out.len(), varint_bytes(value));
+                assert_eq!(read_varint(&out), Some((value, out.len())));
+                assert_eq!(read_varint(&out[..out.len() - 1]), None);
+            }
+        }
+        assert_eq!(read_varint(&[0xff; 11]), None);
+    }
+
+    #[test]
+    fn a_count_larger_than_the_bytes_is_corruption() {
+        let mut out = Vec::new();
+        put_varint(&mut out, 1 << 40);
+        out.extend_from_slice(&[0; 100]);
+        let mut decoder = Decoder::new(&out, Path::new("f"), 7);
+        assert!(decoder.count(4, "things").unwrap_err().is_corruption());
+    }
+}

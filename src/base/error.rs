@@ -1,0 +1,175 @@
+//! One precise error type. Every variant names the thing it is about and says what to do.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The result of every fallible operation of the store.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Everything that can go wrong, each with the thing it is about.
+///
+/// Errors are cheap to clone: a background failure is reported to every caller that meets it.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file operation failed.
+    #[error("{op} failed on {}{}: {source}", path.display(), At(*offset))]
+    Io {
+        /// The operation: `"read"`, `"write"`, `"sync"`, `"create"`, …
+        op: &'static str,
+        /// The file it was applied to.
+        path: PathBuf,
+        /// The byte offset, where there is one.
+        offset: Option<u64>,
+        /// What the operating system said.
+        source: Arc<io::Error>,
+    },
+    /// Bytes on disk are not what was written. The store never guesses past this.
+    #[error(
+        "corruption in {} at byte {offset}: {what}: expected {expected}, found {found}; \
+         run `spinney check` for the extent of the damage and restore the file from a checkpoint",
+        file.display()
+    )]
+    Corruption {
+        /// The damaged file.
+        file: PathBuf,
+        /// Where in the file the damaged structure starts.
+        offset: u64,
+        /// The structure or field that is wrong.
+        what: &'static str,
+        /// What should have been there.
+        expected: String,
+        /// What was there.
+        found: String,
+    },
+    /// The directory does not hold a store.
+    #[error("{} is not a Spinney store: {reason}", path.display())]
+    NotAStore {
+        /// The directory that was opened.
+        path: PathBuf,
+        /// What is missing or foreign.
+        reason: String,
+    },
+    /// The store was written by a newer version of the format.
+    #[error(
+        "{} has format version {found}; this build reads up to {supported}: upgrade Spinney",
+        file.display()
+    )]
+    UnsupportedVersion {
+        /// The file that carries the version.
+        file: PathBuf,
+        /// The version it carries.
+        found: u32,
+        /// The newest version this build understands.
+        supported: u32,
+    },
+    /// Another process (or another handle of this one) has the store open.
+    #[error("{} is already open{}; close it first", path.display(), holder.as_deref().unwrap_or(""))]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+        /// Who holds it, if known (` (process 123)`).
+        holder: Option<String>,
+    },
+    /// A journal write, sync or manifest write failed earlier. Reads go on; writes are refused until
+    /// the store has been closed and reopened.
+    #[error(
+        "the store no longer accepts writes since {reason}; close and reopen it once the cause is mended"
+    )]
+    Poisoned {
+        /// The failure that poisoned the store.
+        reason: String,
+    },
+    /// The disk has no room. Nothing of the refused write has been stored.
+    #[error("no space left for {needed} bytes in {}; free some space and retry", path.display())]
+    Full {
+        /// The file or directory that could not grow.
+        path: PathBuf,
+        /// How many bytes were wanted.
+        needed: u64,
+    },
+    /// The caller passed something the store cannot take. Nothing has been stored.
+    #[error("invalid argument: {what}")]
+    InvalidArgument {
+        /// What was wrong and what would be right.
+        what: String,
+    },
+    /// The request contradicts what the store already holds (options, operators, names).
+    #[error("conflict: {what}")]
+    Conflict {
+        /// What contradicts what.
+        what: String,
+    },
+    /// A named thing does not exist.
+    #[error("not found: {what}")]
+    NotFound {
+        /// What was looked for.
+        what: String,
+    },
+    /// The database or keyspace handle has been closed or dropped.
+    #[error("{what} is closed")]
+    Closed {
+        /// What was closed.
+        what: String,
+    },
+    /// A merge operator refused an operand.
+    #[error("merge operator {operator:?} failed: {what}")]
+    Merge {
+        /// The operator's registered name.
+        operator: String,
+        /// What it said.
+        what: String,
+    },
+}
+
+struct At(Option<u64>);
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(offset) => write!(f, " at byte {offset}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Error {
+    /// Wraps an operating-system error; "no space" becomes [`Error::Full`].
+    pub fn io(op: &'static str, path: &Path, offset: Option<u64>, source: io::Error) -> Error {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Error::Full { path: path.to_path_buf(), needed: 0 }
+            }
+            _ => Error::Io { op, path: path.to_path_buf(), offset, source: Arc::new(source) },
+        }
+    }
+
+    /// Reports damaged bytes.
+    pub fn corruption(
+        file: &Path,
+        offset: u64,
+        what: &'static str,
+        expected: impl fmt::Display,
+        found: impl fmt::Display,
+    ) -> Error {
+        Error::Corruption {
+            file: file.to_path_buf(),
+            offset,
+            what,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
+    }
+
+    /// Refuses an argument.
+    pub fn invalid(what: impl Into<String>) -> Error {
+        Error::InvalidArgument { what: what.into() }
+    }
+
+    /// True for damage that `spinney check` would report.
+    pub fn is_corruption(&self) -> bool {
+        matches!(self, Error::Corruption { .. })
+    }
+}

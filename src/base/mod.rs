@@ -1,0 +1,9 @@
+//! What every other module stands on: errors, ids, the entry model, codecs, checksums and limits.
+
+pub(crate) mod checksum;
+pub(crate) mod codec;
+pub(crate) mod entry;
+pub(crate) mod error;
+pub(crate) mod ids;
+pub(crate) mod limits;
+pub(crate) mod slice;

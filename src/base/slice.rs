@@ -1,0 +1,148 @@
+//! `Slice`: an immutable byte string that is cheap to clone and short ones of which need no heap.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+const INLINE_BYTES_MAX: usize = 22;
+
+/// An immutable byte string: keys and values as the store hands them out.
+///
+/// Up to 22 bytes lie in the `Slice` itself; longer ones are shared, so cloning never copies bytes.
+///
+/// ```
+/// let s = spinney::Slice::from(b"hello".as_slice());
+/// assert_eq!(&*s, b"hello");
+/// assert_eq!(s, s.clone());
+/// ```
+#[derive(Clone)]
+pub struct Slice(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Inline { len: u8, bytes: [u8; INLINE_BYTES_MAX] },
+    Shared(Arc<[u8]>),
+}
+
+impl Slice {
+    /// The bytes as a vector (a copy).
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.deref().to_vec()
+    }
+}
+
+impl From<&[u8]> for Slice {
+    fn from(from: &[u8]) -> Slice {
+        if from.len() <= INLINE_BYTES_MAX {
+            let mut bytes = [0; INLINE_BYTES_MAX];
+            bytes[..from.len()].copy_from_slice(from);
+            Slice(Repr::Inline { len: from.len() as u8, bytes })
+        } else {
+            Slice(Repr::Shared(Arc::from(from)))
+        }
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Slice {
+    fn from(from: &[u8; N]) -> Slice {
+        Slice::from(from.as_slice())
+    }
+}
+
+impl From<Vec<u8>> for Slice {
+    fn from(from: Vec<u8>) -> Slice {
+        Slice::from(from.as_slice())
+    }
+}
+
+impl From<Arc<[u8]>> for Slice {
+    fn from(from: Arc<[u8]>) -> Slice {
+        Slice(Repr::Shared(from))
+    }
+}
+
+impl From<&str> for Slice {
+    fn from(from: &str) -> Slice {
+        Slice::from(from.as_bytes())
+    }
+}
+
+impl Default for Slice {
+    fn default() -> Slice {
+        Slice::from(&[])
+    }
+}
+
+impl Deref for Slice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            Repr::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for Slice {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Borrow<[u8]> for Slice {
+    fn borrow(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b\"{}\"", self.escape_ascii())
+    }
+}
+
+impl PartialEq for Slice {
+    fn eq(&self, other: &Slice) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Slice {}
+
+impl PartialEq<[u8]> for Slice {
+    fn eq(&self, other: &[u8]) -> bool {
+        **self == *other
+    }
+}
+
+impl PartialEq<&[u8]> for Slice {
+    fn eq(&self, other: &&[u8]) -> bool {
+        **self == **other
+    }
+}
+
+impl<const N: usize> PartialEq<&[u8; N]> for Slice {
+    fn eq(&self, other: &&[u8; N]) -> bool {
+        **self == **other
+    }
+}
+
+impl PartialOrd for Slice {
+    fn partial_cmp(&self, other: &Slice) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Slice {
+    fn cmp(&self, other: &Slice) -> std::cmp::Ordering {
+        (**self).cmp(&**other)
+    }
+}
+
+impl std::hash::Hash for Slice {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}

@@ -1,0 +1,22 @@
+//! Spinney: an embedded, persistent, ordered key-value store for NVMe drives.
+//!
+//! The modules stand in the order in which a byte passes through them on its way to the disk, and
+//! each may call only those below it (`tests/tidy.rs` checks that).
+#![cfg_attr(rustfmt, rustfmt_skip)] // the modules' order is data flow, not the alphabet
+
+pub(crate) mod db;
+pub(crate) mod commit;
+pub(crate) mod journal;
+pub(crate) mod memtable;
+pub(crate) mod tree;
+pub(crate) mod merge;
+pub(crate) mod table;
+pub(crate) mod filter;
+pub(crate) mod manifest;
+pub(crate) mod cache;
+pub(crate) mod jobs;
+pub mod vfs;
+pub(crate) mod base;
+
+pub use base::error::{Error, Result};
+pub use base::slice::Slice;

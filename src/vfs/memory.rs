@@ -1,0 +1,5 @@
+//! (to be written)
+
+/// Files in memory, for tests and in-memory stores.
+#[derive(Debug)]
+pub struct MemoryVfs;

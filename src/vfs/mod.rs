@@ -1,0 +1,198 @@
+//! The one door to files. Everything the store does to a disk goes through a [`Vfs`], so that a test
+//! can watch, fail or replay each call.
+//!
+//! Invariants:
+//! 1. Nothing above this module touches `std::fs` or a system call on files.
+//! 2. A created, renamed or removed name is durable once `sync_dir` of its directory has returned;
+//!    written bytes are durable once `sync` of their file has returned. Nothing else is promised.
+//! 3. Files opened with [`Access::Direct`] are read and written in whole units of 4 KiB, at offsets
+//!    and from buffers aligned to 4 KiB ([`AlignedBuf`]).
+//! 4. A short read is an error (`UnexpectedEof`), never fewer bytes.
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::base::error::Result;
+
+mod aligned;
+mod memory;
+mod posix;
+
+pub use aligned::AlignedBuf;
+pub use memory::MemoryVfs;
+pub use posix::PosixVfs;
+
+/// How a file's bytes travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Through the operating system's page cache; any offset and length.
+    Buffered,
+    /// Past it where the file system allows (found out by probing), in aligned units; buffered
+    /// otherwise, with the same results.
+    Direct,
+}
+
+/// One name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name without its directory.
+    pub name: String,
+    /// Length in bytes; 0 for a directory.
+    pub len: u64,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+}
+
+/// One read of a batch: `buf.len()` bytes of `file` at `offset`. `result` is set by
+/// [`Vfs::read_batch`].
+pub struct ReadRequest<'a> {
+    /// The file to read.
+    pub file: &'a dyn File,
+    /// The first byte.
+    pub offset: u64,
+    /// Where the bytes go; aligned if the file is direct.
+    pub buf: &'a mut [u8],
+    /// How it went; `Ok` until told otherwise.
+    pub result: Result<()>,
+}
+
+/// A file system.
+pub trait Vfs: Send + Sync + Debug {
+    /// Creates a file that must not exist yet, readable and writable.
+    fn create(&self, path: &Path, access: Access) -> Result<Arc<dyn File>>;
+
+    /// Opens a file that exists, for reading, and for writing too if `writable`.
+    fn open(&self, path: &Path, access: Access, writable: bool) -> Result<Arc<dyn File>>;
+
+    /// Creates a file of exactly `len` zero bytes whose room on the disk is reserved before this
+    /// returns (so that no later write can meet a full disk), for the journal's appends.
+    fn create_mapped(&self, path: &Path, len: u64) -> Result<Arc<dyn MappedFile>>;
+
+    /// Renames a file, replacing what has the new name.
+    fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> Result<()>;
+
+    /// Gives a file a second name, which must not exist.
+    fn hard_link(&self, from: &Path, to: &Path) -> Result<()>;
+
+    /// Creates a directory and its missing parents; one that exists is fine.
+    fn create_dir_all(&self, path: &Path) -> Result<()>;
+
+    /// Removes an empty directory.
+    fn remove_dir(&self, path: &Path) -> Result<()>;
+
+    /// The names in a directory, sorted by name.
+    fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>>;
+
+    /// Whether the name exists.
+    fn exists(&self, path: &Path) -> Result<bool>;
+
+    /// Makes created, renamed and removed names in `path` durable.
+    fn sync_dir(&self, path: &Path) -> Result<()>;
+
+    /// Takes the exclusive lock on `path` (created if absent); held until dropped or the process
+    /// dies.
+    ///
+    /// # Errors
+    /// `Locked` if another process or another handle of this one holds it.
+    fn lock(&self, path: &Path) -> Result<Box<dyn Lock>>;
+
+    /// Carries out all the reads, at once where the machine can. Each request has its own result.
+    fn read_batch(&self, requests: &mut [ReadRequest<'_>]) {
+        for request in requests {
+            request.result = request.file.read_at(request.offset, request.buf);
+        }
+    }
+
+    /// A queue for up to `depth` operations in flight, for one background job.
+    fn io_queue(&self, depth: usize) -> Box<dyn IoQueue>;
+}
+
+/// An open file. All methods may be called from any thread.
+pub trait File: Send + Sync + Debug {
+    /// Fills `buf` from `offset`.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Writes all of `bytes` at `offset`, extending the file as needed.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Makes the bytes written so far durable (and the length needed to read them).
+    fn sync(&self) -> Result<()>;
+
+    /// Length in bytes.
+    fn len(&self) -> Result<u64>;
+
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Cuts or zero-extends the file.
+    fn truncate(&self, len: u64) -> Result<()>;
+
+    /// The name it was opened under, for messages.
+    fn path(&self) -> &Path;
+
+    /// The operating system's handle, where there is one.
+    #[doc(hidden)]
+    fn raw_fd(&self) -> Option<i32> {
+        None
+    }
+}
+
+/// A preallocated file for appends that cost no system call: what `write` has stored survives the
+/// death of the process, and power loss once `sync` has returned. Unsynced sectors may reach the disk
+/// in any order or not at all.
+pub trait MappedFile: Send + Sync + Debug {
+    /// Stores `bytes` at `offset`. The range lies inside the file and no two threads write the same
+    /// bytes at once (the journal's shard lock sees to that). Cannot fail.
+    fn write(&self, offset: u64, bytes: &[u8]);
+
+    /// Makes everything stored so far durable.
+    fn sync(&self) -> Result<()>;
+
+    /// Releases the memory that holds the file's bytes; later `write`s are not allowed, `sync` is.
+    fn seal(&self) -> Result<()>;
+
+    /// Length in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The name it was created under.
+    fn path(&self) -> &Path;
+}
+
+/// An exclusive lock, released on drop.
+pub trait Lock: Send + Sync + Debug {}
+
+/// Names an operation in an [`IoQueue`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IoTicket(pub u64);
+
+/// Reads and writes that overlap with the work of the job that owns the queue. Buffers travel
+/// through the queue by value, so nothing outside it can touch one in flight. Dropping the queue
+/// waits for what is in flight.
+pub trait IoQueue: Send {
+    /// Starts reading `buf.len()` bytes at `offset`. Blocks while `depth` operations are in flight.
+    fn submit_read(&mut self, file: &Arc<dyn File>, offset: u64, buf: AlignedBuf) -> IoTicket;
+
+    /// Starts writing the first `len` bytes of `buf` at `offset`.
+    fn submit_write(
+        &mut self,
+        file: &Arc<dyn File>,
+        offset: u64,
+        buf: AlignedBuf,
+        len: usize,
+    ) -> IoTicket;
+
+    /// Waits for one operation and gives its buffer back with how it went. Each ticket can be
+    /// waited for once.
+    fn wait(&mut self, ticket: IoTicket) -> (AlignedBuf, Result<()>);
+}

@@ -1,0 +1,5 @@
+//! (to be written)
+
+/// The operating system's files.
+#[derive(Debug)]
+pub struct PosixVfs;
