@@ -114,6 +114,10 @@ pub enum Error {
         /// What was closed.
         what: String,
     },
+    /// A page is not in memory and the operation was asked not to read: never leaves the crate.
+    #[doc(hidden)]
+    #[error("a page is not in memory")]
+    NotResident,
     /// A merge operator refused an operand.
     #[error("merge operator {operator:?} failed: {what}")]
     Merge {

@@ -1,0 +1,106 @@
+//! Where the data files lie, what they are called, and when they go.
+//!
+//! Invariants:
+//! 1. A file's number is never used twice, also not after a crash: the manifest records a bound.
+//! 2. A data file is immutable once finished.
+//! 3. A file goes when its last [`PageFile`](super::PageFile) handle is dropped, unless the store is
+//!    closing or poisoned (`retain`): then the next open decides from the manifest.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::page_cache::Cache;
+use crate::base::ids::FileId;
+use crate::vfs::Vfs;
+
+/// The kinds of data files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileType {
+    /// A sorted run.
+    Table,
+    /// A filter over the branches of a pivot.
+    Maplet,
+    /// Large values.
+    Blob,
+}
+
+impl FileType {
+    /// The file name's ending.
+    pub(crate) fn extension(self) -> &'static str {
+        match self {
+            FileType::Table => "table",
+            FileType::Maplet => "maplet",
+            FileType::Blob => "blob",
+        }
+    }
+
+    fn from_extension(extension: &str) -> Option<FileType> {
+        [FileType::Table, FileType::Maplet, FileType::Blob]
+            .into_iter()
+            .find(|t| t.extension() == extension)
+    }
+}
+
+/// The store's data files.
+pub(crate) struct DataFiles {
+    pub(crate) vfs: Arc<dyn Vfs>,
+    pub(crate) cache: Arc<Cache>,
+    dir: PathBuf,
+    next_file_id: AtomicU64,
+    retain: AtomicBool,
+}
+
+impl DataFiles {
+    /// The data files in `dir`; numbers handed out start at `next_file_id`.
+    pub(crate) fn new(
+        vfs: Arc<dyn Vfs>,
+        cache: Arc<Cache>,
+        dir: &Path,
+        next_file_id: FileId,
+    ) -> DataFiles {
+        DataFiles {
+            vfs,
+            cache,
+            dir: dir.to_path_buf(),
+            next_file_id: AtomicU64::new(next_file_id.0),
+            retain: AtomicBool::new(false),
+        }
+    }
+
+    /// A number no file has had.
+    pub(crate) fn allocate(&self) -> FileId {
+        FileId(self.next_file_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number the next file will get.
+    pub(crate) fn next_file_id(&self) -> FileId {
+        FileId(self.next_file_id.load(Ordering::Relaxed))
+    }
+
+    /// The directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A file's name with its directory.
+    pub(crate) fn path(&self, id: FileId, file_type: FileType) -> PathBuf {
+        self.dir.join(format!("{:08}.{}", id.0, file_type.extension()))
+    }
+
+    /// The number and type that a file name says, if it is a data file's.
+    pub(crate) fn parse_name(name: &str) -> Option<(FileId, FileType)> {
+        let (number, extension) = name.split_once('.')?;
+        Some((FileId(number.parse().ok()?), FileType::from_extension(extension)?))
+    }
+
+    /// From now on no file is deleted when its last handle goes.
+    pub(crate) fn retain_all(&self) {
+        self.retain.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether files outlive their handles.
+    pub(crate) fn retains(&self) -> bool {
+        self.retain.load(Ordering::SeqCst)
+    }
+}
