@@ -20,3 +20,4 @@ pub(crate) mod base;
 
 pub use base::error::{Error, Result};
 pub use base::slice::Slice;
+pub use merge::{Append, MergeOperator, U64Add};
