@@ -159,8 +159,8 @@ pub(crate) struct CheckCounts {
 
 /// Holds a tree's structure still.
 pub(crate) trait ChangeLock {
-    /// One tree edit that says all that the edits so far say.
-    fn snapshot(&self) -> Vec<u8>;
+    /// One tree edit that says all that the edits so far say; `None` if there were none.
+    fn snapshot(&self) -> Option<Vec<u8>>;
 }
 
 /// A tree.
@@ -173,7 +173,7 @@ pub(crate) trait Tree: Send + Sync {
     fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed>;
 
     /// Makes a packed memtable part of the tree: everything up to `flushed` is now in it. Called in
-    /// commit order. `floor` goes into the same manifest edit.
+    /// commit order. Without `packed` (an empty memtable), only `flushed` moves.
     fn incorporate(&self, packed: Option<Packed>, flushed: Seqno) -> Result<()>;
 
     /// The most urgent upkeep that nobody does yet.

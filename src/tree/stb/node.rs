@@ -186,8 +186,18 @@ impl Node {
         Ok(())
     }
 
-    /// Drops the oldest bundles as far as no pivot needs them.
+    /// Drops the oldest bundles as far as no pivot needs them. A pivot into whose range no table of its
+    /// live bundles reaches needs none: without this, pivots that nobody writes to would hold on to
+    /// every bundle that passes by.
     pub(super) fn drop_dead_bundles(&mut self) {
+        if self.height == 0 {
+            return;
+        }
+        for position in 0..self.pivots.len() {
+            if self.pivots[position].live.bytes == 0 && !self.reached(position) {
+                self.pivots[position].bundle_start = self.bundles.len();
+            }
+        }
         let dead = self.pivots.iter().map(|pivot| pivot.bundle_start).min().unwrap_or(0);
         if dead > 0 {
             self.bundles.drain(..dead);
@@ -195,6 +205,16 @@ impl Node {
                 pivot.bundle_start -= dead;
             }
         }
+    }
+
+    /// Whether a table of the pivot's live bundles may hold a key of its range.
+    fn reached(&self, position: usize) -> bool {
+        let lower = &self.pivots[position].lower;
+        let upper = self.pivot_upper(position);
+        self.live_bundles(position).iter().flat_map(|bundle| &bundle.branches).any(|table| {
+            *table.last_key() >= **lower
+                && upper.is_none_or(|upper| *table.first_key() < **upper)
+        })
     }
 
     /// Replaces what is left of the bundles `inputs` (which stand together, oldest first, in the

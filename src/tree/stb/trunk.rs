@@ -17,6 +17,7 @@ use crate::base::error::Result;
 pub(super) fn settle(root: &mut Arc<Node>, parameters: &Parameters) -> Result<()> {
     if root.height > 0 {
         flush_full(root, parameters)?;
+        edit(root).drop_dead_bundles();
     }
     loop {
         let parts = split(root, parameters)?;
