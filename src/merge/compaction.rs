@@ -74,13 +74,6 @@ impl<S: EntrySource> Keys for Sources<S> {
     }
 }
 
-impl<S: EntrySource> Sources<S> {
-    #[inline]
-    fn order(&self, source: usize) -> Option<u64> {
-        self.0[source].entry().map(|entry| !entry.seqno.0)
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Before the first entry.
@@ -130,7 +123,9 @@ impl<'a, S: EntrySource> CompactionIterator<'a, S> {
             source.next()?;
         }
         let sources = &self.sources;
-        self.tree.build(sources.0.len(), false, sources, |source| sources.order(source));
+        self.tree.build(sources.0.len(), false, sources, |source| {
+            sources.0[source].entry().map(|entry| !entry.seqno.0)
+        });
         Ok(())
     }
 
@@ -149,8 +144,9 @@ impl<'a, S: EntrySource> CompactionIterator<'a, S> {
             self.tree.remember_winner(entry.key);
         }
         source.next()?;
-        let order = self.sources.order(winner);
-        self.tree.replace_winner(&self.sources, order);
+        let entry = self.sources.0[winner].entry();
+        let moved_to = entry.map(|entry| (entry.key, !entry.seqno.0));
+        self.tree.replace_winner(&self.sources, moved_to);
         Ok(self.tree.winner_equals_base())
     }
 

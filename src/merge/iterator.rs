@@ -30,13 +30,18 @@ struct Source<C> {
 }
 
 impl<C: Cursor> Source<C> {
-    #[inline]
     fn order(&self, backwards: bool) -> Option<u64> {
         if self.waiting {
             return Some(0);
         }
-        self.cursor.entry().map(|entry| if backwards { entry.seqno.0 } else { !entry.seqno.0 })
+        self.cursor.entry().map(|entry| rank(entry, backwards))
     }
+}
+
+/// The entry's place among those of its key. Never 0: that is for what waits.
+#[inline]
+fn rank(entry: EntryRef<'_>, backwards: bool) -> u64 {
+    if backwards { entry.seqno.0 } else { !entry.seqno.0 }
 }
 
 impl<C: Cursor> Keys for Vec<Source<C>> {
@@ -146,8 +151,7 @@ impl<C: MergeSource> MergeIterator<C> {
             self.tree.remember_winner(&source.bound);
             source.cursor.seek(&source.bound)?;
             source.waiting = false;
-            let order = source.order(false);
-            self.tree.replace_winner(&self.sources, order);
+            self.replace_winner(winner);
             self.same_key &= self.tree.winner_equals_base();
             match self.tree.winner() {
                 Some(next) if self.sources[next].waiting => winner = next,
@@ -171,9 +175,15 @@ impl<C: MergeSource> MergeIterator<C> {
         } else {
             source.cursor.next()?;
         }
-        let order = source.order(backwards);
-        self.tree.replace_winner(&self.sources, order);
+        self.replace_winner(current);
         self.settle(self.tree.winner_equals_base())
+    }
+
+    #[inline]
+    fn replace_winner(&mut self, winner: usize) {
+        let entry = self.sources[winner].cursor.entry();
+        let moved_to = entry.map(|entry| (entry.key, rank(entry, self.backwards)));
+        self.tree.replace_winner(&self.sources, moved_to);
     }
 
     /// Turns every source round so that it stands on the other side of the current entry.

@@ -14,6 +14,8 @@
 //! 3. Backwards, columns compare inverted and so does everything else; the base is then the key that
 //!    no key in play is after.
 
+use std::hint::select_unpredictable;
+
 /// The keys of the sources in play.
 pub(super) trait Keys {
     /// The key that the source stands at; it has one.
@@ -26,23 +28,22 @@ const SYMBOL_MASK: u128 = (1 << SYMBOL_BITS) - 1;
 const EQUAL: u128 = 0;
 const EXHAUSTED: u128 = u128::MAX;
 
-#[derive(Debug, Clone, Copy)]
-struct Player {
-    code: u128,
-    order: u64,
-    source: u32,
-}
-
 /// The tournament. Knows codes and orders; keys are asked for when codes do not decide.
 #[derive(Debug, Default)]
 pub(super) struct LoserTree {
-    /// The winner at 0, then the losers of the inner nodes 1..n; source `i`'s parent is `(n + i) / 2`.
-    nodes: Vec<Player>,
-    /// The key of the last winner, see `remember_winner`.
-    base: Vec<u8>,
+    /// The winning source at 0, then the losers of the inner nodes 1..n; source `i`'s parent is node
+    /// `(n + i) / 2`.
+    nodes: Vec<u32>,
+    /// Each source's code and rank among equal keys. Apart from the nodes, so that a match moves two
+    /// words without a branch: whom it is won by cannot be predicted.
+    codes: Vec<u128>,
+    orders: Vec<u64>,
+    /// The columns of the last winner's key, the last of them cut short or empty, and its length.
+    base: Vec<u64>,
+    base_bytes: usize,
     /// All ones in the symbol's bits when playing backwards.
     flip: u128,
-    scratch: Vec<Player>,
+    scratch: Vec<u32>,
 }
 
 impl LoserTree {
@@ -56,123 +57,117 @@ impl LoserTree {
         order: impl Fn(usize) -> Option<u64>,
     ) {
         self.flip = if backwards { SYMBOL_MASK } else { 0 };
-        self.nodes.clear();
-        self.scratch.clear();
-        let Some(first) = (0..count).map(|source| self.player(source, keys, &order)).next() else {
-            return;
-        };
-        self.nodes.resize(count, first);
-        self.scratch.resize(2 * count, first);
+        self.codes.clear();
+        self.orders.clear();
         for source in 0..count {
-            self.scratch[count + source] = self.player(source, keys, &order);
+            // Relative to a base before (or, backwards, after) all keys.
+            let order = order(source);
+            let code = order.map(|_| self.code(0, symbol(keys.key(source), 0)));
+            self.codes.push(code.unwrap_or(EXHAUSTED));
+            self.orders.push(order.unwrap_or(0));
         }
+        self.scratch.clear();
+        self.scratch.resize(count, 0);
+        self.scratch.extend(0..count as u32);
+        self.nodes.clear();
+        self.nodes.resize(count, 0);
         for node in (1..count).rev() {
-            let (mut a, mut b) = (self.scratch[2 * node], self.scratch[2 * node + 1]);
-            if b.code < a.code || b.code == a.code && self.break_tie(&mut a, &mut b, keys) {
-                std::mem::swap(&mut a, &mut b);
-            }
-            self.scratch[node] = a;
-            self.nodes[node] = b;
+            let (a, b) = (self.scratch[2 * node], self.scratch[2 * node + 1]);
+            let (code_a, code_b) = (self.codes[a as usize], self.codes[b as usize]);
+            let second = code_b < code_a || code_b == code_a && self.break_tie(a, b, keys);
+            (self.scratch[node], self.nodes[node]) = if second { (b, a) } else { (a, b) };
         }
-        self.nodes[0] = self.scratch[1];
-    }
-
-    /// A source with its code relative to a key before (or, backwards, after) all keys.
-    fn player(
-        &self,
-        source: usize,
-        keys: &impl Keys,
-        order: &impl Fn(usize) -> Option<u64>,
-    ) -> Player {
-        let (code, order) = match order(source) {
-            Some(order) => (self.code(0, symbol(keys.key(source), 0)), order),
-            None => (EXHAUSTED, 0),
-        };
-        Player { code, order, source: source as u32 }
+        if let (Some(winner), Some(source)) = (self.nodes.first_mut(), self.scratch.get(1)) {
+            *winner = *source;
+        }
     }
 
     /// The source that stands at the first entry (backwards: the last), if any stands somewhere.
     #[inline]
     pub(super) fn winner(&self) -> Option<usize> {
-        match self.nodes.first() {
-            Some(winner) if winner.code != EXHAUSTED => Some(winner.source as usize),
-            _ => None,
-        }
+        let source = *self.nodes.first()? as usize;
+        (self.codes[source] != EXHAUSTED).then_some(source)
     }
 
     /// Whether the winner's key equals the last winner's (the one remembered last).
     #[inline]
     pub(super) fn winner_equals_base(&self) -> bool {
-        self.nodes.first().is_some_and(|winner| winner.code == EQUAL)
+        self.nodes.first().is_some_and(|&source| self.codes[source as usize] == EQUAL)
     }
 
-    /// The key of the last winner.
-    #[inline]
-    pub(super) fn base(&self) -> &[u8] {
-        &self.base
-    }
-
-    /// Notes the winner's key; to be called before its source moves.
+    /// Makes the winner's key the base; to be called before its source moves.
     #[inline]
     pub(super) fn remember_winner(&mut self, key: &[u8]) {
-        self.base.clear();
-        self.base.extend_from_slice(key);
+        let code = self.codes[self.nodes[0] as usize];
+        if code == EQUAL {
+            return;
+        }
+        // What the code says is shared with the base is there already.
+        self.base_bytes = key.len();
+        let columns = key.len() / COLUMN_BYTES + 1;
+        if columns > self.base.len() {
+            self.base.resize(columns, 0);
+        }
+        for column in column_of(code)..columns {
+            self.base[column] = symbol(key, column).0;
+        }
     }
 
-    /// Plays again after the winner's source has moved from the remembered key on to an entry of rank
+    /// Plays again after the winner's source has moved from the remembered key on to a key of rank
     /// `order`, or to its end.
     #[inline]
-    pub(super) fn replace_winner(&mut self, keys: &impl Keys, order: Option<u64>) {
-        let count = self.nodes.len();
-        let source = self.nodes[0].source as usize;
-        let code = match order {
-            Some(_) => self.code_between(keys.key(source), &self.base, 0),
-            None => EXHAUSTED,
-        };
-        let mut player = Player { code, order: order.unwrap_or(0), source: source as u32 };
-        let mut node = (count + source) / 2;
+    pub(super) fn replace_winner(&mut self, keys: &impl Keys, moved_to: Option<(&[u8], u64)>) {
+        let mut source = self.nodes[0];
+        let mut code = EXHAUSTED;
+        if let Some((key, order)) = moved_to {
+            code = self.code_after_base(key);
+            self.orders[source as usize] = order;
+        }
+        self.codes[source as usize] = code;
+        let mut node = (self.nodes.len() + source as usize) / 2;
         while node > 0 {
-            let mut other = self.nodes[node];
-            if other.code < player.code {
-                self.nodes[node] = player;
-                player = other;
-            } else if other.code == player.code {
-                if self.break_tie(&mut player, &mut other, keys) {
-                    std::mem::swap(&mut player, &mut other);
-                }
-                self.nodes[node] = other;
+            let other = self.nodes[node];
+            let other_code = self.codes[other as usize];
+            let mut second = other_code < code;
+            if other_code == code {
+                second = self.break_tie(source, other, keys);
             }
+            self.nodes[node] = select_unpredictable(second, source, other);
+            source = select_unpredictable(second, other, source);
+            code = select_unpredictable(second, other_code, code);
             node /= 2;
         }
-        self.nodes[0] = player;
+        self.nodes[0] = source;
     }
 
-    /// Whether `b` comes before `a`, whose code is the same. Where bytes had to be compared, the
-    /// loser's code becomes relative to the winner.
-    fn break_tie(&self, a: &mut Player, b: &mut Player, keys: &impl Keys) -> bool {
-        if a.code == EXHAUSTED {
+    /// Whether source `b` comes before source `a`, whose code is the same. Where bytes had to be
+    /// compared, the loser's code becomes relative to the winner.
+    fn break_tie(&mut self, a: u32, b: u32, keys: &impl Keys) -> bool {
+        let (at_a, at_b) = (a as usize, b as usize);
+        let code = self.codes[at_a];
+        if code == EXHAUSTED {
             return false;
         }
-        let whole_column = ((a.code ^ self.flip) & 0xff) as usize == COLUMN_BYTES;
-        if a.code != EQUAL && whole_column {
-            let column = (u32::MAX - (a.code >> SYMBOL_BITS) as u32) as usize + 1;
-            let (key_a, key_b) = (keys.key(a.source as usize), keys.key(b.source as usize));
+        let whole_column = ((code ^ self.flip) & 0xff) as usize == COLUMN_BYTES;
+        if code != EQUAL && whole_column {
+            let column = column_of(code) + 1;
+            let (key_a, key_b) = (keys.key(at_a), keys.key(at_b));
             let code_a = self.code_between(key_a, key_b, column);
             let code_b = self.code_between(key_b, key_a, column);
             // Both name the same column, so its symbols decide; or both are `EQUAL`.
             if code_a != code_b {
                 let second = code_b < code_a;
                 if second {
-                    a.code = code_a;
+                    self.codes[at_a] = code_a;
                 } else {
-                    b.code = code_b;
+                    self.codes[at_b] = code_b;
                 }
                 return second;
             }
         }
         let mirror = if self.flip == 0 { 0 } else { u32::MAX };
-        let second = (b.order, b.source ^ mirror) < (a.order, a.source ^ mirror);
-        (if second { a } else { b }).code = EQUAL;
+        let second = (self.orders[at_b], b ^ mirror) < (self.orders[at_a], a ^ mirror);
+        self.codes[if second { at_a } else { at_b }] = EQUAL;
         second
     }
 
@@ -182,8 +177,24 @@ impl LoserTree {
         u128::from(u32::MAX - column as u32) << SYMBOL_BITS | (symbol ^ self.flip)
     }
 
+    /// The code of `key` relative to the base.
+    #[inline(always)]
+    fn code_after_base(&self, key: &[u8]) -> u128 {
+        let (chunks, _) = key.as_chunks::<COLUMN_BYTES>();
+        let whole = self.base_bytes.min(key.len()) / COLUMN_BYTES;
+        for (column, (chunk, of_base)) in chunks.iter().zip(&self.base).take(whole).enumerate() {
+            let of_key = u64::from_be_bytes(*chunk);
+            if of_key != *of_base {
+                return self.code(column, (of_key, COLUMN_BYTES as u8));
+            }
+        }
+        let rest = (self.base_bytes - whole * COLUMN_BYTES).min(COLUMN_BYTES) as u8;
+        let of_base = (self.base.get(whole).map_or(0, |column| *column), rest);
+        let of_key = symbol(key, whole);
+        if of_key == of_base { EQUAL } else { self.code(whole, of_key) }
+    }
+
     /// The code of `key` relative to `base`, both equal before `column`.
-    #[inline]
     fn code_between(&self, key: &[u8], base: &[u8], column: usize) -> u128 {
         let mut column = column;
         loop {
@@ -199,19 +210,30 @@ impl LoserTree {
     }
 }
 
+/// The column that a code is about.
+#[inline(always)]
+fn column_of(code: u128) -> usize {
+    (u32::MAX - (code >> SYMBOL_BITS) as u32) as usize
+}
+
 /// A column of a key as a number that compares as its bytes do, with how many bytes it has: a key
 /// that ends here comes before those that go on with zeros.
 #[inline(always)]
 fn symbol(key: &[u8], column: usize) -> (u64, u8) {
     let rest = key.get(column * COLUMN_BYTES..).unwrap_or_default();
-    match rest.first_chunk::<COLUMN_BYTES>() {
-        Some(bytes) => (u64::from_be_bytes(*bytes), COLUMN_BYTES as u8),
-        None => {
-            let mut bytes = [0; COLUMN_BYTES];
-            bytes[..rest.len()].copy_from_slice(rest);
-            (u64::from_be_bytes(bytes), rest.len() as u8)
+    let bytes = match (rest.first_chunk::<COLUMN_BYTES>(), key.last_chunk::<COLUMN_BYTES>()) {
+        (Some(bytes), _) => return (u64::from_be_bytes(*bytes), COLUMN_BYTES as u8),
+        _ if rest.is_empty() => 0,
+        // The last bytes of the key, without those of the column before.
+        (None, Some(bytes)) => {
+            u64::from_be_bytes(*bytes) << (8 * (COLUMN_BYTES - rest.len()) as u32)
         }
-    }
+        (None, None) => {
+            let bytes = rest.iter().fold(0, |bytes, &byte| bytes << 8 | u64::from(byte));
+            bytes << (8 * (COLUMN_BYTES - rest.len()) as u32)
+        }
+    };
+    (bytes, rest.len() as u8)
 }
 
 #[cfg(test)]
@@ -240,8 +262,7 @@ mod tests {
             first = false;
             tree.remember_winner(&entry.0);
             out.push(entry);
-            let order = lists.0[winner].last().map(|e| e.1);
-            tree.replace_winner(&lists, order);
+            tree.replace_winner(&lists, lists.0[winner].last().map(|e| (&e.0[..], e.1)));
         }
         out
     }
