@@ -10,6 +10,7 @@
 //! 3. A version holds every entry of its keyspace up to its `flushed` number, and none above.
 
 pub(crate) mod description;
+mod output;
 mod stb;
 
 use std::ops::ControlFlow;

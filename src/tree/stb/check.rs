@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::node::{Bundle, Node};
-use super::version::{Version, bundles, tables};
+use super::version::{Version, blobs, bundles, tables};
 use crate::base::checksum::hash_key;
-use crate::base::entry::EntrySource;
 use crate::base::error::{Error, Result};
 use crate::cache::ReadContext;
 use crate::tree::CheckCounts;
@@ -26,12 +25,19 @@ pub(super) fn check(
         counts.pages += table.bytes() / 4096;
         if full {
             match table.check() {
-                Ok(()) => counts.entries += table.properties().entries,
+                Ok(checked) => counts.entries += checked.entries,
                 Err(error) => problem(error),
             }
         }
     }
     let mut seen = BTreeSet::new();
+    for blob in blobs(&version.root) {
+        counts.files += 1;
+        counts.pages += blob.bytes() / 4096;
+        if full && let Err(error) = blob.check() {
+            problem(error);
+        }
+    }
     for bundle in bundles(&version.root) {
         if !seen.insert(bundle.maplet.file().id()) {
             continue;
@@ -105,7 +111,6 @@ fn check_coverage(node: &Arc<Node>) -> Result<()> {
         for bundle in node.live_bundles(position) {
             for (ordinal, table) in bundle.branches.iter().enumerate() {
                 let mut scan = table.scan(Some(lower), upper, CHUNK_BYTES)?;
-                scan.next()?;
                 while let Some(entry) = scan.entry() {
                     let named = bundle.maplet.probe(hash_key(entry.key), &context)?;
                     if !named.contains(ordinal as u8) {

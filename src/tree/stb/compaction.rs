@@ -11,14 +11,15 @@ use super::StbTree;
 use super::node::{Bundle, Key};
 use super::plan::{Input, Plan, Segment};
 use crate::base::checksum::hash_key;
-use crate::base::entry::{EntryKind, EntryRef, EntrySource};
+use crate::base::entry::{EntryRef, EntrySource};
 use crate::base::error::Result;
 use crate::base::ids::{FileId, Seqno};
 use crate::cache::{FileType, PageFileWriter};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, MapletMerge, SortedFingerprints};
 use crate::jobs::{Job, Step};
 use crate::merge::{Bottom, CompactionIterator, CompactionOptions};
-use crate::table::{Table, TableBuilder, TableScan};
+use crate::table::{Table, TableScan};
+use crate::tree::output::TableOutput;
 
 /// Input entries that one step looks at.
 const STEP_ENTRIES: u64 = 4096;
@@ -67,8 +68,7 @@ impl BranchScan {
     fn next_range(&mut self) -> Result<()> {
         self.current = None;
         for (lower, upper) in self.ranges.by_ref() {
-            let mut scan = self.table.scan(Some(&lower), upper.as_deref(), self.chunk_bytes)?;
-            scan.next()?;
+            let scan = self.table.scan(Some(&lower), upper.as_deref(), self.chunk_bytes)?;
             if scan.entry().is_some() {
                 self.current = Some(scan);
                 break;
@@ -87,7 +87,7 @@ struct Output {
 
 struct Merging {
     entries: CompactionIterator<'static, BranchScan>,
-    builder: Option<TableBuilder>,
+    output: Option<TableOutput>,
     hashes: Vec<u64>,
 }
 
@@ -118,7 +118,7 @@ impl CompactionJob {
     pub(super) fn new(tree: Arc<StbTree>, number: u64, plan: Plan) -> CompactionJob {
         let snapshots = tree.snapshots();
         let started_nanos = tree.context.clock.nanos();
-        let collected_blobs = tree.context.blobs.mostly_dead();
+        let collected_blobs = tree.version.load().mostly_dead_blobs();
         CompactionJob {
             tree,
             number,
@@ -163,7 +163,7 @@ impl CompactionJob {
             inputs.iter().rev().map(|input| BranchScan::new(input, chunk_bytes)).collect();
         self.stage = Stage::Merging(Box::new(Merging {
             entries: CompactionIterator::new(sources, options),
-            builder: None,
+            output: None,
             hashes: Vec::with_capacity((expected as usize).min(1 << 20)),
         }));
         Ok(Step::Again)
@@ -176,17 +176,12 @@ impl CompactionJob {
         let ended = loop {
             merging.entries.next()?;
             let Some(entry) = merging.entries.entry() else { break true };
-            let builder = match &mut merging.builder {
-                Some(builder) => builder,
-                none => none.insert(self.tree.table_builder()?),
+            let output = match &mut merging.output {
+                Some(output) => output,
+                none => none.insert(TableOutput::new(&self.tree.context)?),
             };
             merging.hashes.push(hash_key(entry.key));
-            if entry.kind == EntryKind::PutBlob
-                && builder.relocate_blob(&entry, &self.collected_blobs)?
-            {
-                continue;
-            }
-            builder.add(entry.key, entry.seqno, entry.kind, entry.value)?;
+            output.add_old(entry, &self.collected_blobs)?;
             if merging.entries.counters().entries_in >= limit {
                 break false;
             }
@@ -195,9 +190,9 @@ impl CompactionJob {
             return Ok(Step::Again);
         }
         let hashes = std::mem::take(&mut merging.hashes);
-        if let Some(builder) = merging.builder.take() {
-            let table = builder.finish()?;
-            self.written_bytes += table.bytes() + table.blob_bytes_written();
+        if let Some(output) = merging.output.take() {
+            let (table, written_bytes) = output.finish()?;
+            self.written_bytes += written_bytes;
             let entries = hashes.len();
             let fingerprints = SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT);
             self.retained_versions |= fingerprints.len() < entries;

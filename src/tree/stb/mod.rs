@@ -43,8 +43,9 @@ use crate::base::ids::{FileId, NodeId, Seqno};
 use crate::cache::{FileType, PageFile};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder, SortedFingerprints};
 use crate::jobs::{Job, Step};
-use crate::manifest::{Edit, KeyspaceEdit};
-use crate::table::{Table, TableBuilder, TableOptions};
+use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit};
+use super::output::TableOutput;
+use crate::table::Table;
 
 /// Guarded by the change lock.
 struct Changes {
@@ -119,18 +120,6 @@ impl StbTree {
         BundleId(jobs.next_bundle - 1)
     }
 
-    fn table_builder(&self) -> Result<TableBuilder> {
-        let options = &self.context.options;
-        TableBuilder::new(
-            &self.context.files,
-            &self.context.blobs,
-            TableOptions {
-                compression: options.compression,
-                blob_bytes_min: options.blob_bytes_min,
-            },
-        )
-    }
-
     /// The live snapshots, ascending, the newest visible state last.
     fn snapshots(&self) -> Vec<Seqno> {
         self.context.observer.upgrade().map(|observer| observer.snapshots()).unwrap_or_default()
@@ -156,9 +145,13 @@ impl StbTree {
         drop(before);
         // Names before the record that relies on them.
         self.context.files.vfs.sync_dir(self.context.files.dir())?;
+        let id = self.context.keyspace;
         let edit = Edit {
             next_file_id: Some(self.context.files.next_file_id()),
-            keyspaces: vec![KeyspaceEdit::tree(self.context.keyspace, payload, flushed)],
+            keyspaces: vec![
+                KeyspaceEdit { id, change: KeyspaceChange::TreeEdit(payload) },
+                KeyspaceEdit { id, change: KeyspaceChange::Flushed(flushed) },
+            ],
             ..Edit::default()
         };
         if let Err(error) = self.context.manifest.commit(&edit) {
@@ -297,16 +290,19 @@ impl StbTree {
             return Ok(None);
         }
         let now = self.snapshots();
+        let dead = version.mostly_dead_blobs();
         let mut best: Option<(u64, &Arc<Node>)> = None;
         walk(&version.root, &mut |node| {
             if node.height > 0 || node.bundles.is_empty() {
                 return;
             }
             let live = node.live().bytes.max(1);
-            let mut gain = node.reclaimable().bytes;
+            let reclaimable = node.reclaimable();
+            let mut gain = reclaimable.extent.bytes + reclaimable.blob_bytes;
             // Tables that other leaves have left behind, or never read, go with their last leaf.
             for table in node.bundles.iter().flat_map(|bundle| &bundle.branches) {
                 gain += table.bytes().saturating_sub(live) / 4;
+                gain += table.blobs().iter().filter(|blob| dead.contains(&blob.id())).map(|blob| blob.bytes() / 8).sum::<u64>();
             }
             if gain * 20 < live || !self.gains(node, &now) {
                 return;
@@ -356,7 +352,7 @@ impl StbTree {
                     [table] => {
                         *table.first_key() >= *node.lower
                             && node.upper.as_ref().is_none_or(|upper| *table.last_key() < **upper)
-                            && node.reclaimable().entries == 0
+                            && node.reclaimable().extent.entries == 0
                     }
                     _ => false,
                 },
@@ -490,7 +486,7 @@ impl Tree for StbTree {
     }
 
     fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed> {
-        let mut builder = self.table_builder()?;
+        let mut output = TableOutput::new(&self.context)?;
         let mut hashes = Vec::with_capacity(entries.entries());
         let mut data_bytes = 0;
         loop {
@@ -498,13 +494,13 @@ impl Tree for StbTree {
             let Some(entry) = entries.entry() else { break };
             data_bytes += (entry.key.len() + entry.value.len()) as u64;
             hashes.push(hash_key(entry.key));
-            builder.add_with_blobs(entry)?;
+            output.add_new(entry)?;
         }
-        let table = builder.finish()?;
+        let (table, table_bytes) = output.finish()?;
         let mut maplet = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, 1)?;
         maplet.add_branch(0, SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT))?;
         let maplet = maplet.write_file(&self.context.files)?;
-        let written_bytes = table.bytes() + table.blob_bytes_written() + maplet.bytes();
+        let written_bytes = table_bytes + maplet.bytes();
         let counters = &self.context.counters;
         counters.flushes.add(1);
         counters.flush_written_bytes.add(written_bytes);

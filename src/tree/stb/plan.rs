@@ -68,10 +68,18 @@ pub(super) enum Wish {
     Full,
 }
 
+/// What a full compaction of a leaf would drop.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Reclaimable {
+    pub(super) extent: Extent,
+    /// Bytes of values in blob files.
+    pub(super) blob_bytes: u64,
+}
+
 impl Node {
     /// What a full compaction of this leaf would drop, as the maplets' counts tell.
-    pub(super) fn reclaimable(&self) -> Extent {
-        let mut reclaimable = Extent::default();
+    pub(super) fn reclaimable(&self) -> Reclaimable {
+        let mut reclaimable = Reclaimable::default();
         if self.height > 0 {
             return reclaimable;
         }
@@ -80,18 +88,22 @@ impl Node {
             for (ordinal, table) in bundle.branches.iter().enumerate() {
                 let counts = bundle.maplet.header().branch(ordinal as u8);
                 let properties = table.properties();
-                let entries = properties.entries.max(1);
+                let entries = properties.entries().max(1);
                 // Versions of one key within the table share a fingerprint.
                 let versions = entries.saturating_sub(counts.entries);
                 let dead = (counts.superseded + versions + properties.deletes).min(entries);
                 if dead == 0 {
                     continue;
                 }
-                if let Ok(extent) = table_extent(table, lower, upper) {
-                    let part = |n: u64| (u128::from(n) * u128::from(dead) / u128::from(entries)) as u64;
-                    reclaimable
-                        .add(Extent { bytes: part(extent.bytes), entries: part(extent.entries) });
-                }
+                let Ok(extent) = table_extent(table, lower, upper) else { continue };
+                let part =
+                    |n: u64, of: u64| (u128::from(n) * u128::from(dead) / u128::from(of)) as u64;
+                let dropped =
+                    Extent { bytes: part(extent.bytes, entries), entries: part(extent.entries, entries) };
+                let blob_bytes: u64 = properties.blobs.iter().map(|blob| blob.bytes).sum();
+                reclaimable.extent.add(dropped);
+                reclaimable.blob_bytes += (u128::from(blob_bytes) * u128::from(dropped.entries)
+                    / u128::from(entries)) as u64;
             }
         }
         reclaimable

@@ -173,7 +173,7 @@ fn index_bounds(node: &Node, parameters: &Parameters) -> Vec<Key> {
 
 /// Where to split a leaf that holds too many unique bytes: at keys that part its bytes equally.
 fn leaf_bounds(node: &Node, parameters: &Parameters) -> Result<Vec<Key>> {
-    let bytes = node.live().bytes.saturating_sub(node.reclaimable().bytes);
+    let bytes = node.live().bytes.saturating_sub(node.reclaimable().extent.bytes);
     if bytes <= parameters.leaf_bytes_max {
         return Ok(Vec::new());
     }

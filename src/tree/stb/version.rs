@@ -1,6 +1,6 @@
 //! One immutable state of the trunk, and how it is read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::slice::Slice;
 use crate::cache::ReadContext;
-use crate::table::Table;
+use crate::table::{BlobFile, Table};
 use crate::tree::description::{
     BranchDescription, BundleDescription, NodeDescription, PivotDescription, TreeDescription,
 };
@@ -30,6 +30,8 @@ pub(super) struct Summary {
     pub(super) index_bytes: u64,
     /// Live bytes in leaves that no compaction has merged there yet.
     pub(super) pending_bytes: u64,
+    /// Bytes of values in blob files that tables point to and nothing is known to supersede.
+    pub(super) blob_live_bytes: u64,
     pub(super) memory_bytes: u64,
 }
 
@@ -62,6 +64,12 @@ pub(super) fn tables(root: &Arc<Node>) -> Vec<&Arc<Table>> {
     all
 }
 
+/// Every blob file that is reachable, once, by number.
+pub(super) fn blobs(root: &Arc<Node>) -> Vec<&Arc<BlobFile>> {
+    let all = tables(root).into_iter().flat_map(|table| table.blobs());
+    all.map(|blob| (blob.id(), blob)).collect::<BTreeMap<_, _>>().into_values().collect()
+}
+
 impl Version {
     pub(super) fn new(
         root: Arc<Node>,
@@ -72,13 +80,18 @@ impl Version {
         let mut summary = Summary::default();
         for table in tables(&root) {
             summary.tables += 1;
-            summary.entries += table.properties().entries;
-            summary.disk_bytes += table.disk_bytes();
+            summary.entries += table.properties().entries();
+            summary.disk_bytes += table.bytes();
+            summary.blob_live_bytes +=
+                table.properties().blobs.iter().map(|blob| blob.bytes).sum::<u64>();
             summary.memory_bytes += 1024;
         }
         for bundle in bundles(&root) {
             summary.disk_bytes += bundle.maplet.bytes();
             summary.memory_bytes += 256 + 24 * bundle.branches.len() as u64;
+        }
+        for blob in blobs(&root) {
+            summary.disk_bytes += blob.bytes();
         }
         walk(&root, &mut |node| {
             let live = node.live();
@@ -87,7 +100,10 @@ impl Version {
                 summary.index_bytes += live.bytes;
                 return;
             }
-            summary.leaf_unique_bytes += live.bytes.saturating_sub(node.reclaimable().bytes);
+            let reclaimable = node.reclaimable();
+            summary.leaf_unique_bytes += live.bytes.saturating_sub(reclaimable.extent.bytes);
+            summary.blob_live_bytes =
+                summary.blob_live_bytes.saturating_sub(reclaimable.blob_bytes);
             let settled = match node.bundles.first() {
                 Some(first) => first.extent(&node.lower, node.upper.as_deref()).unwrap_or_default(),
                 None => Extent::default(),
@@ -100,10 +116,22 @@ impl Version {
     }
 
     /// Bytes that would remain if everything superseded were dropped, as far as is known: what is on
-    /// its way to a leaf counts as new there in the share in which the leaves' own entries are.
+    /// its way to a leaf counts as new.
     pub(super) fn live_bytes(&self) -> u64 {
         let summary = &self.summary;
-        summary.leaf_unique_bytes + summary.index_bytes
+        summary.leaf_unique_bytes + summary.index_bytes + summary.blob_live_bytes
+    }
+
+    /// The blob files, ascending, of which tables point to less than half.
+    pub(super) fn mostly_dead_blobs(&self) -> Vec<FileId> {
+        let mut live: BTreeMap<FileId, u64> = BTreeMap::new();
+        for reference in tables(&self.root).iter().flat_map(|table| &table.properties().blobs) {
+            *live.entry(reference.file).or_default() += reference.bytes;
+        }
+        let dead = |blob: &&Arc<BlobFile>| {
+            live.get(&blob.id()).is_none_or(|live| live.saturating_mul(2) < blob.value_bytes())
+        };
+        blobs(&self.root).into_iter().filter(dead).map(|blob| blob.id()).collect()
     }
 
     /// The path of nodes and pivot positions from the root to the leaf that `choose` picks.
@@ -186,9 +214,8 @@ impl TreeVersion for Version {
         for bundle in bundles(&self.root) {
             files.insert(bundle.maplet.file().path());
         }
-        for table in tables(&self.root) {
-            files.extend(table.paths());
-        }
+        files.extend(tables(&self.root).iter().map(|table| table.pages().path()));
+        files.extend(blobs(&self.root).iter().map(|blob| blob.path()));
         files.into_iter().collect()
     }
 
@@ -264,8 +291,8 @@ fn describe_node(node: &Arc<Node>) -> Result<NodeDescription> {
             let properties = table.properties();
             branches.push(BranchDescription {
                 table: table.id().0,
-                bytes: table.disk_bytes(),
-                entries: properties.entries,
+                bytes: table.bytes(),
+                entries: properties.entries(),
                 tombstones: properties.deletes,
                 superseded: bundle.maplet.superseded(ordinal as u8),
                 seqno_min: properties.seqno_min.0,
