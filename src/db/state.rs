@@ -76,7 +76,6 @@ pub(crate) struct ReadState {
 #[derive(Default)]
 pub(crate) struct Pipeline {
     pub(crate) slots: VecDeque<(Arc<Slot>, Stage)>,
-    pub(crate) incorporating: bool,
 }
 
 /// A keyspace.
@@ -94,15 +93,21 @@ pub(crate) struct KeyspaceState {
     pub(crate) dropped: AtomicBool,
     /// No background work before this time: something has failed.
     pub(crate) rest_until_nanos: AtomicU64,
-    store: Weak<Store>,
+    /// The tree knows it weakly.
     observer: Arc<Observer>,
 }
 
 /// Hears from the tree. Apart from the keyspace since the tree is made first.
 pub(crate) struct Observer {
-    pub(crate) store: Weak<Store>,
+    pub(crate) store: Arc<OnceLock<Weak<Store>>>,
     pub(crate) name: String,
     pub(crate) keyspace: OnceLock<Weak<KeyspaceState>>,
+}
+
+impl Observer {
+    fn store(&self) -> Option<Arc<Store>> {
+        self.store.get()?.upgrade()
+    }
 }
 
 impl TreeObserver for Observer {
@@ -110,13 +115,13 @@ impl TreeObserver for Observer {
         if let Some(keyspace) = self.keyspace.get().and_then(Weak::upgrade) {
             keyspace.installed(version);
         }
-        if let Some(store) = self.store.upgrade() {
+        if let Some(store) = self.store() {
             store.structure_changed();
         }
     }
 
     fn compacted(&self, read_bytes: u64, written_bytes: u64, nanos: u64) {
-        if let Some(store) = self.store.upgrade() {
+        if let Some(store) = self.store() {
             store.emit(|| Event::Compaction {
                 keyspace: self.name.clone(),
                 read_bytes,
@@ -127,7 +132,7 @@ impl TreeObserver for Observer {
     }
 
     fn snapshots(&self) -> Vec<Seqno> {
-        self.store.upgrade().map(|store| store.live_snapshots()).unwrap_or_default()
+        self.store().map(|store| store.live_snapshots()).unwrap_or_default()
     }
 }
 
@@ -183,7 +188,6 @@ impl KeyspaceState {
             counters: parts.counters,
             dropped: AtomicBool::new(false),
             rest_until_nanos: AtomicU64::new(0),
-            store: parts.observer.store.clone(),
             observer: parts.observer,
         });
         // Set once: the observer is new.
@@ -193,10 +197,6 @@ impl KeyspaceState {
 
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn store(&self) -> Option<Arc<Store>> {
-        self.store.upgrade()
     }
 
     /// Shows a new version, without the memtables that it holds.

@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -16,12 +17,12 @@ use parking_lot::{Mutex, RwLock};
 use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
 use super::events::{Event, EventListener};
-use super::options::{BackgroundMode, Builder, Durability};
+use super::options::{Builder, Durability};
 use super::snapshots::Snapshots;
 use super::state::{KeyspaceState, Slot};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
-use crate::base::ids::{KeyspaceId, Seqno};
+use crate::base::ids::Seqno;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::cache::{Cache, DataFiles};
 use crate::commit::{Committer, Throttle};
@@ -78,8 +79,8 @@ impl Sizes {
     }
 }
 
-/// An open store.
-pub(crate) struct Store {
+/// What keyspaces stand on, made before the store itself.
+pub(crate) struct Foundation {
     pub(crate) path: PathBuf,
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) sizes: Sizes,
@@ -87,27 +88,31 @@ pub(crate) struct Store {
     pub(crate) files: Arc<DataFiles>,
     pub(crate) blobs: Arc<BlobFiles>,
     pub(crate) cache: Arc<Cache>,
+    pub(crate) pool: Arc<ChunkPool>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) merge_operators: BTreeMap<String, Arc<dyn MergeOperator>>,
+    /// The store, once it is open.
+    pub(crate) store: Arc<OnceLock<Weak<Store>>>,
+}
+
+/// An open store.
+pub(crate) struct Store {
+    pub(crate) foundation: Foundation,
     pub(crate) journal: Arc<Journal>,
     pub(crate) committer: Committer,
     pub(crate) throttle: Throttle,
-    pub(crate) pool: Arc<ChunkPool>,
     pub(crate) snapshots: Arc<Snapshots>,
-    pub(crate) clock: Arc<Clock>,
     pub(crate) executor: Executor,
-    pub(crate) background: BackgroundMode,
-    pub(crate) workers: usize,
     pub(crate) counters: Counters,
-    pub(crate) merge_operators: BTreeMap<String, Arc<dyn MergeOperator>>,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
     pub(crate) recovery: RecoveryReport,
-    pub(crate) store_id: u64,
     /// By name; changed under `registry`.
     pub(crate) keyspaces: RwLock<BTreeMap<String, Arc<KeyspaceState>>>,
     /// Held while a keyspace is created or dropped.
     pub(crate) registry: Mutex<()>,
     /// Held while memtables become part of trees in an order that somebody relies on.
     pub(crate) incorporation: Mutex<()>,
-    pub(crate) next_keyspace_id: AtomicU64,
+    pub(crate) next_keyspace_id: AtomicU32,
     pub(crate) closed: AtomicBool,
     pub(crate) failure: Mutex<Option<Error>>,
     /// The last background failure that did not poison the store; cleared by success.
@@ -115,9 +120,16 @@ pub(crate) struct Store {
     pub(crate) upkeep_running: AtomicBool,
     /// Bytes per second that the background has been seen to take in, as bits of an `f64`.
     pub(crate) drain_rate: AtomicU64,
-    pub(crate) myself: Weak<Store>,
     /// Declared last: released last.
     pub(crate) _lock: Box<dyn Lock>,
+}
+
+impl Deref for Store {
+    type Target = Foundation;
+
+    fn deref(&self) -> &Foundation {
+        &self.foundation
+    }
 }
 
 /// How long a writer sleeps at most before it looks again whether it may go on.
@@ -195,10 +207,6 @@ impl Store {
     /// All keyspaces that exist.
     pub(crate) fn all_keyspaces(&self) -> Vec<Arc<KeyspaceState>> {
         self.keyspaces.read().values().cloned().collect()
-    }
-
-    pub(crate) fn keyspace_by_id(&self, id: KeyspaceId) -> Option<Arc<KeyspaceState>> {
-        self.keyspaces.read().values().find(|keyspace| keyspace.id == id).cloned()
     }
 
     /// Commits a batch whose operations `operations` yields each time it is called.

@@ -1,7 +1,12 @@
 //! Time as the store sees it: the machine's, or a counter that only tests move.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Nanoseconds since 1970, for telling things apart, not for measuring.
+pub(crate) fn wall_clock_nanos() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos()
+}
 
 /// A monotonic clock that starts at zero.
 #[derive(Debug)]

@@ -164,6 +164,11 @@ impl Executor {
         true
     }
 
+    /// Whether jobs are stepped by hand.
+    pub(crate) fn is_stepped(&self) -> bool {
+        self.shared.stepper.is_some()
+    }
+
     /// Whether no job is being carried out.
     pub(crate) fn is_quiet(&self) -> bool {
         match &self.shared.stepper {

@@ -14,7 +14,7 @@ mod clock;
 mod executor;
 mod random;
 
-pub(crate) use clock::Clock;
+pub(crate) use clock::{Clock, wall_clock_nanos};
 pub(crate) use executor::{Executor, Mode};
 pub(crate) use random::SplitMix;
 

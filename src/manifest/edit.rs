@@ -35,7 +35,7 @@ pub(crate) struct Edit {
     pub(crate) last_seqno: Option<Seqno>,
     /// No keyspace has this number or a higher one. Follows from the keyspaces created; only a
     /// snapshot says it.
-    pub(super) next_keyspace_id: Option<KeyspaceId>,
+    pub(crate) next_keyspace_id: Option<KeyspaceId>,
 }
 
 /// The journal's epochs: each recovery begins a new one, and what older ones hold counts only up to

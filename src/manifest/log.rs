@@ -138,6 +138,11 @@ impl Manifest {
         }
     }
 
+    /// The log's file, for messages.
+    pub(crate) fn path(&self) -> PathBuf {
+        manifest_path(&self.dir, self.inner.lock().identity.number)
+    }
+
     /// Length of the log.
     pub(crate) fn bytes_total(&self) -> u64 {
         self.inner.lock().end

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::edit::Edit;
 use super::log::{Manifest, manifest_path, new_manifest, parse_manifest_name, write_manifest};
 use super::record::{HEADER_BYTES, Identity, RECORD_HEAD_BYTES, RecordKind};
+use super::edit::{Edit, KeyspaceChange, KeyspaceEdit};
 use super::state::{RecoveredState, State, Trees};
 use super::superblock::{self, Superblock};
 use crate::base::codec::Decoder;
+use crate::base::ids::KeyspaceId;
 use crate::base::error::{Error, Result};
 use crate::vfs::{Access, Vfs};
 
@@ -152,6 +153,27 @@ fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
 fn create(vfs: &dyn Vfs, dir: &Path, store_id: u64) -> Result<()> {
     let identity = Identity { store_id, number: FIRST_NUMBER };
     write_manifest(vfs, dir, identity, &State::default(), &[])?;
+    Superblock::new(store_id).write(vfs, dir)
+}
+
+/// Makes the files in `dir` a store that holds what `edit` says of an empty one: for copies. The
+/// superblock is written last, so that a copy that was cut short is not a store.
+///
+/// # Errors
+/// `Conflict` if the edit contradicts itself.
+pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, store_id: u64, edit: Edit) -> Result<()> {
+    let mut state = State::default();
+    state.check(&edit).map_err(|what| Error::Conflict { what })?;
+    state.apply(&edit);
+    let trees: Vec<(KeyspaceId, Vec<u8>)> = edit
+        .keyspaces
+        .into_iter()
+        .filter_map(|KeyspaceEdit { id, change }| match change {
+            KeyspaceChange::TreeSnapshot(tree) => Some((id, tree)),
+            _ => None,
+        })
+        .collect();
+    write_manifest(vfs, dir, Identity { store_id, number: FIRST_NUMBER }, &state, &trees)?;
     Superblock::new(store_id).write(vfs, dir)
 }
 

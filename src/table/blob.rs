@@ -191,6 +191,11 @@ impl BlobFile {
         self.file.bytes()
     }
 
+    /// The file's name.
+    pub(crate) fn path(&self) -> std::path::PathBuf {
+        self.file.path()
+    }
+
     /// Bytes of all values.
     pub(crate) fn value_bytes(&self) -> u64 {
         self.footer.bytes

@@ -180,6 +180,9 @@ pub(crate) trait Tree: Send + Sync {
     /// The most urgent upkeep that nobody does yet.
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>>;
 
+    /// Whether `next_job` would find something.
+    fn has_work(&self) -> bool;
+
     /// Compacts everything in `[lower, upper)` down to one version a key (and snapshot), on the
     /// calling thread. `wait` lets others make progress when they are in the way.
     fn compact(

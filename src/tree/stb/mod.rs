@@ -531,6 +531,10 @@ impl Tree for StbTree {
         }
     }
 
+    fn has_work(&self) -> bool {
+        self.choose(&self.version.load_full()).is_ok_and(|plan| plan.is_some())
+    }
+
     fn compact(
         self: Arc<Self>,
         lower: &[u8],

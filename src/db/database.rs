@@ -1,0 +1,298 @@
+//! The handle on an open store.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::batch::Batch;
+use super::check::{self, CheckReport};
+use super::keyspace::Keyspace;
+use super::open::KeyspaceSeed;
+use super::options::{Builder, CheckLevel, KeyspaceOptions};
+use super::snapshot::Snapshot;
+use super::state::KeyspaceState;
+use super::statistics::Statistics;
+use super::store::Store;
+use crate::base::error::{Error, Result};
+use crate::base::ids::KeyspaceId;
+use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
+
+/// Longest keyspace name, in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// What opening a store had to mend.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Journal records replayed.
+    pub records_replayed: u64,
+    /// Bytes of them.
+    pub bytes_replayed: u64,
+    /// Whole records that lay beyond a gap or a torn record and were dropped.
+    pub records_dropped: u64,
+    /// Bytes of those beyond a gap.
+    pub bytes_dropped: u64,
+    /// Why replay stopped where it did, if not at a clean end.
+    pub stopped: Option<String>,
+    /// Data files that nothing referred to, removed.
+    pub orphans_removed: u64,
+}
+
+/// An open store. Clones share it; it is closed by [`Database::close`] or when the last handle of any
+/// kind (keyspace, batch, snapshot, iterator) is dropped.
+///
+/// ```
+/// # fn main() -> spinney::Result<()> {
+/// use spinney::{Database, Durability, KeyspaceOptions};
+/// let db = Database::builder_in_memory().open()?;
+/// let users = db.keyspace("users", KeyspaceOptions::stb())?;
+/// let names = db.keyspace("names", KeyspaceOptions::stb())?;
+/// let mut batch = db.batch().durability(Durability::Sync);
+/// batch.put(&users, "1", "Ada");
+/// batch.put(&names, "Ada", "1");
+/// batch.commit()?;
+/// assert_eq!(users.get("1")?.as_deref(), Some(&b"Ada"[..]));
+/// db.close()
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Database {
+    store: Arc<Store>,
+}
+
+impl Database {
+    /// A builder for the store in the directory `path`.
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder::posix(path.as_ref())
+    }
+
+    /// A builder for a store in memory, for tests. It is gone when it is closed.
+    pub fn builder_in_memory() -> Builder {
+        Builder::in_memory()
+    }
+
+    pub(crate) fn open(builder: Builder) -> Result<Database> {
+        Ok(Database { store: super::open::open(builder)? })
+    }
+
+    /// Opens the keyspace `name`, creating it if there is none. Creation is durable at once.
+    ///
+    /// # Errors
+    /// `Conflict` if it exists with other options, or its merge operator is not registered.
+    pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        let store = &self.store;
+        store.check_open()?;
+        let _registry = store.registry.lock();
+        if let Some(keyspace) = self.find(name) {
+            if keyspace.options != options {
+                return Err(Error::Conflict {
+                    what: format!(
+                        "keyspace {name:?} exists with {:?}, not {options:?}; open it with the \
+                         options it was created with, or with Database::existing_keyspace",
+                        keyspace.options
+                    ),
+                });
+            }
+            return Ok(Keyspace::new(store, keyspace));
+        }
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a keyspace name has 1 to {NAME_BYTES_MAX} bytes, not {}",
+                name.len()
+            )));
+        }
+        store.check_writable()?;
+        let id = KeyspaceId(store.next_keyspace_id.fetch_add(1, Ordering::Relaxed));
+        let seed = KeyspaceSeed {
+            id,
+            name: name.to_string(),
+            options: options.clone(),
+            flushed: store.committer.visible(),
+        };
+        let flushed = seed.flushed;
+        let keyspace = store.make_keyspace(seed, &[])?;
+        let meta = KeyspaceMeta {
+            name: name.to_string(),
+            kind: options.kind.name().to_string(),
+            options: options.encode(),
+            operator: options.merge_operator,
+        };
+        let edit = Edit {
+            keyspaces: vec![
+                KeyspaceEdit { id, change: KeyspaceChange::Create(meta) },
+                KeyspaceEdit { id, change: KeyspaceChange::Flushed(flushed) },
+            ],
+            ..Edit::default()
+        };
+        store.manifest.commit(&edit).inspect_err(|error| store.fail(error))?;
+        store.keyspaces.write().insert(name.to_string(), Arc::clone(&keyspace));
+        Ok(Keyspace::new(store, keyspace))
+    }
+
+    /// Opens the keyspace `name` with the options it has.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
+        self.store.check_open()?;
+        let found = self.find(name).ok_or_else(|| Error::NotFound {
+            what: format!("keyspace {name:?}; the store has {:?}", self.keyspaces()),
+        })?;
+        Ok(Keyspace::new(&self.store, found))
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<KeyspaceState>> {
+        self.store.keyspaces.read().get(name).cloned()
+    }
+
+    /// The names of all keyspaces, sorted.
+    pub fn keyspaces(&self) -> Vec<String> {
+        self.store.keyspaces.read().keys().cloned().collect()
+    }
+
+    /// Drops a keyspace and everything in it, durably. Handles on it give `Closed` from then on;
+    /// iterators that are open go on.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        let store = &self.store;
+        store.check_writable()?;
+        let _registry = store.registry.lock();
+        let keyspace = self.find(name).ok_or_else(|| Error::NotFound {
+            what: format!("keyspace {name:?}; the store has {:?}", self.keyspaces()),
+        })?;
+        // What was committed before must not get lost behind the drop.
+        store.sync()?;
+        keyspace.dropped.store(true, Ordering::Release);
+        // No commit is under way that did not see it.
+        store.committer.barrier(|_| ());
+        let changes = keyspace.tree.lock_changes();
+        let change = KeyspaceChange::Drop;
+        let edit = Edit {
+            keyspaces: vec![KeyspaceEdit { id: keyspace.id, change }],
+            ..Edit::default()
+        };
+        let result = store.manifest.commit(&edit).inspect_err(|error| store.fail(error));
+        drop(changes);
+        store.keyspaces.write().remove(name);
+        keyspace.pipeline.lock().slots.clear();
+        store.update_backlog();
+        result
+    }
+
+    /// An empty batch.
+    pub fn batch(&self) -> Batch {
+        Batch::new(&self.store)
+    }
+
+    /// A snapshot of everything committed so far, over all keyspaces.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(&self.store)
+    }
+
+    /// Makes everything committed so far survive power loss.
+    ///
+    /// # Errors
+    /// `Poisoned`, or the failure that poisons the store.
+    pub fn sync(&self) -> Result<()> {
+        self.store.sync()
+    }
+
+    /// Waits until no background work is left to do.
+    ///
+    /// # Errors
+    /// What the background work failed with.
+    pub fn wait_idle(&self) -> Result<()> {
+        self.store.wait_idle()
+    }
+
+    /// Makes a consistent, openable copy of the store in the new directory `dir`, by hard links, so on
+    /// the same file system. It holds everything committed before the call; writes go on meanwhile.
+    ///
+    /// # Errors
+    /// `Conflict` if `dir` exists and is not empty.
+    pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
+        super::checkpoint::checkpoint(&self.store, dir.as_ref())
+    }
+
+    /// Verifies the store as it is now. Damage is in the report, not an error.
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub fn check(&self, level: CheckLevel) -> Result<CheckReport> {
+        self.store.check_open()?;
+        Ok(check::check(&self.store, level))
+    }
+
+    /// Everything the store counts.
+    pub fn stats(&self) -> Statistics {
+        self.store.statistics()
+    }
+
+    /// What opening the store had to mend.
+    pub fn recovery(&self) -> RecoveryReport {
+        self.store.recovery.clone()
+    }
+
+    /// Closes the store for all handles: ends background work, makes the journal durable and releases
+    /// the lock once the last handle is gone. What is in memtables stays in the journal.
+    ///
+    /// # Errors
+    /// What the journal's last sync fails with.
+    pub fn close(self) -> Result<()> {
+        self.store.close()
+    }
+
+    /// Does one step of background work in [`Builder::deterministic`] mode; false if there was none.
+    ///
+    /// # Errors
+    /// What the step failed with.
+    pub fn step(&self) -> Result<bool> {
+        self.store.check_open()?;
+        self.store.executor.step()
+    }
+}
+
+impl Store {
+    fn wait_idle(&self) -> Result<()> {
+        loop {
+            self.check_open()?;
+            if let Some(error) = &*self.failure.lock() {
+                return Err(error.clone());
+            }
+            let busy = !self.executor.is_quiet()
+                || self.all_keyspaces().iter().any(|k| !k.pipeline.lock().slots.is_empty())
+                || self.has_work();
+            if !busy {
+                return Ok(());
+            }
+            if let Some(error) = &*self.background_failure.lock() {
+                return Err(error.clone());
+            }
+            self.executor.notify();
+            if !self.executor.wait(Duration::from_millis(5)) {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(crate) fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.executor.stop();
+        self.files.retain_all();
+        if self.failure.lock().is_some() {
+            return Ok(());
+        }
+        self.journal.close()
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Whoever wants to know how closing went calls `close`.
+        let _ = self.close();
+    }
+}
