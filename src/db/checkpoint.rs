@@ -5,7 +5,8 @@
 //! 2. What is linked is pinned by the captured versions until the copy is complete.
 //! 3. The copy has a manifest, and so is a store, only once all its files are there and durable.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use super::store::Store;
 use crate::base::error::{Error, Result};
@@ -53,11 +54,11 @@ pub(crate) fn checkpoint(store: &Store, dir: &Path) -> Result<()> {
     }
     // What was packed meanwhile has had to wait.
     store.incorporate_packed()?;
-    for version in &versions {
-        for file in version.files() {
-            if let Some(name) = file.file_name() {
-                vfs.hard_link(&file, &dir.join(name))?;
-            }
+    // A blob file may serve several keyspaces.
+    let files: BTreeSet<PathBuf> = versions.iter().flat_map(|version| version.files()).collect();
+    for file in &files {
+        if let Some(name) = file.file_name() {
+            vfs.hard_link(file, &dir.join(name))?;
         }
     }
     vfs.sync_dir(dir)?;
