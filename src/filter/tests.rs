@@ -106,7 +106,7 @@ fn every_size_answers_as_its_model() {
 fn skewed_hashes_spill_and_are_found() {
     let files = data_files();
     let mut random = Random::new(11);
-    let len = 20_000;
+    let len = 9000;
     let sets: Vec<Vec<u64>> = vec![
         vec![0x1234_5678_9abc_def0; 5000],
         vec![0; 10],
