@@ -25,6 +25,15 @@ impl BranchSet {
         self.0[usize::from(ordinal >> 6)] |= 1 << (ordinal & 63);
     }
 
+    /// Adds a branch if `condition` holds, without a branch of the processor's.
+    #[inline(always)]
+    pub(super) fn insert_if(&mut self, ordinal: u8, condition: bool) {
+        let bit = u64::from(condition) << (ordinal & 63);
+        for (i, word) in self.0.iter_mut().enumerate() {
+            *word |= if usize::from(ordinal >> 6) == i { bit } else { 0 };
+        }
+    }
+
     /// Whether the branch is in the set.
     #[inline]
     pub(crate) fn contains(&self, ordinal: u8) -> bool {

@@ -370,7 +370,7 @@ impl MapletMerge {
         let groups = (room - self.geometry.cost(count, 0)) / GROUP_BITS as u64;
         let bits = self.geometry.remainder_bits();
         let reach = ((self.start >> bits) + groups * GROUP_BUCKETS) << bits;
-        (count, reach.min(fingerprint_of(count).unwrap_or(nominal_end)).min(nominal_end))
+        (count, reach.min(fingerprint_of(count).unwrap_or(nominal_end)))
     }
 
     /// The finished maplet's description. All pages have been written.

@@ -57,7 +57,7 @@ impl Geometry {
             1
         } else {
             // 1/32 of each page stays free, and half a group is lost at its edges: the entries that do
-            // not fit spill to the next page, and this keeps that to about a probe in a hundred.
+            // not fit spill to the next page, and this keeps that to about a probe in a thousand.
             u32::try_from(bits.div_ceil((PAGE_BITS * 31 / 32 - GROUP_BITS / 2) as u128)).ok()?
         };
         Some(geometry)

@@ -102,7 +102,7 @@ impl Maplet {
         }
     }
 
-    /// The fingerprint's nominal page was too full for it: a probe in a hundred. The next page has it
+    /// The fingerprint's nominal page was too full for it: a probe in a thousand. The next page has it
     /// unless hashes are skewed on purpose, so the search among the rest may be slow, but not linear.
     #[cold]
     #[inline(never)]

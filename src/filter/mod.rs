@@ -9,7 +9,7 @@
 //!    drops the branch.
 //! 2. A maplet stores exactly the set of its fingerprints, so its false-positive rate is the number of
 //!    distinct fingerprints / 2^`fingerprint_bits`, however often it was merged.
-//! 3. Ordinals grow with age's opposite: 0 is the oldest branch. Superseded counts rely on it.
+//! 3. Ordinals grow from the oldest branch, 0, to the newest. Superseded counts rely on it.
 //! 4. No byte of a page makes a reader panic or index out of bounds; bytes that cannot be a maplet's are
 //!    `Error::Corruption`.
 

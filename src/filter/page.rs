@@ -197,15 +197,20 @@ fn search(
             bound = middle;
         }
     }
+    // Most runs have up to two entries: two comparisons that depend on nothing are cheaper than a loop
+    // whose end cannot be predicted. A slot that is not there is not counted.
     let mut branches = BranchSet::EMPTY;
+    let mut check = |slot: u64, counts: bool| {
+        let equal = counts & (slot >> geometry.value_bits == remainder);
+        branches.insert_if((slot & ((1 << geometry.value_bits) - 1)) as u8, equal);
+    };
+    let first_slot = window57(payload, slots + index * slot_bits)?;
+    let second_slot = window57(payload, slots + (index + 1) * slot_bits).unwrap_or(0);
+    check(first_slot & slot_mask, index < last);
+    check(second_slot & slot_mask, index + 1 < last);
+    index += 2;
     while index < last {
-        let slot = slot(index)?;
-        if slot >> geometry.value_bits >= remainder {
-            if slot >> geometry.value_bits > remainder {
-                break;
-            }
-            branches.insert((slot & ((1 << geometry.value_bits) - 1)) as u8);
-        }
+        check(slot(index)?, true);
         index += 1;
     }
     Some(branches)
@@ -215,28 +220,27 @@ fn search(
 /// group's unary string starts.
 #[inline(always)]
 fn find_run(payload: &[u8], ends: usize, bucket: usize) -> Option<(usize, usize)> {
-    let mut position = ends;
-    let mut zeros_before = bucket as u32;
-    let (shift, mut zeros) = loop {
-        let zeros = !window(payload, position)?;
-        if zeros_before == 0 {
-            break (0, zeros);
-        }
-        match select(zeros, zeros_before - 1) {
-            Ok(bit) => break (bit + 1, zeros),
+    // With a zero put before the string, a bucket starts after the zero of its own number.
+    let base = ends - 1;
+    let mut position = base;
+    let mut zeros = !window(payload, position)? | 1;
+    let mut number = bucket as u32;
+    let bit = loop {
+        match select(zeros, number) {
+            Ok(bit) => break bit,
             Err(fewer) => {
-                zeros_before -= fewer;
+                number -= fewer;
                 position += 64;
+                zeros = !window(payload, position)?;
             }
         }
     };
-    let first = (position - ends + shift as usize).checked_sub(bucket)?;
-    // In two steps, since the shift may be 64.
-    let rest = zeros >> (shift / 2) >> (shift - shift / 2);
+    let first = (position - base + bit as usize).checked_sub(bucket)?;
+    let rest = zeros >> bit >> 1;
     if rest != 0 {
         return Some((first, rest.trailing_zeros() as usize));
     }
-    let mut run = 64 - shift as usize;
+    let mut run = 63 - bit as usize;
     loop {
         position += 64;
         zeros = !window(payload, position)?;

@@ -53,22 +53,37 @@ impl Runs {
     }
 }
 
-/// Merges `a` and `b` into `out`, which is as long as both.
+/// Merges `a` and `b` into `out`, which is as long as both: the lower half from the front, the upper half
+/// from the back, in turns. Each half is a chain of steps that wait for one another, so two chains take
+/// little more time than one. A run that has ended looks like one of the greatest (from the back: of the
+/// least) number, which the real ones do not follow.
 fn merge_two(a: &[u64], b: &[u64], out: &mut [u64]) {
     let (mut i, mut j) = (0, 0);
-    for place in out.iter_mut() {
-        let (Some(&x), Some(&y)) = (a.get(i), b.get(j)) else { break };
+    let mut from_front = || {
+        let x = a.get(i).copied().unwrap_or(u64::MAX);
+        let y = b.get(j).copied().unwrap_or(u64::MAX);
         let first = x <= y;
-        *place = if first { x } else { y };
         i += usize::from(first);
         j += usize::from(!first);
+        if first { x } else { y }
+    };
+    // One past the next, so that the index past the front wraps to one past every end.
+    let (mut k, mut l) = (a.len(), b.len());
+    let mut from_back = || {
+        let x = a.get(k.wrapping_sub(1)).copied().unwrap_or(0);
+        let y = b.get(l.wrapping_sub(1)).copied().unwrap_or(0);
+        let second = x <= y;
+        k = k.wrapping_sub(usize::from(!second));
+        l = l.wrapping_sub(usize::from(second));
+        if second { y } else { x }
+    };
+    let (lower, upper) = out.split_at_mut(out.len() / 2);
+    let (middle, upper) = upper.split_at_mut(upper.len() - lower.len());
+    for (low, high) in lower.iter_mut().zip(upper.iter_mut().rev()) {
+        *low = from_front();
+        *high = from_back();
     }
-    let rest = &mut out[i + j..];
-    if i < a.len() {
-        rest.copy_from_slice(&a[i..]);
-    } else {
-        rest.copy_from_slice(&b[j..]);
-    }
+    middle.fill_with(from_front);
 }
 
 #[cfg(test)]
