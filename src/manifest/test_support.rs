@@ -17,6 +17,8 @@ pub(super) enum Crash {
     Process,
     /// Nothing: neither bytes nor names.
     Power,
+    /// Of names, only removals; of bytes, nothing.
+    Removals,
     /// Names, and half of the bytes that each file had grown by.
     Torn,
 }
@@ -81,7 +83,7 @@ impl TestVfs {
             let durable = inode.durable.len();
             match crash {
                 Crash::Process => {}
-                Crash::Power => inode.now.clone_from(&inode.durable),
+                Crash::Power | Crash::Removals => inode.now.clone_from(&inode.durable),
                 Crash::Torn if inode.now.len() > durable => {
                     inode.now.truncate(durable + (inode.now.len() - durable) / 2);
                 }
@@ -89,11 +91,15 @@ impl TestVfs {
             }
             inode.durable.clone_from(&inode.now);
         }
-        let names = if crash == Crash::Power { &disk.durable_names } else { &disk.names };
+        let mut names =
+            if crash == Crash::Power { &disk.durable_names } else { &disk.names }.clone();
+        if crash == Crash::Removals {
+            names.retain(|name, inode| disk.durable_names.get(name) == Some(inode));
+        }
         let after = Disk {
             inodes,
-            names: names.clone(),
             durable_names: names.clone(),
+            names,
             dirs: disk.dirs.clone(),
             ..Disk::default()
         };

@@ -282,6 +282,7 @@ fn garbage_behind_the_last_record_is_cut_off_before_the_next_commit() {
         vfs.put(&path, &[whole.clone(), garbage.clone()].concat());
         let (manifest, state) = open(&vfs);
         assert_eq!(state.torn_bytes, garbage.len() as u64);
+        assert_eq!(vfs.contents(&path), whole);
         assert_eq!(normal(state), after);
         manifest.commit(&Edit { next_file_id: Some(FileId(1234)), ..Edit::default() }).unwrap();
         let found = reopened(&vfs, Crash::Power).unwrap();
@@ -322,7 +323,7 @@ fn fail_everywhere(
         let vfs = setup();
         vfs.fail_after(Some(vfs.changes() + fail_after));
         let done = act(&vfs).is_ok();
-        for crash in [Crash::Process, Crash::Power, Crash::Torn] {
+        for crash in [Crash::Process, Crash::Power, Crash::Removals, Crash::Torn] {
             check(&vfs, crash, done);
         }
         if done {
@@ -388,6 +389,20 @@ fn a_rewrite_can_be_interrupted_anywhere() {
             assert!(possible[if done { 2.. } else { 0.. }].contains(&&found));
         },
     );
+}
+
+#[test]
+fn of_two_manifests_the_older_is_durably_gone_once_open_returns() {
+    let (vfs, ..) = sample();
+    let (manifest, _) = open(&vfs);
+    let older = vfs.contents(&manifest_path(1));
+    assert!(manifest.rewrite(0, &[]).unwrap());
+    vfs.put(&manifest_path(1), &older);
+    assert_eq!(open(&vfs).1.manifest_number, 2);
+    assert_eq!(vfs.crash(Crash::Power).names(), ["SPINNEY", "manifest-00000002"]);
+    // And before a rewrite returns, too.
+    assert!(open(&vfs).0.rewrite(0, &[]).unwrap());
+    assert_eq!(vfs.crash(Crash::Power).names(), ["SPINNEY", "manifest-00000003"]);
 }
 
 #[test]
