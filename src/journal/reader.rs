@@ -93,7 +93,8 @@ impl<'a> ShardReader<'a> {
     pub(super) fn advance(&mut self) -> Result<()> {
         self.head = None;
         while self.head.is_none() && self.end.is_none() {
-            let Some(mut window) = self.window.take().map_or_else(|| self.open(), |w| Ok(Some(w)))?
+            let Some(mut window) =
+                self.window.take().map_or_else(|| self.open(), |w| Ok(Some(w)))?
             else {
                 continue;
             };

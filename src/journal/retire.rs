@@ -155,9 +155,8 @@ impl Journal {
     /// sequence number of the segment that can go first.
     pub(crate) fn oldest_retirable(&self) -> Option<Seqno> {
         let old = self.old.lock().iter().map(|segment| segment.last).min();
-        let rolled = |shard: &Mutex<ShardState>| {
-            shard.lock().rolled.front().map(|rolled| rolled.last)
-        };
+        let rolled =
+            |shard: &Mutex<ShardState>| shard.lock().rolled.front().map(|rolled| rolled.last);
         let rolled = self.shards.iter().filter_map(|shard| rolled(&shard.state)).min();
         [old, rolled].into_iter().flatten().min()
     }

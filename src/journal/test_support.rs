@@ -150,7 +150,8 @@ impl TestVfs {
     pub(super) fn after_random_power_loss(&self, random: &mut Random) -> Arc<TestVfs> {
         {
             let (names, mut durable) = (self.names.lock(), self.durable_names.lock());
-            let gone: Vec<_> = durable.keys().filter(|n| !names.contains_key(*n)).cloned().collect();
+            let gone: Vec<_> =
+                durable.keys().filter(|n| !names.contains_key(*n)).cloned().collect();
             for name in gone {
                 if random.chance(2) {
                     durable.remove(&name);
@@ -188,11 +189,7 @@ impl TestVfs {
             .collect();
         let durable = names.iter().filter(|(path, _)| durable.contains_key(*path));
         let durable = durable.map(|(path, file)| (path.clone(), Arc::clone(file))).collect();
-        Arc::new(TestVfs {
-            names: Mutex::new(names),
-            durable_names: Mutex::new(durable),
-            faults,
-        })
+        Arc::new(TestVfs { names: Mutex::new(names), durable_names: Mutex::new(durable), faults })
     }
 }
 
