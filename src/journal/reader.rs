@@ -11,7 +11,6 @@ use super::format::{
 use super::search::Later;
 use super::window::{Found, Window};
 use crate::base::error::{Error, Result};
-use crate::base::ids::Seqno;
 use crate::vfs::{Access, Vfs};
 
 /// A segment file as found in the directory.

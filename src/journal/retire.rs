@@ -42,9 +42,9 @@ impl Journal {
                     && current.offset >= current.segment.len / 2
             });
             if worth_it && let Some(spare) = state.spare.take() {
-                let sealed = state.roll_to(spare);
+                let old = state.roll_to(spare);
                 drop(state);
-                sealed.map_or(Ok(()), |file| file.seal())?;
+                self.seal(old)?;
             }
         }
         let mut freed = 0;

@@ -65,6 +65,8 @@ pub(super) struct Faults {
     pub(super) fail_sync: AtomicBool,
     pub(super) slow_sync: AtomicBool,
     pub(super) full: AtomicBool,
+    /// As on a file system that cannot map files, when the disk breaks.
+    pub(super) fail_write: AtomicBool,
     pub(super) syncs: AtomicU64,
 }
 
@@ -304,6 +306,14 @@ impl MappedFile for TestFile {
         let at = offset as usize;
         bytes.current[at..at + new.len()].copy_from_slice(new);
         bytes.writes.push((at, new.to_vec()));
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.faults.fail_write.load(Ordering::SeqCst) {
+            let error = io::Error::other("the disk is on fire");
+            return Err(Error::io("write", &self.path, None, error));
+        }
+        Ok(())
     }
 
     fn sync(&self) -> Result<()> {

@@ -151,6 +151,13 @@ pub trait MappedFile: Send + Sync + Debug {
     /// bytes at once (the journal's shard lock sees to that). Cannot fail.
     fn write(&self, offset: u64, bytes: &[u8]);
 
+    /// What an earlier `write` met and could not return. Always `Ok` where the file is memory; on
+    /// file systems that cannot map files, a full or broken disk shows here, and again from `sync`
+    /// and `seal`. Cheap: to be asked before what was written is acknowledged.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes everything stored so far durable.
     fn sync(&self) -> Result<()>;
 

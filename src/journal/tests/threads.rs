@@ -152,3 +152,18 @@ fn a_busy_shard_is_passed_over() {
     let third = journal.lock_shard(1);
     assert_eq!([first.index(), second.index(), third.index()], [1, 2, 0]);
 }
+
+#[test]
+fn a_failed_write_poisons_before_it_is_acknowledged() {
+    let vfs = TestVfs::new();
+    let journal = journal(&vfs, options(2, 4096, 1));
+    let mut shard = journal.lock_shard(0);
+    shard.reserve(100).unwrap();
+    shard.append(Seqno(1), 1, &solid_payload(50));
+    shard.check().unwrap();
+    vfs.faults.fail_write.store(true, Ordering::SeqCst);
+    assert!(matches!(shard.check(), Err(Error::Io { .. })));
+    assert!(matches!(shard.reserve(1), Err(Error::Poisoned { .. })));
+    drop(shard);
+    assert!(matches!(journal.lock_shard(1).reserve(1), Err(Error::Poisoned { .. })));
+}
