@@ -12,7 +12,8 @@
 //!    under its durable name, with a durable header, before it is used.
 //! 2. A segment keeps room for one marker: `Roll` as its last record before the shard goes on in the
 //!    next segment, `Clean` when the journal is closed.
-//! 3. Nothing fails between taking sequence numbers and the end of `append`.
+//! 3. Nothing fails between taking sequence numbers and the end of `append`. (Where the file system
+//!    cannot map files, [`ShardGuard::check`] tells afterwards whether the write failed.)
 //! 4. A failed sync is remembered for ever: every later reserve and sync fails with `Poisoned`, and
 //!    nothing is retried. A full disk is no failure of that kind: nothing had been promised.
 //! 5. Segments go oldest first within their shard, one per shard between two syncs of the directory,

@@ -11,7 +11,6 @@ use super::format::{
 use super::search::Later;
 use super::window::{Found, Window};
 use crate::base::error::{Error, Result};
-use crate::base::ids::Seqno;
 use crate::vfs::{Access, Vfs};
 
 /// A segment file as found in the directory.
@@ -93,7 +92,8 @@ impl<'a> ShardReader<'a> {
     pub(super) fn advance(&mut self) -> Result<()> {
         self.head = None;
         while self.head.is_none() && self.end.is_none() {
-            let Some(mut window) = self.window.take().map_or_else(|| self.open(), |w| Ok(Some(w)))?
+            let Some(mut window) =
+                self.window.take().map_or_else(|| self.open(), |w| Ok(Some(w)))?
             else {
                 continue;
             };

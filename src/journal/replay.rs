@@ -98,8 +98,7 @@ impl Journal {
         plan: &ReplayPlan,
         mut deliver: impl FnMut(Seqno, u32, Operations<'_>) -> Result<()>,
     ) -> Result<ReplayReport> {
-        let mut report =
-            ReplayReport { last: plan.floor, clean: true, ..ReplayReport::default() };
+        let mut report = ReplayReport { last: plan.floor, clean: true, ..ReplayReport::default() };
         let mut shards = list(vfs, dir, plan, &mut report)?;
         let mut limits = plan.limits.clone();
         limits.sort_by_key(|limit| limit.epoch);

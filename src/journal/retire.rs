@@ -42,9 +42,9 @@ impl Journal {
                     && current.offset >= current.segment.len / 2
             });
             if worth_it && let Some(spare) = state.spare.take() {
-                let sealed = state.roll_to(spare);
+                let old = state.roll_to(spare);
                 drop(state);
-                sealed.map_or(Ok(()), |file| file.seal())?;
+                self.seal(old)?;
             }
         }
         let mut freed = 0;
@@ -155,9 +155,8 @@ impl Journal {
     /// sequence number of the segment that can go first.
     pub(crate) fn oldest_retirable(&self) -> Option<Seqno> {
         let old = self.old.lock().iter().map(|segment| segment.last).min();
-        let rolled = |shard: &Mutex<ShardState>| {
-            shard.lock().rolled.front().map(|rolled| rolled.last)
-        };
+        let rolled =
+            |shard: &Mutex<ShardState>| shard.lock().rolled.front().map(|rolled| rolled.last);
         let rolled = self.shards.iter().filter_map(|shard| rolled(&shard.state)).min();
         [old, rolled].into_iter().flatten().min()
     }

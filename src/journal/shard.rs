@@ -168,6 +168,11 @@ impl Journal {
         ShardGuard { journal: self, index: preferred, state, reserved_bytes: 0 }
     }
 
+    /// Releases the memory of a segment that is full. What fails here had been promised.
+    pub(super) fn seal(&self, file: Option<Arc<dyn MappedFile>>) -> Result<()> {
+        file.map_or(Ok(()), |file| file.seal()).inspect_err(|error| self.poison(error))
+    }
+
     /// Creates a segment: when this returns, its name and header are durable.
     pub(super) fn create_segment(&self, index: usize, number: u32, len: u64) -> Result<Segment> {
         let id = self.segment_id(index, number);
@@ -259,8 +264,22 @@ impl ShardGuard<'_> {
                 self.journal.create_segment(self.index, self.state.next_number, len)?
             }
         };
-        match self.state.roll_to(next) {
-            Some(old) => old.seal(),
+        let old = self.state.roll_to(next);
+        self.journal.seal(old)
+    }
+
+    /// Whether what was appended to the current segment has arrived. To be asked after `append`, before
+    /// the commit is acknowledged. It has, where the segment is mapped memory; where the file system
+    /// cannot map, the disk may have failed.
+    ///
+    /// # Errors
+    /// The write's error; the journal is poisoned.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.state.current {
+            Some(current) => {
+                current.segment.file.check().inspect_err(|error| self.journal.poison(error))
+            }
             None => Ok(()),
         }
     }

@@ -124,8 +124,7 @@ impl Journal {
             state.leading = true;
             state.rounds_begun += 1;
             let (round, claimed) = (state.rounds_begun, state.claimed);
-            let result =
-                parking_lot::MutexGuard::unlocked(&mut state, || self.lead_round(claimed));
+            let result = parking_lot::MutexGuard::unlocked(&mut state, || self.lead_round(claimed));
             state.leading = false;
             match &result {
                 Ok(()) => state.rounds_done = round,

@@ -65,6 +65,8 @@ pub(super) struct Faults {
     pub(super) fail_sync: AtomicBool,
     pub(super) slow_sync: AtomicBool,
     pub(super) full: AtomicBool,
+    /// As on a file system that cannot map files, when the disk breaks.
+    pub(super) fail_write: AtomicBool,
     pub(super) syncs: AtomicU64,
 }
 
@@ -150,7 +152,8 @@ impl TestVfs {
     pub(super) fn after_random_power_loss(&self, random: &mut Random) -> Arc<TestVfs> {
         {
             let (names, mut durable) = (self.names.lock(), self.durable_names.lock());
-            let gone: Vec<_> = durable.keys().filter(|n| !names.contains_key(*n)).cloned().collect();
+            let gone: Vec<_> =
+                durable.keys().filter(|n| !names.contains_key(*n)).cloned().collect();
             for name in gone {
                 if random.chance(2) {
                     durable.remove(&name);
@@ -188,11 +191,7 @@ impl TestVfs {
             .collect();
         let durable = names.iter().filter(|(path, _)| durable.contains_key(*path));
         let durable = durable.map(|(path, file)| (path.clone(), Arc::clone(file))).collect();
-        Arc::new(TestVfs {
-            names: Mutex::new(names),
-            durable_names: Mutex::new(durable),
-            faults,
-        })
+        Arc::new(TestVfs { names: Mutex::new(names), durable_names: Mutex::new(durable), faults })
     }
 }
 
@@ -307,6 +306,14 @@ impl MappedFile for TestFile {
         let at = offset as usize;
         bytes.current[at..at + new.len()].copy_from_slice(new);
         bytes.writes.push((at, new.to_vec()));
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.faults.fail_write.load(Ordering::SeqCst) {
+            let error = io::Error::other("the disk is on fire");
+            return Err(Error::io("write", &self.path, None, error));
+        }
+        Ok(())
     }
 
     fn sync(&self) -> Result<()> {
