@@ -23,10 +23,11 @@ use crate::base::limits::UNIT_BYTES;
 /// How many marked pages the clock passes by, for each one it evicts, without taking their marks:
 /// about an eighth of the cache is on probation.
 const SPARED_PER_EVICTED: u32 = 7;
-/// How many it may pass by on account of earlier evictions.
-const SPARED_AHEAD_MAX: u32 = 1024;
-/// How many pages the clock looks at before it takes the one that is worth least.
-const PAGES_LOOKED_AT_MAX: u32 = 32;
+/// How many pages one insert looks at for eviction: then it takes the one that is worth least. (More
+/// than a few only where many marked pages lie side by side.)
+const PAGES_LOOKED_AT_MAX: u32 = 2048;
+/// How many marks it takes while it looks for one page to evict.
+const MARKS_TAKEN_MAX: u32 = 32;
 /// Free frames are kept ready for as many inserts, since evicted ones are not free at once.
 const RESERVE_FRAMES_MAX: u32 = 64;
 /// How often an insert tries to end a grace period before it gives up.
@@ -331,9 +332,11 @@ impl Pool {
             return;
         }
         let most = RESERVE_FRAMES_MAX as usize + need_bytes / UNIT_BYTES;
+        let mut looks = PAGES_LOOKED_AT_MAX + 4 * most as u32;
         for _ in 0..most {
             if available + self.retired_bytes >= over + need_bytes + reserve
-                || !self.evict_one(frames, index)
+                || !self.evict_one(&mut looks, frames, index)
+                || looks == 0
             {
                 break;
             }
@@ -341,10 +344,11 @@ impl Pool {
         self.seal();
     }
 
-    /// Takes one page out; false if there is none.
-    fn evict_one(&mut self, frames: &Frames, index: &Index) -> bool {
+    /// Takes one page out, looking at no more than `looks` pages (but at one at least); false if there
+    /// is none.
+    fn evict_one(&mut self, looks: &mut u32, frames: &Frames, index: &Index) -> bool {
         let mut least: Option<(u64, Position)> = None;
-        let mut looked_at = 0;
+        let mut marks_taken = 0;
         if self.pages > 0 {
             for _ in 0..self.fresh {
                 let position = self.positions[self.hand as usize];
@@ -354,9 +358,10 @@ impl Pool {
                 }
                 let position = Position(position);
                 let locator = index.locator(position);
+                *looks = looks.saturating_sub(1);
                 if locator.uses() == 0 {
                     self.spared_ahead =
-                        (self.spared_ahead + SPARED_PER_EVICTED).min(SPARED_AHEAD_MAX);
+                        self.spared_ahead.saturating_add(SPARED_PER_EVICTED).min(self.slots);
                     least = Some((0, position));
                     break;
                 }
@@ -365,10 +370,12 @@ impl Pool {
                 }
                 match self.spared_ahead.checked_sub(1) {
                     Some(rest) => self.spared_ahead = rest,
-                    None => index.age(position),
+                    None => {
+                        index.age(position);
+                        marks_taken += 1;
+                    }
                 }
-                looked_at += 1;
-                if looked_at == PAGES_LOOKED_AT_MAX {
+                if *looks == 0 || marks_taken == MARKS_TAKEN_MAX {
                     break;
                 }
             }
@@ -401,6 +408,8 @@ impl Pool {
             self.positions.reserve_exact((slots - self.slots) as usize);
             self.positions.resize(slots as usize, NO_POSITION);
             self.slots = slots;
+            // There was nothing to evict so far: nothing says that the marks are worth little.
+            self.spared_ahead = slots;
         }
         let bytes = Index::bytes_for(slots);
         // A little too small will do: capacities that creep up must not rebuild it each time.
@@ -408,7 +417,8 @@ impl Pool {
             return None;
         }
         // Pages that will not fit the smaller one leave first.
-        while self.pages > slots as usize && self.evict_one(frames, index) {}
+        let mut looks = u32::MAX;
+        while self.pages > slots as usize && self.evict_one(&mut looks, frames, index) {}
         let new = Arc::new(Index::new(slots));
         for slot in 0..self.fresh as usize {
             if self.positions[slot] == NO_POSITION {
@@ -437,9 +447,10 @@ impl Pool {
     /// Evicts until all fits the capacity, unless readers hold it up for long.
     pub(super) fn shrink(&mut self, frames: &Frames, index: &Index) {
         for _ in 0..SHRINK_ROUNDS_MAX {
+            let mut looks = u32::MAX;
             for _ in 0..SHRINK_ROUND_PAGES {
                 let keeps = self.used_bytes() - self.retired_bytes - self.free.len() * UNIT_BYTES;
-                if keeps <= self.capacity_bytes || !self.evict_one(frames, index) {
+                if keeps <= self.capacity_bytes || !self.evict_one(&mut looks, frames, index) {
                     break;
                 }
             }

@@ -103,10 +103,10 @@ impl Region {
         assert!(offset + bytes <= self.mapping_bytes && HUGE_PAGE_BYTES % 4096 == 0);
         // SAFETY: inside the allocation, and the caller vouches that nobody looks.
         unsafe {
-            let uninit = std::mem::MaybeUninit::<u8>::uninit();
-            let range = self.base.as_ptr().add(offset).cast::<std::mem::MaybeUninit<u8>>();
-            for i in 0..bytes {
-                range.add(i).write(uninit);
+            type Unit = std::mem::MaybeUninit<[u8; 4096]>;
+            let range = self.base.as_ptr().add(offset).cast::<Unit>();
+            for i in 0..bytes / 4096 {
+                range.add(i).write(Unit::uninit());
             }
         }
     }
