@@ -26,6 +26,8 @@ mod memory_file;
 mod posix;
 mod posix_file;
 mod posix_mapped;
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod posix_tests;
 #[cfg(target_os = "linux")]
 mod ring;
 #[cfg(target_os = "linux")]

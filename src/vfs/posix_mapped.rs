@@ -253,3 +253,69 @@ fn rewrites_in_place(file: &fs::File) -> bool {
     #[cfg(not(target_os = "linux"))]
     true
 }
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_map_the_same_bytes_arrive() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let mapped = PosixMapped::create_as(&path, 100_000, false).unwrap();
+        assert!(mapped.map.is_none());
+        mapped.write(0, b"first");
+        mapped.write(99_996, b"last");
+        mapped.check().unwrap();
+        mapped.sync().unwrap();
+        mapped.seal().unwrap();
+        mapped.sync().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(
+            (bytes.len(), &bytes[..6], &bytes[99_996..]),
+            (100_000, &b"first\0"[..], &b"last"[..])
+        );
+    }
+
+    #[test]
+    fn a_write_that_fails_is_told_of_for_ever_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let mut mapped = PosixMapped::create_as(&path, 4096, false).unwrap();
+        // A handle for reading only: each write fails.
+        mapped.file = fs::File::open(&path).unwrap();
+        mapped.write(7, b"x");
+        for result in [mapped.check(), mapped.sync(), mapped.sync(), mapped.seal()] {
+            assert!(
+                matches!(&result, Err(Error::Io { op: "write", offset: Some(7), path: p, .. })
+                    if *p == path),
+                "{result:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_disk_without_preallocation_gets_zeros() {
+        let file = tempfile::tempfile().unwrap();
+        write_zeros(&file, 150_001).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 150_001);
+    }
+
+    #[test]
+    fn sealing_gives_the_memory_back_and_keeps_the_addresses() {
+        let dir = tempfile::tempdir().unwrap();
+        let mapped = PosixMapped::create(&dir.path().join("segment"), 1 << 20).unwrap();
+        let map = mapped.map.as_ref().unwrap();
+        let start = map.start.as_ptr().addr();
+        mapped.write(0, &[1; 1 << 16]);
+        mapped.seal().unwrap();
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| {
+            let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            let [from, to] = [from, to].map(|a| usize::from_str_radix(a, 16).unwrap());
+            (from..to).contains(&start)
+        });
+        let line = line.unwrap();
+        assert!(line.contains("---p") && !line.contains("segment"), "{line}");
+    }
+}

@@ -185,14 +185,13 @@ impl Outcome {
         if let Ok(n) = usize::try_from(result) {
             return if n == len { Outcome::Done } else { Outcome::Again };
         }
-        let error = rustix::io::Errno::from_raw_os_error(result.saturating_neg());
         use rustix::io::Errno;
-        if [Errno::INTR, Errno::AGAIN, Errno::CANCELED, Errno::INVAL, Errno::OPNOTSUPP]
-            .contains(&error)
-        {
+        let number = result.saturating_neg();
+        let again = [Errno::INTR, Errno::AGAIN, Errno::CANCELED, Errno::INVAL, Errno::OPNOTSUPP];
+        if again.iter().any(|errno| errno.raw_os_error() == number) {
             Outcome::Again
         } else {
-            Outcome::Failed(error.into())
+            Outcome::Failed(io::Error::from_raw_os_error(number))
         }
     }
 }
@@ -207,4 +206,67 @@ fn available() -> bool {
             && probe.is_supported(opcode::Read::CODE)
             && probe.is_supported(opcode::Write::CODE)
     })
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use io_uring::types;
+
+    use super::*;
+
+    fn with_reads(ring: &mut Ring, bufs: &mut [[u8; 8]; 3], file: &std::fs::File) {
+        for buf in bufs {
+            let fd = types::Fd(file.as_raw_fd());
+            let entry = opcode::Read::new(fd, buf.as_mut_ptr(), 8).build();
+            // SAFETY: the tests keep file and buffers until the ring is drained.
+            assert!(unsafe { ring.push(&entry) });
+        }
+    }
+
+    fn file() -> std::fs::File {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, b"contents").unwrap();
+        file
+    }
+
+    #[test]
+    fn what_was_never_submitted_never_runs() {
+        let (Some(mut ring), file, mut bufs) = (Ring::movable(), file(), [[0; 8]; 3]) else {
+            return;
+        };
+        with_reads(&mut ring, &mut bufs, &file);
+        assert_eq!(ring.in_flight(), 3);
+        assert!(ring.drain());
+        assert!(ring.is_broken() && !ring.has_room() && ring.in_flight() == 0);
+        assert!(!ring.submit(1));
+        drop(ring);
+        assert_eq!(bufs, [[0; 8]; 3]);
+    }
+
+    #[test]
+    fn what_was_submitted_is_waited_for() {
+        for ring in [Ring::movable(), Ring::for_one_thread()] {
+            let (Some(mut ring), file, mut bufs) = (ring, file(), [[0; 8]; 3]) else { return };
+            with_reads(&mut ring, &mut bufs, &file);
+            assert!(ring.submit(0));
+            ring.give_up();
+            assert_eq!(ring.in_flight(), 3);
+            assert!(ring.drain());
+            assert_eq!(bufs, [*b"contents"; 3]);
+        }
+    }
+
+    #[test]
+    fn results_are_told_apart() {
+        let errno = |e: rustix::io::Errno| -e.raw_os_error();
+        assert!(matches!(Outcome::of(8, 8), Outcome::Done));
+        assert!(matches!(Outcome::of(7, 8), Outcome::Again));
+        assert!(matches!(Outcome::of(0, 8), Outcome::Again));
+        assert!(matches!(Outcome::of(errno(rustix::io::Errno::INTR), 8), Outcome::Again));
+        let full = Outcome::of(errno(rustix::io::Errno::NOSPC), 8);
+        assert!(matches!(full, Outcome::Failed(e) if e.kind() == io::ErrorKind::StorageFull));
+        assert!(matches!(Outcome::of(i32::MIN, 8), Outcome::Failed(_)));
+    }
 }

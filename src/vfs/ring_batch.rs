@@ -122,3 +122,93 @@ fn ride(ring: &mut Ring, requests: &mut [ReadRequest<'_>]) {
         }
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::base::error::Result;
+    use crate::vfs::{Access, AlignedBuf, File, PosixVfs, Vfs};
+
+    /// Gives its handle so often, then panics.
+    #[derive(Debug)]
+    struct Treacherous<'a> {
+        file: &'a dyn File,
+        handles_left: Mutex<Cell<u32>>,
+    }
+
+    impl File for Treacherous<'_> {
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+            self.file.read_at(offset, buf)
+        }
+
+        fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+            self.file.write_at(offset, bytes)
+        }
+
+        fn sync(&self) -> Result<()> {
+            self.file.sync()
+        }
+
+        fn len(&self) -> Result<u64> {
+            self.file.len()
+        }
+
+        fn truncate(&self, len: u64) -> Result<()> {
+            self.file.truncate(len)
+        }
+
+        fn path(&self) -> &Path {
+            self.file.path()
+        }
+
+        fn raw_fd(&self) -> Option<i32> {
+            let left = self.handles_left.lock().unwrap();
+            left.set(left.get().checked_sub(1).expect("no handle any more"));
+            self.file.raw_fd()
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_batch_leaves_nothing_in_flight() {
+        let dir = tempfile::tempdir().unwrap();
+        let vfs = PosixVfs::new();
+        let file = vfs.create(&dir.path().join("a"), Access::Direct).unwrap();
+        let mut buf = AlignedBuf::new(4096);
+        buf.fill(9);
+        file.write_at(0, &buf).unwrap();
+        // One call for each request counts them; the next come as they are pushed. So the panics
+        // come with nothing submitted yet, with the ring just refilled, and with the last request.
+        for handles in [100 + 3, 100 + 64, 100 + 99] {
+            let panicked = std::thread::scope(|scope| {
+                let file = &*file;
+                let reader = scope.spawn(move || {
+                    let handles_left = Mutex::new(Cell::new(handles));
+                    let treacherous = Treacherous { file, handles_left };
+                    read_100(&treacherous);
+                });
+                reader.join().is_err()
+            });
+            assert_eq!(panicked, Ring::for_one_thread().is_some(), "rings ask for handles");
+        }
+        // Also a thread that has seen such a panic goes on.
+        let treacherous = Treacherous { file: &*file, handles_left: Mutex::new(Cell::new(170)) };
+        let _ = catch_unwind(AssertUnwindSafe(|| read_100(&treacherous)));
+        assert!(read_100(&*file).iter().all(|buf| buf.iter().all(|&b| b == 9)));
+    }
+
+    fn read_100(file: &dyn File) -> Vec<AlignedBuf> {
+        let mut bufs: Vec<AlignedBuf> = (0..100).map(|_| AlignedBuf::new(4096)).collect();
+        let mut requests: Vec<ReadRequest<'_>> = bufs
+            .iter_mut()
+            .map(|buf| ReadRequest { file, offset: 0, buf, result: Ok(()) })
+            .collect();
+        read_batch(&mut requests);
+        assert!(requests.iter().all(|request| request.result.is_ok()));
+        bufs
+    }
+}

@@ -220,3 +220,61 @@ impl Drop for RingQueue {
         }
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::vfs::{Access, PosixVfs, Vfs};
+
+    fn file() -> (Arc<dyn File>, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = PosixVfs::new().create(&dir.path().join("a"), Access::Direct).unwrap();
+        let mut buf = AlignedBuf::new(4096);
+        buf.fill(9);
+        file.write_at(0, &buf).unwrap();
+        (file, dir)
+    }
+
+    #[test]
+    fn a_broken_ring_is_done_without() {
+        let (file, _dir) = file();
+        let pool = Arc::default();
+        let Some(mut queue) = RingQueue::new(&pool, 4) else { return };
+        let before = queue.submit_read(&file, 0, AlignedBuf::new(4096));
+        queue.ring.as_mut().unwrap().give_up();
+        let after = queue.submit_read(&file, 0, AlignedBuf::new(4096));
+        for ticket in [after, before] {
+            let (buf, result) = queue.wait(ticket);
+            result.unwrap();
+            assert!(buf.iter().all(|&b| b == 9));
+        }
+        drop(queue);
+        assert!(pool.idle.lock().is_empty(), "a broken ring is not kept");
+    }
+
+    #[test]
+    fn a_ring_that_says_nothing_costs_memory_not_safety() {
+        let (file, _dir) = file();
+        let Some(mut queue) = RingQueue::new(&Arc::default(), 4) else { return };
+        let ticket = queue.submit_read(&file, 0, AlignedBuf::new(4096));
+        queue.abandon();
+        let (buf, result) = queue.wait(ticket);
+        assert!(matches!(result, Err(Error::Io { op: "read", offset: Some(0), .. })), "{result:?}");
+        assert!(buf.iter().all(|&b| b == 0), "a fresh buffer, not the one the kernel has");
+        let ticket = queue.submit_read(&file, 0, AlignedBuf::new(4096));
+        queue.wait(ticket).1.unwrap();
+    }
+
+    #[test]
+    fn rings_are_used_again() {
+        let (file, _dir) = file();
+        let pool = Arc::default();
+        for _ in 0..3 {
+            let Some(mut queue) = RingQueue::new(&pool, 4) else { return };
+            let ticket = queue.submit_read(&file, 0, AlignedBuf::new(4096));
+            drop(queue);
+            assert_eq!(pool.idle.lock().len(), 1);
+            assert_eq!(pool.idle.lock()[0].in_flight(), 0, "{ticket:?} is over");
+        }
+    }
+}
