@@ -32,7 +32,9 @@ fn key(file: u64, unit: u32) -> PageKey {
 /// A page that says in every eight bytes whose it is.
 fn page(key: PageKey, len: usize) -> Vec<u8> {
     let word = (key.file.0 << 32 | u64::from(key.unit)) ^ (len as u64) << 56;
-    word.to_le_bytes().into_iter().cycle().take(len).collect()
+    let mut bytes = word.to_le_bytes().repeat(len.div_ceil(8));
+    bytes.truncate(len);
+    bytes
 }
 
 fn len_of(key: PageKey) -> usize {
@@ -88,13 +90,16 @@ fn assert_within_capacity(cache: &Cache) {
 #[test]
 fn whatever_happens_a_page_has_its_own_bytes_and_memory_stays_within_capacity() {
     for capacity_pages in [0u64, 1, 8, 9, 33, 300] {
+        if cfg!(miri) && capacity_pages > 9 {
+            continue;
+        }
         let mut random = Random(capacity_pages);
         let cache = Cache::new(capacity_pages as usize * PAGE);
         // Pages that were inserted and not removed since: only these may be found.
         let mut model: BTreeMap<PageKey, ()> = BTreeMap::new();
         let (mut hits, mut misses) = (0, 0);
         let mut capacity = capacity_pages as usize * PAGE;
-        for _ in 0..if cfg!(miri) { 150 } else { 8_000 } {
+        for _ in 0..if cfg!(miri) { 60 } else { 8_000 } {
             let k = key(1 + random.below(3), random.below(2 * capacity_pages + 5) as u32);
             match random.below(if capacity_pages > 30 { 2000 } else { 100 }) {
                 0 => {
@@ -305,14 +310,16 @@ fn capacity_can_go_to_nothing_and_come_back() {
     let cache = Cache::new(0);
     insert(&cache, key(1, 5));
     assert!(!get(&cache, key(1, 5)));
-    for pages in [50usize, 0, 200, 20, 1000, 0, 30] {
+    let n = if cfg!(miri) { 20 } else { 100 };
+    let scale = if cfg!(miri) { 10 } else { 1 };
+    for pages in [50usize, 0, 200, 20, 1000, 0, 30].map(|pages| pages / scale * 2) {
         cache.set_capacity(pages * PAGE);
-        for unit in 0..100 {
+        for unit in 0..n {
             insert(&cache, key(1, unit));
         }
-        let found = (0..100).filter(|&unit| get(&cache, key(1, unit))).count();
+        let found = (0..n).filter(|&unit| get(&cache, key(1, unit))).count();
         assert_eq!(found > 0, pages > 0);
-        assert!(pages < 500 || found == 100);
+        assert!(pages < 1000 / scale || found == n as usize);
         let statistics = cache.statistics();
         assert!(pages == 0 || statistics.bytes <= statistics.capacity_bytes, "{statistics:?}");
     }
@@ -323,9 +330,9 @@ fn capacity_can_go_to_nothing_and_come_back() {
 #[test]
 fn many_threads_never_see_a_wrong_byte() {
     let threads = if cfg!(miri) { 3 } else { 6 };
-    let rounds = if cfg!(miri) { 120 } else { 6_000 };
+    let rounds = if cfg!(miri) { 25 } else { 6_000 };
     for capacity_pages in [8u64, 64, 512] {
-        if cfg!(miri) && capacity_pages > 64 {
+        if cfg!(miri) && capacity_pages > 8 {
             continue;
         }
         let cache = Cache::new(capacity_pages as usize * PAGE);
@@ -395,7 +402,7 @@ fn cost_of_a_hit(cache: &Cache, threads: u64, pages: u64, rounds: u64, pinned: b
                 drop(pin.take());
                 pin = Some(cache.pin());
             }
-            let k = key(1, ((random.next() >> 32) * pages >> 32) as u32);
+            let k = key(1, (((random.next() >> 32) * pages) >> 32) as u32);
             sum += cache.get(k, PageClass::Leaf, |bytes| u64::from(bytes[24])).unwrap();
         }
         assert!(sum < u64::MAX);
