@@ -422,7 +422,7 @@ fn every_get_of_a_cache_that_holds_all_pages_is_a_hit() {
     } else if cfg!(debug_assertions) {
         (2000, 20_000)
     } else {
-        (20_000, 10_000_000)
+        (20_000, 3_000_000)
     };
     let cache = Cache::new((pages * PAGE) * 11 / 10 + 64 * PAGE);
     for unit in 0..pages as u32 {
