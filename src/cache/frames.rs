@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn slots_number_the_slabs_without_gaps() {
-        assert!(SLOTS_MAX < 1 << 28);
+        const { assert!(SLOTS_MAX < 1 << 28) };
         let mut expected = (0, 0);
         let until = if cfg!(miri) { 100 } else { 5 * FIRST_SLAB_SLOTS };
         for slot in 0..until {

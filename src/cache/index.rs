@@ -33,7 +33,7 @@ const USES_SHIFT: u32 = CLASS_SHIFT + 2;
 const USE_ONE: u64 = 1 << USES_SHIFT;
 /// The page was read ahead of its use: that use is not a second one.
 const AWAITED: u64 = 1 << (USES_SHIFT + 3);
-const USES_MASK: u64 = USE_ONE * 7 | AWAITED;
+const USES_MASK: u64 = (USE_ONE * 7) | AWAITED;
 const OCCUPIED_SHIFT: u32 = USES_SHIFT + 4;
 /// The file's upper bits and the occupied bit, which are compared in one go.
 const FILE_BITS_MAX: u32 = 32 + (63 - OCCUPIED_SHIFT);
@@ -52,20 +52,20 @@ impl PackedKey {
     #[inline]
     pub(super) fn new(key: PageKey) -> Option<PackedKey> {
         (key.file.0 >> FILE_BITS_MAX == 0).then_some(PackedKey {
-            low: key.file.0 << 32 | u64::from(key.unit),
-            high: key.file.0 >> 32 << 1 | 1,
+            low: (key.file.0 << 32) | u64::from(key.unit),
+            high: ((key.file.0 >> 32) << 1) | 1,
         })
     }
 
     pub(super) fn file(self) -> FileId {
-        FileId(self.low >> 32 | self.high >> 1 << 32)
+        FileId((self.low >> 32) | ((self.high >> 1) << 32))
     }
 
     #[inline]
     fn hash(self) -> u64 {
         let product = u128::from(self.low ^ 0x8ebc_6af0_9c88_c6e3)
             * u128::from(self.high.wrapping_mul(0xa076_1d64_78bd_642f) ^ 0xe703_7ed1_a0b4_28db);
-        (product >> 64) as u64 ^ product as u64
+        ((product >> 64) as u64) ^ product as u64
     }
 }
 
@@ -212,7 +212,7 @@ impl Index {
     fn choices(&self, key: PackedKey) -> [usize; 2] {
         let hash = key.hash();
         let n = self.buckets.len() as u64;
-        [((hash >> 32) * n >> 32) as usize, ((hash & 0xffff_ffff) * n >> 32) as usize]
+        [(((hash >> 32) * n) >> 32) as usize, (((hash & 0xffff_ffff) * n) >> 32) as usize]
     }
 
     /// Finds a page. The caller is pinned.

@@ -9,16 +9,21 @@ mod data_files;
 mod frames;
 mod grace;
 mod index;
+mod page;
 mod page_cache;
 #[cfg(test)]
 mod page_cache_tests;
 mod page_file;
+#[cfg(test)]
+mod page_file_tests;
+mod page_scan;
+mod page_writer;
 mod pool;
 mod region;
 
 pub(crate) use data_files::{DataFiles, FileType};
+pub(crate) use page::{Compression, PAGE_HEADER_BYTES};
 pub(crate) use page_cache::{Cache, CachePin, CacheStatistics, PageClass, PageKey};
-pub(crate) use page_file::{
-    Compression, PAGE_HEADER_BYTES, PageFile, PageFileWriter, PageMiss, PagePointer, PageScan,
-    ReadContext, fetch_misses,
-};
+pub(crate) use page_file::{PageFile, PageMiss, PagePointer, ReadContext, fetch_misses};
+pub(crate) use page_scan::PageScan;
+pub(crate) use page_writer::PageFileWriter;

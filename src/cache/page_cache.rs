@@ -113,28 +113,17 @@ impl Cache {
         class: PageClass,
         f: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
-        self.get_or(key, class, f).ok()
-    }
-
-    /// As [`Cache::get`]; gives `f` back if the page is not cached.
-    #[inline]
-    pub(crate) fn get_or<R, F: FnOnce(&[u8]) -> R>(
-        &self,
-        key: PageKey,
-        class: PageClass,
-        f: F,
-    ) -> Result<R, F> {
         let guard = grace::pin();
         match self.find(key, &guard) {
             Some((entry, locator)) => {
                 entry.mark_used(locator);
                 self.counters.add(counter(class), 1);
                 // SAFETY: `guard` has pinned this thread since before the page was found.
-                Ok(f(unsafe { self.frames.bytes(locator.slot(), locator.extent()) }))
+                Some(f(unsafe { self.frames.bytes(locator.slot(), locator.extent()) }))
             }
             None => {
                 self.counters.add(MISSES + counter(class), 1);
-                Err(f)
+                None
             }
         }
     }

@@ -34,6 +34,8 @@ const RESERVE_FRAMES_MAX: u32 = 64;
 const ADVANCES_MAX: u32 = 4;
 /// How many rounds of eviction a change of capacity makes; inserts go on with the rest.
 const SHRINK_ROUNDS_MAX: u32 = 10_000;
+/// How many of them wait for readers without evicting more.
+const SHRINK_WAITS_MAX: u32 = 500;
 /// Pages evicted in one of them.
 const SHRINK_ROUND_PAGES: u32 = 1024;
 /// Per slot: its position and room in the lists of free and cold slots.
@@ -446,8 +448,10 @@ impl Pool {
 
     /// Evicts until all fits the capacity, unless readers hold it up for long.
     pub(super) fn shrink(&mut self, frames: &Frames, index: &Index) {
+        let mut waits = 0;
         for _ in 0..SHRINK_ROUNDS_MAX {
             let mut looks = u32::MAX;
+            let before = self.pages;
             for _ in 0..SHRINK_ROUND_PAGES {
                 let keeps = self.used_bytes() - self.retired_bytes - self.free.len() * UNIT_BYTES;
                 if keeps <= self.capacity_bytes || !self.evict_one(&mut looks, frames, index) {
@@ -460,6 +464,10 @@ impl Pool {
                 self.reclaim(frames);
             }
             if !self.is_over_capacity() || (self.pages == 0 && self.waiting.is_empty()) {
+                break;
+            }
+            waits += u32::from(self.pages == before);
+            if waits == SHRINK_WAITS_MAX {
                 break;
             }
             std::thread::yield_now();

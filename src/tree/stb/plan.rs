@@ -10,6 +10,7 @@
 //! Invariants:
 //! 1. Branches are merged only with their neighbours in age, so order by age is kept.
 //! 2. A branch is read only in the ranges of those pivots for which its bundle is still live.
+//! 3. A table is adopted only if every pivot that will read the output may see all of it.
 
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ pub(super) struct Input {
     pub(super) table: Arc<Table>,
     pub(super) ranges: Vec<(Key, Option<Key>)>,
     pub(super) extent: Extent,
+    /// Whether the table may be part of the output as it is.
+    adoptable: bool,
 }
 
 /// What becomes of one or more neighbouring input branches.
@@ -131,10 +134,23 @@ fn inputs(node: &Node, positions: std::ops::Range<usize>) -> Result<Vec<Input>> 
             for (lower, upper) in &ranges {
                 extent.add(table_extent(table, lower, upper.as_deref())?);
             }
-            inputs.push(Input { table: Arc::clone(table), ranges, extent });
+            let adoptable = is_adoptable(node, position, table);
+            inputs.push(Input { table: Arc::clone(table), ranges, extent, adoptable });
         }
     }
     Ok(inputs)
+}
+
+/// Whether the table of a bundle may be taken over whole. Not if a pivot that will read the output has
+/// moved this bundle's entries on already: it would meet them again, and out of their order in age.
+fn is_adoptable(node: &Node, position: usize, table: &Table) -> bool {
+    !(0..node.pivots.len()).any(|i| {
+        let pivot = &node.pivots[i];
+        pivot.bundle_start > position
+            && pivot.bundle_start < node.bundles.len()
+            && *table.last_key() >= *pivot.lower
+            && node.pivot_upper(i).is_none_or(|upper| *table.first_key() < **upper)
+    })
 }
 
 /// The ranges in which the bundle at `position` is live, neighbours joined.
@@ -196,7 +212,7 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, wish: Wish) -> Result<O
     }
     let mut segments: Vec<Segment> = Vec::new();
     for input in inputs {
-        if !full && !small(&input) {
+        if !full && input.adoptable && !small(&input) {
             segments.push(Segment::Adopt(input));
         } else if let Some(Segment::Merge(inputs)) = segments.last_mut() {
             inputs.push(input);

@@ -1,0 +1,161 @@
+//! `PageScan`: a sequential pass over a file's pages, past the cache, read ahead.
+//!
+//! Invariants:
+//! 1. Each unit of the range is read once, none outside it.
+//! 2. Two buffers take turns: one is used while the other is filled.
+//! 3. A page's length is believed once its header's checksum has been verified.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::page_file::{PageFile, PagePointer};
+use crate::base::error::Result;
+use crate::base::limits::UNIT_BYTES;
+use crate::vfs::{AlignedBuf, IoQueue, IoTicket};
+
+/// A side buffer that has grown beyond this is not kept.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+struct Chunk {
+    units: Range<u32>,
+    buf: AlignedBuf,
+}
+
+impl Chunk {
+    /// The chunk's bytes from `unit` on.
+    fn bytes_from(&self, unit: u32) -> &[u8] {
+        let from = (unit - self.units.start) as usize * UNIT_BYTES;
+        &self.buf[from..self.units.len() * UNIT_BYTES]
+    }
+}
+
+/// See [`PageFile::scan`].
+pub(crate) struct PageScan {
+    queue: Box<dyn IoQueue>,
+    file: Arc<PageFile>,
+    /// The first unit not yet handed out.
+    next_unit: u32,
+    end_unit: u32,
+    chunk_units: u32,
+    in_flight: Option<(IoTicket, Range<u32>)>,
+    current: Option<Chunk>,
+    /// A page that lies in more than one chunk, put together.
+    straddling: Vec<u8>,
+    /// A page's payload, decompressed.
+    scratch: Vec<u8>,
+    kind: u8,
+}
+
+impl PageScan {
+    pub(super) fn new(file: &Arc<PageFile>, units: Range<u32>, chunk_units: u32) -> PageScan {
+        PageScan {
+            queue: file.files().vfs.io_queue(2),
+            next_unit: units.start,
+            end_unit: units.end.min(file.units()),
+            chunk_units: chunk_units.max(1),
+            in_flight: None,
+            current: None,
+            straddling: Vec::new(),
+            scratch: Vec::new(),
+            kind: 0,
+            file: Arc::clone(file),
+        }
+    }
+
+    /// The kind of the page that `next_page` gave last.
+    pub(crate) fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    /// The payload of the next page with its place, or `None` at the end. After an error the scan is
+    /// still before the page that could not be read.
+    pub(crate) fn next_page(&mut self) -> Result<Option<(PagePointer, &[u8])>> {
+        if self.next_unit >= self.end_unit {
+            return Ok(None);
+        }
+        self.straddling.clear();
+        self.straddling.shrink_to(KEPT_BYTES_MAX);
+        if self.scratch.capacity() > KEPT_BYTES_MAX {
+            self.scratch = Vec::new();
+        }
+        self.load(self.next_unit)?;
+        let bytes = self.loaded(self.next_unit);
+        let pointer = self.file.pointer_to(self.next_unit, self.end_unit, bytes)?;
+        if pointer.bytes() > bytes.len() {
+            self.assemble(pointer)?;
+        }
+        let bytes = match &self.current {
+            Some(chunk) if self.straddling.is_empty() => {
+                &chunk.bytes_from(pointer.unit)[..pointer.bytes()]
+            }
+            _ => &self.straddling[..],
+        };
+        let (header, page) = self.file.verify(pointer, bytes, &mut self.scratch)?;
+        self.kind = header.kind;
+        self.next_unit += u32::from(pointer.units);
+        Ok(Some((pointer, page)))
+    }
+
+    /// Copies a page out of the chunks it lies in.
+    fn assemble(&mut self, pointer: PagePointer) -> Result<()> {
+        let mut page = std::mem::take(&mut self.straddling);
+        while page.len() < pointer.bytes() {
+            let unit = pointer.unit + (page.len() / UNIT_BYTES) as u32;
+            let missing = pointer.bytes() - page.len();
+            self.load(unit)?;
+            let bytes = self.loaded(unit);
+            page.extend_from_slice(&bytes[..missing.min(bytes.len())]);
+        }
+        self.straddling = page;
+        Ok(())
+    }
+
+    /// Makes `current` the chunk that holds `unit`.
+    fn load(&mut self, unit: u32) -> Result<()> {
+        let chunk = match self.current.take() {
+            Some(chunk) if chunk.units.contains(&unit) => chunk,
+            used => self.next_chunk(unit, used.map(|chunk| chunk.buf))?,
+        };
+        self.current = Some(chunk);
+        Ok(())
+    }
+
+    /// The bytes of the current chunk from `unit` on.
+    fn loaded(&self, unit: u32) -> &[u8] {
+        match &self.current {
+            Some(chunk) => chunk.bytes_from(unit),
+            None => unreachable!("a chunk has been loaded"),
+        }
+    }
+
+    /// Waits for the chunk that starts at `unit` and starts reading the one after it.
+    fn next_chunk(&mut self, unit: u32, mut spare: Option<AlignedBuf>) -> Result<Chunk> {
+        let (ticket, units) = match self.in_flight.take() {
+            Some((ticket, units)) if units.start == unit => (ticket, units),
+            // The first chunk; or the first after an error, which left nothing of use.
+            other => {
+                if let Some((ticket, _)) = other {
+                    spare = Some(self.queue.wait(ticket).0);
+                }
+                self.submit(unit, spare.take())
+            }
+        };
+        let (buf, result) = self.queue.wait(ticket);
+        result?;
+        if units.end < self.end_unit {
+            self.in_flight = Some(self.submit(units.end, spare));
+        }
+        Ok(Chunk { units, buf })
+    }
+
+    fn submit(&mut self, unit: u32, spare: Option<AlignedBuf>) -> (IoTicket, Range<u32>) {
+        let units = unit..self.end_unit.min(unit.saturating_add(self.chunk_units));
+        let bytes = units.len() * UNIT_BYTES;
+        let buf = match spare {
+            Some(buf) if buf.len() == bytes => buf,
+            _ => AlignedBuf::new(bytes),
+        };
+        let offset = u64::from(unit) * UNIT_BYTES as u64;
+        (self.queue.submit_read(self.file.file(), offset, buf), units)
+    }
+}

@@ -1,0 +1,192 @@
+//! `PageFileWriter`: writes a new data file page by page, behind the back of whoever makes the pages.
+//!
+//! Invariants:
+//! 1. One chunk is gathered while at most one other is being written.
+//! 2. Once a write has failed, every later call fails: a file with a hole is never finished.
+//! 3. Dropped before `finish`, it removes what it wrote.
+
+use std::sync::Arc;
+
+use super::data_files::{DataFiles, FileType};
+use super::page::{Compression, PAGE_HEADER_BYTES, PAYLOAD_BYTES_MAX, encode};
+use super::page_file::{PageFile, PagePointer};
+use crate::base::error::{Error, Result};
+use crate::base::ids::FileId;
+use crate::base::limits::UNIT_BYTES;
+use crate::vfs::{Access, AlignedBuf, File, IoQueue, IoTicket};
+
+/// Bytes gathered before they are written, with as many again in flight.
+const WRITE_CHUNK_BYTES: usize = 256 * 1024;
+/// A buffer for compressed payloads that has grown beyond this is not kept.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// See the module's description.
+pub(crate) struct PageFileWriter {
+    id: FileId,
+    file_type: FileType,
+    files: Arc<DataFiles>,
+    file: Arc<dyn File>,
+    queue: Box<dyn IoQueue>,
+    buf: AlignedBuf,
+    /// Bytes of `buf` in use.
+    filled: usize,
+    /// File offset of `buf`'s start.
+    flushed: u64,
+    in_flight: Option<IoTicket>,
+    spare: Option<AlignedBuf>,
+    compressed: Vec<u8>,
+    failed: Option<Error>,
+    finished: bool,
+}
+
+impl PageFileWriter {
+    /// Creates a data file.
+    pub(crate) fn create(files: &Arc<DataFiles>, file_type: FileType) -> Result<PageFileWriter> {
+        let id = files.allocate();
+        let file = files.vfs.create(&files.path(id, file_type), Access::Direct)?;
+        Ok(PageFileWriter {
+            id,
+            file_type,
+            file,
+            queue: files.vfs.io_queue(2),
+            buf: AlignedBuf::new(WRITE_CHUNK_BYTES),
+            filled: 0,
+            flushed: 0,
+            in_flight: None,
+            spare: None,
+            compressed: Vec::new(),
+            failed: None,
+            finished: false,
+            files: Arc::clone(files),
+        })
+    }
+
+    /// The file's number.
+    pub(crate) fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Bytes written or gathered so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.flushed + self.filled as u64
+    }
+
+    /// Appends a page with `payload` and returns where it lies. `kind` says what the payload is, for
+    /// readers that walk the file.
+    pub(crate) fn append(
+        &mut self,
+        kind: u8,
+        payload: &[u8],
+        compression: Compression,
+    ) -> Result<PagePointer> {
+        self.check_failed()?;
+        let raw_units = (PAGE_HEADER_BYTES + payload.len()).div_ceil(UNIT_BYTES);
+        let mut stored_bytes = payload.len();
+        let mut used = Compression::None;
+        if payload.len() > PAYLOAD_BYTES_MAX {
+            return Err(Error::invalid("a page holds less than 256 MiB"));
+        }
+        if self.compressed.len() > KEPT_BYTES_MAX {
+            self.compressed = Vec::new();
+        }
+        if compression == Compression::Lz4 && raw_units > 1 {
+            let most = lz4_flex::block::get_maximum_output_size(payload.len());
+            if self.compressed.len() < most {
+                self.compressed.resize(most, 0);
+            }
+            if let Ok(n) = lz4_flex::block::compress_into(payload, &mut self.compressed)
+                && (PAGE_HEADER_BYTES + n).div_ceil(UNIT_BYTES) < raw_units
+            {
+                stored_bytes = n;
+                used = Compression::Lz4;
+            }
+        }
+        let units = (PAGE_HEADER_BYTES + stored_bytes).div_ceil(UNIT_BYTES);
+        let first = self.bytes() / UNIT_BYTES as u64;
+        let (Ok(page_units), Ok(unit), true) = (
+            u16::try_from(units),
+            u32::try_from(first),
+            first + units as u64 <= u64::from(u32::MAX),
+        ) else {
+            return Err(Error::invalid("a data file holds less than 16 TiB"));
+        };
+        let bytes = units * UNIT_BYTES;
+        if self.filled + bytes > self.buf.len() {
+            self.write_out()?;
+            if self.buf.len() < bytes {
+                self.buf = AlignedBuf::new(bytes);
+            } else if self.buf.len() > WRITE_CHUNK_BYTES && bytes <= WRITE_CHUNK_BYTES {
+                self.buf = AlignedBuf::new(WRITE_CHUNK_BYTES);
+            }
+        }
+        let stored = match used {
+            Compression::None => payload,
+            Compression::Lz4 => &self.compressed[..stored_bytes],
+        };
+        encode(
+            &mut self.buf[self.filled..self.filled + bytes],
+            (self.id, unit),
+            (kind, used),
+            payload.len() as u32,
+            stored,
+        );
+        self.filled += bytes;
+        Ok(PagePointer { unit, units: page_units })
+    }
+
+    /// Sends what is gathered on its way; afterwards the buffer is empty.
+    fn write_out(&mut self) -> Result<()> {
+        self.settle()?;
+        if self.filled > 0 {
+            let fresh = self.spare.take().unwrap_or_else(|| AlignedBuf::new(WRITE_CHUNK_BYTES));
+            let full = std::mem::replace(&mut self.buf, fresh);
+            let ticket = self.queue.submit_write(&self.file, self.flushed, full, self.filled);
+            self.in_flight = Some(ticket);
+            self.flushed += self.filled as u64;
+            self.filled = 0;
+        }
+        Ok(())
+    }
+
+    /// Waits for the chunk in flight.
+    fn settle(&mut self) -> Result<()> {
+        if let Some(ticket) = self.in_flight.take() {
+            let (buf, result) = self.queue.wait(ticket);
+            // A buffer made for one large page goes at once.
+            self.spare = (buf.len() == WRITE_CHUNK_BYTES).then_some(buf);
+            self.failed = result.err();
+        }
+        self.check_failed()
+    }
+
+    fn check_failed(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Writes the rest, makes the file durable (not yet its name: sync the directory before a manifest
+    /// record names it) and opens it for reading.
+    pub(crate) fn finish(mut self) -> Result<Arc<PageFile>> {
+        if self.bytes() == 0 {
+            return Err(Error::invalid("a data file has at least one page"));
+        }
+        self.write_out()?;
+        self.settle()?;
+        self.file.sync()?;
+        let units = (self.flushed / UNIT_BYTES as u64) as u32;
+        self.finished = true;
+        let file = Arc::clone(&self.file);
+        Ok(PageFile::of_written(&self.files, self.id, self.file_type, units, file))
+    }
+}
+
+impl Drop for PageFileWriter {
+    fn drop(&mut self) {
+        if !self.finished {
+            let _ = self.settle();
+            if !self.files.retains() {
+                // A file that cannot be removed now is an orphan that the next open removes.
+                let _ = self.files.vfs.remove(&self.files.path(self.id, self.file_type));
+            }
+        }
+    }
+}
