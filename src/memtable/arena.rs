@@ -2,8 +2,8 @@
 //!
 //! An entry lies in the arena as
 //! `trailer: u64 | key length | value length | key | value`, where the trailer is
-//! `seqno << 8 | WIDE | kind` and both lengths are `u16`, or `u32` when `WIDE` is set. This layout is
-//! never on disk.
+//! `seqno << 8 | width | kind` and both lengths are `u8`, `u16` or `u32` as the width bits say. This
+//! layout is never on disk.
 //!
 //! Invariants:
 //! 1. An entry's bytes never change or move once `write` has returned its reference; all memory
@@ -27,17 +27,22 @@ use super::pool::{CHUNK_BYTES, Chunk, ChunkPool};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
 
-/// The trailer's bit that says the lengths are `u32`.
-const WIDE: u64 = 0x80;
-const KIND_MASK: u64 = 0x7f;
+/// The trailer's bits that say how wide the lengths are; `u8` without either.
+const WIDTH_U16: u64 = 0x40;
+const WIDTH_U32: u64 = 0x80;
+const KIND_MASK: u64 = 0x3f;
 
-/// References count in units of this many bytes, 2^16 of them a chunk.
-const UNIT_BYTES: usize = 4;
-const BLOCK_CHUNKS: usize = 256;
+/// Ids count in units of this many bytes.
+const UNIT_BYTES: usize = 2;
+/// The bits of an id that count units inside a chunk.
+const OFFSET_BITS: u32 = 17;
+const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
 /// Chunks that entries can be addressed in.
-const CHUNKS_MAX: usize = 1 << 16;
+const CHUNKS_MAX: usize = 1 << (EntryId::BITS - OFFSET_BITS);
 /// Chunks kept back from entries so that the nodes above the last of them always find room.
-const CHUNKS_RESERVED: usize = 1 << 12;
+const CHUNKS_RESERVED: usize = CHUNKS_MAX / 16;
+const BLOCK_CHUNKS: usize = 256;
+const _: () = assert!(CHUNK_BYTES <= UNIT_BYTES << OFFSET_BITS);
 
 /// What a shard takes from the central lock at a time.
 const SPAN_BYTES: usize = CHUNK_BYTES / 16 / LINE_BYTES * LINE_BYTES;
@@ -45,14 +50,14 @@ const SPAN_UNITS: u64 = (SPAN_BYTES / UNIT_BYTES) as u64;
 /// Larger entries go past the shards.
 const SHARD_ENTRY_BYTES_MAX: usize = SPAN_BYTES / 4;
 /// Larger entries get a chunk of their own.
-const SHARED_BYTES_MAX: usize = 64 * 1024;
+const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 4;
 /// Left-over regions smaller than this are forgotten.
-const REGION_BYTES_MIN: usize = 4 * 1024;
+const REGION_BYTES_MIN: usize = SPAN_BYTES / 4;
 const REGIONS_MAX: usize = 8;
 const SHARDS: usize = 16;
 const LINE_BYTES: usize = 64;
 
-/// Where an entry lies: chunk number in the upper half, offset in units in the lower. 0 is none.
+/// Where an entry lies: chunk number above `OFFSET_BITS`, offset in units below. 0 is none.
 pub(super) type EntryId = u32;
 pub(super) const NO_ENTRY: EntryId = 0;
 
@@ -171,20 +176,30 @@ impl Arena {
         value: &[u8],
     ) -> (EntryId, u64) {
         let shard = &self.shards[shard_of_thread()];
-        let narrow = key.len() <= usize::from(u16::MAX) && value.len() <= usize::from(u16::MAX);
-        let header_bytes = if narrow { 12 } else { 16 };
-        let trailer = seqno.0 << 8 | u64::from(kind as u8) | if narrow { 0 } else { WIDE };
+        let (width, header_bytes) = match key.len().max(value.len()) {
+            0..=0xff => (0, 10),
+            0x100..=0xffff => (WIDTH_U16, 12),
+            _ => (WIDTH_U32, 16),
+        };
+        let trailer = seqno.0 << 8 | width | u64::from(kind as u8);
         let (id, start) = self.allocate(shard, header_bytes + key.len() + value.len());
         // SAFETY: `allocate` gave `header_bytes + key.len() + value.len()` bytes that nothing else
         // refers to yet, and the parts written here follow one another inside them.
         unsafe {
             start.cast::<u64>().write_unaligned(trailer);
-            if narrow {
-                start.add(8).cast::<u16>().write_unaligned(key.len() as u16);
-                start.add(10).cast::<u16>().write_unaligned(value.len() as u16);
-            } else {
-                start.add(8).cast::<u32>().write_unaligned(key.len() as u32);
-                start.add(12).cast::<u32>().write_unaligned(value.len() as u32);
+            match width {
+                0 => {
+                    start.add(8).write(key.len() as u8);
+                    start.add(9).write(value.len() as u8);
+                }
+                WIDTH_U16 => {
+                    start.add(8).cast::<u16>().write_unaligned(key.len() as u16);
+                    start.add(10).cast::<u16>().write_unaligned(value.len() as u16);
+                }
+                _ => {
+                    start.add(8).cast::<u32>().write_unaligned(key.len() as u32);
+                    start.add(12).cast::<u32>().write_unaligned(value.len() as u32);
+                }
             }
             let key_start = start.add(header_bytes);
             ptr::copy_nonoverlapping(key.as_ptr(), key_start, key.len());
@@ -235,44 +250,38 @@ impl Arena {
         // a header of the layout that the trailer tells.
         unsafe {
             let trailer = start.cast::<u64>().read_unaligned();
-            if trailer & WIDE == 0 {
-                let key_bytes = usize::from(start.add(8).cast::<u16>().read_unaligned());
-                let value_bytes = usize::from(start.add(10).cast::<u16>().read_unaligned());
-                RawEntry { trailer, key: start.add(12), key_bytes, value_bytes }
-            } else {
-                let key_bytes = start.add(8).cast::<u32>().read_unaligned() as usize;
-                let value_bytes = start.add(12).cast::<u32>().read_unaligned() as usize;
-                RawEntry { trailer, key: start.add(16), key_bytes, value_bytes }
-            }
+            let (header_bytes, key_bytes, value_bytes) = match trailer & (WIDTH_U16 | WIDTH_U32) {
+                0 => (10, usize::from(start.add(8).read()), usize::from(start.add(9).read())),
+                WIDTH_U16 => (
+                    12,
+                    usize::from(start.add(8).cast::<u16>().read_unaligned()),
+                    usize::from(start.add(10).cast::<u16>().read_unaligned()),
+                ),
+                _ => (
+                    16,
+                    start.add(8).cast::<u32>().read_unaligned() as usize,
+                    start.add(12).cast::<u32>().read_unaligned() as usize,
+                ),
+            };
+            RawEntry { trailer, key: start.add(header_bytes), key_bytes, value_bytes }
         }
     }
 
     /// Asks the processor to fetch the start of an entry that will be read soon.
     #[inline]
     pub(super) fn prefetch(&self, id: EntryId) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let start = self.resolve(id).cast::<i8>();
-            // SAFETY: a prefetch is a hint and may be given any address.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(start);
-                _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(LINE_BYTES));
-            }
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = id;
+        prefetch(self.resolve(id), 2 * LINE_BYTES);
     }
 
     #[inline]
     fn resolve(&self, id: EntryId) -> *mut u8 {
-        let block = self.blocks[(id >> 24) as usize].load(Ordering::Acquire);
-        let chunk = (id >> 16) as usize % BLOCK_CHUNKS;
+        let chunk = (id >> OFFSET_BITS) as usize;
+        let block = self.blocks[chunk / BLOCK_CHUNKS].load(Ordering::Acquire);
         // SAFETY: an id is handed out after its chunk's block and address have been stored (by
-        // `Central::add_chunk`), and its offset lies inside the chunk.
+        // `add_chunk`), and its offset lies inside the chunk.
         unsafe {
-            let start = (*block)[chunk].load(Ordering::Acquire);
-            start.add((id & 0xffff) as usize * UNIT_BYTES)
+            let start = (*block)[chunk % BLOCK_CHUNKS].load(Ordering::Acquire);
+            start.add((id & OFFSET_MASK) as usize * UNIT_BYTES)
         }
     }
 
@@ -368,9 +377,22 @@ impl Arena {
     }
 }
 
+/// Asks the processor to fetch `bytes` bytes, all at once, for reads that would miss one by one.
+#[inline]
+pub(super) fn prefetch(start: *const u8, bytes: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for offset in (0..bytes).step_by(LINE_BYTES) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch is a hint and may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset).cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = (start, bytes);
+}
+
 /// The id of an entry at the start of a region.
 fn region_id(region: Region) -> EntryId {
-    ((region.chunk + 1) << 16 | region.start / UNIT_BYTES) as EntryId
+    ((region.chunk + 1) << OFFSET_BITS | region.start / UNIT_BYTES) as EntryId
 }
 
 impl Drop for Arena {

@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering;
 use super::Memtable;
 use super::arena::EntryId;
 use super::index::Index;
-use super::node::{LEAF_SLOTS, Leaf, Target, lower_bound, slot_id};
+use super::node::{LEAF_SLOTS, Leaf, Target, lower_bound, prefetch_node, slot_id};
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::Result;
 
 /// How many entries ahead of the position are asked for.
-const PREFETCH_ENTRIES: usize = 6;
+const PREFETCH_ENTRIES: usize = 8;
 
 /// A position in a copy of a leaf.
 pub(super) struct LeafView {
@@ -177,6 +177,7 @@ impl LeafView {
             Some(next) => {
                 self.load(next);
                 self.at = 0;
+                prefetch_node(self.next.cast());
             }
             None => self.clear(),
         }

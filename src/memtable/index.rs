@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use super::arena::{Arena, EntryId, NO_ENTRY};
 use super::node::{
     Header, INNER_SLOTS, Inner, LEAF_SLOTS, Leaf, Meta, Node, NodeGuard, Target, common_prefix,
-    head, lower_bound, node, pause, slot, slot_id,
+    head, lower_bound, node, pause, prefetch_node, slot, slot_id,
 };
 
 /// Inserts in a row, each right after the last, that make a leaf split there.
@@ -124,6 +124,7 @@ impl Index {
         at: usize,
     ) -> Option<(&'a Header, u64, Node<'a>)> {
         let child = inner.children[at].load(Ordering::Acquire);
+        prefetch_node(child);
         // SAFETY: `at` is at most a count that was read from this node, and children up to there were
         // stored before the count and are never freed: even an outdated one is a node of this arena.
         let (header, at_node) = unsafe { node(child) };

@@ -43,7 +43,7 @@ pub(crate) struct Memtable {
 impl Memtable {
     /// What a memtable can certainly hold, counted as `bytes` counts; `insert` panics when it is
     /// filled far beyond. Owners freeze theirs long before.
-    pub(crate) const BYTES_MAX: u64 = 3 << 30;
+    pub(crate) const BYTES_MAX: u64 = 1 << 30;
 
     /// An empty memtable; it takes its first chunk with the first entry.
     pub(crate) fn new(pool: Arc<ChunkPool>) -> Memtable {

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 /// What a chunk holds. A little less than 256 KiB, so that with the allocator's own header it fills
-/// whole pages.
-pub(super) const CHUNK_BYTES: usize = 256 * 1024 - 64;
+/// whole pages. (Small under Miri, which minds every byte.)
+pub(super) const CHUNK_BYTES: usize = if cfg!(miri) { 16 * 1024 } else { 256 * 1024 } - 64;
 
 const CHUNK_ALIGN: usize = 16;
 
