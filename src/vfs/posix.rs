@@ -3,3 +3,5 @@
 /// The operating system's files.
 #[derive(Debug)]
 pub struct PosixVfs;
+impl PosixVfs { /// stub
+ pub fn new() -> PosixVfs { PosixVfs } }

@@ -1,0 +1,55 @@
+//! Hooks: what the store tells a program about its background life.
+
+use std::time::Duration;
+
+use crate::base::error::Error;
+
+/// Something that happened in the background.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event {
+    /// A memtable has become a table of the tree.
+    Flush {
+        /// The keyspace's name.
+        keyspace: String,
+        /// Bytes of keys and values.
+        data_bytes: u64,
+        /// Bytes written.
+        written_bytes: u64,
+        /// From freezing to being part of the tree.
+        elapsed: Duration,
+    },
+    /// A compaction has ended.
+    Compaction {
+        /// The keyspace's name.
+        keyspace: String,
+        /// Bytes of the inputs that were read.
+        read_bytes: u64,
+        /// Bytes written.
+        written_bytes: u64,
+        /// From its first step to its last.
+        elapsed: Duration,
+    },
+    /// Writers have begun, or ceased, to be slowed.
+    Throttle {
+        /// The delay per mebibyte written; zero when writers go unslowed again.
+        delay_per_mib: Duration,
+    },
+    /// A background step failed. A failure of the journal or the manifest poisons the store.
+    Error {
+        /// What failed.
+        error: Error,
+    },
+}
+
+/// Receives events. Called from background threads: be quick and do not call the store.
+pub trait EventListener: Send + Sync {
+    /// Something happened.
+    fn event(&self, event: &Event);
+}
+
+impl<F: Fn(&Event) + Send + Sync> EventListener for F {
+    fn event(&self, event: &Event) {
+        self(event);
+    }
+}

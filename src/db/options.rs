@@ -1,0 +1,357 @@
+//! What a user may choose. Path and memory budget are the only things they have to think about;
+//! every other default derives from those and from the machine.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::database::Database;
+use super::events::EventListener;
+use crate::base::codec::{Decoder, put_varint};
+use crate::base::error::{Error, Result};
+use crate::cache::Compression as PageCompression;
+use crate::merge::MergeOperator;
+use crate::vfs::{MemoryVfs, PosixVfs, Vfs};
+
+/// One mebibyte, for [`Builder::memory_budget`].
+pub const MIB: u64 = 1 << 20;
+/// One gibibyte, for [`Builder::memory_budget`].
+pub const GIB: u64 = 1 << 30;
+
+/// When a commit returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Once the write survives the death of the process. After a power loss a prefix of the commit
+    /// order is there, at least up to the last `Sync` commit.
+    #[default]
+    Buffered,
+    /// Once the write, and every one before it, survives power loss.
+    Sync,
+}
+
+/// How much [`Database::check`] reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckLevel {
+    /// The manifest, the trees' structure, and each file's existence, size and footer.
+    Structure,
+    /// Everything: each page of each file, its checksum, its order, its counts, its filter.
+    Full,
+}
+
+/// How a keyspace's pages are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// Not at all: a point read is one 4 KiB read.
+    #[default]
+    None,
+    /// LZ4, in pages of up to 16 KiB.
+    Lz4,
+}
+
+impl Compression {
+    pub(crate) fn page_compression(self) -> PageCompression {
+        match self {
+            Compression::None => PageCompression::None,
+            Compression::Lz4 => PageCompression::Lz4,
+        }
+    }
+}
+
+/// The tree that holds a keyspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TreeKind {
+    /// SplinterDB's STBε-tree.
+    Stb,
+}
+
+impl TreeKind {
+    /// The name as stored and as the command line takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            TreeKind::Stb => "stb",
+        }
+    }
+
+    /// The kind of that name.
+    pub fn from_name(name: &str) -> Option<TreeKind> {
+        [TreeKind::Stb].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl fmt::Display for TreeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a keyspace is made of. Fixed when the keyspace is created and kept in the store; opening it
+/// again with other options is a [`Error::Conflict`].
+///
+/// ```
+/// use spinney::{Compression, KeyspaceOptions};
+/// let options = KeyspaceOptions::stb().compression(Compression::Lz4).merge_operator("u64_add");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyspaceOptions {
+    pub(crate) kind: TreeKind,
+    pub(crate) compression: Compression,
+    pub(crate) merge_operator: Option<String>,
+    pub(crate) blob_bytes_min: u32,
+    pub(crate) fanout_max: u32,
+    pub(crate) space_amplification_max_percent: u32,
+}
+
+impl KeyspaceOptions {
+    /// A keyspace held by an STBε-tree.
+    pub fn stb() -> KeyspaceOptions {
+        KeyspaceOptions {
+            kind: TreeKind::Stb,
+            compression: Compression::None,
+            merge_operator: None,
+            blob_bytes_min: 4096,
+            fanout_max: 0,
+            space_amplification_max_percent: 140,
+        }
+    }
+
+    /// A keyspace of the given kind with that kind's defaults.
+    pub fn new(kind: TreeKind) -> KeyspaceOptions {
+        match kind {
+            TreeKind::Stb => KeyspaceOptions::stb(),
+        }
+    }
+
+    /// Compresses pages.
+    pub fn compression(mut self, compression: Compression) -> KeyspaceOptions {
+        self.compression = compression;
+        self
+    }
+
+    /// Folds `merge` operands with the operator registered under this name.
+    pub fn merge_operator(mut self, name: &str) -> KeyspaceOptions {
+        self.merge_operator = Some(name.to_string());
+        self
+    }
+
+    /// Values of at least this many bytes go to blob files, which compactions do not copy. Default
+    /// 4096; at least 64.
+    pub fn blob_bytes_min(mut self, bytes: u32) -> KeyspaceOptions {
+        self.blob_bytes_min = bytes.max(64);
+        self
+    }
+
+    /// The most children of a trunk node (0, the default: chosen from the memory budget). Small
+    /// numbers are for tests.
+    pub fn fanout_max(mut self, fanout: u32) -> KeyspaceOptions {
+        self.fanout_max = if fanout == 0 { 0 } else { fanout.max(2) };
+        self
+    }
+
+    /// Reclaims space, at the cost of more writing, whenever disk space exceeds this many times the
+    /// live data. Default 1.4; at least 1.1.
+    pub fn space_amplification_max(mut self, times: f64) -> KeyspaceOptions {
+        self.space_amplification_max_percent = (times.clamp(1.1, 100.0) * 100.0).round() as u32;
+        self
+    }
+
+    /// The tree that holds the keyspace.
+    pub fn kind(&self) -> TreeKind {
+        self.kind
+    }
+
+    /// The stored form: version, compression, then varints.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![1, self.compression.page_compression() as u8];
+        put_varint(&mut out, u64::from(self.blob_bytes_min));
+        put_varint(&mut out, u64::from(self.fanout_max));
+        put_varint(&mut out, u64::from(self.space_amplification_max_percent));
+        out
+    }
+
+    pub(crate) fn decode(
+        kind: TreeKind,
+        merge_operator: Option<String>,
+        bytes: &[u8],
+        file: &Path,
+    ) -> Result<KeyspaceOptions> {
+        let mut decoder = Decoder::new(bytes, file, 0);
+        let version = decoder.u8("keyspace options version")?;
+        if version != 1 {
+            return Err(Error::UnsupportedVersion {
+                file: file.to_path_buf(),
+                found: u32::from(version),
+                supported: 1,
+            });
+        }
+        let tag = decoder.u8("keyspace compression")?;
+        let compression = match PageCompression::from_tag(tag) {
+            Some(PageCompression::None) => Compression::None,
+            Some(PageCompression::Lz4) => Compression::Lz4,
+            None => return Err(decoder.corrupt("keyspace compression", "0 or 1", tag)),
+        };
+        let mut number = |what| -> Result<u32> {
+            let n = decoder.varint(what)?;
+            u32::try_from(n).map_err(|_| decoder.corrupt(what, "a 32-bit number", n))
+        };
+        Ok(KeyspaceOptions {
+            kind,
+            compression,
+            merge_operator,
+            blob_bytes_min: number("blob_bytes_min")?,
+            fanout_max: number("fanout_max")?,
+            space_amplification_max_percent: number("space_amplification_max")?,
+        })
+    }
+}
+
+/// How background work runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BackgroundMode {
+    /// On this many threads (0: chosen from the machine).
+    Threads(usize),
+    /// Step by step, in an order drawn from the seed, when the test asks or a writer must wait.
+    Stepped(u64),
+}
+
+/// Opens a [`Database`].
+///
+/// ```no_run
+/// # fn main() -> spinney::Result<()> {
+/// let db = spinney::Database::builder("my.store").memory_budget(2 * spinney::GIB).open()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Builder {
+    pub(crate) path: PathBuf,
+    pub(crate) vfs: Arc<dyn Vfs>,
+    pub(crate) memory_budget: u64,
+    pub(crate) memtable_bytes: Option<u64>,
+    pub(crate) create: bool,
+    pub(crate) read_only: bool,
+    pub(crate) salvage: bool,
+    pub(crate) background: BackgroundMode,
+    pub(crate) journal_shards: usize,
+    pub(crate) merge_operators: BTreeMap<String, Arc<dyn MergeOperator>>,
+    pub(crate) listener: Option<Arc<dyn EventListener>>,
+}
+
+impl Builder {
+    pub(crate) fn new(path: &Path, vfs: Arc<dyn Vfs>) -> Builder {
+        let mut builder = Builder {
+            path: path.to_path_buf(),
+            vfs,
+            memory_budget: 256 * MIB,
+            memtable_bytes: None,
+            create: true,
+            read_only: false,
+            salvage: false,
+            background: BackgroundMode::Threads(0),
+            journal_shards: 0,
+            merge_operators: BTreeMap::new(),
+            listener: None,
+        };
+        for operator in crate::merge::builtin_operators() {
+            builder = builder.register(operator);
+        }
+        builder
+    }
+
+    pub(crate) fn posix(path: &Path) -> Builder {
+        Builder::new(path, todo!())
+    }
+
+    pub(crate) fn in_memory() -> Builder {
+        Builder::new(Path::new("/memory"), todo!())
+    }
+
+    /// The memory the store may use, in bytes, for everything: memtables, cache, filters, indexes.
+    /// Resident memory stays below this × 1.1 + 32 MiB. Default 256 MiB; at least 1 MiB.
+    pub fn memory_budget(mut self, bytes: u64) -> Builder {
+        self.memory_budget = bytes.max(MIB);
+        self
+    }
+
+    /// The size at which a memtable is frozen. Derived from the memory budget unless set; for tests
+    /// that want many small tables, and for experiments.
+    pub fn memtable_bytes(mut self, bytes: u64) -> Builder {
+        self.memtable_bytes = Some(bytes.max(1024));
+        self
+    }
+
+    /// Whether a missing store is created (the default) or an error.
+    pub fn create_if_missing(mut self, create: bool) -> Builder {
+        self.create = create;
+        self
+    }
+
+    /// Opens a damaged journal as far as it can be read: what lies behind the damage is dropped
+    /// and reported by [`Database::recovery`]. Without this, such damage refuses to open.
+    pub fn salvage_journal(mut self, salvage: bool) -> Builder {
+        self.salvage = salvage;
+        self
+    }
+
+    /// The number of background threads. Default: one for each core, at least two, at most eight.
+    pub fn background_threads(mut self, threads: usize) -> Builder {
+        self.background = BackgroundMode::Threads(threads.max(1));
+        self
+    }
+
+    /// Runs background work on the calling threads, one small step at a time, in an order drawn
+    /// from `seed`: the same calls with the same seed do the same I/O. For tests; see
+    /// [`Database::step`].
+    pub fn deterministic(mut self, seed: u64) -> Builder {
+        self.background = BackgroundMode::Stepped(seed);
+        self
+    }
+
+    /// The number of journal shards (0, the default: chosen from the machine).
+    pub fn journal_shards(mut self, shards: usize) -> Builder {
+        self.journal_shards = shards;
+        self
+    }
+
+    /// Puts the store on another file system than the operating system's.
+    pub fn vfs(mut self, vfs: Arc<dyn Vfs>) -> Builder {
+        self.vfs = vfs;
+        self
+    }
+
+    /// Registers a merge operator under its name. `"u64_add"` and `"append"` are always there.
+    pub fn merge_operator(self, operator: Arc<dyn MergeOperator>) -> Builder {
+        self.register(operator)
+    }
+
+    fn register(mut self, operator: Arc<dyn MergeOperator>) -> Builder {
+        self.merge_operators.insert(operator.name().to_string(), operator);
+        self
+    }
+
+    /// Calls `listener` on flushes, compactions, throttling and errors.
+    pub fn events(mut self, listener: Arc<dyn EventListener>) -> Builder {
+        self.listener = Some(listener);
+        self
+    }
+
+    /// Opens the store, recovering what a crash left behind.
+    ///
+    /// # Errors
+    /// `NotAStore` if the directory holds something else, `Locked` if another process has it open,
+    /// `Corruption` for damage in the manifest or in the journal before valid later records,
+    /// `UnsupportedVersion` for a store of a newer Spinney, `Conflict` for a merge operator that a
+    /// keyspace names and nobody registered, `Io` and `Full` as the file system says.
+    pub fn open(self) -> Result<Database> {
+        Database::open(self)
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("path", &self.path)
+            .field("memory_budget", &self.memory_budget)
+            .finish_non_exhaustive()
+    }
+}

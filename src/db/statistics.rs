@@ -1,0 +1,250 @@
+//! Statistics: what users of RocksDB expect, as a typed struct and as Prometheus text.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// Latencies of one kind of operation.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LatencySummary {
+    /// How many were measured (a sample: one in a few dozen for cheap operations).
+    pub count: u64,
+    /// Their mean.
+    pub mean: Duration,
+    /// Half were at most this long.
+    pub p50: Duration,
+    /// 99% were at most this long.
+    pub p99: Duration,
+    /// 99.9% were at most this long.
+    pub p999: Duration,
+    /// The longest.
+    pub max: Duration,
+}
+
+/// Bytes moved for one purpose.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes read from files.
+    pub read_bytes: u64,
+    /// Bytes written to files.
+    pub written_bytes: u64,
+    /// How many jobs (flushes, compactions) or records (journal, manifest).
+    pub count: u64,
+}
+
+/// One keyspace's part.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct KeyspaceStatistics {
+    /// Its name.
+    pub name: String,
+    /// Its tree kind.
+    pub kind: String,
+    /// Entries in tables (versions and tombstones included).
+    pub table_entries: u64,
+    /// Tables in the current version.
+    pub tables: u64,
+    /// Bytes of its files on disk.
+    pub disk_bytes: u64,
+    /// Estimate of the bytes that would remain if everything superseded were dropped.
+    pub live_bytes: u64,
+    /// Bytes in memtables.
+    pub memtable_bytes: u64,
+    /// Memtables frozen and not yet part of the tree.
+    pub memtables_frozen: u64,
+    /// Bytes that pending compactions would read.
+    pub compaction_pending_bytes: u64,
+}
+
+/// Everything the store counts. Counters are since open; gauges are now.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Point reads.
+    pub gets: u64,
+    /// Point reads that found nothing.
+    pub gets_absent: u64,
+    /// Keys asked for by `multi_get`.
+    pub multi_get_keys: u64,
+    /// Entries written (puts, deletes, merges).
+    pub writes: u64,
+    /// Commits.
+    pub commits: u64,
+    /// Commits with `Durability::Sync`.
+    pub commits_sync: u64,
+    /// Iterators opened.
+    pub iterators: u64,
+    /// Bytes of keys and values written by the user.
+    pub user_bytes_written: u64,
+    /// Bytes of keys and values read by the user.
+    pub user_bytes_read: u64,
+    /// Latency of point reads.
+    pub get_latency: LatencySummary,
+    /// Latency of commits.
+    pub commit_latency: LatencySummary,
+    /// The journal's traffic; `count` is records.
+    pub journal: Traffic,
+    /// Packing of memtables.
+    pub flush: Traffic,
+    /// Compactions.
+    pub compaction: Traffic,
+    /// The manifest's traffic; `count` is edits.
+    pub manifest: Traffic,
+    /// Pages that point reads and iterators read from disk.
+    pub pages_read: u64,
+    /// Page reads answered by the cache, by class.
+    pub cache_hits_leaf: u64,
+    /// As above, index pages.
+    pub cache_hits_index: u64,
+    /// As above, filter pages.
+    pub cache_hits_filter: u64,
+    /// Page reads the cache could not answer.
+    pub cache_misses: u64,
+    /// Pages evicted.
+    pub cache_evictions: u64,
+    /// Maplets probed.
+    pub filter_probes: u64,
+    /// Branches that a maplet named and that did not hold the key.
+    pub filter_false_positives: u64,
+    /// Memory of memtables.
+    pub memory_memtables: u64,
+    /// Memory of the page cache.
+    pub memory_cache: u64,
+    /// Memory of trunks and table handles (estimate).
+    pub memory_trees: u64,
+    /// The budget.
+    pub memory_budget: u64,
+    /// Journal bytes on disk not yet retired.
+    pub journal_live_bytes: u64,
+    /// Time that writers were delayed in all.
+    pub throttled: Duration,
+    /// Delays of single commits: counts of those up to 0.1, 1, 10, 100, 1000 ms and above.
+    pub throttle_histogram: [u64; 6],
+    /// Snapshots held.
+    pub snapshots: u64,
+    /// Each keyspace.
+    pub keyspaces: Vec<KeyspaceStatistics>,
+}
+
+impl Statistics {
+    /// Bytes written to disk per byte that the user wrote, without the journal.
+    pub fn write_amplification(&self) -> f64 {
+        let written =
+            self.flush.written_bytes + self.compaction.written_bytes + self.manifest.written_bytes;
+        ratio(written, self.user_bytes_written)
+    }
+
+    /// The same with the journal.
+    pub fn write_amplification_with_journal(&self) -> f64 {
+        self.write_amplification() + ratio(self.journal.written_bytes, self.user_bytes_written)
+    }
+
+    /// Pages read from disk per key asked for by point reads.
+    pub fn pages_per_get(&self) -> f64 {
+        ratio(self.pages_read, self.gets + self.multi_get_keys)
+    }
+
+    /// Disk bytes of all keyspaces per estimated live byte.
+    pub fn space_amplification(&self) -> f64 {
+        let disk: u64 = self.keyspaces.iter().map(|k| k.disk_bytes).sum();
+        let live: u64 = self.keyspaces.iter().map(|k| k.live_bytes).sum();
+        ratio(disk, live)
+    }
+
+    /// The text format that Prometheus scrapes.
+    pub fn to_prometheus(&self) -> String {
+        let mut out = String::new();
+        let counters: [(&str, u64); 18] = [
+            ("gets", self.gets),
+            ("gets_absent", self.gets_absent),
+            ("multi_get_keys", self.multi_get_keys),
+            ("writes", self.writes),
+            ("commits", self.commits),
+            ("commits_sync", self.commits_sync),
+            ("iterators", self.iterators),
+            ("user_written_bytes", self.user_bytes_written),
+            ("user_read_bytes", self.user_bytes_read),
+            ("pages_read", self.pages_read),
+            ("cache_hits_leaf", self.cache_hits_leaf),
+            ("cache_hits_index", self.cache_hits_index),
+            ("cache_hits_filter", self.cache_hits_filter),
+            ("cache_misses", self.cache_misses),
+            ("cache_evictions", self.cache_evictions),
+            ("filter_probes", self.filter_probes),
+            ("filter_false_positives", self.filter_false_positives),
+            ("throttled_microseconds", self.throttled.as_micros() as u64),
+        ];
+        for (name, value) in counters {
+            let _ = writeln!(out, "# TYPE spinney_{name}_total counter");
+            let _ = writeln!(out, "spinney_{name}_total {value}");
+        }
+        let purposes = [
+            ("journal", self.journal),
+            ("flush", self.flush),
+            ("compaction", self.compaction),
+            ("manifest", self.manifest),
+        ];
+        for direction in ["read", "written"] {
+            let _ = writeln!(out, "# TYPE spinney_{direction}_bytes_total counter");
+            for (purpose, traffic) in purposes {
+                let bytes =
+                    if direction == "read" { traffic.read_bytes } else { traffic.written_bytes };
+                let _ =
+                    writeln!(out, "spinney_{direction}_bytes_total{{purpose=\"{purpose}\"}} {bytes}");
+            }
+        }
+        let gauges: [(&str, u64); 6] = [
+            ("memory_memtables_bytes", self.memory_memtables),
+            ("memory_cache_bytes", self.memory_cache),
+            ("memory_trees_bytes", self.memory_trees),
+            ("memory_budget_bytes", self.memory_budget),
+            ("journal_live_bytes", self.journal_live_bytes),
+            ("snapshots", self.snapshots),
+        ];
+        for (name, value) in gauges {
+            let _ = writeln!(out, "# TYPE spinney_{name} gauge");
+            let _ = writeln!(out, "spinney_{name} {value}");
+        }
+        for (name, latency) in
+            [("get", &self.get_latency), ("commit", &self.commit_latency)]
+        {
+            let _ = writeln!(out, "# TYPE spinney_{name}_seconds summary");
+            for (quantile, value) in
+                [("0.5", latency.p50), ("0.99", latency.p99), ("0.999", latency.p999), ("1", latency.max)]
+            {
+                let seconds = value.as_secs_f64();
+                let _ = writeln!(out, "spinney_{name}_seconds{{quantile=\"{quantile}\"}} {seconds}");
+            }
+            let _ = writeln!(out, "spinney_{name}_seconds_count {}", latency.count);
+        }
+        let _ = writeln!(out, "# TYPE spinney_throttle_seconds histogram");
+        let mut cumulative = 0;
+        for (bound, count) in
+            ["0.0001", "0.001", "0.01", "0.1", "1", "+Inf"].iter().zip(self.throttle_histogram)
+        {
+            cumulative += count;
+            let _ = writeln!(out, "spinney_throttle_seconds_bucket{{le=\"{bound}\"}} {cumulative}");
+        }
+        let by_keyspace: [(&str, fn(&KeyspaceStatistics) -> u64); 7] = [
+            ("table_entries", |k| k.table_entries),
+            ("tables", |k| k.tables),
+            ("disk_bytes", |k| k.disk_bytes),
+            ("live_bytes", |k| k.live_bytes),
+            ("memtable_bytes", |k| k.memtable_bytes),
+            ("memtables_frozen", |k| k.memtables_frozen),
+            ("compaction_pending_bytes", |k| k.compaction_pending_bytes),
+        ];
+        for (name, value) in by_keyspace {
+            let _ = writeln!(out, "# TYPE spinney_keyspace_{name} gauge");
+            for keyspace in &self.keyspaces {
+                let escaped = keyspace.name.replace('\\', "\\\\").replace('"', "\\\"");
+                let escaped = escaped.replace('\n', "\\n");
+                let value = value(keyspace);
+                let _ = writeln!(out, "spinney_keyspace_{name}{{keyspace=\"{escaped}\"}} {value}");
+            }
+        }
+        out
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
