@@ -19,7 +19,7 @@ const BRANCH_PIXELS_MIN: f64 = 5.0;
 const BRANCH_PIXELS_MAX: f64 = 30.0;
 const MAPLET_PIXELS: f64 = 2.5;
 const BUNDLE_GAP_PIXELS: f64 = 5.0;
-const FILL_PIXELS: f64 = 18.0;
+const FILL_PIXELS: f64 = 24.0;
 
 /// Text made safe for HTML.
 pub(super) fn escaped(text: &str) -> String {
@@ -130,7 +130,7 @@ impl NodeDrawing<'_> {
             out,
             "<svg class=\"label {}\" x=\"{}\" y=\"{:.1}\" width=\"{}\" height=\"{HEAD_PIXELS}\">\
              <text x=\"7\" y=\"12.5\"><tspan class=\"name\">{}</tspan>  {}</text></svg>",
-            zoom_class(extent.width, 0.045),
+            zoom_class(extent.width, 0.065),
             percent(extent.left),
             self.top,
             percent(extent.width),
@@ -164,7 +164,15 @@ impl NodeDrawing<'_> {
         if node.height > 0 {
             self.fill_bars(out);
         }
-        out.push_str("</g>");
+        // Drawn last, so that what lies in two neighbouring nodes does not run together.
+        let _ = write!(
+            out,
+            "<rect class=\"edge\" x=\"{}\" y=\"{:.1}\" width=\"{}\" height=\"{:.1}\" rx=\"3\"/></g>",
+            percent(extent.left),
+            self.top,
+            percent(extent.width),
+            self.node_pixels,
+        );
     }
 
     fn branch(
