@@ -18,6 +18,21 @@ pub(crate) mod jobs;
 pub mod vfs;
 pub(crate) mod base;
 
+pub use db::batch::Batch;
+pub use db::check::CheckReport;
+pub use db::database::{Database, RecoveryReport};
+pub use db::events::{Event, EventListener};
+pub use db::iterator::Iter;
+pub use db::keyspace::Keyspace;
+pub use db::options::{
+    Builder, CheckLevel, Compression, Durability, GIB, KeyspaceOptions, MIB, TreeKind,
+};
+pub use db::snapshot::Snapshot;
+pub use db::statistics::{KeyspaceStatistics, LatencySummary, Statistics, Traffic};
+pub use merge::{Append, MergeOperator, U64Add};
+pub use tree::description::{
+    BranchDescription, BundleDescription, NodeDescription, PivotDescription, TreeDescription,
+};
 pub use base::error::{Error, Result};
 pub use base::slice::Slice;
 pub use db::database::{Batch, CheckReport, Database, Iter, Keyspace, RecoveryReport, Snapshot};

@@ -61,3 +61,12 @@ pub(crate) trait Cursor {
     /// The entry at the position, or `None` without one.
     fn entry(&self) -> Option<EntryRef<'_>>;
 }
+
+/// A sorted sequence of entries read once, forward: what a compaction takes in and what it puts out.
+/// A new source stands before its first entry.
+pub(crate) trait EntrySource {
+    /// Goes one entry forward; past the last there is no entry.
+    fn next(&mut self) -> Result<()>;
+    /// The entry at the position, or `None` before the first call of `next` and past the last entry.
+    fn entry(&self) -> Option<EntryRef<'_>>;
+}

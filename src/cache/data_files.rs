@@ -99,6 +99,16 @@ impl DataFiles {
         self.retain.store(true, Ordering::SeqCst);
     }
 
+    /// The contrary of `retain_all`: an open has succeeded.
+    pub(crate) fn retain_none(&self) {
+        self.retain.store(false, Ordering::SeqCst);
+    }
+
+    /// Sees to it that numbers handed out from now on are at least `id`.
+    pub(crate) fn reserve(&self, id: FileId) {
+        self.next_file_id.fetch_max(id.0, Ordering::Relaxed);
+    }
+
     /// Whether files outlive their handles.
     pub(crate) fn retains(&self) -> bool {
         self.retain.load(Ordering::SeqCst)

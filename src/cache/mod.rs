@@ -6,11 +6,18 @@
 //! memory exactly if it is here.
 
 mod data_files;
+mod frames;
+mod grace;
+mod index;
 mod page_cache;
+#[cfg(test)]
+mod page_cache_tests;
 mod page_file;
+mod pool;
+mod region;
 
 pub(crate) use data_files::{DataFiles, FileType};
-pub(crate) use page_cache::{Cache, CacheStatistics, PageClass, PageKey};
+pub(crate) use page_cache::{Cache, CachePin, CacheStatistics, PageClass, PageKey};
 pub(crate) use page_file::{
     Compression, PAGE_HEADER_BYTES, PageFile, PageFileWriter, PageMiss, PagePointer, PageScan,
     ReadContext, fetch_misses,

@@ -1,10 +1,28 @@
-//! The page cache. (A plain map behind a lock for now; the concurrent one replaces it.)
+//! The page cache: what has been read from data files, verified and decompressed, up to a limit.
+//!
+//! A hit takes no lock and, unless it is the page's first in a while, writes to no memory that another
+//! thread uses: the reader pins itself (its own cache line), finds the page in the [`Index`], and looks
+//! at its bytes where they lie. Inserting and evicting take one short lock.
+//!
+//! Invariants:
+//! 1. The bytes `get` shows are those that were inserted for that key.
+//! 2. Memory (pages, tables, and what waits until no reader can see it) stays within the capacity.
+//! 3. The cache may forget any page at any time, and may decline to keep one: nobody may rely on a
+//!    page being there after it was inserted.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
-use parking_lot::Mutex;
+use crossbeam_epoch::Guard;
+use parking_lot::{Mutex, MutexGuard};
 
+use super::frames::{Extent, Frames};
+use super::grace;
+use super::index::{Index, Locator, PackedKey};
+use super::pool::Pool;
+use crate::base::counter::ShardedCounters;
 use crate::base::ids::FileId;
+use crate::base::limits::UNIT_BYTES;
 
 /// Names a page: the file and the unit (of 4 KiB) it starts at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,56 +48,248 @@ pub(crate) struct CacheStatistics {
     pub(crate) hits_leaf: u64,
     pub(crate) hits_index: u64,
     pub(crate) hits_filter: u64,
+    /// Of all classes together.
     pub(crate) misses: u64,
+    pub(crate) misses_index: u64,
+    pub(crate) misses_filter: u64,
+    /// Pages that were not kept since no memory was free in time.
+    pub(crate) refusals: u64,
     pub(crate) evictions: u64,
+    pub(crate) pages: u64,
+    /// All memory the cache takes, its tables included.
     pub(crate) bytes: u64,
     pub(crate) capacity_bytes: u64,
 }
 
+/// Counters: hits by class, then misses by class, then refusals.
+const MISSES: usize = 3;
+const REFUSALS: usize = 6;
+
+/// How many pages of a file are taken out under one lock.
+const REMOVE_UNITS: u32 = 64;
+/// How many slots are looked through under one lock.
+const REMOVE_SLOTS: u32 = 256;
+
 /// The page cache.
 pub(crate) struct Cache {
-    pages: Mutex<BTreeMap<PageKey, Box<[u8]>>>,
+    /// From `Arc::into_raw`; replaced under `pool`'s lock.
+    index: AtomicPtr<Index>,
+    frames: Frames,
+    counters: ShardedCounters<7>,
+    pool: Mutex<Pool>,
+}
+
+/// Keeps the pages that the calling thread sees from being recycled; see [`Cache::pin`].
+pub(crate) struct CachePin {
+    _guard: Guard,
 }
 
 impl Cache {
-    /// A cache of up to `capacity_bytes`.
-    pub(crate) fn new(_capacity_bytes: usize) -> Cache {
-        Cache { pages: Mutex::new(BTreeMap::new()) }
+    /// A cache of up to `capacity_bytes`. Memory is taken as pages come.
+    pub(crate) fn new(capacity_bytes: usize) -> Cache {
+        let index = Arc::new(Index::new(0));
+        let cache = Cache {
+            pool: Mutex::new(Pool::new(&index)),
+            index: AtomicPtr::new(Arc::into_raw(index).cast_mut()),
+            frames: Frames::default(),
+            counters: ShardedCounters::new(),
+        };
+        cache.set_capacity(capacity_bytes);
+        cache
+    }
+
+    /// While the result lives, each `get` of this thread is cheaper by the cost of a pin. Hold it for
+    /// the length of a lookup, never while reading from a disk: no memory is recycled meanwhile.
+    #[inline]
+    pub(crate) fn pin(&self) -> CachePin {
+        CachePin { _guard: grace::pin() }
     }
 
     /// Calls `f` with the page's bytes if it is cached. `f` must be short and must not call the cache.
+    #[inline]
     pub(crate) fn get<R>(
         &self,
         key: PageKey,
-        _class: PageClass,
+        class: PageClass,
         f: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
-        self.pages.lock().get(&key).map(|page| f(page))
+        self.get_or(key, class, f).ok()
+    }
+
+    /// As [`Cache::get`]; gives `f` back if the page is not cached.
+    #[inline]
+    pub(crate) fn get_or<R, F: FnOnce(&[u8]) -> R>(
+        &self,
+        key: PageKey,
+        class: PageClass,
+        f: F,
+    ) -> Result<R, F> {
+        let guard = grace::pin();
+        match self.find(key, &guard) {
+            Some((entry, locator)) => {
+                entry.mark_used(locator);
+                self.counters.add(counter(class), 1);
+                // SAFETY: `guard` has pinned this thread since before the page was found.
+                Ok(f(unsafe { self.frames.bytes(locator.slot(), locator.extent()) }))
+            }
+            None => {
+                self.counters.add(MISSES + counter(class), 1);
+                Err(f)
+            }
+        }
+    }
+
+    #[inline]
+    fn find<'a>(
+        &'a self,
+        key: PageKey,
+        _guard: &'a Guard,
+    ) -> Option<(&'a super::index::Entry, Locator)> {
+        let index = self.index.load(Ordering::Acquire);
+        // SAFETY: an index that has been replaced is dropped only after a grace period, and the caller
+        // is pinned for as long as the result lives.
+        unsafe { &*index }.find(PackedKey::new(key)?)
     }
 
     /// Whether the page is cached; does not count as a use.
     pub(crate) fn contains(&self, key: PageKey) -> bool {
-        self.pages.lock().contains_key(&key)
+        self.find(key, &grace::pin()).is_some()
     }
 
     /// Caches a copy of `bytes` (one 4 KiB unit in the usual case, more for a large page).
-    pub(crate) fn insert(&self, key: PageKey, _class: PageClass, bytes: &[u8]) {
-        self.pages.lock().insert(key, Box::from(bytes));
+    pub(crate) fn insert(&self, key: PageKey, class: PageClass, bytes: &[u8]) {
+        self.admit(key, class, bytes, false);
+    }
+
+    /// As [`Cache::insert`], for a page that was read because someone is about to `get` it: that `get`
+    /// does not count as its second use.
+    pub(crate) fn insert_awaited(&self, key: PageKey, class: PageClass, bytes: &[u8]) {
+        self.admit(key, class, bytes, true);
+    }
+
+    fn admit(&self, key: PageKey, class: PageClass, bytes: &[u8], awaited: bool) {
+        let Some(packed) = PackedKey::new(key) else { return };
+        if self.contains(key) {
+            return;
+        }
+        let extent =
+            if bytes.len() <= UNIT_BYTES { Extent::Frame(bytes.len()) } else { Extent::Heap };
+        let taken = {
+            let (mut pool, index) = self.lock();
+            match extent {
+                Extent::Frame(_) => pool.take_frame(&self.frames, index),
+                Extent::Heap if bytes.len() > pool.capacity_bytes() / 4 => return,
+                Extent::Heap => pool.take_heap(bytes.len(), &self.frames, index),
+            }
+        };
+        let Some(slot) = taken else {
+            self.counters.add(REFUSALS, 1);
+            return;
+        };
+        // The lock is not held while the bytes are copied.
+        match extent {
+            // SAFETY: the slot has just been taken from the free ones, which no reader looks at.
+            Extent::Frame(_) => unsafe { self.frames.fill(slot, bytes) },
+            // SAFETY: likewise, and `take_heap` has prepared it.
+            Extent::Heap => unsafe { self.frames.fill_heap(slot, Box::from(bytes)) },
+        }
+        let (mut pool, index) = self.lock();
+        pool.publish(packed, Locator::new(slot, extent, class, awaited), &self.frames, index);
     }
 
     /// Forgets every page of a file that has been deleted: units `0..units`.
     pub(crate) fn remove_file(&self, file: FileId, units: u32) {
-        let mut pages = self.pages.lock();
-        for unit in 0..units {
-            pages.remove(&PageKey { file, unit });
+        if units as usize > self.pool.lock().pages() {
+            // A large file in a small cache: rather look through the cache.
+            let mut first = 0;
+            loop {
+                let (mut pool, index) = self.lock();
+                if !pool.remove_file(file, first, REMOVE_SLOTS, &self.frames, index) {
+                    return;
+                }
+                pool.seal();
+                pool.reclaim(&self.frames);
+                first += REMOVE_SLOTS;
+            }
+        }
+        let mut found = Vec::new();
+        for first in (0..units).step_by(REMOVE_UNITS as usize) {
+            {
+                let guard = grace::pin();
+                let last = units.min(first.saturating_add(REMOVE_UNITS));
+                let keys = (first..last).map(|unit| PageKey { file, unit });
+                found.extend(keys.filter(|&key| self.find(key, &guard).is_some()));
+            }
+            if !found.is_empty() {
+                let (mut pool, index) = self.lock();
+                for key in found.drain(..).filter_map(PackedKey::new) {
+                    pool.remove(key, &self.frames, index);
+                }
+                pool.seal();
+                pool.reclaim(&self.frames);
+            }
         }
     }
 
     /// Changes the most bytes the cache may hold, evicting as needed.
-    pub(crate) fn set_capacity(&self, _capacity_bytes: usize) {}
+    pub(crate) fn set_capacity(&self, capacity_bytes: usize) {
+        let (mut pool, index) = self.lock();
+        match pool.resize(capacity_bytes, &self.frames, index) {
+            Some(new) => {
+                let raw = Arc::into_raw(Arc::clone(&new)).cast_mut();
+                let old = self.index.swap(raw, Ordering::AcqRel);
+                // SAFETY: `old` came from `Arc::into_raw`, and this is the one time it is taken back:
+                // it is no longer in `self.index`, which changes only under the lock.
+                pool.retire_index(unsafe { Arc::from_raw(old) });
+                pool.shrink(&self.frames, &new);
+            }
+            None => pool.shrink(&self.frames, index),
+        }
+    }
+
+    /// The pool, locked, and the index, which stays in place while it is.
+    fn lock(&self) -> (MutexGuard<'_, Pool>, &Index) {
+        let pool = self.pool.lock();
+        // SAFETY: the index is replaced only under the lock. The reference outlives the guard only as
+        // far as the borrow checker can see: all callers drop both together.
+        let index = unsafe { &*self.index.load(Ordering::Acquire) };
+        (pool, index)
+    }
 
     /// Counters and sizes.
     pub(crate) fn statistics(&self) -> CacheStatistics {
-        CacheStatistics::default()
+        let hits = |class| self.counters.sum(counter(class));
+        let misses = |class| self.counters.sum(MISSES + counter(class));
+        let (misses_index, misses_filter) = (misses(PageClass::Index), misses(PageClass::Filter));
+        let pool = self.pool.lock();
+        CacheStatistics {
+            hits_leaf: hits(PageClass::Leaf),
+            hits_index: hits(PageClass::Index),
+            hits_filter: hits(PageClass::Filter),
+            misses: misses(PageClass::Leaf) + misses_index + misses_filter,
+            misses_index,
+            misses_filter,
+            refusals: self.counters.sum(REFUSALS),
+            evictions: pool.evictions(),
+            pages: pool.pages() as u64,
+            bytes: pool.used_bytes() as u64,
+            capacity_bytes: pool.capacity_bytes() as u64,
+        }
+    }
+}
+
+#[inline]
+fn counter(class: PageClass) -> usize {
+    match class {
+        PageClass::Leaf => 0,
+        PageClass::Index => 1,
+        PageClass::Filter => 2,
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        // SAFETY: `&mut self`: no reader is left, and the index came from `Arc::into_raw`.
+        drop(unsafe { Arc::from_raw(*self.index.get_mut()) });
     }
 }

@@ -263,6 +263,35 @@ impl PageFile {
         Ok(self.payload(pointer, &buf, &mut scratch)?[PAGE_HEADER_BYTES..].to_vec())
     }
 
+    /// Reads the pages that fill a run of units with one I/O, past the cache, and calls `f` with the
+    /// payload of each.
+    pub(crate) fn read_run(
+        &self,
+        units: Range<u32>,
+        mut f: impl FnMut(PagePointer, &[u8]),
+    ) -> Result<()> {
+        let mut pointer = PagePointer { unit: units.start, units: 1 };
+        if units.is_empty() || units.end > self.units {
+            let expected = format_args!("units within 0..{}", self.units);
+            return Err(self.corrupt(pointer, "run of pages", expected, format_args!("{units:?}")));
+        }
+        let mut buf = AlignedBuf::new(units.len() * UNIT_BYTES);
+        self.file.read_at(pointer.offset(), &mut buf)?;
+        let mut scratch = Vec::new();
+        while pointer.unit < units.end {
+            let bytes = &buf[(pointer.unit - units.start) as usize * UNIT_BYTES..];
+            pointer.units = u16::from_le_bytes([bytes[16], bytes[17]]).max(1);
+            if u32::from(pointer.units) > units.end - pointer.unit {
+                let most = format_args!("at most {}", units.end - pointer.unit);
+                return Err(self.corrupt(pointer, "page units", most, pointer.units));
+            }
+            self.verify(pointer, bytes)?;
+            f(pointer, &self.payload(pointer, bytes, &mut scratch)?[PAGE_HEADER_BYTES..]);
+            pointer.unit += u32::from(pointer.units);
+        }
+        Ok(())
+    }
+
     fn check_bounds(&self, pointer: PagePointer) -> Result<()> {
         let end = u64::from(pointer.unit) + u64::from(pointer.units);
         if pointer.units == 0 || end > u64::from(self.units) {
@@ -464,13 +493,14 @@ impl PageScan {
             if let Some((ticket, ..)) = self.in_flight.take() {
                 spare = Some(self.queue.wait(ticket).0);
             }
-            self.submit(self.next_unit, units.max(self.chunk_units), spare.take());
+            let wanted = self.chunk_units.min(self.end_unit - self.next_unit);
+            self.submit(self.next_unit, units.max(wanted), spare.take());
             self.await_chunk()?
         };
         let next = chunk.first_unit + chunk.units;
         self.current = Some(chunk);
         if next < self.end_unit {
-            self.submit(next, self.chunk_units, spare);
+            self.submit(next, self.chunk_units.min(self.end_unit - next), spare);
         }
         Ok(())
     }

@@ -1,147 +1,298 @@
-//! stub of the public API; bodies are written elsewhere
-use std::ops::RangeBounds;
-use std::path::Path;
-use super::options::*;
-use super::statistics::Statistics;
-use crate::base::error::Result;
-use crate::base::slice::Slice;
-use crate::tree::description::TreeDescription;
+//! The handle on an open store.
 
-/// A store. Cheap to clone.
-#[derive(Clone)]
-pub struct Database;
-/// A keyspace handle. Cheap to clone.
-#[derive(Clone)]
-pub struct Keyspace;
-/// A batch.
-pub struct Batch;
-/// A snapshot.
-#[derive(Clone)]
-pub struct Snapshot;
-/// A double-ended iterator of (key, value) pairs.
-pub struct Iter;
-/// What opening the store recovered.
-#[derive(Debug, Clone, Default)]
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::batch::Batch;
+use super::check::{self, CheckReport};
+use super::keyspace::Keyspace;
+use super::open::KeyspaceSeed;
+use super::options::{Builder, CheckLevel, KeyspaceOptions};
+use super::snapshot::Snapshot;
+use super::state::KeyspaceState;
+use super::statistics::Statistics;
+use super::store::Store;
+use crate::base::error::{Error, Result};
+use crate::base::ids::KeyspaceId;
+use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
+
+/// Longest keyspace name, in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// What opening a store had to mend.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Journal records replayed.
     pub records_replayed: u64,
-    /// Journal bytes replayed.
-    pub bytes_replayed: u64,
-    /// Records found beyond the first gap and dropped.
-    pub records_dropped: u64,
     /// Bytes of them.
+    pub bytes_replayed: u64,
+    /// Whole records that lay beyond a gap or a torn record and were dropped.
+    pub records_dropped: u64,
+    /// Bytes of those beyond a gap.
     pub bytes_dropped: u64,
     /// Why replay stopped where it did, if not at a clean end.
     pub stopped: Option<String>,
-    /// Files that nothing referred to, removed.
+    /// Data files that nothing referred to, removed.
     pub orphans_removed: u64,
 }
-/// What `check` found and read.
-#[derive(Debug, Clone, Default)]
-pub struct CheckReport {
-    /// Files read.
-    pub files: u64,
-    /// Pages verified.
-    pub pages: u64,
-    /// Entries verified.
-    pub entries: u64,
-    /// Each problem found.
-    pub problems: Vec<crate::Error>,
+
+/// An open store. Clones share it; it is closed by [`Database::close`] or when the last handle of any
+/// kind (keyspace, batch, snapshot, iterator) is dropped.
+///
+/// ```
+/// # fn main() -> spinney::Result<()> {
+/// use spinney::{Database, Durability, KeyspaceOptions};
+/// let db = Database::builder_in_memory().open()?;
+/// let users = db.keyspace("users", KeyspaceOptions::stb())?;
+/// let names = db.keyspace("names", KeyspaceOptions::stb())?;
+/// let mut batch = db.batch().durability(Durability::Sync);
+/// batch.put(&users, "1", "Ada");
+/// batch.put(&names, "Ada", "1");
+/// batch.commit()?;
+/// assert_eq!(users.get("1")?.as_deref(), Some(&b"Ada"[..]));
+/// db.close()
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Database {
+    store: Arc<Store>,
 }
+
 impl Database {
-    /// Builder for a store in directory `path`.
-    pub fn builder(path: impl AsRef<Path>) -> Builder { Builder::posix(path.as_ref()) }
-    /// Builder for a store in memory.
-    pub fn builder_in_memory() -> Builder { Builder::in_memory() }
-    pub(crate) fn open(_b: Builder) -> Result<Database> { todo!() }
-    /// Opens or creates a keyspace; mismatching options are `Conflict`.
-    pub fn keyspace(&self, _name: &str, _options: KeyspaceOptions) -> Result<Keyspace> { todo!() }
-    /// Opens a keyspace that exists, with the options it has. `NotFound` otherwise.
-    pub fn existing_keyspace(&self, _name: &str) -> Result<Keyspace> { todo!() }
-    /// Names of all keyspaces, sorted.
-    pub fn keyspaces(&self) -> Vec<String> { todo!() }
-    /// Drops a keyspace and its data.
-    pub fn drop_keyspace(&self, _name: &str) -> Result<()> { todo!() }
+    /// A builder for the store in the directory `path`.
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder::posix(path.as_ref())
+    }
+
+    /// A builder for a store in memory, for tests. It is gone when it is closed.
+    pub fn builder_in_memory() -> Builder {
+        Builder::in_memory()
+    }
+
+    pub(crate) fn open(builder: Builder) -> Result<Database> {
+        Ok(Database { store: super::open::open(builder)? })
+    }
+
+    /// Opens the keyspace `name`, creating it if there is none. Creation is durable at once.
+    ///
+    /// # Errors
+    /// `Conflict` if it exists with other options, or its merge operator is not registered.
+    pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        let store = &self.store;
+        store.check_open()?;
+        let _registry = store.registry.lock();
+        if let Some(keyspace) = self.find(name) {
+            if keyspace.options != options {
+                return Err(Error::Conflict {
+                    what: format!(
+                        "keyspace {name:?} exists with {:?}, not {options:?}; open it with the \
+                         options it was created with, or with Database::existing_keyspace",
+                        keyspace.options
+                    ),
+                });
+            }
+            return Ok(Keyspace::new(store, keyspace));
+        }
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a keyspace name has 1 to {NAME_BYTES_MAX} bytes, not {}",
+                name.len()
+            )));
+        }
+        store.check_writable()?;
+        let id = KeyspaceId(store.next_keyspace_id.fetch_add(1, Ordering::Relaxed));
+        let seed = KeyspaceSeed {
+            id,
+            name: name.to_string(),
+            options: options.clone(),
+            flushed: store.committer.visible(),
+        };
+        let flushed = seed.flushed;
+        let keyspace = store.make_keyspace(seed, &[])?;
+        let meta = KeyspaceMeta {
+            name: name.to_string(),
+            kind: options.kind.name().to_string(),
+            options: options.encode(),
+            operator: options.merge_operator,
+        };
+        let edit = Edit {
+            keyspaces: vec![
+                KeyspaceEdit { id, change: KeyspaceChange::Create(meta) },
+                KeyspaceEdit { id, change: KeyspaceChange::Flushed(flushed) },
+            ],
+            ..Edit::default()
+        };
+        store.manifest.commit(&edit).inspect_err(|error| store.fail(error))?;
+        store.keyspaces.write().insert(name.to_string(), Arc::clone(&keyspace));
+        Ok(Keyspace::new(store, keyspace))
+    }
+
+    /// Opens the keyspace `name` with the options it has.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
+        self.store.check_open()?;
+        let found = self.find(name).ok_or_else(|| Error::NotFound {
+            what: format!("keyspace {name:?}; the store has {:?}", self.keyspaces()),
+        })?;
+        Ok(Keyspace::new(&self.store, found))
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<KeyspaceState>> {
+        self.store.keyspaces.read().get(name).cloned()
+    }
+
+    /// The names of all keyspaces, sorted.
+    pub fn keyspaces(&self) -> Vec<String> {
+        self.store.keyspaces.read().keys().cloned().collect()
+    }
+
+    /// Drops a keyspace and everything in it, durably. Handles on it give `Closed` from then on;
+    /// iterators that are open go on.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        let store = &self.store;
+        store.check_writable()?;
+        let _registry = store.registry.lock();
+        let keyspace = self.find(name).ok_or_else(|| Error::NotFound {
+            what: format!("keyspace {name:?}; the store has {:?}", self.keyspaces()),
+        })?;
+        // What was committed before must not get lost behind the drop.
+        store.sync()?;
+        keyspace.dropped.store(true, Ordering::Release);
+        // No commit is under way that did not see it.
+        store.committer.barrier(|_| ());
+        let changes = keyspace.tree.lock_changes();
+        let change = KeyspaceChange::Drop;
+        let edit = Edit {
+            keyspaces: vec![KeyspaceEdit { id: keyspace.id, change }],
+            ..Edit::default()
+        };
+        let result = store.manifest.commit(&edit).inspect_err(|error| store.fail(error));
+        drop(changes);
+        store.keyspaces.write().remove(name);
+        keyspace.pipeline.lock().slots.clear();
+        store.update_backlog();
+        result
+    }
+
     /// An empty batch.
-    pub fn batch(&self) -> Batch { todo!() }
-    /// A snapshot of everything committed.
-    pub fn snapshot(&self) -> Snapshot { todo!() }
-    /// Makes all commits so far durable against power loss.
-    pub fn sync(&self) -> Result<()> { todo!() }
-    /// Waits until background work is done.
-    pub fn wait_idle(&self) -> Result<()> { todo!() }
-    /// A consistent, openable copy in the new directory `dir`, by hard links.
-    pub fn checkpoint(&self, _dir: impl AsRef<Path>) -> Result<()> { todo!() }
-    /// Verifies the store. Damage is in the report, not an `Err`.
-    pub fn check(&self, _level: CheckLevel) -> Result<CheckReport> { todo!() }
-    /// Statistics.
-    pub fn stats(&self) -> Statistics { todo!() }
-    /// What opening recovered.
-    pub fn recovery(&self) -> RecoveryReport { todo!() }
-    /// Closes the store: waits for running steps, syncs the journal. Later calls give `Closed`.
-    pub fn close(self) -> Result<()> { todo!() }
-    /// One background step in deterministic mode; false if there was nothing to do.
-    pub fn step(&self) -> Result<bool> { todo!() }
+    pub fn batch(&self) -> Batch {
+        Batch::new(&self.store)
+    }
+
+    /// A snapshot of everything committed so far, over all keyspaces.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(&self.store)
+    }
+
+    /// Makes everything committed so far survive power loss.
+    ///
+    /// # Errors
+    /// `Poisoned`, or the failure that poisons the store.
+    pub fn sync(&self) -> Result<()> {
+        self.store.sync()
+    }
+
+    /// Waits until no background work is left to do.
+    ///
+    /// # Errors
+    /// What the background work failed with.
+    pub fn wait_idle(&self) -> Result<()> {
+        self.store.wait_idle()
+    }
+
+    /// Makes a consistent, openable copy of the store in the new directory `dir`, by hard links, so on
+    /// the same file system. It holds everything committed before the call; writes go on meanwhile.
+    ///
+    /// # Errors
+    /// `Conflict` if `dir` exists and is not empty.
+    pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
+        super::checkpoint::checkpoint(&self.store, dir.as_ref())
+    }
+
+    /// Verifies the store as it is now. Damage is in the report, not an error.
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub fn check(&self, level: CheckLevel) -> Result<CheckReport> {
+        self.store.check_open()?;
+        Ok(check::check(&self.store, level))
+    }
+
+    /// Everything the store counts.
+    pub fn stats(&self) -> Statistics {
+        self.store.statistics()
+    }
+
+    /// What opening the store had to mend.
+    pub fn recovery(&self) -> RecoveryReport {
+        self.store.recovery.clone()
+    }
+
+    /// Closes the store for all handles: ends background work, makes the journal durable and releases
+    /// the lock once the last handle is gone. What is in memtables stays in the journal.
+    ///
+    /// # Errors
+    /// What the journal's last sync fails with.
+    pub fn close(self) -> Result<()> {
+        self.store.close()
+    }
+
+    /// Does one step of background work in [`Builder::deterministic`] mode; false if there was none.
+    ///
+    /// # Errors
+    /// What the step failed with.
+    pub fn step(&self) -> Result<bool> {
+        self.store.check_open()?;
+        self.store.executor.step()
+    }
 }
-impl Keyspace {
-    /// Name.
-    pub fn name(&self) -> &str { todo!() }
-    /// Options.
-    pub fn options(&self) -> &KeyspaceOptions { todo!() }
-    /// Put.
-    pub fn put(&self, _key: impl AsRef<[u8]>, _value: impl AsRef<[u8]>) -> Result<()> { todo!() }
-    /// Get.
-    pub fn get(&self, _key: impl AsRef<[u8]>) -> Result<Option<Slice>> { todo!() }
-    /// Delete.
-    pub fn delete(&self, _key: impl AsRef<[u8]>) -> Result<()> { todo!() }
-    /// Merge.
-    pub fn merge(&self, _key: impl AsRef<[u8]>, _operand: impl AsRef<[u8]>) -> Result<()> { todo!() }
-    /// Multi-get: all reads in flight at once; results in the order of the keys.
-    pub fn multi_get<K: AsRef<[u8]>>(&self, _keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Slice>>> { todo!() }
-    /// Whether the key has a value.
-    pub fn contains_key(&self, _key: impl AsRef<[u8]>) -> Result<bool> { todo!() }
-    /// All pairs.
-    pub fn iter(&self) -> Iter { todo!() }
-    /// Pairs with keys in the range (e.g. `"a".."b"`, or `(Bound<&[u8]>, Bound<&[u8]>)`).
-    pub fn range<K: AsRef<[u8]>>(&self, _range: impl RangeBounds<K>) -> Iter { todo!() }
-    /// Pairs whose keys start with the prefix.
-    pub fn prefix(&self, _prefix: impl AsRef<[u8]>) -> Iter { todo!() }
-    /// Makes the memtable part of the tree and waits for that.
-    pub fn flush(&self) -> Result<()> { todo!() }
-    /// Compacts the range fully (drops superseded versions and tombstones) and waits.
-    pub fn compact<K: AsRef<[u8]>>(&self, _range: impl RangeBounds<K>) -> Result<()> { todo!() }
-    /// How the tree looks.
-    pub fn describe(&self) -> TreeDescription { todo!() }
+
+impl Store {
+    fn wait_idle(&self) -> Result<()> {
+        loop {
+            self.check_open()?;
+            if let Some(error) = &*self.failure.lock() {
+                return Err(error.clone());
+            }
+            let busy = !self.executor.is_quiet()
+                || self.all_keyspaces().iter().any(|k| !k.pipeline.lock().slots.is_empty())
+                || self.has_work();
+            if !busy {
+                return Ok(());
+            }
+            if let Some(error) = &*self.background_failure.lock() {
+                return Err(error.clone());
+            }
+            self.executor.notify();
+            if !self.executor.wait(Duration::from_millis(5)) {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(crate) fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.executor.stop();
+        self.files.retain_all();
+        if self.failure.lock().is_some() {
+            return Ok(());
+        }
+        self.journal.close()
+    }
 }
-impl Batch {
-    /// Durability.
-    pub fn durability(self, _d: Durability) -> Batch { todo!() }
-    /// Put.
-    pub fn put(&mut self, _ks: &Keyspace, _key: impl AsRef<[u8]>, _value: impl AsRef<[u8]>) { todo!() }
-    /// Delete.
-    pub fn delete(&mut self, _ks: &Keyspace, _key: impl AsRef<[u8]>) { todo!() }
-    /// Merge.
-    pub fn merge(&mut self, _ks: &Keyspace, _key: impl AsRef<[u8]>, _operand: impl AsRef<[u8]>) { todo!() }
-    /// Number of operations.
-    pub fn len(&self) -> usize { todo!() }
-    /// Whether empty.
-    pub fn is_empty(&self) -> bool { todo!() }
-    /// Commits atomically.
-    pub fn commit(self) -> Result<()> { todo!() }
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Whoever wants to know how closing went calls `close`.
+        let _ = self.close();
+    }
 }
-impl Snapshot {
-    /// Get.
-    pub fn get(&self, _ks: &Keyspace, _key: impl AsRef<[u8]>) -> Result<Option<Slice>> { todo!() }
-    /// Multi-get.
-    pub fn multi_get<K: AsRef<[u8]>>(&self, _ks: &Keyspace, _keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Slice>>> { todo!() }
-    /// Contains.
-    pub fn contains_key(&self, _ks: &Keyspace, _key: impl AsRef<[u8]>) -> Result<bool> { todo!() }
-    /// All pairs.
-    pub fn iter(&self, _ks: &Keyspace) -> Iter { todo!() }
-    /// Range.
-    pub fn range<K: AsRef<[u8]>>(&self, _ks: &Keyspace, _range: impl RangeBounds<K>) -> Iter { todo!() }
-    /// Prefix.
-    pub fn prefix(&self, _ks: &Keyspace, _prefix: impl AsRef<[u8]>) -> Iter { todo!() }
-}
-impl Iterator for Iter { type Item = Result<(Slice, Slice)>; fn next(&mut self) -> Option<Self::Item> { todo!() } }
-impl DoubleEndedIterator for Iter { fn next_back(&mut self) -> Option<Self::Item> { todo!() } }

@@ -1,5 +1,24 @@
-//! stub
+//! The store as its users see it: handles, options, statistics, errors of their use.
+//!
+//! A write goes `keyspace`/`batch` → `store` (admission, commit) → `commit` → journal and memtable. A
+//! read goes `keyspace`/`snapshot`/`iterator` → `read` → memtables, then the tree's version.
+//! `background` moves memtables into trees; `open` brings it all back.
+
+pub(crate) mod background;
+pub(crate) mod batch;
+pub(crate) mod check;
+pub(crate) mod checkpoint;
+pub(crate) mod counters;
 pub(crate) mod database;
 pub(crate) mod events;
+pub(crate) mod iterator;
+pub(crate) mod keyspace;
+pub(crate) mod large;
+pub(crate) mod open;
 pub(crate) mod options;
+pub(crate) mod read;
+pub(crate) mod snapshot;
+pub(crate) mod snapshots;
+pub(crate) mod state;
 pub(crate) mod statistics;
+pub(crate) mod store;

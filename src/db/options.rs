@@ -252,18 +252,18 @@ impl Builder {
             merge_operators: BTreeMap::new(),
             listener: None,
         };
-        for operator in crate::merge::builtin_operators() {
+        for operator in builtin_operators() {
             builder = builder.register(operator);
         }
         builder
     }
 
     pub(crate) fn posix(path: &Path) -> Builder {
-        Builder::new(path, todo!())
+        Builder::new(path, Arc::new(PosixVfs::new()))
     }
 
     pub(crate) fn in_memory() -> Builder {
-        Builder::new(Path::new("/memory"), todo!())
+        Builder::new(Path::new("/memory"), Arc::new(MemoryVfs::new()))
     }
 
     /// The memory the store may use, in bytes, for everything: memtables, cache, filters, indexes.
@@ -354,4 +354,9 @@ impl fmt::Debug for Builder {
             .field("memory_budget", &self.memory_budget)
             .finish_non_exhaustive()
     }
+}
+
+/// The operators that are always registered.
+fn builtin_operators() -> [Arc<dyn MergeOperator>; 2] {
+    [Arc::new(crate::merge::U64Add), Arc::new(crate::merge::Append)]
 }

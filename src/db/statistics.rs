@@ -3,6 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::store::Store;
+use crate::base::counter::LatencyHistogram;
+
 /// Latencies of one kind of operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LatencySummary {
@@ -247,4 +250,91 @@ impl Statistics {
 
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+impl Store {
+    /// Takes all counters and gauges.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let counters = &self.counters;
+        let journal = self.journal.statistics();
+        let cache = self.cache.statistics();
+        let throttle = self.throttle.statistics();
+        let mut statistics = Statistics {
+            gets: counters.gets.sum(),
+            gets_absent: counters.gets_absent.sum(),
+            multi_get_keys: counters.multi_get_keys.sum(),
+            writes: counters.writes.sum(),
+            commits: counters.commits.sum(),
+            commits_sync: counters.commits_sync.sum(),
+            iterators: counters.iterators.sum(),
+            user_bytes_written: counters.user_bytes_written.sum(),
+            user_bytes_read: counters.user_bytes_read.sum(),
+            get_latency: latency(&counters.get_latency),
+            commit_latency: latency(&counters.commit_latency),
+            journal: Traffic {
+                read_bytes: self.recovery.bytes_replayed,
+                written_bytes: journal.bytes_appended,
+                count: journal.records,
+            },
+            manifest: Traffic {
+                read_bytes: 0,
+                written_bytes: self.manifest.bytes_total(),
+                count: self.manifest.edits_submitted(),
+            },
+            pages_read: counters.pages_read.sum(),
+            cache_hits_leaf: cache.hits_leaf,
+            cache_hits_index: cache.hits_index,
+            cache_hits_filter: cache.hits_filter,
+            cache_misses: cache.misses,
+            cache_evictions: cache.evictions,
+            memory_memtables: self.pool.bytes_in_use() as u64,
+            memory_cache: cache.bytes,
+            memory_budget: self.sizes.memory_budget,
+            journal_live_bytes: self.journal.bytes_live(),
+            throttled: throttle.total,
+            throttle_histogram: throttle.histogram,
+            snapshots: self.snapshots.count(),
+            ..Statistics::default()
+        };
+        statistics.flush.written_bytes += counters.blob_direct_bytes.sum();
+        for keyspace in self.all_keyspaces() {
+            let state = keyspace.tree.state();
+            let trees = &keyspace.counters;
+            statistics.flush.written_bytes += trees.flush_written_bytes.sum();
+            statistics.flush.count += trees.flushes.sum();
+            statistics.compaction.read_bytes += trees.compaction_read_bytes.sum();
+            statistics.compaction.written_bytes += trees.compaction_written_bytes.sum();
+            statistics.compaction.count += trees.compactions.sum();
+            statistics.filter_probes += trees.filter_probes.sum();
+            statistics.filter_false_positives += trees.filter_false_positives.sum();
+            statistics.memory_trees += state.memory_bytes;
+            let read = keyspace.read.load();
+            let slots = read.frozen.iter().chain([&read.active]);
+            statistics.keyspaces.push(KeyspaceStatistics {
+                name: keyspace.name.clone(),
+                kind: keyspace.options.kind().to_string(),
+                table_entries: state.entries,
+                tables: state.tables,
+                disk_bytes: state.disk_bytes,
+                live_bytes: state.live_bytes,
+                memtable_bytes: slots.map(|slot| slot.bytes()).sum(),
+                memtables_frozen: read.frozen.len() as u64,
+                compaction_pending_bytes: state.compaction_pending_bytes,
+            });
+        }
+        statistics
+    }
+}
+
+fn latency(histogram: &LatencyHistogram) -> LatencySummary {
+    let snapshot = histogram.snapshot();
+    let percentile = |percent| Duration::from_nanos(snapshot.percentile(percent));
+    LatencySummary {
+        count: snapshot.count(),
+        mean: Duration::from_nanos(snapshot.sum() / snapshot.count().max(1)),
+        p50: percentile(50.0),
+        p99: percentile(99.0),
+        p999: percentile(99.9),
+        max: Duration::from_nanos(snapshot.max()),
+    }
 }

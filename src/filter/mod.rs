@@ -1,1 +1,40 @@
-//! (to be written)
+//! Filters: which branches may hold a key, asked with the key's hash before any branch is read.
+//!
+//! A [`Maplet`] is a quotient filter that carries values: the set of pairs (fingerprint, branch) of one
+//! pivot, immutable, paged (`docs/format/maplet.md`). It is built in bulk from sorted fingerprints and
+//! merged linearly with older maplets; it is never rebuilt from the data.
+//!
+//! Invariants:
+//! 1. No false negatives: a hash that was put in for a branch is reported for that branch until a merge
+//!    drops the branch.
+//! 2. A maplet stores exactly the set of its fingerprints, so its false-positive rate is the number of
+//!    distinct fingerprints / 2^`fingerprint_bits`, however often it was merged.
+//! 3. Ordinals grow from the oldest branch, 0, to the newest. Superseded counts rely on it.
+//! 4. No byte of a page makes a reader panic or index out of bounds; bytes that cannot be a maplet's are
+//!    `Error::Corruption`.
+
+mod bits;
+mod branch_set;
+mod build;
+mod fingerprint;
+mod geometry;
+mod header;
+mod maplet;
+mod page;
+mod reader;
+mod runs;
+#[cfg(test)]
+mod test_support;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use branch_set::BranchSet;
+pub(crate) use build::{MapletBuilder, MapletMerge, MapletSink};
+pub(crate) use fingerprint::{Fingerprint, SortedFingerprints};
+pub(crate) use geometry::{
+    BRANCHES_MAX, FINGERPRINT_BITS_DEFAULT, FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN,
+};
+pub(crate) use header::{BranchCounts, MapletHeader};
+pub(crate) use maplet::{Maplet, PAGE_KIND_MAPLET, PAGE_KIND_MAPLET_HEADER};
+pub(crate) use page::PAYLOAD_BYTES;
+pub(crate) use reader::MapletReader;

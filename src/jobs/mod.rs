@@ -1,1 +1,44 @@
-//! (to be written)
+//! Background work as small steps: on threads in production, one step at a time in tests.
+//!
+//! Work is pulled: whoever has a free hand asks the [`WorkSource`] for the most urgent [`Job`] and
+//! carries it out step by step. A step is short (some milliseconds), so that a stepped executor can
+//! interleave jobs finely and a shutdown never waits long.
+//!
+//! Invariants:
+//! 1. Threads, clocks and sleeping exist here (and in `vfs`) only.
+//! 2. A stepped executor does nothing unless `step` or `wait` is called, and then what it does
+//!    depends on its seed and on nothing else.
+//! 3. After `stop` has returned no step is running and none will run.
+
+mod clock;
+mod executor;
+mod random;
+
+pub(crate) use clock::{Clock, wall_clock_nanos};
+pub(crate) use executor::{Executor, Mode};
+pub(crate) use random::SplitMix;
+
+use crate::base::error::{Error, Result};
+
+/// What a step says of its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// There is more to do.
+    Again,
+    /// The job is done.
+    Done,
+}
+
+/// A piece of background work.
+pub(crate) trait Job: Send {
+    /// Does a little of it. After an error the job is dropped.
+    fn step(&mut self) -> Result<Step>;
+}
+
+/// Where the work comes from.
+pub(crate) trait WorkSource: Send + Sync {
+    /// The most urgent job that nobody does yet, or `None`.
+    fn next_job(&self) -> Option<Box<dyn Job>>;
+    /// A job has failed.
+    fn job_failed(&self, error: &Error);
+}

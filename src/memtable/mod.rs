@@ -1,1 +1,156 @@
-//! (to be written)
+//! The memtable: a concurrent ordered index of entries in memory.
+//!
+//! Any number of threads insert and read at once. Entries and index nodes lie in chunks from a
+//! [`ChunkPool`], whose count of bytes in use is what the memory budget sees. The parts, each standing
+//! on the next: [`Memtable`] and [`MemtableCursor`], the `index` (a B+-tree with optimistic lock
+//! coupling), its `node`s, the `arena`, the `pool`. `docs/decisions/0001-memtable.md` says why.
+//!
+//! Invariants:
+//! 1. Entries are ordered by key ascending, bytewise, then by sequence number descending. No two
+//!    entries have the same key and sequence number: the commit order sees to that.
+//! 2. An entry that was inserted stays, at the same place, until the memtable drops.
+//! 3. An entry is visible to every read that starts after its `insert` has returned. Nothing is
+//!    promised about the visibility of an insert that runs at the same time as the read: readers ask
+//!    for a snapshot that the commit module has declared complete.
+
+use std::sync::Arc;
+
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::ids::Seqno;
+use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+mod arena;
+mod cursor;
+mod index;
+mod node;
+mod pool;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use cursor::MemtableCursor;
+pub(crate) use pool::ChunkPool;
+
+use arena::Arena;
+use cursor::LeafView;
+use index::Index;
+use node::Target;
+
+/// A concurrent ordered index of entries in memory.
+pub(crate) struct Memtable {
+    index: Index,
+}
+
+impl Memtable {
+    /// What a memtable can certainly hold, counted as `bytes` counts; `insert` panics when it is
+    /// filled far beyond. Owners freeze theirs long before.
+    pub(crate) const BYTES_MAX: u64 = 3 << 30;
+
+    /// An empty memtable; it takes its first chunk with the first entry.
+    pub(crate) fn new(pool: Arc<ChunkPool>) -> Memtable {
+        Memtable { index: Index::new(Arena::new(pool)) }
+    }
+
+    /// Adds an entry. Any number of threads may insert at once.
+    #[inline]
+    pub(crate) fn insert(&self, key: &[u8], seqno: Seqno, kind: EntryKind, value: &[u8]) {
+        assert!(key.len() <= KEY_BYTES_MAX && value.len() as u64 <= VALUE_BYTES_MAX);
+        assert!(seqno <= Seqno::MAX);
+        let (id, trailer) = self.index.arena.write(key, seqno, kind, value);
+        self.index.insert(Target { key, trailer }, id);
+    }
+
+    /// The newest version of the key that the snapshot sees.
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8], snapshot: Seqno) -> Option<EntryRef<'_>> {
+        let id = self.index.first_from(Target::visible(key, snapshot))?;
+        let entry = self.index.arena.entry(id);
+        (entry.key == key).then_some(entry)
+    }
+
+    /// All versions of the key that the snapshot sees, newest first.
+    pub(crate) fn versions<'m, 'k>(&'m self, key: &'k [u8], snapshot: Seqno) -> Versions<'m, 'k> {
+        Versions { memtable: self, key, step: VersionStep::First(snapshot) }
+    }
+
+    /// A cursor over all entries, without a position yet. It keeps the memtable alive.
+    pub(crate) fn cursor(self: &Arc<Self>) -> MemtableCursor {
+        MemtableCursor::new(self.clone())
+    }
+
+    /// Memory held, in whole chunks: entries, index and what is not used yet.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.index.arena.bytes()
+    }
+
+    /// The number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.index.arena.totals().entries
+    }
+
+    /// Whether there are no entries.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of all keys and values.
+    pub(crate) fn data_bytes(&self) -> usize {
+        self.index.arena.totals().data_bytes
+    }
+
+    /// The smallest and the largest sequence number, if there are entries.
+    pub(crate) fn seqno_bounds(&self) -> Option<(Seqno, Seqno)> {
+        let totals = self.index.arena.totals();
+        (totals.entries > 0).then_some((Seqno(totals.seqno_min), Seqno(totals.seqno_max)))
+    }
+}
+
+/// The versions of one key, newest first.
+pub(crate) struct Versions<'m, 'k> {
+    memtable: &'m Memtable,
+    key: &'k [u8],
+    step: VersionStep,
+}
+
+enum VersionStep {
+    /// The newest: found as `get` does, since most keys have one.
+    First(Seqno),
+    /// The one before this, if there is one.
+    Older(Seqno),
+    /// The one that the view stands on.
+    Walk(LeafView),
+}
+
+impl<'m> Iterator for Versions<'m, '_> {
+    type Item = EntryRef<'m>;
+
+    fn next(&mut self) -> Option<EntryRef<'m>> {
+        let memtable = self.memtable;
+        let entry = match &mut self.step {
+            VersionStep::First(snapshot) => {
+                let entry = memtable.get(self.key, *snapshot)?;
+                self.step = VersionStep::Older(entry.seqno);
+                return Some(entry);
+            }
+            VersionStep::Older(Seqno(0)) => return None,
+            VersionStep::Older(Seqno(newer)) => {
+                let mut view = LeafView::new();
+                view.seek(&memtable.index, Target::visible(self.key, Seqno(*newer - 1)));
+                let id = view.id();
+                self.step = VersionStep::Walk(view);
+                id
+            }
+            VersionStep::Walk(view) => {
+                view.id()?;
+                view.forward(&memtable.index);
+                view.id()
+            }
+        };
+        let entry = memtable.index.arena.entry(entry?);
+        if entry.key == self.key {
+            return Some(entry);
+        }
+        self.step = VersionStep::Older(Seqno(0));
+        None
+    }
+}

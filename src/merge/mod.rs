@@ -1,12 +1,28 @@
-//! stub
-use std::sync::Arc;
-/// Folds operands.
-pub trait MergeOperator: Send + Sync {
-    /// Its name.
-    fn name(&self) -> &str;
-    /// Folds operands (oldest first) over the existing value.
-    fn full_merge(&self, key: &[u8], existing: Option<&[u8]>, operands: &[&[u8]]) -> std::result::Result<Vec<u8>, String>;
-    /// Folds two operands into one.
-    fn partial_merge(&self, _key: &[u8], _older: &[u8], _newer: &[u8]) -> Option<Vec<u8>> { None }
-}
-pub(crate) fn builtin_operators() -> Vec<Arc<dyn MergeOperator>> { Vec::new() }
+//! From many sorted runs of versions to one: what a reader sees at a snapshot, and what a compaction
+//! must keep.
+//!
+//! Invariants:
+//! 1. Entries come out in entry order (key ascending, sequence number descending), every one once.
+//! 2. A snapshot sees of each key the newest version at or below its number, with merge operands
+//!    folded over the newest put or delete beneath them.
+//! 3. No compaction changes what any live snapshot, or a reader of the newest state, sees.
+//! 4. An entry costs no allocation and no dynamic dispatch; folding merge operands may.
+
+mod compaction;
+mod iterator;
+mod loser_tree;
+mod operands;
+mod operator;
+mod versions;
+mod visible;
+
+#[cfg(test)]
+mod test_support;
+
+pub(crate) use compaction::{Bottom, CompactionCounters, CompactionIterator, CompactionOptions};
+pub(crate) use iterator::{MergeIterator, MergeSource};
+pub(crate) use operands::{Base, BlobReader, MergeContext, Operands};
+pub use operator::{Append, MergeOperator, U64Add};
+pub(crate) use visible::{VisibleIterator, VisibleRef};
+
+pub(crate) use crate::base::entry::EntrySource;

@@ -1,1 +1,62 @@
-//! (to be written)
+//! The table: an immutable sorted run on disk (`docs/format/table.md`), and blob files for values
+//! too large to be copied by every compaction (`docs/format/blob.md`).
+//!
+//! A table is leaves, then index levels bottom-up, then properties, then a footer in the last unit.
+//! Leaf and index pages share one layout, the [`node`]. Building goes through [`TableBuilder`];
+//! reading through [`Table::get`], [`TableCursor`] (both ways, short runs) and [`TableScan`]
+//! (compaction input).
+//!
+//! Invariants:
+//! 1. Entries are strictly ordered by key ascending, then sequence number descending.
+//! 2. Leaves lie one after another from unit 0, so a range of keys is a range of units.
+//! 3. A separator is greater than every entry before its child and not greater than any in or after.
+//! 4. A finished table never changes; its file goes when the last handle to it does, and with it its
+//!    claim on the blob files it refers to.
+
+mod blob;
+mod blob_pointer;
+mod builder;
+mod check;
+mod cursor;
+mod footer;
+mod index;
+mod leaf_cursor;
+mod node;
+mod node_builder;
+mod properties;
+mod reader;
+mod scan;
+mod statistics;
+
+#[cfg(test)]
+mod blob_tests;
+#[cfg(test)]
+mod damage_tests;
+#[cfg(test)]
+mod format_tests;
+#[cfg(test)]
+mod test_support;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use blob::{BlobFile, BlobFiles, BlobWriter};
+pub(crate) use blob_pointer::BlobPointer;
+pub(crate) use builder::{TableBuilder, TableOptions};
+pub(crate) use check::TableCheck;
+pub(crate) use cursor::{CacheUse, TableCursor};
+pub(crate) use footer::FilterSection;
+pub(crate) use properties::{BlobReference, Properties};
+pub(crate) use reader::Table;
+pub(crate) use scan::TableScan;
+pub(crate) use statistics::RangeStatistics;
+
+/// The page kinds of table and blob files. On disk: never renumber.
+mod page_kind {
+    pub(super) const LEAF: u8 = 1;
+    pub(super) const INDEX: u8 = 2;
+    pub(super) const PROPERTIES: u8 = 3;
+    pub(super) const FOOTER: u8 = 4;
+    pub(super) const FILTER: u8 = 5;
+    pub(super) const BLOB: u8 = 16;
+    pub(super) const BLOB_FOOTER: u8 = 17;
+}

@@ -1,2 +1,239 @@
-//! stub
+//! The trees, and the one trait by which the store knows them.
+//!
+//! A tree holds the settled part of one keyspace: it takes packed memtables in commit order, answers
+//! reads from immutable versions, and offers its upkeep as jobs. Kinds live in modules of their own
+//! that do not name each other; [`open`] is where a kind is registered.
+//!
+//! Invariants:
+//! 1. A version is immutable; reading it takes no lock.
+//! 2. A change is durable in the manifest before a version shows it.
+//! 3. A version holds every entry of its keyspace up to its `flushed` number, and none above.
+
 pub(crate) mod description;
+mod output;
+mod stb;
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Weak};
+
+use crate::base::counter::ShardedCounter;
+use crate::base::entry::{EntryRef, EntrySource};
+use crate::base::error::{Error, Result};
+use crate::base::ids::{KeyspaceId, Seqno};
+use crate::cache::{Compression, DataFiles, ReadContext};
+use crate::jobs::{Clock, Job};
+use crate::manifest::Manifest;
+use crate::merge::MergeOperator;
+use crate::table::{BlobFiles, Table};
+use description::TreeDescription;
+
+/// What a tree is made with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TreeOptions {
+    pub(crate) compression: Compression,
+    /// The size at which memtables are frozen: what one incorporation brings, at most.
+    pub(crate) memtable_bytes: u64,
+    /// 0: the tree's own choice.
+    pub(crate) fanout_max: usize,
+    /// Values of at least this many bytes lie in blob files.
+    pub(crate) blob_bytes_min: usize,
+    /// Disk bytes per live byte, in percent, above which space is reclaimed.
+    pub(crate) space_amplification_max_percent: u64,
+    /// Memory that one job may use for buffers.
+    pub(crate) job_bytes_max: u64,
+}
+
+/// Tells the keyspace of changes.
+pub(crate) trait TreeObserver: Send + Sync {
+    /// A new version is to be read from now on.
+    fn installed(&self, version: Arc<dyn TreeVersion>);
+    /// A compaction has ended.
+    fn compacted(&self, read_bytes: u64, written_bytes: u64, nanos: u64);
+    /// The live snapshots, ascending, with the newest visible number last.
+    fn snapshots(&self) -> Vec<Seqno>;
+}
+
+/// What a tree counts.
+#[derive(Default)]
+pub(crate) struct TreeCounters {
+    pub(crate) flush_written_bytes: ShardedCounter,
+    pub(crate) flushes: ShardedCounter,
+    pub(crate) compaction_read_bytes: ShardedCounter,
+    pub(crate) compaction_written_bytes: ShardedCounter,
+    pub(crate) compactions: ShardedCounter,
+    pub(crate) filter_probes: ShardedCounter,
+    pub(crate) filter_false_positives: ShardedCounter,
+}
+
+/// What a tree stands on.
+#[derive(Clone)]
+pub(crate) struct TreeContext {
+    pub(crate) keyspace: KeyspaceId,
+    pub(crate) options: TreeOptions,
+    pub(crate) operator: Option<Arc<dyn MergeOperator>>,
+    pub(crate) files: Arc<DataFiles>,
+    pub(crate) blobs: Arc<BlobFiles>,
+    pub(crate) manifest: Arc<Manifest>,
+    pub(crate) counters: Arc<TreeCounters>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) observer: Weak<dyn TreeObserver>,
+}
+
+/// How far a tree is behind, and how large it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct TreeState {
+    /// 0: nothing to do. 1: writers must not go on before something has been done.
+    pub(crate) backlog: f64,
+    pub(crate) compaction_pending_bytes: u64,
+    pub(crate) tables: u64,
+    pub(crate) entries: u64,
+    pub(crate) disk_bytes: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) memory_bytes: u64,
+}
+
+/// A packed memtable: tables that are durable but not yet part of the tree.
+pub(crate) struct Packed {
+    /// What the kind makes of it.
+    pub(crate) inner: Box<dyn std::any::Any + Send + Sync>,
+    pub(crate) data_bytes: u64,
+    pub(crate) written_bytes: u64,
+}
+
+/// The tables that hold a stretch of keys.
+pub(crate) struct Region {
+    /// The first key of the stretch.
+    pub(crate) lower: Arc<[u8]>,
+    /// The first key behind it.
+    pub(crate) upper: Option<Arc<[u8]>>,
+    /// Every table that may hold an entry of the stretch, youngest first. What they hold outside it
+    /// does not count.
+    pub(crate) tables: Vec<Arc<Table>>,
+}
+
+/// Which end of a stretch of keys is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RegionAt<'a> {
+    /// The region that holds this key.
+    Key(&'a [u8]),
+    /// The region that holds the keys just below this one, or the last one.
+    Before(Option<&'a [u8]>),
+}
+
+/// One immutable state of a tree.
+pub(crate) trait TreeVersion: Send + Sync {
+    /// Everything up to this number has been incorporated.
+    fn flushed(&self) -> Seqno;
+
+    /// Calls `f` with the versions of `key` numbered at most `snapshot`, newest first, until it
+    /// breaks. `hash` is the key's.
+    fn get(
+        &self,
+        key: &[u8],
+        hash: u64,
+        snapshot: Seqno,
+        context: &ReadContext,
+        f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
+    ) -> Result<()>;
+
+    /// The stretch of keys around a key.
+    fn region(&self, at: RegionAt<'_>) -> Region;
+
+    /// Every data file the version needs, for a checkpoint.
+    fn files(&self) -> Vec<std::path::PathBuf>;
+
+    /// What it looks like.
+    fn describe(&self) -> Result<TreeDescription>;
+
+    /// Reads it all and calls `problem` for what is wrong; returns files, pages and entries read.
+    /// Without `full`, only what does not need the tables' pages.
+    fn check(&self, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts;
+}
+
+/// What a check has read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CheckCounts {
+    pub(crate) files: u64,
+    pub(crate) pages: u64,
+    pub(crate) entries: u64,
+}
+
+/// Holds a tree's structure still.
+pub(crate) trait ChangeLock {
+    /// One tree edit that says all that the edits so far say; `None` if there were none.
+    fn snapshot(&self) -> Option<Vec<u8>>;
+}
+
+/// A tree.
+pub(crate) trait Tree: Send + Sync {
+    /// The newest version.
+    fn version(&self) -> Arc<dyn TreeVersion>;
+
+    /// Writes a frozen memtable's entries (in order) as tables. May run for several memtables at
+    /// once.
+    fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed>;
+
+    /// Makes a packed memtable part of the tree: everything up to `flushed` is now in it. Called in
+    /// commit order. Without `packed` (an empty memtable), only `flushed` moves.
+    fn incorporate(&self, packed: Option<Packed>, flushed: Seqno) -> Result<()>;
+
+    /// The most urgent upkeep that nobody does yet.
+    fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>>;
+
+    /// Whether `next_job` would find something.
+    fn has_work(&self) -> bool;
+
+    /// Compacts everything in `[lower, upper)` down to one version a key (and snapshot), on the
+    /// calling thread. `wait` lets others make progress when they are in the way.
+    fn compact(
+        self: Arc<Self>,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+        wait: &dyn Fn(),
+    ) -> Result<()>;
+
+    /// How far behind and how large it is.
+    fn state(&self) -> TreeState;
+
+    /// Holds the structure still until the lock is dropped.
+    fn lock_changes(&self) -> Box<dyn ChangeLock + '_>;
+}
+
+/// A frozen memtable as `pack` reads it.
+pub(crate) trait PackSource {
+    /// Goes to the next entry.
+    fn next(&mut self) -> Result<()>;
+    /// The current entry, `None` past the last.
+    fn entry(&self) -> Option<EntryRef<'_>>;
+    /// About how many entries there are.
+    fn entries(&self) -> usize;
+}
+
+impl EntrySource for &mut dyn PackSource {
+    fn next(&mut self) -> Result<()> {
+        (**self).next()
+    }
+
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        (**self).entry()
+    }
+}
+
+/// Opens the tree of a keyspace from its manifest edits (none for a new keyspace): where a kind is
+/// registered.
+///
+/// # Errors
+/// `Corruption` for edits that do not fit together or name missing or damaged files.
+pub(crate) fn open(
+    kind: &str,
+    context: TreeContext,
+    edits: &[Vec<u8>],
+    flushed: Seqno,
+) -> Result<Arc<dyn Tree>> {
+    match kind {
+        "stb" => Ok(stb::StbTree::open(context, edits, flushed)?),
+        other => Err(Error::Conflict {
+            what: format!("this build has no tree kind {other:?}; upgrade Spinney"),
+        }),
+    }
+}

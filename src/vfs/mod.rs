@@ -10,18 +10,62 @@
 //! 4. A short read is an error (`UnexpectedEof`), never fewer bytes.
 
 use std::fmt::Debug;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
+use crate::base::limits::UNIT_BYTES;
 
 mod aligned;
+mod blocking_queue;
+#[cfg(test)]
+mod conformance;
 mod memory;
+mod memory_file;
 mod posix;
+mod posix_file;
+mod posix_mapped;
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod posix_tests;
+#[cfg(target_os = "linux")]
+mod ring;
+#[cfg(target_os = "linux")]
+mod ring_batch;
+#[cfg(target_os = "linux")]
+mod ring_queue;
 
 pub use aligned::AlignedBuf;
 pub use memory::MemoryVfs;
-pub use posix::PosixVfs;
+pub use posix::{PosixOptions, PosixVfs};
+
+/// As [`Error::io`], with the bytes that were wanted should the disk be full.
+fn io_error(
+    op: &'static str,
+    path: &Path,
+    offset: Option<u64>,
+    needed: u64,
+    source: io::Error,
+) -> Error {
+    match Error::io(op, path, offset, source) {
+        Error::Full { path, .. } => Error::Full { path, needed },
+        error => error,
+    }
+}
+
+/// Invariant 3, held in debug builds also where the access turned out buffered, so that tests find
+/// a caller that breaks it.
+fn check_alignment(access: Access, offset: u64, bytes: &[u8]) {
+    debug_assert!(
+        access == Access::Buffered
+            || (offset.is_multiple_of(UNIT_BYTES as u64)
+                && bytes.len().is_multiple_of(UNIT_BYTES)
+                && bytes.as_ptr().addr().is_multiple_of(UNIT_BYTES)),
+        "a direct file takes whole aligned units, not {} bytes from {:?} at {offset}",
+        bytes.len(),
+        bytes.as_ptr(),
+    );
+}
 
 /// How a file's bytes travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +194,13 @@ pub trait MappedFile: Send + Sync + Debug {
     /// Stores `bytes` at `offset`. The range lies inside the file and no two threads write the same
     /// bytes at once (the journal's shard lock sees to that). Cannot fail.
     fn write(&self, offset: u64, bytes: &[u8]);
+
+    /// What an earlier `write` met and could not return. Always `Ok` where the file is memory; on
+    /// file systems that cannot map files, a full or broken disk shows here, and again from `sync`
+    /// and `seal`. Cheap: to be asked before what was written is acknowledged.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Makes everything stored so far durable.
     fn sync(&self) -> Result<()>;

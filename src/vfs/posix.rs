@@ -1,7 +1,211 @@
-//! (to be written)
+//! [`PosixVfs`]: the operating system's files.
 
-/// The operating system's files.
+use std::fmt;
+use std::fs;
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::blocking_queue::BlockingQueue;
+use super::posix_file::PosixFile;
+use super::posix_mapped::PosixMapped;
+use super::{Access, DirEntry, File, IoQueue, Lock, MappedFile, ReadRequest, Vfs};
+use crate::base::error::{Error, Result};
+
+/// What a [`PosixVfs`] may use. What is allowed and not there is done without, with the same results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PosixOptions {
+    /// Whether files opened with [`Access::Direct`] go past the page cache.
+    pub direct: bool,
+    /// Whether batches and queues go through io_uring.
+    pub io_uring: bool,
+}
+
+impl Default for PosixOptions {
+    fn default() -> PosixOptions {
+        PosixOptions { direct: true, io_uring: true }
+    }
+}
+
+/// The operating system's files. Clones share their idle resources.
+///
+/// ```
+/// use spinney::vfs::{Access, PosixVfs, Vfs};
+///
+/// # fn main() -> spinney::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let vfs = PosixVfs::new();
+/// let file = vfs.create(&dir.path().join("greeting"), Access::Buffered)?;
+/// file.write_at(0, b"hello")?;
+/// file.sync()?;
+/// vfs.sync_dir(dir.path())?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct PosixVfs {
+    options: PosixOptions,
+    #[cfg(target_os = "linux")]
+    rings: Arc<super::ring_queue::RingPool>,
+}
+
+impl PosixVfs {
+    /// With all that the machine has.
+    pub fn new() -> PosixVfs {
+        PosixVfs::default()
+    }
+
+    /// With no more than `options` allow, for tests and comparison.
+    pub fn with(options: PosixOptions) -> PosixVfs {
+        PosixVfs { options, ..PosixVfs::default() }
+    }
+
+    fn file(&self, file: fs::File, path: &Path, access: Access) -> Arc<dyn File> {
+        Arc::new(PosixFile::new(file, path, access, self.options.direct))
+    }
+}
+
+impl fmt::Debug for PosixVfs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PosixVfs").field(&self.options).finish()
+    }
+}
+
+/// Gives an operation on a name its error.
+fn named<T>(op: &'static str, path: &Path, result: io::Result<T>) -> Result<T> {
+    result.map_err(|e| Error::io(op, path, None, e))
+}
+
+impl Vfs for PosixVfs {
+    fn create(&self, path: &Path, access: Access) -> Result<Arc<dyn File>> {
+        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        Ok(self.file(named("create", path, file)?, path, access))
+    }
+
+    fn open(&self, path: &Path, access: Access, writable: bool) -> Result<Arc<dyn File>> {
+        let file = fs::OpenOptions::new().read(true).write(writable).open(path);
+        Ok(self.file(named("open", path, file)?, path, access))
+    }
+
+    fn create_mapped(&self, path: &Path, len: u64) -> Result<Arc<dyn MappedFile>> {
+        Ok(Arc::new(PosixMapped::create(path, len)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        named("rename", from, fs::rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        named("remove", path, fs::remove_file(path))
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
+        named("link", to, fs::hard_link(from, to))
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        named("create directory", path, fs::create_dir_all(path))
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        named("remove directory", path, fs::remove_dir(path))
+    }
+
+    fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        for entry in named("list", path, fs::read_dir(path))? {
+            let entry = named("list", path, entry)?;
+            // Through a symbolic link, as `open` would go; a dangling one is listed as it is.
+            let metadata = fs::metadata(entry.path()).or_else(|_| entry.metadata());
+            let metadata = match metadata {
+                Ok(metadata) => metadata,
+                // Removed since it was listed.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(Error::io("list", &entry.path(), None, e)),
+            };
+            let is_dir = metadata.is_dir();
+            let len = if is_dir { 0 } else { metadata.len() };
+            let name = entry.file_name().to_string_lossy().into_owned();
+            entries.push(DirEntry { name, len, is_dir });
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        named("look up", path, path.try_exists())
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        named("sync directory", path, fs::File::open(path).and_then(|dir| dir.sync_all()))
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn Lock>> {
+        let mut options = fs::OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path);
+        let mut file = named("lock", path, file)?;
+        match file.try_lock() {
+            Ok(()) => {
+                named("lock", path, write_holder(&mut file))?;
+                Ok(Box::new(PosixLock { file }))
+            }
+            Err(fs::TryLockError::WouldBlock) => {
+                let holder = read_holder(&mut file).map(|pid| format!(" by process {pid}"));
+                Err(Error::Locked { path: path.to_path_buf(), holder })
+            }
+            Err(fs::TryLockError::Error(e)) => Err(Error::io("lock", path, None, e)),
+        }
+    }
+
+    fn read_batch(&self, requests: &mut [ReadRequest<'_>]) {
+        #[cfg(target_os = "linux")]
+        if self.options.io_uring {
+            return super::ring_batch::read_batch(requests);
+        }
+        for request in requests {
+            request.result = request.file.read_at(request.offset, request.buf);
+        }
+    }
+
+    fn io_queue(&self, depth: usize) -> Box<dyn IoQueue> {
+        #[cfg(target_os = "linux")]
+        if self.options.io_uring
+            && let Some(queue) = super::ring_queue::RingQueue::new(&self.rings, depth)
+        {
+            return Box::new(queue);
+        }
+        let _ = depth;
+        Box::new(BlockingQueue::default())
+    }
+}
+
+/// A lock on an open file (not on the process), so that a second handle in this process is refused
+/// too, and the kernel releases it when the process dies.
 #[derive(Debug)]
-pub struct PosixVfs;
-impl PosixVfs { /// stub
- pub fn new() -> PosixVfs { PosixVfs } }
+struct PosixLock {
+    file: fs::File,
+}
+
+impl Lock for PosixLock {}
+
+impl Drop for PosixLock {
+    fn drop(&mut self) {
+        // The name stays: removing it would let two processes lock two files of that name. The
+        // holder's number goes, as far as it can, so that nobody is told of a stale one.
+        let _ = self.file.set_len(0);
+        let _ = self.file.unlock();
+    }
+}
+
+fn write_holder(file: &mut fs::File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
+}
+
+/// Who says to hold the lock, for a message.
+fn read_holder(file: &mut fs::File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(16).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}

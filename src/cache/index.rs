@@ -1,0 +1,423 @@
+//! The cache's index: from a page's key to the slot that holds it, found without a lock.
+//!
+//! A hash table of cache-line buckets with four entries each; a key may be in either of two buckets.
+//! An entry has the page's whole key in two words: file (lower half) and unit in one, the file's upper
+//! half in the other, beside everything a hit needs to know (the [`Locator`]). So a hit touches one or
+//! two lines of the index and the page itself, nothing else.
+//!
+//! Invariants:
+//! 1. Entries are written by one thread at a time (which holds the pool's lock); readers only ever
+//!    change an entry's uses, by compare-and-swap.
+//! 2. A locator of 0 means empty. An entry goes from page to page through empty: locator 0, new key,
+//!    new locator, in this order.
+//! 3. While a reader is pinned, a slot it has seen in the index is not given to another page. So if an
+//!    entry's locator is the same before and after its key was read, they belong together.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::frames::Extent;
+use super::page_cache::{PageClass, PageKey};
+use crate::base::ids::FileId;
+use crate::base::limits::UNIT_BYTES;
+
+const BUCKET_ENTRIES: usize = 4;
+/// Entries for each slot, in tenths: two choices among buckets this full hardly ever fail.
+const ENTRIES_PER_SLOT_TENTHS: usize = 17;
+
+const SLOT_BITS: u32 = 28;
+const LEN_SHIFT: u32 = SLOT_BITS;
+const LEN_BITS: u32 = 13;
+const LEN_HEAP: u64 = (1 << LEN_BITS) - 1;
+const CLASS_SHIFT: u32 = LEN_SHIFT + LEN_BITS;
+const USES_SHIFT: u32 = CLASS_SHIFT + 2;
+const USE_ONE: u64 = 1 << USES_SHIFT;
+/// The page was read ahead of its use: that use is not a second one.
+const AWAITED: u64 = 1 << (USES_SHIFT + 3);
+const USES_MASK: u64 = USE_ONE * 7 | AWAITED;
+const OCCUPIED_SHIFT: u32 = USES_SHIFT + 4;
+/// The file's upper bits and the occupied bit, which are compared in one go.
+const FILE_BITS_MAX: u32 = 32 + (63 - OCCUPIED_SHIFT);
+
+/// A page's key as the index keeps it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PackedKey {
+    low: u64,
+    /// Upper half of the file's number, then the occupied bit.
+    high: u64,
+}
+
+impl PackedKey {
+    /// `None` if the file's number does not fit: such a page is not cached. (Numbers are handed out
+    /// one by one; nobody gets that far.)
+    #[inline]
+    pub(super) fn new(key: PageKey) -> Option<PackedKey> {
+        (key.file.0 >> FILE_BITS_MAX == 0).then_some(PackedKey {
+            low: key.file.0 << 32 | u64::from(key.unit),
+            high: key.file.0 >> 32 << 1 | 1,
+        })
+    }
+
+    pub(super) fn file(self) -> FileId {
+        FileId(self.low >> 32 | self.high >> 1 << 32)
+    }
+
+    #[inline]
+    fn hash(self) -> u64 {
+        let product = u128::from(self.low ^ 0x8ebc_6af0_9c88_c6e3)
+            * u128::from(self.high.wrapping_mul(0xa076_1d64_78bd_642f) ^ 0xe703_7ed1_a0b4_28db);
+        (product >> 64) as u64 ^ product as u64
+    }
+}
+
+/// What the index knows about a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Locator(u64);
+
+impl Locator {
+    /// For a page in `slot`. `awaited` if the page was read ahead of its use.
+    pub(super) fn new(slot: u32, extent: Extent, class: PageClass, awaited: bool) -> Locator {
+        debug_assert!(slot >> SLOT_BITS == 0);
+        let len = match extent {
+            Extent::Frame(len) => len.min(UNIT_BYTES) as u64,
+            Extent::Heap => LEN_HEAP,
+        };
+        let class_tag = match class {
+            PageClass::Leaf => 0,
+            PageClass::Index => 1,
+            PageClass::Filter => 2,
+        };
+        // A leaf has to be hit before the clock spares it.
+        let uses = if class == PageClass::Leaf { 0 } else { uses_max(class) };
+        let awaited = if awaited { AWAITED } else { 0 };
+        Locator(
+            u64::from(slot)
+                | len << LEN_SHIFT
+                | class_tag << CLASS_SHIFT
+                | uses << USES_SHIFT
+                | awaited,
+        )
+    }
+
+    #[inline]
+    pub(super) fn slot(self) -> u32 {
+        (self.0 & ((1 << SLOT_BITS) - 1)) as u32
+    }
+
+    #[inline]
+    pub(super) fn extent(self) -> Extent {
+        match self.0 >> LEN_SHIFT & ((1 << LEN_BITS) - 1) {
+            LEN_HEAP => Extent::Heap,
+            len => Extent::Frame(len as usize),
+        }
+    }
+
+    #[inline]
+    pub(super) fn class(self) -> PageClass {
+        match self.0 >> CLASS_SHIFT & 3 {
+            0 => PageClass::Leaf,
+            1 => PageClass::Index,
+            _ => PageClass::Filter,
+        }
+    }
+
+    /// How many more times the clock passes the page by.
+    #[inline]
+    pub(super) fn uses(self) -> u64 {
+        self.0 >> USES_SHIFT & 7
+    }
+}
+
+/// How often the clock passes by a page after its last hit.
+#[inline]
+fn uses_max(class: PageClass) -> u64 {
+    match class {
+        PageClass::Leaf => 1,
+        PageClass::Index | PageClass::Filter => 4,
+    }
+}
+
+/// One page's place in the index.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    locator: AtomicU64,
+    key: AtomicU64,
+}
+
+impl Entry {
+    /// Notes a hit: stores something only if that is not known yet.
+    #[inline]
+    pub(super) fn mark_used(&self, seen: Locator) {
+        let most = uses_max(seen.class()) << USES_SHIFT;
+        if seen.0 & USES_MASK != most {
+            let used =
+                if seen.0 & AWAITED != 0 { seen.0 & !AWAITED } else { seen.0 & !USES_MASK | most };
+            // Relaxed: a read-modify-write passes on what the publisher has released. If it fails
+            // someone else has marked the page, or it is gone.
+            let _ =
+                self.locator.compare_exchange(seen.0, used, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Bucket {
+    entries: [Entry; BUCKET_ENTRIES],
+}
+
+/// Where an entry is in the index; only the pool keeps such numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Position(pub(super) u32);
+
+/// How an insertion went.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Inserted {
+    /// Done.
+    At(Position),
+    /// The page is already there.
+    Present,
+    /// Both buckets are full; the page there that is worth least.
+    Full(Position),
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Index {
+    buckets: Box<[Bucket]>,
+}
+
+impl Index {
+    /// An empty index that suits a cache of `slots` pages.
+    pub(super) fn new(slots: u32) -> Index {
+        let buckets = Index::buckets_for(slots);
+        Index { buckets: (0..buckets).map(|_| Bucket::default()).collect() }
+    }
+
+    fn buckets_for(slots: u32) -> usize {
+        (slots as usize * ENTRIES_PER_SLOT_TENTHS).div_ceil(10 * BUCKET_ENTRIES).max(1)
+    }
+
+    /// What an index for `slots` pages takes.
+    pub(super) fn bytes_for(slots: u32) -> usize {
+        Index::buckets_for(slots) * size_of::<Bucket>()
+    }
+
+    /// What this one takes.
+    pub(super) fn bytes(&self) -> usize {
+        std::mem::size_of_val(&*self.buckets)
+    }
+
+    /// The two buckets that a key may be in (which may be the same).
+    #[inline]
+    fn choices(&self, key: PackedKey) -> [usize; 2] {
+        let hash = key.hash();
+        let n = self.buckets.len() as u64;
+        [((hash >> 32) * n >> 32) as usize, ((hash & 0xffff_ffff) * n >> 32) as usize]
+    }
+
+    /// Finds a page. The caller is pinned.
+    #[inline]
+    pub(super) fn find(&self, key: PackedKey) -> Option<(&Entry, Locator)> {
+        for bucket in self.choices(key) {
+            for entry in &self.buckets[bucket].entries {
+                if entry.key.load(Ordering::Relaxed) != key.low {
+                    continue;
+                }
+                // Invariant 3: locator, key, locator again.
+                let locator = entry.locator.load(Ordering::Acquire);
+                if locator >> OCCUPIED_SHIFT != key.high
+                    || entry.key.load(Ordering::Acquire) != key.low
+                    || (entry.locator.load(Ordering::Relaxed) ^ locator) & !USES_MASK != 0
+                {
+                    continue;
+                }
+                return Some((entry, Locator(locator)));
+            }
+        }
+        None
+    }
+
+    fn entry(&self, position: Position) -> &Entry {
+        let at = position.0 as usize;
+        &self.buckets[at / BUCKET_ENTRIES].entries[at % BUCKET_ENTRIES]
+    }
+
+    /// Publishes a page. The caller holds the pool's lock.
+    pub(super) fn insert(&self, key: PackedKey, locator: Locator) -> Inserted {
+        if self.find(key).is_some() {
+            return Inserted::Present;
+        }
+        // The emptier bucket; in one that is full, the page that is worth least.
+        let mut room = None;
+        let mut most_free = 0;
+        let mut least = None;
+        let mut least_worth = u64::MAX;
+        for bucket in self.choices(key) {
+            let mut free = 0;
+            let mut free_at = None;
+            for (way, entry) in self.buckets[bucket].entries.iter().enumerate() {
+                let position = Position((bucket * BUCKET_ENTRIES + way) as u32);
+                match Locator(entry.locator.load(Ordering::Relaxed)) {
+                    Locator(0) => {
+                        free += 1;
+                        free_at = Some(position);
+                    }
+                    there if worth(there) < least_worth => {
+                        least_worth = worth(there);
+                        least = Some(position);
+                    }
+                    _ => {}
+                }
+            }
+            if free > most_free {
+                most_free = free;
+                room = free_at;
+            }
+        }
+        match (room, least) {
+            (Some(position), _) => {
+                let entry = self.entry(position);
+                entry.key.store(key.low, Ordering::Release);
+                entry.locator.store(key.high << OCCUPIED_SHIFT | locator.0, Ordering::Release);
+                Inserted::At(position)
+            }
+            (None, Some(position)) => Inserted::Full(position),
+            (None, None) => unreachable!("a bucket is neither full nor has it room"),
+        }
+    }
+
+    /// The position of a page. The caller holds the pool's lock.
+    pub(super) fn position(&self, key: PackedKey) -> Option<Position> {
+        let (found, _) = self.find(key)?;
+        for bucket in self.choices(key) {
+            for (way, entry) in self.buckets[bucket].entries.iter().enumerate() {
+                if std::ptr::eq(entry, found) {
+                    return Some(Position((bucket * BUCKET_ENTRIES + way) as u32));
+                }
+            }
+        }
+        None
+    }
+
+    /// The page at an occupied position. The caller holds the pool's lock.
+    pub(super) fn locator(&self, position: Position) -> Locator {
+        Locator(self.entry(position).locator.load(Ordering::Relaxed))
+    }
+
+    /// The page at an occupied position with its key, for another index.
+    pub(super) fn page(&self, position: Position) -> (PackedKey, Locator) {
+        let entry = self.entry(position);
+        let locator = entry.locator.load(Ordering::Relaxed);
+        let key =
+            PackedKey { low: entry.key.load(Ordering::Relaxed), high: locator >> OCCUPIED_SHIFT };
+        (key, Locator(locator & ((1 << OCCUPIED_SHIFT) - 1)))
+    }
+
+    /// Takes the page at an occupied position out. The caller holds the pool's lock.
+    pub(super) fn remove(&self, position: Position) -> Locator {
+        Locator(self.entry(position).locator.swap(0, Ordering::AcqRel))
+    }
+
+    /// Lets the clock pass once: one use less. The caller holds the pool's lock and has seen that
+    /// there are uses left (readers only ever add some).
+    pub(super) fn age(&self, position: Position) {
+        self.entry(position).locator.fetch_sub(USE_ONE, Ordering::Relaxed);
+    }
+}
+
+/// Orders pages by what they are worth to keep.
+pub(super) fn worth(locator: Locator) -> u64 {
+    locator.uses() << 1 | u64::from(locator.class() != PageClass::Leaf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(file: u64, unit: u32) -> PackedKey {
+        PackedKey::new(PageKey { file: FileId(file), unit }).unwrap()
+    }
+
+    #[test]
+    fn a_locator_keeps_all_it_was_made_of() {
+        for slot in [0, 1, (1 << SLOT_BITS) - 1] {
+            for extent in [Extent::Frame(0), Extent::Frame(UNIT_BYTES), Extent::Heap] {
+                for class in [PageClass::Leaf, PageClass::Index, PageClass::Filter] {
+                    for awaited in [false, true] {
+                        let locator = Locator::new(slot, extent, class, awaited);
+                        assert_eq!(locator.slot(), slot);
+                        assert_eq!(locator.extent(), extent);
+                        assert_eq!(locator.class(), class);
+                        assert_eq!(locator.uses() == 0, class == PageClass::Leaf);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_that_share_half_their_bits_are_told_apart() {
+        let index = Index::new(64);
+        let all = [key(1, 7), key(1 << 32 | 1, 7), key(1, 8), key(2, 7), key((1 << 47) + 1, 7)];
+        for (slot, &k) in all.iter().enumerate() {
+            let locator = Locator::new(slot as u32, Extent::Frame(slot), PageClass::Leaf, false);
+            assert!(matches!(index.insert(k, locator), Inserted::At(_)));
+            assert_eq!(index.insert(k, locator), Inserted::Present);
+        }
+        for (slot, &k) in all.iter().enumerate() {
+            assert_eq!(index.find(k).unwrap().1.slot(), slot as u32);
+            let position = index.position(k).unwrap();
+            let (packed, locator) = index.page(position);
+            assert_eq!((packed.low, packed.high), (k.low, k.high));
+            assert_eq!(packed.file().0 >> 47, u64::from(slot == 4));
+            assert_eq!(locator.extent(), Extent::Frame(slot));
+            assert_eq!(index.remove(position).slot(), slot as u32);
+            assert!(index.find(k).is_none());
+        }
+        assert!(PackedKey::new(PageKey { file: FileId(1 << FILE_BITS_MAX), unit: 0 }).is_none());
+    }
+
+    #[test]
+    fn uses_are_marked_once_and_aged_away() {
+        let index = Index::new(8);
+        let uses = || index.find(key(1, 1)).unwrap().1.uses();
+        let mark = || {
+            let (entry, locator) = index.find(key(1, 1)).unwrap();
+            entry.mark_used(locator);
+        };
+        for (class, awaited, expected) in [
+            (PageClass::Leaf, false, [0, 1, 1]),
+            (PageClass::Leaf, true, [0, 0, 1]),
+            (PageClass::Filter, false, [4, 4, 4]),
+        ] {
+            let locator = Locator::new(3, Extent::Heap, class, awaited);
+            let Inserted::At(position) = index.insert(key(1, 1), locator) else { panic!("full") };
+            assert_eq!(uses(), expected[0]);
+            mark();
+            assert_eq!(uses(), expected[1]);
+            mark();
+            assert_eq!(uses(), expected[2]);
+            let before = index.locator(position);
+            index.age(position);
+            assert_eq!(uses(), expected[2] - 1);
+            // A reader that saw the page before has no say any more about what it did not see.
+            index.find(key(1, 1)).unwrap().0.mark_used(before);
+            assert_eq!(uses(), expected[2] - 1);
+            index.remove(position);
+        }
+    }
+
+    #[test]
+    fn an_index_filled_to_its_slots_rarely_runs_out_of_room() {
+        let slots = if cfg!(miri) { 64 } else { 20_000 };
+        let index = Index::new(slots);
+        let mut full = 0;
+        for slot in 0..slots {
+            // A few files, units one after another: the usual case.
+            let k = key(u64::from(slot % 7) + 1000, slot / 7);
+            let locator = Locator::new(slot, Extent::Frame(1), PageClass::Leaf, false);
+            full += u32::from(matches!(index.insert(k, locator), Inserted::Full(_)));
+        }
+        assert!(full * 50 <= slots, "{full} of {slots}");
+    }
+}

@@ -1,0 +1,446 @@
+//! What the store does in the background: packing memtables, incorporating them in order, the trees'
+//! own jobs, and upkeep of journal and manifest.
+//!
+//! Invariants:
+//! 1. Memtables of a keyspace are packed in any order, at once if there are hands, and incorporated
+//!    oldest first.
+//! 2. Journal segments go only after the manifest has said durably that nothing in them is needed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::events::Event;
+use super::state::{KeyspaceState, Slot, Stage};
+use super::store::Store;
+use crate::base::entry::{Cursor, EntryRef};
+use crate::base::error::{Error, Result};
+use crate::base::ids::Seqno;
+use crate::jobs::{Job, Step, WorkSource};
+use crate::manifest::Edit;
+use crate::memtable::MemtableCursor;
+use crate::tree::{PackSource, Packed, Tree};
+
+/// How long a keyspace rests after its background work has failed.
+const REST_NANOS: u64 = 1_000_000_000;
+/// A manifest below this size is not rewritten.
+const MANIFEST_BYTES_MIN: u64 = 1 << 20;
+/// A manifest is rewritten when it is this many times what is live in it.
+const MANIFEST_GROWTH_MAX: u64 = 4;
+
+impl WorkSource for Store {
+    fn next_job(&self) -> Option<Box<dyn Job>> {
+        let store = self.store.get()?.upgrade()?;
+        let now = self.clock.nanos();
+        let ready = |keyspace: &&Arc<KeyspaceState>| {
+            !keyspace.is_dropped() && keyspace.rest_until_nanos.load(Ordering::Relaxed) <= now
+        };
+        let keyspaces = self.all_keyspaces();
+        for keyspace in keyspaces.iter().filter(ready) {
+            if let Some(slot) = claim_slot(keyspace) {
+                let keyspace = Arc::clone(keyspace);
+                return Some(Box::new(FlushJob { store, keyspace, slot }));
+            }
+        }
+        if self.upkeep_due() && !self.upkeep_running.swap(true, Ordering::AcqRel) {
+            return Some(Box::new(Upkeep { store }));
+        }
+        // The keyspace that is furthest behind first.
+        let mut candidates: Vec<&Arc<KeyspaceState>> = keyspaces.iter().filter(ready).collect();
+        candidates.sort_by(|a, b| b.tree.state().backlog.total_cmp(&a.tree.state().backlog));
+        candidates.into_iter().find_map(|keyspace| {
+            let job = Arc::clone(&keyspace.tree).next_job()?;
+            let (store, keyspace) = (Arc::clone(&store), Arc::clone(keyspace));
+            Some(Box::new(TreeJob { store, keyspace, job }) as Box<dyn Job>)
+        })
+    }
+
+    fn job_failed(&self, error: &Error) {
+        match error {
+            Error::Closed { .. } => {}
+            error => {
+                *self.background_failure.lock() = Some(error.clone());
+                self.emit(|| Event::Error { error: error.clone() });
+                if matches!(error, Error::Poisoned { .. }) {
+                    self.fail(error);
+                }
+            }
+        }
+    }
+}
+
+/// The oldest memtable of the keyspace that nobody packs.
+fn claim_slot(keyspace: &KeyspaceState) -> Option<Arc<Slot>> {
+    let mut pipeline = keyspace.pipeline.lock();
+    let waiting =
+        pipeline.slots.iter_mut().find(|(_, stage)| matches!(stage, Stage::Waiting))?;
+    waiting.1 = Stage::Packing;
+    Some(Arc::clone(&waiting.0))
+}
+
+/// A frozen memtable in order.
+struct SlotEntries {
+    cursor: MemtableCursor,
+    entries: usize,
+    started: bool,
+}
+
+impl PackSource for SlotEntries {
+    fn next(&mut self) -> Result<()> {
+        if self.started {
+            return self.cursor.next();
+        }
+        self.started = true;
+        self.cursor.seek_first()
+    }
+
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        self.cursor.entry()
+    }
+
+    fn entries(&self) -> usize {
+        self.entries
+    }
+}
+
+/// Writes a frozen memtable as tables.
+pub(crate) fn pack(tree: &dyn Tree, slot: &Slot) -> Result<Option<Packed>> {
+    let entries = slot.memtable.len();
+    if entries == 0 {
+        return Ok(None);
+    }
+    let cursor = slot.memtable.cursor();
+    tree.pack(&mut SlotEntries { cursor, entries, started: false }).map(Some)
+}
+
+impl Store {
+    /// Packs a claimed slot and incorporates whatever is due.
+    fn pack_claimed(&self, keyspace: &Arc<KeyspaceState>, slot: &Arc<Slot>) -> Result<()> {
+        let stage = pack(&*keyspace.tree, slot).map(Stage::Packed);
+        let mut pipeline = keyspace.pipeline.lock();
+        let place = pipeline.slots.iter_mut().find(|(other, _)| Arc::ptr_eq(other, slot));
+        match (place, stage) {
+            (Some(place), Ok(stage)) => {
+                place.1 = stage;
+                Ok(())
+            }
+            (Some(place), Err(error)) => {
+                place.1 = Stage::Waiting;
+                let rest = self.clock.nanos() + REST_NANOS;
+                keyspace.rest_until_nanos.store(rest, Ordering::Relaxed);
+                Err(error)
+            }
+            // The keyspace was dropped meanwhile.
+            (None, stage) => stage.map(|_| ()),
+        }
+    }
+
+    /// Incorporates packed memtables of all keyspaces, oldest first, as far as they are packed. If
+    /// another thread is at it, it is left to that one: it looks again when it is through.
+    pub(crate) fn incorporate_packed(&self) -> Result<()> {
+        loop {
+            {
+                let Some(_alone) = self.incorporation.try_lock() else { return Ok(()) };
+                for keyspace in self.all_keyspaces() {
+                    self.incorporate_due(&keyspace, Seqno::MAX)?;
+                }
+            }
+            let due = |keyspace: &Arc<KeyspaceState>| {
+                let pipeline = keyspace.pipeline.lock();
+                matches!(pipeline.slots.front(), Some((_, Stage::Packed(_))))
+            };
+            if !self.all_keyspaces().iter().any(due) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Incorporates one keyspace's packed memtables that were frozen at `upto` or before. The caller
+    /// holds `incorporation`.
+    fn incorporate_due(&self, keyspace: &Arc<KeyspaceState>, upto: Seqno) -> Result<()> {
+        loop {
+            let (slot, packed) = match keyspace.pipeline.lock().slots.front_mut() {
+                Some((slot, Stage::Packed(packed)))
+                    if slot.cut.get().is_some_and(|cut| *cut <= upto) =>
+                {
+                    (Arc::clone(slot), packed.take())
+                }
+                _ => return Ok(()),
+            };
+            let result = self.incorporate(keyspace, &slot, packed);
+            let mut pipeline = keyspace.pipeline.lock();
+            match result {
+                Ok(()) => {
+                    pipeline.slots.pop_front();
+                }
+                Err(error) => {
+                    // What was packed is gone and its files with it: it has to be packed again.
+                    if let Some(front) = pipeline.slots.front_mut() {
+                        front.1 = Stage::Waiting;
+                    }
+                    let rest = self.clock.nanos() + REST_NANOS;
+                    keyspace.rest_until_nanos.store(rest, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn incorporate(
+        &self,
+        keyspace: &Arc<KeyspaceState>,
+        slot: &Slot,
+        packed: Option<Packed>,
+    ) -> Result<()> {
+        let Some(&cut) = slot.cut.get() else { return Ok(()) };
+        let (data_bytes, written_bytes) =
+            packed.as_ref().map_or((0, 0), |packed| (packed.data_bytes, packed.written_bytes));
+        self.sync_journal_before(keyspace, cut)?;
+        let result = keyspace.tree.incorporate(packed, cut);
+        if let Err(error) = &result
+            && !matches!(error, Error::Full { .. })
+        {
+            self.fail(error);
+        }
+        result?;
+        *self.background_failure.lock() = None;
+        let frozen = slot.frozen_nanos.load(Ordering::Relaxed);
+        let nanos = self.clock.nanos().saturating_sub(frozen).max(1);
+        self.note_drained(data_bytes, nanos);
+        self.emit(|| Event::Flush {
+            keyspace: keyspace.name.clone(),
+            data_bytes,
+            written_bytes,
+            elapsed: Duration::from_nanos(nanos),
+        });
+        self.executor.notify();
+        Ok(())
+    }
+
+    /// Before the tree of one keyspace durably holds everything up to `cut`, what other keyspaces hold
+    /// in memtables alone has to be durable up to there, or a power loss would leave a hole.
+    fn sync_journal_before(&self, keyspace: &Arc<KeyspaceState>, cut: Seqno) -> Result<()> {
+        let others = self.all_keyspaces();
+        let behind = others
+            .iter()
+            .any(|other| other.id != keyspace.id && other.settled_upto(cut) < cut);
+        if behind {
+            self.journal.sync_upto(cut).inspect_err(|error| self.fail(error))?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a running mean of the rate at which memtables are taken in.
+    fn note_drained(&self, bytes: u64, nanos: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let seen = bytes as f64 * 1e9 / nanos as f64;
+        let before = f64::from_bits(self.drain_rate.load(Ordering::Relaxed));
+        let mean = before * 0.8 + seen * 0.2;
+        self.drain_rate.store(mean.max(4e6).to_bits(), Ordering::Relaxed);
+    }
+
+    /// Packs and incorporates what is frozen up to `upto`, on this thread as far as no other does.
+    pub(crate) fn flush_frozen(&self, keyspace: &Arc<KeyspaceState>, upto: Seqno) -> Result<()> {
+        self.drain(keyspace, upto, || self.incorporate_packed())
+    }
+
+    /// The same for a caller that holds `incorporation`; nothing frozen later is incorporated.
+    pub(crate) fn flush_frozen_alone(
+        &self,
+        keyspace: &Arc<KeyspaceState>,
+        upto: Seqno,
+    ) -> Result<()> {
+        self.drain(keyspace, upto, || self.incorporate_due(keyspace, upto))
+    }
+
+    fn drain(
+        &self,
+        keyspace: &Arc<KeyspaceState>,
+        upto: Seqno,
+        incorporate: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        let is_due = |slot: &Slot| slot.cut.get().is_some_and(|cut| *cut <= upto);
+        loop {
+            incorporate()?;
+            if !keyspace.pipeline.lock().slots.iter().any(|(slot, _)| is_due(slot)) {
+                return Ok(());
+            }
+            self.check_writable()?;
+            match claim_slot(keyspace) {
+                Some(slot) => self.pack_claimed(keyspace, &slot)?,
+                None => {
+                    self.executor.wait(Duration::from_millis(1));
+                }
+            }
+        }
+    }
+
+    /// The last number up to which all trees hold everything.
+    fn floor(&self) -> Seqno {
+        let visible = self.committer.visible();
+        let settled = self.all_keyspaces();
+        settled.iter().map(|keyspace| keyspace.settled_upto(visible)).min().unwrap_or(visible)
+    }
+
+    fn upkeep_due(&self) -> bool {
+        if self.failure.lock().is_some() {
+            return false;
+        }
+        self.journal.maintenance_due()
+            || self.journal.oldest_retirable().is_some_and(|oldest| oldest <= self.floor())
+            || self.journal_is_long()
+            || self.manifest_is_long()
+    }
+
+    fn journal_is_long(&self) -> bool {
+        self.journal.bytes_used() > self.sizes.journal_bytes_max
+            && self.all_keyspaces().iter().any(|keyspace| {
+                let read = keyspace.read.load();
+                read.frozen.is_empty() && !read.active.memtable.is_empty()
+            })
+    }
+
+    fn manifest_is_long(&self) -> bool {
+        let total = self.manifest.bytes_total();
+        total > MANIFEST_BYTES_MIN && total > self.manifest.bytes_live() * MANIFEST_GROWTH_MAX
+    }
+
+    /// Whether a background thread would find something to do.
+    pub(crate) fn has_work(&self) -> bool {
+        self.upkeep_due() || self.all_keyspaces().iter().any(|keyspace| keyspace.tree.has_work())
+    }
+
+    /// One round of upkeep.
+    pub(crate) fn upkeep(&self) -> Result<()> {
+        if self.journal.maintenance_due() {
+            match self.journal.maintain() {
+                // A spare segment is a convenience: who needs one and cannot have it is told.
+                Ok(()) | Err(Error::Full { .. }) => {}
+                Err(error) => {
+                    self.fail(&error);
+                    return Err(error);
+                }
+            }
+        }
+        let floor = self.floor();
+        if self.journal.oldest_retirable().is_some_and(|oldest| oldest <= floor) {
+            self.retire(floor)?;
+        }
+        if self.journal_is_long() {
+            self.flush_laggard();
+        }
+        if self.manifest_is_long() {
+            self.rewrite_manifest()?;
+        }
+        Ok(())
+    }
+
+    /// Removes journal segments that hold nothing beyond `floor`.
+    fn retire(&self, floor: Seqno) -> Result<()> {
+        let edit = Edit {
+            journal_floor: Some(floor),
+            last_seqno: Some(floor),
+            next_file_id: Some(self.files.next_file_id()),
+            ..Edit::default()
+        };
+        self.manifest.commit(&edit).inspect_err(|error| self.fail(error))?;
+        self.journal.retire(floor)?;
+        Ok(())
+    }
+
+    /// Freezes the memtable of the keyspace that holds on to the oldest part of the journal.
+    fn flush_laggard(&self) {
+        let visible = self.committer.visible();
+        let keyspaces = self.all_keyspaces();
+        let laggard = keyspaces.iter().min_by_key(|keyspace| keyspace.settled_upto(visible));
+        if let Some(keyspace) = laggard {
+            self.freeze(std::slice::from_ref(keyspace), |_| true);
+        }
+    }
+
+    /// Writes the manifest anew, without what is dead in it.
+    pub(crate) fn rewrite_manifest(&self) -> Result<()> {
+        let _registry = self.registry.lock();
+        let keyspaces = self.all_keyspaces();
+        let locks: Vec<_> =
+            keyspaces.iter().map(|keyspace| (keyspace.id, keyspace.tree.lock_changes())).collect();
+        let edits = self.manifest.edits_submitted();
+        let trees: Vec<_> = locks
+            .iter()
+            .filter_map(|(id, lock)| lock.snapshot().map(|snapshot| (*id, snapshot)))
+            .collect();
+        self.manifest.rewrite(edits, &trees)?;
+        Ok(())
+    }
+}
+
+/// Packs one memtable, then incorporates what is due.
+struct FlushJob {
+    store: Arc<Store>,
+    keyspace: Arc<KeyspaceState>,
+    slot: Arc<Slot>,
+}
+
+impl Job for FlushJob {
+    fn step(&mut self) -> Result<Step> {
+        self.store.pack_claimed(&self.keyspace, &self.slot)?;
+        self.store.incorporate_packed()?;
+        Ok(Step::Done)
+    }
+}
+
+impl Drop for FlushJob {
+    fn drop(&mut self) {
+        // Dropped before its step: somebody else must pack the slot.
+        let mut pipeline = self.keyspace.pipeline.lock();
+        let place = pipeline.slots.iter_mut().find(|(slot, _)| Arc::ptr_eq(slot, &self.slot));
+        if let Some((_, stage)) = place
+            && matches!(stage, Stage::Packing)
+        {
+            *stage = Stage::Waiting;
+        }
+    }
+}
+
+/// A tree's own job, whose failure lets the keyspace rest.
+struct TreeJob {
+    store: Arc<Store>,
+    keyspace: Arc<KeyspaceState>,
+    job: Box<dyn Job>,
+}
+
+impl Job for TreeJob {
+    fn step(&mut self) -> Result<Step> {
+        let step = self.job.step();
+        if step.is_err() {
+            let rest = self.store.clock.nanos() + REST_NANOS;
+            self.keyspace.rest_until_nanos.store(rest, Ordering::Relaxed);
+        }
+        step
+    }
+}
+
+/// Upkeep of journal and manifest.
+struct Upkeep {
+    store: Arc<Store>,
+}
+
+impl Job for Upkeep {
+    fn step(&mut self) -> Result<Step> {
+        self.store.upkeep()?;
+        Ok(Step::Done)
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        self.store.upkeep_running.store(false, Ordering::Release);
+    }
+}
+
+/// A rate to begin with, before any has been seen.
+pub(crate) fn initial_drain_rate() -> AtomicU64 {
+    AtomicU64::new(64e6_f64.to_bits())
+}

@@ -1,0 +1,74 @@
+//! Checkpoints: a consistent copy of the store by hard links.
+//!
+//! Invariants:
+//! 1. All trees are captured at one cut: everything up to it, nothing above.
+//! 2. What is linked is pinned by the captured versions until the copy is complete.
+//! 3. The copy has a manifest, and so is a store, only once all its files are there and durable.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::store::Store;
+use crate::base::error::{Error, Result};
+use crate::jobs::wall_clock_nanos;
+use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, create_copy};
+
+pub(crate) fn checkpoint(store: &Store, dir: &Path) -> Result<()> {
+    store.check_writable()?;
+    let vfs = &store.vfs;
+    if vfs.exists(dir)? && !vfs.read_dir(dir)?.is_empty() {
+        return Err(Error::Conflict {
+            what: format!("{} is not empty; name a new directory", dir.display()),
+        });
+    }
+    vfs.create_dir_all(dir)?;
+    let _registry = store.registry.lock();
+    let keyspaces = store.all_keyspaces();
+    let mut edit = Edit::default();
+    let mut versions = Vec::new();
+    {
+        let _incorporation = store.incorporation.lock();
+        let cut = store.freeze(&keyspaces, |_| true);
+        for keyspace in &keyspaces {
+            store.flush_frozen_alone(keyspace, cut)?;
+            let changes = keyspace.tree.lock_changes();
+            let id = keyspace.id;
+            let options = &keyspace.options;
+            let meta = KeyspaceMeta {
+                name: keyspace.name.clone(),
+                kind: options.kind.name().to_string(),
+                options: options.encode(),
+                operator: options.merge_operator.clone(),
+            };
+            edit.keyspaces.push(KeyspaceEdit { id, change: KeyspaceChange::Create(meta) });
+            if let Some(snapshot) = changes.snapshot() {
+                let change = KeyspaceChange::TreeSnapshot(snapshot);
+                edit.keyspaces.push(KeyspaceEdit { id, change });
+            }
+            edit.keyspaces.push(KeyspaceEdit { id, change: KeyspaceChange::Flushed(cut) });
+            versions.push(keyspace.tree.version());
+        }
+        edit.journal_floor = Some(cut);
+        edit.last_seqno = Some(cut);
+        edit.next_file_id = Some(store.files.next_file_id());
+    }
+    // What was packed meanwhile has had to wait.
+    store.incorporate_packed()?;
+    // A blob file may serve several keyspaces.
+    let files: BTreeSet<PathBuf> = versions.iter().flat_map(|version| version.files()).collect();
+    for file in &files {
+        if let Some(name) = file.file_name() {
+            vfs.hard_link(file, &dir.join(name))?;
+        }
+    }
+    vfs.sync_dir(dir)?;
+    let new_store_id = match store.executor.is_stepped() {
+        true => 1,
+        false => wall_clock_nanos() as u64 | 1,
+    };
+    create_copy(&**vfs, dir, new_store_id, edit)?;
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        vfs.sync_dir(parent)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! What the store counts on its hot paths.
+
+use crate::base::counter::{LatencyHistogram, ShardedCounter};
+
+/// Operations since open.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) gets: ShardedCounter,
+    pub(crate) gets_absent: ShardedCounter,
+    pub(crate) multi_get_keys: ShardedCounter,
+    pub(crate) writes: ShardedCounter,
+    pub(crate) commits: ShardedCounter,
+    pub(crate) commits_sync: ShardedCounter,
+    pub(crate) iterators: ShardedCounter,
+    pub(crate) user_bytes_written: ShardedCounter,
+    pub(crate) user_bytes_read: ShardedCounter,
+    pub(crate) pages_read: ShardedCounter,
+    pub(crate) blob_direct_bytes: ShardedCounter,
+    pub(crate) get_latency: LatencyHistogram,
+    pub(crate) commit_latency: LatencyHistogram,
+}
+
+/// One operation in this many is timed: two readings of the clock cost as much as a cached read.
+const TIMED_EVERY: u32 = 32;
+
+/// Whether the calling thread should time this operation.
+#[inline]
+pub(crate) fn is_timed() -> bool {
+    use std::cell::Cell;
+    thread_local! {
+        static COUNT: Cell<u32> = const { Cell::new(0) };
+    }
+    COUNT.with(|count| {
+        let next = count.get().wrapping_add(1);
+        count.set(next);
+        next % TIMED_EVERY == 0
+    })
+}

@@ -1,0 +1,184 @@
+//! The handle on a keyspace.
+
+use std::ops::RangeBounds;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::iterator::{Bounds, Iter, bounds_of, bounds_of_prefix};
+use super::options::{Durability, KeyspaceOptions};
+use super::read;
+use super::state::KeyspaceState;
+use super::store::{Operation, Store};
+use crate::base::entry::EntryKind;
+use crate::base::error::Result;
+use crate::base::slice::Slice;
+use crate::tree::description::TreeDescription;
+
+/// A keyspace of an open store: an ordered map of byte strings with a tree of its own. Clones share
+/// it; any number of threads may use one.
+///
+/// Keys have up to 64 KiB, values up to 4 GiB - 1. Single writes are `Durability::Buffered`; use a
+/// [`Batch`](super::batch::Batch) for `Sync` or for several at once.
+///
+/// ```
+/// # fn main() -> spinney::Result<()> {
+/// let db = spinney::Database::builder_in_memory().open()?;
+/// let items = db.keyspace("items", spinney::KeyspaceOptions::stb().merge_operator("u64_add"))?;
+/// items.put("apples", 3u64.to_le_bytes())?;
+/// items.merge("apples", 4u64.to_le_bytes())?;
+/// assert_eq!(items.get("apples")?.unwrap(), &7u64.to_le_bytes());
+/// items.delete("apples")?;
+/// assert_eq!(items.multi_get(["apples", "pears"])?, [None, None]);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Keyspace {
+    store: Arc<Store>,
+    state: Arc<KeyspaceState>,
+}
+
+impl Keyspace {
+    pub(crate) fn new(store: &Arc<Store>, state: Arc<KeyspaceState>) -> Keyspace {
+        Keyspace { store: Arc::clone(store), state }
+    }
+
+    pub(crate) fn state(&self) -> &Arc<KeyspaceState> {
+        &self.state
+    }
+
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    /// The options it was created with.
+    pub fn options(&self) -> &KeyspaceOptions {
+        &self.state.options
+    }
+
+    fn write(&self, kind: EntryKind, key: &[u8], value: &[u8]) -> Result<()> {
+        let operation = Operation { keyspace: &self.state, kind, key, value };
+        self.store.commit(|| std::iter::once(operation), Durability::Buffered)
+    }
+
+    /// Gives the key a value.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a key or value that is too long, `Full`, `Poisoned`, `Closed`: nothing
+    /// has been written then.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.write(EntryKind::Put, key.as_ref(), value.as_ref())
+    }
+
+    /// Takes the key's value away, if it has one.
+    ///
+    /// # Errors
+    /// As [`Keyspace::put`].
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.write(EntryKind::Delete, key.as_ref(), &[])
+    }
+
+    /// Folds an operand into the key's value by the keyspace's merge operator.
+    ///
+    /// # Errors
+    /// As [`Keyspace::put`]; `InvalidArgument` if the keyspace has no merge operator.
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
+        self.write(EntryKind::Merge, key.as_ref(), operand.as_ref())
+    }
+
+    /// The key's value.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` if the disk fails, `Merge` if the operator refuses, `Closed`.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        read::get(&self.store, &self.state, key.as_ref(), None)
+    }
+
+    /// The keys' values, in the keys' order, as of one moment. All disk reads are in flight at once.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Slice>>> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        read::multi_get(&self.store, &self.state, &keys, None)
+    }
+
+    /// Whether the key has a value.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
+    }
+
+    fn iterate(&self, bounds: Bounds) -> Iter {
+        Iter::new(&self.store, &self.state, None, bounds)
+    }
+
+    /// All pairs, as of now.
+    pub fn iter(&self) -> Iter {
+        self.iterate((None, None))
+    }
+
+    /// The pairs whose keys lie in `range`, as of now: `"a".."b"`, `.."b"`, or a pair of
+    /// [`Bound`](std::ops::Bound)s.
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
+        self.iterate(bounds_of(range.start_bound(), range.end_bound()))
+    }
+
+    /// The pairs whose keys start with `prefix`, as of now.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
+        self.iterate(bounds_of_prefix(prefix.as_ref()))
+    }
+
+    /// Makes what is in memory part of the tree, and waits for that.
+    ///
+    /// # Errors
+    /// `Full`, `Io`, `Poisoned`.
+    pub fn flush(&self) -> Result<()> {
+        self.store.check_writable()?;
+        read::check_readable(&self.store, &self.state)?;
+        let cut = self.store.freeze(std::slice::from_ref(&self.state), |_| true);
+        self.store.flush_frozen(&self.state, cut)
+    }
+
+    /// Flushes, and compacts everything in `range` into one version of each key (and of each that a
+    /// snapshot needs), dropping what is deleted or superseded. Waits for that.
+    ///
+    /// # Errors
+    /// As [`Keyspace::flush`].
+    pub fn compact<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
+        self.flush()?;
+        let (lower, upper) = bounds_of(range.start_bound(), range.end_bound());
+        let lower = lower.unwrap_or_default();
+        if upper.as_ref().is_some_and(|upper| *upper <= lower) {
+            return Ok(());
+        }
+        let wait = || {
+            self.store.executor.wait(Duration::from_millis(5));
+        };
+        Arc::clone(&self.state.tree).compact(&lower, upper.as_deref(), &wait)
+    }
+
+    /// What the keyspace's tree looks like.
+    ///
+    /// # Errors
+    /// `Io` or `Corruption` from the tables' indexes.
+    pub fn describe(&self) -> Result<TreeDescription> {
+        self.store.check_open()?;
+        self.state.read.load_full().version.describe()
+    }
+}
+
+impl std::fmt::Debug for Keyspace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keyspace").field("name", &self.state.name).finish_non_exhaustive()
+    }
+}

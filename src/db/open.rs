@@ -1,0 +1,401 @@
+//! Opening a store: manifest, trees, journal, orphans.
+//!
+//! Invariants:
+//! 1. Nothing is written before the lock is held.
+//! 2. What replay delivers is what was committed, up to the first gap; the manifest records that limit
+//!    before anything new is written, so what lies beyond it never comes back.
+//! 3. A data file that neither a tree nor a replayed pointer names is an orphan of a crash: it goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::background::{initial_drain_rate, pack};
+use super::counters::Counters;
+use super::database::RecoveryReport;
+use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
+use super::snapshots::Snapshots;
+use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
+use super::store::{Foundation, Sizes, Store};
+use crate::base::entry::EntryKind;
+use crate::base::error::{Error, Result};
+use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::cache::{Cache, DataFiles, FileType};
+use crate::commit::{Committer, Throttle};
+use crate::jobs::{Clock, Executor, Mode, WorkSource};
+use crate::journal::{EpochLimit, Journal, JournalOptions, Operation, ReplayPlan, ReplayReport};
+use crate::manifest::{Edit, Epochs, LOCK_FILE_NAME, Manifest, OpenOptions, RecoveredState};
+use crate::memtable::ChunkPool;
+use crate::merge::MergeContext;
+use crate::table::{BlobFiles, BlobPointer};
+use crate::tree::{self, TreeContext, TreeCounters, TreeObserver, TreeOptions};
+
+/// Everything about a keyspace but its edits.
+pub(crate) struct KeyspaceSeed {
+    pub(crate) id: KeyspaceId,
+    pub(crate) name: String,
+    pub(crate) options: KeyspaceOptions,
+    pub(crate) flushed: Seqno,
+}
+
+impl Foundation {
+    /// Makes the state of a keyspace from what the manifest has of it.
+    pub(crate) fn make_keyspace(
+        &self,
+        seed: KeyspaceSeed,
+        edits: &[Vec<u8>],
+    ) -> Result<Arc<KeyspaceState>> {
+        let operator = match &seed.options.merge_operator {
+            None => None,
+            Some(name) => match self.merge_operators.get(name) {
+                Some(operator) => Some(Arc::clone(operator)),
+                None => {
+                    return Err(Error::Conflict {
+                        what: format!(
+                            "keyspace {:?} needs the merge operator {name:?}; register it with \
+                             Builder::merge_operator before opening",
+                            seed.name
+                        ),
+                    });
+                }
+            },
+        };
+        let counters = Arc::new(TreeCounters::default());
+        let observer = Arc::new(Observer {
+            store: Arc::clone(&self.store),
+            name: seed.name.clone(),
+            keyspace: OnceLock::new(),
+        });
+        let as_tree_observer: Arc<dyn TreeObserver> = Arc::<Observer>::clone(&observer);
+        let options = &seed.options;
+        let context = TreeContext {
+            keyspace: seed.id,
+            options: TreeOptions {
+                compression: options.compression.page_compression(),
+                memtable_bytes: self.sizes.memtable_bytes,
+                fanout_max: options.fanout_max as usize,
+                blob_bytes_min: options.blob_bytes_min as usize,
+                space_amplification_max_percent: u64::from(options.space_amplification_max_percent),
+                job_bytes_max: self.sizes.job_bytes_max,
+            },
+            operator: operator.clone(),
+            files: Arc::clone(&self.files),
+            blobs: Arc::clone(&self.blobs),
+            manifest: Arc::clone(&self.manifest),
+            counters: Arc::clone(&counters),
+            clock: Arc::clone(&self.clock),
+            observer: Arc::downgrade(&as_tree_observer),
+        };
+        let tree = tree::open(options.kind.name(), context, edits, seed.flushed)?;
+        let merge =
+            MergeContext { operator, blobs: Some(Arc::new(Blobs(Arc::clone(&self.blobs)))) };
+        let (id, name, options) = (seed.id, seed.name, seed.options);
+        let parts = KeyspaceParts { id, name, options, tree, merge, counters, observer };
+        Ok(KeyspaceState::new(parts, &self.pool))
+    }
+
+    /// Numbers of files that exist are not handed out again, even if the manifest does not know them.
+    fn reserve_file_ids(&self) -> Result<()> {
+        for entry in self.vfs.read_dir(&self.path)? {
+            if let Some((id, _)) = DataFiles::parse_name(&entry.name) {
+                self.files.reserve(FileId(id.0.saturating_add(1)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the keyspaces that the manifest has.
+    fn recover_keyspaces(
+        &self,
+        recovered: &mut RecoveredState,
+    ) -> Result<BTreeMap<KeyspaceId, Arc<KeyspaceState>>> {
+        let mut keyspaces = BTreeMap::new();
+        for found in std::mem::take(&mut recovered.keyspaces) {
+            let kind = TreeKind::from_name(&found.meta.kind).ok_or_else(|| Error::Conflict {
+                what: format!(
+                    "keyspace {:?} has the tree kind {:?}, which this build does not know; upgrade \
+                     Spinney",
+                    found.meta.name, found.meta.kind
+                ),
+            })?;
+            let options = KeyspaceOptions::decode(
+                kind,
+                found.meta.operator,
+                &found.meta.options,
+                &self.manifest.path(),
+            )?;
+            let mut edits: Vec<Vec<u8>> = found.tree_snapshot.into_iter().collect();
+            edits.extend(found.tree_edits);
+            let seed = KeyspaceSeed {
+                id: found.id,
+                name: found.meta.name,
+                options,
+                flushed: found.flushed,
+            };
+            keyspaces.insert(found.id, self.make_keyspace(seed, &edits)?);
+        }
+        Ok(keyspaces)
+    }
+
+    /// Replays the journal into the keyspaces' memtables.
+    fn replay(
+        &self,
+        recovered: &RecoveredState,
+        keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        salvage: bool,
+    ) -> Result<ReplayReport> {
+        let limits = recovered.epochs.older.iter().map(|&(epoch, last)| {
+            Ok(EpochLimit { epoch: epoch_number(epoch)?, last })
+        });
+        let plan = ReplayPlan {
+            store_id: recovered.store_id,
+            floor: recovered.journal_floor,
+            limits: limits.collect::<Result<_>>()?,
+            newest_epoch: epoch_number(recovered.epochs.current)?,
+            salvage,
+            read_only: false,
+        };
+        Journal::replay(&*self.vfs, &self.path, &plan, |first, count, operations| {
+            let mut seqno = first.0;
+            for operation in operations {
+                let operation = operation?;
+                // A keyspace that is gone was dropped after this was written.
+                if let Some(keyspace) = keyspaces.get(&operation.keyspace) {
+                    self.replay_operation(keyspace, Seqno(seqno), &operation)?;
+                }
+                seqno += 1;
+            }
+            let last = Seqno(first.0 + u64::from(count) - 1);
+            if self.pool.bytes_in_use() as u64 > self.sizes.memtables_bytes_max * 3 / 4 {
+                for keyspace in keyspaces.values() {
+                    if keyspace.freeze(last, &self.pool, 0) {
+                        settle(keyspace)?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn replay_operation(
+        &self,
+        keyspace: &KeyspaceState,
+        seqno: Seqno,
+        operation: &Operation<'_>,
+    ) -> Result<()> {
+        let read = keyspace.read.load();
+        if seqno <= read.version.flushed() {
+            return Ok(());
+        }
+        if operation.kind == EntryKind::PutBlob {
+            let pointer = BlobPointer::decode(operation.value).ok_or_else(|| {
+                Error::corruption(
+                    &self.path,
+                    0,
+                    "blob pointer in the journal",
+                    "file, offset, length and checksum",
+                    format_args!("\"{}\"", operation.value.escape_ascii()),
+                )
+            })?;
+            let mut blobs = read.active.blobs.lock();
+            if !blobs.iter().any(|blob| blob.id() == pointer.file) {
+                blobs.push(self.blobs.open(pointer.file)?);
+            }
+        }
+        read.active.memtable.insert(operation.key, seqno, operation.kind, operation.value);
+        Ok(())
+    }
+
+    /// Removes data files that nothing names.
+    fn remove_orphans(&self, keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>) -> Result<u64> {
+        let mut named: BTreeSet<PathBuf> = BTreeSet::new();
+        for keyspace in keyspaces.values() {
+            let read = keyspace.read.load();
+            named.extend(read.version.files());
+            for slot in read.frozen.iter().chain([&read.active]) {
+                let blobs = slot.blobs.lock();
+                named.extend(blobs.iter().map(|blob| self.files.path(blob.id(), FileType::Blob)));
+            }
+        }
+        let mut removed = 0;
+        for entry in self.vfs.read_dir(&self.path)? {
+            let path = self.path.join(&entry.name);
+            if DataFiles::parse_name(&entry.name).is_some() && !named.contains(&path) {
+                self.vfs.remove(&path)?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// Makes what was frozen during the replay part of the tree.
+fn settle(keyspace: &KeyspaceState) -> Result<()> {
+    let slots = std::mem::take(&mut keyspace.pipeline.lock().slots);
+    for (slot, _) in slots {
+        let packed = pack(&*keyspace.tree, &slot)?;
+        if let Some(&cut) = slot.cut.get() {
+            keyspace.tree.incorporate(packed, cut)?;
+        }
+    }
+    Ok(())
+}
+
+fn epoch_number(epoch: u64) -> Result<u32> {
+    u32::try_from(epoch).map_err(|_| Error::Conflict {
+        what: format!("the store has been opened {epoch} times, more than its format can count"),
+    })
+}
+
+/// A number that no other store has, from what differs between any two: time, process and place.
+fn new_store_id(builder: &Builder) -> u64 {
+    if let BackgroundMode::Stepped(seed) = builder.background {
+        return seed ^ 0x5350_494e_4e45_5921;
+    }
+    let mut bytes = crate::jobs::wall_clock_nanos().to_le_bytes().to_vec();
+    bytes.extend_from_slice(&std::process::id().to_le_bytes());
+    bytes.extend_from_slice(builder.path.as_os_str().as_encoded_bytes());
+    crate::base::checksum::checksum(0, &bytes)
+}
+
+/// Opens the store that `builder` describes.
+pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
+    let vfs = Arc::clone(&builder.vfs);
+    let path = builder.path.clone();
+    if !vfs.exists(&path)? {
+        if !builder.create {
+            let reason = "the directory does not exist".to_string();
+            return Err(Error::NotAStore { path, reason });
+        }
+        vfs.create_dir_all(&path)?;
+    }
+    let lock = vfs.lock(&path.join(LOCK_FILE_NAME))?;
+    let options = OpenOptions { create: builder.create, new_store_id: new_store_id(&builder) };
+    let (manifest, mut recovered) = Manifest::open(&vfs, &path, options)?;
+    let workers = match builder.background {
+        BackgroundMode::Threads(0) => {
+            std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8)
+        }
+        BackgroundMode::Threads(n) => n,
+        BackgroundMode::Stepped(_) => 1,
+    };
+    let (mode, clock) = match builder.background {
+        BackgroundMode::Threads(_) => (Mode::Threads(workers), Clock::real()),
+        BackgroundMode::Stepped(seed) => (Mode::Stepped(seed), Clock::simulated()),
+    };
+    let shards = match builder.journal_shards {
+        0 => workers,
+        n => n,
+    };
+    let sizes = Sizes::new(&builder, shards);
+    let cache = Arc::new(Cache::new(sizes.cache_bytes(workers) as usize));
+    let files = Arc::new(DataFiles::new(
+        Arc::clone(&vfs),
+        Arc::clone(&cache),
+        &path,
+        recovered.next_file_id.max(FileId(1)),
+    ));
+    let foundation = Foundation {
+        blobs: BlobFiles::new(&files),
+        files,
+        path,
+        vfs,
+        sizes,
+        manifest: Arc::new(manifest),
+        cache,
+        pool: Arc::new(ChunkPool::new(sizes.memtables_bytes_max as usize)),
+        clock: Arc::new(clock),
+        merge_operators: builder.merge_operators,
+        store: Arc::new(OnceLock::new()),
+    };
+    // An open that fails leaves the files as they are.
+    foundation.files.retain_all();
+    foundation.reserve_file_ids()?;
+    let keyspaces = foundation.recover_keyspaces(&mut recovered)?;
+    let report = foundation.replay(&recovered, &keyspaces, builder.salvage)?;
+    let epoch = epoch_number(recovered.epochs.current + 1)?;
+    let older = report.limits.iter().map(|limit| (u64::from(limit.epoch), limit.last)).collect();
+    let flushed = keyspaces.values().map(|keyspace| keyspace.read.load().version.flushed()).max();
+    let last = report.last.max(recovered.last_seqno).max(flushed.unwrap_or_default());
+    let mut journal_floor = None;
+    if last > report.last {
+        // A power loss took journal records of what was in the trees already. New records will start
+        // behind a gap, so nothing before it may be needed from the journal any more.
+        for keyspace in keyspaces.values() {
+            keyspace.freeze(last, &foundation.pool, 0);
+            settle(keyspace)?;
+        }
+        journal_floor = Some(last);
+    }
+    foundation.manifest.commit(&Edit {
+        journal_floor,
+        epochs: Some(Epochs { current: u64::from(epoch), older }),
+        last_seqno: Some(last),
+        next_file_id: Some(foundation.files.next_file_id()),
+        ..Edit::default()
+    })?;
+    let orphans_removed = foundation.remove_orphans(&keyspaces)?;
+    let journal = Arc::new(Journal::create(
+        Arc::clone(&foundation.vfs),
+        &foundation.path,
+        JournalOptions {
+            shards,
+            segment_bytes: sizes.segment_bytes,
+            store_id: recovered.store_id,
+            epoch,
+        },
+        report.segments.clone(),
+    )?);
+    foundation.files.retain_none();
+    let by_name = keyspaces.into_values().map(|keyspace| (keyspace.name.clone(), keyspace)).collect();
+    let store = Arc::new(Store {
+        committer: Committer::new(Arc::clone(&journal), last),
+        journal,
+        throttle: Throttle::default(),
+        snapshots: Arc::new(Snapshots::default()),
+        executor: Executor::new(mode),
+        counters: Counters::default(),
+        listener: builder.listener,
+        recovery: recovery_report(&report, orphans_removed),
+        keyspaces: RwLock::new(by_name),
+        registry: Mutex::new(()),
+        incorporation: Mutex::new(()),
+        next_keyspace_id: AtomicU32::new(recovered.next_keyspace_id.0.max(1)),
+        closed: AtomicBool::new(false),
+        failure: Mutex::new(None),
+        background_failure: Mutex::new(None),
+        upkeep_running: AtomicBool::new(false),
+        drain_rate: initial_drain_rate(),
+        foundation,
+        _lock: lock,
+    });
+    // Set once: the foundation is new.
+    let _ = store.store.set(Arc::downgrade(&store));
+    let source: Arc<dyn WorkSource> = Arc::<Store>::clone(&store);
+    store.executor.start(Arc::downgrade(&source))?;
+    store.update_backlog();
+    Ok(store)
+}
+
+fn recovery_report(report: &ReplayReport, orphans_removed: u64) -> RecoveryReport {
+    let torn_records: u64 = report.torn.iter().map(|torn| torn.records_dropped).sum();
+    let mut stops: Vec<String> = Vec::new();
+    stops.extend(report.torn.iter().map(|torn| {
+        format!("{} ends at byte {} with a torn record ({})", torn.file.display(), torn.offset, torn.what)
+    }));
+    stops.extend(report.gap.map(|gap| {
+        format!("commit {} is missing; the next one found was {}", gap.expected, gap.found)
+    }));
+    stops.extend(report.damage_salvaged.iter().map(|damage| damage.to_string()));
+    RecoveryReport {
+        records_replayed: report.records,
+        bytes_replayed: report.bytes,
+        records_dropped: report.records_dropped + torn_records,
+        bytes_dropped: report.bytes_dropped,
+        stopped: (!stops.is_empty()).then(|| stops.join("; ")),
+        orphans_removed,
+    }
+}

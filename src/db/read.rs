@@ -1,0 +1,194 @@
+//! Point reads: what a key's versions, newest first, add up to.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::state::{Blobs, KeyspaceState, ReadState};
+use super::store::Store;
+use crate::base::checksum::hash_key;
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::error::{Error, Result};
+use crate::base::ids::Seqno;
+use crate::base::slice::Slice;
+use crate::cache::{ReadContext, fetch_misses};
+use crate::merge::{Base, Operands};
+
+/// What has been met of a key so far.
+#[derive(Default)]
+struct Lookup {
+    operands: Operands,
+    /// The number of the last version met: the same one met again, in a memtable that has just become
+    /// a table, does not count twice.
+    last: Option<Seqno>,
+    found: Option<Found>,
+}
+
+enum Found {
+    Value(Slice),
+    /// The pointer of a value in a blob file.
+    Blob(Slice),
+    Deleted,
+    Refused(Error),
+}
+
+impl Lookup {
+    fn meet(&mut self, entry: EntryRef<'_>) -> ControlFlow<()> {
+        if self.last.is_some_and(|last| last <= entry.seqno) {
+            return ControlFlow::Continue(());
+        }
+        self.last = Some(entry.seqno);
+        self.found = Some(match entry.kind {
+            EntryKind::Put => Found::Value(Slice::from(entry.value)),
+            EntryKind::PutBlob => Found::Blob(Slice::from(entry.value)),
+            EntryKind::Delete => Found::Deleted,
+            EntryKind::Merge => {
+                self.operands.push(entry.value);
+                return ControlFlow::Continue(());
+            }
+            EntryKind::RangeDelete => Found::Refused(Error::invalid(format!(
+                "the store holds a range delete at key \"{}\", which this version of Spinney cannot \
+                 apply; open it with the version that wrote it",
+                entry.key.escape_ascii()
+            ))),
+        });
+        ControlFlow::Break(())
+    }
+
+    fn into_value(self, keyspace: &KeyspaceState, store: &Store, key: &[u8]) -> Result<Option<Slice>> {
+        if self.operands.is_empty() {
+            return match self.found {
+                Some(Found::Value(value)) => Ok(Some(value)),
+                Some(Found::Blob(pointer)) => {
+                    Blobs(Arc::clone(&store.blobs)).read(&pointer).map(|value| Some(Slice::from(value)))
+                }
+                Some(Found::Refused(error)) => Err(error),
+                Some(Found::Deleted) | None => Ok(None),
+            };
+        }
+        let base = match &self.found {
+            Some(Found::Value(value)) => Base::Value(value),
+            Some(Found::Blob(pointer)) => Base::Blob(pointer),
+            Some(Found::Refused(error)) => return Err(error.clone()),
+            Some(Found::Deleted) | None => Base::Nothing,
+        };
+        let value = self.operands.fold(&keyspace.merge, key, base, true)?;
+        Ok(Some(Slice::from(value)))
+    }
+}
+
+/// Gathers what `read` holds of the key at `snapshot`.
+fn look_up(
+    read: &ReadState,
+    key: &[u8],
+    snapshot: Seqno,
+    context: &ReadContext,
+) -> Result<Lookup> {
+    let mut lookup = Lookup::default();
+    for slot in std::iter::once(&read.active).chain(&read.frozen) {
+        let memtable = &slot.memtable;
+        let Some(newest) = memtable.get(key, snapshot) else { continue };
+        if newest.kind != EntryKind::Merge {
+            if lookup.meet(newest).is_break() {
+                return Ok(lookup);
+            }
+            continue;
+        }
+        for entry in memtable.versions(key, snapshot) {
+            if lookup.meet(entry).is_break() {
+                return Ok(lookup);
+            }
+        }
+    }
+    let hash = hash_key(key);
+    read.version.get(key, hash, snapshot, context, &mut |entry| lookup.meet(entry))?;
+    Ok(lookup)
+}
+
+/// The key's value at `snapshot`, or at the newest visible state.
+pub(crate) fn get(
+    store: &Store,
+    keyspace: &KeyspaceState,
+    key: &[u8],
+    snapshot: Option<Seqno>,
+) -> Result<Option<Slice>> {
+    check_readable(store, keyspace)?;
+    let timed = super::counters::is_timed().then(|| store.clock.nanos());
+    // First the state, then the number: what the state's trees have dropped is hidden at it.
+    let read = keyspace.read.load();
+    let snapshot = snapshot.unwrap_or_else(|| store.committer.visible());
+    let context = ReadContext::blocking();
+    let value = look_up(&read, key, snapshot, &context)?.into_value(keyspace, store, key)?;
+    let counters = &store.counters;
+    counters.gets.add(1);
+    match &value {
+        Some(value) => counters.user_bytes_read.add((key.len() + value.len()) as u64),
+        None => counters.gets_absent.add(1),
+    }
+    if context.pages_read.get() > 0 {
+        counters.pages_read.add(u64::from(context.pages_read.get()));
+    }
+    if let Some(start) = timed {
+        counters.get_latency.record(store.clock.nanos().saturating_sub(start));
+    }
+    Ok(value)
+}
+
+/// Rounds after which a key whose pages are evicted faster than they are used is read by itself.
+const ROUNDS_MAX: usize = 16;
+
+/// The keys' values, all reads of a round in flight at once.
+pub(crate) fn multi_get(
+    store: &Store,
+    keyspace: &KeyspaceState,
+    keys: &[impl AsRef<[u8]>],
+    snapshot: Option<Seqno>,
+) -> Result<Vec<Option<Slice>>> {
+    check_readable(store, keyspace)?;
+    let read = keyspace.read.load_full();
+    let snapshot = snapshot.unwrap_or_else(|| store.committer.visible());
+    let mut values: Vec<Option<Slice>> = vec![None; keys.len()];
+    let mut waiting: Vec<usize> = (0..keys.len()).collect();
+    let mut bytes = 0;
+    let mut pages = 0;
+    for round in 0.. {
+        let mut context =
+            if round < ROUNDS_MAX { ReadContext::collecting() } else { ReadContext::blocking() };
+        let mut still_waiting = Vec::new();
+        for index in waiting {
+            let Some(key) = keys.get(index).map(AsRef::as_ref) else { continue };
+            match look_up(&read, key, snapshot, &context) {
+                Ok(lookup) => {
+                    let value = lookup.into_value(keyspace, store, key)?;
+                    bytes += value.as_ref().map_or(0, |value| key.len() + value.len());
+                    values[index] = value;
+                }
+                Err(Error::NotResident) => still_waiting.push(index),
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(misses) = context.misses.take() {
+            pages += u64::from(fetch_misses(misses.into_inner())?);
+        }
+        pages += u64::from(context.pages_read.get());
+        waiting = still_waiting;
+        if waiting.is_empty() {
+            break;
+        }
+    }
+    let counters = &store.counters;
+    counters.multi_get_keys.add(keys.len() as u64);
+    counters.user_bytes_read.add(bytes as u64);
+    counters.pages_read.add(pages);
+    Ok(values)
+}
+
+/// Refuses reads through handles of what no longer exists.
+pub(crate) fn check_readable(store: &Store, keyspace: &KeyspaceState) -> Result<()> {
+    store.check_open()?;
+    if keyspace.is_dropped() {
+        return Err(Error::Closed {
+            what: format!("keyspace {:?} (it was dropped)", keyspace.name),
+        });
+    }
+    Ok(())
+}

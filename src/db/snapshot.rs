@@ -1,0 +1,98 @@
+//! Snapshots: the state of the whole store at one moment.
+
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use super::iterator::{Bounds, Iter, bounds_of, bounds_of_prefix};
+use super::keyspace::Keyspace;
+use super::read;
+use super::snapshots::SnapshotGuard;
+use super::store::Store;
+use crate::base::error::{Error, Result};
+use crate::base::slice::Slice;
+
+/// The state of all keyspaces at one moment: a prefix of the order of commits. While it is held, the
+/// space of what it sees is not reclaimed. Clones share it.
+///
+/// ```
+/// # fn main() -> spinney::Result<()> {
+/// let db = spinney::Database::builder_in_memory().open()?;
+/// let items = db.keyspace("items", spinney::KeyspaceOptions::stb())?;
+/// items.put("a", "1")?;
+/// let snapshot = db.snapshot();
+/// items.put("a", "2")?;
+/// assert_eq!(snapshot.get(&items, "a")?.unwrap(), b"1");
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Snapshot {
+    store: Arc<Store>,
+    guard: Arc<SnapshotGuard>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(store: &Arc<Store>) -> Snapshot {
+        let guard = store.snapshots.register(|| store.committer.visible());
+        Snapshot { store: Arc::clone(store), guard: Arc::new(guard) }
+    }
+
+    fn check(&self, keyspace: &Keyspace) -> Result<()> {
+        if Arc::ptr_eq(keyspace.store(), &self.store) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("keyspace {:?} belongs to another store", keyspace.name())))
+    }
+
+    /// The key's value.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`]; `InvalidArgument` for a keyspace of another store.
+    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.check(keyspace)?;
+        read::get(&self.store, keyspace.state(), key.as_ref(), Some(self.guard.seqno()))
+    }
+
+    /// The keys' values, in the keys' order.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Slice>>> {
+        self.check(keyspace)?;
+        let keys: Vec<K> = keys.into_iter().collect();
+        read::multi_get(&self.store, keyspace.state(), &keys, Some(self.guard.seqno()))
+    }
+
+    /// Whether the key has a value.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(keyspace, key)?.is_some())
+    }
+
+    fn iterate(&self, keyspace: &Keyspace, bounds: Bounds) -> Iter {
+        match self.check(keyspace) {
+            Ok(()) => Iter::new(&self.store, keyspace.state(), Some(&self.guard), bounds),
+            Err(error) => Iter::failed(error),
+        }
+    }
+
+    /// All pairs.
+    pub fn iter(&self, keyspace: &Keyspace) -> Iter {
+        self.iterate(keyspace, (None, None))
+    }
+
+    /// The pairs whose keys lie in `range`, see [`Keyspace::range`].
+    pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Iter {
+        self.iterate(keyspace, bounds_of(range.start_bound(), range.end_bound()))
+    }
+
+    /// The pairs whose keys start with `prefix`.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Iter {
+        self.iterate(keyspace, bounds_of_prefix(prefix.as_ref()))
+    }
+}

@@ -1,0 +1,244 @@
+//! A keyspace as the store holds it: memtables in front of a tree.
+//!
+//! Invariants:
+//! 1. A `ReadState` is immutable. Read newest first (active, frozen, version) it holds every entry
+//!    committed before it was loaded.
+//! 2. `active` is replaced only inside a commit barrier, so a memtable holds exactly the entries
+//!    between two cuts.
+//! 3. A frozen memtable leaves the read state in the very step that brings the version holding it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use super::events::Event;
+use super::options::KeyspaceOptions;
+use super::store::Store;
+use crate::base::error::Result;
+use crate::base::ids::{KeyspaceId, Seqno};
+use crate::memtable::{ChunkPool, Memtable};
+use crate::merge::{BlobReader, MergeContext};
+use crate::table::{BlobFile, BlobFiles, BlobPointer};
+use crate::tree::{Packed, Tree, TreeCounters, TreeObserver, TreeVersion};
+
+/// A memtable and what belongs to it.
+pub(crate) struct Slot {
+    pub(crate) memtable: Arc<Memtable>,
+    /// Files of values too large for a memtable; its entries point into them.
+    pub(crate) blobs: Mutex<Vec<Arc<BlobFile>>>,
+    /// Once frozen: it holds everything of its keyspace after the slot before it up to here.
+    pub(crate) cut: OnceLock<Seqno>,
+    /// When it was frozen.
+    pub(crate) frozen_nanos: AtomicU64,
+}
+
+impl Slot {
+    pub(crate) fn new(pool: &Arc<ChunkPool>) -> Arc<Slot> {
+        Arc::new(Slot {
+            memtable: Arc::new(Memtable::new(Arc::clone(pool))),
+            blobs: Mutex::new(Vec::new()),
+            cut: OnceLock::new(),
+            frozen_nanos: AtomicU64::new(0),
+        })
+    }
+
+    /// What counts against the size at which a memtable is frozen.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.memtable.bytes() as u64
+    }
+
+    /// The same without the unused rest of chunks, for sizes below a chunk's.
+    pub(crate) fn exact_bytes(&self) -> u64 {
+        self.memtable.data_bytes() as u64 + 32 * self.memtable.len() as u64
+    }
+}
+
+/// How far a frozen memtable has come.
+pub(crate) enum Stage {
+    Waiting,
+    Packing,
+    Packed(Option<Packed>),
+}
+
+/// What readers read.
+pub(crate) struct ReadState {
+    pub(crate) active: Arc<Slot>,
+    /// Newest first.
+    pub(crate) frozen: Vec<Arc<Slot>>,
+    pub(crate) version: Arc<dyn TreeVersion>,
+}
+
+/// Frozen memtables on their way into the tree, oldest first.
+#[derive(Default)]
+pub(crate) struct Pipeline {
+    pub(crate) slots: VecDeque<(Arc<Slot>, Stage)>,
+}
+
+/// A keyspace.
+pub(crate) struct KeyspaceState {
+    pub(crate) id: KeyspaceId,
+    pub(crate) name: String,
+    pub(crate) options: KeyspaceOptions,
+    pub(crate) tree: Arc<dyn Tree>,
+    pub(crate) read: ArcSwap<ReadState>,
+    /// Held while `read` is replaced.
+    swap: Mutex<()>,
+    pub(crate) pipeline: Mutex<Pipeline>,
+    pub(crate) merge: MergeContext,
+    pub(crate) counters: Arc<TreeCounters>,
+    pub(crate) dropped: AtomicBool,
+    /// No background work before this time: something has failed.
+    pub(crate) rest_until_nanos: AtomicU64,
+    /// The tree knows it weakly.
+    observer: Arc<Observer>,
+}
+
+/// Hears from the tree. Apart from the keyspace since the tree is made first.
+pub(crate) struct Observer {
+    pub(crate) store: Arc<OnceLock<Weak<Store>>>,
+    pub(crate) name: String,
+    pub(crate) keyspace: OnceLock<Weak<KeyspaceState>>,
+}
+
+impl Observer {
+    fn store(&self) -> Option<Arc<Store>> {
+        self.store.get()?.upgrade()
+    }
+}
+
+impl TreeObserver for Observer {
+    fn installed(&self, version: Arc<dyn TreeVersion>) {
+        if let Some(keyspace) = self.keyspace.get().and_then(Weak::upgrade) {
+            keyspace.installed(version);
+        }
+        if let Some(store) = self.store() {
+            store.structure_changed();
+        }
+    }
+
+    fn compacted(&self, read_bytes: u64, written_bytes: u64, nanos: u64) {
+        if let Some(store) = self.store() {
+            store.emit(|| Event::Compaction {
+                keyspace: self.name.clone(),
+                read_bytes,
+                written_bytes,
+                elapsed: std::time::Duration::from_nanos(nanos),
+            });
+        }
+    }
+
+    fn snapshots(&self) -> Vec<Seqno> {
+        self.store().map(|store| store.live_snapshots()).unwrap_or_default()
+    }
+}
+
+/// Reads blob values for merge operators.
+pub(crate) struct Blobs(pub(crate) Arc<BlobFiles>);
+
+impl Blobs {
+    pub(crate) fn read(&self, pointer: &[u8]) -> Result<Vec<u8>> {
+        match BlobPointer::decode(pointer) {
+            Some(pointer) => self.0.open(pointer.file)?.read(&pointer),
+            None => Err(crate::base::error::Error::corruption(
+                std::path::Path::new("table"),
+                0,
+                "blob pointer",
+                "file, offset, length and checksum",
+                format_args!("\"{}\"", pointer.escape_ascii()),
+            )),
+        }
+    }
+}
+
+impl BlobReader for Blobs {
+    fn read_blob(&self, _key: &[u8], pointer: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        *out = self.read(pointer)?;
+        Ok(())
+    }
+}
+
+/// What a keyspace is made of.
+pub(crate) struct KeyspaceParts {
+    pub(crate) id: KeyspaceId,
+    pub(crate) name: String,
+    pub(crate) options: KeyspaceOptions,
+    pub(crate) tree: Arc<dyn Tree>,
+    pub(crate) merge: MergeContext,
+    pub(crate) counters: Arc<TreeCounters>,
+    pub(crate) observer: Arc<Observer>,
+}
+
+impl KeyspaceState {
+    pub(crate) fn new(parts: KeyspaceParts, pool: &Arc<ChunkPool>) -> Arc<KeyspaceState> {
+        let version = parts.tree.version();
+        let read = ReadState { active: Slot::new(pool), frozen: Vec::new(), version };
+        let keyspace = Arc::new(KeyspaceState {
+            id: parts.id,
+            name: parts.name,
+            options: parts.options,
+            tree: parts.tree,
+            read: ArcSwap::from_pointee(read),
+            swap: Mutex::new(()),
+            pipeline: Mutex::default(),
+            merge: parts.merge,
+            counters: parts.counters,
+            dropped: AtomicBool::new(false),
+            rest_until_nanos: AtomicU64::new(0),
+            observer: parts.observer,
+        });
+        // Set once: the observer is new.
+        let _ = keyspace.observer.keyspace.set(Arc::downgrade(&keyspace));
+        keyspace
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
+    /// Shows a new version, without the memtables that it holds.
+    fn installed(&self, version: Arc<dyn TreeVersion>) {
+        let _swap = self.swap.lock();
+        let read = self.read.load();
+        let flushed = version.flushed();
+        let frozen = read
+            .frozen
+            .iter()
+            .filter(|slot| slot.cut.get().is_none_or(|cut| *cut > flushed))
+            .cloned()
+            .collect();
+        let active = Arc::clone(&read.active);
+        self.read.store(Arc::new(ReadState { active, frozen, version }));
+    }
+
+    /// Freezes the active memtable at `cut` unless it is empty. Only inside a commit barrier.
+    pub(crate) fn freeze(&self, cut: Seqno, pool: &Arc<ChunkPool>, nanos: u64) -> bool {
+        let _swap = self.swap.lock();
+        let read = self.read.load();
+        if read.active.memtable.is_empty() {
+            return false;
+        }
+        let slot = Arc::clone(&read.active);
+        // Set once: the slot was active until now.
+        let _ = slot.cut.set(cut);
+        slot.frozen_nanos.store(nanos, Ordering::Relaxed);
+        let mut frozen = Vec::with_capacity(read.frozen.len() + 1);
+        frozen.push(Arc::clone(&slot));
+        frozen.extend_from_slice(&read.frozen);
+        let version = Arc::clone(&read.version);
+        self.pipeline.lock().slots.push_back((slot, Stage::Waiting));
+        self.read.store(Arc::new(ReadState { active: Slot::new(pool), frozen, version }));
+        true
+    }
+
+    /// Everything of this keyspace up to here is in its tree, as far as `visible` is applied.
+    pub(crate) fn settled_upto(&self, visible: Seqno) -> Seqno {
+        let read = self.read.load();
+        let slots = read.frozen.iter().chain([&read.active]);
+        let oldest = slots.filter_map(|slot| slot.memtable.seqno_bounds()).map(|(min, _)| min).min();
+        oldest.map_or(visible, |oldest| visible.min(Seqno(oldest.0.saturating_sub(1))))
+    }
+}

@@ -1,0 +1,449 @@
+//! The open store behind every handle.
+//!
+//! Invariants:
+//! 1. Locks are taken in this order: `registry`, `incorporation`, a keyspace's `pipeline`, a tree's
+//!    change lock, the manifest's. The commit barrier is entered with none of them but `incorporation`.
+//! 2. Once `failure` is set, no write is accepted until the store has been reopened.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::counters::{Counters, is_timed};
+use super::database::RecoveryReport;
+use super::events::{Event, EventListener};
+use super::options::{Builder, Durability};
+use super::snapshots::Snapshots;
+use super::state::{KeyspaceState, Slot};
+use crate::base::entry::EntryKind;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Seqno;
+use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::cache::{Cache, DataFiles};
+use crate::commit::{Committer, Throttle};
+use crate::jobs::{Clock, Executor};
+use crate::journal::Journal;
+use crate::manifest::Manifest;
+use crate::memtable::ChunkPool;
+use crate::merge::MergeOperator;
+use crate::table::BlobFiles;
+use crate::vfs::{Lock, Vfs};
+
+/// Sizes derived from the memory budget.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) memory_budget: u64,
+    pub(crate) memtable_bytes: u64,
+    /// Frozen memtables that may wait for the tree, per keyspace.
+    pub(crate) frozen_max: usize,
+    /// All memtables' chunks together.
+    pub(crate) memtables_bytes_max: u64,
+    /// Buffers of one background job.
+    pub(crate) job_bytes_max: u64,
+    pub(crate) segment_bytes: u64,
+    /// Journal bytes beyond which the keyspace that holds on to the oldest is flushed.
+    pub(crate) journal_bytes_max: u64,
+    /// Values of at least this many bytes go to a blob file at once, past journal and memtable.
+    pub(crate) direct_value_bytes: usize,
+}
+
+impl Sizes {
+    pub(crate) fn new(builder: &Builder, shards: usize) -> Sizes {
+        let budget = builder.memory_budget;
+        let default = (budget / 16).clamp(256 << 10, 64 << 20);
+        let memtable_bytes = builder.memtable_bytes.unwrap_or(default);
+        let frozen_max = 3;
+        let memtables_bytes_max = (memtable_bytes * (frozen_max as u64 + 1)).max(budget / 4);
+        let segment_bytes = (memtable_bytes / 2).clamp(64 << 10, 16 << 20);
+        Sizes {
+            memory_budget: budget,
+            memtable_bytes,
+            frozen_max,
+            memtables_bytes_max,
+            job_bytes_max: (budget / 32).clamp(512 << 10, 16 << 20),
+            segment_bytes,
+            journal_bytes_max: memtables_bytes_max * 3 + segment_bytes * 2 * shards as u64,
+            direct_value_bytes: (memtable_bytes as usize / 4).clamp(16 << 10, 1 << 20),
+        }
+    }
+
+    /// What is left of the budget for the page cache.
+    pub(crate) fn cache_bytes(&self, workers: usize) -> u64 {
+        let used = self.memtables_bytes_max + self.job_bytes_max * workers as u64;
+        self.memory_budget.saturating_sub(used).max(self.memory_budget / 8).max(128 << 10)
+    }
+}
+
+/// What keyspaces stand on, made before the store itself.
+pub(crate) struct Foundation {
+    pub(crate) path: PathBuf,
+    pub(crate) vfs: Arc<dyn Vfs>,
+    pub(crate) sizes: Sizes,
+    pub(crate) manifest: Arc<Manifest>,
+    pub(crate) files: Arc<DataFiles>,
+    pub(crate) blobs: Arc<BlobFiles>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) pool: Arc<ChunkPool>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) merge_operators: BTreeMap<String, Arc<dyn MergeOperator>>,
+    /// The store, once it is open.
+    pub(crate) store: Arc<OnceLock<Weak<Store>>>,
+}
+
+/// An open store.
+pub(crate) struct Store {
+    pub(crate) foundation: Foundation,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) committer: Committer,
+    pub(crate) throttle: Throttle,
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) executor: Executor,
+    pub(crate) counters: Counters,
+    pub(crate) listener: Option<Arc<dyn EventListener>>,
+    pub(crate) recovery: RecoveryReport,
+    /// By name; changed under `registry`.
+    pub(crate) keyspaces: RwLock<BTreeMap<String, Arc<KeyspaceState>>>,
+    /// Held while a keyspace is created or dropped.
+    pub(crate) registry: Mutex<()>,
+    /// Held while memtables become part of trees in an order that somebody relies on.
+    pub(crate) incorporation: Mutex<()>,
+    pub(crate) next_keyspace_id: AtomicU32,
+    pub(crate) closed: AtomicBool,
+    pub(crate) failure: Mutex<Option<Error>>,
+    /// The last background failure that did not poison the store; cleared by success.
+    pub(crate) background_failure: Mutex<Option<Error>>,
+    pub(crate) upkeep_running: AtomicBool,
+    /// Bytes per second that the background has been seen to take in, as bits of an `f64`.
+    pub(crate) drain_rate: AtomicU64,
+    /// Declared last: released last.
+    pub(crate) _lock: Box<dyn Lock>,
+}
+
+impl Deref for Store {
+    type Target = Foundation;
+
+    fn deref(&self) -> &Foundation {
+        &self.foundation
+    }
+}
+
+/// How long a writer sleeps at most before it looks again whether it may go on.
+const WAIT_MAX: Duration = Duration::from_millis(5);
+
+/// An operation of a commit, borrowed.
+#[derive(Clone, Copy)]
+pub(crate) struct Operation<'a> {
+    pub(crate) keyspace: &'a Arc<KeyspaceState>,
+    pub(crate) kind: EntryKind,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+}
+
+/// Refuses keys and values that the formats cannot take.
+pub(crate) fn check_sizes(key: &[u8], value: &[u8]) -> Result<()> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "a key has at most {KEY_BYTES_MAX} bytes, not {}; store long identifiers in the value \
+             and key by their hash",
+            key.len()
+        )));
+    }
+    if value.len() as u64 > VALUE_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "a value has at most {VALUE_BYTES_MAX} bytes, not {}; split it over several keys",
+            value.len()
+        )));
+    }
+    Ok(())
+}
+
+impl Store {
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed { what: format!("the store in {}", self.path.display()) });
+        }
+        Ok(())
+    }
+
+    /// Refuses writes once something has failed that makes durability uncertain.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        if let Some(error) = &*self.failure.lock() {
+            return Err(poisoned(error));
+        }
+        Ok(())
+    }
+
+    /// Refuses writes from now on.
+    pub(crate) fn fail(&self, error: &Error) {
+        {
+            let mut failure = self.failure.lock();
+            if failure.is_some() {
+                return;
+            }
+            *failure = Some(error.clone());
+        }
+        self.files.retain_all();
+        self.journal.poison(error);
+        self.emit(|| Event::Error { error: error.clone() });
+    }
+
+    pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
+        if let Some(listener) = &self.listener {
+            listener.event(&event());
+        }
+    }
+
+    /// Snapshots that compactions must respect.
+    pub(crate) fn live_snapshots(&self) -> Vec<Seqno> {
+        self.snapshots.list(|| self.committer.visible())
+    }
+
+    /// All keyspaces that exist.
+    pub(crate) fn all_keyspaces(&self) -> Vec<Arc<KeyspaceState>> {
+        self.keyspaces.read().values().cloned().collect()
+    }
+
+    /// Commits a batch whose operations `operations` yields each time it is called.
+    pub(crate) fn commit<'a, I>(
+        &self,
+        operations: impl Fn() -> I,
+        durability: Durability,
+    ) -> Result<()>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        let timed = is_timed().then(|| self.clock.nanos());
+        self.check_open()?;
+        let mut count = 0u32;
+        let mut bytes = 0u64;
+        let mut large = false;
+        for operation in operations() {
+            check_sizes(operation.key, operation.value)?;
+            if operation.keyspace.is_dropped() {
+                return Err(Error::Closed {
+                    what: format!("keyspace {:?} (it was dropped)", operation.keyspace.name),
+                });
+            }
+            if operation.kind == EntryKind::Merge && operation.keyspace.merge.operator.is_none() {
+                return Err(Error::invalid(format!(
+                    "keyspace {:?} has no merge operator; create it with one \
+                     (KeyspaceOptions::merge_operator)",
+                    operation.keyspace.name
+                )));
+            }
+            count = count
+                .checked_add(1)
+                .ok_or_else(|| Error::invalid("a batch holds at most 4294967295 operations"))?;
+            bytes += (operation.key.len() + operation.value.len()) as u64;
+            large |= self.is_large(&operation);
+        }
+        if count == 0 {
+            return if durability == Durability::Sync { self.sync() } else { Ok(()) };
+        }
+        self.admit(bytes, &operations)?;
+        let last = if large {
+            super::large::commit(self, &operations, count, durability)?
+        } else {
+            self.commit_admitted(&operations, count)?
+        };
+        if durability == Durability::Sync {
+            self.journal.sync_upto(last).inspect_err(|error| self.fail(error))?;
+            self.counters.commits_sync.add(1);
+        }
+        self.counters.commits.add(1);
+        self.counters.writes.add(u64::from(count));
+        self.counters.user_bytes_written.add(bytes);
+        if let Some(start) = timed {
+            self.counters.commit_latency.record(self.clock.nanos().saturating_sub(start));
+        }
+        Ok(())
+    }
+
+    /// Whether the operation's value is too large for journal and memtable.
+    #[inline]
+    pub(crate) fn is_large(&self, operation: &Operation<'_>) -> bool {
+        operation.kind == EntryKind::Put
+            && operation.value.len() >= self.sizes.direct_value_bytes
+            && operation.value.len() >= operation.keyspace.options.blob_bytes_min as usize
+    }
+
+    fn commit_admitted<'a, I>(&self, operations: &impl Fn() -> I, count: u32) -> Result<Seqno>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        thread_local! {
+            static PAYLOAD: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+        }
+        let mut payload = PAYLOAD.take();
+        payload.clear();
+        for operation in operations() {
+            crate::journal::encode_operation(
+                &mut payload,
+                operation.keyspace.id,
+                operation.kind,
+                operation.key,
+                operation.value,
+            );
+        }
+        let result = self.committer.commit(&payload, count, |first| {
+            for (seqno, operation) in (first.0..).zip(operations()) {
+                let read = operation.keyspace.read.load();
+                read.active.memtable.insert(
+                    operation.key,
+                    Seqno(seqno),
+                    operation.kind,
+                    operation.value,
+                );
+            }
+        });
+        if payload.capacity() <= 1 << 20 {
+            PAYLOAD.set(payload);
+        }
+        result.inspect_err(|error| self.journal_failed(error))
+    }
+
+    /// A full disk or a refused argument leaves the journal whole; anything else does not.
+    pub(crate) fn journal_failed(&self, error: &Error) {
+        match error {
+            Error::Full { .. } | Error::InvalidArgument { .. } | Error::Closed { .. } => {}
+            error => self.fail(error),
+        }
+    }
+
+    /// Lets a writer of `bytes` in: slowed by how far the background is behind, and not before there
+    /// is room in the memtables.
+    fn admit<'a, I>(&self, bytes: u64, operations: &impl Fn() -> I) -> Result<()>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        let mut last: Option<&Arc<KeyspaceState>> = None;
+        for operation in operations() {
+            if last.is_some_and(|last| Arc::ptr_eq(last, operation.keyspace)) {
+                continue;
+            }
+            last = Some(operation.keyspace);
+            if self.is_full(&operation.keyspace.read.load().active) {
+                self.make_room(operation.keyspace)?;
+            }
+        }
+        self.throttle.pay(bytes, &self.clock);
+        Ok(())
+    }
+
+    #[inline]
+    fn is_full(&self, slot: &Slot) -> bool {
+        let limit = self.sizes.memtable_bytes;
+        if limit >= 4 << 20 {
+            slot.bytes() >= limit
+        } else {
+            slot.memtable.len() > 0 && slot.exact_bytes() >= limit
+        }
+    }
+
+    /// Freezes a full memtable, once there is room for one more that waits.
+    #[cold]
+    fn make_room(&self, keyspace: &Arc<KeyspaceState>) -> Result<()> {
+        let mut waited_from = None;
+        loop {
+            self.check_writable()?;
+            let read = keyspace.read.load_full();
+            if !self.is_full(&read.active) || keyspace.is_dropped() {
+                break;
+            }
+            let memtables = self.pool.bytes_in_use() as u64;
+            let crowded = memtables > self.sizes.memtables_bytes_max && !read.frozen.is_empty();
+            if read.frozen.len() < self.sizes.frozen_max && !crowded {
+                self.freeze(std::slice::from_ref(keyspace), |keyspace| {
+                    self.is_full(&keyspace.read.load().active)
+                });
+                break;
+            }
+            if let Some(error) = &*self.background_failure.lock() {
+                return Err(error.clone());
+            }
+            waited_from.get_or_insert_with(|| self.clock.nanos());
+            self.executor.notify();
+            if !self.executor.wait(WAIT_MAX) {
+                // A stepped executor without work although memtables wait: their job has failed.
+                self.clear_rests();
+                if !self.executor.wait(WAIT_MAX) {
+                    break;
+                }
+            }
+        }
+        if let Some(from) = waited_from {
+            self.throttle.record(self.clock.nanos().saturating_sub(from));
+        }
+        Ok(())
+    }
+
+    /// Freezes the active memtables of those keyspaces for which `wanted` holds once no commit is
+    /// under way.
+    pub(crate) fn freeze(
+        &self,
+        keyspaces: &[Arc<KeyspaceState>],
+        wanted: impl Fn(&KeyspaceState) -> bool,
+    ) -> Seqno {
+        let nanos = self.clock.nanos();
+        let cut = self.committer.barrier(|last| {
+            for keyspace in keyspaces {
+                if wanted(keyspace) {
+                    keyspace.freeze(last, &self.pool, nanos);
+                }
+            }
+            last
+        });
+        self.update_backlog();
+        self.executor.notify();
+        cut
+    }
+
+    /// Makes everything committed so far durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.check_writable()?;
+        self.journal.sync_all().inspect_err(|error| self.fail(error))
+    }
+
+    /// The tree of a keyspace has changed.
+    pub(crate) fn structure_changed(&self) {
+        self.update_backlog();
+        self.executor.notify();
+    }
+
+    /// Sets the writers' price from how far the background is behind.
+    pub(crate) fn update_backlog(&self) {
+        let mut backlog: f64 = 0.0;
+        for keyspace in self.keyspaces.read().values() {
+            let frozen = keyspace.read.load().frozen.len() as f64;
+            backlog = backlog
+                .max(frozen / (self.sizes.frozen_max as f64 + 1.0))
+                .max(keyspace.tree.state().backlog);
+        }
+        let rate = f64::from_bits(self.drain_rate.load(Ordering::Relaxed));
+        if self.throttle.set(backlog, rate) {
+            let delay_per_mib = self.throttle.delay_per_mib();
+            self.emit(|| Event::Throttle { delay_per_mib });
+        }
+    }
+
+    /// Lets keyspaces whose background work failed try again at once.
+    pub(crate) fn clear_rests(&self) {
+        for keyspace in self.keyspaces.read().values() {
+            keyspace.rest_until_nanos.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a refused writer is told.
+fn poisoned(error: &Error) -> Error {
+    match error {
+        Error::Poisoned { .. } => error.clone(),
+        error => Error::Poisoned { reason: error.to_string() },
+    }
+}

@@ -1,0 +1,103 @@
+//! `Fingerprint`: the high bits of a key's hash; and sorting a branch's worth of them.
+
+use super::geometry::{FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN};
+
+/// The high bits of a key's hash (`base::checksum::hash_key`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Fingerprint(pub(crate) u64);
+
+impl Fingerprint {
+    /// The top `bits` bits of `hash`.
+    #[inline(always)]
+    pub(crate) fn of_hash(hash: u64, bits: u32) -> Fingerprint {
+        Fingerprint(hash >> (64 - bits))
+    }
+}
+
+/// The fingerprints of one new branch, sorted.
+pub(crate) struct SortedFingerprints {
+    pub(super) sorted: Vec<u64>,
+    pub(super) bits: u32,
+}
+
+const DIGIT_BITS: u32 = 11;
+const DIGITS: usize = 1 << DIGIT_BITS;
+/// Below this many a comparison sort is as fast and needs no tables.
+const RADIX_SORT_LEN_MIN: usize = 1024;
+
+impl SortedFingerprints {
+    /// Sorts the fingerprints of a branch's keys, given their hashes in any order. A hash given twice
+    /// counts once. The vector's memory is reused; as much again is allocated meanwhile.
+    pub(crate) fn of_hashes(hashes: Vec<u64>, bits: u32) -> SortedFingerprints {
+        assert!((FINGERPRINT_BITS_MIN..=FINGERPRINT_BITS_MAX).contains(&bits));
+        let mut sorted = sort_high_bits(hashes, bits);
+        sorted.dedup();
+        SortedFingerprints { sorted, bits }
+    }
+
+    /// How many distinct fingerprints there are.
+    pub(crate) fn len(&self) -> usize {
+        self.sorted.len()
+    }
+}
+
+/// The top `bits` bits of each hash, sorted: a radix sort from the lowest digit up.
+fn sort_high_bits(mut hashes: Vec<u64>, bits: u32) -> Vec<u64> {
+    let shift = 64 - bits;
+    if hashes.len() < RADIX_SORT_LEN_MIN {
+        hashes.iter_mut().for_each(|hash| *hash >>= shift);
+        hashes.sort_unstable();
+        return hashes;
+    }
+    // The digits' counts are all taken in one pass. Digits of nearly equal width: 11, 11 and 10 of 32.
+    let passes = bits.div_ceil(DIGIT_BITS);
+    let mut counts = vec![[0u32; DIGITS]; passes as usize];
+    for hash in &mut hashes {
+        *hash >>= shift;
+        let mut rest = *hash;
+        for counts in &mut counts {
+            counts[rest as usize % DIGITS] += 1;
+            rest >>= DIGIT_BITS;
+        }
+    }
+    let mut other = vec![0; hashes.len()];
+    for (pass, counts) in counts.iter_mut().enumerate() {
+        let shift = pass as u32 * DIGIT_BITS;
+        let mut place = 0;
+        for count in counts.iter_mut() {
+            place += std::mem::replace(count, place);
+        }
+        for &fingerprint in &hashes {
+            let place = &mut counts[(fingerprint >> shift) as usize % DIGITS];
+            other[*place as usize] = fingerprint;
+            *place += 1;
+        }
+        std::mem::swap(&mut hashes, &mut other);
+    }
+    hashes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::test_support::Random;
+
+    #[test]
+    fn fingerprints_come_out_sorted_and_distinct() {
+        let mut random = Random::new(6);
+        for len in [0, 1, 2, 1000, 1024, 5000] {
+            for bits in [32, 33, 40, 48] {
+                for skew in [0, 20, 40] {
+                    let hashes: Vec<u64> = (0..len).map(|_| random.next() >> skew << 8).collect();
+                    let mut expected: Vec<u64> =
+                        hashes.iter().map(|&h| Fingerprint::of_hash(h, bits).0).collect();
+                    expected.sort_unstable();
+                    expected.dedup();
+                    let sorted = SortedFingerprints::of_hashes(hashes, bits);
+                    assert_eq!(sorted.len(), expected.len());
+                    assert_eq!(sorted.sorted, expected);
+                }
+            }
+        }
+    }
+}

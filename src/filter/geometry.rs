@@ -1,0 +1,139 @@
+//! How a maplet cuts fingerprints up: quotient and remainder, and which page answers for which.
+//!
+//! Invariants:
+//! 1. `nominal_page` never decreases with the fingerprint, and `nominal_end(i)` is the least fingerprint
+//!    whose nominal page is above `i`.
+//! 2. A slot has 1 to 56 bits, so that one unaligned 64-bit load holds it.
+
+use super::page::{GROUP_BITS, PAGE_BITS};
+
+/// Fewest bits of a fingerprint: pages are found by the top 32 bits of the hash.
+pub(crate) const FINGERPRINT_BITS_MIN: u32 = 32;
+/// Most bits of a fingerprint: with 8 value bits a slot still fits one load.
+pub(crate) const FINGERPRINT_BITS_MAX: u32 = 48;
+/// Enough for 2^24 keys a maplet at a false-positive rate of 1/256.
+pub(crate) const FINGERPRINT_BITS_DEFAULT: u32 = 32;
+/// Most branches of a maplet.
+pub(crate) const BRANCHES_MAX: usize = 256;
+
+/// A group's share of a page: this many buckets (quotients) have one directory entry.
+pub(crate) const GROUP_BUCKETS: u64 = 32;
+
+/// The numbers that place a fingerprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Bits of a fingerprint.
+    pub(crate) fingerprint_bits: u32,
+    /// Its high bits that are implied by the place.
+    pub(crate) quotient_bits: u32,
+    /// Bits of a branch ordinal.
+    pub(crate) value_bits: u32,
+    /// How many equal shares of the fingerprint space have a page of their own. More pages follow these
+    /// if the last ones overflow.
+    pub(crate) nominal_pages: u32,
+}
+
+impl Geometry {
+    /// The geometry for up to `entries_max` pairs of `branches` branches; `None` if that many pages
+    /// cannot be numbered. The arguments are within their limits.
+    pub(crate) fn new(
+        fingerprint_bits: u32,
+        branches: usize,
+        entries_max: u64,
+    ) -> Option<Geometry> {
+        // The nearest power of two to the number of entries: with one bucket an entry, the bits that a
+        // bucket costs and the bit that halving the remainder's range saves are in balance.
+        let entries = u128::from(entries_max.max(1));
+        let quotient_bits = ((2 * entries * entries).ilog2() / 2).min(fingerprint_bits - 1);
+        let value_bits = branches.max(1).next_power_of_two().ilog2();
+        let mut geometry =
+            Geometry { fingerprint_bits, quotient_bits, value_bits, nominal_pages: 0 };
+        if entries_max == 0 {
+            return Some(geometry);
+        }
+        let groups = (1u128 << quotient_bits).div_ceil(u128::from(GROUP_BUCKETS)) + 1;
+        let bits = entries * (geometry.slot_bits() as u128 + 1) + groups * GROUP_BITS as u128;
+        geometry.nominal_pages = if bits <= PAGE_BITS as u128 {
+            1
+        } else {
+            // 1/32 of each page stays free, and half a group is lost at its edges: the entries that do
+            // not fit spill to the next page, and this keeps that to about a probe in a thousand.
+            u32::try_from(bits.div_ceil((PAGE_BITS * 31 / 32 - GROUP_BITS / 2) as u128)).ok()?
+        };
+        Some(geometry)
+    }
+
+    /// Bits of a fingerprint that are stored.
+    #[inline]
+    pub(crate) fn remainder_bits(&self) -> u32 {
+        self.fingerprint_bits - self.quotient_bits
+    }
+
+    /// Bits of a stored remainder and its value.
+    #[inline]
+    pub(crate) fn slot_bits(&self) -> usize {
+        (self.remainder_bits() + self.value_bits) as usize
+    }
+
+    /// One past the greatest fingerprint.
+    pub(crate) fn fingerprint_end(&self) -> u64 {
+        1 << self.fingerprint_bits
+    }
+
+    /// The page that answers for the fingerprint, unless it spilled to a later one.
+    #[inline]
+    pub(crate) fn nominal_page(&self, fingerprint: u64) -> u32 {
+        let top = fingerprint >> (self.fingerprint_bits - 32);
+        ((top * u64::from(self.nominal_pages)) >> 32) as u32
+    }
+
+    /// Where the nominal share of page `page` ends; all there is for the last one and what follows it.
+    pub(crate) fn nominal_end(&self, page: u32) -> u64 {
+        if page >= self.nominal_pages.saturating_sub(1) {
+            return self.fingerprint_end();
+        }
+        let top = ((u64::from(page) + 1) << 32).div_ceil(u64::from(self.nominal_pages));
+        top << (self.fingerprint_bits - 32)
+    }
+
+    /// Groups that a page for the fingerprints `start..end` (not empty) has.
+    #[inline]
+    pub(crate) fn groups(&self, start: u64, end: u64) -> u64 {
+        let bits = self.remainder_bits();
+        (((end - 1) >> bits) - (start >> bits)) / GROUP_BUCKETS + 1
+    }
+
+    /// Bits that entries and groups take in a page.
+    #[inline]
+    pub(crate) fn cost(&self, entries: usize, groups: u64) -> u64 {
+        entries as u64 * (self.slot_bits() as u64 + 1) + groups * GROUP_BITS as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fingerprint_has_one_nominal_page() {
+        for bits in [32, 33, 40, 48] {
+            for entries in [1, 1500, 5000, 500_000, 8_000_000, 1 << 31] {
+                for branches in [1, 2, 16, 17, 255, 256] {
+                    let g = Geometry::new(bits, branches, entries).unwrap();
+                    assert!((1..=56).contains(&g.slot_bits()));
+                    assert!(branches <= 1 << g.value_bits);
+                    let pages = g.nominal_pages;
+                    for page in (0..pages.min(50)).chain(pages.saturating_sub(50)..pages) {
+                        let end = g.nominal_end(page);
+                        assert_eq!(g.nominal_page(end - 1), page);
+                        if page + 1 < pages {
+                            assert_eq!(g.nominal_page(end), page + 1);
+                        } else {
+                            assert_eq!(end, g.fingerprint_end());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

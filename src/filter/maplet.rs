@@ -1,0 +1,217 @@
+//! `Maplet`: a finished maplet in a file of its own or in a table file, ready to be probed.
+
+use super::branch_set::BranchSet;
+use super::fingerprint::Fingerprint;
+use super::header::MapletHeader;
+use super::page::{self, Answer, PageFront};
+use super::reader::MapletReader;
+use crate::base::codec::Decoder;
+use crate::base::error::Result;
+use crate::base::limits::UNIT_BYTES;
+use crate::cache::{PageClass, PageFile, PagePointer, ReadContext};
+use std::sync::Arc;
+
+/// The page kind of a maplet's pages.
+pub(crate) const PAGE_KIND_MAPLET: u8 = 16;
+/// The page kind of a maplet file's last page.
+pub(crate) const PAGE_KIND_MAPLET_HEADER: u8 = 17;
+
+/// A maplet: asked with a key's hash, it names the branches that may hold the key.
+#[derive(Clone)]
+pub(crate) struct Maplet {
+    file: Arc<PageFile>,
+    first_unit: u32,
+    header: Arc<MapletHeader>,
+}
+
+impl Maplet {
+    /// Opens a maplet file: its last page is the header, the pages before it are the maplet's.
+    ///
+    /// # Errors
+    /// `Corruption` if the header is damaged or does not fit the file.
+    pub(crate) fn open(file: Arc<PageFile>) -> Result<Maplet> {
+        let pointer = PagePointer { unit: file.units() - 1, units: 1 };
+        let payload = file.read_uncached(pointer)?;
+        let path = file.path();
+        let mut decoder = Decoder::new(&payload, &path, pointer.offset());
+        let header = MapletHeader::decode(&mut decoder, &path)?;
+        if header.pages != pointer.unit {
+            return Err(file.corrupt(pointer, "maplet pages", pointer.unit, header.pages));
+        }
+        Maplet::embedded(file, 0, header)
+    }
+
+    /// A maplet whose pages lie from `first_unit` on in a file of another type.
+    ///
+    /// # Errors
+    /// `Corruption` if the file is too short.
+    pub(crate) fn embedded(
+        file: Arc<PageFile>,
+        first_unit: u32,
+        header: MapletHeader,
+    ) -> Result<Maplet> {
+        match first_unit.checked_add(header.pages) {
+            Some(end) if end <= file.units() => {}
+            _ => {
+                let pointer = PagePointer { unit: first_unit, units: 1 };
+                let expected = format!("within {} units", file.units());
+                return Err(file.corrupt(pointer, "maplet pages", expected, header.pages));
+            }
+        }
+        Ok(Maplet { file, first_unit, header: Arc::new(header) })
+    }
+
+    /// The branches that may hold the key with this hash: all that do, and each other one with a
+    /// probability below `fingerprints / 2^fingerprint_bits`.
+    ///
+    /// # Errors
+    /// `Corruption` if the page is damaged, `NotResident` as [`PageFile::with_page`].
+    #[inline]
+    pub(crate) fn probe(&self, hash: u64, context: &ReadContext) -> Result<BranchSet> {
+        if self.header.pages == 0 {
+            return Ok(BranchSet::EMPTY);
+        }
+        let geometry = &self.header.geometry;
+        let fingerprint = Fingerprint::of_hash(hash, geometry.fingerprint_bits);
+        let page = geometry.nominal_page(fingerprint.0);
+        match self.ask(page, fingerprint, context)? {
+            Some(branches) => Ok(branches),
+            None => self.probe_later(page + 1, fingerprint, context),
+        }
+    }
+
+    /// Asks one page; `None` if a later one answers.
+    #[inline]
+    fn ask(
+        &self,
+        page: u32,
+        fingerprint: Fingerprint,
+        context: &ReadContext,
+    ) -> Result<Option<BranchSet>> {
+        let geometry = &self.header.geometry;
+        let pointer = self.pointer(page);
+        let answer = self.file.with_page(pointer, PageClass::Filter, context, |payload| {
+            page::probe(geometry, payload, fingerprint.0)
+        })?;
+        match answer {
+            Answer::Branches(branches) => Ok(Some(branches)),
+            Answer::Later => Ok(None),
+            Answer::Damaged(what) => {
+                Err(self.file.corrupt(pointer, what, "a maplet page", "other bytes"))
+            }
+        }
+    }
+
+    /// The fingerprint's nominal page was too full for it: a probe in a thousand. The next page has it
+    /// unless hashes are skewed on purpose, so the search among the rest may be slow, but not linear.
+    #[cold]
+    #[inline(never)]
+    fn probe_later(
+        &self,
+        page: u32,
+        fingerprint: Fingerprint,
+        context: &ReadContext,
+    ) -> Result<BranchSet> {
+        if page < self.header.pages
+            && let Some(branches) = self.ask(page, fingerprint, context)?
+        {
+            return Ok(branches);
+        }
+        let (mut from, mut to) = (page + 1, self.header.pages);
+        while from < to {
+            let middle = from + (to - from) / 2;
+            let front = self.file.with_page(
+                self.pointer(middle),
+                PageClass::Filter,
+                context,
+                PageFront::decode,
+            )?;
+            match front {
+                Some(front) if fingerprint.0 < front.start => to = middle,
+                _ => match self.ask(middle, fingerprint, context)? {
+                    Some(branches) => return Ok(branches),
+                    None => from = middle + 1,
+                },
+            }
+        }
+        let found = format!("none of pages {page}..{}", self.header.pages);
+        let expected = format!("a page for fingerprint {:#x}", fingerprint.0);
+        Err(self.file.corrupt(self.pointer(page - 1), "maplet page bounds", expected, found))
+    }
+
+    fn pointer(&self, page: u32) -> PagePointer {
+        PagePointer { unit: self.first_unit + page, units: 1 }
+    }
+
+    /// Reads the whole maplet in order.
+    pub(crate) fn reader(&self) -> MapletReader {
+        MapletReader::new(self)
+    }
+
+    /// Reads the whole maplet and verifies pages, order, bounds and all counts.
+    ///
+    /// # Errors
+    /// `Corruption` names the first thing that is wrong.
+    pub(crate) fn check(&self) -> Result<()> {
+        let mut counts = vec![super::BranchCounts::default(); self.header.branches()];
+        let mut reader = self.reader();
+        let mut entries = Vec::new();
+        let mut page = 0;
+        loop {
+            entries.clear();
+            if !reader.next_page(&mut entries)? {
+                break;
+            }
+            page += 1;
+            for (i, &entry) in entries.iter().enumerate() {
+                // The reader has checked the ordinals.
+                let Some(count) = counts.get_mut((entry & 0xff) as usize) else { continue };
+                count.entries += 1;
+                let next = entries.get(i + 1);
+                count.superseded += u64::from(next.is_some_and(|n| n >> 8 == entry >> 8));
+            }
+        }
+        if page != self.header.pages || counts != self.header.branches {
+            let pointer = self.pointer(0);
+            let found = format!("{counts:?} in {page} pages");
+            let expected = format!("{:?} in {} pages", self.header.branches, self.header.pages);
+            return Err(self.file.corrupt(pointer, "maplet branch counts", expected, found));
+        }
+        Ok(())
+    }
+
+    /// The description.
+    pub(crate) fn header(&self) -> &MapletHeader {
+        &self.header
+    }
+
+    /// The file that holds the pages.
+    pub(crate) fn file(&self) -> &Arc<PageFile> {
+        &self.file
+    }
+
+    /// Where in the file they start.
+    pub(crate) fn first_unit(&self) -> u32 {
+        self.first_unit
+    }
+
+    /// Pairs (fingerprint, branch).
+    pub(crate) fn entries(&self) -> u64 {
+        self.header.entries()
+    }
+
+    /// How many branches there are.
+    pub(crate) fn branches(&self) -> usize {
+        self.header.branches()
+    }
+
+    /// How many fingerprints of the branch a younger branch has as well.
+    pub(crate) fn superseded(&self, ordinal: u8) -> u64 {
+        self.header.branch(ordinal).superseded
+    }
+
+    /// Bytes of all pages.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.header.pages) * UNIT_BYTES as u64
+    }
+}

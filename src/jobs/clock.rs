@@ -1,0 +1,48 @@
+//! Time as the store sees it: the machine's, or a counter that only tests move.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Nanoseconds since 1970, for telling things apart, not for measuring.
+pub(crate) fn wall_clock_nanos() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos()
+}
+
+/// A monotonic clock that starts at zero.
+#[derive(Debug)]
+pub(crate) enum Clock {
+    /// The machine's.
+    Real(Instant),
+    /// Nanoseconds that advance by sleeping alone.
+    Virtual(AtomicU64),
+}
+
+impl Clock {
+    /// The machine's clock.
+    pub(crate) fn real() -> Clock {
+        Clock::Real(Instant::now())
+    }
+
+    /// A clock that stands still but for `sleep`.
+    pub(crate) fn simulated() -> Clock {
+        Clock::Virtual(AtomicU64::new(0))
+    }
+
+    /// Nanoseconds since the clock was made.
+    pub(crate) fn nanos(&self) -> u64 {
+        match self {
+            Clock::Real(start) => start.elapsed().as_nanos() as u64,
+            Clock::Virtual(nanos) => nanos.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Lets `duration` pass.
+    pub(crate) fn sleep(&self, duration: Duration) {
+        match self {
+            Clock::Real(_) => std::thread::sleep(duration),
+            Clock::Virtual(nanos) => {
+                nanos.fetch_add(duration.as_nanos() as u64, Ordering::Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The executor: threads that pull jobs, or a stepper that tests turn by hand.
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{Job, SplitMix, Step, WorkSource};
+use crate::base::error::{Error, Result};
+
+/// How jobs are carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// By this many threads.
+    Threads(usize),
+    /// By the callers of `step` and `wait`, in an order drawn from the seed.
+    Stepped(u64),
+}
+
+#[derive(Default)]
+struct State {
+    stopping: bool,
+    /// Raised by `notify`, so that a notice between looking for work and going to sleep is not lost.
+    notices: u64,
+    /// Raised when a job ends, for those who `wait`.
+    progress: u64,
+    /// Threads at work on a job.
+    busy: usize,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    progress: Condvar,
+    source: Mutex<Weak<dyn WorkSource>>,
+    stepper: Option<Mutex<Stepper>>,
+}
+
+struct Stepper {
+    random: SplitMix,
+    jobs: Vec<Box<dyn Job>>,
+}
+
+/// Carries out background jobs.
+pub(crate) struct Executor {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    mode: Mode,
+}
+
+/// A stepped executor holds at most this many begun jobs.
+const STEPPED_JOBS_MAX: usize = 3;
+
+struct NoWork;
+
+impl WorkSource for NoWork {
+    fn next_job(&self) -> Option<Box<dyn Job>> {
+        None
+    }
+
+    fn job_failed(&self, _error: &Error) {}
+}
+
+impl Executor {
+    /// An executor that has no work yet.
+    pub(crate) fn new(mode: Mode) -> Executor {
+        let stepper = match mode {
+            Mode::Threads(_) => None,
+            Mode::Stepped(seed) => {
+                Some(Mutex::new(Stepper { random: SplitMix::new(seed), jobs: Vec::new() }))
+            }
+        };
+        let source: Weak<dyn WorkSource> = Weak::<NoWork>::new();
+        Executor {
+            shared: Arc::new(Shared {
+                state: Mutex::new(State::default()),
+                work: Condvar::new(),
+                progress: Condvar::new(),
+                source: Mutex::new(source),
+                stepper,
+            }),
+            threads: Mutex::new(Vec::new()),
+            mode,
+        }
+    }
+
+    /// Starts pulling work from `source`.
+    ///
+    /// # Errors
+    /// `Io` if a thread cannot be started.
+    pub(crate) fn start(&self, source: Weak<dyn WorkSource>) -> Result<()> {
+        *self.shared.source.lock() = source;
+        if let Mode::Threads(count) = self.mode {
+            let mut threads = self.threads.lock();
+            for number in 0..count {
+                let shared = Arc::clone(&self.shared);
+                let thread = std::thread::Builder::new()
+                    .name(format!("spinney-{number}"))
+                    .spawn(move || work(&shared))
+                    .map_err(|e| Error::io("thread start", std::path::Path::new(""), None, e))?;
+                threads.push(thread);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that there may be work.
+    pub(crate) fn notify(&self) {
+        if self.shared.stepper.is_some() {
+            return;
+        }
+        let mut state = self.shared.state.lock();
+        state.notices += 1;
+        self.shared.work.notify_all();
+    }
+
+    /// Does one step; false if there was nothing to do. Stepped executors only.
+    pub(crate) fn step(&self) -> Result<bool> {
+        let Some(stepper) = &self.shared.stepper else { return Ok(false) };
+        let mut stepper = stepper.lock();
+        if self.shared.state.lock().stopping {
+            return Ok(false);
+        }
+        let Some(source) = self.shared.source.lock().upgrade() else { return Ok(false) };
+        if stepper.jobs.len() < STEPPED_JOBS_MAX
+            && (stepper.jobs.is_empty() || stepper.random.below(4) == 0)
+            && let Some(job) = source.next_job()
+        {
+            stepper.jobs.push(job);
+        }
+        if stepper.jobs.is_empty() {
+            return Ok(false);
+        }
+        let count = stepper.jobs.len() as u64;
+        let chosen = stepper.random.below(count) as usize;
+        match stepper.jobs[chosen].step() {
+            Ok(Step::Again) => Ok(true),
+            Ok(Step::Done) => {
+                drop(stepper.jobs.swap_remove(chosen));
+                Ok(true)
+            }
+            Err(error) => {
+                drop(stepper.jobs.swap_remove(chosen));
+                source.job_failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets background work make progress for a caller that waits for it: sleeps until a job ends
+    /// or `at_most` has passed, or does a step itself. False if there is nothing that could make
+    /// progress (stepped executors only).
+    pub(crate) fn wait(&self, at_most: Duration) -> bool {
+        if self.shared.stepper.is_some() {
+            // A step's failure reaches the waiter through the state it waits for.
+            return self.step().unwrap_or(true);
+        }
+        let mut state = self.shared.state.lock();
+        let before = state.progress;
+        if state.progress == before && !state.stopping {
+            self.shared.progress.wait_for(&mut state, at_most);
+        }
+        true
+    }
+
+    /// Whether jobs are stepped by hand.
+    pub(crate) fn is_stepped(&self) -> bool {
+        self.shared.stepper.is_some()
+    }
+
+    /// Whether no job is being carried out.
+    pub(crate) fn is_quiet(&self) -> bool {
+        match &self.shared.stepper {
+            Some(stepper) => stepper.lock().jobs.is_empty(),
+            None => self.shared.state.lock().busy == 0,
+        }
+    }
+
+    /// Ends after the steps that are running; begun jobs are dropped.
+    pub(crate) fn stop(&self) {
+        {
+            let mut state = self.shared.state.lock();
+            state.stopping = true;
+            self.shared.work.notify_all();
+            self.shared.progress.notify_all();
+        }
+        if let Some(stepper) = &self.shared.stepper {
+            stepper.lock().jobs.clear();
+        }
+        for thread in self.threads.lock().drain(..) {
+            // The last handle may be dropped by a background thread, which cannot wait for itself.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn work(shared: &Shared) {
+    loop {
+        let notices = {
+            let mut state = shared.state.lock();
+            if state.stopping {
+                return;
+            }
+            // Busy before looking: whoever sees nobody busy and finds no work knows there is none.
+            state.busy += 1;
+            state.notices
+        };
+        let source = shared.source.lock().upgrade();
+        let job = source.as_ref().and_then(|source| source.next_job());
+        let found = job.is_some();
+        if let (Some(job), Some(source)) = (job, source) {
+            carry_out(shared, job, &*source);
+        }
+        let mut state = shared.state.lock();
+        state.busy -= 1;
+        if found {
+            state.progress += 1;
+            state.notices += 1;
+            shared.work.notify_all();
+        }
+        shared.progress.notify_all();
+        if !found && state.notices == notices && !state.stopping {
+            // The time limit is for what no notice announces, such as space to reclaim when idle.
+            shared.work.wait_for(&mut state, Duration::from_millis(500));
+        }
+    }
+}
+
+fn carry_out(shared: &Shared, mut job: Box<dyn Job>, source: &dyn WorkSource) {
+    loop {
+        match job.step() {
+            Ok(Step::Done) => return,
+            Ok(Step::Again) => {
+                if shared.state.lock().stopping {
+                    return;
+                }
+            }
+            Err(error) => {
+                source.job_failed(&error);
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    struct Counting {
+        left: AtomicU64,
+        done: AtomicU64,
+        order: Mutex<Vec<u64>>,
+    }
+
+    struct CountJob {
+        number: u64,
+        steps: u64,
+        source: Arc<Counting>,
+    }
+
+    impl Job for CountJob {
+        fn step(&mut self) -> Result<Step> {
+            self.source.order.lock().push(self.number);
+            self.steps -= 1;
+            if self.steps > 0 {
+                return Ok(Step::Again);
+            }
+            self.source.done.fetch_add(1, Ordering::SeqCst);
+            Ok(Step::Done)
+        }
+    }
+
+    struct Source(Arc<Counting>);
+
+    impl WorkSource for Source {
+        fn next_job(&self) -> Option<Box<dyn Job>> {
+            let number =
+                self.0.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+            let number = number.ok()?;
+            Some(Box::new(CountJob { number, steps: 3, source: Arc::clone(&self.0) }))
+        }
+
+        fn job_failed(&self, _error: &Error) {}
+    }
+
+    fn counting(jobs: u64) -> (Arc<Counting>, Arc<Source>) {
+        let counting = Arc::new(Counting {
+            left: AtomicU64::new(jobs),
+            done: AtomicU64::new(0),
+            order: Mutex::new(Vec::new()),
+        });
+        (Arc::clone(&counting), Arc::new(Source(counting)))
+    }
+
+    fn weak(source: &Arc<Source>) -> Weak<dyn WorkSource> {
+        let source: Arc<dyn WorkSource> = Arc::clone(source) as Arc<dyn WorkSource>;
+        Arc::downgrade(&source)
+    }
+
+    #[test]
+    fn threads_do_all_the_work_and_stop() {
+        let (counting, source) = counting(100);
+        let executor = Executor::new(Mode::Threads(3));
+        executor.start(weak(&source)).unwrap();
+        while counting.done.load(Ordering::SeqCst) < 100 {
+            executor.notify();
+            executor.wait(Duration::from_millis(10));
+        }
+        executor.stop();
+        assert!(executor.is_quiet());
+    }
+
+    #[test]
+    fn the_same_seed_steps_in_the_same_order() {
+        let run = |seed| {
+            let (counting, source) = counting(20);
+            let executor = Executor::new(Mode::Stepped(seed));
+            executor.start(weak(&source)).unwrap();
+            while executor.step().unwrap() {}
+            assert_eq!(counting.done.load(Ordering::SeqCst), 20);
+            counting.order.lock().clone()
+        };
+        assert_eq!(run(1), run(1));
+        assert_ne!(run(1), run(2));
+    }
+}

@@ -1,0 +1,165 @@
+//! The operations of a batch, as a record's payload holds them.
+//!
+//! Each operation takes one sequence number, in the order in which they stand.
+
+use std::path::Path;
+
+use crate::base::codec::{Decoder, put_bytes, put_varint, varint_bytes};
+use crate::base::entry::EntryKind;
+use crate::base::error::{Error, Result};
+use crate::base::ids::KeyspaceId;
+use crate::base::limits::KEY_BYTES_MAX;
+
+/// One operation, borrowed from its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Operation<'a> {
+    pub(crate) keyspace: KeyspaceId,
+    pub(crate) kind: EntryKind,
+    pub(crate) key: &'a [u8],
+    /// For `PutBlob` the pointer into the blob file; empty for `Delete`.
+    pub(crate) value: &'a [u8],
+}
+
+/// Appends an operation to a payload.
+#[inline]
+pub(crate) fn encode_operation(
+    out: &mut Vec<u8>,
+    keyspace: KeyspaceId,
+    kind: EntryKind,
+    key: &[u8],
+    value: &[u8],
+) {
+    out.reserve(operation_bytes(keyspace, key.len(), value.len()));
+    put_varint(out, u64::from(keyspace.0));
+    out.push(kind as u8);
+    put_bytes(out, key);
+    put_bytes(out, value);
+}
+
+/// How many bytes `encode_operation` appends.
+#[inline]
+pub(crate) fn operation_bytes(keyspace: KeyspaceId, key_len: usize, value_len: usize) -> usize {
+    varint_bytes(u64::from(keyspace.0))
+        + 1
+        + varint_bytes(key_len as u64)
+        + key_len
+        + varint_bytes(value_len as u64)
+        + value_len
+}
+
+/// The operations of a record, in order. Ends after the first error. A record that does not hold
+/// exactly as many operations as its header says is corrupt.
+pub(crate) struct Operations<'a> {
+    decoder: Decoder<'a>,
+    left: u32,
+}
+
+impl<'a> Operations<'a> {
+    /// The `count` operations in `payload`, which starts at `offset` of `file`.
+    pub(crate) fn new(payload: &'a [u8], count: u32, file: &'a Path, offset: u64) -> Self {
+        Operations { decoder: Decoder::new(payload, file, offset), left: count }
+    }
+
+    fn decode(&mut self) -> Result<Operation<'a>> {
+        let decoder = &mut self.decoder;
+        let number = decoder.varint("journal operation keyspace")?;
+        let keyspace = u32::try_from(number).map_err(|_| {
+            decoder.corrupt("journal operation keyspace", "a 32-bit number", number)
+        })?;
+        let kind = operation_kind(decoder)?;
+        let key = decoder.byte_string("journal operation key")?;
+        if key.len() > KEY_BYTES_MAX {
+            let most = format_args!("at most {KEY_BYTES_MAX} bytes");
+            return Err(decoder.corrupt("journal operation key", most, key.len()));
+        }
+        let value = decoder.byte_string("journal operation value")?;
+        if self.left == 1 && !decoder.is_empty() {
+            let found = format_args!("{} bytes more", decoder.remaining());
+            return Err(decoder.corrupt("journal record", "its end", found));
+        }
+        Ok(Operation { keyspace: KeyspaceId(keyspace), kind, key, value })
+    }
+}
+
+fn operation_kind(decoder: &mut Decoder<'_>) -> Result<EntryKind> {
+    let tag = decoder.u8("journal operation kind")?;
+    match EntryKind::from_tag(tag) {
+        Some(EntryKind::RangeDelete) => {
+            Err(unsupported(decoder, "an operation of this version", "a range delete"))
+        }
+        Some(kind) => Ok(kind),
+        None => Err(unsupported(decoder, "a known tag", &tag.to_string())),
+    }
+}
+
+fn unsupported(decoder: &Decoder<'_>, expected: &str, found: &str) -> Error {
+    decoder.corrupt("journal operation kind", expected, found)
+}
+
+impl<'a> Iterator for Operations<'a> {
+    type Item = Result<Operation<'a>>;
+
+    fn next(&mut self) -> Option<Result<Operation<'a>>> {
+        if self.left == 0 {
+            return None;
+        }
+        let operation = self.decode();
+        self.left = if operation.is_ok() { self.left - 1 } else { 0 };
+        Some(operation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decode(payload: &[u8], count: u32) -> Result<Vec<Operation<'_>>> {
+        Operations::new(payload, count, Path::new("s"), 0).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn operations_round_trip(operations in proptest::collection::vec(
+            (any::<u32>(), 0usize..4, proptest::collection::vec(any::<u8>(), 0..300),
+             proptest::collection::vec(any::<u8>(), 0..300)), 1..8)) {
+            let kinds = [EntryKind::Put, EntryKind::Delete, EntryKind::Merge, EntryKind::PutBlob];
+            let mut payload = Vec::new();
+            let mut bytes = 0;
+            for (keyspace, kind, key, value) in &operations {
+                encode_operation(&mut payload, KeyspaceId(*keyspace), kinds[*kind], key, value);
+                bytes += operation_bytes(KeyspaceId(*keyspace), key.len(), value.len());
+            }
+            prop_assert_eq!(bytes, payload.len());
+            let count = operations.len() as u32;
+            let found = decode(&payload, count).unwrap();
+            prop_assert_eq!(found.len(), operations.len());
+            for (found, (keyspace, kind, key, value)) in found.iter().zip(&operations) {
+                let wanted =
+                    Operation { keyspace: KeyspaceId(*keyspace), kind: kinds[*kind], key, value };
+                prop_assert_eq!(*found, wanted);
+            }
+            prop_assert!(decode(&payload, count + 1).unwrap_err().is_corruption());
+            prop_assert!(decode(&payload[..payload.len() - 1], count).unwrap_err().is_corruption());
+            payload.push(0);
+            prop_assert!(decode(&payload, count).unwrap_err().is_corruption());
+        }
+
+        #[test]
+        fn any_bytes_decode_or_are_corruption(payload in proptest::collection::vec(any::<u8>(), 0..64),
+                                              count in 1u32..5) {
+            if let Err(error) = decode(&payload, count) {
+                prop_assert!(error.is_corruption());
+            }
+        }
+    }
+
+    #[test]
+    fn a_range_delete_is_refused_by_name() {
+        let mut payload = Vec::new();
+        encode_operation(&mut payload, KeyspaceId(1), EntryKind::RangeDelete, b"a", b"b");
+        let error = decode(&payload, 1).unwrap_err();
+        assert!(error.is_corruption() && error.to_string().contains("a range delete"));
+    }
+}

@@ -1,0 +1,353 @@
+//! Replay: the shards of each epoch merged by sequence number, up to the first gap.
+//!
+//! Invariants:
+//! 1. Epochs are read one after another: all of an older one's records that count come before those
+//!    of a later one. So the memory in use is one window per shard.
+//! 2. What is delivered is dense from the floor on.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::path::{Path, PathBuf};
+
+use super::format::SegmentId;
+use super::reader::{End, Rules, SegmentFile, ShardReader};
+use super::{Journal, OldSegment, Operations};
+use crate::base::error::{Error, Result};
+use crate::base::ids::Seqno;
+use crate::vfs::{Access, Vfs};
+
+/// Up to where an older epoch is valid: what an earlier recovery delivered of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EpochLimit {
+    pub(crate) epoch: u32,
+    pub(crate) last: Seqno,
+}
+
+/// What to replay.
+#[derive(Debug, Clone)]
+pub(crate) struct ReplayPlan {
+    pub(crate) store_id: u64,
+    /// Records that end here or before are not needed.
+    pub(crate) floor: Seqno,
+    /// The older epochs that the manifest holds. Segments of others are left over and go unread.
+    pub(crate) limits: Vec<EpochLimit>,
+    /// The epoch of the last open, which has no limit yet.
+    pub(crate) newest_epoch: u32,
+    /// Stop at damage instead of failing.
+    pub(crate) salvage: bool,
+    /// Do not sync what was delivered: for inspection, when no new epoch follows.
+    pub(crate) read_only: bool,
+}
+
+/// A shard that ended in something that was never synced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TornTail {
+    pub(crate) file: PathBuf,
+    pub(crate) offset: u64,
+    pub(crate) what: &'static str,
+    /// Whole records of the shard beyond it, all dropped.
+    pub(crate) records_dropped: u64,
+}
+
+/// Where the merge stopped although there were more records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gap {
+    pub(crate) expected: Seqno,
+    pub(crate) found: Seqno,
+}
+
+/// What a replay did.
+#[derive(Debug, Default)]
+pub(crate) struct ReplayReport {
+    /// The last sequence number delivered, or the floor.
+    pub(crate) last: Seqno,
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+    /// Records at or below the floor.
+    pub(crate) records_skipped: u64,
+    /// Whole records beyond the gap.
+    pub(crate) records_dropped: u64,
+    pub(crate) bytes_dropped: u64,
+    pub(crate) gap: Option<Gap>,
+    pub(crate) torn: Vec<TornTail>,
+    /// Damage that did not matter, since it lay below the floor.
+    pub(crate) damage_skipped: Vec<Error>,
+    /// Damage that `salvage` stopped at.
+    pub(crate) damage_salvaged: Vec<Error>,
+    /// Whether every used shard of the newest epoch ends in the marker of a clean close.
+    pub(crate) clean: bool,
+    /// For `Journal::create`.
+    pub(crate) segments: Vec<OldSegment>,
+    /// For the manifest: the limit of each epoch that still has segments.
+    pub(crate) limits: Vec<EpochLimit>,
+}
+
+type Shards = BTreeMap<(u32, u32), Vec<SegmentFile>>;
+
+impl Journal {
+    /// Reads the segments in `dir` and calls `deliver` with each batch above the floor, in strict
+    /// order, up to the first gap. A batch that straddles the floor is delivered whole. What was
+    /// delivered is durable when this returns.
+    ///
+    /// # Errors
+    /// `Corruption` if a record is damaged or missing that had been promised (see the module's
+    /// documentation); `UnsupportedVersion`; `Io`; whatever `deliver` returns.
+    pub(crate) fn replay(
+        vfs: &dyn Vfs,
+        dir: &Path,
+        plan: &ReplayPlan,
+        mut deliver: impl FnMut(Seqno, u32, Operations<'_>) -> Result<()>,
+    ) -> Result<ReplayReport> {
+        let mut report = ReplayReport { last: plan.floor, clean: true, ..ReplayReport::default() };
+        let mut shards = list(vfs, dir, plan, &mut report)?;
+        let mut limits = plan.limits.clone();
+        limits.sort_by_key(|limit| limit.epoch);
+        for limit in &limits {
+            let shards = take_epoch(&mut shards, limit.epoch);
+            let merge = Merge::new(vfs, dir, plan, limit.epoch, Some(limit.last));
+            merge.run(shards, &mut report, &mut deliver)?;
+        }
+        let newest = take_epoch(&mut shards, plan.newest_epoch);
+        let merge = Merge::new(vfs, dir, plan, plan.newest_epoch, None);
+        merge.run(newest, &mut report, &mut deliver)?;
+        if !plan.read_only {
+            // The segments of older epochs were synced by the recoveries that set their limits.
+            for segment in &report.segments {
+                if segment.id.epoch == plan.newest_epoch && segment.last > plan.floor {
+                    vfs.open(&segment.path, Access::Buffered, true)?.sync()?;
+                }
+            }
+        }
+        limits.push(EpochLimit { epoch: plan.newest_epoch, last: report.last });
+        limits.retain(|limit| report.segments.iter().any(|s| s.id.epoch == limit.epoch));
+        for limit in &mut limits {
+            limit.last = limit.last.min(report.last);
+        }
+        report.limits = limits;
+        Ok(report)
+    }
+}
+
+/// The segments of the epochs in the plan, per shard and in order.
+fn list(vfs: &dyn Vfs, dir: &Path, plan: &ReplayPlan, report: &mut ReplayReport) -> Result<Shards> {
+    let mut shards = Shards::new();
+    for entry in vfs.read_dir(dir)? {
+        let Some(id) = SegmentId::parse(&entry.name) else { continue };
+        let path = dir.join(&entry.name);
+        if id.epoch > plan.newest_epoch {
+            // An epoch is in the manifest before it has segments: this manifest is too old.
+            return Err(Error::corruption(
+                &path,
+                0,
+                "journal segment epoch",
+                format_args!("at most {}, the manifest's newest", plan.newest_epoch),
+                id.epoch,
+            ));
+        }
+        let live = id.epoch == plan.newest_epoch
+            || plan.limits.iter().any(|limit| limit.epoch == id.epoch);
+        if live {
+            let segment = SegmentFile { id, path, bytes: entry.len, last: 0 };
+            shards.entry((id.epoch, id.shard)).or_default().push(segment);
+        } else {
+            report.segments.push(OldSegment { id, path, bytes: entry.len, last: Seqno(0) });
+        }
+    }
+    for segments in shards.values_mut() {
+        segments.sort_by_key(|segment| segment.id);
+    }
+    Ok(shards)
+}
+
+fn take_epoch(shards: &mut Shards, epoch: u32) -> Vec<Vec<SegmentFile>> {
+    let mut taken = shards.split_off(&(epoch, 0));
+    let mut later = taken.split_off(&(epoch, u32::MAX));
+    shards.append(&mut later);
+    taken.into_values().collect()
+}
+
+/// The merge of one epoch's shards.
+struct Merge<'a> {
+    vfs: &'a dyn Vfs,
+    dir: &'a Path,
+    plan: &'a ReplayPlan,
+    epoch: u32,
+    limit: Option<Seqno>,
+    readers: Vec<ShardReader<'a>>,
+    /// The readers that have a record, by its first sequence number.
+    heap: BinaryHeap<Reverse<(u64, usize)>>,
+    /// The record beyond the gap that the merge stopped at.
+    gap: Option<(Gap, Error)>,
+}
+
+impl<'a> Merge<'a> {
+    fn new(
+        vfs: &'a dyn Vfs,
+        dir: &'a Path,
+        plan: &'a ReplayPlan,
+        epoch: u32,
+        limit: Option<Seqno>,
+    ) -> Merge<'a> {
+        let (readers, heap) = (Vec::new(), BinaryHeap::new());
+        Merge { vfs, dir, plan, epoch, limit, readers, heap, gap: None }
+    }
+
+    fn run(
+        mut self,
+        shards: Vec<Vec<SegmentFile>>,
+        report: &mut ReplayReport,
+        deliver: &mut impl FnMut(Seqno, u32, Operations<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let rules = Rules {
+            store_id: self.plan.store_id,
+            floor: self.plan.floor.0,
+            limit: self.limit.map(|limit| limit.0),
+            salvage: self.plan.salvage,
+        };
+        for segments in shards {
+            self.readers.push(ShardReader::new(self.vfs, rules, segments));
+        }
+        // Nothing of an epoch below the floor is needed, so it is not even opened.
+        if self.limit.is_none_or(|limit| limit > self.plan.floor) {
+            for index in 0..self.readers.len() {
+                self.advance(index)?;
+            }
+            self.merge(report, deliver)?;
+            self.drain(report)?;
+            self.check_complete(report)?;
+        }
+        self.conclude(report);
+        Ok(())
+    }
+
+    fn advance(&mut self, index: usize) -> Result<()> {
+        let Some(reader) = self.readers.get_mut(index) else { return Ok(()) };
+        reader.advance()?;
+        if let Some((header, _)) = reader.head {
+            self.heap.push(Reverse((header.seqno, index)));
+        }
+        Ok(())
+    }
+
+    /// Delivers up to the end or the first gap.
+    fn merge(
+        &mut self,
+        report: &mut ReplayReport,
+        deliver: &mut impl FnMut(Seqno, u32, Operations<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let floor = self.plan.floor;
+        while let Some(&Reverse((first, index))) = self.heap.peek() {
+            let Some(reader) = self.readers.get_mut(index) else { break };
+            let Some((header, offset)) = reader.head else { break };
+            let last = Seqno(header.last());
+            if last <= floor {
+                report.records_skipped += 1;
+            } else {
+                let expected = report.last.0 + 1;
+                let straddles = first <= floor.0 && report.last == floor;
+                if first != expected && !straddles {
+                    let what = "journal record sequence numbers";
+                    let wanted = format_args!("{expected} as the next");
+                    let error = reader.corrupt(offset, what, wanted, first);
+                    if first < expected {
+                        return Err(error);
+                    }
+                    let gap = Gap { expected: Seqno(expected), found: Seqno(first) };
+                    self.gap = Some((gap, error));
+                    return Ok(());
+                }
+                let (payload, file, payload_offset) = reader.payload()?;
+                let operations = Operations::new(payload, header.count, file, payload_offset);
+                deliver(Seqno(first), header.count, operations)?;
+                report.last = last;
+                report.records += 1;
+                report.bytes += header.record_bytes();
+            }
+            self.heap.pop();
+            self.advance(index)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what is left beyond the gap, which may know that more had been durable.
+    fn drain(&mut self, report: &mut ReplayReport) -> Result<()> {
+        self.heap.clear();
+        for reader in &mut self.readers {
+            while let Some((header, _)) = reader.head {
+                report.records_dropped += 1;
+                report.bytes_dropped += header.record_bytes();
+                reader.advance()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if the merge stopped before what is known to have been durable.
+    fn check_complete(&mut self, report: &mut ReplayReport) -> Result<()> {
+        let durable = self.readers.iter().map(|reader| reader.durable).max().unwrap_or_default();
+        let required = self.limit.unwrap_or(Seqno(durable));
+        if report.last >= required {
+            return Ok(());
+        }
+        let expected = format_args!("records up to {required}, which were durable");
+        let found = format_args!("no more after {}", report.last);
+        let what = "journal records";
+        let mut errors = self.readers.iter().filter_map(|reader| match &reader.end {
+            Some(End::Damaged(error)) => Some(error.clone()),
+            Some(End::Torn { file, offset, .. }) => {
+                Some(Error::corruption(file, *offset, what, expected, found))
+            }
+            _ => None,
+        });
+        let error = errors
+            .next()
+            .or_else(|| self.gap.as_ref().map(|(_, error)| error.clone()))
+            .unwrap_or_else(|| {
+                let none = SegmentId { epoch: self.epoch, shard: 0, number: 1 };
+                Error::corruption(&self.dir.join(none.file_name()), 0, what, expected, found)
+            });
+        if !self.plan.salvage {
+            return Err(error);
+        }
+        report.damage_salvaged.push(error);
+        Ok(())
+    }
+
+    fn conclude(self, report: &mut ReplayReport) {
+        report.gap = report.gap.or(self.gap.map(|(gap, _)| gap));
+        for reader in self.readers {
+            report.damage_skipped.extend(reader.skipped);
+            let newest = self.limit.is_none();
+            match reader.end {
+                Some(End::Clean) => {}
+                // A shard that was never used has no marker.
+                Some(End::Data) => {
+                    let used = reader.segments.iter().any(|segment| segment.last > 0);
+                    report.clean &= !(newest && used);
+                }
+                Some(End::Torn { file, offset, what, records, bytes }) if newest => {
+                    report.clean = false;
+                    report.records_dropped += records;
+                    report.bytes_dropped += bytes;
+                    report.torn.push(TornTail { file, offset, what, records_dropped: records });
+                }
+                Some(End::Damaged(error)) if newest => {
+                    report.clean = false;
+                    report.damage_salvaged.push(error);
+                }
+                // In an older epoch it lay beyond the limit, or has been reported.
+                _ => {}
+            }
+            let mut last = 0;
+            for segment in reader.segments {
+                last = match self.limit {
+                    Some(limit) if limit <= self.plan.floor => limit.0,
+                    _ => segment.last.max(last).min(report.last.0),
+                };
+                let last = Seqno(last);
+                let SegmentFile { id, path, bytes, .. } = segment;
+                report.segments.push(OldSegment { id, path, bytes, last });
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Which segments go, and which are made ahead of their use.
+//!
+//! Invariants:
+//! 1. A segment goes only when every record in it is at or below a floor that the manifest holds.
+//! 2. Between two syncs of the directory at most one segment per shard is removed, the oldest.
+//! 3. A spare is made outside the shard's lock.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use super::Journal;
+use super::format::SegmentId;
+use super::shard::ShardState;
+use crate::base::error::Result;
+use crate::base::ids::Seqno;
+
+/// A segment of an older epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OldSegment {
+    pub(crate) id: SegmentId,
+    pub(crate) path: PathBuf,
+    /// Length of the file.
+    pub(crate) bytes: u64,
+    /// The last sequence number in it that counts, or in those before it in its shard.
+    pub(crate) last: Seqno,
+}
+
+impl Journal {
+    /// Removes the segments whose every record is at or below `floor`, which the manifest must hold
+    /// durably. Returns the bytes freed. A half-full current segment goes too if a spare can take its
+    /// place.
+    pub(crate) fn retire(&self, floor: Seqno) -> Result<u64> {
+        let mut dir_changed = self.retiring.lock();
+        for shard in &self.shards {
+            let mut state = shard.state.lock();
+            let last = state.last;
+            let worth_it = state.current.as_ref().is_some_and(|current| {
+                current.first != Seqno(0)
+                    && last <= floor
+                    && current.offset >= current.segment.len / 2
+            });
+            if worth_it && let Some(spare) = state.spare.take() {
+                let old = state.roll_to(spare);
+                drop(state);
+                self.seal(old)?;
+            }
+        }
+        let mut freed = 0;
+        loop {
+            // Also after a round that failed half-way, now or in an earlier call.
+            if *dir_changed {
+                self.vfs.sync_dir(&self.dir)?;
+                *dir_changed = false;
+            }
+            let bytes = self.retire_round(floor, &mut dir_changed)?;
+            if bytes == 0 {
+                return Ok(freed);
+            }
+            freed += bytes;
+        }
+    }
+
+    /// Removes at most the oldest segment of each shard; returns the bytes freed.
+    fn retire_round(&self, floor: Seqno, dir_changed: &mut bool) -> Result<u64> {
+        let mut bytes = 0;
+        let mut remove = |path: &Path, len: u64| -> Result<()> {
+            *dir_changed = true;
+            self.vfs.remove(path)?;
+            self.segments_removed.fetch_add(1, Ordering::Relaxed);
+            bytes += len;
+            Ok(())
+        };
+        for segment in self.oldest_of_old_shards() {
+            if segment.last <= floor {
+                remove(&segment.path, segment.bytes)?;
+                self.old.lock().retain(|old| old.id != segment.id);
+            }
+        }
+        for (index, shard) in self.shards.iter().enumerate() {
+            let oldest = shard.state.lock().rolled.pop_front_if(|oldest| oldest.last <= floor);
+            let Some(oldest) = oldest else { continue };
+            if let Err(error) = remove(&self.segment_path(index, oldest.number), oldest.len) {
+                shard.state.lock().rolled.push_front(oldest);
+                return Err(error);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The first segment of each shard of the older epochs.
+    fn oldest_of_old_shards(&self) -> Vec<OldSegment> {
+        let mut oldest = self.old.lock().clone();
+        oldest.sort_by_key(|segment| segment.id);
+        oldest.dedup_by_key(|segment| (segment.id.epoch, segment.id.shard));
+        oldest
+    }
+
+    /// Whether a shard has passed the middle of its segment since the last `maintain`.
+    pub(crate) fn maintenance_due(&self) -> bool {
+        self.maintenance_due.load(Ordering::Relaxed)
+    }
+
+    /// Makes the next segment of each shard that will soon need it, so that no writer has to. A
+    /// failure is reported but harms nothing: the writer tries again.
+    pub(crate) fn maintain(&self) -> Result<()> {
+        self.maintenance_due.store(false, Ordering::Relaxed);
+        for (index, shard) in self.shards.iter().enumerate() {
+            self.check_open()?;
+            let number = {
+                let mut state = shard.state.lock();
+                let due = state.spare.is_none()
+                    && !state.preparing
+                    && (state.current.as_ref())
+                        .is_some_and(|current| current.offset >= current.segment.len / 2);
+                if !due {
+                    continue;
+                }
+                state.preparing = true;
+                state.next_number
+            };
+            let made = self.create_segment(index, number, self.options.segment_bytes);
+            let mut state = shard.state.lock();
+            state.preparing = false;
+            shard.prepared.notify_all();
+            state.spare = Some(made?);
+        }
+        Ok(())
+    }
+
+    /// Bytes of the disk that the journal takes, all epochs together.
+    pub(crate) fn bytes_live(&self) -> u64 {
+        let old: u64 = self.old.lock().iter().map(|segment| segment.bytes).sum();
+        let live = |shard: &Mutex<ShardState>| {
+            let state = shard.lock();
+            state.rolled.iter().map(|rolled| rolled.len).sum::<u64>()
+                + state.current.as_ref().map_or(0, |current| current.segment.len)
+                + state.spare.as_ref().map_or(0, |spare| spare.len)
+        };
+        old + self.shards.iter().map(|shard| live(&shard.state)).sum::<u64>()
+    }
+
+    /// Bytes of records in this epoch that a replay would have to read.
+    pub(crate) fn bytes_used(&self) -> u64 {
+        let used = |shard: &Mutex<ShardState>| {
+            let state = shard.lock();
+            state.rolled.iter().map(|rolled| rolled.end).sum::<u64>()
+                + state.current.as_ref().map_or(0, |current| current.offset)
+        };
+        self.shards.iter().map(|shard| used(&shard.state)).sum()
+    }
+
+    /// The lowest floor at which `retire` would remove something, if there is one yet: the last
+    /// sequence number of the segment that can go first.
+    pub(crate) fn oldest_retirable(&self) -> Option<Seqno> {
+        let old = self.old.lock().iter().map(|segment| segment.last).min();
+        let rolled =
+            |shard: &Mutex<ShardState>| shard.lock().rolled.front().map(|rolled| rolled.last);
+        let rolled = self.shards.iter().filter_map(|shard| rolled(&shard.state)).min();
+        [old, rolled].into_iter().flatten().min()
+    }
+
+    /// The lowest sequence number that the segments of this epoch hold.
+    pub(crate) fn oldest_seqno(&self) -> Option<Seqno> {
+        let oldest = |shard: &Mutex<ShardState>| {
+            let state = shard.lock();
+            let rolled = state.rolled.front().map(|rolled| rolled.first);
+            let current = state.current.as_ref().map(|current| current.first);
+            [rolled, current].into_iter().flatten().filter(|&first| first != Seqno(0)).min()
+        };
+        self.shards.iter().filter_map(|shard| oldest(&shard.state)).min()
+    }
+
+    /// The older epochs that still have segments, ascending: the manifest must keep their limits.
+    pub(crate) fn old_epochs(&self) -> Vec<u32> {
+        let mut epochs: Vec<u32> = self.old.lock().iter().map(|segment| segment.id.epoch).collect();
+        epochs.sort_unstable();
+        epochs.dedup();
+        epochs
+    }
+}

@@ -1,0 +1,328 @@
+//! One shard: the segment it appends to, the one that comes next, and those it has filled.
+//!
+//! Invariants:
+//! 1. The current segment always has room for one marker record after its last record.
+//! 2. `next_number` is the number of the segment that is used next; the spare, if there is one, has
+//!    that number. While `preparing`, nobody else creates it.
+//! 3. A record's payload is stored before its header: a process that dies in between leaves zeros
+//!    where the record would begin.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::Journal;
+use super::format::{
+    PAYLOAD_BYTES_MAX, Position, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
+    SEGMENT_HEADER_BYTES, record_bytes, seed_at,
+};
+use crate::base::checksum::checksum;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Seqno;
+use crate::base::limits::UNIT_BYTES;
+use crate::vfs::MappedFile;
+
+/// Room that every segment keeps for its last marker.
+const MARKER_BYTES: u64 = RECORD_HEADER_BYTES as u64;
+
+/// A shard and its lock.
+pub(super) struct Shard {
+    pub(super) state: Mutex<ShardState>,
+    /// Signalled when `preparing` ends.
+    pub(super) prepared: Condvar,
+}
+
+impl Shard {
+    pub(super) fn new() -> Shard {
+        let state = ShardState {
+            current: None,
+            spare: None,
+            preparing: false,
+            rolled: VecDeque::new(),
+            next_number: 1,
+            synced: Position::START,
+            last: Seqno(0),
+            records: 0,
+            bytes_appended: 0,
+        };
+        Shard { state: Mutex::new(state), prepared: Condvar::new() }
+    }
+}
+
+/// A segment that can be appended to.
+pub(super) struct Segment {
+    pub(super) number: u32,
+    pub(super) file: Arc<dyn MappedFile>,
+    /// See `SegmentId::seed`.
+    pub(super) seed: u64,
+    pub(super) len: u64,
+}
+
+/// The segment in use.
+pub(super) struct Current {
+    pub(super) segment: Segment,
+    /// Where the next record goes.
+    pub(super) offset: u64,
+    /// The first sequence number in the segment; 0 before the first record.
+    pub(super) first: Seqno,
+}
+
+/// A segment that has been filled and not been removed yet.
+pub(super) struct Rolled {
+    pub(super) number: u32,
+    pub(super) len: u64,
+    /// Just after its last record.
+    pub(super) end: u64,
+    pub(super) first: Seqno,
+    pub(super) last: Seqno,
+    /// Kept until it has been synced.
+    pub(super) unsynced: Option<Arc<dyn MappedFile>>,
+}
+
+/// What a shard's lock protects.
+pub(super) struct ShardState {
+    pub(super) current: Option<Current>,
+    pub(super) spare: Option<Segment>,
+    pub(super) preparing: bool,
+    /// Oldest first.
+    pub(super) rolled: VecDeque<Rolled>,
+    pub(super) next_number: u32,
+    /// Everything before here is durable.
+    pub(super) synced: Position,
+    /// The last sequence number appended.
+    pub(super) last: Seqno,
+    pub(super) records: u64,
+    pub(super) bytes_appended: u64,
+}
+
+impl ShardState {
+    /// Writes the record that ends the current segment, and makes `next` the current one. The
+    /// sealed file of the old one is given back, to release its memory.
+    pub(super) fn roll_to(&mut self, next: Segment) -> Option<Arc<dyn MappedFile>> {
+        self.next_number = next.number + 1;
+        let offset = SEGMENT_HEADER_BYTES as u64;
+        let mut old = self.current.replace(Current { segment: next, offset, first: Seqno(0) })?;
+        self.mark(&mut old, RecordKind::Roll, self.last);
+        let file = old.segment.file;
+        self.rolled.push_back(Rolled {
+            number: old.segment.number,
+            len: old.segment.len,
+            end: old.offset,
+            first: old.first,
+            last: self.last,
+            unsynced: Some(Arc::clone(&file)),
+        });
+        Some(file)
+    }
+
+    /// Writes the `Clean` marker, if the shard has been used at all. Returns the number of the spare
+    /// that is not needed any more.
+    pub(super) fn mark_clean(&mut self, last: Seqno) -> Option<u32> {
+        if let Some(mut current) = self.current.take() {
+            self.mark(&mut current, RecordKind::Clean, last);
+            self.current = Some(current);
+        }
+        self.spare.take().map(|spare| spare.number)
+    }
+
+    fn mark(&self, current: &mut Current, kind: RecordKind, seqno: Seqno) {
+        let Segment { seed, ref file, .. } = current.segment;
+        let seed = seed_at(seed, current.offset);
+        let header = RecordHeader {
+            kind,
+            seqno: seqno.0,
+            count: 0,
+            payload_bytes: 0,
+            payload_checksum: checksum(seed, &[]),
+            durable: 0,
+            watermark: self.synced,
+        };
+        file.write(current.offset, &header.encode(seed));
+        current.offset += MARKER_BYTES;
+    }
+}
+
+/// A locked shard: room is reserved and one record appended at a time.
+pub(crate) struct ShardGuard<'a> {
+    journal: &'a Journal,
+    index: usize,
+    state: MutexGuard<'a, ShardState>,
+    reserved_bytes: u64,
+}
+
+impl Journal {
+    /// Locks the shard `preferred` (modulo their number) if it is free, else any free one, else waits
+    /// for the preferred one.
+    #[inline]
+    pub(crate) fn lock_shard(&self, preferred: usize) -> ShardGuard<'_> {
+        let shards = self.shards.len();
+        let preferred = preferred % shards;
+        for index in (preferred..shards).chain(0..preferred) {
+            if let Some(state) = self.shards[index].state.try_lock() {
+                return ShardGuard { journal: self, index, state, reserved_bytes: 0 };
+            }
+        }
+        let state = self.shards[preferred].state.lock();
+        ShardGuard { journal: self, index: preferred, state, reserved_bytes: 0 }
+    }
+
+    /// Releases the memory of a segment that is full. What fails here had been promised.
+    pub(super) fn seal(&self, file: Option<Arc<dyn MappedFile>>) -> Result<()> {
+        file.map_or(Ok(()), |file| file.seal()).inspect_err(|error| self.poison(error))
+    }
+
+    /// Creates a segment: when this returns, its name and header are durable.
+    pub(super) fn create_segment(&self, index: usize, number: u32, len: u64) -> Result<Segment> {
+        let id = self.segment_id(index, number);
+        let path = self.dir.join(id.file_name());
+        let store_id = self.options.store_id;
+        let create = || -> Result<Arc<dyn MappedFile>> {
+            let file = self.vfs.create_mapped(&path, len)?;
+            file.write(0, &id.encode_header(store_id, len));
+            self.poison_unless_full(file.sync().and_then(|()| self.vfs.sync_dir(&self.dir)))?;
+            Ok(file)
+        };
+        match create() {
+            Ok(file) => {
+                self.segments_created.fetch_add(1, Ordering::Relaxed);
+                Ok(Segment { number, file, seed: id.seed(store_id), len })
+            }
+            Err(error) => {
+                // Whatever part of it exists must not be in the way of the next attempt. Should this
+                // fail too, then so will that attempt, by name.
+                let _ = self.vfs.remove(&path);
+                Err(match error {
+                    Error::Full { path, .. } => Error::Full { path, needed: len },
+                    error => error,
+                })
+            }
+        }
+    }
+}
+
+impl ShardGuard<'_> {
+    /// Which shard this is.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Sees to it that one `append` of up to `payload_bytes` cannot fail. Goes on to the next segment
+    /// if the current one has no room.
+    ///
+    /// # Errors
+    /// `Full` or `Io` if a new segment cannot be had (nothing has changed, it may be tried again);
+    /// `InvalidArgument` for more than a record can hold; `Poisoned`; `Closed`.
+    #[inline]
+    pub(crate) fn reserve(&mut self, payload_bytes: usize) -> Result<()> {
+        self.reserved_bytes = 0;
+        self.journal.check_open()?;
+        if payload_bytes as u64 > PAYLOAD_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a batch holds at most {PAYLOAD_BYTES_MAX} bytes, not {payload_bytes}"
+            )));
+        }
+        let bytes = record_bytes(payload_bytes as u64);
+        if !self.fits(bytes) {
+            self.roll(bytes)?;
+        }
+        self.reserved_bytes = bytes;
+        Ok(())
+    }
+
+    fn fits(&self, bytes: u64) -> bool {
+        (self.state.current.as_ref())
+            .is_some_and(|current| current.offset + bytes + MARKER_BYTES <= current.segment.len)
+    }
+
+    #[cold]
+    fn roll(&mut self, bytes: u64) -> Result<()> {
+        let shard = &self.journal.shards[self.index];
+        while self.state.preparing {
+            // Others may use the shard meanwhile, so everything is looked at afresh.
+            shard.prepared.wait(&mut self.state);
+        }
+        self.journal.check_open()?;
+        if self.fits(bytes) {
+            return Ok(());
+        }
+        let needed = SEGMENT_HEADER_BYTES as u64 + bytes + MARKER_BYTES;
+        if let Some(spare) = self.state.spare.take_if(|spare| spare.len < needed) {
+            // It stands where the large segment must go. It is empty, so nothing is lost.
+            if let Err(error) = self.journal.vfs.remove(spare.file.path()) {
+                self.state.spare = Some(spare);
+                return Err(error);
+            }
+        }
+        let next = match self.state.spare.take() {
+            Some(spare) => spare,
+            None => {
+                let len = self.journal.options.segment_bytes;
+                let len = len.max(needed.next_multiple_of(UNIT_BYTES as u64));
+                self.journal.segments_created_inline.fetch_add(1, Ordering::Relaxed);
+                self.journal.create_segment(self.index, self.state.next_number, len)?
+            }
+        };
+        let old = self.state.roll_to(next);
+        self.journal.seal(old)
+    }
+
+    /// Whether what was appended to the current segment has arrived. To be asked after `append`, before
+    /// the commit is acknowledged. It has, where the segment is mapped memory; where the file system
+    /// cannot map, the disk may have failed.
+    ///
+    /// # Errors
+    /// The write's error; the journal is poisoned.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.state.current {
+            Some(current) => {
+                current.segment.file.check().inspect_err(|error| self.journal.poison(error))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Appends a batch of `count` operations that take the sequence numbers from `first` on. Cannot
+    /// fail after a `reserve` for at least as many bytes.
+    ///
+    /// # Panics
+    /// Without such a reservation.
+    #[inline]
+    pub(crate) fn append(&mut self, first: Seqno, count: u32, payload: &[u8]) {
+        let bytes = record_bytes(payload.len() as u64);
+        let state = &mut *self.state;
+        assert!(bytes <= self.reserved_bytes, "an append needs a reservation of its size");
+        debug_assert!(count > 0 && first > state.last, "sequence numbers rise within a shard");
+        self.reserved_bytes = 0;
+        let Some(current) = &mut state.current else {
+            unreachable!("a reservation is made in a segment")
+        };
+        let offset = current.offset;
+        let seed = seed_at(current.segment.seed, offset);
+        let header = RecordHeader {
+            kind: RecordKind::Batch,
+            seqno: first.0,
+            count,
+            payload_bytes: payload.len() as u32,
+            payload_checksum: checksum(seed, payload),
+            durable: self.journal.durable.load(Ordering::Acquire),
+            watermark: state.synced,
+        };
+        let file = &*current.segment.file;
+        file.write(offset + RECORD_HEADER_BYTES as u64, payload);
+        file.write(offset, &header.encode(seed));
+        current.offset = offset + bytes;
+        if current.first == Seqno(0) {
+            current.first = first;
+        }
+        let half = current.segment.len / 2;
+        if offset < half && current.offset >= half {
+            self.journal.maintenance_due.store(true, Ordering::Relaxed);
+        }
+        state.last = Seqno(header.last());
+        state.records += 1;
+        state.bytes_appended += bytes;
+    }
+}

@@ -1,0 +1,224 @@
+//! Edits: what a record says has changed.
+//!
+//! An edit is a sequence of fields, each a tag and what the tag says, applied in order. Numbers that
+//! only grow (`next_file_id`, `journal_floor`, `last_seqno`, `flushed`) never go back: of two, the
+//! larger counts, so edits prepared at the same time may commit in either order.
+
+use crate::base::codec::{Decoder, put_bytes, put_varint};
+use crate::base::error::Result;
+use crate::base::ids::{FileId, KeyspaceId, Seqno};
+
+const TAG_NEXT_FILE_ID: u8 = 1;
+const TAG_JOURNAL_FLOOR: u8 = 2;
+const TAG_EPOCHS: u8 = 3;
+const TAG_LAST_SEQNO: u8 = 4;
+const TAG_NEXT_KEYSPACE_ID: u8 = 5;
+const TAG_CREATE: u8 = 6;
+const TAG_DROP: u8 = 7;
+const TAG_OPTIONS: u8 = 8;
+const TAG_TREE_EDIT: u8 = 9;
+const TAG_TREE_SNAPSHOT: u8 = 10;
+const TAG_FLUSHED: u8 = 11;
+
+/// One atomic change of what is live. An empty edit is allowed and changes nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Edit {
+    /// Changes of keyspaces, applied in order.
+    pub(crate) keyspaces: Vec<KeyspaceEdit>,
+    /// No data file has this number or a higher one.
+    pub(crate) next_file_id: Option<FileId>,
+    /// The trees hold everything up to this number: no journal record up to it is needed.
+    pub(crate) journal_floor: Option<Seqno>,
+    /// The journal's epochs from now on.
+    pub(crate) epochs: Option<Epochs>,
+    /// No number up to this one will be given out again.
+    pub(crate) last_seqno: Option<Seqno>,
+    /// No keyspace has this number or a higher one. Follows from the keyspaces created; only a
+    /// snapshot says it.
+    pub(crate) next_keyspace_id: Option<KeyspaceId>,
+}
+
+/// The journal's epochs: each recovery begins a new one, and what older ones hold counts only up to
+/// the number that the recovery got to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Epochs {
+    /// The epoch that journal records are written in.
+    pub(crate) current: u64,
+    /// Older epochs of which records may still be needed, each with its last valid number.
+    pub(crate) older: Vec<(u64, Seqno)>,
+}
+
+/// A change of one keyspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyspaceEdit {
+    pub(crate) id: KeyspaceId,
+    pub(crate) change: KeyspaceChange,
+}
+
+/// What changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum KeyspaceChange {
+    /// The keyspace exists from now on. Its number has never been used.
+    Create(KeyspaceMeta),
+    /// It does not any more; its number stays used.
+    Drop,
+    /// Its options are these.
+    Options(Vec<u8>),
+    /// One more edit of its tree.
+    TreeEdit(Vec<u8>),
+    /// Its whole tree: replaces what was said before.
+    TreeSnapshot(Vec<u8>),
+    /// Its tree holds everything up to this number.
+    Flushed(Seqno),
+}
+
+/// What the manifest remembers of a keyspace, its tree aside.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct KeyspaceMeta {
+    /// Unique among the keyspaces that exist.
+    pub(crate) name: String,
+    /// The tree's kind.
+    pub(crate) kind: String,
+    /// Opaque.
+    pub(crate) options: Vec<u8>,
+    /// The merge operator's name.
+    pub(crate) operator: Option<String>,
+}
+
+impl Edit {
+    /// Appends the edit's fields.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let mut number = |tag: u8, value: Option<u64>| {
+            if let Some(value) = value {
+                out.push(tag);
+                put_varint(out, value);
+            }
+        };
+        number(TAG_NEXT_FILE_ID, self.next_file_id.map(|id| id.0));
+        number(TAG_JOURNAL_FLOOR, self.journal_floor.map(|seqno| seqno.0));
+        number(TAG_LAST_SEQNO, self.last_seqno.map(|seqno| seqno.0));
+        number(TAG_NEXT_KEYSPACE_ID, self.next_keyspace_id.map(|id| u64::from(id.0)));
+        if let Some(epochs) = &self.epochs {
+            out.push(TAG_EPOCHS);
+            put_varint(out, epochs.current);
+            put_varint(out, epochs.older.len() as u64);
+            for (epoch, last) in &epochs.older {
+                put_varint(out, *epoch);
+                put_varint(out, last.0);
+            }
+        }
+        for edit in &self.keyspaces {
+            encode_keyspace(edit, out);
+        }
+    }
+
+    /// Reads fields to the decoder's end.
+    pub(super) fn decode(decoder: &mut Decoder<'_>) -> Result<Edit> {
+        let mut edit = Edit::default();
+        while !decoder.is_empty() {
+            let tag = decoder.u8("edit field tag")?;
+            match tag {
+                TAG_NEXT_FILE_ID => {
+                    edit.next_file_id = Some(FileId(decoder.varint("next file id")?));
+                }
+                TAG_JOURNAL_FLOOR => {
+                    edit.journal_floor = Some(Seqno(decoder.varint("journal floor")?));
+                }
+                TAG_LAST_SEQNO => {
+                    edit.last_seqno = Some(Seqno(decoder.varint("last sequence number")?));
+                }
+                TAG_NEXT_KEYSPACE_ID => edit.next_keyspace_id = Some(keyspace_id(decoder)?),
+                TAG_EPOCHS => {
+                    let current = decoder.varint("current epoch")?;
+                    let count = decoder.count(2, "older epochs")?;
+                    let mut older = Vec::with_capacity(count);
+                    for _ in 0..count {
+                        let epoch = decoder.varint("older epoch")?;
+                        older.push((epoch, Seqno(decoder.varint("older epoch's last number")?)));
+                    }
+                    edit.epochs = Some(Epochs { current, older });
+                }
+                _ => {
+                    let change = match tag {
+                        TAG_CREATE..=TAG_FLUSHED => decode_keyspace(tag, decoder)?,
+                        _ => return Err(decoder.corrupt("edit field tag", "1 to 11", tag)),
+                    };
+                    edit.keyspaces.push(change);
+                }
+            }
+        }
+        Ok(edit)
+    }
+}
+
+fn encode_keyspace(edit: &KeyspaceEdit, out: &mut Vec<u8>) {
+    let mut start = |tag: u8| {
+        out.push(tag);
+        put_varint(out, u64::from(edit.id.0));
+    };
+    match &edit.change {
+        KeyspaceChange::Create(meta) => {
+            start(TAG_CREATE);
+            put_bytes(out, meta.name.as_bytes());
+            put_bytes(out, meta.kind.as_bytes());
+            put_bytes(out, &meta.options);
+            // An operator's name is never empty, so that no bytes mean no operator.
+            put_bytes(out, meta.operator.as_deref().unwrap_or_default().as_bytes());
+        }
+        KeyspaceChange::Drop => start(TAG_DROP),
+        KeyspaceChange::Options(options) => {
+            start(TAG_OPTIONS);
+            put_bytes(out, options);
+        }
+        KeyspaceChange::TreeEdit(payload) => {
+            start(TAG_TREE_EDIT);
+            put_bytes(out, payload);
+        }
+        KeyspaceChange::TreeSnapshot(payload) => {
+            start(TAG_TREE_SNAPSHOT);
+            put_bytes(out, payload);
+        }
+        KeyspaceChange::Flushed(seqno) => {
+            start(TAG_FLUSHED);
+            put_varint(out, seqno.0);
+        }
+    }
+}
+
+fn decode_keyspace(tag: u8, decoder: &mut Decoder<'_>) -> Result<KeyspaceEdit> {
+    let id = keyspace_id(decoder)?;
+    let change = match tag {
+        TAG_CREATE => {
+            let name = string(decoder, "keyspace name")?;
+            let kind = string(decoder, "keyspace kind")?;
+            let options = decoder.byte_string("keyspace options")?.to_vec();
+            let operator = string(decoder, "merge operator name")?;
+            let operator = (!operator.is_empty()).then_some(operator);
+            KeyspaceChange::Create(KeyspaceMeta { name, kind, options, operator })
+        }
+        TAG_DROP => KeyspaceChange::Drop,
+        TAG_OPTIONS => KeyspaceChange::Options(decoder.byte_string("keyspace options")?.to_vec()),
+        TAG_TREE_EDIT => KeyspaceChange::TreeEdit(decoder.byte_string("tree edit")?.to_vec()),
+        TAG_TREE_SNAPSHOT => {
+            KeyspaceChange::TreeSnapshot(decoder.byte_string("tree snapshot")?.to_vec())
+        }
+        _ => KeyspaceChange::Flushed(Seqno(decoder.varint("flushed sequence number")?)),
+    };
+    Ok(KeyspaceEdit { id, change })
+}
+
+fn keyspace_id(decoder: &mut Decoder<'_>) -> Result<KeyspaceId> {
+    let id = decoder.varint("keyspace id")?;
+    match u32::try_from(id) {
+        Ok(id) => Ok(KeyspaceId(id)),
+        Err(_) => Err(decoder.corrupt("keyspace id", "32 bits", id)),
+    }
+}
+
+fn string(decoder: &mut Decoder<'_>, what: &'static str) -> Result<String> {
+    let bytes = decoder.byte_string(what)?;
+    match std::str::from_utf8(bytes) {
+        Ok(string) => Ok(string.to_string()),
+        Err(error) => Err(decoder.corrupt(what, "UTF-8", error)),
+    }
+}

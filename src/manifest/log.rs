@@ -1,0 +1,250 @@
+//! The open manifest: commits, and rewrites once most of the log is dead.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::edit::Edit;
+use super::record::{HEADER_BYTES, Identity, RecordKind};
+use super::state::State;
+use crate::base::codec::put_bytes;
+use crate::base::error::{Error, Result};
+use crate::base::ids::KeyspaceId;
+use crate::vfs::{Access, File, Vfs};
+
+/// The open manifest of a store.
+pub(crate) struct Manifest {
+    vfs: Arc<dyn Vfs>,
+    dir: PathBuf,
+    inner: Mutex<Inner>,
+    /// Signalled when a leader has finished.
+    finished: Condvar,
+}
+
+struct Inner {
+    identity: Identity,
+    file: Arc<dyn File>,
+    /// Where the next record goes.
+    end: u64,
+    /// What the first record took.
+    snapshot_bytes: u64,
+    /// Edits submitted are applied already; if they then fail, so does everything after them.
+    state: State,
+    /// The encoded edits that no leader has taken yet.
+    waiting: Vec<u8>,
+    /// Edits submitted, and edits durable, since the open.
+    submitted: u64,
+    durable: u64,
+    /// Whether a leader is writing. It alone touches the end of the file.
+    leading: bool,
+    poisoned: Option<String>,
+}
+
+impl Inner {
+    fn check_poison(&self) -> Result<()> {
+        match &self.poisoned {
+            Some(reason) => Err(Error::Poisoned { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn poison(&mut self, what: &str, error: &Error) {
+        self.poisoned.get_or_insert_with(|| format!("{what} the manifest failed: {error}"));
+    }
+}
+
+impl Manifest {
+    /// A manifest whose file has been read (or written) up to `end`.
+    pub(super) fn new(
+        vfs: Arc<dyn Vfs>,
+        dir: &Path,
+        identity: Identity,
+        file: Arc<dyn File>,
+        (snapshot_bytes, end): (u64, u64),
+        state: State,
+    ) -> Manifest {
+        Manifest {
+            vfs,
+            dir: dir.to_path_buf(),
+            inner: Mutex::new(Inner {
+                identity,
+                file,
+                end,
+                snapshot_bytes,
+                state,
+                waiting: Vec::new(),
+                submitted: 0,
+                durable: 0,
+                leading: false,
+                poisoned: None,
+            }),
+            finished: Condvar::new(),
+        }
+    }
+
+    /// Makes an edit durable. Edits that wait at the same time share one record and one sync; they
+    /// take effect in the order of the calls.
+    ///
+    /// # Errors
+    /// `Conflict` if the edit contradicts what is there: nothing has happened. Anything else has
+    /// poisoned the manifest: whether the edit will be there at the next open is unknown, and until
+    /// then every commit returns `Poisoned`.
+    pub(crate) fn commit(&self, edit: &Edit) -> Result<()> {
+        let mut encoded = Vec::new();
+        edit.encode(&mut encoded);
+        let mut inner = self.inner.lock();
+        inner.check_poison()?;
+        inner.state.check(edit).map_err(|what| Error::Conflict { what })?;
+        inner.state.apply(edit);
+        put_bytes(&mut inner.waiting, &encoded);
+        inner.submitted += 1;
+        let ticket = inner.submitted;
+        while inner.durable < ticket {
+            inner.check_poison()?;
+            if inner.leading {
+                self.finished.wait(&mut inner);
+            } else {
+                self.lead(&mut inner)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes and syncs what waits.
+    fn lead(&self, inner: &mut MutexGuard<'_, Inner>) -> Result<()> {
+        inner.leading = true;
+        let payload = std::mem::take(&mut inner.waiting);
+        let target = inner.submitted;
+        let (identity, end, file) = (inner.identity, inner.end, Arc::clone(&inner.file));
+        let written = MutexGuard::unlocked(inner, || {
+            let record = identity.encode_record(end, RecordKind::Edits, &payload)?;
+            file.write_at(end, &record)?;
+            file.sync()?;
+            Ok(record.len() as u64)
+        });
+        inner.leading = false;
+        self.finished.notify_all();
+        match written {
+            Ok(bytes) => {
+                inner.end += bytes;
+                inner.durable = target;
+                Ok(())
+            }
+            Err(error) => {
+                inner.poison("appending to", &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// The log's file, for messages.
+    pub(crate) fn path(&self) -> PathBuf {
+        manifest_path(&self.dir, self.inner.lock().identity.number)
+    }
+
+    /// Length of the log.
+    pub(crate) fn bytes_total(&self) -> u64 {
+        self.inner.lock().end
+    }
+
+    /// What of it is known to be live: the snapshot it starts with. Rewriting whenever the total is
+    /// some multiple of this costs a bounded share of what has been appended.
+    pub(crate) fn bytes_live(&self) -> u64 {
+        self.inner.lock().snapshot_bytes
+    }
+
+    /// How many edits have been submitted since the open; see `rewrite`.
+    pub(crate) fn edits_submitted(&self) -> u64 {
+        self.inner.lock().submitted
+    }
+
+    /// Replaces the log by a new one that holds the state and the `trees`, one snapshot a keyspace,
+    /// which include every edit up to the `edits`th submitted. Commits wait meanwhile.
+    ///
+    /// Returns false, having done nothing, if there have been more edits: look at the trees again.
+    ///
+    /// # Errors
+    /// If the new log cannot be written, the old one stays in use. If it cannot be made certain which
+    /// of them the next open finds, the manifest is poisoned.
+    pub(crate) fn rewrite(&self, edits: u64, trees: &[(KeyspaceId, Vec<u8>)]) -> Result<bool> {
+        let mut inner = self.inner.lock();
+        while inner.leading {
+            self.finished.wait(&mut inner);
+        }
+        inner.check_poison()?;
+        if inner.submitted != edits || inner.durable != edits {
+            return Ok(false);
+        }
+        let old = inner.identity;
+        let new = Identity { number: old.number + 1, ..old };
+        let (file, bytes) = match write_manifest(&*self.vfs, &self.dir, new, &inner.state, trees) {
+            Ok(written) => written,
+            Err(error) => {
+                if let Err(error) = self.remove_durably(new.number) {
+                    inner.poison("abandoning a new copy of", &error);
+                }
+                return Err(error);
+            }
+        };
+        inner.identity = new;
+        inner.file = file;
+        inner.end = bytes;
+        inner.snapshot_bytes = bytes;
+        if let Err(error) = self.remove_durably(old.number) {
+            inner.poison("removing the old copy of", &error);
+            return Err(error);
+        }
+        Ok(true)
+    }
+
+    fn remove_durably(&self, number: u64) -> Result<()> {
+        let path = manifest_path(&self.dir, number);
+        if self.vfs.exists(&path)? {
+            self.vfs.remove(&path)?;
+        }
+        self.vfs.sync_dir(&self.dir)
+    }
+}
+
+/// A manifest's path in a store.
+pub(super) fn manifest_path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("manifest-{number:08}"))
+}
+
+/// The number in a manifest's file name.
+pub(super) fn parse_manifest_name(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("manifest-")?;
+    let number = digits.parse().ok()?;
+    (digits == format!("{number:08}")).then_some(number)
+}
+
+/// The bytes of a manifest that holds only a snapshot.
+pub(super) fn new_manifest(
+    identity: Identity,
+    state: &State,
+    trees: &[(KeyspaceId, Vec<u8>)],
+) -> Result<Vec<u8>> {
+    let mut payload = Vec::new();
+    state.to_edit(trees).encode(&mut payload);
+    let mut bytes = identity.encode_header();
+    let record = identity.encode_record(HEADER_BYTES as u64, RecordKind::Snapshot, &payload)?;
+    bytes.extend_from_slice(&record);
+    Ok(bytes)
+}
+
+/// Writes a manifest that holds only a snapshot, durably, and returns it with its length.
+pub(super) fn write_manifest(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    identity: Identity,
+    state: &State,
+    trees: &[(KeyspaceId, Vec<u8>)],
+) -> Result<(Arc<dyn File>, u64)> {
+    let bytes = new_manifest(identity, state, trees)?;
+    let file = vfs.create(&manifest_path(dir, identity.number), Access::Buffered)?;
+    file.write_at(0, &bytes)?;
+    file.sync()?;
+    vfs.sync_dir(dir)?;
+    Ok((file, bytes.len() as u64))
+}

@@ -1,0 +1,275 @@
+//! Opening: which directory is a store, which manifest counts, and what it says.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::log::{Manifest, manifest_path, new_manifest, parse_manifest_name, write_manifest};
+use super::record::{HEADER_BYTES, Identity, RECORD_HEAD_BYTES, RecordKind};
+use super::edit::{Edit, KeyspaceChange, KeyspaceEdit};
+use super::state::{RecoveredState, State, Trees};
+use super::superblock::{self, Superblock};
+use crate::base::codec::Decoder;
+use crate::base::ids::KeyspaceId;
+use crate::base::error::{Error, Result};
+use crate::vfs::{Access, Vfs};
+
+/// The name of the store's lock file, which may be there before the store is.
+pub(crate) const LOCK_FILE_NAME: &str = "LOCK";
+
+/// The first manifest's number.
+const FIRST_NUMBER: u64 = 1;
+
+/// How to open.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OpenOptions {
+    /// Whether a missing or empty directory becomes a store.
+    pub(crate) create: bool,
+    /// The number of a store that is created: random, never used before.
+    pub(crate) new_store_id: u64,
+}
+
+/// What a manifest's file holds.
+struct Loaded {
+    identity: Identity,
+    state: State,
+    trees: Trees,
+    snapshot_bytes: u64,
+    /// Where the valid records end, and where the file does.
+    end: u64,
+    file_bytes: u64,
+}
+
+impl Loaded {
+    /// Splits off what the open tells of what the manifest goes on with.
+    fn recovered(self, superblock: Superblock, created: bool) -> (State, RecoveredState) {
+        let recovered = RecoveredState {
+            store_id: superblock.store_id,
+            format_version: superblock.version,
+            created_by: superblock.created_by,
+            created,
+            manifest_number: self.identity.number,
+            torn_bytes: self.file_bytes - self.end,
+            ..self.trees.join(&self.state)
+        };
+        (self.state, recovered)
+    }
+}
+
+impl Manifest {
+    /// Opens the store in `dir`, which the caller has locked, or creates one.
+    ///
+    /// # Errors
+    /// `NotAStore` if the directory holds something else or nothing; `Corruption` if the store's
+    /// manifest is missing or damaged; `UnsupportedVersion` if a newer Spinney wrote it.
+    pub(crate) fn open(
+        vfs: &Arc<dyn Vfs>,
+        dir: &Path,
+        options: OpenOptions,
+    ) -> Result<(Manifest, RecoveredState)> {
+        let created = !vfs.exists(&Superblock::path(dir))?;
+        if created {
+            prepare_creation(&**vfs, dir, options.create)?;
+            create(&**vfs, dir, options.new_store_id)?;
+        }
+        let superblock = Superblock::read(&**vfs, dir)?;
+        let numbers = manifest_numbers(&**vfs, dir)?;
+        let loaded = load_newest(&**vfs, dir, superblock.store_id, &numbers)?;
+        let number = loaded.identity.number;
+        let path = manifest_path(dir, number);
+        let file = vfs.open(&path, Access::Buffered, true)?;
+        if loaded.end < loaded.file_bytes {
+            file.truncate(loaded.end)?;
+            file.sync()?;
+        }
+        // No commit may follow before the others are durably gone (invariant 3 of the module).
+        let mut stale = numbers.iter().filter(|other| **other != number).peekable();
+        if stale.peek().is_some() {
+            for other in stale {
+                vfs.remove(&manifest_path(dir, *other))?;
+            }
+            vfs.sync_dir(dir)?;
+        }
+        let (identity, ends) = (loaded.identity, (loaded.snapshot_bytes, loaded.end));
+        let (state, recovered) = loaded.recovered(superblock, created);
+        let manifest = Manifest::new(Arc::clone(vfs), dir, identity, file, ends, state);
+        Ok((manifest, recovered))
+    }
+
+    /// What the store in `dir` holds, without changing anything, for looking at one that another
+    /// process has open or that is to stay as it is.
+    pub(crate) fn inspect(vfs: &dyn Vfs, dir: &Path) -> Result<RecoveredState> {
+        if !vfs.exists(&Superblock::path(dir))? {
+            let reason = format!("it has no file {:?}", superblock::FILE_NAME);
+            return Err(Error::NotAStore { path: dir.to_path_buf(), reason });
+        }
+        let superblock = Superblock::read(vfs, dir)?;
+        let numbers = manifest_numbers(vfs, dir)?;
+        let loaded = load_newest(vfs, dir, superblock.store_id, &numbers)?;
+        Ok(loaded.recovered(superblock, false).1)
+    }
+}
+
+/// Finds out whether `dir` may become a store, and clears away what the crash of an earlier attempt
+/// has left.
+fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
+    let not_a_store = |reason| Error::NotAStore { path: dir.to_path_buf(), reason };
+    if !vfs.exists(dir)? {
+        if !allowed {
+            return Err(not_a_store("there is no such directory".to_string()));
+        }
+        vfs.create_dir_all(dir)?;
+        return match dir.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => vfs.sync_dir(parent),
+            _ => Ok(()),
+        };
+    }
+    // An empty snapshot is all that a manifest holds before the superblock is in place.
+    let empty_bytes =
+        new_manifest(Identity { store_id: 0, number: FIRST_NUMBER }, &State::default(), &[])?;
+    let mut left = Vec::new();
+    for entry in vfs.read_dir(dir)? {
+        let path = dir.join(&entry.name);
+        let number = parse_manifest_name(&entry.name);
+        match &*entry.name {
+            LOCK_FILE_NAME => {}
+            superblock::NEW_FILE_NAME => left.push(path),
+            _ if number == Some(FIRST_NUMBER) && entry.len <= empty_bytes.len() as u64 => {
+                left.push(path);
+            }
+            "lost+found" if entry.is_dir => {}
+            _ if entry.is_dir && vfs.read_dir(&path)?.is_empty() => {}
+            name => {
+                let missing = superblock::FILE_NAME;
+                return Err(not_a_store(format!("it holds {name:?} but no file {missing:?}")));
+            }
+        }
+    }
+    if !allowed {
+        return Err(not_a_store("the directory is empty".to_string()));
+    }
+    left.iter().try_for_each(|path| vfs.remove(path))
+}
+
+fn create(vfs: &dyn Vfs, dir: &Path, store_id: u64) -> Result<()> {
+    let identity = Identity { store_id, number: FIRST_NUMBER };
+    write_manifest(vfs, dir, identity, &State::default(), &[])?;
+    Superblock::new(store_id).write(vfs, dir)
+}
+
+/// Makes the files in `dir` a store that holds what `edit` says of an empty one: for copies. The
+/// superblock is written last, so that a copy that was cut short is not a store.
+///
+/// # Errors
+/// `Conflict` if the edit contradicts itself.
+pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, store_id: u64, edit: Edit) -> Result<()> {
+    let mut state = State::default();
+    state.check(&edit).map_err(|what| Error::Conflict { what })?;
+    state.apply(&edit);
+    let trees: Vec<(KeyspaceId, Vec<u8>)> = edit
+        .keyspaces
+        .into_iter()
+        .filter_map(|KeyspaceEdit { id, change }| match change {
+            KeyspaceChange::TreeSnapshot(tree) => Some((id, tree)),
+            _ => None,
+        })
+        .collect();
+    write_manifest(vfs, dir, Identity { store_id, number: FIRST_NUMBER }, &state, &trees)?;
+    Superblock::new(store_id).write(vfs, dir)
+}
+
+/// The manifests in `dir`, newest first.
+fn manifest_numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u64>> {
+    let entries = vfs.read_dir(dir)?;
+    let mut numbers: Vec<u64> =
+        entries.iter().filter_map(|entry| parse_manifest_name(&entry.name)).collect();
+    numbers.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(numbers)
+}
+
+/// Loads the newest manifest that was written whole.
+fn load_newest(vfs: &dyn Vfs, dir: &Path, store_id: u64, numbers: &[u64]) -> Result<Loaded> {
+    let mut incomplete = None;
+    for &number in numbers {
+        match load(vfs, dir, Identity { store_id, number })? {
+            Ok(loaded) => return Ok(loaded),
+            Err(error) => {
+                incomplete.get_or_insert(error);
+            }
+        }
+    }
+    let path = manifest_path(dir, FIRST_NUMBER);
+    let missing = || {
+        Error::corruption(&path, 0, "manifest", "a file named so, or of a higher number", "none")
+    };
+    Err(incomplete.unwrap_or_else(missing))
+}
+
+/// Loads a manifest. The inner error tells of one that was not written whole; an older one may then
+/// stand in for it. The outer error is final.
+fn load(vfs: &dyn Vfs, dir: &Path, identity: Identity) -> Result<Result<Loaded>> {
+    let path = manifest_path(dir, identity.number);
+    let file = vfs.open(&path, Access::Buffered, false)?;
+    let mut bytes = vec![0; file.len()? as usize];
+    file.read_at(0, &mut bytes)?;
+    let found = match Identity::decode_header(&bytes, &path) {
+        Ok(found) => found,
+        Err(error @ Error::Corruption { .. }) => return Ok(Err(error)),
+        Err(error) => return Err(error),
+    };
+    if found != identity {
+        let (expected, found) = (format!("{identity:x?}"), format!("{found:x?}"));
+        return Err(Error::corruption(&path, 0, "manifest's identity", expected, found));
+    }
+    let mut state = State::default();
+    let mut trees = Trees::default();
+    let first = match identity.record(&bytes, HEADER_BYTES, &path) {
+        Ok(first) => first,
+        Err(error) => return Ok(Err(error)),
+    };
+    if first.kind != RecordKind::Snapshot {
+        let offset = HEADER_BYTES as u64;
+        return Err(Error::corruption(&path, offset, "first record", "a snapshot", "edits"));
+    }
+    apply(first.payload, &path, HEADER_BYTES + RECORD_HEAD_BYTES, &mut state, &mut trees)?;
+    let mut end = first.end;
+    while end < bytes.len() {
+        let record = match identity.record(&bytes, end, &path) {
+            Ok(record) => record,
+            // The last append of a process that did not live to see it durable, or damage?
+            Err(error) => match identity.valid_record_after(&bytes, end, &path) {
+                None => break,
+                Some(_) => return Err(error),
+            },
+        };
+        if record.kind != RecordKind::Edits {
+            return Err(Error::corruption(&path, end as u64, "record", "edits", "a snapshot"));
+        }
+        let payload_offset = (end + RECORD_HEAD_BYTES) as u64;
+        let mut decoder = Decoder::new(record.payload, &path, payload_offset);
+        while !decoder.is_empty() {
+            let encoded = decoder.byte_string("edit")?;
+            let offset = decoder.offset() as usize - encoded.len();
+            apply(encoded, &path, offset, &mut state, &mut trees)?;
+        }
+        end = record.end;
+    }
+    let (snapshot_bytes, end) = (first.end as u64, end as u64);
+    Ok(Ok(Loaded { identity, state, trees, snapshot_bytes, end, file_bytes: bytes.len() as u64 }))
+}
+
+fn apply(
+    encoded: &[u8],
+    file: &Path,
+    offset: usize,
+    state: &mut State,
+    trees: &mut Trees,
+) -> Result<()> {
+    let edit = Edit::decode(&mut Decoder::new(encoded, file, offset as u64))?;
+    if let Err(what) = state.check(&edit) {
+        let expected = "a change of what exists";
+        return Err(Error::corruption(file, offset as u64, "edit", expected, what));
+    }
+    state.apply(&edit);
+    trees.apply(edit);
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! The bytes of a manifest file: a header, then records.
+//!
+//! Invariants:
+//! 1. A record's checksum covers everything else in it and is seeded with store, manifest and offset:
+//!    a record that is whole but in the wrong place does not pass.
+//! 2. Records start at multiples of 8.
+//! 3. What one append writes is one record, so a crash leaves of it all, or a bad record at the end
+//!    with nothing valid behind it.
+
+use std::path::Path;
+
+use super::FORMAT_VERSION;
+use crate::base::checksum::checksum;
+use crate::base::codec::Decoder;
+use crate::base::error::{Error, Result};
+
+const MAGIC: [u8; 8] = *b"SPINMANI";
+const ALIGNMENT: usize = 8;
+
+/// Bytes of the header.
+pub(super) const HEADER_BYTES: usize = 40;
+/// Bytes of a record before its payload.
+pub(super) const RECORD_HEAD_BYTES: usize = 16;
+
+/// What a record is. The numbers are on disk: never renumber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum RecordKind {
+    /// The whole state, as one edit of an empty one: the first record, and only that.
+    Snapshot = 1,
+    /// Edits, each length-prefixed, that were committed together.
+    Edits = 2,
+}
+
+/// Which manifest of which store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) store_id: u64,
+    pub(super) number: u64,
+}
+
+impl Identity {
+    fn seed(self, offset: u64) -> u64 {
+        self.store_id ^ self.number.rotate_left(40) ^ offset
+    }
+
+    /// The header.
+    pub(super) fn encode_header(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEADER_BYTES);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.store_id.to_le_bytes());
+        out.extend_from_slice(&self.number.to_le_bytes());
+        out.extend_from_slice(&checksum(0, &out).to_le_bytes());
+        out
+    }
+
+    /// Reads a file's header.
+    pub(super) fn decode_header(bytes: &[u8], file: &Path) -> Result<Identity> {
+        let mut decoder = Decoder::new(bytes, file, 0);
+        let body = decoder.take(HEADER_BYTES - 8, "manifest header")?;
+        let found = decoder.u64("manifest header checksum")?;
+        let mut decoder = Decoder::new(body, file, 0);
+        if decoder.take(MAGIC.len(), "manifest magic")? != MAGIC {
+            let found = body[..MAGIC.len()].escape_ascii();
+            return Err(Error::corruption(file, 0, "manifest magic", "SPINMANI", found));
+        }
+        let expected = checksum(0, body);
+        if found != expected {
+            return Err(Error::corruption(
+                file,
+                HEADER_BYTES as u64 - 8,
+                "manifest header checksum",
+                format_args!("{expected:#018x}"),
+                format_args!("{found:#018x}"),
+            ));
+        }
+        let version = decoder.u32("manifest version")?;
+        if version > FORMAT_VERSION {
+            let (file, supported) = (file.to_path_buf(), FORMAT_VERSION);
+            return Err(Error::UnsupportedVersion { file, found: version, supported });
+        }
+        decoder.u32("manifest reserved bytes")?;
+        let store_id = decoder.u64("manifest store id")?;
+        Ok(Identity { store_id, number: decoder.u64("manifest number")? })
+    }
+
+    /// The record at `offset` with `payload`.
+    pub(super) fn encode_record(
+        self,
+        offset: u64,
+        kind: RecordKind,
+        payload: &[u8],
+    ) -> Result<Vec<u8>> {
+        let Ok(payload_bytes) = u32::try_from(payload.len()) else {
+            let bytes = payload.len();
+            return Err(Error::invalid(format!("a manifest record of {bytes} bytes, above 4 GiB")));
+        };
+        let bytes = RECORD_HEAD_BYTES + payload.len().next_multiple_of(ALIGNMENT);
+        let mut out = Vec::with_capacity(bytes);
+        out.extend_from_slice(&[0; 8]);
+        out.extend_from_slice(&payload_bytes.to_le_bytes());
+        out.extend_from_slice(&[kind as u8, 0, 0, 0]);
+        out.extend_from_slice(payload);
+        out.resize(bytes, 0);
+        let sum = checksum(self.seed(offset), &out[8..]);
+        out[..8].copy_from_slice(&sum.to_le_bytes());
+        Ok(out)
+    }
+
+    /// The record at `offset` of a file's bytes, or what is wrong with it.
+    pub(super) fn record<'a>(
+        self,
+        bytes: &'a [u8],
+        offset: usize,
+        file: &'a Path,
+    ) -> Result<Record<'a>> {
+        let rest = bytes.get(offset..).unwrap_or_default();
+        let mut decoder = Decoder::new(rest, file, offset as u64);
+        let found = decoder.u64("record checksum")?;
+        let payload_bytes = decoder.u32("record payload length")? as usize;
+        let kind = match decoder.u8("record kind")? {
+            1 => RecordKind::Snapshot,
+            2 => RecordKind::Edits,
+            other => return Err(decoder.corrupt("record kind", "1 or 2", other)),
+        };
+        let reserved = decoder.take(3, "record reserved bytes")?;
+        if reserved != [0; 3] {
+            let found = reserved.escape_ascii();
+            return Err(decoder.corrupt("record reserved bytes", "zeros", found));
+        }
+        let padded = decoder.take(payload_bytes.next_multiple_of(ALIGNMENT), "record payload")?;
+        let end = RECORD_HEAD_BYTES + padded.len();
+        let expected = checksum(self.seed(offset as u64), &rest[8..end]);
+        if found != expected {
+            return Err(Error::corruption(
+                file,
+                offset as u64,
+                "record checksum",
+                format_args!("{expected:#018x}"),
+                format_args!("{found:#018x}"),
+            ));
+        }
+        Ok(Record { kind, payload: &padded[..payload_bytes], end: offset + end })
+    }
+
+    /// Where, after a bad record at `offset`, the next valid one starts.
+    pub(super) fn valid_record_after(
+        self,
+        bytes: &[u8],
+        offset: usize,
+        file: &Path,
+    ) -> Option<usize> {
+        (offset + ALIGNMENT..bytes.len()).step_by(ALIGNMENT).find(|&candidate| {
+            self.plausible(bytes, candidate) && self.record(bytes, candidate, file).is_ok()
+        })
+    }
+
+    /// A cheap look that spares most of the wrong places the making of an error.
+    fn plausible(self, bytes: &[u8], offset: usize) -> bool {
+        matches!(bytes.get(offset + 12..offset + RECORD_HEAD_BYTES), Some([1 | 2, 0, 0, 0]))
+    }
+}
+
+/// A valid record.
+#[derive(Debug)]
+pub(super) struct Record<'a> {
+    pub(super) kind: RecordKind,
+    pub(super) payload: &'a [u8],
+    /// Where the next one starts.
+    pub(super) end: usize,
+}

@@ -1,0 +1,189 @@
+//! What is live: the sum of all edits.
+
+use std::collections::BTreeMap;
+
+use super::edit::{Edit, Epochs, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
+use crate::base::ids::{FileId, KeyspaceId, Seqno};
+
+/// A keyspace's state without its tree.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct KeyspaceState {
+    pub(super) meta: KeyspaceMeta,
+    pub(super) flushed: Seqno,
+}
+
+/// What the manifest itself understands of the edits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) next_file_id: FileId,
+    pub(super) journal_floor: Seqno,
+    pub(super) epochs: Epochs,
+    pub(super) last_seqno: Seqno,
+    pub(super) next_keyspace_id: KeyspaceId,
+    pub(super) keyspaces: BTreeMap<KeyspaceId, KeyspaceState>,
+}
+
+impl State {
+    /// Whether `edit` can be applied; else what it contradicts.
+    pub(super) fn check(&self, edit: &Edit) -> Result<(), String> {
+        let mut next = self.next_keyspace_id;
+        // What exists after the edits so far, where they changed it.
+        let mut changed: BTreeMap<KeyspaceId, Option<&str>> = BTreeMap::new();
+        for KeyspaceEdit { id, change } in &edit.keyspaces {
+            let exists = match changed.get(id) {
+                Some(name) => name.is_some(),
+                None => self.keyspaces.contains_key(id),
+            };
+            match change {
+                KeyspaceChange::Create(meta) => {
+                    if *id < next || id.0 == u32::MAX {
+                        return Err(format!("keyspace id {id} is used up, the next one is {next}"));
+                    }
+                    let old = self.keyspaces.iter().filter(|(id, _)| !changed.contains_key(id));
+                    let old = old.map(|(_, keyspace)| &*keyspace.meta.name);
+                    if changed.values().flatten().copied().chain(old).any(|n| n == meta.name) {
+                        return Err(format!("keyspace {:?} exists already", meta.name));
+                    }
+                    if meta.operator.as_ref().is_some_and(String::is_empty) {
+                        return Err("a merge operator's name must not be empty".to_string());
+                    }
+                    next = KeyspaceId(id.0 + 1);
+                    changed.insert(*id, Some(&meta.name));
+                }
+                _ if !exists => return Err(format!("keyspace {id} does not exist")),
+                KeyspaceChange::Drop => {
+                    changed.insert(*id, None);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies an edit that `check` has let pass.
+    pub(super) fn apply(&mut self, edit: &Edit) {
+        fn raise<T: Ord + Copy>(number: &mut T, to: Option<T>) {
+            *number = to.map_or(*number, |to| to.max(*number));
+        }
+        raise(&mut self.next_file_id, edit.next_file_id);
+        raise(&mut self.journal_floor, edit.journal_floor);
+        raise(&mut self.last_seqno, edit.last_seqno);
+        raise(&mut self.next_keyspace_id, edit.next_keyspace_id);
+        if let Some(epochs) = &edit.epochs {
+            self.epochs = epochs.clone();
+        }
+        for KeyspaceEdit { id, change } in &edit.keyspaces {
+            match (change, self.keyspaces.get_mut(id)) {
+                (KeyspaceChange::Create(meta), _) => {
+                    raise(&mut self.next_keyspace_id, Some(KeyspaceId(id.0.saturating_add(1))));
+                    let keyspace = KeyspaceState { meta: meta.clone(), flushed: Seqno(0) };
+                    self.keyspaces.insert(*id, keyspace);
+                }
+                (KeyspaceChange::Drop, _) => {
+                    self.keyspaces.remove(id);
+                }
+                (KeyspaceChange::Options(options), Some(keyspace)) => {
+                    keyspace.meta.options.clone_from(options);
+                }
+                (KeyspaceChange::Flushed(seqno), Some(keyspace)) => {
+                    raise(&mut keyspace.flushed, Some(*seqno));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The edit that makes this state, with these trees, of an empty one.
+    pub(super) fn to_edit(&self, trees: &[(KeyspaceId, Vec<u8>)]) -> Edit {
+        let mut keyspaces = Vec::new();
+        for (&id, keyspace) in &self.keyspaces {
+            let mut push = |change| keyspaces.push(KeyspaceEdit { id, change });
+            push(KeyspaceChange::Create(keyspace.meta.clone()));
+            push(KeyspaceChange::Flushed(keyspace.flushed));
+            for (_, tree) in trees.iter().filter(|(of, _)| *of == id) {
+                push(KeyspaceChange::TreeSnapshot(tree.clone()));
+            }
+        }
+        Edit {
+            keyspaces,
+            next_file_id: Some(self.next_file_id),
+            journal_floor: Some(self.journal_floor),
+            epochs: Some(self.epochs.clone()),
+            last_seqno: Some(self.last_seqno),
+            next_keyspace_id: Some(self.next_keyspace_id),
+        }
+    }
+}
+
+/// What an open has found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct RecoveredState {
+    pub(crate) store_id: u64,
+    pub(crate) format_version: u32,
+    /// Name and version of the program that created the store.
+    pub(crate) created_by: String,
+    /// Whether this open has created the store.
+    pub(crate) created: bool,
+    /// The manifest's number.
+    pub(crate) manifest_number: u64,
+    /// Bytes of a record at the end that a crash had cut, dropped.
+    pub(crate) torn_bytes: u64,
+    pub(crate) next_file_id: FileId,
+    pub(crate) journal_floor: Seqno,
+    pub(crate) epochs: Epochs,
+    pub(crate) last_seqno: Seqno,
+    pub(crate) next_keyspace_id: KeyspaceId,
+    /// By number.
+    pub(crate) keyspaces: Vec<RecoveredKeyspace>,
+}
+
+/// A keyspace that exists.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct RecoveredKeyspace {
+    pub(crate) id: KeyspaceId,
+    pub(crate) meta: KeyspaceMeta,
+    pub(crate) flushed: Seqno,
+    /// The last snapshot of its tree, if there has been one.
+    pub(crate) tree_snapshot: Option<Vec<u8>>,
+    /// The tree's edits since, in order.
+    pub(crate) tree_edits: Vec<Vec<u8>>,
+}
+
+/// The trees' part of the edits, as `State` is the rest.
+#[derive(Debug, Default)]
+pub(super) struct Trees(BTreeMap<KeyspaceId, (Option<Vec<u8>>, Vec<Vec<u8>>)>);
+
+impl Trees {
+    pub(super) fn apply(&mut self, edit: Edit) {
+        for KeyspaceEdit { id, change } in edit.keyspaces {
+            match change {
+                KeyspaceChange::TreeEdit(payload) => self.0.entry(id).or_default().1.push(payload),
+                KeyspaceChange::TreeSnapshot(payload) => {
+                    self.0.insert(id, (Some(payload), Vec::new()));
+                }
+                KeyspaceChange::Drop => {
+                    self.0.remove(&id);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Joins both parts.
+    pub(super) fn join(mut self, state: &State) -> RecoveredState {
+        let keyspaces = state.keyspaces.iter().map(|(&id, keyspace)| {
+            let (tree_snapshot, tree_edits) = self.0.remove(&id).unwrap_or_default();
+            let meta = keyspace.meta.clone();
+            RecoveredKeyspace { id, meta, flushed: keyspace.flushed, tree_snapshot, tree_edits }
+        });
+        RecoveredState {
+            keyspaces: keyspaces.collect(),
+            next_file_id: state.next_file_id,
+            journal_floor: state.journal_floor,
+            epochs: state.epochs.clone(),
+            last_seqno: state.last_seqno,
+            next_keyspace_id: state.next_keyspace_id,
+            ..RecoveredState::default()
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The file `SPINNEY`: says that the directory is a store, which one, and in which format.
+//!
+//! Invariants:
+//! 1. It is put in place, whole and durable, as the last act of creating a store: where it is, there
+//!    must be a manifest.
+//! 2. Its length, magic, version and checksum keep their places in all versions of the format.
+
+use std::path::{Path, PathBuf};
+
+use super::FORMAT_VERSION;
+use crate::base::checksum::checksum;
+use crate::base::codec::Decoder;
+use crate::base::error::{Error, Result};
+use crate::vfs::{Access, Vfs};
+
+/// The superblock's name.
+pub(super) const FILE_NAME: &str = "SPINNEY";
+/// Its name until it is whole.
+pub(super) const NEW_FILE_NAME: &str = "SPINNEY.new";
+
+const MAGIC: [u8; 8] = *b"SPINNEY\0";
+const BYTES: usize = 64;
+const CHECKSUM_OFFSET: usize = 56;
+const CREATED_BY_BYTES: usize = 32;
+
+/// What the superblock says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Superblock {
+    pub(super) version: u32,
+    pub(super) store_id: u64,
+    /// Name and version of the program that created the store.
+    pub(super) created_by: String,
+}
+
+impl Superblock {
+    pub(super) fn new(store_id: u64) -> Superblock {
+        let created_by = concat!("spinney ", env!("CARGO_PKG_VERSION")).to_string();
+        Superblock { version: FORMAT_VERSION, store_id, created_by }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(BYTES);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.store_id.to_le_bytes());
+        let name = self.created_by.as_bytes();
+        out.extend_from_slice(&name[..name.len().min(CREATED_BY_BYTES)]);
+        out.resize(CHECKSUM_OFFSET, 0);
+        out.extend_from_slice(&checksum(0, &out).to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8], file: &Path) -> Result<Superblock> {
+        let mut decoder = Decoder::new(bytes, file, 0);
+        let body = decoder.take(CHECKSUM_OFFSET, "superblock")?;
+        let found = decoder.u64("superblock checksum")?;
+        let mut decoder = Decoder::new(body, file, 0);
+        if decoder.take(MAGIC.len(), "superblock magic")? != MAGIC {
+            let found = body[..MAGIC.len()].escape_ascii();
+            return Err(Error::corruption(file, 0, "superblock magic", "SPINNEY\\x00", found));
+        }
+        let expected = checksum(0, body);
+        if found != expected {
+            return Err(Error::corruption(
+                file,
+                CHECKSUM_OFFSET as u64,
+                "superblock checksum",
+                format_args!("{expected:#018x}"),
+                format_args!("{found:#018x}"),
+            ));
+        }
+        let version = decoder.u32("superblock version")?;
+        if version > FORMAT_VERSION {
+            let (file, supported) = (file.to_path_buf(), FORMAT_VERSION);
+            return Err(Error::UnsupportedVersion { file, found: version, supported });
+        }
+        decoder.u32("superblock reserved bytes")?;
+        let store_id = decoder.u64("superblock store id")?;
+        let name = decoder.take(CREATED_BY_BYTES, "superblock creator")?;
+        let created_by = String::from_utf8_lossy(name).trim_end_matches('\0').to_string();
+        Ok(Superblock { version, store_id, created_by })
+    }
+
+    /// The superblock's path in a store.
+    pub(super) fn path(dir: &Path) -> PathBuf {
+        dir.join(FILE_NAME)
+    }
+
+    /// Reads the superblock of the store in `dir`.
+    pub(super) fn read(vfs: &dyn Vfs, dir: &Path) -> Result<Superblock> {
+        let path = Superblock::path(dir);
+        let file = vfs.open(&path, Access::Buffered, false)?;
+        let len = file.len()?;
+        if len != BYTES as u64 {
+            return Err(Error::corruption(&path, 0, "superblock length", BYTES, len));
+        }
+        let mut bytes = [0; BYTES];
+        file.read_at(0, &mut bytes)?;
+        Superblock::decode(&bytes, &path)
+    }
+
+    /// Puts the superblock in place, durably.
+    pub(super) fn write(&self, vfs: &dyn Vfs, dir: &Path) -> Result<()> {
+        let new_path = dir.join(NEW_FILE_NAME);
+        let file = vfs.create(&new_path, Access::Buffered)?;
+        file.write_at(0, &self.encode())?;
+        file.sync()?;
+        vfs.rename(&new_path, &Superblock::path(dir))?;
+        vfs.sync_dir(dir)
+    }
+}

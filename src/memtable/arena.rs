@@ -1,0 +1,387 @@
+//! The memory of one memtable: entries, found by 32-bit references, and index nodes.
+//!
+//! An entry lies in the arena as
+//! `trailer: u64 | key length | value length | key | value`, where the trailer is
+//! `seqno << 8 | WIDE | kind` and both lengths are `u16`, or `u32` when `WIDE` is set. This layout is
+//! never on disk.
+//!
+//! Invariants:
+//! 1. An entry's bytes never change or move once `write` has returned its reference; all memory
+//!    lives until the arena drops.
+//! 2. A reference that was handed out resolves for as long as the arena lives; 0 is never handed out.
+//! 3. A thread that holds a reference got it through a release-acquire edge from the writer, so it
+//!    sees the entry's bytes.
+//! 4. Each shard allocates with one atomic addition; the central lock is taken once a span, and it is
+//!    a leaf in the lock order: nothing is locked while it is held.
+
+use std::cell::Cell;
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
+use super::pool::{CHUNK_BYTES, Chunk, ChunkPool};
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::ids::Seqno;
+
+/// The trailer's bit that says the lengths are `u32`.
+const WIDE: u64 = 0x80;
+const KIND_MASK: u64 = 0x7f;
+
+/// References count in units of this many bytes, 2^16 of them a chunk.
+const UNIT_BYTES: usize = 4;
+const BLOCK_CHUNKS: usize = 256;
+/// Chunks that entries can be addressed in.
+const CHUNKS_MAX: usize = 1 << 16;
+/// Chunks kept back from entries so that the nodes above the last of them always find room.
+const CHUNKS_RESERVED: usize = 1 << 12;
+
+/// What a shard takes from the central lock at a time.
+const SPAN_BYTES: usize = CHUNK_BYTES / 16 / LINE_BYTES * LINE_BYTES;
+const SPAN_UNITS: u64 = (SPAN_BYTES / UNIT_BYTES) as u64;
+/// Larger entries go past the shards.
+const SHARD_ENTRY_BYTES_MAX: usize = SPAN_BYTES / 4;
+/// Larger entries get a chunk of their own.
+const SHARED_BYTES_MAX: usize = 64 * 1024;
+/// Left-over regions smaller than this are forgotten.
+const REGION_BYTES_MIN: usize = 4 * 1024;
+const REGIONS_MAX: usize = 8;
+const SHARDS: usize = 16;
+const LINE_BYTES: usize = 64;
+
+/// Where an entry lies: chunk number in the upper half, offset in units in the lower. 0 is none.
+pub(super) type EntryId = u32;
+pub(super) const NO_ENTRY: EntryId = 0;
+
+type Block = [AtomicPtr<u8>; BLOCK_CHUNKS];
+
+pub(super) struct Arena {
+    pool: Arc<ChunkPool>,
+    /// Chunk number to first byte, in two steps.
+    blocks: [AtomicPtr<Block>; CHUNKS_MAX / BLOCK_CHUNKS],
+    shards: [CachePadded<Shard>; SHARDS],
+    central: Mutex<Central>,
+    bytes: AtomicUsize,
+}
+
+/// Counters and a span, for the threads that map here.
+struct Shard {
+    /// `id of the span's start << 32 | units used`.
+    span: AtomicU64,
+    entries: AtomicUsize,
+    data_bytes: AtomicUsize,
+    seqno_min: AtomicU64,
+    seqno_max: AtomicU64,
+}
+
+struct Central {
+    chunks: Vec<Chunk>,
+    regions: Vec<Region>,
+    nodes: Region,
+}
+
+/// Unused bytes of a chunk.
+#[derive(Clone, Copy)]
+struct Region {
+    chunk: usize,
+    start: usize,
+    end: usize,
+}
+
+/// A decoded header.
+struct RawEntry {
+    trailer: u64,
+    key: *const u8,
+    key_bytes: usize,
+    value_bytes: usize,
+}
+
+/// What a memtable's entries add up to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) entries: usize,
+    pub(super) data_bytes: usize,
+    pub(super) seqno_min: u64,
+    pub(super) seqno_max: u64,
+}
+
+thread_local! {
+    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// This thread's shard: threads are dealt out round robin as they first write.
+fn shard_of_thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    SHARD.with(|shard| {
+        if shard.get() == usize::MAX {
+            shard.set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
+        }
+        shard.get()
+    })
+}
+
+impl Arena {
+    pub(super) fn new(pool: Arc<ChunkPool>) -> Arena {
+        Arena {
+            pool,
+            blocks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS_MAX / BLOCK_CHUNKS],
+            shards: std::array::from_fn(|_| {
+                CachePadded::new(Shard {
+                    span: AtomicU64::new(SPAN_UNITS),
+                    entries: AtomicUsize::new(0),
+                    data_bytes: AtomicUsize::new(0),
+                    seqno_min: AtomicU64::new(u64::MAX),
+                    seqno_max: AtomicU64::new(0),
+                })
+            }),
+            central: Mutex::new(Central {
+                chunks: Vec::new(),
+                regions: Vec::new(),
+                nodes: Region { chunk: 0, start: 0, end: 0 },
+            }),
+            bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// Bytes of all chunks held.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        let mut totals = Totals { entries: 0, data_bytes: 0, seqno_min: u64::MAX, seqno_max: 0 };
+        for shard in &self.shards {
+            totals.entries += shard.entries.load(Ordering::Relaxed);
+            totals.data_bytes += shard.data_bytes.load(Ordering::Relaxed);
+            totals.seqno_min = totals.seqno_min.min(shard.seqno_min.load(Ordering::Relaxed));
+            totals.seqno_max = totals.seqno_max.max(shard.seqno_max.load(Ordering::Relaxed));
+        }
+        totals
+    }
+
+    /// Stores an entry and counts it.
+    pub(super) fn write(
+        &self,
+        key: &[u8],
+        seqno: Seqno,
+        kind: EntryKind,
+        value: &[u8],
+    ) -> (EntryId, u64) {
+        let shard = &self.shards[shard_of_thread()];
+        let narrow = key.len() <= usize::from(u16::MAX) && value.len() <= usize::from(u16::MAX);
+        let header_bytes = if narrow { 12 } else { 16 };
+        let trailer = seqno.0 << 8 | u64::from(kind as u8) | if narrow { 0 } else { WIDE };
+        let (id, start) = self.allocate(shard, header_bytes + key.len() + value.len());
+        // SAFETY: `allocate` gave `header_bytes + key.len() + value.len()` bytes that nothing else
+        // refers to yet, and the parts written here follow one another inside them.
+        unsafe {
+            start.cast::<u64>().write_unaligned(trailer);
+            if narrow {
+                start.add(8).cast::<u16>().write_unaligned(key.len() as u16);
+                start.add(10).cast::<u16>().write_unaligned(value.len() as u16);
+            } else {
+                start.add(8).cast::<u32>().write_unaligned(key.len() as u32);
+                start.add(12).cast::<u32>().write_unaligned(value.len() as u32);
+            }
+            let key_start = start.add(header_bytes);
+            ptr::copy_nonoverlapping(key.as_ptr(), key_start, key.len());
+            ptr::copy_nonoverlapping(value.as_ptr(), key_start.add(key.len()), value.len());
+        }
+        shard.entries.fetch_add(1, Ordering::Relaxed);
+        shard.data_bytes.fetch_add(key.len() + value.len(), Ordering::Relaxed);
+        if seqno.0 < shard.seqno_min.load(Ordering::Relaxed) {
+            shard.seqno_min.fetch_min(seqno.0, Ordering::Relaxed);
+        }
+        if seqno.0 > shard.seqno_max.load(Ordering::Relaxed) {
+            shard.seqno_max.fetch_max(seqno.0, Ordering::Relaxed);
+        }
+        (id, trailer)
+    }
+
+    /// An entry's key and trailer.
+    #[inline]
+    pub(super) fn key(&self, id: EntryId) -> (&[u8], u64) {
+        let raw = self.decode(id);
+        // SAFETY: see `decode`.
+        (unsafe { slice::from_raw_parts(raw.key, raw.key_bytes) }, raw.trailer)
+    }
+
+    /// An entry.
+    #[inline]
+    pub(super) fn entry(&self, id: EntryId) -> EntryRef<'_> {
+        let raw = self.decode(id);
+        // SAFETY: see `decode`.
+        let (key, value) = unsafe {
+            let value = raw.key.add(raw.key_bytes);
+            (
+                slice::from_raw_parts(raw.key, raw.key_bytes),
+                slice::from_raw_parts(value, raw.value_bytes),
+            )
+        };
+        let kind = EntryKind::from_tag((raw.trailer & KIND_MASK) as u8)
+            .expect("an entry's kind is one that was inserted");
+        EntryRef { key, seqno: Seqno(raw.trailer >> 8), kind, value }
+    }
+
+    /// Reads an entry's header. `key_bytes` bytes at `key` and the `value_bytes` that follow them are
+    /// readable and do not change while `self` lives (invariants 1 to 3).
+    #[inline]
+    fn decode(&self, id: EntryId) -> RawEntry {
+        let start = self.resolve(id).cast_const();
+        // SAFETY: `start` is the first byte of an entry that `write` has completed, so it begins with
+        // a header of the layout that the trailer tells.
+        unsafe {
+            let trailer = start.cast::<u64>().read_unaligned();
+            if trailer & WIDE == 0 {
+                let key_bytes = usize::from(start.add(8).cast::<u16>().read_unaligned());
+                let value_bytes = usize::from(start.add(10).cast::<u16>().read_unaligned());
+                RawEntry { trailer, key: start.add(12), key_bytes, value_bytes }
+            } else {
+                let key_bytes = start.add(8).cast::<u32>().read_unaligned() as usize;
+                let value_bytes = start.add(12).cast::<u32>().read_unaligned() as usize;
+                RawEntry { trailer, key: start.add(16), key_bytes, value_bytes }
+            }
+        }
+    }
+
+    /// Asks the processor to fetch the start of an entry that will be read soon.
+    #[inline]
+    pub(super) fn prefetch(&self, id: EntryId) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let start = self.resolve(id).cast::<i8>();
+            // SAFETY: a prefetch is a hint and may be given any address.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(start);
+                _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(LINE_BYTES));
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = id;
+    }
+
+    #[inline]
+    fn resolve(&self, id: EntryId) -> *mut u8 {
+        let block = self.blocks[(id >> 24) as usize].load(Ordering::Acquire);
+        let chunk = (id >> 16) as usize % BLOCK_CHUNKS;
+        // SAFETY: an id is handed out after its chunk's block and address have been stored (by
+        // `Central::add_chunk`), and its offset lies inside the chunk.
+        unsafe {
+            let start = (*block)[chunk].load(Ordering::Acquire);
+            start.add((id & 0xffff) as usize * UNIT_BYTES)
+        }
+    }
+
+    fn allocate(&self, shard: &Shard, bytes: usize) -> (EntryId, *mut u8) {
+        let units = bytes.div_ceil(UNIT_BYTES) as u64;
+        if bytes > SHARD_ENTRY_BYTES_MAX {
+            let mut central = self.central.lock();
+            let region = if bytes > SHARED_BYTES_MAX {
+                self.add_chunk(&mut central, bytes, true)
+            } else {
+                self.cut(&mut central, bytes, true)
+            };
+            let id = region_id(region);
+            return (id, self.resolve(id));
+        }
+        loop {
+            let span = shard.span.fetch_add(units, Ordering::AcqRel);
+            let used = span & 0xffff_ffff;
+            if used + units <= SPAN_UNITS {
+                let id = (span >> 32) as u32 + used as u32;
+                return (id, self.resolve(id));
+            }
+            let mut central = self.central.lock();
+            // The addition above has taken `used` past the end for good, unless another thread has
+            // brought a new span since.
+            if shard.span.load(Ordering::Acquire) & 0xffff_ffff > SPAN_UNITS {
+                let id = region_id(self.cut(&mut central, SPAN_BYTES, true));
+                shard.span.store(u64::from(id) << 32 | units, Ordering::Release);
+                return (id, self.resolve(id));
+            }
+        }
+    }
+
+    /// Memory for an index node, aligned to a cache line; all its bytes are initialised.
+    pub(super) fn allocate_node(&self, bytes: usize) -> *mut u8 {
+        let mut central = self.central.lock();
+        loop {
+            let Region { chunk, start, end } = central.nodes;
+            if let Some(memory) = central.chunks.get(chunk) {
+                let first = memory.start().wrapping_add(start);
+                let padding = first.align_offset(LINE_BYTES);
+                if start + padding + bytes <= end {
+                    central.nodes.start = start + padding + bytes;
+                    return first.wrapping_add(padding);
+                }
+            }
+            central.nodes = self.cut(&mut central, SPAN_BYTES, false);
+        }
+    }
+
+    /// Cuts `bytes` (at most `SHARED_BYTES_MAX`) from the first region that has them.
+    fn cut(&self, central: &mut Central, bytes: usize, for_entries: bool) -> Region {
+        let bytes = bytes.next_multiple_of(LINE_BYTES);
+        let found = central.regions.iter().position(|region| region.end - region.start >= bytes);
+        let at = found.unwrap_or_else(|| {
+            let region = self.add_chunk(central, CHUNK_BYTES, for_entries);
+            if central.regions.len() == REGIONS_MAX {
+                central.regions.remove(0);
+            }
+            central.regions.push(region);
+            central.regions.len() - 1
+        });
+        let region = &mut central.regions[at];
+        let piece = Region { end: region.start + bytes, ..*region };
+        region.start += bytes;
+        if region.end - region.start < REGION_BYTES_MIN {
+            central.regions.remove(at);
+        }
+        piece
+    }
+
+    fn add_chunk(&self, central: &mut Central, bytes: usize, for_entries: bool) -> Region {
+        let chunk = central.chunks.len();
+        // Ids start at chunk 1, so that none is 0.
+        let number = chunk + 1;
+        let most = if for_entries { CHUNKS_MAX - CHUNKS_RESERVED } else { CHUNKS_MAX };
+        assert!(number < most, "a memtable was filled beyond Memtable::BYTES_MAX");
+        let memory = self.pool.take(bytes);
+        let slot = &self.blocks[number / BLOCK_CHUNKS];
+        let mut block = slot.load(Ordering::Relaxed);
+        if block.is_null() {
+            let fresh: Block = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCK_CHUNKS];
+            block = Box::into_raw(Box::new(fresh));
+            slot.store(block, Ordering::Release);
+        }
+        // SAFETY: the block was leaked from a box above, now or earlier, and lives until the arena
+        // drops.
+        unsafe { (*block)[number % BLOCK_CHUNKS].store(memory.start(), Ordering::Release) };
+        let end = memory.bytes();
+        self.bytes.fetch_add(end, Ordering::Relaxed);
+        central.chunks.push(memory);
+        Region { chunk, start: 0, end }
+    }
+}
+
+/// The id of an entry at the start of a region.
+fn region_id(region: Region) -> EntryId {
+    ((region.chunk + 1) << 16 | region.start / UNIT_BYTES) as EntryId
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        for block in &mut self.blocks {
+            let block = *block.get_mut();
+            if !block.is_null() {
+                // SAFETY: leaked from a box in `add_chunk`, and nothing refers to it any more.
+                drop(unsafe { Box::from_raw(block) });
+            }
+        }
+        self.pool.give_back(self.central.get_mut().chunks.drain(..));
+    }
+}

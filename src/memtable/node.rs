@@ -1,0 +1,355 @@
+//! The nodes of the index: their layout, their version lock, and the search inside one.
+//!
+//! A node's slots are sorted 64-bit words `head << 32 | entry id`. A head is four key bytes, taken at
+//! the node's prefix length, big-endian and zero-padded: where the heads differ they order the keys,
+//! so most comparisons touch no entry. A leaf's slots are its entries; an inner node's are separators,
+//! each the first entry of the child to its right.
+//!
+//! Invariants:
+//! 1. `version` is odd while a writer holds the node, and grows with every change. What was read
+//!    between two equal, even versions is consistent.
+//! 2. Writers store with `Relaxed` after the release fence in `try_lock`, except what leads to memory
+//!    a reader may not have seen (`meta`, children, siblings), which they store with `Release`.
+//! 3. `meta` is stored after the slots it counts, and a slot that was ever counted holds a valid entry
+//!    id for ever: so an inconsistent read may be wrong but never leads to invalid memory.
+//! 4. `low` (inclusive) and `high` (exclusive) bound every key routed here; a missing bound is at an
+//!    edge of the tree. All keys in a node share its first `prefix` bytes. With both bounds present,
+//!    every key routed here shares them too; an `edge` node's prefix must be compared.
+
+use std::cmp::Ordering as Order;
+use std::hint::{select_unpredictable, spin_loop};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+
+use super::arena::{Arena, EntryId, NO_ENTRY};
+use crate::base::ids::Seqno;
+
+/// Small under Miri, so that few entries make a deep tree.
+pub(super) const LEAF_SLOTS: usize = if cfg!(miri) { 6 } else { 59 };
+pub(super) const INNER_SLOTS: usize = if cfg!(miri) { 4 } else { 61 };
+
+/// Where to look: before the entry with this key and trailer. Trailers order descending.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'k> {
+    pub(super) key: &'k [u8],
+    pub(super) trailer: u64,
+}
+
+impl<'k> Target<'k> {
+    /// Before all versions of the key.
+    pub(super) fn newest(key: &'k [u8]) -> Target<'k> {
+        Target { key, trailer: u64::MAX }
+    }
+
+    /// Before the newest version of the key that the snapshot sees. No entry has this trailer.
+    pub(super) fn visible(key: &'k [u8], snapshot: Seqno) -> Target<'k> {
+        Target { key, trailer: snapshot.min(Seqno::MAX).0 << 8 | 0xff }
+    }
+}
+
+/// What leaves and inner nodes have in common.
+#[repr(C)]
+pub(super) struct Header {
+    version: AtomicU64,
+    meta: AtomicU64,
+    pub(super) low: AtomicU32,
+    pub(super) high: AtomicU32,
+}
+
+#[repr(C)]
+pub(super) struct Leaf {
+    pub(super) header: Header,
+    /// The leaf to the right.
+    pub(super) next: AtomicPtr<Leaf>,
+    /// A leaf to the left, from which `next` leads here.
+    pub(super) prev: AtomicPtr<Leaf>,
+    pub(super) slots: [AtomicU64; LEAF_SLOTS],
+}
+
+#[repr(C)]
+pub(super) struct Inner {
+    pub(super) header: Header,
+    pub(super) slots: [AtomicU64; INNER_SLOTS],
+    pub(super) children: [AtomicPtr<Header>; INNER_SLOTS + 1],
+}
+
+/// A node of either sort, as a reference that knows which.
+#[derive(Clone, Copy)]
+pub(super) enum Node<'a> {
+    Leaf(&'a Leaf),
+    Inner(&'a Inner),
+}
+
+/// The fields of a node that change together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Meta {
+    pub(super) count: usize,
+    /// How many bytes all keys in the node share, as far as the heads go by it.
+    pub(super) prefix: usize,
+    /// One past the position of the last insert, and how many inserts in a row went there (saturating):
+    /// finds ascending runs.
+    pub(super) run_end: u8,
+    pub(super) run: u8,
+    pub(super) leaf: bool,
+    pub(super) edge: bool,
+}
+
+impl Meta {
+    #[inline]
+    fn unpack(word: u64) -> Meta {
+        Meta {
+            count: (word & 0xff) as usize,
+            run_end: (word >> 8) as u8,
+            run: (word >> 16) as u8,
+            leaf: word >> 24 & 1 != 0,
+            edge: word >> 25 & 1 != 0,
+            prefix: (word >> 32) as usize,
+        }
+    }
+
+    fn pack(self) -> u64 {
+        self.count as u64
+            | u64::from(self.run_end) << 8
+            | u64::from(self.run) << 16
+            | u64::from(self.leaf) << 24
+            | u64::from(self.edge) << 25
+            | (self.prefix as u64) << 32
+    }
+}
+
+impl Header {
+    fn new(meta: Meta, low: EntryId, high: EntryId) -> Header {
+        Header {
+            version: AtomicU64::new(0),
+            meta: AtomicU64::new(meta.pack()),
+            low: AtomicU32::new(low),
+            high: AtomicU32::new(high),
+        }
+    }
+
+    #[inline]
+    pub(super) fn meta(&self) -> Meta {
+        Meta::unpack(self.meta.load(Ordering::Acquire))
+    }
+
+    pub(super) fn set_meta(&self, meta: Meta) {
+        self.meta.store(meta.pack(), Ordering::Release);
+    }
+
+    /// Waits until no writer holds the node and returns its version.
+    #[inline]
+    pub(super) fn read_version(&self) -> u64 {
+        let mut spins = 0;
+        loop {
+            let version = self.version.load(Ordering::Acquire);
+            if version & 1 == 0 {
+                return version;
+            }
+            spins += 1;
+            pause(spins);
+        }
+    }
+
+    /// Whether nothing has changed since `version` was read.
+    #[inline]
+    pub(super) fn is_still(&self, version: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.version.load(Ordering::Relaxed) == version
+    }
+
+    /// Locks the node if nothing has changed since `version` was read.
+    #[inline]
+    pub(super) fn try_lock(&self, version: u64) -> Option<NodeGuard<'_>> {
+        self.version
+            .compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        // Whoever sees one of our later stores sees the odd version too.
+        fence(Ordering::Release);
+        Some(NodeGuard { header: self, version })
+    }
+}
+
+/// Waits a moment: longer if it has been long, since the holder may have been scheduled away.
+#[inline]
+pub(super) fn pause(spins: u32) {
+    if spins.is_multiple_of(64) {
+        std::thread::yield_now();
+    } else {
+        spin_loop();
+    }
+}
+
+/// The right to change a node; dropping it publishes the changes.
+pub(super) struct NodeGuard<'a> {
+    header: &'a Header,
+    version: u64,
+}
+
+impl Drop for NodeGuard<'_> {
+    fn drop(&mut self) {
+        self.header.version.store(self.version + 2, Ordering::Release);
+    }
+}
+
+/// Views a node as what it is.
+///
+/// # Safety
+/// `node` came from `Leaf::allocate` or `Inner::allocate` of an arena that outlives `'a`, through a
+/// release-acquire edge.
+#[inline]
+pub(super) unsafe fn node<'a>(node: *const Header) -> (&'a Header, Node<'a>) {
+    // SAFETY: the caller's promise; every node starts with a `Header`, which says what follows it,
+    // and that never changes. All fields are atomics, so sharing them is fine.
+    unsafe {
+        let header = &*node;
+        if header.meta().leaf {
+            (header, Node::Leaf(&*node.cast::<Leaf>()))
+        } else {
+            (header, Node::Inner(&*node.cast::<Inner>()))
+        }
+    }
+}
+
+impl Leaf {
+    /// An empty leaf between `low` and `high`.
+    pub(super) fn allocate(arena: &Arena, low: EntryId, high: EntryId) -> *mut Leaf {
+        let edge = low == NO_ENTRY || high == NO_ENTRY;
+        let meta = Meta { count: 0, prefix: 0, run_end: 0, run: 0, leaf: true, edge };
+        let leaf = arena.allocate_node(size_of::<Leaf>()).cast::<Leaf>();
+        // SAFETY: fresh, initialised memory of the right size and alignment that no one else knows;
+        // the slots may hold any bytes.
+        unsafe {
+            (&raw mut (*leaf).header).write(Header::new(meta, low, high));
+            (&raw mut (*leaf).next).write(AtomicPtr::new(ptr::null_mut()));
+            (&raw mut (*leaf).prev).write(AtomicPtr::new(ptr::null_mut()));
+        }
+        leaf
+    }
+}
+
+impl Inner {
+    /// A node between `low` and `high` without separators and with one child.
+    pub(super) fn allocate(
+        arena: &Arena,
+        low: EntryId,
+        high: EntryId,
+        child: *mut Header,
+    ) -> *mut Inner {
+        let edge = low == NO_ENTRY || high == NO_ENTRY;
+        let meta = Meta { count: 0, prefix: 0, run_end: 0, run: 0, leaf: false, edge };
+        let inner = arena.allocate_node(size_of::<Inner>()).cast::<Inner>();
+        // SAFETY: as in `Leaf::allocate`; only counted slots' children are read.
+        unsafe {
+            (&raw mut (*inner).header).write(Header::new(meta, low, high));
+            (&raw mut (*inner).children[0]).write(AtomicPtr::new(child));
+        }
+        inner
+    }
+}
+
+/// The id in a slot.
+#[inline]
+pub(super) fn slot_id(slot: u64) -> EntryId {
+    slot as EntryId
+}
+
+#[inline]
+pub(super) fn slot(head: u32, id: EntryId) -> u64 {
+    u64::from(head) << 32 | u64::from(id)
+}
+
+/// Four key bytes at `prefix`, so that heads of keys with a common prefix order as the keys do, or
+/// are equal.
+#[inline]
+pub(super) fn head(key: &[u8], prefix: usize) -> u32 {
+    match key.get(prefix..) {
+        Some(&[a, b, c, d, ..]) => u32::from_be_bytes([a, b, c, d]),
+        Some(rest) => {
+            let mut bytes = [0; 4];
+            bytes[..rest.len()].copy_from_slice(rest);
+            u32::from_be_bytes(bytes)
+        }
+        // Only a reader that is about to find its node changed comes here.
+        None => 0,
+    }
+}
+
+/// How many bytes two keys share.
+pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// How the entry stands to the target; the first `skip` bytes of the keys are known to be equal.
+#[inline]
+fn compare(arena: &Arena, id: EntryId, target: Target<'_>, skip: usize) -> Order {
+    let (key, trailer) = arena.key(id);
+    let (ours, theirs) = match (key.get(skip..), target.key.get(skip..)) {
+        (Some(ours), Some(theirs)) => (ours, theirs),
+        _ => (key, target.key),
+    };
+    ours.cmp(theirs).then(target.trailer.cmp(&trailer))
+}
+
+/// How many of the node's slots are before the target.
+#[inline]
+pub(super) fn lower_bound(
+    arena: &Arena,
+    slots: &[AtomicU64],
+    meta: Meta,
+    target: Target<'_>,
+) -> usize {
+    let slots = &slots[..meta.count.min(slots.len())];
+    if slots.is_empty() {
+        return 0;
+    }
+    if meta.edge && meta.prefix > 0 {
+        let (key, _) = arena.key(slot_id(slots[0].load(Ordering::Acquire)));
+        let prefix = key.get(..meta.prefix).unwrap_or(key);
+        let start = target.key.get(..meta.prefix).unwrap_or(target.key);
+        match start.cmp(prefix) {
+            Order::Less => return 0,
+            Order::Greater => return slots.len(),
+            Order::Equal => {}
+        }
+    }
+    let head = head(target.key, meta.prefix);
+    let first = heads_before(slots, slot(head, 0));
+    let has_head = |at: usize| {
+        slots.get(at).is_some_and(|slot| slot.load(Ordering::Relaxed) >> 32 == u64::from(head))
+    };
+    if !has_head(first) {
+        return first;
+    }
+    // Entries must decide among the slots with the target's head: usually one.
+    let (mut from, mut to) = (first, first + 1);
+    if has_head(to) {
+        to = match head.checked_add(1) {
+            Some(above) => heads_before(slots, slot(above, 0)),
+            None => slots.len(),
+        };
+    }
+    while from < to {
+        let middle = from.midpoint(to);
+        let id = slot_id(slots[middle].load(Ordering::Acquire));
+        if compare(arena, id, target, meta.prefix).is_lt() {
+            from = middle + 1;
+        } else {
+            to = middle;
+        }
+    }
+    from
+}
+
+/// How many slots are below `bound`, without branches on the data.
+#[inline]
+fn heads_before(slots: &[AtomicU64], bound: u64) -> usize {
+    let mut from = 0;
+    let mut len = slots.len();
+    while len > 1 {
+        let half = len / 2;
+        let below = slots[from + half - 1].load(Ordering::Relaxed) < bound;
+        from = select_unpredictable(below, from + half, from);
+        len -= half;
+    }
+    from + usize::from(slots[from].load(Ordering::Relaxed) < bound)
+}

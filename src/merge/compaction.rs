@@ -1,0 +1,505 @@
+//! `CompactionIterator`: the entries that must outlive a compaction.
+//!
+//! Live snapshots cut the sequence numbers into *stripes*: stripe 0 reaches up to the oldest snapshot,
+//! the last one from the newest snapshot on. No reader can tell apart two versions of a key that lie
+//! in one stripe, so of each stripe only what its end sees is kept.
+//!
+//! Invariants:
+//! 1. Output is in entry order, and its sequence numbers are numbers of input versions of that key.
+//! 2. Within a stripe a key keeps at most one put or delete, beneath at most its newer operands.
+//! 3. A tombstone goes only if no version beneath it survives, here or elsewhere (`Bottom`).
+//! 4. The first version of a key, if it is a put, is handed through without a copy.
+//! 5. An operator that fails loses nothing: its operands are kept, and whoever reads the key is told.
+
+use std::sync::Arc;
+
+use super::loser_tree::{Keys, LoserTree};
+use super::operands::refuse_range_delete;
+use super::operator::MergeOperator;
+use super::versions::Versions;
+use crate::base::entry::{EntryKind, EntryRef, EntrySource};
+use crate::base::error::Result;
+use crate::base::ids::Seqno;
+
+/// Whether versions of a key that are older than the inputs' may exist outside the inputs.
+pub(crate) enum Bottom<'a> {
+    /// They may, of any key.
+    Never,
+    /// They do not, of any key.
+    Always,
+    /// Asked for a key: true if there are none. Called for tombstones and operands only.
+    Ask(Box<dyn FnMut(&[u8]) -> bool + Send + 'a>),
+}
+
+impl Bottom<'_> {
+    fn is_bottom(&mut self, key: &[u8]) -> bool {
+        match self {
+            Bottom::Never => false,
+            Bottom::Always => true,
+            Bottom::Ask(ask) => ask(key),
+        }
+    }
+}
+
+/// How a compaction treats what it reads.
+pub(crate) struct CompactionOptions<'a> {
+    /// The live snapshots, ascending.
+    pub(crate) snapshots: Vec<Seqno>,
+    pub(crate) bottom: Bottom<'a>,
+    /// The keyspace's operator; without one, operands are kept as they are.
+    pub(crate) operator: Option<Arc<dyn MergeOperator>>,
+    /// Told the pointer of every `PutBlob` entry that is dropped.
+    pub(crate) on_blob_dropped: Option<Box<dyn FnMut(&[u8]) + Send + 'a>>,
+}
+
+/// What has gone in and come out so far. Bytes are those of keys and values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CompactionCounters {
+    pub(crate) entries_in: u64,
+    pub(crate) entries_out: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+    /// Versions that a newer one in the same stripe hides, or that were folded into one.
+    pub(crate) superseded_dropped: u64,
+    /// Tombstones with nothing left to hide.
+    pub(crate) tombstones_dropped: u64,
+}
+
+struct Sources<S>(Vec<S>);
+
+impl<S: EntrySource> Keys for Sources<S> {
+    #[inline]
+    fn key(&self, source: usize) -> &[u8] {
+        self.0[source].entry().map_or(&[], |entry| entry.key)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the first entry.
+    New,
+    /// Yielding the input's entry.
+    Borrowed,
+    /// Yielding an entry of `versions`; the input's has not been looked at.
+    Versions(usize),
+    /// Past the last entry, or failed.
+    Done,
+}
+
+/// The entries to keep of several sources, newest source first by convention.
+pub(crate) struct CompactionIterator<'a, S> {
+    sources: Sources<S>,
+    tree: LoserTree,
+    options: CompactionOptions<'a>,
+    counters: CompactionCounters,
+    state: State,
+    /// The stripe of the version of this key that was looked at last.
+    stripe: usize,
+    versions: Versions,
+}
+
+impl<'a, S: EntrySource> CompactionIterator<'a, S> {
+    /// Compacts `sources`, each of which stands before its first entry.
+    pub(crate) fn new(sources: Vec<S>, options: CompactionOptions<'a>) -> Self {
+        debug_assert!(options.snapshots.is_sorted());
+        CompactionIterator {
+            sources: Sources(sources),
+            tree: LoserTree::default(),
+            options,
+            counters: CompactionCounters::default(),
+            state: State::New,
+            stripe: 0,
+            versions: Versions::default(),
+        }
+    }
+
+    /// What has been read and yielded so far, the current entry included.
+    pub(crate) fn counters(&self) -> CompactionCounters {
+        self.counters
+    }
+
+    fn start(&mut self) -> Result<()> {
+        for source in &mut self.sources.0 {
+            source.next()?;
+        }
+        let sources = &self.sources;
+        self.tree.build(sources.0.len(), false, sources, |source| {
+            sources.0[source].entry().map(|entry| !entry.seqno.0)
+        });
+        Ok(())
+    }
+
+    /// The input's entry.
+    #[inline]
+    fn input(&self) -> Option<EntryRef<'_>> {
+        self.sources.0.get(self.tree.winner()?)?.entry()
+    }
+
+    /// Goes to the input's next entry; true if it is of the same key.
+    #[inline]
+    fn advance(&mut self) -> Result<bool> {
+        let Some(winner) = self.tree.winner() else { return Ok(false) };
+        let source = &mut self.sources.0[winner];
+        if let Some(entry) = source.entry() {
+            self.tree.remember_winner(entry.key);
+        }
+        source.next()?;
+        let entry = self.sources.0[winner].entry();
+        let moved_to = entry.map(|entry| (entry.key, !entry.seqno.0));
+        self.tree.replace_winner(&self.sources, moved_to);
+        Ok(self.tree.winner_equals_base())
+    }
+
+    /// Finds the next entry to keep, from the input's entry on. `same_key` tells whether that is of
+    /// the key of the version looked at last.
+    #[inline]
+    fn find(&mut self, mut same_key: bool) -> Result<()> {
+        loop {
+            let Some(winner) = self.tree.winner() else { return Ok(()) };
+            let Some(entry) = self.sources.0[winner].entry() else { return Ok(()) };
+            let snapshots = &self.options.snapshots;
+            let stripe = match snapshots.last() {
+                None => 0,
+                Some(newest) if *newest < entry.seqno => snapshots.len(),
+                Some(_) => snapshots.partition_point(|snapshot| *snapshot < entry.seqno),
+            };
+            let bytes = (entry.key.len() + entry.value.len()) as u64;
+            self.counters.entries_in += 1;
+            self.counters.bytes_in += bytes;
+            if same_key && stripe == self.stripe {
+                self.counters.superseded_dropped += 1;
+                if entry.kind == EntryKind::PutBlob
+                    && let Some(tell) = &mut self.options.on_blob_dropped
+                {
+                    tell(entry.value);
+                }
+                same_key = self.advance()?;
+                continue;
+            }
+            self.stripe = stripe;
+            let keep = match entry.kind {
+                EntryKind::Put | EntryKind::PutBlob => true,
+                EntryKind::Delete if matches!(self.options.bottom, Bottom::Never) => true,
+                EntryKind::Delete if stripe == 0 => {
+                    let bottom = self.options.bottom.is_bottom(entry.key);
+                    if bottom {
+                        self.counters.tombstones_dropped += 1;
+                        same_key = self.advance()?;
+                        continue;
+                    }
+                    true
+                }
+                EntryKind::Delete | EntryKind::Merge => false,
+                EntryKind::RangeDelete => return Err(refuse_range_delete(entry.key)),
+            };
+            if keep {
+                self.counters.entries_out += 1;
+                self.counters.bytes_out += bytes;
+                self.state = State::Borrowed;
+                return Ok(());
+            }
+            self.gather()?;
+            if self.versions.is_empty() {
+                same_key = false;
+                continue;
+            }
+            self.state = State::Versions(0);
+            self.count_version(0);
+            return Ok(());
+        }
+    }
+
+    /// Takes in the input's entry, which has been counted, and all further versions of its key, and
+    /// works out what is to be kept of them.
+    #[cold]
+    fn gather(&mut self) -> Result<()> {
+        let mut first = true;
+        loop {
+            let Some(winner) = self.tree.winner() else { break };
+            let Some(entry) = self.sources.0[winner].entry() else { break };
+            let snapshots = &self.options.snapshots;
+            let stripe = snapshots.partition_point(|snapshot| *snapshot < entry.seqno);
+            let kind = entry.kind;
+            if kind == EntryKind::RangeDelete {
+                return Err(refuse_range_delete(entry.key));
+            }
+            if first {
+                self.versions.start(entry.key);
+            } else {
+                self.counters.entries_in += 1;
+                self.counters.bytes_in += (entry.key.len() + entry.value.len()) as u64;
+            }
+            first = false;
+            if self.versions.supersedes(stripe) {
+                self.counters.superseded_dropped += 1;
+                if kind == EntryKind::PutBlob
+                    && let Some(tell) = &mut self.options.on_blob_dropped
+                {
+                    tell(entry.value);
+                }
+            } else {
+                self.versions.push(entry.seqno, kind, stripe, entry.value);
+            }
+            if !self.advance()? {
+                break;
+            }
+        }
+        let bottom = self.versions.ends_open() && {
+            let (bottom, versions) = (&mut self.options.bottom, &self.versions);
+            bottom.is_bottom(versions.key())
+        };
+        let dropped = self.versions.reduce(self.options.operator.as_deref(), bottom);
+        self.counters.superseded_dropped += dropped.folded;
+        self.counters.tombstones_dropped += dropped.tombstones;
+        Ok(())
+    }
+
+    fn count_version(&mut self, index: usize) {
+        if let Some(entry) = self.versions.entry(index) {
+            self.counters.entries_out += 1;
+            self.counters.bytes_out += (entry.key.len() + entry.value.len()) as u64;
+        }
+    }
+}
+
+impl<S: EntrySource> EntrySource for CompactionIterator<'_, S> {
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        let same_key = match std::mem::replace(&mut self.state, State::Done) {
+            State::New => {
+                self.start()?;
+                false
+            }
+            State::Borrowed => self.advance()?,
+            State::Versions(index) if self.versions.entry(index + 1).is_some() => {
+                self.state = State::Versions(index + 1);
+                self.count_version(index + 1);
+                return Ok(());
+            }
+            State::Versions(_) => false,
+            State::Done => return Ok(()),
+        };
+        self.find(same_key)
+    }
+
+    #[inline]
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        match self.state {
+            State::Borrowed => self.input(),
+            State::Versions(index) => self.versions.entry(index),
+            State::New | State::Done => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
+    use proptest::prelude::*;
+
+    use super::super::operator::{Append, U64Add};
+    use super::super::test_support::{Entry, ListSource, arb_history, split, visible};
+    use super::*;
+
+    /// `Append`, but without partial merges.
+    struct FullAppend;
+
+    impl MergeOperator for FullAppend {
+        fn name(&self) -> &str {
+            "full_append"
+        }
+        fn full_merge(
+            &self,
+            key: &[u8],
+            existing: Option<&[u8]>,
+            operands: &[&[u8]],
+        ) -> std::result::Result<Vec<u8>, String> {
+            Append.full_merge(key, existing, operands)
+        }
+    }
+
+    fn compact(
+        inputs: Vec<Vec<Entry>>,
+        options: CompactionOptions<'_>,
+    ) -> (Vec<Entry>, CompactionCounters) {
+        let sources = inputs.into_iter().map(ListSource::new).collect();
+        let mut compaction = CompactionIterator::new(sources, options);
+        let mut out = Vec::new();
+        loop {
+            compaction.next().unwrap();
+            let Some(entry) = compaction.entry() else { break };
+            out.push(Entry::from(entry));
+        }
+        compaction.next().unwrap();
+        assert!(compaction.entry().is_none());
+        (out, compaction.counters())
+    }
+
+    fn options(snapshots: &[u64], bottom: Bottom<'static>) -> CompactionOptions<'static> {
+        CompactionOptions {
+            snapshots: snapshots.iter().copied().map(Seqno).collect(),
+            bottom,
+            operator: Some(Arc::new(Append)),
+            on_blob_dropped: None,
+        }
+    }
+
+    fn put(key: &str, seqno: u64, value: &str) -> Entry {
+        Entry::new(key.as_bytes(), seqno, EntryKind::Put, value.as_bytes())
+    }
+
+    fn delete(key: &str, seqno: u64) -> Entry {
+        Entry::new(key.as_bytes(), seqno, EntryKind::Delete, b"")
+    }
+
+    fn merge(key: &str, seqno: u64, value: &str) -> Entry {
+        Entry::new(key.as_bytes(), seqno, EntryKind::Merge, value.as_bytes())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn every_snapshot_sees_what_it_saw(
+            history in arb_history(0..60),
+            beneath_count in 0usize..30,
+            snapshots in prop::collection::btree_set(0u64..80, 0..5),
+            sources in 1usize..6,
+            bottom in 0u8..3,
+            operator in 0u8..3,
+        ) {
+            // The oldest versions lie beneath the compaction, except at the bottom.
+            let beneath_count = beneath_count.min(history.len());
+            let (beneath, input) = history.split_at(beneath_count);
+            let (beneath, input) = match bottom {
+                0 => (beneath.to_vec(), input.to_vec()),
+                1 => (Vec::new(), history.clone()),
+                _ => (beneath.to_vec(), input.to_vec()),
+            };
+            let keys_beneath: BTreeSet<Vec<u8>> = beneath.iter().map(|e| e.key.clone()).collect();
+            let bottom = match bottom {
+                0 => Bottom::Never,
+                1 => Bottom::Always,
+                _ => Bottom::Ask(Box::new(move |key: &[u8]| !keys_beneath.contains(key))),
+            };
+            let at_bottom = matches!(bottom, Bottom::Always);
+            let operator: Option<Arc<dyn MergeOperator>> = match operator {
+                0 => None,
+                1 => Some(Arc::new(Append)),
+                _ => Some(Arc::new(FullAppend)),
+            };
+            let has_operator = operator.is_some();
+            let blobs_dropped = Mutex::new(Vec::new());
+            let snapshots: Vec<Seqno> = snapshots.into_iter().map(Seqno).collect();
+            let (out, counters) = compact(split(&input, sources), CompactionOptions {
+                snapshots: snapshots.clone(),
+                bottom,
+                operator,
+                on_blob_dropped: Some(Box::new(|pointer| {
+                    blobs_dropped.lock().unwrap().push(pointer.to_vec());
+                })),
+            });
+
+            prop_assert!(out.is_sorted_by(|a, b| a.order() < b.order()));
+            let before = [beneath.clone(), input.clone()].concat();
+            let after = [beneath, out.clone()].concat();
+            for snapshot in snapshots.iter().copied().chain([Seqno::MAX]) {
+                prop_assert_eq!(visible(&before, snapshot), visible(&after, snapshot));
+            }
+
+            prop_assert_eq!(counters.entries_in, input.len() as u64);
+            prop_assert_eq!(counters.entries_out, out.len() as u64);
+            prop_assert_eq!(
+                counters.entries_in - counters.entries_out,
+                counters.superseded_dropped + counters.tombstones_dropped
+            );
+            let bytes = |entries: &[Entry]| entries.iter().map(Entry::bytes).sum::<u64>();
+            prop_assert_eq!(counters.bytes_in, bytes(&input));
+            prop_assert_eq!(counters.bytes_out, bytes(&out));
+
+            // Every blob is either kept or reported, once.
+            let blobs = |entries: &[Entry]| -> Vec<Vec<u8>> {
+                let blobs = entries.iter().filter(|e| e.kind == EntryKind::PutBlob);
+                blobs.map(|e| e.value.clone()).collect()
+            };
+            let mut accounted = [blobs(&out), blobs_dropped.into_inner().unwrap()].concat();
+            accounted.sort();
+            let mut expected = blobs(&input);
+            expected.sort();
+            prop_assert_eq!(accounted, expected);
+
+            // No more than needed: a put or delete per key and stripe; nothing ends in a tombstone at
+            // the bottom.
+            let stripe = |e: &Entry| snapshots.partition_point(|s| s.0 < e.seqno);
+            for pair in out.windows(2) {
+                let same = pair[0].key == pair[1].key && stripe(&pair[0]) == stripe(&pair[1]);
+                let blob_base = pair[1].kind == EntryKind::PutBlob || !has_operator;
+                prop_assert!(!same || pair[0].kind == EntryKind::Merge
+                    && (pair[1].kind == EntryKind::Merge || blob_base));
+            }
+            if at_bottom {
+                for (i, entry) in out.iter().enumerate() {
+                    let oldest = out.get(i + 1).is_none_or(|next| next.key != entry.key);
+                    prop_assert!(!oldest || entry.kind != EntryKind::Delete);
+                    prop_assert!(!oldest || !has_operator || entry.kind != EntryKind::Merge);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_tombstone_goes_only_when_nothing_beneath_it_survives() {
+        let versions = vec![delete("a", 5), put("a", 1, "x")];
+        let run = |snapshots: &[u64], bottom| {
+            compact(vec![versions.clone()], options(snapshots, bottom)).0
+        };
+        assert_eq!(run(&[], Bottom::Never), [delete("a", 5)]);
+        assert_eq!(run(&[], Bottom::Always), []);
+        assert_eq!(run(&[1], Bottom::Always), versions);
+        assert_eq!(run(&[5], Bottom::Always), []);
+        assert_eq!(run(&[0], Bottom::Always), []);
+        assert_eq!(run(&[], Bottom::Ask(Box::new(|_| false))), [delete("a", 5)]);
+        assert_eq!(run(&[], Bottom::Ask(Box::new(|_| true))), []);
+    }
+
+    #[test]
+    fn operands_fold_over_what_their_stripe_holds() {
+        let versions = vec![merge("a", 9, "d"), merge("a", 8, "c"), put("a", 3, "b")];
+        let run = |snapshots: &[u64]| {
+            compact(vec![versions.clone()], options(snapshots, Bottom::Never)).0
+        };
+        assert_eq!(run(&[]), [put("a", 9, "bcd")]);
+        assert_eq!(run(&[5]), [merge("a", 9, "cd"), put("a", 3, "b")]);
+        assert_eq!(run(&[8]), [merge("a", 9, "d"), put("a", 8, "bc")]);
+        let dangling = vec![merge("a", 9, "d"), merge("a", 8, "c")];
+        let run = |bottom| compact(vec![dangling.clone()], options(&[], bottom)).0;
+        assert_eq!(run(Bottom::Never), [merge("a", 9, "cd")]);
+        assert_eq!(run(Bottom::Always), [put("a", 9, "cd")]);
+    }
+
+    #[test]
+    fn an_operator_that_fails_loses_nothing() {
+        let versions = vec![merge("a", 9, "not a number"), put("a", 3, "nor this")];
+        let mut options = options(&[], Bottom::Always);
+        options.operator = Some(Arc::new(U64Add));
+        assert_eq!(compact(vec![versions.clone()], options).0, versions);
+    }
+
+    #[test]
+    fn a_range_delete_is_refused_by_name() {
+        for kinds in [vec![EntryKind::RangeDelete], vec![EntryKind::Merge, EntryKind::RangeDelete]]
+        {
+            let entries: Vec<Entry> = kinds
+                .into_iter()
+                .enumerate()
+                .map(|(i, kind)| Entry::new(b"a", 9 - i as u64, kind, b"b"))
+                .collect();
+            let sources = vec![ListSource::new(entries)];
+            let mut compaction = CompactionIterator::new(sources, options(&[], Bottom::Never));
+            let error = compaction.next().unwrap_err();
+            assert!(error.to_string().contains("range delete"), "{error}");
+            assert!(compaction.entry().is_none());
+        }
+    }
+}

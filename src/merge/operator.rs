@@ -1,0 +1,139 @@
+//! Merge operators: how the operands of merge entries become a value.
+
+/// Folds the operands of merge entries into a value.
+///
+/// An operator is associative: folding some operands first, with [`partial_merge`], and the result
+/// with the others later, gives what folding all of them at once gives. It is deterministic, and its
+/// name stands for its meaning: a keyspace remembers the name and refuses to be opened with another.
+///
+/// [`partial_merge`]: MergeOperator::partial_merge
+///
+/// ```
+/// use spinney::MergeOperator;
+///
+/// struct Max;
+///
+/// impl MergeOperator for Max {
+///     fn name(&self) -> &str {
+///         "max"
+///     }
+///     fn full_merge(
+///         &self,
+///         _key: &[u8],
+///         existing: Option<&[u8]>,
+///         operands: &[&[u8]],
+///     ) -> Result<Vec<u8>, String> {
+///         let most = operands.iter().copied().chain(existing).max();
+///         Ok(most.unwrap_or_default().to_vec())
+///     }
+/// }
+///
+/// assert_eq!(Max.full_merge(b"k", Some(b"5"), &[b"7", b"6"]), Ok(b"7".to_vec()));
+/// ```
+pub trait MergeOperator: Send + Sync + 'static {
+    /// The name under which keyspaces remember the operator.
+    fn name(&self) -> &str;
+
+    /// The value of `key` after `operands`, oldest first, have been applied to the `existing` value.
+    ///
+    /// # Errors
+    /// What is wrong with an operand or the existing value; the reader of the key gets it, and the
+    /// operands are kept as they are.
+    fn full_merge(
+        &self,
+        key: &[u8],
+        existing: Option<&[u8]>,
+        operands: &[&[u8]],
+    ) -> Result<Vec<u8>, String>;
+
+    /// One operand that does what `older` followed by `newer` does, or `None` to keep both.
+    fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+        let _ = (key, older, newer);
+        None
+    }
+}
+
+/// Adds 64-bit little-endian numbers, wrapping. A key without a value counts as 0.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct U64Add;
+
+fn number(bytes: &[u8], what: &str) -> Result<u64, String> {
+    let array = <[u8; 8]>::try_from(bytes)
+        .map_err(|_| format!("the {what} has {} bytes instead of 8", bytes.len()))?;
+    Ok(u64::from_le_bytes(array))
+}
+
+impl MergeOperator for U64Add {
+    fn name(&self) -> &str {
+        "u64_add"
+    }
+
+    fn full_merge(
+        &self,
+        _key: &[u8],
+        existing: Option<&[u8]>,
+        operands: &[&[u8]],
+    ) -> Result<Vec<u8>, String> {
+        let mut sum = existing.map_or(Ok(0), |bytes| number(bytes, "existing value"))?;
+        for operand in operands {
+            sum = sum.wrapping_add(number(operand, "operand")?);
+        }
+        Ok(sum.to_le_bytes().to_vec())
+    }
+
+    fn partial_merge(&self, _key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+        let sum = number(older, "operand").ok()?.wrapping_add(number(newer, "operand").ok()?);
+        Some(sum.to_le_bytes().to_vec())
+    }
+}
+
+/// Appends the operands to the value.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Append;
+
+impl MergeOperator for Append {
+    fn name(&self) -> &str {
+        "append"
+    }
+
+    fn full_merge(
+        &self,
+        _key: &[u8],
+        existing: Option<&[u8]>,
+        operands: &[&[u8]],
+    ) -> Result<Vec<u8>, String> {
+        let mut out = existing.unwrap_or_default().to_vec();
+        operands.iter().for_each(|operand| out.extend_from_slice(operand));
+        Ok(out)
+    }
+
+    fn partial_merge(&self, _key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+        Some([older, newer].concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn u64_add_adds_wraps_and_names_what_is_not_a_number() {
+        let one = 1u64.to_le_bytes();
+        let most = u64::MAX.to_le_bytes();
+        let add = U64Add;
+        assert_eq!(add.full_merge(b"k", None, &[&one, &one]), Ok(2u64.to_le_bytes().to_vec()));
+        assert_eq!(add.full_merge(b"k", Some(&most), &[&one]), Ok(0u64.to_le_bytes().to_vec()));
+        assert_eq!(add.partial_merge(b"k", &most, &one), Some(0u64.to_le_bytes().to_vec()));
+        assert_eq!(add.partial_merge(b"k", &one, b"x"), None);
+        let error = add.full_merge(b"k", Some(b"abc"), &[&one]).unwrap_err();
+        assert!(error.contains("existing value has 3 bytes"), "{error}");
+    }
+
+    #[test]
+    fn append_is_associative() {
+        let all = Append.full_merge(b"k", Some(b"a"), &[b"b", b"c"]).unwrap();
+        let partial = Append.partial_merge(b"k", b"b", b"c").unwrap();
+        assert_eq!(all, Append.full_merge(b"k", Some(b"a"), &[&partial]).unwrap());
+        assert_eq!(all, b"abc");
+    }
+}

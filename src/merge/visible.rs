@@ -1,0 +1,452 @@
+//! `VisibleIterator`: what a reader sees at one snapshot, key by key.
+//!
+//! Invariants:
+//! 1. Forwards, a put is borrowed from its source: the merge stands at it. Otherwise key and value lie
+//!    in the iterator's own buffers and the merge stands past all versions of the key (forwards) or at
+//!    the entry before the run of versions that was read (backwards).
+//! 2. No key outside `[lower, upper)` is yielded, and the merge is never positioned by a seek outside.
+//! 3. After an error there is no position; seek again.
+
+use super::iterator::{MergeIterator, MergeSource};
+use super::operands::{Base, MergeContext, Operands, refuse_range_delete};
+use crate::base::entry::{Cursor, EntryKind};
+use crate::base::error::Result;
+use crate::base::ids::Seqno;
+
+/// A visible pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct VisibleRef<'a> {
+    pub(crate) key: &'a [u8],
+    /// The number of the newest version that makes it up.
+    pub(crate) seqno: Seqno,
+    /// `Put`, or `PutBlob` if `value` is a pointer that the caller has to resolve.
+    pub(crate) kind: EntryKind,
+    pub(crate) value: &'a [u8],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// No position.
+    Nowhere,
+    /// At the merge's entry.
+    Borrowed,
+    /// At `key` and `value`.
+    Owned { seqno: Seqno, kind: EntryKind },
+}
+
+/// The pairs visible at a snapshot, in both directions. A new iterator has no position.
+pub(crate) struct VisibleIterator<C> {
+    merge: MergeIterator<C>,
+    snapshot: Seqno,
+    lower: Option<Box<[u8]>>,
+    upper: Option<Box<[u8]>>,
+    context: MergeContext,
+    state: State,
+    backwards: bool,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    operands: Operands,
+}
+
+impl<C: MergeSource> VisibleIterator<C> {
+    /// What `merge` holds at `snapshot` in `[lower, upper)`.
+    pub(crate) fn new(
+        merge: MergeIterator<C>,
+        snapshot: Seqno,
+        lower: Option<&[u8]>,
+        upper: Option<&[u8]>,
+        context: MergeContext,
+    ) -> VisibleIterator<C> {
+        VisibleIterator {
+            merge,
+            snapshot,
+            lower: lower.map(Box::from),
+            upper: upper.map(Box::from),
+            context,
+            state: State::Nowhere,
+            backwards: false,
+            key: Vec::new(),
+            value: Vec::new(),
+            operands: Operands::default(),
+        }
+    }
+
+    /// The merge beneath.
+    pub(crate) fn merge(&self) -> &MergeIterator<C> {
+        &self.merge
+    }
+
+    /// The pair at the position, or `None` without one.
+    #[inline]
+    pub(crate) fn current(&self) -> Option<VisibleRef<'_>> {
+        match self.state {
+            State::Nowhere => None,
+            State::Borrowed => self.merge.entry().map(|entry| VisibleRef {
+                key: entry.key,
+                seqno: entry.seqno,
+                kind: entry.kind,
+                value: entry.value,
+            }),
+            State::Owned { seqno, kind } => {
+                Some(VisibleRef { key: &self.key, seqno, kind, value: &self.value })
+            }
+        }
+    }
+
+    /// Goes to the first pair.
+    pub(crate) fn seek_first(&mut self) -> Result<()> {
+        self.state = State::Nowhere;
+        match &self.lower {
+            Some(lower) => self.merge.seek(lower)?,
+            None => self.merge.seek_first()?,
+        }
+        self.resolve_forwards()
+    }
+
+    /// Goes to the last pair.
+    pub(crate) fn seek_last(&mut self) -> Result<()> {
+        self.state = State::Nowhere;
+        self.seek_merge_last()?;
+        self.resolve_backwards()
+    }
+
+    /// Goes to the first pair with a key `>= key`.
+    pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.state = State::Nowhere;
+        match &self.lower {
+            Some(lower) if **lower > *key => self.merge.seek(lower)?,
+            _ => self.merge.seek(key)?,
+        }
+        self.resolve_forwards()
+    }
+
+    /// Goes to the last pair with a key `< key`.
+    pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<()> {
+        self.state = State::Nowhere;
+        match &self.upper {
+            Some(upper) if **upper < *key => self.merge.seek_before(upper)?,
+            _ => self.merge.seek_before(key)?,
+        }
+        self.resolve_backwards()
+    }
+
+    /// Goes one pair forward; past the last there is no position.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<()> {
+        match std::mem::replace(&mut self.state, State::Nowhere) {
+            State::Nowhere => return Ok(()),
+            State::Borrowed => self.skip_versions()?,
+            State::Owned { .. } if self.backwards => self.turn_forwards()?,
+            State::Owned { .. } => {}
+        }
+        self.resolve_forwards()
+    }
+
+    /// Goes one pair back; before the first there is no position.
+    pub(crate) fn prev(&mut self) -> Result<()> {
+        if self.state == State::Nowhere {
+            return Ok(());
+        }
+        if !self.backwards {
+            self.turn_backwards()?;
+        }
+        self.state = State::Nowhere;
+        self.resolve_backwards()
+    }
+
+    fn seek_merge_last(&mut self) -> Result<()> {
+        match &self.upper {
+            Some(upper) => self.merge.seek_before(upper),
+            None => self.merge.seek_last(),
+        }
+    }
+
+    /// From anywhere among the versions of a key to the next key.
+    #[inline]
+    fn skip_versions(&mut self) -> Result<()> {
+        loop {
+            self.merge.next()?;
+            if !self.merge.same_key() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Finds the first visible pair from the merge's entry on, which begins a key.
+    #[inline]
+    fn resolve_forwards(&mut self) -> Result<()> {
+        self.backwards = false;
+        loop {
+            let Some(entry) = self.merge.entry() else { return Ok(()) };
+            if self.upper.as_ref().is_some_and(|upper| *entry.key >= **upper) {
+                return Ok(());
+            }
+            if entry.seqno > self.snapshot {
+                self.merge.next()?;
+                continue;
+            }
+            match entry.kind {
+                EntryKind::Put | EntryKind::PutBlob => {
+                    self.state = State::Borrowed;
+                    return Ok(());
+                }
+                EntryKind::Delete => self.skip_versions()?,
+                EntryKind::Merge => return self.fold_forwards(),
+                EntryKind::RangeDelete => return Err(refuse_range_delete(entry.key)),
+            }
+        }
+    }
+
+    /// Folds the operands from the merge's entry on; goes past all versions of the key.
+    fn fold_forwards(&mut self) -> Result<()> {
+        let Some(first) = self.merge.entry() else { return Ok(()) };
+        let seqno = first.seqno;
+        self.key.clear();
+        self.key.extend_from_slice(first.key);
+        self.operands.clear();
+        let value = loop {
+            let base = match self.merge.entry() {
+                Some(entry) if entry.kind == EntryKind::Merge => {
+                    self.operands.push(entry.value);
+                    self.merge.next()?;
+                    if self.merge.same_key() {
+                        continue;
+                    }
+                    Base::Nothing
+                }
+                Some(entry) => match entry.kind {
+                    EntryKind::Put => Base::Value(entry.value),
+                    EntryKind::PutBlob => Base::Blob(entry.value),
+                    EntryKind::Delete | EntryKind::Merge => Base::Nothing,
+                    EntryKind::RangeDelete => return Err(refuse_range_delete(entry.key)),
+                },
+                None => Base::Nothing,
+            };
+            break self.operands.fold(&self.context, &self.key, base, true)?;
+        };
+        self.value = value;
+        // At the base, or past the key already.
+        if self.merge.entry().is_some_and(|entry| entry.key == &self.key[..]) {
+            self.skip_versions()?;
+        }
+        self.state = State::Owned { seqno, kind: EntryKind::Put };
+        Ok(())
+    }
+
+    /// Finds the last visible pair from the merge's entry back, which is the oldest version of a key.
+    fn resolve_backwards(&mut self) -> Result<()> {
+        self.backwards = true;
+        loop {
+            let Some(entry) = self.merge.entry() else { return Ok(()) };
+            if self.lower.as_ref().is_some_and(|lower| *entry.key < **lower) {
+                return Ok(());
+            }
+            self.key.clear();
+            self.key.extend_from_slice(entry.key);
+            self.operands.clear();
+            let mut base = None;
+            let mut newest = entry.seqno;
+            while let Some(entry) = self.merge.entry() {
+                if entry.seqno <= self.snapshot {
+                    newest = entry.seqno;
+                    match entry.kind {
+                        EntryKind::Put | EntryKind::PutBlob => {
+                            base = Some(entry.kind);
+                            self.value.clear();
+                            self.value.extend_from_slice(entry.value);
+                            self.operands.clear();
+                        }
+                        EntryKind::Delete => {
+                            base = None;
+                            self.operands.clear();
+                        }
+                        EntryKind::Merge => self.operands.push(entry.value),
+                        EntryKind::RangeDelete => return Err(refuse_range_delete(entry.key)),
+                    }
+                }
+                self.merge.prev()?;
+                if !self.merge.same_key() {
+                    break;
+                }
+            }
+            if !self.operands.is_empty() {
+                let base = match base {
+                    Some(EntryKind::PutBlob) => Base::Blob(&self.value),
+                    Some(_) => Base::Value(&self.value),
+                    None => Base::Nothing,
+                };
+                self.value = self.operands.fold(&self.context, &self.key, base, false)?;
+                self.state = State::Owned { seqno: newest, kind: EntryKind::Put };
+                return Ok(());
+            }
+            if let Some(kind) = base {
+                self.state = State::Owned { seqno: newest, kind };
+                return Ok(());
+            }
+        }
+    }
+
+    /// From backwards at `key` to the first entry after it.
+    #[cold]
+    fn turn_forwards(&mut self) -> Result<()> {
+        match (self.merge.entry().is_some(), &self.lower) {
+            (true, _) => {}
+            (false, Some(lower)) => self.merge.seek(lower)?,
+            (false, None) => self.merge.seek_first()?,
+        }
+        while self.merge.entry().is_some_and(|entry| *entry.key <= *self.key) {
+            self.merge.next()?;
+        }
+        Ok(())
+    }
+
+    /// From forwards at the current key to the last entry before it.
+    #[cold]
+    fn turn_backwards(&mut self) -> Result<()> {
+        if self.state == State::Borrowed
+            && let Some(entry) = self.merge.entry()
+        {
+            self.key.clear();
+            self.key.extend_from_slice(entry.key);
+        }
+        self.state = State::Nowhere;
+        if self.merge.entry().is_none() {
+            self.seek_merge_last()?;
+        }
+        while self.merge.entry().is_some_and(|entry| *entry.key >= *self.key) {
+            self.merge.prev()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::super::operator::U64Add;
+    use super::super::test_support::{
+        Entry, ListCursor, arb_history, blob, context, split, visible,
+    };
+    use super::*;
+
+    fn pair(iterator: &VisibleIterator<ListCursor>) -> Option<(Vec<u8>, Vec<u8>)> {
+        let found = iterator.current()?;
+        let value = match found.kind {
+            EntryKind::PutBlob => blob(found.value),
+            _ => found.value.to_vec(),
+        };
+        Some((found.key.to_vec(), value))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn any_walk_agrees_with_the_model(
+            history in arb_history(0..50),
+            snapshot in 0u64..100,
+            sources in 1usize..5,
+            lazy in any::<bool>(),
+            bounds in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
+            walk in prop::collection::vec((0u8..14, any::<prop::sample::Index>()), 1..60),
+        ) {
+            let keys: Vec<Vec<u8>> = history.iter().map(|e| e.key.clone()).chain([vec![]]).collect();
+            let lower = bounds.first().filter(|_| bounds.len() != 2).map(|i| i.get(&keys).clone());
+            let upper = bounds.get(1).map(|i| i.get(&keys).clone());
+            let model: Vec<(Vec<u8>, Vec<u8>)> = visible(&history, Seqno(snapshot))
+                .into_iter()
+                .filter(|(key, _)| lower.as_ref().is_none_or(|lower| key >= lower))
+                .filter(|(key, _)| upper.as_ref().is_none_or(|upper| key < upper))
+                .collect();
+            let cursors = split(&history, sources).into_iter().map(|l| ListCursor::new(l, lazy));
+            let mut iterator = VisibleIterator::new(
+                MergeIterator::new(cursors.collect()),
+                Seqno(snapshot),
+                lower.as_deref(),
+                upper.as_deref(),
+                context(),
+            );
+            let mut at: Option<usize> = None;
+            for (step, index) in walk {
+                let mut key = index.get(&keys).clone();
+                if step % 2 == 0 {
+                    key.push(0);
+                }
+                match step {
+                    0 => {
+                        iterator.seek_first().unwrap();
+                        at = Some(0);
+                    }
+                    1 => {
+                        iterator.seek_last().unwrap();
+                        at = model.len().checked_sub(1);
+                    }
+                    2 | 3 => {
+                        iterator.seek(&key).unwrap();
+                        at = Some(model.partition_point(|(k, _)| *k < key));
+                    }
+                    4 | 5 => {
+                        iterator.seek_before(&key).unwrap();
+                        at = model.partition_point(|(k, _)| *k < key).checked_sub(1);
+                    }
+                    6..10 => {
+                        iterator.next().unwrap();
+                        at = at.map(|at| at + 1);
+                    }
+                    _ => {
+                        iterator.prev().unwrap();
+                        at = at.and_then(|at| at.checked_sub(1));
+                    }
+                }
+                at = at.filter(|&at| at < model.len());
+                prop_assert_eq!(pair(&iterator), at.map(|at| model[at].clone()));
+            }
+        }
+    }
+
+    fn open(entries: Vec<Entry>, context: MergeContext) -> VisibleIterator<ListCursor> {
+        let merge = MergeIterator::new(vec![ListCursor::new(entries, false)]);
+        VisibleIterator::new(merge, Seqno::MAX, None, None, context)
+    }
+
+    #[test]
+    fn the_newest_visible_version_gives_the_sequence_number() {
+        let entries = vec![
+            Entry::new(b"a", 9, EntryKind::Merge, b"2"),
+            Entry::new(b"a", 4, EntryKind::Put, b"1"),
+            Entry::new(b"b", 7, EntryKind::Put, b"1"),
+        ];
+        let mut iterator = open(entries, context());
+        iterator.seek_first().unwrap();
+        assert_eq!(iterator.current().unwrap().seqno, Seqno(9));
+        iterator.next().unwrap();
+        assert_eq!(iterator.current().unwrap().seqno, Seqno(7));
+        iterator.prev().unwrap();
+        assert_eq!(iterator.current().unwrap().seqno, Seqno(9));
+    }
+
+    #[test]
+    fn what_cannot_be_folded_is_an_error_and_leaves_no_position() {
+        let operand = vec![Entry::new(b"a", 9, EntryKind::Merge, b"2")];
+        let blob = [operand.clone(), vec![Entry::new(b"a", 4, EntryKind::PutBlob, b"p")]].concat();
+        let range = vec![Entry::new(b"a", 9, EntryKind::RangeDelete, b"2")];
+        let add = MergeContext { operator: Some(Arc::new(U64Add)), blobs: None };
+        let cases = [
+            (operand.clone(), MergeContext::default(), "without its merge operator"),
+            (operand, add.clone(), "operand has 1 bytes"),
+            (blob, add, "blob file"),
+            (range, context(), "range delete"),
+        ];
+        for (entries, context, expected) in cases {
+            let mut iterator = open(entries, context);
+            let error = iterator.seek_first().unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+            assert_eq!(iterator.current(), None);
+            let error = iterator.seek_last().unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+            assert_eq!(iterator.current(), None);
+        }
+    }
+}

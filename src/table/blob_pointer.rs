@@ -1,0 +1,40 @@
+//! `BlobPointer`: what stands in a table in place of a value that lies in a blob file.
+
+use crate::base::codec::{put_varint, read_varint};
+use crate::base::ids::FileId;
+
+/// Where a value lies, and what it must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlobPointer {
+    /// The blob file.
+    pub(crate) file: FileId,
+    /// The value's first byte among all values' bytes in the file (page headers not counted).
+    pub(crate) offset: u64,
+    /// Bytes of the value.
+    pub(crate) length: u32,
+    /// Checksum of the value, seeded with `offset`.
+    pub(crate) checksum: u64,
+}
+
+impl BlobPointer {
+    /// Appends the pointer's bytes: varint file, varint offset, varint length, checksum.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.file.0);
+        put_varint(out, self.offset);
+        put_varint(out, u64::from(self.length));
+        out.extend_from_slice(&self.checksum.to_le_bytes());
+    }
+
+    /// Reads a pointer that fills `bytes`; `None` if it does not. The caller knows the place to name.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<BlobPointer> {
+        let mut rest = bytes;
+        let mut varint = || {
+            let (value, used) = read_varint(rest)?;
+            rest = rest.get(used..)?;
+            Some(value)
+        };
+        let (file, offset, length) = (FileId(varint()?), varint()?, varint()?);
+        let checksum = u64::from_le_bytes(rest.try_into().ok()?);
+        Some(BlobPointer { file, offset, length: u32::try_from(length).ok()?, checksum })
+    }
+}

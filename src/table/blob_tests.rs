@@ -1,0 +1,123 @@
+//! What blob files promise.
+
+use std::sync::Arc;
+
+use super::test_support::{Random, TestFiles};
+use super::{BlobPointer, BlobWriter, Table, TableBuilder, TableOptions};
+use crate::base::entry::EntryKind;
+use crate::base::ids::{FileId, Seqno};
+use crate::cache::FileType;
+
+#[test]
+fn values_of_all_sizes_come_back_and_waste_nothing() {
+    let files = TestFiles::new();
+    let mut random = Random(1);
+    let sizes = [0, 1, 4071, 4072, 4073, 5000, 8144, 0, 100_000, 1_100_000, 3 << 20, 17];
+    let values: Vec<Vec<u8>> = sizes.iter().map(|&n| random.bytes(n)).collect();
+    let mut writer = BlobWriter::new(&files.blobs).unwrap();
+    let pointers: Vec<BlobPointer> = values.iter().map(|v| writer.append(v).unwrap()).collect();
+    let total: usize = sizes.iter().sum();
+    assert_eq!(writer.bytes(), total as u64);
+    let file = writer.finish().unwrap();
+    assert_eq!(file.bytes(), (total.div_ceil(4072) as u64 + 1) * 4096);
+    for (pointer, value) in pointers.iter().zip(&values) {
+        assert!(file.read(pointer).unwrap() == *value);
+        let mut bytes = Vec::new();
+        pointer.encode(&mut bytes);
+        assert_eq!(BlobPointer::decode(&bytes), Some(*pointer));
+        assert_eq!(BlobPointer::decode(&bytes[1..]), None);
+        bytes.push(0);
+        assert_eq!(BlobPointer::decode(&bytes), None);
+    }
+    file.check().unwrap();
+    assert_eq!((file.value_bytes(), file.values()), (total as u64, sizes.len() as u64));
+    for wrong in [
+        BlobPointer { offset: u64::MAX, ..pointers[3] },
+        BlobPointer { length: u32::MAX, ..pointers[3] },
+        BlobPointer { offset: pointers[3].offset + 1, ..pointers[3] },
+        BlobPointer { checksum: 1, ..pointers[3] },
+        BlobPointer { file: FileId(77), ..pointers[3] },
+    ] {
+        assert!(file.read(&wrong).unwrap_err().is_corruption());
+    }
+}
+
+#[test]
+fn damage_anywhere_in_a_blob_file_is_found() {
+    let files = TestFiles::new();
+    let mut random = Random(2);
+    let mut writer = BlobWriter::new(&files.blobs).unwrap();
+    let values: Vec<Vec<u8>> = (0..4).map(|_| random.bytes(2500)).collect();
+    let pointers: Vec<_> = values.iter().map(|v| writer.append(v).unwrap()).collect();
+    let file = writer.finish().unwrap();
+    let path = files.files.path(file.id(), FileType::Blob);
+    for at in 0..file.bytes() as usize {
+        files.vfs.edit(&path, |bytes| bytes[at] ^= 1 << (at % 8));
+        let fresh = TestFiles::over(Arc::clone(&files.vfs), 1 << 20);
+        fresh.files.retain_all();
+        match fresh.blobs.open(file.id()) {
+            Err(e) => assert!(e.is_corruption(), "{e}"),
+            Ok(reopened) => {
+                assert!(reopened.check().unwrap_err().is_corruption());
+                for (pointer, value) in pointers.iter().zip(&values) {
+                    match reopened.read(pointer) {
+                        Ok(found) => assert!(found == *value),
+                        Err(e) => assert!(e.is_corruption(), "{e}"),
+                    }
+                }
+            }
+        }
+        files.vfs.edit(&path, |bytes| bytes[at] ^= 1 << (at % 8));
+    }
+}
+
+fn table_over(files: &TestFiles, pointers: &[BlobPointer]) -> Arc<Table> {
+    let mut builder =
+        TableBuilder::new(&files.files, &files.blobs, TableOptions::default()).unwrap();
+    for (i, pointer) in pointers.iter().enumerate() {
+        let mut value = Vec::new();
+        pointer.encode(&mut value);
+        builder.add(&[i as u8], Seqno(1), EntryKind::PutBlob, &value).unwrap();
+    }
+    builder.finish().unwrap()
+}
+
+#[test]
+fn a_blob_file_lives_as_long_as_a_table_that_refers_to_it() {
+    let files = TestFiles::new();
+    let mut writer = BlobWriter::new(&files.blobs).unwrap();
+    let pointers: Vec<_> = (1..5).map(|i| writer.append(&[i; 3000]).unwrap()).collect();
+    let abandoned = BlobWriter::new(&files.blobs).unwrap();
+    let blob = writer.finish().unwrap();
+    drop(abandoned);
+    let first = table_over(&files, &pointers[..3]);
+    let second = table_over(&files, &pointers[2..]);
+    let references = &first.properties().blobs;
+    assert_eq!(references.len(), 1);
+    assert_eq!(
+        (references[0].file, references[0].values, references[0].bytes),
+        (blob.id(), 3, 9000)
+    );
+    assert!(Arc::ptr_eq(&first.blobs()[0], &second.blobs()[0]));
+    first.check().unwrap();
+    let reopened = Table::open(&files.files, &files.blobs, second.id()).unwrap();
+    assert!(Arc::ptr_eq(&reopened.blobs()[0], &second.blobs()[0]));
+    let mut value = Vec::new();
+    pointers[2].encode(&mut value);
+    assert_eq!(reopened.read_blob(&value).unwrap(), vec![3; 3000]);
+    assert!(reopened.read_blob(b"?").unwrap_err().is_corruption());
+    // (The reopened handle is a second owner of the second table's file, which a store never makes.)
+    files.files.retain_all();
+    drop(reopened);
+    let files = TestFiles::over(Arc::clone(&files.vfs), 1 << 20);
+    drop((blob, first, second));
+    let names = files.vfs.names().len();
+    assert_eq!(names, 3);
+    let open = |id| Table::open(&files.files, &files.blobs, FileId(id)).unwrap();
+    let (first, second) = (open(3), open(4));
+    drop(first);
+    assert_eq!(files.vfs.names().len(), 2);
+    assert_eq!(second.read_blob(&value).unwrap(), vec![3; 3000]);
+    drop(second);
+    assert_eq!(files.vfs.names().len(), 0);
+}

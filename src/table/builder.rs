@@ -1,0 +1,324 @@
+//! Writes a table from entries in order.
+//!
+//! Invariants:
+//! 1. Entries come strictly in order: asserted here in release builds too, and checked again by
+//!    [`Table::check`](super::Table::check).
+//! 2. A leaf takes one unit (four before compression). It grows past that only if the next entry does
+//!    not fit and closing now would waste more than a quarter, and then to at most eight; an entry
+//!    larger than that has a page of its own.
+//! 3. A builder that is dropped leaves no file behind.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::blob::BlobFiles;
+use super::blob_pointer::BlobPointer;
+use super::footer::{FilterSection, Footer};
+use super::index::{LevelBuilder, PLAIN_SEPARATOR, Subtree};
+use super::node::KIND_BITS;
+use super::node_builder::{NodeBuilder, common_prefix};
+use super::page_kind;
+use super::properties::{BlobReference, Properties};
+use super::reader::Table;
+use crate::base::entry::EntryKind;
+use crate::base::error::{Error, Result};
+use crate::base::ids::{FileId, Seqno};
+use crate::base::limits::{KEY_BYTES_MAX, UNIT_BYTES, VALUE_BYTES_MAX};
+use crate::cache::{
+    Compression, DataFiles, FileType, PAGE_HEADER_BYTES, PageFileWriter, PagePointer,
+};
+
+/// Units of a leaf before compression, if it is to be compressed.
+const COMPRESSED_LEAF_UNITS: usize = 4;
+/// The most units that a leaf with several entries grows to.
+const LEAF_UNITS_MAX: usize = 8;
+
+/// How a table is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct TableOptions {
+    /// Of the leaves; nothing else is compressed.
+    pub(crate) compression: Compression,
+    /// Kept in the properties: a number that grows with every table made.
+    pub(crate) creation: u64,
+}
+
+/// Builds a table.
+pub(crate) struct TableBuilder {
+    writer: PageFileWriter,
+    blobs: Arc<BlobFiles>,
+    properties: Properties,
+    blob_references: BTreeMap<FileId, BlobReference>,
+    leaf: NodeBuilder,
+    values: Vec<u8>,
+    value_ends: Vec<usize>,
+    /// The open leaf's size may reach this.
+    leaf_bytes_max: usize,
+    /// What the open leaf's separator and counts will be.
+    subtree: Subtree,
+    index: LevelBuilder,
+    only_leaf: Option<PagePointer>,
+    leaf_units: u32,
+    filter: FilterSection,
+    /// The closed leaf's last key while the open leaf is empty.
+    last_key: Vec<u8>,
+    page: Vec<u8>,
+}
+
+fn capacity(units: usize) -> usize {
+    units * UNIT_BYTES - PAGE_HEADER_BYTES
+}
+
+impl TableBuilder {
+    /// Creates a table file.
+    pub(crate) fn new(
+        files: &Arc<DataFiles>,
+        blobs: &Arc<BlobFiles>,
+        options: TableOptions,
+    ) -> Result<TableBuilder> {
+        Ok(TableBuilder {
+            writer: PageFileWriter::create(files, FileType::Table)?,
+            blobs: Arc::clone(blobs),
+            properties: Properties {
+                first_key: Vec::new(),
+                last_key: Vec::new(),
+                puts: 0,
+                deletes: 0,
+                merges: 0,
+                blob_puts: 0,
+                key_bytes: 0,
+                value_bytes: 0,
+                seqno_min: Seqno::MAX,
+                seqno_max: Seqno(0),
+                compression: options.compression,
+                leaf_pages: 0,
+                index_pages: 0,
+                creation: options.creation,
+                blobs: Vec::new(),
+            },
+            blob_references: BTreeMap::new(),
+            leaf: NodeBuilder::new(),
+            values: Vec::new(),
+            value_ends: Vec::new(),
+            leaf_bytes_max: 0,
+            subtree: Subtree {
+                separator: Vec::new(),
+                separator_meta: PLAIN_SEPARATOR,
+                tuples: 0,
+                bytes: 0,
+            },
+            index: LevelBuilder::new(1),
+            only_leaf: None,
+            leaf_units: 0,
+            filter: FilterSection::default(),
+            last_key: Vec::new(),
+            page: Vec::new(),
+        })
+    }
+
+    /// The number of the file being written.
+    pub(crate) fn id(&self) -> FileId {
+        self.writer.id()
+    }
+
+    /// Whether nothing has been added.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.leaf.is_empty() && self.properties.leaf_pages == 0
+    }
+
+    /// Entries added so far.
+    pub(crate) fn entries(&self) -> u64 {
+        self.properties.entries()
+    }
+
+    /// About how many bytes the file would have if finished now.
+    pub(crate) fn estimated_bytes(&self) -> u64 {
+        let open = self.leaf.measure.node_bytes(0).next_multiple_of(UNIT_BYTES) as u64;
+        self.writer.bytes() + open + self.index.waiting_bytes() + 3 * UNIT_BYTES as u64
+    }
+
+    /// Appends an entry. After an error the builder is good only for being dropped.
+    ///
+    /// # Panics
+    /// If the entry does not stand after the one before it: going on would write a table that gives
+    /// wrong answers.
+    pub(crate) fn add(
+        &mut self,
+        key: &[u8],
+        seqno: Seqno,
+        kind: EntryKind,
+        value: &[u8],
+    ) -> Result<()> {
+        assert!(seqno <= Seqno::MAX, "sequence number {seqno} is out of range");
+        assert!(self.filter.pages == 0, "entries come before the filter");
+        if key.len() > KEY_BYTES_MAX || value.len() as u64 > VALUE_BYTES_MAX {
+            return Err(Error::invalid("a key has at most 64 KiB, a value less than 4 GiB"));
+        }
+        let blob = match kind {
+            EntryKind::RangeDelete => {
+                return Err(Error::invalid("range deletes are not written by this version"));
+            }
+            EntryKind::PutBlob => Some(BlobPointer::decode(value).ok_or_else(|| {
+                Error::invalid("the value of a blob entry is not a blob pointer")
+            })?),
+            EntryKind::Put | EntryKind::Delete | EntryKind::Merge => None,
+        };
+        let meta = seqno.0 << KIND_BITS | kind as u64;
+        let mut shared = 0;
+        if let Some((last, last_meta)) = self.leaf.last() {
+            shared = common_prefix(last, key);
+            let ordered = match (last.get(shared), key.get(shared)) {
+                (Some(before), Some(after)) => before < after,
+                (None, Some(_)) => true,
+                (None, None) => last_meta >> KIND_BITS > seqno.0,
+                (Some(_), None) => false,
+            };
+            assert!(ordered, "entries must be added by key ascending, then seqno descending");
+        } else {
+            self.properties.first_key = key.to_vec();
+            self.subtree.separator = key.to_vec();
+        }
+        let mut grown = self.leaf.measure.with(key.len(), shared, meta, value.len());
+        let mut bytes = grown.node_bytes(0);
+        if bytes > self.leaf_bytes_max && !self.may_grow(bytes) {
+            if !self.leaf.is_empty() {
+                self.close_leaf(Some((key, shared)))?;
+                grown = self.leaf.measure.with(key.len(), 0, meta, value.len());
+                bytes = grown.node_bytes(0);
+            }
+            let compressed = self.properties.compression != Compression::None;
+            let base = if compressed { COMPRESSED_LEAF_UNITS } else { 1 };
+            self.leaf_bytes_max = capacity(base);
+        }
+        if bytes > self.leaf_bytes_max {
+            self.leaf_bytes_max = capacity((bytes + PAGE_HEADER_BYTES).div_ceil(UNIT_BYTES));
+        }
+        self.note(seqno, kind, (key.len() + value.len()) as u64, blob);
+        self.properties.key_bytes += key.len() as u64;
+        self.properties.value_bytes += value.len() as u64;
+        self.leaf.push(key, meta, grown);
+        self.values.extend_from_slice(value);
+        self.value_ends.push(self.values.len());
+        if self.leaf_bytes_max > capacity(LEAF_UNITS_MAX) {
+            // Nothing shares a page with an entry as large as this.
+            self.leaf_bytes_max = 0;
+        }
+        Ok(())
+    }
+
+    /// Whether the open leaf should rather grow to `bytes` than close as it is.
+    fn may_grow(&self, bytes: usize) -> bool {
+        let now = self.leaf.measure.node_bytes(0);
+        now > 0 && now * 4 < self.leaf_bytes_max * 3 && bytes <= capacity(LEAF_UNITS_MAX)
+    }
+
+    fn note(&mut self, seqno: Seqno, kind: EntryKind, bytes: u64, blob: Option<BlobPointer>) {
+        let properties = &mut self.properties;
+        match kind {
+            EntryKind::Put => properties.puts += 1,
+            EntryKind::Delete => properties.deletes += 1,
+            EntryKind::Merge => properties.merges += 1,
+            EntryKind::PutBlob => properties.blob_puts += 1,
+            EntryKind::RangeDelete => unreachable!("refused in add"),
+        }
+        if let Some(pointer) = blob {
+            let fresh = BlobReference { file: pointer.file, values: 0, bytes: 0 };
+            let reference = self.blob_references.entry(pointer.file).or_insert(fresh);
+            reference.values += 1;
+            reference.bytes += u64::from(pointer.length);
+        }
+        properties.seqno_min = properties.seqno_min.min(seqno);
+        properties.seqno_max = properties.seqno_max.max(seqno);
+        self.subtree.tuples += 1;
+        self.subtree.bytes += bytes;
+    }
+
+    /// Writes the open leaf. `next` is the key that the next leaf starts with and how many bytes it
+    /// shares with this leaf's last.
+    fn close_leaf(&mut self, next: Option<(&[u8], usize)>) -> Result<()> {
+        let Some((last, last_meta)) = self.leaf.last() else { return Ok(()) };
+        let continues = matches!(next, Some((key, shared)) if shared == key.len());
+        self.last_key.clear();
+        self.last_key.extend_from_slice(last);
+        self.leaf.encode(0, continues, &[], &self.values, &self.value_ends, &mut self.page);
+        let compression = self.properties.compression;
+        let pointer = self.writer.append(page_kind::LEAF, &self.page, compression)?;
+        self.index.add(&self.subtree, pointer);
+        self.only_leaf = Some(pointer).filter(|_| self.properties.leaf_pages == 0);
+        self.properties.leaf_pages += 1;
+        self.leaf_units = pointer.unit + u32::from(pointer.units);
+        if let Some((key, shared)) = next {
+            // The shortest bytes above the last key and not above the next.
+            self.subtree.separator.clear();
+            self.subtree.separator.extend_from_slice(&key[..(shared + 1).min(key.len())]);
+            self.subtree.separator_meta = match (continues, last_meta >> KIND_BITS) {
+                (true, last_seqno) => (last_seqno - 1) << KIND_BITS,
+                (false, _) => PLAIN_SEPARATOR,
+            };
+        }
+        (self.subtree.tuples, self.subtree.bytes) = (0, 0);
+        self.leaf.clear();
+        self.values.clear();
+        self.value_ends.clear();
+        Ok(())
+    }
+
+    /// Appends a page of the embedded filter; `kind` (not 0) says what its pages are and is the same
+    /// for all of them. After the last entry.
+    pub(crate) fn append_filter_page(&mut self, kind: u8, payload: &[u8]) -> Result<PagePointer> {
+        assert!(kind != 0 && (self.filter.pages == 0 || self.filter.kind == kind));
+        self.close_leaf(None)?;
+        let pointer = self.writer.append(page_kind::FILTER, payload, Compression::None)?;
+        if self.filter.pages == 0 {
+            self.filter.kind = kind;
+            self.filter.first_unit = pointer.unit;
+        }
+        self.filter.pages += 1;
+        self.filter.units += u32::from(pointer.units);
+        Ok(pointer)
+    }
+
+    /// Writes what is left, makes the file durable (not yet its name) and opens the table. Blob files
+    /// that it refers to must have been finished.
+    pub(crate) fn finish(mut self) -> Result<Arc<Table>> {
+        if self.is_empty() {
+            return Err(Error::invalid("a table needs at least one entry"));
+        }
+        self.close_leaf(None)?;
+        let (mut height, mut level) = (0, self.index);
+        let root = match self.only_leaf {
+            Some(leaf) => leaf,
+            None => loop {
+                height += 1;
+                let mut above = LevelBuilder::new(height + 1);
+                let pages = level.finish();
+                let count = pages.len();
+                let mut root = None;
+                for (subtree, payload) in pages {
+                    let pointer =
+                        self.writer.append(page_kind::INDEX, &payload, Compression::None)?;
+                    above.add(&subtree, pointer);
+                    self.properties.index_pages += 1;
+                    root = Some(pointer);
+                }
+                match root {
+                    Some(root) if count == 1 => break root,
+                    _ => level = above,
+                }
+            },
+        };
+        self.properties.last_key = self.last_key;
+        self.properties.blobs = self.blob_references.into_values().collect();
+        let blobs: Result<Vec<_>> =
+            self.properties.blobs.iter().map(|blob| self.blobs.open(blob.file)).collect();
+        let properties = self.writer.append(
+            page_kind::PROPERTIES,
+            &self.properties.encode(),
+            Compression::None,
+        )?;
+        let leaf_units = self.leaf_units;
+        let footer = Footer { height, root, properties, leaf_units, filter: self.filter };
+        self.writer.append(page_kind::FOOTER, &footer.encode(), Compression::None)?;
+        let blobs = blobs?;
+        Ok(Table::finished(self.writer.finish()?, footer, self.properties, blobs))
+    }
+}

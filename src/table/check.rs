@@ -1,0 +1,255 @@
+//! The full check: every page read, every promise of the format verified against every other.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::blob_pointer::BlobPointer;
+use super::index::{Child, PLAIN_SEPARATOR, child};
+use super::leaf_cursor::LeafCursor;
+use super::node::{FLAG_CONTINUES, KIND_BITS, Node, Parsed, Shape};
+use super::properties::BlobReference;
+use super::reader::Table;
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::error::{Error, Result};
+use crate::base::ids::{FileId, Seqno};
+use crate::cache::{PagePointer, PageScan};
+
+/// Units read at once.
+const CHUNK_UNITS: u32 = 64;
+
+/// What a check that found nothing wrong has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct TableCheck {
+    pub(crate) entries: u64,
+    pub(crate) leaf_pages: u32,
+    pub(crate) index_pages: u32,
+    pub(crate) filter_pages: u32,
+}
+
+/// A place in the order of entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    key: Vec<u8>,
+    seqno: Seqno,
+}
+
+impl Place {
+    fn is_before(&self, key: &[u8], seqno: Seqno) -> bool {
+        match self.key.as_slice().cmp(key) {
+            Ordering::Less => true,
+            Ordering::Equal => self.seqno > seqno,
+            Ordering::Greater => false,
+        }
+    }
+
+    fn is_after(&self, key: &[u8], seqno: Seqno) -> bool {
+        !self.is_before(key, seqno) && (self.key != key || self.seqno != seqno)
+    }
+}
+
+/// What the entries add up to.
+struct Totals {
+    last: Option<Place>,
+    kinds: [u64; 6],
+    key_bytes: u64,
+    value_bytes: u64,
+    seqnos: (Seqno, Seqno),
+    blobs: BTreeMap<FileId, BlobReference>,
+}
+
+impl Totals {
+    /// Adds an entry; tells what is wrong with it.
+    fn add(&mut self, entry: &EntryRef<'_>) -> Parsed<()> {
+        if self.last.as_ref().is_some_and(|last| !last.is_before(entry.key, entry.seqno)) {
+            return Err("order of entries");
+        }
+        let last = self.last.get_or_insert_with(|| Place { key: Vec::new(), seqno: Seqno(0) });
+        last.key.clear();
+        last.key.extend_from_slice(entry.key);
+        last.seqno = entry.seqno;
+        self.key_bytes += entry.key.len() as u64;
+        self.value_bytes += entry.value.len() as u64;
+        self.seqnos = (self.seqnos.0.min(entry.seqno), self.seqnos.1.max(entry.seqno));
+        self.kinds[usize::from(entry.kind as u8)] += 1;
+        if entry.kind == EntryKind::PutBlob {
+            let pointer = BlobPointer::decode(entry.value).ok_or("blob pointer")?;
+            let fresh = BlobReference { file: pointer.file, values: 0, bytes: 0 };
+            let reference = self.blobs.entry(pointer.file).or_insert(fresh);
+            reference.values += 1;
+            reference.bytes += u64::from(pointer.length);
+        }
+        Ok(())
+    }
+}
+
+struct Checker<'a> {
+    table: &'a Table,
+    leaves: PageScan,
+    leaf: LeafCursor,
+    /// What the leaf before said.
+    continues: bool,
+    seen: TableCheck,
+    totals: Totals,
+}
+
+impl Table {
+    /// Reads the whole table (not the blob files) and verifies order, separators, pointers, counts,
+    /// checksums and properties.
+    pub(crate) fn check(self: &Arc<Self>) -> Result<TableCheck> {
+        let mut checker = Checker {
+            table: self,
+            leaves: self.file.scan(0..self.footer.leaf_units, CHUNK_UNITS),
+            leaf: LeafCursor::new(),
+            continues: false,
+            seen: TableCheck::default(),
+            totals: Totals {
+                last: None,
+                kinds: [0; 6],
+                key_bytes: 0,
+                value_bytes: 0,
+                seqnos: (Seqno::MAX, Seqno(0)),
+                blobs: BTreeMap::new(),
+            },
+        };
+        let root = self.footer.root;
+        let first = Place { key: self.first_key().to_vec(), seqno: Seqno::MAX };
+        let totals = Child {
+            pointer: root,
+            tuples: (0, self.properties().entries()),
+            bytes: (0, self.properties().entry_bytes()),
+        };
+        if self.footer.height == 0 {
+            checker.leaf(&first, &totals)?;
+        } else {
+            checker.index(self.footer.height, &first, &totals)?;
+        }
+        checker.finish()
+    }
+}
+
+impl Checker<'_> {
+    fn wrong(&self, page: PagePointer, what: &'static str, found: impl std::fmt::Display) -> Error {
+        self.table.file.corrupt(page, what, "agreement with the rest of the table", found)
+    }
+
+    fn index(&mut self, level: u8, separator: &Place, expected: &Child) -> Result<()> {
+        let page = expected.pointer;
+        let damaged = |damage| self.table.damaged(page, damage);
+        let payload = self.table.file.read_uncached(page)?;
+        let shape = Shape::parse(&payload, level).map_err(damaged)?;
+        let node = Node { bytes: &payload, shape: &shape };
+        self.seen.index_pages += 1;
+        let mut end = (expected.tuples.0, expected.bytes.0);
+        for i in 0..shape.entries {
+            let found = child(&node, i).map_err(damaged)?;
+            let key = node.key(i).map_err(damaged)?;
+            let meta = node.meta(i);
+            let place = Place { key, seqno: Seqno(meta >> KIND_BITS) };
+            if i == 0 && place != *separator {
+                return Err(self.wrong(page, "first separator", place.key.escape_ascii()));
+            }
+            if (found.tuples.0, found.bytes.0) != end || meta > PLAIN_SEPARATOR {
+                return Err(self.wrong(page, "index counts", format_args!("{found:?}")));
+            }
+            end = (found.tuples.1, found.bytes.1);
+            if level == 1 {
+                self.leaf(&place, &found)?;
+            } else {
+                self.index(level - 1, &place, &found)?;
+            }
+        }
+        if end != (expected.tuples.1, expected.bytes.1) {
+            return Err(self.wrong(page, "index counts", format_args!("up to {end:?}")));
+        }
+        Ok(())
+    }
+
+    fn leaf(&mut self, separator: &Place, expected: &Child) -> Result<()> {
+        let page = expected.pointer;
+        let Some((found, payload)) = self.leaves.next_page()? else {
+            return Err(self.wrong(page, "leaf pointer", "no leaf there"));
+        };
+        if found != page {
+            return Err(self.wrong(
+                page,
+                "leaf pointer",
+                format_args!("the next leaf at {found:?}"),
+            ));
+        }
+        let damaged = |damage| self.table.damaged(page, damage);
+        let flags = Shape::parse(payload, 0).map_err(damaged)?.flags;
+        self.leaf.load(payload).map_err(damaged)?;
+        let last = self.totals.last.as_ref();
+        if last.is_some_and(|last| !last.is_before(&separator.key, separator.seqno)) {
+            return Err(self.wrong(page, "separator", separator.key.escape_ascii()));
+        }
+        let mut bytes = 0;
+        for i in 0..self.leaf.entries() {
+            self.leaf.place(i).map_err(damaged)?;
+            let Some(entry) = self.leaf.entry() else { continue };
+            if separator.is_after(entry.key, entry.seqno) {
+                return Err(self.wrong(page, "separator", separator.key.escape_ascii()));
+            }
+            let continued = self.totals.last.as_ref().is_some_and(|last| last.key == entry.key);
+            if i == 0 && self.continues != continued {
+                return Err(self.wrong(page, "leaf continues flag before", self.continues));
+            }
+            bytes += (entry.key.len() + entry.value.len()) as u64;
+            if let Err(what) = self.totals.add(&entry) {
+                return Err(self.wrong(page, what, entry.key.escape_ascii()));
+            }
+        }
+        self.continues = flags & FLAG_CONTINUES != 0;
+        let tuples = self.leaf.entries() as u64;
+        if (tuples, bytes)
+            != (expected.tuples.1 - expected.tuples.0, expected.bytes.1 - expected.bytes.0)
+        {
+            return Err(self.wrong(
+                page,
+                "leaf counts",
+                format_args!("{tuples} and {bytes} bytes"),
+            ));
+        }
+        self.seen.leaf_pages += 1;
+        self.seen.entries += tuples;
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<TableCheck> {
+        let table = self.table;
+        let (footer, properties) = (&table.footer, table.properties());
+        let at = footer.properties;
+        if self.continues || self.leaves.next_page()?.is_some() {
+            return Err(self.wrong(footer.root, "leaves", "one more than the index knows"));
+        }
+        let mut found = properties.clone();
+        let totals = self.totals;
+        [_, found.puts, found.deletes, found.merges, _, found.blob_puts] = totals.kinds;
+        (found.key_bytes, found.value_bytes) = (totals.key_bytes, totals.value_bytes);
+        (found.seqno_min, found.seqno_max) = totals.seqnos;
+        (found.leaf_pages, found.index_pages) = (self.seen.leaf_pages, self.seen.index_pages);
+        found.last_key = totals.last.map(|last| last.key).unwrap_or_default();
+        found.blobs = totals.blobs.into_values().collect();
+        if found != *properties {
+            return Err(table.file.corrupt(
+                at,
+                "properties",
+                format_args!("{found:?}"),
+                format_args!("{properties:?}"),
+            ));
+        }
+        if footer.filter.pages > 0 {
+            let first = footer.filter.first_unit;
+            let mut pages = table.file.scan(first..first + footer.filter.units, CHUNK_UNITS);
+            while pages.next_page()?.is_some() {
+                self.seen.filter_pages += 1;
+            }
+            if self.seen.filter_pages != footer.filter.pages {
+                let (expected, found) = (footer.filter.pages, self.seen.filter_pages);
+                return Err(table.file.corrupt(at, "filter pages", expected, found));
+            }
+        }
+        Ok(self.seen)
+    }
+}

@@ -1,0 +1,330 @@
+//! A cursor over a table, both ways, for user-facing iterators.
+//!
+//! Invariants:
+//! 1. It holds no page of the cache: the leaf it stands in is a private copy.
+//! 2. It reads ahead only once it has crossed from leaf to leaf in one direction: 1, 2, 4, … 32 pages
+//!    through the cache; a long forward run goes on past the cache ([`PageScan`]), so that it does not
+//!    wash out what point reads need.
+//! 3. After an error there is no position.
+
+use std::sync::Arc;
+
+use super::index::child_pointer;
+use super::leaf_cursor::LeafCursor;
+use super::node::Parsed;
+use super::reader::{Step, Table};
+use super::scan::BEFORE_ALL_VERSIONS;
+use crate::base::entry::{Cursor, EntryRef};
+use crate::base::error::Result;
+use crate::base::ids::Seqno;
+use crate::cache::{
+    PageClass, PageKey, PageMiss, PagePointer, PageScan, ReadContext, fetch_misses,
+};
+
+/// The most pages read ahead through the cache at once.
+const AHEAD_PAGES_MAX: usize = 32;
+/// Leaves crossed forward, one after another, before the rest goes past the cache.
+const CACHED_RUN_PAGES: u32 = 64;
+/// The same for a cursor that was to bypass the cache anyway.
+const BYPASS_RUN_PAGES: u32 = 2;
+/// Units of a chunk when reading past the cache.
+const SCAN_CHUNK_UNITS: u32 = 32;
+
+/// Whether a cursor leaves the leaves it reads in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CacheUse {
+    /// It does, until it has run on for long.
+    Fill,
+    /// It uses what is there but adds no leaf.
+    Bypass,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Forward,
+    Back,
+}
+
+/// See the module's description.
+pub(crate) struct TableCursor {
+    table: Arc<Table>,
+    cache_use: CacheUse,
+    context: ReadContext,
+    leaf: LeafCursor,
+    /// Which leaf is loaded.
+    loaded: Option<PagePointer>,
+    /// How the index leads to it, root first; not kept while `pages` runs.
+    path: Vec<Step>,
+    pages: Option<PageScan>,
+    /// Leaves crossed in this direction since the last seek.
+    run: (Direction, u32),
+    ahead_pages: usize,
+}
+
+impl Table {
+    /// A cursor without a position.
+    pub(crate) fn cursor(self: &Arc<Self>, cache_use: CacheUse) -> TableCursor {
+        TableCursor {
+            table: Arc::clone(self),
+            cache_use,
+            context: ReadContext::blocking(),
+            leaf: LeafCursor::new(),
+            loaded: None,
+            path: Vec::new(),
+            pages: None,
+            run: (Direction::Forward, 0),
+            ahead_pages: 1,
+        }
+    }
+}
+
+impl TableCursor {
+    /// The table it reads.
+    pub(crate) fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Leaf and index pages read from the disk one by one so far.
+    pub(crate) fn pages_read(&self) -> u32 {
+        self.context.pages_read.get()
+    }
+
+    /// Goes to the newest version of `key` up to `snapshot`, or else to the first entry of the first
+    /// key after it: as `seek`, but past the versions that the snapshot does not see.
+    pub(crate) fn seek_at(&mut self, key: &[u8], snapshot: Seqno) -> Result<()> {
+        let threshold = snapshot.0.min(Seqno::MAX.0) + 1;
+        self.rest();
+        self.descend(key, threshold - 1)?;
+        let index = self.search(key, threshold)?;
+        self.place_or_cross(index)
+    }
+
+    /// Forgets the position and the run.
+    fn rest(&mut self) {
+        self.leaf.unplace();
+        self.pages = None;
+        self.run = (Direction::Forward, 0);
+        self.ahead_pages = 1;
+    }
+
+    fn checked<T>(&mut self, result: Parsed<T>) -> Result<T> {
+        result.map_err(|damage| {
+            let page = self.loaded.take().unwrap_or(self.table.footer.root);
+            self.leaf.unplace();
+            self.table.damaged(page, damage)
+        })
+    }
+
+    fn search(&mut self, key: &[u8], threshold: u64) -> Result<usize> {
+        let found = self.leaf.search(key, threshold);
+        self.checked(found)
+    }
+
+    #[inline]
+    fn place(&mut self, index: usize) -> Result<()> {
+        match self.leaf.place(index) {
+            Ok(()) => Ok(()),
+            Err(damage) => self.checked(Err(damage)),
+        }
+    }
+
+    fn place_or_cross(&mut self, index: usize) -> Result<()> {
+        if index < self.leaf.entries() { self.place(index) } else { self.cross(Direction::Forward) }
+    }
+
+    /// Loads the leaf that [`Table::find_leaf`] gives.
+    fn descend(&mut self, key: &[u8], threshold: u64) -> Result<()> {
+        let leaf = self.retrace(key, threshold)?;
+        self.load(leaf)
+    }
+
+    fn retrace(&mut self, key: &[u8], threshold: u64) -> Result<PagePointer> {
+        self.path.clear();
+        let path = &mut self.path;
+        self.table.find_leaf(key, threshold, &self.context, |step| path.push(step))
+    }
+
+    fn load(&mut self, page: PagePointer) -> Result<()> {
+        if self.loaded == Some(page) {
+            return Ok(());
+        }
+        self.loaded = None;
+        let through_cache = self.cache_use == CacheUse::Fill || self.is_cached(page);
+        let (leaf, file) = (&mut self.leaf, &self.table.file);
+        let loaded = if through_cache {
+            file.with_page(page, PageClass::Leaf, &self.context, |payload| leaf.load(payload))?
+        } else {
+            self.context.pages_read.set(self.context.pages_read.get() + 1);
+            leaf.load(&file.read_uncached(page)?)
+        };
+        loaded.map_err(|damage| self.table.damaged(page, damage))?;
+        self.loaded = Some(page);
+        Ok(())
+    }
+
+    fn is_cached(&self, page: PagePointer) -> bool {
+        let file = &self.table.file;
+        file.files().cache.contains(PageKey { file: file.id(), unit: page.unit })
+    }
+
+    /// Goes to the nearest entry in the next leaf in `direction`; past the last there is no position.
+    #[cold]
+    #[inline(never)]
+    fn cross(&mut self, direction: Direction) -> Result<()> {
+        if self.run.0 != direction {
+            self.turn(direction)?;
+        }
+        self.leaf.unplace();
+        self.run.1 += 1;
+        let run_max = match self.cache_use {
+            CacheUse::Fill => CACHED_RUN_PAGES,
+            CacheUse::Bypass => BYPASS_RUN_PAGES,
+        };
+        if direction == Direction::Forward && self.run.1 > run_max {
+            return self.cross_past_cache();
+        }
+        let Some(page) = self.neighbour(direction)? else { return Ok(()) };
+        if self.cache_use == CacheUse::Fill {
+            self.read_ahead(page, direction)?;
+        }
+        self.load(page)?;
+        match direction {
+            Direction::Forward => self.place(0),
+            Direction::Back => self.place(self.leaf.entries() - 1),
+        }
+    }
+
+    /// Prepares for leaves in the other direction.
+    fn turn(&mut self, direction: Direction) -> Result<()> {
+        self.run = (direction, 0);
+        self.ahead_pages = 1;
+        if self.pages.take().is_some()
+            && let Some(entry) = self.leaf.entry()
+        {
+            // The path was not kept: find it again, to the leaf that is loaded.
+            let (key, seqno) = (entry.key.to_vec(), entry.seqno);
+            self.retrace(&key, seqno.0)?;
+        }
+        Ok(())
+    }
+
+    fn cross_past_cache(&mut self) -> Result<()> {
+        let loaded = self.loaded.take();
+        if self.pages.is_none() {
+            let Some(loaded) = loaded else { return Ok(()) };
+            let next = loaded.unit + u32::from(loaded.units);
+            let units = next..self.table.footer.leaf_units.max(next);
+            self.pages = Some(self.table.file.scan(units, SCAN_CHUNK_UNITS));
+        }
+        let Some(pages) = &mut self.pages else { return Ok(()) };
+        let Some((page, payload)) = pages.next_page()? else { return Ok(()) };
+        self.leaf.load(payload).map_err(|damage| self.table.damaged(page, damage))?;
+        self.loaded = Some(page);
+        self.place(0)
+    }
+
+    /// The next leaf in `direction`, to which `path` leads then.
+    fn neighbour(&mut self, direction: Direction) -> Result<Option<PagePointer>> {
+        let can_step = |step: &Step| match direction {
+            Direction::Forward => step.child + 1 < step.children,
+            Direction::Back => step.child > 0,
+        };
+        let Some(depth) = self.path.iter().rposition(can_step) else { return Ok(None) };
+        let height = usize::from(self.table.footer.height);
+        let mut page = self.path[depth].page;
+        for at in depth..height {
+            let old = (at == depth).then(|| self.path[at].child);
+            let level = (height - at) as u8;
+            let (step, child) = self.table.with_index(page, level, &self.context, |node| {
+                let children = node.shape.entries;
+                let child = match (old, direction) {
+                    (Some(old), Direction::Forward) => old + 1,
+                    (Some(old), Direction::Back) => old - 1,
+                    (None, Direction::Forward) => 0,
+                    (None, Direction::Back) => children - 1,
+                };
+                Ok((Step { page, child, children }, child_pointer(node, child)?))
+            })?;
+            self.path[at] = step;
+            page = child;
+        }
+        Ok(Some(page))
+    }
+
+    /// Reads `page` and its next siblings into the cache, all at once, if `page` is not there.
+    fn read_ahead(&mut self, page: PagePointer, direction: Direction) -> Result<()> {
+        if self.is_cached(page) {
+            return Ok(());
+        }
+        let count = self.ahead_pages;
+        self.ahead_pages = (count * 2).min(AHEAD_PAGES_MAX);
+        let Some(&step) = self.path.last().filter(|_| count > 1) else { return Ok(()) };
+        let siblings = self.table.with_index(step.page, 1, &self.context, |node| {
+            let range = match direction {
+                Direction::Forward => step.child..(step.child + count).min(step.children),
+                Direction::Back => (step.child + 1).saturating_sub(count)..step.child + 1,
+            };
+            range.map(|child| child_pointer(node, child)).collect::<Parsed<Vec<_>>>()
+        })?;
+        let misses: Vec<PageMiss> = siblings
+            .into_iter()
+            .filter(|&pointer| !self.is_cached(pointer))
+            .map(|pointer| PageMiss {
+                file: Arc::clone(&self.table.file),
+                pointer,
+                class: PageClass::Leaf,
+            })
+            .collect();
+        let read = fetch_misses(misses)?;
+        self.context.pages_read.set(self.context.pages_read.get() + read);
+        Ok(())
+    }
+}
+
+impl Cursor for TableCursor {
+    fn seek_first(&mut self) -> Result<()> {
+        self.rest();
+        let table = Arc::clone(&self.table);
+        self.descend(table.first_key(), Seqno::MAX.0)?;
+        self.place(0)
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        self.rest();
+        let table = Arc::clone(&self.table);
+        self.descend(table.last_key(), 0)?;
+        self.place(self.leaf.entries() - 1)
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.seek_at(key, Seqno::MAX)
+    }
+
+    fn seek_before(&mut self, key: &[u8]) -> Result<()> {
+        self.rest();
+        self.descend(key, BEFORE_ALL_VERSIONS)?;
+        match self.search(key, BEFORE_ALL_VERSIONS)?.checked_sub(1) {
+            Some(index) => self.place(index),
+            None => self.cross(Direction::Back),
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        let next = self.leaf.index() + 1;
+        if next < self.leaf.entries() { self.place(next) } else { self.cross(Direction::Forward) }
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        match self.leaf.index().checked_sub(1) {
+            Some(index) => self.place(index),
+            None => self.cross(Direction::Back),
+        }
+    }
+
+    #[inline]
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        self.leaf.entry()
+    }
+}

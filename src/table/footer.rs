@@ -1,0 +1,112 @@
+//! The footer: the payload of a table's last unit, from which everything else is found.
+
+use std::path::Path;
+
+use crate::base::codec::Decoder;
+use crate::base::error::{Error, Result};
+use crate::cache::PagePointer;
+
+/// The first bytes of every footer.
+const MAGIC: [u8; 8] = *b"SPNYTABL";
+/// The version this build writes, and the newest it reads.
+pub(super) const FORMAT_VERSION: u32 = 1;
+/// 2^64 bytes would not make an index this high.
+const HEIGHT_MAX: u8 = 16;
+
+/// The pages of an embedded filter, whose payloads only the filter's own module understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct FilterSection {
+    /// What the payloads are; 0 with no filter.
+    pub(crate) kind: u8,
+    /// The first page's first unit.
+    pub(crate) first_unit: u32,
+    /// Units of all its pages, one page after another.
+    pub(crate) units: u32,
+    /// How many pages.
+    pub(crate) pages: u32,
+}
+
+/// Where a table's parts lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Footer {
+    /// Index levels; 0 if the root is the only leaf.
+    pub(super) height: u8,
+    pub(super) root: PagePointer,
+    pub(super) properties: PagePointer,
+    /// Leaves lie in units `0..leaf_units`.
+    pub(super) leaf_units: u32,
+    pub(super) filter: FilterSection,
+}
+
+impl Footer {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&[self.height, self.filter.kind]);
+        out.extend_from_slice(&self.root.units.to_le_bytes());
+        out.extend_from_slice(&self.root.unit.to_le_bytes());
+        out.extend_from_slice(&self.properties.unit.to_le_bytes());
+        out.extend_from_slice(&self.properties.units.to_le_bytes());
+        out.extend_from_slice(&[0, 0]);
+        let rest = [self.leaf_units, self.filter.first_unit, self.filter.units, self.filter.pages];
+        for field in rest {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads the payload of the last unit, which starts at `offset` of `file`.
+    pub(super) fn decode(payload: &[u8], file: &Path, offset: u64) -> Result<Footer> {
+        let mut from = Decoder::new(payload, file, offset);
+        let magic = from.take(MAGIC.len(), "table magic")?;
+        if magic != MAGIC {
+            return Err(from.corrupt("table magic", MAGIC.escape_ascii(), magic.escape_ascii()));
+        }
+        let version = from.u32("table format version")?;
+        if version > FORMAT_VERSION {
+            return Err(Error::UnsupportedVersion {
+                file: file.to_path_buf(),
+                found: version,
+                supported: FORMAT_VERSION,
+            });
+        }
+        if version == 0 {
+            return Err(from.corrupt("table format version", "at least 1", version));
+        }
+        let height = from.u8("index height")?;
+        if height > HEIGHT_MAX {
+            let most = format_args!("at most {HEIGHT_MAX}");
+            return Err(from.corrupt("index height", most, height));
+        }
+        let filter_kind = from.u8("filter kind")?;
+        let root_units = from.u16("root pointer")?;
+        let root = PagePointer { unit: from.u32("root pointer")?, units: root_units };
+        let properties = PagePointer {
+            unit: from.u32("properties pointer")?,
+            units: from.u16("properties pointer")?,
+        };
+        from.u16("reserved field")?;
+        let leaf_units = from.u32("leaf units")?;
+        let filter = FilterSection {
+            kind: filter_kind,
+            first_unit: from.u32("filter section")?,
+            units: from.u32("filter section")?,
+            pages: from.u32("filter section")?,
+        };
+        let units = offset / crate::base::limits::UNIT_BYTES as u64;
+        let parts = [
+            ("leaf units", 0, leaf_units),
+            ("filter section", filter.first_unit, filter.units),
+            ("root pointer", root.unit, u32::from(root.units)),
+            ("properties pointer", properties.unit, u32::from(properties.units)),
+        ];
+        for (what, first, count) in parts {
+            let end = u64::from(first) + u64::from(count);
+            if end > units {
+                let expected = format_args!("units before the footer's, {units}");
+                return Err(from.corrupt(what, expected, format_args!("up to {end}")));
+            }
+        }
+        Ok(Footer { height, root, properties, leaf_units, filter })
+    }
+}

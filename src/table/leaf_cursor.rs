@@ -1,0 +1,128 @@
+//! A private copy of one leaf and a place in it, with the key there put together: what cursors and
+//! scans step through without touching the cache.
+//!
+//! Invariants:
+//! 1. With a position, `key[..key_bytes]` is the whole key there and `value` lies within the payload.
+//! 2. `key` has room for [`SLACK_BYTES`] more than the key, so that short pieces are copied at a fixed
+//!    width; its first bytes are the leaf's common prefix from `load` on.
+
+use super::node::{HEAD_BYTES_MAX, KIND_BITS, Node, Parsed, Shape};
+use super::reader::kind_of;
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::ids::Seqno;
+
+const SLACK_BYTES: usize = 32;
+
+pub(super) struct LeafCursor {
+    payload: Vec<u8>,
+    shape: Shape,
+    index: usize,
+    key: Vec<u8>,
+    key_bytes: usize,
+    value: (usize, usize),
+    seqno: Seqno,
+    kind: EntryKind,
+    positioned: bool,
+}
+
+impl LeafCursor {
+    pub(super) fn new() -> LeafCursor {
+        LeafCursor {
+            payload: Vec::new(),
+            shape: Shape::default(),
+            index: 0,
+            key: vec![0; SLACK_BYTES],
+            key_bytes: 0,
+            value: (0, 0),
+            seqno: Seqno(0),
+            kind: EntryKind::Put,
+            positioned: false,
+        }
+    }
+
+    /// Copies a leaf in; there is no position then.
+    pub(super) fn load(&mut self, payload: &[u8]) -> Parsed<()> {
+        self.positioned = false;
+        self.payload.clear();
+        self.payload.extend_from_slice(payload);
+        self.shape = Shape::default();
+        self.shape = Shape::parse(&self.payload, 0)?;
+        let prefix = self.payload.get(self.shape.prefix()).unwrap_or_default();
+        if self.key.len() < prefix.len() + SLACK_BYTES {
+            self.key.resize(prefix.len() + SLACK_BYTES, 0);
+        }
+        self.key[..prefix.len()].copy_from_slice(prefix);
+        Ok(())
+    }
+
+    /// How many entries the leaf has; 0 if none is loaded.
+    #[inline]
+    pub(super) fn entries(&self) -> usize {
+        self.shape.entries
+    }
+
+    /// The position's number in the leaf.
+    #[inline]
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// See [`Node::search`].
+    pub(super) fn search(&self, key: &[u8], threshold: u64) -> Parsed<usize> {
+        Node { bytes: &self.payload, shape: &self.shape }.search(key, threshold)
+    }
+
+    /// There is no position.
+    pub(super) fn unplace(&mut self) {
+        self.positioned = false;
+    }
+
+    /// Goes to entry `i`, which the leaf has.
+    #[inline]
+    pub(super) fn place(&mut self, i: usize) -> Parsed<()> {
+        self.positioned = false;
+        let bytes = &self.payload[..];
+        let shape = &self.shape;
+        let (rest_at, value_at, value_end) = shape.body(bytes, i)?;
+        let (prefix_bytes, head_bytes) = (shape.prefix().len(), shape.head_bytes);
+        let rest_bytes = value_at - rest_at;
+        let key_bytes = prefix_bytes + head_bytes + rest_bytes;
+        if self.key.len() < key_bytes + SLACK_BYTES {
+            self.key.resize(key_bytes + SLACK_BYTES, 0);
+        }
+        let head = bytes.get(shape.head_at(i)..).unwrap_or_default();
+        let to = &mut self.key[prefix_bytes..];
+        match (head.first_chunk::<HEAD_BYTES_MAX>(), to.first_chunk_mut::<HEAD_BYTES_MAX>()) {
+            (Some(head), Some(to)) => *to = *head,
+            _ => to[..head_bytes].copy_from_slice(head.get(..head_bytes).unwrap_or_default()),
+        }
+        let to = &mut to[head_bytes..];
+        let rest = bytes.get(rest_at..).unwrap_or_default();
+        match (rest.first_chunk::<SLACK_BYTES>(), to.first_chunk_mut::<SLACK_BYTES>()) {
+            (Some(rest), Some(to)) if rest_bytes <= SLACK_BYTES => *to = *rest,
+            _ => to[..rest_bytes].copy_from_slice(rest.get(..rest_bytes).unwrap_or_default()),
+        }
+        let meta = shape.meta(bytes, i);
+        self.kind = kind_of(meta)?;
+        self.seqno = Seqno(meta >> KIND_BITS);
+        self.key_bytes = key_bytes;
+        self.value = (value_at, value_end);
+        self.index = i;
+        self.positioned = true;
+        Ok(())
+    }
+
+    /// The entry at the position.
+    #[inline]
+    pub(super) fn entry(&self) -> Option<EntryRef<'_>> {
+        if !self.positioned {
+            return None;
+        }
+        Some(EntryRef {
+            key: self.key.get(..self.key_bytes)?,
+            seqno: self.seqno,
+            kind: self.kind,
+            value: self.payload.get(self.value.0..self.value.1)?,
+        })
+    }
+}

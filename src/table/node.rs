@@ -1,0 +1,304 @@
+//! The node: the payload of a leaf or index page, searched where it lies.
+//!
+//! Header, the keys' common prefix, heads (the next bytes of every key, up to four, at a fixed width),
+//! slots (where each body ends, and the entry's sequence number and kind as a difference from the
+//! page's smallest), bodies (the rest of the key, then the value). Heads and slots have the narrowest
+//! width that serves the page, down to none.
+//!
+//! Invariants:
+//! 1. [`Shape::parse`] has seen that heads and slots lie inside the payload; bodies are checked one by
+//!    one as they are used. Nothing here panics, whatever the bytes.
+//! 2. Every key is at least prefix and head long, so heads compare as whole numbers.
+//! 3. Fixed-width fields are loaded by the bytes that end where they end: the header before them makes
+//!    that load safe for the first, and nothing needs to follow the last.
+
+use std::cmp::Ordering;
+
+use crate::base::codec::read_varint;
+
+/// What is wrong with a page; the caller adds file and offset.
+pub(super) type Damage = &'static str;
+/// What was read from a page, or what is wrong with it.
+pub(super) type Parsed<T> = Result<T, Damage>;
+
+pub(super) const NODE_HEADER_BYTES: usize = 20;
+/// What index nodes have between header and prefix, see `index.rs`.
+pub(super) const CHILD_HEADER_BYTES: usize = 24;
+pub(super) const HEAD_BYTES_MAX: usize = 4;
+/// Bits of a meta number below the sequence number.
+pub(super) const KIND_BITS: u32 = 3;
+
+/// The last key's versions go on in the next leaf.
+pub(super) const FLAG_CONTINUES: u8 = 1;
+/// All keys have the same length.
+pub(super) const FLAG_UNIFORM_KEYS: u8 = 2;
+
+/// Where the parts of a node lie.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Shape {
+    pub(super) entries: usize,
+    pub(super) flags: u8,
+    pub(super) head_bytes: usize,
+    meta_bytes: usize,
+    end_bytes: usize,
+    prefix_at: usize,
+    heads_at: usize,
+    slots_at: usize,
+    bodies_at: usize,
+    /// Bytes of a key after prefix and head, if uniform.
+    key_rest_bytes: usize,
+    /// Bytes of a body, if uniform.
+    body_bytes: usize,
+    meta_base: u64,
+}
+
+impl Shape {
+    /// Reads and checks the header of a node that should be of `level` (0 is a leaf).
+    #[inline]
+    pub(super) fn parse(bytes: &[u8], level: u8) -> Parsed<Shape> {
+        let Some(header) = bytes.first_chunk::<NODE_HEADER_BYTES>() else {
+            return Err("node header");
+        };
+        if header[0] != level {
+            return Err("node level");
+        }
+        let u16_at = |at: usize| usize::from(u16::from_le_bytes([header[at], header[at + 1]]));
+        let mut base = [0; 8];
+        base.copy_from_slice(&header[12..20]);
+        let (flags, head_bytes) = (header[1], usize::from(header[2]));
+        let (meta_bytes, end_bytes) = (usize::from(header[3]), usize::from(header[4]));
+        if flags & !(FLAG_CONTINUES | FLAG_UNIFORM_KEYS) != 0 {
+            return Err("node flags");
+        }
+        if head_bytes > HEAD_BYTES_MAX || meta_bytes > 8 || !matches!(end_bytes, 0 | 2 | 4) {
+            return Err("node field widths");
+        }
+        let entries = u16_at(8);
+        let prefix_at = NODE_HEADER_BYTES + if level > 0 { CHILD_HEADER_BYTES } else { 0 };
+        let heads_at = prefix_at + u16_at(6);
+        let slots_at = heads_at + entries * head_bytes;
+        let bodies_at = slots_at + entries * (end_bytes + meta_bytes);
+        if entries == 0 || bodies_at > bytes.len() {
+            return Err("node entry count");
+        }
+        let mut body_bytes = 0;
+        if end_bytes == 0 {
+            body_bytes = (bytes.len() - bodies_at) / entries;
+            if body_bytes * entries != bytes.len() - bodies_at {
+                return Err("node bodies");
+            }
+        }
+        Ok(Shape {
+            entries,
+            flags,
+            head_bytes,
+            meta_bytes,
+            end_bytes,
+            prefix_at,
+            heads_at,
+            slots_at,
+            bodies_at,
+            key_rest_bytes: u16_at(10),
+            body_bytes,
+            meta_base: u64::from_le_bytes(base),
+        })
+    }
+
+    /// The common prefix's place.
+    #[inline]
+    pub(super) fn prefix(&self) -> std::ops::Range<usize> {
+        self.prefix_at..self.heads_at
+    }
+
+    /// Where entry `i`'s head starts.
+    #[inline]
+    pub(super) fn head_at(&self, i: usize) -> usize {
+        self.heads_at + i * self.head_bytes
+    }
+
+    /// Sequence number and kind of entry `i`.
+    #[inline]
+    pub(super) fn meta(&self, bytes: &[u8], i: usize) -> u64 {
+        let end = self.slots_at + (i + 1) * (self.end_bytes + self.meta_bytes);
+        self.meta_base.wrapping_add(packed_before(bytes, end, self.meta_bytes))
+    }
+
+    /// Where entry `i`'s body ends, unchecked against the payload.
+    #[inline]
+    fn body_end(&self, bytes: &[u8], i: usize) -> usize {
+        if self.end_bytes == 0 {
+            return self.bodies_at + (i + 1) * self.body_bytes;
+        }
+        let at = self.slots_at + i * (self.end_bytes + self.meta_bytes);
+        self.bodies_at + packed_before(bytes, at + self.end_bytes, self.end_bytes) as usize
+    }
+
+    /// Where entry `i`'s key goes on after the head, where its value starts, and where that ends; all
+    /// within the payload and in this order.
+    #[inline]
+    pub(super) fn body(&self, bytes: &[u8], i: usize) -> Parsed<(usize, usize, usize)> {
+        let mut at = if i == 0 { self.bodies_at } else { self.body_end(bytes, i - 1) };
+        let end = self.body_end(bytes, i);
+        if at > end || end > bytes.len() {
+            return Err("node slot");
+        }
+        let mut rest = self.key_rest_bytes;
+        if self.flags & FLAG_UNIFORM_KEYS == 0 {
+            match bytes.get(at..end).and_then(read_varint) {
+                Some((n, used)) if n <= (end - at - used) as u64 => {
+                    rest = n as usize;
+                    at += used;
+                }
+                _ => return Err("node key length"),
+            }
+        } else if rest > end - at {
+            return Err("node key length");
+        }
+        Ok((at, at + rest, end))
+    }
+}
+
+/// The `width` bytes before `end` as a little-endian number.
+#[inline]
+pub(super) fn packed_before(bytes: &[u8], end: usize, width: usize) -> u64 {
+    match bytes.get(..end).and_then(|before| before.last_chunk::<8>()) {
+        Some(field) if width > 0 => u64::from_le_bytes(*field) >> (64 - 8 * width.min(8)),
+        _ => 0,
+    }
+}
+
+/// A node in place.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) shape: &'a Shape,
+}
+
+impl<'a> Node<'a> {
+    /// The bytes that all keys start with.
+    #[inline]
+    fn prefix(&self) -> &'a [u8] {
+        self.bytes.get(self.shape.prefix()).unwrap_or_default()
+    }
+
+    /// The head of entry `i` as a number: its first byte is the most significant.
+    #[inline]
+    fn head(&self, i: usize) -> u32 {
+        let end = self.shape.head_at(i + 1);
+        match self.bytes.get(..end).and_then(|before| before.last_chunk::<4>()) {
+            Some(field) => u32::from_be_bytes(*field) & head_mask(self.shape.head_bytes),
+            None => 0,
+        }
+    }
+
+    #[inline]
+    fn rest(&self, i: usize) -> Parsed<&'a [u8]> {
+        let (from, to, _) = self.shape.body(self.bytes, i)?;
+        Ok(self.bytes.get(from..to).unwrap_or_default())
+    }
+
+    /// The value of entry `i`.
+    #[inline]
+    pub(super) fn value(&self, i: usize) -> Parsed<&'a [u8]> {
+        let (_, from, to) = self.shape.body(self.bytes, i)?;
+        Ok(self.bytes.get(from..to).unwrap_or_default())
+    }
+
+    /// Sequence number and kind of entry `i`.
+    #[inline]
+    pub(super) fn meta(&self, i: usize) -> u64 {
+        self.shape.meta(self.bytes, i)
+    }
+
+    /// The key of entry `i`, put together.
+    pub(super) fn key(&self, i: usize) -> Parsed<Vec<u8>> {
+        let head = self.shape.head_at(i)..self.shape.head_at(i + 1);
+        let head = self.bytes.get(head).unwrap_or_default();
+        Ok([self.prefix(), head, self.rest(i)?].concat())
+    }
+
+    /// Whether entry `i` has this key.
+    #[inline]
+    pub(super) fn key_is(&self, i: usize, key: &[u8]) -> Parsed<bool> {
+        let Some(suffix) = key.strip_prefix(self.prefix()) else { return Ok(false) };
+        let width = self.shape.head_bytes;
+        Ok(suffix.len() >= width
+            && head_of(suffix, width) == self.head(i)
+            && self.rest(i)? == suffix.get(width..).unwrap_or_default())
+    }
+
+    /// How many entries stand before the place in `key`'s versions that `threshold` names: those with
+    /// a smaller key, and those of `key` with a sequence number of at least `threshold`.
+    #[inline]
+    pub(super) fn search(&self, key: &[u8], threshold: u64) -> Parsed<usize> {
+        let entries = self.shape.entries;
+        let prefix = self.prefix();
+        let shared = prefix.len().min(key.len());
+        let (start, suffix) = key.split_at(shared);
+        match start.cmp(prefix.get(..shared).unwrap_or_default()) {
+            Ordering::Less => return Ok(0),
+            Ordering::Greater => return Ok(entries),
+            Ordering::Equal if shared < prefix.len() => return Ok(0),
+            Ordering::Equal => {}
+        }
+        let width = self.shape.head_bytes;
+        let target = head_of(suffix, width);
+        let low = self.partition(0, entries, |head| head < target);
+        if low == entries || self.head(low) != target {
+            return Ok(low);
+        }
+        // Every key here is at least as long as its head: a shorter one stands before its equals.
+        let Some(rest) = suffix.get(width..) else { return Ok(low) };
+        let mut from = low;
+        let mut to = if low + 1 == entries || self.head(low + 1) != target {
+            low + 1
+        } else {
+            self.partition(low + 1, entries, |head| head <= target)
+        };
+        while from < to {
+            let middle = from.midpoint(to);
+            let before = match self.rest(middle)?.cmp(rest) {
+                Ordering::Less => true,
+                Ordering::Greater => false,
+                Ordering::Equal => self.meta(middle) >> KIND_BITS >= threshold,
+            };
+            if before {
+                from = middle + 1;
+            } else {
+                to = middle;
+            }
+        }
+        Ok(from)
+    }
+
+    /// The first entry in `from..to` whose head is not `before`.
+    #[inline]
+    fn partition(&self, from: usize, to: usize, before: impl Fn(u32) -> bool) -> usize {
+        let (mut base, mut len) = (from, to - from);
+        while len > 1 {
+            let half = len / 2;
+            base += if before(self.head(base + half - 1)) { half } else { 0 };
+            len -= half;
+        }
+        base + usize::from(len == 1 && before(self.head(base)))
+    }
+}
+
+#[inline]
+fn head_mask(width: usize) -> u32 {
+    (u64::from(u32::MAX) >> (32 - 8 * width.min(HEAD_BYTES_MAX))) as u32
+}
+
+/// The first `width` bytes of a suffix as a head, as if zeros followed a shorter one.
+#[inline]
+fn head_of(suffix: &[u8], width: usize) -> u32 {
+    let first = match suffix.first_chunk::<4>() {
+        Some(field) => u32::from_be_bytes(*field),
+        None => {
+            let mut field = [0; 4];
+            field[..suffix.len()].copy_from_slice(suffix);
+            u32::from_be_bytes(field)
+        }
+    };
+    (u64::from(first) >> (32 - 8 * width.min(HEAD_BYTES_MAX))) as u32
+}

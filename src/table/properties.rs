@@ -1,0 +1,152 @@
+//! What is known of a whole table without reading its leaves.
+
+use std::path::Path;
+
+use crate::base::codec::{Decoder, put_bytes, put_varint};
+use crate::base::error::Result;
+use crate::base::ids::{FileId, Seqno};
+use crate::cache::Compression;
+
+/// What a table refers to in one blob file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlobReference {
+    pub(crate) file: FileId,
+    /// How many entries of the table point there.
+    pub(crate) values: u64,
+    /// Bytes of the values they point to.
+    pub(crate) bytes: u64,
+}
+
+/// A table's totals.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Properties {
+    /// The smallest key.
+    pub(crate) first_key: Vec<u8>,
+    /// The largest key.
+    pub(crate) last_key: Vec<u8>,
+    /// Entries with a value of their own.
+    pub(crate) puts: u64,
+    /// Entries that delete.
+    pub(crate) deletes: u64,
+    /// Entries with a merge operand.
+    pub(crate) merges: u64,
+    /// Entries that point into a blob file.
+    pub(crate) blob_puts: u64,
+    /// Bytes of all entries' keys.
+    pub(crate) key_bytes: u64,
+    /// Bytes of all entries' values (of a blob's pointer, not of the blob).
+    pub(crate) value_bytes: u64,
+    /// The smallest sequence number.
+    pub(crate) seqno_min: Seqno,
+    /// The largest.
+    pub(crate) seqno_max: Seqno,
+    /// How leaves were asked to be compressed.
+    pub(crate) compression: Compression,
+    /// How many leaf pages.
+    pub(crate) leaf_pages: u32,
+    /// How many index pages.
+    pub(crate) index_pages: u32,
+    /// The builder's creation counter.
+    pub(crate) creation: u64,
+    /// The blob files referred to, by file number ascending.
+    pub(crate) blobs: Vec<BlobReference>,
+}
+
+impl Properties {
+    /// How many entries.
+    pub(crate) fn entries(&self) -> u64 {
+        self.puts + self.deletes + self.merges + self.blob_puts
+    }
+
+    /// Key and value bytes of all entries.
+    pub(crate) fn entry_bytes(&self) -> u64 {
+        self.key_bytes + self.value_bytes
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_bytes(&mut out, &self.first_key);
+        put_bytes(&mut out, &self.last_key);
+        let numbers = [
+            self.puts,
+            self.deletes,
+            self.merges,
+            self.blob_puts,
+            self.key_bytes,
+            self.value_bytes,
+            self.seqno_min.0,
+            self.seqno_max.0,
+            u64::from(self.compression as u8),
+            u64::from(self.leaf_pages),
+            u64::from(self.index_pages),
+            self.creation,
+            self.blobs.len() as u64,
+        ];
+        for number in numbers {
+            put_varint(&mut out, number);
+        }
+        for blob in &self.blobs {
+            put_varint(&mut out, blob.file.0);
+            put_varint(&mut out, blob.values);
+            put_varint(&mut out, blob.bytes);
+        }
+        out
+    }
+
+    /// Reads the payload of the properties page, which starts at `offset` of `file`.
+    pub(super) fn decode(payload: &[u8], file: &Path, offset: u64) -> Result<Properties> {
+        let mut from = Decoder::new(payload, file, offset);
+        let first_key = from.byte_string("first key")?.to_vec();
+        let last_key = from.byte_string("last key")?.to_vec();
+        let counts = [
+            from.varint("puts")?,
+            from.varint("deletes")?,
+            from.varint("merges")?,
+            from.varint("blob puts")?,
+        ];
+        let [puts, deletes, merges, blob_puts] = counts;
+        let (key_bytes, value_bytes) = (from.varint("key bytes")?, from.varint("value bytes")?);
+        let entries = counts.iter().try_fold(0u64, |sum, &n| sum.checked_add(n));
+        if entries.is_none_or(|n| n == 0) || key_bytes.checked_add(value_bytes).is_none() {
+            return Err(from.corrupt("table totals", "at least one entry", "none or too many"));
+        }
+        let seqno_min = Seqno(from.varint("smallest sequence number")?);
+        let seqno_max = Seqno(from.varint("largest sequence number")?);
+        let tag = from.varint("compression")?;
+        let compression = u8::try_from(tag).ok().and_then(Compression::from_tag);
+        let compression =
+            compression.ok_or_else(|| from.corrupt("compression", "a known tag (0 or 1)", tag))?;
+        let mut page_count = |what| {
+            let n = from.varint(what)?;
+            u32::try_from(n).map_err(|_| from.corrupt(what, "32 bits", n))
+        };
+        let (leaf_pages, index_pages) = (page_count("leaf pages")?, page_count("index pages")?);
+        let creation = from.varint("creation counter")?;
+        let count = from.count(3, "blob references")?;
+        let mut blobs = Vec::with_capacity(count);
+        for _ in 0..count {
+            blobs.push(BlobReference {
+                file: FileId(from.varint("blob file")?),
+                values: from.varint("blob values")?,
+                bytes: from.varint("blob bytes")?,
+            });
+        }
+        Ok(Properties {
+            first_key,
+            last_key,
+            puts,
+            deletes,
+            merges,
+            blob_puts,
+            key_bytes,
+            value_bytes,
+            seqno_min,
+            seqno_max,
+            compression,
+            leaf_pages,
+            index_pages,
+            creation,
+            blobs,
+        })
+    }
+}

@@ -1,0 +1,257 @@
+//! An open table: point reads, and the walk down the index that everything else starts from.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::blob::{BlobFile, BlobFiles};
+use super::footer::{FilterSection, Footer};
+use super::index::child_pointer;
+use super::node::{Damage, FLAG_CONTINUES, KIND_BITS, Node, Parsed, Shape};
+use super::properties::Properties;
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::error::{Error, Result};
+use crate::base::ids::{FileId, Seqno};
+use crate::cache::{DataFiles, FileType, PageClass, PageFile, PagePointer, ReadContext};
+
+/// A finished table.
+pub(crate) struct Table {
+    pub(super) file: Arc<PageFile>,
+    pub(super) footer: Footer,
+    properties: Properties,
+    blobs: Vec<Arc<BlobFile>>,
+}
+
+/// One step of a walk down the index.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    /// The index page.
+    pub(super) page: PagePointer,
+    /// The child taken.
+    pub(super) child: usize,
+    /// How many it has.
+    pub(super) children: usize,
+}
+
+impl Table {
+    /// Opens a table: reads its footer and its properties, and its blob files' footers unless `blobs`
+    /// has them open.
+    pub(crate) fn open(
+        files: &Arc<DataFiles>,
+        blobs: &Arc<BlobFiles>,
+        id: FileId,
+    ) -> Result<Arc<Table>> {
+        let file = PageFile::open(files, id, FileType::Table)?;
+        let last = PagePointer { unit: file.units() - 1, units: 1 };
+        let path = file.path();
+        let footer = Footer::decode(&file.read_uncached(last)?, &path, last.offset())?;
+        let at = footer.properties;
+        let properties = Properties::decode(&file.read_uncached(at)?, &path, at.offset())?;
+        let blobs =
+            properties.blobs.iter().map(|blob| blobs.open(blob.file)).collect::<Result<_>>()?;
+        Ok(Arc::new(Table { file, footer, properties, blobs }))
+    }
+
+    pub(super) fn finished(
+        file: Arc<PageFile>,
+        footer: Footer,
+        properties: Properties,
+        blobs: Vec<Arc<BlobFile>>,
+    ) -> Arc<Table> {
+        Arc::new(Table { file, footer, properties, blobs })
+    }
+
+    /// The file's number.
+    pub(crate) fn id(&self) -> FileId {
+        self.file.id()
+    }
+
+    /// The table's totals.
+    pub(crate) fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// Length of the file in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.file.bytes()
+    }
+
+    /// The smallest key.
+    pub(crate) fn first_key(&self) -> &[u8] {
+        &self.properties.first_key
+    }
+
+    /// The largest key.
+    pub(crate) fn last_key(&self) -> &[u8] {
+        &self.properties.last_key
+    }
+
+    /// The pages, for the filter's module to read its own through.
+    pub(crate) fn pages(&self) -> &Arc<PageFile> {
+        &self.file
+    }
+
+    /// Where the embedded filter lies, if there is one.
+    pub(crate) fn filter(&self) -> Option<FilterSection> {
+        Some(self.footer.filter).filter(|filter| filter.pages > 0)
+    }
+
+    /// The blob files that the table's entries point into.
+    pub(crate) fn blobs(&self) -> &[Arc<BlobFile>] {
+        &self.blobs
+    }
+
+    /// The value that an [`EntryKind::PutBlob`] entry of this table stands for; `pointer` is the
+    /// entry's value.
+    pub(crate) fn read_blob(&self, pointer: &[u8]) -> Result<Vec<u8>> {
+        let found = super::BlobPointer::decode(pointer);
+        let found = found.and_then(|pointer| {
+            let file = self.blobs.binary_search_by_key(&pointer.file, |blob| blob.id()).ok()?;
+            Some((pointer, self.blobs.get(file)?))
+        });
+        match found {
+            Some((pointer, file)) => file.read(&pointer),
+            None => Err(Error::corruption(
+                &self.file.path(),
+                0,
+                "blob pointer",
+                "a pointer into a blob file of this table",
+                pointer.escape_ascii(),
+            )),
+        }
+    }
+
+    /// A bound that no key of the table that is `>= key` is below, without any read: the first key,
+    /// or else `key` itself; `None` if there is no such key.
+    pub(crate) fn lower_bound_hint<'a>(&'a self, key: &'a [u8]) -> Option<&'a [u8]> {
+        if key <= self.first_key() {
+            Some(self.first_key())
+        } else if key <= self.last_key() {
+            Some(key)
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn damaged(&self, page: PagePointer, damage: Damage) -> Error {
+        self.file.corrupt(page, damage, "a well-formed page", "bytes that cannot be one")
+    }
+
+    /// Calls `f` with the versions of `key` up to `snapshot`, newest first, until it breaks.
+    pub(crate) fn get(
+        &self,
+        key: &[u8],
+        snapshot: Seqno,
+        context: &ReadContext,
+        mut f: impl FnMut(EntryRef<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if key < self.first_key() || key > self.last_key() {
+            return Ok(());
+        }
+        let mut newest = snapshot.0.min(Seqno::MAX.0);
+        loop {
+            let leaf = self.find_leaf(key, newest, context, |_| ())?;
+            let next = self
+                .file
+                .with_page(leaf, PageClass::Leaf, context, |payload| {
+                    leaf_versions(payload, key, newest, &mut f)
+                })?
+                .map_err(|damage| self.damaged(leaf, damage))?;
+            match next {
+                Some(seqno) => newest = seqno,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Walks the index to the leaf that a cursor placed at `key` reads first, and touches it: with a
+    /// context that collects misses this finds what has to be read, one level at a time.
+    pub(crate) fn locate(&self, key: &[u8], context: &ReadContext) -> Result<PagePointer> {
+        let leaf = self.find_leaf(key, Seqno::MAX.0, context, |_| ())?;
+        self.file.with_page(leaf, PageClass::Leaf, context, |_| ())?;
+        Ok(leaf)
+    }
+
+    /// The leaf with the first entry that does not stand before the place that `key` and `threshold`
+    /// name (see [`Node::search`]), if it is not the first entry of the leaf after.
+    pub(super) fn find_leaf(
+        &self,
+        key: &[u8],
+        threshold: u64,
+        context: &ReadContext,
+        mut visit: impl FnMut(Step),
+    ) -> Result<PagePointer> {
+        let mut page = self.footer.root;
+        for level in (1..=self.footer.height).rev() {
+            let (child, children, pointer) = self.with_index(page, level, context, |node| {
+                let child = node.search(key, threshold)?.saturating_sub(1);
+                Ok((child, node.shape.entries, child_pointer(node, child)?))
+            })?;
+            visit(Step { page, child, children });
+            page = pointer;
+        }
+        Ok(page)
+    }
+
+    /// Calls `f` with an index page.
+    #[inline]
+    pub(super) fn with_index<R>(
+        &self,
+        page: PagePointer,
+        level: u8,
+        context: &ReadContext,
+        f: impl FnOnce(&Node<'_>) -> Parsed<R>,
+    ) -> Result<R> {
+        self.file
+            .with_page(page, PageClass::Index, context, |payload| {
+                let shape = Shape::parse(payload, level)?;
+                f(&Node { bytes: payload, shape: &shape })
+            })?
+            .map_err(|damage| self.damaged(page, damage))
+    }
+}
+
+/// The kind that a meta number says.
+#[inline]
+pub(super) fn kind_of(meta: u64) -> Parsed<EntryKind> {
+    match EntryKind::from_tag((meta & ((1 << KIND_BITS) - 1)) as u8) {
+        Some(EntryKind::RangeDelete) => Err("entry kind (range deletes are not read yet)"),
+        Some(kind) => Ok(kind),
+        None => Err("entry kind"),
+    }
+}
+
+/// Calls `f` with the versions of `key` in this leaf; `Some` is the sequence number to go on with in
+/// the next leaf.
+#[inline]
+fn leaf_versions(
+    payload: &[u8],
+    key: &[u8],
+    newest: u64,
+    f: &mut impl FnMut(EntryRef<'_>) -> ControlFlow<()>,
+) -> Parsed<Option<u64>> {
+    let shape = Shape::parse(payload, 0)?;
+    let node = Node { bytes: payload, shape: &shape };
+    for i in node.search(key, newest + 1)?..shape.entries {
+        if !node.key_is(i, key)? {
+            return Ok(None);
+        }
+        let meta = node.meta(i);
+        let entry = EntryRef {
+            key,
+            seqno: Seqno(meta >> KIND_BITS),
+            kind: kind_of(meta)?,
+            value: node.value(i)?,
+        };
+        if f(entry).is_break() {
+            return Ok(None);
+        }
+    }
+    let last = shape.entries - 1;
+    if shape.flags & FLAG_CONTINUES == 0 || !node.key_is(last, key)? {
+        return Ok(None);
+    }
+    match (node.meta(last) >> KIND_BITS).checked_sub(1) {
+        Some(next) if next < newest => Ok(Some(next)),
+        _ => Err("leaf continues flag"),
+    }
+}

@@ -1,0 +1,133 @@
+//! The compaction input: one pass forward over a key range, past the cache and ahead of its use.
+
+use std::sync::Arc;
+
+use super::leaf_cursor::LeafCursor;
+use super::node::Damage;
+use super::reader::Table;
+use crate::base::entry::EntryRef;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Seqno;
+use crate::base::limits::UNIT_BYTES;
+use crate::cache::{PagePointer, PageScan, ReadContext};
+
+/// Above every sequence number: names the place before a key's newest version.
+pub(super) const BEFORE_ALL_VERSIONS: u64 = Seqno::MAX.0 + 1;
+
+/// A pass over a range of a table. It stands on the range's first entry when made.
+pub(crate) struct TableScan {
+    table: Arc<Table>,
+    pages: PageScan,
+    leaf: LeafCursor,
+    /// Where the leaf lies.
+    page: PagePointer,
+    /// Entries of the leaf before this one are in the range.
+    until: usize,
+    /// The last unit of the range ends here.
+    end_unit: u32,
+    upper: Option<Vec<u8>>,
+}
+
+impl Table {
+    /// Starts a pass over the keys from `lower` up to but without `upper`, with up to twice
+    /// `chunk_bytes` read ahead.
+    pub(crate) fn scan(
+        self: &Arc<Self>,
+        lower: Option<&[u8]>,
+        upper: Option<&[u8]>,
+        chunk_bytes: usize,
+    ) -> Result<TableScan> {
+        let context = ReadContext::blocking();
+        let units = self.leaf_units_of(lower, upper, &context)?;
+        let chunk_units = u32::try_from(chunk_bytes / UNIT_BYTES).unwrap_or(u32::MAX);
+        let mut scan = TableScan {
+            table: Arc::clone(self),
+            pages: self.file.scan(units.clone(), chunk_units),
+            leaf: LeafCursor::new(),
+            page: PagePointer { unit: 0, units: 1 },
+            until: 0,
+            end_unit: units.end,
+            upper: upper.map(<[u8]>::to_vec),
+        };
+        scan.next_leaf(lower)?;
+        Ok(scan)
+    }
+
+    /// The units whose leaves may have keys from `lower` up to but without `upper`.
+    fn leaf_units_of(
+        &self,
+        lower: Option<&[u8]>,
+        upper: Option<&[u8]>,
+        context: &ReadContext,
+    ) -> Result<std::ops::Range<u32>> {
+        let start = match lower {
+            Some(lower) if lower > self.last_key() => return Ok(0..0),
+            Some(lower) if lower > self.first_key() => {
+                self.find_leaf(lower, Seqno::MAX.0, context, |_| ())?.unit
+            }
+            _ => 0,
+        };
+        let end = match upper {
+            Some(upper) if upper <= self.first_key() => return Ok(0..0),
+            Some(upper) if upper <= self.last_key() => {
+                let leaf = self.find_leaf(upper, BEFORE_ALL_VERSIONS, context, |_| ())?;
+                leaf.unit + u32::from(leaf.units)
+            }
+            _ => self.footer.leaf_units,
+        };
+        Ok(start..end.max(start))
+    }
+}
+
+impl TableScan {
+    /// The entry that the pass stands on, or `None` past the last.
+    #[inline]
+    pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
+        self.leaf.entry()
+    }
+
+    /// Goes one entry on. Needs an entry to stand on.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<()> {
+        let next = self.leaf.index() + 1;
+        if next < self.until {
+            match self.leaf.place(next) {
+                Ok(()) => Ok(()),
+                Err(damage) => Err(self.damaged(damage)),
+            }
+        } else {
+            self.next_leaf(None)
+        }
+    }
+
+    #[cold]
+    fn damaged(&self, damage: Damage) -> Error {
+        self.table.damaged(self.page, damage)
+    }
+
+    /// Goes to the first entry of the next leaf that has any from `lower` on.
+    #[cold]
+    #[inline(never)]
+    fn next_leaf(&mut self, lower: Option<&[u8]>) -> Result<()> {
+        loop {
+            self.leaf.unplace();
+            self.until = 0;
+            let Some((page, payload)) = self.pages.next_page()? else { return Ok(()) };
+            self.page = page;
+            let end = page.unit + u32::from(page.units);
+            let damaged = |damage| self.table.damaged(page, damage);
+            self.leaf.load(payload).map_err(damaged)?;
+            self.until = self.leaf.entries();
+            let mut from = 0;
+            if let Some(lower) = lower {
+                from = self.leaf.search(lower, BEFORE_ALL_VERSIONS).map_err(damaged)?;
+            }
+            if let Some(upper) = self.upper.as_ref().filter(|_| end >= self.end_unit) {
+                self.until = self.leaf.search(upper, BEFORE_ALL_VERSIONS).map_err(damaged)?;
+            }
+            if from < self.until {
+                return self.leaf.place(from).map_err(damaged);
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Answers from the index alone: how much lies in a range, and where to cut it.
+
+use super::index::{Child, PLAIN_SEPARATOR, child, child_at_byte};
+use super::reader::Table;
+use crate::base::error::Result;
+use crate::base::ids::Seqno;
+use crate::cache::ReadContext;
+
+/// How much lies in a range of keys, to within one leaf at each end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct RangeStatistics {
+    /// Entries.
+    pub(crate) tuples: u64,
+    /// Their key and value bytes.
+    pub(crate) bytes: u64,
+}
+
+impl Table {
+    /// Estimates the entries with keys from `lower` up to but without `upper`.
+    pub(crate) fn range_statistics(
+        &self,
+        lower: Option<&[u8]>,
+        upper: Option<&[u8]>,
+    ) -> Result<RangeStatistics> {
+        let from = lower.map_or(Ok(RangeStatistics::default()), |key| self.before(key))?;
+        let to = upper.map_or(Ok(self.totals()), |key| self.before(key))?;
+        Ok(RangeStatistics {
+            tuples: to.tuples.saturating_sub(from.tuples),
+            bytes: to.bytes.saturating_sub(from.bytes),
+        })
+    }
+
+    fn totals(&self) -> RangeStatistics {
+        let properties = self.properties();
+        RangeStatistics { tuples: properties.entries(), bytes: properties.entry_bytes() }
+    }
+
+    /// How much lies before `key`: half of its leaf is taken to, unless it starts with it.
+    fn before(&self, key: &[u8]) -> Result<RangeStatistics> {
+        let totals = self.totals();
+        if key <= self.first_key() {
+            return Ok(RangeStatistics::default());
+        }
+        if key > self.last_key() {
+            return Ok(totals);
+        }
+        let context = ReadContext::blocking();
+        let mut found = (totals.tuples / 2, totals.bytes / 2);
+        let mut page = self.footer.root;
+        for level in (1..=self.footer.height).rev() {
+            let (Child { pointer, tuples, bytes }, is_start) =
+                self.with_index(page, level, &context, |node| {
+                    let i = node.search(key, Seqno::MAX.0)?.saturating_sub(1);
+                    let is_start = node.key_is(i, key)? && node.meta(i) == PLAIN_SEPARATOR;
+                    Ok((child(node, i)?, is_start))
+                })?;
+            page = pointer;
+            found = match is_start {
+                true => (tuples.0, bytes.0),
+                false => (tuples.0.midpoint(tuples.1), bytes.0.midpoint(bytes.1)),
+            };
+        }
+        Ok(RangeStatistics { tuples: found.0, bytes: found.1 })
+    }
+
+    /// Up to `parts - 1` keys, ascending and strictly between the bounds, that cut the entries from
+    /// `lower` up to `upper` into parts of about equal bytes. Fewer if there are not that many leaves.
+    pub(crate) fn approximate_split_keys(
+        &self,
+        lower: Option<&[u8]>,
+        upper: Option<&[u8]>,
+        parts: usize,
+    ) -> Result<Vec<Vec<u8>>> {
+        let from = lower.map_or(Ok(RangeStatistics::default()), |key| self.before(key))?.bytes;
+        let to = upper.map_or(Ok(self.totals()), |key| self.before(key))?.bytes;
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        for part in 1..parts {
+            let share = u128::from(to.saturating_sub(from)) * part as u128 / parts as u128;
+            let Some(key) = self.separator_at_byte(from + share as u64)? else { break };
+            let above = match keys.last() {
+                Some(last) => key > *last,
+                None => key.as_slice() > lower.unwrap_or_default().max(self.first_key()),
+            };
+            if above && upper.is_none_or(|upper| key.as_slice() < upper) {
+                keys.push(key);
+            }
+        }
+        Ok(keys)
+    }
+
+    /// The separator before or after the leaf with byte number `bytes`, whichever is nearer.
+    fn separator_at_byte(&self, bytes: u64) -> Result<Option<Vec<u8>>> {
+        let context = ReadContext::blocking();
+        let mut page = self.footer.root;
+        let mut separator = None;
+        for level in (1..=self.footer.height).rev() {
+            let (pointer, key) = self.with_index(page, level, &context, |node| {
+                let mut i = child_at_byte(node, bytes)?;
+                let found = child(node, i)?;
+                if level == 1 {
+                    let middle = found.bytes.0.midpoint(found.bytes.1);
+                    i += usize::from(bytes > middle && i + 1 < node.shape.entries);
+                    return Ok((found.pointer, Some(node.key(i)?)));
+                }
+                Ok((found.pointer, None))
+            })?;
+            page = pointer;
+            separator = key;
+        }
+        Ok(separator)
+    }
+}

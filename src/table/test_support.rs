@@ -1,0 +1,248 @@
+//! Files in memory, just enough of them, and a seeded generator, for this module's tests.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::BlobFiles;
+use crate::base::error::{Error, Result};
+use crate::base::ids::FileId;
+use crate::cache::{Cache, DataFiles};
+use crate::vfs::{Access, AlignedBuf, DirEntry, File, IoQueue, IoTicket, Lock, MappedFile, Vfs};
+
+#[derive(Debug, Default)]
+pub(super) struct TestVfs {
+    files: Mutex<BTreeMap<PathBuf, Arc<TestFile>>>,
+    /// Bytes read from files so far.
+    pub(super) bytes_read: Arc<AtomicU64>,
+    /// Read calls so far.
+    pub(super) reads: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct TestFile {
+    path: PathBuf,
+    bytes: RwLock<Vec<u8>>,
+    bytes_read: Arc<AtomicU64>,
+    reads: Arc<AtomicU64>,
+}
+
+impl TestVfs {
+    pub(super) fn names(&self) -> Vec<PathBuf> {
+        self.files.lock().keys().cloned().collect()
+    }
+
+    /// Changes a file's bytes behind the store's back.
+    pub(super) fn edit(&self, path: &Path, f: impl FnOnce(&mut Vec<u8>)) {
+        f(&mut self.files.lock()[path].bytes.write());
+    }
+
+    fn refused<T>(&self, op: &'static str, path: &Path, kind: io::ErrorKind) -> Result<T> {
+        Err(Error::io(op, path, None, kind.into()))
+    }
+}
+
+impl Vfs for TestVfs {
+    fn create(&self, path: &Path, _access: Access) -> Result<Arc<dyn File>> {
+        let file = Arc::new(TestFile {
+            path: path.to_path_buf(),
+            bytes: RwLock::default(),
+            bytes_read: Arc::clone(&self.bytes_read),
+            reads: Arc::clone(&self.reads),
+        });
+        match self.files.lock().insert(path.to_path_buf(), Arc::clone(&file)) {
+            Some(_) => self.refused("create", path, io::ErrorKind::AlreadyExists),
+            None => Ok(file),
+        }
+    }
+
+    fn open(&self, path: &Path, _access: Access, _writable: bool) -> Result<Arc<dyn File>> {
+        match self.files.lock().get(path) {
+            Some(file) => Ok(Arc::<TestFile>::clone(file)),
+            None => self.refused("open", path, io::ErrorKind::NotFound),
+        }
+    }
+
+    fn create_mapped(&self, path: &Path, _len: u64) -> Result<Arc<dyn MappedFile>> {
+        self.refused("map", path, io::ErrorKind::Unsupported)
+    }
+
+    fn rename(&self, from: &Path, _to: &Path) -> Result<()> {
+        self.refused("rename", from, io::ErrorKind::Unsupported)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        match self.files.lock().remove(path) {
+            Some(_) => Ok(()),
+            None => self.refused("remove", path, io::ErrorKind::NotFound),
+        }
+    }
+
+    fn hard_link(&self, from: &Path, _to: &Path) -> Result<()> {
+        self.refused("link", from, io::ErrorKind::Unsupported)
+    }
+
+    fn create_dir_all(&self, _path: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn remove_dir(&self, _path: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn read_dir(&self, _path: &Path) -> Result<Vec<DirEntry>> {
+        Ok(Vec::new())
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        Ok(self.files.lock().contains_key(path))
+    }
+
+    fn sync_dir(&self, _path: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn Lock>> {
+        self.refused("lock", path, io::ErrorKind::Unsupported)
+    }
+
+    fn io_queue(&self, _depth: usize) -> Box<dyn IoQueue> {
+        Box::new(TestQueue { done: Vec::new(), next: 0 })
+    }
+}
+
+impl File for TestFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.bytes_read.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let bytes = self.bytes.read();
+        let from = offset as usize;
+        match bytes.get(from..from + buf.len()) {
+            Some(found) => {
+                buf.copy_from_slice(found);
+                Ok(())
+            }
+            None => {
+                let kind = io::ErrorKind::UnexpectedEof;
+                Err(Error::io("read", &self.path, Some(offset), kind.into()))
+            }
+        }
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {
+        let mut bytes = self.bytes.write();
+        let end = offset as usize + from.len();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[offset as usize..end].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.bytes.read().len() as u64)
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        self.bytes.write().resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Does everything when submitted.
+struct TestQueue {
+    done: Vec<(IoTicket, AlignedBuf, Result<()>)>,
+    next: u64,
+}
+
+impl TestQueue {
+    fn push(&mut self, buf: AlignedBuf, result: Result<()>) -> IoTicket {
+        self.next += 1;
+        self.done.push((IoTicket(self.next), buf, result));
+        IoTicket(self.next)
+    }
+}
+
+impl IoQueue for TestQueue {
+    fn submit_read(&mut self, file: &Arc<dyn File>, offset: u64, mut buf: AlignedBuf) -> IoTicket {
+        let result = file.read_at(offset, &mut buf);
+        self.push(buf, result)
+    }
+
+    fn submit_write(
+        &mut self,
+        file: &Arc<dyn File>,
+        offset: u64,
+        buf: AlignedBuf,
+        len: usize,
+    ) -> IoTicket {
+        let result = file.write_at(offset, &buf[..len]);
+        self.push(buf, result)
+    }
+
+    fn wait(&mut self, ticket: IoTicket) -> (AlignedBuf, Result<()>) {
+        let at = self.done.iter().position(|done| done.0 == ticket).expect("each ticket once");
+        let (_, buf, result) = self.done.swap_remove(at);
+        (buf, result)
+    }
+}
+
+/// A store's data files in memory, with a cache of `cache_bytes`.
+pub(super) struct TestFiles {
+    pub(super) vfs: Arc<TestVfs>,
+    pub(super) files: Arc<DataFiles>,
+    pub(super) blobs: Arc<BlobFiles>,
+}
+
+impl TestFiles {
+    pub(super) fn new() -> TestFiles {
+        TestFiles::with_cache(64 << 20)
+    }
+
+    pub(super) fn with_cache(cache_bytes: usize) -> TestFiles {
+        TestFiles::over(Arc::new(TestVfs::default()), cache_bytes)
+    }
+
+    /// The same files with an empty cache.
+    pub(super) fn over(vfs: Arc<TestVfs>, cache_bytes: usize) -> TestFiles {
+        let cache = Arc::new(Cache::new(cache_bytes));
+        let dyn_vfs: Arc<dyn Vfs> = Arc::<TestVfs>::clone(&vfs);
+        let files = Arc::new(DataFiles::new(dyn_vfs, cache, Path::new("t"), FileId(1)));
+        let blobs = BlobFiles::new(&files);
+        TestFiles { vfs, files, blobs }
+    }
+}
+
+/// A small seeded generator (SplitMix64).
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    pub(super) fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n).map(|_| self.next() as u8).collect()
+    }
+}

@@ -1,0 +1,93 @@
+//! What packing and compacting write: a table, and a blob file beside it for large values.
+
+use std::sync::Arc;
+
+use super::TreeContext;
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::error::{Error, Result};
+use crate::base::ids::FileId;
+use crate::table::{BlobFiles, BlobPointer, BlobWriter, Table, TableBuilder, TableOptions};
+
+/// A table in the making, with the blob file that its large values go to.
+pub(super) struct TableOutput {
+    builder: TableBuilder,
+    blobs: Arc<BlobFiles>,
+    blob_writer: Option<BlobWriter>,
+    blob_bytes_min: usize,
+    pointer: Vec<u8>,
+}
+
+impl TableOutput {
+    pub(super) fn new(context: &TreeContext) -> Result<TableOutput> {
+        let files = &context.files;
+        let options = TableOptions {
+            compression: context.options.compression,
+            creation: files.next_file_id().0,
+        };
+        Ok(TableOutput {
+            builder: TableBuilder::new(files, &context.blobs, options)?,
+            blobs: Arc::clone(&context.blobs),
+            blob_writer: None,
+            blob_bytes_min: context.options.blob_bytes_min,
+            pointer: Vec::new(),
+        })
+    }
+
+    /// Appends an entry of a memtable: a large value goes to the blob file.
+    #[inline]
+    pub(super) fn add_new(&mut self, entry: EntryRef<'_>) -> Result<()> {
+        if entry.kind == EntryKind::Put && entry.value.len() >= self.blob_bytes_min {
+            return self.add_blob(entry, entry.value);
+        }
+        self.builder.add(entry.key, entry.seqno, entry.kind, entry.value)
+    }
+
+    /// Appends an entry of a table: a value in one of the blob files `collected` (ascending) is
+    /// copied, so that the file can go.
+    #[inline]
+    pub(super) fn add_old(&mut self, entry: EntryRef<'_>, collected: &[FileId]) -> Result<()> {
+        if entry.kind == EntryKind::PutBlob && !collected.is_empty() {
+            return self.add_relocated(entry, collected);
+        }
+        self.builder.add(entry.key, entry.seqno, entry.kind, entry.value)
+    }
+
+    #[cold]
+    fn add_relocated(&mut self, entry: EntryRef<'_>, collected: &[FileId]) -> Result<()> {
+        match BlobPointer::decode(entry.value) {
+            Some(pointer) if collected.binary_search(&pointer.file).is_ok() => {
+                let value = self.blobs.open(pointer.file)?.read(&pointer)?;
+                self.add_blob(entry, &value)
+            }
+            Some(_) => self.builder.add(entry.key, entry.seqno, entry.kind, entry.value),
+            None => Err(Error::corruption(
+                std::path::Path::new("table"),
+                0,
+                "blob pointer",
+                "file, offset, length and checksum",
+                format_args!("{} bytes", entry.value.len()),
+            )),
+        }
+    }
+
+    #[cold]
+    fn add_blob(&mut self, entry: EntryRef<'_>, value: &[u8]) -> Result<()> {
+        let writer = match &mut self.blob_writer {
+            Some(writer) => writer,
+            none => none.insert(BlobWriter::new(&self.blobs)?),
+        };
+        let pointer = writer.append(value)?;
+        self.pointer.clear();
+        pointer.encode(&mut self.pointer);
+        self.builder.add(entry.key, entry.seqno, EntryKind::PutBlob, &self.pointer)
+    }
+
+    /// Makes the files durable (not their names) and opens them; with the bytes written.
+    pub(super) fn finish(self) -> Result<(Arc<Table>, u64)> {
+        let blob = self.blob_writer.map(BlobWriter::finish).transpose()?;
+        let blob_bytes = blob.as_ref().map_or(0, |blob| blob.bytes());
+        let table = self.builder.finish()?;
+        let bytes = table.bytes() + blob_bytes;
+        Ok((table, bytes))
+    }
+}

@@ -1,0 +1,264 @@
+//! Trunk nodes, pivots and bundles: immutable once shared, changed by copying.
+//!
+//! Invariants:
+//! 1. A node's pivots are sorted by `lower`; the first pivot's `lower` is the node's, and each range
+//!    ends where the next begins, the last at the node's `upper`.
+//! 2. A node's bundles stand oldest first. For a pivot, exactly `bundles[bundle_start..]` are live:
+//!    what lies in older ones in the pivot's range has moved on to the child.
+//! 3. Every entry of a live bundle in a pivot's range is younger than every entry for the same key
+//!    in the subtree below that pivot.
+//! 4. A bundle's maplet covers each key of each of its branches: a probe that names no branch proves
+//!    that the bundle does not hold the key.
+//! 5. Leaves (height 0) have one pivot, without a child, with `bundle_start` 0.
+
+use std::sync::Arc;
+
+use crate::base::error::Result;
+use crate::base::ids::NodeId;
+use crate::filter::Maplet;
+use crate::table::Table;
+
+/// A key, shared by the copies of a node.
+pub(super) type Key = Arc<[u8]>;
+
+/// Numbers bundles within a keyspace; never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct BundleId(pub(super) u64);
+
+/// Branches under one maplet.
+pub(super) struct Bundle {
+    pub(super) id: BundleId,
+    /// Oldest first; the maplet's values are positions here.
+    pub(super) branches: Vec<Arc<Table>>,
+    pub(super) maplet: Arc<Maplet>,
+}
+
+/// How much lies somewhere, as estimated from table indexes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub(super) bytes: u64,
+    pub(super) entries: u64,
+}
+
+impl Extent {
+    pub(super) fn add(&mut self, other: Extent) {
+        self.bytes += other.bytes;
+        self.entries += other.entries;
+    }
+}
+
+/// A key range of a node, and the child below it.
+#[derive(Clone)]
+pub(super) struct Pivot {
+    pub(super) lower: Key,
+    pub(super) child: Option<Arc<Node>>,
+    pub(super) bundle_start: usize,
+    /// The live bundles' part in this range.
+    pub(super) live: Extent,
+}
+
+/// A trunk node.
+#[derive(Clone)]
+pub(super) struct Node {
+    /// `NEW` while a change is being made; a number once the manifest names it.
+    pub(super) id: NodeId,
+    pub(super) height: u32,
+    pub(super) lower: Key,
+    pub(super) upper: Option<Key>,
+    pub(super) pivots: Vec<Pivot>,
+    pub(super) bundles: Vec<Arc<Bundle>>,
+}
+
+/// The number of a node that a change has made and not yet committed.
+pub(super) const NEW: NodeId = NodeId(0);
+
+/// Whether two key ranges have a key in common. Upper bounds are exclusive; `None` is no bound.
+pub(super) fn ranges_meet(
+    a: (&[u8], Option<&[u8]>),
+    b: (&[u8], Option<&[u8]>),
+) -> bool {
+    a.1.is_none_or(|upper| b.0 < upper) && b.1.is_none_or(|upper| a.0 < upper)
+}
+
+/// What of `table` lies in a key range.
+pub(super) fn table_extent(
+    table: &Arc<Table>,
+    lower: &[u8],
+    upper: Option<&[u8]>,
+) -> Result<Extent> {
+    let outside = upper.is_some_and(|upper| table.first_key() >= upper) || table.last_key() < lower;
+    if outside {
+        return Ok(Extent::default());
+    }
+    let statistics = table.range_statistics(Some(lower), upper)?;
+    Ok(Extent { bytes: statistics.bytes, entries: statistics.tuples })
+}
+
+impl Bundle {
+    /// What of all branches lies in a key range.
+    pub(super) fn extent(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Extent> {
+        let mut total = Extent::default();
+        for table in &self.branches {
+            total.add(table_extent(table, lower, upper)?);
+        }
+        Ok(total)
+    }
+}
+
+impl Node {
+    /// A leaf without bundles that covers all keys: the tree of an empty keyspace.
+    pub(super) fn empty_root() -> Node {
+        let lower: Key = Arc::from(&[][..]);
+        Node {
+            id: NEW,
+            height: 0,
+            lower: Arc::clone(&lower),
+            upper: None,
+            pivots: vec![Pivot { lower, child: None, bundle_start: 0, live: Extent::default() }],
+            bundles: Vec::new(),
+        }
+    }
+
+    /// The position of the pivot whose range holds `key`, which the node's range holds.
+    #[inline]
+    pub(super) fn pivot_of(&self, key: &[u8]) -> usize {
+        self.pivots.partition_point(|pivot| *pivot.lower <= *key).saturating_sub(1)
+    }
+
+    /// The position of the pivot that holds the keys just below `key`, or the last for no bound.
+    pub(super) fn pivot_before(&self, key: Option<&[u8]>) -> usize {
+        match key {
+            Some(key) => {
+                self.pivots.partition_point(|pivot| *pivot.lower < *key).saturating_sub(1)
+            }
+            None => self.pivots.len() - 1,
+        }
+    }
+
+    /// Where a pivot's range ends.
+    pub(super) fn pivot_upper(&self, position: usize) -> Option<&Key> {
+        self.pivots.get(position + 1).map(|next| &next.lower).or(self.upper.as_ref())
+    }
+
+    /// A pivot's live bundles, oldest first.
+    #[inline]
+    pub(super) fn live_bundles(&self, position: usize) -> &[Arc<Bundle>] {
+        &self.bundles[self.pivots[position].bundle_start..]
+    }
+
+    /// The node's range.
+    pub(super) fn range(&self) -> (&[u8], Option<&[u8]>) {
+        (&self.lower, self.upper.as_deref())
+    }
+
+    /// What is live in the node itself.
+    pub(super) fn live(&self) -> Extent {
+        let mut total = Extent::default();
+        for pivot in &self.pivots {
+            total.add(pivot.live);
+        }
+        total
+    }
+
+    /// Adds bundles, youngest last, for all pivots.
+    pub(super) fn receive(&mut self, bundles: &[Arc<Bundle>]) -> Result<()> {
+        for position in 0..self.pivots.len() {
+            let upper = self.pivot_upper(position).cloned();
+            let pivot = &mut self.pivots[position];
+            for bundle in bundles {
+                pivot.live.add(bundle.extent(&pivot.lower, upper.as_deref())?);
+            }
+        }
+        self.bundles.extend_from_slice(bundles);
+        Ok(())
+    }
+
+    /// Estimates the pivots' live extents anew.
+    pub(super) fn measure(&mut self) -> Result<()> {
+        for position in 0..self.pivots.len() {
+            let upper = self.pivot_upper(position).cloned();
+            let mut live = Extent::default();
+            for bundle in self.live_bundles(position) {
+                live.add(bundle.extent(&self.pivots[position].lower, upper.as_deref())?);
+            }
+            self.pivots[position].live = live;
+        }
+        Ok(())
+    }
+
+    /// Drops the oldest bundles as far as no pivot needs them. A pivot into whose range no table of its
+    /// live bundles reaches needs none: without this, pivots that nobody writes to would hold on to
+    /// every bundle that passes by.
+    pub(super) fn drop_dead_bundles(&mut self) {
+        if self.height == 0 {
+            return;
+        }
+        for position in 0..self.pivots.len() {
+            if self.pivots[position].live.bytes == 0 && !self.reached(position) {
+                self.pivots[position].bundle_start = self.bundles.len();
+            }
+        }
+        let dead = self.pivots.iter().map(|pivot| pivot.bundle_start).min().unwrap_or(0);
+        if dead > 0 {
+            self.bundles.drain(..dead);
+            for pivot in &mut self.pivots {
+                pivot.bundle_start -= dead;
+            }
+        }
+    }
+
+    /// Whether a table of the pivot's live bundles may hold a key of its range.
+    fn reached(&self, position: usize) -> bool {
+        let lower = &self.pivots[position].lower;
+        let upper = self.pivot_upper(position);
+        self.live_bundles(position).iter().flat_map(|bundle| &bundle.branches).any(|table| {
+            *table.last_key() >= **lower
+                && upper.is_none_or(|upper| *table.first_key() < **upper)
+        })
+    }
+
+    /// Replaces what is left of the bundles `inputs` (which stand together, oldest first, in the
+    /// node, perhaps without the oldest of them) by `output`. Returns false, and changes nothing, if
+    /// none is left.
+    pub(super) fn replace_bundles(
+        &mut self,
+        inputs: &[BundleId],
+        output: Option<Arc<Bundle>>,
+    ) -> Result<bool> {
+        let is_input = |bundle: &Arc<Bundle>| inputs.contains(&bundle.id);
+        let Some(from) = self.bundles.iter().position(is_input) else { return Ok(false) };
+        let count = self.bundles[from..].iter().take_while(|bundle| is_input(bundle)).count();
+        let to = from + count;
+        let added = usize::from(output.is_some());
+        self.bundles.splice(from..to, output);
+        for pivot in &mut self.pivots {
+            pivot.bundle_start = match pivot.bundle_start {
+                // A pivot that needs some of the inputs needs of the output just what stems from
+                // them: the compaction read no others in the pivot's range.
+                start if start <= from => start,
+                start if start < to => from,
+                start => start - count + added,
+            };
+        }
+        self.drop_dead_bundles();
+        self.measure()?;
+        Ok(true)
+    }
+}
+
+/// Makes a node changeable: copies it if an older version still shares it, and marks it new.
+pub(super) fn edit(node: &mut Arc<Node>) -> &mut Node {
+    let node = Arc::make_mut(node);
+    node.id = NEW;
+    node
+}
+
+/// Calls `f` for every node, parents before children, left to right.
+pub(super) fn walk<'a>(root: &'a Arc<Node>, f: &mut dyn FnMut(&'a Arc<Node>)) {
+    f(root);
+    for pivot in &root.pivots {
+        if let Some(child) = &pivot.child {
+            walk(child, f);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Sizes of the trunk, derived from the memtable's.
+
+use crate::tree::TreeOptions;
+
+/// What the trunk aims at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parameters {
+    /// An index node with more pivots is split.
+    pub(super) fanout_max: usize,
+    /// An index node that holds more flushes its fullest pivots (the paper's F × m).
+    pub(super) node_bytes_max: u64,
+    /// A leaf with more unique bytes is split.
+    pub(super) leaf_bytes_max: u64,
+    /// A branch with at least this much in a node's range gains nothing by being merged there.
+    pub(super) branch_bytes_adopt: u64,
+    /// A leaf with more branches is compacted into one.
+    pub(super) leaf_branches_max: usize,
+    /// So many small branches, or bundles in a leaf, are worth a compaction.
+    pub(super) bundles_max: usize,
+    /// Pending compaction bytes at which writers have to wait.
+    pub(super) pending_bytes_max: u64,
+    pub(super) space_amplification_max_percent: u64,
+}
+
+impl Parameters {
+    pub(super) fn new(options: &TreeOptions) -> Parameters {
+        let memtable = options.memtable_bytes.max(1024);
+        Parameters {
+            fanout_max: if options.fanout_max == 0 { 48 } else { options.fanout_max },
+            node_bytes_max: memtable * 6,
+            leaf_bytes_max: (memtable * 4).min((128 << 20).max(memtable)),
+            branch_bytes_adopt: memtable / 4,
+            leaf_branches_max: 12,
+            bundles_max: 4,
+            pending_bytes_max: memtable * 16,
+            space_amplification_max_percent: options.space_amplification_max_percent,
+        }
+    }
+
+    pub(super) fn named(&self) -> Vec<(String, u64)> {
+        let mut named = Vec::new();
+        let mut add = |name: &str, value: u64| named.push((name.to_string(), value));
+        add("fanout_max", self.fanout_max as u64);
+        add("node_bytes_max", self.node_bytes_max);
+        add("leaf_bytes_max", self.leaf_bytes_max);
+        add("branch_bytes_adopt", self.branch_bytes_adopt);
+        add("leaf_branches_max", self.leaf_branches_max as u64);
+        add("bundles_max", self.bundles_max as u64);
+        add("pending_bytes_max", self.pending_bytes_max);
+        add("space_amplification_max_percent", self.space_amplification_max_percent);
+        named
+    }
+}

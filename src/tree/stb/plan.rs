@@ -1,0 +1,225 @@
+//! Which compactions are worth their cost, and what each reads and writes.
+//!
+//! One mechanism serves all: a compaction takes a run of neighbouring bundles of one node and makes
+//! one bundle of them. Small branches are merged; a branch that is large in the node's range already
+//! gains nothing by being copied and is *adopted*: only its part of the maplets is rewritten. So a
+//! leaf's maplet is extended, not rebuilt, and data that arrives with locality, whatever its shape, is
+//! written once. Merging everything in a leaf (`Wish::Full`) drops tombstones and superseded
+//! versions.
+//!
+//! Invariants:
+//! 1. Branches are merged only with their neighbours in age, so order by age is kept.
+//! 2. A branch is read only in the ranges of those pivots for which its bundle is still live.
+
+use std::sync::Arc;
+
+use super::node::{Bundle, BundleId, Extent, Key, Node, table_extent};
+use super::parameters::Parameters;
+use crate::base::error::Result;
+use crate::table::Table;
+
+/// A branch as an input: the table and the key ranges of it that count.
+#[derive(Clone)]
+pub(super) struct Input {
+    pub(super) table: Arc<Table>,
+    pub(super) ranges: Vec<(Key, Option<Key>)>,
+    pub(super) extent: Extent,
+}
+
+/// What becomes of one or more neighbouring input branches.
+pub(super) enum Segment {
+    /// It stays as it is.
+    Adopt(Input),
+    /// They become one new table, or nothing if nothing of them is left.
+    Merge(Vec<Input>),
+}
+
+/// A compaction to do.
+pub(super) struct Plan {
+    pub(super) height: u32,
+    pub(super) lower: Key,
+    pub(super) upper: Option<Key>,
+    /// Oldest first.
+    pub(super) bundles: Vec<Arc<Bundle>>,
+    /// Oldest first.
+    pub(super) segments: Vec<Segment>,
+    /// Whether nothing older than the inputs exists in the range.
+    pub(super) bottom: bool,
+    /// Bytes to be read and merged.
+    pub(super) merge_bytes: u64,
+    /// The larger, the sooner.
+    pub(super) urgency: f64,
+    /// Whether it was chosen to reclaim space.
+    pub(super) reclaims: bool,
+}
+
+impl Plan {
+    pub(super) fn bundle_ids(&self) -> Vec<BundleId> {
+        self.bundles.iter().map(|bundle| bundle.id).collect()
+    }
+}
+
+/// Whether a plan is wanted only to tidy up, or to merge all of a leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// If there is enough that is small.
+    Tidy,
+    /// All, whatever it costs.
+    Full,
+}
+
+/// What a full compaction of a leaf would drop.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Reclaimable {
+    pub(super) extent: Extent,
+    /// Bytes of values in blob files.
+    pub(super) blob_bytes: u64,
+}
+
+impl Node {
+    /// What a full compaction of this leaf would drop, as the maplets' counts tell.
+    pub(super) fn reclaimable(&self) -> Reclaimable {
+        let mut reclaimable = Reclaimable::default();
+        if self.height > 0 {
+            return reclaimable;
+        }
+        let (lower, upper) = self.range();
+        for bundle in &self.bundles {
+            for (ordinal, table) in bundle.branches.iter().enumerate() {
+                let counts = bundle.maplet.header().branch(ordinal as u8);
+                let properties = table.properties();
+                let entries = properties.entries().max(1);
+                // Versions of one key within the table share a fingerprint.
+                let versions = entries.saturating_sub(counts.entries);
+                let dead = (counts.superseded + versions + properties.deletes).min(entries);
+                if dead == 0 {
+                    continue;
+                }
+                let Ok(extent) = table_extent(table, lower, upper) else { continue };
+                let part =
+                    |n: u64, of: u64| (u128::from(n) * u128::from(dead) / u128::from(of)) as u64;
+                let dropped =
+                    Extent { bytes: part(extent.bytes, entries), entries: part(extent.entries, entries) };
+                let blob_bytes: u64 = properties.blobs.iter().map(|blob| blob.bytes).sum();
+                reclaimable.extent.add(dropped);
+                reclaimable.blob_bytes += (u128::from(blob_bytes) * u128::from(dropped.entries)
+                    / u128::from(entries)) as u64;
+            }
+        }
+        reclaimable
+    }
+}
+
+/// The input branches of a run of bundles, oldest first. Branches that do not reach into a live range
+/// are left out.
+fn inputs(node: &Node, positions: std::ops::Range<usize>) -> Result<Vec<Input>> {
+    let mut inputs = Vec::new();
+    for position in positions {
+        let ranges = live_ranges(node, position);
+        for table in &node.bundles[position].branches {
+            let meets = |(lower, upper): &&(Key, Option<Key>)| {
+                *table.last_key() >= **lower
+                    && upper.as_ref().is_none_or(|upper| *table.first_key() < **upper)
+            };
+            let ranges: Vec<(Key, Option<Key>)> = ranges.iter().filter(meets).cloned().collect();
+            if ranges.is_empty() {
+                continue;
+            }
+            let mut extent = Extent::default();
+            for (lower, upper) in &ranges {
+                extent.add(table_extent(table, lower, upper.as_deref())?);
+            }
+            inputs.push(Input { table: Arc::clone(table), ranges, extent });
+        }
+    }
+    Ok(inputs)
+}
+
+/// The ranges in which the bundle at `position` is live, neighbours joined.
+fn live_ranges(node: &Node, position: usize) -> Vec<(Key, Option<Key>)> {
+    let mut ranges: Vec<(Key, Option<Key>)> = Vec::new();
+    let mut joins = false;
+    for (i, pivot) in node.pivots.iter().enumerate() {
+        let live = pivot.bundle_start <= position;
+        let upper = node.pivot_upper(i).cloned();
+        match ranges.last_mut() {
+            Some(last) if live && joins => last.1 = upper,
+            _ if live => ranges.push((Arc::clone(&pivot.lower), upper)),
+            _ => {}
+        }
+        joins = live;
+    }
+    ranges
+}
+
+/// The compaction that `node` needs most, if any.
+pub(super) fn plan(node: &Node, parameters: &Parameters, wish: Wish) -> Result<Option<Plan>> {
+    if node.bundles.is_empty() {
+        return Ok(None);
+    }
+    let leaf = node.height == 0;
+    let branches: usize = node.bundles.iter().map(|bundle| bundle.branches.len()).sum();
+    let many = node.bundles.len() >= parameters.bundles_max;
+    if wish == Wish::Tidy && !many && branches <= parameters.leaf_branches_max {
+        return Ok(None);
+    }
+    let small = |input: &Input| {
+        let extent = input.extent.bytes;
+        (leaf && extent < parameters.branch_bytes_adopt)
+            || extent.saturating_mul(8) < input.table.bytes()
+            || input.table.bytes() < parameters.branch_bytes_adopt / 2
+    };
+    // In an index node, settled bundles in front stay out: their turn is over.
+    let mut from = 0;
+    if !leaf {
+        let is_small = |position: usize| -> Result<bool> {
+            Ok(inputs(node, position..position + 1)?.iter().any(small))
+        };
+        while from < node.bundles.len() && !is_small(from)? {
+            from += 1;
+        }
+    }
+    let inputs = inputs(node, from..node.bundles.len())?;
+    let smalls = inputs.iter().filter(|input| small(input)).count();
+    let full = wish == Wish::Full || (leaf && branches - smalls > parameters.leaf_branches_max);
+    if !full {
+        let worth = if leaf {
+            many && node.bundles.len() > 1
+        } else {
+            smalls >= parameters.bundles_max * 2
+        };
+        if !worth {
+            return Ok(None);
+        }
+    }
+    let mut segments: Vec<Segment> = Vec::new();
+    for input in inputs {
+        if !full && !small(&input) {
+            segments.push(Segment::Adopt(input));
+        } else if let Some(Segment::Merge(inputs)) = segments.last_mut() {
+            inputs.push(input);
+        } else {
+            segments.push(Segment::Merge(vec![input]));
+        }
+    }
+    let merge_bytes = segments
+        .iter()
+        .map(|segment| match segment {
+            Segment::Adopt(_) => 0,
+            Segment::Merge(inputs) => inputs.iter().map(|input| input.extent.bytes).sum(),
+        })
+        .sum();
+    let bundles = node.bundles[from..].to_vec();
+    let urgency = bundles.len() as f64 + branches as f64 / 8.0;
+    Ok(Some(Plan {
+        height: node.height,
+        lower: Arc::clone(&node.lower),
+        upper: node.upper.clone(),
+        bundles,
+        segments,
+        bottom: leaf,
+        merge_bytes,
+        urgency,
+        reclaims: wish == Wish::Full,
+    }))
+}

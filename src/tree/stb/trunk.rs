@@ -1,0 +1,212 @@
+//! Structural changes: flushing, splitting, growing. All are pointer moves on new copies of nodes;
+//! no data is touched (paper, sections 2.3 and 3: flush, then compact).
+//!
+//! Invariants:
+//! 1. A change starts from the newest root, under the change lock, and keeps all invariants of
+//!    `node`.
+//! 2. Flushes cascade before any compaction is chosen, so that a compaction reads only what stays.
+
+use std::sync::Arc;
+
+use super::node::{Extent, Key, NEW, Node, Pivot, edit, table_extent};
+use super::parameters::Parameters;
+use crate::base::error::Result;
+
+/// Moves data down from every node that holds too much, splits what has become too large, and grows
+/// the trunk where its root had to be split.
+pub(super) fn settle(root: &mut Arc<Node>, parameters: &Parameters) -> Result<()> {
+    if root.height > 0 {
+        flush_full(root, parameters)?;
+        edit(root).drop_dead_bundles();
+    }
+    loop {
+        let parts = split(root, parameters)?;
+        if parts.len() < 2 {
+            return Ok(());
+        }
+        let height = root.height + 1;
+        let (lower, upper) = (Arc::clone(&root.lower), root.upper.clone());
+        let pivots = parts
+            .into_iter()
+            .map(|part| Pivot {
+                lower: Arc::clone(&part.lower),
+                child: Some(Arc::new(part)),
+                bundle_start: 0,
+                live: Extent::default(),
+            })
+            .collect();
+        *root = Arc::new(Node { id: NEW, height, lower, upper, pivots, bundles: Vec::new() });
+    }
+}
+
+/// Flushes the fullest pivots of an index node until it holds no more than it may.
+fn flush_full(node: &mut Arc<Node>, parameters: &Parameters) -> Result<()> {
+    while node.live().bytes > parameters.node_bytes_max {
+        let heaviest = (0..node.pivots.len()).max_by_key(|&i| node.pivots[i].live.bytes);
+        match heaviest {
+            Some(position) if node.pivots[position].live.bytes > 0 => {
+                flush_pivot(edit(node), position, parameters)?;
+            }
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+/// Moves the live bundles of one pivot to its child, and on down as far as nodes are full.
+pub(super) fn flush_pivot(
+    node: &mut Node,
+    position: usize,
+    parameters: &Parameters,
+) -> Result<()> {
+    let moved = node.live_bundles(position).to_vec();
+    let end = node.bundles.len();
+    let pivot = &mut node.pivots[position];
+    let Some(child) = &mut pivot.child else { return Ok(()) };
+    edit(child).receive(&moved)?;
+    pivot.bundle_start = end;
+    pivot.live = Extent::default();
+    if child.height > 0 {
+        flush_full(child, parameters)?;
+    }
+    node.drop_dead_bundles();
+    split_child(node, position, parameters)
+}
+
+/// Replaces a child that has become too large by its parts.
+pub(super) fn split_child(
+    node: &mut Node,
+    position: usize,
+    parameters: &Parameters,
+) -> Result<()> {
+    let Some(child) = &node.pivots[position].child else { return Ok(()) };
+    let parts = split(child, parameters)?;
+    if parts.len() < 2 {
+        return Ok(());
+    }
+    let bundle_start = node.pivots[position].bundle_start;
+    let upper = node.pivot_upper(position).cloned();
+    let mut pivots = Vec::with_capacity(parts.len());
+    for part in parts {
+        let mut live = Extent::default();
+        for bundle in &node.bundles[bundle_start..] {
+            live.add(bundle.extent(&part.lower, part.upper.as_deref().or(upper.as_deref()))?);
+        }
+        let lower = Arc::clone(&part.lower);
+        pivots.push(Pivot { lower, child: Some(Arc::new(part)), bundle_start, live });
+    }
+    node.pivots.splice(position..=position, pivots);
+    Ok(())
+}
+
+/// The parts into which a node should be split now; fewer than two if it should stay.
+fn split(node: &Arc<Node>, parameters: &Parameters) -> Result<Vec<Node>> {
+    let bounds = if node.height > 0 {
+        index_bounds(node, parameters)
+    } else {
+        leaf_bounds(node, parameters)?
+    };
+    if bounds.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut parts = Vec::with_capacity(bounds.len() + 1);
+    let mut lower = Arc::clone(&node.lower);
+    for upper in bounds.iter().map(Some).chain([None]) {
+        let part_upper = upper.cloned().or_else(|| node.upper.clone());
+        parts.push(part(node, lower, part_upper)?);
+        lower = upper.cloned().unwrap_or_else(|| Arc::clone(&node.lower));
+    }
+    Ok(parts)
+}
+
+/// The part of a node between two keys, which are pivots' bounds if it is an index node.
+fn part(node: &Node, lower: Key, upper: Option<Key>) -> Result<Node> {
+    let mut pivots: Vec<Pivot> = if node.height > 0 {
+        let inside = |pivot: &&Pivot| {
+            pivot.lower >= lower && upper.as_ref().is_none_or(|upper| pivot.lower < *upper)
+        };
+        node.pivots.iter().filter(inside).cloned().collect()
+    } else {
+        vec![Pivot {
+            lower: Arc::clone(&lower),
+            child: None,
+            bundle_start: 0,
+            live: Extent::default(),
+        }]
+    };
+    if let Some(first) = pivots.first_mut() {
+        first.lower = Arc::clone(&lower);
+    }
+    let bundles = node.bundles.clone();
+    let mut part = Node { id: NEW, height: node.height, lower, upper, pivots, bundles };
+    if part.height > 0 {
+        part.drop_dead_bundles();
+    } else {
+        part.drop_foreign_bundles();
+        part.measure()?;
+    }
+    Ok(part)
+}
+
+impl Node {
+    /// Drops from a leaf the bundles none of whose branches reaches into its range.
+    fn drop_foreign_bundles(&mut self) {
+        let (lower, upper) = (Arc::clone(&self.lower), self.upper.clone());
+        self.bundles.retain(|bundle| {
+            bundle.branches.iter().any(|table| {
+                *table.last_key() >= *lower
+                    && upper.as_ref().is_none_or(|upper| *table.first_key() < **upper)
+            })
+        });
+    }
+}
+
+/// Where to split an index node with too many pivots: into parts of equal numbers of them.
+fn index_bounds(node: &Node, parameters: &Parameters) -> Vec<Key> {
+    let count = node.pivots.len();
+    if count <= parameters.fanout_max {
+        return Vec::new();
+    }
+    let parts = count.div_ceil((parameters.fanout_max * 2 / 3).max(2)).clamp(2, count);
+    (1..parts).map(|i| Arc::clone(&node.pivots[i * count / parts].lower)).collect()
+}
+
+/// Where to split a leaf that holds too many unique bytes: at keys that part its bytes equally.
+fn leaf_bounds(node: &Node, parameters: &Parameters) -> Result<Vec<Key>> {
+    let bytes = node.live().bytes.saturating_sub(node.reclaimable().extent.bytes);
+    if bytes <= parameters.leaf_bytes_max {
+        return Ok(Vec::new());
+    }
+    // Each branch offers keys that part its own bytes; each key stands for its share of them.
+    let parts = bytes.div_ceil((parameters.leaf_bytes_max * 5 / 8).max(1)).clamp(2, 64);
+    let (lower, upper) = node.range();
+    let mut offers: Vec<(Vec<u8>, u64)> = Vec::new();
+    let mut total = 0;
+    for table in node.bundles.iter().flat_map(|bundle| &bundle.branches) {
+        let extent = table_extent(table, lower, upper)?;
+        if extent.bytes == 0 {
+            continue;
+        }
+        let wanted = (extent.bytes * parts * 8 / bytes.max(1)).clamp(1, 256) as usize;
+        let keys = table.approximate_split_keys(Some(lower), upper, wanted)?;
+        let share = extent.bytes / (keys.len() as u64 + 1);
+        total += share * keys.len() as u64;
+        offers.extend(keys.into_iter().map(|key| (key, share)));
+    }
+    offers.sort_unstable();
+    let mut bounds: Vec<Key> = Vec::new();
+    let mut passed = 0;
+    for (key, share) in offers {
+        passed += share;
+        let due = (bounds.len() as u64 + 1) * total / parts;
+        let last = bounds.last().map_or(lower, |last| last);
+        if passed >= due
+            && bounds.len() as u64 + 1 < parts
+            && *key > *last
+            && upper.is_none_or(|upper| *key < *upper)
+        {
+            bounds.push(Arc::from(key));
+        }
+    }
+    Ok(bounds)
+}

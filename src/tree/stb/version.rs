@@ -1,0 +1,329 @@
+//! One immutable state of the trunk, and how it is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::node::{Bundle, Extent, Node, table_extent, walk};
+use super::parameters::Parameters;
+use crate::base::entry::EntryRef;
+use crate::base::error::{Error, Result};
+use crate::base::ids::{FileId, Seqno};
+use crate::base::slice::Slice;
+use crate::cache::ReadContext;
+use crate::table::{BlobFile, Table};
+use crate::tree::description::{
+    BranchDescription, BundleDescription, NodeDescription, PivotDescription, TreeDescription,
+};
+use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion};
+
+/// Sums over a whole version, taken when it is made.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Summary {
+    pub(super) tables: u64,
+    pub(super) entries: u64,
+    pub(super) disk_bytes: u64,
+    /// Bytes in leaves that no younger entry is known to supersede.
+    pub(super) leaf_unique_bytes: u64,
+    /// Live bytes in index nodes: on their way to a leaf.
+    pub(super) index_bytes: u64,
+    /// Live bytes in leaves that no compaction has merged there yet.
+    pub(super) pending_bytes: u64,
+    /// Bytes of values in blob files that tables point to and nothing is known to supersede.
+    pub(super) blob_live_bytes: u64,
+    pub(super) memory_bytes: u64,
+}
+
+/// A version.
+pub(super) struct Version {
+    pub(super) root: Arc<Node>,
+    pub(super) flushed: Seqno,
+    pub(super) summary: Summary,
+    pub(super) counters: Arc<TreeCounters>,
+    pub(super) parameters: Parameters,
+}
+
+/// Every bundle that is reachable, once.
+pub(super) fn bundles(root: &Arc<Node>) -> Vec<&Arc<Bundle>> {
+    let mut seen = BTreeSet::new();
+    let mut all = Vec::new();
+    walk(root, &mut |node| {
+        all.extend(node.bundles.iter().filter(|bundle| seen.insert(bundle.id)));
+    });
+    all
+}
+
+/// Every table that is reachable, once.
+pub(super) fn tables(root: &Arc<Node>) -> Vec<&Arc<Table>> {
+    let mut seen: BTreeSet<FileId> = BTreeSet::new();
+    let mut all = Vec::new();
+    for bundle in bundles(root) {
+        all.extend(bundle.branches.iter().filter(|table| seen.insert(table.id())));
+    }
+    all
+}
+
+/// Every blob file that is reachable, once, by number.
+pub(super) fn blobs(root: &Arc<Node>) -> Vec<&Arc<BlobFile>> {
+    let all = tables(root).into_iter().flat_map(|table| table.blobs());
+    all.map(|blob| (blob.id(), blob)).collect::<BTreeMap<_, _>>().into_values().collect()
+}
+
+impl Version {
+    pub(super) fn new(
+        root: Arc<Node>,
+        flushed: Seqno,
+        counters: Arc<TreeCounters>,
+        parameters: Parameters,
+    ) -> Version {
+        let mut summary = Summary::default();
+        for table in tables(&root) {
+            summary.tables += 1;
+            summary.entries += table.properties().entries();
+            summary.disk_bytes += table.bytes();
+            summary.blob_live_bytes +=
+                table.properties().blobs.iter().map(|blob| blob.bytes).sum::<u64>();
+            summary.memory_bytes += 1024;
+        }
+        for bundle in bundles(&root) {
+            summary.disk_bytes += bundle.maplet.bytes();
+            summary.memory_bytes += 256 + 24 * bundle.branches.len() as u64;
+        }
+        for blob in blobs(&root) {
+            summary.disk_bytes += blob.bytes();
+        }
+        walk(&root, &mut |node| {
+            let live = node.live();
+            summary.memory_bytes += 256 + 128 * node.pivots.len() as u64;
+            if node.height > 0 {
+                summary.index_bytes += live.bytes;
+                return;
+            }
+            let reclaimable = node.reclaimable();
+            summary.leaf_unique_bytes += live.bytes.saturating_sub(reclaimable.extent.bytes);
+            summary.blob_live_bytes =
+                summary.blob_live_bytes.saturating_sub(reclaimable.blob_bytes);
+            let settled = match node.bundles.first() {
+                Some(first) => first.extent(&node.lower, node.upper.as_deref()).unwrap_or_default(),
+                None => Extent::default(),
+            };
+            if node.bundles.len() >= parameters.bundles_max {
+                summary.pending_bytes += live.bytes.saturating_sub(settled.bytes);
+            }
+        });
+        Version { root, flushed, summary, counters, parameters }
+    }
+
+    /// Bytes that would remain if everything superseded were dropped, as far as is known: what is on
+    /// its way to a leaf counts as new.
+    pub(super) fn live_bytes(&self) -> u64 {
+        let summary = &self.summary;
+        summary.leaf_unique_bytes + summary.index_bytes + summary.blob_live_bytes
+    }
+
+    /// The blob files, ascending, of which tables point to less than half.
+    pub(super) fn mostly_dead_blobs(&self) -> Vec<FileId> {
+        let mut live: BTreeMap<FileId, u64> = BTreeMap::new();
+        for reference in tables(&self.root).iter().flat_map(|table| &table.properties().blobs) {
+            *live.entry(reference.file).or_default() += reference.bytes;
+        }
+        let dead = |blob: &&Arc<BlobFile>| {
+            live.get(&blob.id()).is_none_or(|live| live.saturating_mul(2) < blob.value_bytes())
+        };
+        blobs(&self.root).into_iter().filter(dead).map(|blob| blob.id()).collect()
+    }
+
+    /// The path of nodes and pivot positions from the root to the leaf that `choose` picks.
+    fn path(&self, choose: impl Fn(&Node) -> usize) -> Vec<(&Arc<Node>, usize)> {
+        let mut path = Vec::with_capacity(self.root.height as usize + 1);
+        let mut node = &self.root;
+        loop {
+            let position = choose(node);
+            path.push((node, position));
+            match &node.pivots[position].child {
+                Some(child) => node = child,
+                None => return path,
+            }
+        }
+    }
+}
+
+impl TreeVersion for Version {
+    fn flushed(&self) -> Seqno {
+        self.flushed
+    }
+
+    fn get(
+        &self,
+        key: &[u8],
+        hash: u64,
+        snapshot: Seqno,
+        context: &ReadContext,
+        f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut probes = 0;
+        let mut false_positives = 0;
+        let mut node = &self.root;
+        let result = loop {
+            let position = node.pivot_of(key);
+            let found = get_in_node(node, position, key, hash, snapshot, context, &mut |entry| {
+                f(entry)
+            }, &mut probes, &mut false_positives);
+            match found {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+            match &node.pivots[position].child {
+                Some(child) => node = child,
+                None => break Ok(()),
+            }
+        };
+        self.counters.filter_probes.add(probes);
+        if false_positives > 0 {
+            self.counters.filter_false_positives.add(false_positives);
+        }
+        result
+    }
+
+    fn region(&self, at: RegionAt<'_>) -> Region {
+        let path = self.path(|node| match at {
+            RegionAt::Key(key) => node.pivot_of(key),
+            RegionAt::Before(key) => node.pivot_before(key),
+        });
+        let (lower, upper) = match path.last() {
+            Some((leaf, _)) => (Arc::clone(&leaf.lower), leaf.upper.clone()),
+            None => (Arc::from(&[][..]), None),
+        };
+        let mut tables = Vec::new();
+        for (node, position) in &path {
+            for bundle in node.live_bundles(*position).iter().rev() {
+                let meets = |table: &&Arc<Table>| {
+                    *table.last_key() >= *lower
+                        && upper.as_ref().is_none_or(|upper| *table.first_key() < **upper)
+                };
+                tables.extend(bundle.branches.iter().rev().filter(meets).cloned());
+            }
+        }
+        Region { lower, upper, tables }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let mut files: BTreeSet<PathBuf> = BTreeSet::new();
+        for bundle in bundles(&self.root) {
+            files.insert(bundle.maplet.file().path());
+        }
+        files.extend(tables(&self.root).iter().map(|table| table.pages().path()));
+        files.extend(blobs(&self.root).iter().map(|blob| blob.path()));
+        files.into_iter().collect()
+    }
+
+    fn describe(&self) -> Result<TreeDescription> {
+        let mut levels: Vec<Vec<&Arc<Node>>> = vec![Vec::new(); self.root.height as usize + 1];
+        walk(&self.root, &mut |node| levels[node.height as usize].push(node));
+        let mut nodes = Vec::new();
+        for node in levels.into_iter().rev().flatten() {
+            nodes.push(describe_node(node)?);
+        }
+        Ok(TreeDescription {
+            kind: "stb".to_string(),
+            nodes,
+            disk_bytes: self.summary.disk_bytes,
+            live_bytes: self.live_bytes(),
+            parameters: self.parameters.named(),
+        })
+    }
+
+    fn check(&self, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
+        super::check::check(self, full, problem)
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+#[inline]
+fn get_in_node(
+    node: &Node,
+    position: usize,
+    key: &[u8],
+    hash: u64,
+    snapshot: Seqno,
+    context: &ReadContext,
+    f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
+    probes: &mut u64,
+    false_positives: &mut u64,
+) -> Result<ControlFlow<()>> {
+    for bundle in node.live_bundles(position).iter().rev() {
+        *probes += 1;
+        let mut named = bundle.maplet.probe(hash, context)?;
+        while let Some(ordinal) = named.pop_newest() {
+            let Some(table) = bundle.branches.get(usize::from(ordinal)) else {
+                return Err(Error::corruption(
+                    &bundle.maplet.file().path(),
+                    0,
+                    "branch number in a maplet",
+                    format_args!("below {}", bundle.branches.len()),
+                    ordinal,
+                ));
+            };
+            let mut flow = ControlFlow::Continue(());
+            let mut held = false;
+            table.get(key, snapshot, context, |entry| {
+                held = true;
+                flow = f(entry);
+                flow
+            })?;
+            if flow.is_break() {
+                return Ok(flow);
+            }
+            *false_positives += u64::from(!held);
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+fn describe_node(node: &Arc<Node>) -> Result<NodeDescription> {
+    let (lower, upper) = node.range();
+    let mut bundles = Vec::new();
+    for bundle in &node.bundles {
+        let mut branches = Vec::new();
+        for (ordinal, table) in bundle.branches.iter().enumerate() {
+            let properties = table.properties();
+            branches.push(BranchDescription {
+                table: table.id().0,
+                bytes: table.bytes(),
+                entries: properties.entries(),
+                tombstones: properties.deletes,
+                superseded: bundle.maplet.superseded(ordinal as u8),
+                seqno_min: properties.seqno_min.0,
+                seqno_max: properties.seqno_max.0,
+                live_bytes: table_extent(table, lower, upper)?.bytes,
+            });
+        }
+        bundles.push(BundleDescription {
+            id: bundle.id.0,
+            branches,
+            maplet_bytes: bundle.maplet.bytes(),
+            maplet_entries: bundle.maplet.entries(),
+        });
+    }
+    let pivots = node
+        .pivots
+        .iter()
+        .map(|pivot| PivotDescription {
+            lower: Slice::from(&*pivot.lower),
+            child: pivot.child.as_ref().map(|child| child.id.0),
+            bundle_start: pivot.bundle_start,
+            live_bytes: pivot.live.bytes,
+            live_entries: pivot.live.entries,
+        })
+        .collect();
+    Ok(NodeDescription {
+        id: node.id.0,
+        height: node.height,
+        lower: Slice::from(lower),
+        upper: upper.map(Slice::from),
+        pivots,
+        bundles,
+    })
+}

@@ -1,0 +1,49 @@
+//! An [`IoQueue`] without a queue: each operation is carried out as it is submitted. For files in
+//! memory, and for machines without io_uring.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{AlignedBuf, File, IoQueue, IoTicket};
+use crate::base::error::Result;
+
+/// Carries operations out at once and keeps how they went until asked.
+#[derive(Default)]
+pub(super) struct BlockingQueue {
+    next_ticket: u64,
+    finished: BTreeMap<u64, (AlignedBuf, Result<()>)>,
+}
+
+impl BlockingQueue {
+    fn finish(&mut self, buf: AlignedBuf, result: Result<()>) -> IoTicket {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.finished.insert(ticket, (buf, result));
+        IoTicket(ticket)
+    }
+}
+
+impl IoQueue for BlockingQueue {
+    fn submit_read(&mut self, file: &Arc<dyn File>, offset: u64, mut buf: AlignedBuf) -> IoTicket {
+        let result = file.read_at(offset, &mut buf);
+        self.finish(buf, result)
+    }
+
+    fn submit_write(
+        &mut self,
+        file: &Arc<dyn File>,
+        offset: u64,
+        buf: AlignedBuf,
+        len: usize,
+    ) -> IoTicket {
+        let result = file.write_at(offset, &buf[..len]);
+        self.finish(buf, result)
+    }
+
+    fn wait(&mut self, ticket: IoTicket) -> (AlignedBuf, Result<()>) {
+        match self.finished.remove(&ticket.0) {
+            Some(finished) => finished,
+            None => panic!("{ticket:?} was not given by this queue or has been waited for already"),
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! A preallocated file written by storing to memory.
+//!
+//! Invariants:
+//! 1. The file's room on the disk is allocated before it is mapped, and on file systems that would
+//!    allocate again at each rewrite (copy on write) it is mapped only if that could be switched off:
+//!    a store to the map never meets a full disk, which would be a signal and no error.
+//! 2. The mapped addresses belong to the file's handle until it is dropped: sealing replaces the
+//!    file's pages by inaccessible ones and does not free the addresses, so a store that breaks the
+//!    contract by coming too late cannot hit memory that has become something else.
+//! 3. No Rust reference ever points into the map. Stores go through a raw pointer and, by the trait's
+//!    contract, never overlap at the same time; the bytes are read back only through the file.
+//! 4. Once a write or a sync has failed, every later `check`, `sync` and `seal` fails with the same
+//!    error: after a failed sync the kernel may hold dropped pages for clean, so a second sync that
+//!    succeeds would prove nothing.
+
+use std::ffi::c_void;
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::{MappedFile, io_error};
+use crate::base::error::{Error, Result};
+
+/// See the module. Created by [`PosixVfs`](super::PosixVfs).
+#[derive(Debug)]
+pub(super) struct PosixMapped {
+    file: fs::File,
+    path: PathBuf,
+    len: u64,
+    /// `None` where the file system does not map files: then `write` is a system call.
+    map: Option<Map>,
+    sealed: AtomicBool,
+    failed: OnceLock<Error>,
+}
+
+impl PosixMapped {
+    /// Creates the file with its room, or leaves nothing behind.
+    pub(super) fn create(path: &Path, len: u64) -> Result<PosixMapped> {
+        PosixMapped::create_as(path, len, true)
+    }
+
+    fn create_as(path: &Path, len: u64, may_map: bool) -> Result<PosixMapped> {
+        if len == 0 || i64::try_from(len).is_err() {
+            return Err(Error::invalid(format!("a mapped file of {len} bytes")));
+        }
+        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        let file = file.map_err(|e| Error::io("create", path, None, e))?;
+        let overwrites = rewrites_in_place(&file);
+        if let Err(e) = reserve(&file, len) {
+            drop(file);
+            // The error that matters is the first; an orphan is found by the next open.
+            let _ = fs::remove_file(path);
+            return Err(io_error("reserve", path, None, len, e));
+        }
+        let map = if may_map && overwrites { Map::of(&file, len).ok() } else { None };
+        Ok(PosixMapped {
+            file,
+            path: path.to_path_buf(),
+            len,
+            map,
+            sealed: AtomicBool::new(false),
+            failed: OnceLock::new(),
+        })
+    }
+
+    fn note<T>(&self, result: io::Result<T>, op: &'static str, offset: Option<u64>, needed: u64) {
+        if let Err(e) = result {
+            self.failed.get_or_init(|| io_error(op, &self.path, offset, needed, e));
+        }
+    }
+}
+
+impl MappedFile for PosixMapped {
+    #[inline]
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        let needed = bytes.len() as u64;
+        assert!(
+            offset.checked_add(needed).is_some_and(|end| end <= self.len),
+            "{needed} bytes at {offset} of {} bytes",
+            self.len
+        );
+        assert!(!self.sealed.load(Ordering::Relaxed), "a write to a sealed file");
+        match &self.map {
+            // SAFETY: the range was checked to lie inside the map just above.
+            Some(map) => unsafe { map.store(offset as usize, bytes) },
+            None => self.note(self.file.write_all_at(bytes, offset), "write", Some(offset), needed),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.failed.get().map_or(Ok(()), |e| Err(e.clone()))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.check()?;
+        let result = match &self.map {
+            Some(map) => map.flush(),
+            None => Ok(()),
+        };
+        self.note(result.and_then(|()| self.file.sync_data()), "sync", None, 0);
+        self.check()
+    }
+
+    fn seal(&self) -> Result<()> {
+        if !self.sealed.swap(true, Ordering::SeqCst)
+            && let Some(map) = &self.map
+        {
+            self.note(map.release(), "unmap", None, 0);
+        }
+        self.check()
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// A file's bytes as memory.
+#[derive(Debug)]
+struct Map {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Map {
+    fn of(file: &fs::File, len: u64) -> io::Result<Map> {
+        let len = usize::try_from(len).map_err(io::Error::other)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses addresses that nothing else uses.
+        let start = unsafe {
+            rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0)?
+        };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Map { start, len })
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Safety
+    /// The range lies inside the map, and no other thread stores to it at the same time.
+    #[inline]
+    unsafe fn store(&self, offset: usize, bytes: &[u8]) {
+        // SAFETY: the caller keeps the range inside the map, which stays this handle's until it is
+        // dropped; `bytes` is a Rust reference and so never points into the map.
+        unsafe {
+            let to = self.start.as_ptr().add(offset);
+            ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+
+    /// Hands stored bytes to the file where the system does not do so by itself.
+    fn flush(&self) -> io::Result<()> {
+        // Linux writes a file's pages back at fdatasync, however they were dirtied.
+        #[cfg(not(target_os = "linux"))]
+        // SAFETY: the range is this map's.
+        unsafe {
+            let start: *mut c_void = self.start.as_ptr().cast();
+            rustix::mm::msync(start, self.len, rustix::mm::MsyncFlags::SYNC)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the memory back and keeps the addresses.
+    fn release(&self) -> io::Result<()> {
+        let start: *mut c_void = self.start.as_ptr().cast();
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the range is this map's alone, and no reference points into it.
+        unsafe { rustix::mm::mmap_anonymous(start, self.len, ProtFlags::empty(), flags)? };
+        Ok(())
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the range is this map's alone, and nobody can store to it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+// SAFETY: the map is plain memory that belongs to the process, not to a thread.
+unsafe impl Send for Map {}
+// SAFETY: `store` is unsafe and its contract forbids overlapping stores; nothing reads.
+unsafe impl Sync for Map {}
+
+/// Gives the file `len` zero bytes that own their room on the disk.
+fn reserve(file: &fs::File, len: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::FallocateFlags;
+        use rustix::io::Errno;
+        // Some file systems fill the whole disk before they notice that it is too small, which
+        // everything else on it would feel. (Those without a limit say that they have no blocks.)
+        if let Ok(statistics) = rustix::fs::fstatvfs(file)
+            && statistics.f_blocks > 0
+            && statistics.f_bfree.saturating_mul(statistics.f_frsize) < len
+        {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        loop {
+            match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+    write_zeros(file, len)
+}
+
+fn write_zeros(file: &fs::File, len: u64) -> io::Result<()> {
+    static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+    let mut written = 0;
+    while written < len {
+        let n = (len - written).min(ZEROS.len() as u64);
+        file.write_all_at(&ZEROS[..n as usize], written)?;
+        written += n;
+    }
+    Ok(())
+}
+
+/// Whether bytes that have room are rewritten in that room. Asked while the file is empty, since
+/// only then can it be told to.
+fn rewrites_in_place(file: &fs::File) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        const BTRFS: u64 = 0x9123_683e;
+        const BCACHEFS: u64 = 0xca45_1a4e;
+        const ZFS: u64 = 0x2fc1_2fc1;
+        let Ok(statistics) = rustix::fs::fstatfs(file) else { return false };
+        // The type's width and sign differ between machines; the numbers have 32 bits.
+        match statistics.f_type as u64 & 0xffff_ffff {
+            BTRFS => rustix::fs::ioctl_getflags(file)
+                .and_then(|flags| {
+                    rustix::fs::ioctl_setflags(file, flags | rustix::fs::IFlags::NOCOW)
+                })
+                .is_ok(),
+            BCACHEFS | ZFS => false,
+            _ => true,
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    true
+}
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_map_the_same_bytes_arrive() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let mapped = PosixMapped::create_as(&path, 100_000, false).unwrap();
+        assert!(mapped.map.is_none());
+        mapped.write(0, b"first");
+        mapped.write(99_996, b"last");
+        mapped.check().unwrap();
+        mapped.sync().unwrap();
+        mapped.seal().unwrap();
+        mapped.sync().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(
+            (bytes.len(), &bytes[..6], &bytes[99_996..]),
+            (100_000, &b"first\0"[..], &b"last"[..])
+        );
+    }
+
+    #[test]
+    fn a_write_that_fails_is_told_of_for_ever_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let mut mapped = PosixMapped::create_as(&path, 4096, false).unwrap();
+        // A handle for reading only: each write fails.
+        mapped.file = fs::File::open(&path).unwrap();
+        mapped.write(7, b"x");
+        for result in [mapped.check(), mapped.sync(), mapped.sync(), mapped.seal()] {
+            assert!(
+                matches!(&result, Err(Error::Io { op: "write", offset: Some(7), path: p, .. })
+                    if *p == path),
+                "{result:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_disk_without_preallocation_gets_zeros() {
+        let file = tempfile::tempfile().unwrap();
+        write_zeros(&file, 150_001).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 150_001);
+    }
+
+    #[test]
+    fn sealing_gives_the_memory_back_and_keeps_the_addresses() {
+        let dir = tempfile::tempdir().unwrap();
+        let mapped = PosixMapped::create(&dir.path().join("segment"), 1 << 20).unwrap();
+        let map = mapped.map.as_ref().unwrap();
+        let start = map.start.as_ptr().addr();
+        mapped.write(0, &[1; 1 << 16]);
+        mapped.seal().unwrap();
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| {
+            let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            let [from, to] = [from, to].map(|a| usize::from_str_radix(a, 16).unwrap());
+            (from..to).contains(&start)
+        });
+        let line = line.unwrap();
+        assert!(line.contains("---p") && !line.contains("segment"), "{line}");
+    }
+}

@@ -1,0 +1,280 @@
+//! A background job's queue of reads and writes on a ring.
+//!
+//! Invariants:
+//! 1. An operation's buffer and file belong to the queue from submission until its completion has
+//!    been taken. If the kernel ceases to report, they are leaked, never freed.
+//! 2. Whatever the ring did not carry out in full is done over by plain calls.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem;
+use std::sync::{Arc, Weak};
+
+use io_uring::{opcode, types};
+use parking_lot::Mutex;
+
+use super::ring::{Outcome, RING_ENTRIES, Ring, is_rideable};
+use super::{AlignedBuf, File, IoQueue, IoTicket, io_error};
+use crate::base::error::{Error, Result};
+
+/// Rings kept for the next queue: making one costs as much as several operations.
+const IDLE_RINGS_MAX: usize = 8;
+
+/// Idle rings of a [`PosixVfs`](super::PosixVfs).
+#[derive(Default)]
+pub(super) struct RingPool {
+    idle: Mutex<Vec<Ring>>,
+}
+
+impl RingPool {
+    fn put(&self, ring: Ring) {
+        let mut idle = self.idle.lock();
+        if idle.len() < IDLE_RINGS_MAX {
+            idle.push(ring);
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+struct Operation {
+    direction: Direction,
+    file: Arc<dyn File>,
+    offset: u64,
+    buf: AlignedBuf,
+    /// Bytes of `buf` to move.
+    len: usize,
+    /// How it went; `None` while it is in flight.
+    result: Option<Result<()>>,
+}
+
+impl Operation {
+    fn carry_out(&mut self) -> Result<()> {
+        match self.direction {
+            Direction::Read => self.file.read_at(self.offset, &mut self.buf[..self.len]),
+            Direction::Write => self.file.write_at(self.offset, &self.buf[..self.len]),
+        }
+    }
+
+    fn failed(&self, e: io::Error) -> Error {
+        let op = match self.direction {
+            Direction::Read => "read",
+            Direction::Write => "write",
+        };
+        io_error(op, self.file.path(), Some(self.offset), self.len as u64, e)
+    }
+}
+
+/// See the module.
+pub(super) struct RingQueue {
+    /// Taken out only on drop.
+    ring: Option<Ring>,
+    pool: Weak<RingPool>,
+    depth: usize,
+    next_ticket: u64,
+    operations: BTreeMap<u64, Operation>,
+}
+
+impl RingQueue {
+    /// A queue for up to `depth` operations in flight (at most 64), or `None` without io_uring.
+    pub(super) fn new(pool: &Arc<RingPool>, depth: usize) -> Option<RingQueue> {
+        let idle = pool.idle.lock().pop();
+        let ring = match idle {
+            Some(ring) => ring,
+            None => Ring::movable()?,
+        };
+        Some(RingQueue {
+            ring: Some(ring),
+            pool: Arc::downgrade(pool),
+            depth: depth.clamp(1, RING_ENTRIES as usize),
+            next_ticket: 0,
+            operations: BTreeMap::new(),
+        })
+    }
+
+    fn submit(
+        &mut self,
+        direction: Direction,
+        file: &Arc<dyn File>,
+        offset: u64,
+        buf: AlignedBuf,
+        len: usize,
+    ) -> IoTicket {
+        assert!(len <= buf.len(), "{len} bytes of a buffer of {}", buf.len());
+        while self.ring.as_ref().is_some_and(|ring| ring.in_flight() >= self.depth) {
+            self.take_completions();
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let file = Arc::clone(file);
+        let operation = Operation { direction, file, offset, buf, len, result: None };
+        let operation = self.operations.entry(ticket).or_insert(operation);
+        let taken = match (&mut self.ring, operation.file.raw_fd()) {
+            (Some(ring), Some(fd)) if is_rideable(offset, len) => {
+                let (fd, bytes) = (types::Fd(fd), operation.buf.as_mut_ptr());
+                let entry = match direction {
+                    Direction::Read => {
+                        opcode::Read::new(fd, bytes, len as u32).offset(offset).build()
+                    }
+                    Direction::Write => {
+                        opcode::Write::new(fd, bytes, len as u32).offset(offset).build()
+                    }
+                };
+                // SAFETY: the operation owns the buffer's allocation and a handle of the file, and
+                // stays in `operations`, untouched, until its completion has been taken.
+                unsafe { ring.push(&entry.user_data(ticket)) && ring.submit(0) }
+            }
+            _ => false,
+        };
+        if !taken {
+            operation.result = Some(operation.carry_out());
+        }
+        IoTicket(ticket)
+    }
+
+    /// Waits for a completion and takes all that are there.
+    fn take_completions(&mut self) {
+        match &mut self.ring {
+            Some(ring) if ring.in_flight() > 0 => {
+                if !ring.wait() {
+                    self.abandon();
+                }
+            }
+            // Only a panic in a file's own code can have lost a result.
+            _ => {
+                for operation in self.operations.values_mut().filter(|o| o.result.is_none()) {
+                    operation.result = Some(operation.carry_out());
+                }
+            }
+        }
+        while let Some((ticket, result)) = self.ring.as_mut().and_then(Ring::completed) {
+            let Some(operation) = self.operations.get_mut(&ticket) else { continue };
+            operation.result = Some(match Outcome::of(result, operation.len) {
+                Outcome::Done => Ok(()),
+                Outcome::Again => operation.carry_out(),
+                Outcome::Failed(e) => Err(operation.failed(e)),
+            });
+        }
+    }
+
+    /// Gives up on a ring that reports nothing any more. The kernel may still write to the buffers
+    /// and use the files, so they are leaked.
+    fn abandon(&mut self) {
+        mem::forget(self.ring.take());
+        for operation in self.operations.values_mut().filter(|o| o.result.is_none()) {
+            let lost = io::Error::other("io_uring no longer reports completions");
+            operation.result = Some(Err(operation.failed(lost)));
+            let fresh = AlignedBuf::new(operation.buf.len());
+            mem::forget(mem::replace(&mut operation.buf, fresh));
+            mem::forget(Arc::clone(&operation.file));
+        }
+    }
+}
+
+impl IoQueue for RingQueue {
+    fn submit_read(&mut self, file: &Arc<dyn File>, offset: u64, buf: AlignedBuf) -> IoTicket {
+        let len = buf.len();
+        self.submit(Direction::Read, file, offset, buf, len)
+    }
+
+    fn submit_write(
+        &mut self,
+        file: &Arc<dyn File>,
+        offset: u64,
+        buf: AlignedBuf,
+        len: usize,
+    ) -> IoTicket {
+        self.submit(Direction::Write, file, offset, buf, len)
+    }
+
+    fn wait(&mut self, ticket: IoTicket) -> (AlignedBuf, Result<()>) {
+        loop {
+            match self.operations.get_mut(&ticket.0).map(|operation| operation.result.take()) {
+                None => {
+                    panic!("{ticket:?} was not given by this queue or has been waited for already")
+                }
+                Some(None) => self.take_completions(),
+                Some(Some(result)) => match self.operations.remove(&ticket.0) {
+                    Some(operation) => return (operation.buf, result),
+                    None => unreachable!("found just above"),
+                },
+            }
+        }
+    }
+}
+
+impl Drop for RingQueue {
+    fn drop(&mut self) {
+        let Some(mut ring) = self.ring.take() else { return };
+        if !ring.drain() {
+            self.ring = Some(ring);
+            self.abandon();
+        } else if !ring.is_broken()
+            && let Some(pool) = self.pool.upgrade()
+        {
+            pool.put(ring);
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::vfs::{Access, PosixVfs, Vfs};
+
+    fn file() -> (Arc<dyn File>, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = PosixVfs::new().create(&dir.path().join("a"), Access::Direct).unwrap();
+        let mut buf = AlignedBuf::new(4096);
+        buf.fill(9);
+        file.write_at(0, &buf).unwrap();
+        (file, dir)
+    }
+
+    #[test]
+    fn a_broken_ring_is_done_without() {
+        let (file, _dir) = file();
+        let pool = Arc::default();
+        let Some(mut queue) = RingQueue::new(&pool, 4) else { return };
+        let before = queue.submit_read(&file, 0, AlignedBuf::new(4096));
+        queue.ring.as_mut().unwrap().give_up();
+        let after = queue.submit_read(&file, 0, AlignedBuf::new(4096));
+        for ticket in [after, before] {
+            let (buf, result) = queue.wait(ticket);
+            result.unwrap();
+            assert!(buf.iter().all(|&b| b == 9));
+        }
+        drop(queue);
+        assert!(pool.idle.lock().is_empty(), "a broken ring is not kept");
+    }
+
+    #[test]
+    fn a_ring_that_says_nothing_costs_memory_not_safety() {
+        let (file, _dir) = file();
+        let Some(mut queue) = RingQueue::new(&Arc::default(), 4) else { return };
+        let ticket = queue.submit_read(&file, 0, AlignedBuf::new(4096));
+        queue.abandon();
+        let (buf, result) = queue.wait(ticket);
+        assert!(matches!(result, Err(Error::Io { op: "read", offset: Some(0), .. })), "{result:?}");
+        assert!(buf.iter().all(|&b| b == 0), "a fresh buffer, not the one the kernel has");
+        let ticket = queue.submit_read(&file, 0, AlignedBuf::new(4096));
+        queue.wait(ticket).1.unwrap();
+    }
+
+    #[test]
+    fn rings_are_used_again() {
+        let (file, _dir) = file();
+        let pool = Arc::default();
+        for _ in 0..3 {
+            let Some(mut queue) = RingQueue::new(&pool, 4) else { return };
+            let ticket = queue.submit_read(&file, 0, AlignedBuf::new(4096));
+            drop(queue);
+            assert_eq!(pool.idle.lock().len(), 1);
+            assert_eq!(pool.idle.lock()[0].in_flight(), 0, "{ticket:?} is over");
+        }
+    }
+}

@@ -1,0 +1,648 @@
+//! The house, kept: who may call whom, where the operating system is met, and what every file owes
+//! its reader. Each rule has a test that plants what it must find.
+
+use std::fs;
+use std::path::Path;
+
+const LINES_MAX: usize = 800;
+const TREE_KINDS: [&str; 4] = ["stb", "flsm", "tph", "slm"];
+/// The modules that meet the operating system.
+const OUTER_MODULES: [&str; 2] = ["vfs", "jobs"];
+
+/// A file of Rust, as the rules look at it.
+struct Source {
+    /// Relative to the repository, with `/`.
+    path: String,
+    raw: String,
+    /// `raw` with comments and the insides of literals blanked, line for line.
+    code: String,
+    /// Which lines are only compiled for tests.
+    test: Vec<bool>,
+}
+
+impl Source {
+    fn new(path: &str, raw: &str) -> Source {
+        let code = blank(raw);
+        let test = test_lines(&code);
+        Source { path: path.to_string(), raw: raw.to_string(), code, test }
+    }
+
+    /// The module of the engine that the file belongs to.
+    fn module(&self) -> Option<&str> {
+        let rest = self.path.strip_prefix("src/")?;
+        let first = rest.split('/').next()?;
+        let module = first.strip_suffix(".rs").unwrap_or(first);
+        (module != "lib").then_some(module)
+    }
+
+    /// The lines of code that are not only for tests, numbered from 1.
+    fn product_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.code.lines().enumerate();
+        lines.filter(|(i, _)| !self.test[*i]).map(|(i, line)| (i + 1, line))
+    }
+
+    fn says(&self, line: usize, what: impl std::fmt::Display) -> String {
+        format!("{}:{line}: {what}", self.path)
+    }
+}
+
+/// Replaces comments and what is between quotes by spaces.
+fn blank(raw: &str) -> String {
+    let chars: Vec<char> = raw.chars().collect();
+    let mut out = String::with_capacity(raw.len());
+    let mut i = 0;
+    let keep = |c: char| if c == '\n' { '\n' } else { ' ' };
+    while i < chars.len() {
+        let rest = &chars[i..];
+        let end = match rest {
+            ['/', '/', ..] => rest.iter().position(|&c| c == '\n').unwrap_or(rest.len()),
+            ['/', '*', ..] => block_comment(rest),
+            ['"', ..] => string(rest),
+            ['r', '"' | '#', ..] if !in_word(&chars, i) => raw_string(rest),
+            ['\'', '\\', ..] => {
+                3 + rest.iter().skip(3).position(|&c| c == '\'').unwrap_or(rest.len() - 3)
+            }
+            ['\'', _, '\'', ..] => 2,
+            _ => {
+                out.push(rest[0]);
+                i += 1;
+                continue;
+            }
+        };
+        out.extend(rest[..end].iter().copied().map(keep));
+        i += end;
+        // The closing quote, which `end` stands at.
+        if matches!(rest[0], '"' | '\'') && i < chars.len() {
+            out.push(' ');
+            i += 1;
+        }
+    }
+    out
+}
+
+fn in_word(chars: &[char], i: usize) -> bool {
+    // `br"` begins a raw string too.
+    let before = |n: usize| i.checked_sub(n).map(|at| chars[at]);
+    match before(1) {
+        Some('b') => before(2).is_some_and(is_word),
+        Some(c) => is_word(c),
+        None => false,
+    }
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn block_comment(rest: &[char]) -> usize {
+    let mut depth = 0;
+    let mut i = 0;
+    while i < rest.len() {
+        match &rest[i..] {
+            ['/', '*', ..] => depth += 1,
+            ['*', '/', ..] => depth -= 1,
+            _ => {
+                i += 1;
+                continue;
+            }
+        }
+        i += 2;
+        if depth == 0 {
+            return i;
+        }
+    }
+    rest.len()
+}
+
+/// Where a string's closing quote is.
+fn string(rest: &[char]) -> usize {
+    let mut i = 1;
+    while i < rest.len() && rest[i] != '"' {
+        i += if rest[i] == '\\' { 2 } else { 1 };
+    }
+    i.min(rest.len())
+}
+
+/// Where a raw string ends, or 1 if it is none (`r#type`).
+fn raw_string(rest: &[char]) -> usize {
+    let hashes = rest[1..].iter().take_while(|&&c| c == '#').count();
+    if rest.get(1 + hashes) != Some(&'"') {
+        return 1;
+    }
+    let ends = |at: &usize| {
+        rest[*at] == '"' && rest[at + 1..].iter().take_while(|&&c| c == '#').count() >= hashes
+    };
+    (hashes + 2..rest.len()).find(ends).map_or(rest.len(), |at| at + 1 + hashes)
+}
+
+/// Marks the lines of items under `#[cfg(test)]`.
+fn test_lines(code: &str) -> Vec<bool> {
+    let lines: Vec<&str> = code.lines().collect();
+    let mut marks = vec![false; lines.len()];
+    let mut i = 0;
+    while i < lines.len() {
+        if !lines[i].trim_start().starts_with("#[cfg(test)]") {
+            i += 1;
+            continue;
+        }
+        let mut depth = 0;
+        while i < lines.len() {
+            marks[i] = true;
+            let line = lines[i];
+            depth += line.matches('{').count() as i64 - line.matches('}').count() as i64;
+            i += 1;
+            if depth == 0 && (line.contains('}') || line.trim_end().ends_with(';')) {
+                break;
+            }
+        }
+    }
+    marks
+}
+
+/// Marks whole files that their parent declares under `#[cfg(test)]`.
+fn mark_test_files(sources: &mut [Source]) {
+    let mut prefixes = Vec::new();
+    for source in sources.iter() {
+        let Some(stem) = source.path.strip_suffix(".rs") else { continue };
+        let dir = stem.strip_suffix("/mod").or(stem.strip_suffix("/lib")).unwrap_or(stem);
+        for (line, test) in source.code.lines().zip(&source.test) {
+            if let (true, Some(name)) = (test, declared_module(line)) {
+                prefixes.push(format!("{dir}/{name}.rs"));
+                prefixes.push(format!("{dir}/{name}/"));
+            }
+        }
+    }
+    for source in sources {
+        if prefixes.iter().any(|prefix| source.path.starts_with(prefix)) {
+            source.test.fill(true);
+        }
+    }
+}
+
+/// The name in `mod name;`.
+fn declared_module(line: &str) -> Option<&str> {
+    let before = line.trim().strip_suffix(';')?;
+    let (_, name) = before.split_once("mod ")?;
+    name.chars().all(is_word).then_some(name)
+}
+
+/// Where `word` stands alone in `line`.
+fn words<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    line.match_indices(word).map(|(at, _)| at).filter(move |&at| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + word.len()..].chars().next();
+        !before.is_some_and(is_word) && !after.is_some_and(is_word)
+    })
+}
+
+/// The first names of what follows a `::`: one name, or those of a `{…}` group.
+fn names_after(text: &str) -> Vec<&str> {
+    let name = |text: &str| text.find(|c| !is_word(c)).unwrap_or(text.len());
+    let Some(group) = text.strip_prefix('{') else { return vec![&text[..name(text)]] };
+    let (mut names, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            ',' | '}' if depth == 0 => {
+                let part = group[start..at].trim_start();
+                names.push(&part[..name(part)]);
+                start = at + 1;
+                if c == '}' {
+                    break;
+                }
+            }
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    names
+}
+
+/// The names that product code uses through `path` (`"crate::"`, `"std::"`), with their lines.
+fn uses<'a>(source: &'a Source, path: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
+    let starts = source.code.match_indices(path);
+    starts.flat_map(move |(at, _)| {
+        let line = source.code[..at].matches('\n').count();
+        let whole = !source.code[..at].chars().next_back().is_some_and(is_word);
+        let counts = whole && !source.test[line];
+        let names = if counts { names_after(&source.code[at + path.len()..]) } else { Vec::new() };
+        names.into_iter().map(move |name| (line + 1, name))
+    })
+}
+
+fn check_order(sources: &[Source]) -> Vec<String> {
+    let Some(lib) = sources.iter().find(|source| source.path == "src/lib.rs") else {
+        return vec!["src/lib.rs is missing".to_string()];
+    };
+    let order: Vec<&str> =
+        lib.product_lines().filter_map(|(_, line)| declared_module(line)).collect();
+    let place = |module: &str| order.iter().position(|name| *name == module);
+    let mut found = Vec::new();
+    for source in sources {
+        let Some(module) = source.module() else { continue };
+        let Some(own) = place(module) else {
+            found.push(source.says(1, format_args!("{module} is not declared in src/lib.rs")));
+            continue;
+        };
+        for (line, used) in uses(source, "crate::") {
+            if place(used).is_some_and(|used| used < own) {
+                found
+                    .push(source.says(line, format_args!("{module} may not call {used} above it")));
+            }
+        }
+    }
+    found
+}
+
+fn check_tree_kinds(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources {
+        let Some(rest) = source.path.strip_prefix("src/tree/") else { continue };
+        let own = rest.split(['/', '.']).next().unwrap_or_default();
+        if !TREE_KINDS.contains(&own) {
+            continue;
+        }
+        for path in ["tree::", "super::"] {
+            for (line, used) in uses(source, path) {
+                if used != own && TREE_KINDS.contains(&used) {
+                    found.push(source.says(line, format_args!("{own} may not name {used}")));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn check_length(sources: &[Source]) -> Vec<String> {
+    let long = |source: &&Source| source.raw.lines().count() > LINES_MAX;
+    let say = |source: &Source| source.says(LINES_MAX, "longer than that; split it along a seam");
+    sources.iter().filter(long).map(say).collect()
+}
+
+fn check_operating_system(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources {
+        let Some(module) = source.module() else { continue };
+        if OUTER_MODULES.contains(&module) {
+            continue;
+        }
+        for (line, used) in uses(source, "std::") {
+            if ["fs", "thread"].contains(&used) {
+                found.push(source.says(line, format_args!("std::{used} is for vfs and jobs")));
+            }
+        }
+        for (number, line) in source.product_lines() {
+            for clock in ["Instant::now", "SystemTime::now"] {
+                if words(line, clock).next().is_some() {
+                    found.push(source.says(number, format_args!("{clock} is for jobs: ask it")));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Random hashers make runs differ; here test code counts too.
+fn check_hashers(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources {
+        if source.module().is_some_and(|module| OUTER_MODULES.contains(&module)) {
+            continue;
+        }
+        for (i, line) in source.code.lines().enumerate() {
+            let random = words(line, "RandomState").next().is_some()
+                || [("HashMap", 3), ("HashSet", 2)].into_iter().any(|(name, parameters)| {
+                    words(line, name)
+                        .any(|at| has_random_hasher(&line[at + name.len()..], parameters))
+                });
+            if random {
+                let say = "a random hasher: use BTreeMap or a fixed one";
+                found.push(source.says(i + 1, say));
+            }
+        }
+    }
+    found
+}
+
+/// Whether what follows a map's name leaves its hasher to the default.
+fn has_random_hasher(after: &str, parameters: usize) -> bool {
+    let makers = ["::new(", "::with_capacity(", "::from(", "::from_iter("];
+    if makers.iter().any(|maker| after.starts_with(maker)) {
+        return true;
+    }
+    let generics = after.strip_prefix("::").unwrap_or(after);
+    let Some(generics) = generics.strip_prefix('<') else { return false };
+    let (mut depth, mut commas) = (0, 0);
+    for c in generics.chars() {
+        match c {
+            '<' | '(' | '[' => depth += 1,
+            '>' if depth == 0 => return commas + 1 < parameters,
+            '>' | ')' | ']' => depth -= 1,
+            ',' if depth == 0 => commas += 1,
+            _ => {}
+        }
+    }
+    false
+}
+
+fn check_leftovers(sources: &[Source]) -> Vec<String> {
+    // Put together here so that this file passes its own rule.
+    let in_code = [concat!("to", "do!"), concat!("unimpl", "emented!"), concat!("#[ig", "nore")];
+    let anywhere = [concat!("FIX", "ME"), concat!("TO", "DO"), concat!("XX", "X")];
+    let mut found = Vec::new();
+    for source in sources {
+        for (i, (raw, code)) in source.raw.lines().zip(source.code.lines()).enumerate() {
+            let left = in_code.iter().find(|left| code.contains(**left));
+            let left = left.or(anywhere.iter().find(|left| words(raw, left).next().is_some()));
+            if let Some(left) = left {
+                found.push(source.says(i + 1, format_args!("{left} is left over")));
+            }
+        }
+    }
+    found
+}
+
+fn check_unsafe(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources {
+        let raw: Vec<&str> = source.raw.lines().collect();
+        let code: Vec<&str> = source.code.lines().collect();
+        for (i, line) in code.iter().enumerate() {
+            let dangerous = words(line, "unsafe").any(|at| {
+                let after = line[at + "unsafe".len()..].trim_start();
+                after.starts_with('{') || words(after, "impl").next() == Some(0) || after.is_empty()
+            });
+            if dangerous && !has_safety_comment(&raw, i) {
+                found.push(source.says(i + 1, "unsafe without a SAFETY comment above it"));
+            }
+        }
+    }
+    found
+}
+
+/// Whether the comment that ends within the three lines above says SAFETY.
+fn has_safety_comment(raw: &[&str], line: usize) -> bool {
+    let is_comment = |at: &usize| raw[*at].trim_start().starts_with("//");
+    let Some(last) = (line.saturating_sub(3)..line).rev().find(is_comment) else { return false };
+    (0..=last).rev().take_while(is_comment).any(|at| raw[at].contains("SAFETY:"))
+}
+
+fn check_module_comments(sources: &[Source]) -> Vec<String> {
+    let bare = |source: &&Source| source.path.starts_with("src/") && !source.raw.starts_with("//!");
+    sources
+        .iter()
+        .filter(bare)
+        .map(|source| source.says(1, "begin with what it is, `//!`"))
+        .collect()
+}
+
+/// `pages` are names and texts of `docs/format`.
+fn check_format_pages(sources: &[Source], pages: &[(String, String)]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, text) in pages {
+        let path = format!("docs/format/{name}");
+        if !text.contains("```hex\n") {
+            found.push(format!("{path}: has no worked example in a ```hex block"));
+        }
+        let read = |source: &Source| {
+            source.path.starts_with("src/")
+                && source.raw.match_indices(&path).any(|(at, _)| {
+                    let before =
+                        source.raw[..at].trim_end_matches(['.', '/']).trim_end_matches('"');
+                    before.trim_end().ends_with("include_str!(")
+                })
+        };
+        if !sources.iter().any(read) {
+            found.push(format!("{path}: no test in src reads it with include_str!"));
+        }
+    }
+    found
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn collect(dir: &Path, sources: &mut Vec<Source>) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            if path.file_name().is_some_and(|name| name != "target") {
+                collect(&path, sources);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let name =
+                path.strip_prefix(repository()).unwrap().to_string_lossy().replace('\\', "/");
+            sources.push(Source::new(&name, &fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+fn repository_sources() -> Vec<Source> {
+    let mut sources = Vec::new();
+    for dir in ["src", "crates", "tests"] {
+        collect(&repository().join(dir), &mut sources);
+    }
+    mark_test_files(&mut sources);
+    sources
+}
+
+fn assert_none(found: Vec<String>) {
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+mod the_repository {
+    use super::*;
+
+    #[test]
+    fn modules_call_only_downward() {
+        assert_none(check_order(&repository_sources()));
+    }
+
+    #[test]
+    fn tree_kinds_do_not_know_each_other() {
+        assert_none(check_tree_kinds(&repository_sources()));
+    }
+
+    #[test]
+    fn files_are_short() {
+        assert_none(check_length(&repository_sources()));
+    }
+
+    #[test]
+    fn only_vfs_and_jobs_meet_the_operating_system() {
+        assert_none(check_operating_system(&repository_sources()));
+    }
+
+    #[test]
+    fn nothing_hashes_at_random() {
+        assert_none(check_hashers(&repository_sources()));
+    }
+
+    #[test]
+    fn nothing_is_left_over() {
+        assert_none(check_leftovers(&repository_sources()));
+    }
+
+    #[test]
+    fn unsafe_says_why_it_is_safe() {
+        assert_none(check_unsafe(&repository_sources()));
+    }
+
+    #[test]
+    fn modules_say_what_they_are() {
+        assert_none(check_module_comments(&repository_sources()));
+    }
+
+    #[test]
+    fn format_pages_have_examples_that_tests_read() {
+        let mut pages = Vec::new();
+        for entry in fs::read_dir(repository().join("docs/format")).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                pages.push((name, fs::read_to_string(&path).unwrap()));
+            }
+        }
+        assert!(!pages.is_empty());
+        assert_none(check_format_pages(&repository_sources(), &pages));
+    }
+}
+
+/// Every rule finds what is planted for it, where it is planted, and nothing else.
+mod the_rules {
+    use super::*;
+
+    /// The lines that a rule complains of in a file.
+    fn lines(rule: fn(&[Source]) -> Vec<String>, path: &str, text: &str) -> Vec<usize> {
+        let lib = "pub(crate) mod db;\npub(crate) mod tree;\npub mod vfs;\nmod jobs;\nmod base;\n";
+        let mut sources = vec![Source::new("src/lib.rs", &format!("//! A\n{lib}"))];
+        sources.push(Source::new(path, text));
+        mark_test_files(&mut sources);
+        let number = |found: String| {
+            let rest = found.strip_prefix(path)?.strip_prefix(':')?;
+            rest.split(':').next()?.parse().ok()
+        };
+        let found = rule(&sources).into_iter();
+        let mut lines: Vec<usize> = found.map(|found| number(found).unwrap()).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    #[test]
+    fn order() {
+        let text =
+            "use crate::base::x;\nuse crate::tree::y;\n// crate::db\nfn f() { crate::db::g() }\n";
+        assert_eq!(lines(check_order, "src/vfs/a.rs", text), [2, 4]);
+        assert_eq!(lines(check_order, "src/db/a.rs", text), []);
+        let group = "use crate::{\n    base::{db},\n    tree::{a, b},\n};\nuse std::db;\n";
+        assert_eq!(lines(check_order, "src/base.rs", group), [1]);
+        let test = "#[cfg(test)]\nmod tests {\n    use crate::db;\n}\nuse crate::db;\n";
+        assert_eq!(lines(check_order, "src/base.rs", test), [5]);
+        assert_eq!(lines(check_order, "src/unheard_of.rs", ""), [1]);
+    }
+
+    #[test]
+    fn tree_kinds() {
+        let text =
+            "use super::flsm::a;\nuse crate::tree::{job, stb};\nuse crate::tree::tph;\nstb();\n";
+        assert_eq!(lines(check_tree_kinds, "src/tree/stb/a.rs", text), [1, 3]);
+        assert_eq!(lines(check_tree_kinds, "src/tree/flsm.rs", text), [2, 3]);
+        assert_eq!(lines(check_tree_kinds, "src/tree/mod.rs", text), []);
+    }
+
+    #[test]
+    fn length() {
+        assert_eq!(lines(check_length, "crates/a.rs", &"\n".repeat(LINES_MAX)), []);
+        assert_eq!(lines(check_length, "crates/a.rs", &"\n".repeat(LINES_MAX + 1)), [LINES_MAX]);
+    }
+
+    #[test]
+    fn operating_system() {
+        let text = "use std::fs;\nuse std::{io, thread};\nlet t = Instant::now();\n\
+                    let s = std::time::SystemTime::now();\n\"std::fs\"; // std::thread\n\
+                    use std::fsck;\nuse std::io;\n#[cfg(test)]\nmod tests {\n    use std::fs;\n}\n";
+        assert_eq!(lines(check_operating_system, "src/db/a.rs", text), [1, 2, 3, 4]);
+        for path in ["src/vfs/a.rs", "src/jobs.rs", "crates/a.rs", "tests/a.rs"] {
+            assert_eq!(lines(check_operating_system, path, text), []);
+        }
+    }
+
+    #[test]
+    fn test_files_are_known_by_their_declaration() {
+        let parent = "//! A\n#[cfg(test)]\nmod model;\nmod real;\n";
+        let text = "use std::fs;\n";
+        let mut sources = vec![
+            Source::new("src/lib.rs", "mod db;\n"),
+            Source::new("src/db/mod.rs", parent),
+            Source::new("src/db/model.rs", text),
+            Source::new("src/db/model/deep.rs", text),
+            Source::new("src/db/real.rs", text),
+        ];
+        mark_test_files(&mut sources);
+        assert_eq!(check_operating_system(&sources).len(), 1);
+    }
+
+    #[test]
+    fn hashers() {
+        let text = "let a = HashMap::new();\nlet b: HashSet<u8>;\nlet c: HashMap<(u8, u8), Vec<u8>>;\n\
+                    let d: HashMap<u8, u8, Fixed>;\nlet e: HashSet<u8, Fixed> = HashSet::default();\n\
+                    use std::collections::HashMap;\nlet f = RandomState::new();\nMyHashMap::new();\n\
+                    let g = x.collect::<HashMap<_, _>>();\nlet h = HashMap::with_hasher(Fixed);\n";
+        assert_eq!(lines(check_hashers, "src/db/a.rs", text), [1, 2, 3, 7, 9]);
+        assert_eq!(lines(check_hashers, "src/jobs/a.rs", text), []);
+    }
+
+    #[test]
+    fn leftovers() {
+        let words = [
+            concat!("to", "do!()"),
+            concat!("// TO", "DO later"),
+            concat!("// FIX", "ME"),
+            concat!("    unimpl", "emented!();"),
+            concat!("#[ig", "nore = \"slow\"]"),
+            "// todos are fine, ignored ones too",
+        ];
+        assert_eq!(lines(check_leftovers, "tests/a.rs", &words.join("\n")), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn unsafe_comments() {
+        let text = "// SAFETY: fine\nunsafe { a() };\n\n\n\nunsafe { b() };\n\
+                    // SAFETY: long,\n// very.\nlet c =\n    unsafe { c() };\n\
+                    // why not\nunsafe impl Send for D {}\nunsafe fn e() {}\n\
+                    // unsafe { f }\nlet unsafe_g = \"unsafe {\";\n";
+        assert_eq!(lines(check_unsafe, "crates/a.rs", text), [6, 12]);
+    }
+
+    #[test]
+    fn module_comments() {
+        assert_eq!(lines(check_module_comments, "src/db/a.rs", "//! A\nuse b;\n"), []);
+        assert_eq!(lines(check_module_comments, "src/db/a.rs", "use b;\n//! A\n"), [1]);
+        assert_eq!(lines(check_module_comments, "tests/a.rs", "use b;\n"), []);
+    }
+
+    #[test]
+    fn format_pages() {
+        let read = "const A: &str = include_str!(\"../../docs/format/a.md\");";
+        let sources =
+            [Source::new("src/a.rs", read), Source::new("src/b.rs", "// docs/format/b.md")];
+        let page = |name: &str, text: &str| [(name.to_string(), text.to_string())];
+        assert_eq!(check_format_pages(&sources, &page("a.md", "```hex\n00\n```")).len(), 0);
+        assert_eq!(check_format_pages(&sources, &page("a.md", "no example")).len(), 1);
+        assert_eq!(check_format_pages(&sources, &page("b.md", "```hex\n00\n```")).len(), 1);
+        assert_eq!(check_format_pages(&sources, &page("c.md", "")).len(), 2);
+    }
+
+    #[test]
+    fn blanking_keeps_code_and_lines() {
+        let text =
+            "a \"x // y\\\" z\" b 'c' '\\'' 'd r#\"e \"f\"# br\"g\" /* h /* i */\n j */ k // l\nm";
+        let code = blank(text);
+        assert_eq!(code.lines().count(), 3);
+        let left: String = code.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(left, "a b 'd b k m");
+    }
+}
