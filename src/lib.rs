@@ -35,9 +35,3 @@ pub use tree::description::{
 };
 pub use base::error::{Error, Result};
 pub use base::slice::Slice;
-pub use db::database::{Batch, CheckReport, Database, Iter, Keyspace, RecoveryReport, Snapshot};
-pub use db::events::{Event, EventListener};
-pub use db::options::{Builder, CheckLevel, Compression, Durability, GIB, KeyspaceOptions, MIB, TreeKind};
-pub use db::statistics::{KeyspaceStatistics, LatencySummary, Statistics, Traffic};
-pub use merge::MergeOperator;
-pub use tree::description::{BranchDescription, BundleDescription, NodeDescription, PivotDescription, TreeDescription};
