@@ -195,8 +195,6 @@ pub(crate) fn run(store: &StoreOptions, options: &BenchOptions) -> Outcome {
             io::stdout().write_all(json.as_bytes())?;
         }
     }
-    drop(bench);
-    drop(keyspace);
     database.close()?;
     if bad > 0 {
         return Err(Failure::other(format!(

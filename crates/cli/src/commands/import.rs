@@ -297,7 +297,10 @@ impl Importer<'_> {
                 continue;
             }
             self.add(&key, &value)?;
-            if options.progress.is_some_and(|every| every > 0 && self.totals.records % every == 0) {
+            if options
+                .progress
+                .is_some_and(|every| every > 0 && self.totals.records.is_multiple_of(every))
+            {
                 eprintln!("spinney: {} records", grouped(self.totals.records));
             }
         }

@@ -45,9 +45,9 @@ pub(super) fn run_compact(store: &StoreOptions, options: &CompactOptions) -> Out
     let range = key_range(options.spelling.spelling(), options.from.as_ref(), options.to.as_ref())?;
     let database = store.open(&options.store.path, false)?;
     let keyspace = store.existing(&database)?;
-    let before = keyspace.describe().disk_bytes;
+    let before = keyspace.describe()?.disk_bytes;
     keyspace.compact::<Vec<u8>>(range)?;
-    let after = keyspace.describe().disk_bytes;
+    let after = keyspace.describe()?.disk_bytes;
     drop(keyspace);
     database.close()?;
     Ok(writeln!(

@@ -9,6 +9,8 @@ use super::{Format, KeySource};
 use crate::bench::random::Random;
 use crate::spelling::Spelling;
 
+type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+
 struct Run {
     format: Format,
     key: Option<&'static str>,
@@ -17,7 +19,7 @@ struct Run {
 }
 
 impl Run {
-    fn import(&self, text: &[u8]) -> (BTreeMap<Vec<u8>, Vec<u8>>, Option<Vec<u8>>) {
+    fn import(&self, text: &[u8]) -> (Pairs, Option<Vec<u8>>) {
         let mut extractor = Extractor {
             format: self.format,
             key: KeySource::new(self.format, self.key),
@@ -46,12 +48,7 @@ impl Run {
         (map, header)
     }
 
-    fn export(
-        &self,
-        format: Format,
-        map: &BTreeMap<Vec<u8>, Vec<u8>>,
-        header: Option<&[u8]>,
-    ) -> Vec<u8> {
+    fn export(&self, format: Format, map: &Pairs, header: Option<&[u8]>) -> Vec<u8> {
         let writer =
             PairWriter { format, spelling: self.spelling, delimiter: b',', pairs: self.pairs };
         let (mut out, mut line) = (Vec::new(), Vec::new());

@@ -44,7 +44,7 @@ pub(crate) struct InspectOptions {
 pub(crate) fn run(store: &StoreOptions, options: &InspectOptions) -> Outcome {
     let database = store.open(&options.store.path, false)?;
     let keyspace = store.existing(&database)?;
-    let description = keyspace.describe();
+    let description = keyspace.describe()?;
     drop(keyspace);
     database.close()?;
     let trunk = Trunk::new(&description);
