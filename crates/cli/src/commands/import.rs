@@ -194,7 +194,7 @@ pub(super) fn run(store: &StoreOptions, options: &ImportOptions) -> Outcome {
     drop(keyspace);
     database.close()?;
     progress.finish_and_clear();
-    let summary = summary(&totals, start.elapsed(), options.blind);
+    let summary = summary(&totals, start.elapsed(), options.blind, was_empty);
     if options.ack.as_deref() == Some(Path::new("-")) {
         eprintln!("{summary}");
         return Ok(());
@@ -230,7 +230,7 @@ fn progress_bar(sources: &[Source]) -> ProgressBar {
     bar.with_style(ProgressStyle::with_template(template).unwrap_or(ProgressStyle::default_bar()))
 }
 
-fn summary(totals: &Totals, elapsed: Duration, blind: bool) -> String {
+fn summary(totals: &Totals, elapsed: Duration, blind: bool, was_empty: bool) -> String {
     let seconds = elapsed.as_secs_f64();
     let mut line = format!(
         "imported {} records, {}, in {seconds:.2} s ({} records/s)",
@@ -240,6 +240,9 @@ fn summary(totals: &Totals, elapsed: Duration, blind: bool) -> String {
     );
     if !blind {
         line += &format!("; {} keys overwritten", grouped(totals.overwritten));
+        if totals.overwritten > 0 && was_empty {
+            line += " by later records with the same key (more fields in --key keep them apart)";
+        }
     }
     if totals.empty > 0 {
         line += &format!("; {} empty records left out", grouped(totals.empty));

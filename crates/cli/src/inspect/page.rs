@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::svg::{self, escaped, zoom_class};
-use super::trunk::{AGE_STEPS, Sums, Trunk, branches, reclaimable_bytes};
+use super::trunk::{AGE_STEPS, Sums, Trunk, branches, live_bytes, reclaimable_bytes};
 use crate::quantity::{bytes, grouped, ratio};
 use crate::spelling::readable;
 
@@ -180,7 +180,7 @@ fn common_prefix(ticks: &[(f64, &[u8])]) -> usize {
 fn level_table(trunk: &Trunk<'_>, out: &mut String) {
     out.push_str(
         "<section><h2>By level</h2><table><thead><tr><th>level</th><th>nodes</th><th>bundles</th>\
-         <th>tables</th><th>in range</th><th>entries</th><th>superseded</th><th>tombstones</th>\
+         <th>tables</th><th>live</th><th>entries</th><th>superseded</th><th>tombstones</th>\
          <th>maplets</th><th>to reclaim</th></tr></thead><tbody>\n",
     );
     for (depth, nodes) in trunk.levels.iter().enumerate() {
@@ -218,7 +218,7 @@ fn reclaim_table(trunk: &Trunk<'_>, out: &mut String) {
     nodes.sort_by_key(|(reclaimable, node)| (std::cmp::Reverse(*reclaimable), node.id));
     out.push_str(
         "<section><h2>Most to reclaim</h2><table><thead><tr><th>node</th><th>height</th>\
-         <th>from</th><th>branches</th><th>in range</th><th>to reclaim</th></tr></thead><tbody>\n",
+         <th>from</th><th>branches</th><th>live</th><th>to reclaim</th></tr></thead><tbody>\n",
     );
     for (reclaimable, node) in nodes.into_iter().take(RECLAIM_ROWS) {
         let from =
@@ -230,7 +230,7 @@ fn reclaim_table(trunk: &Trunk<'_>, out: &mut String) {
             node.height,
             escaped(&from),
             branches(node).count(),
-            bytes(branches(node).map(|branch| branch.live_bytes).sum()),
+            bytes(live_bytes(node)),
             bytes(reclaimable),
         );
     }

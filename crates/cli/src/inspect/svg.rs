@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use spinney::{BranchDescription, NodeDescription};
 
-use super::trunk::{Extent, PlacedNode, Trunk, branches, reclaimable_bytes};
+use super::trunk::{Extent, PlacedNode, Trunk, branches, live_bytes, reclaimable_bytes};
 use crate::quantity::{bytes, grouped, ratio};
 use crate::spelling::readable;
 
@@ -135,7 +135,7 @@ impl NodeDrawing<'_> {
             self.top,
             percent(extent.width),
             node.id,
-            bytes(branches(node).map(|branch| branch.live_bytes).sum()),
+            bytes(live_bytes(node)),
         );
         let mut y = self.top + HEAD_PIXELS;
         // The newest on top, where new data comes in.
@@ -265,7 +265,7 @@ impl NodeDrawing<'_> {
         let node = self.placed.node;
         let reclaimable = branches(node).map(reclaimable_bytes).sum();
         format!(
-            "node {}, {}\nfrom {}\nto {}\n{} pivots, {} bundles, {} branches\n{} in its range\n\
+            "node {}, {}\nfrom {}\nto {}\n{} pivots, {} bundles, {} branches\n{} live in it\n\
              about {} to reclaim",
             node.id,
             if node.height == 0 { "a leaf".to_string() } else { format!("height {}", node.height) },
@@ -274,7 +274,7 @@ impl NodeDrawing<'_> {
             node.pivots.len(),
             node.bundles.len(),
             branches(node).count(),
-            bytes(branches(node).map(|branch| branch.live_bytes).sum()),
+            bytes(live_bytes(node)),
             bytes(reclaimable),
         )
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use spinney::{BranchDescription, BundleDescription, NodeDescription};
 
-use super::trunk::{AGE_STEPS, PlacedNode, Sums, Trunk, branches, reclaimable_bytes};
+use super::trunk::{AGE_STEPS, PlacedNode, Sums, Trunk, live_bytes, reclaimable_bytes};
 use crate::quantity::{bytes, grouped, ratio};
 use crate::spelling::readable;
 
@@ -80,14 +80,14 @@ fn level(trunk: &Trunk<'_>, depth: usize, style: Style, out: &mut String) {
     let sums = Sums::of(nodes.iter().map(|placed| placed.node));
     let _ = writeln!(
         out,
-        "── {}: {} node{}, {} in their ranges, {} to reclaim",
+        "── {}: {} node{}, {} live, {} to reclaim",
         trunk.level_name(depth),
         nodes.len(),
         if nodes.len() == 1 { "" } else { "s" },
         bytes(sums.live_bytes),
         bytes(sums.reclaimable_bytes),
     );
-    let level_bytes_max = nodes.iter().map(|placed| node_bytes(placed.node)).max().unwrap_or(0);
+    let level_bytes_max = nodes.iter().map(|placed| live_bytes(placed.node)).max().unwrap_or(0);
     for placed in nodes.iter().take(style.nodes_max) {
         node(trunk, placed, level_bytes_max, style, out);
     }
@@ -96,10 +96,6 @@ fn level(trunk: &Trunk<'_>, depth: usize, style: Style, out: &mut String) {
             writeln!(out, "   … and {} more; --nodes 0 shows all", nodes.len() - style.nodes_max);
     }
     out.push('\n');
-}
-
-fn node_bytes(node: &NodeDescription) -> u64 {
-    branches(node).map(|branch| branch.live_bytes).sum()
 }
 
 fn range(node: &NodeDescription) -> String {
@@ -120,7 +116,7 @@ fn node(
     out: &mut String,
 ) {
     let node = placed.node;
-    let total = node_bytes(node);
+    let total = live_bytes(node);
     let _ = writeln!(
         out,
         "node {:<6} {:<BAR_CELLS$}  {:>9}  {}",
@@ -143,8 +139,8 @@ fn pivots(node: &NodeDescription, out: &mut String) {
     let waiting: u64 = node.pivots.iter().map(|pivot| pivot.live_bytes).sum();
     let cells: String = node.pivots.iter().map(|pivot| eighth(pivot.live_bytes, most)).collect();
     let children = node.pivots.len();
-    let _ =
-        writeln!(out, "  ├ {children} pivots  {cells}  {} above their children", bytes(waiting));
+    let pivots = format!("{children} pivots, {} live above their children", bytes(waiting));
+    let _ = writeln!(out, "  ├ {pivots:<72}  {cells}");
 }
 
 fn bundle_lines(
@@ -155,7 +151,7 @@ fn bundle_lines(
     style: Style,
     out: &mut String,
 ) {
-    let live_bytes: u64 = bundle.branches.iter().map(|branch| branch.live_bytes).sum();
+    let bundle_bytes: u64 = bundle.branches.iter().map(|branch| branch.live_bytes).sum();
     let node_max = node
         .bundles
         .iter()
@@ -164,22 +160,29 @@ fn bundle_lines(
         .unwrap_or(0);
     let newest = bundle.branches.iter().map(|branch| trunk.age_step(branch)).max().unwrap_or(0);
     let corner = if position == 0 && !style.branches { '└' } else { '├' };
-    let live_pivots = node.pivots.iter().filter(|pivot| pivot.bundle_start <= position).count();
-    let drawn = bar(live_bytes, node_max);
+    let drawn = bar(bundle_bytes, node_max);
     let padding = " ".repeat(BAR_CELLS - drawn.chars().count());
-    let _ = write!(
-        out,
-        "  {corner} bundle {:<6} {}{padding}  {:>9}  {} branch{}, maplet {}",
-        bundle.id,
-        coloured(&drawn, newest, style),
-        bytes(live_bytes),
+    let contents = format!(
+        "{} branch{}, maplet {}",
         bundle.branches.len(),
         if bundle.branches.len() == 1 { "" } else { "es" },
-        bytes(bundle.maplet_bytes),
+        bytes(bundle.maplet_bytes)
+    );
+    let _ = write!(
+        out,
+        "  {corner} bundle {:<6} {}{padding}  {:>9}  {:<29}",
+        bundle.id,
+        coloured(&drawn, newest, style),
+        bytes(bundle_bytes),
+        contents,
     );
     if node.pivots.len() > 1 {
-        let _ = write!(out, ", live in {live_pivots} of {} pivots", node.pivots.len());
+        // A cell a pivot, under those of the line above all bundles: where the bundle is live.
+        let live = node.pivots.iter().map(|pivot| pivot.bundle_start <= position);
+        let cells: String = live.map(|live| if live { '━' } else { '·' }).collect();
+        let _ = write!(out, "  {cells}");
     }
+    out.truncate(out.trim_end_matches(' ').len());
     out.push('\n');
     if style.branches {
         for (index, branch) in bundle.branches.iter().enumerate().rev() {
@@ -235,6 +238,7 @@ fn eighth(part: u64, whole: u64) -> char {
 #[cfg(test)]
 mod tests {
     use super::super::sample::sample;
+    use super::super::trunk::branches;
     use super::*;
 
     fn style(branches: bool, nodes_max: usize) -> Style {

@@ -40,7 +40,7 @@ pub(super) struct Sums {
     pub(super) entries: u64,
     pub(super) tombstones: u64,
     pub(super) superseded: u64,
-    /// Bytes of the branches within the nodes' own ranges.
+    /// Bytes that a reader of the nodes can still meet.
     pub(super) live_bytes: u64,
     pub(super) maplet_bytes: u64,
     pub(super) maplet_entries: u64,
@@ -65,6 +65,12 @@ pub(super) fn reclaimable_bytes(branch: &BranchDescription) -> u64 {
     (branch.live_bytes as f64 * share) as u64
 }
 
+/// Bytes that a reader of the node can still meet: what its pivots say, or else its branches.
+pub(super) fn live_bytes(node: &NodeDescription) -> u64 {
+    let by_pivots: u64 = node.pivots.iter().map(|pivot| pivot.live_bytes).sum();
+    if by_pivots > 0 { by_pivots } else { branches(node).map(|branch| branch.live_bytes).sum() }
+}
+
 /// Every branch of a node.
 pub(super) fn branches(node: &NodeDescription) -> impl Iterator<Item = &BranchDescription> {
     node.bundles.iter().flat_map(|bundle| &bundle.branches)
@@ -77,12 +83,12 @@ impl Sums {
         for node in nodes {
             sums.nodes += 1;
             sums.bundles += node.bundles.len() as u64;
+            sums.live_bytes += live_bytes(node);
             for bundle in &node.bundles {
                 sums.maplet_bytes += bundle.maplet_bytes;
                 sums.maplet_entries += bundle.maplet_entries;
             }
             for branch in branches(node) {
-                sums.live_bytes += branch.live_bytes;
                 sums.reclaimable_bytes += reclaimable_bytes(branch);
                 tables.insert(branch.table, branch);
             }
@@ -139,7 +145,7 @@ impl<'a> Trunk<'a> {
             let pivot_start = *left;
             match pivot.child.and_then(|child| shape.child(child, path)) {
                 Some(child) => self.place(child, shape, left, path),
-                None => *left += shape.leaf_width(shape.leaf_bytes(node) + pivot.live_bytes),
+                None => *left += shape.leaf_width(shape.leaf_bytes(node)),
             }
             pivots.push(Extent { left: pivot_start, width: *left - pivot_start });
         }
@@ -193,7 +199,7 @@ impl<'a> Shape<'a> {
                 Some(child) => self.measure(child, path),
                 None => {
                     self.leaves += 1;
-                    self.bytes += self.leaf_bytes(node) + pivot.live_bytes;
+                    self.bytes += self.leaf_bytes(node);
                 }
             }
         }
@@ -206,7 +212,7 @@ impl<'a> Shape<'a> {
 
     /// What a leaf holds; nothing for an inner node, whose branches lie over all its children.
     fn leaf_bytes(&self, node: &NodeDescription) -> u64 {
-        if node.height == 0 { branches(node).map(|branch| branch.live_bytes).sum() } else { 0 }
+        if node.height == 0 { live_bytes(node) } else { 0 }
     }
 
     fn leaf_width(&self, bytes: u64) -> f64 {
