@@ -25,7 +25,7 @@ pub use db::events::{Event, EventListener};
 pub use db::iterator::Iter;
 pub use db::keyspace::Keyspace;
 pub use db::options::{
-    Builder, CheckLevel, Compression, Durability, GIB, KeyspaceOptions, MIB, TreeKind,
+    Builder, CheckLevel, Compression, GIB, KeyspaceOptions, MIB, TreeKind,
 };
 pub use db::snapshot::Snapshot;
 pub use db::statistics::{KeyspaceStatistics, LatencySummary, Statistics, Traffic};
@@ -33,5 +33,6 @@ pub use merge::{Append, MergeOperator, U64Add};
 pub use tree::description::{
     BranchDescription, BundleDescription, NodeDescription, PivotDescription, TreeDescription,
 };
+pub use base::durability::Durability;
 pub use base::error::{Error, Result};
 pub use base::slice::Slice;

@@ -75,9 +75,7 @@ impl World {
     fn open(&mut self) {
         let db = self.builder().open().unwrap();
         self.keyspaces = (0..self.models.len())
-            .map(|number| {
-                db.keyspace(&format!("k{number}"), options(number, self.seed)).unwrap()
-            })
+            .map(|number| db.keyspace(&format!("k{number}"), options(number, self.seed)).unwrap())
             .collect();
         self.db = Some(db);
     }
@@ -155,7 +153,12 @@ impl World {
         let model = &self.models[number];
         for key in &keys {
             let found = keyspace.get(key).unwrap();
-            assert_eq!(found.as_deref(), model.get(key).map(|v| &**v), "{:?}", key.escape_ascii().to_string());
+            assert_eq!(
+                found.as_deref(),
+                model.get(key).map(|v| &**v),
+                "{:?}",
+                key.escape_ascii().to_string()
+            );
         }
         let found = keyspace.multi_get(&keys).unwrap();
         for (key, found) in keys.iter().zip(found) {

@@ -3,6 +3,7 @@
 pub(crate) mod checksum;
 pub(crate) mod codec;
 pub(crate) mod counter;
+pub(crate) mod durability;
 pub(crate) mod entry;
 pub(crate) mod error;
 pub(crate) mod ids;

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crossbeam_utils::{Backoff, CachePadded};
 use parking_lot::Mutex;
 
+use crate::base::durability::Durability;
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::journal::{Journal, ShardGuard};
@@ -71,14 +72,20 @@ impl Committer {
     /// and returns the last, when it and all before it are visible.
     ///
     /// # Errors
-    /// As [`ShardGuard::reserve`]; nothing has happened then.
+    /// As [`ShardGuard::reserve`], and nothing has happened then; as [`ShardGuard::check`].
     pub(crate) fn commit(
         &self,
         payload: &[u8],
         count: u32,
+        durability: Durability,
         apply: impl FnOnce(Seqno),
     ) -> Result<Seqno> {
-        let mut shard = self.journal.lock_shard(preferred_shard());
+        // Writers that sync share a shard: one file to sync for all of them.
+        let preferred = match durability {
+            Durability::Buffered => preferred_shard(),
+            Durability::Sync => 0,
+        };
+        let mut shard = self.journal.lock_shard(preferred);
         shard.reserve(payload.len())?;
         let in_flight = &self.in_flight[shard.index()];
         // First a lower bound, so that no number is ever taken and not announced (invariant 4).
@@ -88,7 +95,10 @@ impl Committer {
         shard.append(Seqno(first), count, payload);
         apply(Seqno(first));
         in_flight.store(IDLE, Ordering::SeqCst);
+        // Only where files cannot be mapped can the append have failed.
+        let appended = shard.check();
         drop(shard);
+        appended?;
         let last = Seqno(first + u64::from(count) - 1);
         self.await_visible(last);
         Ok(last)

@@ -72,8 +72,7 @@ impl WorkSource for Store {
 /// The oldest memtable of the keyspace that nobody packs.
 fn claim_slot(keyspace: &KeyspaceState) -> Option<Arc<Slot>> {
     let mut pipeline = keyspace.pipeline.lock();
-    let waiting =
-        pipeline.slots.iter_mut().find(|(_, stage)| matches!(stage, Stage::Waiting))?;
+    let waiting = pipeline.slots.iter_mut().find(|(_, stage)| matches!(stage, Stage::Waiting))?;
     waiting.1 = Stage::Packing;
     Some(Arc::clone(&waiting.0))
 }
@@ -221,9 +220,8 @@ impl Store {
     /// in memtables alone has to be durable up to there, or a power loss would leave a hole.
     fn sync_journal_before(&self, keyspace: &Arc<KeyspaceState>, cut: Seqno) -> Result<()> {
         let others = self.all_keyspaces();
-        let behind = others
-            .iter()
-            .any(|other| other.id != keyspace.id && other.settled_upto(cut) < cut);
+        let behind =
+            others.iter().any(|other| other.id != keyspace.id && other.settled_upto(cut) < cut);
         if behind {
             self.journal.sync_upto(cut).inspect_err(|error| self.fail(error))?;
         }

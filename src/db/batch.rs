@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::keyspace::Keyspace;
-use super::options::Durability;
 use super::state::KeyspaceState;
-use super::store::{Operation, Store};
+use super::store::{OpenStore, Operation};
+use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 
@@ -25,7 +25,7 @@ use crate::base::error::{Error, Result};
 /// # Ok(()) }
 /// ```
 pub struct Batch {
-    store: Arc<Store>,
+    store: Arc<OpenStore>,
     durability: Durability,
     keyspaces: Vec<Arc<KeyspaceState>>,
     operations: Vec<BatchOperation>,
@@ -43,7 +43,7 @@ struct BatchOperation {
 }
 
 impl Batch {
-    pub(crate) fn new(store: &Arc<Store>) -> Batch {
+    pub(crate) fn new(store: &Arc<OpenStore>) -> Batch {
         Batch {
             store: Arc::clone(store),
             durability: Durability::default(),
@@ -76,7 +76,12 @@ impl Batch {
         let middle = self.bytes.len();
         self.bytes.extend_from_slice(value);
         let end = self.bytes.len();
-        self.operations.push(BatchOperation { keyspace, kind, key: start..middle, value: middle..end });
+        self.operations.push(BatchOperation {
+            keyspace,
+            kind,
+            key: start..middle,
+            value: middle..end,
+        });
     }
 
     /// Gives the key a value.

@@ -13,7 +13,7 @@ use super::options::{Builder, CheckLevel, KeyspaceOptions};
 use super::snapshot::Snapshot;
 use super::state::KeyspaceState;
 use super::statistics::Statistics;
-use super::store::Store;
+use super::store::{OpenStore, Store};
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
@@ -57,7 +57,7 @@ pub struct RecoveryReport {
 /// ```
 #[derive(Clone)]
 pub struct Database {
-    store: Arc<Store>,
+    store: Arc<OpenStore>,
 }
 
 impl Database {
@@ -72,7 +72,7 @@ impl Database {
     }
 
     pub(crate) fn open(builder: Builder) -> Result<Database> {
-        Ok(Database { store: super::open::open(builder)? })
+        Ok(Database { store: Arc::new(OpenStore(super::open::open(builder)?)) })
     }
 
     /// Opens the keyspace `name`, creating it if there is none. Creation is durable at once.
@@ -169,10 +169,8 @@ impl Database {
         store.committer.barrier(|_| ());
         let changes = keyspace.tree.lock_changes();
         let change = KeyspaceChange::Drop;
-        let edit = Edit {
-            keyspaces: vec![KeyspaceEdit { id: keyspace.id, change }],
-            ..Edit::default()
-        };
+        let edit =
+            Edit { keyspaces: vec![KeyspaceEdit { id: keyspace.id, change }], ..Edit::default() };
         let result = store.manifest.commit(&edit).inspect_err(|error| store.fail(error));
         drop(changes);
         store.keyspaces.write().remove(name);
@@ -287,12 +285,5 @@ impl Store {
             return Ok(());
         }
         self.journal.close()
-    }
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        // Whoever wants to know how closing went calls `close`.
-        let _ = self.close();
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::read::check_readable;
 use super::snapshots::SnapshotGuard;
 use super::state::{Blobs, KeyspaceState, ReadState};
-use super::store::Store;
+use super::store::OpenStore;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -125,7 +125,7 @@ pub struct Iter {
 }
 
 struct Inner {
-    store: Arc<Store>,
+    store: Arc<OpenStore>,
     keyspace: Arc<KeyspaceState>,
     read: Arc<ReadState>,
     snapshot: Seqno,
@@ -170,7 +170,7 @@ pub(crate) fn bounds_of_prefix(prefix: &[u8]) -> Bounds {
 
 impl Iter {
     pub(crate) fn new(
-        store: &Arc<Store>,
+        store: &Arc<OpenStore>,
         keyspace: &Arc<KeyspaceState>,
         snapshot: Option<&Arc<SnapshotGuard>>,
         (lower, upper): Bounds,

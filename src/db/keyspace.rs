@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::iterator::{Bounds, Iter, bounds_of, bounds_of_prefix};
-use super::options::{Durability, KeyspaceOptions};
+use super::options::KeyspaceOptions;
 use super::read;
 use super::state::KeyspaceState;
-use super::store::{Operation, Store};
+use super::store::{OpenStore, Operation};
+use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 use crate::base::slice::Slice;
@@ -33,12 +34,12 @@ use crate::tree::description::TreeDescription;
 /// ```
 #[derive(Clone)]
 pub struct Keyspace {
-    store: Arc<Store>,
+    store: Arc<OpenStore>,
     state: Arc<KeyspaceState>,
 }
 
 impl Keyspace {
-    pub(crate) fn new(store: &Arc<Store>, state: Arc<KeyspaceState>) -> Keyspace {
+    pub(crate) fn new(store: &Arc<OpenStore>, state: Arc<KeyspaceState>) -> Keyspace {
         Keyspace { store: Arc::clone(store), state }
     }
 
@@ -46,7 +47,7 @@ impl Keyspace {
         &self.state
     }
 
-    pub(crate) fn store(&self) -> &Arc<Store> {
+    pub(crate) fn store(&self) -> &Arc<OpenStore> {
         &self.store
     }
 

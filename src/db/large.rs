@@ -8,8 +8,8 @@
 
 use std::sync::Arc;
 
-use super::options::Durability;
 use super::store::{Operation, Store};
+use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -21,7 +21,7 @@ pub(crate) fn commit<'a, I>(
     store: &Store,
     operations: &impl Fn() -> I,
     count: u32,
-    _durability: Durability,
+    durability: Durability,
 ) -> Result<Seqno>
 where
     I: Iterator<Item = Operation<'a>>,
@@ -43,7 +43,7 @@ where
         let (kind, value) = stored(store, &operation, &mut next)?;
         encode_operation(&mut payload, operation.keyspace.id, kind, operation.key, value);
     }
-    let applied = store.committer.commit(&payload, count, |first| {
+    let applied = store.committer.commit(&payload, count, durability, |first| {
         let mut next = pointers.iter();
         for (seqno, operation) in (first.0..).zip(operations()) {
             let read = operation.keyspace.read.load();

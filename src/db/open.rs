@@ -147,9 +147,11 @@ impl Foundation {
         keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
         salvage: bool,
     ) -> Result<ReplayReport> {
-        let limits = recovered.epochs.older.iter().map(|&(epoch, last)| {
-            Ok(EpochLimit { epoch: epoch_number(epoch)?, last })
-        });
+        let limits = recovered
+            .epochs
+            .older
+            .iter()
+            .map(|&(epoch, last)| Ok(EpochLimit { epoch: epoch_number(epoch)?, last }));
         let plan = ReplayPlan {
             store_id: recovered.store_id,
             floor: recovered.journal_floor,
@@ -350,7 +352,8 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         report.segments.clone(),
     )?);
     foundation.files.retain_none();
-    let by_name = keyspaces.into_values().map(|keyspace| (keyspace.name.clone(), keyspace)).collect();
+    let by_name =
+        keyspaces.into_values().map(|keyspace| (keyspace.name.clone(), keyspace)).collect();
     let store = Arc::new(Store {
         committer: Committer::new(Arc::clone(&journal), last),
         journal,
@@ -384,7 +387,12 @@ fn recovery_report(report: &ReplayReport, orphans_removed: u64) -> RecoveryRepor
     let torn_records: u64 = report.torn.iter().map(|torn| torn.records_dropped).sum();
     let mut stops: Vec<String> = Vec::new();
     stops.extend(report.torn.iter().map(|torn| {
-        format!("{} ends at byte {} with a torn record ({})", torn.file.display(), torn.offset, torn.what)
+        format!(
+            "{} ends at byte {} with a torn record ({})",
+            torn.file.display(),
+            torn.offset,
+            torn.what
+        )
     }));
     stops.extend(report.gap.map(|gap| {
         format!("commit {} is missing; the next one found was {}", gap.expected, gap.found)

@@ -19,17 +19,6 @@ pub const MIB: u64 = 1 << 20;
 /// One gibibyte, for [`Builder::memory_budget`].
 pub const GIB: u64 = 1 << 30;
 
-/// When a commit returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
-    /// Once the write survives the death of the process. After a power loss a prefix of the commit
-    /// order is there, at least up to the last `Sync` commit.
-    #[default]
-    Buffered,
-    /// Once the write, and every one before it, survives power loss.
-    Sync,
-}
-
 /// How much [`Database::check`] reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckLevel {

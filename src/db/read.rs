@@ -54,13 +54,18 @@ impl Lookup {
         ControlFlow::Break(())
     }
 
-    fn into_value(self, keyspace: &KeyspaceState, store: &Store, key: &[u8]) -> Result<Option<Slice>> {
+    fn into_value(
+        self,
+        keyspace: &KeyspaceState,
+        store: &Store,
+        key: &[u8],
+    ) -> Result<Option<Slice>> {
         if self.operands.is_empty() {
             return match self.found {
                 Some(Found::Value(value)) => Ok(Some(value)),
-                Some(Found::Blob(pointer)) => {
-                    Blobs(Arc::clone(&store.blobs)).read(&pointer).map(|value| Some(Slice::from(value)))
-                }
+                Some(Found::Blob(pointer)) => Blobs(Arc::clone(&store.blobs))
+                    .read(&pointer)
+                    .map(|value| Some(Slice::from(value))),
                 Some(Found::Refused(error)) => Err(error),
                 Some(Found::Deleted) | None => Ok(None),
             };
@@ -77,12 +82,7 @@ impl Lookup {
 }
 
 /// Gathers what `read` holds of the key at `snapshot`.
-fn look_up(
-    read: &ReadState,
-    key: &[u8],
-    snapshot: Seqno,
-    context: &ReadContext,
-) -> Result<Lookup> {
+fn look_up(read: &ReadState, key: &[u8], snapshot: Seqno, context: &ReadContext) -> Result<Lookup> {
     let mut lookup = Lookup::default();
     for slot in std::iter::once(&read.active).chain(&read.frozen) {
         let memtable = &slot.memtable;

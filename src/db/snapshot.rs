@@ -7,7 +7,7 @@ use super::iterator::{Bounds, Iter, bounds_of, bounds_of_prefix};
 use super::keyspace::Keyspace;
 use super::read;
 use super::snapshots::SnapshotGuard;
-use super::store::Store;
+use super::store::OpenStore;
 use crate::base::error::{Error, Result};
 use crate::base::slice::Slice;
 
@@ -26,12 +26,12 @@ use crate::base::slice::Slice;
 /// ```
 #[derive(Clone)]
 pub struct Snapshot {
-    store: Arc<Store>,
+    store: Arc<OpenStore>,
     guard: Arc<SnapshotGuard>,
 }
 
 impl Snapshot {
-    pub(crate) fn new(store: &Arc<Store>) -> Snapshot {
+    pub(crate) fn new(store: &Arc<OpenStore>) -> Snapshot {
         let guard = store.snapshots.register(|| store.committer.visible());
         Snapshot { store: Arc::clone(store), guard: Arc::new(guard) }
     }

@@ -238,7 +238,8 @@ impl KeyspaceState {
     pub(crate) fn settled_upto(&self, visible: Seqno) -> Seqno {
         let read = self.read.load();
         let slots = read.frozen.iter().chain([&read.active]);
-        let oldest = slots.filter_map(|slot| slot.memtable.seqno_bounds()).map(|(min, _)| min).min();
+        let oldest =
+            slots.filter_map(|slot| slot.memtable.seqno_bounds()).map(|(min, _)| min).min();
         oldest.map_or(visible, |oldest| visible.min(Seqno(oldest.0.saturating_sub(1))))
     }
 }

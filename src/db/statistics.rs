@@ -190,8 +190,10 @@ impl Statistics {
             for (purpose, traffic) in purposes {
                 let bytes =
                     if direction == "read" { traffic.read_bytes } else { traffic.written_bytes };
-                let _ =
-                    writeln!(out, "spinney_{direction}_bytes_total{{purpose=\"{purpose}\"}} {bytes}");
+                let _ = writeln!(
+                    out,
+                    "spinney_{direction}_bytes_total{{purpose=\"{purpose}\"}} {bytes}"
+                );
             }
         }
         let gauges: [(&str, u64); 6] = [
@@ -206,15 +208,17 @@ impl Statistics {
             let _ = writeln!(out, "# TYPE spinney_{name} gauge");
             let _ = writeln!(out, "spinney_{name} {value}");
         }
-        for (name, latency) in
-            [("get", &self.get_latency), ("commit", &self.commit_latency)]
-        {
+        for (name, latency) in [("get", &self.get_latency), ("commit", &self.commit_latency)] {
             let _ = writeln!(out, "# TYPE spinney_{name}_seconds summary");
-            for (quantile, value) in
-                [("0.5", latency.p50), ("0.99", latency.p99), ("0.999", latency.p999), ("1", latency.max)]
-            {
+            for (quantile, value) in [
+                ("0.5", latency.p50),
+                ("0.99", latency.p99),
+                ("0.999", latency.p999),
+                ("1", latency.max),
+            ] {
                 let seconds = value.as_secs_f64();
-                let _ = writeln!(out, "spinney_{name}_seconds{{quantile=\"{quantile}\"}} {seconds}");
+                let _ =
+                    writeln!(out, "spinney_{name}_seconds{{quantile=\"{quantile}\"}} {seconds}");
             }
             let _ = writeln!(out, "spinney_{name}_seconds_count {}", latency.count);
         }

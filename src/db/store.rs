@@ -6,8 +6,8 @@
 //! 2. Once `failure` is set, no write is accepted until the store has been reopened.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -17,9 +17,10 @@ use parking_lot::{Mutex, RwLock};
 use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
 use super::events::{Event, EventListener};
-use super::options::{Builder, Durability};
+use super::options::Builder;
 use super::snapshots::Snapshots;
 use super::state::{KeyspaceState, Slot};
+use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -122,6 +123,25 @@ pub(crate) struct Store {
     pub(crate) drain_rate: AtomicU64,
     /// Declared last: released last.
     pub(crate) _lock: Box<dyn Lock>,
+}
+
+/// What handles share: the store is closed when the last handle goes, though a job may hold on to the
+/// store itself a little longer.
+pub(crate) struct OpenStore(pub(crate) Arc<Store>);
+
+impl Deref for OpenStore {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.0
+    }
+}
+
+impl Drop for OpenStore {
+    fn drop(&mut self) {
+        // Whoever wants to know how closing went calls `close`.
+        let _ = self.0.close();
+    }
 }
 
 impl Deref for Store {
@@ -250,11 +270,15 @@ impl Store {
         let last = if large {
             super::large::commit(self, &operations, count, durability)?
         } else {
-            self.commit_admitted(&operations, count)?
+            self.commit_admitted(&operations, count, durability)?
         };
         if durability == Durability::Sync {
             self.journal.sync_upto(last).inspect_err(|error| self.fail(error))?;
             self.counters.commits_sync.add(1);
+        }
+        if self.journal.maintenance_due() {
+            // The next segment wants to be ready before this one is full.
+            self.executor.notify();
         }
         self.counters.commits.add(1);
         self.counters.writes.add(u64::from(count));
@@ -273,7 +297,12 @@ impl Store {
             && operation.value.len() >= operation.keyspace.options.blob_bytes_min as usize
     }
 
-    fn commit_admitted<'a, I>(&self, operations: &impl Fn() -> I, count: u32) -> Result<Seqno>
+    fn commit_admitted<'a, I>(
+        &self,
+        operations: &impl Fn() -> I,
+        count: u32,
+        durability: Durability,
+    ) -> Result<Seqno>
     where
         I: Iterator<Item = Operation<'a>>,
     {
@@ -291,7 +320,7 @@ impl Store {
                 operation.value,
             );
         }
-        let result = self.committer.commit(&payload, count, |first| {
+        let result = self.committer.commit(&payload, count, durability, |first| {
             for (seqno, operation) in (first.0..).zip(operations()) {
                 let read = operation.keyspace.read.load();
                 read.active.memtable.insert(

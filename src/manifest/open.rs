@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::edit::{Edit, KeyspaceChange, KeyspaceEdit};
 use super::log::{Manifest, manifest_path, new_manifest, parse_manifest_name, write_manifest};
 use super::record::{HEADER_BYTES, Identity, RECORD_HEAD_BYTES, RecordKind};
-use super::edit::{Edit, KeyspaceChange, KeyspaceEdit};
 use super::state::{RecoveredState, State, Trees};
 use super::superblock::{self, Superblock};
 use crate::base::codec::Decoder;
-use crate::base::ids::KeyspaceId;
 use crate::base::error::{Error, Result};
+use crate::base::ids::KeyspaceId;
 use crate::vfs::{Access, Vfs};
 
 /// The name of the store's lock file, which may be there before the store is.

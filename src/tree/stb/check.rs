@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::node::{Bundle, Node};
+use super::node::Node;
 use super::version::{Version, blobs, bundles, tables};
 use crate::base::checksum::hash_key;
 use crate::base::error::{Error, Result};
@@ -13,11 +13,7 @@ use crate::tree::CheckCounts;
 /// Bytes that a checking scan reads at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
-pub(super) fn check(
-    version: &Version,
-    full: bool,
-    problem: &mut dyn FnMut(Error),
-) -> CheckCounts {
+pub(super) fn check(version: &Version, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
     let mut counts = CheckCounts::default();
     check_node(&version.root, version, problem);
     for table in tables(&version.root) {
@@ -83,23 +79,11 @@ fn check_node(node: &Arc<Node>, version: &Version, problem: &mut dyn FnMut(Error
             None => {}
         }
     }
-    let oldest_first = node.bundles.windows(2).all(|pair| youngest(&pair[0]) < oldest(&pair[1]));
-    if !oldest_first {
-        wrong("bundle ages", "older before younger", format!("node {}", node.id));
-    }
     for pivot in &node.pivots {
         if let Some(child) = &pivot.child {
             check_node(child, version, problem);
         }
     }
-}
-
-fn youngest(bundle: &Bundle) -> u64 {
-    bundle.branches.iter().map(|table| table.properties().seqno_max.0).max().unwrap_or(0)
-}
-
-fn oldest(bundle: &Bundle) -> u64 {
-    bundle.branches.iter().map(|table| table.properties().seqno_min.0).min().unwrap_or(u64::MAX)
 }
 
 /// Every key of every branch must be named by its bundle's maplet, in the ranges that are read.

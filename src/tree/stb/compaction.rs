@@ -141,8 +141,7 @@ impl CompactionJob {
         };
         let inputs = match segment {
             Segment::Adopt(input) => {
-                self.outputs
-                    .push(Output { table: Arc::clone(&input.table), fingerprints: None });
+                self.outputs.push(Output { table: Arc::clone(&input.table), fingerprints: None });
                 self.next_segment += 1;
                 return Ok(Step::Again);
             }

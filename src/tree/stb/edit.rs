@@ -48,11 +48,7 @@ pub(super) fn encode(
     out
 }
 
-fn gather<'a>(
-    node: &'a Arc<Node>,
-    is_new: &dyn Fn(&Node) -> bool,
-    nodes: &mut Vec<&'a Arc<Node>>,
-) {
+fn gather<'a>(node: &'a Arc<Node>, is_new: &dyn Fn(&Node) -> bool, nodes: &mut Vec<&'a Arc<Node>>) {
     // A node above a new one is new: the path was copied.
     if !is_new(node) {
         return;
@@ -189,7 +185,9 @@ impl Recovered {
             Error::corruption(file, 0, what, "one that an edit defines", format_args!("{id}"))
         };
         let record = self.nodes.get(&id).ok_or_else(|| missing("stb node number", id))?;
-        if record.height > height_max || (record.height == 0) != (record.pivots.len() == 1 && record.pivots[0].child == 0) {
+        if record.height > height_max
+            || (record.height == 0) != (record.pivots.len() == 1 && record.pivots[0].child == 0)
+        {
             return Err(Error::corruption(
                 file,
                 0,
@@ -203,8 +201,10 @@ impl Recovered {
             let bundle = match opened.get(&number) {
                 Some(bundle) => Arc::clone(bundle),
                 None => {
-                    let defined =
-                        self.bundles.get(&number).ok_or_else(|| missing("stb bundle number", number))?;
+                    let defined = self
+                        .bundles
+                        .get(&number)
+                        .ok_or_else(|| missing("stb bundle number", number))?;
                     let bundle = open(BundleId(number), defined)?;
                     opened.insert(number, Arc::clone(&bundle));
                     bundle
@@ -224,7 +224,11 @@ impl Recovered {
                     0,
                     "stb pivot",
                     "a higher key than the one before, and a bundle of the node",
-                    format_args!("{:?}, bundle {}", pivot.lower.escape_ascii().to_string(), pivot.bundle_start),
+                    format_args!(
+                        "{:?}, bundle {}",
+                        pivot.lower.escape_ascii().to_string(),
+                        pivot.bundle_start
+                    ),
                 ));
             }
             let child = match pivot.child {
@@ -279,8 +283,9 @@ fn decode_node(decoder: &mut Decoder<'_>) -> Result<(u64, NodeRecord)> {
         let lower = decoder.byte_string("stb pivot bound")?.to_vec();
         let child = decoder.varint("stb pivot child")?;
         let bundle_start = decoder.varint("stb pivot bundle start")?;
-        let bundle_start = usize::try_from(bundle_start)
-            .map_err(|_| decoder.corrupt("stb pivot bundle start", "a small number", bundle_start))?;
+        let bundle_start = usize::try_from(bundle_start).map_err(|_| {
+            decoder.corrupt("stb pivot bundle start", "a small number", bundle_start)
+        })?;
         let bytes = decoder.varint("stb pivot bytes")?;
         let entries = decoder.varint("stb pivot entries")?;
         pivots.push(PivotRecord { lower, child, bundle_start, live: Extent { bytes, entries } });

@@ -20,9 +20,6 @@ mod plan;
 mod trunk;
 mod version;
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -30,13 +27,12 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::compaction::CompactionJob;
-use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet, walk};
+use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet, table_extent, walk};
 use self::parameters::Parameters;
 use self::plan::{Plan, Wish, plan};
 use self::version::Version;
-use super::{
-    ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion,
-};
+use super::output::TableOutput;
+use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion};
 use crate::base::checksum::hash_key;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, NodeId, Seqno};
@@ -44,7 +40,6 @@ use crate::cache::{FileType, PageFile};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder, SortedFingerprints};
 use crate::jobs::{Job, Step};
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit};
-use super::output::TableOutput;
 use crate::table::Table;
 
 /// Guarded by the change lock.
@@ -137,11 +132,9 @@ impl StbTree {
         let before = self.version.load();
         let known: BTreeSet<BundleId> =
             version::bundles(&before.root).iter().map(|bundle| bundle.id).collect();
-        let payload = edit::encode(
-            &root,
-            &|node| node.id.0 >= first_new,
-            &|bundle| !known.contains(&bundle.id),
-        );
+        let payload = edit::encode(&root, &|node| node.id.0 >= first_new, &|bundle| {
+            !known.contains(&bundle.id)
+        });
         drop(before);
         // Names before the record that relies on them.
         self.context.files.vfs.sync_dir(self.context.files.dir())?;
@@ -299,10 +292,13 @@ impl StbTree {
             let live = node.live().bytes.max(1);
             let reclaimable = node.reclaimable();
             let mut gain = reclaimable.extent.bytes + reclaimable.blob_bytes;
-            // Tables that other leaves have left behind, or never read, go with their last leaf.
+            // What lies outside the leaf is held on to by it, and perhaps by nobody else.
+            let (lower, upper) = node.range();
             for table in node.bundles.iter().flat_map(|bundle| &bundle.branches) {
-                gain += table.bytes().saturating_sub(live) / 4;
-                gain += table.blobs().iter().filter(|blob| dead.contains(&blob.id())).map(|blob| blob.bytes() / 8).sum::<u64>();
+                let inside = table_extent(table, lower, upper).unwrap_or_default().bytes;
+                gain += table.properties().entry_bytes().saturating_sub(inside) / 4;
+                let dead = table.blobs().iter().filter(|blob| dead.contains(&blob.id()));
+                gain += dead.map(|blob| blob.bytes() / 8).sum::<u64>();
             }
             if gain * 20 < live || !self.gains(node, &now) {
                 return;
@@ -358,9 +354,7 @@ impl StbTree {
                 },
                 _ => false,
             };
-            if !clean
-                && let Some(plan) = plan(node, &self.parameters, Wish::Full)?
-            {
+            if !clean && let Some(plan) = plan(node, &self.parameters, Wish::Full)? {
                 return Ok(Some((plan, node.upper.clone())));
             }
             match &node.upper {
@@ -535,12 +529,7 @@ impl Tree for StbTree {
         self.choose(&self.version.load_full()).is_ok_and(|plan| plan.is_some())
     }
 
-    fn compact(
-        self: Arc<Self>,
-        lower: &[u8],
-        upper: Option<&[u8]>,
-        wait: &dyn Fn(),
-    ) -> Result<()> {
+    fn compact(self: Arc<Self>, lower: &[u8], upper: Option<&[u8]>, wait: &dyn Fn()) -> Result<()> {
         self.flush_range(lower, upper)?;
         let mut cursor: node::Key = Arc::from(lower);
         while let Some((plan, leaf_upper)) = self.next_uncompacted(&cursor, upper)? {

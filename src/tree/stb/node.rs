@@ -73,10 +73,7 @@ pub(super) struct Node {
 pub(super) const NEW: NodeId = NodeId(0);
 
 /// Whether two key ranges have a key in common. Upper bounds are exclusive; `None` is no bound.
-pub(super) fn ranges_meet(
-    a: (&[u8], Option<&[u8]>),
-    b: (&[u8], Option<&[u8]>),
-) -> bool {
+pub(super) fn ranges_meet(a: (&[u8], Option<&[u8]>), b: (&[u8], Option<&[u8]>)) -> bool {
     a.1.is_none_or(|upper| b.0 < upper) && b.1.is_none_or(|upper| a.0 < upper)
 }
 
@@ -128,9 +125,7 @@ impl Node {
     /// The position of the pivot that holds the keys just below `key`, or the last for no bound.
     pub(super) fn pivot_before(&self, key: Option<&[u8]>) -> usize {
         match key {
-            Some(key) => {
-                self.pivots.partition_point(|pivot| *pivot.lower < *key).saturating_sub(1)
-            }
+            Some(key) => self.pivots.partition_point(|pivot| *pivot.lower < *key).saturating_sub(1),
             None => self.pivots.len() - 1,
         }
     }
@@ -212,8 +207,7 @@ impl Node {
         let lower = &self.pivots[position].lower;
         let upper = self.pivot_upper(position);
         self.live_bundles(position).iter().flat_map(|bundle| &bundle.branches).any(|table| {
-            *table.last_key() >= **lower
-                && upper.is_none_or(|upper| *table.first_key() < **upper)
+            *table.last_key() >= **lower && upper.is_none_or(|upper| *table.first_key() < **upper)
         })
     }
 

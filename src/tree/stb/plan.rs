@@ -98,8 +98,10 @@ impl Node {
                 let Ok(extent) = table_extent(table, lower, upper) else { continue };
                 let part =
                     |n: u64, of: u64| (u128::from(n) * u128::from(dead) / u128::from(of)) as u64;
-                let dropped =
-                    Extent { bytes: part(extent.bytes, entries), entries: part(extent.entries, entries) };
+                let dropped = Extent {
+                    bytes: part(extent.bytes, entries),
+                    entries: part(extent.entries, entries),
+                };
                 let blob_bytes: u64 = properties.blobs.iter().map(|blob| blob.bytes).sum();
                 reclaimable.extent.add(dropped);
                 reclaimable.blob_bytes += (u128::from(blob_bytes) * u128::from(dropped.entries)

@@ -54,11 +54,7 @@ fn flush_full(node: &mut Arc<Node>, parameters: &Parameters) -> Result<()> {
 }
 
 /// Moves the live bundles of one pivot to its child, and on down as far as nodes are full.
-pub(super) fn flush_pivot(
-    node: &mut Node,
-    position: usize,
-    parameters: &Parameters,
-) -> Result<()> {
+pub(super) fn flush_pivot(node: &mut Node, position: usize, parameters: &Parameters) -> Result<()> {
     let moved = node.live_bundles(position).to_vec();
     let end = node.bundles.len();
     let pivot = &mut node.pivots[position];
@@ -74,11 +70,7 @@ pub(super) fn flush_pivot(
 }
 
 /// Replaces a child that has become too large by its parts.
-pub(super) fn split_child(
-    node: &mut Node,
-    position: usize,
-    parameters: &Parameters,
-) -> Result<()> {
+pub(super) fn split_child(node: &mut Node, position: usize, parameters: &Parameters) -> Result<()> {
     let Some(child) = &node.pivots[position].child else { return Ok(()) };
     let parts = split(child, parameters)?;
     if parts.len() < 2 {

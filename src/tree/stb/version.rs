@@ -167,9 +167,17 @@ impl TreeVersion for Version {
         let mut node = &self.root;
         let result = loop {
             let position = node.pivot_of(key);
-            let found = get_in_node(node, position, key, hash, snapshot, context, &mut |entry| {
-                f(entry)
-            }, &mut probes, &mut false_positives);
+            let found = get_in_node(
+                node,
+                position,
+                key,
+                hash,
+                snapshot,
+                context,
+                &mut |entry| f(entry),
+                &mut probes,
+                &mut false_positives,
+            );
             match found {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => break Ok(()),
