@@ -1,0 +1,66 @@
+//! `spinney check`: is every byte what was written?
+
+use std::io::Write;
+
+use clap::Args;
+use spinney::CheckLevel;
+
+use super::StorePath;
+use crate::failure::{EXIT_DAMAGED, Failure, Outcome};
+use crate::quantity::grouped;
+use crate::store::StoreOptions;
+
+/// Verify a store; list each problem and exit with 3 if it is damaged
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  spinney check my.store          structure: manifest, trees, each file's footer
+  spinney check my.store --full   every page of every file")]
+pub(crate) struct CheckOptions {
+    #[command(flatten)]
+    store: StorePath,
+    /// Read everything: each page, its checksum, its order, its counts, its filter
+    #[arg(long)]
+    full: bool,
+}
+
+pub(super) fn run(store: &StoreOptions, options: &CheckOptions) -> Outcome {
+    let database = store.open(&options.store.path, false)?;
+    let level = if options.full { CheckLevel::Full } else { CheckLevel::Structure };
+    let report = database.check(level)?;
+    let recovery = database.recovery();
+    let mut out = super::output();
+    for problem in &report.problems {
+        writeln!(out, "{problem}")?;
+    }
+    writeln!(
+        out,
+        "checked {} files, {} pages, {} entries: {} problems",
+        grouped(report.files),
+        grouped(report.pages),
+        grouped(report.entries),
+        grouped(report.problems.len() as u64)
+    )?;
+    if recovery.orphans_removed > 0 || recovery.records_dropped > 0 {
+        writeln!(
+            out,
+            "opening removed {} files nothing referred to and dropped {} journal records ({})",
+            grouped(recovery.orphans_removed),
+            grouped(recovery.records_dropped),
+            recovery.stopped.as_deref().unwrap_or("clean end")
+        )?;
+    }
+    out.flush()?;
+    if report.problems.is_empty() {
+        return Ok(database.close()?);
+    }
+    Err(Failure::Message(
+        EXIT_DAMAGED,
+        format!(
+            "{} is damaged ({} problems); restore the named files from a checkpoint, or export what \
+             can still be read",
+            options.store.path.display(),
+            report.problems.len()
+        ),
+    ))
+}

@@ -1,0 +1,113 @@
+//! `spinney export`: a keyspace as text, in key order.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use spinney::Database;
+
+use super::StorePath;
+use super::import::{HEADER_KEY, header_keyspace, parse_delimiter};
+use crate::failure::{Failure, Outcome};
+use crate::formats::Format;
+use crate::formats::write::PairWriter;
+use crate::spelling::SpellingOptions;
+use crate::store::StoreOptions;
+
+/// Write a keyspace as text, in key order
+///
+/// Given the format it was imported in, `export` writes the records that went in; only their order
+/// is that of their keys.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  spinney export my.store --format tsv --escape     any pairs, binary ones too
+  spinney export my.store --format csv -o out.csv   records imported as csv, with their header
+  spinney export my.store --format jsonl --pairs    {\"key\":…,\"value\":…} lines
+  spinney export my.store --format raw              values back to back (after import --key line)")]
+pub(crate) struct ExportOptions {
+    #[command(flatten)]
+    store: StorePath,
+    /// The form of the text. jsonl: values that are JSON as they are, others as key and value;
+    /// csv, deb822, lines: the values; tsv: keys and values
+    #[arg(long, short)]
+    format: Format,
+    /// Write keys and values (csv, jsonl); `import --pairs` reads that
+    #[arg(long)]
+    pairs: bool,
+    /// Write to this file instead of standard output
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The CSV delimiter, one byte
+    #[arg(long, default_value = ",", value_name = "BYTE", value_parser = parse_delimiter)]
+    delimiter: u8,
+    /// Write this header line (csv) instead of the one that was imported
+    #[arg(long, value_name = "LINE", conflicts_with = "no_header")]
+    header: Option<String>,
+    /// Write no header line (csv)
+    #[arg(long)]
+    no_header: bool,
+    #[command(flatten)]
+    spelling: SpellingOptions,
+}
+
+pub(super) fn run(store: &StoreOptions, options: &ExportOptions) -> Outcome {
+    if options.format != Format::Tsv && (options.spelling.hex || options.spelling.escape) {
+        return Err(Failure::usage("--hex and --escape go with --format tsv; try --pairs"));
+    }
+    if options.pairs && !matches!(options.format, Format::Csv | Format::Jsonl) {
+        return Err(Failure::usage(
+            "--pairs goes with --format csv and jsonl; tsv always has both",
+        ));
+    }
+    let database = store.open(&options.store.path, false)?;
+    let keyspace = store.existing(&database)?;
+    let header = header(&database, store, options)?;
+    let writer = PairWriter {
+        format: options.format,
+        spelling: options.spelling.spelling(),
+        delimiter: options.delimiter,
+        pairs: options.pairs,
+    };
+    let mut out: Box<dyn Write> = match &options.output {
+        Some(path) => Box::new(create(path)?),
+        None => Box::new(super::output()),
+    };
+    writer.begin(header.as_deref(), &mut out)?;
+    let mut line = Vec::new();
+    for pair in keyspace.iter() {
+        let (key, value) = pair?;
+        if let Some(objection) = writer.objection(&key, &value) {
+            return Err(Failure::other(objection));
+        }
+        writer.write(&key, &value, &mut line, &mut out)?;
+    }
+    out.flush()?;
+    drop(keyspace);
+    Ok(database.close()?)
+}
+
+fn header(
+    database: &Database,
+    store: &StoreOptions,
+    options: &ExportOptions,
+) -> Outcome<Option<Vec<u8>>> {
+    if options.format != Format::Csv || options.no_header {
+        return Ok(None);
+    }
+    if let Some(header) = &options.header {
+        return Ok(Some(header.clone().into_bytes()));
+    }
+    match database.existing_keyspace(&header_keyspace(&store.keyspace)) {
+        Err(spinney::Error::NotFound { .. }) => Ok(None),
+        result => Ok(result?.get(HEADER_KEY)?.map(|header| header.to_vec())),
+    }
+}
+
+fn create(path: &Path) -> Outcome<BufWriter<File>> {
+    let file = File::create(path);
+    let file = file
+        .map_err(|e: io::Error| Failure::other(format!("cannot write {}: {e}", path.display())))?;
+    Ok(BufWriter::with_capacity(256 << 10, file))
+}

@@ -1,0 +1,112 @@
+//! Made-up trees, for tests and for looking at the page.
+
+use spinney::{
+    BranchDescription, BundleDescription, NodeDescription, PivotDescription, Slice, TreeDescription,
+};
+
+use crate::bench::random::Random;
+
+const KEYS: u64 = 1_000_000_000;
+
+/// A tree whose nodes have `fanout` children, `height` levels above the leaves.
+pub(super) fn sample(fanout: u64, height: u32, seed: u64) -> TreeDescription {
+    let mut maker = Maker { random: Random::new(seed), fanout, next_id: 1, levels: Vec::new() };
+    maker.levels.resize_with(height as usize + 1, Vec::new);
+    maker.node(height, 0, KEYS);
+    let mut description = TreeDescription::default();
+    description.kind = "stb".to_string();
+    description.nodes = maker.levels.into_iter().rev().flatten().collect();
+    description.disk_bytes = description
+        .nodes
+        .iter()
+        .flat_map(|node| node.bundles.iter().flat_map(|bundle| &bundle.branches))
+        .map(|branch| branch.live_bytes)
+        .sum();
+    description.live_bytes = description.disk_bytes * 3 / 4;
+    description.parameters =
+        vec![("fanout_max".to_string(), fanout), ("memtable_bytes".to_string(), 24 << 20)];
+    description
+}
+
+struct Maker {
+    random: Random,
+    fanout: u64,
+    next_id: u64,
+    levels: Vec<Vec<NodeDescription>>,
+}
+
+fn key(number: u64) -> Slice {
+    Slice::from(format!("user{number:012}").as_str())
+}
+
+impl Maker {
+    fn node(&mut self, height: u32, from: u64, to: u64) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let bundle_count =
+            if height == 0 { 1 + self.random.below(3) } else { 2 + self.random.below(4) };
+        let bundles: Vec<BundleDescription> =
+            (0..bundle_count).map(|position| self.bundle(height, position, bundle_count)).collect();
+        let pivot_count = if height == 0 { 1 } else { self.fanout.max(1) };
+        let mut node = NodeDescription {
+            id,
+            height,
+            lower: if from == 0 { Slice::default() } else { key(from) },
+            upper: (to < KEYS).then(|| key(to)),
+            pivots: Vec::new(),
+            bundles,
+        };
+        for pivot in 0..pivot_count {
+            let lower = from + (to - from) * pivot / pivot_count;
+            let upper = from + (to - from) * (pivot + 1) / pivot_count;
+            let child = (height > 0).then(|| self.node(height - 1, lower, upper));
+            let bundle_start =
+                if height == 0 { 0 } else { self.random.below(bundle_count.min(4)) as usize };
+            node.pivots.push(PivotDescription {
+                lower: if lower == 0 { Slice::default() } else { key(lower) },
+                child,
+                bundle_start,
+                live_bytes: if height == 0 { 0 } else { self.random.below(20 << 20) },
+                live_entries: self.random.below(100_000),
+            });
+        }
+        self.levels[height as usize].push(node);
+        id
+    }
+
+    fn bundle(&mut self, height: u32, position: u64, count: u64) -> BundleDescription {
+        let branch_count = 1 + self.random.below(if position == 0 { 4 } else { 2 });
+        let branches = (0..branch_count).map(|branch| self.branch(height, position, count, branch));
+        let branches: Vec<BranchDescription> = branches.collect();
+        let entries = branches.iter().map(|branch| branch.entries).sum();
+        BundleDescription {
+            id: self.random.below(100_000),
+            branches,
+            maplet_bytes: entries * 2,
+            maplet_entries: entries,
+        }
+    }
+
+    fn branch(&mut self, height: u32, position: u64, count: u64, branch: u64) -> BranchDescription {
+        let live_bytes = (4 << 20) + self.random.below((40 << 20) / (1 + position + branch));
+        let entries = live_bytes / 128;
+        // What lies higher and what lies later in its node is newer.
+        let newness = u64::from(height) * 20 + position * 20 / count + branch;
+        let seqno_max = newness * 1_000_000 + self.random.below(20_000_000) + 1;
+        BranchDescription {
+            // Few numbers: so tables are shared between nodes, as flushes share them.
+            table: self.random.below(16),
+            bytes: live_bytes * (1 + self.random.below(2)),
+            entries,
+            tombstones: if self.random.below(3) == 0 {
+                entries * self.random.below(40) / 100
+            } else {
+                0
+            },
+            superseded: entries * self.random.below(60) / 100,
+            seqno_min: seqno_max.saturating_sub(5_000_000),
+            seqno_max,
+            live_bytes,
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What the command says before it touches a store.
+
+mod common;
+
+use common::spinney;
+
+#[test]
+fn help_lists_every_command_and_the_exit_codes() {
+    let run = spinney(&["--help"], b"");
+    assert_eq!(run.code, 0);
+    for command in ["import", "export", "get", "scan", "check", "inspect", "bench", "checkpoint"] {
+        assert!(run.stdout_text().contains(command), "{command}");
+    }
+    assert!(run.stdout_text().contains("3 the store is damaged"));
+}
+
+#[test]
+fn every_commands_help_has_examples() {
+    for command in [
+        "import",
+        "export",
+        "get",
+        "put",
+        "delete",
+        "scan",
+        "stats",
+        "check",
+        "compact",
+        "flush",
+        "keyspaces",
+        "drop-keyspace",
+        "checkpoint",
+        "inspect",
+        "bench",
+    ] {
+        let run = spinney(&[command, "--help"], b"");
+        assert!(run.stdout_text().contains(&format!("spinney {command} my.")), "{command}");
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for arguments in [
+        &["fly", "s"][..],
+        &["get", "s"],
+        &["get", "s", "k", "--memory", "lots"],
+        &["get", "s", "0g", "--hex"],
+        &["put", "s", "k", "\\q", "--escape"],
+        &["scan", "s", "--from", "b", "--to", "a"],
+        &["bench", "s", "--workload", "g"],
+        &["bench", "s", "--key-bytes", "5"],
+        &["bench", "s", "--key-bytes", "8", "--records", "1M"],
+        &["export", "s", "--format", "tsv", "--pairs"],
+        &["drop-keyspace", "s", "k"],
+    ] {
+        let run = spinney(arguments, b"");
+        assert_eq!(run.code, 2, "{arguments:?}: {}", run.stderr_text());
+        assert!(run.stdout.is_empty() && !run.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_input_that_cannot_be_read_creates_no_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("s");
+    let run = spinney(&["import", store.to_str().unwrap(), "/no/such/file.tsv"], b"");
+    assert_eq!(run.code, 4);
+    assert_eq!(run.stderr_text().lines().count(), 1);
+    assert!(run.stderr_text().starts_with("spinney: cannot read /no/such/file.tsv"));
+    assert!(!store.exists());
+}
