@@ -5,6 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::build::MapletSink;
+use super::fingerprint::Fingerprint;
+use super::header::MapletHeader;
+use super::page::PAYLOAD_BYTES;
 use super::test_support::{Random, data_files};
 use super::*;
 use crate::base::codec::Decoder;
