@@ -28,7 +28,7 @@ use crate::tree::{Region, RegionAt};
 
 /// A cursor over either kind of run.
 enum RunCursor {
-    Memtable(MemtableCursor),
+    Memtable(Box<MemtableCursor>),
     Table(Box<TableCursor>),
 }
 
@@ -375,7 +375,7 @@ impl Inner {
         let slots = std::iter::once(&self.read.active).chain(&self.read.frozen);
         let mut cursors: Vec<RunCursor> = slots
             .filter(|slot| !slot.memtable.is_empty())
-            .map(|slot| RunCursor::Memtable(slot.memtable.cursor()))
+            .map(|slot| RunCursor::Memtable(Box::new(slot.memtable.cursor())))
             .collect();
         cursors.extend(
             region

@@ -161,14 +161,12 @@ impl Foundation {
             read_only: false,
         };
         Journal::replay(&*self.vfs, &self.path, &plan, |first, count, operations| {
-            let mut seqno = first.0;
-            for operation in operations {
+            for (seqno, operation) in (first.0..).zip(operations) {
                 let operation = operation?;
                 // A keyspace that is gone was dropped after this was written.
                 if let Some(keyspace) = keyspaces.get(&operation.keyspace) {
                     self.replay_operation(keyspace, Seqno(seqno), &operation)?;
                 }
-                seqno += 1;
             }
             let last = Seqno(first.0 + u64::from(count) - 1);
             if self.pool.bytes_in_use() as u64 > self.sizes.memtables_bytes_max * 3 / 4 {

@@ -371,7 +371,7 @@ impl Store {
         if limit >= 4 << 20 {
             slot.bytes() >= limit
         } else {
-            slot.memtable.len() > 0 && slot.exact_bytes() >= limit
+            !slot.memtable.is_empty() && slot.exact_bytes() >= limit
         }
     }
 

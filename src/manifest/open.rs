@@ -97,6 +97,7 @@ impl Manifest {
 
     /// What the store in `dir` holds, without changing anything, for looking at one that another
     /// process has open or that is to stay as it is.
+    #[cfg(test)]
     pub(crate) fn inspect(vfs: &dyn Vfs, dir: &Path) -> Result<RecoveredState> {
         if !vfs.exists(&Superblock::path(dir))? {
             let reason = format!("it has no file {:?}", superblock::FILE_NAME);

@@ -72,6 +72,7 @@ impl<C: MergeSource> VisibleIterator<C> {
     }
 
     /// The merge beneath.
+    #[expect(dead_code, reason = "the way to `MergeIterator::sources`")]
     pub(crate) fn merge(&self) -> &MergeIterator<C> {
         &self.merge
     }
@@ -94,6 +95,7 @@ impl<C: MergeSource> VisibleIterator<C> {
     }
 
     /// Goes to the first pair.
+    #[cfg(test)]
     pub(crate) fn seek_first(&mut self) -> Result<()> {
         self.state = State::Nowhere;
         match &self.lower {
@@ -121,6 +123,7 @@ impl<C: MergeSource> VisibleIterator<C> {
     }
 
     /// Goes to the last pair with a key `< key`.
+    #[cfg(test)]
     pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<()> {
         self.state = State::Nowhere;
         match &self.upper {

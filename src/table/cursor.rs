@@ -36,6 +36,7 @@ pub(crate) enum CacheUse {
     /// It does, until it has run on for long.
     Fill,
     /// It uses what is there but adds no leaf.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for readers of a whole store"))]
     Bypass,
 }
 
@@ -85,6 +86,7 @@ impl TableCursor {
     }
 
     /// Leaf and index pages read from the disk one by one so far.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for what a scan costs a table"))]
     pub(crate) fn pages_read(&self) -> u32 {
         self.context.pages_read.get()
     }

@@ -52,8 +52,6 @@ pub(super) struct Plan {
     pub(super) merge_bytes: u64,
     /// The larger, the sooner.
     pub(super) urgency: f64,
-    /// Whether it was chosen to reclaim space.
-    pub(super) reclaims: bool,
 }
 
 impl Plan {
@@ -238,6 +236,5 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, wish: Wish) -> Result<O
         bottom: leaf,
         merge_bytes,
         urgency,
-        reclaims: wish == Wish::Full,
     }))
 }
