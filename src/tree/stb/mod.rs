@@ -28,7 +28,7 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::compaction::CompactionJob;
-use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet, table_extent, walk};
+use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet, walk};
 use self::parameters::Parameters;
 use self::plan::{Plan, Wish, plan};
 use self::version::Version;
@@ -300,13 +300,11 @@ impl StbTree {
                 return;
             }
             let live = node.live().bytes.max(1);
-            let reclaimable = node.reclaimable();
-            let mut gain = reclaimable.extent.bytes + reclaimable.blob_bytes;
+            let leaf = node.leaf_summary();
             // What lies outside the leaf is held on to by it, and perhaps by nobody else.
-            let (lower, upper) = node.range();
+            let mut gain =
+                leaf.reclaimable.bytes + leaf.reclaimable_blob_bytes + leaf.outside_bytes / 4;
             for table in node.bundles.iter().flat_map(|bundle| &bundle.branches) {
-                let inside = table_extent(table, lower, upper).unwrap_or_default().bytes;
-                gain += table.properties().entry_bytes().saturating_sub(inside) / 4;
                 let dead = table.blobs().iter().filter(|blob| dead.contains(&blob.id()));
                 gain += dead.map(|blob| blob.bytes() / 8).sum::<u64>();
             }
@@ -360,7 +358,7 @@ impl StbTree {
                     [table] => {
                         *table.first_key() >= *node.lower
                             && node.upper.as_ref().is_none_or(|upper| *table.last_key() < **upper)
-                            && node.reclaimable().extent.entries == 0
+                            && node.leaf_summary().reclaimable.entries == 0
                     }
                     _ => false,
                 },

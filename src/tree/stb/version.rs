@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::node::{Bundle, Extent, Node, table_extent, walk};
+use super::node::{Bundle, Node, table_extent, walk};
 use super::parameters::Parameters;
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
@@ -103,16 +103,12 @@ impl Version {
                 summary.index_bytes += live.bytes;
                 return;
             }
-            let reclaimable = node.reclaimable();
-            summary.leaf_unique_bytes += live.bytes.saturating_sub(reclaimable.extent.bytes);
+            let leaf = node.leaf_summary();
+            summary.leaf_unique_bytes += live.bytes.saturating_sub(leaf.reclaimable.bytes);
             summary.blob_live_bytes =
-                summary.blob_live_bytes.saturating_sub(reclaimable.blob_bytes);
-            let settled = match node.bundles.first() {
-                Some(first) => first.extent(&node.lower, node.upper.as_deref()).unwrap_or_default(),
-                None => Extent::default(),
-            };
+                summary.blob_live_bytes.saturating_sub(leaf.reclaimable_blob_bytes);
             if node.bundles.len() >= parameters.bundles_max {
-                summary.pending_bytes += live.bytes.saturating_sub(settled.bytes);
+                summary.pending_bytes += live.bytes.saturating_sub(leaf.settled_bytes);
             }
         });
         Version { root, flushed, summary, superseding_share, counters, parameters }
@@ -138,7 +134,7 @@ impl Version {
         let context = ReadContext::blocking();
         for (node, position) in self.path(|node| node.pivot_of(key)) {
             for bundle in node.live_bundles(position) {
-                if !bundle.maplet.probe(hash, &context)?.is_empty() {
+                if bundle.maplet.probe(hash, &context)?.pop_newest().is_some() {
                     return Ok(true);
                 }
             }
