@@ -285,7 +285,7 @@ impl Store {
             },
             manifest: Traffic {
                 read_bytes: 0,
-                written_bytes: self.manifest.bytes_total(),
+                written_bytes: self.manifest.bytes_written(),
                 count: self.manifest.edits_submitted(),
             },
             pages_read: counters.pages_read.sum(),

@@ -88,7 +88,6 @@ impl<C: MergeSource> MergeIterator<C> {
     }
 
     /// The sources, as they were given.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for what a scan costs a source"))]
     pub(crate) fn sources(&self) -> impl Iterator<Item = &C> {
         self.sources.iter().map(|source| &source.cursor)
     }

@@ -72,7 +72,6 @@ impl<C: MergeSource> VisibleIterator<C> {
     }
 
     /// The merge beneath.
-    #[expect(dead_code, reason = "the way to `MergeIterator::sources`")]
     pub(crate) fn merge(&self) -> &MergeIterator<C> {
         &self.merge
     }

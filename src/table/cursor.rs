@@ -86,7 +86,6 @@ impl TableCursor {
     }
 
     /// Leaf and index pages read from the disk one by one so far.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for what a scan costs a table"))]
     pub(crate) fn pages_read(&self) -> u32 {
         self.context.pages_read.get()
     }

@@ -250,6 +250,7 @@ impl Recovered {
         }
         Ok(Arc::new(Node {
             derived: Derived::default(),
+            seeks: Arc::default(),
             id: NodeId(id),
             height: record.height,
             lower: Key::from(&*record.lower),

@@ -37,6 +37,7 @@ use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVe
 use crate::base::checksum::hash_key;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, NodeId, Seqno};
+use crate::base::limits::UNIT_BYTES;
 use crate::cache::{FileType, PageFile};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder, SortedFingerprints};
 use crate::jobs::{Job, Step};
@@ -323,6 +324,31 @@ impl StbTree {
         Ok(chosen.filter(|plan| !conflicts(&self.jobs.lock(), plan)))
     }
 
+    /// The leaf whose iterators have read most from more tables than one, if that has cost more than
+    /// merging the leaf would (PebblesDB's seek-triggered compaction, generalised).
+    fn most_sought<'a>(&self, version: &'a Version) -> Option<&'a Arc<Node>> {
+        let mut best: Option<(u64, &Arc<Node>)> = None;
+        walk(&version.root, &mut |node| {
+            let seeks = node.seeks.load(Ordering::Relaxed);
+            let wasted_bytes = seeks * UNIT_BYTES as u64;
+            // A merge reads and writes the leaf.
+            let worth = node.height == 0 && wasted_bytes > 2 * node.live().bytes + SEEK_BYTES_MIN;
+            if worth && best.is_none_or(|(most, _)| most < seeks) {
+                best = Some((seeks, node));
+            }
+        });
+        best.map(|(_, node)| node)
+    }
+
+    /// Moves all that a much sought leaf's path holds down to it, and plans to merge it there.
+    fn plan_sought(&self, version: &Version) -> Result<Option<Plan>> {
+        let Some(leaf) = self.most_sought(version) else { return Ok(None) };
+        leaf.seeks.store(0, Ordering::Relaxed);
+        let (lower, upper) = (Arc::clone(&leaf.lower), leaf.upper.clone());
+        self.flush_range(&lower, upper.as_deref())?;
+        Ok(self.next_uncompacted(&lower, upper.as_deref())?.map(|(plan, _)| plan))
+    }
+
     /// Whether a full compaction of the leaf could drop something that the last one could not.
     fn gains(&self, node: &Node, now: &[Seqno]) -> bool {
         let mut branches = node.bundles.iter().flat_map(|bundle| &bundle.branches);
@@ -481,6 +507,9 @@ fn open_bundle(
     Ok(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet) }))
 }
 
+/// Reads of iterators that a leaf has to have wasted, beyond what merging it costs, to be merged.
+const SEEK_BYTES_MIN: u64 = 64 << 10;
+
 /// Disk space above the allowed, in shares of the live bytes, at which writers all but stand still.
 const SPACE_EXCESS_MAX: f64 = 0.15;
 
@@ -558,14 +587,20 @@ impl Tree for StbTree {
 
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
         let version = self.version.load_full();
-        match self.choose(&version) {
+        let chosen = match self.choose(&version) {
+            Ok(None) => self.plan_sought(&version),
+            chosen => chosen,
+        };
+        match chosen {
             Ok(chosen) => Some(Box::new(self.claim(chosen?)?)),
             Err(error) => Some(Box::new(Failed(error))),
         }
     }
 
     fn has_work(&self) -> bool {
-        self.choose(&self.version.load_full()).is_ok_and(|plan| plan.is_some())
+        let version = self.version.load_full();
+        self.choose(&version).is_ok_and(|plan| plan.is_some())
+            || self.most_sought(&version).is_some()
     }
 
     fn compact(self: Arc<Self>, lower: &[u8], upper: Option<&[u8]>, wait: &dyn Fn()) -> Result<()> {

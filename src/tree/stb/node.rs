@@ -11,6 +11,7 @@
 //!    that the bundle does not hold the key.
 //! 5. Leaves (height 0) have one pivot, without a child, with `bundle_start` 0.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use crate::base::error::Result;
@@ -85,6 +86,9 @@ pub(super) struct LeafSummary {
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) derived: Derived,
+    /// Tables beyond the first that iterators had to open to read this leaf, since it was last
+    /// compacted for that. Shared by the node's copies.
+    pub(super) seeks: Arc<AtomicU64>,
     /// `NEW` while a change is being made; a number once the manifest names it.
     pub(super) id: NodeId,
     pub(super) height: u32,
@@ -133,6 +137,7 @@ impl Node {
         let lower: Key = Arc::from(&[][..]);
         Node {
             derived: Derived::default(),
+            seeks: Arc::default(),
             id: NEW,
             height: 0,
             lower: Arc::clone(&lower),

@@ -37,6 +37,7 @@ pub(super) fn settle(root: &mut Arc<Node>, parameters: &Parameters) -> Result<()
             .collect();
         *root = Arc::new(Node {
             derived: Derived::default(),
+            seeks: Arc::default(),
             id: NEW,
             height,
             lower,
@@ -140,6 +141,7 @@ fn part(node: &Node, lower: Key, upper: Option<Key>) -> Result<Node> {
     let bundles = node.bundles.clone();
     let mut part = Node {
         derived: Derived::default(),
+        seeks: Arc::default(),
         id: NEW,
         height: node.height,
         lower,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::node::{Bundle, Node, table_extent, walk};
 use super::parameters::Parameters;
@@ -233,6 +234,11 @@ impl TreeVersion for Version {
                 };
                 tables.extend(bundle.branches.iter().rev().filter(meets).cloned());
             }
+        }
+        if let Some((leaf, _)) = path.last()
+            && tables.len() > 1
+        {
+            leaf.seeks.fetch_add(tables.len() as u64 - 1, Ordering::Relaxed);
         }
         Region { lower, upper, tables }
     }
