@@ -186,4 +186,23 @@ mod tests {
         let mut decoder = Decoder::new(&out, Path::new("f"), 7);
         assert!(decoder.count(4, "things").unwrap_err().is_corruption());
     }
+
+    #[test]
+    fn the_documented_varints_are_what_is_written_and_read() {
+        let page = include_str!("../../docs/format/README.md");
+        let block = page.split("```hex\n").nth(1).and_then(|rest| rest.split("```").next());
+        let mut numbers = Vec::new();
+        for line in block.expect("the page has the block").lines() {
+            let (hex, number) = line.split_once('#').expect("a number behind each");
+            let hex = hex.split_whitespace();
+            let bytes: Vec<u8> = hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+            let number: u64 = number.trim().parse().expect("a number");
+            let mut out = Vec::new();
+            put_varint(&mut out, number);
+            assert_eq!(out, bytes, "{number}");
+            assert_eq!(read_varint(&bytes), Some((number, bytes.len())));
+            numbers.push(number);
+        }
+        assert_eq!(numbers, [0, 127, 128, 300, u64::MAX]);
+    }
 }

@@ -150,7 +150,7 @@ impl KeyspaceOptions {
         self.kind
     }
 
-    /// The stored form: version, compression, then varints.
+    /// The stored form (`docs/format/keyspace-options.md`).
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![1, self.compression.page_compression() as u8];
         put_varint(&mut out, u64::from(self.blob_bytes_min));
@@ -184,14 +184,18 @@ impl KeyspaceOptions {
             let n = decoder.varint(what)?;
             u32::try_from(n).map_err(|_| decoder.corrupt(what, "a 32-bit number", n))
         };
-        Ok(KeyspaceOptions {
+        let options = KeyspaceOptions {
             kind,
             compression,
             merge_operator,
             blob_bytes_min: number("blob_bytes_min")?,
             fanout_max: number("fanout_max")?,
             space_amplification_max_percent: number("space_amplification_max")?,
-        })
+        };
+        if !decoder.is_empty() {
+            return Err(decoder.corrupt("keyspace options", "their end", "more bytes"));
+        }
+        Ok(options)
     }
 }
 
@@ -346,4 +350,69 @@ impl fmt::Debug for Builder {
 /// The operators that are always registered.
 fn builtin_operators() -> [Arc<dyn MergeOperator>; 2] {
     [Arc::new(crate::merge::U64Add), Arc::new(crate::merge::Append)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of the `nth` hex block of the format's page.
+    fn documented(nth: usize) -> Vec<u8> {
+        let page = include_str!("../../docs/format/keyspace-options.md");
+        let block = page.split("```hex\n").nth(nth + 1).and_then(|rest| rest.split("```").next());
+        let lines = block.expect("the page has the block").lines();
+        let words = lines.flat_map(|line| line.split('#').next().unwrap_or("").split_whitespace());
+        words.map(|byte| u8::from_str_radix(byte, 16).expect("hex digits")).collect()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<KeyspaceOptions> {
+        KeyspaceOptions::decode(TreeKind::Stb, None, bytes, Path::new("manifest-00000001"))
+    }
+
+    #[test]
+    fn the_documented_options_are_what_is_written_and_read() {
+        let chosen = KeyspaceOptions::stb()
+            .compression(Compression::Lz4)
+            .blob_bytes_min(300)
+            .fanout_max(8)
+            .space_amplification_max(1.25);
+        for (nth, options) in [(0, KeyspaceOptions::stb()), (1, chosen)] {
+            assert_eq!(options.encode(), documented(nth));
+            assert_eq!(decode(&documented(nth)).unwrap(), options);
+        }
+    }
+
+    #[test]
+    fn the_merge_operator_is_kept_beside_them() {
+        let options = KeyspaceOptions::stb().merge_operator("u64_add");
+        let decoded = KeyspaceOptions::decode(
+            TreeKind::Stb,
+            Some("u64_add".to_string()),
+            &options.encode(),
+            Path::new("manifest-00000001"),
+        );
+        assert_eq!(decoded.unwrap(), options);
+    }
+
+    #[test]
+    fn options_that_cannot_be_are_refused() {
+        let bytes = documented(0);
+        for len in 0..bytes.len() {
+            assert!(decode(&bytes[..len]).unwrap_err().is_corruption(), "{len} bytes");
+        }
+        assert!(decode(&[&*bytes, &[0]].concat()).unwrap_err().is_corruption());
+        assert!(decode(&[1, 2, 0, 0, 0]).unwrap_err().is_corruption());
+        // 2^32 is one too many.
+        assert!(decode(&[1, 0, 0x80, 0x80, 0x80, 0x80, 0x10, 0, 0]).unwrap_err().is_corruption());
+        let later = decode(&[2, 0, 0, 0, 0]).unwrap_err();
+        assert!(matches!(later, Error::UnsupportedVersion { found: 2, supported: 1, .. }));
+    }
+
+    #[test]
+    fn out_of_range_choices_are_brought_into_range() {
+        let options = KeyspaceOptions::stb().fanout_max(1).blob_bytes_min(0);
+        let options = options.space_amplification_max(0.5);
+        assert_eq!((options.fanout_max, options.blob_bytes_min), (2, 64));
+        assert_eq!(options.space_amplification_max_percent, 110);
+    }
 }

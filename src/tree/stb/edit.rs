@@ -294,3 +294,7 @@ fn decode_node(decoder: &mut Decoder<'_>) -> Result<(u64, NodeRecord)> {
     }
     Ok((id, NodeRecord { height, lower, upper, bundles, pivots }))
 }
+
+#[cfg(test)]
+#[path = "edit_tests.rs"]
+mod tests;

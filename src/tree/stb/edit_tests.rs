@@ -1,0 +1,189 @@
+//! Edits as the format's page shows them, and edits that cannot be.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::base::checksum::hash_key;
+use crate::base::entry::EntryKind;
+use crate::base::ids::Seqno;
+use crate::cache::{Cache, Compression, DataFiles};
+use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, SortedFingerprints};
+use crate::table::{BlobFiles, TableBuilder, TableOptions};
+use crate::vfs::MemoryVfs;
+
+fn file() -> &'static Path {
+    Path::new("manifest-00000001")
+}
+
+/// The bytes of the `nth` hex block of the format's page.
+fn documented(nth: usize) -> Vec<u8> {
+    let page = include_str!("../../../docs/format/stb-edit.md");
+    let block = page.split("```hex\n").nth(nth + 1).and_then(|rest| rest.split("```").next());
+    let lines = block.expect("the page has the block").lines();
+    let words = lines.flat_map(|line| line.split('#').next().unwrap_or("").split_whitespace());
+    words.map(|byte| u8::from_str_radix(byte, 16).expect("hex digits")).collect()
+}
+
+/// The three bundles of the example, with files as numbered there.
+fn bundles() -> Vec<Arc<Bundle>> {
+    let cache = Arc::new(Cache::new(1 << 20));
+    let vfs = Arc::new(MemoryVfs::new());
+    let files = Arc::new(DataFiles::new(vfs, cache, Path::new("/"), FileId(5)));
+    let blobs = BlobFiles::new(&files);
+    let bundle = |number| {
+        let options = TableOptions { compression: Compression::None, creation: number };
+        let mut table = TableBuilder::new(&files, &blobs, options).unwrap();
+        table.add(b"key", Seqno(number), EntryKind::Put, b"value").unwrap();
+        let table = table.finish().unwrap();
+        let mut maplet = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, 1).unwrap();
+        let hashes = vec![hash_key(b"key")];
+        let fingerprints = SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT);
+        maplet.add_branch(0, fingerprints).unwrap();
+        let maplet = Arc::new(maplet.write_file(&files).unwrap());
+        Arc::new(Bundle { id: BundleId(number), branches: vec![table], maplet })
+    };
+    (1..=3).map(bundle).collect()
+}
+
+fn pivot(lower: &str, child: Option<&Arc<Node>>, bundle_start: usize, live: (u64, u64)) -> Pivot {
+    Pivot {
+        lower: Key::from(lower.as_bytes()),
+        child: child.cloned(),
+        bundle_start,
+        live: Extent { bytes: live.0, entries: live.1 },
+    }
+}
+
+fn node(id: u64, upper: Option<&str>, pivots: Vec<Pivot>, bundles: &[&Arc<Bundle>]) -> Arc<Node> {
+    Arc::new(Node {
+        id: NodeId(id),
+        height: u32::from(pivots[0].child.is_some()),
+        lower: Arc::clone(&pivots[0].lower),
+        upper: upper.map(|upper| Key::from(upper.as_bytes())),
+        pivots,
+        bundles: bundles.iter().map(|bundle| Arc::clone(bundle)).collect(),
+    })
+}
+
+/// The roots of the example before and after the compaction.
+fn roots() -> (Arc<Node>, Arc<Node>) {
+    let bundles = bundles();
+    let [one, two, three] = [&bundles[0], &bundles[1], &bundles[2]];
+    let left = node(1, Some("m"), vec![pivot("", None, 0, (5000, 50))], &[one]);
+    let right = node(2, None, vec![pivot("m", None, 0, (3000, 30))], &[one, two]);
+    let root = |id, right| {
+        let pivots = vec![pivot("", Some(&left), 0, (500, 5)), pivot("m", Some(right), 1, (0, 0))];
+        node(id, None, pivots, &[two])
+    };
+    let compacted = node(4, None, vec![pivot("m", None, 0, (3000, 30))], &[three]);
+    (root(3, &right), root(5, &compacted))
+}
+
+/// Builds what `edits` say, taking bundles from those of the example, and writes it anew, whole.
+fn rewrite(edits: &[&[u8]]) -> Result<Vec<u8>> {
+    let known = bundles();
+    let mut recovered = Recovered::default();
+    for edit in edits {
+        recovered.apply(edit, file())?;
+    }
+    let root = recovered.build(file(), &mut |id, record| {
+        let bundle = known.iter().find(|bundle| bundle.id == id).expect("a bundle of the example");
+        let branches = bundle.branches.iter().map(|table| table.id()).collect();
+        let maplet = bundle.maplet.file().id();
+        assert_eq!(*record, BundleRecord { maplet, branches });
+        Ok(Arc::clone(bundle))
+    })?;
+    Ok(all(&root))
+}
+
+fn all(root: &Arc<Node>) -> Vec<u8> {
+    encode(root, &|_| true, &|_| true)
+}
+
+#[test]
+fn the_documented_edits_are_what_is_written() {
+    let (before, after) = roots();
+    assert_eq!(all(&before), documented(0));
+    let edit = encode(&after, &|node| node.id.0 > 3, &|bundle| bundle.id.0 > 2);
+    assert_eq!(edit, documented(1));
+}
+
+#[test]
+fn the_documented_edits_are_read() {
+    let (before, after) = roots();
+    assert_eq!(rewrite(&[&documented(0)]).unwrap(), all(&before));
+    assert_eq!(rewrite(&[&documented(0), &documented(1)]).unwrap(), all(&after));
+
+    let mut recovered = Recovered::default();
+    recovered.apply(&documented(0), file()).unwrap();
+    assert_eq!(recovered.last_numbers(), (3, 2));
+    recovered.apply(&documented(1), file()).unwrap();
+    assert_eq!(recovered.last_numbers(), (5, 3));
+}
+
+#[test]
+fn cut_and_lengthened_edits_are_corruption() {
+    for edit in [documented(0), documented(1)] {
+        for len in 0..edit.len() {
+            let error = Recovered::default().apply(&edit[..len], file()).unwrap_err();
+            assert!(error.is_corruption(), "{len} bytes: {error}");
+        }
+        let longer = [&*edit, &[0]].concat();
+        assert!(Recovered::default().apply(&longer, file()).unwrap_err().is_corruption());
+    }
+}
+
+#[test]
+fn no_changed_byte_does_harm() {
+    let edit = documented(0);
+    for at in 0..edit.len() {
+        for byte in 0..=255 {
+            let mut changed = edit.clone();
+            changed[at] = byte;
+            let mut recovered = Recovered::default();
+            if recovered.apply(&changed, file()).is_err() {
+                continue;
+            }
+            let refuse = Error::corruption(file(), 0, "bundle", "any", "none");
+            let _ = recovered.build(file(), &mut |_, _| Err(refuse.clone()));
+        }
+    }
+}
+
+#[test]
+fn what_no_edit_defines_is_corruption() {
+    // The second edit alone names leaf 1 and bundle 2.
+    assert!(rewrite(&[&documented(1)]).unwrap_err().is_corruption());
+    assert!(rewrite(&[]).unwrap_err().is_corruption());
+    let mut edit = documented(0);
+    *edit.last_mut().unwrap() = 9;
+    assert!(rewrite(&[&edit]).unwrap_err().is_corruption());
+}
+
+#[test]
+fn pivots_out_of_order_or_out_of_bounds_are_corruption() {
+    let edit = documented(0);
+    let root = edit.len() - 13;
+    assert_eq!(edit[root..], [0, 1, 0, 0xf4, 3, 5, 1, b'm', 2, 1, 0, 0, 3]);
+    let with = |at: usize, byte: u8| {
+        let mut edit = edit.clone();
+        edit[root + at] = byte;
+        rewrite(&[&edit])
+    };
+    assert!(with(9, 1).is_ok());
+    assert!(with(9, 2).unwrap_err().is_corruption());
+    // A child on its own level.
+    assert!(with(1, 3).unwrap_err().is_corruption());
+    // The second pivot at "".
+    let mut edit = documented(0);
+    edit.splice(root + 6..root + 8, [0]);
+    assert!(rewrite(&[&edit]).unwrap_err().is_corruption());
+}
+
+#[test]
+fn a_later_version_is_not_read() {
+    let mut edit = documented(0);
+    edit[0] = 2;
+    let error = Recovered::default().apply(&edit, file()).unwrap_err();
+    assert!(matches!(error, Error::UnsupportedVersion { found: 2, supported: 1, .. }));
+}
