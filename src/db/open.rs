@@ -164,9 +164,21 @@ impl Foundation {
             let mut seqno = first.0;
             for operation in operations {
                 let operation = operation?;
-                // A keyspace that is gone was dropped after this was written.
-                if let Some(keyspace) = keyspaces.get(&operation.keyspace) {
-                    self.replay_operation(keyspace, Seqno(seqno), &operation)?;
+                match keyspaces.get(&operation.keyspace) {
+                    Some(keyspace) => {
+                        self.replay_operation(keyspace, Seqno(seqno), &operation)?;
+                    }
+                    None if operation.keyspace >= recovered.next_keyspace_id => {
+                        return Err(Error::corruption(
+                            &self.manifest.path(),
+                            0,
+                            "keyspaces in the manifest",
+                            format_args!("number {}, which the journal has", operation.keyspace),
+                            format_args!("numbers below {}", recovered.next_keyspace_id),
+                        ));
+                    }
+                    // It was dropped after this was written.
+                    None => {}
                 }
                 seqno += 1;
             }
