@@ -163,9 +163,21 @@ impl Foundation {
         Journal::replay(&*self.vfs, &self.path, &plan, |first, count, operations| {
             for (seqno, operation) in (first.0..).zip(operations) {
                 let operation = operation?;
-                // A keyspace that is gone was dropped after this was written.
-                if let Some(keyspace) = keyspaces.get(&operation.keyspace) {
-                    self.replay_operation(keyspace, Seqno(seqno), &operation)?;
+                match keyspaces.get(&operation.keyspace) {
+                    Some(keyspace) => {
+                        self.replay_operation(keyspace, Seqno(seqno), &operation)?;
+                    }
+                    None if operation.keyspace >= recovered.next_keyspace_id => {
+                        return Err(Error::corruption(
+                            &self.manifest.path(),
+                            0,
+                            "keyspaces in the manifest",
+                            format_args!("number {}, which the journal has", operation.keyspace),
+                            format_args!("numbers below {}", recovered.next_keyspace_id),
+                        ));
+                    }
+                    // It was dropped after this was written.
+                    None => {}
                 }
             }
             let last = Seqno(first.0 + u64::from(count) - 1);
