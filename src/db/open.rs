@@ -32,6 +32,7 @@ use crate::memtable::ChunkPool;
 use crate::merge::MergeContext;
 use crate::table::{BlobFiles, BlobPointer};
 use crate::tree::{self, TreeContext, TreeCounters, TreeObserver, TreeOptions};
+use crate::vfs::create_dir_durably;
 
 /// Everything about a keyspace but its edits.
 pub(crate) struct KeyspaceSeed {
@@ -282,7 +283,7 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
             let reason = "the directory does not exist".to_string();
             return Err(Error::NotAStore { path, reason });
         }
-        vfs.create_dir_all(&path)?;
+        create_dir_durably(&*vfs, &path)?;
     }
     let lock = vfs.lock(&path.join(LOCK_FILE_NAME))?;
     let options = OpenOptions { create: builder.create, new_store_id: new_store_id(&builder) };
@@ -365,7 +366,11 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     let by_name =
         keyspaces.into_values().map(|keyspace| (keyspace.name.clone(), keyspace)).collect();
     let store = Arc::new(Store {
-        committer: Committer::new(Arc::clone(&journal), last),
+        committer: Committer::new(
+            Arc::clone(&journal),
+            last,
+            matches!(builder.background, BackgroundMode::Stepped(_)),
+        ),
         journal,
         throttle: Throttle::default(),
         snapshots: Arc::new(Snapshots::default()),

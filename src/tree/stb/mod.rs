@@ -134,6 +134,12 @@ impl StbTree {
         flushed: Seqno,
         superseding_share: f64,
     ) -> Result<()> {
+        let observer = self.context.observer.upgrade();
+        if observer.is_some_and(|observer| observer.is_dropped()) {
+            // The manifest knows it no more, or soon will not.
+            let what = format!("keyspace {} (it was dropped)", self.context.keyspace);
+            return Err(Error::Closed { what });
+        }
         let first_new = changes.next_node;
         number_nodes(&mut root, &mut changes.next_node);
         let before = self.version.load();
