@@ -23,7 +23,7 @@ use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::journal::{Journal, ShardGuard};
 
-pub(crate) use throttle::Throttle;
+pub(crate) use throttle::{Price, Throttle};
 
 /// A shard without a commit under way.
 const IDLE: u64 = u64::MAX;

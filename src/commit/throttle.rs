@@ -24,47 +24,54 @@ pub(crate) struct ThrottleStatistics {
     pub(crate) histogram: [u64; 6],
 }
 
+/// What a byte written to one keyspace costs.
+#[derive(Debug, Default)]
+pub(crate) struct Price {
+    /// Picoseconds per byte.
+    picos: AtomicU64,
+}
+
+impl Price {
+    /// Sets the price from the backlog and the rate at which the background drains it. Returns
+    /// whether throttling has begun or ended with this.
+    pub(crate) fn set(&self, backlog: f64, drain_bytes_per_second: f64) -> bool {
+        let picos = if backlog <= FREE_BELOW {
+            0
+        } else {
+            let behind = (backlog.min(0.999) - FREE_BELOW) / (1.0 - backlog.min(0.999));
+            (behind * 1e12 / drain_bytes_per_second.max(1e6)) as u64
+        };
+        let before = self.picos.swap(picos, Ordering::Relaxed);
+        (before == 0) != (picos == 0)
+    }
+
+    /// The price of a mebibyte.
+    pub(crate) fn per_mib(&self) -> Duration {
+        Duration::from_nanos((self.picos.load(Ordering::Relaxed) as f64 * 1048.576) as u64)
+    }
+}
+
 /// Slows writers.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    /// Picoseconds per byte.
-    price: AtomicU64,
     owed_nanos: AtomicU64,
     total_nanos: AtomicU64,
     histogram: [AtomicU64; 6],
 }
 
 impl Throttle {
-    /// Sets the price from the backlog and the rate at which the background drains it. Returns
-    /// whether throttling has begun or ended with this.
-    pub(crate) fn set(&self, backlog: f64, drain_bytes_per_second: f64) -> bool {
-        let price = if backlog <= FREE_BELOW {
-            0
-        } else {
-            let behind = (backlog.min(0.999) - FREE_BELOW) / (1.0 - backlog.min(0.999));
-            (behind * 1e12 / drain_bytes_per_second.max(1e6)) as u64
-        };
-        let before = self.price.swap(price, Ordering::Relaxed);
-        (before == 0) != (price == 0)
-    }
-
-    /// The price of a mebibyte.
-    pub(crate) fn delay_per_mib(&self) -> Duration {
-        Duration::from_nanos((self.price.load(Ordering::Relaxed) as f64 * 1048.576) as u64)
-    }
-
     /// Pays for `bytes`.
     #[inline]
-    pub(crate) fn pay(&self, bytes: u64, clock: &Clock) {
-        let price = self.price.load(Ordering::Relaxed);
-        if price > 0 {
-            self.pay_slow(bytes, price, clock);
+    pub(crate) fn pay(&self, bytes: u64, price: &Price, clock: &Clock) {
+        let picos = price.picos.load(Ordering::Relaxed);
+        if picos > 0 {
+            self.pay_slow(bytes, picos, clock);
         }
     }
 
     #[cold]
-    fn pay_slow(&self, bytes: u64, price: u64, clock: &Clock) {
-        let nanos = bytes.saturating_mul(price) / 1000;
+    fn pay_slow(&self, bytes: u64, picos: u64, clock: &Clock) {
+        let nanos = bytes.saturating_mul(picos) / 1000;
         let owed = self.owed_nanos.fetch_add(nanos, Ordering::Relaxed) + nanos;
         if owed < DELAY_MIN_NANOS {
             return;
@@ -100,11 +107,11 @@ mod tests {
 
     #[test]
     fn the_price_is_continuous_and_unbounded() {
-        let throttle = Throttle::default();
+        let price = Price::default();
         let mut before = Duration::ZERO;
         for step in 0..=1000 {
-            throttle.set(f64::from(step) / 1000.0, 100e6);
-            let price = throttle.delay_per_mib();
+            price.set(f64::from(step) / 1000.0, 100e6);
+            let price = price.per_mib();
             assert!(price >= before);
             if step <= 500 {
                 assert_eq!(price, Duration::ZERO);
@@ -121,10 +128,11 @@ mod tests {
     fn no_delay_is_long_and_all_are_counted() {
         let throttle = Throttle::default();
         let clock = Clock::simulated();
-        throttle.set(0.99, 1e6);
+        let price = Price::default();
+        price.set(0.99, 1e6);
         for _ in 0..100 {
             let before = clock.nanos();
-            throttle.pay(1 << 20, &clock);
+            throttle.pay(1 << 20, &price, &clock);
             assert!(clock.nanos() - before <= DELAY_MAX.as_nanos() as u64);
         }
         let statistics = throttle.statistics();

@@ -32,6 +32,8 @@ pub enum Event {
     },
     /// Writers have begun, or ceased, to be slowed.
     Throttle {
+        /// The keyspace they write to.
+        keyspace: String,
         /// The delay per mebibyte written; zero when writers go unslowed again.
         delay_per_mib: Duration,
     },

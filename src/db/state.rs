@@ -19,6 +19,7 @@ use super::options::KeyspaceOptions;
 use super::store::Store;
 use crate::base::error::Result;
 use crate::base::ids::{KeyspaceId, Seqno};
+use crate::commit::Price;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::merge::{BlobReader, MergeContext};
 use crate::table::{BlobFile, BlobFiles, BlobPointer};
@@ -91,6 +92,8 @@ pub(crate) struct KeyspaceState {
     pub(crate) merge: MergeContext,
     pub(crate) counters: Arc<TreeCounters>,
     pub(crate) dropped: AtomicBool,
+    /// What writers pay, from how far this keyspace's background work is behind.
+    pub(crate) price: Price,
     /// No background work before this time: something has failed.
     pub(crate) rest_until_nanos: AtomicU64,
     /// The tree knows it weakly.
@@ -192,6 +195,7 @@ impl KeyspaceState {
             merge: parts.merge,
             counters: parts.counters,
             dropped: AtomicBool::new(false),
+            price: Price::default(),
             rest_until_nanos: AtomicU64::new(0),
             observer: parts.observer,
         });

@@ -355,6 +355,7 @@ impl Store {
         I: Iterator<Item = Operation<'a>>,
     {
         let mut last: Option<&Arc<KeyspaceState>> = None;
+        let mut dearest: Option<&Arc<KeyspaceState>> = None;
         for operation in operations() {
             if last.is_some_and(|last| Arc::ptr_eq(last, operation.keyspace)) {
                 continue;
@@ -363,8 +364,15 @@ impl Store {
             if self.is_full(&operation.keyspace.read.load().active) {
                 self.make_room(operation.keyspace)?;
             }
+            if dearest
+                .is_none_or(|dearest| dearest.price.per_mib() < operation.keyspace.price.per_mib())
+            {
+                dearest = last;
+            }
         }
-        self.throttle.pay(bytes, &self.clock);
+        if let Some(dearest) = dearest {
+            self.throttle.pay(bytes, &dearest.price, &self.clock);
+        }
         Ok(())
     }
 
@@ -456,17 +464,16 @@ impl Store {
 
     /// Sets the writers' price from how far the background is behind.
     pub(crate) fn update_backlog(&self) {
-        let mut backlog: f64 = 0.0;
+        let rate = f64::from_bits(self.drain_rate.load(Ordering::Relaxed));
         for keyspace in self.keyspaces.read().values() {
             let frozen = keyspace.read.load().frozen.len() as f64;
-            backlog = backlog
-                .max(frozen / (self.sizes.frozen_max as f64 + 1.0))
-                .max(keyspace.tree.state().backlog);
-        }
-        let rate = f64::from_bits(self.drain_rate.load(Ordering::Relaxed));
-        if self.throttle.set(backlog, rate) {
-            let delay_per_mib = self.throttle.delay_per_mib();
-            self.emit(|| Event::Throttle { delay_per_mib });
+            let waiting = frozen / (self.sizes.frozen_max as f64 + 1.0);
+            let backlog = waiting.max(keyspace.tree.state().backlog);
+            if keyspace.price.set(backlog, rate) {
+                let delay_per_mib = keyspace.price.per_mib();
+                let keyspace = keyspace.name.clone();
+                self.emit(|| Event::Throttle { keyspace, delay_per_mib });
+            }
         }
     }
 

@@ -49,9 +49,27 @@ pub struct PosixVfs {
     rings: Arc<super::ring_queue::RingPool>,
 }
 
+/// A store of a terabyte has thousands of files, and many systems begin with a soft limit of 1024.
+fn raise_open_files_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let limit = getrlimit(Resource::Nofile);
+        if limit.current != limit.maximum {
+            // Refused, it stays as it is; too low, an open says so.
+            let _ = setrlimit(
+                Resource::Nofile,
+                Rlimit { current: limit.maximum, maximum: limit.maximum },
+            );
+        }
+    });
+}
+
 impl PosixVfs {
-    /// With all that the machine has.
+    /// With all that the machine has. Raises the process's soft limit on open files to its hard limit
+    /// once, as a store keeps each of its files open.
     pub fn new() -> PosixVfs {
+        raise_open_files_limit();
         PosixVfs::default()
     }
 

@@ -148,7 +148,7 @@ fn run_generations(
             let name = StateName { generation: number, number: crash.number };
             let goes_on = crash.number == from_number;
             let judged = only.is_none_or(|only| only == name);
-            if !judged && !(goes_on && most) {
+            if !(judged || goes_on && most) {
                 continue;
             }
             *last = Some(name);

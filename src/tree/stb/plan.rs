@@ -19,6 +19,9 @@ use super::parameters::Parameters;
 use crate::base::error::Result;
 use crate::table::Table;
 
+/// The most branches of the bundles that one compaction of an index node takes in.
+const RUN_BRANCHES_MAX: usize = 96;
+
 /// A branch as an input: the table and the key ranges of it that count.
 #[derive(Clone)]
 pub(super) struct Input {
@@ -72,6 +75,7 @@ pub(super) enum Wish {
 /// The input branches of a run of bundles, oldest first. Branches that do not reach into a live range
 /// are left out.
 fn inputs(node: &Node, positions: std::ops::Range<usize>) -> Result<Vec<Input>> {
+    let to = positions.end;
     let mut inputs = Vec::new();
     for position in positions {
         let ranges = live_ranges(node, position);
@@ -88,20 +92,32 @@ fn inputs(node: &Node, positions: std::ops::Range<usize>) -> Result<Vec<Input>> 
             for (lower, upper) in &ranges {
                 extent.add(table_extent(table, lower, upper.as_deref())?);
             }
-            let adoptable = is_adoptable(node, position, table);
+            let adoptable = is_adoptable(node, position, to, table);
             inputs.push(Input { table: Arc::clone(table), ranges, extent, adoptable });
         }
     }
     Ok(inputs)
 }
 
+/// Where a run that begins at `from` ends: at the youngest bundle, but in an index node before there are
+/// more branches than a maplet should tell apart. A leaf is always taken whole; it has few.
+fn run_end(node: &Node, from: usize) -> usize {
+    let mut branches = 0;
+    let fits = |bundle: &&Arc<Bundle>| {
+        branches += bundle.branches.len();
+        node.height == 0 || branches <= RUN_BRANCHES_MAX
+    };
+    let count = node.bundles[from..].iter().take_while(fits).count();
+    from + count.max(2).min(node.bundles.len() - from)
+}
+
 /// Whether the table of a bundle may be taken over whole. Not if a pivot that will read the output has
 /// moved this bundle's entries on already: it would meet them again, and out of their order in age.
-fn is_adoptable(node: &Node, position: usize, table: &Table) -> bool {
+fn is_adoptable(node: &Node, position: usize, to: usize, table: &Table) -> bool {
     !(0..node.pivots.len()).any(|i| {
         let pivot = &node.pivots[i];
         pivot.bundle_start > position
-            && pivot.bundle_start < node.bundles.len()
+            && pivot.bundle_start < to
             && *table.last_key() >= *pivot.lower
             && node.pivot_upper(i).is_none_or(|upper| *table.first_key() < **upper)
     })
@@ -151,7 +167,8 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, wish: Wish) -> Result<O
             from += 1;
         }
     }
-    let inputs = inputs(node, from..node.bundles.len())?;
+    let to = run_end(node, from);
+    let inputs = inputs(node, from..to)?;
     let smalls = inputs.iter().filter(|input| small(input)).count();
     let full = wish == Wish::Full || (leaf && branches - smalls > parameters.leaf_branches_max);
     if !full {
@@ -181,7 +198,7 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, wish: Wish) -> Result<O
             Segment::Merge(inputs) => inputs.iter().map(|input| input.extent.bytes).sum(),
         })
         .sum();
-    let bundles = node.bundles[from..].to_vec();
+    let bundles = node.bundles[from..to].to_vec();
     let urgency = bundles.len() as f64 + branches as f64 / 8.0;
     Ok(Some(Plan {
         height: node.height,
