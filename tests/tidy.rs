@@ -8,6 +8,8 @@ const LINES_MAX: usize = 800;
 const TREE_KINDS: [&str; 4] = ["stb", "flsm", "tph", "slm"];
 /// The modules that meet the operating system.
 const OUTER_MODULES: [&str; 2] = ["vfs", "jobs"];
+/// What only they may do with threads. To yield, or to ask for their number, is anyone's.
+const THREAD_CALLS: [&str; 4] = ["spawn", "Builder", "sleep", "scope"];
 
 /// A file of Rust, as the rules look at it.
 struct Source {
@@ -287,8 +289,13 @@ fn check_operating_system(sources: &[Source]) -> Vec<String> {
             continue;
         }
         for (line, used) in uses(source, "std::") {
-            if ["fs", "thread"].contains(&used) {
-                found.push(source.says(line, format_args!("std::{used} is for vfs and jobs")));
+            if used == "fs" {
+                found.push(source.says(line, "std::fs is for vfs and jobs"));
+            }
+        }
+        for (line, used) in uses(source, "thread::") {
+            if THREAD_CALLS.contains(&used) {
+                found.push(source.says(line, format_args!("thread::{used} is for vfs and jobs")));
             }
         }
         for (number, line) in source.product_lines() {
@@ -561,13 +568,17 @@ mod the_rules {
 
     #[test]
     fn operating_system() {
-        let text = "use std::fs;\nuse std::{io, thread};\nlet t = Instant::now();\n\
-                    let s = std::time::SystemTime::now();\n\"std::fs\"; // std::thread\n\
+        let text = "use std::fs;\nthread::spawn(f);\nlet t = Instant::now();\n\
+                    let s = std::time::SystemTime::now();\n\"std::fs\"; // thread::spawn\n\
                     use std::fsck;\nuse std::io;\n#[cfg(test)]\nmod tests {\n    use std::fs;\n}\n";
         assert_eq!(lines(check_operating_system, "src/db/a.rs", text), [1, 2, 3, 4]);
         for path in ["src/vfs/a.rs", "src/jobs.rs", "crates/a.rs", "tests/a.rs"] {
             assert_eq!(lines(check_operating_system, path, text), []);
         }
+        let threads = "use std::{io, thread};\nstd::thread::yield_now();\nthread::Builder::new();\n\
+                       use std::thread::{current, sleep};\nthread::scope(|_| ());\n\
+                       std::thread::available_parallelism();\nthread::spawner();\n";
+        assert_eq!(lines(check_operating_system, "src/db/a.rs", threads), [3, 4, 5]);
     }
 
     #[test]

@@ -119,11 +119,6 @@ impl<const N: usize> Default for ShardedCounters<N> {
 pub(crate) struct ShardedCounter(ShardedCounters<1>);
 
 impl ShardedCounter {
-    /// At 0.
-    pub(crate) fn new() -> ShardedCounter {
-        ShardedCounter::default()
-    }
-
     /// Adds `n`.
     #[inline]
     pub(crate) fn add(&self, n: u64) {
@@ -190,11 +185,6 @@ pub(crate) struct LatencyHistogram {
 }
 
 impl LatencyHistogram {
-    /// Empty.
-    pub(crate) fn new() -> LatencyHistogram {
-        LatencyHistogram::default()
-    }
-
     /// Notes that an operation took `nanos`.
     #[inline]
     pub(crate) fn record(&self, nanos: u64) {
@@ -273,6 +263,7 @@ impl LatencySnapshot {
     }
 
     /// Adds what `other` holds.
+    #[cfg(test)]
     pub(crate) fn merge(&mut self, other: &LatencySnapshot) {
         for (to, from) in self.buckets.iter_mut().zip(&other.buckets) {
             *to += from;
@@ -291,7 +282,7 @@ mod tests {
     fn more_threads_than_stripes_lose_no_count() {
         let (threads, rounds) = if cfg!(miri) { (5, 20) } else { (48, 2000) };
         let counters = ShardedCounters::<2>::new();
-        let total = ShardedCounter::new();
+        let total = ShardedCounter::default();
         for _generation in 0..2 {
             std::thread::scope(|scope| {
                 for _ in 0..threads {
@@ -330,7 +321,7 @@ mod tests {
 
     #[test]
     fn percentiles_agree_with_a_sorted_list() {
-        let histograms = [LatencyHistogram::new(), LatencyHistogram::new()];
+        let histograms = [LatencyHistogram::default(), LatencyHistogram::default()];
         let mut values = Vec::new();
         let mut state = 7u64;
         for i in 0..if cfg!(miri) { 200 } else { 20_000 } {

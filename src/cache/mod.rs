@@ -23,7 +23,7 @@ mod region;
 
 pub(crate) use data_files::{DataFiles, FileType};
 pub(crate) use page::{Compression, PAGE_HEADER_BYTES};
-pub(crate) use page_cache::{Cache, CachePin, CacheStatistics, PageClass, PageKey};
+pub(crate) use page_cache::{Cache, PageClass, PageKey};
 pub(crate) use page_file::{PageFile, PageMiss, PagePointer, ReadContext, fetch_misses};
 pub(crate) use page_scan::PageScan;
 pub(crate) use page_writer::PageFileWriter;

@@ -101,6 +101,7 @@ impl Cache {
     /// While the result lives, each `get` of this thread is cheaper by the cost of a pin. Hold it for
     /// the length of a lookup, never while reading from a disk: no memory is recycled meanwhile.
     #[inline]
+    #[cfg_attr(not(test), expect(dead_code, reason = "for lookups of several pages"))]
     pub(crate) fn pin(&self) -> CachePin {
         CachePin { _guard: grace::pin() }
     }

@@ -1,3 +1,5 @@
+//! What the page cache promises: bytes, capacity, eviction, threads.
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

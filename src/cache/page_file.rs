@@ -121,7 +121,13 @@ impl PageFile {
         file_type: FileType,
     ) -> Result<Arc<PageFile>> {
         let path = files.path(id, file_type);
-        let file = files.vfs.open(&path, Access::Direct, false)?;
+        let file = files.vfs.open(&path, Access::Direct, false).map_err(|error| match error {
+            // Only files that something on the disk names are opened.
+            Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                Error::corruption(&path, 0, "data file", "it, as the store names it", "none")
+            }
+            error => error,
+        })?;
         let len = file.len()?;
         let units = len / UNIT_BYTES as u64;
         if units == 0 || len % UNIT_BYTES as u64 != 0 || u32::try_from(units).is_err() {

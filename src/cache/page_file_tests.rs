@@ -1,3 +1,5 @@
+//! What files of pages promise: pages come back as written, damage is found, reads are counted.
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

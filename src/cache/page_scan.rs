@@ -63,6 +63,7 @@ impl PageScan {
     }
 
     /// The kind of the page that `next_page` gave last.
+    #[cfg(test)]
     pub(crate) fn kind(&self) -> u8 {
         self.kind
     }

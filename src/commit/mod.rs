@@ -23,7 +23,7 @@ use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::journal::{Journal, ShardGuard};
 
-pub(crate) use throttle::{Throttle, ThrottleStatistics};
+pub(crate) use throttle::Throttle;
 
 /// A shard without a commit under way.
 const IDLE: u64 = u64::MAX;
@@ -38,6 +38,8 @@ pub(crate) struct Committer {
     in_flight: Box<[CachePadded<AtomicU64>]>,
     /// Held by whoever locks all shards.
     barrier: Mutex<()>,
+    /// Whether the shard depends on nothing but the commits before.
+    deterministic: bool,
 }
 
 /// The shard that the calling thread prefers.
@@ -51,7 +53,7 @@ fn preferred_shard() -> usize {
 
 impl Committer {
     /// Continues after `last`.
-    pub(crate) fn new(journal: Arc<Journal>, last: Seqno) -> Committer {
+    pub(crate) fn new(journal: Arc<Journal>, last: Seqno, deterministic: bool) -> Committer {
         let idle = || CachePadded::new(AtomicU64::new(IDLE));
         Committer {
             in_flight: (0..journal.shard_count()).map(|_| idle()).collect(),
@@ -59,6 +61,7 @@ impl Committer {
             next: CachePadded::new(AtomicU64::new(last.0 + 1)),
             visible: CachePadded::new(AtomicU64::new(last.0)),
             barrier: Mutex::new(()),
+            deterministic,
         }
     }
 
@@ -82,6 +85,11 @@ impl Committer {
     ) -> Result<Seqno> {
         // Writers that sync share a shard: one file to sync for all of them.
         let preferred = match durability {
+            // Spread over the shards as several threads would, but the same at each run.
+            Durability::Buffered if self.deterministic => {
+                (self.next.load(Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40)
+                    as usize
+            }
             Durability::Buffered => preferred_shard(),
             Durability::Sync => 0,
         };

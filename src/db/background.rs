@@ -23,8 +23,6 @@ use crate::tree::{PackSource, Packed, Tree};
 
 /// How long a keyspace rests after its background work has failed.
 const REST_NANOS: u64 = 1_000_000_000;
-/// A manifest below this size is not rewritten.
-const MANIFEST_BYTES_MIN: u64 = 1 << 20;
 /// A manifest is rewritten when it is this many times what is live in it.
 const MANIFEST_GROWTH_MAX: u64 = 4;
 
@@ -146,7 +144,8 @@ impl Store {
             }
             let due = |keyspace: &Arc<KeyspaceState>| {
                 let pipeline = keyspace.pipeline.lock();
-                matches!(pipeline.slots.front(), Some((_, Stage::Packed(_))))
+                !keyspace.is_dropped()
+                    && matches!(pipeline.slots.front(), Some((_, Stage::Packed(_))))
             };
             if !self.all_keyspaces().iter().any(due) {
                 return Ok(());
@@ -158,6 +157,9 @@ impl Store {
     /// holds `incorporation`.
     fn incorporate_due(&self, keyspace: &Arc<KeyspaceState>, upto: Seqno) -> Result<()> {
         loop {
+            if keyspace.is_dropped() {
+                return Ok(());
+            }
             let (slot, packed) = match keyspace.pipeline.lock().slots.front_mut() {
                 Some((slot, Stage::Packed(packed)))
                     if slot.cut.get().is_some_and(|cut| *cut <= upto) =>
@@ -196,6 +198,10 @@ impl Store {
             packed.as_ref().map_or((0, 0), |packed| (packed.data_bytes, packed.written_bytes));
         self.sync_journal_before(keyspace, cut)?;
         let result = keyspace.tree.incorporate(packed, cut);
+        if keyspace.is_dropped() {
+            // Dropped just now: what the tree says of it is of no account.
+            return Ok(());
+        }
         if let Err(error) = &result
             && !matches!(error, Error::Full { .. })
         {
@@ -302,7 +308,8 @@ impl Store {
 
     fn manifest_is_long(&self) -> bool {
         let total = self.manifest.bytes_total();
-        total > MANIFEST_BYTES_MIN && total > self.manifest.bytes_live() * MANIFEST_GROWTH_MAX
+        total > self.sizes.manifest_bytes_min
+            && total > self.manifest.bytes_live() * MANIFEST_GROWTH_MAX
     }
 
     /// Whether a background thread would find something to do.
@@ -411,7 +418,13 @@ struct TreeJob {
 
 impl Job for TreeJob {
     fn step(&mut self) -> Result<Step> {
+        if self.keyspace.is_dropped() {
+            return Ok(Step::Done);
+        }
         let step = self.job.step();
+        if self.keyspace.is_dropped() {
+            return Ok(Step::Done);
+        }
         if step.is_err() {
             let rest = self.store.clock.nanos() + REST_NANOS;
             self.keyspace.rest_until_nanos.store(rest, Ordering::Relaxed);

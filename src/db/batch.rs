@@ -135,3 +135,12 @@ impl Batch {
         self.store.commit(operations, self.durability)
     }
 }
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch")
+            .field("len", &self.len())
+            .field("durability", &self.durability)
+            .finish_non_exhaustive()
+    }
+}

@@ -12,6 +12,7 @@ use super::store::Store;
 use crate::base::error::{Error, Result};
 use crate::jobs::wall_clock_nanos;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, create_copy};
+use crate::vfs::{create_dir_durably, sync_parent};
 
 pub(crate) fn checkpoint(store: &Store, dir: &Path) -> Result<()> {
     store.check_writable()?;
@@ -21,9 +22,11 @@ pub(crate) fn checkpoint(store: &Store, dir: &Path) -> Result<()> {
             what: format!("{} is not empty; name a new directory", dir.display()),
         });
     }
-    vfs.create_dir_all(dir)?;
+    create_dir_durably(&**vfs, dir)?;
     let _registry = store.registry.lock();
-    let keyspaces = store.all_keyspaces();
+    let mut keyspaces = store.all_keyspaces();
+    // In the order of their creation, as the manifest wants it.
+    keyspaces.sort_by_key(|keyspace| keyspace.id);
     let mut edit = Edit::default();
     let mut versions = Vec::new();
     {
@@ -67,8 +70,5 @@ pub(crate) fn checkpoint(store: &Store, dir: &Path) -> Result<()> {
         false => wall_clock_nanos() as u64 | 1,
     };
     create_copy(&**vfs, dir, new_store_id, edit)?;
-    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        vfs.sync_dir(parent)?;
-    }
-    Ok(())
+    sync_parent(&**vfs, dir)
 }

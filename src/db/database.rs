@@ -252,6 +252,12 @@ impl Database {
     }
 }
 
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database").field("path", &self.store.path).finish_non_exhaustive()
+    }
+}
+
 impl Store {
     fn wait_idle(&self) -> Result<()> {
         loop {

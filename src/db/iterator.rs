@@ -28,7 +28,7 @@ use crate::tree::{Region, RegionAt};
 
 /// A cursor over either kind of run.
 enum RunCursor {
-    Memtable(MemtableCursor),
+    Memtable(Box<MemtableCursor>),
     Table(Box<TableCursor>),
 }
 
@@ -221,6 +221,13 @@ impl Iter {
 
 type Pair = (Slice, Slice);
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close_front();
+        self.close_back();
+    }
+}
+
 impl Iterator for Iter {
     type Item = Result<(Slice, Slice)>;
 
@@ -249,7 +256,7 @@ impl Inner {
             }
             let Some(visible) = &self.front.visible else { continue };
             let Some(current) = visible.current() else {
-                self.front.visible = None;
+                self.close_front();
                 if self.front.upper.is_none() {
                     self.front.ended = true;
                 }
@@ -279,7 +286,7 @@ impl Inner {
             }
             let Some(visible) = &self.back.visible else { continue };
             let Some(current) = visible.current() else {
-                self.back.visible = None;
+                self.close_back();
                 if self.back.lower.as_ref().is_none_or(|lower| lower.is_empty()) {
                     self.back.ended = true;
                 }
@@ -296,6 +303,30 @@ impl Inner {
             last.extend_from_slice(&pair.0);
             return Ok(Some(pair));
         }
+    }
+
+    fn close_front(&mut self) {
+        let closed = self.front.visible.take();
+        self.count_pages(closed);
+    }
+
+    fn close_back(&mut self) {
+        let closed = self.back.visible.take();
+        self.count_pages(closed);
+    }
+
+    /// Counts what a region's cursors have read.
+    fn count_pages(&self, closed: Option<VisibleIterator<RunCursor>>) {
+        let Some(closed) = closed else { return };
+        let pages: u64 = closed
+            .merge()
+            .sources()
+            .map(|cursor| match cursor {
+                RunCursor::Memtable(_) => 0,
+                RunCursor::Table(cursor) => u64::from(cursor.pages_read()),
+            })
+            .sum();
+        self.store.counters.pages_read.add(pages);
     }
 
     fn pair(&self, key: &[u8], kind: EntryKind, value: &[u8]) -> Result<Pair> {
@@ -375,7 +406,7 @@ impl Inner {
         let slots = std::iter::once(&self.read.active).chain(&self.read.frozen);
         let mut cursors: Vec<RunCursor> = slots
             .filter(|slot| !slot.memtable.is_empty())
-            .map(|slot| RunCursor::Memtable(slot.memtable.cursor()))
+            .map(|slot| RunCursor::Memtable(Box::new(slot.memtable.cursor())))
             .collect();
         cursors.extend(
             region

@@ -32,6 +32,7 @@ use crate::memtable::ChunkPool;
 use crate::merge::MergeContext;
 use crate::table::{BlobFiles, BlobPointer};
 use crate::tree::{self, TreeContext, TreeCounters, TreeObserver, TreeOptions};
+use crate::vfs::create_dir_durably;
 
 /// Everything about a keyspace but its edits.
 pub(crate) struct KeyspaceSeed {
@@ -161,14 +162,24 @@ impl Foundation {
             read_only: false,
         };
         Journal::replay(&*self.vfs, &self.path, &plan, |first, count, operations| {
-            let mut seqno = first.0;
-            for operation in operations {
+            for (seqno, operation) in (first.0..).zip(operations) {
                 let operation = operation?;
-                // A keyspace that is gone was dropped after this was written.
-                if let Some(keyspace) = keyspaces.get(&operation.keyspace) {
-                    self.replay_operation(keyspace, Seqno(seqno), &operation)?;
+                match keyspaces.get(&operation.keyspace) {
+                    Some(keyspace) => {
+                        self.replay_operation(keyspace, Seqno(seqno), &operation)?;
+                    }
+                    None if operation.keyspace >= recovered.next_keyspace_id => {
+                        return Err(Error::corruption(
+                            &self.manifest.path(),
+                            0,
+                            "keyspaces in the manifest",
+                            format_args!("number {}, which the journal has", operation.keyspace),
+                            format_args!("numbers below {}", recovered.next_keyspace_id),
+                        ));
+                    }
+                    // It was dropped after this was written.
+                    None => {}
                 }
-                seqno += 1;
             }
             let last = Seqno(first.0 + u64::from(count) - 1);
             if self.pool.bytes_in_use() as u64 > self.sizes.memtables_bytes_max * 3 / 4 {
@@ -272,7 +283,7 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
             let reason = "the directory does not exist".to_string();
             return Err(Error::NotAStore { path, reason });
         }
-        vfs.create_dir_all(&path)?;
+        create_dir_durably(&*vfs, &path)?;
     }
     let lock = vfs.lock(&path.join(LOCK_FILE_NAME))?;
     let options = OpenOptions { create: builder.create, new_store_id: new_store_id(&builder) };
@@ -355,7 +366,11 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     let by_name =
         keyspaces.into_values().map(|keyspace| (keyspace.name.clone(), keyspace)).collect();
     let store = Arc::new(Store {
-        committer: Committer::new(Arc::clone(&journal), last),
+        committer: Committer::new(
+            Arc::clone(&journal),
+            last,
+            matches!(builder.background, BackgroundMode::Stepped(_)),
+        ),
         journal,
         throttle: Throttle::default(),
         snapshots: Arc::new(Snapshots::default()),

@@ -101,7 +101,7 @@ impl KeyspaceOptions {
             merge_operator: None,
             blob_bytes_min: 4096,
             fanout_max: 0,
-            space_amplification_max_percent: 140,
+            space_amplification_max_percent: 130,
         }
     }
 
@@ -139,7 +139,7 @@ impl KeyspaceOptions {
     }
 
     /// Reclaims space, at the cost of more writing, whenever disk space exceeds this many times the
-    /// live data. Default 1.4; at least 1.1.
+    /// live data. Default 1.3; at least 1.1.
     pub fn space_amplification_max(mut self, times: f64) -> KeyspaceOptions {
         self.space_amplification_max_percent = (times.clamp(1.1, 100.0) * 100.0).round() as u32;
         self
@@ -222,7 +222,6 @@ pub struct Builder {
     pub(crate) memory_budget: u64,
     pub(crate) memtable_bytes: Option<u64>,
     pub(crate) create: bool,
-    pub(crate) read_only: bool,
     pub(crate) salvage: bool,
     pub(crate) background: BackgroundMode,
     pub(crate) journal_shards: usize,
@@ -238,7 +237,6 @@ impl Builder {
             memory_budget: 256 * MIB,
             memtable_bytes: None,
             create: true,
-            read_only: false,
             salvage: false,
             background: BackgroundMode::Threads(0),
             journal_shards: 0,

@@ -96,3 +96,9 @@ impl Snapshot {
         self.iterate(keyspace, bounds_of_prefix(prefix.as_ref()))
     }
 }
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("seqno", &self.guard.seqno().0).finish_non_exhaustive()
+    }
+}

@@ -134,6 +134,11 @@ impl TreeObserver for Observer {
     fn snapshots(&self) -> Vec<Seqno> {
         self.store().map(|store| store.live_snapshots()).unwrap_or_default()
     }
+
+    fn is_dropped(&self) -> bool {
+        let keyspace = self.keyspace.get().and_then(Weak::upgrade);
+        keyspace.is_some_and(|keyspace| keyspace.is_dropped())
+    }
 }
 
 /// Reads blob values for merge operators.

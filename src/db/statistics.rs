@@ -230,7 +230,7 @@ impl Statistics {
             cumulative += count;
             let _ = writeln!(out, "spinney_throttle_seconds_bucket{{le=\"{bound}\"}} {cumulative}");
         }
-        let by_keyspace: [(&str, fn(&KeyspaceStatistics) -> u64); 7] = [
+        let by_keyspace: [(&str, KeyspaceGauge); 7] = [
             ("table_entries", |k| k.table_entries),
             ("tables", |k| k.tables),
             ("disk_bytes", |k| k.disk_bytes),
@@ -251,6 +251,9 @@ impl Statistics {
         out
     }
 }
+
+/// Picks one gauge of a keyspace.
+type KeyspaceGauge = fn(&KeyspaceStatistics) -> u64;
 
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
@@ -282,7 +285,7 @@ impl Store {
             },
             manifest: Traffic {
                 read_bytes: 0,
-                written_bytes: self.manifest.bytes_total(),
+                written_bytes: self.manifest.bytes_written(),
                 count: self.manifest.edits_submitted(),
             },
             pages_read: counters.pages_read.sum(),

@@ -47,6 +47,8 @@ pub(crate) struct Sizes {
     /// Buffers of one background job.
     pub(crate) job_bytes_max: u64,
     pub(crate) segment_bytes: u64,
+    /// A manifest below this size is not rewritten.
+    pub(crate) manifest_bytes_min: u64,
     /// Journal bytes beyond which the keyspace that holds on to the oldest is flushed.
     pub(crate) journal_bytes_max: u64,
     /// Values of at least this many bytes go to a blob file at once, past journal and memtable.
@@ -60,7 +62,7 @@ impl Sizes {
         let memtable_bytes = builder.memtable_bytes.unwrap_or(default);
         let frozen_max = 3;
         let memtables_bytes_max = (memtable_bytes * (frozen_max as u64 + 1)).max(budget / 4);
-        let segment_bytes = (memtable_bytes / 2).clamp(64 << 10, 16 << 20);
+        let segment_bytes = (memtable_bytes / 2).clamp(8 << 10, 16 << 20);
         Sizes {
             memory_budget: budget,
             memtable_bytes,
@@ -68,6 +70,7 @@ impl Sizes {
             memtables_bytes_max,
             job_bytes_max: (budget / 32).clamp(512 << 10, 16 << 20),
             segment_bytes,
+            manifest_bytes_min: (memtable_bytes * 4).min(1 << 20),
             journal_bytes_max: memtables_bytes_max * 3 + segment_bytes * 2 * shards as u64,
             direct_value_bytes: (memtable_bytes as usize / 4).clamp(16 << 10, 1 << 20),
         }
@@ -371,7 +374,7 @@ impl Store {
         if limit >= 4 << 20 {
             slot.bytes() >= limit
         } else {
-            slot.memtable.len() > 0 && slot.exact_bytes() >= limit
+            !slot.memtable.is_empty() && slot.exact_bytes() >= limit
         }
     }
 
@@ -379,6 +382,7 @@ impl Store {
     #[cold]
     fn make_room(&self, keyspace: &Arc<KeyspaceState>) -> Result<()> {
         let mut waited_from = None;
+        let mut tried_again = false;
         loop {
             self.check_writable()?;
             let read = keyspace.read.load_full();
@@ -394,7 +398,12 @@ impl Store {
                 break;
             }
             if let Some(error) = &*self.background_failure.lock() {
-                return Err(error.clone());
+                // No time passes for a stepped executor that would end the rest after a failure.
+                if tried_again || !self.executor.is_stepped() {
+                    return Err(error.clone());
+                }
+                tried_again = true;
+                self.clear_rests();
             }
             waited_from.get_or_insert_with(|| self.clock.nanos());
             self.executor.notify();

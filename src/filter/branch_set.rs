@@ -11,6 +11,7 @@ impl BranchSet {
     pub(crate) const EMPTY: BranchSet = BranchSet([0; 4]);
 
     /// The branches `0..branches`: the answer where there is no filter.
+    #[cfg(test)]
     pub(crate) fn all(branches: usize) -> BranchSet {
         let mut set = BranchSet::EMPTY;
         for ordinal in 0..branches.min(256) {
@@ -21,6 +22,7 @@ impl BranchSet {
 
     /// Adds a branch.
     #[inline]
+    #[cfg(test)]
     pub(crate) fn insert(&mut self, ordinal: u8) {
         self.0[usize::from(ordinal >> 6)] |= 1 << (ordinal & 63);
     }
@@ -42,11 +44,13 @@ impl BranchSet {
 
     /// Whether no branch is.
     #[inline]
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.0 == [0; 4]
     }
 
     /// How many branches are.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }

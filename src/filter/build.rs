@@ -157,6 +157,7 @@ impl MapletBuilder {
     }
 
     /// Merges everything at once into `sink`.
+    #[cfg(test)]
     pub(crate) fn write(self, sink: &mut impl MapletSink) -> Result<MapletHeader> {
         let mut merge = self.start()?;
         while !merge.step(sink, u32::MAX)? {}
@@ -280,6 +281,7 @@ impl MapletMerge {
     }
 
     /// How many pages there will be, if none overflows at the end.
+    #[cfg(test)]
     pub(crate) fn pages_expected(&self) -> u32 {
         self.geometry.nominal_pages
     }

@@ -128,6 +128,7 @@ impl MapletHeader {
     }
 
     /// Distinct fingerprints.
+    #[cfg(test)]
     pub(crate) fn fingerprints(&self) -> u64 {
         self.fingerprints
     }
@@ -153,6 +154,7 @@ impl MapletHeader {
     }
 
     /// How many pages (of one unit each) the maplet has.
+    #[cfg(test)]
     pub(crate) fn pages(&self) -> u32 {
         self.pages
     }

@@ -28,13 +28,8 @@ mod test_support;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use branch_set::BranchSet;
-pub(crate) use build::{MapletBuilder, MapletMerge, MapletSink};
-pub(crate) use fingerprint::{Fingerprint, SortedFingerprints};
-pub(crate) use geometry::{
-    BRANCHES_MAX, FINGERPRINT_BITS_DEFAULT, FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN,
-};
-pub(crate) use header::{BranchCounts, MapletHeader};
-pub(crate) use maplet::{Maplet, PAGE_KIND_MAPLET, PAGE_KIND_MAPLET_HEADER};
-pub(crate) use page::PAYLOAD_BYTES;
-pub(crate) use reader::MapletReader;
+pub(crate) use build::{MapletBuilder, MapletMerge};
+pub(crate) use fingerprint::SortedFingerprints;
+pub(crate) use geometry::FINGERPRINT_BITS_DEFAULT;
+pub(crate) use header::BranchCounts;
+pub(crate) use maplet::Maplet;

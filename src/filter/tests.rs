@@ -5,6 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::build::MapletSink;
+use super::fingerprint::Fingerprint;
+use super::header::MapletHeader;
+use super::page::PAYLOAD_BYTES;
 use super::test_support::{Random, data_files};
 use super::*;
 use crate::base::codec::Decoder;
@@ -352,7 +356,7 @@ fn damage_in_the_file_is_corruption() {
     for round in 0..40 {
         let (maplet, _) = build(&files, 32, &[hashes.clone(), hashes[..5000].to_vec()]);
         let path = maplet.file().path();
-        let file = files.vfs.open(&path, Access::Direct, true).unwrap();
+        let file = files.vfs.open(&path, Access::Buffered, true).unwrap();
         let units = u64::from(maplet.file().units());
         let unit = if round % 4 == 0 { units - 1 } else { random.next() % (units - 1) };
         let mut byte = [0];

@@ -76,8 +76,8 @@ mod test_support;
 mod tests;
 
 pub(crate) use format::SegmentId;
-pub(crate) use operation::{Operation, Operations, encode_operation, operation_bytes};
-pub(crate) use replay::{EpochLimit, Gap, ReplayPlan, ReplayReport, TornTail};
+pub(crate) use operation::{Operation, Operations, encode_operation};
+pub(crate) use replay::{EpochLimit, ReplayPlan, ReplayReport};
 pub(crate) use retire::OldSegment;
 pub(crate) use shard::ShardGuard;
 
@@ -190,11 +190,6 @@ impl Journal {
     /// How many shards there are.
     pub(crate) fn shard_count(&self) -> usize {
         self.shards.len()
-    }
-
-    /// The epoch that appends go to.
-    pub(crate) fn epoch(&self) -> u32 {
-        self.options.epoch
     }
 
     /// Refuses further appends, makes everything durable and marks the journal as closed cleanly.

@@ -56,7 +56,7 @@ pub(super) struct ShardReader<'a> {
     seed: u64,
     /// Where the next record is expected.
     offset: u64,
-    /// The record before ended its segment, so this one has certainly been used.
+    /// The segment before this one was ended or is even gone, so this one has certainly been used.
     rolled: bool,
     last: u64,
     /// The current record and where it starts.
@@ -71,6 +71,8 @@ pub(super) struct ShardReader<'a> {
 impl<'a> ShardReader<'a> {
     /// A reader before the first record of `segments`, which are one shard's, in order.
     pub(super) fn new(vfs: &'a dyn Vfs, rules: Rules, segments: Vec<SegmentFile>) -> Self {
+        // The one in use is never removed: who has no predecessor any more has succeeded it.
+        let rolled = segments.first().is_some_and(|segment| segment.id.number > 1);
         ShardReader {
             vfs,
             rules,
@@ -79,7 +81,7 @@ impl<'a> ShardReader<'a> {
             window: None,
             seed: 0,
             offset: 0,
-            rolled: false,
+            rolled,
             last: 0,
             head: None,
             end: None,

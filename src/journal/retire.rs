@@ -161,18 +161,8 @@ impl Journal {
         [old, rolled].into_iter().flatten().min()
     }
 
-    /// The lowest sequence number that the segments of this epoch hold.
-    pub(crate) fn oldest_seqno(&self) -> Option<Seqno> {
-        let oldest = |shard: &Mutex<ShardState>| {
-            let state = shard.lock();
-            let rolled = state.rolled.front().map(|rolled| rolled.first);
-            let current = state.current.as_ref().map(|current| current.first);
-            [rolled, current].into_iter().flatten().filter(|&first| first != Seqno(0)).min()
-        };
-        self.shards.iter().filter_map(|shard| oldest(&shard.state)).min()
-    }
-
     /// The older epochs that still have segments, ascending: the manifest must keep their limits.
+    #[cfg(test)]
     pub(crate) fn old_epochs(&self) -> Vec<u32> {
         let mut epochs: Vec<u32> = self.old.lock().iter().map(|segment| segment.id.epoch).collect();
         epochs.sort_unstable();

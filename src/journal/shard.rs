@@ -75,7 +75,6 @@ pub(super) struct Rolled {
     pub(super) len: u64,
     /// Just after its last record.
     pub(super) end: u64,
-    pub(super) first: Seqno,
     pub(super) last: Seqno,
     /// Kept until it has been synced.
     pub(super) unsynced: Option<Arc<dyn MappedFile>>,
@@ -110,7 +109,6 @@ impl ShardState {
             number: old.segment.number,
             len: old.segment.len,
             end: old.offset,
-            first: old.first,
             last: self.last,
             unsynced: Some(Arc::clone(&file)),
         });

@@ -61,6 +61,7 @@ impl Journal {
     }
 
     /// Everything up to here is durable: the largest number that a `sync_upto` has answered for.
+    #[cfg(test)]
     pub(crate) fn durable(&self) -> Seqno {
         Seqno(self.durable.load(Ordering::Acquire))
     }

@@ -207,7 +207,7 @@ fn touched(bytes: &Bytes) -> Vec<usize> {
 
 impl Vfs for TestVfs {
     fn create(&self, _: &Path, _: Access) -> Result<Arc<dyn File>> {
-        unimplemented!()
+        unreachable!()
     }
 
     fn open(&self, path: &Path, _: Access, _: bool) -> Result<Arc<dyn File>> {
@@ -231,7 +231,7 @@ impl Vfs for TestVfs {
     }
 
     fn rename(&self, _: &Path, _: &Path) -> Result<()> {
-        unimplemented!()
+        unreachable!()
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
@@ -239,7 +239,7 @@ impl Vfs for TestVfs {
     }
 
     fn hard_link(&self, _: &Path, _: &Path) -> Result<()> {
-        unimplemented!()
+        unreachable!()
     }
 
     fn create_dir_all(&self, _: &Path) -> Result<()> {
@@ -247,7 +247,7 @@ impl Vfs for TestVfs {
     }
 
     fn remove_dir(&self, _: &Path) -> Result<()> {
-        unimplemented!()
+        unreachable!()
     }
 
     fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
@@ -272,11 +272,11 @@ impl Vfs for TestVfs {
     }
 
     fn lock(&self, _: &Path) -> Result<Box<dyn Lock>> {
-        unimplemented!()
+        unreachable!()
     }
 
     fn io_queue(&self, _: usize) -> Box<dyn IoQueue> {
-        unimplemented!()
+        unreachable!()
     }
 }
 
@@ -342,7 +342,7 @@ impl File for TestFile {
     }
 
     fn write_at(&self, _: u64, _: &[u8]) -> Result<()> {
-        unimplemented!()
+        unreachable!()
     }
 
     fn sync(&self) -> Result<()> {
@@ -354,7 +354,7 @@ impl File for TestFile {
     }
 
     fn truncate(&self, _: u64) -> Result<()> {
-        unimplemented!()
+        unreachable!()
     }
 
     fn path(&self) -> &Path {

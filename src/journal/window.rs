@@ -4,7 +4,6 @@
 //! 1. The buffer is about `WINDOW_BYTES`; only a record that is known to lie within the file makes it
 //!    larger, and only until the window moves on.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::format::{RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, seed_at};
@@ -43,14 +42,9 @@ impl Window {
         self.len
     }
 
-    /// The file's name.
-    pub(super) fn path(&self) -> &Path {
-        self.file.path()
-    }
-
     /// The `n` bytes at `offset`.
     pub(super) fn bytes(&mut self, offset: u64, n: u64) -> Result<&[u8]> {
-        if !offset.checked_add(n).is_some_and(|end| end <= self.len) {
+        if offset.checked_add(n).is_none_or(|end| end > self.len) {
             return Err(Error::corruption(
                 self.file.path(),
                 offset,

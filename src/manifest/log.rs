@@ -29,6 +29,8 @@ struct Inner {
     end: u64,
     /// What the first record took.
     snapshot_bytes: u64,
+    /// Bytes written since the open.
+    written_bytes: u64,
     /// Edits submitted are applied already; if they then fail, so does everything after them.
     state: State,
     /// The encoded edits that no leader has taken yet.
@@ -72,6 +74,7 @@ impl Manifest {
                 file,
                 end,
                 snapshot_bytes,
+                written_bytes: 0,
                 state,
                 waiting: Vec::new(),
                 submitted: 0,
@@ -128,6 +131,7 @@ impl Manifest {
         match written {
             Ok(bytes) => {
                 inner.end += bytes;
+                inner.written_bytes += bytes;
                 inner.durable = target;
                 Ok(())
             }
@@ -141,6 +145,11 @@ impl Manifest {
     /// The log's file, for messages.
     pub(crate) fn path(&self) -> PathBuf {
         manifest_path(&self.dir, self.inner.lock().identity.number)
+    }
+
+    /// Bytes written since the open.
+    pub(crate) fn bytes_written(&self) -> u64 {
+        self.inner.lock().written_bytes
     }
 
     /// Length of the log.
@@ -191,6 +200,7 @@ impl Manifest {
         inner.file = file;
         inner.end = bytes;
         inner.snapshot_bytes = bytes;
+        inner.written_bytes += bytes;
         if let Err(error) = self.remove_durably(old.number) {
             inner.poison("removing the old copy of", &error);
             return Err(error);

@@ -26,7 +26,7 @@ mod tests;
 pub(crate) use edit::{Edit, Epochs, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 pub(crate) use log::Manifest;
 pub(crate) use open::{LOCK_FILE_NAME, OpenOptions, create_copy};
-pub(crate) use state::{RecoveredKeyspace, RecoveredState};
+pub(crate) use state::RecoveredState;
 
 /// The newest version of the store's format that this build reads, and the one that it writes.
 pub(crate) const FORMAT_VERSION: u32 = 1;

@@ -11,7 +11,7 @@ use super::superblock::{self, Superblock};
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
-use crate::vfs::{Access, Vfs};
+use crate::vfs::{Access, Vfs, create_dir_durably, sync_parent};
 
 /// The name of the store's lock file, which may be there before the store is.
 pub(crate) const LOCK_FILE_NAME: &str = "LOCK";
@@ -97,6 +97,7 @@ impl Manifest {
 
     /// What the store in `dir` holds, without changing anything, for looking at one that another
     /// process has open or that is to stay as it is.
+    #[cfg(test)]
     pub(crate) fn inspect(vfs: &dyn Vfs, dir: &Path) -> Result<RecoveredState> {
         if !vfs.exists(&Superblock::path(dir))? {
             let reason = format!("it has no file {:?}", superblock::FILE_NAME);
@@ -117,11 +118,7 @@ fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
         if !allowed {
             return Err(not_a_store("there is no such directory".to_string()));
         }
-        vfs.create_dir_all(dir)?;
-        return match dir.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => vfs.sync_dir(parent),
-            _ => Ok(()),
-        };
+        return create_dir_durably(vfs, dir);
     }
     // An empty snapshot is all that a manifest holds before the superblock is in place.
     let empty_bytes =
@@ -147,7 +144,9 @@ fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
     if !allowed {
         return Err(not_a_store("the directory is empty".to_string()));
     }
-    left.iter().try_for_each(|path| vfs.remove(path))
+    left.iter().try_for_each(|path| vfs.remove(path))?;
+    // Who made the directory may have died before its name was durable.
+    sync_parent(vfs, dir)
 }
 
 fn create(vfs: &dyn Vfs, dir: &Path, store_id: u64) -> Result<()> {

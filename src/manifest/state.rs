@@ -151,7 +151,10 @@ pub(crate) struct RecoveredKeyspace {
 
 /// The trees' part of the edits, as `State` is the rest.
 #[derive(Debug, Default)]
-pub(super) struct Trees(BTreeMap<KeyspaceId, (Option<Vec<u8>>, Vec<Vec<u8>>)>);
+pub(super) struct Trees(BTreeMap<KeyspaceId, TreeLog>);
+
+/// A tree's last snapshot, and its edits since.
+type TreeLog = (Option<Vec<u8>>, Vec<Vec<u8>>);
 
 impl Trees {
     pub(super) fn apply(&mut self, edit: Edit) {

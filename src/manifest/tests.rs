@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::state::RecoveredKeyspace;
 use super::test_support::{Crash, TestVfs};
 use super::*;
 use crate::base::error::{Error, Result};
@@ -277,8 +278,7 @@ fn garbage_behind_the_last_record_is_cut_off_before_the_next_commit() {
     let (vfs, _, after) = sample();
     let path = manifest_path(1);
     let whole = vfs.contents(&path);
-    for garbage in [vec![0; 5000], vec![1; 77], [vec![9; 8], vec![1, 0, 0, 0].repeat(50)].concat()]
-    {
+    for garbage in [vec![0; 5000], vec![1; 77], [vec![9; 8], [1, 0, 0, 0].repeat(50)].concat()] {
         vfs.put(&path, &[whole.clone(), garbage.clone()].concat());
         let (manifest, state) = open(&vfs);
         assert_eq!(state.torn_bytes, garbage.len() as u64);

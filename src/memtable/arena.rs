@@ -358,7 +358,7 @@ impl Arena {
         // Ids start at chunk 1, so that none is 0.
         let number = chunk + 1;
         let most = if for_entries { CHUNKS_MAX - CHUNKS_RESERVED } else { CHUNKS_MAX };
-        assert!(number < most, "a memtable was filled beyond Memtable::BYTES_MAX");
+        assert!(number < most, "a memtable was filled far beyond a GiB");
         let memory = self.pool.take(bytes);
         let slot = &self.blocks[number / BLOCK_CHUNKS];
         let mut block = slot.load(Ordering::Relaxed);
@@ -392,7 +392,7 @@ pub(super) fn prefetch(start: *const u8, bytes: usize) {
 
 /// The id of an entry at the start of a region.
 fn region_id(region: Region) -> EntryId {
-    ((region.chunk + 1) << OFFSET_BITS | region.start / UNIT_BYTES) as EntryId
+    (((region.chunk + 1) << OFFSET_BITS) | (region.start / UNIT_BYTES)) as EntryId
 }
 
 impl Drop for Arena {

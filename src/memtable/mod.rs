@@ -13,6 +13,7 @@
 //!    promised about the visibility of an insert that runs at the same time as the read: readers ask
 //!    for a snapshot that the commit module has declared complete.
 
+use std::mem;
 use std::sync::Arc;
 
 use crate::base::entry::{EntryKind, EntryRef};
@@ -41,10 +42,6 @@ pub(crate) struct Memtable {
 }
 
 impl Memtable {
-    /// What a memtable can certainly hold, counted as `bytes` counts; `insert` panics when it is
-    /// filled far beyond. Owners freeze theirs long before.
-    pub(crate) const BYTES_MAX: u64 = 1 << 30;
-
     /// An empty memtable; it takes its first chunk with the first entry.
     pub(crate) fn new(pool: Arc<ChunkPool>) -> Memtable {
         Memtable { index: Index::new(Arena::new(pool)) }
@@ -69,7 +66,7 @@ impl Memtable {
 
     /// All versions of the key that the snapshot sees, newest first.
     pub(crate) fn versions<'m, 'k>(&'m self, key: &'k [u8], snapshot: Seqno) -> Versions<'m, 'k> {
-        Versions { memtable: self, key, step: VersionStep::First(snapshot) }
+        Versions { memtable: self, key, below: Some(snapshot), first: true, walk: None }
     }
 
     /// A cursor over all entries, without a position yet. It keeps the memtable alive.
@@ -109,48 +106,37 @@ impl Memtable {
 pub(crate) struct Versions<'m, 'k> {
     memtable: &'m Memtable,
     key: &'k [u8],
-    step: VersionStep,
-}
-
-enum VersionStep {
-    /// The newest: found as `get` does, since most keys have one.
-    First(Seqno),
-    /// The one before this, if there is one.
-    Older(Seqno),
-    /// The one that the view stands on.
-    Walk(LeafView),
+    /// The next version has at most this sequence number; `None`: there is no other.
+    below: Option<Seqno>,
+    /// No version has been asked for yet. The first is found as `get` does: most keys have no second.
+    first: bool,
+    /// Stands on the version yielded last, from the second on.
+    walk: Option<LeafView>,
 }
 
 impl<'m> Iterator for Versions<'m, '_> {
     type Item = EntryRef<'m>;
 
     fn next(&mut self) -> Option<EntryRef<'m>> {
-        let memtable = self.memtable;
-        let entry = match &mut self.step {
-            VersionStep::First(snapshot) => {
-                let entry = memtable.get(self.key, *snapshot)?;
-                self.step = VersionStep::Older(entry.seqno);
-                return Some(entry);
+        let index = &self.memtable.index;
+        let target = Target::visible(self.key, self.below.take()?);
+        let id = match &mut self.walk {
+            Some(view) => {
+                view.forward(index);
+                view.id()
             }
-            VersionStep::Older(Seqno(0)) => return None,
-            VersionStep::Older(Seqno(newer)) => {
-                let mut view = LeafView::new();
-                view.seek(&memtable.index, Target::visible(self.key, Seqno(*newer - 1)));
-                let id = view.id();
-                self.step = VersionStep::Walk(view);
-                id
-            }
-            VersionStep::Walk(view) => {
-                view.id()?;
-                view.forward(&memtable.index);
+            None if mem::take(&mut self.first) => index.first_from(target),
+            None => {
+                let view = self.walk.insert(LeafView::new());
+                view.seek(index, target);
                 view.id()
             }
         };
-        let entry = memtable.index.arena.entry(entry?);
-        if entry.key == self.key {
-            return Some(entry);
+        let entry = index.arena.entry(id?);
+        if entry.key != self.key {
+            return None;
         }
-        self.step = VersionStep::Older(Seqno(0));
-        None
+        self.below = entry.seqno.0.checked_sub(1).map(Seqno);
+        Some(entry)
     }
 }

@@ -40,7 +40,10 @@ fn new_memtable() -> (Arc<ChunkPool>, Arc<Memtable>) {
     (pool, memtable)
 }
 
-fn owned(entry: EntryRef<'_>) -> ((Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>)) {
+/// An entry as the model has it.
+type Owned = ((Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>));
+
+fn owned(entry: EntryRef<'_>) -> Owned {
     ((entry.key.to_vec(), Reverse(entry.seqno.0)), (entry.kind, entry.value.to_vec()))
 }
 

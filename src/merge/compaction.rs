@@ -21,6 +21,11 @@ use crate::base::entry::{EntryKind, EntryRef, EntrySource};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 
+/// See [`Bottom::Ask`].
+pub(crate) type AskBottom<'a> = Box<dyn FnMut(&[u8]) -> bool + Send + 'a>;
+/// See [`CompactionOptions::on_blob_dropped`].
+pub(crate) type OnBlobDropped<'a> = Box<dyn FnMut(&[u8]) + Send + 'a>;
+
 /// Whether versions of a key that are older than the inputs' may exist outside the inputs.
 pub(crate) enum Bottom<'a> {
     /// They may, of any key.
@@ -28,7 +33,8 @@ pub(crate) enum Bottom<'a> {
     /// They do not, of any key.
     Always,
     /// Asked for a key: true if there are none. Called for tombstones and operands only.
-    Ask(Box<dyn FnMut(&[u8]) -> bool + Send + 'a>),
+    #[cfg_attr(not(test), expect(dead_code, reason = "for trees that know it of single keys"))]
+    Ask(AskBottom<'a>),
 }
 
 impl Bottom<'_> {
@@ -49,7 +55,7 @@ pub(crate) struct CompactionOptions<'a> {
     /// The keyspace's operator; without one, operands are kept as they are.
     pub(crate) operator: Option<Arc<dyn MergeOperator>>,
     /// Told the pointer of every `PutBlob` entry that is dropped.
-    pub(crate) on_blob_dropped: Option<Box<dyn FnMut(&[u8]) + Send + 'a>>,
+    pub(crate) on_blob_dropped: Option<OnBlobDropped<'a>>,
 }
 
 /// What has gone in and come out so far. Bytes are those of keys and values.
@@ -214,8 +220,7 @@ impl<'a, S: EntrySource> CompactionIterator<'a, S> {
     #[cold]
     fn gather(&mut self) -> Result<()> {
         let mut first = true;
-        loop {
-            let Some(winner) = self.tree.winner() else { break };
+        while let Some(winner) = self.tree.winner() {
             let Some(entry) = self.sources.0[winner].entry() else { break };
             let snapshots = &self.options.snapshots;
             let stripe = snapshots.partition_point(|snapshot| *snapshot < entry.seqno);

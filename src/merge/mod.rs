@@ -19,10 +19,8 @@ mod visible;
 #[cfg(test)]
 mod test_support;
 
-pub(crate) use compaction::{Bottom, CompactionCounters, CompactionIterator, CompactionOptions};
+pub(crate) use compaction::{Bottom, CompactionIterator, CompactionOptions};
 pub(crate) use iterator::{MergeIterator, MergeSource};
 pub(crate) use operands::{Base, BlobReader, MergeContext, Operands};
 pub use operator::{Append, MergeOperator, U64Add};
-pub(crate) use visible::{VisibleIterator, VisibleRef};
-
-pub(crate) use crate::base::entry::EntrySource;
+pub(crate) use visible::VisibleIterator;

@@ -176,7 +176,7 @@ impl MergeSource for ListCursor {
         // Alternately exact and short of the first key, as separators are.
         let at = from.map_or(0, |from| self.list.partition_point(|e| *e.key < *from));
         let key = &self.list.get(at)?.key;
-        let exact = at % 2 == 0;
+        let exact = at.is_multiple_of(2);
         self.lazy.then(|| &key[..if exact { key.len() } else { key.len().saturating_sub(1) }])
     }
 }

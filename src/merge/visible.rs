@@ -94,6 +94,7 @@ impl<C: MergeSource> VisibleIterator<C> {
     }
 
     /// Goes to the first pair.
+    #[cfg(test)]
     pub(crate) fn seek_first(&mut self) -> Result<()> {
         self.state = State::Nowhere;
         match &self.lower {
@@ -121,6 +122,7 @@ impl<C: MergeSource> VisibleIterator<C> {
     }
 
     /// Goes to the last pair with a key `< key`.
+    #[cfg(test)]
     pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<()> {
         self.state = State::Nowhere;
         match &self.upper {

@@ -106,11 +106,6 @@ impl BlobWriter {
         })
     }
 
-    /// The file's number.
-    pub(crate) fn id(&self) -> FileId {
-        self.writer.id()
-    }
-
     /// Bytes of all values so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.footer.bytes
@@ -202,6 +197,7 @@ impl BlobFile {
     }
 
     /// How many values.
+    #[cfg(test)]
     pub(crate) fn values(&self) -> u64 {
         self.footer.values
     }

@@ -115,22 +115,13 @@ impl TableBuilder {
         })
     }
 
-    /// The number of the file being written.
-    pub(crate) fn id(&self) -> FileId {
-        self.writer.id()
-    }
-
     /// Whether nothing has been added.
     pub(crate) fn is_empty(&self) -> bool {
         self.leaf.is_empty() && self.properties.leaf_pages == 0
     }
 
-    /// Entries added so far.
-    pub(crate) fn entries(&self) -> u64 {
-        self.properties.entries()
-    }
-
     /// About how many bytes the file would have if finished now.
+    #[cfg(test)]
     pub(crate) fn estimated_bytes(&self) -> u64 {
         let open = self.leaf.measure.node_bytes(0).next_multiple_of(UNIT_BYTES) as u64;
         self.writer.bytes() + open + self.index.waiting_bytes() + 3 * UNIT_BYTES as u64
@@ -264,6 +255,7 @@ impl TableBuilder {
 
     /// Appends a page of the embedded filter; `kind` (not 0) says what its pages are and is the same
     /// for all of them. After the last entry.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the format's filter section"))]
     pub(crate) fn append_filter_page(&mut self, kind: u8, payload: &[u8]) -> Result<PagePointer> {
         assert!(kind != 0 && (self.filter.pages == 0 || self.filter.kind == kind));
         self.close_leaf(None)?;

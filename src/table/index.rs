@@ -154,6 +154,7 @@ impl LevelBuilder {
     }
 
     /// Bytes of the pages so far.
+    #[cfg(test)]
     pub(super) fn waiting_bytes(&self) -> u64 {
         self.waiting_bytes
     }

@@ -42,13 +42,9 @@ mod tests;
 pub(crate) use blob::{BlobFile, BlobFiles, BlobWriter};
 pub(crate) use blob_pointer::BlobPointer;
 pub(crate) use builder::{TableBuilder, TableOptions};
-pub(crate) use check::TableCheck;
 pub(crate) use cursor::{CacheUse, TableCursor};
-pub(crate) use footer::FilterSection;
-pub(crate) use properties::{BlobReference, Properties};
 pub(crate) use reader::Table;
 pub(crate) use scan::TableScan;
-pub(crate) use statistics::RangeStatistics;
 
 /// The page kinds of table and blob files. On disk: never renumber.
 mod page_kind {

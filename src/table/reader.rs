@@ -91,6 +91,7 @@ impl Table {
     }
 
     /// Where the embedded filter lies, if there is one.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the format's filter section"))]
     pub(crate) fn filter(&self) -> Option<FilterSection> {
         Some(self.footer.filter).filter(|filter| filter.pages > 0)
     }
@@ -102,6 +103,7 @@ impl Table {
 
     /// The value that an [`EntryKind::PutBlob`] entry of this table stands for; `pointer` is the
     /// entry's value.
+    #[cfg(test)]
     pub(crate) fn read_blob(&self, pointer: &[u8]) -> Result<Vec<u8>> {
         let found = super::BlobPointer::decode(pointer);
         let found = found.and_then(|pointer| {
@@ -122,6 +124,7 @@ impl Table {
 
     /// A bound that no key of the table that is `>= key` is below, without any read: the first key,
     /// or else `key` itself; `None` if there is no such key.
+    #[cfg(test)]
     pub(crate) fn lower_bound_hint<'a>(&'a self, key: &'a [u8]) -> Option<&'a [u8]> {
         if key <= self.first_key() {
             Some(self.first_key())

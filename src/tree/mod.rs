@@ -51,6 +51,9 @@ pub(crate) trait TreeObserver: Send + Sync {
     fn compacted(&self, read_bytes: u64, written_bytes: u64, nanos: u64);
     /// The live snapshots, ascending, with the newest visible number last.
     fn snapshots(&self) -> Vec<Seqno>;
+    /// Whether the keyspace has been dropped. It is not while the change lock is held by somebody who
+    /// has been told no.
+    fn is_dropped(&self) -> bool;
 }
 
 /// What a tree counts.

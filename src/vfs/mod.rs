@@ -155,6 +155,28 @@ pub trait Vfs: Send + Sync + Debug {
     fn io_queue(&self, depth: usize) -> Box<dyn IoQueue>;
 }
 
+/// Creates a directory and its missing parents, all of them durably.
+pub(crate) fn create_dir_durably(vfs: &dyn Vfs, path: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for dir in path.ancestors() {
+        if dir.as_os_str().is_empty() || vfs.exists(dir)? {
+            break;
+        }
+        missing.push(dir);
+    }
+    vfs.create_dir_all(path)?;
+    missing.iter().rev().try_for_each(|dir| sync_parent(vfs, dir))
+}
+
+/// Makes the name of a file or directory durable.
+pub(crate) fn sync_parent(vfs: &dyn Vfs, path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => vfs.sync_dir(Path::new(".")),
+        Some(parent) => vfs.sync_dir(parent),
+        None => Ok(()),
+    }
+}
+
 /// An open file. All methods may be called from any thread.
 pub trait File: Send + Sync + Debug {
     /// Fills `buf` from `offset`.

@@ -209,7 +209,10 @@ fn what_one_recovery_dropped_never_comes_back() {
     append_to(&first, 1, 4, 1, &solid_payload(40));
     let (found, report) = collect(&vfs, &plan(1)).unwrap();
     assert_eq!((found.len(), report.records_dropped), (1, 2));
-    assert_eq!(report.gap, Some(Gap { expected: Seqno(2), found: Seqno(3) }));
+    assert_eq!(
+        report.gap,
+        Some(crate::journal::replay::Gap { expected: Seqno(2), found: Seqno(3) })
+    );
 
     let second = journal(&vfs, options(2, 4096, 2));
     append_to(&second, 0, 2, 1, &solid_payload(222));

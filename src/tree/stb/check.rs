@@ -15,7 +15,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 pub(super) fn check(version: &Version, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
     let mut counts = CheckCounts::default();
-    check_node(&version.root, version, problem);
+    check_node(&version.root, problem);
     for table in tables(&version.root) {
         counts.files += 1;
         counts.pages += table.bytes() / 4096;
@@ -51,7 +51,7 @@ pub(super) fn check(version: &Version, full: bool, problem: &mut dyn FnMut(Error
 }
 
 /// The trunk's own invariants (see `node`).
-fn check_node(node: &Arc<Node>, version: &Version, problem: &mut dyn FnMut(Error)) {
+fn check_node(node: &Arc<Node>, problem: &mut dyn FnMut(Error)) {
     let mut wrong = |what: &'static str, expected: &str, found: String| {
         problem(Error::corruption(std::path::Path::new("trunk"), node.id.0, what, expected, found));
     };
@@ -68,20 +68,19 @@ fn check_node(node: &Arc<Node>, version: &Version, problem: &mut dyn FnMut(Error
         match &pivot.child {
             None if node.height > 0 => wrong("child", "one", format!("none at pivot {position}")),
             Some(_) if node.height == 0 => wrong("child", "none in a leaf", "one".to_string()),
-            Some(child) => {
+            Some(child)
                 if child.lower != pivot.lower
                     || child.upper.as_ref() != node.pivot_upper(position)
-                    || child.height + 1 != node.height
-                {
-                    wrong("child", "the pivot's range, one level down", format!("{}", child.id));
-                }
+                    || child.height + 1 != node.height =>
+            {
+                wrong("child", "the pivot's range, one level down", format!("{}", child.id));
             }
-            None => {}
+            _ => {}
         }
     }
     for pivot in &node.pivots {
         if let Some(child) = &pivot.child {
-            check_node(child, version, problem);
+            check_node(child, problem);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::node::{Bundle, BundleId, Extent, Key, Node, Pivot};
+use super::node::{Bundle, BundleId, Derived, Extent, Key, Node, Pivot};
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, NodeId};
@@ -249,6 +249,8 @@ impl Recovered {
             });
         }
         Ok(Arc::new(Node {
+            derived: Derived::default(),
+            seeks: Arc::default(),
             id: NodeId(id),
             height: record.height,
             lower: Key::from(&*record.lower),

@@ -22,12 +22,13 @@ mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::compaction::CompactionJob;
-use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet, table_extent, walk};
+use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet, walk};
 use self::parameters::Parameters;
 use self::plan::{Plan, Wish, plan};
 use self::version::Version;
@@ -36,6 +37,7 @@ use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVe
 use crate::base::checksum::hash_key;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, NodeId, Seqno};
+use crate::base::limits::UNIT_BYTES;
 use crate::cache::{FileType, PageFile};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder, SortedFingerprints};
 use crate::jobs::{Job, Step};
@@ -74,6 +76,9 @@ pub(super) struct StbTree {
     changes: Mutex<Changes>,
     version: ArcSwap<Version>,
     jobs: Mutex<Jobs>,
+    /// Space is short, but what takes it cannot be had back now (snapshots need it, say): slowing
+    /// writers would not help.
+    nothing_to_reclaim: AtomicBool,
 }
 
 impl StbTree {
@@ -99,12 +104,13 @@ impl StbTree {
             });
             opened?
         };
-        let version = Version::new(root, flushed, Arc::clone(&context.counters), parameters);
+        let version = Version::new(root, flushed, 0.0, Arc::clone(&context.counters), parameters);
         Ok(Arc::new(StbTree {
             context,
             parameters,
             changes: Mutex::new(Changes { next_node: last_node + 1 }),
             version: ArcSwap::from_pointee(version),
+            nothing_to_reclaim: AtomicBool::new(false),
             jobs: Mutex::new(Jobs { next_bundle: last_bundle + 1, ..Jobs::default() }),
         }))
     }
@@ -126,7 +132,14 @@ impl StbTree {
         changes: &mut MutexGuard<'_, Changes>,
         mut root: Arc<Node>,
         flushed: Seqno,
+        superseding_share: f64,
     ) -> Result<()> {
+        let observer = self.context.observer.upgrade();
+        if observer.is_some_and(|observer| observer.is_dropped()) {
+            // The manifest knows it no more, or soon will not.
+            let what = format!("keyspace {} (it was dropped)", self.context.keyspace);
+            return Err(Error::Closed { what });
+        }
         let first_new = changes.next_node;
         number_nodes(&mut root, &mut changes.next_node);
         let before = self.version.load();
@@ -155,6 +168,7 @@ impl StbTree {
         let version = Arc::new(Version::new(
             root,
             flushed,
+            superseding_share,
             Arc::clone(&self.context.counters),
             self.parameters,
         ));
@@ -172,7 +186,7 @@ impl StbTree {
         let mut root = Arc::clone(&version.root);
         if self.replace(&mut root, plan, &plan.bundle_ids(), output.as_ref())? {
             trunk::settle(&mut root, &self.parameters)?;
-            self.commit(&mut changes, root, version.flushed)?;
+            self.commit(&mut changes, root, version.flushed, version.superseding_share)?;
         }
         Ok(())
     }
@@ -250,6 +264,12 @@ impl StbTree {
 
     /// The plan that is most urgent among those nobody works on.
     fn choose(&self, version: &Version) -> Result<Option<Plan>> {
+        // A full compaction tidies its leaf too, so when space is short it comes first.
+        if version.space_excess() > SPACE_EXCESS_MAX / 4.0
+            && let Some(plan) = self.choose_reclaiming(version)?
+        {
+            return Ok(Some(plan));
+        }
         let mut best: Option<Plan> = None;
         let mut failure = None;
         walk(&version.root, &mut |node| {
@@ -276,10 +296,7 @@ impl StbTree {
 
     /// The leaf in which a full compaction gives back most, if the tree takes too much space.
     fn choose_reclaiming(&self, version: &Version) -> Result<Option<Plan>> {
-        let summary = &version.summary;
-        let allowed = version.live_bytes() * self.parameters.space_amplification_max_percent / 100
-            + self.context.options.memtable_bytes * 2;
-        if summary.disk_bytes <= allowed {
+        if version.space_excess() <= 0.0 {
             return Ok(None);
         }
         let now = self.snapshots();
@@ -290,13 +307,11 @@ impl StbTree {
                 return;
             }
             let live = node.live().bytes.max(1);
-            let reclaimable = node.reclaimable();
-            let mut gain = reclaimable.extent.bytes + reclaimable.blob_bytes;
+            let leaf = node.leaf_summary();
             // What lies outside the leaf is held on to by it, and perhaps by nobody else.
-            let (lower, upper) = node.range();
+            let mut gain =
+                leaf.reclaimable.bytes + leaf.reclaimable_blob_bytes + leaf.outside_bytes / 4;
             for table in node.bundles.iter().flat_map(|bundle| &bundle.branches) {
-                let inside = table_extent(table, lower, upper).unwrap_or_default().bytes;
-                gain += table.properties().entry_bytes().saturating_sub(inside) / 4;
                 let dead = table.blobs().iter().filter(|blob| dead.contains(&blob.id()));
                 gain += dead.map(|blob| blob.bytes() / 8).sum::<u64>();
             }
@@ -308,9 +323,36 @@ impl StbTree {
                 best = Some((score, node));
             }
         });
+        let nothing = best.is_none() && self.jobs.lock().active.is_empty();
+        self.nothing_to_reclaim.store(nothing, Ordering::Relaxed);
         let Some((_, node)) = best else { return Ok(None) };
         let chosen = plan(node, &self.parameters, Wish::Full)?;
         Ok(chosen.filter(|plan| !conflicts(&self.jobs.lock(), plan)))
+    }
+
+    /// The leaf whose iterators have read most from more tables than one, if that has cost more than
+    /// merging the leaf would (PebblesDB's seek-triggered compaction, generalised).
+    fn most_sought<'a>(&self, version: &'a Version) -> Option<&'a Arc<Node>> {
+        let mut best: Option<(u64, &Arc<Node>)> = None;
+        walk(&version.root, &mut |node| {
+            let seeks = node.seeks.load(Ordering::Relaxed);
+            let wasted_bytes = seeks * UNIT_BYTES as u64;
+            // A merge reads and writes the leaf.
+            let worth = node.height == 0 && wasted_bytes > 2 * node.live().bytes + SEEK_BYTES_MIN;
+            if worth && best.is_none_or(|(most, _)| most < seeks) {
+                best = Some((seeks, node));
+            }
+        });
+        best.map(|(_, node)| node)
+    }
+
+    /// Moves all that a much sought leaf's path holds down to it, and plans to merge it there.
+    fn plan_sought(&self, version: &Version) -> Result<Option<Plan>> {
+        let Some(leaf) = self.most_sought(version) else { return Ok(None) };
+        leaf.seeks.store(0, Ordering::Relaxed);
+        let (lower, upper) = (Arc::clone(&leaf.lower), leaf.upper.clone());
+        self.flush_range(&lower, upper.as_deref())?;
+        Ok(self.next_uncompacted(&lower, upper.as_deref())?.map(|(plan, _)| plan))
     }
 
     /// Whether a full compaction of the leaf could drop something that the last one could not.
@@ -348,7 +390,7 @@ impl StbTree {
                     [table] => {
                         *table.first_key() >= *node.lower
                             && node.upper.as_ref().is_none_or(|upper| *table.last_key() < **upper)
-                            && node.reclaimable().extent.entries == 0
+                            && node.leaf_summary().reclaimable.entries == 0
                     }
                     _ => false,
                 },
@@ -373,7 +415,7 @@ impl StbTree {
         let mut root = Arc::clone(&version.root);
         if flush_below(&mut root, lower, upper, &self.parameters)? {
             trunk::settle(&mut root, &self.parameters)?;
-            self.commit(&mut changes, root, version.flushed)?;
+            self.commit(&mut changes, root, version.flushed, version.superseding_share)?;
         }
         Ok(())
     }
@@ -471,8 +513,32 @@ fn open_bundle(
     Ok(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet) }))
 }
 
+/// Reads of iterators that a leaf has to have wasted, beyond what merging it costs, to be merged.
+const SEEK_BYTES_MIN: u64 = 64 << 10;
+
+/// Disk space above the allowed, in shares of the live bytes, at which writers all but stand still.
+const SPACE_EXCESS_MAX: f64 = 0.15;
+
 /// What `pack` hands to `incorporate`.
-struct PackedBundle(Arc<Bundle>);
+struct PackedBundle {
+    bundle: Arc<Bundle>,
+    /// Some of its keys, with their hashes.
+    sample: Vec<(Box<[u8]>, u64)>,
+}
+
+impl PackedBundle {
+    /// The share of the sampled keys that the tree holds already.
+    fn superseding_share(&self, version: &Version) -> Result<f64> {
+        let mut held = 0;
+        for (key, hash) in &self.sample {
+            held += usize::from(version.may_hold(key, *hash)?);
+        }
+        Ok(held as f64 / self.sample.len().max(1) as f64)
+    }
+}
+
+/// Keys of a packed memtable that are looked up to learn how many of its entries supersede others.
+const SAMPLE_KEYS: usize = 32;
 
 impl Tree for StbTree {
     fn version(&self) -> Arc<dyn TreeVersion> {
@@ -483,9 +549,14 @@ impl Tree for StbTree {
         let mut output = TableOutput::new(&self.context)?;
         let mut hashes = Vec::with_capacity(entries.entries());
         let mut data_bytes = 0;
+        let mut sample = Vec::with_capacity(SAMPLE_KEYS + 1);
+        let sample_every = entries.entries() / SAMPLE_KEYS + 1;
         loop {
             entries.next()?;
             let Some(entry) = entries.entry() else { break };
+            if hashes.len() % sample_every == 0 {
+                sample.push((Box::from(entry.key), hash_key(entry.key)));
+            }
             data_bytes += (entry.key.len() + entry.value.len()) as u64;
             hashes.push(hash_key(entry.key));
             output.add_new(entry)?;
@@ -500,33 +571,42 @@ impl Tree for StbTree {
         counters.flush_written_bytes.add(written_bytes);
         let id = self.allocate_bundle();
         let bundle = Arc::new(Bundle { id, branches: vec![table], maplet: Arc::new(maplet) });
-        Ok(Packed { inner: Box::new(PackedBundle(bundle)), data_bytes, written_bytes })
+        let inner = Box::new(PackedBundle { bundle, sample });
+        Ok(Packed { inner, data_bytes, written_bytes })
     }
 
     fn incorporate(&self, packed: Option<Packed>, flushed: Seqno) -> Result<()> {
         let mut changes = self.changes.lock();
         let version = self.version.load_full();
         let mut root = Arc::clone(&version.root);
+        let mut share = version.superseding_share;
         if let Some(packed) = packed {
-            match packed.inner.downcast::<PackedBundle>() {
-                Ok(bundle) => edit_node(&mut root).receive(&[bundle.0])?,
-                Err(_) => unreachable!("packed by another kind of tree"),
-            }
+            let Ok(packed) = packed.inner.downcast::<PackedBundle>() else {
+                unreachable!("packed by another kind of tree")
+            };
+            share = share * 0.75 + packed.superseding_share(&version)? * 0.25;
+            edit_node(&mut root).receive(&[packed.bundle])?;
             trunk::settle(&mut root, &self.parameters)?;
         }
-        self.commit(&mut changes, root, flushed.max(version.flushed))
+        self.commit(&mut changes, root, flushed.max(version.flushed), share)
     }
 
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
         let version = self.version.load_full();
-        match self.choose(&version) {
+        let chosen = match self.choose(&version) {
+            Ok(None) => self.plan_sought(&version),
+            chosen => chosen,
+        };
+        match chosen {
             Ok(chosen) => Some(Box::new(self.claim(chosen?)?)),
             Err(error) => Some(Box::new(Failed(error))),
         }
     }
 
     fn has_work(&self) -> bool {
-        self.choose(&self.version.load_full()).is_ok_and(|plan| plan.is_some())
+        let version = self.version.load_full();
+        self.choose(&version).is_ok_and(|plan| plan.is_some())
+            || self.most_sought(&version).is_some()
     }
 
     fn compact(self: Arc<Self>, lower: &[u8], upper: Option<&[u8]>, wait: &dyn Fn()) -> Result<()> {
@@ -553,12 +633,11 @@ impl Tree for StbTree {
         let summary = &version.summary;
         let live_bytes = version.live_bytes();
         let pending = summary.pending_bytes as f64 / self.parameters.pending_bytes_max as f64;
-        // Writers are slowed as space comes within a tenth of what the option allows, plus a tenth.
-        let target = live_bytes as f64 * self.parameters.space_amplification_max_percent as f64
-            / 100.0
-            + (self.context.options.memtable_bytes * 4) as f64;
-        let excess = (summary.disk_bytes as f64 - target) / (live_bytes as f64 * 0.15 + 1.0);
-        let excess = if live_bytes == 0 { 0.0 } else { excess.clamp(0.0, 1.0) * 0.9 };
+        // Writers are slowed from a little above the allowed space on, ever more up to the limit.
+        let excess = match self.nothing_to_reclaim.load(Ordering::Relaxed) {
+            false => (version.space_excess() / SPACE_EXCESS_MAX + 0.4).clamp(0.0, 0.98),
+            true => 0.0,
+        };
         TreeState {
             backlog: pending.max(excess),
             compaction_pending_bytes: summary.pending_bytes,

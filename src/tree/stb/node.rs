@@ -11,7 +11,8 @@
 //!    that the bundle does not hold the key.
 //! 5. Leaves (height 0) have one pivot, without a child, with `bundle_start` 0.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use crate::base::error::Result;
 use crate::base::ids::NodeId;
@@ -57,9 +58,37 @@ pub(super) struct Pivot {
     pub(super) live: Extent,
 }
 
+/// What is derived from a node's other fields when it is first asked for. A copy of the node starts
+/// without it, since it is made to be changed.
+#[derive(Default)]
+pub(super) struct Derived(OnceLock<LeafSummary>);
+
+impl Clone for Derived {
+    fn clone(&self) -> Derived {
+        Derived::default()
+    }
+}
+
+/// What compactions and statistics want to know of a leaf, as estimated from indexes and maplets.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LeafSummary {
+    /// What a full compaction would drop.
+    pub(super) reclaimable: Extent,
+    /// The same of values in blob files.
+    pub(super) reclaimable_blob_bytes: u64,
+    /// Bytes of the oldest bundle within the leaf.
+    pub(super) settled_bytes: u64,
+    /// Bytes of the leaf's tables that lie outside it.
+    pub(super) outside_bytes: u64,
+}
+
 /// A trunk node.
 #[derive(Clone)]
 pub(super) struct Node {
+    pub(super) derived: Derived,
+    /// Tables beyond the first that iterators had to open to read this leaf, since it was last
+    /// compacted for that. Shared by the node's copies.
+    pub(super) seeks: Arc<AtomicU64>,
     /// `NEW` while a change is being made; a number once the manifest names it.
     pub(super) id: NodeId,
     pub(super) height: u32,
@@ -107,6 +136,8 @@ impl Node {
     pub(super) fn empty_root() -> Node {
         let lower: Key = Arc::from(&[][..]);
         Node {
+            derived: Derived::default(),
+            seeks: Arc::default(),
             id: NEW,
             height: 0,
             lower: Arc::clone(&lower),
@@ -139,6 +170,42 @@ impl Node {
     #[inline]
     pub(super) fn live_bundles(&self, position: usize) -> &[Arc<Bundle>] {
         &self.bundles[self.pivots[position].bundle_start..]
+    }
+
+    /// What is known of the node if it is a leaf; nothing of an index node.
+    pub(super) fn leaf_summary(&self) -> &LeafSummary {
+        self.derived.0.get_or_init(|| {
+            if self.height == 0 { self.summarize() } else { LeafSummary::default() }
+        })
+    }
+
+    fn summarize(&self) -> LeafSummary {
+        let mut summary = LeafSummary::default();
+        let (lower, upper) = self.range();
+        for (position, bundle) in self.bundles.iter().enumerate() {
+            for (ordinal, table) in bundle.branches.iter().enumerate() {
+                // An index that cannot be read is reported by whoever needs it, not by an estimate.
+                let extent = table_extent(table, lower, upper).unwrap_or_default();
+                let properties = table.properties();
+                if position == 0 {
+                    summary.settled_bytes += extent.bytes;
+                }
+                summary.outside_bytes += properties.entry_bytes().saturating_sub(extent.bytes);
+                let counts = bundle.maplet.header().branch(ordinal as u8);
+                let entries = properties.entries().max(1);
+                // Versions of one key within the table share a fingerprint.
+                let versions = entries.saturating_sub(counts.entries);
+                let dead = (counts.superseded + versions + properties.deletes).min(entries);
+                let part = |n: u64| (u128::from(n) * u128::from(dead) / u128::from(entries)) as u64;
+                let dropped = Extent { bytes: part(extent.bytes), entries: part(extent.entries) };
+                summary.reclaimable.add(dropped);
+                let blob_bytes: u64 = properties.blobs.iter().map(|blob| blob.bytes).sum();
+                summary.reclaimable_blob_bytes += (u128::from(blob_bytes)
+                    * u128::from(dropped.entries)
+                    / u128::from(entries)) as u64;
+            }
+        }
+        summary
     }
 
     /// The node's range.
@@ -244,6 +311,7 @@ impl Node {
 pub(super) fn edit(node: &mut Arc<Node>) -> &mut Node {
     let node = Arc::make_mut(node);
     node.id = NEW;
+    node.derived = Derived::default();
     node
 }
 

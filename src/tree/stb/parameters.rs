@@ -20,6 +20,8 @@ pub(super) struct Parameters {
     /// Pending compaction bytes at which writers have to wait.
     pub(super) pending_bytes_max: u64,
     pub(super) space_amplification_max_percent: u64,
+    /// Disk bytes that do not count when space is judged: a small tree is not worth squeezing.
+    pub(super) space_bytes_free: u64,
 }
 
 impl Parameters {
@@ -32,8 +34,9 @@ impl Parameters {
             branch_bytes_adopt: memtable / 4,
             leaf_branches_max: 12,
             bundles_max: 4,
-            pending_bytes_max: memtable * 16,
+            pending_bytes_max: memtable * 10,
             space_amplification_max_percent: options.space_amplification_max_percent,
+            space_bytes_free: memtable * 2,
         }
     }
 

@@ -52,8 +52,6 @@ pub(super) struct Plan {
     pub(super) merge_bytes: u64,
     /// The larger, the sooner.
     pub(super) urgency: f64,
-    /// Whether it was chosen to reclaim space.
-    pub(super) reclaims: bool,
 }
 
 impl Plan {
@@ -69,50 +67,6 @@ pub(super) enum Wish {
     Tidy,
     /// All, whatever it costs.
     Full,
-}
-
-/// What a full compaction of a leaf would drop.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Reclaimable {
-    pub(super) extent: Extent,
-    /// Bytes of values in blob files.
-    pub(super) blob_bytes: u64,
-}
-
-impl Node {
-    /// What a full compaction of this leaf would drop, as the maplets' counts tell.
-    pub(super) fn reclaimable(&self) -> Reclaimable {
-        let mut reclaimable = Reclaimable::default();
-        if self.height > 0 {
-            return reclaimable;
-        }
-        let (lower, upper) = self.range();
-        for bundle in &self.bundles {
-            for (ordinal, table) in bundle.branches.iter().enumerate() {
-                let counts = bundle.maplet.header().branch(ordinal as u8);
-                let properties = table.properties();
-                let entries = properties.entries().max(1);
-                // Versions of one key within the table share a fingerprint.
-                let versions = entries.saturating_sub(counts.entries);
-                let dead = (counts.superseded + versions + properties.deletes).min(entries);
-                if dead == 0 {
-                    continue;
-                }
-                let Ok(extent) = table_extent(table, lower, upper) else { continue };
-                let part =
-                    |n: u64, of: u64| (u128::from(n) * u128::from(dead) / u128::from(of)) as u64;
-                let dropped = Extent {
-                    bytes: part(extent.bytes, entries),
-                    entries: part(extent.entries, entries),
-                };
-                let blob_bytes: u64 = properties.blobs.iter().map(|blob| blob.bytes).sum();
-                reclaimable.extent.add(dropped);
-                reclaimable.blob_bytes += (u128::from(blob_bytes) * u128::from(dropped.entries)
-                    / u128::from(entries)) as u64;
-            }
-        }
-        reclaimable
-    }
 }
 
 /// The input branches of a run of bundles, oldest first. Branches that do not reach into a live range
@@ -238,6 +192,5 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, wish: Wish) -> Result<O
         bottom: leaf,
         merge_bytes,
         urgency,
-        reclaims: wish == Wish::Full,
     }))
 }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::node::{Extent, Key, NEW, Node, Pivot, edit, table_extent};
+use super::node::{Derived, Extent, Key, NEW, Node, Pivot, edit, table_extent};
 use super::parameters::Parameters;
 use crate::base::error::Result;
 
@@ -35,7 +35,16 @@ pub(super) fn settle(root: &mut Arc<Node>, parameters: &Parameters) -> Result<()
                 live: Extent::default(),
             })
             .collect();
-        *root = Arc::new(Node { id: NEW, height, lower, upper, pivots, bundles: Vec::new() });
+        *root = Arc::new(Node {
+            derived: Derived::default(),
+            seeks: Arc::default(),
+            id: NEW,
+            height,
+            lower,
+            upper,
+            pivots,
+            bundles: Vec::new(),
+        });
     }
 }
 
@@ -130,7 +139,16 @@ fn part(node: &Node, lower: Key, upper: Option<Key>) -> Result<Node> {
         first.lower = Arc::clone(&lower);
     }
     let bundles = node.bundles.clone();
-    let mut part = Node { id: NEW, height: node.height, lower, upper, pivots, bundles };
+    let mut part = Node {
+        derived: Derived::default(),
+        seeks: Arc::default(),
+        id: NEW,
+        height: node.height,
+        lower,
+        upper,
+        pivots,
+        bundles,
+    };
     if part.height > 0 {
         part.drop_dead_bundles();
     } else {
@@ -165,7 +183,7 @@ fn index_bounds(node: &Node, parameters: &Parameters) -> Vec<Key> {
 
 /// Where to split a leaf that holds too many unique bytes: at keys that part its bytes equally.
 fn leaf_bounds(node: &Node, parameters: &Parameters) -> Result<Vec<Key>> {
-    let bytes = node.live().bytes.saturating_sub(node.reclaimable().extent.bytes);
+    let bytes = node.live().bytes.saturating_sub(node.leaf_summary().reclaimable.bytes);
     if bytes <= parameters.leaf_bytes_max {
         return Ok(Vec::new());
     }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::node::{Bundle, Extent, Node, table_extent, walk};
+use super::node::{Bundle, Node, table_extent, walk};
 use super::parameters::Parameters;
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
@@ -40,6 +41,8 @@ pub(super) struct Version {
     pub(super) root: Arc<Node>,
     pub(super) flushed: Seqno,
     pub(super) summary: Summary,
+    /// The share of incoming entries that lately superseded one.
+    pub(super) superseding_share: f64,
     pub(super) counters: Arc<TreeCounters>,
     pub(super) parameters: Parameters,
 }
@@ -74,6 +77,7 @@ impl Version {
     pub(super) fn new(
         root: Arc<Node>,
         flushed: Seqno,
+        superseding_share: f64,
         counters: Arc<TreeCounters>,
         parameters: Parameters,
     ) -> Version {
@@ -100,26 +104,43 @@ impl Version {
                 summary.index_bytes += live.bytes;
                 return;
             }
-            let reclaimable = node.reclaimable();
-            summary.leaf_unique_bytes += live.bytes.saturating_sub(reclaimable.extent.bytes);
+            let leaf = node.leaf_summary();
+            summary.leaf_unique_bytes += live.bytes.saturating_sub(leaf.reclaimable.bytes);
             summary.blob_live_bytes =
-                summary.blob_live_bytes.saturating_sub(reclaimable.blob_bytes);
-            let settled = match node.bundles.first() {
-                Some(first) => first.extent(&node.lower, node.upper.as_deref()).unwrap_or_default(),
-                None => Extent::default(),
-            };
+                summary.blob_live_bytes.saturating_sub(leaf.reclaimable_blob_bytes);
             if node.bundles.len() >= parameters.bundles_max {
-                summary.pending_bytes += live.bytes.saturating_sub(settled.bytes);
+                summary.pending_bytes += live.bytes.saturating_sub(leaf.settled_bytes);
             }
         });
-        Version { root, flushed, summary, counters, parameters }
+        Version { root, flushed, summary, superseding_share, counters, parameters }
     }
 
-    /// Bytes that would remain if everything superseded were dropped, as far as is known: what is on
-    /// its way to a leaf counts as new.
+    /// Bytes that would remain if everything superseded were dropped, as far as is known: of what is on
+    /// its way to a leaf, the share counts that lately was new.
     pub(super) fn live_bytes(&self) -> u64 {
         let summary = &self.summary;
-        summary.leaf_unique_bytes + summary.index_bytes + summary.blob_live_bytes
+        let new_bytes = (summary.index_bytes as f64 * (1.0 - self.superseding_share)) as u64;
+        summary.leaf_unique_bytes + new_bytes + summary.blob_live_bytes
+    }
+
+    /// How far disk space is above what is allowed, in shares of the live bytes.
+    pub(super) fn space_excess(&self) -> f64 {
+        let live = self.live_bytes().max(1) as f64;
+        let disk = self.summary.disk_bytes as f64 - self.parameters.space_bytes_free as f64;
+        disk / live - self.parameters.space_amplification_max_percent as f64 / 100.0
+    }
+
+    /// Whether the maplets name a branch for the key: whether a new entry for it supersedes one.
+    pub(super) fn may_hold(&self, key: &[u8], hash: u64) -> Result<bool> {
+        let context = ReadContext::blocking();
+        for (node, position) in self.path(|node| node.pivot_of(key)) {
+            for bundle in node.live_bundles(position) {
+                if bundle.maplet.probe(hash, &context)?.pop_newest().is_some() {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// The blob files, ascending, of which tables point to less than half.
@@ -213,6 +234,11 @@ impl TreeVersion for Version {
                 };
                 tables.extend(bundle.branches.iter().rev().filter(meets).cloned());
             }
+        }
+        if let Some((leaf, _)) = path.last()
+            && tables.len() > 1
+        {
+            leaf.seeks.fetch_add(tables.len() as u64 - 1, Ordering::Relaxed);
         }
         Region { lower, upper, tables }
     }

@@ -1,0 +1,226 @@
+//! Runs of the crash regime: generations of work, each on what a crash of the last one has left, and
+//! in each many crashes that are judged.
+//!
+//! Invariants:
+//! 1. A state is named by the run's seed, the generation and its number there; it does not depend on
+//!    which others are judged.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use crate::disk::{Disk, Node, Op, Policy};
+use crate::model::Checkpoint;
+use crate::random::Random;
+use crate::verify::{Found, Judge};
+use crate::workload::{self, Generation, Inherited, Sizes};
+
+/// How much a run does.
+#[derive(Debug, Clone, Copy)]
+pub struct Extent {
+    /// How often the store crashes and goes on.
+    pub generations: usize,
+    /// Steps of work in each.
+    pub steps: usize,
+    /// Crashes judged in each.
+    pub states: usize,
+}
+
+impl Default for Extent {
+    fn default() -> Extent {
+        Extent { generations: 3, steps: 200, states: 40 }
+    }
+}
+
+/// One state among those of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateName {
+    /// The generation.
+    pub generation: usize,
+    /// The number in it.
+    pub number: usize,
+}
+
+/// Something promised that is not so.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// The run's seed.
+    pub seed: u64,
+    /// Which state; none if the store failed before any crash.
+    pub state: Option<StateName>,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl Violation {
+    /// The command that shows it again.
+    pub fn command(&self, extent: Extent) -> String {
+        let mut command = format!("spinney-sim crash --seed {} --runs 1", self.seed);
+        let default = Extent::default();
+        if extent.steps != default.steps {
+            command += &format!(" --steps {}", extent.steps);
+        }
+        if let Some(StateName { generation, number }) = self.state {
+            command += &format!(" --only {generation}.{number}");
+        }
+        command
+    }
+}
+
+/// What a run has judged.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// How many states, by what the crash took.
+    pub states: BTreeMap<String, u64>,
+    /// What was wrong.
+    pub violations: Vec<Violation>,
+}
+
+impl Outcome {
+    /// How many states, all together.
+    pub fn state_count(&self) -> u64 {
+        self.states.values().sum()
+    }
+
+    /// Adds another outcome.
+    pub fn add(&mut self, other: Outcome) {
+        for (policy, count) in other.states {
+            *self.states.entry(policy).or_default() += count;
+        }
+        self.violations.extend(other.violations);
+    }
+}
+
+/// Where and how a state's crash happens.
+struct Crash {
+    number: usize,
+    at: usize,
+    policy: Policy,
+    random: Random,
+}
+
+/// Judges the states of the run `seed`, or only one of them.
+pub fn run(seed: u64, extent: Extent, only: Option<StateName>) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut last = None;
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        run_generations(seed, extent, only, &mut outcome, &mut last)
+    }));
+    let what = match done {
+        Ok(Ok(())) => return outcome,
+        Ok(Err(what)) => what,
+        Err(panic) => panic_text(&*panic),
+    };
+    outcome.violations.push(Violation { seed, state: last, what });
+    outcome
+}
+
+fn run_generations(
+    seed: u64,
+    extent: Extent,
+    only: Option<StateName>,
+    outcome: &mut Outcome,
+    last: &mut Option<StateName>,
+) -> Result<(), String> {
+    let sizes = Sizes::new(seed);
+    let mut disk = Disk::default();
+    disk.apply(&Op::Names { changes: vec![(PathBuf::from("data"), Some(Node::Dir))] });
+    disk.apply(&Op::SyncDir { dir: PathBuf::new() });
+    let mut inherited: Vec<Inherited> = Vec::new();
+    let mut checkpoints: Vec<Checkpoint> = Vec::new();
+    for number in 0..extent.generations {
+        *last = None;
+        let steps = extent.steps;
+        let made = workload::run(sizes, number, &disk, inherited, checkpoints, steps)?;
+        let first = if number == 0 { 0 } else { made.history.opened };
+        let mut crashes: Vec<Crash> = (0..extent.states)
+            .map(|state| plan(&made, first, &[seed, 3, number as u64], state))
+            .collect();
+        // One more, judged like the others, is where the next generation begins.
+        let from =
+            plan(&made, first.max(made.history.opened), &[seed, 4, number as u64], extent.states);
+        let (from_number, most) = (from.number, number + 1 < extent.generations);
+        crashes.push(from);
+        crashes.sort_by_key(|crash| crash.at);
+        let mut replayed = (made.disk.clone(), 0);
+        let mut next = None;
+        for mut crash in crashes {
+            let name = StateName { generation: number, number: crash.number };
+            let goes_on = crash.number == from_number;
+            let judged = only.is_none_or(|only| only == name);
+            if !judged && !(goes_on && most) {
+                continue;
+            }
+            *last = Some(name);
+            made.log[replayed.1..crash.at].iter().for_each(|op| replayed.0.apply(op));
+            replayed.1 = crash.at;
+            let left = replayed.0.crash(crash.policy, made.log.get(crash.at), &mut crash.random);
+            let found = judge(sizes, &made, number, &mut crash, &left);
+            if judged {
+                *outcome.states.entry(format!("{:?}", crash.policy)).or_default() += 1;
+            }
+            match found {
+                Ok(found) if goes_on => next = Some((left, found, crash.at)),
+                Ok(_) => {}
+                Err(what) if judged => {
+                    let (at, ops, policy) = (crash.at, made.log.len(), crash.policy);
+                    let trace = made.history.trace_before(at);
+                    let what = format!("crash at op {at} of {ops}, {policy:?}: {what}\n{trace}");
+                    outcome.violations.push(Violation { seed, state: Some(name), what });
+                }
+                Err(_) => {}
+            }
+        }
+        let Some((left, found, at)) = next else { return Ok(()) };
+        disk = left;
+        inherited = inherit(&made, &found);
+        let finished = made.history.checkpoints.iter().filter(|copy| copy.span.returned <= at);
+        checkpoints =
+            finished.map(|copy| Checkpoint { span: Default::default(), ..copy.clone() }).collect();
+    }
+    Ok(())
+}
+
+fn plan(made: &Generation, first: usize, seeds: &[u64], number: usize) -> Crash {
+    let mut random = Random::new(&[seeds, &[number as u64]].concat());
+    let ops = made.log.len();
+    let mut at = first + random.below(ops + 1 - first);
+    if random.one_in(2) {
+        // Next to something rarer than bytes written.
+        let rare = made.log[at..].iter().position(|op| !matches!(op, Op::Write { .. }));
+        at += rare.map_or(0, |ahead| ahead + random.below(2));
+    }
+    let policy = Policy::random(&mut random);
+    Crash { number, at, policy, random }
+}
+
+fn judge(
+    sizes: Sizes,
+    made: &Generation,
+    generation: usize,
+    crash: &mut Crash,
+    left: &Disk,
+) -> Result<Found, String> {
+    let history = &made.history;
+    let may_be_missing = generation == 0 && crash.at < history.opened;
+    let judge = Judge { sizes, history, may_be_missing, at: crash.at };
+    let nested = [0, 1, 1, 2][crash.random.below(4)];
+    let judged = catch_unwind(AssertUnwindSafe(|| {
+        judge.judge(left, crash.policy.keeps_unsynced(), &mut crash.random, nested)
+    }));
+    judged.unwrap_or_else(|panic| Err(panic_text(&*panic)))
+}
+
+fn inherit(made: &Generation, found: &Found) -> Vec<Inherited> {
+    let names = found.keyspaces.iter().map(|&place| {
+        let name = made.history.keyspaces[place].name.clone();
+        (name, made.history.pairs_after(place, found.commits))
+    });
+    names.collect()
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("panic: {}", text.unwrap_or("without words"))
+}

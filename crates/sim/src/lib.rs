@@ -1,0 +1,20 @@
+//! Simulated crashes: a store runs on a file system in memory that records every operation; the
+//! harness then builds what a disk may hold had the machine stopped at any of them, opens that, and
+//! compares it with what was promised.
+//!
+//! 1. [`content`] holds bytes of a file so that copies are cheap.
+//! 2. [`disk`] says what a crash may leave of a sequence of operations.
+//! 3. [`vfs`] runs a store and records the operations.
+//! 4. [`model`] is what the store should hold after each commit, and what was promised when.
+//! 5. [`workload`] drives a store.
+//! 6. [`verify`] opens what a crash has left and judges it.
+//! 7. [`crash`] puts these together, reproducibly from a seed.
+
+pub mod content;
+pub mod crash;
+pub mod disk;
+pub mod model;
+pub mod random;
+pub mod verify;
+pub mod vfs;
+pub mod workload;

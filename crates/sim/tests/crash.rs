@@ -1,0 +1,42 @@
+//! Crashes at random, a few thousand of them, each gate.
+
+use std::time::{Duration, Instant};
+
+use spinney_sim::crash::{self, Extent, Outcome};
+
+/// Runs from `seed` on, until enough are judged or time is up.
+fn crash_from(seed: u64, runs: u64, at_most: Duration) -> Outcome {
+    let started = Instant::now();
+    let mut total = Outcome::default();
+    let extent = Extent::default();
+    for seed in seed..seed + runs {
+        if started.elapsed() > at_most {
+            break;
+        }
+        total.add(crash::run(seed, extent, None));
+    }
+    let told = |violation: &crash::Violation| {
+        format!("{}\n{}\n", violation.command(extent), violation.what)
+    };
+    let violations: Vec<String> = total.violations.iter().map(told).collect();
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
+    total
+}
+
+#[test]
+fn every_crash_leaves_what_was_promised() {
+    let judged = crash_from(1, 20, Duration::from_secs(25));
+    assert!(judged.state_count() > 100, "{judged:?}");
+    assert_eq!(judged.states.len(), 6, "{judged:?}");
+}
+
+#[test]
+fn a_state_is_the_same_alone_as_among_others() {
+    let extent = Extent { generations: 2, steps: 60, states: 5 };
+    let all = crash::run(77, extent, None);
+    let name = crash::StateName { generation: 1, number: 3 };
+    let alone = crash::run(77, extent, Some(name));
+    assert_eq!(all.state_count(), 12);
+    assert_eq!(alone.state_count(), 1);
+    assert!(all.violations.is_empty() && alone.violations.is_empty());
+}

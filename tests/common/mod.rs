@@ -1,0 +1,395 @@
+//! What the tests of promises share: a seeded generator, copies of stores, and a file system that
+//! watches each call and fails the one it is told to.
+#![allow(dead_code)] // each test crate uses its own part
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use spinney::vfs::{
+    Access, AlignedBuf, DirEntry, File, IoQueue, IoTicket, Lock, MappedFile, MemoryVfs, Vfs,
+};
+use spinney::{Error, Iter, Result};
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// The pairs of an iterator that meets no error.
+pub fn pairs(iter: Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
+    iter.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap()).collect()
+}
+
+/// The names of the files of a store, and their lengths.
+pub fn files(vfs: &dyn Vfs, dir: &Path) -> Vec<(String, u64)> {
+    let entries = vfs.read_dir(dir).unwrap();
+    entries.into_iter().filter(|entry| !entry.is_dir).map(|entry| (entry.name, entry.len)).collect()
+}
+
+/// All of a file's bytes.
+pub fn contents(vfs: &dyn Vfs, path: &Path) -> Vec<u8> {
+    let file = vfs.open(path, Access::Buffered, false).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// The files of `dir` as they are at this moment, in a file system of their own: what is left of a
+/// store whose process dies now.
+pub fn copy(vfs: &dyn Vfs, dir: &Path) -> MemoryVfs {
+    let copy = MemoryVfs::new();
+    copy.create_dir_all(dir).unwrap();
+    for (name, _) in files(vfs, dir) {
+        let path = dir.join(&name);
+        let file = copy.create(&path, Access::Buffered).unwrap();
+        file.write_at(0, &contents(vfs, &path)).unwrap();
+    }
+    copy
+}
+
+/// Turns the bits of one byte over.
+pub fn flip(vfs: &dyn Vfs, path: &Path, offset: u64) {
+    let file = vfs.open(path, Access::Buffered, true).unwrap();
+    let mut byte = [0];
+    file.read_at(offset, &mut byte).unwrap();
+    file.write_at(offset, &[!byte[0]]).unwrap();
+}
+
+/// Which kind of file a name belongs to, by the part of it that is no number.
+pub fn kind_of(name: &str) -> String {
+    name.chars().filter(|c| c.is_ascii_alphabetic()).collect()
+}
+
+/// Which calls a [`WatchedVfs`] fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Calls {
+    /// Everything that changes something: writes, syncs, names.
+    Changes,
+    /// Syncs of files and directories.
+    Syncs,
+    /// Reads.
+    Reads,
+}
+
+#[derive(Debug, Default)]
+struct Watch {
+    changes: AtomicU64,
+    syncs: AtomicU64,
+    reads: AtomicU64,
+    /// Kind and number of the first call to fail, and how many fail from there.
+    plan: Mutex<Option<(Calls, u64, u64, std::io::ErrorKind)>>,
+    failed: AtomicU64,
+    traced: AtomicBool,
+    trace: Mutex<Trace>,
+}
+
+/// What has been called: a hash of everything, and the latest calls in words.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Trace {
+    pub hash: u64,
+    pub calls: Vec<String>,
+}
+
+/// A file system that passes everything on, and fails or writes down what it is told to.
+#[derive(Debug, Clone)]
+pub struct WatchedVfs {
+    inner: Arc<dyn Vfs>,
+    watch: Arc<Watch>,
+}
+
+impl WatchedVfs {
+    pub fn new(inner: impl Vfs + 'static) -> WatchedVfs {
+        WatchedVfs { inner: Arc::new(inner), watch: Arc::default() }
+    }
+
+    /// From the `number`th call of that kind on (1 is the next), `count` of them fail.
+    pub fn fail(&self, calls: Calls, number: u64, count: u64, error: std::io::ErrorKind) {
+        let now = self.count(calls);
+        self.watch.failed.store(0, Ordering::SeqCst);
+        *self.watch.plan.lock().unwrap() = Some((calls, now + number, count, error));
+    }
+
+    /// Nothing fails any more.
+    pub fn mend(&self) {
+        *self.watch.plan.lock().unwrap() = None;
+    }
+
+    /// How many calls have failed since `fail`.
+    pub fn failed(&self) -> u64 {
+        self.watch.failed.load(Ordering::SeqCst)
+    }
+
+    /// How many calls of that kind there have been.
+    pub fn count(&self, calls: Calls) -> u64 {
+        match calls {
+            Calls::Changes => &self.watch.changes,
+            Calls::Syncs => &self.watch.syncs,
+            Calls::Reads => &self.watch.reads,
+        }
+        .load(Ordering::SeqCst)
+    }
+
+    /// Writes down every call from now on.
+    pub fn trace(&self) {
+        self.watch.traced.store(true, Ordering::SeqCst);
+    }
+
+    pub fn traced(&self) -> Trace {
+        self.watch.trace.lock().unwrap().clone()
+    }
+}
+
+impl Watch {
+    /// Counts a call, writes it down, and says whether it is to fail.
+    fn call(
+        &self,
+        op: &'static str,
+        path: &Path,
+        offset: u64,
+        bytes: &[u8],
+        kinds: &[Calls],
+    ) -> Result<()> {
+        if self.traced.load(Ordering::SeqCst) {
+            let mut trace = self.trace.lock().unwrap();
+            let mut hash = trace.hash;
+            let mut mix = |bytes: &[u8]| {
+                for &byte in bytes {
+                    hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+                }
+            };
+            mix(op.as_bytes());
+            mix(path.as_os_str().as_encoded_bytes());
+            mix(&offset.to_le_bytes());
+            mix(&(bytes.len() as u64).to_le_bytes());
+            mix(bytes);
+            trace.hash = hash;
+            trace.calls.push(format!(
+                "{op} {} at {offset}, {} bytes: {hash:x}",
+                path.display(),
+                bytes.len()
+            ));
+        }
+        let mut result = Ok(());
+        for &kind in kinds {
+            let counter = match kind {
+                Calls::Changes => &self.changes,
+                Calls::Syncs => &self.syncs,
+                Calls::Reads => &self.reads,
+            };
+            let number = counter.fetch_add(1, Ordering::SeqCst) + 1;
+            if let Some((calls, first, count, error)) = *self.plan.lock().unwrap()
+                && calls == kind
+                && number >= first
+                && number - first < count
+            {
+                self.failed.fetch_add(1, Ordering::SeqCst);
+                result = Err(Error::io(op, path, None, error.into()));
+            }
+        }
+        result
+    }
+}
+
+const CHANGE: &[Calls] = &[Calls::Changes];
+const SYNC: &[Calls] = &[Calls::Changes, Calls::Syncs];
+const READ: &[Calls] = &[Calls::Reads];
+
+impl Vfs for WatchedVfs {
+    fn create(&self, path: &Path, access: Access) -> Result<Arc<dyn File>> {
+        self.watch.call("create", path, 0, &[], CHANGE)?;
+        let inner = self.inner.create(path, access)?;
+        Ok(Arc::new(WatchedFile { inner, watch: Arc::clone(&self.watch) }))
+    }
+
+    fn open(&self, path: &Path, access: Access, writable: bool) -> Result<Arc<dyn File>> {
+        self.watch.call("open", path, 0, &[], READ)?;
+        let inner = self.inner.open(path, access, writable)?;
+        Ok(Arc::new(WatchedFile { inner, watch: Arc::clone(&self.watch) }))
+    }
+
+    fn create_mapped(&self, path: &Path, len: u64) -> Result<Arc<dyn MappedFile>> {
+        self.watch.call("reserve", path, len, &[], CHANGE)?;
+        let inner = self.inner.create_mapped(path, len)?;
+        Ok(Arc::new(WatchedMapped { inner, watch: Arc::clone(&self.watch) }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.watch.call("rename", from, 0, to.as_os_str().as_encoded_bytes(), CHANGE)?;
+        self.inner.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.watch.call("remove", path, 0, &[], CHANGE)?;
+        self.inner.remove(path)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.watch.call("link", from, 0, to.as_os_str().as_encoded_bytes(), CHANGE)?;
+        self.inner.hard_link(from, to)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        self.watch.call("create directory", path, 0, &[], CHANGE)?;
+        self.inner.create_dir_all(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        self.watch.call("remove directory", path, 0, &[], CHANGE)?;
+        self.inner.remove_dir(path)
+    }
+
+    fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
+        self.watch.call("list", path, 0, &[], READ)?;
+        self.inner.read_dir(path)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.inner.exists(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.watch.call("sync directory", path, 0, &[], SYNC)?;
+        self.inner.sync_dir(path)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn Lock>> {
+        self.inner.lock(path)
+    }
+
+    fn io_queue(&self, _depth: usize) -> Box<dyn IoQueue> {
+        Box::new(WatchedQueue::default())
+    }
+}
+
+#[derive(Debug)]
+struct WatchedFile {
+    inner: Arc<dyn File>,
+    watch: Arc<Watch>,
+}
+
+impl File for WatchedFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.watch.call("read", self.path(), offset, &(buf.len() as u64).to_le_bytes(), READ)?;
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.watch.call("write", self.path(), offset, bytes, CHANGE)?;
+        self.inner.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.watch.call("sync", self.path(), 0, &[], SYNC)?;
+        self.inner.sync()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.inner.len()
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        self.watch.call("truncate", self.path(), len, &[], CHANGE)?;
+        self.inner.truncate(len)
+    }
+
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+}
+
+#[derive(Debug)]
+struct WatchedMapped {
+    inner: Arc<dyn MappedFile>,
+    watch: Arc<Watch>,
+}
+
+impl MappedFile for WatchedMapped {
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        // Memory: it cannot fail, and does not count.
+        let _ = self.watch.call("store", self.path(), offset, bytes, &[]);
+        self.inner.write(offset, bytes);
+    }
+
+    fn check(&self) -> Result<()> {
+        self.inner.check()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.watch.call("sync", self.path(), 0, &[], SYNC)?;
+        self.inner.sync()
+    }
+
+    fn seal(&self) -> Result<()> {
+        self.inner.seal()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+}
+
+/// Carries everything out when it is submitted.
+#[derive(Default)]
+struct WatchedQueue {
+    finished: Vec<Option<(AlignedBuf, Result<()>)>>,
+}
+
+impl WatchedQueue {
+    fn finish(&mut self, buf: AlignedBuf, result: Result<()>) -> IoTicket {
+        self.finished.push(Some((buf, result)));
+        IoTicket(self.finished.len() as u64 - 1)
+    }
+}
+
+impl IoQueue for WatchedQueue {
+    fn submit_read(&mut self, file: &Arc<dyn File>, offset: u64, mut buf: AlignedBuf) -> IoTicket {
+        let result = file.read_at(offset, &mut buf);
+        self.finish(buf, result)
+    }
+
+    fn submit_write(
+        &mut self,
+        file: &Arc<dyn File>,
+        offset: u64,
+        buf: AlignedBuf,
+        len: usize,
+    ) -> IoTicket {
+        let result = file.write_at(offset, &buf[..len]);
+        self.finish(buf, result)
+    }
+
+    fn wait(&mut self, ticket: IoTicket) -> (AlignedBuf, Result<()>) {
+        self.finished[ticket.0 as usize].take().expect("a ticket is waited for once")
+    }
+}
+
+/// The last part of a path, as text.
+pub fn file_name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The path of a store in memory.
+pub fn store_path() -> PathBuf {
+    PathBuf::from("/store")
+}

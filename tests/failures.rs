@@ -1,0 +1,398 @@
+//! When the disk fails, is full or is not ours: writes are refused by name, reads go on, and what was
+//! promised is there after the next open.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{Calls, Random, WatchedVfs, copy, store_path};
+use spinney::vfs::{MemoryVfs, Vfs};
+use spinney::{Builder, CheckLevel, Database, Durability, Error, Keyspace, KeyspaceOptions};
+
+fn builder(vfs: &WatchedVfs) -> Builder {
+    Database::builder(store_path())
+        .vfs(Arc::new(vfs.clone()))
+        .memory_budget(1 << 20)
+        .memtable_bytes(4 << 10)
+        .deterministic(3)
+}
+
+fn value(number: u64) -> Vec<u8> {
+    Random(number).bytes(100 + (number % 3) as usize * 40)
+}
+
+/// Writes numbers from `from` until one is refused; gives how many have been written in all, and the
+/// refusal.
+fn write_until_refused(
+    db: &Database,
+    keyspace: &Keyspace,
+    from: u64,
+    to: u64,
+) -> (u64, Option<Error>) {
+    for number in from..to {
+        let mut batch = db.batch();
+        if number % 10 == 0 {
+            batch = batch.durability(Durability::Sync);
+        }
+        batch.put(keyspace, number.to_be_bytes(), value(number));
+        if let Err(error) = batch.commit() {
+            return (number, Some(error));
+        }
+        // A step's failure is told to writers too.
+        let _ = db.step();
+    }
+    (to, None)
+}
+
+fn assert_holds(keyspace: &Keyspace, written: u64) {
+    for number in 0..written {
+        let found = keyspace.get(number.to_be_bytes()).unwrap();
+        assert!(found.as_deref() == Some(&*value(number)), "{number} of {written}");
+    }
+    let keys = keyspace.iter().map(|pair| pair.unwrap().0);
+    let numbers: Vec<u64> =
+        keys.map(|key| u64::from_be_bytes(key.to_vec().try_into().unwrap())).collect();
+    // The write that was refused may or may not be there after a failed sync; none after it is.
+    assert!(numbers.len() as u64 == written || numbers.len() as u64 == written + 1);
+    assert!(numbers.iter().copied().eq(0..numbers.len() as u64), "{numbers:?}");
+}
+
+/// Each change of the disk, one after another, fails once and for good, or for a moment.
+#[test]
+fn whichever_change_fails_nothing_promised_is_lost() {
+    let mut poisoned = 0;
+    let mut refused = 0;
+    let mut opened = 0;
+    for number in (1..140).step_by(3) {
+        for (calls, count) in [(Calls::Changes, u64::MAX), (Calls::Changes, 1), (Calls::Syncs, 1)] {
+            let context = format!("{calls:?} {number}, {count} times");
+            let memory = MemoryVfs::new();
+            let vfs = WatchedVfs::new(memory.clone());
+            let db = builder(&vfs).open().unwrap();
+            let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+            vfs.fail(calls, number, count, ErrorKind::Other);
+            let (written, error) = write_until_refused(&db, &keyspace, 0, 200);
+            if vfs.failed() == 0 {
+                assert!(error.is_none(), "{context}: {error:?}");
+                continue;
+            }
+            if let Some(error) = &error {
+                refused += 1;
+                assert!(error.to_string().contains("/store"), "{context}: {error}");
+            }
+            // Reads go on.
+            for number in (0..written).step_by(7) {
+                let found = keyspace.get(number.to_be_bytes()).unwrap();
+                assert!(found.as_deref() == Some(&*value(number)), "{context}: {number}");
+            }
+            if matches!(error, Some(Error::Poisoned { .. })) || keyspace.put("x", "y").is_err() {
+                let again = keyspace.put("x", "y");
+                if let Err(error @ Error::Poisoned { .. }) = again {
+                    poisoned += 1;
+                    assert!(error.to_string().contains("close and reopen"), "{context}: {error}");
+                    // Mending the disk alone does not bring it back.
+                    vfs.mend();
+                    let error = keyspace.put("x", "y").unwrap_err();
+                    assert!(matches!(error, Error::Poisoned { .. }), "{context}: {error}");
+                    let error = db.sync().unwrap_err();
+                    assert!(matches!(error, Error::Poisoned { .. }), "{context}: {error}");
+                }
+            } else {
+                keyspace.delete("x").unwrap();
+            }
+            vfs.mend();
+            drop(keyspace);
+            let _ = db.close();
+            let db = builder(&vfs).open().unwrap_or_else(|error| panic!("{context}: {error}"));
+            let keyspace = db.existing_keyspace("items").unwrap();
+            keyspace.delete("x").unwrap();
+            assert_holds(&keyspace, written);
+            let report = db.check(CheckLevel::Full).unwrap();
+            assert!(report.problems.is_empty(), "{context}: {:?}", report.problems);
+            opened += 1;
+        }
+    }
+    println!("{opened} reopened, {refused} refused, {poisoned} poisoned");
+    assert!(opened > 50 && poisoned > 10, "{opened} {poisoned}");
+}
+
+/// The process dies just after something has failed: what is on the disk then opens too.
+#[test]
+fn a_process_that_dies_after_a_failure_has_lost_nothing_promised() {
+    for number in (1..120).step_by(7) {
+        let memory = MemoryVfs::new();
+        let vfs = WatchedVfs::new(memory.clone());
+        let db = builder(&vfs).open().unwrap();
+        let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+        vfs.fail(Calls::Changes, number, u64::MAX, ErrorKind::Other);
+        let (written, _) = write_until_refused(&db, &keyspace, 0, 200);
+        let left = WatchedVfs::new(copy(&memory, &store_path()));
+        let db = builder(&left).open().unwrap_or_else(|error| panic!("{number}: {error}"));
+        assert_holds(&db.existing_keyspace("items").unwrap(), written);
+    }
+}
+
+/// An open that fails half way leaves the store as it was.
+#[test]
+fn an_open_that_fails_can_be_repeated() {
+    let memory = MemoryVfs::new();
+    let vfs = WatchedVfs::new(memory.clone());
+    let db = builder(&vfs).open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let (written, error) = write_until_refused(&db, &keyspace, 0, 150);
+    assert!(error.is_none());
+    let left = copy(&memory, &store_path());
+    let mut failed = 0;
+    for calls in [Calls::Changes, Calls::Reads] {
+        for number in 1.. {
+            let vfs = WatchedVfs::new(copy(&left, &store_path()));
+            vfs.fail(calls, number, 1, ErrorKind::Other);
+            let result = builder(&vfs).open();
+            if vfs.failed() == 0 {
+                break;
+            }
+            vfs.mend();
+            if let Err(error) = result {
+                failed += 1;
+                assert!(error.to_string().contains("/store"), "{calls:?} {number}: {error}");
+            }
+            let db = builder(&vfs).open().unwrap_or_else(|e| panic!("{calls:?} {number}: {e}"));
+            assert_holds(&db.existing_keyspace("items").unwrap(), written);
+        }
+    }
+    assert!(failed > 5, "{failed}");
+}
+
+/// A read that fails is an error of that read.
+#[test]
+fn reads_that_fail_are_told_and_can_be_repeated() {
+    let vfs = WatchedVfs::new(MemoryVfs::new());
+    let db = builder(&vfs).open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    for number in 0..3000 {
+        keyspace.put(u64::to_be_bytes(number), value(number)).unwrap();
+    }
+    keyspace.flush().unwrap();
+    let mut failed = 0;
+    vfs.fail(Calls::Reads, 1, u64::MAX, ErrorKind::Other);
+    for number in 0..3000 {
+        match keyspace.get(u64::to_be_bytes(number)) {
+            Ok(found) => assert_eq!(found.as_deref(), Some(&*value(number))),
+            Err(error @ Error::Io { .. }) => {
+                failed += 1;
+                assert!(error.to_string().contains("/store/"), "{error}");
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    assert!(failed > 0);
+    let last = keyspace.iter().last().unwrap();
+    assert!(matches!(last, Err(Error::Io { .. })), "an iterator ends in the error");
+    assert!(keyspace.multi_get((0..3000).map(u64::to_be_bytes)).is_err());
+    keyspace.put("written", "meanwhile").unwrap();
+    vfs.mend();
+    assert_eq!(keyspace.iter().map(|pair| pair.unwrap()).count(), 3001);
+}
+
+fn full_disk(vfs: &MemoryVfs, builder: impl Fn() -> Builder, make_room: impl Fn()) {
+    let db = builder().open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let mut written = 0;
+    let error = loop {
+        match keyspace.put(u64::to_be_bytes(written), value(written)) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 1_000_000, "the disk never got full; it holds {}", vfs.used_bytes());
+    };
+    assert!(matches!(error, Error::Full { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("no space left") && text.contains("free some space"), "{text}");
+    assert!(written > 100, "{written}");
+    let check = |keyspace: &Keyspace, written| {
+        for number in 0..written {
+            let found = keyspace.get(u64::to_be_bytes(number)).unwrap();
+            assert!(found.as_deref() == Some(&*value(number)), "{number} of {written}");
+        }
+        assert_eq!(keyspace.iter().map(|pair| pair.unwrap()).count() as u64, written);
+    };
+    check(&keyspace, written);
+    // Refused again, whatever is tried, but never poisoned.
+    for _ in 0..20 {
+        match keyspace.put(u64::to_be_bytes(written), value(written)) {
+            Ok(()) => written += 1,
+            Err(error) => assert!(matches!(error, Error::Full { .. }), "{error:?}"),
+        }
+    }
+    check(&keyspace, written);
+    make_room();
+    // Without reopening.
+    let patience = Instant::now();
+    let more = written + 2000;
+    while written < more {
+        match keyspace.put(u64::to_be_bytes(written), value(written)) {
+            Ok(()) => written += 1,
+            Err(error) => {
+                assert!(matches!(error, Error::Full { .. }), "{error:?}");
+                assert!(patience.elapsed() < Duration::from_secs(10), "{written}: {error}");
+                std::thread::sleep(Duration::from_millis(5));
+                let _ = db.step();
+            }
+        }
+    }
+    check(&keyspace, written);
+    assert!(db.check(CheckLevel::Full).unwrap().problems.is_empty());
+    drop(keyspace);
+    db.close().unwrap();
+    let db = builder().open().unwrap();
+    let keyspace = db.existing_keyspace("items").unwrap();
+    check(&keyspace, written);
+    keyspace.put("after", "reopening").unwrap();
+}
+
+/// A file that takes up room, and gives it back.
+fn ballast(vfs: &dyn Vfs, path: &Path, bytes: usize) -> impl Fn() {
+    let file = vfs.create(path, spinney::vfs::Access::Buffered).unwrap();
+    file.write_at(0, &vec![1; bytes]).unwrap();
+    move || file.truncate(0).unwrap()
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_goes_on_when_there_is_room() {
+    let vfs = MemoryVfs::with_capacity(6 << 20);
+    let room = ballast(&vfs, Path::new("/ballast"), 4 << 20);
+    let make = || {
+        Database::builder(store_path())
+            .vfs(Arc::new(vfs.clone()))
+            .memory_budget(1 << 20)
+            .memtable_bytes(32 << 10)
+            .background_threads(2)
+    };
+    full_disk(&vfs, make, room);
+}
+
+#[test]
+fn a_full_disk_in_deterministic_mode_does_not_hang() {
+    let vfs = MemoryVfs::with_capacity(3 << 20);
+    let room = ballast(&vfs, Path::new("/ballast"), 2 << 20);
+    let make = || {
+        Database::builder(store_path())
+            .vfs(Arc::new(vfs.clone()))
+            .memory_budget(1 << 20)
+            .memtable_bytes(16 << 10)
+            .deterministic(5)
+    };
+    full_disk(&vfs, make, room);
+}
+
+/// A tmpfs, if this process may mount one.
+struct Mount(tempfile::TempDir);
+
+impl Mount {
+    fn new(options: &str) -> Option<Mount> {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+            .arg(dir.path())
+            .output();
+        match mounted {
+            Ok(output) if output.status.success() => Some(Mount(dir)),
+            _ => {
+                println!("skipped: mounting a tmpfs needs privileges that this process lacks");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_file_system_refuses_writes_and_goes_on_when_there_is_room() {
+    let Some(mount) = Mount::new("size=6m") else { return };
+    let ballast = mount.0.path().join("ballast");
+    std::fs::write(&ballast, vec![1; 3 << 20]).unwrap();
+    let store = mount.0.path().join("store");
+    let make = || Database::builder(&store).memory_budget(2 << 20).memtable_bytes(64 << 10);
+    full_disk(&MemoryVfs::new(), make, || std::fs::remove_file(&ballast).unwrap());
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_told_by_name() {
+    let error = Database::builder("/proc/spinney-store").open().unwrap_err();
+    assert!(error.to_string().contains("/proc/spinney-store"), "{error}");
+    assert!(matches!(error, Error::Io { .. }), "{error:?}");
+
+    let Some(mount) = Mount::new("size=8m") else { return };
+    let store = mount.0.path().join("store");
+    let make = || Database::builder(&store).memory_budget(2 << 20);
+    let db = make().open().unwrap();
+    db.keyspace("items", KeyspaceOptions::stb()).unwrap().put("a", "1").unwrap();
+    db.close().unwrap();
+    let remount = |how: &str| {
+        let status = Command::new("mount").args(["-o", how]).arg(mount.0.path()).status().unwrap();
+        assert!(status.success());
+    };
+    remount("remount,ro");
+    let error = make().open().unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error:?}");
+    assert!(error.to_string().contains(&*store.to_string_lossy()), "{error}");
+    remount("remount,rw");
+    let db = make().open().unwrap();
+    assert_eq!(db.existing_keyspace("items").unwrap().get("a").unwrap().unwrap(), b"1");
+}
+
+/// Run again as another process, this test opens the store it is told to.
+#[test]
+fn a_second_opener_is_told_who_has_the_store() {
+    const STORE: &str = "SPINNEY_TEST_STORE";
+    if let Some(store) = std::env::var_os(STORE) {
+        match Database::builder(store).open() {
+            Ok(_) => println!("outcome: opened"),
+            Err(error) => println!("outcome: {error}"),
+        }
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let db = Database::builder(&store).open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    keyspace.put("a", "1").unwrap();
+
+    let error = Database::builder(&store).open().unwrap_err();
+    assert!(matches!(error, Error::Locked { .. }), "{error:?}");
+    let says = |text: &str| {
+        assert!(text.contains("already open") && text.contains("close it first"), "{text}");
+        assert!(text.contains(&*store.to_string_lossy()), "{text}");
+        assert!(text.contains(&std::process::id().to_string()), "{text}");
+    };
+    says(&error.to_string());
+
+    let other = || {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_second_opener_is_told_who_has_the_store", "--nocapture"])
+            .env(STORE, &store)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let told = other();
+    says(told.lines().find(|line| line.contains("outcome: ")).unwrap());
+
+    // The refused openers have done no harm.
+    keyspace.put("b", "2").unwrap();
+    drop((keyspace, db));
+    let told = other();
+    assert!(told.contains("outcome: opened"), "{told}");
+    let db = Database::builder(&store).open().unwrap();
+    let keyspace = db.existing_keyspace("items").unwrap();
+    assert_eq!(keyspace.iter().count(), 2);
+}
