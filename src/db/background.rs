@@ -196,6 +196,10 @@ impl Store {
             packed.as_ref().map_or((0, 0), |packed| (packed.data_bytes, packed.written_bytes));
         self.sync_journal_before(keyspace, cut)?;
         let result = keyspace.tree.incorporate(packed, cut);
+        if result.is_err() && keyspace.is_dropped() {
+            // The manifest no longer knows the keyspace, so there is nothing to become part of.
+            return Ok(());
+        }
         if let Err(error) = &result
             && !matches!(error, Error::Full { .. })
         {
@@ -412,6 +416,9 @@ struct TreeJob {
 impl Job for TreeJob {
     fn step(&mut self) -> Result<Step> {
         let step = self.job.step();
+        if step.is_err() && self.keyspace.is_dropped() {
+            return Ok(Step::Done);
+        }
         if step.is_err() {
             let rest = self.store.clock.nanos() + REST_NANOS;
             self.keyspace.rest_until_nanos.store(rest, Ordering::Relaxed);
