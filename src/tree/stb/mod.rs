@@ -512,7 +512,13 @@ impl Tree for StbTree {
                 Ok(bundle) => edit_node(&mut root).receive(&[bundle.0])?,
                 Err(_) => unreachable!("packed by another kind of tree"),
             }
-            trunk::settle(&mut root, &self.parameters)?;
+            let mut settled = Arc::clone(&root);
+            match trunk::settle(&mut settled, &self.parameters) {
+                Ok(()) => root = settled,
+                // What lies damaged below stays where it is; what is new can still be taken in.
+                Err(error) if error.is_corruption() => {}
+                Err(error) => return Err(error),
+            }
         }
         self.commit(&mut changes, root, flushed.max(version.flushed))
     }
