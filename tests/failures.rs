@@ -277,8 +277,8 @@ fn a_full_disk_refuses_writes_and_goes_on_when_there_is_room() {
 
 #[test]
 fn a_full_disk_in_deterministic_mode_does_not_hang() {
-    let vfs = MemoryVfs::with_capacity(3 << 20);
-    let room = ballast(&vfs, Path::new("/ballast"), 2 << 20);
+    let vfs = MemoryVfs::with_capacity(5 << 20);
+    let room = ballast(&vfs, Path::new("/ballast"), 4 << 20);
     let make = || {
         Database::builder(store_path())
             .vfs(Arc::new(vfs.clone()))
@@ -395,4 +395,44 @@ fn a_second_opener_is_told_who_has_the_store() {
     let db = Database::builder(&store).open().unwrap();
     let keyspace = db.existing_keyspace("items").unwrap();
     assert_eq!(keyspace.iter().count(), 2);
+}
+
+/// A page that could not be read when new data moved down the trunk poisoned the store, and one that a
+/// compaction could not read failed writers that only waited for room in the memtables.
+#[test]
+fn damage_in_old_tables_does_not_refuse_writes() {
+    let vfs = MemoryVfs::new();
+    let db = Database::builder(store_path())
+        .vfs(Arc::new(vfs.clone()))
+        .memory_budget(1 << 20)
+        .memtable_bytes(8 << 10)
+        .background_threads(2)
+        .open()
+        .unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::stb().fanout_max(3)).unwrap();
+    for number in 0..300 {
+        keyspace.put(u64::to_be_bytes(number), value(number)).unwrap();
+    }
+    db.wait_idle().unwrap();
+    for (name, len) in common::files(&vfs, &store_path()) {
+        if name.ends_with(".table") {
+            (0..len - 4096).step_by(4096).for_each(|unit| {
+                common::flip(&vfs, &store_path().join(&name), unit + 100);
+            });
+        }
+    }
+    for number in 0..6000 {
+        let key = u64::to_be_bytes(number % 1000);
+        keyspace.put(key, value(number)).unwrap_or_else(|error| panic!("{number}: {error}"));
+    }
+    for number in 15_000..6000 {
+        let found = keyspace.get(u64::to_be_bytes(number % 1000)).unwrap();
+        assert!(found.as_deref() == Some(&*value(number)), "{number}");
+    }
+    let error = keyspace.compact::<&[u8]>(..).unwrap_err();
+    assert!(error.is_corruption(), "{error}");
+    for number in 6000..12_000 {
+        let key = u64::to_be_bytes(number % 1000);
+        keyspace.put(key, value(number)).unwrap_or_else(|error| panic!("{number}: {error}"));
+    }
 }

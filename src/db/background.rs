@@ -30,11 +30,10 @@ impl WorkSource for Store {
     fn next_job(&self) -> Option<Box<dyn Job>> {
         let store = self.store.get()?.upgrade()?;
         let now = self.clock.nanos();
-        let ready = |keyspace: &&Arc<KeyspaceState>| {
-            !keyspace.is_dropped() && keyspace.rest_until_nanos.load(Ordering::Relaxed) <= now
-        };
-        let keyspaces = self.all_keyspaces();
-        for keyspace in keyspaces.iter().filter(ready) {
+        let is_over = |rest: &AtomicU64| rest.load(Ordering::Relaxed) <= now;
+        let mut keyspaces = self.all_keyspaces();
+        keyspaces.retain(|keyspace| !keyspace.is_dropped());
+        for keyspace in keyspaces.iter().filter(|keyspace| is_over(&keyspace.rest_until_nanos)) {
             if let Some(slot) = claim_slot(keyspace) {
                 let keyspace = Arc::clone(keyspace);
                 return Some(Box::new(FlushJob { store, keyspace, slot }));
@@ -44,7 +43,8 @@ impl WorkSource for Store {
             return Some(Box::new(Upkeep { store }));
         }
         // The keyspace that is furthest behind first.
-        let mut candidates: Vec<&Arc<KeyspaceState>> = keyspaces.iter().filter(ready).collect();
+        let mut candidates: Vec<&Arc<KeyspaceState>> =
+            keyspaces.iter().filter(|keyspace| is_over(&keyspace.tree_rest_until_nanos)).collect();
         candidates.sort_by(|a, b| b.tree.state().backlog.total_cmp(&a.tree.state().backlog));
         candidates.into_iter().find_map(|keyspace| {
             let job = Arc::clone(&keyspace.tree).next_job()?;
@@ -123,8 +123,7 @@ impl Store {
             }
             (Some(place), Err(error)) => {
                 place.1 = Stage::Waiting;
-                let rest = self.clock.nanos() + REST_NANOS;
-                keyspace.rest_until_nanos.store(rest, Ordering::Relaxed);
+                self.flush_failed(keyspace, &error);
                 Err(error)
             }
             // The keyspace was dropped meanwhile.
@@ -179,12 +178,19 @@ impl Store {
                     if let Some(front) = pipeline.slots.front_mut() {
                         front.1 = Stage::Waiting;
                     }
-                    let rest = self.clock.nanos() + REST_NANOS;
-                    keyspace.rest_until_nanos.store(rest, Ordering::Relaxed);
+                    self.flush_failed(keyspace, &error);
                     return Err(error);
                 }
             }
         }
+    }
+
+    /// A memtable did not get into the tree: writers that need its room are told, and it is tried
+    /// again after a rest.
+    fn flush_failed(&self, keyspace: &KeyspaceState, error: &Error) {
+        *keyspace.flush_failure.lock() = Some(error.clone());
+        let rest = self.clock.nanos() + REST_NANOS;
+        keyspace.rest_until_nanos.store(rest, Ordering::Relaxed);
     }
 
     fn incorporate(
@@ -198,8 +204,8 @@ impl Store {
             packed.as_ref().map_or((0, 0), |packed| (packed.data_bytes, packed.written_bytes));
         self.sync_journal_before(keyspace, cut)?;
         let result = keyspace.tree.incorporate(packed, cut);
-        if keyspace.is_dropped() {
-            // Dropped just now: what the tree says of it is of no account.
+        if result.is_err() && keyspace.is_dropped() {
+            // The manifest no longer knows the keyspace, so there is nothing to become part of.
             return Ok(());
         }
         if let Err(error) = &result
@@ -209,6 +215,7 @@ impl Store {
         }
         result?;
         *self.background_failure.lock() = None;
+        *keyspace.flush_failure.lock() = None;
         let frozen = slot.frozen_nanos.load(Ordering::Relaxed);
         let nanos = self.clock.nanos().saturating_sub(frozen).max(1);
         self.note_drained(data_bytes, nanos);
@@ -409,7 +416,7 @@ impl Drop for FlushJob {
     }
 }
 
-/// A tree's own job, whose failure lets the keyspace rest.
+/// A tree's own job, whose failure lets the tree rest; memtables still get into it.
 struct TreeJob {
     store: Arc<Store>,
     keyspace: Arc<KeyspaceState>,
@@ -422,12 +429,12 @@ impl Job for TreeJob {
             return Ok(Step::Done);
         }
         let step = self.job.step();
-        if self.keyspace.is_dropped() {
+        if step.is_err() && self.keyspace.is_dropped() {
             return Ok(Step::Done);
         }
         if step.is_err() {
             let rest = self.store.clock.nanos() + REST_NANOS;
-            self.keyspace.rest_until_nanos.store(rest, Ordering::Relaxed);
+            self.keyspace.tree_rest_until_nanos.store(rest, Ordering::Relaxed);
         }
         step
     }

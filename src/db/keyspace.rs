@@ -165,7 +165,10 @@ impl Keyspace {
         let wait = || {
             self.store.executor.wait(Duration::from_millis(5));
         };
-        Arc::clone(&self.state.tree).compact(&lower, upper.as_deref(), &wait)
+        let result = Arc::clone(&self.state.tree).compact(&lower, upper.as_deref(), &wait);
+        // Dropped meanwhile, it is told so, and not what the tree met then.
+        result
+            .map_err(|error| read::check_readable(&self.store, &self.state).err().unwrap_or(error))
     }
 
     /// What the keyspace's tree looks like.

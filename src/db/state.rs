@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use super::events::Event;
 use super::options::KeyspaceOptions;
 use super::store::Store;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::commit::Price;
 use crate::memtable::{ChunkPool, Memtable};
@@ -94,8 +94,12 @@ pub(crate) struct KeyspaceState {
     pub(crate) dropped: AtomicBool,
     /// What writers pay, from how far this keyspace's background work is behind.
     pub(crate) price: Price,
-    /// No background work before this time: something has failed.
+    /// No packing before this time: it has failed.
     pub(crate) rest_until_nanos: AtomicU64,
+    /// No job of the tree's own before this time: one has failed.
+    pub(crate) tree_rest_until_nanos: AtomicU64,
+    /// Why the last memtable did not get into the tree; cleared by one that does.
+    pub(crate) flush_failure: Mutex<Option<Error>>,
     /// The tree knows it weakly.
     observer: Arc<Observer>,
 }
@@ -197,6 +201,8 @@ impl KeyspaceState {
             dropped: AtomicBool::new(false),
             price: Price::default(),
             rest_until_nanos: AtomicU64::new(0),
+            tree_rest_until_nanos: AtomicU64::new(0),
+            flush_failure: Mutex::new(None),
             observer: parts.observer,
         });
         // Set once: the observer is new.

@@ -220,6 +220,8 @@ impl Statistics {
                 let _ =
                     writeln!(out, "spinney_{name}_seconds{{quantile=\"{quantile}\"}} {seconds}");
             }
+            let sum = latency.mean.as_secs_f64() * latency.count as f64;
+            let _ = writeln!(out, "spinney_{name}_seconds_sum {sum}");
             let _ = writeln!(out, "spinney_{name}_seconds_count {}", latency.count);
         }
         let _ = writeln!(out, "# TYPE spinney_throttle_seconds histogram");
@@ -230,6 +232,8 @@ impl Statistics {
             cumulative += count;
             let _ = writeln!(out, "spinney_throttle_seconds_bucket{{le=\"{bound}\"}} {cumulative}");
         }
+        let _ = writeln!(out, "spinney_throttle_seconds_sum {}", self.throttled.as_secs_f64());
+        let _ = writeln!(out, "spinney_throttle_seconds_count {cumulative}");
         let by_keyspace: [(&str, KeyspaceGauge); 7] = [
             ("table_entries", |k| k.table_entries),
             ("tables", |k| k.tables),

@@ -405,7 +405,7 @@ impl Store {
                 });
                 break;
             }
-            if let Some(error) = &*self.background_failure.lock() {
+            if let Some(error) = &*keyspace.flush_failure.lock() {
                 // No time passes for a stepped executor that would end the rest after a failure.
                 if tried_again || !self.executor.is_stepped() {
                     return Err(error.clone());
@@ -481,6 +481,7 @@ impl Store {
     pub(crate) fn clear_rests(&self) {
         for keyspace in self.keyspaces.read().values() {
             keyspace.rest_until_nanos.store(0, Ordering::Relaxed);
+            keyspace.tree_rest_until_nanos.store(0, Ordering::Relaxed);
         }
     }
 }

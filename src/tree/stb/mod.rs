@@ -586,7 +586,13 @@ impl Tree for StbTree {
             };
             share = share * 0.75 + packed.superseding_share(&version)? * 0.25;
             edit_node(&mut root).receive(&[packed.bundle])?;
-            trunk::settle(&mut root, &self.parameters)?;
+            let mut settled = Arc::clone(&root);
+            match trunk::settle(&mut settled, &self.parameters) {
+                Ok(()) => root = settled,
+                // What lies damaged below stays where it is; what is new can still be taken in.
+                Err(error) if error.is_corruption() => {}
+                Err(error) => return Err(error),
+            }
         }
         self.commit(&mut changes, root, flushed.max(version.flushed), share)
     }
