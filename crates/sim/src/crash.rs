@@ -70,7 +70,7 @@ impl Violation {
 /// What a run has judged.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// How many states, by what the crash took.
+    /// How many states, by what the first crash took; crashes during recovery are states too.
     pub states: BTreeMap<String, u64>,
     /// What was wrong.
     pub violations: Vec<Violation>,
@@ -157,7 +157,8 @@ fn run_generations(
             let left = replayed.0.crash(crash.policy, made.log.get(crash.at), &mut crash.random);
             let found = judge(sizes, &made, number, &mut crash, &left);
             if judged {
-                *outcome.states.entry(format!("{:?}", crash.policy)).or_default() += 1;
+                let crashes = found.as_ref().map_or(1, |found| found.crashes);
+                *outcome.states.entry(format!("{:?}", crash.policy)).or_default() += crashes;
             }
             match found {
                 Ok(found) if goes_on => next = Some((left, found, crash.at)),
