@@ -139,7 +139,7 @@ fn run_generations(
         // One more, judged like the others, is where the next generation begins.
         let from =
             plan(&made, first.max(made.history.opened), &[seed, 4, number as u64], extent.states);
-        let (from_number, most) = (from.number, number + 1 < extent.generations);
+        let (from_number, goes_further) = (from.number, number + 1 < extent.generations);
         crashes.push(from);
         crashes.sort_by_key(|crash| crash.at);
         let mut replayed = (made.disk.clone(), 0);
@@ -148,7 +148,7 @@ fn run_generations(
             let name = StateName { generation: number, number: crash.number };
             let goes_on = crash.number == from_number;
             let judged = only.is_none_or(|only| only == name);
-            if !judged && !(goes_on && most) {
+            if !(judged || goes_on && goes_further) {
                 continue;
             }
             *last = Some(name);
