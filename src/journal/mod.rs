@@ -18,7 +18,7 @@
 //!    nothing is retried. A full disk is no failure of that kind: nothing had been promised.
 //! 5. Segments go oldest first within their shard, one per shard between two syncs of the directory,
 //!    so that the numbers of those that exist are consecutive after any crash.
-//! 6. What a replay delivered is durable when it returns. Only then may the manifest record the
+//! 6. What a replay delivers is durable. Only when it has returned may the manifest record the
 //!    epoch's limit, and only then may the next epoch begin.
 //!
 //! # What a torn tail may look like, and what is damage

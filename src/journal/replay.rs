@@ -35,7 +35,7 @@ pub(crate) struct ReplayPlan {
     pub(crate) newest_epoch: u32,
     /// Stop at damage instead of failing.
     pub(crate) salvage: bool,
-    /// Do not sync what was delivered: for inspection, when no new epoch follows.
+    /// Do not sync what is delivered: for inspection, when no new epoch follows.
     pub(crate) read_only: bool,
 }
 
@@ -86,8 +86,8 @@ type Shards = BTreeMap<(u32, u32), Vec<SegmentFile>>;
 
 impl Journal {
     /// Reads the segments in `dir` and calls `deliver` with each batch above the floor, in strict
-    /// order, up to the first gap. A batch that straddles the floor is delivered whole. What was
-    /// delivered is durable when this returns.
+    /// order, up to the first gap. A batch that straddles the floor is delivered whole. What is
+    /// delivered is durable: it may become part of a tree before the rest has been read.
     ///
     /// # Errors
     /// `Corruption` if a record is damaged or missing that had been promised (see the module's
@@ -108,16 +108,14 @@ impl Journal {
             merge.run(shards, &mut report, &mut deliver)?;
         }
         let newest = take_epoch(&mut shards, plan.newest_epoch);
-        let merge = Merge::new(vfs, dir, plan, plan.newest_epoch, None);
-        merge.run(newest, &mut report, &mut deliver)?;
         if !plan.read_only {
             // The segments of older epochs were synced by the recoveries that set their limits.
-            for segment in &report.segments {
-                if segment.id.epoch == plan.newest_epoch && segment.last > plan.floor {
-                    vfs.open(&segment.path, Access::Buffered, true)?.sync()?;
-                }
+            for segment in newest.iter().flatten() {
+                vfs.open(&segment.path, Access::Buffered, true)?.sync()?;
             }
         }
+        let merge = Merge::new(vfs, dir, plan, plan.newest_epoch, None);
+        merge.run(newest, &mut report, &mut deliver)?;
         limits.push(EpochLimit { epoch: plan.newest_epoch, last: report.last });
         limits.retain(|limit| report.segments.iter().any(|s| s.id.epoch == limit.epoch));
         for limit in &mut limits {

@@ -70,7 +70,7 @@ impl Violation {
 /// What a run has judged.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// How many states, by what the crash took.
+    /// How many states, by what the first crash took; crashes during recovery are states too.
     pub states: BTreeMap<String, u64>,
     /// What was wrong.
     pub violations: Vec<Violation>,
@@ -139,7 +139,7 @@ fn run_generations(
         // One more, judged like the others, is where the next generation begins.
         let from =
             plan(&made, first.max(made.history.opened), &[seed, 4, number as u64], extent.states);
-        let (from_number, most) = (from.number, number + 1 < extent.generations);
+        let (from_number, goes_further) = (from.number, number + 1 < extent.generations);
         crashes.push(from);
         crashes.sort_by_key(|crash| crash.at);
         let mut replayed = (made.disk.clone(), 0);
@@ -148,7 +148,7 @@ fn run_generations(
             let name = StateName { generation: number, number: crash.number };
             let goes_on = crash.number == from_number;
             let judged = only.is_none_or(|only| only == name);
-            if !(judged || goes_on && most) {
+            if !(judged || goes_on && goes_further) {
                 continue;
             }
             *last = Some(name);
@@ -157,7 +157,8 @@ fn run_generations(
             let left = replayed.0.crash(crash.policy, made.log.get(crash.at), &mut crash.random);
             let found = judge(sizes, &made, number, &mut crash, &left);
             if judged {
-                *outcome.states.entry(format!("{:?}", crash.policy)).or_default() += 1;
+                let crashes = found.as_ref().map_or(1, |found| found.crashes);
+                *outcome.states.entry(format!("{:?}", crash.policy)).or_default() += crashes;
             }
             match found {
                 Ok(found) if goes_on => next = Some((left, found, crash.at)),

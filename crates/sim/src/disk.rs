@@ -133,6 +133,8 @@ pub struct Disk {
     names: Names,
     pending_names: Vec<Vec<NameChange>>,
     files: BTreeMap<FileNumber, FileState>,
+    /// The highest number that any file has had: a number is never used again.
+    last_file: FileNumber,
 }
 
 /// The size of what arrives whole or not at all.
@@ -155,7 +157,11 @@ impl Disk {
                     change.apply(&mut state.durable);
                 }
             }
-            Op::Names { changes } => self.pending_names.push(changes.clone()),
+            Op::Names { changes } => {
+                let files = changes.iter().filter_map(|(_, node)| node.and_then(file_of));
+                self.last_file = files.fold(self.last_file, FileNumber::max);
+                self.pending_names.push(changes.clone());
+            }
             Op::SyncDir { dir } => {
                 let names = &mut self.names;
                 self.pending_names.retain(|changes| {
@@ -167,6 +173,11 @@ impl Disk {
                 });
             }
         }
+    }
+
+    /// The highest number that any file has had.
+    pub fn last_file(&self) -> FileNumber {
+        self.last_file
     }
 
     /// What a running process sees.
@@ -213,7 +224,7 @@ impl Disk {
             let durable = survivor(&state, policy, random);
             files.entry(number).or_insert(FileState { durable, pending: Vec::new() });
         }
-        Disk { names, pending_names: Vec::new(), files }
+        Disk { names, pending_names: Vec::new(), files, last_file: self.last_file }
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Found {
     pub commits: usize,
     /// The keyspaces' places in the history.
     pub keyspaces: Vec<usize>,
+    /// How many crashes have been judged to know this, those during recovery included.
+    pub crashes: u64,
 }
 
 /// Judges the states a crash of one generation may leave.
@@ -53,7 +55,7 @@ impl Judge<'_> {
     ) -> Verdict<Found> {
         let vfs = CrashVfs::new(disk);
         let promise = self.history.promise(self.at, unsynced_survives);
-        let (found, opened) = {
+        let (mut found, opened) = {
             let db = self.open(&vfs)?;
             let opened = vfs.ops();
             (self.read(&db, promise)?, opened)
@@ -70,11 +72,11 @@ impl Judge<'_> {
             let survives = unsynced_survives && policy.keeps_unsynced();
             let again = self.judge(&after, survives, random, nested - 1).and_then(|again| {
                 match at < opened || self.same(&again, &found) {
-                    true => Ok(()),
+                    true => Ok(again.crashes),
                     false => Err(format!("holds {again:?}, though {found:?} had been read")),
                 }
             });
-            again.map_err(|what| {
+            found.crashes += again.map_err(|what| {
                 format!("after recovery crashed at op {at} (open at {opened}), {policy:?}: {what}")
             })?;
         }
@@ -100,8 +102,10 @@ impl Judge<'_> {
             return Err(format!("{orphans} data files were left that nothing refers to"));
         }
         let only = Promise { least: found.commits, most: found.commits };
-        self.read(&again, only).map_err(|what| format!("opened a second time: {what}"))?;
-        Ok(())
+        match self.read(&again, only).map_err(|what| format!("opened a second time: {what}"))? {
+            again if self.same(&again, found) => Ok(()),
+            again => Err(format!("opened a second time: holds {again:?}, not {found:?}")),
+        }
     }
 
     /// Whether two moments are the same in all that can be seen.
@@ -141,7 +145,7 @@ impl Judge<'_> {
             places.all(|(place, sum)| self.history.keyspaces[*place].fingerprint(*commits) == *sum)
         };
         if let Some(commits) = (least..=promise.most).rev().find(whole) {
-            return Ok(Found { commits, keyspaces });
+            return Ok(Found { commits, keyspaces, crashes: 1 });
         }
         let elsewhere: Vec<usize> = (0..=self.history.commits.len()).filter(whole).collect();
         let alone: Vec<String> = keyspaces

@@ -110,7 +110,7 @@ impl CrashVfs {
     /// The files of `disk`.
     pub fn new(disk: &Disk) -> CrashVfs {
         let (names, files) = disk.view();
-        let next_file = files.keys().next_back().map_or(1, |last| last + 1);
+        let next_file = disk.last_file() + 1;
         let (log, locked) = (Vec::new(), BTreeSet::new());
         CrashVfs { state: Arc::new(Mutex::new(State { log, names, files, next_file, locked })) }
     }

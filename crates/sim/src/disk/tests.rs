@@ -53,8 +53,8 @@ fn what_was_synced_survives_everything_and_what_was_not_may_go() {
     more.push(write(3, b"two"));
     let (short, long) = (Some(b"one".to_vec()), Some(b"onetwo".to_vec()));
     let more = disk(&more);
-    assert_eq!(outcomes(&more, Policy::Kill), [long.clone()]);
-    assert_eq!(outcomes(&more, Policy::PowerNothing), [short.clone()]);
+    assert_eq!(outcomes(&more, Policy::Kill), std::slice::from_ref(&long));
+    assert_eq!(outcomes(&more, Policy::PowerNothing), std::slice::from_ref(&short));
     assert_eq!(outcomes(&more, Policy::PowerPrefix), [short, long]);
     assert_eq!(outcomes(&more, Policy::PowerTorn).len(), 4);
 }

@@ -1,0 +1,135 @@
+//! What simulated crashes have found, each told as the shortest story that shows it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use spinney::vfs::Vfs;
+use spinney::{Builder, Database, Durability, KeyspaceOptions};
+use spinney_sim::disk::{Disk, Node, Op, Policy};
+use spinney_sim::random::Random;
+use spinney_sim::vfs::CrashVfs;
+
+fn builder(vfs: &CrashVfs, dir: &str) -> Builder {
+    Database::builder(dir)
+        .vfs(Arc::new(vfs.clone()))
+        .memory_budget(1 << 20)
+        .memtable_bytes(1024)
+        .deterministic(1)
+}
+
+/// A disk with one directory.
+fn empty() -> Disk {
+    let mut disk = Disk::default();
+    disk.apply(&Op::Names { changes: vec![(PathBuf::from("data"), Some(Node::Dir))] });
+    disk.apply(&Op::SyncDir { dir: PathBuf::new() });
+    disk
+}
+
+fn replayed(disk: &Disk, log: &[Op]) -> Disk {
+    let mut disk = disk.clone();
+    log.iter().for_each(|op| disk.apply(op));
+    disk
+}
+
+fn after_power_loss(disk: &Disk) -> CrashVfs {
+    CrashVfs::new(&disk.crash(Policy::PowerNothing, None, &mut Random::new(&[1])))
+}
+
+/// A store was created in a directory that did not exist and a commit was synced. Then power failed,
+/// and the directory was gone with all that was in it: nobody had synced its parent, neither who
+/// made it nor, had that one died, who found it empty.
+#[test]
+fn a_new_store_survives_with_the_directories_above_it() {
+    for made_before in ["/data", "/data/a/b"] {
+        let vfs = CrashVfs::new(&empty());
+        vfs.create_dir_all(Path::new(made_before)).unwrap();
+        if made_before == "/data/a/b" {
+            vfs.sync_dir(Path::new("/data")).unwrap();
+        }
+        let db = builder(&vfs, "/data/a/b").open().unwrap();
+        let keyspace = db.keyspace("k", KeyspaceOptions::stb()).unwrap();
+        let mut batch = db.batch().durability(Durability::Sync);
+        batch.put(&keyspace, "key", "value");
+        batch.commit().unwrap();
+        let vfs = after_power_loss(&replayed(&empty(), &vfs.take_log()));
+        let db = builder(&vfs, "/data/a/b").create_if_missing(false).open().unwrap();
+        let found = db.existing_keyspace("k").unwrap().get("key").unwrap();
+        assert_eq!(found.as_deref(), Some(&b"value"[..]));
+    }
+}
+
+/// A store whose keyspaces had not been created in the order of their names could not be copied: the
+/// copy's manifest was told of them by name, and refused the second as made before the first.
+#[test]
+fn a_copy_takes_keyspaces_that_were_created_in_any_order() {
+    let vfs = CrashVfs::new(&empty());
+    let db = builder(&vfs, "/data/store").open().unwrap();
+    for name in ["b", "c", "a"] {
+        db.keyspace(name, KeyspaceOptions::stb()).unwrap().put(name, name).unwrap();
+    }
+    db.checkpoint("/data/copy").unwrap();
+    let copy = builder(&vfs, "/data/copy").create_if_missing(false).open().unwrap();
+    for name in ["a", "b", "c"] {
+        let found = copy.existing_keyspace(name).unwrap().get(name).unwrap();
+        assert_eq!(found.as_deref(), Some(name.as_bytes()));
+    }
+}
+
+/// A keyspace was dropped while a compaction of it was under way. When that ended, the manifest knew
+/// no such keyspace, and the step failed; had it been a memtable's turn, the store would have taken
+/// no more writes.
+#[test]
+fn a_job_outlives_the_keyspace_that_it_works_on() {
+    for steps in 0..40 {
+        let vfs = CrashVfs::new(&empty());
+        let db = builder(&vfs, "/data/store").open().unwrap();
+        let doomed = db.keyspace("doomed", KeyspaceOptions::stb().fanout_max(2)).unwrap();
+        let other = db.keyspace("other", KeyspaceOptions::stb()).unwrap();
+        for i in 0..200 {
+            doomed.put(format!("{:03}", i * 7 % 50), vec![i as u8; 100]).unwrap();
+        }
+        for _ in 0..steps {
+            db.step().unwrap();
+        }
+        db.drop_keyspace("doomed").unwrap();
+        while db.step().unwrap() {}
+        other.put("key", "value").unwrap();
+        other.flush().unwrap();
+        drop((doomed, other));
+        db.close().unwrap();
+        let db = builder(&vfs, "/data/store").open().unwrap();
+        assert_eq!(db.keyspaces(), ["other"]);
+    }
+}
+
+/// A process died, and power failed while the next one recovered. The journal had been in the page
+/// cache alone when its replay filled the memtables and one of them became part of a tree: that
+/// keyspace kept what all others had lost.
+#[test]
+fn what_recovery_moves_into_a_tree_is_durable_for_all_keyspaces() {
+    let vfs = CrashVfs::new(&empty());
+    let names = ["a", "b", "c", "d"];
+    let db = builder(&vfs, "/data/store").open().unwrap();
+    for name in names {
+        db.keyspace(name, KeyspaceOptions::stb()).unwrap();
+    }
+    for i in 0..8 {
+        let mut batch = db.batch();
+        for name in names {
+            batch.put(&db.existing_keyspace(name).unwrap(), [i], [i]);
+        }
+        batch.commit().unwrap();
+    }
+    let disk = replayed(&empty(), &vfs.take_log());
+    // The process has died; nothing is lost with it.
+    let recovery = CrashVfs::new(&disk);
+    let db = builder(&recovery, "/data/store").open().unwrap();
+    drop(db);
+    let log = recovery.take_log();
+    for at in 0..=log.len() {
+        let vfs = after_power_loss(&replayed(&disk, &log[..at]));
+        let db = builder(&vfs, "/data/store").create_if_missing(false).open().unwrap();
+        let counts = names.map(|name| db.existing_keyspace(name).unwrap().iter().count());
+        assert!(counts.iter().all(|&count| count == counts[0]), "crash at op {at}: {counts:?}");
+    }
+}
