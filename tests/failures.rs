@@ -195,7 +195,7 @@ fn reads_that_fail_are_told_and_can_be_repeated() {
     assert!(keyspace.multi_get((0..3000).map(u64::to_be_bytes)).is_err());
     keyspace.put("written", "meanwhile").unwrap();
     vfs.mend();
-    assert_eq!(keyspace.iter().map(|pair| pair.unwrap()).count(), 3001);
+    assert_eq!(keyspace.iter().inspect(|pair| assert!(pair.is_ok())).count(), 3001);
 }
 
 fn full_disk(vfs: &MemoryVfs, builder: impl Fn() -> Builder, make_room: impl Fn()) {
@@ -218,7 +218,7 @@ fn full_disk(vfs: &MemoryVfs, builder: impl Fn() -> Builder, make_room: impl Fn(
             let found = keyspace.get(u64::to_be_bytes(number)).unwrap();
             assert!(found.as_deref() == Some(&*value(number)), "{number} of {written}");
         }
-        assert_eq!(keyspace.iter().map(|pair| pair.unwrap()).count() as u64, written);
+        assert_eq!(keyspace.iter().inspect(|pair| assert!(pair.is_ok())).count() as u64, written);
     };
     check(&keyspace, written);
     // Refused again, whatever is tried, but never poisoned.
@@ -425,7 +425,7 @@ fn damage_in_old_tables_does_not_refuse_writes() {
         let key = u64::to_be_bytes(number % 1000);
         keyspace.put(key, value(number)).unwrap_or_else(|error| panic!("{number}: {error}"));
     }
-    for number in 15_000..6000 {
+    for number in 5000..6000 {
         let found = keyspace.get(u64::to_be_bytes(number % 1000)).unwrap();
         assert!(found.as_deref() == Some(&*value(number)), "{number}");
     }
