@@ -15,6 +15,9 @@ const WRITERS: u64 = 4;
 const KEYS: u64 = 700;
 const RUN: Duration = Duration::from_millis(2500);
 
+/// What a snapshot was seen to hold.
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
 fn open(dir: &Path) -> Database {
     Database::builder(dir)
         .memory_budget(4 * MIB)
@@ -31,7 +34,7 @@ fn key(writer: u64, slot: u64) -> Vec<u8> {
 
 fn value(writer: u64, commit: u64) -> Vec<u8> {
     let mut value = commit.to_le_bytes().to_vec();
-    let len = if commit % 997 == 0 { 20_000 } else { 40 + commit as usize % 200 };
+    let len = if commit.is_multiple_of(997) { 20_000 } else { 40 + commit as usize % 200 };
     value.resize(len, writer as u8);
     value
 }
@@ -127,7 +130,7 @@ fn snapshots_and_iterators_read_one_prefix_while_writers_go_on() {
             scope.spawn(move || {
                 let mut random = Random(reader + 10);
                 let mut before = [0; WRITERS as usize];
-                let mut held: Vec<(Snapshot, Vec<(Vec<u8>, Vec<u8>)>)> = Vec::new();
+                let mut held: Vec<(Snapshot, Pairs)> = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     let acknowledged = committed.each_ref().map(|c| c.load(Ordering::SeqCst));
                     let snapshot = db.snapshot();

@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn the_documented_options_are_what_is_written_and_read() {
-        let plain = KeyspaceOptions::stb().blob_bytes_min(4096).space_amplification_max(1.4);
+        let plain = KeyspaceOptions::stb().blob_bytes_min(4096).space_amplification_max(1.3);
         let chosen = KeyspaceOptions::stb()
             .compression(Compression::Lz4)
             .blob_bytes_min(300)
