@@ -436,3 +436,23 @@ fn damage_in_old_tables_does_not_refuse_writes() {
         keyspace.put(key, value(number)).unwrap_or_else(|error| panic!("{number}: {error}"));
     }
 }
+
+/// Replay wrote a table for each record where the chunks of memory that memtables come in are larger
+/// than what the budget gives them.
+#[test]
+fn opening_writes_no_more_tables_than_the_journal_has_memtables() {
+    let vfs = WatchedVfs::new(MemoryVfs::new());
+    let make = || builder(&vfs).memtable_bytes(64 << 10);
+    let db = make().open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    for number in 0..1000 {
+        keyspace.put(u64::to_be_bytes(number), value(number)).unwrap();
+    }
+    drop(keyspace);
+    db.close().unwrap();
+    let before = vfs.count(Calls::Changes);
+    let db = make().open().unwrap();
+    let changes = vfs.count(Calls::Changes) - before;
+    assert!(changes < 100, "{changes} changes of the disk");
+    assert_holds(&db.existing_keyspace("items").unwrap(), 1000);
+}

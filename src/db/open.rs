@@ -184,7 +184,11 @@ impl Foundation {
             let last = Seqno(first.0 + u64::from(count) - 1);
             if self.pool.bytes_in_use() as u64 > self.sizes.memtables_bytes_max * 3 / 4 {
                 for keyspace in keyspaces.values() {
-                    if keyspace.freeze(last, &self.pool, 0) {
+                    // Memory comes in chunks: where one is as much as all memtables may take, a table
+                    // would be written for each record.
+                    let full =
+                        keyspace.read.load().active.exact_bytes() >= self.sizes.memtable_bytes;
+                    if full && keyspace.freeze(last, &self.pool, 0) {
                         settle(keyspace)?;
                     }
                 }
