@@ -56,8 +56,6 @@ fn pivot(lower: &str, child: Option<&Arc<Node>>, bundle_start: usize, live: (u64
 
 fn node(id: u64, upper: Option<&str>, pivots: Vec<Pivot>, bundles: &[&Arc<Bundle>]) -> Arc<Node> {
     Arc::new(Node {
-        derived: crate::tree::stb::node::Derived::default(),
-        seeks: Arc::default(),
         id: NodeId(id),
         height: u32::from(pivots[0].child.is_some()),
         lower: Arc::clone(&pivots[0].lower),
