@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use spinney::{CheckLevel, Database, Error};
+use spinney::{CheckLevel, Database, Durability, Error};
 
 use crate::disk::{Disk, Policy};
 use crate::model::{Checkpoint, History, Promise};
@@ -103,8 +103,25 @@ impl Judge<'_> {
         }
         let only = Promise { least: found.commits, most: found.commits };
         match self.read(&again, only).map_err(|what| format!("opened a second time: {what}"))? {
-            again if self.same(&again, found) => Ok(()),
-            again => Err(format!("opened a second time: holds {again:?}, not {found:?}")),
+            same if self.same(&same, found) => self.go_on(vfs, again),
+            other => Err(format!("opened a second time: holds {other:?}, not {found:?}")),
+        }
+    }
+
+    /// What is committed from now on is there at the next open.
+    fn go_on(&self, vfs: &CrashVfs, db: Database) -> Verdict<()> {
+        let failed = |error: Error| format!("going on: {error}");
+        let mut batch = db.batch().durability(Durability::Sync);
+        for name in db.keyspaces() {
+            batch.put(&db.existing_keyspace(&name).map_err(failed)?, "later", "value");
+        }
+        batch.commit().map_err(failed)?;
+        let expected = read_all(&db)?;
+        db.close().map_err(failed)?;
+        let found = read_all(&self.open(vfs).map_err(|what| format!("a third time: {what}"))?)?;
+        match found == expected {
+            true => Ok(()),
+            false => Err(format!("opened a third time: holds {found:x?}, not {expected:x?}")),
         }
     }
 
