@@ -174,13 +174,14 @@ fn short_reads_are_errors(vfs: &dyn Vfs, dir: &Path) {
 }
 
 fn random_writes_match_a_model(vfs: &dyn Vfs, dir: &Path) {
+    let span = if cfg!(miri) { 16 * 1024 } else { 200 * 1024 };
     for (name, access, unit) in [("b", Access::Buffered, 1), ("d", Access::Direct, 4096)] {
         let mut random = Random(1);
         let file = vfs.create(&dir.join(name), access).unwrap();
         let mut model: Vec<u8> = Vec::new();
-        let mut buf = AlignedBuf::new(64 * 1024);
+        let mut buf = AlignedBuf::new(span / 3);
         for _ in 0..STEPS {
-            let offset = random.below(200 * 1024) / unit * unit;
+            let offset = random.below(span) / unit * unit;
             let len = (random.below(buf.len()) / unit).max(1) * unit;
             match random.below(8) {
                 0..4 => {
