@@ -62,6 +62,7 @@ fn node(id: u64, upper: Option<&str>, pivots: Vec<Pivot>, bundles: &[&Arc<Bundle
         upper: upper.map(|upper| Key::from(upper.as_bytes())),
         pivots,
         bundles: bundles.iter().map(|bundle| Arc::clone(bundle)).collect(),
+        ..Node::empty_root()
     })
 }
 
