@@ -298,7 +298,7 @@ fn a_dropped_keyspace_does_not_come_back() {
     let mut batch = db.batch();
     batch.put(&keyspace, "a", "1");
     closed(batch.commit());
-    assert_eq!(iter.map(|pair| pair.unwrap()).count(), 500, "an open iterator goes on");
+    assert_eq!(pairs(iter).len(), 500, "an open iterator goes on");
 
     let again = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
     assert_eq!(again.iter().count(), 0);
