@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use common::{Random, pairs};
 use spinney::{CheckLevel, Database, Durability, Keyspace, KeyspaceOptions, MIB, Snapshot};
 
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
 const WRITERS: u64 = 4;
 /// Keys of each writer: its `c`th commit writes number `c` to key `c` modulo this.
 const KEYS: u64 = 700;
@@ -31,7 +33,7 @@ fn key(writer: u64, slot: u64) -> Vec<u8> {
 
 fn value(writer: u64, commit: u64) -> Vec<u8> {
     let mut value = commit.to_le_bytes().to_vec();
-    let len = if commit % 997 == 0 { 20_000 } else { 40 + commit as usize % 200 };
+    let len = if commit.is_multiple_of(997) { 20_000 } else { 40 + commit as usize % 200 };
     value.resize(len, writer as u8);
     value
 }
@@ -55,7 +57,7 @@ fn commits_seen(found: &[(Vec<u8>, Vec<u8>)]) -> [u64; WRITERS as usize] {
     })
 }
 
-fn forward_and_back(snapshot: &Snapshot, keyspace: &Keyspace) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn forward_and_back(snapshot: &Snapshot, keyspace: &Keyspace) -> Pairs {
     let found = pairs(snapshot.iter(keyspace));
     let mut back: Vec<_> = snapshot
         .iter(keyspace)
@@ -127,7 +129,7 @@ fn snapshots_and_iterators_read_one_prefix_while_writers_go_on() {
             scope.spawn(move || {
                 let mut random = Random(reader + 10);
                 let mut before = [0; WRITERS as usize];
-                let mut held: Vec<(Snapshot, Vec<(Vec<u8>, Vec<u8>)>)> = Vec::new();
+                let mut held: Vec<(Snapshot, Pairs)> = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     let acknowledged = committed.each_ref().map(|c| c.load(Ordering::SeqCst));
                     let snapshot = db.snapshot();

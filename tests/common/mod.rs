@@ -12,10 +12,10 @@ use spinney::vfs::{
 use spinney::{Error, Iter, Result};
 
 /// SplitMix64.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,28 +23,28 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.next() as u8).collect()
     }
 }
 
 /// The pairs of an iterator that meets no error.
-pub fn pairs(iter: Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn pairs(iter: Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
     iter.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap()).collect()
 }
 
 /// The names of the files of a store, and their lengths.
-pub fn files(vfs: &dyn Vfs, dir: &Path) -> Vec<(String, u64)> {
+pub(crate) fn files(vfs: &dyn Vfs, dir: &Path) -> Vec<(String, u64)> {
     let entries = vfs.read_dir(dir).unwrap();
     entries.into_iter().filter(|entry| !entry.is_dir).map(|entry| (entry.name, entry.len)).collect()
 }
 
 /// All of a file's bytes.
-pub fn contents(vfs: &dyn Vfs, path: &Path) -> Vec<u8> {
+pub(crate) fn contents(vfs: &dyn Vfs, path: &Path) -> Vec<u8> {
     let file = vfs.open(path, Access::Buffered, false).unwrap();
     let mut bytes = vec![0; file.len().unwrap() as usize];
     file.read_at(0, &mut bytes).unwrap();
@@ -53,7 +53,7 @@ pub fn contents(vfs: &dyn Vfs, path: &Path) -> Vec<u8> {
 
 /// The files of `dir` as they are at this moment, in a file system of their own: what is left of a
 /// store whose process dies now.
-pub fn copy(vfs: &dyn Vfs, dir: &Path) -> MemoryVfs {
+pub(crate) fn copy(vfs: &dyn Vfs, dir: &Path) -> MemoryVfs {
     let copy = MemoryVfs::new();
     copy.create_dir_all(dir).unwrap();
     for (name, _) in files(vfs, dir) {
@@ -65,7 +65,7 @@ pub fn copy(vfs: &dyn Vfs, dir: &Path) -> MemoryVfs {
 }
 
 /// Turns the bits of one byte over.
-pub fn flip(vfs: &dyn Vfs, path: &Path, offset: u64) {
+pub(crate) fn flip(vfs: &dyn Vfs, path: &Path, offset: u64) {
     let file = vfs.open(path, Access::Buffered, true).unwrap();
     let mut byte = [0];
     file.read_at(offset, &mut byte).unwrap();
@@ -73,13 +73,13 @@ pub fn flip(vfs: &dyn Vfs, path: &Path, offset: u64) {
 }
 
 /// Which kind of file a name belongs to, by the part of it that is no number.
-pub fn kind_of(name: &str) -> String {
+pub(crate) fn kind_of(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_alphabetic()).collect()
 }
 
 /// Which calls a [`WatchedVfs`] fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Calls {
+pub(crate) enum Calls {
     /// Everything that changes something: writes, syncs, names.
     Changes,
     /// Syncs of files and directories.
@@ -102,42 +102,42 @@ struct Watch {
 
 /// What has been called: a hash of everything, and the latest calls in words.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Trace {
-    pub hash: u64,
-    pub calls: Vec<String>,
+pub(crate) struct Trace {
+    pub(crate) hash: u64,
+    pub(crate) calls: Vec<String>,
 }
 
 /// A file system that passes everything on, and fails or writes down what it is told to.
 #[derive(Debug, Clone)]
-pub struct WatchedVfs {
+pub(crate) struct WatchedVfs {
     inner: Arc<dyn Vfs>,
     watch: Arc<Watch>,
 }
 
 impl WatchedVfs {
-    pub fn new(inner: impl Vfs + 'static) -> WatchedVfs {
+    pub(crate) fn new(inner: impl Vfs + 'static) -> WatchedVfs {
         WatchedVfs { inner: Arc::new(inner), watch: Arc::default() }
     }
 
     /// From the `number`th call of that kind on (1 is the next), `count` of them fail.
-    pub fn fail(&self, calls: Calls, number: u64, count: u64, error: std::io::ErrorKind) {
+    pub(crate) fn fail(&self, calls: Calls, number: u64, count: u64, error: std::io::ErrorKind) {
         let now = self.count(calls);
         self.watch.failed.store(0, Ordering::SeqCst);
         *self.watch.plan.lock().unwrap() = Some((calls, now + number, count, error));
     }
 
     /// Nothing fails any more.
-    pub fn mend(&self) {
+    pub(crate) fn mend(&self) {
         *self.watch.plan.lock().unwrap() = None;
     }
 
     /// How many calls have failed since `fail`.
-    pub fn failed(&self) -> u64 {
+    pub(crate) fn failed(&self) -> u64 {
         self.watch.failed.load(Ordering::SeqCst)
     }
 
     /// How many calls of that kind there have been.
-    pub fn count(&self, calls: Calls) -> u64 {
+    pub(crate) fn count(&self, calls: Calls) -> u64 {
         match calls {
             Calls::Changes => &self.watch.changes,
             Calls::Syncs => &self.watch.syncs,
@@ -147,11 +147,11 @@ impl WatchedVfs {
     }
 
     /// Writes down every call from now on.
-    pub fn trace(&self) {
+    pub(crate) fn trace(&self) {
         self.watch.traced.store(true, Ordering::SeqCst);
     }
 
-    pub fn traced(&self) -> Trace {
+    pub(crate) fn traced(&self) -> Trace {
         self.watch.trace.lock().unwrap().clone()
     }
 }
@@ -385,11 +385,11 @@ impl IoQueue for WatchedQueue {
 }
 
 /// The last part of a path, as text.
-pub fn file_name(path: &Path) -> String {
+pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// The path of a store in memory.
-pub fn store_path() -> PathBuf {
+pub(crate) fn store_path() -> PathBuf {
     PathBuf::from("/store")
 }
