@@ -406,3 +406,38 @@ fn a_flush_that_the_manifest_has_lost_is_not_passed_over() {
         }
     }
 }
+
+#[test]
+fn a_damaged_journal_can_be_salvaged_up_to_the_damage() {
+    let store = make_store(true);
+    let journals = files(&store, &store_path());
+    let journals = journals.into_iter().map(|(name, _)| name).filter(|n| n.starts_with("journal"));
+    let mut salvaged = 0;
+    for name in journals {
+        let path = store_path().join(&name);
+        for place in (100..20_000).step_by(1500) {
+            let damaged = copy(&store, &store_path());
+            flip(&damaged, &path, place);
+            let Err(error) = builder(&damaged).open() else { continue };
+            assert_names(&error, &name, "refused");
+            let db = builder(&damaged).salvage_journal(true).open().unwrap();
+            let keyspace = db.existing_keyspace("items").unwrap();
+            let writes = (0..WRITES)
+                .take_while(|number| keyspace.get(key(*number)).unwrap().is_some())
+                .count() as u64;
+            assert!((300..WRITES).contains(&writes), "{name} {place}: {writes}");
+            assert_eq!(keyspace.iter().count() as u64, writes, "{name} {place}");
+            let report = db.recovery();
+            let told = report.stopped.clone().unwrap_or_default();
+            assert!(told.contains(&name), "{name} {place}: {told:?} {report:?}");
+            keyspace.put("after", "1").unwrap();
+            drop((keyspace, db));
+            // What was given up does not come back, and is not asked for again.
+            let db = builder(&damaged).open().unwrap();
+            let keyspace = db.existing_keyspace("items").unwrap();
+            assert_eq!(keyspace.iter().count() as u64, writes + 1, "{name} {place}");
+            salvaged += 1;
+        }
+    }
+    assert!(salvaged > 2, "{salvaged}");
+}

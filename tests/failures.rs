@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Calls, Random, WatchedVfs, copy, store_path};
+use common::{Calls, Random, WatchedVfs, copy, pairs, store_path};
 use spinney::vfs::{MemoryVfs, Vfs};
 use spinney::{Builder, CheckLevel, Database, Durability, Error, Keyspace, KeyspaceOptions};
 
@@ -195,7 +195,7 @@ fn reads_that_fail_are_told_and_can_be_repeated() {
     assert!(keyspace.multi_get((0..3000).map(u64::to_be_bytes)).is_err());
     keyspace.put("written", "meanwhile").unwrap();
     vfs.mend();
-    assert_eq!(keyspace.iter().inspect(|pair| assert!(pair.is_ok())).count(), 3001);
+    assert_eq!(pairs(keyspace.iter()).len(), 3001);
 }
 
 fn full_disk(vfs: &MemoryVfs, builder: impl Fn() -> Builder, make_room: impl Fn()) {
@@ -218,7 +218,7 @@ fn full_disk(vfs: &MemoryVfs, builder: impl Fn() -> Builder, make_room: impl Fn(
             let found = keyspace.get(u64::to_be_bytes(number)).unwrap();
             assert!(found.as_deref() == Some(&*value(number)), "{number} of {written}");
         }
-        assert_eq!(keyspace.iter().inspect(|pair| assert!(pair.is_ok())).count() as u64, written);
+        assert_eq!(pairs(keyspace.iter()).len() as u64, written);
     };
     check(&keyspace, written);
     // Refused again, whatever is tried, but never poisoned.
@@ -455,4 +455,42 @@ fn opening_writes_no_more_tables_than_the_journal_has_memtables() {
     let changes = vfs.count(Calls::Changes) - before;
     assert!(changes < 100, "{changes} changes of the disk");
     assert_holds(&db.existing_keyspace("items").unwrap(), 1000);
+}
+
+/// A checkpoint that fails leaves no store that could be taken for one, and the store itself as it was.
+#[test]
+fn a_checkpoint_that_fails_is_not_a_store() {
+    let vfs = WatchedVfs::new(MemoryVfs::new());
+    let db = builder(&vfs).open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    for number in 0..200 {
+        keyspace.put(u64::to_be_bytes(number), value(number)).unwrap();
+    }
+    keyspace.flush().unwrap();
+    db.wait_idle().unwrap();
+    let at = |dir: &str| Database::builder(dir).vfs(Arc::new(vfs.clone())).create_if_missing(false);
+    let mut failed = 0;
+    for number in 1.. {
+        let dir = format!("/checkpoint-{number}");
+        vfs.fail(Calls::Changes, number, 1, ErrorKind::Other);
+        let result = db.checkpoint(&dir);
+        vfs.mend();
+        if vfs.failed() == 0 {
+            result.unwrap();
+            assert_holds(&at(&dir).open().unwrap().existing_keyspace("items").unwrap(), 200);
+            break;
+        }
+        failed += 1;
+        assert!(result.unwrap_err().to_string().contains("failed on /"), "{number}");
+        match at(&dir).open() {
+            Err(Error::NotAStore { .. }) => {}
+            Err(error) => panic!("{number}: {error:?}"),
+            // Only its directory's last sync had failed.
+            Ok(copy) => assert_holds(&copy.existing_keyspace("items").unwrap(), 200),
+        }
+        assert!(number < 500, "the same checkpoint takes ever more calls");
+    }
+    assert!(failed > 5, "{failed}");
+    assert_holds(&keyspace, 200);
+    keyspace.put("still", "written").unwrap();
 }

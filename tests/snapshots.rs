@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use common::{Random, pairs};
 use spinney::{CheckLevel, Database, Durability, Keyspace, KeyspaceOptions, MIB, Snapshot};
 
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
 const WRITERS: u64 = 4;
 /// Keys of each writer: its `c`th commit writes number `c` to key `c` modulo this.
 const KEYS: u64 = 700;
@@ -58,7 +60,7 @@ fn commits_seen(found: &[(Vec<u8>, Vec<u8>)]) -> [u64; WRITERS as usize] {
     })
 }
 
-fn forward_and_back(snapshot: &Snapshot, keyspace: &Keyspace) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn forward_and_back(snapshot: &Snapshot, keyspace: &Keyspace) -> Pairs {
     let found = pairs(snapshot.iter(keyspace));
     let mut back: Vec<_> = snapshot
         .iter(keyspace)
