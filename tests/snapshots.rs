@@ -17,9 +17,6 @@ const WRITERS: u64 = 4;
 const KEYS: u64 = 700;
 const RUN: Duration = Duration::from_millis(2500);
 
-/// What a snapshot was seen to hold.
-type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
-
 fn open(dir: &Path) -> Database {
     Database::builder(dir)
         .memory_budget(4 * MIB)

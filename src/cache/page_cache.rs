@@ -129,6 +129,33 @@ impl Cache {
         }
     }
 
+    /// Fetches the page's place in the index into the processor's cache, for a `get` that follows.
+    #[inline]
+    pub(crate) fn prefetch_place(&self, key: PageKey) {
+        let _guard = grace::pin();
+        let index = self.index.load(Ordering::Acquire);
+        if let Some(key) = PackedKey::new(key) {
+            // SAFETY: an index that has been replaced is dropped only after a grace period.
+            unsafe { &*index }.prefetch(key);
+        }
+    }
+
+    /// Fetches the start of the page, if it is cached, and the lines around `offset` into the
+    /// processor's cache, for a `get` that follows. Not a use.
+    #[inline]
+    pub(crate) fn prefetch_bytes(&self, key: PageKey, offset: usize) {
+        let guard = grace::pin();
+        if let Some((_, locator)) = self.find(key, &guard) {
+            // SAFETY: `guard` has pinned this thread since before the page was found.
+            let bytes = unsafe { self.frames.bytes(locator.slot(), locator.extent()) };
+            for at in [0, 128, offset, offset + 64] {
+                if let Some(byte) = bytes.get(at) {
+                    super::prefetch(byte);
+                }
+            }
+        }
+    }
+
     #[inline]
     fn find<'a>(
         &'a self,

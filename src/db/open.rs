@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -308,7 +308,8 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         n => n,
     };
     let sizes = Sizes::new(&builder, shards);
-    let cache = Arc::new(Cache::new(sizes.cache_bytes(workers) as usize));
+    let memtables_share = (sizes.memtable_bytes * 2).min(sizes.memtables_bytes_max);
+    let cache = Arc::new(Cache::new(sizes.cache_bytes(workers, memtables_share) as usize));
     let files = Arc::new(DataFiles::new(
         Arc::clone(&vfs),
         Arc::clone(&cache),
@@ -390,6 +391,8 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         failure: Mutex::new(None),
         background_failure: Mutex::new(None),
         upkeep_running: AtomicBool::new(false),
+        workers,
+        memtables_share: AtomicU64::new(memtables_share),
         drain_rate: initial_drain_rate(),
         foundation,
         _lock: lock,

@@ -76,9 +76,9 @@ impl Sizes {
         }
     }
 
-    /// What is left of the budget for the page cache.
-    pub(crate) fn cache_bytes(&self, workers: usize) -> u64 {
-        let used = self.memtables_bytes_max + self.job_bytes_max * workers as u64;
+    /// What is left of the budget for the page cache while memtables hold `memtables_bytes`.
+    pub(crate) fn cache_bytes(&self, workers: usize, memtables_bytes: u64) -> u64 {
+        let used = memtables_bytes + self.job_bytes_max * workers as u64;
         self.memory_budget.saturating_sub(used).max(self.memory_budget / 8).max(128 << 10)
     }
 }
@@ -122,6 +122,9 @@ pub(crate) struct Store {
     /// The last background failure that did not poison the store; cleared by success.
     pub(crate) background_failure: Mutex<Option<Error>>,
     pub(crate) upkeep_running: AtomicBool,
+    pub(crate) workers: usize,
+    /// Bytes of the budget that memtables have at present.
+    pub(crate) memtables_share: AtomicU64,
     /// Bytes per second that the background has been seen to take in, as bits of an `f64`.
     pub(crate) drain_rate: AtomicU64,
     /// Declared last: released last.
@@ -445,6 +448,7 @@ impl Store {
             }
             last
         });
+        self.share_memory();
         self.update_backlog();
         self.executor.notify();
         cut
@@ -454,6 +458,19 @@ impl Store {
     pub(crate) fn sync(&self) -> Result<()> {
         self.check_writable()?;
         self.journal.sync_all().inspect_err(|error| self.fail(error))
+    }
+
+    /// Lets the page cache have what memtables do not need: a store that is only read keeps more
+    /// pages. What memtables have once taken stays theirs, for the next burst of writes.
+    fn share_memory(&self) {
+        let spare = self.sizes.memtable_bytes * 2;
+        let taken = (self.pool.bytes_in_use() + self.pool.bytes_retained()) as u64 + spare;
+        let step = self.sizes.memtable_bytes.max(1 << 20);
+        let memtables = taken.min(self.sizes.memtables_bytes_max).next_multiple_of(step);
+        let before = self.memtables_share.fetch_max(memtables, Ordering::Relaxed);
+        if memtables > before {
+            self.cache.set_capacity(self.sizes.cache_bytes(self.workers, memtables) as usize);
+        }
     }
 
     /// The tree of a keyspace has changed.

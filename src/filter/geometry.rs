@@ -80,6 +80,14 @@ impl Geometry {
         1 << self.fingerprint_bits
     }
 
+    /// The page of a fingerprint, and how far into the page it lies, in parts of 2^16.
+    #[inline]
+    pub(crate) fn nominal_place(&self, fingerprint: u64) -> (u32, u32) {
+        let top = fingerprint >> (self.fingerprint_bits - 32);
+        let place = top * u64::from(self.nominal_pages);
+        ((place >> 32) as u32, (place as u32) >> 16)
+    }
+
     /// The page that answers for the fingerprint, unless it spilled to a later one.
     #[inline]
     pub(crate) fn nominal_page(&self, fingerprint: u64) -> u32 {

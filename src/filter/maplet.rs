@@ -8,7 +8,7 @@ use super::reader::MapletReader;
 use crate::base::codec::Decoder;
 use crate::base::error::Result;
 use crate::base::limits::UNIT_BYTES;
-use crate::cache::{PageClass, PageFile, PagePointer, ReadContext};
+use crate::cache::{PageClass, PageFile, PageKey, PagePointer, ReadContext};
 use std::sync::Arc;
 
 /// The page kind of a maplet's pages.
@@ -23,6 +23,9 @@ pub(crate) struct Maplet {
     first_unit: u32,
     header: Arc<MapletHeader>,
 }
+
+/// Page header, front and directory of a page that is about full.
+const DIRECTORY_BYTES_TYPICAL: usize = 224;
 
 impl Maplet {
     /// Opens a maplet file: its last page is the header, the pages before it are the maplet's.
@@ -78,6 +81,38 @@ impl Maplet {
             Some(branches) => Ok(branches),
             None => self.probe_later(page + 1, fingerprint, context),
         }
+    }
+
+    /// First of two hints before a probe, for lookups that ask several maplets: their waits for memory
+    /// then overlap.
+    #[inline]
+    pub(crate) fn prefetch_place(&self, hash: u64) {
+        if let Some((key, _)) = self.expected_place(hash) {
+            self.file.files().cache.prefetch_place(key);
+        }
+    }
+
+    /// The second, once the first has had its effect.
+    #[inline]
+    pub(crate) fn prefetch_bytes(&self, hash: u64) {
+        if let Some((key, offset)) = self.expected_place(hash) {
+            self.file.files().cache.prefetch_bytes(key, offset);
+        }
+    }
+
+    /// The page that a probe asks, and about where in it.
+    #[inline]
+    fn expected_place(&self, hash: u64) -> Option<(PageKey, usize)> {
+        if self.header.pages == 0 {
+            return None;
+        }
+        let geometry = &self.header.geometry;
+        let fingerprint = Fingerprint::of_hash(hash, geometry.fingerprint_bits);
+        let (page, part) = geometry.nominal_place(fingerprint.0);
+        // Entries lie behind the directory, in order and about evenly.
+        let offset = DIRECTORY_BYTES_TYPICAL
+            + (((UNIT_BYTES - DIRECTORY_BYTES_TYPICAL) * part as usize) >> 16);
+        Some((PageKey { file: self.file.id(), unit: self.first_unit + page }, offset))
     }
 
     /// Asks one page; `None` if a later one answers.

@@ -42,7 +42,6 @@ impl ChunkPool {
     }
 
     /// Bytes that lie idle for later memtables.
-    #[cfg(test)]
     pub(crate) fn bytes_retained(&self) -> usize {
         self.idle.lock().len() * CHUNK_BYTES
     }

@@ -287,7 +287,12 @@ fn get_in_node(
     probes: &mut u64,
     false_positives: &mut u64,
 ) -> Result<ControlFlow<()>> {
-    for bundle in node.live_bundles(position).iter().rev() {
+    let live = node.live_bundles(position);
+    if live.len() > 2 {
+        live.iter().for_each(|bundle| bundle.maplet.prefetch_place(hash));
+        live.iter().for_each(|bundle| bundle.maplet.prefetch_bytes(hash));
+    }
+    for bundle in live.iter().rev() {
         *probes += 1;
         let mut named = bundle.maplet.probe(hash, context)?;
         while let Some(ordinal) = named.pop_newest() {
