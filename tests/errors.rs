@@ -229,9 +229,9 @@ fn remove_each(died: bool) {
                 }
             }
             Outcome::Opened { writes, errors } => {
-                // Nothing tells a journal without files from one that nobody has written to; what
-                // the trees hold is there.
-                let least = if name.starts_with("journal") { 300 } else { WRITES };
+                // Where the process died, nothing tells a journal without files from one that nobody
+                // has written to; what the trees hold is there.
+                let least = if died && name.starts_with("journal") { 300 } else { WRITES };
                 assert!(writes >= least, "{context}: {writes} writes left, not {least}");
                 assert!(errors.iter().all(|error| error.to_string().contains(&name)), "{context}");
                 let needed = ["SPINNEY", "manifest"].iter().any(|start| name.starts_with(start));
@@ -376,8 +376,7 @@ fn writes_to_a_keyspace_that_the_manifest_has_lost_are_not_passed_over() {
     let db = builder(&vfs).open().unwrap();
     let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
     keyspace.put("key", "value").unwrap();
-    drop(keyspace);
-    db.close().unwrap();
+    let vfs = copy(&vfs, &store_path());
     let manifest = store_path().join("manifest-00000001");
     let len = contents(&vfs, &manifest).len() as u64;
     flip(&vfs, &manifest, len - 1);
@@ -393,8 +392,7 @@ fn a_flush_that_the_manifest_has_lost_is_not_passed_over() {
     let keyspace = db.existing_keyspace("items").unwrap();
     keyspace.flush().unwrap();
     while db.step().unwrap() {}
-    drop(keyspace);
-    db.close().unwrap();
+    let vfs = copy(&vfs, &store_path());
     let manifest = store_path().join("manifest-00000001");
     let len = contents(&vfs, &manifest).len() as u64;
     flip(&vfs, &manifest, len - 1);
@@ -411,11 +409,11 @@ fn a_flush_that_the_manifest_has_lost_is_not_passed_over() {
 fn a_damaged_journal_can_be_salvaged_up_to_the_damage() {
     let store = make_store(true);
     let journals = files(&store, &store_path());
-    let journals = journals.into_iter().map(|(name, _)| name).filter(|n| n.starts_with("journal"));
+    let journals = journals.into_iter().filter(|(name, _)| name.starts_with("journal"));
     let mut salvaged = 0;
-    for name in journals {
+    for (name, len) in journals {
         let path = store_path().join(&name);
-        for place in (100..20_000).step_by(1500) {
+        for place in (100..len).step_by(1500) {
             let damaged = copy(&store, &store_path());
             flip(&damaged, &path, place);
             let Err(error) = builder(&damaged).open() else { continue };

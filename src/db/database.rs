@@ -290,6 +290,9 @@ impl Store {
         if self.failure.lock().is_some() {
             return Ok(());
         }
-        self.journal.close()
+        self.journal.close()?;
+        // Should the journal be gone at the next open, the manifest knows that there was more.
+        let last_seqno = Some(self.committer.visible());
+        self.manifest.commit(&Edit { last_seqno, ..Edit::default() })
     }
 }

@@ -337,7 +337,18 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     let epoch = epoch_number(recovered.epochs.current + 1)?;
     let older = report.limits.iter().map(|limit| (u64::from(limit.epoch), limit.last)).collect();
     let flushed = keyspaces.values().map(|keyspace| keyspace.read.load().version.flushed()).max();
-    let last = report.last.max(recovered.last_seqno).max(flushed.unwrap_or_default());
+    let found = report.last.max(recovered.journal_floor).max(flushed.unwrap_or_default());
+    if found < recovered.last_seqno && !builder.salvage {
+        // Everything up to there was durable once: when the store was closed, or opened.
+        return Err(Error::corruption(
+            &foundation.path.join(format!("journal-{:08}-*.log", recovered.epochs.current)),
+            0,
+            "journal (a file of it is missing; opening with `salvage_journal` takes what is left)",
+            format_args!("commits up to {}", recovered.last_seqno),
+            format_args!("commits up to {found}"),
+        ));
+    }
+    let last = found.max(recovered.last_seqno);
     let mut journal_floor = None;
     if last > report.last {
         // A power loss took journal records of what was in the trees already. New records will start
