@@ -79,8 +79,11 @@ impl Manifest {
         let file = vfs.open(&path, Access::Buffered, true)?;
         if loaded.end < loaded.file_bytes {
             file.truncate(loaded.end)?;
-            file.sync()?;
         }
+        // Whoever wrote what has just been read may have been killed before it had synced it. Nothing
+        // may build on it, least of all remove what it replaces, while a power loss could still undo it.
+        file.sync()?;
+        vfs.sync_dir(dir)?;
         // No commit may follow before the others are durably gone (invariant 3 of the module).
         let mut stale = numbers.iter().filter(|other| **other != number).peekable();
         if stale.peek().is_some() {

@@ -354,7 +354,7 @@ fn a_commit_can_be_interrupted_anywhere() {
     let edit = || Edit { keyspaces: vec![create(5, "c")], ..tree_edit(0, b"x") };
     fail_everywhere(
         || sample().0,
-        |vfs| open(vfs).0.commit(&edit()),
+        |vfs| open_with(vfs, true)?.0.commit(&edit()),
         |vfs, crash, done| {
             let (_, _, before) = sample();
             let mut after = before.clone();
@@ -379,7 +379,7 @@ fn a_rewrite_can_be_interrupted_anywhere() {
     fail_everywhere(
         || sample().0,
         |vfs| {
-            let manifest = open(vfs).0;
+            let manifest = open_with(vfs, true)?.0;
             assert!(manifest.rewrite(manifest.edits_submitted(), &trees())?);
             manifest.commit(&tree_edit(0, b"y"))
         },

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use spinney::vfs::Vfs;
 use spinney::{Builder, Database, Durability, KeyspaceOptions};
+use spinney_sim::crash::{self, Extent};
 use spinney_sim::disk::{Disk, Node, Op, Policy};
 use spinney_sim::random::Random;
 use spinney_sim::vfs::CrashVfs;
@@ -131,5 +132,18 @@ fn what_recovery_moves_into_a_tree_is_durable_for_all_keyspaces() {
         let db = builder(&vfs, "/data/store").create_if_missing(false).open().unwrap();
         let counts = names.map(|name| db.existing_keyspace(name).unwrap().iter().count());
         assert!(counts.iter().all(|&count| count == counts[0]), "crash at op {at}: {counts:?}");
+    }
+}
+
+/// A process was killed when it had written a new manifest (seed 1089), or a new store's superblock
+/// (seed 5137), and had not synced it. The next one read it from the page cache and built on it: it
+/// removed the older manifest, or committed to the new store's. Then power failed, and what had been
+/// built on was gone.
+#[test]
+fn what_a_dead_process_had_not_synced_is_synced_before_anything_builds_on_it() {
+    for seed in [1089, 5137] {
+        let outcome = crash::run(seed, Extent::default(), None);
+        let told: Vec<&str> = outcome.violations.iter().map(|v| v.what.as_str()).collect();
+        assert!(told.is_empty(), "seed {seed}: {told:?}");
     }
 }
