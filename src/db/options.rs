@@ -56,6 +56,9 @@ pub enum TreeKind {
 }
 
 impl TreeKind {
+    /// All kinds there are.
+    pub const ALL: [TreeKind; 1] = [TreeKind::Stb];
+
     /// The name as stored and as the command line takes it.
     pub fn name(self) -> &'static str {
         match self {
@@ -65,7 +68,7 @@ impl TreeKind {
 
     /// The kind of that name.
     pub fn from_name(name: &str) -> Option<TreeKind> {
-        [TreeKind::Stb].into_iter().find(|kind| kind.name() == name)
+        TreeKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 

@@ -70,7 +70,10 @@ impl CreationOptions {
 }
 
 fn parse_kind(name: &str) -> Result<TreeKind, String> {
-    TreeKind::from_name(name).ok_or_else(|| format!("no tree kind {name:?}: try stb"))
+    TreeKind::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = TreeKind::ALL.iter().map(|kind| kind.name()).collect();
+        format!("no tree kind {name:?}: try {}", names.join(" or "))
+    })
 }
 
 impl StoreOptions {

@@ -5,12 +5,13 @@
 //! 1. A state is named by the run's seed, the generation and its number there; it does not depend on
 //!    which others are judged.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use crate::disk::{Disk, Node, Op, Policy};
+use crate::kinds::Kinds;
 use crate::model::Checkpoint;
+use crate::outcome::{Outcome, Violation, panic_text};
 use crate::random::Random;
 use crate::verify::{Found, Judge};
 use crate::workload::{self, Generation, Inherited, Sizes};
@@ -41,54 +42,17 @@ pub struct StateName {
     pub number: usize,
 }
 
-/// Something promised that is not so.
-#[derive(Debug, Clone)]
-pub struct Violation {
-    /// The run's seed.
-    pub seed: u64,
-    /// Which state; none if the store failed before any crash.
-    pub state: Option<StateName>,
-    /// What is wrong.
-    pub what: String,
-}
-
-impl Violation {
-    /// The command that shows it again.
-    pub fn command(&self, extent: Extent) -> String {
-        let mut command = format!("spinney-sim crash --seed {} --runs 1", self.seed);
-        let default = Extent::default();
-        if extent.steps != default.steps {
-            command += &format!(" --steps {}", extent.steps);
-        }
-        if let Some(StateName { generation, number }) = self.state {
-            command += &format!(" --only {generation}.{number}");
-        }
-        command
+/// The command that shows a state again; none if the store failed before any crash.
+fn command(seed: u64, kinds: Kinds, extent: Extent, state: Option<StateName>) -> String {
+    let mut command = format!("spinney-sim crash --kind {kinds} --seed {seed} --runs 1");
+    let default = Extent::default();
+    if extent.steps != default.steps {
+        command += &format!(" --steps {}", extent.steps);
     }
-}
-
-/// What a run has judged.
-#[derive(Debug, Clone, Default)]
-pub struct Outcome {
-    /// How many states, by what the first crash took; crashes during recovery are states too.
-    pub states: BTreeMap<String, u64>,
-    /// What was wrong.
-    pub violations: Vec<Violation>,
-}
-
-impl Outcome {
-    /// How many states, all together.
-    pub fn state_count(&self) -> u64 {
-        self.states.values().sum()
+    if let Some(StateName { generation, number }) = state {
+        command += &format!(" --only {generation}.{number}");
     }
-
-    /// Adds another outcome.
-    pub fn add(&mut self, other: Outcome) {
-        for (policy, count) in other.states {
-            *self.states.entry(policy).or_default() += count;
-        }
-        self.violations.extend(other.violations);
-    }
+    command
 }
 
 /// Where and how a state's crash happens.
@@ -100,29 +64,30 @@ struct Crash {
 }
 
 /// Judges the states of the run `seed`, or only one of them.
-pub fn run(seed: u64, extent: Extent, only: Option<StateName>) -> Outcome {
+pub fn run(seed: u64, kinds: Kinds, extent: Extent, only: Option<StateName>) -> Outcome {
     let mut outcome = Outcome::default();
     let mut last = None;
     let done = catch_unwind(AssertUnwindSafe(|| {
-        run_generations(seed, extent, only, &mut outcome, &mut last)
+        run_generations(seed, kinds, extent, only, &mut outcome, &mut last)
     }));
     let what = match done {
         Ok(Ok(())) => return outcome,
         Ok(Err(what)) => what,
         Err(panic) => panic_text(&*panic),
     };
-    outcome.violations.push(Violation { seed, state: last, what });
+    outcome.violations.push(Violation { what, command: command(seed, kinds, extent, last) });
     outcome
 }
 
 fn run_generations(
     seed: u64,
+    kinds: Kinds,
     extent: Extent,
     only: Option<StateName>,
     outcome: &mut Outcome,
     last: &mut Option<StateName>,
 ) -> Result<(), String> {
-    let sizes = Sizes::new(seed);
+    let sizes = Sizes::new(seed, kinds);
     let mut disk = Disk::default();
     disk.apply(&Op::Names { changes: vec![(PathBuf::from("data"), Some(Node::Dir))] });
     disk.apply(&Op::SyncDir { dir: PathBuf::new() });
@@ -132,6 +97,7 @@ fn run_generations(
         *last = None;
         let steps = extent.steps;
         let made = workload::run(sizes, number, &disk, inherited, checkpoints, steps)?;
+        outcome.operations += steps as u64;
         let first = if number == 0 { 0 } else { made.history.opened };
         let mut crashes: Vec<Crash> = (0..extent.states)
             .map(|state| plan(&made, first, &[seed, 3, number as u64], state))
@@ -167,7 +133,8 @@ fn run_generations(
                     let (at, ops, policy) = (crash.at, made.log.len(), crash.policy);
                     let trace = made.history.trace_before(at);
                     let what = format!("crash at op {at} of {ops}, {policy:?}: {what}\n{trace}");
-                    outcome.violations.push(Violation { seed, state: Some(name), what });
+                    let command = command(seed, kinds, extent, Some(name));
+                    outcome.violations.push(Violation { what, command });
                 }
                 Err(_) => {}
             }
@@ -218,10 +185,4 @@ fn inherit(made: &Generation, found: &Found) -> Vec<Inherited> {
         (name, made.history.pairs_after(place, found.commits))
     });
     names.collect()
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("panic: {}", text.unwrap_or("without words"))
 }

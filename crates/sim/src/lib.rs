@@ -9,11 +9,15 @@
 //! 5. [`workload`] drives a store.
 //! 6. [`verify`] opens what a crash has left and judges it.
 //! 7. [`crash`] puts these together, reproducibly from a seed.
+//! 8. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
+pub mod command;
 pub mod content;
 pub mod crash;
 pub mod disk;
+pub mod kinds;
 pub mod model;
+pub mod outcome;
 pub mod random;
 pub mod verify;
 pub mod vfs;

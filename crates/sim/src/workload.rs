@@ -10,6 +10,7 @@ use spinney::{
 };
 
 use crate::disk::{Disk, Op};
+use crate::kinds::Kinds;
 use crate::model::{Change, Checkpoint, History, Incarnation, Pairs, Span, Write, fingerprint_of};
 use crate::random::Random;
 use crate::vfs::CrashVfs;
@@ -23,6 +24,7 @@ const NAMES: [&str; 4] = ["plain", "packed", "merged", "passing"];
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     seed: u64,
+    kinds: Kinds,
     memtable_bytes: u64,
     keys: usize,
     value_bytes: usize,
@@ -33,15 +35,27 @@ pub struct Sizes {
 
 impl Sizes {
     /// Those of a run.
-    pub fn new(seed: u64) -> Sizes {
+    pub fn new(seed: u64, kinds: Kinds) -> Sizes {
         let mut random = Random::new(&[seed, 1]);
         Sizes {
             seed,
+            kinds,
             memtable_bytes: [1024, 2048, 4096][random.below(3)],
             keys: [8, 40, 200][random.below(3)],
             value_bytes: [12, 60, 300][random.below(3)],
             shards: 1 + random.below(3),
             keyspaces: [1, 1, 2, 3][random.below(4)],
+        }
+    }
+
+    /// How to create a run's keyspace of that name.
+    fn options(&self, name: &str) -> KeyspaceOptions {
+        let number = NAMES.iter().position(|known| *known == name).unwrap_or(0);
+        let options = KeyspaceOptions::new(self.kinds.of(number)).fanout_max(2);
+        match name {
+            "packed" => options.compression(Compression::Lz4),
+            "merged" => options.merge_operator("append").blob_bytes_min(100),
+            _ => options,
         }
     }
 
@@ -53,15 +67,6 @@ impl Sizes {
             .memtable_bytes(self.memtable_bytes)
             .journal_shards(self.shards)
             .deterministic(self.seed)
-    }
-}
-
-fn options(name: &str) -> KeyspaceOptions {
-    let options = KeyspaceOptions::stb().fanout_max(2);
-    match name {
-        "packed" => options.compression(Compression::Lz4),
-        "merged" => options.merge_operator("append").blob_bytes_min(100),
-        _ => options,
     }
 }
 
@@ -155,7 +160,7 @@ impl Worker {
         for (place, incarnation) in self.history.keyspaces.iter().enumerate() {
             if incarnation.dropped.is_none() {
                 let name = &incarnation.name;
-                self.keyspaces.push((place, db.keyspace(name, options(name))?));
+                self.keyspaces.push((place, db.keyspace(name, self.sizes.options(name))?));
             }
         }
         self.db = Some(db);
@@ -179,7 +184,7 @@ impl Worker {
 
     fn create(&mut self, name: &str) -> Result<()> {
         let issued = self.note(|| format!("create {name}"));
-        let keyspace = self.db()?.keyspace(name, options(name))?;
+        let keyspace = self.db()?.keyspace(name, self.sizes.options(name))?;
         let span = Span { issued, returned: self.vfs.ops() };
         let commits = self.history.commits.len();
         self.keyspaces.push((self.history.keyspaces.len(), keyspace));

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use spinney_sim::crash::{self, Extent, Outcome};
+use spinney_sim::crash::{self, Extent};
+use spinney_sim::kinds::Kinds;
+use spinney_sim::outcome::Outcome;
 
 /// Runs from `seed` on, until enough are judged or time is up.
 fn crash_from(seed: u64, runs: u64, at_most: Duration) -> Outcome {
@@ -13,12 +15,12 @@ fn crash_from(seed: u64, runs: u64, at_most: Duration) -> Outcome {
         if started.elapsed() > at_most {
             break;
         }
-        total.add(crash::run(seed, extent, None));
+        for kinds in Kinds::All.runs() {
+            total.add(crash::run(seed, kinds, extent, None));
+        }
     }
-    let told = |violation: &crash::Violation| {
-        format!("{}\n{}\n", violation.command(extent), violation.what)
-    };
-    let violations: Vec<String> = total.violations.iter().map(told).collect();
+    let told = total.violations.iter().map(|found| format!("{}\n{}\n", found.command, found.what));
+    let violations: Vec<String> = told.collect();
     assert!(violations.is_empty(), "{}", violations.join("\n"));
     total
 }
@@ -33,9 +35,9 @@ fn every_crash_leaves_what_was_promised() {
 #[test]
 fn a_state_is_the_same_alone_as_among_others() {
     let extent = Extent { generations: 2, steps: 60, states: 5 };
-    let all = crash::run(77, extent, None);
+    let all = crash::run(77, Kinds::Mixed, extent, None);
     let name = crash::StateName { generation: 1, number: 3 };
-    let alone = crash::run(77, extent, Some(name));
+    let alone = crash::run(77, Kinds::Mixed, extent, Some(name));
     assert!(all.state_count() >= 12, "{all:?}");
     assert!((1..=3).contains(&alone.state_count()), "{alone:?}");
     assert!(all.violations.is_empty() && alone.violations.is_empty());

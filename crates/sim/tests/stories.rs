@@ -7,6 +7,7 @@ use spinney::vfs::Vfs;
 use spinney::{Builder, Database, Durability, KeyspaceOptions};
 use spinney_sim::crash::{self, Extent};
 use spinney_sim::disk::{Disk, Node, Op, Policy};
+use spinney_sim::kinds::Kinds;
 use spinney_sim::random::Random;
 use spinney_sim::vfs::CrashVfs;
 
@@ -142,7 +143,7 @@ fn what_recovery_moves_into_a_tree_is_durable_for_all_keyspaces() {
 #[test]
 fn what_a_dead_process_had_not_synced_is_synced_before_anything_builds_on_it() {
     for seed in [1089, 5137] {
-        let outcome = crash::run(seed, Extent::default(), None);
+        let outcome = crash::run(seed, Kinds::All, Extent::default(), None);
         let told: Vec<&str> = outcome.violations.iter().map(|v| v.what.as_str()).collect();
         assert!(told.is_empty(), "seed {seed}: {told:?}");
     }

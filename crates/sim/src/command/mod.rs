@@ -1,0 +1,95 @@
+//! The regimes as commands: what they have in common. Each prints progress while it runs, each
+//! violation with the command that shows it again, and one line of JSON at the end.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::kinds::Kinds;
+use crate::outcome::Outcome;
+
+pub mod crash;
+
+/// What every regime takes.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Common {
+    /// The trees: a kind, `mixed` (all kinds in one store) or `all` (one after the other).
+    #[arg(long, default_value = "all", value_name = "KIND")]
+    pub kind: Kinds,
+    /// The first seed; each run takes the next.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Stop after so many seconds, shared among the kinds [default: 60, none if another limit is
+    /// given].
+    #[arg(long)]
+    pub seconds: Option<f64>,
+    /// Stop after so many states of each kind.
+    #[arg(long)]
+    pub states: Option<u64>,
+    /// Stop after so many runs of each kind.
+    #[arg(long)]
+    pub runs: Option<u64>,
+    /// Go on after a violation.
+    #[arg(long)]
+    pub keep_going: bool,
+}
+
+impl Common {
+    /// Carries `run` out for each seed and each choice of kinds until a limit is reached, telling how
+    /// far it is, and gives all that was judged.
+    pub fn repeat(&self, mut run: impl FnMut(u64, Kinds) -> Outcome) -> Outcome {
+        let mut total = Outcome::default();
+        let mut told = Instant::now();
+        let choices = self.kind.runs();
+        let unlimited = self.states.is_none() && self.runs.is_none();
+        let seconds = self.seconds.or(unlimited.then_some(60.0)).unwrap_or(f64::INFINITY);
+        for &kinds in &choices {
+            let started = Instant::now();
+            let (mut runs, mut states) = (0, 0);
+            while runs < self.runs.unwrap_or(u64::MAX)
+                && states < self.states.unwrap_or(u64::MAX)
+                && started.elapsed().as_secs_f64() < seconds / choices.len() as f64
+            {
+                let outcome = run(self.seed.wrapping_add(runs), kinds);
+                outcome.violations.iter().for_each(|violation| {
+                    eprintln!("{}\n  again: {}", violation.what, violation.command);
+                });
+                states += outcome.state_count();
+                total.add(outcome);
+                runs += 1;
+                if !total.violations.is_empty() && !self.keep_going {
+                    return total;
+                }
+                if told.elapsed() > Duration::from_secs(5) {
+                    told = Instant::now();
+                    eprintln!(
+                        "{kinds}: {runs} runs, {states} states in {:.0} s",
+                        started.elapsed().as_secs_f64()
+                    );
+                }
+            }
+        }
+        total
+    }
+}
+
+/// Prints the last line, with what a regime adds to it, and says how the command ends.
+pub fn finish(regime: &str, seed: u64, started: Instant, total: &Outcome, more: Value) -> ExitCode {
+    let seconds = started.elapsed().as_secs_f64();
+    let mut line = json!({
+        "regime": regime,
+        "seed": seed,
+        "states": total.state_count(),
+        "states_by": total.states,
+        "operations": total.operations,
+        "violations": total.violations.len(),
+        "seconds": (seconds * 1000.0).round() / 1000.0,
+        "states_per_second": (total.state_count() as f64 / seconds).round(),
+    });
+    if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
+        line.extend(more);
+    }
+    println!("{line}");
+    if total.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,87 @@
+//! Which trees a run's keyspaces are held by.
+
+use std::fmt;
+use std::str::FromStr;
+
+use spinney::TreeKind;
+
+/// The trees of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kinds {
+    /// All keyspaces are of this kind.
+    One(TreeKind),
+    /// Each keyspace is of the next kind, in one store.
+    Mixed,
+    /// Each kind by itself, one after the other, then all mixed.
+    All,
+}
+
+impl Kinds {
+    /// The runs that this means, none of which is [`Kinds::All`].
+    pub fn runs(self) -> Vec<Kinds> {
+        match self {
+            Kinds::All => {
+                let mut runs: Vec<Kinds> = TreeKind::ALL.into_iter().map(Kinds::One).collect();
+                if runs.len() > 1 {
+                    runs.push(Kinds::Mixed);
+                }
+                runs
+            }
+            one => vec![one],
+        }
+    }
+
+    /// The kind of a run's keyspace of that number.
+    pub fn of(self, keyspace: usize) -> TreeKind {
+        match self {
+            Kinds::One(kind) => kind,
+            Kinds::Mixed | Kinds::All => TreeKind::ALL[keyspace % TreeKind::ALL.len()],
+        }
+    }
+}
+
+impl fmt::Display for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kinds::One(kind) => write!(f, "{kind}"),
+            Kinds::Mixed => f.write_str("mixed"),
+            Kinds::All => f.write_str("all"),
+        }
+    }
+}
+
+impl FromStr for Kinds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kinds, String> {
+        match text {
+            "mixed" => Ok(Kinds::Mixed),
+            "all" => Ok(Kinds::All),
+            name => TreeKind::from_name(name).map(Kinds::One).ok_or_else(|| {
+                let names: Vec<&str> = TreeKind::ALL.iter().map(|kind| kind.name()).collect();
+                format!("no tree kind {name:?}: try {}, mixed or all", names.join(", "))
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        let all = TreeKind::ALL.into_iter().map(Kinds::One).chain([Kinds::Mixed, Kinds::All]);
+        for kinds in all {
+            assert_eq!(kinds.to_string().parse(), Ok(kinds));
+            assert!(!kinds.runs().is_empty() && !kinds.runs().contains(&Kinds::All));
+        }
+        assert!("oak".parse::<Kinds>().unwrap_err().contains("mixed"));
+    }
+
+    #[test]
+    fn mixed_keyspaces_are_of_every_kind() {
+        let some: Vec<TreeKind> = (0..TreeKind::ALL.len()).map(|n| Kinds::Mixed.of(n)).collect();
+        assert_eq!(some, TreeKind::ALL);
+    }
+}

@@ -1,0 +1,52 @@
+//! What a regime has judged, and what it found wrong.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+
+/// Something promised that is not so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// What is wrong.
+    pub what: String,
+    /// The command that shows it again.
+    pub command: String,
+}
+
+/// What has been judged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// How many states, by what made them.
+    pub states: BTreeMap<String, u64>,
+    /// How many operations were done on stores to get there.
+    pub operations: u64,
+    /// What was wrong.
+    pub violations: Vec<Violation>,
+}
+
+impl Outcome {
+    /// How many states, all together.
+    pub fn state_count(&self) -> u64 {
+        self.states.values().sum()
+    }
+
+    /// Counts one more state.
+    pub fn count(&mut self, made_by: impl Into<String>) {
+        *self.states.entry(made_by.into()).or_default() += 1;
+    }
+
+    /// Adds another outcome.
+    pub fn add(&mut self, other: Outcome) {
+        for (made_by, count) in other.states {
+            *self.states.entry(made_by).or_default() += count;
+        }
+        self.operations += other.operations;
+        self.violations.extend(other.violations);
+    }
+}
+
+/// What a caught panic said.
+pub fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("panic: {}", text.unwrap_or("without words"))
+}
