@@ -1,0 +1,241 @@
+//! `spinney-sim soak`: all regimes, each in a process of its own, as long as the gate or the long form
+//! asks for.
+//!
+//! Invariants:
+//! 1. A part that does not end with its line of JSON has failed, whatever its exit code.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// How long each part is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    /// What each change must pass: a few minutes.
+    Gate,
+    /// What precedes a release: about an hour on two cores.
+    Long,
+}
+
+/// Runs all regimes, some at a time, and sums up.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  spinney-sim soak --form gate
+  spinney-sim soak --seed 1000000 --jobs 2
+  spinney-sim soak --only crash --only faults")]
+pub struct Arguments {
+    /// How long each part is.
+    #[arg(long, value_enum, default_value_t = Form::Long)]
+    form: Form,
+    /// The first seed of each part.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many parts run at a time [default: the number of cores].
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Only parts of this name; may be repeated.
+    #[arg(long, value_name = "PART")]
+    only: Vec<String>,
+    /// Lists the parts and the commands they are.
+    #[arg(long)]
+    list: bool,
+}
+
+/// A part of the soak: its name and, for each form, the arguments of the command it is.
+struct Part {
+    name: &'static str,
+    gate: &'static [&'static str],
+    long: &'static [&'static str],
+}
+
+impl Part {
+    fn arguments(&self, form: Form) -> &'static [&'static str] {
+        match form {
+            Form::Gate => self.gate,
+            Form::Long => self.long,
+        }
+    }
+}
+
+/// The longest first, so that they do not run alone at the end.
+const PARTS: &[Part] = &[Part {
+    name: "crash",
+    gate: &["crash", "--states", "50000"],
+    long: &["crash", "--states", "2000000"],
+}];
+
+/// How a part went.
+struct Report {
+    part: usize,
+    line: Option<Value>,
+    /// The last things it said.
+    said: Vec<String>,
+    passed: bool,
+    seconds: f64,
+}
+
+const SAID_LINES_MAX: usize = 60;
+
+/// Carries the command out.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let parts: Vec<&'static Part> = PARTS
+        .iter()
+        .filter(|part| arguments.only.is_empty() || arguments.only.iter().any(|n| n == part.name))
+        .collect();
+    if parts.is_empty() {
+        let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+        eprintln!("no part of that name: try {}", names.join(", "));
+        return ExitCode::FAILURE;
+    }
+    if arguments.list {
+        for part in parts {
+            let words = part.arguments(arguments.form).join(" ");
+            println!("{:<12} spinney-sim {words} --seed {}", part.name, arguments.seed);
+        }
+        return ExitCode::SUCCESS;
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = arguments.jobs.unwrap_or(cores).max(1);
+    let started = Instant::now();
+    let reports = run_parts(&parts, arguments, jobs, started);
+    sum_up(&parts, &reports, arguments, started)
+}
+
+fn run_parts(
+    parts: &[&'static Part],
+    arguments: &Arguments,
+    jobs: usize,
+    started: Instant,
+) -> Vec<Report> {
+    let (sender, receiver) = channel();
+    let mut next = 0;
+    let mut running = 0;
+    let mut reports: Vec<Report> = Vec::new();
+    while reports.len() < parts.len() {
+        while running < jobs && next < parts.len() {
+            begin(next, parts[next], arguments, started, sender.clone());
+            next += 1;
+            running += 1;
+        }
+        let Ok(report) = receiver.recv() else { break };
+        running -= 1;
+        let (name, ended) =
+            (parts[report.part].name, if report.passed { "passed" } else { "FAILED" });
+        eprintln!("{:>6.0} s  {name} {ended}", started.elapsed().as_secs_f64());
+        if !report.passed {
+            report.said.iter().for_each(|line| eprintln!("  {line}"));
+        }
+        reports.push(report);
+    }
+    reports.sort_by_key(|report| report.part);
+    reports
+}
+
+/// Starts a part on a thread that waits for it.
+fn begin(
+    number: usize,
+    part: &'static Part,
+    arguments: &Arguments,
+    started: Instant,
+    done: Sender<Report>,
+) {
+    let words = part.arguments(arguments.form);
+    let seed = arguments.seed.to_string();
+    std::thread::spawn(move || {
+        let began = Instant::now();
+        let mut report =
+            Report { part: number, line: None, said: Vec::new(), passed: false, seconds: 0.0 };
+        match spawn(words, &seed) {
+            Ok(child) => watch(child, part.name, started, &mut report),
+            Err(error) => report.said.push(format!("it could not be started: {error}")),
+        }
+        report.seconds = began.elapsed().as_secs_f64();
+        // Nobody waits any more if the command itself is ending.
+        let _ = done.send(report);
+    });
+}
+
+fn spawn(words: &[&str], seed: &str) -> std::io::Result<Child> {
+    Command::new(std::env::current_exe()?)
+        .args(words)
+        .args(["--seed", seed])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+}
+
+fn watch(mut child: Child, name: &str, started: Instant, report: &mut Report) {
+    let stdout = child.stdout.take();
+    let last_line = std::thread::spawn(move || {
+        let mut text = String::new();
+        stdout.map(|mut stdout| stdout.read_to_string(&mut text));
+        text.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok())
+    });
+    let mut told = Instant::now();
+    for line in child.stderr.take().into_iter().flat_map(|e| BufReader::new(e).lines()) {
+        let Ok(line) = line else { break };
+        if told.elapsed() > Duration::from_secs(30) {
+            told = Instant::now();
+            eprintln!("{:>6.0} s  {name}: {line}", started.elapsed().as_secs_f64());
+        }
+        report.said.push(line);
+        if report.said.len() > SAID_LINES_MAX {
+            report.said.remove(0);
+        }
+    }
+    report.line = last_line.join().ok().flatten();
+    let exited = child.wait().is_ok_and(|status| status.success());
+    report.passed = exited && report.line.is_some();
+}
+
+fn sum_up(
+    parts: &[&'static Part],
+    reports: &[Report],
+    arguments: &Arguments,
+    started: Instant,
+) -> ExitCode {
+    let number = |report: &Report, field: &str| {
+        report.line.as_ref().and_then(|line| line[field].as_u64()).unwrap_or(0)
+    };
+    eprintln!(
+        "\n{:<12} {:>12} {:>14} {:>10} {:>8}",
+        "part", "states", "operations", "violations", "s"
+    );
+    for report in reports {
+        eprintln!(
+            "{:<12} {:>12} {:>14} {:>10} {:>8.0}{}",
+            parts[report.part].name,
+            number(report, "states"),
+            number(report, "operations"),
+            number(report, "violations"),
+            report.seconds,
+            if report.passed { "" } else { "  FAILED" }
+        );
+    }
+    let sum = |field| reports.iter().map(|report| number(report, field)).sum::<u64>();
+    let failed: Vec<&str> = reports
+        .iter()
+        .filter(|report| !report.passed)
+        .map(|report| parts[report.part].name)
+        .collect();
+    let lines: Vec<&Value> = reports.iter().filter_map(|report| report.line.as_ref()).collect();
+    println!(
+        "{}",
+        json!({
+            "regime": "soak",
+            "form": format!("{:?}", arguments.form).to_lowercase(),
+            "seed": arguments.seed,
+            "states": sum("states"),
+            "operations": sum("operations"),
+            "violations": sum("violations"),
+            "seconds": started.elapsed().as_secs_f64().round(),
+            "failed": failed,
+            "parts": lines,
+        })
+    );
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
