@@ -15,10 +15,15 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Regime {
     Crash(command::crash::Arguments),
+    Kill(command::kill::Arguments),
+    #[command(hide = true)]
+    KillChild(command::kill::ChildArguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
         Regime::Crash(arguments) => command::crash::run(&arguments),
+        Regime::Kill(arguments) => command::kill::run(&arguments),
+        Regime::KillChild(arguments) => command::kill::run_child(&arguments),
     }
 }
