@@ -6,6 +6,7 @@
 //! 2. A writer's own keys begin with its number, and nobody else writes them; its passing keyspace
 //!    is its own.
 //! 3. A step that is tried again in another life writes other bytes.
+//! 4. A step that writes a shared key leaves a state of the writer's own keys that no other step leaves.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -218,8 +219,13 @@ impl WriterState {
             };
             Write { keyspace, key: key.into_bytes(), change }
         });
-        let writes = writes.collect();
+        let mut writes: Vec<Write> = writes.collect();
         let shared = random.one_in(6).then(|| random.below(SHARED_KEYS));
+        if shared.is_some() {
+            let key = format!("{}#", own_prefix(self.writer)).into_bytes();
+            let change = Change::Put(format!("{}/{life}", self.steps + 1).into_bytes());
+            writes.push(Write { keyspace: 0, key, change });
+        }
         Step::Batch { writes, shared, sync: random.one_in(24) }
     }
 
