@@ -155,7 +155,7 @@ impl<'a> Writer<'a> {
                         self.compare(&self.state, None);
                     }
                     std::thread::sleep(Duration::from_millis(2));
-                    if refused > 3000 {
+                    if refused > 300 {
                         return;
                     }
                 }

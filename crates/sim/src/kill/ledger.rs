@@ -149,7 +149,8 @@ impl Ledger {
         script
     }
 
-    /// Learns what a child says. `states` are the writers' states after their last issued step.
+    /// Learns what a child says. `states` are the writers' states after their last step
+    /// that was acknowledged.
     pub fn note(&mut self, frame: &Frame, script: &Script, states: &mut [WriterState]) {
         self.now += 1;
         match *frame {
@@ -166,8 +167,8 @@ impl Ledger {
             Frame::Issued { writer, life, step } => {
                 let record = &mut self.writers[writer];
                 record.issue(step, life);
-                let done = record.advance(script, &mut states[writer]);
-                if let Step::Batch { shared: Some(key), .. } = done {
+                let begun = states[writer].next(script, life);
+                if let Step::Batch { shared: Some(key), .. } = begun {
                     let issued = self.now;
                     let write = SharedWrite { key, writer, step, life, issued, acknowledged: None };
                     self.shared.push(write);
@@ -175,6 +176,7 @@ impl Ledger {
             }
             Frame::Acknowledged { writer, step, .. } => {
                 self.writers[writer].least = step;
+                self.writers[writer].advance(script, &mut states[writer]);
                 let now = self.now;
                 let mut own = self.shared.iter_mut().rev();
                 if let Some(write) = own.find(|w| w.writer == writer && w.step == step) {
@@ -182,9 +184,7 @@ impl Ledger {
                 }
             }
             Frame::Refused { writer, step } => {
-                let record = &mut self.writers[writer];
-                record.most = step - 1;
-                states[writer] = record.after(script, writer, step - 1);
+                self.writers[writer].most = step - 1;
                 self.forget_beyond(writer, step - 1);
             }
             Frame::CopyIssued(number) => {
@@ -350,10 +350,12 @@ mod tests {
         let (script, mut ledger, mut states) = ledger();
         ledger.note(&Frame::Issued { writer: 0, life: 1, step: 41 }, &script, &mut states);
         assert_eq!((ledger.writers[0].least, ledger.writers[0].most), (40, 41));
-        let lost = states[0].clone();
+        let lost = ledger.writers[0].after(&script, 0, 41);
         ledger.note(&Frame::Found { writer: 0, steps: 40 }, &script, &mut states);
         assert_eq!((ledger.writers[0].least, ledger.writers[0].most), (40, 40));
         ledger.note(&Frame::Issued { writer: 0, life: 2, step: 41 }, &script, &mut states);
+        let done = Frame::Acknowledged { writer: 0, sync: false, step: 41 };
+        ledger.note(&done, &script, &mut states);
         assert_ne!(states[0], lost);
         assert_eq!(ledger.writers[0].after(&script, 0, 41), states[0]);
         assert_eq!(ledger.writers[0].lives, [(1, 1), (41, 2)]);
