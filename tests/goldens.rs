@@ -1,5 +1,5 @@
 //! Stores of format version 1, committed: what was written once is read for ever, and what is written
-//! today is, byte for byte, what was written then. `docs/format/goldens.md` says how they are stored,
+//! today is, byte for byte, what was written then. `docs/format/README.md` says how they are stored,
 //! what to do when this fails, and when the format's version is raised.
 //!
 //! `SPINNEY_GOLDENS=write cargo test --test goldens` writes them anew.
@@ -383,7 +383,7 @@ fn what_was_written_then_is_read_and_written_now() {
         if let Some(what) = difference(&then, &now) {
             panic!(
                 "{name}: {what}. If a format has changed, raise its version; see \
-                 docs/format/goldens.md"
+                 docs/format/README.md"
             );
         }
     }

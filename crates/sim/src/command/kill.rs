@@ -1,5 +1,6 @@
 //! `spinney-sim kill`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -76,20 +77,16 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let parent = arguments.dir.clone().unwrap_or_else(std::env::temp_dir);
     let missing = match (arguments.strace, arguments.enospc) {
         (true, _) => faults::missing(),
-        (_, true) => full::SmallDisk::mount(&parent.join(unique("try")), 1024).map(drop).err(),
+        (_, true) => full::SmallDisk::missing(&parent.join(unique("try"))),
         _ => None,
     };
     if let Some(why) = missing {
         eprintln!("skipped: {why}");
         return finish(regime, common.seed, started, &Outcome::default(), json!({"skipped": why}));
     }
-    let mut explained = 0;
-    let total = common.repeat(|seed, kinds| {
-        let (outcome, errors) = one(arguments, &parent, seed, kinds);
-        explained += errors;
-        outcome
-    });
-    finish(regime, common.seed, started, &total, json!({"errors_explained": explained}))
+    let mut notes = BTreeMap::new();
+    let total = common.repeat(|seed, kinds| one(arguments, &parent, seed, kinds, &mut notes));
+    finish(regime, common.seed, started, &total, json!({"notes": notes}))
 }
 
 fn unique(what: &str) -> String {
@@ -97,7 +94,13 @@ fn unique(what: &str) -> String {
 }
 
 /// One store's life.
-fn one(arguments: &Arguments, parent: &Path, seed: u64, kinds: Kinds) -> (Outcome, u64) {
+fn one(
+    arguments: &Arguments,
+    parent: &Path,
+    seed: u64,
+    kinds: Kinds,
+    notes: &mut BTreeMap<&'static str, u64>,
+) -> Outcome {
     let mut random = Random::new(&[seed, 16]);
     let dir = parent.join(unique(&format!("{kinds}-{seed}")));
     let faulty = arguments.strace || arguments.enospc;
@@ -109,7 +112,7 @@ fn one(arguments: &Arguments, parent: &Path, seed: u64, kinds: Kinds) -> (Outcom
             let mut outcome = Outcome::default();
             let what = format!("{}: {error}", dir.display());
             outcome.violations.push(violation(&dir, &script, what));
-            return (outcome, 0);
+            return outcome;
         }
     };
     (rounds.faults, rounds.faulty) = (arguments.strace, faulty);
@@ -126,7 +129,10 @@ fn one(arguments: &Arguments, parent: &Path, seed: u64, kinds: Kinds) -> (Outcom
             outcome.violations.push(violation(&dir, &script, what));
         }
     }
-    (outcome, rounds.explained)
+    for (what, count) in rounds.notes {
+        *notes.entry(what).or_default() += count;
+    }
+    outcome
 }
 
 /// Works until it is killed.

@@ -38,6 +38,14 @@ impl SmallDisk {
             false => Err(String::from_utf8_lossy(&output.stderr).trim().to_string()),
         }
     }
+
+    /// Why none can be mounted here; none if one can.
+    pub fn missing(at: &Path) -> Option<String> {
+        let why = SmallDisk::mount(at, 1024).map(drop).err();
+        // Made for this alone.
+        let _ = fs::remove_dir(at);
+        why
+    }
 }
 
 impl Drop for SmallDisk {
@@ -140,7 +148,7 @@ fn goes_on(rounds: &mut Rounds, running: &mut Running) -> Result<(), String> {
                 match frame {
                     Frame::Refused { .. } => refused = true,
                     Frame::Acknowledged { .. } if refused => {
-                        rounds.outcome.count("went on with room again");
+                        rounds.note("went on with room again");
                         return Ok(());
                     }
                     Frame::Stopped => return Ok(()),
@@ -155,47 +163,45 @@ fn goes_on(rounds: &mut Rounds, running: &mut Running) -> Result<(), String> {
     }
 }
 
-/// Judges what is left; if it cannot be opened for want of room, then with room.
-fn judge_full(rounds: &mut Rounds, ballast: &Ballast) -> Result<(), String> {
-    let opened = rounds.script.builder(&rounds.store()).create_if_missing(false).open();
-    match opened {
-        Ok(db) => {
-            let findings = judge(&db, &rounds.ledger)?;
-            rounds.ledger.settle(&findings);
-            Ok(())
+/// Opens what is left; if it cannot be for want of room, then with more.
+fn open_with_room(rounds: &mut Rounds, ballast: &Ballast) -> Result<Option<Database>, String> {
+    for _ in 0..12 {
+        match rounds.script.builder(&rounds.store()).create_if_missing(false).open() {
+            Ok(db) => return Ok(Some(db)),
+            Err(Error::Full { .. }) => {
+                rounds.note("opened only with room");
+                ballast.shrink(256).map_err(|error| format!("the small disk: {error}"))?;
+            }
+            Err(Error::NotAStore { .. }) if !rounds.ledger.opened => return Ok(None),
+            Err(error) => return Err(format!("open on a full disk: {error}")),
         }
-        Err(Error::Full { .. }) => {
-            rounds.outcome.count("opened only with room");
-            ballast.shrink(512).map_err(|error| format!("the small disk: {error}"))?;
-            rounds.judge()
-        }
-        Err(Error::NotAStore { .. }) if !rounds.ledger.opened => Ok(()),
-        Err(error) => Err(format!("open on a full disk: {error}")),
     }
+    Err("it cannot be opened for want of room, though there are 2 MiB".to_string())
+}
+
+/// Judges what is left.
+fn judge_full(rounds: &mut Rounds, ballast: &Ballast) -> Result<(), String> {
+    if let Some(db) = open_with_room(rounds, ballast)? {
+        let findings = judge(&db, &rounds.ledger)?;
+        rounds.ledger.settle(&findings);
+        rounds.ledger.opened = true;
+    }
+    Ok(())
 }
 
 /// Dropping a keyspace, deleting and compacting make room, and what was refused before is taken then.
 fn make_room(rounds: &mut Rounds, ballast: &Ballast) -> Result<(), String> {
-    let (script, store) = (rounds.script, rounds.store());
-    let open = || script.builder(&store).create_if_missing(false).open();
-    let db = match open() {
-        Err(Error::Full { .. }) => {
-            ballast.shrink(1024).map_err(|error| format!("the small disk: {error}"))?;
-            open()
-        }
-        opened => opened,
-    };
-    let db = db.map_err(|error| format!("open to make room: {error}"))?;
+    let Some(db) = open_with_room(rounds, ballast)? else { return Ok(()) };
     let failed = |what: &str, error: Error| format!("making room: {what}: {error}");
     for keyspace in db.keyspaces().iter().filter(|name| *name != SHARED[0]) {
         match db.drop_keyspace(keyspace) {
             Ok(()) => {}
             // A manifest that cannot grow takes nothing more until it is opened again.
             Err(Error::Full { .. } | Error::Poisoned { .. }) => {
-                rounds.outcome.count("dropped only with room");
+                rounds.note("dropped only with room");
                 drop(db);
                 ballast.shrink(1024).map_err(|error| format!("the small disk: {error}"))?;
-                let db = open().map_err(|error| failed("open", error))?;
+                let Some(db) = open_with_room(rounds, ballast)? else { return Ok(()) };
                 for keyspace in db.keyspaces().iter().filter(|name| *name != SHARED[0]) {
                     db.drop_keyspace(keyspace).map_err(|error| failed("drop", error))?;
                 }
@@ -229,7 +235,7 @@ fn fill_again(rounds: &mut Rounds, db: Database) -> Result<(), String> {
     let left: Vec<_> = plain.iter().collect::<Result<_, _>>().map_err(|e| failed("read", e))?;
     let report = db.check(CheckLevel::Full).map_err(|error| failed("check", error))?;
     let well = left.len() == 1 && report.problems.is_empty();
-    rounds.outcome.count("made room");
+    rounds.note("made room");
     match well {
         true => db.close().map_err(|error| failed("close", error)),
         false => Err(format!("with room made: {} pairs, {:?}", left.len(), report.problems)),

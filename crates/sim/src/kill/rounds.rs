@@ -5,6 +5,7 @@
 //! 1. What a child has left is copied before anything opens it, so that a violation can be shown again.
 //! 2. No child outlives its round.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,8 +48,8 @@ pub struct Rounds {
     pub(super) random: Random,
     /// What was judged.
     pub outcome: Outcome,
-    /// How many errors a fault has explained.
-    pub explained: u64,
+    /// What else there was to see, and how often.
+    pub notes: BTreeMap<&'static str, u64>,
     /// Which calls a tracer is to fail.
     pub faults: bool,
     /// Whether errors of files are to be expected.
@@ -96,10 +97,15 @@ impl Rounds {
             random: Random::new(&[script.seed, 15]),
             script,
             outcome: Outcome::default(),
-            explained: 0,
+            notes: BTreeMap::new(),
             faults: false,
             faulty: false,
         })
+    }
+
+    /// Counts something that is no kill.
+    pub(super) fn note(&mut self, what: &'static str) {
+        *self.notes.entry(what).or_default() += 1;
     }
 
     /// Where the store is.
@@ -120,7 +126,7 @@ impl Rounds {
         for copy in self.ledger.copies.clone() {
             let dir = self.dir.join(COPIES).join(copy.number.to_string());
             judge_copy(&dir, &copy, &self.ledger)?;
-            self.outcome.count(if copy.most.is_some() { "copy" } else { "copy begun" });
+            self.note(if copy.most.is_some() { "copies" } else { "copies begun" });
             let _ = fs::remove_dir_all(dir);
         }
         self.ledger.copies.clear();
@@ -274,7 +280,7 @@ impl Rounds {
             Frame::Started(pid) => running.pid = Some(*pid),
             Frame::Violation(what) => return Err(what.clone()),
             Frame::Explained(what) | Frame::NotOpened(what) => {
-                self.explained += 1;
+                self.note("errors explained by faults");
                 if std::env::var_os("SPINNEY_KILL_SHOW").is_some() {
                     eprintln!("explained: {what}");
                 }

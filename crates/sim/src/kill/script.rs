@@ -110,7 +110,7 @@ impl Script {
     pub fn builder(&self, dir: &Path) -> Builder {
         let builder = Database::builder(dir)
             .memory_budget(1 << 20)
-            .memtable_bytes(self.memtable_bytes)
+            .memtable_bytes(if self.fills { 16 << 10 } else { self.memtable_bytes })
             .journal_shards(self.shards)
             .background_threads(self.threads);
         match self.blocking {
