@@ -139,7 +139,6 @@ impl<'a> Writer<'a> {
                     let sync = matches!(next, Step::Batch { sync: true, .. });
                     pipe.send(&Frame::Acknowledged { writer, sync, step });
                     self.state.apply(&next);
-                    refused = 0;
                     if step.is_multiple_of(64) {
                         self.compare(&self.state, None);
                     }
