@@ -132,7 +132,11 @@ impl Journal {
                 Err(error) => self.poison_locked(&mut state, error),
             }
             self.sync_done.notify_all();
-            result?;
+            result.map_err(|error| match error {
+                // The bytes are stored already: this is not the refusal that `Full` stands for.
+                Error::Full { .. } => Error::Poisoned { reason: error.to_string() },
+                error => error,
+            })?;
         }
     }
 

@@ -9,12 +9,14 @@
 //! 5. [`workload`] drives a store.
 //! 6. [`verify`] opens what a crash has left and judges it.
 //! 7. [`crash`] puts these together, reproducibly from a seed.
-//! 8. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
+//! 8. [`kill`] is another regime: real processes, killed.
+//! 9. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
 pub mod command;
 pub mod content;
 pub mod crash;
 pub mod disk;
+pub mod kill;
 pub mod kinds;
 pub mod model;
 pub mod outcome;

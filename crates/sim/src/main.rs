@@ -16,11 +16,16 @@ struct Arguments {
 enum Regime {
     Crash(command::crash::Arguments),
     Soak(command::soak::Arguments),
+    Kill(command::kill::Arguments),
+    #[command(hide = true)]
+    KillChild(command::kill::ChildArguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
         Regime::Crash(arguments) => command::crash::run(&arguments),
         Regime::Soak(arguments) => command::soak::run(&arguments),
+        Regime::Kill(arguments) => command::kill::run(&arguments),
+        Regime::KillChild(arguments) => command::kill::run_child(&arguments),
     }
 }

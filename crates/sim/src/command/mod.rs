@@ -11,6 +11,7 @@ use crate::outcome::Outcome;
 
 pub mod crash;
 pub mod soak;
+pub mod kill;
 
 /// What every regime takes.
 #[derive(Debug, Clone, clap::Args)]
