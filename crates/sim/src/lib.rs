@@ -12,6 +12,7 @@
 //! 8. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
 pub mod command;
+pub mod concurrent;
 pub mod content;
 pub mod crash;
 pub mod disk;

@@ -15,10 +15,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Regime {
     Crash(command::crash::Arguments),
+    Threads(command::threads::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
         Regime::Crash(arguments) => command::crash::run(&arguments),
+        Regime::Threads(arguments) => command::threads::run(&arguments),
     }
 }
