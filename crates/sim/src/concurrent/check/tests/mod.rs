@@ -2,6 +2,7 @@
 //! changed afterwards.
 
 mod hand_made;
+mod long;
 mod mutations;
 mod small;
 
