@@ -1,7 +1,6 @@
 //! Plans that somebody else's job has overtaken.
 
 use std::path::Path;
-use std::sync::Weak;
 
 use super::*;
 use crate::base::entry::{EntryKind, EntryRef};
@@ -18,18 +17,18 @@ use crate::vfs::{MemoryVfs, Vfs};
 struct Operand {
     seqno: u64,
     value: &'static [u8],
-    left: usize,
+    passed: usize,
 }
 
 impl PackSource for Operand {
     fn next(&mut self) -> Result<()> {
-        self.left = self.left.wrapping_sub(1);
+        self.passed += 1;
         Ok(())
     }
 
     fn entry(&self) -> Option<EntryRef<'_>> {
         let (seqno, value) = (Seqno(self.seqno), self.value);
-        (self.left == 0).then_some(EntryRef { key: b"key", seqno, kind: EntryKind::Merge, value })
+        (self.passed == 1).then_some(EntryRef { key: b"key", seqno, kind: EntryKind::Merge, value })
     }
 
     fn entries(&self) -> usize {
@@ -37,20 +36,21 @@ impl PackSource for Operand {
     }
 }
 
-struct Nobody;
+/// Holds a snapshot of the first commit, so that what came later is not folded into it.
+struct Reader;
 
-impl TreeObserver for Nobody {
+impl TreeObserver for Reader {
     fn installed(&self, _version: Arc<dyn TreeVersion>) {}
     fn compacted(&self, _read_bytes: u64, _written_bytes: u64, _nanos: u64) {}
     fn snapshots(&self) -> Vec<Seqno> {
-        Vec::new()
+        vec![Seqno(1), Seqno(10)]
     }
     fn is_dropped(&self) -> bool {
         false
     }
 }
 
-fn tree() -> Arc<StbTree> {
+fn tree(observer: &Arc<dyn TreeObserver>) -> Arc<StbTree> {
     let vfs: Arc<dyn Vfs> = Arc::new(MemoryVfs::new());
     let dir = Path::new("/store");
     vfs.create_dir_all(dir).unwrap();
@@ -68,7 +68,6 @@ fn tree() -> Arc<StbTree> {
     manifest.commit(&Edit { keyspaces, ..Edit::default() }).unwrap();
     let cache = Arc::new(Cache::new(1 << 20));
     let files = Arc::new(crate::cache::DataFiles::new(vfs, cache, dir, FileId(1)));
-    let nobody: Weak<Nobody> = Weak::new();
     let context = TreeContext {
         keyspace,
         options: TreeOptions {
@@ -85,17 +84,17 @@ fn tree() -> Arc<StbTree> {
         manifest: Arc::new(manifest),
         counters: Arc::new(TreeCounters::default()),
         clock: Arc::new(Clock::simulated()),
-        observer: nobody,
+        observer: Arc::downgrade(observer),
     };
     StbTree::open(context, &[], Seqno(0)).unwrap()
 }
 
 fn incorporate(tree: &StbTree, seqno: u64, value: &'static [u8]) {
-    let packed = tree.pack(&mut Operand { seqno, value, left: 2 }).unwrap();
+    let packed = tree.pack(&mut Operand { seqno, value, passed: 0 }).unwrap();
     tree.incorporate(Some(packed), Seqno(seqno)).unwrap();
 }
 
-/// The operands of the key, newest first.
+/// What the key is made of, oldest first.
 fn operands(tree: &StbTree) -> Vec<Vec<u8>> {
     let mut operands = Vec::new();
     let hash = hash_key(b"key");
@@ -105,6 +104,7 @@ fn operands(tree: &StbTree) -> Vec<Vec<u8>> {
             std::ops::ControlFlow::Continue(())
         })
         .unwrap();
+    operands.reverse();
     operands
 }
 
@@ -118,7 +118,8 @@ fn operands(tree: &StbTree) -> Vec<Vec<u8>> {
 /// had kept.
 #[test]
 fn a_plan_that_another_job_has_overtaken_is_not_carried_out() {
-    let tree = tree();
+    let reader: Arc<dyn TreeObserver> = Arc::new(Reader);
+    let tree = tree(&reader);
     incorporate(&tree, 1, b"a");
     incorporate(&tree, 2, b"b");
     let (first, _) = tree.next_uncompacted(b"", None).unwrap().unwrap();
