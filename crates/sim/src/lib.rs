@@ -10,9 +10,11 @@
 //! 6. [`verify`] opens what a crash has left and judges it.
 //! 7. [`crash`] puts these together, reproducibly from a seed.
 //! 8. [`kill`] is another regime: real processes, killed.
+//! 8. [`concurrent`] lets real threads loose on a store and judges what they saw.
 //! 9. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
 pub mod command;
+pub mod concurrent;
 pub mod content;
 pub mod crash;
 pub mod disk;

@@ -19,6 +19,7 @@ enum Regime {
     Kill(command::kill::Arguments),
     #[command(hide = true)]
     KillChild(command::kill::ChildArguments),
+    Threads(command::threads::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -27,5 +28,6 @@ fn main() -> ExitCode {
         Regime::Soak(arguments) => command::soak::run(&arguments),
         Regime::Kill(arguments) => command::kill::run(&arguments),
         Regime::KillChild(arguments) => command::kill::run_child(&arguments),
+        Regime::Threads(arguments) => command::threads::run(&arguments),
     }
 }

@@ -12,6 +12,7 @@ use crate::outcome::Outcome;
 pub mod crash;
 pub mod soak;
 pub mod kill;
+pub mod threads;
 
 /// What every regime takes.
 #[derive(Debug, Clone, clap::Args)]
