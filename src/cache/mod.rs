@@ -9,6 +9,8 @@ mod data_files;
 mod frames;
 mod grace;
 mod index;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod page;
 mod page_cache;
 #[cfg(test)]

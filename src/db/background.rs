@@ -7,7 +7,6 @@
 //! 2. Journal segments go only after the manifest has said durably that nothing in them is needed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::events::Event;
@@ -16,6 +15,7 @@ use super::store::Store;
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::jobs::{Job, Step, WorkSource};
 use crate::manifest::Edit;
 use crate::memtable::MemtableCursor;

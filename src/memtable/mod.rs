@@ -25,6 +25,11 @@ mod cursor;
 mod index;
 mod node;
 mod pool;
+mod span;
+mod version_lock;
+
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[cfg(test)]
 mod tests;
 
