@@ -48,7 +48,8 @@ pub(crate) mod modelled {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
     #[cfg(shuttle)]
-    pub(crate) use shuttle::sync::atomic::X
+    pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+}
 
 #[cfg(not(shuttle))]
 pub(crate) use crossbeam_utils::Backoff;

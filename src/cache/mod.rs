@@ -22,6 +22,8 @@ mod page_scan;
 mod page_writer;
 mod pool;
 mod region;
+#[cfg(all(test, shuttle))]
+pub(crate) mod schedules;
 
 pub(crate) use data_files::{DataFiles, FileType};
 pub(crate) use page::{Compression, PAGE_HEADER_BYTES};

@@ -12,6 +12,8 @@
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod order;
+#[cfg(all(test, shuttle))]
+pub(crate) mod schedules;
 mod throttle;
 
 use std::sync::Arc;

@@ -68,6 +68,8 @@ mod shard;
 mod sync;
 mod window;
 
+#[cfg(all(test, shuttle))]
+pub(crate) mod schedules;
 #[cfg(test)]
 mod test_support;
 #[cfg(test)]

@@ -30,6 +30,8 @@ mod version_lock;
 
 #[cfg(all(test, loom))]
 mod loom_tests;
+#[cfg(all(test, shuttle))]
+pub(crate) mod schedules;
 #[cfg(test)]
 mod tests;
 
