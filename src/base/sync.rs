@@ -42,7 +42,7 @@ pub(crate) mod atomic {
 /// Atomics of the small types that loom tries.
 pub(crate) mod modelled {
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
     #[cfg(loom)]
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};

@@ -275,6 +275,10 @@ impl Store {
         let is_due = |slot: &Slot| slot.cut.get().is_some_and(|cut| *cut <= upto);
         loop {
             incorporate()?;
+            if keyspace.is_dropped() {
+                // What is frozen in it goes nowhere any more, and nobody takes it away.
+                return Ok(());
+            }
             if !keyspace.pipeline.lock().slots.iter().any(|(slot, _)| is_due(slot)) {
                 return Ok(());
             }
