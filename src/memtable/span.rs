@@ -35,6 +35,7 @@ impl<const UNITS: u64> Span<UNITS> {
 
     /// Goes on with new memory from `id` on, `used` units of which are the caller's.
     pub(super) fn renew(&self, id: u32, used: u64) {
-        self.word.store(u64::from(id) << 32 | used, Ordering::Release);
+        // Swapped, not stored: loom orders it among the additions then, as the language does anyway.
+        self.word.swap(u64::from(id) << 32 | used, Ordering::AcqRel);
     }
 }
