@@ -9,3 +9,4 @@ pub(crate) mod error;
 pub(crate) mod ids;
 pub(crate) mod limits;
 pub(crate) mod slice;
+pub(crate) mod sync;

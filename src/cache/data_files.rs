@@ -8,10 +8,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::page_cache::Cache;
 use crate::base::ids::FileId;
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::vfs::Vfs;
 
 /// The kinds of data files.

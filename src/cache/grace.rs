@@ -7,53 +7,56 @@
 //! 1. The cache has a collector of its own: nobody else's long pins delay its frames.
 //! 2. What is deferred owns nothing but a flag, so a cache can be dropped at any time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use crossbeam_epoch::{Collector, Guard, LocalHandle};
+use crate::base::sync::modelled::{AtomicBool, Ordering};
 
-fn collector() -> &'static Collector {
-    static COLLECTOR: OnceLock<Collector> = OnceLock::new();
-    COLLECTOR.get_or_init(Collector::new)
-}
+#[cfg(not(shuttle))]
+mod collected;
+#[cfg(shuttle)]
+mod counted;
 
-thread_local! {
-    static PARTICIPANT: LocalHandle = collector().register();
-}
+#[cfg(not(shuttle))]
+use collected as collector;
+#[cfg(shuttle)]
+use counted as collector;
 
-/// Pins the calling thread until the guard is dropped. Pins nest, inner ones are nearly free.
-#[inline]
-pub(super) fn pin() -> Guard {
-    PARTICIPANT
-        .try_with(LocalHandle::pin)
-        // A thread that is ending has no handle any more.
-        .unwrap_or_else(|_| collector().register().pin())
-}
+pub(super) use collector::{Guard, advance, pin};
 
-/// Tries to move time on: a few calls end a grace period unless a reader is still pinned.
-pub(super) fn advance() {
-    pin().flush();
+/// Says once that a grace period is over, and brings along everything that readers did before.
+#[derive(Debug, Clone)]
+pub(super) struct Over(Arc<AtomicBool>);
+
+impl Over {
+    pub(super) fn new() -> Over {
+        Over(Arc::new(AtomicBool::new(false)))
+    }
+
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub(super) fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// See the module's description.
 #[derive(Debug)]
-pub(super) struct GracePeriod(Arc<AtomicBool>);
+pub(super) struct GracePeriod(Over);
 
 impl GracePeriod {
     /// Begins now.
     pub(super) fn begin() -> GracePeriod {
-        let over = Arc::new(AtomicBool::new(false));
-        let guard = pin();
-        let flag = Arc::clone(&over);
-        guard.defer(move || flag.store(true, Ordering::Release));
-        // Otherwise it would wait in this thread's bag until 63 more have come.
-        guard.flush();
+        let over = Over::new();
+        let flag = over.clone();
+        collector::defer(move || flag.set());
         GracePeriod(over)
     }
 
     /// Whether it is over. Everything that readers did before is then done.
     pub(super) fn is_over(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.get()
     }
 }
 

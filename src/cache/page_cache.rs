@@ -11,18 +11,16 @@
 //!    page being there after it was inserted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
-
-use crossbeam_epoch::Guard;
-use parking_lot::{Mutex, MutexGuard};
 
 use super::frames::{Extent, Frames};
-use super::grace;
+use super::grace::{self, Guard};
 use super::index::{Index, Locator, PackedKey};
 use super::pool::Pool;
 use crate::base::counter::ShardedCounters;
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::sync::atomic::{AtomicPtr, Ordering};
+use crate::base::sync::{Mutex, MutexGuard};
 
 /// Names a page: the file and the unit (of 4 KiB) it starts at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

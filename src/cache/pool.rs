@@ -19,6 +19,7 @@ use super::grace::{self, GracePeriod};
 use super::index::{Index, Inserted, Locator, PackedKey, Position, worth};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::sync::yield_now;
 
 /// How many marked pages the clock passes by, for each one it evicts, without taking their marks:
 /// about an eighth of the cache is on probation.
@@ -470,7 +471,7 @@ impl Pool {
             if waits == SHRINK_WAITS_MAX {
                 break;
             }
-            std::thread::yield_now();
+            yield_now();
         }
         self.trim();
     }

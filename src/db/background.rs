@@ -7,7 +7,6 @@
 //! 2. Journal segments go only after the manifest has said durably that nothing in them is needed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::events::Event;
@@ -16,6 +15,7 @@ use super::store::Store;
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::jobs::{Job, Step, WorkSource};
 use crate::manifest::Edit;
 use crate::memtable::MemtableCursor;
@@ -275,6 +275,10 @@ impl Store {
         let is_due = |slot: &Slot| slot.cut.get().is_some_and(|cut| *cut <= upto);
         loop {
             incorporate()?;
+            if keyspace.is_dropped() {
+                // What is frozen in it goes nowhere any more, and nobody takes it away.
+                return Ok(());
+            }
             if !keyspace.pipeline.lock().slots.iter().any(|(slot, _)| is_due(slot)) {
                 return Ok(());
             }

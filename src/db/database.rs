@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::batch::Batch;
@@ -16,6 +15,7 @@ use super::statistics::Statistics;
 use super::store::{OpenStore, Store};
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
+use crate::base::sync::atomic::Ordering;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 
 /// Longest keyspace name, in bytes.

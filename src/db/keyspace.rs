@@ -186,3 +186,21 @@ impl std::fmt::Debug for Keyspace {
         f.debug_struct("Keyspace").field("name", &self.state.name).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Database, KeyspaceOptions};
+
+    /// A flush had found the keyspace there, and froze its memtable when the keyspace had been dropped
+    /// meanwhile: nobody took the memtable out of the pipeline, and the flush went round for ever.
+    /// (Found by the scenario `drop-keyspace`.)
+    #[test]
+    fn a_flush_that_meets_a_drop_ends() {
+        let db = Database::builder_in_memory().deterministic(1).open().unwrap();
+        let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+        items.put("key", "value").unwrap();
+        db.drop_keyspace("items").unwrap();
+        let cut = items.store.freeze(std::slice::from_ref(&items.state), |_| true);
+        items.store.flush_frozen(&items.state, cut).unwrap();
+    }
+}

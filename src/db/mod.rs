@@ -17,6 +17,8 @@ pub(crate) mod large;
 pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod read;
+#[cfg(all(test, shuttle))]
+mod schedules;
 pub(crate) mod snapshot;
 pub(crate) mod snapshots;
 pub(crate) mod state;

@@ -8,10 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
-
-use parking_lot::{Mutex, RwLock};
 
 use super::background::{initial_drain_rate, pack};
 use super::counters::Counters;
@@ -23,6 +20,8 @@ use super::store::{Foundation, Sizes, Store};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Executor, Mode, WorkSource};

@@ -6,9 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::base::ids::Seqno;
+use crate::base::sync::Mutex;
 
 /// All live snapshots.
 #[derive(Default)]

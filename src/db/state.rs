@@ -8,17 +8,15 @@
 //! 3. A frozen memtable leaves the read state in the very step that brings the version holding it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 
 use super::events::Event;
 use super::options::KeyspaceOptions;
 use super::store::Store;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::base::sync::{ArcSwap, Mutex};
 use crate::commit::Price;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::merge::{BlobReader, MergeContext};

@@ -8,11 +8,8 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-
-use parking_lot::{Mutex, RwLock};
 
 use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
@@ -25,6 +22,8 @@ use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Executor};

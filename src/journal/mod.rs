@@ -50,14 +50,12 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use crossbeam_utils::CachePadded;
-use parking_lot::{Condvar, Mutex};
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::base::sync::{CachePadded, Condvar, Mutex};
 use crate::vfs::Vfs;
 
 mod format;
@@ -70,6 +68,8 @@ mod shard;
 mod sync;
 mod window;
 
+#[cfg(all(test, shuttle))]
+pub(crate) mod schedules;
 #[cfg(test)]
 mod test_support;
 #[cfg(test)]

@@ -6,15 +6,14 @@
 //! 3. A spare is made outside the shard's lock.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
-
-use parking_lot::Mutex;
 
 use super::Journal;
 use super::format::SegmentId;
 use super::shard::ShardState;
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
+use crate::base::sync::Mutex;
+use crate::base::sync::atomic::Ordering;
 
 /// A segment of an older epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]

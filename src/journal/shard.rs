@@ -9,9 +9,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Journal;
 use super::format::{
@@ -22,6 +19,8 @@ use crate::base::checksum::checksum;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::sync::atomic::Ordering;
+use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::vfs::MappedFile;
 
 /// Room that every segment keeps for its last marker.

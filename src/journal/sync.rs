@@ -8,12 +8,13 @@
 //!    syncs have succeeded, and before anybody is told.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::Journal;
 use super::format::Position;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::sync::MutexGuard;
+use crate::base::sync::atomic::Ordering;
 use crate::vfs::MappedFile;
 
 /// What those who wait share.
@@ -108,7 +109,7 @@ impl Journal {
 
     fn wait_until(
         &self,
-        mut state: parking_lot::MutexGuard<'_, SyncState>,
+        mut state: MutexGuard<'_, SyncState>,
         done: impl Fn(&SyncState) -> bool,
     ) -> Result<()> {
         loop {
@@ -125,7 +126,7 @@ impl Journal {
             state.leading = true;
             state.rounds_begun += 1;
             let (round, claimed) = (state.rounds_begun, state.claimed);
-            let result = parking_lot::MutexGuard::unlocked(&mut state, || self.lead_round(claimed));
+            let result = MutexGuard::unlocked(&mut state, || self.lead_round(claimed));
             state.leading = false;
             match &result {
                 Ok(()) => state.rounds_done = round,

@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-
 use super::edit::Edit;
 use super::record::{HEADER_BYTES, Identity, RecordKind};
 use super::state::State;
 use crate::base::codec::put_bytes;
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
+use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::vfs::{Access, File, Vfs};
 
 /// The open manifest of a store.

@@ -13,8 +13,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-
 use super::blob_pointer::BlobPointer;
 use super::page_kind;
 use crate::base::checksum::checksum;
@@ -22,6 +20,7 @@ use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::sync::Mutex;
 use crate::cache::{
     Compression, DataFiles, FileType, PAGE_HEADER_BYTES, PageFile, PageFileWriter, PagePointer,
 };

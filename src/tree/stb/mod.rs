@@ -24,10 +24,6 @@ mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use arc_swap::ArcSwap;
-use parking_lot::{Mutex, MutexGuard};
 
 use self::compaction::CompactionJob;
 use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet, walk};
@@ -40,6 +36,8 @@ use crate::base::checksum::hash_key;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, NodeId, Seqno};
 use crate::base::limits::UNIT_BYTES;
+use crate::base::sync::atomic::{AtomicBool, Ordering};
+use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
 use crate::cache::{FileType, PageFile};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder, SortedFingerprints};
 use crate::jobs::{Job, Step};

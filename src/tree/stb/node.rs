@@ -11,11 +11,11 @@
 //!    that the bundle does not hold the key.
 //! 5. Leaves (height 0) have one pivot, without a child, with `bundle_start` 0.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use crate::base::error::Result;
 use crate::base::ids::NodeId;
+use crate::base::sync::plain::AtomicU64;
 use crate::filter::Maplet;
 use crate::table::Table;
 

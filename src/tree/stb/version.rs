@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::node::{Bundle, Node, table_extent, walk};
 use super::parameters::Parameters;
@@ -12,6 +11,7 @@ use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::slice::Slice;
+use crate::base::sync::plain::Ordering;
 use crate::cache::ReadContext;
 use crate::table::{BlobFile, Table};
 use crate::tree::description::{
