@@ -15,10 +15,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Regime {
     Crash(command::crash::Arguments),
+    Model(command::model::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
         Regime::Crash(arguments) => command::crash::run(&arguments),
+        Regime::Model(arguments) => command::model::run(&arguments),
     }
 }
