@@ -132,7 +132,7 @@ impl Generator {
         };
         let value_bytes = match habit {
             Habit::Large if purpose == Purpose::Crash => [600, 1500][random.below(2)],
-            Habit::Large => [3000, 20_000][random.below(2)],
+            Habit::Large => [2000, 6000][random.below(2)],
             _ => [12, 60, 300][random.below(3)],
         };
         let weights: Vec<(Deed, usize)> = WEIGHTS

@@ -298,14 +298,13 @@ mod tests {
     #[test]
     fn simpler_actions_lead_nowhere_but_down() {
         for action in Generator::new(Purpose::Compare, 5, 0).list(3000) {
-            let mut last = action;
-            for _ in 0..200 {
-                match simpler(&last).pop() {
-                    Some(next) => last = next,
-                    None => break,
-                }
-            }
-            let _ends = format!("{last}");
+            let steps = std::iter::successors(Some(action.clone()), |last| {
+                let mut simpler = simpler(last);
+                // The least different one, but for lengths, which would take long.
+                let length = matches!(last, Action::Write(_) | Action::Batch { .. });
+                if length { simpler.into_iter().next() } else { simpler.pop() }
+            });
+            assert!(steps.take(200).count() < 200, "{action} goes on for ever");
         }
     }
 }
