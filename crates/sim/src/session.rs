@@ -32,7 +32,7 @@ pub struct Failure {
     /// What happened, and what should have.
     pub what: String,
     /// The error, if the store gave one.
-    pub error: Option<Error>,
+    pub error: Option<Box<Error>>,
 }
 
 impl std::fmt::Display for Failure {
@@ -53,7 +53,11 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        Failure { action: None, what: format!("the store failed: {error}"), error: Some(error) }
+        Failure {
+            action: None,
+            what: format!("the store failed: {error}"),
+            error: Some(Box::new(error)),
+        }
     }
 }
 

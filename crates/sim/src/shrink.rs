@@ -77,7 +77,7 @@ pub fn sublist(
 
 /// Replaces members of `list`, which fails, by `simpler` ones for as long as that still fails.
 pub fn simplify<T: Clone>(
-    list: &mut Vec<T>,
+    list: &mut [T],
     until: Instant,
     simpler: impl Fn(&T) -> Vec<T>,
     mut fails: impl FnMut(&[T]) -> bool,
