@@ -4,7 +4,8 @@
 //! left the index is over once every reader that was pinned at its beginning has ended.
 //!
 //! Invariants:
-//! 1. The cache has a collector of its own: nobody else's long pins delay its frames.
+//! 1. Caches have a collector of their own: nobody else's long pins delay their frames. All caches of
+//!    the process share one, but for those of deterministic stores.
 //! 2. What is deferred owns nothing but a flag, so a cache can be dropped at any time.
 
 use std::sync::Arc;
@@ -17,11 +18,9 @@ mod collected;
 mod counted;
 
 #[cfg(not(shuttle))]
-use collected as collector;
+pub(super) use collected::{Guard, Readers};
 #[cfg(shuttle)]
-use counted as collector;
-
-pub(super) use collector::{Guard, advance, pin};
+pub(super) use counted::{Guard, Readers};
 
 /// Says once that a grace period is over, and brings along everything that readers did before.
 #[derive(Debug, Clone)]
@@ -47,10 +46,10 @@ pub(super) struct GracePeriod(Over);
 
 impl GracePeriod {
     /// Begins now.
-    pub(super) fn begin() -> GracePeriod {
+    pub(super) fn begin(readers: &Readers) -> GracePeriod {
         let over = Over::new();
         let flag = over.clone();
-        collector::defer(move || flag.set());
+        readers.defer(move || flag.set());
         GracePeriod(over)
     }
 
@@ -66,31 +65,48 @@ mod tests {
 
     #[test]
     fn a_grace_period_outlasts_the_readers_that_were_there_and_no_others() {
-        let (pinned, is_pinned) = std::sync::mpsc::channel();
-        let (release, released) = std::sync::mpsc::channel::<()>();
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                let _guard = pin();
-                pinned.send(()).unwrap();
-                let _ = released.recv();
+        for readers in [Readers::Shared, Readers::own()] {
+            let (pinned, is_pinned) = std::sync::mpsc::channel();
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            std::thread::scope(|scope| {
+                let reader = readers.clone();
+                scope.spawn(move || {
+                    let _guard = reader.pin();
+                    pinned.send(()).unwrap();
+                    let _ = released.recv();
+                });
+                is_pinned.recv().unwrap();
+                let period = GracePeriod::begin(&readers);
+                for _ in 0..20 {
+                    readers.advance();
+                }
+                assert!(!period.is_over());
+                drop(release);
             });
-            is_pinned.recv().unwrap();
-            let period = GracePeriod::begin();
-            for _ in 0..20 {
-                advance();
-            }
-            assert!(!period.is_over());
-            drop(release);
-        });
-        let period = GracePeriod::begin();
-        // Other tests' threads may be pinned for moments.
-        for _ in 0..1_000_000 {
-            if period.is_over() {
-                return;
-            }
-            advance();
-            std::thread::yield_now();
+            let period = GracePeriod::begin(&readers);
+            // Other tests' threads may be pinned for moments.
+            let over = (0..1_000_000).any(|_| {
+                readers.advance();
+                std::thread::yield_now();
+                period.is_over()
+            });
+            assert!(over, "the grace period never ended");
         }
-        panic!("the grace period never ended");
+    }
+
+    #[test]
+    fn a_cache_with_its_own_readers_waits_for_no_others() {
+        let (ours, others) = (Readers::own(), Readers::own());
+        let _pins = (others.pin(), Readers::Shared.pin());
+        let period = GracePeriod::begin(&ours);
+        // From one to the other and back: the pins of both count on.
+        let held = others.pin();
+        let theirs = GracePeriod::begin(&others);
+        for _ in 0..4 {
+            ours.advance();
+            others.advance();
+        }
+        assert!(period.is_over() && !theirs.is_over());
+        drop(held);
     }
 }

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::frames::{Extent, Frames, SLOTS_MAX, heap_charge};
-use super::grace::{self, GracePeriod};
+use super::grace::{GracePeriod, Readers};
 use super::index::{Index, Inserted, Locator, PackedKey, Position, worth};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
@@ -58,6 +58,7 @@ struct Batch {
 
 /// See the module's description.
 pub(super) struct Pool {
+    readers: Readers,
     capacity_bytes: usize,
     /// The index and the tables of slots.
     table_bytes: usize,
@@ -86,8 +87,9 @@ pub(super) struct Pool {
 
 impl Pool {
     /// For a cache with no room; see [`Pool::resize`].
-    pub(super) fn new(index: &Index) -> Pool {
+    pub(super) fn new(index: &Index, readers: Readers) -> Pool {
         Pool {
+            readers,
             capacity_bytes: 0,
             table_bytes: index.bytes(),
             frames_touched: 0,
@@ -154,7 +156,7 @@ impl Pool {
                     return Some(slot);
                 }
             }
-            grace::advance();
+            self.readers.advance();
             self.reclaim(frames);
         }
         None
@@ -179,7 +181,7 @@ impl Pool {
                     return Some(slot);
                 }
             }
-            grace::advance();
+            self.readers.advance();
             self.reclaim(frames);
         }
         None
@@ -279,7 +281,7 @@ impl Pool {
     pub(super) fn seal(&mut self) {
         if !self.retired.is_empty() {
             let items = std::mem::take(&mut self.retired);
-            self.waiting.push_back(Batch { period: GracePeriod::begin(), items });
+            self.waiting.push_back(Batch { period: GracePeriod::begin(&self.readers), items });
         }
     }
 
@@ -324,7 +326,7 @@ impl Pool {
     /// Evicts ahead of need, so that there is room once a grace period has passed.
     fn make_room(&mut self, need_bytes: usize, frames: &Frames, index: &Index) {
         if !self.waiting.is_empty() {
-            grace::advance();
+            self.readers.advance();
             self.reclaim(frames);
         }
         let reserve = (self.slots / 64).min(RESERVE_FRAMES_MAX) as usize * UNIT_BYTES;
@@ -461,7 +463,7 @@ impl Pool {
             }
             self.seal();
             for _ in 0..ADVANCES_MAX {
-                grace::advance();
+                self.readers.advance();
                 self.reclaim(frames);
             }
             if !self.is_over_capacity() || (self.pages == 0 && self.waiting.is_empty()) {

@@ -11,18 +11,33 @@
 //! 7. [`crash`] puts these together, reproducibly from a seed.
 //! 8. [`kill`] is another regime: real processes, killed.
 //! 8. [`concurrent`] lets real threads loose on a store and judges what they saw.
+//! 4. [`action`] is what can be done to a store, [`generate`] draws lists of it, [`sizes`] is how the
+//!    store is opened.
+//! 5. [`model`] is what the store should hold after each commit, and what was promised when.
+//! 6. [`session`] carries actions out on a store and on the model, and compares what is read.
+//! 7. [`workload`] is a session that a crash will end, [`verify`] opens what the crash has left and
+//!    judges it, [`crash`] puts these together, reproducibly from a seed.
+//! 8. [`compare`] runs sessions without crashes; [`shrink`] cuts a list that fails down, to the actions
+//!    that a [`keep`] names.
 //! 9. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
+pub mod action;
 pub mod command;
+pub mod compare;
 pub mod concurrent;
 pub mod content;
 pub mod crash;
 pub mod disk;
+pub mod generate;
+pub mod keep;
 pub mod kill;
 pub mod kinds;
 pub mod model;
 pub mod outcome;
 pub mod random;
+pub mod session;
+pub mod shrink;
+pub mod sizes;
 pub mod verify;
 pub mod vfs;
 pub mod workload;

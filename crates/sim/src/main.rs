@@ -20,6 +20,7 @@ enum Regime {
     #[command(hide = true)]
     KillChild(command::kill::ChildArguments),
     Threads(command::threads::Arguments),
+    Model(command::model::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -29,5 +30,6 @@ fn main() -> ExitCode {
         Regime::Kill(arguments) => command::kill::run(&arguments),
         Regime::KillChild(arguments) => command::kill::run_child(&arguments),
         Regime::Threads(arguments) => command::threads::run(&arguments),
+        Regime::Model(arguments) => command::model::run(&arguments),
     }
 }
