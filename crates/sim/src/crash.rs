@@ -60,6 +60,9 @@ struct Crash {
     number: usize,
     at: usize,
     policy: Policy,
+    draw: u64,
+    /// Whether all that [`Policy::PowerSubset`] may leave is judged, where it can be counted.
+    every_subset: bool,
     random: Random,
 }
 
@@ -120,23 +123,33 @@ fn run_generations(
             *last = Some(name);
             made.log[replayed.1..crash.at].iter().for_each(|op| replayed.0.apply(op));
             replayed.1 = crash.at;
-            let left = replayed.0.crash(crash.policy, made.log.get(crash.at), &mut crash.random);
-            let found = judge(sizes, &made, number, &mut crash, &left);
-            if judged {
-                let crashes = found.as_ref().map_or(1, |found| found.crashes);
-                *outcome.states.entry(format!("{:?}", crash.policy)).or_default() += crashes;
-            }
-            match found {
-                Ok(found) if goes_on => next = Some((left, found, crash.at)),
-                Ok(_) => {}
-                Err(what) if judged => {
-                    let (at, ops, policy) = (crash.at, made.log.len(), crash.policy);
-                    let trace = made.history.trace_before(at);
-                    let what = format!("crash at op {at} of {ops}, {policy:?}: {what}\n{trace}");
-                    let command = command(seed, kinds, extent, Some(name));
-                    outcome.violations.push(Violation { what, command });
+            let every = match (crash.every_subset, replayed.0.subsets()) {
+                (true, Some(subsets)) => 0..subsets,
+                _ => crash.draw..crash.draw + 1,
+            };
+            for draw in every {
+                crash.draw = draw;
+                let left = replayed.0.crash(crash.policy, draw, made.log.get(crash.at));
+                let found = judge(sizes, &made, number, &mut crash, &left);
+                if judged {
+                    let crashes = found.as_ref().map_or(1, |found| found.crashes);
+                    *outcome.states.entry(crash.policy.to_string()).or_default() += crashes;
                 }
-                Err(_) => {}
+                match found {
+                    Ok(found) if goes_on => next = Some((left, found, crash.at)),
+                    Ok(_) => {}
+                    Err(what) if judged => {
+                        let (at, ops, policy) = (crash.at, made.log.len(), crash.policy);
+                        let trace = made.history.trace_before(at);
+                        let what = format!(
+                            "crash at op {at} of {ops}, {policy} draw {draw}: {what}\n{trace}"
+                        );
+                        let command = command(seed, kinds, extent, Some(name));
+                        outcome.violations.push(Violation { what, command });
+                        break;
+                    }
+                    Err(_) => {}
+                }
             }
         }
         let Some((left, found, at)) = next else { return Ok(()) };
@@ -159,7 +172,10 @@ fn plan(made: &Generation, first: usize, seeds: &[u64], number: usize) -> Crash 
         at += rare.map_or(0, |ahead| ahead + random.below(2));
     }
     let policy = Policy::random(&mut random);
-    Crash { number, at, policy, random }
+    let every_subset = policy == Policy::PowerSubset && random.one_in(4);
+    // Half of them small: then they name a subset, where there are few.
+    let draw = random.draw() >> (random.below(2) * 56);
+    Crash { number, at, policy, draw, every_subset, random }
 }
 
 fn judge(

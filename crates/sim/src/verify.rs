@@ -68,7 +68,7 @@ impl Judge<'_> {
             let mut after = disk.clone();
             log[..at].iter().for_each(|op| after.apply(op));
             let policy = Policy::random(random);
-            let after = after.crash(policy, log.get(at), random);
+            let after = after.crash(policy, random.draw(), log.get(at));
             let survives = unsynced_survives && policy.keeps_unsynced();
             let again = self.judge(&after, survives, random, nested - 1).and_then(|again| {
                 match at < opened || self.same(&again, &found) {
