@@ -25,11 +25,20 @@ pub struct Extent {
     pub steps: usize,
     /// Crashes judged in each.
     pub states: usize,
+    /// Crashes in each whose recovery crashes at each of its operations.
+    pub sweeps: usize,
 }
 
 impl Default for Extent {
     fn default() -> Extent {
-        Extent { generations: 3, steps: 200, states: 40 }
+        Extent { generations: 3, steps: 200, states: 40, sweeps: 0 }
+    }
+}
+
+impl Extent {
+    /// Crashes inside recovery.
+    pub fn recovery() -> Extent {
+        Extent { steps: 100, states: 0, sweeps: 2, ..Extent::default() }
     }
 }
 
@@ -45,7 +54,13 @@ pub struct StateName {
 /// The command that shows a state again; none if the store failed before any crash.
 fn command(seed: u64, kinds: Kinds, extent: Extent, state: Option<StateName>) -> String {
     let mut command = format!("spinney-sim crash --kind {kinds} --seed {seed} --runs 1");
-    let default = Extent::default();
+    let default = match extent.sweeps {
+        0 => Extent::default(),
+        _ => {
+            command += " --recovery";
+            Extent::recovery()
+        }
+    };
     if extent.steps != default.steps {
         command += &format!(" --steps {}", extent.steps);
     }
@@ -58,6 +73,8 @@ fn command(seed: u64, kinds: Kinds, extent: Extent, state: Option<StateName>) ->
 /// Where and how a state's crash happens.
 struct Crash {
     number: usize,
+    /// Whether its recovery crashes at each of its operations.
+    is_swept: bool,
     at: usize,
     policy: Policy,
     draw: u64,
@@ -110,6 +127,11 @@ fn run_generations(
             plan(&made, first.max(made.history.opened), &[seed, 4, number as u64], extent.states);
         let (from_number, goes_further) = (from.number, number + 1 < extent.generations);
         crashes.push(from);
+        crashes.extend((0..extent.sweeps).map(|sweep| Crash {
+            is_swept: true,
+            every_subset: false,
+            ..plan(&made, first, &[seed, 5, number as u64], extent.states + 1 + sweep)
+        }));
         crashes.sort_by_key(|crash| crash.at);
         let mut replayed = (made.disk.clone(), 0);
         let mut next = None;
@@ -123,6 +145,15 @@ fn run_generations(
             *last = Some(name);
             made.log[replayed.1..crash.at].iter().for_each(|op| replayed.0.apply(op));
             replayed.1 = crash.at;
+            if crash.is_swept {
+                let left = replayed.0.crash(crash.policy, crash.draw, made.log.get(crash.at));
+                sweep(sizes, &made, number, &mut crash, &left, outcome).unwrap_or_else(|what| {
+                    let command = command(seed, kinds, extent, Some(name));
+                    let what = crash.describe(&made, &what);
+                    outcome.violations.push(Violation { what, command });
+                });
+                continue;
+            }
             let every = match (crash.every_subset, replayed.0.subsets()) {
                 (true, Some(subsets)) => 0..subsets,
                 _ => crash.draw..crash.draw + 1,
@@ -139,11 +170,7 @@ fn run_generations(
                     Ok(found) if goes_on => next = Some((left, found, crash.at)),
                     Ok(_) => {}
                     Err(what) if judged => {
-                        let (at, ops, policy) = (crash.at, made.log.len(), crash.policy);
-                        let trace = made.history.trace_before(at);
-                        let what = format!(
-                            "crash at op {at} of {ops}, {policy} draw {draw}: {what}\n{trace}"
-                        );
+                        let what = crash.describe(&made, &what);
                         let command = command(seed, kinds, extent, Some(name));
                         outcome.violations.push(Violation { what, command });
                         break;
@@ -175,7 +202,15 @@ fn plan(made: &Generation, first: usize, seeds: &[u64], number: usize) -> Crash 
     let every_subset = policy == Policy::PowerSubset && random.one_in(4);
     // Half of them small: then they name a subset, where there are few.
     let draw = random.draw() >> (random.below(2) * 56);
-    Crash { number, at, policy, draw, every_subset, random }
+    Crash { number, is_swept: false, at, policy, draw, every_subset, random }
+}
+
+impl Crash {
+    fn describe(&self, made: &Generation, what: &str) -> String {
+        let Crash { at, policy, draw, .. } = *self;
+        let trace = made.history.trace_before(at);
+        format!("crash at op {at} of {}, {policy} draw {draw}: {what}\n{trace}", made.log.len())
+    }
 }
 
 fn judge(
@@ -185,13 +220,43 @@ fn judge(
     crash: &mut Crash,
     left: &Disk,
 ) -> Result<Found, String> {
+    let judge = judge_of(sizes, made, generation, crash);
+    let nested = [0, 0, 1, 1, 1, 1, 2, 3][crash.random.below(8)];
+    caught(|| judge.judge(left, crash.policy.keeps_unsynced(), &mut crash.random, nested))
+}
+
+/// Judges and counts what crashes at each operation of a recovery leave.
+fn sweep(
+    sizes: Sizes,
+    made: &Generation,
+    generation: usize,
+    crash: &mut Crash,
+    left: &Disk,
+    outcome: &mut Outcome,
+) -> Result<(), String> {
+    let judge = judge_of(sizes, made, generation, crash);
+    let swept =
+        caught(|| judge.sweep(left, crash.policy.keeps_unsynced(), &mut crash.random))?;
+    for (policy, states) in swept.states {
+        *outcome.states.entry(policy.to_string()).or_default() += states;
+    }
+    *outcome.counts.entry("same_states".to_string()).or_default() += swept.same;
+    Ok(())
+}
+
+fn judge_of<'a>(
+    sizes: Sizes,
+    made: &'a Generation,
+    generation: usize,
+    crash: &Crash,
+) -> Judge<'a> {
     let history = &made.history;
     let may_be_missing = generation == 0 && crash.at < history.opened;
-    let judge = Judge { sizes, history, may_be_missing, at: crash.at };
-    let nested = [0, 1, 1, 2][crash.random.below(4)];
-    let judged = catch_unwind(AssertUnwindSafe(|| {
-        judge.judge(left, crash.policy.keeps_unsynced(), &mut crash.random, nested)
-    }));
+    Judge { sizes, history, may_be_missing, at: crash.at }
+}
+
+fn caught<T>(judge: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let judged = catch_unwind(AssertUnwindSafe(judge));
     judged.unwrap_or_else(|panic| Err(panic_text(&*panic)))
 }
 

@@ -47,7 +47,7 @@ impl Node {
 pub type NameChange = (PathBuf, Option<Node>);
 
 /// An operation that changed something, or made something durable.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     /// Bytes were stored.
     Write {

@@ -7,7 +7,8 @@
 //! 3. [`vfs`] runs a store and records the operations.
 //! 4. [`model`] is what the store should hold after each commit, and what was promised when.
 //! 5. [`workload`] drives a store.
-//! 6. [`verify`] opens what a crash has left and judges it.
+//! 6. [`verify`] opens what a crash has left and judges it, reading all of it ([`reading`]) and
+//!    counting its files ([`space`]).
 //! 7. [`crash`] puts these together, reproducibly from a seed.
 //! 8. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
@@ -19,6 +20,8 @@ pub mod kinds;
 pub mod model;
 pub mod outcome;
 pub mod random;
+pub mod reading;
+pub mod space;
 pub mod verify;
 pub mod vfs;
 pub mod workload;

@@ -35,7 +35,7 @@ fn every_crash_leaves_what_was_promised() {
 
 #[test]
 fn a_state_is_the_same_alone_as_among_others() {
-    let extent = Extent { generations: 2, steps: 60, states: 5 };
+    let extent = Extent { generations: 2, steps: 60, states: 5, ..Extent::default() };
     let all = crash::run(77, Kinds::Mixed, extent, None);
     let name = crash::StateName { generation: 1, number: 3 };
     let alone = crash::run(77, Kinds::Mixed, extent, Some(name));
