@@ -15,9 +15,10 @@ use crate::reading::read_all;
 use crate::disk::{Disk, Op, Policy};
 use crate::model::{Checkpoint, History, Promise};
 use crate::random::Random;
+use crate::sizes::Sizes;
 use crate::space;
 use crate::vfs::CrashVfs;
-use crate::workload::{STORE, Sizes};
+use crate::workload::STORE;
 
 /// What the store was found to hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
