@@ -126,12 +126,12 @@ impl Generator {
             (_, Purpose::Compare) => [20, 200, 2000][random.below(3)],
         };
         let keyspaces = match habit {
-            Habit::Spread => 6,
+            Habit::Spread => [4, 7][random.below(2)],
             // With one alone, its tree gets ahead of the journal.
             _ => [1, 1, 2, 3][random.below(4)],
         };
         let value_bytes = match habit {
-            Habit::Large if purpose == Purpose::Crash => [1000, 3000][random.below(2)],
+            Habit::Large if purpose == Purpose::Crash => [600, 1500][random.below(2)],
             Habit::Large => [3000, 20_000][random.below(2)],
             _ => [12, 60, 300][random.below(3)],
         };
