@@ -58,7 +58,10 @@ impl Content {
         let pages = self.pages.iter().enumerate().filter_map(|(number, page)| {
             let bytes = page.as_ref()?;
             // Written zeros are as good as none.
-            bytes.iter().any(|byte| *byte != 0).then(|| fingerprint(&number.to_le_bytes(), &bytes[..]))
+            bytes
+                .iter()
+                .any(|byte| *byte != 0)
+                .then(|| fingerprint(&number.to_le_bytes(), &bytes[..]))
         });
         pages.fold(mix(self.len), u64::wrapping_add)
     }

@@ -11,17 +11,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use spinney::{Database, Durability, Error};
 
-use crate::reading::read_all;
 use crate::disk::{Disk, Op, Policy};
 use crate::model::{Checkpoint, History, Promise};
-use crate::random::Random;
+use crate::random::{Random, fingerprint, mix};
+use crate::reading::read_all;
 use crate::sizes::Sizes;
 use crate::space;
 use crate::vfs::CrashVfs;
 use crate::workload::STORE;
 
 /// What the store was found to hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
     /// After so many commits.
     pub commits: usize,
@@ -87,7 +87,13 @@ impl Judge<'_> {
             recovery.log[..at].iter().for_each(|op| after.apply(op));
             let crash = (Policy::random(random), random.draw());
             let judged = self.judge_nested(
-                &after, &recovery, at, crash, unsynced_survives, random, nested - 1,
+                &after,
+                &recovery,
+                at,
+                crash,
+                unsynced_survives,
+                random,
+                nested - 1,
             );
             found.crashes += judged?;
         }
@@ -133,7 +139,13 @@ impl Judge<'_> {
                     }
                     let nested = usize::from(random.one_in(32));
                     let states = self.judge_nested(
-                        &after, &recovery, at, (policy, draw), unsynced_survives, random, nested,
+                        &after,
+                        &recovery,
+                        at,
+                        (policy, draw),
+                        unsynced_survives,
+                        random,
+                        nested,
                     )?;
                     *sweep.states.entry(policy).or_default() += states;
                 }
@@ -141,6 +153,35 @@ impl Judge<'_> {
             recovery.log[at..].iter().take(1).for_each(|op| after.apply(op));
         }
         Ok(sweep)
+    }
+
+    /// What a judgement depends on beside the image: equal for equal promises.
+    pub fn promise_fingerprint(&self, unsynced_survives: bool) -> u64 {
+        let promise = self.history.promise(self.at, unsynced_survives);
+        let mut parts = vec![u64::from(self.may_be_missing)];
+        for keyspace in &self.history.keyspaces {
+            let (may, must) = (keyspace.may_exist(self.at), keyspace.must_exist(self.at));
+            let dropping = keyspace.dropped.filter(|dropped| dropped.issued < self.at);
+            let least = dropping.map(|dropped| self.least_before(dropped.issued));
+            if may || least.is_some_and(|least| least > promise.least) {
+                let name = fingerprint(keyspace.name.as_bytes(), &[]);
+                let least = least.map_or(0, |least| least.saturating_sub(promise.least) + 1);
+                parts.extend([name, u64::from(may), u64::from(must), least as u64]);
+                parts.extend((promise.least..=promise.most).map(|k| keyspace.fingerprint(k)));
+            }
+        }
+        for copy in self.history.checkpoints.iter().filter(|copy| copy.span.issued < self.at) {
+            let under_way = copy.span.returned > self.at;
+            parts.extend([fingerprint(copy.dir.as_bytes(), &[]), u64::from(under_way)]);
+            parts.extend(copy.keyspaces.iter().map(|(name, sum)| mix(sum ^ name.len() as u64)));
+        }
+        parts.iter().fold(0, |state, part| mix(state ^ part))
+    }
+
+    /// How many commits had been issued and had returned at a moment.
+    fn least_before(&self, moment: usize) -> usize {
+        let before = |span: &crate::model::Span| span.returned <= moment;
+        self.history.commits.partition_point(before)
     }
 
     /// Opens the store on `disk`, judges it, and lets go of it.
@@ -214,7 +255,10 @@ impl Judge<'_> {
             return Err(format!("{orphans} data files were left that nothing refers to"));
         }
         let only = Promise { least: found.commits, most: found.commits };
-        match self.read(&again, only, false).map_err(|what| format!("opened a second time: {what}"))? {
+        match self
+            .read(&again, only, false)
+            .map_err(|what| format!("opened a second time: {what}"))?
+        {
             same if self.same(&same, found) => self.go_on(vfs, again, settled),
             other => Err(format!("opened a second time: holds {other:?}, not {found:?}")),
         }
@@ -280,8 +324,7 @@ impl Judge<'_> {
                 && !there
                 && dropped.issued < self.at
             {
-                let before = |span: &crate::model::Span| span.returned <= dropped.issued;
-                least = least.max(self.history.commits.partition_point(before));
+                least = least.max(self.least_before(dropped.issued));
             }
         }
         let whole = |commits: &usize| {

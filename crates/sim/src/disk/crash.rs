@@ -85,11 +85,7 @@ impl Policy {
         use Policy::*;
         !matches!(
             self,
-            Kill | PowerNothing
-                | PowerEverything
-                | PowerLengths
-                | PowerContents
-                | PowerNamesOnly
+            Kill | PowerNothing | PowerEverything | PowerLengths | PowerContents | PowerNamesOnly
         )
     }
 }
@@ -154,9 +150,7 @@ impl Disk {
             Policy::PowerLengths => {
                 self.settle(4, random, |file, _| file.with(file.pending.len(), |_| 0))
             }
-            Policy::PowerContents => {
-                self.settle(4, random, |file, _| file.with(0, |_| usize::MAX))
-            }
+            Policy::PowerContents => self.settle(4, random, |file, _| file.with(0, |_| usize::MAX)),
             Policy::PowerNames => self.settle(some(random), random, |file, _| file.all()),
             Policy::PowerNamesOnly => self.settle(4, random, |file, _| file.durable.clone()),
             Policy::PowerSubset => self.subset(draw, random),
@@ -318,12 +312,7 @@ impl Disk {
             };
             (number, FileState { durable, pending: Vec::new() })
         });
-        Disk {
-            files: files.collect(),
-            names,
-            pending_names: Vec::new(),
-            last_file: self.last_file,
-        }
+        Disk { files: files.collect(), names, pending_names: Vec::new(), last_file: self.last_file }
     }
 }
 

@@ -34,8 +34,7 @@ fn outcomes(disk: &Disk, policy: Policy) -> Vec<Option<Vec<u8>>> {
 }
 
 fn outcomes_before(disk: &Disk, policy: Policy, next: Option<&Op>) -> Vec<Option<Vec<u8>>> {
-    let mut found: Vec<_> =
-        (0..800).map(|draw| read(&disk.crash(policy, draw, next))).collect();
+    let mut found: Vec<_> = (0..800).map(|draw| read(&disk.crash(policy, draw, next))).collect();
     found.sort();
     found.dedup();
     found
@@ -237,10 +236,7 @@ fn names_and_bytes_go_each_without_the_other() {
         names("b", Some(Node::File(2))),
         Op::Write { file: 2, offset: 0, bytes: Arc::from(&b"new"[..]), mapped: false },
         Op::Names {
-            changes: vec![
-                (PathBuf::from("b"), None),
-                (PathBuf::from("a"), Some(Node::File(2))),
-            ],
+            changes: vec![(PathBuf::from("b"), None), (PathBuf::from("a"), Some(Node::File(2)))],
         },
     ];
     let read_two = |policy| {
