@@ -246,7 +246,10 @@ impl Run {
                     Ok(judged) => judged.count(&crash, outcome),
                     Err(what) => {
                         outcome.count(crash.policy.to_string());
-                        outcome.violations.push(self.violation(base, made, name, &crash, &what));
+                        // One story is enough to begin with, and they take long.
+                        let shrinks = outcome.violations.is_empty();
+                        let found = self.violation(base, made, name, &crash, &what, shrinks);
+                        outcome.violations.push(found);
                         break;
                     }
                 }
@@ -262,13 +265,15 @@ impl Run {
         name: StateName,
         crash: &Crash,
         what: &str,
+        shrinks: bool,
     ) -> Violation {
         let StateName { generation, number } = name;
         let command = format!("{} --only {generation}.{number}", self.command());
         let trace = made.history.trace_before(&made.actions, crash.at);
         let what = format!("{}: {what}\n{trace}", crash.told(made));
         let story = Story { generation, keep: story::all(&made.actions), crash: *crash };
-        match story::shortest(base, &made.actions, &story, self.extent.shrink) {
+        let time = if shrinks { self.extent.shrink } else { Duration::ZERO };
+        match story::shortest(base, &made.actions, &story, time) {
             None => Violation { what, command },
             Some((story, told)) => Violation {
                 what: format!("{what}\n  in short:\n{told}"),

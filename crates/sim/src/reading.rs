@@ -9,15 +9,25 @@ use crate::random::fingerprint;
 /// The keyspaces, and the sums of their pairs' fingerprints.
 pub type Contents = BTreeMap<String, u64>;
 
-/// What is there, after a check of everything. `every_way`: backward, key by key, many keys at once
-/// and through a snapshot it has to be the same.
+/// How much is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// All pairs, forward.
+    Once,
+    /// That, and everything is checked.
+    Checked,
+    /// That, and backward, key by key, many keys at once and through a snapshot it is the same.
+    EveryWay,
+}
+
+/// What is there.
 ///
 /// # Errors
 /// What fails, what the check finds, or where two ways differ.
-pub fn read_all(db: &Database, every_way: bool) -> Result<Contents, String> {
+pub fn read_all(db: &Database, reading: Reading) -> Result<Contents, String> {
     let failed = |error: Error| format!("read: {error}");
     let mut found = Contents::new();
-    let snapshot = every_way.then(|| db.snapshot());
+    let snapshot = (reading == Reading::EveryWay).then(|| db.snapshot());
     for name in db.keyspaces() {
         let keyspace = db.existing_keyspace(&name).map_err(failed)?;
         let pairs: Vec<Pair> = keyspace.iter().collect::<Result<_, _>>().map_err(failed)?;
@@ -29,6 +39,9 @@ pub fn read_all(db: &Database, every_way: bool) -> Result<Contents, String> {
         }
         let sums = pairs.iter().map(|(key, value)| fingerprint(key, value));
         found.insert(name, sums.fold(0, u64::wrapping_add));
+    }
+    if reading == Reading::Once {
+        return Ok(found);
     }
     let report = db.check(CheckLevel::Full).map_err(failed)?;
     match report.problems.is_empty() {

@@ -14,7 +14,7 @@ use spinney::{Database, Durability, Error};
 use crate::disk::{Disk, Op, Policy};
 use crate::model::{Checkpoint, History, Promise};
 use crate::random::{Random, fingerprint, mix};
-use crate::reading::read_all;
+use crate::reading::{Reading, read_all};
 use crate::sizes::Sizes;
 use crate::space;
 use crate::vfs::CrashVfs;
@@ -53,6 +53,17 @@ pub struct Sweep {
     pub same: u64,
 }
 
+/// What happens to a store once it has been opened a second time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// Nothing more.
+    Closed,
+    /// Something is committed, and it is opened once more.
+    GoneOn,
+    /// That, and before it everything is settled and the files are counted.
+    Settled,
+}
+
 type Verdict<T> = Result<T, String>;
 
 /// A recovery, and the store as it was found then.
@@ -75,12 +86,14 @@ impl Judge<'_> {
         random: &mut Random,
         nested: usize,
     ) -> Verdict<Found> {
-        let (vfs, recovery) = self.recover(disk, unsynced_survives)?;
+        let reading = if random.one_in(4) { Reading::EveryWay } else { Reading::Checked };
+        let (vfs, recovery) = self.recover(disk, unsynced_survives, reading)?;
         if random.one_in(8) {
             self.recovers_alike(disk, &recovery)?;
         }
         let mut found = recovery.found.clone();
-        self.open_again(&vfs, &found, random.one_in(4))?;
+        let after = [After::Closed, After::Closed, After::GoneOn, After::Settled][random.below(4)];
+        self.open_again(&vfs, &found, after)?;
         if nested > 0 {
             let at = random.below(recovery.log.len() + 1);
             let mut after = disk.clone();
@@ -119,7 +132,7 @@ impl Judge<'_> {
         unsynced_survives: bool,
         random: &mut Random,
     ) -> Verdict<Sweep> {
-        let (_, recovery) = self.recover(disk, unsynced_survives)?;
+        let (_, recovery) = self.recover(disk, unsynced_survives, Reading::EveryWay)?;
         let mut sweep = Sweep::default();
         let mut after = disk.clone();
         let mut seen = BTreeSet::new();
@@ -185,13 +198,18 @@ impl Judge<'_> {
     }
 
     /// Opens the store on `disk`, judges it, and lets go of it.
-    fn recover(&self, disk: &Disk, unsynced_survives: bool) -> Verdict<(CrashVfs, Recovery)> {
+    fn recover(
+        &self,
+        disk: &Disk,
+        unsynced_survives: bool,
+        reading: Reading,
+    ) -> Verdict<(CrashVfs, Recovery)> {
         let vfs = CrashVfs::new(disk);
         let promise = self.history.promise(self.at, unsynced_survives);
         let (found, opened) = {
             let db = self.open(&vfs)?;
             let opened = vfs.ops();
-            (self.read(&db, promise, true)?, opened)
+            (self.read(&db, promise, reading)?, opened)
         };
         Ok((vfs.clone(), Recovery { log: vfs.take_log(), opened, found }))
     }
@@ -248,19 +266,21 @@ impl Judge<'_> {
         builder.open().map_err(|error| format!("open: {error}"))
     }
 
-    fn open_again(&self, vfs: &CrashVfs, found: &Found, settled: bool) -> Verdict<()> {
+    fn open_again(&self, vfs: &CrashVfs, found: &Found, after: After) -> Verdict<()> {
         let again = self.open(vfs).map_err(|what| format!("a second time: {what}"))?;
         let orphans = again.recovery().orphans_removed;
         if orphans > 0 {
             return Err(format!("{orphans} data files were left that nothing refers to"));
         }
         let only = Promise { least: found.commits, most: found.commits };
-        match self
-            .read(&again, only, false)
-            .map_err(|what| format!("opened a second time: {what}"))?
-        {
-            same if self.same(&same, found) => self.go_on(vfs, again, settled),
-            other => Err(format!("opened a second time: holds {other:?}, not {found:?}")),
+        let second = self.read(&again, only, Reading::Once);
+        let second = second.map_err(|what| format!("opened a second time: {what}"))?;
+        match after {
+            _ if !self.same(&second, found) => {
+                Err(format!("opened a second time: holds {second:?}, not {found:?}"))
+            }
+            After::Closed => Ok(()),
+            After::GoneOn | After::Settled => self.go_on(vfs, again, after == After::Settled),
         }
     }
 
@@ -286,10 +306,10 @@ impl Judge<'_> {
         if settled {
             space::check_settled(vfs, STORE, &db)?;
         }
-        let expected = read_all(&db, false)?;
+        let expected = read_all(&db, Reading::Once)?;
         db.close().map_err(failed)?;
         let again = self.open(vfs).map_err(|what| format!("a third time: {what}"))?;
-        let found = read_all(&again, settled)?;
+        let found = read_all(&again, Reading::Checked)?;
         match found == expected {
             true => Ok(()),
             false => Err(format!("opened a third time: holds {found:x?}, not {expected:x?}")),
@@ -304,10 +324,10 @@ impl Judge<'_> {
             && a.keyspaces.iter().all(|&place| sum(a, place) == sum(b, place))
     }
 
-    fn read(&self, db: &Database, promise: Promise, every_way: bool) -> Verdict<Found> {
+    fn read(&self, db: &Database, promise: Promise, reading: Reading) -> Verdict<Found> {
         let mut keyspaces = Vec::new();
         let mut sums = Vec::new();
-        for (name, sum) in read_all(db, every_way)? {
+        for (name, sum) in read_all(db, reading)? {
             let mut known = self.history.keyspaces.iter();
             let place = known.position(|k| k.name == name && k.may_exist(self.at));
             keyspaces.push(place.ok_or_else(|| format!("keyspace {name:?} should not be there"))?);
@@ -366,7 +386,7 @@ impl Judge<'_> {
             Err(Error::NotAStore { .. }) if under_way => return Ok(()),
             opened => opened.map_err(|error| format!("open: {error}"))?,
         };
-        let found = read_all(&db, true)?;
+        let found = read_all(&db, Reading::EveryWay)?;
         match found == checkpoint.keyspaces {
             true => Ok(()),
             false => Err(format!("holds {found:x?}, not {:x?}", checkpoint.keyspaces)),
