@@ -103,6 +103,8 @@ impl Change {
 struct FileState {
     durable: Content,
     pending: Vec<Change>,
+    /// Whether it is written where it is mapped, and so in whole words.
+    mapped: bool,
 }
 
 /// A disk, and what is on its way to it.
@@ -119,9 +121,11 @@ impl Disk {
     /// Carries out an operation.
     pub fn apply(&mut self, op: &Op) {
         match op {
-            Op::Write { file, offset, bytes, .. } => {
+            Op::Write { file, offset, bytes, mapped } => {
                 let change = Change::Write { offset: *offset, bytes: Arc::clone(bytes) };
-                self.files.entry(*file).or_default().pending.push(change);
+                let state = self.files.entry(*file).or_default();
+                state.mapped |= mapped;
+                state.pending.push(change);
             }
             Op::SetLen { file, len } => {
                 self.files.entry(*file).or_default().pending.push(Change::SetLen(*len));

@@ -310,7 +310,7 @@ impl Disk {
                 Some(file) => survivor(number, file),
                 None => Content::default(),
             };
-            (number, FileState { durable, pending: Vec::new() })
+            (number, FileState { durable, ..FileState::default() })
         });
         Disk { files: files.collect(), names, pending_names: Vec::new(), last_file: self.last_file }
     }

@@ -15,6 +15,9 @@ use crate::random::Random;
 /// The size of what drives write at once.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
+/// What is never torn of a mapped file.
+const WORD_BYTES: usize = 8;
+
 impl FileState {
     /// The file's length after each so and so many of the pending changes.
     fn lens(&self) -> Vec<u64> {
@@ -135,7 +138,9 @@ impl FileState {
                 sectors.iter().map(|(sector, writes)| (*sector, draw(writes))).collect();
             let other = self.with_any_length(moment, |sector| others[&sector]);
             for sector in sectors.keys().filter(|sector| kept[sector] != others[sector]) {
-                let cut = 1 + random.below(SECTOR_BYTES as usize - 1);
+                // What a mapped file holds is told from damage by whole words that are missing.
+                let unit = if self.mapped { WORD_BYTES } else { 1 };
+                let cut = unit * (1 + random.below(SECTOR_BYTES as usize / unit - 1));
                 let mut bytes = [0; SECTOR_BYTES as usize];
                 let start = sector * SECTOR_BYTES;
                 other.read_some(start, &mut bytes);
