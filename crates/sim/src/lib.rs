@@ -16,7 +16,8 @@
 //! 5. [`model`] is what the store should hold after each commit, and what was promised when.
 //! 6. [`session`] carries actions out on a store and on the model, and compares what is read.
 //! 7. [`workload`] is a session that a crash will end, [`verify`] opens what the crash has left and
-//!    judges it, [`crash`] puts these together, reproducibly from a seed.
+//!    judges it, reading all of it ([`reading`]) and counting its files ([`space`]), [`crash`] puts
+//!    these together, reproducibly from a seed.
 //! 8. [`compare`] runs sessions without crashes; [`shrink`] cuts a list that fails down, to the actions
 //!    that a [`keep`] names.
 //! 9. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
@@ -35,9 +36,11 @@ pub mod kinds;
 pub mod model;
 pub mod outcome;
 pub mod random;
+pub mod reading;
 pub mod session;
 pub mod shrink;
 pub mod sizes;
+pub mod space;
 pub mod verify;
 pub mod vfs;
 pub mod workload;

@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spinney::vfs::{Access, AlignedBuf, DirEntry, File, IoQueue, IoTicket, Lock, MappedFile, Vfs};
 use spinney::{Error, Result};
 
 use crate::content::Content;
-use crate::disk::{Disk, FileNumber, NameChange, Names, Node, Op};
+use crate::disk::{self, Disk, FileNumber, NameChange, Names, Node, Op};
 
 /// A file system in memory that records what is done to it. Clones share it.
 #[derive(Debug, Clone)]
@@ -49,7 +50,7 @@ impl State {
     fn file(&self, key: &Path) -> IoResult<FileNumber> {
         self.check_parent(key)?;
         match self.names.get(key) {
-            Some(Node::File(number)) => Ok(*number),
+            Some(Node::File(number)) => Ok(number),
             Some(Node::Dir) => Err(io::ErrorKind::IsADirectory.into()),
             None => Err(io::ErrorKind::NotFound.into()),
         }
@@ -57,19 +58,14 @@ impl State {
 
     fn check_free(&self, key: &Path) -> IoResult<()> {
         self.check_parent(key)?;
-        match is_root(key) || self.names.contains_key(key) {
+        match is_root(key) || self.names.contains(key) {
             true => Err(io::ErrorKind::AlreadyExists.into()),
             false => Ok(()),
         }
     }
 
     fn change_names(&mut self, changes: Vec<NameChange>) {
-        for (path, node) in &changes {
-            match node {
-                Some(node) => self.names.insert(path.clone(), *node),
-                None => self.names.remove(path),
-            };
-        }
+        self.names.change(&changes);
         self.log.push(Op::Names { changes });
     }
 
@@ -86,9 +82,9 @@ impl State {
         self.files.entry(file).or_default()
     }
 
-    fn write(&mut self, file: FileNumber, offset: u64, bytes: &[u8]) {
+    fn write(&mut self, file: FileNumber, offset: u64, bytes: &[u8], mapped: bool) {
         self.content(file).write(offset, bytes);
-        self.log.push(Op::Write { file, offset, bytes: Arc::from(bytes) });
+        self.log.push(Op::Write { file, offset, bytes: Arc::from(bytes), mapped });
     }
 
     fn set_len(&mut self, file: FileNumber, len: u64) {
@@ -97,12 +93,7 @@ impl State {
     }
 
     fn children<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = (&'a Path, Node)> {
-        let below = self.names.range(dir.to_path_buf()..);
-        below
-            .skip_while(move |(path, _)| path.as_path() == dir)
-            .take_while(move |(path, _)| path.starts_with(dir))
-            .filter(move |(path, _)| path.parent() == Some(dir))
-            .map(|(path, node)| (path.as_path(), *node))
+        self.names.below(dir).filter(move |(path, _)| path.parent() == Some(dir))
     }
 }
 
@@ -113,6 +104,12 @@ impl CrashVfs {
         let next_file = disk.last_file() + 1;
         let (log, locked) = (Vec::new(), BTreeSet::new());
         CrashVfs { state: Arc::new(Mutex::new(State { log, names, files, next_file, locked })) }
+    }
+
+    /// What all names, and all bytes of all files, come to.
+    pub fn fingerprint(&self) -> u64 {
+        let state = self.state();
+        disk::fingerprint_of(&state.names, &state.files)
     }
 
     /// How many operations have been recorded.
@@ -169,22 +166,45 @@ impl Vfs for CrashVfs {
     }
 
     fn create_mapped(&self, path: &Path, len: u64) -> Result<Arc<dyn MappedFile>> {
+        if len == 0 {
+            let what = format!("{} is to be mapped and has no bytes", path.display());
+            return Err(Error::InvalidArgument { what });
+        }
         let mut state = self.state();
         let file = named("create", path, state.add_file(key(path)))?;
         state.set_len(file, len);
-        Ok(Arc::new(Mapped { handle: self.handle(file, path, true), len }))
+        let sealed = AtomicBool::new(false);
+        Ok(Arc::new(Mapped { handle: self.handle(file, path, true), len, sealed }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let (from_key, to_key) = (key(from), key(to));
         let mut state = self.state();
-        let file = named("rename", from, state.file(&from_key))?;
+        named("rename", from, state.check_parent(&from_key))?;
+        let Some(moved) = state.names.get(&from_key) else {
+            return named("rename", from, Err(io::ErrorKind::NotFound.into()));
+        };
         named("rename", to, state.check_parent(&to_key))?;
-        if state.names.get(&to_key) == Some(&Node::Dir) {
-            return named("rename", to, Err(io::ErrorKind::IsADirectory.into()));
-        }
-        state.change_names(vec![(from_key, None), (to_key, Some(Node::File(file)))]);
-        Ok(())
+        let refused = match (moved, state.names.get(&to_key)) {
+            // Two names of one file: nothing happens.
+            (moved, Some(there)) if moved == there && moved != Node::Dir => return Ok(()),
+            (_, Some(Node::Dir)) => io::ErrorKind::IsADirectory,
+            (Node::Dir, Some(_)) => io::ErrorKind::NotADirectory,
+            (Node::Dir, None) if to_key.starts_with(&from_key) => io::ErrorKind::InvalidInput,
+            (_, _) => {
+                let mut changes = Vec::new();
+                for (path, node) in state.names.below(&from_key) {
+                    if let Ok(rest) = path.strip_prefix(&from_key) {
+                        changes.push((path.to_path_buf(), None));
+                        changes.push((to_key.join(rest), Some(node)));
+                    }
+                }
+                changes.extend([(from_key, None), (to_key, Some(moved))]);
+                state.change_names(changes);
+                return Ok(());
+            }
+        };
+        named("rename", to, Err(refused.into()))
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
@@ -212,11 +232,11 @@ impl Vfs for CrashVfs {
             match state.names.get(dir) {
                 Some(Node::Dir) => {}
                 Some(Node::File(_)) => {
-                    return named(
-                        "create directory",
-                        path,
-                        Err(io::ErrorKind::AlreadyExists.into()),
-                    );
+                    let kind = match dir == key {
+                        true => io::ErrorKind::AlreadyExists,
+                        false => io::ErrorKind::NotADirectory,
+                    };
+                    return named("create directory", path, Err(kind.into()));
                 }
                 None => state.change_names(vec![(dir.to_path_buf(), Some(Node::Dir))]),
             }
@@ -258,7 +278,7 @@ impl Vfs for CrashVfs {
 
     fn exists(&self, path: &Path) -> Result<bool> {
         let key = key(path);
-        Ok(is_root(&key) || self.state().names.contains_key(&key))
+        Ok(is_root(&key) || self.state().names.contains(&key))
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
@@ -278,7 +298,8 @@ impl Vfs for CrashVfs {
         };
         let file = named("lock", path, file)?;
         if !state.locked.insert(file) {
-            return Err(Error::Locked { path: path.to_path_buf(), holder: None });
+            let holder = Some(format!(" by process {}", std::process::id()));
+            return Err(Error::Locked { path: path.to_path_buf(), holder });
         }
         Ok(Box::new(Held { vfs: self.clone(), file }))
     }
@@ -333,7 +354,7 @@ impl File for Handle {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_writable("write")?;
-        self.vfs.state().write(self.file, offset, bytes);
+        self.vfs.state().write(self.file, offset, bytes, false);
         Ok(())
     }
 
@@ -362,13 +383,15 @@ impl File for Handle {
 struct Mapped {
     handle: Handle,
     len: u64,
+    sealed: AtomicBool,
 }
 
 impl MappedFile for Mapped {
     fn write(&self, offset: u64, bytes: &[u8]) {
         let end = offset.checked_add(bytes.len() as u64);
         assert!(end.is_some_and(|end| end <= self.len), "a write past the end of a mapped file");
-        self.handle.vfs.state().write(self.handle.file, offset, bytes);
+        assert!(!self.sealed.load(Ordering::SeqCst), "a write to a mapped file that was sealed");
+        self.handle.vfs.state().write(self.handle.file, offset, bytes, true);
     }
 
     fn sync(&self) -> Result<()> {
@@ -376,6 +399,7 @@ impl MappedFile for Mapped {
     }
 
     fn seal(&self) -> Result<()> {
+        self.sealed.store(true, Ordering::SeqCst);
         Ok(())
     }
 

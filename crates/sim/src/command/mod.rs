@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::kinds::Kinds;
 use crate::outcome::Outcome;
 
+mod at_once;
 pub mod crash;
 pub mod kill;
 pub mod model;
