@@ -1,5 +1,5 @@
 //! An [`IoQueue`] without a queue: each operation is carried out as it is submitted. For files in
-//! memory, and for machines without io_uring.
+//! memory, for machines without io_uring, and for file systems that tests make.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::{AlignedBuf, File, IoQueue, IoTicket};
 use crate::base::error::Result;
 
-/// Carries operations out at once and keeps how they went until asked.
-#[derive(Default)]
-pub(super) struct BlockingQueue {
+/// Carries operations out at once, through [`File`]'s own methods, and keeps how they went until asked.
+#[derive(Debug, Default)]
+pub struct BlockingQueue {
     next_ticket: u64,
     finished: BTreeMap<u64, (AlignedBuf, Result<()>)>,
 }

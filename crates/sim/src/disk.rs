@@ -62,6 +62,19 @@ pub enum Op {
         /// Which.
         dir: PathBuf,
     },
+    /// A file's sync failed, and what was on its way is taken for stored: whoever reads still sees it,
+    /// no later sync stores it.
+    SyncForgot {
+        /// Which.
+        file: FileNumber,
+        /// Which sectors have arrived nevertheless; none for 0.
+        seed: u64,
+    },
+    /// The same of a directory's names.
+    SyncDirForgot {
+        /// Which.
+        dir: PathBuf,
+    },
 }
 
 /// What a crash takes.
@@ -122,6 +135,25 @@ impl Change {
 struct FileState {
     durable: Content,
     pending: Vec<Change>,
+    /// What is seen, if that is not what is durable and what is on its way.
+    seen: Option<Content>,
+}
+
+impl FileState {
+    fn change(&mut self, change: Change) {
+        if let Some(seen) = &mut self.seen {
+            change.apply(seen);
+        }
+        self.pending.push(change);
+    }
+
+    fn view(&self) -> Content {
+        self.seen.clone().unwrap_or_else(|| {
+            let mut content = self.durable.clone();
+            self.pending.iter().for_each(|change| change.apply(&mut content));
+            content
+        })
+    }
 }
 
 /// What the names stand for.
@@ -132,6 +164,8 @@ pub type Names = BTreeMap<PathBuf, Node>;
 pub struct Disk {
     names: Names,
     pending_names: Vec<Vec<NameChange>>,
+    /// What is seen, if that is not what is durable and what is on its way.
+    seen_names: Option<Names>,
     files: BTreeMap<FileNumber, FileState>,
     /// The highest number that any file has had: a number is never used again.
     last_file: FileNumber,
@@ -146,10 +180,10 @@ impl Disk {
         match op {
             Op::Write { file, offset, bytes } => {
                 let change = Change::Write { offset: *offset, bytes: Arc::clone(bytes) };
-                self.files.entry(*file).or_default().pending.push(change);
+                self.files.entry(*file).or_default().change(change);
             }
             Op::SetLen { file, len } => {
-                self.files.entry(*file).or_default().pending.push(Change::SetLen(*len));
+                self.files.entry(*file).or_default().change(Change::SetLen(*len));
             }
             Op::Sync { file } => {
                 let state = self.files.entry(*file).or_default();
@@ -161,18 +195,43 @@ impl Disk {
                 let files = changes.iter().filter_map(|(_, node)| node.and_then(file_of));
                 self.last_file = files.fold(self.last_file, FileNumber::max);
                 self.pending_names.push(changes.clone());
+                if let Some(seen) = &mut self.seen_names {
+                    rename(seen, changes);
+                }
             }
             Op::SyncDir { dir } => {
                 let names = &mut self.names;
                 self.pending_names.retain(|changes| {
-                    let here = changes.last().is_some_and(|(path, _)| path.parent() == Some(dir));
+                    let here = is_in(changes, dir);
                     if here {
                         rename(names, changes);
                     }
                     !here
                 });
             }
+            Op::SyncForgot { file, seed } => {
+                let state = self.files.entry(*file).or_default();
+                let seen = state.view();
+                if *seed != 0 {
+                    let mut random = Random::new(&[*seed]);
+                    state.durable = survivor(state, Policy::PowerSectors, &mut random);
+                }
+                state.pending.clear();
+                state.seen = Some(seen);
+            }
+            Op::SyncDirForgot { dir } => {
+                self.seen_names = Some(self.seen_names());
+                self.pending_names.retain(|changes| !is_in(changes, dir));
+            }
         }
+    }
+
+    fn seen_names(&self) -> Names {
+        self.seen_names.clone().unwrap_or_else(|| {
+            let mut names = self.names.clone();
+            self.pending_names.iter().for_each(|changes| rename(&mut names, changes));
+            names
+        })
     }
 
     /// The highest number that any file has had.
@@ -182,14 +241,8 @@ impl Disk {
 
     /// What a running process sees.
     pub fn view(&self) -> (Names, BTreeMap<FileNumber, Content>) {
-        let mut names = self.names.clone();
-        self.pending_names.iter().for_each(|changes| rename(&mut names, changes));
-        let files = self.files.iter().map(|(number, state)| {
-            let mut content = state.durable.clone();
-            state.pending.iter().for_each(|change| change.apply(&mut content));
-            (*number, content)
-        });
-        (names, files.collect())
+        let files = self.files.iter().map(|(number, state)| (*number, state.view()));
+        (self.seen_names(), files.collect())
     }
 
     /// What is left after a crash before the operation `next`. After the end of a process alone,
@@ -222,9 +275,9 @@ impl Disk {
         for number in kept {
             let state = self.files.get(&number).cloned().unwrap_or_default();
             let durable = survivor(&state, policy, random);
-            files.entry(number).or_insert(FileState { durable, pending: Vec::new() });
+            files.entry(number).or_insert(FileState { durable, ..FileState::default() });
         }
-        Disk { names, pending_names: Vec::new(), files, last_file: self.last_file }
+        Disk { names, files, last_file: self.last_file, ..Disk::default() }
     }
 }
 
@@ -233,6 +286,10 @@ fn file_of(node: Node) -> Option<FileNumber> {
         Node::Dir => None,
         Node::File(number) => Some(number),
     }
+}
+
+fn is_in(changes: &[NameChange], dir: &Path) -> bool {
+    changes.last().is_some_and(|(path, _)| path.parent() == Some(dir))
 }
 
 fn rename(names: &mut Names, changes: &[NameChange]) {

@@ -15,6 +15,7 @@ pub mod command;
 pub mod content;
 pub mod crash;
 pub mod disk;
+pub mod fault;
 pub mod kinds;
 pub mod model;
 pub mod outcome;
