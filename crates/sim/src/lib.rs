@@ -9,13 +9,16 @@
 //! 5. [`workload`] drives a store.
 //! 6. [`verify`] opens what a crash has left and judges it.
 //! 7. [`crash`] puts these together, reproducibly from a seed.
-//! 8. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
+//! 8. [`fault`] says what else a disk may do: fail, be full, lie; [`faults`] strikes each operation of a
+//!    run so, and judges what the store makes of it.
+//! 9. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
 pub mod command;
 pub mod content;
 pub mod crash;
 pub mod disk;
 pub mod fault;
+pub mod faults;
 pub mod kinds;
 pub mod model;
 pub mod outcome;

@@ -15,10 +15,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Regime {
     Crash(command::crash::Arguments),
+    Faults(command::faults::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
         Regime::Crash(arguments) => command::crash::run(&arguments),
+        Regime::Faults(arguments) => command::faults::run(&arguments),
     }
 }

@@ -183,7 +183,8 @@ impl History {
     }
 }
 
-fn apply(pairs: &mut Pairs, write: &Write) {
+/// Changes what a keyspace holds.
+pub fn apply(pairs: &mut Pairs, write: &Write) {
     match &write.change {
         Change::Put(value) => {
             pairs.insert(write.key.clone(), value.clone());

@@ -40,6 +40,8 @@ struct State {
     faults: Faults,
     /// How many bytes the files that have a name may have together.
     capacity: Option<u64>,
+    /// The most bytes that files with a name have had together.
+    peak: u64,
     /// What files held when they were synced last; kept while a sync that drops is planned.
     synced: BTreeMap<FileNumber, Content>,
     /// What files held before they were written last; kept while a stale read is planned.
@@ -107,12 +109,17 @@ impl State {
             let before = self.content(file).clone();
             self.stale.insert(file, before);
         }
+        let len = self.content(file).len();
         self.content(file).write(offset, bytes);
+        if self.content(file).len() > len {
+            self.peak = self.peak.max(self.used());
+        }
         self.log.push(Op::Write { file, offset, bytes: Arc::from(bytes) });
     }
 
     fn set_len(&mut self, file: FileNumber, len: u64) {
         self.content(file).set_len(len);
+        self.peak = self.peak.max(self.used());
         self.log.push(Op::SetLen { file, len });
     }
 
@@ -177,6 +184,7 @@ impl CrashVfs {
             locked: BTreeSet::new(),
             faults: Faults::default(),
             capacity: None,
+            peak: 0,
             synced: BTreeMap::new(),
             stale: BTreeMap::new(),
         };
@@ -213,9 +221,20 @@ impl CrashVfs {
         self.state().capacity = bytes;
     }
 
-    /// Bytes of the files that have a name.
-    pub fn used_bytes(&self) -> u64 {
-        self.state().used()
+    /// The most bytes that the files that have a name have had together.
+    pub fn peak_bytes(&self) -> u64 {
+        self.state().peak
+    }
+
+    /// How many names there are below a directory.
+    pub fn names_below(&self, dir: &str) -> usize {
+        let dir = key(Path::new(dir));
+        self.state().names.keys().filter(|path| path.starts_with(&dir) && **path != dir).count()
+    }
+
+    /// A copy of what has been recorded.
+    pub fn log(&self) -> Vec<Op> {
+        self.state().log.clone()
     }
 
     /// Counts an operation that fails or does not: there is no third way for it to be struck.

@@ -18,7 +18,8 @@ use crate::vfs::CrashVfs;
 /// Where the store is.
 pub const STORE: &str = "/data/store";
 
-const NAMES: [&str; 4] = ["plain", "packed", "merged", "passing"];
+/// The names of keyspaces; the last one comes and goes.
+pub const NAMES: [&str; 4] = ["plain", "packed", "merged", "passing"];
 
 /// The sizes of a run's store.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +50,7 @@ impl Sizes {
     }
 
     /// How to create a run's keyspace of that name.
-    fn options(&self, name: &str) -> KeyspaceOptions {
+    pub fn options(&self, name: &str) -> KeyspaceOptions {
         let number = NAMES.iter().position(|known| *known == name).unwrap_or(0);
         let options = KeyspaceOptions::new(self.kinds.of(number)).fanout_max(2);
         match name {
