@@ -351,6 +351,13 @@ impl Store {
         }
     }
 
+    /// A full disk leaves the manifest as it was; anything else does not.
+    pub(crate) fn manifest_failed(&self, error: &Error) {
+        if !matches!(error, Error::Full { .. }) {
+            self.fail(error);
+        }
+    }
+
     /// Lets a writer of `bytes` in: slowed by how far the background is behind, and not before there
     /// is room in the memtables.
     fn admit<'a, I>(&self, bytes: u64, operations: &impl Fn() -> I) -> Result<()>

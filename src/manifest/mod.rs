@@ -27,6 +27,7 @@ pub(crate) use edit::{Edit, Epochs, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 pub(crate) use log::Manifest;
 pub(crate) use open::{LOCK_FILE_NAME, OpenOptions, create_copy};
 pub(crate) use state::RecoveredState;
+pub(crate) use superblock::FILE_NAME as SUPERBLOCK_FILE_NAME;
 
 /// The newest version of the store's format that this build reads, and the one that it writes.
 pub(crate) const FORMAT_VERSION: u32 = 1;

@@ -70,11 +70,6 @@ pub enum Op {
         /// Which sectors have arrived nevertheless; none for 0.
         seed: u64,
     },
-    /// The same of a directory's names.
-    SyncDirForgot {
-        /// Which.
-        dir: PathBuf,
-    },
 }
 
 /// What a crash takes.
@@ -164,8 +159,6 @@ pub type Names = BTreeMap<PathBuf, Node>;
 pub struct Disk {
     names: Names,
     pending_names: Vec<Vec<NameChange>>,
-    /// What is seen, if that is not what is durable and what is on its way.
-    seen_names: Option<Names>,
     files: BTreeMap<FileNumber, FileState>,
     /// The highest number that any file has had: a number is never used again.
     last_file: FileNumber,
@@ -195,14 +188,11 @@ impl Disk {
                 let files = changes.iter().filter_map(|(_, node)| node.and_then(file_of));
                 self.last_file = files.fold(self.last_file, FileNumber::max);
                 self.pending_names.push(changes.clone());
-                if let Some(seen) = &mut self.seen_names {
-                    rename(seen, changes);
-                }
             }
             Op::SyncDir { dir } => {
                 let names = &mut self.names;
                 self.pending_names.retain(|changes| {
-                    let here = is_in(changes, dir);
+                    let here = changes.last().is_some_and(|(path, _)| path.parent() == Some(dir));
                     if here {
                         rename(names, changes);
                     }
@@ -219,19 +209,7 @@ impl Disk {
                 state.pending.clear();
                 state.seen = Some(seen);
             }
-            Op::SyncDirForgot { dir } => {
-                self.seen_names = Some(self.seen_names());
-                self.pending_names.retain(|changes| !is_in(changes, dir));
-            }
         }
-    }
-
-    fn seen_names(&self) -> Names {
-        self.seen_names.clone().unwrap_or_else(|| {
-            let mut names = self.names.clone();
-            self.pending_names.iter().for_each(|changes| rename(&mut names, changes));
-            names
-        })
     }
 
     /// The highest number that any file has had.
@@ -242,7 +220,9 @@ impl Disk {
     /// What a running process sees.
     pub fn view(&self) -> (Names, BTreeMap<FileNumber, Content>) {
         let files = self.files.iter().map(|(number, state)| (*number, state.view()));
-        (self.seen_names(), files.collect())
+        let mut names = self.names.clone();
+        self.pending_names.iter().for_each(|changes| rename(&mut names, changes));
+        (names, files.collect())
     }
 
     /// What is left after a crash before the operation `next`. After the end of a process alone,
@@ -286,10 +266,6 @@ fn file_of(node: Node) -> Option<FileNumber> {
         Node::Dir => None,
         Node::File(number) => Some(number),
     }
-}
-
-fn is_in(changes: &[NameChange], dir: &Path) -> bool {
-    changes.last().is_some_and(|(path, _)| path.parent() == Some(dir))
 }
 
 fn rename(names: &mut Names, changes: &[NameChange]) {

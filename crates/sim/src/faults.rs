@@ -207,7 +207,8 @@ impl Run {
             log[replayed.1..at].iter().for_each(|op| replayed.0.apply(op));
             replayed.1 = at;
             let left = replayed.0.crash(policy, log.get(at), &mut random);
-            let told = |what| format!("after a crash at op {at} of {}, {policy:?}: {what}", log.len());
+            let told =
+                |what| format!("after a crash at op {at} of {}, {policy:?}: {what}", log.len());
             let may_be_missing = worker.history.opened == 0 || at < worker.history.opened;
             if relaxed {
                 let liar = liar::Judge {
@@ -262,7 +263,8 @@ fn cases(seed: u64, clean: &CrashVfs, extent: Extent) -> Vec<Case> {
     if extent.fault.is_none_or(|only| only == Fault::Full) {
         let used = clean.peak_bytes();
         let step = (used * every / (SMALL_DISKS * 10)).max(1);
-        cases.extend((1..).map(|n| n * step).take_while(|bytes| *bytes < used).map(Case::SmallDisk));
+        cases
+            .extend((1..).map(|n| n * step).take_while(|bytes| *bytes < used).map(Case::SmallDisk));
     }
     cases
 }

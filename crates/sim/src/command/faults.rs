@@ -57,7 +57,6 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     // A run of every position takes longer than a limit in seconds may allow.
     let limit = common.seconds.map(Duration::from_secs_f64);
     let goes_on = || limit.is_none_or(|limit| started.elapsed() < limit);
-    let total =
-        common.repeat(|seed, kinds| faults::run_while(seed, kinds, extent, only, goes_on));
+    let total = common.repeat(|seed, kinds| faults::run_while(seed, kinds, extent, only, goes_on));
     finish("faults", common.seed, started, &total, json!({ "every": every }))
 }

@@ -86,9 +86,8 @@ impl Judge<'_> {
     fn read(&self, db: &Database, name: &str) -> Verdict<Found> {
         let mut known = self.history.keyspaces.iter();
         // The youngest of that name there may be.
-        let place = known.rposition(|keyspace| {
-            keyspace.name == name && keyspace.created.issued <= self.at
-        });
+        let place =
+            known.rposition(|keyspace| keyspace.name == name && keyspace.created.issued <= self.at);
         let place = place.ok_or_else(|| format!("keyspace {name:?} was never made"))?;
         let keyspace = db.existing_keyspace(name).map_err(|error| error.to_string())?;
         let mut found = Found { place, sum: 0, whole: true };

@@ -9,7 +9,10 @@ use crate::workload::NAMES;
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     /// A batch.
-    Commit { sync: bool, writes: Vec<(usize, Vec<u8>, Change)> },
+    Commit {
+        sync: bool,
+        writes: Vec<(usize, Vec<u8>, Change)>,
+    },
     /// A key is read.
     Get(usize, Vec<u8>),
     /// Keys are read at once.

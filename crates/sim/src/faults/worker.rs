@@ -7,8 +7,8 @@
 
 use spinney::{CheckLevel, Database, Durability, Error, Keyspace};
 
-use super::step::{Shape, Step};
 use super::Case;
+use super::step::{Shape, Step};
 use crate::fault::{Class, Fault};
 use crate::model::{Change, Checkpoint, History, Incarnation, Pairs, Span, Write, fingerprint_of};
 use crate::vfs::CrashVfs;
@@ -116,16 +116,17 @@ impl Worker {
         let Some(fault) = self.fault().filter(|_| self.is_struck()) else {
             return wrong("failed though nothing had gone wrong");
         };
-        if !error.to_string().contains("/data/") {
+        if !error.to_string().contains("/data") {
             return wrong("the error names no file");
         }
         let strikes = self.vfs.strikes();
         match error {
-            Error::Io { op, offset, .. } => {
+            Error::Io { op, offset, source, .. } => {
                 if matches!(*op, "read" | "write") && offset.is_none() {
                     return wrong("the error has no offset");
                 }
-                let injected = error.to_string().contains("the disk failed");
+                let injected = error.to_string().contains("the disk failed")
+                    || fault.is_full() && source.kind() == std::io::ErrorKind::StorageFull;
                 if !injected && !fault.lies() {
                     return wrong("failed otherwise than the disk");
                 }
@@ -237,6 +238,8 @@ impl Worker {
     fn look_at_strikes(&mut self, step: &Step) {
         let strikes = self.vfs.strikes();
         for strike in &strikes[self.strikes_seen..] {
+            // What cannot be removed stays for the next open.
+            self.may_leave_files |= strike.class == Class::Remove;
             let name = strike.path.file_name().unwrap_or_default().to_string_lossy();
             let fault = self.fault();
             let fails = fault.is_some_and(|fault| !fault.lies() && !fault.is_full());
@@ -679,9 +682,9 @@ impl Worker {
 
     /// A commit that failed and was not seen may turn up at the next open.
     pub(super) fn add_unseen(&mut self) {
-        for (writes, issued) in self.doubt.take().map(|d| (d.writes, d.issued)).into_iter().chain(
-            self.unseen.take(),
-        ) {
+        for (writes, issued) in
+            self.doubt.take().map(|d| (d.writes, d.issued)).into_iter().chain(self.unseen.take())
+        {
             self.history.commit(writes, Span { issued, returned: UNKNOWN });
         }
     }
