@@ -241,7 +241,8 @@ impl Database {
     /// the lock once the last handle is gone. What is in memtables stays in the journal.
     ///
     /// # Errors
-    /// What the journal's last sync fails with.
+    /// What the journal's last sync fails with; `Poisoned` if the store was: what had not been synced
+    /// before may be lost with the next power loss.
     pub fn close(self) -> Result<()> {
         self.store.close()
     }
@@ -294,8 +295,9 @@ impl Store {
         }
         self.executor.stop();
         self.files.retain_all();
-        if self.failure.lock().is_some() {
-            return Ok(());
+        // Nothing more can be made durable, which whoever closes the store must not take for done.
+        if let Some(error) = &*self.failure.lock() {
+            return Err(super::store::poisoned(error));
         }
         self.journal.close()?;
         // Should the journal be gone at the next open, the manifest knows that there was more.

@@ -511,7 +511,7 @@ impl Store {
 }
 
 /// What a refused writer is told.
-fn poisoned(error: &Error) -> Error {
+pub(crate) fn poisoned(error: &Error) -> Error {
     match error {
         Error::Poisoned { .. } => error.clone(),
         error => Error::Poisoned { reason: error.to_string() },

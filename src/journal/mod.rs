@@ -244,20 +244,6 @@ impl Journal {
         self.dir.join(self.segment_id(shard, number).file_name())
     }
 
-    /// What a write or sync of what had been promised failed with. If there was no room, then not as a
-    /// refusal that stores nothing: it is too late for that.
-    fn broken(op: &'static str, error: Error) -> Error {
-        match error {
-            Error::Full { path, .. } => Error::Io {
-                op,
-                path,
-                offset: None,
-                source: Arc::new(std::io::ErrorKind::StorageFull.into()),
-            },
-            error => error,
-        }
-    }
-
     fn closed_error(&self) -> Error {
         Error::Closed { what: format!("the journal in {}", self.dir.display()) }
     }

@@ -169,7 +169,7 @@ impl Journal {
     /// Releases the memory of a segment that is full. What fails here had been promised.
     pub(super) fn seal(&self, file: Option<Arc<dyn MappedFile>>) -> Result<()> {
         file.map_or(Ok(()), |file| file.seal())
-            .map_err(|error| Journal::broken("write", error))
+            .map_err(|error| error.not_refused("write"))
             .inspect_err(|error| self.poison(error))
     }
 
@@ -278,7 +278,7 @@ impl ShardGuard<'_> {
     pub(crate) fn check(&self) -> Result<()> {
         match &self.state.current {
             Some(current) => (current.segment.file.check())
-                .map_err(|error| Journal::broken("write", error))
+                .map_err(|error| error.not_refused("write"))
                 .inspect_err(|error| self.journal.poison(error)),
             None => Ok(()),
         }

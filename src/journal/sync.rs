@@ -143,7 +143,7 @@ impl Journal {
         }
         for target in &targets {
             for file in &target.files {
-                file.sync().map_err(|error| Journal::broken("sync", error))?;
+                file.sync().map_err(|error| error.not_refused("sync"))?;
                 self.files_synced.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -272,10 +272,10 @@ fn append(
         };
         return Err(match refused && cut().is_ok() {
             true => Failure::Refused(error),
-            false => Failure::Uncertain(error),
+            false => Failure::Uncertain(error.not_refused("write")),
         });
     }
-    file.sync().map_err(Failure::Uncertain)?;
+    file.sync().map_err(|error| Failure::Uncertain(error.not_refused("sync")))?;
     Ok(record.len() as u64)
 }
 

@@ -127,7 +127,8 @@ impl Fault {
     pub fn classes(self) -> &'static [Class] {
         match self {
             Fault::Eio => &Class::ALL,
-            Fault::Full => &[Class::Write, Class::Store, Class::Sync, Class::Name, Class::Reserve],
+            // Room for what is stored in mapped files was reserved; `ShortFull` says otherwise.
+            Fault::Full => &[Class::Write, Class::Sync, Class::Name, Class::Reserve],
             Fault::ShortRead | Fault::FlippedRead | Fault::MisplacedRead | Fault::StaleRead => {
                 &[Class::Read]
             }

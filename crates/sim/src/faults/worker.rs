@@ -122,11 +122,12 @@ impl Worker {
         let strikes = self.vfs.strikes();
         match error {
             Error::Io { op, offset, source, .. } => {
-                if matches!(*op, "read" | "write") && offset.is_none() {
+                let full = source.kind() == std::io::ErrorKind::StorageFull;
+                if matches!(*op, "read" | "write") && offset.is_none() && !full {
                     return wrong("the error has no offset");
                 }
-                let injected = error.to_string().contains("the disk failed")
-                    || fault.is_full() && source.kind() == std::io::ErrorKind::StorageFull;
+                let injected =
+                    error.to_string().contains("the disk failed") || fault.is_full() && full;
                 if !injected && !fault.lies() {
                     return wrong("failed otherwise than the disk");
                 }
