@@ -62,6 +62,7 @@ impl WorkSource for Store {
                 if matches!(error, Error::Poisoned { .. }) {
                     self.fail(error);
                 }
+                self.hear_of_manifest();
             }
         }
     }

@@ -35,7 +35,12 @@ pub(crate) fn checkpoint(store: &Store, dir: &Path) -> Result<()> {
 /// Removes what there is of a copy that failed: its links would keep the room of files that the store
 /// has long removed. What cannot be removed stays; it is no store, since the superblock goes first.
 fn discard(vfs: &dyn Vfs, dir: &Path, existed: bool) {
-    let _ = vfs.remove(&dir.join(SUPERBLOCK_FILE_NAME));
+    let superblock = dir.join(SUPERBLOCK_FILE_NAME);
+    if vfs.exists(&superblock).unwrap_or(true)
+        && vfs.remove(&superblock).and_then(|()| vfs.sync_dir(dir)).is_err()
+    {
+        return;
+    }
     // Whatever is there has been put there by the copy: the directory was empty.
     for entry in vfs.read_dir(dir).unwrap_or_default() {
         let _ = vfs.remove(&dir.join(entry.name));

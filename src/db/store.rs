@@ -358,6 +358,13 @@ impl Store {
         }
     }
 
+    /// Refuses writes from now on if the manifest does, which a tree may have met alone.
+    pub(crate) fn hear_of_manifest(&self) {
+        if let Some(error) = self.manifest.poisoned() {
+            self.fail(&error);
+        }
+    }
+
     /// Lets a writer of `bytes` in: slowed by how far the background is behind, and not before there
     /// is room in the memtables.
     fn admit<'a, I>(&self, bytes: u64, operations: &impl Fn() -> I) -> Result<()>

@@ -171,6 +171,11 @@ impl Manifest {
         }
     }
 
+    /// Why no commit is taken any more, if so.
+    pub(crate) fn poisoned(&self) -> Option<Error> {
+        self.inner.lock().check_poison().err()
+    }
+
     /// The log's file, for messages.
     pub(crate) fn path(&self) -> PathBuf {
         manifest_path(&self.dir, self.inner.lock().identity.number)

@@ -472,8 +472,8 @@ impl Worker {
             Ok(keyspace) => There::Yes(place, keyspace),
             Err(error) => {
                 self.met("create", &error)?;
-                // Refused before anything was tried.
-                if matches!(error, Error::Poisoned { .. }) {
+                // Nothing has happened.
+                if matches!(error, Error::Poisoned { .. } | Error::Full { .. }) {
                     return Ok(());
                 }
                 There::Uncertain
@@ -502,7 +502,7 @@ impl Worker {
             }
             Err(error) => {
                 self.met("drop", &error)?;
-                if matches!(error, Error::Poisoned { .. }) {
+                if matches!(error, Error::Full { .. }) {
                     return Ok(());
                 }
                 self.keyspaces[number] = There::Uncertain;
