@@ -15,9 +15,7 @@ use super::{
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
-use crate::vfs::{
-    Access, AlignedBuf, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, Vfs,
-};
+use crate::vfs::{Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, Vfs};
 
 /// Files in memory that count reads and fail as told: no more than these tests need.
 #[derive(Debug, Default)]
