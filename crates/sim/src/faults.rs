@@ -24,9 +24,9 @@ use crate::fault::{Fault, Plan, Strike};
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation, panic_text};
 use crate::random::Random;
+use crate::sizes::Sizes;
 use crate::verify::Judge;
 use crate::vfs::CrashVfs;
-use crate::workload::Sizes;
 
 mod liar;
 mod step;
@@ -134,7 +134,7 @@ impl Run {
     fn clean(&self) -> Verdict<CrashVfs> {
         let mut worker = self.worker(None);
         let done = worker.work(&self.steps);
-        let trace = worker.history.trace_before(worker.vfs.ops());
+        let trace = worker.trace_before(worker.vfs.ops());
         done.map_err(|what| format!("without a fault: {what}\n{trace}"))?;
         Ok(worker.vfs)
     }
@@ -159,10 +159,10 @@ impl Run {
             let told = match worker.vfs.strikes().first() {
                 Some(strike) => format!(
                     "{}  …\n{}",
-                    worker.history.trace_before(strike.at + 1),
-                    worker.history.trace_before(ops)
+                    worker.trace_before(strike.at + 1),
+                    worker.trace_before(ops)
                 ),
-                None => worker.history.trace_before(ops),
+                None => worker.trace_before(ops),
             };
             format!("{strike}: {what}\n{told}")
         })

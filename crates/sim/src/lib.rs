@@ -5,24 +5,30 @@
 //! 1. [`content`] holds bytes of a file so that copies are cheap.
 //! 2. [`disk`] says what a crash may leave of a sequence of operations.
 //! 3. [`vfs`] runs a store and records the operations.
-//! 4. [`model`] is what the store should hold after each commit, and what was promised when.
-//! 5. [`workload`] drives a store.
-//! 6. [`verify`] opens what a crash has left and judges it.
-//! 7. [`crash`] puts these together, reproducibly from a seed.
+//! 4. [`action`] is what can be done to a store, [`generate`] draws lists of it, [`sizes`] is how the
+//!    store is opened.
+//! 5. [`model`] is what the store should hold after each commit, and what was promised when.
+//! 6. [`session`] carries actions out on a store and on the model, and compares what is read.
+//! 7. [`workload`] is a session that a crash will end, [`verify`] opens what the crash has left and
+//!    judges it, [`crash`] puts these together, reproducibly from a seed.
 //! 8. [`fault`] says what else a disk may do: fail, be full, lie; [`faults`] strikes each operation of a
 //!    run so, and judges what the store makes of it.
 //! 9. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
+pub mod action;
 pub mod command;
 pub mod content;
 pub mod crash;
 pub mod disk;
 pub mod fault;
 pub mod faults;
+pub mod generate;
 pub mod kinds;
 pub mod model;
 pub mod outcome;
 pub mod random;
+pub mod session;
+pub mod sizes;
 pub mod verify;
 pub mod vfs;
 pub mod workload;

@@ -9,8 +9,9 @@ use crate::disk::{Disk, Policy};
 use crate::fault::{Fault, Strike};
 use crate::model::History;
 use crate::random::fingerprint;
+use crate::sizes::Sizes;
 use crate::vfs::CrashVfs;
-use crate::workload::{STORE, Sizes};
+use crate::workload::STORE;
 
 pub(super) struct Judge<'a> {
     pub(super) sizes: Sizes,

@@ -1,17 +1,35 @@
 //! What is done to a store while its disk fails: a list, drawn before, that depends on nothing that
 //! happens.
 
-use crate::model::Change;
-use crate::random::Random;
-use crate::workload::NAMES;
+use spinney::Compression;
 
-/// One thing that is done. Keyspaces are named by their place in [`NAMES`].
+use crate::action::{Operator, Options};
+use crate::model::Effect;
+use crate::random::Random;
+
+/// How many keyspaces there are; the last one comes and goes.
+pub(super) const KEYSPACES: usize = 4;
+/// The one whose values are merged.
+const MERGED: usize = 2;
+
+/// How a keyspace is created.
+pub(super) fn options(keyspace: usize) -> Options {
+    Options {
+        compression: if keyspace == 1 { Compression::Lz4 } else { Compression::None },
+        operator: if keyspace == MERGED { Operator::Append } else { Operator::None },
+        blob_bytes_min: if keyspace == MERGED { 100 } else { 1024 },
+        fanout_max: 2,
+        space_percent_max: 150,
+    }
+}
+
+/// One thing that is done. Keyspaces are named by their numbers.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     /// A batch.
     Commit {
         sync: bool,
-        writes: Vec<(usize, Vec<u8>, Change)>,
+        writes: Vec<(usize, Vec<u8>, Effect)>,
     },
     /// A key is read.
     Get(usize, Vec<u8>),
@@ -63,16 +81,16 @@ impl Shape {
         (0..len).map(|i| byte.wrapping_add(i as u8)).collect()
     }
 
-    fn write(self, random: &mut Random, favourite: usize) -> (usize, Vec<u8>, Change) {
+    fn write(self, random: &mut Random, favourite: usize) -> (usize, Vec<u8>, Effect) {
         let keyspace = match random.below(8) {
-            0 => NAMES.len() - 1,
+            0 => KEYSPACES - 1,
             1 | 2 => random.below(self.keyspaces),
             _ => favourite,
         };
         let change = match random.below(10) {
-            0 | 1 => Change::Delete,
-            2..5 if NAMES[keyspace] == "merged" => Change::Append(self.value(random)),
-            _ => Change::Put(self.value(random)),
+            0 | 1 => Effect::Delete,
+            2..5 if keyspace == MERGED => Effect::Merge(self.value(random)),
+            _ => Effect::Put(self.value(random)),
         };
         (keyspace, self.key(random), change)
     }

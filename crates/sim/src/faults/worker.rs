@@ -5,14 +5,18 @@
 //!    before another one is tried.
 //! 2. An error of a worker's method is a breach of the contract; the store's errors are met by `met`.
 
-use spinney::{CheckLevel, Database, Durability, Error, Keyspace};
+use std::ops::Bound;
+
+use spinney::{CheckLevel, Database, Durability, Error, Keyspace, KeyspaceOptions, Slice};
 
 use super::Case;
-use super::step::{Shape, Step};
+use super::step::{KEYSPACES, Shape, Step, options};
+use crate::action::{KeyspaceNumber, keyspace_name};
 use crate::fault::{Class, Fault};
-use crate::model::{Change, Checkpoint, History, Incarnation, Pairs, Span, Write, fingerprint_of};
+use crate::model::{Checkpoint, Effect, History, Incarnation, Pairs, Span, Write};
+use crate::sizes::Sizes;
 use crate::vfs::CrashVfs;
-use crate::workload::{NAMES, STORE, Sizes};
+use crate::workload::STORE;
 
 /// Never: the moment at which something ended of which nobody knows whether it happened.
 const UNKNOWN: usize = usize::MAX;
@@ -44,6 +48,8 @@ pub(super) struct Worker {
     pub(super) relaxed: bool,
     /// Whether more orphans than none are in order.
     pub(super) may_leave_files: bool,
+    /// What was done when.
+    trace: Vec<(usize, String)>,
     shape: Shape,
     case: Option<Case>,
     db: Option<Database>,
@@ -68,6 +74,7 @@ impl Worker {
             history: History::default(),
             relaxed: false,
             may_leave_files: false,
+            trace: Vec::new(),
             shape,
             case,
             db: None,
@@ -103,9 +110,20 @@ impl Worker {
         }
     }
 
+    /// The last things that were done before a moment.
+    pub(super) fn trace_before(&self, at: usize) -> String {
+        let end = self.trace.partition_point(|(from, _)| *from <= at);
+        let lines = self.trace[end.saturating_sub(12)..end].iter();
+        lines.map(|(from, what)| format!("  op {from}: {what}\n")).collect()
+    }
+
+    fn options(&self, number: usize) -> KeyspaceOptions {
+        options(number).keyspace_options(self.sizes.kinds.of(number))
+    }
+
     fn note(&mut self, what: impl FnOnce() -> String) -> usize {
         let at = self.vfs.ops();
-        self.history.trace.push((at, what()));
+        self.trace.push((at, what()));
         at
     }
 
@@ -179,16 +197,14 @@ impl Worker {
             }
         };
         self.passing = false;
-        self.keyspaces = NAMES.iter().map(|_| There::No).collect();
+        self.keyspaces = (0..KEYSPACES).map(|_| There::No).collect();
         for (place, incarnation) in self.history.keyspaces.iter().enumerate() {
-            let Some(number) = NAMES.iter().position(|name| *name == incarnation.name) else {
-                continue;
-            };
+            let number = usize::from(incarnation.number);
             if incarnation.dropped.is_some() || incarnation.created.returned == UNKNOWN {
                 continue;
             }
             let name = &incarnation.name;
-            match db.keyspace(name, self.sizes.options(name)) {
+            match db.keyspace(name, self.options(number)) {
                 Ok(keyspace) => self.keyspaces[number] = There::Yes(place, keyspace),
                 Err(_) if self.relaxed || self.lies_when_written() => {}
                 Err(error) => return Err(format!("keyspace {name} after opening: {error}")),
@@ -303,7 +319,7 @@ impl Worker {
     fn last_commit(&mut self) -> Verdict {
         let key = b"key/last".to_vec();
         let writes = (0..self.shape.keyspaces)
-            .map(|number| (number, key.clone(), Change::Put(b"value".to_vec())))
+            .map(|number| (number, key.clone(), Effect::Put(b"value".to_vec())))
             .collect::<Vec<_>>();
         let refuses = self.poisoned || self.must_refuse;
         let done = self.commit(true, &writes)?;
@@ -347,10 +363,10 @@ impl Worker {
             }
             Step::Get(number, key) => {
                 if let There::Yes(place, keyspace) = &self.keyspaces[*number] {
-                    let expected = self.history.keyspaces[*place].pairs.get(key).cloned();
+                    let expected = self.value(*place, key);
                     match keyspace.get(key) {
-                        Ok(found) if found.as_deref() == expected.as_deref() => {}
-                        Ok(found) => return Err(wrong(NAMES[*number], key, &found, &expected)),
+                        Ok(found) if found.as_deref() == expected => {}
+                        Ok(found) => return Err(wrong(*number, key, &found, expected)),
                         Err(error) => self.met_reading("get", &error)?,
                     }
                 }
@@ -360,10 +376,9 @@ impl Worker {
                     match keyspace.multi_get(keys) {
                         Ok(found) => {
                             for (key, found) in keys.iter().zip(found) {
-                                let expected = self.history.keyspaces[*place].pairs.get(key);
-                                if found.as_deref() != expected.map(|value| &**value) {
-                                    let expected = expected.cloned();
-                                    return Err(wrong(NAMES[*number], key, &found, &expected));
+                                let expected = self.value(*place, key);
+                                if found.as_deref() != expected {
+                                    return Err(wrong(*number, key, &found, expected));
                                 }
                             }
                         }
@@ -414,7 +429,7 @@ impl Worker {
             }
             Step::Checkpoint => self.checkpoint(&db)?,
             Step::Toggle => {
-                let last = NAMES.len() - 1;
+                let last = KEYSPACES - 1;
                 match &self.keyspaces[last] {
                     There::No => self.create(last)?,
                     There::Yes(..) => self.drop_one(last)?,
@@ -463,12 +478,12 @@ impl Worker {
     }
 
     fn create(&mut self, number: usize) -> Verdict {
-        let name = NAMES[number];
+        let name = &*keyspace_name(number as KeyspaceNumber);
         let Some(db) = self.db.clone() else { return Ok(()) };
         let issued = self.note(|| format!("create {name}"));
         let commits = self.history.commits.len();
         let place = self.history.keyspaces.len();
-        let there = match db.keyspace(name, self.sizes.options(name)) {
+        let there = match db.keyspace(name, self.options(number)) {
             Ok(keyspace) => There::Yes(place, keyspace),
             Err(error) => {
                 self.met("create", &error)?;
@@ -484,13 +499,15 @@ impl Worker {
             _ => UNKNOWN,
         };
         let span = Span { issued, returned };
-        self.history.keyspaces.push(Incarnation::new(name, Pairs::new(), commits, span));
+        let (options, base) = (options(number), Pairs::new());
+        let made = Incarnation::new(number as KeyspaceNumber, options, base, commits, span);
+        self.history.keyspaces.push(made);
         self.keyspaces[number] = there;
         Ok(())
     }
 
     fn drop_one(&mut self, number: usize) -> Verdict {
-        let name = NAMES[number];
+        let name = &*keyspace_name(number as KeyspaceNumber);
         let Some(db) = self.db.clone() else { return Ok(()) };
         let There::Yes(place, _) = self.keyspaces[number] else { return Ok(()) };
         let issued = self.note(|| format!("drop {name}"));
@@ -514,7 +531,7 @@ impl Worker {
     }
 
     /// Commits; whether that succeeded.
-    fn commit(&mut self, sync: bool, writes: &[(usize, Vec<u8>, Change)]) -> Verdict<bool> {
+    fn commit(&mut self, sync: bool, writes: &[(usize, Vec<u8>, Effect)]) -> Verdict<bool> {
         let Some(db) = self.db.clone() else { return Ok(false) };
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
         let mut batch = db.batch().durability(durability);
@@ -522,11 +539,11 @@ impl Worker {
         for (number, key, change) in writes {
             let There::Yes(place, keyspace) = &self.keyspaces[*number] else { continue };
             match change {
-                Change::Put(value) => batch.put(keyspace, key, value),
-                Change::Delete => batch.delete(keyspace, key),
-                Change::Append(value) => batch.merge(keyspace, key, value),
+                Effect::Put(value) => batch.put(keyspace, key, value),
+                Effect::Delete => batch.delete(keyspace, key),
+                Effect::Merge(value) => batch.merge(keyspace, key, value),
             }
-            model.push(Write { keyspace: *place, key: key.clone(), change: change.clone() });
+            model.push(Write { place: *place, key: key.clone(), effect: change.clone() });
         }
         if model.is_empty() {
             return Ok(false);
@@ -547,7 +564,8 @@ impl Worker {
                         _ => break,
                     }
                 }
-                self.history.commit(model, Span { issued, returned });
+                self.history.commit(&model, issued);
+                self.history.returned(returned);
                 if sync {
                     self.all_durable();
                 }
@@ -570,24 +588,21 @@ impl Worker {
     /// Finds out whether the commit that failed has happened; false if it cannot be read.
     fn resolve(&mut self) -> Verdict<bool> {
         let Some(doubt) = self.doubt.take() else { return Ok(true) };
-        let mut after: Vec<Incarnation> = self.history.keyspaces.clone();
-        for write in &doubt.writes {
-            crate::model::apply(&mut after[write.keyspace].pairs, write);
-        }
+        let mut after = self.history.clone();
+        after.commit(&doubt.writes, doubt.issued);
         let (mut none, mut all) = (true, true);
         for write in &doubt.writes {
             let mut open = self.keyspaces.iter();
             let keyspace = open.find_map(|there| match there {
-                There::Yes(place, keyspace) if *place == write.keyspace => Some(keyspace.clone()),
+                There::Yes(place, keyspace) if *place == write.place => Some(keyspace.clone()),
                 _ => None,
             });
             let Some(keyspace) = keyspace else { continue };
             match keyspace.get(&write.key) {
                 Ok(found) => {
-                    let before = self.history.keyspaces[write.keyspace].pairs.get(&write.key);
-                    none &= found.as_deref() == before.map(|value| &**value);
-                    let after = after[write.keyspace].pairs.get(&write.key);
-                    all &= found.as_deref() == after.map(|value| &**value);
+                    none &= found.as_deref() == self.value(write.place, &write.key);
+                    let after = after.keyspaces[write.place].get(&write.key, after.issued());
+                    all &= found.as_deref() == after;
                 }
                 Err(error) => {
                     self.met("get after a failed commit", &error)?;
@@ -610,22 +625,21 @@ impl Worker {
             }
             (false, true) => {
                 self.note(|| "  (it is there)".to_string());
-                let span = Span { issued: doubt.issued, returned: UNKNOWN };
-                self.history.commit(doubt.writes, span);
+                self.history = after;
             }
         }
         Ok(true)
     }
 
     fn checkpoint(&mut self, db: &Database) -> Verdict {
-        let dir = format!("/data/copy-{}", self.history.trace.len());
+        let dir = format!("/data/copy-{}", self.trace.len());
         let issued = self.note(|| format!("checkpoint {dir}"));
         let alive = self.keyspaces.iter().filter_map(|there| match there {
             There::Yes(place, _) => Some(&self.history.keyspaces[*place]),
             _ => None,
         });
         let keyspaces = alive
-            .map(|keyspace| (keyspace.name.clone(), fingerprint_of(&keyspace.pairs)))
+            .map(|keyspace| (keyspace.name.clone(), keyspace.fingerprint(self.history.issued())))
             .collect();
         let strikes = self.vfs.strikes().len();
         match db.checkpoint(&dir) {
@@ -647,18 +661,24 @@ impl Worker {
         Ok(())
     }
 
+    fn value(&self, place: usize, key: &[u8]) -> Option<&[u8]> {
+        self.history.keyspaces[place].get(key, self.history.issued())
+    }
+
     /// The running store agrees with the model.
     fn compare(&mut self) -> Verdict {
         self.note(|| "read everything".to_string());
         let mut failed = Vec::new();
         for there in &self.keyspaces {
             let There::Yes(place, keyspace) = there else { continue };
-            let mut expected = self.history.keyspaces[*place].pairs.iter();
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            let commits = self.history.issued();
+            let mut expected = self.history.keyspaces[*place].range(all.0, all.1, commits);
             let mut ended = false;
             for pair in keyspace.iter() {
                 match pair {
                     Ok((key, value)) => match expected.next() {
-                        Some((k, v)) if **k == *key && **v == *value => {}
+                        Some((k, v)) if *k == *key && *v == *value => {}
                         other => {
                             let other = other.map(|(key, _)| key.escape_ascii().to_string());
                             let key = key.escape_ascii();
@@ -686,24 +706,19 @@ impl Worker {
         for (writes, issued) in
             self.doubt.take().map(|d| (d.writes, d.issued)).into_iter().chain(self.unseen.take())
         {
-            self.history.commit(writes, Span { issued, returned: UNKNOWN });
+            self.history.commit(&writes, issued);
         }
     }
 }
 
-fn wrong(
-    name: &str,
-    key: &[u8],
-    found: &Option<spinney::Slice>,
-    expected: &Option<Vec<u8>>,
-) -> String {
+fn wrong(keyspace: usize, key: &[u8], found: &Option<Slice>, expected: Option<&[u8]>) -> String {
     let short = |value: Option<&[u8]>| {
         value.map(|value| format!("{} bytes {:x?}", value.len(), &value[..value.len().min(8)]))
     };
     format!(
-        "{name}: \"{}\" is {:?}, not {:?}",
+        "keyspace {keyspace}: \"{}\" is {:?}, not {:?}",
         key.escape_ascii(),
         short(found.as_deref()),
-        short(expected.as_deref())
+        short(expected)
     )
 }
