@@ -85,9 +85,10 @@ impl Committer {
         // Only where files cannot be mapped can the append have failed.
         let appended = shard.check();
         drop(shard);
-        appended?;
         let last = Seqno(first + u64::from(count) - 1);
+        // Also one that failed, since it has been applied: a later commit or barrier would show it.
         self.await_visible(last);
+        appended?;
         Ok(last)
     }
 

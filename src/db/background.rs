@@ -62,6 +62,7 @@ impl WorkSource for Store {
                 if matches!(error, Error::Poisoned { .. }) {
                     self.fail(error);
                 }
+                self.hear_of_manifest();
             }
         }
     }
@@ -208,10 +209,11 @@ impl Store {
             // The manifest no longer knows the keyspace, so there is nothing to become part of.
             return Ok(());
         }
-        if let Err(error) = &result
-            && !matches!(error, Error::Full { .. })
-        {
-            self.fail(error);
+        match &result {
+            // Nothing has changed: the manifest is as it was, or was never reached.
+            Ok(()) | Err(Error::Full { .. } | Error::Corruption { .. }) => {}
+            Err(Error::Io { op: "read", .. }) => {}
+            Err(error) => self.fail(error),
         }
         result?;
         *self.background_failure.lock() = None;
@@ -237,6 +239,7 @@ impl Store {
             others.iter().any(|other| other.id != keyspace.id && other.settled_upto(cut) < cut);
         if behind {
             self.journal.sync_upto(cut).inspect_err(|error| self.fail(error))?;
+            self.manifest.rely_on_journal(cut);
         }
         Ok(())
     }
@@ -361,7 +364,7 @@ impl Store {
             next_file_id: Some(self.files.next_file_id()),
             ..Edit::default()
         };
-        self.manifest.commit(&edit).inspect_err(|error| self.fail(error))?;
+        self.manifest.commit(&edit).inspect_err(|error| self.manifest_failed(error))?;
         self.journal.retire(floor)?;
         Ok(())
     }

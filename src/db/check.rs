@@ -3,6 +3,7 @@
 use super::options::CheckLevel;
 use super::store::Store;
 use crate::base::error::Error;
+use crate::base::limits::UNIT_BYTES;
 
 /// What a check has read, and what it found wrong.
 #[derive(Debug, Clone, Default)]
@@ -20,10 +21,22 @@ pub struct CheckReport {
 pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
     let mut report = CheckReport::default();
     for keyspace in store.all_keyspaces() {
-        let version = keyspace.read.load_full();
+        let read = keyspace.read.load_full();
         let problems = &mut report.problems;
         let counts =
-            version.version.check(level == CheckLevel::Full, &mut |problem| problems.push(problem));
+            read.version.check(level == CheckLevel::Full, &mut |problem| problems.push(problem));
+        // What is on its way to the tree has its large values on the disk already.
+        for slot in read.frozen.iter().chain([&read.active]) {
+            for blob in slot.blobs.lock().iter() {
+                report.files += 1;
+                report.pages += blob.bytes() / UNIT_BYTES as u64;
+                if level == CheckLevel::Full
+                    && let Err(problem) = blob.check()
+                {
+                    report.problems.push(problem);
+                }
+            }
+        }
         report.files += counts.files;
         report.pages += counts.pages;
         report.entries += counts.entries;

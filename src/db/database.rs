@@ -124,7 +124,7 @@ impl Database {
             ],
             ..Edit::default()
         };
-        store.manifest.commit(&edit).inspect_err(|error| store.fail(error))?;
+        store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error))?;
         store.keyspaces.write().insert(name.to_string(), Arc::clone(&keyspace));
         Ok(Keyspace::new(store, keyspace))
     }
@@ -171,8 +171,12 @@ impl Database {
         let change = KeyspaceChange::Drop;
         let edit =
             Edit { keyspaces: vec![KeyspaceEdit { id: keyspace.id, change }], ..Edit::default() };
-        let result = store.manifest.commit(&edit).inspect_err(|error| store.fail(error));
+        let result = store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error));
         drop(changes);
+        if matches!(result, Err(Error::Full { .. })) {
+            keyspace.dropped.store(false, Ordering::Release);
+            return result;
+        }
         store.keyspaces.write().remove(name);
         keyspace.pipeline.lock().slots.clear();
         store.update_backlog();
@@ -237,7 +241,8 @@ impl Database {
     /// the lock once the last handle is gone. What is in memtables stays in the journal.
     ///
     /// # Errors
-    /// What the journal's last sync fails with.
+    /// What the journal's last sync fails with; `Poisoned` if the store was: what had not been synced
+    /// before may be lost with the next power loss.
     pub fn close(self) -> Result<()> {
         self.store.close()
     }
@@ -260,6 +265,9 @@ impl std::fmt::Debug for Database {
 
 impl Store {
     fn wait_idle(&self) -> Result<()> {
+        // What failed before is tried again, and counts only if it fails again.
+        *self.background_failure.lock() = None;
+        self.clear_rests();
         loop {
             self.check_open()?;
             if let Some(error) = &*self.failure.lock() {
@@ -287,8 +295,9 @@ impl Store {
         }
         self.executor.stop();
         self.files.retain_all();
-        if self.failure.lock().is_some() {
-            return Ok(());
+        // Nothing more can be made durable, which whoever closes the store must not take for done.
+        if let Some(error) = &*self.failure.lock() {
+            return Err(super::store::poisoned(error));
         }
         self.journal.close()?;
         // Should the journal be gone at the next open, the manifest knows that there was more.

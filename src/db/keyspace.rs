@@ -166,6 +166,9 @@ impl Keyspace {
             self.store.executor.wait(Duration::from_millis(5));
         };
         let result = Arc::clone(&self.state.tree).compact(&lower, upper.as_deref(), &wait);
+        if result.is_err() {
+            self.store.hear_of_manifest();
+        }
         // Dropped meanwhile, it is told so, and not what the tree met then.
         result
             .map_err(|error| read::check_readable(&self.store, &self.state).err().unwrap_or(error))

@@ -26,6 +26,7 @@ pub(crate) fn commit<'a, I>(
 where
     I: Iterator<Item = Operation<'a>>,
 {
+    store.check_writable()?;
     let mut writer = BlobWriter::new(&store.blobs)?;
     let mut pointers: Vec<Vec<u8>> = Vec::new();
     for operation in operations().filter(|operation| store.is_large(operation)) {

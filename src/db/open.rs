@@ -340,15 +340,17 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     let epoch = epoch_number(recovered.epochs.current + 1)?;
     let older = report.limits.iter().map(|limit| (u64::from(limit.epoch), limit.last)).collect();
     let flushed = keyspaces.values().map(|keyspace| keyspace.read.load().version.flushed()).max();
-    let found = report.last.max(recovered.journal_floor).max(flushed.unwrap_or_default());
-    if found < recovered.last_seqno && !builder.salvage {
-        // Everything up to there was durable once: when the store was closed, or opened.
+    let replayed = report.last.max(recovered.journal_floor);
+    let found = replayed.max(flushed.unwrap_or_default());
+    if replayed < recovered.last_seqno && !builder.salvage {
+        // Everything up to there was durable once: when the store was closed, or opened, or when one
+        // tree got ahead of the others.
         return Err(Error::corruption(
             &foundation.path.join(format!("journal-{:08}-*.log", recovered.epochs.current)),
             0,
             "journal (a file of it is missing; opening with `salvage_journal` takes what is left)",
             format_args!("commits up to {}", recovered.last_seqno),
-            format_args!("commits up to {found}"),
+            format_args!("commits up to {replayed}"),
         ));
     }
     let last = found.max(recovered.last_seqno);

@@ -356,6 +356,20 @@ impl Store {
         }
     }
 
+    /// A full disk leaves the manifest as it was; anything else does not.
+    pub(crate) fn manifest_failed(&self, error: &Error) {
+        if !matches!(error, Error::Full { .. }) {
+            self.fail(error);
+        }
+    }
+
+    /// Refuses writes from now on if the manifest does, which a tree may have met alone.
+    pub(crate) fn hear_of_manifest(&self) {
+        if let Some(error) = self.manifest.poisoned() {
+            self.fail(&error);
+        }
+    }
+
     /// Lets a writer of `bytes` in: slowed by how far the background is behind, and not before there
     /// is room in the memtables.
     fn admit<'a, I>(&self, bytes: u64, operations: &impl Fn() -> I) -> Result<()>
@@ -509,7 +523,7 @@ impl Store {
 }
 
 /// What a refused writer is told.
-fn poisoned(error: &Error) -> Error {
+pub(crate) fn poisoned(error: &Error) -> Error {
     match error {
         Error::Poisoned { .. } => error.clone(),
         error => Error::Poisoned { reason: error.to_string() },

@@ -167,7 +167,9 @@ impl Journal {
 
     /// Releases the memory of a segment that is full. What fails here had been promised.
     pub(super) fn seal(&self, file: Option<Arc<dyn MappedFile>>) -> Result<()> {
-        file.map_or(Ok(()), |file| file.seal()).inspect_err(|error| self.poison(error))
+        file.map_or(Ok(()), |file| file.seal())
+            .map_err(|error| error.not_refused("write"))
+            .inspect_err(|error| self.poison(error))
     }
 
     /// Creates a segment: when this returns, its name and header are durable.
@@ -274,9 +276,9 @@ impl ShardGuard<'_> {
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         match &self.state.current {
-            Some(current) => {
-                current.segment.file.check().inspect_err(|error| self.journal.poison(error))
-            }
+            Some(current) => (current.segment.file.check())
+                .map_err(|error| error.not_refused("write"))
+                .inspect_err(|error| self.journal.poison(error)),
             None => Ok(()),
         }
     }

@@ -148,7 +148,7 @@ impl Journal {
         }
         for target in &targets {
             for file in &target.files {
-                file.sync()?;
+                file.sync().map_err(|error| error.not_refused("sync"))?;
                 self.files_synced.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -37,6 +37,8 @@ struct Loaded {
     /// Where the valid records end, and where the file does.
     end: u64,
     file_bytes: u64,
+    /// The valid part.
+    bytes: Vec<u8>,
 }
 
 impl Loaded {
@@ -82,6 +84,9 @@ impl Manifest {
         }
         // Whoever wrote what has just been read may have been killed before it had synced it. Nothing
         // may build on it, least of all remove what it replaces, while a power loss could still undo it.
+        // Or its sync failed: then the system holds what never got to the disk for stored, and syncs
+        // it only if it is written once more.
+        file.write_at(0, &loaded.bytes)?;
         file.sync()?;
         vfs.sync_dir(dir)?;
         // No commit may follow before the others are durably gone (invariant 3 of the module).
@@ -256,7 +261,9 @@ fn load(vfs: &dyn Vfs, dir: &Path, identity: Identity) -> Result<Result<Loaded>>
         end = record.end;
     }
     let (snapshot_bytes, end) = (first.end as u64, end as u64);
-    Ok(Ok(Loaded { identity, state, trees, snapshot_bytes, end, file_bytes: bytes.len() as u64 }))
+    let file_bytes = bytes.len() as u64;
+    bytes.truncate(end as usize);
+    Ok(Ok(Loaded { identity, state, trees, snapshot_bytes, end, file_bytes, bytes }))
 }
 
 fn apply(

@@ -14,7 +14,7 @@ use crate::base::error::{Error, Result};
 use crate::vfs::{Access, Vfs};
 
 /// The superblock's name.
-pub(super) const FILE_NAME: &str = "SPINNEY";
+pub(crate) const FILE_NAME: &str = "SPINNEY";
 /// Its name until it is whole.
 pub(super) const NEW_FILE_NAME: &str = "SPINNEY.new";
 

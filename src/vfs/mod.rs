@@ -37,6 +37,7 @@ mod ring_batch;
 mod ring_queue;
 
 pub use aligned::AlignedBuf;
+pub use blocking_queue::BlockingQueue;
 pub use memory::MemoryVfs;
 pub use posix::{PosixOptions, PosixVfs};
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::content::Content;
-use crate::random::{fingerprint, mix};
+use crate::random::{Random, fingerprint, mix};
 
 mod crash;
 mod names;
@@ -82,6 +82,14 @@ pub enum Op {
         /// Which.
         dir: PathBuf,
     },
+    /// A file's sync failed, and what was on its way is taken for stored: whoever reads still sees it,
+    /// no later sync stores it.
+    SyncForgot {
+        /// Which.
+        file: FileNumber,
+        /// Which sectors have arrived nevertheless; none for 0.
+        seed: u64,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -105,6 +113,21 @@ struct FileState {
     pending: Vec<Change>,
     /// Whether it is written where it is mapped, and so in whole words.
     mapped: bool,
+    /// What is seen, if that is not what is durable and what is on its way.
+    seen: Option<Content>,
+}
+
+impl FileState {
+    fn change(&mut self, change: Change) {
+        if let Some(seen) = &mut self.seen {
+            change.apply(seen);
+        }
+        self.pending.push(change);
+    }
+
+    fn view(&self) -> Content {
+        self.seen.clone().unwrap_or_else(|| self.all())
+    }
 }
 
 /// A disk, and what is on its way to it.
@@ -125,10 +148,10 @@ impl Disk {
                 let change = Change::Write { offset: *offset, bytes: Arc::clone(bytes) };
                 let state = self.files.entry(*file).or_default();
                 state.mapped |= mapped;
-                state.pending.push(change);
+                state.change(change);
             }
             Op::SetLen { file, len } => {
-                self.files.entry(*file).or_default().pending.push(Change::SetLen(*len));
+                self.files.entry(*file).or_default().change(Change::SetLen(*len));
             }
             Op::Sync { file } => {
                 let state = self.files.entry(*file).or_default();
@@ -151,6 +174,16 @@ impl Disk {
                     !here
                 });
             }
+            Op::SyncForgot { file, seed } => {
+                let state = self.files.entry(*file).or_default();
+                let seen = state.view();
+                if *seed != 0 {
+                    let mut random = Random::new(&[*seed]);
+                    state.durable = state.by_sectors(false, &mut random);
+                }
+                state.pending.clear();
+                state.seen = Some(seen);
+            }
         }
     }
 
@@ -161,13 +194,9 @@ impl Disk {
 
     /// What a running process sees.
     pub fn view(&self) -> (Names, BTreeMap<FileNumber, Content>) {
+        let files = self.files.iter().map(|(number, state)| (*number, state.view()));
         let mut names = self.names.clone();
         self.pending_names.iter().for_each(|changes| names.change(changes));
-        let files = self.files.iter().map(|(number, state)| {
-            let mut content = state.durable.clone();
-            state.pending.iter().for_each(|change| change.apply(&mut content));
-            (*number, content)
-        });
         (names, files.collect())
     }
 

@@ -20,6 +20,9 @@
 //!    these together, reproducibly from a seed.
 //! 8. [`compare`] runs sessions without crashes; [`shrink`] cuts a list that fails down, to the actions
 //!    that a [`keep`] names.
+//!    judges it, [`crash`] puts these together, reproducibly from a seed.
+//! 8. [`fault`] says what else a disk may do: fail, be full, lie; [`faults`] strikes each operation of a
+//!    run so, and judges what the store makes of it.
 //! 9. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
 pub mod action;
@@ -29,6 +32,8 @@ pub mod concurrent;
 pub mod content;
 pub mod crash;
 pub mod disk;
+pub mod fault;
+pub mod faults;
 pub mod generate;
 pub mod keep;
 pub mod kill;

@@ -21,6 +21,7 @@ enum Regime {
     KillChild(command::kill::ChildArguments),
     Threads(command::threads::Arguments),
     Model(command::model::Arguments),
+    Faults(command::faults::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -31,5 +32,6 @@ fn main() -> ExitCode {
         Regime::KillChild(arguments) => command::kill::run_child(&arguments),
         Regime::Threads(arguments) => command::threads::run(&arguments),
         Regime::Model(arguments) => command::model::run(&arguments),
+        Regime::Faults(arguments) => command::faults::run(&arguments),
     }
 }

@@ -163,8 +163,10 @@ impl StbTree {
             ..Edit::default()
         };
         if let Err(error) = self.context.manifest.commit(&edit) {
-            // The record may or may not be on the disk: no file may go until the next open has seen.
-            self.context.files.retain_all();
+            if !matches!(error, Error::Full { .. }) {
+                // The record may or may not be on the disk: no file may go until the next open has seen.
+                self.context.files.retain_all();
+            }
             return Err(error);
         }
         let version = Arc::new(Version::new(

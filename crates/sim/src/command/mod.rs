@@ -11,6 +11,7 @@ use crate::outcome::Outcome;
 
 mod at_once;
 pub mod crash;
+pub mod faults;
 pub mod kill;
 pub mod model;
 pub mod soak;
