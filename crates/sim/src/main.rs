@@ -14,11 +14,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Regime {
+    Bitflip(command::bitflip::Arguments),
     Crash(command::crash::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
+        Regime::Bitflip(arguments) => command::bitflip::run(&arguments),
         Regime::Crash(arguments) => command::crash::run(&arguments),
     }
 }
