@@ -27,6 +27,8 @@ struct Inner {
     file: Arc<dyn File>,
     /// Where the next record goes.
     end: u64,
+    /// Whether what a torn append has left still lies there. An open that fails leaves it.
+    torn: bool,
     /// What the first record took.
     snapshot_bytes: u64,
     /// Bytes written since the open.
@@ -64,6 +66,7 @@ impl Manifest {
         identity: Identity,
         file: Arc<dyn File>,
         (snapshot_bytes, end): (u64, u64),
+        torn: bool,
         state: State,
     ) -> Manifest {
         Manifest {
@@ -73,6 +76,7 @@ impl Manifest {
                 identity,
                 file,
                 end,
+                torn,
                 snapshot_bytes,
                 written_bytes: 0,
                 state,
@@ -120,7 +124,13 @@ impl Manifest {
         let payload = std::mem::take(&mut inner.waiting);
         let target = inner.submitted;
         let (identity, end, file) = (inner.identity, inner.end, Arc::clone(&inner.file));
+        let torn = inner.torn;
         let written = MutexGuard::unlocked(inner, || {
+            if torn {
+                // Durably, so that what a torn append leaves blank is blank.
+                file.truncate(end)?;
+                file.sync()?;
+            }
             let record = identity.encode_record(end, RecordKind::Edits, &payload)?;
             file.write_at(end, &record)?;
             file.sync()?;
@@ -130,6 +140,7 @@ impl Manifest {
         self.finished.notify_all();
         match written {
             Ok(bytes) => {
+                inner.torn = false;
                 inner.end += bytes;
                 inner.written_bytes += bytes;
                 inner.durable = target;
@@ -198,6 +209,7 @@ impl Manifest {
         };
         inner.identity = new;
         inner.file = file;
+        inner.torn = false;
         inner.end = bytes;
         inner.snapshot_bytes = bytes;
         inner.written_bytes += bytes;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use spinney::{
     Builder, CheckLevel, Compression, Database, Durability, Error, Keyspace, KeyspaceOptions,
-    TreeKind,
+    RecoveryReport, TreeKind,
 };
 
 use crate::answers::Answers;
@@ -157,7 +157,7 @@ pub struct Image {
     /// How many commits it holds, undamaged.
     pub expected: usize,
     /// What recovery tells of it, undamaged.
-    pub recovery: Option<String>,
+    pub recovery: RecoveryReport,
     /// Files that an open without damage removes: nothing needs them.
     pub unneeded: BTreeSet<PathBuf>,
     /// All keys that each keyspace ever had.
@@ -362,7 +362,7 @@ impl Image {
             states,
             synced,
             expected: 0,
-            recovery: None,
+            recovery: RecoveryReport::default(),
             unneeded: BTreeSet::new(),
             keys: BTreeMap::new(),
         };
@@ -403,7 +403,7 @@ impl Image {
         if !report.problems.is_empty() {
             return Err(format!("undamaged, a check finds {:?}", report.problems));
         }
-        self.recovery = db.recovery().stopped;
+        self.recovery = db.recovery();
         let after = Files::of(&vfs);
         let before = self.files.list(&self.dir);
         self.unneeded =
