@@ -61,6 +61,8 @@ use crate::base::limits::UNIT_BYTES;
 use crate::vfs::Vfs;
 
 mod format;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod operation;
 mod reader;
 mod replay;

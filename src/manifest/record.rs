@@ -40,7 +40,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    fn seed(self, offset: u64) -> u64 {
+    pub(super) fn seed(self, offset: u64) -> u64 {
         self.store_id ^ self.number.rotate_left(40) ^ offset
     }
 

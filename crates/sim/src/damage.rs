@@ -1,7 +1,9 @@
 //! Opens a damaged store, asks it everything, and judges the answers.
 //!
 //! The contract: every answer is right, or is an error that names the damage. Damage to the journal
-//! alone may take commits from the end, and recovery must then say so. Nothing panics.
+//! alone may take commits from the end, and recovery must then say so, but where a whole end of a file
+//! is missing or of another time: that looks as if it had never been written. Nothing panics, and
+//! nothing comes up empty.
 
 use std::fmt;
 use std::ops::Range;
@@ -82,6 +84,8 @@ pub enum Shown {
     ByRecovery,
     /// Recovery told of it, and of commits that are gone.
     Shortened,
+    /// Not at all: a segment of the journal is gone, cut or of another time, and so is what it held.
+    Replaced,
     /// Not at all; the answers are right.
     Harmless,
 }
@@ -94,6 +98,7 @@ impl fmt::Display for Shown {
             Shown::AtCheck => "by check",
             Shown::ByRecovery => "by recovery",
             Shown::Shortened => "by recovery, with commits lost",
+            Shown::Replaced => "not at all, with commits lost",
             Shown::Harmless => "harmless",
         })
     }
@@ -136,17 +141,21 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
     let told = differs(&recovery, &image.recovery);
     let verdict = |shown| Ok(Verdict { shown, operations });
     if let Err(wrong) = answers.agree(&image.states[image.expected]) {
-        let in_log = |damage: &Damage| FileClass::of(&damage.path) == FileClass::Journal;
-        let may_be_short = damages.iter().any(in_log);
-        let shorter = (0..image.expected).rev();
-        let found = shorter.into_iter().find(|&k| answers.agree(&image.states[k]).is_ok());
-        return match found {
-            Some(_) if may_be_short && told => verdict(Shown::Shortened),
-            Some(k) => Err(format!(
-                "holds {k} commits of {} ({} synced), and recovery says {recovery:?}: {wrong}",
-                image.expected, image.synced
-            )),
-            None => Err(format!("wrong answers: {wrong}; recovery says {recovery:?}")),
+        let in_journal = |damage: &&Damage| FileClass::of(&damage.path) == FileClass::Journal;
+        let journal: Vec<&Damage> = damages.iter().filter(in_journal).collect();
+        let is_replaced = journal.iter().any(|damage| !damage.in_place);
+        let states = image.states.iter().enumerate().rev();
+        let mut others = states.filter(|(k, _)| *k < image.expected || is_replaced);
+        let Some((k, state)) = others.find(|(_, state)| answers.agree(state).is_ok()) else {
+            return Err(format!("wrong answers: {wrong}; {recovery:?}"));
+        };
+        let lost = format!("holds {k} commits of {} ({} synced)", image.expected, image.synced);
+        return match () {
+            () if state.values().all(|pairs| pairs.is_empty()) => Err(format!("empty; {lost}")),
+            () if journal.is_empty() => Err(format!("{lost}: {wrong}; {recovery:?}")),
+            () if told => verdict(Shown::Shortened),
+            () if is_replaced => verdict(Shown::Replaced),
+            () => Err(format!("{lost} and does not say so: {wrong}; {recovery:?}")),
         };
     }
     match (answers.error(), report.problems.is_empty()) {
@@ -166,9 +175,8 @@ fn differs(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
 
 /// Whether an error is one that names the damage.
 fn check_error(error: &Error, damages: &[Damage]) -> Result<(), String> {
-    let is_damaged = |file: &Path| {
-        damages.iter().find(|damage| file.file_name() == damage.path.file_name())
-    };
+    let is_damaged =
+        |file: &Path| damages.iter().find(|damage| file.file_name() == damage.path.file_name());
     let in_place = damages.iter().all(|damage| damage.in_place);
     match error {
         Error::Corruption { file, offset, .. } => {

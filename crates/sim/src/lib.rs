@@ -10,9 +10,12 @@
 //! 6. [`verify`] opens what a crash has left and judges it.
 //! 7. [`crash`] puts these together, reproducibly from a seed.
 //! 8. [`image`] makes small stores to be damaged, [`answers`] asks them everything, [`damage`] judges
-//!    what they say, [`bitflip`] flips every bit of them.
-//! 9. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
+//!    what they say, [`bitflip`] flips every bit of them,
+//!    [`mangle`] changes them in any other way.
+//! 9. [`fuzz`] feeds decoders with inputs that [`mutate`] makes, under [`allocation`]'s eye.
+//! 10. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
+pub mod allocation;
 pub mod answers;
 pub mod bitflip;
 pub mod command;
@@ -20,9 +23,12 @@ pub mod content;
 pub mod crash;
 pub mod damage;
 pub mod disk;
+pub mod fuzz;
 pub mod image;
 pub mod kinds;
+pub mod mangle;
 pub mod model;
+pub mod mutate;
 pub mod outcome;
 pub mod random;
 pub mod verify;

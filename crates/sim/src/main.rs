@@ -3,7 +3,12 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use spinney_sim::allocation::Counting;
 use spinney_sim::command;
+
+/// Fuzzing looks at what a case allocates.
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 #[derive(Parser)]
 #[command(about = "Tries to make Spinney stores lie: simulated crashes, faults and models")]
@@ -16,11 +21,13 @@ struct Arguments {
 enum Regime {
     Bitflip(command::bitflip::Arguments),
     Crash(command::crash::Arguments),
+    Fuzz(command::fuzz::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
         Regime::Bitflip(arguments) => command::bitflip::run(&arguments),
         Regime::Crash(arguments) => command::crash::run(&arguments),
+        Regime::Fuzz(arguments) => command::fuzz::run(&arguments),
     }
 }

@@ -11,6 +11,7 @@ use crate::outcome::Outcome;
 
 pub mod bitflip;
 pub mod crash;
+pub mod fuzz;
 
 /// What every regime takes.
 #[derive(Debug, Clone, clap::Args)]
