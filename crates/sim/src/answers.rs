@@ -3,6 +3,7 @@
 use spinney::{Database, Error, Keyspace, Slice};
 
 use crate::image::{Contents, Image};
+use crate::model::Pairs;
 
 /// What a walk over all pairs has given.
 #[derive(Debug, Default)]
@@ -97,36 +98,51 @@ impl Answers {
         if !self.names.iter().eq(contents.keys()) {
             return Err(format!("has the keyspaces {:?}", self.names));
         }
-        for keyspace in &self.keyspaces {
-            let Some(pairs) = contents.get(&keyspace.name) else { continue };
-            let wrong = |how: &str, key: &[u8]| {
-                Err(format!("{how} at \"{}\" in {}", key.escape_ascii(), keyspace.name))
-            };
-            for (how, walk, is_backward) in
-                [("forward", &keyspace.forward, false), ("backward", &keyspace.backward, true)]
-            {
-                let mut there = pairs.iter();
-                for (key, value) in &walk.pairs {
-                    let expected = if is_backward { there.next_back() } else { there.next() };
-                    if expected.is_none_or(|(k, v)| **k != **key || **v != **value) {
-                        return wrong(how, key);
-                    }
-                }
-                if walk.error.is_none() && there.next().is_some() {
-                    return wrong(how, b"the end");
+        let mut keyspaces = self.keyspaces.iter();
+        keyspaces.try_for_each(|keyspace| match contents.get(&keyspace.name) {
+            Some(pairs) => keyspace.agree(pairs),
+            None => Ok(()),
+        })
+    }
+
+    /// Whether what each keyspace answers is so in one of `states`, though not all in the same one.
+    pub fn agree_apart<'a>(&self, states: impl Iterator<Item = &'a Contents> + Clone) -> bool {
+        let mut keyspaces = self.keyspaces.iter();
+        keyspaces.all(|keyspace| {
+            let mut pairs = states.clone().filter_map(|contents| contents.get(&keyspace.name));
+            pairs.any(|pairs| keyspace.agree(pairs).is_ok())
+        })
+    }
+}
+
+impl KeyspaceAnswers {
+    fn agree(&self, pairs: &Pairs) -> Result<(), String> {
+        let wrong = |how: &str, key: &[u8]| {
+            Err(format!("{how} at \"{}\" in {}", key.escape_ascii(), self.name))
+        };
+        let walks = [("forward", &self.forward, false), ("backward", &self.backward, true)];
+        for (how, walk, is_backward) in walks {
+            let mut there = pairs.iter();
+            for (key, value) in &walk.pairs {
+                let expected = if is_backward { there.next_back() } else { there.next() };
+                if expected.is_none_or(|(k, v)| **k != **key || **v != **value) {
+                    return wrong(how, key);
                 }
             }
-            for (key, got) in &keyspace.gets {
-                let Ok(got) = got else { continue };
-                if got.as_deref() != pairs.get(key).map(Vec::as_slice) {
-                    return wrong("get", key);
-                }
+            if walk.error.is_none() && there.next().is_some() {
+                return wrong(how, b"the end");
             }
-            let Ok(batch) = &keyspace.batch else { continue };
-            for ((key, _), got) in keyspace.gets.iter().zip(batch) {
-                if got.as_deref() != pairs.get(key).map(Vec::as_slice) {
-                    return wrong("multi_get", key);
-                }
+        }
+        for (key, got) in &self.gets {
+            let Ok(got) = got else { continue };
+            if got.as_deref() != pairs.get(key).map(Vec::as_slice) {
+                return wrong("get", key);
+            }
+        }
+        let Ok(batch) = &self.batch else { return Ok(()) };
+        for ((key, _), got) in self.gets.iter().zip(batch) {
+            if got.as_deref() != pairs.get(key).map(Vec::as_slice) {
+                return wrong("multi_get", key);
             }
         }
         Ok(())
