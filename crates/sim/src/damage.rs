@@ -188,7 +188,7 @@ fn check_error(error: &Error, damages: &[Damage]) -> Result<(), String> {
                 // What is missing or of another time is found out by what contradicts it.
                 return if in_place { Err(format!("names another file: {error}")) } else { Ok(()) };
             };
-            let near = *offset <= damage.bytes.end + HEADER_BYTES_MAX
+            let near = *offset <= damage.bytes.end.saturating_add(HEADER_BYTES_MAX)
                 && damage.bytes.start < offset + STRUCTURE_BYTES_MAX;
             match near || !in_place {
                 true => Ok(()),
