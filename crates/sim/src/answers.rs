@@ -28,6 +28,9 @@ impl Walk {
     }
 }
 
+/// What a read of one key has given.
+type Got = Result<Option<Slice>, Error>;
+
 /// What a keyspace answers.
 #[derive(Debug)]
 struct KeyspaceAnswers {
@@ -35,7 +38,7 @@ struct KeyspaceAnswers {
     forward: Walk,
     backward: Walk,
     /// For each key that was ever written.
-    gets: Vec<(Vec<u8>, Result<Option<Slice>, Error>)>,
+    gets: Vec<(Vec<u8>, Got)>,
     /// The same keys at once.
     batch: Result<Vec<Option<Slice>>, Error>,
 }

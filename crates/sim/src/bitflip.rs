@@ -4,7 +4,7 @@
 //! covered by a checksum and needed must not go unnoticed: a full check at the latest finds it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 
 use crate::damage::{self, Damage, FileClass, Shown};
 use crate::image::{Form, Image};
@@ -131,7 +131,7 @@ fn flips(image: &Image, extent: Extent, only: Option<&Flip>) -> Vec<Flip> {
     found.into_iter().map(|(_, flip)| flip).collect()
 }
 
-fn judge(image: &Image, path: &PathBuf, flip: &Flip, outcome: &mut Outcome) -> Result<(), String> {
+fn judge(image: &Image, path: &Path, flip: &Flip, outcome: &mut Outcome) -> Result<(), String> {
     let mut files = image.files.clone();
     let content = files.content_mut(path).ok_or("there is no such file")?;
     let mut byte = [0];
@@ -140,7 +140,7 @@ fn judge(image: &Image, path: &PathBuf, flip: &Flip, outcome: &mut Outcome) -> R
     }
     content.write(flip.offset, &[byte[0] ^ 1 << flip.bit]);
     let bytes = flip.offset..flip.offset + 1;
-    let damage = Damage { path: path.clone(), bytes, in_place: true };
+    let damage = Damage { path: path.to_path_buf(), bytes, in_place: true };
     let kind = match image.unneeded.contains(path) {
         true => format!("{} (left over)", damage::kind_of(path)),
         false => damage::kind_of(path),

@@ -4,7 +4,7 @@
 //! An input is the number of a store, then changes of eight bytes each: what, to which file, where, and
 //! how much.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use spinney::fuzz::Target;
@@ -52,7 +52,7 @@ impl Change {
 
     /// A place in a file of that length.
     fn place(&self, len: u64) -> u64 {
-        (u128::from(len) * u128::from(self.at) >> 32) as u64
+        ((u128::from(len) * u128::from(self.at)) >> 32) as u64
     }
 
     /// Carries the change out; says where the damage is.
@@ -125,15 +125,15 @@ impl Change {
 }
 
 /// Changes a file, and it alone: it may have another name elsewhere.
-fn content(files: &mut Files, path: &PathBuf, change: impl FnOnce(&mut Content)) {
+fn content(files: &mut Files, path: &Path, change: impl FnOnce(&mut Content)) {
     let Some(mut content) = files.content(path).cloned() else { return };
     change(&mut content);
     let number = files.contents.keys().next_back().map_or(1, |last| last + 1);
     files.contents.insert(number, content);
-    files.names.insert(path.clone(), Node::File(number));
+    files.names.insert(path.to_path_buf(), Node::File(number));
 }
 
-fn overwrite(files: &mut Files, path: &PathBuf, from: u64, count: u64, new: impl Fn(u8) -> u8) {
+fn overwrite(files: &mut Files, path: &Path, from: u64, count: u64, new: impl Fn(u8) -> u8) {
     content(files, path, |content| {
         let count = count.min(content.len().saturating_sub(from));
         let mut bytes = vec![0; count as usize];
