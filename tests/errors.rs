@@ -368,6 +368,25 @@ fn an_empty_file_in_place_of_the_superblock_is_damage_and_not_a_new_store() {
     assert!(vfs.exists(Path::new("/store/manifest-00000001")).unwrap());
 }
 
+/// A large value whose pointer was still in a memtable lay in a blob file that no check looked at: the
+/// store was said to be sound, and reading the value failed.
+#[test]
+fn a_check_looks_at_large_values_that_are_in_no_tree_yet() {
+    let vfs = MemoryVfs::new();
+    let db = builder(&vfs).open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    keyspace.put("large", value(20)).unwrap();
+    let vfs = copy(&vfs, &store_path());
+    let names = files(&vfs, &store_path());
+    let (name, _) = names.iter().find(|(name, _)| name.ends_with(".blob")).unwrap();
+    flip(&vfs, &store_path().join(name), 6000);
+    let db = builder(&vfs).open().unwrap();
+    assert!(db.existing_keyspace("items").unwrap().get("large").is_err());
+    let problems = db.check(CheckLevel::Full).unwrap().problems;
+    assert_names(&problems[0], name, "blob of a memtable");
+    assert_eq!(problems.len(), 1);
+}
+
 /// The last record of a manifest may have been torn by a crash, so its damage cuts it off. When it
 /// made a keyspace, the journal's writes to that keyspace were taken for those to a dropped one.
 #[test]

@@ -7,6 +7,8 @@
 
 mod data_files;
 mod frames;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod grace;
 mod index;
 #[cfg(all(test, loom))]

@@ -11,6 +11,8 @@ pub(crate) mod checkpoint;
 pub(crate) mod counters;
 pub(crate) mod database;
 pub(crate) mod events;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 pub(crate) mod iterator;
 pub(crate) mod keyspace;
 pub(crate) mod large;

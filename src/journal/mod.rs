@@ -59,6 +59,8 @@ use crate::base::sync::{CachePadded, Condvar, Mutex};
 use crate::vfs::Vfs;
 
 mod format;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod operation;
 mod reader;
 mod replay;

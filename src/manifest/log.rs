@@ -28,6 +28,8 @@ struct Inner {
     file: Arc<dyn File>,
     /// Where the next record goes.
     end: u64,
+    /// Whether what a torn append has left still lies there. An open that fails leaves it.
+    torn: bool,
     /// What the first record took.
     snapshot_bytes: u64,
     /// Bytes written since the open.
@@ -71,6 +73,7 @@ impl Manifest {
         identity: Identity,
         file: Arc<dyn File>,
         (snapshot_bytes, end): (u64, u64),
+        torn: bool,
         state: State,
     ) -> Manifest {
         Manifest {
@@ -80,6 +83,7 @@ impl Manifest {
                 identity,
                 file,
                 end,
+                torn,
                 snapshot_bytes,
                 written_bytes: 0,
                 durable_state: state.clone(),
@@ -142,11 +146,13 @@ impl Manifest {
         let target = inner.submitted;
         let after = inner.state.clone();
         let (identity, end, file) = (inner.identity, inner.end, Arc::clone(&inner.file));
-        let written = MutexGuard::unlocked(inner, || append(&*file, identity, end, &payload));
+        let torn = inner.torn;
+        let written = MutexGuard::unlocked(inner, || append(&*file, identity, end, torn, &payload));
         inner.leading = false;
         self.finished.notify_all();
         match written {
             Ok(bytes) => {
+                inner.torn = false;
                 inner.end += bytes;
                 inner.written_bytes += bytes;
                 inner.durable = target;
@@ -231,6 +237,7 @@ impl Manifest {
         };
         inner.identity = new;
         inner.file = file;
+        inner.torn = false;
         inner.end = bytes;
         inner.snapshot_bytes = bytes;
         inner.written_bytes += bytes;
@@ -258,15 +265,22 @@ enum Failure {
     Uncertain(Error),
 }
 
-/// Appends a record at `end`, durably, and returns its length.
+/// Appends a record at `end`, durably, and returns its length. What a torn append has left there is
+/// taken away before.
 fn append(
     file: &dyn File,
     identity: Identity,
     end: u64,
+    torn: bool,
     payload: &[u8],
 ) -> std::result::Result<u64, Failure> {
     let record =
         identity.encode_record(end, RecordKind::Edits, payload).map_err(Failure::Uncertain)?;
+    if torn {
+        // Durably, so that what a torn append leaves blank is blank.
+        let cut = file.truncate(end).and_then(|()| file.sync());
+        cut.map_err(|error| Failure::Uncertain(error.not_refused("truncate")))?;
+    }
     if let Err(error) = file.write_at(end, &record) {
         let refused = matches!(error, Error::Full { .. });
         // What has been written of it is no record, but must not be taken for one that is damaged.

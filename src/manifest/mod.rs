@@ -13,6 +13,8 @@
 //! 5. A store whose manifest is missing or damaged is never opened, least of all as an empty one.
 
 mod edit;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod log;
 mod open;
 mod record;

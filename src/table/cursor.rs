@@ -36,7 +36,10 @@ pub(crate) enum CacheUse {
     /// It does, until it has run on for long.
     Fill,
     /// It uses what is there but adds no leaf.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for readers of a whole store"))]
+    #[cfg_attr(
+        not(any(test, feature = "fuzz")),
+        expect(dead_code, reason = "for readers of a whole store")
+    )]
     Bypass,
 }
 

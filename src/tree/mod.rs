@@ -10,6 +10,11 @@
 //! 3. A version holds every entry of its keyspace up to its `flushed` number, and none above.
 
 pub(crate) mod description;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz {
+    //! The fuzz targets of all kinds.
+    pub(crate) use super::stb::fuzz::TARGETS;
+}
 mod output;
 mod stb;
 

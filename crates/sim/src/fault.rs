@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn the_planned_operations_are_struck_and_no_others() {
         let mut faults = Faults::default();
-        let mut meet = |faults: &mut Faults, class| faults.meet(class, "do", Path::new("/f"), 0);
+        let meet = |faults: &mut Faults, class| faults.meet(class, "do", Path::new("/f"), 0);
         assert_eq!(meet(&mut faults, Class::Read), None);
         faults.plan(Some(Plan { fault: Fault::ShortRead, first: 2, times: 2 }));
         let classes =

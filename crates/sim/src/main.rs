@@ -3,7 +3,12 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use spinney_sim::allocation::Counting;
 use spinney_sim::command;
+
+/// Fuzzing looks at what a case allocates.
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 #[derive(Parser)]
 #[command(about = "Tries to make Spinney stores lie: simulated crashes, faults and models")]
@@ -14,6 +19,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Regime {
+    Bitflip(command::bitflip::Arguments),
     Crash(command::crash::Arguments),
     Soak(command::soak::Arguments),
     Kill(command::kill::Arguments),
@@ -22,10 +28,12 @@ enum Regime {
     Threads(command::threads::Arguments),
     Model(command::model::Arguments),
     Faults(command::faults::Arguments),
+    Fuzz(command::fuzz::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
+        Regime::Bitflip(arguments) => command::bitflip::run(&arguments),
         Regime::Crash(arguments) => command::crash::run(&arguments),
         Regime::Soak(arguments) => command::soak::run(&arguments),
         Regime::Kill(arguments) => command::kill::run(&arguments),
@@ -33,5 +41,6 @@ fn main() -> ExitCode {
         Regime::Threads(arguments) => command::threads::run(&arguments),
         Regime::Model(arguments) => command::model::run(&arguments),
         Regime::Faults(arguments) => command::faults::run(&arguments),
+        Regime::Fuzz(arguments) => command::fuzz::run(&arguments),
     }
 }

@@ -161,7 +161,10 @@ impl CrashVfs {
     /// The files of `disk`.
     pub fn new(disk: &Disk) -> CrashVfs {
         let (names, files) = disk.view();
-        let next_file = disk.last_file() + 1;
+        CrashVfs::with(names, files, disk.last_file() + 1)
+    }
+
+    fn with(names: Names, files: BTreeMap<FileNumber, Content>, next_file: FileNumber) -> CrashVfs {
         let state = State {
             log: Vec::new(),
             names,
@@ -237,6 +240,18 @@ impl CrashVfs {
     pub fn fingerprint(&self) -> u64 {
         let state = self.state();
         disk::fingerprint_of(&state.names, &state.files)
+    }
+
+    /// Files with these names and bytes.
+    pub fn of_files(names: Names, files: BTreeMap<FileNumber, Content>) -> CrashVfs {
+        let next_file = files.keys().next_back().map_or(1, |last| last + 1);
+        CrashVfs::with(names, files, next_file)
+    }
+
+    /// What a process sees now: names and bytes.
+    pub fn view(&self) -> (Names, BTreeMap<FileNumber, Content>) {
+        let state = self.state();
+        (state.names.clone(), state.files.clone())
     }
 
     /// How many operations have been recorded.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use spinney::{Builder, Database, Durability, Error, KeyspaceOptions};
 use spinney_sim::disk::{Disk, Node, Op, Policy};
 use spinney_sim::fault::{Fault, Plan};
-use spinney_sim::random::Random;
 use spinney_sim::vfs::CrashVfs;
 
 fn builder(vfs: &CrashVfs) -> Builder {

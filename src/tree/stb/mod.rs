@@ -14,6 +14,8 @@
 mod check;
 mod compaction;
 mod edit;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod node;
 mod parameters;
 mod plan;

@@ -10,8 +10,10 @@ use crate::kinds::Kinds;
 use crate::outcome::Outcome;
 
 mod at_once;
+pub mod bitflip;
 pub mod crash;
 pub mod faults;
+pub mod fuzz;
 pub mod kill;
 pub mod model;
 pub mod soak;
