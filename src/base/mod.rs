@@ -8,4 +8,5 @@ pub(crate) mod entry;
 pub(crate) mod error;
 pub(crate) mod ids;
 pub(crate) mod limits;
+pub(crate) mod planted;
 pub(crate) mod slice;

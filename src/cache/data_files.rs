@@ -73,6 +73,12 @@ impl DataFiles {
         FileId(self.next_file_id.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Lets a number be used again: the planted bug that this store must not have.
+    pub(super) fn give_back(&self, id: FileId) {
+        let (next, relaxed) = (id.0 + 1, Ordering::Relaxed);
+        let _ = self.next_file_id.compare_exchange(next, id.0, relaxed, relaxed);
+    }
+
     /// The number the next file will get.
     pub(crate) fn next_file_id(&self) -> FileId {
         FileId(self.next_file_id.load(Ordering::Relaxed))

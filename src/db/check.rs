@@ -3,6 +3,7 @@
 use super::options::CheckLevel;
 use super::store::Store;
 use crate::base::error::Error;
+use crate::base::planted::{Bug, planted};
 
 /// What a check has read, and what it found wrong.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +25,9 @@ pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
         let problems = &mut report.problems;
         let counts =
             version.version.check(level == CheckLevel::Full, &mut |problem| problems.push(problem));
+        if planted(Bug::CheckSilent) {
+            problems.clear();
+        }
         report.files += counts.files;
         report.pages += counts.pages;
         report.entries += counts.entries;

@@ -15,6 +15,7 @@ use super::format::SegmentId;
 use super::shard::ShardState;
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 
 /// A segment of an older epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +80,10 @@ impl Journal {
             }
         }
         for (index, shard) in self.shards.iter().enumerate() {
-            let oldest = shard.state.lock().rolled.pop_front_if(|oldest| oldest.last <= floor);
+            let oldest =
+                shard.state.lock().rolled.pop_front_if(|oldest| {
+                    oldest.last <= floor || planted(Bug::JournalRetiredEarly)
+                });
             let Some(oldest) = oldest else { continue };
             if let Err(error) = remove(&self.segment_path(index, oldest.number), oldest.len) {
                 shard.state.lock().rolled.push_front(oldest);

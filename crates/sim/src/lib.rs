@@ -18,6 +18,8 @@ pub mod disk;
 pub mod kinds;
 pub mod model;
 pub mod outcome;
+#[cfg(planted)]
+pub mod planted;
 pub mod random;
 pub mod verify;
 pub mod vfs;

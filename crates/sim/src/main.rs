@@ -15,10 +15,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Regime {
     Crash(command::crash::Arguments),
+    Planted(command::planted::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
         Regime::Crash(arguments) => command::crash::run(&arguments),
+        Regime::Planted(arguments) => command::planted::run(&arguments),
     }
 }

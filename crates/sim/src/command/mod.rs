@@ -10,6 +10,7 @@ use crate::kinds::Kinds;
 use crate::outcome::Outcome;
 
 pub mod crash;
+pub mod planted;
 
 /// What every regime takes.
 #[derive(Debug, Clone, clap::Args)]
