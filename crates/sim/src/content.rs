@@ -26,6 +26,11 @@ impl Content {
         self.len == 0
     }
 
+    /// Whether no byte of the page that `offset` lies in was ever written.
+    pub fn is_blank(&self, offset: u64) -> bool {
+        self.pages.get(place(offset).0).is_none_or(Option::is_none)
+    }
+
     /// Fills `buf` from `offset`; false if the file ends before.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len) {

@@ -9,12 +9,18 @@
 //! 5. [`workload`] drives a store.
 //! 6. [`verify`] opens what a crash has left and judges it.
 //! 7. [`crash`] puts these together, reproducibly from a seed.
-//! 8. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
+//! 8. [`image`] makes small stores to be damaged, [`answers`] asks them everything, [`damage`] judges
+//!    what they say, [`bitflip`] flips every bit of them.
+//! 9. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
+pub mod answers;
+pub mod bitflip;
 pub mod command;
 pub mod content;
 pub mod crash;
+pub mod damage;
 pub mod disk;
+pub mod image;
 pub mod kinds;
 pub mod model;
 pub mod outcome;

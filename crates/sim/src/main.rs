@@ -14,12 +14,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Regime {
+    Bitflip(command::bitflip::Arguments),
     Crash(command::crash::Arguments),
     Planted(command::planted::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
+        Regime::Bitflip(arguments) => command::bitflip::run(&arguments),
         Regime::Crash(arguments) => command::crash::run(&arguments),
         Regime::Planted(arguments) => command::planted::run(&arguments),
     }

@@ -115,6 +115,19 @@ impl CrashVfs {
         CrashVfs { state: Arc::new(Mutex::new(State { log, names, files, next_file, locked })) }
     }
 
+    /// Files with these names and bytes.
+    pub fn of_files(names: Names, files: BTreeMap<FileNumber, Content>) -> CrashVfs {
+        let next_file = files.keys().next_back().map_or(1, |last| last + 1);
+        let (log, locked) = (Vec::new(), BTreeSet::new());
+        CrashVfs { state: Arc::new(Mutex::new(State { log, names, files, next_file, locked })) }
+    }
+
+    /// What a process sees now: names and bytes.
+    pub fn view(&self) -> (Names, BTreeMap<FileNumber, Content>) {
+        let state = self.state();
+        (state.names.clone(), state.files.clone())
+    }
+
     /// How many operations have been recorded.
     pub fn ops(&self) -> usize {
         self.state().log.len()

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::kinds::Kinds;
 use crate::outcome::Outcome;
 
+pub mod bitflip;
 pub mod crash;
 pub mod planted;
 

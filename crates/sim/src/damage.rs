@@ -1,0 +1,184 @@
+//! Opens a damaged store, asks it everything, and judges the answers.
+//!
+//! The contract: every answer is right, or is an error that names the damage. Damage to the journal
+//! alone may take commits from the end, and recovery must then say so. Nothing panics.
+
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use spinney::{CheckLevel, Error};
+
+use crate::answers::Answers;
+use crate::image::{Files, Image};
+use crate::outcome::panic_text;
+
+/// The longest structure with one checksum in these stores, so how far before the damage an error's
+/// offset may lie.
+const STRUCTURE_BYTES_MAX: u64 = 32 << 10;
+/// How far behind the damage: a checksum may stand after what it covers.
+const HEADER_BYTES_MAX: u64 = 64;
+
+/// What a file is for, told by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FileClass {
+    /// The superblock.
+    Superblock,
+    /// The lock.
+    Lock,
+    /// A manifest.
+    Manifest,
+    /// A segment of the journal.
+    Journal,
+    /// A data file.
+    Data,
+}
+
+impl FileClass {
+    /// That of a file with this name.
+    pub fn of(path: &Path) -> FileClass {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        match &*name {
+            "SPINNEY" | "SPINNEY.new" => FileClass::Superblock,
+            "LOCK" => FileClass::Lock,
+            name if name.starts_with("manifest") => FileClass::Manifest,
+            name if name.starts_with("journal") => FileClass::Journal,
+            _ => FileClass::Data,
+        }
+    }
+}
+
+/// What kind of file it is, for counting.
+pub fn kind_of(path: &Path) -> String {
+    let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+    match FileClass::of(path) {
+        FileClass::Data => extension,
+        class => format!("{class:?}").to_lowercase(),
+    }
+}
+
+/// Where a file has been changed.
+#[derive(Debug, Clone)]
+pub struct Damage {
+    /// The file.
+    pub path: PathBuf,
+    /// Which bytes.
+    pub bytes: Range<u64>,
+    /// Whether the file is there and has its length, so that an error has to name the very place.
+    pub in_place: bool,
+}
+
+/// How damage showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shown {
+    /// The store did not open.
+    AtOpen,
+    /// An answer was an error.
+    AtRead,
+    /// Only the full check found it.
+    AtCheck,
+    /// Recovery told of it; the answers are right.
+    ByRecovery,
+    /// Recovery told of it, and of commits that are gone.
+    Shortened,
+    /// Not at all; the answers are right.
+    Harmless,
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Shown::AtOpen => "at open",
+            Shown::AtRead => "at read",
+            Shown::AtCheck => "by check",
+            Shown::ByRecovery => "by recovery",
+            Shown::Shortened => "by recovery, with commits lost",
+            Shown::Harmless => "harmless",
+        })
+    }
+}
+
+/// What was judged.
+#[derive(Debug, Clone, Copy)]
+pub struct Verdict {
+    /// How the damage showed.
+    pub shown: Shown,
+    /// How many questions were asked.
+    pub operations: u64,
+}
+
+/// Judges `files`, which are those of `image` with some `damages`.
+///
+/// # Errors
+/// What the store did that it must not do.
+pub fn judge(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verdict, String> {
+    let judged = catch_unwind(AssertUnwindSafe(|| open_and_ask(image, files, damages)));
+    judged.unwrap_or_else(|panic| Err(panic_text(&*panic)))
+}
+
+fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verdict, String> {
+    let vfs = files.vfs();
+    let db = match image.builder(&vfs).open() {
+        Ok(db) => db,
+        Err(error) => {
+            check_error(&error, damages).map_err(|what| format!("open: {what}"))?;
+            return Ok(Verdict { shown: Shown::AtOpen, operations: 1 });
+        }
+    };
+    let answers = Answers::read(&db, image);
+    let report = db.check(CheckLevel::Full).map_err(|error| format!("check: {error}"))?;
+    let operations = answers.operations + report.entries;
+    for error in answers.errors().chain(&report.problems) {
+        check_error(error, damages)?;
+    }
+    let recovery = db.recovery().stopped;
+    let told = recovery.is_some() && recovery != image.recovery;
+    let verdict = |shown| Ok(Verdict { shown, operations });
+    if let Err(wrong) = answers.agree(&image.states[image.expected]) {
+        let in_log = |damage: &Damage| FileClass::of(&damage.path) == FileClass::Journal;
+        let may_be_short = damages.iter().any(in_log);
+        let shorter = (0..image.expected).rev();
+        let found = shorter.into_iter().find(|&k| answers.agree(&image.states[k]).is_ok());
+        return match found {
+            Some(_) if may_be_short && told => verdict(Shown::Shortened),
+            Some(k) => Err(format!(
+                "holds {k} commits of {} ({} synced), and recovery says {recovery:?}: {wrong}",
+                image.expected, image.synced
+            )),
+            None => Err(format!("wrong answers: {wrong}; recovery says {recovery:?}")),
+        };
+    }
+    match (answers.error(), report.problems.is_empty()) {
+        (Some(error), true) => Err(format!("the check finds nothing, but a read: {error}")),
+        (Some(_), false) => verdict(Shown::AtRead),
+        (None, false) => verdict(Shown::AtCheck),
+        (None, true) if told => verdict(Shown::ByRecovery),
+        (None, true) => verdict(Shown::Harmless),
+    }
+}
+
+/// Whether an error is one that names the damage.
+fn check_error(error: &Error, damages: &[Damage]) -> Result<(), String> {
+    let is_damaged = |file: &Path| {
+        damages.iter().find(|damage| file.file_name() == damage.path.file_name())
+    };
+    let in_place = damages.iter().all(|damage| damage.in_place);
+    match error {
+        Error::Corruption { file, offset, .. } => {
+            let Some(damage) = is_damaged(file) else {
+                // What is missing or of another time is found out by what contradicts it.
+                return if in_place { Err(format!("names another file: {error}")) } else { Ok(()) };
+            };
+            let near = *offset <= damage.bytes.end + HEADER_BYTES_MAX
+                && damage.bytes.start < offset + STRUCTURE_BYTES_MAX;
+            match near || !in_place {
+                true => Ok(()),
+                false => Err(format!("damage at {:?}, but: {error}", damage.bytes)),
+            }
+        }
+        Error::UnsupportedVersion { file, .. } if is_damaged(file).is_some() => Ok(()),
+        Error::NotAStore { .. } if !in_place => Ok(()),
+        error => Err(format!("not an error that names the damage: {error}")),
+    }
+}
