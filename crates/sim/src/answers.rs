@@ -102,10 +102,9 @@ impl Answers {
             let wrong = |how: &str, key: &[u8]| {
                 Err(format!("{how} at \"{}\" in {}", key.escape_ascii(), keyspace.name))
             };
-            for (how, walk, is_backward) in [
-                ("forward", &keyspace.forward, false),
-                ("backward", &keyspace.backward, true),
-            ] {
+            for (how, walk, is_backward) in
+                [("forward", &keyspace.forward, false), ("backward", &keyspace.backward, true)]
+            {
                 let mut there = pairs.iter();
                 for (key, value) in &walk.pairs {
                     let expected = if is_backward { there.next_back() } else { there.next() };

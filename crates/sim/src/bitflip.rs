@@ -131,12 +131,7 @@ fn flips(image: &Image, extent: Extent, only: Option<&Flip>) -> Vec<Flip> {
     found.into_iter().map(|(_, flip)| flip).collect()
 }
 
-fn judge(
-    image: &Image,
-    path: &PathBuf,
-    flip: &Flip,
-    outcome: &mut Outcome,
-) -> Result<(), String> {
+fn judge(image: &Image, path: &PathBuf, flip: &Flip, outcome: &mut Outcome) -> Result<(), String> {
     let mut files = image.files.clone();
     let content = files.content_mut(path).ok_or("there is no such file")?;
     let mut byte = [0];

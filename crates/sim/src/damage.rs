@@ -160,9 +160,8 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
 
 /// Whether an error is one that names the damage.
 fn check_error(error: &Error, damages: &[Damage]) -> Result<(), String> {
-    let is_damaged = |file: &Path| {
-        damages.iter().find(|damage| file.file_name() == damage.path.file_name())
-    };
+    let is_damaged =
+        |file: &Path| damages.iter().find(|damage| file.file_name() == damage.path.file_name());
     let in_place = damages.iter().all(|damage| damage.in_place);
     match error {
         Error::Corruption { file, offset, .. } => {

@@ -50,14 +50,8 @@ pub enum Form {
 
 impl Form {
     /// All of them.
-    pub const ALL: [Form; 6] = [
-        Form::Closed,
-        Form::Settled,
-        Form::Killed,
-        Form::KilledAgain,
-        Form::PowerLost,
-        Form::Copy,
-    ];
+    pub const ALL: [Form; 6] =
+        [Form::Closed, Form::Settled, Form::Killed, Form::KilledAgain, Form::PowerLost, Form::Copy];
 
     /// The name as the command line takes it.
     pub fn name(self) -> &'static str {
@@ -406,8 +400,7 @@ impl Image {
         self.recovery = db.recovery().stopped;
         let after = Files::of(&vfs);
         let before = self.files.list(&self.dir);
-        self.unneeded =
-            before.into_iter().filter(|path| !after.names.contains_key(path)).collect();
+        self.unneeded = before.into_iter().filter(|path| !after.names.contains_key(path)).collect();
         Ok(())
     }
 }

@@ -16,6 +16,7 @@
 pub mod answers;
 pub mod bitflip;
 pub mod command;
+pub mod concurrent;
 pub mod content;
 pub mod crash;
 pub mod damage;

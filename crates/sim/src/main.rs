@@ -17,6 +17,7 @@ enum Regime {
     Bitflip(command::bitflip::Arguments),
     Crash(command::crash::Arguments),
     Planted(command::planted::Arguments),
+    Threads(command::threads::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -24,5 +25,6 @@ fn main() -> ExitCode {
         Regime::Bitflip(arguments) => command::bitflip::run(&arguments),
         Regime::Crash(arguments) => command::crash::run(&arguments),
         Regime::Planted(arguments) => command::planted::run(&arguments),
+        Regime::Threads(arguments) => command::threads::run(&arguments),
     }
 }

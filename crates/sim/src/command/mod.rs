@@ -12,6 +12,7 @@ use crate::outcome::Outcome;
 pub mod bitflip;
 pub mod crash;
 pub mod planted;
+pub mod threads;
 
 /// What every regime takes.
 #[derive(Debug, Clone, clap::Args)]

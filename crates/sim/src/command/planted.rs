@@ -25,8 +25,12 @@ pub struct Arguments {
     /// From so many first seeds each bug has to be found.
     #[arg(long, default_value_t = 1)]
     pub seeds: u64,
-    /// Look for a bug from one first seed for at most so many seconds.
-    #[arg(long, default_value_t = 30.0)]
+    /// Look for a bug from one first seed for at most so many rounds, each of which carries out every
+    /// regime once.
+    #[arg(long, default_value_t = 40)]
+    pub rounds: u64,
+    /// And for at most so many seconds.
+    #[arg(long, default_value_t = 120.0)]
     pub seconds: f64,
     /// Processes at a time [default: one a core].
     #[arg(long)]
@@ -37,9 +41,6 @@ pub struct Arguments {
     /// Be one of the processes: plant this bug, or `none`.
     #[arg(long, hide = true)]
     pub child: Option<String>,
-    /// Stop a child after so many rounds.
-    #[arg(long, hide = true, default_value_t = u64::MAX)]
-    pub rounds: u64,
 }
 
 /// Carries the command out.

@@ -46,7 +46,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let mut searches = Vec::new();
     for seed in (0..arguments.seeds).map(|n| first_seed(arguments.seed, n)) {
         let limit = Duration::from_secs_f64(arguments.seconds);
-        searches.extend(bugs.iter().map(|&bug| Search::new(Some(bug), seed, u64::MAX, limit)));
+        searches
+            .extend(bugs.iter().map(|&bug| Search::new(Some(bug), seed, arguments.rounds, limit)));
     }
     let mut score = Score::new(bugs, arguments.verbose);
     for (search, ended) in carry_out(searches, arguments) {
