@@ -41,6 +41,8 @@ use crate::vfs::{Lock, Vfs};
 pub(crate) struct Sizes {
     pub(crate) memory_budget: u64,
     pub(crate) memtable_bytes: u64,
+    /// The cache's, if it is not what the others leave.
+    pub(crate) cache_bytes_chosen: Option<u64>,
     /// Frozen memtables that may wait for the tree, per keyspace.
     pub(crate) frozen_max: usize,
     /// All memtables' chunks together.
@@ -67,6 +69,7 @@ impl Sizes {
         Sizes {
             memory_budget: budget,
             memtable_bytes,
+            cache_bytes_chosen: builder.cache_bytes,
             frozen_max,
             memtables_bytes_max,
             job_bytes_max: (budget / 32).clamp(512 << 10, 16 << 20),
@@ -79,6 +82,9 @@ impl Sizes {
 
     /// What is left of the budget for the page cache while memtables hold `memtables_bytes`.
     pub(crate) fn cache_bytes(&self, workers: usize, memtables_bytes: u64) -> u64 {
+        if let Some(bytes) = self.cache_bytes_chosen {
+            return bytes;
+        }
         let used = memtables_bytes + self.job_bytes_max * workers as u64;
         self.memory_budget.saturating_sub(used).max(self.memory_budget / 8).max(128 << 10)
     }

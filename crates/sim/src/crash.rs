@@ -8,13 +8,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
+use crate::action::Action;
 use crate::disk::{Disk, Node, Op, Policy};
 use crate::kinds::Kinds;
 use crate::model::Checkpoint;
 use crate::outcome::{Outcome, Violation, panic_text};
 use crate::random::Random;
+use crate::session::Inherited;
+use crate::sizes::Sizes;
 use crate::verify::{Found, Judge};
-use crate::workload::{self, Generation, Inherited, Sizes};
+use crate::workload::{self, Generation};
 
 /// How much a run does.
 #[derive(Debug, Clone, Copy)]
@@ -91,13 +94,13 @@ fn run_generations(
     let mut disk = Disk::default();
     disk.apply(&Op::Names { changes: vec![(PathBuf::from("data"), Some(Node::Dir))] });
     disk.apply(&Op::SyncDir { dir: PathBuf::new() });
-    let mut inherited: Vec<Inherited> = Vec::new();
+    let mut inherited: Option<Vec<Inherited>> = None;
     let mut checkpoints: Vec<Checkpoint> = Vec::new();
     for number in 0..extent.generations {
         *last = None;
-        let steps = extent.steps;
-        let made = workload::run(sizes, number, &disk, inherited, checkpoints, steps)?;
-        outcome.operations += steps as u64;
+        let actions = workload::actions(seed, number, extent.steps);
+        outcome.operations += actions.iter().map(Action::operations).sum::<u64>();
+        let made = workload::run(sizes, number, &disk, inherited, checkpoints, actions)?;
         let first = if number == 0 { 0 } else { made.history.opened };
         let mut crashes: Vec<Crash> = (0..extent.states)
             .map(|state| plan(&made, first, &[seed, 3, number as u64], state))
@@ -131,7 +134,7 @@ fn run_generations(
                 Ok(_) => {}
                 Err(what) if judged => {
                     let (at, ops, policy) = (crash.at, made.log.len(), crash.policy);
-                    let trace = made.history.trace_before(at);
+                    let trace = made.history.trace_before(&made.actions, at);
                     let what = format!("crash at op {at} of {ops}, {policy:?}: {what}\n{trace}");
                     let command = command(seed, kinds, extent, Some(name));
                     outcome.violations.push(Violation { what, command });
@@ -141,7 +144,7 @@ fn run_generations(
         }
         let Some((left, found, at)) = next else { return Ok(()) };
         disk = left;
-        inherited = inherit(&made, &found);
+        inherited = Some(inherit(&made, &found));
         let finished = made.history.checkpoints.iter().filter(|copy| copy.span.returned <= at);
         checkpoints =
             finished.map(|copy| Checkpoint { span: Default::default(), ..copy.clone() }).collect();
@@ -180,9 +183,10 @@ fn judge(
 }
 
 fn inherit(made: &Generation, found: &Found) -> Vec<Inherited> {
-    let names = found.keyspaces.iter().map(|&place| {
-        let name = made.history.keyspaces[place].name.clone();
-        (name, made.history.pairs_after(place, found.commits))
+    let keyspaces = found.keyspaces.iter().map(|&place| {
+        let keyspace = &made.history.keyspaces[place];
+        let pairs = keyspace.pairs(found.commits);
+        Inherited { number: keyspace.number, options: keyspace.options, pairs }
     });
-    names.collect()
+    keyspaces.collect()
 }

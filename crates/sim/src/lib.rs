@@ -5,14 +5,17 @@
 //! 1. [`content`] holds bytes of a file so that copies are cheap.
 //! 2. [`disk`] says what a crash may leave of a sequence of operations.
 //! 3. [`vfs`] runs a store and records the operations.
-//! 4. [`model`] is what the store should hold after each commit, and what was promised when.
-//! 5. [`workload`] drives a store.
-//! 6. [`verify`] opens what a crash has left and judges it.
-//! 7. [`crash`] puts these together, reproducibly from a seed.
+//! 4. [`action`] is what can be done to a store, [`generate`] draws lists of it, [`sizes`] is how the
+//!    store is opened.
+//! 5. [`model`] is what the store should hold after each commit, and what was promised when.
+//! 6. [`session`] carries actions out on a store and on the model, and compares what is read.
+//! 7. [`workload`] is a session that a crash will end, [`verify`] opens what the crash has left and
+//!    judges it, [`crash`] puts these together, reproducibly from a seed.
 //! 8. [`image`] makes small stores to be damaged, [`answers`] asks them everything, [`damage`] judges
 //!    what they say, [`bitflip`] flips every bit of them.
 //! 9. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
+pub mod action;
 pub mod answers;
 pub mod bitflip;
 pub mod command;
@@ -21,6 +24,7 @@ pub mod content;
 pub mod crash;
 pub mod damage;
 pub mod disk;
+pub mod generate;
 pub mod image;
 pub mod kinds;
 pub mod model;
@@ -28,6 +32,8 @@ pub mod outcome;
 #[cfg(planted)]
 pub mod planted;
 pub mod random;
+pub mod session;
+pub mod sizes;
 pub mod verify;
 pub mod vfs;
 pub mod workload;

@@ -12,8 +12,9 @@ use spinney::{CheckLevel, Database, Durability, Error};
 use crate::disk::{Disk, Policy};
 use crate::model::{Checkpoint, History, Promise};
 use crate::random::{Random, fingerprint};
+use crate::sizes::Sizes;
 use crate::vfs::CrashVfs;
-use crate::workload::{STORE, Sizes};
+use crate::workload::STORE;
 
 /// What the store was found to hold.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,17 @@
 //! The regimes that a search carries out, each cut to about a fifth of a second.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use spinney::vfs::MemoryVfs;
+
 use crate::concurrent;
 use crate::crash;
+use crate::generate::{Generator, Purpose};
 use crate::kinds::Kinds;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Violation};
+use crate::session::{Failure, Session, World};
+use crate::sizes::Sizes;
 use crate::{bitflip, random};
 
 /// A regime, cut to be one part of a round.
@@ -17,6 +25,7 @@ pub(super) struct Regime {
 /// In the order of a round.
 pub(super) const REGIMES: &[Regime] = &[
     Regime { name: "crash", run: run_crash },
+    Regime { name: "model", run: run_model },
     Regime { name: "threads", run: run_threads },
     Regime { name: "bitflip", run: run_bitflip },
 ];
@@ -24,6 +33,31 @@ pub(super) const REGIMES: &[Regime] = &[
 fn run_crash(seed: u64, kinds: Kinds) -> Outcome {
     let extent = crash::Extent { generations: 3, steps: 150, states: 25 };
     crash::run(seed, kinds, extent, None)
+}
+
+fn run_model(seed: u64, kinds: Kinds) -> Outcome {
+    let sizes = Sizes::new(seed, kinds);
+    let world = World {
+        vfs: Arc::new(MemoryVfs::new()),
+        moment: Box::new(|| 0),
+        dir: PathBuf::from("/data/store"),
+        copies: "/data/copy".to_string(),
+        keep_copies: false,
+    };
+    let actions = Generator::new(Purpose::Compare, seed, 0).list(3000);
+    let mut outcome = Outcome::default();
+    let done = Session::open(sizes, world, None, Vec::new()).and_then(|mut session| {
+        session.run(&actions)?;
+        session.close()
+    });
+    outcome.count("lists");
+    outcome.operations = actions.len() as u64;
+    if let Err(failure) = done {
+        let Failure { what, action, .. } = failure;
+        let what = format!("action {action:?}: {what}");
+        outcome.violations.push(Violation { what, command: String::new() });
+    }
+    outcome
 }
 
 fn run_threads(seed: u64, kinds: Kinds) -> Outcome {
