@@ -18,6 +18,8 @@ use crate::vfs::{Access, AlignedBuf, File, IoQueue, IoTicket};
 
 /// Bytes gathered before they are written, with as many again in flight.
 const WRITE_CHUNK_BYTES: usize = 256 * 1024;
+/// Room for the first pages; it doubles up to `WRITE_CHUNK_BYTES`, as most files never fill that.
+const FIRST_CHUNK_BYTES: usize = 16 * 1024;
 /// A buffer for compressed payloads that has grown beyond this is not kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
@@ -50,7 +52,7 @@ impl PageFileWriter {
             file_type,
             file,
             queue: files.vfs.io_queue(2),
-            buf: AlignedBuf::new(WRITE_CHUNK_BYTES),
+            buf: AlignedBuf::new(FIRST_CHUNK_BYTES),
             filled: 0,
             flushed: 0,
             in_flight: None,
@@ -112,8 +114,13 @@ impl PageFileWriter {
             return Err(Error::invalid("a data file holds less than 16 TiB"));
         };
         let bytes = units * UNIT_BYTES;
-        if self.filled + bytes > self.buf.len() {
-            self.write_out()?;
+        let wanted = self.filled + bytes;
+        if wanted > self.buf.len() && wanted <= WRITE_CHUNK_BYTES {
+            let mut larger = AlignedBuf::new(wanted.next_power_of_two().min(WRITE_CHUNK_BYTES));
+            larger[..self.filled].copy_from_slice(&self.buf[..self.filled]);
+            self.buf = larger;
+        } else if wanted > self.buf.len() {
+            self.write_out(WRITE_CHUNK_BYTES)?;
             if self.buf.len() < bytes {
                 self.buf = AlignedBuf::new(bytes);
             } else if self.buf.len() > WRITE_CHUNK_BYTES && bytes <= WRITE_CHUNK_BYTES {
@@ -135,11 +142,12 @@ impl PageFileWriter {
         Ok(PagePointer { unit, units: page_units })
     }
 
-    /// Sends what is gathered on its way; afterwards the buffer is empty.
-    fn write_out(&mut self) -> Result<()> {
+    /// Sends what is gathered on its way; afterwards the buffer is empty, and one of `next_bytes` if it
+    /// has to be a new one.
+    fn write_out(&mut self, next_bytes: usize) -> Result<()> {
         self.settle()?;
         if self.filled > 0 {
-            let fresh = self.spare.take().unwrap_or_else(|| AlignedBuf::new(WRITE_CHUNK_BYTES));
+            let fresh = self.spare.take().unwrap_or_else(|| AlignedBuf::new(next_bytes));
             let full = std::mem::replace(&mut self.buf, fresh);
             let ticket = self.queue.submit_write(&self.file, self.flushed, full, self.filled);
             self.in_flight = Some(ticket);
@@ -170,7 +178,7 @@ impl PageFileWriter {
         if self.bytes() == 0 {
             return Err(Error::invalid("a data file has at least one page"));
         }
-        self.write_out()?;
+        self.write_out(UNIT_BYTES)?;
         self.settle()?;
         let skipped = match self.file_type {
             FileType::Table => planted(Bug::TableNotSynced),

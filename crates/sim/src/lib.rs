@@ -10,7 +10,8 @@
 //! 5. [`model`] is what the store should hold after each commit, and what was promised when.
 //! 6. [`session`] carries actions out on a store and on the model, and compares what is read.
 //! 7. [`workload`] is a session that a crash will end, [`verify`] opens what the crash has left and
-//!    judges it, [`crash`] puts these together, reproducibly from a seed.
+//!    judges it, reading all of it ([`reading`]) and counting its files ([`space`]), [`crash`] puts
+//!    these together, reproducibly from a seed.
 //! 8. [`image`] makes small stores to be damaged, [`answers`] asks them everything, [`damage`] judges
 //!    what they say, [`bitflip`] flips every bit of them.
 //! 9. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
@@ -32,8 +33,10 @@ pub mod outcome;
 #[cfg(planted)]
 pub mod planted;
 pub mod random;
+pub mod reading;
 pub mod session;
 pub mod sizes;
+pub mod space;
 pub mod verify;
 pub mod vfs;
 pub mod workload;

@@ -49,7 +49,7 @@ impl State {
     fn file(&self, key: &Path) -> IoResult<FileNumber> {
         self.check_parent(key)?;
         match self.names.get(key) {
-            Some(Node::File(number)) => Ok(*number),
+            Some(Node::File(number)) => Ok(number),
             Some(Node::Dir) => Err(io::ErrorKind::IsADirectory.into()),
             None => Err(io::ErrorKind::NotFound.into()),
         }
@@ -57,19 +57,14 @@ impl State {
 
     fn check_free(&self, key: &Path) -> IoResult<()> {
         self.check_parent(key)?;
-        match is_root(key) || self.names.contains_key(key) {
+        match is_root(key) || self.names.contains(key) {
             true => Err(io::ErrorKind::AlreadyExists.into()),
             false => Ok(()),
         }
     }
 
     fn change_names(&mut self, changes: Vec<NameChange>) {
-        for (path, node) in &changes {
-            match node {
-                Some(node) => self.names.insert(path.clone(), *node),
-                None => self.names.remove(path),
-            };
-        }
+        self.names.change(&changes);
         self.log.push(Op::Names { changes });
     }
 
@@ -86,9 +81,9 @@ impl State {
         self.files.entry(file).or_default()
     }
 
-    fn write(&mut self, file: FileNumber, offset: u64, bytes: &[u8]) {
+    fn write(&mut self, file: FileNumber, offset: u64, bytes: &[u8], mapped: bool) {
         self.content(file).write(offset, bytes);
-        self.log.push(Op::Write { file, offset, bytes: Arc::from(bytes) });
+        self.log.push(Op::Write { file, offset, bytes: Arc::from(bytes), mapped });
     }
 
     fn set_len(&mut self, file: FileNumber, len: u64) {
@@ -97,12 +92,7 @@ impl State {
     }
 
     fn children<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = (&'a Path, Node)> {
-        let below = self.names.range(dir.to_path_buf()..);
-        below
-            .skip_while(move |(path, _)| path.as_path() == dir)
-            .take_while(move |(path, _)| path.starts_with(dir))
-            .filter(move |(path, _)| path.parent() == Some(dir))
-            .map(|(path, node)| (path.as_path(), *node))
+        self.names.below(dir).filter(move |(path, _)| path.parent() == Some(dir))
     }
 }
 
@@ -193,7 +183,7 @@ impl Vfs for CrashVfs {
         let mut state = self.state();
         let file = named("rename", from, state.file(&from_key))?;
         named("rename", to, state.check_parent(&to_key))?;
-        if state.names.get(&to_key) == Some(&Node::Dir) {
+        if state.names.get(&to_key) == Some(Node::Dir) {
             return named("rename", to, Err(io::ErrorKind::IsADirectory.into()));
         }
         state.change_names(vec![(from_key, None), (to_key, Some(Node::File(file)))]);
@@ -271,7 +261,7 @@ impl Vfs for CrashVfs {
 
     fn exists(&self, path: &Path) -> Result<bool> {
         let key = key(path);
-        Ok(is_root(&key) || self.state().names.contains_key(&key))
+        Ok(is_root(&key) || self.state().names.contains(&key))
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
@@ -346,7 +336,7 @@ impl File for Handle {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_writable("write")?;
-        self.vfs.state().write(self.file, offset, bytes);
+        self.vfs.state().write(self.file, offset, bytes, false);
         Ok(())
     }
 
@@ -381,7 +371,7 @@ impl MappedFile for Mapped {
     fn write(&self, offset: u64, bytes: &[u8]) {
         let end = offset.checked_add(bytes.len() as u64);
         assert!(end.is_some_and(|end| end <= self.len), "a write past the end of a mapped file");
-        self.handle.vfs.state().write(self.handle.file, offset, bytes);
+        self.handle.vfs.state().write(self.handle.file, offset, bytes, true);
     }
 
     fn sync(&self) -> Result<()> {

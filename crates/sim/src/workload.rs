@@ -22,6 +22,8 @@ pub struct Generation {
     pub actions: Vec<Action>,
     /// What that did to the disk.
     pub log: Vec<Op>,
+    /// How many operations there were before the store was closed.
+    pub worked: usize,
     /// What was done when, and what the store should hold.
     pub history: History,
 }
@@ -53,9 +55,11 @@ pub fn run(
         keep_copies: true,
     };
     let mut session = Session::closed(sizes, world, inherited.as_deref(), checkpoints);
+    let mut worked = 0;
     let mut work = || -> Result<(), Failure> {
         session.open_store(inherited.is_none())?;
         session.run(&actions)?;
+        worked = vfs.ops();
         session.close()
     };
     let done = work();
@@ -65,5 +69,5 @@ pub fn run(
         let trace = history.trace_before(&actions, at);
         format!("without any crash, at op {at}: {failure}\n{trace}")
     })?;
-    Ok(Generation { disk: disk.clone(), actions, log: vfs.take_log(), history })
+    Ok(Generation { disk: disk.clone(), actions, log: vfs.take_log(), worked, history })
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use spinney_sim::crash::{self, Extent};
+use spinney_sim::disk::Policy;
 use spinney_sim::kinds::Kinds;
 use spinney_sim::outcome::Outcome;
 
@@ -29,12 +30,12 @@ fn crash_from(seed: u64, runs: u64, at_most: Duration) -> Outcome {
 fn every_crash_leaves_what_was_promised() {
     let judged = crash_from(1, 20, Duration::from_secs(25));
     assert!(judged.state_count() > 100, "{judged:?}");
-    assert_eq!(judged.states.len(), 6, "{judged:?}");
+    assert_eq!(judged.states.len(), Policy::ALL.len(), "{judged:?}");
 }
 
 #[test]
 fn a_state_is_the_same_alone_as_among_others() {
-    let extent = Extent { generations: 2, steps: 60, states: 5 };
+    let extent = Extent { generations: 2, steps: 60, states: 5, ..Extent::default() };
     let all = crash::run(77, Kinds::Mixed, extent, None);
     let name = crash::StateName { generation: 1, number: 3 };
     let alone = crash::run(77, Kinds::Mixed, extent, Some(name));

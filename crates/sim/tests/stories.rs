@@ -8,7 +8,6 @@ use spinney::{Builder, Database, Durability, KeyspaceOptions};
 use spinney_sim::crash::{self, Extent};
 use spinney_sim::disk::{Disk, Node, Op, Policy};
 use spinney_sim::kinds::Kinds;
-use spinney_sim::random::Random;
 use spinney_sim::vfs::CrashVfs;
 
 fn builder(vfs: &CrashVfs, dir: &str) -> Builder {
@@ -34,7 +33,7 @@ fn replayed(disk: &Disk, log: &[Op]) -> Disk {
 }
 
 fn after_power_loss(disk: &Disk) -> CrashVfs {
-    CrashVfs::new(&disk.crash(Policy::PowerNothing, None, &mut Random::new(&[1])))
+    CrashVfs::new(&disk.crash(Policy::PowerNothing, 1, None))
 }
 
 /// A store was created in a directory that did not exist and a commit was synced. Then power failed,

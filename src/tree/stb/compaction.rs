@@ -251,7 +251,7 @@ impl CompactionJob {
         };
         let (merge, writer) = *maplet;
         let maplet = merge.finish_file(writer)?;
-        self.written_bytes += maplet.bytes();
+        self.written_bytes += maplet.file().bytes();
         let branches = self.outputs.drain(..).map(|output| output.table).collect();
         let id = self.tree.allocate_bundle();
         self.install(Some(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet) })))

@@ -582,7 +582,7 @@ impl Tree for StbTree {
         let mut maplet = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, 1)?;
         maplet.add_branch(0, SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT))?;
         let maplet = maplet.write_file(&self.context.files)?;
-        let written_bytes = table_bytes + maplet.bytes();
+        let written_bytes = table_bytes + maplet.file().bytes();
         let counters = &self.context.counters;
         counters.flushes.add(1);
         counters.flush_written_bytes.add(written_bytes);

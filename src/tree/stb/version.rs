@@ -91,7 +91,7 @@ impl Version {
             summary.memory_bytes += 1024;
         }
         for bundle in bundles(&root) {
-            summary.disk_bytes += bundle.maplet.bytes();
+            summary.disk_bytes += bundle.maplet.file().bytes();
             summary.memory_bytes += 256 + 24 * bundle.branches.len() as u64;
         }
         for blob in blobs(&root) {

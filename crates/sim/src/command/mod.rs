@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::kinds::Kinds;
 use crate::outcome::Outcome;
 
+mod at_once;
 pub mod bitflip;
 pub mod crash;
 pub mod planted;

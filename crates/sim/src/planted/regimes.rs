@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spinney::vfs::MemoryVfs;
 
 use crate::concurrent;
-use crate::crash;
+use crate::crash::{self, exhaustive};
 use crate::generate::{Generator, Purpose};
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation};
@@ -27,12 +28,38 @@ pub(super) const REGIMES: &[Regime] = &[
     Regime { name: "crash", run: run_crash },
     Regime { name: "model", run: run_model },
     Regime { name: "threads", run: run_threads },
+    Regime { name: "exhaustive", run: run_exhaustive },
+    Regime { name: "recovery", run: run_recovery },
     Regime { name: "bitflip", run: run_bitflip },
 ];
 
+/// Violations are counted here, not cut down.
+const CRASH: crash::Extent =
+    crash::Extent { generations: 3, steps: 150, states: 25, sweeps: 0, shrink: Duration::ZERO };
+
 fn run_crash(seed: u64, kinds: Kinds) -> Outcome {
-    let extent = crash::Extent { generations: 3, steps: 150, states: 25 };
-    crash::run(seed, kinds, extent, None)
+    crash::run(seed, kinds, CRASH, None)
+}
+
+fn run_recovery(seed: u64, kinds: Kinds) -> Outcome {
+    crash::run(seed, kinds, crash::Extent { steps: 60, states: 0, sweeps: 1, ..CRASH }, None)
+}
+
+/// One sequence of at most two actions: each of one action in turn, then some of two.
+fn run_exhaustive(seed: u64, kinds: Kinds) -> Outcome {
+    let base = match exhaustive::begin(kinds) {
+        Ok(base) => base,
+        Err(what) => {
+            let violations = vec![Violation { what, command: String::new() }];
+            return Outcome { violations, ..Outcome::default() };
+        }
+    };
+    let (turn, ones) = (seed % (2 * exhaustive::sequences(1)), exhaustive::sequences(1));
+    let (length, number) = match turn.checked_sub(ones) {
+        None => (1, turn),
+        Some(_) => (2, random::mix(seed) % exhaustive::sequences(2)),
+    };
+    exhaustive::run(&base, length, number, &exhaustive::Seen::default())
 }
 
 fn run_model(seed: u64, kinds: Kinds) -> Outcome {
