@@ -19,8 +19,9 @@ use crate::base::limits::UNIT_BYTES;
 
 mod aligned;
 mod blocking_queue;
-#[cfg(test)]
-mod conformance;
+#[cfg(any(test, feature = "conformance"))]
+#[doc(hidden)]
+pub mod conformance;
 mod memory;
 mod memory_file;
 mod posix;

@@ -9,6 +9,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use crate::action::Action;
 use crate::disk::{Disk, Node, Op, Policy};
 use crate::kinds::Kinds;
@@ -21,7 +23,7 @@ pub mod base;
 pub mod exhaustive;
 pub mod story;
 
-pub use base::{Base, Judged};
+pub use base::{Base, Judged, Lie};
 
 use story::Story;
 
@@ -38,12 +40,14 @@ pub struct Extent {
     pub sweeps: usize,
     /// How long a violation's work may be cut down.
     pub shrink: Duration,
+    /// Whether the disk lies.
+    pub lie: Option<Lie>,
 }
 
 impl Default for Extent {
     fn default() -> Extent {
         let shrink = Duration::from_secs(60);
-        Extent { generations: 3, steps: 200, states: 40, sweeps: 0, shrink }
+        Extent { generations: 3, steps: 200, states: 40, sweeps: 0, shrink, lie: None }
     }
 }
 
@@ -130,6 +134,9 @@ impl Run {
                 Extent::recovery()
             }
         };
+        if let Some(lie) = extent.lie.and_then(|lie| lie.to_possible_value()) {
+            command += &format!(" --lie {}", lie.get_name());
+        }
         if extent.steps != default.steps {
             command += &format!(" --steps {}", extent.steps);
         }
@@ -142,7 +149,7 @@ impl Run {
         &self,
         mut judge: impl FnMut(&Base, &Generation) -> Result<Option<Base>, String>,
     ) -> Result<Base, String> {
-        let mut base = Base::empty(Sizes::new(self.seed, self.kinds));
+        let mut base = Base::empty(Sizes::new(self.seed, self.kinds), self.extent.lie);
         loop {
             let made = base.work(self.actions(base.number))?;
             match judge(&base, &made)? {

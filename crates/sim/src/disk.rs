@@ -170,17 +170,22 @@ impl Disk {
     /// What all names, and all bytes of all files, come to for a running process.
     pub fn fingerprint(&self) -> u64 {
         let (names, files) = self.view();
-        let mut state = 0;
-        for (path, node) in names.iter() {
-            let bytes = path.as_os_str().as_encoded_bytes();
-            let content = match node {
-                Node::Dir => 1,
-                Node::File(number) => files.get(&number).map_or(2, Content::fingerprint),
-            };
-            state = mix(state ^ fingerprint(bytes, &content.to_le_bytes()));
-        }
-        state
+        fingerprint_of(&names, &files)
     }
+}
+
+/// What all names, and all bytes of all files that have one, come to.
+pub fn fingerprint_of(names: &Names, files: &BTreeMap<FileNumber, Content>) -> u64 {
+    let mut state = 0;
+    for (path, node) in names.iter() {
+        let bytes = path.as_os_str().as_encoded_bytes();
+        let content = match node {
+            Node::Dir => 1,
+            Node::File(number) => files.get(&number).map_or(2, Content::fingerprint),
+        };
+        state = mix(state ^ fingerprint(bytes, &content.to_le_bytes()));
+    }
+    state
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ impl Files {
     /// A file's bytes.
     pub fn content(&self, path: &Path) -> Option<&Content> {
         match self.names.get(path) {
-            Some(Node::File(number)) => self.contents.get(number),
+            Some(Node::File(number)) => self.contents.get(&number),
             _ => None,
         }
     }
@@ -117,7 +117,7 @@ impl Files {
     /// A file's bytes, to be changed.
     pub fn content_mut(&mut self, path: &Path) -> Option<&mut Content> {
         match self.names.get(path) {
-            Some(Node::File(number)) => self.contents.get_mut(number),
+            Some(Node::File(number)) => self.contents.get_mut(&number),
             _ => None,
         }
     }
@@ -125,7 +125,7 @@ impl Files {
     /// The files of a directory, in the order of their names.
     pub fn list(&self, dir: &Path) -> Vec<PathBuf> {
         let files = self.names.iter().filter(|(_, node)| matches!(node, Node::File(_)));
-        files.map(|(path, _)| path.clone()).filter(|path| path.parent() == Some(dir)).collect()
+        files.map(|(path, _)| path.to_path_buf()).filter(|path| path.parent() == Some(dir)).collect()
     }
 }
 
@@ -333,7 +333,7 @@ impl Image {
                 let log = vfs.take_log();
                 let mut disk = Disk::default();
                 log.iter().for_each(|op| disk.apply(op));
-                let left = disk.crash(Policy::PowerSectors, None, &mut worker.random);
+                let left = disk.crash(Policy::PowerSectors, worker.random.draw(), None);
                 (files.names, files.contents) = left.view();
             }
             Form::Copy => {
@@ -342,7 +342,7 @@ impl Image {
                 dir = PathBuf::from(COPY.trim_start_matches('/'));
             }
         }
-        if files.names.is_empty() {
+        if files.contents.is_empty() {
             files = Files::of(&vfs);
         }
         let (states, synced) = (worker.states, worker.synced);
@@ -400,7 +400,7 @@ impl Image {
         self.recovery = db.recovery().stopped;
         let after = Files::of(&vfs);
         let before = self.files.list(&self.dir);
-        self.unneeded = before.into_iter().filter(|path| !after.names.contains_key(path)).collect();
+        self.unneeded = before.into_iter().filter(|path| !after.names.contains(path)).collect();
         Ok(())
     }
 }

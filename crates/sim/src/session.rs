@@ -312,7 +312,7 @@ impl Session {
     }
 
     /// Drops all handles but that on the store.
-    fn let_go(&mut self) {
+    pub fn let_go(&mut self) {
         self.iterators = Default::default();
         self.snapshots = Default::default();
         self.keyspaces.clear();

@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spinney::vfs::{Access, AlignedBuf, DirEntry, File, IoQueue, IoTicket, Lock, MappedFile, Vfs};
 use spinney::{Error, Result};
 
 use crate::content::Content;
-use crate::disk::{Disk, FileNumber, NameChange, Names, Node, Op};
+use crate::disk::{self, Disk, FileNumber, NameChange, Names, Node, Op};
 
 /// A file system in memory that records what is done to it. Clones share it.
 #[derive(Debug, Clone)]
@@ -118,6 +119,12 @@ impl CrashVfs {
         (state.names.clone(), state.files.clone())
     }
 
+    /// What all names, and all bytes of all files, come to.
+    pub fn fingerprint(&self) -> u64 {
+        let state = self.state();
+        disk::fingerprint_of(&state.names, &state.files)
+    }
+
     /// How many operations have been recorded.
     pub fn ops(&self) -> usize {
         self.state().log.len()
@@ -172,22 +179,45 @@ impl Vfs for CrashVfs {
     }
 
     fn create_mapped(&self, path: &Path, len: u64) -> Result<Arc<dyn MappedFile>> {
+        if len == 0 {
+            let what = format!("{} is to be mapped and has no bytes", path.display());
+            return Err(Error::InvalidArgument { what });
+        }
         let mut state = self.state();
         let file = named("create", path, state.add_file(key(path)))?;
         state.set_len(file, len);
-        Ok(Arc::new(Mapped { handle: self.handle(file, path, true), len }))
+        let sealed = AtomicBool::new(false);
+        Ok(Arc::new(Mapped { handle: self.handle(file, path, true), len, sealed }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let (from_key, to_key) = (key(from), key(to));
         let mut state = self.state();
-        let file = named("rename", from, state.file(&from_key))?;
+        named("rename", from, state.check_parent(&from_key))?;
+        let Some(moved) = state.names.get(&from_key) else {
+            return named("rename", from, Err(io::ErrorKind::NotFound.into()));
+        };
         named("rename", to, state.check_parent(&to_key))?;
-        if state.names.get(&to_key) == Some(Node::Dir) {
-            return named("rename", to, Err(io::ErrorKind::IsADirectory.into()));
-        }
-        state.change_names(vec![(from_key, None), (to_key, Some(Node::File(file)))]);
-        Ok(())
+        let refused = match (moved, state.names.get(&to_key)) {
+            // Two names of one file: nothing happens.
+            (moved, Some(there)) if moved == there && moved != Node::Dir => return Ok(()),
+            (_, Some(Node::Dir)) => io::ErrorKind::IsADirectory,
+            (Node::Dir, Some(_)) => io::ErrorKind::NotADirectory,
+            (Node::Dir, None) if to_key.starts_with(&from_key) => io::ErrorKind::InvalidInput,
+            (_, _) => {
+                let mut changes = Vec::new();
+                for (path, node) in state.names.below(&from_key) {
+                    if let Ok(rest) = path.strip_prefix(&from_key) {
+                        changes.push((path.to_path_buf(), None));
+                        changes.push((to_key.join(rest), Some(node)));
+                    }
+                }
+                changes.extend([(from_key, None), (to_key, Some(moved))]);
+                state.change_names(changes);
+                return Ok(());
+            }
+        };
+        named("rename", to, Err(refused.into()))
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
@@ -215,11 +245,11 @@ impl Vfs for CrashVfs {
             match state.names.get(dir) {
                 Some(Node::Dir) => {}
                 Some(Node::File(_)) => {
-                    return named(
-                        "create directory",
-                        path,
-                        Err(io::ErrorKind::AlreadyExists.into()),
-                    );
+                    let kind = match dir == key {
+                        true => io::ErrorKind::AlreadyExists,
+                        false => io::ErrorKind::NotADirectory,
+                    };
+                    return named("create directory", path, Err(kind.into()));
                 }
                 None => state.change_names(vec![(dir.to_path_buf(), Some(Node::Dir))]),
             }
@@ -281,7 +311,8 @@ impl Vfs for CrashVfs {
         };
         let file = named("lock", path, file)?;
         if !state.locked.insert(file) {
-            return Err(Error::Locked { path: path.to_path_buf(), holder: None });
+            let holder = Some(format!(" by process {}", std::process::id()));
+            return Err(Error::Locked { path: path.to_path_buf(), holder });
         }
         Ok(Box::new(Held { vfs: self.clone(), file }))
     }
@@ -365,12 +396,14 @@ impl File for Handle {
 struct Mapped {
     handle: Handle,
     len: u64,
+    sealed: AtomicBool,
 }
 
 impl MappedFile for Mapped {
     fn write(&self, offset: u64, bytes: &[u8]) {
         let end = offset.checked_add(bytes.len() as u64);
         assert!(end.is_some_and(|end| end <= self.len), "a write past the end of a mapped file");
+        assert!(!self.sealed.load(Ordering::SeqCst), "a write to a mapped file that was sealed");
         self.handle.vfs.state().write(self.handle.file, offset, bytes, true);
     }
 
@@ -379,6 +412,7 @@ impl MappedFile for Mapped {
     }
 
     fn seal(&self) -> Result<()> {
+        self.sealed.store(true, Ordering::SeqCst);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use crate::generate::{Generator, Purpose};
 use crate::model::{Checkpoint, History};
 use crate::session::{Failure, Inherited, Session, World};
 use crate::sizes::Sizes;
+use crate::space;
 use crate::vfs::CrashVfs;
 
 /// Where the store is.
@@ -33,7 +34,9 @@ pub fn actions(seed: u64, number: usize, count: usize) -> Vec<Action> {
     Generator::new(Purpose::Crash, seed, number as u64).list(count)
 }
 
-/// Opens the store on `disk` (creates it if nothing is inherited), works on it, and closes it.
+/// Opens the store on `disk` (creates it if nothing is inherited), works on it, and closes it. Where it
+/// `settles`, all handles are dropped before that, all background work is done, and the store's
+/// directory must hold what the store knows and nothing else.
 ///
 /// # Errors
 /// Whatever the store fails with: nothing here should fail.
@@ -44,6 +47,7 @@ pub fn run(
     inherited: Option<Vec<Inherited>>,
     checkpoints: Vec<Checkpoint>,
     actions: Vec<Action>,
+    settles: bool,
 ) -> Result<Generation, String> {
     let vfs = CrashVfs::new(disk);
     let counted = vfs.clone();
@@ -60,6 +64,11 @@ pub fn run(
         session.open_store(inherited.is_none())?;
         session.run(&actions)?;
         worked = vfs.ops();
+        session.let_go();
+        if settles && let Some(db) = session.database() {
+            let settled = space::check_settled(&vfs, STORE, db);
+            settled.map_err(|what| Failure { action: None, what, error: None })?;
+        }
         session.close()
     };
     let done = work();

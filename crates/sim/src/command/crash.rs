@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Common, finish};
 use crate::crash::story::{self, Numbers, Story};
-use crate::crash::{self, Crash, Extent, StateName, Then, exhaustive};
+use crate::crash::{self, Crash, Extent, Lie, StateName, Then, exhaustive};
 use crate::disk::Policy;
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation};
@@ -41,6 +41,9 @@ pub struct Arguments {
     /// How long the work before a violation is cut down, in seconds.
     #[arg(long, default_value_t = 60.0)]
     shrink: f64,
+    /// Have the disk lie, to see it found out.
+    #[arg(long)]
+    lie: Option<Lie>,
     /// Tell a story: in this generation,
     #[arg(long, requires = "keep")]
     generation: Option<usize>,
@@ -105,7 +108,7 @@ impl Arguments {
     fn extent(&self) -> Extent {
         let extent = if self.recovery { Extent::recovery() } else { Extent::default() };
         let shrink = Duration::try_from_secs_f64(self.shrink).unwrap_or(extent.shrink);
-        Extent { steps: self.steps.unwrap_or(extent.steps), shrink, ..extent }
+        Extent { steps: self.steps.unwrap_or(extent.steps), shrink, lie: self.lie, ..extent }
     }
 
     /// Judges one state.

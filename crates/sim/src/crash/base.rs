@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 
 use super::{Crash, Then, disk_with_a_directory, panic_text};
 use crate::action::Action;
-use crate::disk::{Disk, Policy};
+use crate::disk::{Disk, Op, Policy};
 use crate::model::Checkpoint;
 use crate::outcome::Outcome;
 use crate::random::Random;
@@ -13,6 +14,26 @@ use crate::session::Inherited;
 use crate::sizes::Sizes;
 use crate::verify::{Found, Judge, Sweep};
 use crate::workload::{self, Generation};
+
+/// What a disk says it has done and has not, so that the regime can be seen to find it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Lie {
+    /// It syncs no files.
+    Sync,
+    /// It syncs no directories.
+    SyncDir,
+}
+
+impl Lie {
+    fn tell(self, op: &mut Op) {
+        match (self, &*op) {
+            // No file has that number, and no directory that name.
+            (Lie::Sync, Op::Sync { .. }) => *op = Op::Sync { file: 0 },
+            (Lie::SyncDir, Op::SyncDir { .. }) => *op = Op::SyncDir { dir: PathBuf::from("-") },
+            _ => {}
+        }
+    }
+}
 
 /// A disk with a store, or none yet, and what it holds.
 #[derive(Debug, Clone)]
@@ -27,6 +48,10 @@ pub struct Base {
     pub inherited: Option<Vec<Inherited>>,
     /// Its copies.
     pub checkpoints: Vec<Checkpoint>,
+    /// Whether all is settled, and files are counted, when the work is done.
+    pub settles: bool,
+    /// Whether the disk lies.
+    pub lie: Option<Lie>,
 }
 
 /// What a crash has left, found to be as promised.
@@ -42,9 +67,10 @@ pub struct Judged {
 
 impl Base {
     /// A disk without a store.
-    pub fn empty(sizes: Sizes) -> Base {
+    pub fn empty(sizes: Sizes, lie: Option<Lie>) -> Base {
         let disk = disk_with_a_directory();
-        Base { sizes, number: 0, disk, inherited: None, checkpoints: Vec::new() }
+        let (inherited, checkpoints) = (None, Vec::new());
+        Base { sizes, number: 0, disk, inherited, checkpoints, settles: true, lie }
     }
 
     /// Does the work.
@@ -52,9 +78,14 @@ impl Base {
     /// # Errors
     /// Whatever the store fails with.
     pub fn work(&self, actions: Vec<Action>) -> Result<Generation, String> {
-        let Base { sizes, number, disk, inherited, checkpoints } = self;
+        let Base { sizes, number, disk, inherited, checkpoints, settles, lie } = self;
         let (inherited, checkpoints) = (inherited.clone(), checkpoints.clone());
-        workload::run(*sizes, *number, disk, inherited, checkpoints, actions)
+        let mut made =
+            workload::run(*sizes, *number, disk, inherited, checkpoints, actions, *settles)?;
+        if let Some(lie) = lie {
+            made.log.iter_mut().for_each(|op| lie.tell(op));
+        }
+        Ok(made)
     }
 
     /// The first operation at which a crash has anything to do with what is promised here.
@@ -108,6 +139,8 @@ impl Base {
             disk: judged.left,
             inherited: Some(keyspaces.collect()),
             checkpoints: checkpoints.collect(),
+            settles: self.settles,
+            lie: self.lie,
         }
     }
 }

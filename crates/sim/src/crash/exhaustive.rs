@@ -103,7 +103,7 @@ pub fn alphabet() -> Vec<Action> {
 /// Whatever the store fails with.
 pub fn begin(kinds: Kinds) -> Result<Base, String> {
     let sizes = Sizes { seed: 1, kinds, memtable_bytes: 1024, cache_bytes: None, shards: 2 };
-    let empty = Base::empty(sizes);
+    let empty = Base { settles: false, ..Base::empty(sizes, None) };
     let made = empty.work(prelude())?;
     let at = made.log.len();
     let crash = Crash { at, policy: Policy::Kill, draw: 0, then: Then::Recovery(0) };

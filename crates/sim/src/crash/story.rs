@@ -125,7 +125,7 @@ impl Story {
             let what = base.judge(&made, disk, &crash).err()?;
             Some((Story { crash, ..self.clone() }, told(&made, &crash, &what)))
         };
-        let as_it_is = Crash { at: self.crash.at.min(end), ..self.crash };
+        let as_it_is = Crash { at: self.crash.at.min(made.log.len()), ..self.crash };
         if let Some(found) = fails(as_it_is, &made.replay(as_it_is.at)) {
             return Some(found);
         }
