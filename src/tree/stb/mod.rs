@@ -17,6 +17,8 @@ mod edit;
 mod node;
 mod parameters;
 mod plan;
+#[cfg(test)]
+mod stale_plan_tests;
 mod trunk;
 mod version;
 
@@ -64,6 +66,8 @@ struct ActiveJob {
 struct Jobs {
     next_number: u64,
     active: Vec<ActiveJob>,
+    /// How many have ended.
+    ended: u64,
     /// Numbers for bundles, drawn by jobs.
     next_bundle: u64,
     /// Tables that hold versions which only snapshots need, with those snapshots: nothing is to be
@@ -233,10 +237,17 @@ impl StbTree {
         Ok(changed)
     }
 
-    /// Claims the plan unless another job works on some of the same.
-    fn claim(self: &Arc<Self>, plan: Plan) -> Option<CompactionJob> {
+    /// How many jobs have ended; to be asked before the version that a plan is made from is loaded.
+    fn jobs_ended(&self) -> u64 {
+        self.jobs.lock().ended
+    }
+
+    /// Claims the plan, unless another job works on some of the same, or one has ended since the plan
+    /// was begun: what that one has swapped in, the plan may not have seen, and would bring the inputs
+    /// back beside their output.
+    fn claim(self: &Arc<Self>, plan: Plan, ended_before: u64) -> Option<CompactionJob> {
         let mut jobs = self.jobs.lock();
-        if conflicts(&jobs, &plan) {
+        if jobs.ended != ended_before || conflicts(&jobs, &plan) {
             return None;
         }
         let number = jobs.next_number;
@@ -253,7 +264,9 @@ impl StbTree {
     }
 
     fn job_ended(&self, number: u64) {
-        self.jobs.lock().active.retain(|job| job.number != number);
+        let mut jobs = self.jobs.lock();
+        jobs.active.retain(|job| job.number != number);
+        jobs.ended += 1;
     }
 
     fn note_retained(&self, bundle: &Bundle, snapshots: &[Seqno]) {
@@ -616,14 +629,24 @@ impl Tree for StbTree {
     }
 
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
-        let version = self.version.load_full();
-        let chosen = match self.choose(&version) {
-            Ok(None) => self.plan_sought(&version),
-            chosen => chosen,
-        };
-        match chosen {
-            Ok(chosen) => Some(Box::new(self.claim(chosen?)?)),
-            Err(error) => Some(Box::new(Failed(error))),
+        loop {
+            let ended = self.jobs_ended();
+            let version = self.version.load_full();
+            let chosen = match self.choose(&version) {
+                Ok(None) => self.plan_sought(&version),
+                chosen => chosen,
+            };
+            match chosen {
+                Ok(chosen) => {
+                    if let Some(job) = self.claim(chosen?, ended) {
+                        return Some(Box::new(job));
+                    }
+                }
+                Err(error) => return Some(Box::new(Failed(error))),
+            }
+            if self.jobs_ended() == ended {
+                return None;
+            }
         }
     }
 
@@ -636,8 +659,10 @@ impl Tree for StbTree {
     fn compact(self: Arc<Self>, lower: &[u8], upper: Option<&[u8]>, wait: &dyn Fn()) -> Result<()> {
         self.flush_range(lower, upper)?;
         let mut cursor: node::Key = Arc::from(lower);
-        while let Some((plan, leaf_upper)) = self.next_uncompacted(&cursor, upper)? {
-            match self.claim(plan) {
+        loop {
+            let ended = self.jobs_ended();
+            let Some((plan, leaf_upper)) = self.next_uncompacted(&cursor, upper)? else { break };
+            match self.claim(plan, ended) {
                 Some(mut job) => while job.step()? == Step::Again {},
                 None => {
                     wait();

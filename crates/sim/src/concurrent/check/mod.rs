@@ -22,6 +22,8 @@ mod index;
 mod lives;
 mod order;
 mod replay;
+#[cfg(test)]
+mod tests;
 mod witness;
 
 use std::fmt;
