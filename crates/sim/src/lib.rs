@@ -12,14 +12,18 @@
 //! 7. [`workload`] is a session that a crash will end, [`verify`] opens what the crash has left and
 //!    judges it, reading all of it ([`reading`]) and counting its files ([`space`]), [`crash`] puts
 //!    these together, reproducibly from a seed.
-//! 8. [`image`] makes small stores to be damaged, [`answers`] asks them everything, [`damage`] judges
+//! 8. [`compare`] runs sessions without crashes; [`shrink`] cuts a list that fails down, to the actions
+//!    that a [`keep`] names.
+//! 9. [`image`] makes small stores to be damaged, [`answers`] asks them everything, [`damage`] judges
 //!    what they say, [`bitflip`] flips every bit of them.
-//! 9. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
+//! 10. [`concurrent`] lets threads loose on a store and judges what they saw.
+//! 11. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
 pub mod action;
 pub mod answers;
 pub mod bitflip;
 pub mod command;
+pub mod compare;
 pub mod concurrent;
 pub mod content;
 pub mod crash;
@@ -27,6 +31,7 @@ pub mod damage;
 pub mod disk;
 pub mod generate;
 pub mod image;
+pub mod keep;
 pub mod kinds;
 pub mod model;
 pub mod outcome;
@@ -35,6 +40,7 @@ pub mod planted;
 pub mod random;
 pub mod reading;
 pub mod session;
+pub mod shrink;
 pub mod sizes;
 pub mod space;
 pub mod verify;

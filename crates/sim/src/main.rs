@@ -16,6 +16,7 @@ struct Arguments {
 enum Regime {
     Bitflip(command::bitflip::Arguments),
     Crash(command::crash::Arguments),
+    Model(command::model::Arguments),
     Planted(command::planted::Arguments),
     Threads(command::threads::Arguments),
 }
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     match Arguments::parse().regime {
         Regime::Bitflip(arguments) => command::bitflip::run(&arguments),
         Regime::Crash(arguments) => command::crash::run(&arguments),
+        Regime::Model(arguments) => command::model::run(&arguments),
         Regime::Planted(arguments) => command::planted::run(&arguments),
         Regime::Threads(arguments) => command::threads::run(&arguments),
     }
