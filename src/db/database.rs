@@ -35,6 +35,8 @@ pub struct RecoveryReport {
     pub bytes_dropped: u64,
     /// Why replay stopped where it did, if not at a clean end.
     pub stopped: Option<String>,
+    /// Bytes of a torn record at the manifest's end, dropped: a change that had not been made.
+    pub manifest_bytes_dropped: u64,
     /// Data files that nothing referred to, removed.
     pub orphans_removed: u64,
 }

@@ -345,7 +345,9 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     // An open that fails leaves the files as they are.
     foundation.files.retain_all();
     foundation.reserve_file_ids()?;
-    let keyspaces = foundation.recover_keyspaces(&mut recovered)?;
+    let keyspaces = foundation
+        .recover_keyspaces(&mut recovered)
+        .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
     let report = foundation.replay(&recovered, &keyspaces, builder.salvage)?;
     let epoch = epoch_number(recovered.epochs.current + 1)?;
     let older = report.limits.iter().map(|limit| (u64::from(limit.epoch), limit.last)).collect();
@@ -409,7 +411,7 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         executor: Executor::new(mode),
         counters: Counters::default(),
         listener: builder.listener,
-        recovery: recovery_report(&report, orphans_removed),
+        recovery: recovery_report(&report, recovered.torn_bytes, orphans_removed),
         keyspaces: RwLock::new(by_name),
         registry: Mutex::new(()),
         incorporation: Mutex::new(()),
@@ -432,7 +434,28 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     Ok(store)
 }
 
-fn recovery_report(report: &ReplayReport, orphans_removed: u64) -> RecoveryReport {
+/// Files go only once the manifest durably has them no more. One that is missing although a torn record
+/// asks for nothing of the kind tells that the record was durable, and is damaged.
+fn blame_manifest(error: Error, manifest: &Manifest, recovered: &RecoveredState) -> Error {
+    match error {
+        Error::Corruption { file, what: "data file", .. } if recovered.torn_bytes > 0 => {
+            Error::corruption(
+                &manifest.path(),
+                manifest.bytes_total(),
+                "last record",
+                format_args!("one that does without {}, which is gone", file.display()),
+                format_args!("{} bytes that are none", recovered.torn_bytes),
+            )
+        }
+        error => error,
+    }
+}
+
+fn recovery_report(
+    report: &ReplayReport,
+    manifest_bytes_dropped: u64,
+    orphans_removed: u64,
+) -> RecoveryReport {
     let torn_records: u64 = report.torn.iter().map(|torn| torn.records_dropped).sum();
     let mut stops: Vec<String> = Vec::new();
     stops.extend(report.torn.iter().map(|torn| {
@@ -452,6 +475,7 @@ fn recovery_report(report: &ReplayReport, orphans_removed: u64) -> RecoveryRepor
         bytes_replayed: report.bytes,
         records_dropped: report.records_dropped + torn_records,
         bytes_dropped: report.bytes_dropped,
+        manifest_bytes_dropped,
         stopped: (!stops.is_empty()).then(|| stops.join("; ")),
         orphans_removed,
     }

@@ -28,6 +28,8 @@ struct Inner {
     file: Arc<dyn File>,
     /// Where the next record goes.
     end: u64,
+    /// Whether what a torn append has left still lies there. An open that fails leaves it.
+    torn: bool,
     /// What the first record took.
     snapshot_bytes: u64,
     /// Bytes written since the open.
@@ -65,6 +67,7 @@ impl Manifest {
         identity: Identity,
         file: Arc<dyn File>,
         (snapshot_bytes, end): (u64, u64),
+        torn: bool,
         state: State,
     ) -> Manifest {
         Manifest {
@@ -74,6 +77,7 @@ impl Manifest {
                 identity,
                 file,
                 end,
+                torn,
                 snapshot_bytes,
                 written_bytes: 0,
                 state,
@@ -129,7 +133,13 @@ impl Manifest {
         let payload = std::mem::take(&mut inner.waiting);
         let target = inner.submitted;
         let (identity, end, file) = (inner.identity, inner.end, Arc::clone(&inner.file));
+        let torn = inner.torn;
         let written = MutexGuard::unlocked(inner, || {
+            if torn {
+                // Durably, so that what a torn append leaves blank is blank.
+                file.truncate(end)?;
+                file.sync()?;
+            }
             let record = identity.encode_record(end, RecordKind::Edits, &payload)?;
             file.write_at(end, &record)?;
             if !planted(Bug::ManifestNotSynced) {
@@ -141,6 +151,7 @@ impl Manifest {
         self.finished.notify_all();
         match written {
             Ok(bytes) => {
+                inner.torn = false;
                 inner.end += bytes;
                 inner.written_bytes += bytes;
                 inner.durable = target;
@@ -212,6 +223,7 @@ impl Manifest {
         };
         inner.identity = new;
         inner.file = file;
+        inner.torn = false;
         inner.end = bytes;
         inner.snapshot_bytes = bytes;
         inner.written_bytes += bytes;

@@ -78,9 +78,6 @@ impl Manifest {
         let number = loaded.identity.number;
         let path = manifest_path(dir, number);
         let file = vfs.open(&path, Access::Buffered, true)?;
-        if loaded.end < loaded.file_bytes {
-            file.truncate(loaded.end)?;
-        }
         // Whoever wrote what has just been read may have been killed before it had synced it. Nothing
         // may build on it, least of all remove what it replaces, while a power loss could still undo it.
         if !planted(Bug::ManifestReadNotSynced) {
@@ -97,7 +94,8 @@ impl Manifest {
         }
         let (identity, ends) = (loaded.identity, (loaded.snapshot_bytes, loaded.end));
         let (state, recovered) = loaded.recovered(superblock, created);
-        let manifest = Manifest::new(Arc::clone(vfs), dir, identity, file, ends, state);
+        let torn = recovered.torn_bytes > 0;
+        let manifest = Manifest::new(Arc::clone(vfs), dir, identity, file, ends, torn, state);
         Ok((manifest, recovered))
     }
 
@@ -256,10 +254,14 @@ fn load(vfs: &dyn Vfs, dir: &Path, identity: Identity) -> Result<Result<Loaded>>
         let record = match identity.record(&bytes, end, &path) {
             Ok(record) => record,
             // The last append of a process that did not live to see it durable, or damage?
-            Err(error) => match identity.valid_record_after(&bytes, end, &path) {
-                None => break,
-                Some(_) => return Err(error),
-            },
+            Err(error) => {
+                if identity.valid_record_after(&bytes, end, &path).is_some()
+                    || Identity::is_complete(&bytes, end)
+                {
+                    return Err(error);
+                }
+                break;
+            }
         };
         if record.kind != RecordKind::Edits {
             return Err(Error::corruption(&path, end as u64, "record", "edits", "a snapshot"));

@@ -146,6 +146,16 @@ impl Identity {
         Ok(Record { kind, payload: &padded[..payload_bytes], end: offset + end })
     }
 
+    /// Whether the bad record at `offset` ends where the file does and has no blank word: then all of
+    /// the append has arrived, and it is damaged, not torn.
+    pub(super) fn is_complete(bytes: &[u8], offset: usize) -> bool {
+        let record = bytes.get(offset..).unwrap_or_default();
+        let Some(&[a, b, c, d]) = record.get(8..12) else { return false };
+        let padded = u64::from(u32::from_le_bytes([a, b, c, d])).next_multiple_of(ALIGNMENT as u64);
+        RECORD_HEAD_BYTES as u64 + padded == record.len() as u64
+            && record.chunks(ALIGNMENT).all(|word| word.iter().any(|&byte| byte != 0))
+    }
+
     /// Where, after a bad record at `offset`, the next valid one starts.
     pub(super) fn valid_record_after(
         self,

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use spinney::{CheckLevel, Error};
+use spinney::{CheckLevel, Error, RecoveryReport};
 
 use crate::answers::Answers;
 use crate::image::{Files, Image};
@@ -132,8 +132,8 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
     for error in answers.errors().chain(&report.problems) {
         check_error(error, damages)?;
     }
-    let recovery = db.recovery().stopped;
-    let told = recovery.is_some() && recovery != image.recovery;
+    let recovery = db.recovery();
+    let told = differs(&recovery, &image.recovery);
     let verdict = |shown| Ok(Verdict { shown, operations });
     if let Err(wrong) = answers.agree(&image.states[image.expected]) {
         let in_log = |damage: &Damage| FileClass::of(&damage.path) == FileClass::Journal;
@@ -156,6 +156,12 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
         (None, true) if told => verdict(Shown::ByRecovery),
         (None, true) => verdict(Shown::Harmless),
     }
+}
+
+/// Whether recovery tells of more than it does without damage.
+fn differs(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
+    damaged.stopped.is_some() && damaged.stopped != undamaged.stopped
+        || damaged.manifest_bytes_dropped > undamaged.manifest_bytes_dropped
 }
 
 /// Whether an error is one that names the damage.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use spinney::{
     Builder, CheckLevel, Compression, Database, Durability, Error, Keyspace, KeyspaceOptions,
-    TreeKind,
+    RecoveryReport, TreeKind,
 };
 
 use crate::answers::Answers;
@@ -151,7 +151,7 @@ pub struct Image {
     /// How many commits it holds, undamaged.
     pub expected: usize,
     /// What recovery tells of it, undamaged.
-    pub recovery: Option<String>,
+    pub recovery: RecoveryReport,
     /// Files that an open without damage removes: nothing needs them.
     pub unneeded: BTreeSet<PathBuf>,
     /// All keys that each keyspace ever had.
@@ -356,7 +356,7 @@ impl Image {
             states,
             synced,
             expected: 0,
-            recovery: None,
+            recovery: RecoveryReport::default(),
             unneeded: BTreeSet::new(),
             keys: BTreeMap::new(),
         };
@@ -397,7 +397,7 @@ impl Image {
         if !report.problems.is_empty() {
             return Err(format!("undamaged, a check finds {:?}", report.problems));
         }
-        self.recovery = db.recovery().stopped;
+        self.recovery = db.recovery();
         let after = Files::of(&vfs);
         let before = self.files.list(&self.dir);
         self.unneeded = before.into_iter().filter(|path| !after.names.contains(path)).collect();
