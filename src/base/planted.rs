@@ -6,6 +6,7 @@
 //! 2. With it, at most one bug is active at a time, in the whole process.
 #![cfg_attr(not(planted), allow(unreachable_pub, reason = "public in builds for the score alone"))]
 
+use std::sync::atomic::AtomicU64;
 #[cfg(planted)]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -273,6 +274,9 @@ bugs! {
 pub(crate) const fn planted(_bug: Bug) -> bool {
     false
 }
+
+/// The number of a file that has gone, to be used again: [`Bug::StalePages`].
+pub(crate) static FREED: AtomicU64 = AtomicU64::new(0);
 
 /// One more than the active bug's place in [`Bug::ALL`]; 0 for none.
 #[cfg(planted)]

@@ -125,7 +125,10 @@ impl Files {
     /// The files of a directory, in the order of their names.
     pub fn list(&self, dir: &Path) -> Vec<PathBuf> {
         let files = self.names.iter().filter(|(_, node)| matches!(node, Node::File(_)));
-        files.map(|(path, _)| path.to_path_buf()).filter(|path| path.parent() == Some(dir)).collect()
+        files
+            .map(|(path, _)| path.to_path_buf())
+            .filter(|path| path.parent() == Some(dir))
+            .collect()
     }
 }
 

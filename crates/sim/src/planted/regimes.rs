@@ -1,19 +1,12 @@
 //! The regimes that a search carries out, each cut to about a fifth of a second.
 
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use spinney::vfs::MemoryVfs;
-
-use crate::concurrent;
 use crate::crash::{self, exhaustive};
-use crate::generate::{Generator, Purpose};
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation};
-use crate::session::{Failure, Session, World};
-use crate::sizes::Sizes;
 use crate::{bitflip, random};
+use crate::{compare, concurrent};
 
 /// A regime, cut to be one part of a round.
 pub(super) struct Regime {
@@ -34,8 +27,14 @@ pub(super) const REGIMES: &[Regime] = &[
 ];
 
 /// Violations are counted here, not cut down.
-const CRASH: crash::Extent =
-    crash::Extent { generations: 3, steps: 150, states: 25, sweeps: 0, shrink: Duration::ZERO };
+const CRASH: crash::Extent = crash::Extent {
+    generations: 3,
+    steps: 150,
+    states: 25,
+    sweeps: 0,
+    shrink: Duration::ZERO,
+    lie: None,
+};
 
 fn run_crash(seed: u64, kinds: Kinds) -> Outcome {
     crash::run(seed, kinds, CRASH, None)
@@ -63,28 +62,7 @@ fn run_exhaustive(seed: u64, kinds: Kinds) -> Outcome {
 }
 
 fn run_model(seed: u64, kinds: Kinds) -> Outcome {
-    let sizes = Sizes::new(seed, kinds);
-    let world = World {
-        vfs: Arc::new(MemoryVfs::new()),
-        moment: Box::new(|| 0),
-        dir: PathBuf::from("/data/store"),
-        copies: "/data/copy".to_string(),
-        keep_copies: false,
-    };
-    let actions = Generator::new(Purpose::Compare, seed, 0).list(3000);
-    let mut outcome = Outcome::default();
-    let done = Session::open(sizes, world, None, Vec::new()).and_then(|mut session| {
-        session.run(&actions)?;
-        session.close()
-    });
-    outcome.count("lists");
-    outcome.operations = actions.len() as u64;
-    if let Err(failure) = done {
-        let Failure { what, action, .. } = failure;
-        let what = format!("action {action:?}: {what}");
-        outcome.violations.push(Violation { what, command: String::new() });
-    }
-    outcome
+    compare::run(seed, kinds, compare::Extent { actions: 3000, shrink_for: Duration::ZERO }, None)
 }
 
 fn run_threads(seed: u64, kinds: Kinds) -> Outcome {

@@ -12,7 +12,7 @@ use spinney::planted::Bug;
 use super::regimes::REGIMES;
 
 /// A regime that takes longer than this for its part of a round hangs.
-const PART_SECONDS_MAX: u64 = 60;
+const PART_SECONDS_MAX: u64 = 20;
 
 /// A search for a bug, or for false alarms.
 pub(super) struct Search {
