@@ -17,7 +17,9 @@
 //! 9. [`image`] makes small stores to be damaged, [`answers`] asks them everything, [`damage`] judges
 //!    what they say, [`bitflip`] flips every bit of them.
 //! 10. [`concurrent`] lets threads loose on a store and judges what they saw.
-//! 11. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
+//! 11. `planted` (in builds with `--cfg planted`) sees whether all these find the bugs that are planted
+//!     into the engine.
+//! 12. [`command`] is the command line; [`kinds`] and [`outcome`] are what all regimes share.
 
 pub mod action;
 pub mod answers;

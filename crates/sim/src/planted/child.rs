@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::json;
 use spinney::planted::{Bug, activate};
@@ -12,6 +14,9 @@ use crate::command::planted::Arguments;
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation, panic_text};
 
+/// A child ends so long after its time is up.
+const GRACE_SECONDS: f64 = 30.0;
+
 /// Searches from the arguments' seed until something is found, or for the arguments' rounds.
 pub fn child(name: &str, arguments: &Arguments) -> ExitCode {
     let bug = Bug::ALL.iter().copied().find(|bug| bug.name() == name);
@@ -20,6 +25,12 @@ pub fn child(name: &str, arguments: &Arguments) -> ExitCode {
         return ExitCode::FAILURE;
     }
     activate(bug);
+    // Should the parent not be there to end it, a bug that hangs must not run on for ever.
+    let limit = Duration::from_secs_f64(arguments.seconds + GRACE_SECONDS);
+    thread::spawn(move || {
+        thread::sleep(limit);
+        std::process::exit(2);
+    });
     // A panic is told as what was found, not on the terminal of many searches at once.
     std::panic::set_hook(Box::new(|_| ()));
     let kinds = Kinds::All.runs();

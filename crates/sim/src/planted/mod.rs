@@ -85,6 +85,10 @@ fn carry_out(searches: Vec<Search>, arguments: &Arguments) -> Vec<(Search, Ended
         let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
         let Some(search) = next else { return };
         let found = search.carry_out();
+        if let (Some(bug), None) = (search.bug, &found.found) {
+            let (name, rounds) = (bug.name(), found.rounds);
+            eprintln!("{name} not found from seed {} in {rounds} rounds", search.seed);
+        }
         if let (Ok(mut ended), Ok(mut told)) = (ended.lock(), told.lock()) {
             ended.push((search, found));
             if told.elapsed() > Duration::from_secs(5) {

@@ -72,6 +72,7 @@ impl Search {
         command.arg("planted").arg("--child").arg(self.bug.map_or("none", Bug::name));
         command.arg("--seed").arg(self.seed.to_string());
         command.arg("--rounds").arg(self.rounds.to_string());
+        command.arg("--seconds").arg(self.limit.as_secs_f64().to_string());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
     }
 
