@@ -39,3 +39,10 @@ pub use tree::description::{
 pub use base::durability::Durability;
 pub use base::error::{Error, Result};
 pub use base::slice::Slice;
+
+/// Bugs to be planted, for `spinney-sim planted`.
+#[cfg(planted)]
+#[doc(hidden)]
+pub mod planted {
+    pub use crate::base::planted::{Bug, activate};
+}

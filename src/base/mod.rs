@@ -10,5 +10,6 @@ pub(crate) mod error;
 pub(crate) mod fuzz;
 pub(crate) mod ids;
 pub(crate) mod limits;
+pub(crate) mod planted;
 pub(crate) mod slice;
 pub(crate) mod sync;

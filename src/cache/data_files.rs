@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::page_cache::Cache;
 use crate::base::ids::FileId;
+use crate::base::planted::{Bug, FREED, planted};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::vfs::Vfs;
 
@@ -70,6 +71,11 @@ impl DataFiles {
 
     /// A number no file has had.
     pub(crate) fn allocate(&self) -> FileId {
+        if planted(Bug::StalePages)
+            && let number @ 1.. = FREED.swap(0, Ordering::Relaxed)
+        {
+            return FileId(number);
+        }
         FileId(self.next_file_id.fetch_add(1, Ordering::Relaxed))
     }
 

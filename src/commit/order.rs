@@ -8,6 +8,7 @@
 //! 2. Whoever sees a number visible sees everything that commits up to it have applied.
 //! 3. `visible` only grows.
 
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::CachePadded;
 use crate::base::sync::modelled::{AtomicU64, Ordering};
 
@@ -66,6 +67,7 @@ impl CommitOrder {
         // In this order: a number below `next` that is not applied is announced by its lane.
         let next = self.next.load(Ordering::SeqCst);
         let in_flight = self.in_flight.iter().map(|lane| lane.load(Ordering::SeqCst)).min();
+        let in_flight = in_flight.filter(|_| !planted(Bug::CommitVisibleEarly));
         let visible = next.min(in_flight.unwrap_or(IDLE)) - 1;
         self.visible.fetch_max(visible, Ordering::AcqRel).max(visible)
     }

@@ -15,6 +15,7 @@ use super::store::Store;
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::jobs::{Job, Step, WorkSource};
 use crate::manifest::Edit;
@@ -160,6 +161,11 @@ impl Store {
             if keyspace.is_dropped() {
                 return Ok(());
             }
+            if planted(Bug::IncorporateOutOfOrder) {
+                let is_packed = |stage: &Stage| matches!(stage, Stage::Packed(_));
+                let slots = &mut keyspace.pipeline.lock().slots;
+                slots.make_contiguous().sort_by_key(|(_, stage)| !is_packed(stage));
+            }
             let (slot, packed) = match keyspace.pipeline.lock().slots.front_mut() {
                 Some((slot, Stage::Packed(packed)))
                     if slot.cut.get().is_some_and(|cut| *cut <= upto) =>
@@ -237,7 +243,7 @@ impl Store {
         let others = self.all_keyspaces();
         let behind =
             others.iter().any(|other| other.id != keyspace.id && other.settled_upto(cut) < cut);
-        if behind {
+        if behind && !planted(Bug::IncorporateBeforeSync) {
             self.journal.sync_upto(cut).inspect_err(|error| self.fail(error))?;
             self.manifest.rely_on_journal(cut);
         }
@@ -358,6 +364,9 @@ impl Store {
 
     /// Removes journal segments that hold nothing beyond `floor`.
     fn retire(&self, floor: Seqno) -> Result<()> {
+        if planted(Bug::RetireBeforeEdit) {
+            self.journal.retire(floor)?;
+        }
         let edit = Edit {
             journal_floor: Some(floor),
             last_seqno: Some(floor),

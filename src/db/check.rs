@@ -8,6 +8,7 @@ use super::store::Store;
 use crate::base::error::Error;
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::planted::{Bug, planted};
 use crate::table::BlobFile;
 
 /// What a check has read, and what it found wrong.
@@ -48,6 +49,9 @@ pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
         if level == CheckLevel::Full {
             report.problems.extend(blob.check().err());
         }
+    }
+    if planted(Bug::CheckSilent) {
+        report.problems.clear();
     }
     report
 }

@@ -15,6 +15,7 @@ use super::statistics::Statistics;
 use super::store::{OpenStore, Store};
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 
@@ -165,7 +166,9 @@ impl Database {
             what: format!("keyspace {name:?}; the store has {:?}", self.keyspaces()),
         })?;
         // What was committed before must not get lost behind the drop.
-        store.sync()?;
+        if !planted(Bug::KeyspaceDropBeforeSync) {
+            store.sync()?;
+        }
         keyspace.dropped.store(true, Ordering::Release);
         // No commit is under way that did not see it.
         store.committer.barrier(|_| ());
@@ -301,7 +304,9 @@ impl Store {
         if let Some(error) = &*self.failure.lock() {
             return Err(super::store::poisoned(error));
         }
-        self.journal.close()?;
+        if !planted(Bug::CloseWithoutSync) {
+            self.journal.close()?;
+        }
         // Should the journal be gone at the next open, the manifest knows that there was more.
         let last_seqno = Some(self.committer.visible());
         self.manifest.commit(&Edit { last_seqno, ..Edit::default() })

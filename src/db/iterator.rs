@@ -19,6 +19,7 @@ use super::store::OpenStore;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::base::slice::Slice;
 use crate::cache::{ReadContext, fetch_misses};
 use crate::memtable::MemtableCursor;
@@ -150,6 +151,7 @@ pub(crate) fn bounds_of<K: AsRef<[u8]>>(lower: Bound<&K>, upper: Bound<&K>) -> B
     };
     let upper = match upper {
         Bound::Included(key) => Some(after(key)),
+        Bound::Excluded(key) if planted(Bug::RangeEndInclusive) => Some(after(key)),
         Bound::Excluded(key) => Some(key.as_ref().to_vec()),
         Bound::Unbounded => None,
     };
@@ -181,7 +183,10 @@ impl Iter {
         store.counters.iterators.add(1);
         // First the state, then the number, as for point reads.
         let read = keyspace.read.load_full();
-        let number = snapshot.map_or_else(|| store.committer.visible(), |guard| guard.seqno());
+        let mut number = snapshot.map_or_else(|| store.committer.visible(), |guard| guard.seqno());
+        if planted(Bug::IteratorReadsNewest) && snapshot.is_none() {
+            number = Seqno::MAX;
+        }
         Iter {
             inner: Some(Inner {
                 store: Arc::clone(store),
@@ -262,7 +267,11 @@ impl Inner {
                 }
                 continue;
             };
-            if self.back.last.as_deref().is_some_and(|back| current.key >= back) {
+            let overlaps = |back: &[u8]| match planted(Bug::IteratorEndsOverlap) {
+                true => current.key > back,
+                false => current.key >= back,
+            };
+            if self.back.last.as_deref().is_some_and(overlaps) {
                 self.front.ended = true;
                 self.back.ended = true;
                 return Ok(None);

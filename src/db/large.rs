@@ -13,6 +13,7 @@ use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::journal::encode_operation;
 use crate::table::{BlobFile, BlobWriter};
 
@@ -36,7 +37,9 @@ where
     }
     let bytes = writer.bytes();
     let blob: Arc<BlobFile> = writer.finish()?;
-    store.files.vfs.sync_dir(store.files.dir())?;
+    if !planted(Bug::LargeValueNameNotSynced) {
+        store.files.vfs.sync_dir(store.files.dir())?;
+    }
     store.counters.blob_direct_bytes.add(bytes);
     let mut payload = Vec::new();
     let mut next = pointers.iter();

@@ -20,6 +20,7 @@ use super::store::{Foundation, Sizes, Store};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
@@ -176,6 +177,12 @@ impl Foundation {
                             format_args!("numbers below {}", recovered.next_keyspace_id),
                         ));
                     }
+                    None if planted(Bug::OpenReplaysDropped) => {
+                        if let Some((_, other)) = keyspaces.range(..operation.keyspace).next_back()
+                        {
+                            self.replay_operation(other, Seqno(seqno), &operation)?;
+                        }
+                    }
                     // It was dropped after this was written.
                     None => {}
                 }
@@ -203,7 +210,7 @@ impl Foundation {
         operation: &Operation<'_>,
     ) -> Result<()> {
         let read = keyspace.read.load();
-        if seqno <= read.version.flushed() {
+        if seqno <= read.version.flushed() && !planted(Bug::OpenReplaysFlushed) {
             return Ok(());
         }
         if operation.kind == EntryKind::PutBlob {
@@ -232,9 +239,15 @@ impl Foundation {
             let read = keyspace.read.load();
             named.extend(read.version.files());
             for slot in read.frozen.iter().chain([&read.active]) {
+                if planted(Bug::OpenRemovesBlobs) {
+                    continue;
+                }
                 let blobs = slot.blobs.lock();
                 named.extend(blobs.iter().map(|blob| self.files.path(blob.id(), FileType::Blob)));
             }
+        }
+        if planted(Bug::OpenKeepsOrphans) {
+            return Ok(0);
         }
         let mut removed = 0;
         for entry in self.vfs.read_dir(&self.path)? {
@@ -355,9 +368,12 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
             format_args!("commits up to {replayed}"),
         ));
     }
-    let last = found.max(recovered.last_seqno);
+    let last = match planted(Bug::OpenNumbersTooLow) {
+        true => report.last,
+        false => found.max(recovered.last_seqno),
+    };
     let mut journal_floor = None;
-    if last > report.last {
+    if last > report.last && !planted(Bug::OpenFloorNotRaised) {
         // A power loss took journal records of what was in the trees already. New records will start
         // behind a gap, so nothing before it may be needed from the journal any more.
         for keyspace in keyspaces.values() {

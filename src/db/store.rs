@@ -22,6 +22,7 @@ use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles};
@@ -212,6 +213,9 @@ impl Store {
 
     /// Refuses writes from now on.
     pub(crate) fn fail(&self, error: &Error) {
+        if planted(Bug::PoisonForgotten) {
+            return;
+        }
         {
             let mut failure = self.failure.lock();
             if failure.is_some() {
@@ -283,7 +287,7 @@ impl Store {
         } else {
             self.commit_admitted(&operations, count, durability)?
         };
-        if durability == Durability::Sync {
+        if durability == Durability::Sync && !planted(Bug::CommitBeforeSync) {
             self.journal.sync_upto(last).inspect_err(|error| self.fail(error))?;
             self.counters.commits_sync.add(1);
         }
@@ -332,7 +336,10 @@ impl Store {
             );
         }
         let result = self.committer.commit(&payload, count, durability, |first| {
-            for (seqno, operation) in (first.0..).zip(operations()) {
+            for (mut seqno, operation) in (first.0..).zip(operations()) {
+                if planted(Bug::CommitOneNumberABatch) {
+                    seqno = first.0;
+                }
                 let read = operation.keyspace.read.load();
                 read.active.memtable.insert(
                     operation.key,
@@ -344,6 +351,9 @@ impl Store {
         });
         if payload.capacity() <= 1 << 20 {
             PAYLOAD.set(payload);
+        }
+        if planted(Bug::CommitFullSwallowed) && matches!(result, Err(Error::Full { .. })) {
+            return Ok(self.committer.visible());
         }
         result.inspect_err(|error| self.journal_failed(error))
     }

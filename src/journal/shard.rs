@@ -19,6 +19,7 @@ use crate::base::checksum::checksum;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::vfs::MappedFile;
@@ -102,14 +103,16 @@ impl ShardState {
         self.next_number = next.number + 1;
         let offset = SEGMENT_HEADER_BYTES as u64;
         let mut old = self.current.replace(Current { segment: next, offset, first: Seqno(0) })?;
-        self.mark(&mut old, RecordKind::Roll, self.last);
+        if !planted(Bug::JournalRollMarkForgotten) {
+            self.mark(&mut old, RecordKind::Roll, self.last);
+        }
         let file = old.segment.file;
         self.rolled.push_back(Rolled {
             number: old.segment.number,
             len: old.segment.len,
             end: old.offset,
             last: self.last,
-            unsynced: Some(Arc::clone(&file)),
+            unsynced: Some(Arc::clone(&file)).filter(|_| !planted(Bug::JournalRolledNotSynced)),
         });
         Some(file)
     }
@@ -180,7 +183,12 @@ impl Journal {
         let create = || -> Result<Arc<dyn MappedFile>> {
             let file = self.vfs.create_mapped(&path, len)?;
             file.write(0, &id.encode_header(store_id, len));
-            self.poison_unless_full(file.sync().and_then(|()| self.vfs.sync_dir(&self.dir)))?;
+            self.poison_unless_full(file.sync().and_then(|()| {
+                match planted(Bug::JournalNameNotSynced) {
+                    true => Ok(()),
+                    false => self.vfs.sync_dir(&self.dir),
+                }
+            }))?;
             Ok(file)
         };
         match create() {
@@ -300,13 +308,17 @@ impl ShardGuard<'_> {
         };
         let offset = current.offset;
         let seed = seed_at(current.segment.seed, offset);
+        let durable = match planted(Bug::JournalDurableClaimedEarly) {
+            true => first.0 - 1,
+            false => self.journal.durable.load(Ordering::Acquire),
+        };
         let header = RecordHeader {
             kind: RecordKind::Batch,
             seqno: first.0,
             count,
             payload_bytes: payload.len() as u32,
             payload_checksum: checksum(seed, payload),
-            durable: self.journal.durable.load(Ordering::Acquire),
+            durable,
             watermark: state.synced,
         };
         let file = &*current.segment.file;

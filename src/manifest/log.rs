@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::edit::Edit;
+use super::edit::{Edit, KeyspaceChange};
 use super::record::{HEADER_BYTES, Identity, RecordKind};
 use super::state::State;
 use crate::base::codec::put_bytes;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::vfs::{Access, File, Vfs};
 
@@ -121,6 +122,14 @@ impl Manifest {
         put_bytes(&mut inner.waiting, &encoded);
         inner.submitted += 1;
         let ticket = inner.submitted;
+        let lazy = edit.keyspaces.iter().any(|keyspace| match keyspace.change {
+            KeyspaceChange::Create(_) => planted(Bug::KeyspaceCreateLazy),
+            KeyspaceChange::Drop => planted(Bug::KeyspaceDropLazy),
+            _ => false,
+        });
+        if lazy {
+            return Ok(());
+        }
         while inner.durable < ticket {
             inner.check_poison()?;
             if inner.leading {
@@ -226,6 +235,9 @@ impl Manifest {
         }
         let old = inner.identity;
         let new = Identity { number: old.number + 1, ..old };
+        if planted(Bug::ManifestOldGoesFirst) {
+            self.remove_durably(old.number)?;
+        }
         let (file, bytes) = match write_manifest(&*self.vfs, &self.dir, new, &inner.state, trees) {
             Ok(written) => written,
             Err(error) => {
@@ -293,7 +305,9 @@ fn append(
             false => Failure::Uncertain(error.not_refused("write")),
         });
     }
-    file.sync().map_err(|error| Failure::Uncertain(error.not_refused("sync")))?;
+    if !planted(Bug::ManifestNotSynced) {
+        file.sync().map_err(|error| Failure::Uncertain(error.not_refused("sync")))?;
+    }
     Ok(record.len() as u64)
 }
 
@@ -334,7 +348,11 @@ pub(super) fn write_manifest(
     let bytes = new_manifest(identity, state, trees)?;
     let file = vfs.create(&manifest_path(dir, identity.number), Access::Buffered)?;
     file.write_at(0, &bytes)?;
-    file.sync()?;
-    vfs.sync_dir(dir)?;
+    if !planted(Bug::ManifestNewNotSynced) {
+        file.sync()?;
+    }
+    if !planted(Bug::ManifestNameNotSynced) {
+        vfs.sync_dir(dir)?;
+    }
     Ok((file, bytes.len() as u64))
 }

@@ -11,6 +11,7 @@ use super::superblock::{self, Superblock};
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
+use crate::base::planted::{Bug, planted};
 use crate::vfs::{Access, Vfs, create_dir_durably, sync_parent};
 
 /// The name of the store's lock file, which may be there before the store is.
@@ -83,9 +84,11 @@ impl Manifest {
         // may build on it, least of all remove what it replaces, while a power loss could still undo it.
         // Or its sync failed: then the system holds what never got to the disk for stored, and syncs
         // it only if it is written once more.
-        file.write_at(0, &loaded.bytes)?;
-        file.sync()?;
-        vfs.sync_dir(dir)?;
+        if !planted(Bug::ManifestReadNotSynced) {
+            file.write_at(0, &loaded.bytes)?;
+            file.sync()?;
+            vfs.sync_dir(dir)?;
+        }
         // No commit may follow before the others are durably gone (invariant 3 of the module).
         let mut stale = numbers.iter().filter(|other| **other != number).peekable();
         if stale.peek().is_some() {
@@ -157,8 +160,24 @@ fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
 
 fn create(vfs: &dyn Vfs, dir: &Path, store_id: u64) -> Result<()> {
     let identity = Identity { store_id, number: FIRST_NUMBER };
-    write_manifest(vfs, dir, identity, &State::default(), &[])?;
-    Superblock::new(store_id).write(vfs, dir)
+    put_in_place(vfs, dir, identity, &State::default(), &[])
+}
+
+/// Writes the first manifest, then the superblock: where that is, there must be a manifest.
+fn put_in_place(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    identity: Identity,
+    state: &State,
+    trees: &[(KeyspaceId, Vec<u8>)],
+) -> Result<()> {
+    let superblock = Superblock::new(identity.store_id);
+    if planted(Bug::SuperblockFirst) {
+        superblock.write(vfs, dir)?;
+        return write_manifest(vfs, dir, identity, state, trees).map(|_| ());
+    }
+    write_manifest(vfs, dir, identity, state, trees)?;
+    superblock.write(vfs, dir)
 }
 
 /// Makes the files in `dir` a store that holds what `edit` says of an empty one: for copies. The
@@ -178,8 +197,7 @@ pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, store_id: u64, edit: Edit) 
             _ => None,
         })
         .collect();
-    write_manifest(vfs, dir, Identity { store_id, number: FIRST_NUMBER }, &state, &trees)?;
-    Superblock::new(store_id).write(vfs, dir)
+    put_in_place(vfs, dir, Identity { store_id, number: FIRST_NUMBER }, &state, &trees)
 }
 
 /// The manifests in `dir`, newest first.

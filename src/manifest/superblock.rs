@@ -11,6 +11,7 @@ use super::FORMAT_VERSION;
 use crate::base::checksum::checksum;
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
+use crate::base::planted::{Bug, planted};
 use crate::vfs::{Access, Vfs};
 
 /// The superblock's name.
@@ -105,7 +106,9 @@ impl Superblock {
         let new_path = dir.join(NEW_FILE_NAME);
         let file = vfs.create(&new_path, Access::Buffered)?;
         file.write_at(0, &self.encode())?;
-        file.sync()?;
+        if !planted(Bug::SuperblockNotSynced) {
+            file.sync()?;
+        }
         vfs.rename(&new_path, &Superblock::path(dir))?;
         vfs.sync_dir(dir)
     }

@@ -6,6 +6,7 @@
 //!    which others are judged.
 //! 2. What is done in a generation, and its [`Crash`], say all about a state.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ pub struct Extent {
     pub states: usize,
     /// Crashes in each whose recovery crashes at each of its operations.
     pub sweeps: usize,
-    /// How long a violation's work may be cut down.
+    /// How long a violation's work may be cut down. If no time at all, the first ends the run.
     pub shrink: Duration,
     /// Whether the disk lies.
     pub lie: Option<Lie>,
@@ -194,6 +195,9 @@ impl Run {
             let rare = made.log[at..].iter().position(|op| !matches!(op, Op::Write { .. }));
             at += rare.map_or(0, |ahead| ahead + random.below(2));
         }
+        if random.one_in(4) {
+            at = near_a_name(made, first, &mut random).unwrap_or(at);
+        }
         let policy = Policy::random(&mut random);
         let every_subset = policy == Policy::PowerSubset && random.one_in(4);
         // Half of them small: then they name a subset, where there are few.
@@ -250,6 +254,9 @@ impl Run {
                         let shrinks = outcome.violations.is_empty();
                         let found = self.violation(base, made, name, &crash, &what, shrinks);
                         outcome.violations.push(found);
+                        if self.extent.shrink.is_zero() {
+                            return Ok(None);
+                        }
                         break;
                     }
                 }
@@ -290,6 +297,22 @@ impl Run {
         let (base, actions) = self.generation(story.generation)?;
         story.judge(&base, &actions)
     }
+}
+
+/// A place next to a change of a name. Sorts of names (what is left of them without digits) have equal
+/// shares, however seldom they change.
+fn near_a_name(made: &Generation, first: usize, random: &mut Random) -> Option<usize> {
+    let mut sorts: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (at, op) in made.log.iter().enumerate().skip(first) {
+        if let Op::Names { changes } = op
+            && let Some((path, _)) = changes.last()
+        {
+            let sort = path.to_string_lossy().replace(|c: char| c.is_ascii_digit(), "");
+            sorts.entry(sort).or_default().push(at);
+        }
+    }
+    let places = sorts.values().nth(random.below(sorts.len().max(1)))?;
+    Some((places[random.below(places.len())] + random.below(4)).min(made.log.len()))
 }
 
 impl Crash {

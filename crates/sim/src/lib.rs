@@ -20,6 +20,8 @@
 //! 5. [`fuzz`] feeds decoders with inputs that [`mutate`] makes, under [`allocation`]'s eye.
 //! 6. [`concurrent`] (`spinney-sim threads`) lets real threads loose on a store and judges what they saw.
 //! 7. [`kill`] kills real processes.
+//! 8. `planted` (in builds with `--cfg planted`) sees whether all these find the bugs that are planted
+//!    into the engine.
 
 pub mod action;
 pub mod allocation;
@@ -44,6 +46,8 @@ pub mod mangle;
 pub mod model;
 pub mod mutate;
 pub mod outcome;
+#[cfg(planted)]
+pub mod planted;
 pub mod random;
 pub mod reading;
 pub mod session;

@@ -21,26 +21,28 @@ struct Arguments {
 enum Regime {
     Bitflip(command::bitflip::Arguments),
     Crash(command::crash::Arguments),
-    Soak(command::soak::Arguments),
+    Faults(command::faults::Arguments),
+    Fuzz(command::fuzz::Arguments),
     Kill(command::kill::Arguments),
     #[command(hide = true)]
     KillChild(command::kill::ChildArguments),
-    Threads(command::threads::Arguments),
     Model(command::model::Arguments),
-    Faults(command::faults::Arguments),
-    Fuzz(command::fuzz::Arguments),
+    Planted(command::planted::Arguments),
+    Soak(command::soak::Arguments),
+    Threads(command::threads::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
         Regime::Bitflip(arguments) => command::bitflip::run(&arguments),
         Regime::Crash(arguments) => command::crash::run(&arguments),
-        Regime::Soak(arguments) => command::soak::run(&arguments),
-        Regime::Kill(arguments) => command::kill::run(&arguments),
-        Regime::KillChild(arguments) => command::kill::run_child(&arguments),
-        Regime::Threads(arguments) => command::threads::run(&arguments),
-        Regime::Model(arguments) => command::model::run(&arguments),
         Regime::Faults(arguments) => command::faults::run(&arguments),
         Regime::Fuzz(arguments) => command::fuzz::run(&arguments),
+        Regime::Kill(arguments) => command::kill::run(&arguments),
+        Regime::KillChild(arguments) => command::kill::run_child(&arguments),
+        Regime::Model(arguments) => command::model::run(&arguments),
+        Regime::Planted(arguments) => command::planted::run(&arguments),
+        Regime::Soak(arguments) => command::soak::run(&arguments),
+        Regime::Threads(arguments) => command::threads::run(&arguments),
     }
 }

@@ -35,9 +35,11 @@ use self::version::Version;
 use super::output::TableOutput;
 use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion};
 use crate::base::checksum::hash_key;
+use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, NodeId, Seqno};
 use crate::base::limits::UNIT_BYTES;
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
 use crate::cache::{FileType, PageFile};
@@ -154,7 +156,9 @@ impl StbTree {
         });
         drop(before);
         // Names before the record that relies on them.
-        self.context.files.vfs.sync_dir(self.context.files.dir())?;
+        if !planted(Bug::DataNamesNotSynced) {
+            self.context.files.vfs.sync_dir(self.context.files.dir())?;
+        }
         let id = self.context.keyspace;
         let edit = Edit {
             next_file_id: Some(self.context.files.next_file_id()),
@@ -165,8 +169,8 @@ impl StbTree {
             ..Edit::default()
         };
         if let Err(error) = self.context.manifest.commit(&edit) {
-            if !matches!(error, Error::Full { .. }) {
-                // The record may or may not be on the disk: no file may go until the next open has seen.
+            // The record may or may not be on the disk: no file may go until the next open has seen.
+            if !matches!(error, Error::Full { .. }) && !planted(Bug::FilesGoInDoubt) {
                 self.context.files.retain_all();
             }
             return Err(error);
@@ -192,6 +196,11 @@ impl StbTree {
         let mut root = Arc::clone(&version.root);
         if self.replace(&mut root, plan, &plan.bundle_ids(), output.as_ref())? {
             trunk::settle(&mut root, &self.parameters)?;
+            if planted(Bug::FilesGoBeforeEdit) {
+                for bundle in &plan.bundles {
+                    self.context.files.vfs.remove(&bundle.maplet.file().path())?;
+                }
+            }
             self.commit(&mut changes, root, version.flushed, version.superseding_share)?;
         }
         Ok(())
@@ -571,6 +580,12 @@ impl Tree for StbTree {
             let Some(entry) = entries.entry() else { break };
             if hashes.len() % sample_every == 0 {
                 sample.push((Box::from(entry.key), hash_key(entry.key)));
+            }
+            let last = hashes.len() + 1 == entries.entries();
+            if (planted(Bug::PackLosesLast) && last && !hashes.is_empty())
+                || (planted(Bug::PackSkipsTombstones) && !last && entry.kind == EntryKind::Delete)
+            {
+                continue;
             }
             data_bytes += (entry.key.len() + entry.value.len()) as u64;
             hashes.push(hash_key(entry.key));

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::node::{Derived, Extent, Key, NEW, Node, Pivot, edit, table_extent};
 use super::parameters::Parameters;
 use crate::base::error::Result;
+use crate::base::planted::{Bug, planted};
 
 /// Moves data down from every node that holds too much, splits what has become too large, and grows
 /// the trunk where its root had to be split.
@@ -64,12 +65,23 @@ fn flush_full(node: &mut Arc<Node>, parameters: &Parameters) -> Result<()> {
 
 /// Moves the live bundles of one pivot to its child, and on down as far as nodes are full.
 pub(super) fn flush_pivot(node: &mut Node, position: usize, parameters: &Parameters) -> Result<()> {
-    let moved = node.live_bundles(position).to_vec();
+    let mut moved = node.live_bundles(position).to_vec();
     let end = node.bundles.len();
+    if planted(Bug::FlushLosesYoungest) && moved.len() > 1 {
+        moved.pop();
+    }
+    if planted(Bug::FlushToWrongChild)
+        && let Some(neighbour) = position.checked_sub(1)
+        && let Some(child) = &mut node.pivots[neighbour].child
+    {
+        edit(child).receive(&std::mem::take(&mut moved))?;
+    }
     let pivot = &mut node.pivots[position];
     let Some(child) = &mut pivot.child else { return Ok(()) };
     edit(child).receive(&moved)?;
-    pivot.bundle_start = end;
+    if !planted(Bug::FlushStartStays) {
+        pivot.bundle_start = end;
+    }
     pivot.live = Extent::default();
     if child.height > 0 {
         flush_full(child, parameters)?;
@@ -116,6 +128,9 @@ fn split(node: &Arc<Node>, parameters: &Parameters) -> Result<Vec<Node>> {
         let part_upper = upper.cloned().or_else(|| node.upper.clone());
         parts.push(part(node, lower, part_upper)?);
         lower = upper.cloned().unwrap_or_else(|| Arc::clone(&node.lower));
+        if planted(Bug::SplitBoundWrong) && node.height == 0 {
+            lower = Arc::from([&*lower, &[0]].concat());
+        }
     }
     Ok(parts)
 }
@@ -149,6 +164,10 @@ fn part(node: &Node, lower: Key, upper: Option<Key>) -> Result<Node> {
         pivots,
         bundles,
     };
+    if planted(Bug::SplitRightEmpty) && part.lower != node.lower {
+        part.bundles.clear();
+        part.pivots.iter_mut().for_each(|pivot| pivot.bundle_start = 0);
+    }
     if part.height > 0 {
         part.drop_dead_bundles();
     } else {

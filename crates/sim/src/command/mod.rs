@@ -16,6 +16,7 @@ pub mod faults;
 pub mod fuzz;
 pub mod kill;
 pub mod model;
+pub mod planted;
 pub mod soak;
 pub mod threads;
 

@@ -10,6 +10,7 @@
 
 pub mod check;
 pub mod history;
+mod slow;
 mod upkeep;
 mod value;
 mod worker;

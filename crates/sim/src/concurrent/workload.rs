@@ -16,6 +16,7 @@ use spinney::{Builder, CheckLevel, Compression, Database, Keyspace, KeyspaceOpti
 
 use super::Extent;
 use super::history::{Action, Clock, History, Operation};
+use super::slow::SlowVfs;
 use super::upkeep::Upkeep;
 use super::worker::Worker;
 use crate::kinds::Kinds;
@@ -38,6 +39,8 @@ pub(super) struct Sizes {
     shards: usize,
     background_threads: usize,
     fanout: u32,
+    /// What the page cache may take, if it is to be tiny.
+    cache_bytes: Option<u64>,
 }
 
 impl Sizes {
@@ -51,6 +54,7 @@ impl Sizes {
             shards: random.below(4),
             background_threads: 1 + random.below(3),
             fanout: 2 + random.below(3) as u32,
+            cache_bytes: [Some(32 << 10), Some(128 << 10), None][random.below(3)],
         }
     }
 }
@@ -105,12 +109,16 @@ impl Shared {
     }
 
     pub(super) fn builder(&self, dir: &Path) -> Builder {
-        Database::builder(dir)
+        let builder = Database::builder(dir)
             .vfs(Arc::clone(&self.vfs))
             .memory_budget(1 << 20)
             .memtable_bytes(self.sizes.memtable_bytes)
             .journal_shards(self.sizes.shards)
-            .background_threads(self.sizes.background_threads)
+            .background_threads(self.sizes.background_threads);
+        match self.sizes.cache_bytes {
+            Some(bytes) => builder.cache_bytes(bytes),
+            None => builder,
+        }
     }
 
     /// The options of the keyspace of that name and number.
@@ -176,7 +184,10 @@ pub(super) fn record(seed: u64, kinds: Kinds, extent: &Extent) -> History {
         threads => threads,
     };
     let (vfs, dir): (Arc<dyn Vfs>, PathBuf) = match &extent.dir {
-        None => (Arc::new(MemoryVfs::new()), PathBuf::from("/threads")),
+        None => {
+            let vfs = SlowVfs::new(Arc::new(MemoryVfs::new()), seed);
+            (Arc::new(vfs), PathBuf::from("/threads"))
+        }
         Some(dir) => (Arc::new(PosixVfs::new()), dir.join(format!("threads-{kinds}-{seed}"))),
     };
     let shared = Arc::new(Shared {

@@ -55,6 +55,11 @@ fn prelude() -> Vec<Action> {
     }
     actions.push(Action::Flush(1));
     actions.push(Action::WaitIdle);
+    // Much that is dead in what the store keeps of its keyspaces: tidying that up is the next step.
+    for _ in 0..40 {
+        actions.push(Action::CreateKeyspace(9, options(Operator::None, 4096)));
+        actions.push(Action::DropKeyspace(9));
+    }
     actions.push(Action::Write(put(0, 4, 4, 60)));
     actions.push(Action::Write(put(1, 1, 5, 60)));
     actions
