@@ -6,9 +6,9 @@
 //! 2. With it, at most one bug is active at a time, in the whole process.
 #![cfg_attr(not(planted), allow(unreachable_pub, reason = "public in builds for the score alone"))]
 
-use std::sync::atomic::AtomicU64;
+use crate::base::sync::plain::AtomicU64;
 #[cfg(planted)]
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::base::sync::plain::{AtomicUsize, Ordering};
 
 macro_rules! bugs {
     ($($bug:ident, $name:literal, $module:literal, $what:literal;)*) => {

@@ -181,7 +181,7 @@ impl File for Handle {
         match fault {
             // Now and then some of it has arrived before the disk failed.
             Fault::SyncForgets => {
-                let seed = if at % 3 == 0 { at as u64 } else { 0 };
+                let seed = if at.is_multiple_of(3) { at as u64 } else { 0 };
                 state.log.push(Op::SyncForgot { file, seed });
             }
             Fault::SyncDrops => state.drop_unsynced(file),
