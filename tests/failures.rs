@@ -512,7 +512,9 @@ fn a_sync_that_finds_no_room_is_no_refusal() {
             Ok(()) => {}
             Err(Error::Full { .. }) => assert_eq!(keyspace.get("key").unwrap(), None),
             Err(error) => {
-                assert!(matches!(error, Error::Poisoned { .. }), "{error}");
+                assert!(matches!(error, Error::Io { .. } | Error::Poisoned { .. }), "{error}");
+                let later = keyspace.put("later", "value").unwrap_err();
+                assert!(matches!(later, Error::Poisoned { .. }), "{later}");
                 stored += u64::from(keyspace.get("key").unwrap().is_some());
             }
         }

@@ -11,7 +11,6 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::data_files::{DataFiles, FileType};
 use super::page::{
@@ -23,6 +22,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, FREED, planted};
+use crate::base::sync::plain::Ordering;
 use crate::vfs::{Access, AlignedBuf, File, ReadRequest};
 
 /// Where a page lies in its file.

@@ -5,7 +5,7 @@
 //!    with the shorter sequence.
 //! 2. The same image under the same promise is judged once.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::{Base, Crash, Judged, Then, base};
@@ -19,7 +19,7 @@ use crate::workload::Generation;
 
 /// Images and promises that have been judged.
 #[derive(Debug, Default)]
-pub struct Seen(Mutex<HashSet<u64>>);
+pub struct Seen(Mutex<BTreeSet<u64>>);
 
 impl Seen {
     /// Whether it is new.

@@ -5,7 +5,7 @@
 //!    a commit that was accepted; it is whole; it agrees with itself.
 //! 2. A merge whose predecessor somebody has seen is an observer too, of what the key held before it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::{Kind, Violation};
 use crate::concurrent::history::{
@@ -99,13 +99,13 @@ enum Owner {
 struct Maker<'a> {
     history: &'a History,
     index: Index,
-    key_of: HashMap<(u32, u32), usize>,
+    key_of: BTreeMap<(u32, u32), usize>,
     /// The numbers of a keyspace's keys that were ever written, in order.
     universe: BTreeMap<u32, BTreeMap<u32, usize>>,
-    owners: HashMap<Id, Owner>,
-    views: HashMap<u32, usize>,
+    owners: BTreeMap<Id, Owner>,
+    views: BTreeMap<u32, usize>,
     /// What was seen just before a version that extends, and by which operation.
-    predecessors: HashMap<usize, (Source, usize)>,
+    predecessors: BTreeMap<usize, (Source, usize)>,
     violations: Vec<Violation>,
 }
 
@@ -123,11 +123,11 @@ impl Index {
                 seen_by: Vec::new(),
                 written: Vec::new(),
             },
-            key_of: HashMap::new(),
+            key_of: BTreeMap::new(),
             universe: BTreeMap::new(),
-            owners: HashMap::new(),
-            views: HashMap::new(),
-            predecessors: HashMap::new(),
+            owners: BTreeMap::new(),
+            views: BTreeMap::new(),
+            predecessors: BTreeMap::new(),
             violations: Vec::new(),
         };
         maker.nodes();
@@ -168,7 +168,7 @@ impl Maker<'_> {
             })
             .collect();
         points.sort_by_key(|&op| operations[op].begun);
-        let mut chain_of = HashMap::new();
+        let mut chain_of = BTreeMap::new();
         for op in points {
             let operation = &operations[op];
             let node = self.index.nodes.len();
@@ -249,7 +249,7 @@ impl Maker<'_> {
         let history = self.history;
         let mut all: Vec<BTreeMap<(u32, u32), (Seen, usize)>> =
             vec![BTreeMap::new(); self.index.nodes.len()];
-        let mut node_of = HashMap::new();
+        let mut node_of = BTreeMap::new();
         self.index.nodes.iter().enumerate().for_each(|(n, node)| {
             node_of.insert(node.op, n);
         });

@@ -1,6 +1,6 @@
 //! The lives of keyspaces: who is told that one is closed, and when.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::{Kind, Violation};
 use crate::concurrent::history::{Action, History, Operation};
@@ -25,7 +25,7 @@ fn uses(operation: &Operation) -> (Vec<u32>, bool) {
 
 /// What is wrong with the lives of keyspaces, and what was odd by itself.
 pub(super) fn judge(history: &History) -> Vec<Violation> {
-    let mut lives: HashMap<u32, Life> = HashMap::new();
+    let mut lives: BTreeMap<u32, Life> = BTreeMap::new();
     let mut violations = Vec::new();
     for (op, operation) in history.operations.iter().enumerate() {
         match &operation.action {

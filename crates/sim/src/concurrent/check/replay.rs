@@ -1,7 +1,7 @@
 //! Goes through an order that is said to explain a history, by the plainest means: a map of what each
 //! key holds. It shares nothing with how the order was found.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use crate::concurrent::history::{Action, Change, Found, History, Scan, Seen, seen_text};
 
@@ -11,7 +11,7 @@ type State = BTreeMap<(u32, u32), Seen>;
 /// observer saw.
 pub(super) fn check(history: &History, order: &[usize]) -> Result<(), String> {
     let operations = &history.operations;
-    let mut readers: HashMap<u32, Vec<usize>> = HashMap::new();
+    let mut readers: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let mut points = 0;
     for (op, operation) in operations.iter().enumerate() {
         match &operation.action {

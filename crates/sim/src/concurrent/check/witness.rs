@@ -7,7 +7,7 @@
 //! Invariants:
 //! 1. A state (the places, and what keys hold) from which there was no way on is not tried twice.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::index::{Index, Source};
 use super::order::Order;
@@ -44,7 +44,7 @@ struct State<'a> {
     waiting: Vec<u32>,
     taken: Vec<Taken>,
     hash: u64,
-    dead: HashSet<u64>,
+    dead: BTreeSet<u64>,
 }
 
 /// Looks for an order.
@@ -57,7 +57,7 @@ pub(super) fn find(index: &Index, order: &Order<'_>) -> Search {
         waiting: index.seen_by.iter().map(|sights| sights.len() as u32).collect(),
         taken: Vec::with_capacity(index.nodes.len()),
         hash: 0,
-        dead: HashSet::new(),
+        dead: BTreeSet::new(),
     };
     let mut tries = 0;
     let mut furthest = (0, Vec::new());
