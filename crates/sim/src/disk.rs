@@ -111,8 +111,6 @@ impl Change {
 struct FileState {
     durable: Content,
     pending: Vec<Change>,
-    /// Whether it is written where it is mapped, and so in whole words.
-    mapped: bool,
     /// What is seen, if that is not what is durable and what is on its way.
     seen: Option<Content>,
 }
@@ -144,11 +142,9 @@ impl Disk {
     /// Carries out an operation.
     pub fn apply(&mut self, op: &Op) {
         match op {
-            Op::Write { file, offset, bytes, mapped } => {
+            Op::Write { file, offset, bytes, .. } => {
                 let change = Change::Write { offset: *offset, bytes: Arc::clone(bytes) };
-                let state = self.files.entry(*file).or_default();
-                state.mapped |= mapped;
-                state.change(change);
+                self.files.entry(*file).or_default().change(change);
             }
             Op::SetLen { file, len } => {
                 self.files.entry(*file).or_default().change(Change::SetLen(*len));

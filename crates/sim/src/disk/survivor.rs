@@ -138,9 +138,10 @@ impl FileState {
                 sectors.iter().map(|(sector, writes)| (*sector, draw(writes))).collect();
             let other = self.with_any_length(moment, |sector| others[&sector]);
             for sector in sectors.keys().filter(|sector| kept[sector] != others[sector]) {
-                // What a mapped file holds is told from damage by whole words that are missing.
-                let unit = if self.mapped { WORD_BYTES } else { 1 };
-                let cut = unit * (1 + random.below(SECTOR_BYTES as usize / unit - 1));
+                // Journal and manifest tell what never arrived from damage by whole words that are
+                // missing.
+                let words = SECTOR_BYTES as usize / WORD_BYTES;
+                let cut = WORD_BYTES * (1 + random.below(words - 1));
                 let mut bytes = [0; SECTOR_BYTES as usize];
                 let start = sector * SECTOR_BYTES;
                 other.read_some(start, &mut bytes);

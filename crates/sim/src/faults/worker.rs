@@ -317,6 +317,9 @@ impl Worker {
     }
 
     fn last_commit(&mut self) -> Verdict {
+        if !self.keyspaces[..self.shape.keyspaces].iter().any(|k| matches!(k, There::Yes(..))) {
+            return Ok(());
+        }
         let key = b"key/last".to_vec();
         let writes = (0..self.shape.keyspaces)
             .map(|number| (number, key.clone(), Effect::Put(b"value".to_vec())))
