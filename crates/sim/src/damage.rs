@@ -179,23 +179,27 @@ fn differs(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
 
 /// Whether an error is one that names the damage.
 fn check_error(error: &Error, damages: &[Damage]) -> Result<(), String> {
-    let is_damaged =
-        |file: &Path| damages.iter().find(|damage| file.file_name() == damage.path.file_name());
+    let damages_of = |file: &Path| {
+        let name = file.file_name().map(ToOwned::to_owned);
+        damages.iter().filter(move |damage| damage.path.file_name() == name.as_deref())
+    };
     let in_place = damages.iter().all(|damage| damage.in_place);
     match error {
         Error::Corruption { file, offset, .. } => {
-            let Some(damage) = is_damaged(file) else {
+            if damages_of(file).next().is_none() {
                 // What is missing or of another time is found out by what contradicts it.
                 return if in_place { Err(format!("names another file: {error}")) } else { Ok(()) };
+            }
+            let near = |damage: &Damage| {
+                *offset <= damage.bytes.end.saturating_add(HEADER_BYTES_MAX)
+                    && damage.bytes.start < offset + STRUCTURE_BYTES_MAX
             };
-            let near = *offset <= damage.bytes.end.saturating_add(HEADER_BYTES_MAX)
-                && damage.bytes.start < offset + STRUCTURE_BYTES_MAX;
-            match near || !in_place {
+            match damages_of(file).any(near) || !in_place {
                 true => Ok(()),
-                false => Err(format!("damage at {:?}, but: {error}", damage.bytes)),
+                false => Err(format!("it is not near the damage: {error}")),
             }
         }
-        Error::UnsupportedVersion { file, .. } if is_damaged(file).is_some() => Ok(()),
+        Error::UnsupportedVersion { file, .. } if damages_of(file).next().is_some() => Ok(()),
         Error::NotAStore { .. } if !in_place => Ok(()),
         error => Err(format!("not an error that names the damage: {error}")),
     }
