@@ -57,15 +57,17 @@ impl Committer {
     }
 
     /// Commits a batch of `count` operations: journals `payload`, calls `apply` with the first number
-    /// and returns the last, when it and all before it are visible.
+    /// and returns the last, when it and all before it are visible. What `check` sees is as the last
+    /// [`Committer::barrier`] left it, and no other begins before the batch has been applied.
     ///
     /// # Errors
-    /// As [`ShardGuard::reserve`], and nothing has happened then; as [`ShardGuard::check`].
+    /// As `check` and [`ShardGuard::reserve`], and nothing has happened then; as [`ShardGuard::check`].
     pub(crate) fn commit(
         &self,
         payload: &[u8],
         count: u32,
         durability: Durability,
+        check: impl FnOnce() -> Result<()>,
         apply: impl FnOnce(Seqno),
     ) -> Result<Seqno> {
         // Writers that sync share a shard: one file to sync for all of them.
@@ -78,6 +80,7 @@ impl Committer {
             Durability::Sync => 0,
         };
         let mut shard = self.journal.lock_shard(preferred);
+        check()?;
         shard.reserve(payload.len())?;
         let first = self.order.take(shard.index(), count);
         shard.append(Seqno(first), count, payload);

@@ -32,12 +32,18 @@ impl Commits {
     /// Returns the first and the last number.
     fn commit(&self, count: u32) -> (u64, u64) {
         let mut taken = 0;
-        let last = self.committer.commit(b"not decoded", count, Durability::Buffered, |first| {
-            taken = first.0;
-            for number in first.0..first.0 + u64::from(count) {
-                self.applied[number as usize].store(true, Ordering::SeqCst);
-            }
-        });
+        let last = self.committer.commit(
+            b"not decoded",
+            count,
+            Durability::Buffered,
+            || Ok(()),
+            |first| {
+                taken = first.0;
+                for number in first.0..first.0 + u64::from(count) {
+                    self.applied[number as usize].store(true, Ordering::SeqCst);
+                }
+            },
+        );
         let last = last.unwrap().0;
         assert!(self.committer.visible().0 >= last, "acknowledged and not visible");
         (taken, last)

@@ -211,10 +211,6 @@ impl Store {
             packed.as_ref().map_or((0, 0), |packed| (packed.data_bytes, packed.written_bytes));
         self.sync_journal_before(keyspace, cut)?;
         let result = keyspace.tree.incorporate(packed, cut);
-        if result.is_err() && keyspace.is_dropped() {
-            // The manifest no longer knows the keyspace, so there is nothing to become part of.
-            return Ok(());
-        }
         match &result {
             // Nothing has changed: the manifest is as it was, or was never reached.
             Ok(()) | Err(Error::Full { .. } | Error::Corruption { .. }) => {}
@@ -284,10 +280,8 @@ impl Store {
         let is_due = |slot: &Slot| slot.cut.get().is_some_and(|cut| *cut <= upto);
         loop {
             incorporate()?;
-            if keyspace.is_dropped() {
-                // What is frozen in it goes nowhere any more, and nobody takes it away.
-                return Ok(());
-            }
+            // What is frozen in one that was dropped goes nowhere any more, and nobody takes it away.
+            keyspace.check_exists()?;
             if !keyspace.pipeline.lock().slots.iter().any(|(slot, _)| is_due(slot)) {
                 return Ok(());
             }

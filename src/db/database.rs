@@ -157,7 +157,8 @@ impl Database {
     /// iterators that are open go on.
     ///
     /// # Errors
-    /// `NotFound` if there is none.
+    /// `NotFound` if there is none; `Full`, and then it is there as before, though other threads may
+    /// have met `Closed` meanwhile.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         let store = &self.store;
         store.check_writable()?;
@@ -165,13 +166,18 @@ impl Database {
         let keyspace = self.find(name).ok_or_else(|| Error::NotFound {
             what: format!("keyspace {name:?}; the store has {:?}", self.keyspaces()),
         })?;
+        // It is settled whether it goes before a memtable is taken to have nowhere to go.
+        let incorporation = store.incorporation.lock();
+        keyspace.dropped.store(true, Ordering::Release);
+        // Behind the barrier no commit follows that has not seen it.
+        let last = store.committer.barrier(|last| last);
         // What was committed before must not get lost behind the drop.
         if !planted(Bug::KeyspaceDropBeforeSync) {
-            store.sync()?;
+            store.journal.sync_upto(last).inspect_err(|error| {
+                keyspace.dropped.store(false, Ordering::Release);
+                store.fail(error);
+            })?;
         }
-        keyspace.dropped.store(true, Ordering::Release);
-        // No commit is under way that did not see it.
-        store.committer.barrier(|_| ());
         let changes = keyspace.tree.lock_changes();
         let change = KeyspaceChange::Drop;
         let edit =
@@ -180,11 +186,14 @@ impl Database {
         drop(changes);
         if matches!(result, Err(Error::Full { .. })) {
             keyspace.dropped.store(false, Ordering::Release);
-            return result;
+        } else {
+            store.keyspaces.write().remove(name);
+            keyspace.pipeline.lock().slots.clear();
+            store.update_backlog();
         }
-        store.keyspaces.write().remove(name);
-        keyspace.pipeline.lock().slots.clear();
-        store.update_backlog();
+        drop(incorporation);
+        // What was packed meanwhile has had to wait; if it fails, whose it is will be told.
+        let _ = store.incorporate_packed();
         result
     }
 

@@ -204,6 +204,7 @@ mod tests {
         items.put("key", "value").unwrap();
         db.drop_keyspace("items").unwrap();
         let cut = items.store.freeze(std::slice::from_ref(&items.state), |_| true);
-        items.store.flush_frozen(&items.state, cut).unwrap();
+        let flushed = items.store.flush_frozen(&items.state, cut);
+        assert!(matches!(flushed, Err(crate::Error::Closed { .. })), "{flushed:?}");
     }
 }

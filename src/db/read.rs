@@ -190,10 +190,5 @@ pub(crate) fn multi_get(
 /// Refuses reads through handles of what no longer exists.
 pub(crate) fn check_readable(store: &Store, keyspace: &KeyspaceState) -> Result<()> {
     store.check_open()?;
-    if keyspace.is_dropped() {
-        return Err(Error::Closed {
-            what: format!("keyspace {:?} (it was dropped)", keyspace.name),
-        });
-    }
-    Ok(())
+    keyspace.check_exists()
 }

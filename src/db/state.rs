@@ -209,8 +209,19 @@ impl KeyspaceState {
         keyspace
     }
 
+    #[inline]
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
+    }
+
+    /// Refuses to go on with a keyspace that has been dropped.
+    #[inline]
+    pub(crate) fn check_exists(&self) -> Result<()> {
+        if self.is_dropped() {
+            let what = format!("keyspace {:?} (it was dropped)", self.name);
+            return Err(Error::Closed { what });
+        }
+        Ok(())
     }
 
     /// Shows a new version, without the memtables that it holds.

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. Locks are taken in this order: `registry`, `incorporation`, a keyspace's `pipeline`, a tree's
-//!    change lock, the manifest's. The commit barrier is entered with none of them but `incorporation`.
+//!    change lock, the manifest's. The commit barrier is entered with none of them but the first two.
 //! 2. Once `failure` is set, no write is accepted until the store has been reopened.
 
 use std::collections::BTreeMap;
@@ -194,6 +194,15 @@ pub(crate) fn check_sizes(key: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a batch if one of its keyspaces has been dropped. To be asked once more with the shard
+/// locked: a keyspace that is there then stays until the batch has been applied.
+pub(crate) fn still_there<'a, I>(operations: &impl Fn() -> I) -> Result<()>
+where
+    I: Iterator<Item = Operation<'a>>,
+{
+    operations().try_for_each(|operation| operation.keyspace.check_exists())
+}
+
 impl Store {
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
@@ -260,11 +269,7 @@ impl Store {
         let mut large = false;
         for operation in operations() {
             check_sizes(operation.key, operation.value)?;
-            if operation.keyspace.is_dropped() {
-                return Err(Error::Closed {
-                    what: format!("keyspace {:?} (it was dropped)", operation.keyspace.name),
-                });
-            }
+            operation.keyspace.check_exists()?;
             if operation.kind == EntryKind::Merge && operation.keyspace.merge.operator.is_none() {
                 return Err(Error::invalid(format!(
                     "keyspace {:?} has no merge operator; create it with one \
@@ -335,7 +340,8 @@ impl Store {
                 operation.value,
             );
         }
-        let result = self.committer.commit(&payload, count, durability, |first| {
+        let check = || still_there(operations);
+        let result = self.committer.commit(&payload, count, durability, check, |first| {
             for (mut seqno, operation) in (first.0..).zip(operations()) {
                 if planted(Bug::CommitOneNumberABatch) {
                     seqno = first.0;

@@ -15,6 +15,9 @@ use std::time::Instant;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
+#[cfg(planted)]
+use crate::base::planted;
+
 struct Scenario {
     name: &'static str,
     run: fn(),
@@ -38,14 +41,16 @@ const SCENARIOS: &[Scenario] = &[
     scenario("evict", 6, crate::cache::schedules::readers_and_evictions),
     scenario("remove-file", 6, crate::cache::schedules::removed_files),
     scenario("capacity", 4, crate::cache::schedules::changing_capacity),
-    scenario("batches", 2, stores::batches_are_whole),
-    scenario("rotate", 2, stores::rotation_under_readers),
-    scenario("reclaim", 1, stores::iterators_outlive_compactions),
-    scenario("close", 1, stores::closing_under_writers),
-    scenario("drop", 1, stores::dropping_under_work),
-    scenario("sync", 1, stores::syncing_writers),
-    scenario("drop-keyspace", 1, stores::dropping_a_keyspace),
-    scenario("checkpoint", 1, stores::a_checkpoint_under_writers),
+    scenario("batches", 3, stores::batches_are_whole),
+    scenario("rotate", 3, stores::rotation_under_readers),
+    scenario("reclaim", 2, stores::iterators_outlive_compactions),
+    scenario("close", 2, stores::closing_under_writers),
+    scenario("drop", 2, stores::dropping_under_work),
+    scenario("sync", 2, stores::syncing_writers),
+    scenario("drop-keyspace", 2, stores::dropping_a_keyspace),
+    scenario("drop-batches", 2, stores::batches_meet_a_drop),
+    scenario("drop-full", 2, stores::a_drop_without_room),
+    scenario("checkpoint", 2, stores::a_checkpoint_under_writers),
 ];
 
 /// Schedules that one scheduler draws from one seed.
@@ -135,6 +140,11 @@ fn schedules() {
         |scenario: &&Scenario| wanted.as_deref().is_none_or(|name| name == scenario.name);
     let scenarios: Vec<&Scenario> = SCENARIOS.iter().filter(is_wanted).collect();
     assert!(!scenarios.is_empty(), "no scenario has that name; there are {:?}", names());
+    #[cfg(planted)]
+    if let Some(name) = variable("SPINNEY_BUG") {
+        let bug = planted::Bug::ALL.iter().find(|bug| bug.name() == name);
+        planted::activate(Some(*bug.unwrap_or_else(|| panic!("no bug is called {name:?}"))));
+    }
     if let Some(schedule) = variable("SPINNEY_SCHEDULE") {
         return shuttle::replay(scenarios[0].run, &schedule);
     }

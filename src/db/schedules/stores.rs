@@ -1,12 +1,14 @@
 //! Scenarios of whole stores, small ones, in memory, with a background thread.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 
-use crate::vfs::MemoryVfs;
-use crate::{Database, Durability, Error, Keyspace, KeyspaceOptions};
+use crate::vfs::{Access, File, MemoryVfs, Vfs};
+use crate::{Database, Durability, Error, Keyspace, KeyspaceOptions, TreeKind};
 
 fn open(vfs: &MemoryVfs) -> Database {
     let builder = Database::builder("/store").vfs(Arc::new(vfs.clone()));
@@ -19,8 +21,12 @@ fn open(vfs: &MemoryVfs) -> Database {
         .unwrap()
 }
 
+/// The keyspace of that name; one that is new has a kind of tree that the schedule draws.
 fn keyspace(db: &Database, name: &str) -> Keyspace {
-    db.keyspace(name, KeyspaceOptions::stb()).unwrap()
+    db.existing_keyspace(name).unwrap_or_else(|_| {
+        let kind = thread_rng().gen_range(0..TreeKind::ALL.len());
+        db.keyspace(name, KeyspaceOptions::new(TreeKind::ALL[kind])).unwrap()
+    })
 }
 
 fn number(value: &[u8]) -> u64 {
@@ -261,4 +267,91 @@ pub(super) fn a_checkpoint_under_writers() {
     assert!(spaces[0].get("before").unwrap().is_some());
     let [a, b] = spaces.map(|space| space.get("key").unwrap().map(|value| number(&value)));
     assert_eq!(a, b, "half a batch");
+}
+
+/// A keyspace is dropped while batches go to it and to another: none takes effect once it is gone, those
+/// before are durable, and the journal that still holds them does no harm to a keyspace of that name.
+pub(super) fn batches_meet_a_drop() {
+    let vfs = MemoryVfs::new();
+    let db = Arc::new(open(&vfs));
+    let (doomed, stays) = (keyspace(&db, "doomed"), keyspace(&db, "stays"));
+    let writers: Vec<_> = (0..2u8)
+        .map(|writer| {
+            let (db, doomed, stays) = (Arc::clone(&db), doomed.clone(), stays.clone());
+            thread::spawn(move || {
+                for round in 1..=2u64 {
+                    let mut batch = db.batch();
+                    batch.put(&doomed, [writer], round.to_be_bytes());
+                    batch.put(&stays, [writer], round.to_be_bytes());
+                    match batch.commit() {
+                        Ok(()) => {}
+                        Err(Error::Closed { .. }) => return round - 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                2
+            })
+        })
+        .collect();
+    db.drop_keyspace("doomed").unwrap();
+    let store = stays.store();
+    assert!(store.journal.durable() >= store.committer.visible(), "lost behind the drop");
+    let found = |stays: &Keyspace, writer: u8| {
+        stays.get([writer]).unwrap().map_or(0, |value| number(&value))
+    };
+    let at_drop = [0, 1].map(|writer| found(&stays, writer));
+    for (writer, handle) in writers.into_iter().enumerate() {
+        let done = handle.join().unwrap();
+        assert_eq!(done, at_drop[writer], "a batch after the drop");
+    }
+    let anew = keyspace(&db, "doomed");
+    anew.put("anew", 7u64.to_be_bytes()).unwrap();
+    drop((db, doomed, stays, anew));
+    let db = open(&vfs);
+    let (anew, stays) = (keyspace(&db, "doomed"), keyspace(&db, "stays"));
+    assert_eq!([0, 1].map(|writer| found(&stays, writer)), at_drop);
+    assert_eq!(anew.iter().count(), 1, "records of the keyspace that was dropped");
+}
+
+/// Takes all the room there is.
+fn fill(vfs: &MemoryVfs, path: &Path) -> Arc<dyn File> {
+    let file = vfs.create(path, Access::Buffered).unwrap();
+    for shift in (0..16).rev() {
+        let end = file.len().unwrap();
+        // What is too much is left to the smaller pieces.
+        let _ = file.write_at(end, &vec![0; 1 << shift]);
+    }
+    file
+}
+
+/// A keyspace cannot be dropped for want of room while its memtable is on its way into the tree: it
+/// goes on as if nothing had happened.
+pub(super) fn a_drop_without_room() {
+    let vfs = MemoryVfs::with_capacity(60_000);
+    let db = open(&vfs);
+    let items = keyspace(&db, "items");
+    items.put("first", large(1)).unwrap();
+    let flush = {
+        let items = items.clone();
+        thread::spawn(move || match items.flush() {
+            Ok(()) | Err(Error::Full { .. } | Error::Closed { .. }) => {}
+            Err(error) => panic!("{error}"),
+        })
+    };
+    let filler = fill(&vfs, Path::new("/filler"));
+    let dropped = db.drop_keyspace("items");
+    flush.join().unwrap();
+    vfs.remove(Path::new("/filler")).unwrap();
+    drop(filler);
+    match dropped {
+        Ok(()) => return,
+        Err(Error::Full { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    items.put("second", large(2)).unwrap();
+    items.flush().unwrap();
+    for (key, value) in [("first", 1), ("second", 2)] {
+        let found = items.get(key).unwrap().map(|value| number(&value));
+        assert_eq!(found, Some(value), "{key} is lost");
+    }
 }
