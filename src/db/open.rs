@@ -529,6 +529,7 @@ fn recovery_report(
         bytes_dropped: report.bytes_dropped,
         manifest_bytes_dropped,
         stopped: (!stops.is_empty()).then(|| stops.join("; ")),
+        journal_damage_skipped: report.damage_skipped.iter().map(Error::to_string).collect(),
         orphans_removed,
     }
 }

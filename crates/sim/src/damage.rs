@@ -166,7 +166,7 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
         (Some(error), true) => Err(format!("the check finds nothing, but a read: {error}")),
         (Some(_), false) => verdict(Shown::AtRead),
         (None, false) => verdict(Shown::AtCheck),
-        (None, true) if told => verdict(Shown::ByRecovery),
+        (None, true) if told || skips(&recovery, &image.recovery) => verdict(Shown::ByRecovery),
         (None, true) => verdict(Shown::Harmless),
     }
 }
@@ -175,6 +175,11 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
 fn differs(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
     damaged.stopped.is_some() && damaged.stopped != undamaged.stopped
         || damaged.manifest_bytes_dropped > undamaged.manifest_bytes_dropped
+}
+
+/// Whether recovery tells of more damage that takes nothing.
+fn skips(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
+    damaged.journal_damage_skipped.len() > undamaged.journal_damage_skipped.len()
 }
 
 /// Whether an error is one that names the damage.
