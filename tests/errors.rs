@@ -479,3 +479,29 @@ fn a_damaged_journal_can_be_salvaged_up_to_the_damage() {
     }
     assert!(salvaged > 2, "{salvaged}");
 }
+
+/// Trees held what stood in a damaged part of the journal, so opening went past it. It said nothing
+/// of it, and the next damage of that disk was the first that anyone heard of.
+#[test]
+fn damage_of_a_part_of_the_journal_that_is_not_needed_is_told() {
+    let store = make_store(true);
+    let mut told = 0;
+    for (name, len) in files(&store, &store_path()) {
+        if !name.starts_with("journal") {
+            continue;
+        }
+        for place in (64..len).step_by(400) {
+            let damaged = copy(&store, &store_path());
+            flip(&damaged, &store_path().join(&name), place);
+            let Ok(db) = builder(&damaged).open() else { continue };
+            let report = db.recovery();
+            let keyspace = db.existing_keyspace("items").unwrap();
+            let whole = keyspace.iter().count() as u64 == WRITES;
+            if let [skipped] = &*report.journal_damage_skipped {
+                assert!(whole && skipped.contains(&name), "{name} {place}: {report:?}");
+                told += 1;
+            }
+        }
+    }
+    assert!(told > 0);
+}

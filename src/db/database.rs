@@ -35,6 +35,9 @@ pub struct RecoveryReport {
     pub bytes_dropped: u64,
     /// Why replay stopped where it did, if not at a clean end.
     pub stopped: Option<String>,
+    /// Places in the journal that cannot be read and are not needed, since trees hold all that stood
+    /// there. A power loss may have left them so, or the disk is damaged.
+    pub journal_damage_skipped: Vec<String>,
     /// Bytes of a torn record at the manifest's end, dropped: a change that had not been made.
     pub manifest_bytes_dropped: u64,
     /// Data files that nothing referred to, removed.

@@ -348,6 +348,25 @@ impl Inner {
         Ok((Slice::from(key), value))
     }
 
+    fn region(&self, at: RegionAt<'_>) -> Result<Region> {
+        let region = self.read.version.region(at);
+        if region.leads_on(at) {
+            return Ok(region);
+        }
+        let shown = |key: &[u8]| format!("\"{}\"", key.escape_ascii());
+        Err(Error::corruption(
+            &self.store.manifest.path(),
+            0,
+            "bounds of a tree's leaves",
+            format_args!("a leaf that leads on from {at:?}"),
+            format_args!(
+                "one from {} to {:?}",
+                shown(&region.lower),
+                region.upper.as_deref().map(shown)
+            ),
+        ))
+    }
+
     /// Opens the next region at the front, or ends.
     fn open_front(&mut self) -> Result<()> {
         let from: Arc<[u8]> = if self.front.started {
@@ -366,7 +385,7 @@ impl Inner {
             self.front.ended = true;
             return Ok(());
         }
-        let region = self.read.version.region(RegionAt::Key(&from));
+        let region = self.region(RegionAt::Key(&from))?;
         let seek_from = from.max(Arc::clone(&region.lower));
         self.prefetch(&region, Some(&seek_from))?;
         let mut visible = self.merge(&region);
@@ -400,7 +419,7 @@ impl Inner {
             self.back.ended = true;
             return Ok(());
         }
-        let region = self.read.version.region(RegionAt::Before(before.as_deref()));
+        let region = self.region(RegionAt::Before(before.as_deref()))?;
         self.prefetch(&region, before.as_deref())?;
         let mut visible = self.merge(&region);
         visible.seek_last()?;

@@ -119,6 +119,17 @@ pub(crate) struct Region {
     pub(crate) tables: Vec<Arc<Table>>,
 }
 
+impl Region {
+    /// Whether it is of use to who asked for it: the next one that is asked for is another. What
+    /// follows from region to region would go round for ever where a tree's bounds are wrong.
+    pub(crate) fn leads_on(&self, asked: RegionAt<'_>) -> bool {
+        match asked {
+            RegionAt::Key(key) => self.upper.as_deref().is_none_or(|upper| key < upper),
+            RegionAt::Before(key) => key.is_none_or(|key| *self.lower < *key),
+        }
+    }
+}
+
 /// Which end of a stretch of keys is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RegionAt<'a> {

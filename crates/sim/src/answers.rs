@@ -107,15 +107,6 @@ impl Answers {
             None => Ok(()),
         })
     }
-
-    /// Whether what each keyspace answers is so in one of `states`, though not all in the same one.
-    pub fn agree_apart<'a>(&self, states: impl Iterator<Item = &'a Contents> + Clone) -> bool {
-        let mut keyspaces = self.keyspaces.iter();
-        keyspaces.all(|keyspace| {
-            let mut pairs = states.clone().filter_map(|contents| contents.get(&keyspace.name));
-            pairs.any(|pairs| keyspace.agree(pairs).is_ok())
-        })
-    }
 }
 
 impl KeyspaceAnswers {

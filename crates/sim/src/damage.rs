@@ -2,8 +2,9 @@
 //!
 //! The contract: every answer is right, or is an error that names the damage. Damage to the journal
 //! alone may take commits from the end, and recovery must then say so, but where a whole end of a file
-//! is missing or of another time: that looks as if it had never been written. Nothing panics, and
-//! nothing comes up empty.
+//! is missing or of another time: that looks as if it had never been written. Even then no commit goes
+//! of which the manifest, undamaged, knows that it was durable. What is left is always what the store
+//! held after some commit, in all keyspaces at once. Nothing panics, and nothing comes up empty.
 
 use std::fmt;
 use std::ops::Range;
@@ -84,7 +85,8 @@ pub enum Shown {
     ByRecovery,
     /// Recovery told of it, and of commits that are gone.
     Shortened,
-    /// Not at all: a segment of the journal is gone, cut or of another time, and so is what it held.
+    /// Not at all: a segment of the journal is gone, cut or of another time, and so is what it held, of
+    /// which the manifest does not know.
     Replaced,
     /// Not at all; the answers are right.
     Harmless,
@@ -143,14 +145,12 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
     if let Err(wrong) = answers.agree(&image.states[image.expected]) {
         let in_journal = |damage: &&Damage| FileClass::of(&damage.path) == FileClass::Journal;
         let journal: Vec<&Damage> = damages.iter().filter(in_journal).collect();
+        let knows =
+            !damages.iter().any(|damage| FileClass::of(&damage.path) == FileClass::Manifest);
         let is_replaced = journal.iter().any(|damage| !damage.in_place);
         let states = image.states.iter().enumerate().rev();
         let mut others = states.filter(|(k, _)| *k < image.expected || is_replaced);
         let Some((k, state)) = others.find(|(_, state)| answers.agree(state).is_ok()) else {
-            // Known, see `docs/testing.md`: nothing says up to where a tree has relied on the journal.
-            if is_replaced && answers.agree_apart(image.states.iter().map(|state| &**state)) {
-                return verdict(Shown::Replaced);
-            }
             return Err(format!("wrong answers: {wrong}; {recovery:?}"));
         };
         let lost = format!("holds {k} commits of {} ({} synced)", image.expected, image.synced);
@@ -158,7 +158,7 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
             () if state.values().all(|pairs| pairs.is_empty()) => Err(format!("empty; {lost}")),
             () if journal.is_empty() => Err(format!("{lost}: {wrong}; {recovery:?}")),
             () if told => verdict(Shown::Shortened),
-            () if is_replaced => verdict(Shown::Replaced),
+            () if is_replaced && (k >= image.recorded || !knows) => verdict(Shown::Replaced),
             () => Err(format!("{lost} and does not say so: {wrong}; {recovery:?}")),
         };
     }
@@ -166,7 +166,7 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
         (Some(error), true) => Err(format!("the check finds nothing, but a read: {error}")),
         (Some(_), false) => verdict(Shown::AtRead),
         (None, false) => verdict(Shown::AtCheck),
-        (None, true) if told => verdict(Shown::ByRecovery),
+        (None, true) if told || skips(&recovery, &image.recovery) => verdict(Shown::ByRecovery),
         (None, true) => verdict(Shown::Harmless),
     }
 }
@@ -175,6 +175,11 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
 fn differs(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
     damaged.stopped.is_some() && damaged.stopped != undamaged.stopped
         || damaged.manifest_bytes_dropped > undamaged.manifest_bytes_dropped
+}
+
+/// Whether recovery tells of more damage that takes nothing.
+fn skips(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
+    damaged.journal_damage_skipped.len() > undamaged.journal_damage_skipped.len()
 }
 
 /// Whether an error is one that names the damage.

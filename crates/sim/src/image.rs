@@ -151,6 +151,9 @@ pub struct Image {
     pub states: Vec<Arc<Contents>>,
     /// How many commits were durable.
     pub synced: usize,
+    /// How many commits were durable when the store was last opened, closed or copied, which its
+    /// manifest has recorded.
+    pub recorded: usize,
     /// How many commits it holds, undamaged.
     pub expected: usize,
     /// What recovery tells of it, undamaged.
@@ -185,6 +188,7 @@ struct Worker {
     keyspaces: Vec<Keyspace>,
     states: Vec<Arc<Contents>>,
     synced: usize,
+    recorded: usize,
 }
 
 impl Worker {
@@ -256,6 +260,12 @@ impl Worker {
         self.synced = self.states.len() - 1;
     }
 
+    /// The store was opened, closed or copied as it is.
+    fn all_recorded(&mut self) {
+        self.all_synced();
+        self.recorded = self.synced;
+    }
+
     fn work(&mut self, db: &Database, vfs: &CrashVfs, commits: usize) -> Result<Vec<Files>, Error> {
         let mut earlier = Vec::new();
         for number in 0..commits {
@@ -297,6 +307,7 @@ impl Image {
             keyspaces: Vec::new(),
             states: Vec::new(),
             synced: 0,
+            recorded: 0,
         };
         let db = builder(&vfs, &store, seed).open().map_err(said)?;
         worker.open(&db, kinds).map_err(said)?;
@@ -317,7 +328,7 @@ impl Image {
                 }
                 worker.keyspaces.clear();
                 db.close().map_err(said)?;
-                worker.all_synced();
+                worker.all_recorded();
             }
             Form::Killed => files = Files::of(&vfs),
             Form::KilledAgain => {
@@ -326,7 +337,7 @@ impl Image {
                 let vfs = first.vfs();
                 let db = builder(&vfs, &store, seed).open().map_err(said)?;
                 // What a recovery delivers is durable.
-                worker.all_synced();
+                worker.all_recorded();
                 worker.open(&db, kinds).map_err(said)?;
                 earlier.extend(worker.work(&db, &vfs, COMMITS / 4).map_err(said)?);
                 files = Files::of(&vfs);
@@ -341,14 +352,14 @@ impl Image {
             }
             Form::Copy => {
                 db.checkpoint(COPY).map_err(said)?;
-                worker.all_synced();
+                worker.all_recorded();
                 dir = PathBuf::from(COPY.trim_start_matches('/'));
             }
         }
         if files.names.iter().next().is_none() {
             files = Files::of(&vfs);
         }
-        let (states, synced) = (worker.states, worker.synced);
+        let (states, synced, recorded) = (worker.states, worker.synced, worker.recorded);
         let mut image = Image {
             kinds,
             form,
@@ -358,6 +369,7 @@ impl Image {
             earlier,
             states,
             synced,
+            recorded,
             expected: 0,
             recovery: RecoveryReport::default(),
             unneeded: BTreeSet::new(),

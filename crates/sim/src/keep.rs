@@ -1,4 +1,4 @@
-//! Which actions of a list are kept, as numbers: `3,17-19`.
+//! Which actions of a list are kept, as numbers: `3,17-19`; none as `-`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,11 +28,14 @@ impl Keep {
 
 impl fmt::Display for Keep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut runs = self.0.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        if self.0.is_empty() {
+            return f.write_str("-");
+        }
+        let runs = self.0.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
             [first, .., last] => format!("{first}-{last}"),
             run => format!("{}", run[0]),
         });
-        f.write_str(&runs.by_ref().collect::<Vec<String>>().join(","))
+        f.write_str(&runs.collect::<Vec<String>>().join(","))
     }
 }
 
@@ -41,7 +44,7 @@ impl FromStr for Keep {
 
     fn from_str(text: &str) -> Result<Keep, String> {
         let mut numbers = Vec::new();
-        for part in text.split(',').filter(|part| !part.is_empty()) {
+        for part in text.split(',').filter(|part| !matches!(*part, "" | "-")) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             match (first.parse::<usize>(), last.parse::<usize>()) {
                 (Ok(first), Ok(last)) if first <= last && last - first < 1 << 24 => {
@@ -61,7 +64,7 @@ mod tests {
     #[test]
     fn numbers_are_read_as_they_are_written() {
         for (numbers, text) in [
-            (vec![], ""),
+            (vec![], "-"),
             (vec![7], "7"),
             (vec![19, 3, 17, 18, 3], "3,17-19"),
             (vec![0, 1, 3, 4], "0-1,3-4"),

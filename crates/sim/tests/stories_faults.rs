@@ -181,3 +181,35 @@ fn a_tree_is_not_ahead_of_a_journal_that_has_lost_what_it_relied_on() {
     }
     assert!(found > 0);
 }
+
+/// A store had no room to be opened in: its journal was replayed, a table was to be written for want of
+/// memory, and the disk was full in the middle of it. The half table stayed. Who made room and tried
+/// again had that eaten too, and so on.
+#[test]
+fn an_open_that_finds_no_room_takes_none() {
+    let vfs = CrashVfs::new(&empty());
+    let large = builder(&vfs).memory_budget(64 << 20).memtable_bytes(8 << 20);
+    let db = large.open().unwrap();
+    let keyspace = db.keyspace("k", KeyspaceOptions::stb()).unwrap();
+    for number in 0..1000u32 {
+        keyspace.put(number.to_be_bytes(), [number as u8; 1500]).unwrap();
+    }
+    // The process dies.
+    let disk = replayed(&empty(), &vfs.log());
+    let mut refused = 0;
+    let small = |vfs: &CrashVfs| builder(vfs).memtable_bytes(128 << 10).open();
+    for first in (1..).step_by(13) {
+        let vfs = CrashVfs::new(&disk);
+        vfs.plan(Some(Plan { fault: Fault::ShortFull, first, times: u64::MAX }));
+        match small(&vfs) {
+            Err(Error::Full { .. }) => refused += 1,
+            Err(error) => panic!("{first}: {error}"),
+            Ok(_) => break,
+        }
+        vfs.plan(None);
+        let db = small(&vfs).unwrap();
+        assert_eq!(db.recovery().orphans_removed, 0, "{first}");
+        assert_eq!(db.existing_keyspace("k").unwrap().iter().count(), 1000, "{first}");
+    }
+    assert!(refused > 1, "{refused}");
+}

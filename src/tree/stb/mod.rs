@@ -408,6 +408,19 @@ impl StbTree {
             while let Some(child) = &node.pivots[node.pivot_of(&cursor)].child {
                 node = child;
             }
+            if node.upper.as_ref().is_some_and(|upper| *upper <= cursor) {
+                // From here the way would lead to this leaf again, and so on for ever.
+                return Err(Error::corruption(
+                    &self.context.manifest.path(),
+                    node.id.0,
+                    "upper bound of a leaf",
+                    format_args!(
+                        "above \"{}\", for which the pivots lead to it",
+                        cursor.escape_ascii()
+                    ),
+                    format_args!("{:?}", node.upper),
+                ));
+            }
             let clean = match node.bundles.as_slice() {
                 [] => true,
                 [bundle] => match bundle.branches.as_slice() {

@@ -1,4 +1,4 @@
-//! Plans that somebody else's job has overtaken.
+//! Plans that somebody else's job has overtaken, and that wrong bounds would ask for again and again.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::jobs::Clock;
 use crate::manifest::{KeyspaceMeta, Manifest, OpenOptions};
 use crate::merge::{Append, MergeOperator};
 use crate::table::BlobFiles;
-use crate::tree::{TreeCounters, TreeObserver, TreeOptions};
+use crate::tree::{RegionAt, TreeCounters, TreeObserver, TreeOptions};
 use crate::vfs::{MemoryVfs, Vfs};
 
 /// One operand, as a memtable holds it.
@@ -135,4 +135,37 @@ fn a_plan_that_another_job_has_overtaken_is_not_carried_out() {
     }
     Arc::clone(&tree).compact(b"", None, &|| ()).unwrap();
     assert_eq!(operands(&tree).concat(), b"abc", "{:?}", operands(&tree));
+}
+
+/// A trunk whose pivots and leaves disagreed by one key: the way to a leaf's upper bound led to the same
+/// leaf. Compacting the range went round for ever; an iterator that came to the bound did as well.
+#[test]
+fn wrong_bounds_are_an_error_and_no_endless_loop() {
+    let reader: Arc<dyn TreeObserver> = Arc::new(Reader);
+    let tree = tree(&reader);
+    let version = tree.version.load_full();
+    let leaf = |lower: &[u8], upper: Option<&[u8]>| {
+        let mut leaf = Node::empty_root();
+        leaf.lower = Arc::from(lower);
+        leaf.upper = upper.map(Arc::from);
+        leaf.pivots[0].lower = Arc::from(lower);
+        leaf
+    };
+    let mut root = leaf(b"", None);
+    root.height = 1;
+    let pivot = |lower: &[u8], child: Node| {
+        let live = node::Extent::default();
+        node::Pivot { lower: Arc::from(lower), child: Some(Arc::new(child)), bundle_start: 0, live }
+    };
+    root.pivots = vec![pivot(b"", leaf(b"", Some(b"m"))), pivot(b"m\0", leaf(b"m\0", None))];
+    let counters = Arc::clone(&tree.context.counters);
+    let wrong = Version::new(Arc::new(root), Seqno(0), 0.0, counters, tree.parameters);
+    tree.version.store(Arc::new(wrong));
+    assert!(tree.next_uncompacted(b"", None).is_err_and(|error| error.is_corruption()));
+    let wrong = tree.version();
+    assert!(wrong.region(RegionAt::Key(b"a")).leads_on(RegionAt::Key(b"a")));
+    assert!(!wrong.region(RegionAt::Key(b"m")).leads_on(RegionAt::Key(b"m")));
+    let right: Arc<dyn TreeVersion> = version;
+    assert!(right.region(RegionAt::Key(b"m")).leads_on(RegionAt::Key(b"m")));
+    assert!(right.region(RegionAt::Before(None)).leads_on(RegionAt::Before(None)));
 }

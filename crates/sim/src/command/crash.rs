@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::{Common, finish};
-use crate::crash::story::{self, Numbers, Story};
+use crate::crash::story::{self, Story};
 use crate::crash::{self, Crash, Extent, Lie, StateName, Then, exhaustive};
 use crate::disk::Policy;
+use crate::keep::Keep;
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation};
 
@@ -49,7 +50,7 @@ pub struct Arguments {
     generation: Option<usize>,
     /// do only these of its actions,
     #[arg(long, requires = "generation")]
-    keep: Option<Numbers>,
+    keep: Option<Keep>,
     /// or these of the actions that exhaustive sequences are made of;
     #[arg(long, conflicts_with = "keep", value_delimiter = ',')]
     sequence: Option<Vec<usize>>,
@@ -123,7 +124,7 @@ impl Arguments {
                 story.judge(&base, &actions)
             }),
             (None, keep) => {
-                let keep = keep.clone().map_or_else(Vec::new, |numbers| numbers.0);
+                let keep = keep.clone().unwrap_or_else(|| Keep::new(Vec::new()));
                 let generation = self.generation.unwrap_or(0);
                 let run = crash::Run { seed, kinds, extent: self.extent() };
                 run.tell(&Story { generation, keep, crash })

@@ -85,7 +85,7 @@ pub fn alphabet() -> Vec<Action> {
             key: 1,
             change: Change::Merge(Value { number: 11, len: 110 }),
         }),
-        Action::Write(put(1, 8, 12, 17_000)),
+        batch(vec![put(1, 8, 12, 17_000)], true),
         batch((0..8).map(|key| put(0, 60 + key, key, 150)).collect(), false),
         Action::Sync,
         Action::Flush(0),

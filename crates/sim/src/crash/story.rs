@@ -5,12 +5,13 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use super::{Base, Crash, Judged, Policy, Then};
 use crate::action::Action;
 use crate::disk::Disk;
+use crate::keep::Keep;
+use crate::shrink::sublist;
 use crate::workload::Generation;
 
 /// What was done, and the crash.
@@ -19,7 +20,7 @@ pub struct Story {
     /// In which generation of its run.
     pub generation: usize,
     /// The numbers of the actions that are done.
-    pub keep: Vec<usize>,
+    pub keep: Keep,
     /// The crash.
     pub crash: Crash,
 }
@@ -30,22 +31,17 @@ const LAST_OPS: usize = 48;
 const DRAWS: u64 = 6;
 
 /// The numbers of all actions.
-pub fn all(actions: &[Action]) -> Vec<usize> {
-    (0..actions.len()).collect()
+pub fn all(actions: &[Action]) -> Keep {
+    Keep::new((0..actions.len()).collect())
 }
 
 impl Story {
-    fn actions(&self, actions: &[Action]) -> Vec<Action> {
-        self.keep.iter().filter_map(|number| actions.get(*number).cloned()).collect()
-    }
-
     /// Judges it.
     ///
     /// # Errors
     /// What was promised and is not so, and what was done.
     pub fn judge(&self, base: &Base, actions: &[Action]) -> Result<Judged, String> {
-        let actions = self.actions(actions);
-        let made = base.work(actions)?;
+        let made = base.work(self.keep.of(actions))?;
         let at = self.crash.at.min(made.log.len());
         let crash = Crash { at, ..self.crash };
         base.judge(&made, &made.replay(at), &crash).map_err(|what| told(&made, &crash, &what))
@@ -75,40 +71,27 @@ pub fn shortest(
         return None;
     }
     let until = Instant::now() + time;
-    let mut best = None;
-    let mut story = story.clone();
     story.judge(base, actions).err()?;
-    let mut fails = |keep: &[usize], crash: &Crash| {
-        let tried = Story { keep: keep.to_vec(), crash: *crash, generation: base.number };
-        let found = tried.somewhere(base, actions, until)?;
-        best = Some(found.clone());
-        Some(found.0)
+    let mut best: Option<(Story, String)> = None;
+    let mut fails = |keep: Keep| {
+        let crash = best.as_ref().map_or(story.crash, |(best, _)| best.crash);
+        let tried = Story { generation: base.number, keep, crash };
+        let found = tried.somewhere(base, actions, until);
+        let is_found = found.is_some();
+        best = found.or(best.take());
+        is_found
     };
     // What had not begun when the crash came has no part in it.
-    let made = base.work(story.actions(actions)).ok()?;
+    let made = base.work(story.keep.of(actions)).ok()?;
     let begun = made.history.trace.partition_point(|(at, _)| *at < story.crash.at);
     let last = made.history.trace[..begun].last().map_or(0, |(_, number)| number + 1);
-    story.keep.truncate(last);
-    if let Some(found) = fails(&story.keep.clone(), &story.crash) {
-        story = found;
+    let mut keep = story.keep.numbers().to_vec();
+    if fails(Keep::new(keep.iter().take(last).copied().collect())) {
+        keep.truncate(last);
     }
-    let mut size = story.keep.len().div_ceil(2);
-    while size > 0 && Instant::now() < until {
-        let before = story.keep.len();
-        let mut end = story.keep.len();
-        while end > 0 && Instant::now() < until {
-            let start = end.saturating_sub(size);
-            let rest = [&story.keep[..start], &story.keep[end..]].concat();
-            if let Some(found) = fails(&rest, &story.crash) {
-                story = found;
-            }
-            end = start.min(story.keep.len());
-        }
-        size = match (size, story.keep.len() < before) {
-            (1, true) => 1,
-            _ => size / 2,
-        };
-    }
+    sublist(keep.len(), until, |kept| {
+        fails(Keep::new(kept.iter().map(|&number| keep[number]).collect()))
+    });
     best
 }
 
@@ -121,7 +104,7 @@ impl Story {
         actions: &[Action],
         until: Instant,
     ) -> Option<(Story, String)> {
-        let made = base.work(self.actions(actions)).ok()?;
+        let made = base.work(self.keep.of(actions)).ok()?;
         let first = base.first(&made);
         let end = made.worked.max(first);
         let fails = |crash: Crash, disk: &Disk| {
@@ -132,7 +115,7 @@ impl Story {
         if let Some(found) = fails(as_it_is, &made.replay(as_it_is.at)) {
             return Some(found);
         }
-        let short = self.keep.len() <= 24;
+        let short = self.keep.numbers().len() <= 24;
         let start = if short { first } else { first.max(end.saturating_sub(LAST_OPS)) };
         let policies = match short {
             true => [&[self.crash.policy][..], &Policy::ALL].concat(),
@@ -169,73 +152,15 @@ fn draws(disk: &Disk, policy: Policy, draw: u64) -> Range<u64> {
 impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Crash { at, policy, draw, then } = self.crash;
-        let keep = Numbers(self.keep.clone());
+        let Story { generation, keep, .. } = self;
         write!(
             f,
-            "--generation {} --keep {keep} --at {at} --policy {policy} --draw {draw}",
-            self.generation
+            "--generation {generation} --keep {keep} --at {at} --policy {policy} --draw {draw}"
         )?;
         match then {
             Then::Recovery(0) => Ok(()),
             Then::Recovery(nested) => write!(f, " --nested {nested}"),
             Then::Sweep => f.write_str(" --sweep"),
         }
-    }
-}
-
-/// Numbers in ascending order, as `1-3,7`; none as `-`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Numbers(pub Vec<usize>);
-
-impl fmt::Display for Numbers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("-");
-        }
-        let runs = self.0.chunk_by(|a, b| a + 1 == *b);
-        for (number, run) in runs.enumerate() {
-            if number > 0 {
-                f.write_str(",")?;
-            }
-            match run {
-                [one] => write!(f, "{one}")?,
-                [first, .., last] => write!(f, "{first}-{last}")?,
-                [] => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-impl FromStr for Numbers {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Numbers, String> {
-        let number =
-            |text: &str| text.parse::<usize>().map_err(|_| format!("{text:?} is not a number"));
-        let mut numbers = Vec::new();
-        for part in text.split(',').filter(|part| *part != "-") {
-            match part.split_once('-') {
-                Some((first, last)) => numbers.extend(number(first)?..=number(last)?),
-                None => numbers.push(number(part)?),
-            }
-        }
-        Ok(Numbers(numbers))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_read_as_they_are_written() {
-        for (numbers, text) in
-            [(vec![], "-"), (vec![3], "3"), (vec![0, 1, 2, 7, 9, 10], "0-2,7,9-10")]
-        {
-            assert_eq!(Numbers(numbers.clone()).to_string(), text);
-            assert_eq!(text.parse(), Ok(Numbers(numbers)));
-        }
-        assert!("1-x".parse::<Numbers>().is_err());
     }
 }
