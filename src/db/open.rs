@@ -294,11 +294,23 @@ impl Foundation {
         let found = replayed.max(flushed.unwrap_or_default());
         if replayed < recovered.last_seqno && !salvage {
             // Everything up to there was durable once: when the store was closed, or opened, or when one
-            // tree got ahead of the others.
+            // tree got ahead of the others. So what seems torn is damaged.
+            let (file, offset, what) = match report.torn.first() {
+                Some(torn) => (
+                    torn.file.clone(),
+                    torn.offset,
+                    "journal record (opening with `salvage_journal` takes what is before it)",
+                ),
+                None => (
+                    self.path.join(format!("journal-{:08}-*.log", recovered.epochs.current)),
+                    0,
+                    "journal (a file of it is missing; opening with `salvage_journal` takes what is left)",
+                ),
+            };
             return Err(Error::corruption(
-                &self.path.join(format!("journal-{:08}-*.log", recovered.epochs.current)),
-                0,
-                "journal (a file of it is missing; opening with `salvage_journal` takes what is left)",
+                &file,
+                offset,
+                what,
                 format_args!("commits up to {}", recovered.last_seqno),
                 format_args!("commits up to {replayed}"),
             ));

@@ -59,3 +59,15 @@ fn wrong_answers_are_found_wrong() {
     newer.expected = newer.states.len() - 1;
     assert!(judge(&newer, &image.files, &[]).is_err(), "holds less than it should");
 }
+
+/// The last record of a journal shard was damaged. It looked torn, as what a crash interrupts does, and
+/// the replay ended before it. The manifest knew that more had been durable; but the error spoke of a
+/// missing file and named none.
+#[test]
+fn a_durable_record_that_seems_torn_is_named() {
+    let flip = "journal-00000002-00-00000001.log:2691:7".parse().unwrap();
+    let extent = Extent { form: Some(Form::KilledAgain), ..Extent::default() };
+    let outcome = bitflip::run(1005, Kinds::All.runs()[0], extent, Some(&flip), &mut |_| true);
+    assert_eq!(outcome.state_count(), 1, "{outcome:?}");
+    assert_none(&outcome);
+}
