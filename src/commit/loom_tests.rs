@@ -9,7 +9,7 @@ use super::order::CommitOrder;
 /// As many preemptions as are tried; more take long and find nothing more in models of this size.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
     builder.check(f);
 }
 

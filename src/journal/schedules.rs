@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 
-use super::test_support::TestVfs;
+use super::test_support::{Random, TestVfs};
 use super::*;
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
@@ -149,7 +150,13 @@ pub(crate) fn closing() {
             thread::spawn(move || u64::from(store.commit(10).is_ok()))
         })
         .collect();
+    let power_loss = spawn(&store, |store| {
+        let mut random = Random::new(thread_rng().r#gen());
+        // Damage is told from what the power took: a marker of a clean close must not outlive records.
+        replay(&store.vfs.after_random_power_loss(&mut random));
+    });
     store.journal.close().unwrap();
+    power_loss.join().unwrap();
     let crashed = store.vfs.after_power_loss(|_: &Path, _, _| 0);
     let done: u64 = writers.into_iter().map(|writer| writer.join().unwrap()).sum();
     assert_eq!(replay(&crashed), done, "accepted by a journal that was closed");

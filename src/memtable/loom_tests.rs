@@ -11,7 +11,7 @@ use super::version_lock::VersionLock;
 /// As many preemptions as are tried; more find nothing more in models of this size, and take long.
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
     builder.check(f);
 }
 

@@ -10,7 +10,7 @@ use super::stripes::{Count, Owners};
 #[test]
 fn a_stripe_keeps_its_count_from_owner_to_owner() {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
     builder.check(|| {
         let owners = Arc::new(Owners::new());
         let counts: Arc<[Count; 2]> = Arc::new(Default::default());

@@ -43,6 +43,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("capacity", 4, crate::cache::schedules::changing_capacity),
     scenario("batches", 3, stores::batches_are_whole),
     scenario("rotate", 3, stores::rotation_under_readers),
+    scenario("freeze", 3, stores::freezing_under_writers),
     scenario("reclaim", 2, stores::iterators_outlive_compactions),
     scenario("close", 2, stores::closing_under_writers),
     scenario("drop", 2, stores::dropping_under_work),

@@ -7,6 +7,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 
+use crate::db::state::{Slot, Stage};
 use crate::vfs::{Access, File, MemoryVfs, Vfs};
 use crate::{Database, Durability, Error, Keyspace, KeyspaceOptions, TreeKind};
 
@@ -79,13 +80,15 @@ pub(super) fn batches_are_whole() {
 /// Memtables are frozen, packed and incorporated under a writer; readers miss nothing of what it was
 /// told is done, by search or in order, and an iterator sees one moment.
 pub(super) fn rotation_under_readers() {
+    // Two memtables are full before the last.
+    const ROUNDS: u64 = 8;
     let db = open(&MemoryVfs::new());
     let items = keyspace(&db, "items");
     let done = Arc::new(AtomicU64::new(0));
     let writer = {
         let (items, done) = (items.clone(), Arc::clone(&done));
         thread::spawn(move || {
-            for round in 1..=6u64 {
+            for round in 1..=ROUNDS {
                 items.put(round.to_be_bytes(), large(round)).unwrap();
                 done.store(round, Ordering::SeqCst);
             }
@@ -104,7 +107,7 @@ pub(super) fn rotation_under_readers() {
     }
     writer.join().unwrap();
     db.wait_idle().unwrap();
-    assert_eq!(items.iter().count(), 6);
+    assert_eq!(items.iter().count() as u64, ROUNDS);
 }
 
 /// Snapshots and iterators that were there before go on seeing what they saw, while everything they
@@ -256,6 +259,8 @@ pub(super) fn a_checkpoint_under_writers() {
                     batch.put(space, "key", large(round));
                 }
                 batch.commit().unwrap();
+                // Into one tree earlier than into the other.
+                spaces[1].flush().unwrap();
             }
         })
     };
@@ -265,6 +270,10 @@ pub(super) fn a_checkpoint_under_writers() {
     let copy = builder.memory_budget(0).memtable_bytes(1024).background_threads(1).open().unwrap();
     let spaces = [keyspace(&copy, "a"), keyspace(&copy, "b")];
     assert!(spaces[0].get("before").unwrap().is_some());
+    for _ in 0..4 {
+        // What lies beyond the cut would come to light.
+        spaces[0].put("after", "").unwrap();
+    }
     let [a, b] = spaces.map(|space| space.get("key").unwrap().map(|value| number(&value)));
     assert_eq!(a, b, "half a batch");
 }
@@ -330,28 +339,71 @@ pub(super) fn a_drop_without_room() {
     let vfs = MemoryVfs::with_capacity(60_000);
     let db = open(&vfs);
     let items = keyspace(&db, "items");
-    items.put("first", large(1)).unwrap();
-    let flush = {
-        let items = items.clone();
-        thread::spawn(move || match items.flush() {
-            Ok(()) | Err(Error::Full { .. } | Error::Closed { .. }) => {}
-            Err(error) => panic!("{error}"),
-        })
+    let store = Arc::clone(items.store());
+    // Packed, and not yet in the tree: that needs room in the manifest alone.
+    let filler = {
+        let _nobody_else = store.incorporation.lock();
+        items.put("first", large(1)).unwrap();
+        store.freeze(&[Arc::clone(items.state())], |_| true);
+        let is_packed = || {
+            let pipeline = items.state().pipeline.lock();
+            matches!(pipeline.slots.front(), Some((_, Stage::Packed(_))))
+        };
+        while !is_packed() {
+            thread::yield_now();
+        }
+        fill(&vfs, Path::new("/filler"))
     };
-    let filler = fill(&vfs, Path::new("/filler"));
+    let other = Arc::clone(&store);
+    let incorporating = thread::spawn(move || match other.incorporate_packed() {
+        Ok(()) | Err(Error::Full { .. }) => {}
+        Err(error) => panic!("{error}"),
+    });
     let dropped = db.drop_keyspace("items");
-    flush.join().unwrap();
-    vfs.remove(Path::new("/filler")).unwrap();
-    drop(filler);
+    incorporating.join().unwrap();
     match dropped {
+        // The memtable was refused first, and gave back the room of what had been packed.
         Ok(()) => return,
         Err(Error::Full { .. }) => {}
         Err(error) => panic!("{error}"),
     }
+    vfs.remove(Path::new("/filler")).unwrap();
+    drop((filler, store));
     items.put("second", large(2)).unwrap();
     items.flush().unwrap();
     for (key, value) in [("first", 1), ("second", 2)] {
         let found = items.get(key).unwrap().map(|value| number(&value));
         assert_eq!(found, Some(value), "{key} is lost");
+    }
+}
+
+/// A memtable that has been frozen holds what was committed up to its cut, and stays as it is.
+pub(super) fn freezing_under_writers() {
+    let db = open(&MemoryVfs::new());
+    let items = keyspace(&db, "items");
+    let writers: Vec<_> = (0..2u8)
+        .map(|writer| {
+            let items = items.clone();
+            thread::spawn(move || {
+                for round in 0..2u8 {
+                    items.put([writer, round], [round]).unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut frozen: Vec<(Arc<Slot>, usize)> = Vec::new();
+    for _ in 0..2 {
+        items.store().freeze(&[Arc::clone(items.state())], |_| true);
+        for slot in &items.state().read.load().frozen {
+            frozen.push((Arc::clone(slot), slot.memtable.len()));
+        }
+    }
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    for (slot, len) in frozen {
+        assert_eq!(slot.memtable.len(), len, "a frozen memtable has grown");
+        let newest = slot.memtable.seqno_bounds().map(|(_, newest)| newest);
+        assert!(newest <= slot.cut.get().copied(), "{newest:?} lies beyond {:?}", slot.cut);
     }
 }
