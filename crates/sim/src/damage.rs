@@ -184,23 +184,30 @@ fn skips(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
 
 /// Whether an error is one that names the damage.
 fn check_error(error: &Error, damages: &[Damage]) -> Result<(), String> {
-    let is_damaged =
-        |file: &Path| damages.iter().find(|damage| file.file_name() == damage.path.file_name());
+    let of = |file: &Path| -> Vec<&Damage> {
+        damages.iter().filter(|damage| file.file_name() == damage.path.file_name()).collect()
+    };
     let in_place = damages.iter().all(|damage| damage.in_place);
     match error {
         Error::Corruption { file, offset, .. } => {
-            let Some(damage) = is_damaged(file) else {
+            let here = of(file);
+            if here.is_empty() {
                 // What is missing or of another time is found out by what contradicts it.
                 return if in_place { Err(format!("names another file: {error}")) } else { Ok(()) };
+            }
+            let near = |damage: &&Damage| {
+                *offset <= damage.bytes.end.saturating_add(HEADER_BYTES_MAX)
+                    && damage.bytes.start < offset + STRUCTURE_BYTES_MAX
             };
-            let near = *offset <= damage.bytes.end.saturating_add(HEADER_BYTES_MAX)
-                && damage.bytes.start < offset + STRUCTURE_BYTES_MAX;
-            match near || !in_place {
+            match here.iter().any(near) || !in_place {
                 true => Ok(()),
-                false => Err(format!("damage at {:?}, but: {error}", damage.bytes)),
+                false => {
+                    let places: Vec<_> = here.iter().map(|damage| &damage.bytes).collect();
+                    Err(format!("damage at {places:?}, but: {error}"))
+                }
             }
         }
-        Error::UnsupportedVersion { file, .. } if is_damaged(file).is_some() => Ok(()),
+        Error::UnsupportedVersion { file, .. } if !of(file).is_empty() => Ok(()),
         Error::NotAStore { .. } if !in_place => Ok(()),
         error => Err(format!("not an error that names the damage: {error}")),
     }
