@@ -184,27 +184,30 @@ fn skips(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
 
 /// Whether an error is one that names the damage.
 fn check_error(error: &Error, damages: &[Damage]) -> Result<(), String> {
-    let damages_of = |file: &Path| {
-        let name = file.file_name().map(ToOwned::to_owned);
-        damages.iter().filter(move |damage| damage.path.file_name() == name.as_deref())
+    let of = |file: &Path| -> Vec<&Damage> {
+        damages.iter().filter(|damage| file.file_name() == damage.path.file_name()).collect()
     };
     let in_place = damages.iter().all(|damage| damage.in_place);
     match error {
         Error::Corruption { file, offset, .. } => {
-            if damages_of(file).next().is_none() {
+            let here = of(file);
+            if here.is_empty() {
                 // What is missing or of another time is found out by what contradicts it.
                 return if in_place { Err(format!("names another file: {error}")) } else { Ok(()) };
             }
-            let near = |damage: &Damage| {
+            let near = |damage: &&Damage| {
                 *offset <= damage.bytes.end.saturating_add(HEADER_BYTES_MAX)
                     && damage.bytes.start < offset + STRUCTURE_BYTES_MAX
             };
-            match damages_of(file).any(near) || !in_place {
+            match here.iter().any(near) || !in_place {
                 true => Ok(()),
-                false => Err(format!("it is not near the damage: {error}")),
+                false => {
+                    let places: Vec<_> = here.iter().map(|damage| &damage.bytes).collect();
+                    Err(format!("damage at {places:?}, but: {error}"))
+                }
             }
         }
-        Error::UnsupportedVersion { file, .. } if damages_of(file).next().is_some() => Ok(()),
+        Error::UnsupportedVersion { file, .. } if !of(file).is_empty() => Ok(()),
         Error::NotAStore { .. } if !in_place => Ok(()),
         error => Err(format!("not an error that names the damage: {error}")),
     }

@@ -18,9 +18,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use crate::disk::{Disk, Node, Op, Policy};
 use crate::fault::{Fault, Plan, Strike};
+use crate::keep::Keep;
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation, panic_text};
 use crate::random::Random;
@@ -29,9 +31,11 @@ use crate::verify::Judge;
 use crate::vfs::CrashVfs;
 
 mod liar;
+mod short;
 mod step;
 mod worker;
 
+use short::Short;
 use step::{Shape, Step};
 use worker::{Verdict, Worker};
 
@@ -46,11 +50,14 @@ pub struct Extent {
     pub crashes: usize,
     /// Only this fault, instead of all.
     pub fault: Option<Fault>,
+    /// For how long the first violation of a run is cut down.
+    pub shrink: Duration,
 }
 
 impl Default for Extent {
     fn default() -> Extent {
-        Extent { steps: 60, every: 10, crashes: 2, fault: None }
+        let shrink = Duration::from_secs(60);
+        Extent { steps: 60, every: 10, crashes: 2, fault: None, shrink }
     }
 }
 
@@ -80,7 +87,13 @@ const PATIENCE: u64 = 40;
 const SMALL_DISKS: u64 = 24;
 
 /// The command that shows a case again.
-fn command(seed: u64, kinds: Kinds, extent: Extent, case: Option<Case>) -> String {
+fn command(
+    seed: u64,
+    kinds: Kinds,
+    extent: Extent,
+    case: Option<Case>,
+    keep: Option<&Keep>,
+) -> String {
     let mut command = format!("spinney-sim faults --kind {kinds} --seed {seed} --runs 1");
     let default = Extent::default();
     if extent.steps != default.steps {
@@ -88,6 +101,9 @@ fn command(seed: u64, kinds: Kinds, extent: Extent, case: Option<Case>) -> Strin
     }
     if extent.crashes != default.crashes {
         command += &format!(" --crashes {}", extent.crashes);
+    }
+    if let Some(keep) = keep {
+        command += &format!(" --keep {keep}");
     }
     match case {
         Some(Case::Struck(plan)) => {
@@ -120,6 +136,36 @@ struct Run {
 }
 
 impl Run {
+    /// The same with these steps alone.
+    fn keeping(&self, keep: &Keep) -> Run {
+        Run { steps: keep.of(&self.steps), ..*self }
+    }
+
+    /// Does the work with all going well, and says how many operations a case may take.
+    fn begin(&self) -> Verdict<(CrashVfs, u64)> {
+        let clean = catch_unwind(AssertUnwindSafe(|| self.clean()));
+        let clean = clean.unwrap_or_else(|panic| Err(panic_text(&*panic)))?;
+        let patience = clean.count(Fault::Eio) * PATIENCE;
+        Ok((clean, patience))
+    }
+
+    /// The fewest steps that show a violation as this case does.
+    fn shortest(&self, case: Case, time: Duration) -> Option<Short> {
+        if time.is_zero() {
+            return None;
+        }
+        let until = Instant::now() + time;
+        short::shortest(self.steps.len(), case, until, |keep| {
+            let run = self.keeping(keep);
+            let (clean, patience) = run.begin().ok()?;
+            let operations = match case {
+                Case::Struck(plan) => clean.count(plan.fault),
+                Case::SmallDisk(_) => 0,
+            };
+            Some((operations, move |case| run.judge(case, patience).err()))
+        })
+    }
+
     fn worker(&self, case: Option<Case>) -> Worker {
         let vfs = CrashVfs::new(&empty_disk());
         match case {
@@ -271,48 +317,62 @@ fn cases(seed: u64, clean: &CrashVfs, extent: Extent) -> Vec<Case> {
 
 /// Judges the cases of the run `seed`, or only one of them.
 pub fn run(seed: u64, kinds: Kinds, extent: Extent, only: Option<Case>) -> Outcome {
-    run_while(seed, kinds, extent, only, || true)
+    run_while(seed, kinds, extent, only, None, || true)
 }
 
-/// The same, while `goes_on`.
+/// The same, while `goes_on`, with the steps of `keep` alone if there is one.
 pub fn run_while(
     seed: u64,
     kinds: Kinds,
     extent: Extent,
     only: Option<Case>,
+    keep: Option<&Keep>,
     goes_on: impl Fn() -> bool,
 ) -> Outcome {
     let mut outcome = Outcome::default();
-    let run = Run {
+    let all = Run {
         seed,
         sizes: Sizes::new(seed, kinds),
         shape: Shape::new(seed),
         steps: step::steps(seed, extent.steps),
         crashes: extent.crashes,
     };
-    let clean = catch_unwind(AssertUnwindSafe(|| run.clean()));
-    let clean = match clean.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
-        Ok(clean) => clean,
+    let run = match keep {
+        Some(keep) => all.keeping(keep),
+        None => all,
+    };
+    let (clean, patience) = match run.begin() {
+        Ok(begun) => begun,
         Err(what) => {
-            let command = command(seed, kinds, extent, None);
+            let command = command(seed, kinds, extent, None, keep);
             outcome.violations.push(Violation { what, command });
             return outcome;
         }
     };
-    let patience = clean.count(Fault::Eio) * PATIENCE;
     let cases = only.map_or_else(|| cases(seed, &clean, extent), |case| vec![case]);
     for case in cases {
         if !goes_on() {
             break;
         }
         let judged = run.judge(case, patience);
-        outcome.operations += extent.steps as u64;
+        outcome.operations += run.steps.len() as u64;
         outcome.count(case.name());
         match judged {
             Ok(crashes) => *outcome.states.entry("crash".to_string()).or_default() += crashes,
             Err(what) => {
-                let command = command(seed, kinds, extent, Some(case));
-                outcome.violations.push(Violation { what, command });
+                // What is kept already is as short as it was asked for.
+                let shrinks = outcome.violations.is_empty() && keep.is_none();
+                let time = if shrinks { extent.shrink } else { Duration::ZERO };
+                outcome.violations.push(match run.shortest(case, time) {
+                    None => {
+                        let command = command(seed, kinds, extent, Some(case), keep);
+                        Violation { what, command }
+                    }
+                    Some(Short { keep, case, what: told, .. }) => Violation {
+                        what: format!("{what}  in short:\n{told}"),
+                        command: command(seed, kinds, extent, Some(case), Some(&keep)),
+                    },
+                });
             }
         }
     }

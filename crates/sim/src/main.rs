@@ -46,3 +46,15 @@ fn main() -> ExitCode {
         Regime::Threads(arguments) => command::threads::run(&arguments),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two arguments of `threads` had one name, its own `--operations` and that of all regimes, so that
+    /// the command ended with a panic before it had done anything.
+    #[test]
+    fn no_two_arguments_have_one_name() {
+        <Arguments as clap::CommandFactory>::command().debug_assert();
+    }
+}

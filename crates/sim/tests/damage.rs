@@ -71,3 +71,24 @@ fn a_durable_record_that_seems_torn_is_named() {
     assert_eq!(outcome.state_count(), 1, "{outcome:?}");
     assert_none(&outcome);
 }
+
+fn try_store(input: &str) {
+    let targets = fuzz::targets();
+    let store = targets.iter().find(|target| target.name == "store").expect("the target");
+    let input = fuzz::from_hex(input).expect("an input");
+    fuzz::try_case(store, &input).unwrap_or_else(|what| panic!("{what}"));
+}
+
+/// A segment of a journal was replaced, and with it went synced commits. The tree of one keyspace was
+/// ahead and had them, the others had not, and nothing was said: the store held what it had never held.
+/// The manifest tells how far trees rely on the journal, so opening is refused.
+#[test]
+fn keyspaces_are_not_apart_after_a_journal_has_lost_what_was_synced() {
+    try_store("04070d000000000e00");
+}
+
+/// One file was damaged in two places and the error named the second; the judge knew of the first alone.
+#[test]
+fn an_error_may_name_any_of_several_damages() {
+    try_store("0000000000000000000000000000ee0000");
+}

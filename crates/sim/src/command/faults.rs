@@ -8,13 +8,15 @@ use serde_json::json;
 use super::{Common, finish};
 use crate::fault::{Fault, Plan};
 use crate::faults::{self, Case, Extent};
+use crate::keep::Keep;
 
 /// Strikes the operations of small stores, one after the other, with every fault a disk has.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   spinney-sim faults --seconds 120
   spinney-sim faults --kind mixed --every 1 --fault sync-forgets --states 20000
-  spinney-sim faults --seed 7 --runs 1 --fault eio --at 112 --from-then-on")]
+  spinney-sim faults --seed 7 --runs 1 --fault eio --at 112 --from-then-on
+  spinney-sim faults --seed 7 --runs 1 --keep 3,17-19 --fault full --at 12")]
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
@@ -39,13 +41,20 @@ pub struct Arguments {
     /// Instead of faults, only a disk of this size.
     #[arg(long, conflicts_with = "fault", value_name = "BYTES")]
     disk_bytes: Option<u64>,
+    /// Do only these steps, as `3,17-19`.
+    #[arg(long, value_name = "NUMBERS")]
+    keep: Option<Keep>,
+    /// For how long the first violation of a run is cut down.
+    #[arg(long, default_value_t = Extent::default().shrink.as_secs())]
+    shrink_seconds: u64,
 }
 
 /// Carries the command out.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let Arguments { common, steps, every, crashes, fault, .. } = arguments;
-    let extent = Extent { steps: *steps, every: *every, crashes: *crashes, fault: *fault };
+    let shrink = Duration::from_secs(arguments.shrink_seconds);
+    let extent = Extent { steps: *steps, every: *every, crashes: *crashes, fault: *fault, shrink };
     let only = match (arguments.disk_bytes, fault, arguments.at) {
         (Some(bytes), ..) => Some(Case::SmallDisk(bytes)),
         (None, Some(fault), Some(first)) => {
@@ -57,6 +66,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     // A run of every position takes longer than a limit in seconds may allow.
     let limit = common.seconds.map(Duration::from_secs_f64);
     let goes_on = || limit.is_none_or(|limit| started.elapsed() < limit);
-    let total = common.repeat(|seed, kinds| faults::run_while(seed, kinds, extent, only, goes_on));
+    let keep = arguments.keep.as_ref();
+    let total =
+        common.repeat(|seed, kinds| faults::run_while(seed, kinds, extent, only, keep, goes_on));
     finish("faults", common.seed, started, &total, json!({ "every": every }))
 }

@@ -26,7 +26,7 @@ pub struct Arguments {
     threads: usize,
     /// What each of them does from one opening of the store to the next.
     #[arg(long, default_value_t = Extent::default().operations)]
-    thread_operations: usize,
+    session_operations: usize,
     /// How often a store is opened to be worked on.
     #[arg(long, default_value_t = Extent::default().sessions)]
     sessions: usize,
@@ -64,7 +64,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         None => {
             let extent = Extent {
                 threads: arguments.threads,
-                operations: arguments.thread_operations,
+                operations: arguments.session_operations,
                 sessions: arguments.sessions,
                 dir: arguments.dir.clone(),
                 out: arguments.out.clone(),

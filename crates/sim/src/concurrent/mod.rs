@@ -54,7 +54,7 @@ pub fn run(seed: u64, kinds: Kinds, extent: &Extent) -> Outcome {
     let threads = extent.threads;
     let again = format!(
         "spinney-sim threads --kind {kinds} --seed {seed} --runs 1 --threads {threads} \
-         --thread-operations {} --sessions {}",
+         --session-operations {} --sessions {}",
         extent.operations, extent.sessions
     );
     let mut outcome = outcome(&history, &again);

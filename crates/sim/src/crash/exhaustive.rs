@@ -75,6 +75,7 @@ pub fn alphabet() -> Vec<Action> {
     };
     vec![
         Action::Write(put(0, 50, 8, 40)),
+        batch(vec![put(1, 8, 12, 17_000)], true),
         Action::Write(put(0, 6, 9, 40)),
         Action::Write(Write { keyspace: 0, key: 4, change: Change::Delete }),
         batch(vec![put(0, 51, 10, 40)], true),
@@ -85,7 +86,6 @@ pub fn alphabet() -> Vec<Action> {
             key: 1,
             change: Change::Merge(Value { number: 11, len: 110 }),
         }),
-        batch(vec![put(1, 8, 12, 17_000)], true),
         batch((0..8).map(|key| put(0, 60 + key, key, 150)).collect(), false),
         Action::Sync,
         Action::Flush(0),
