@@ -70,8 +70,12 @@ fn run_model(seed: u64, kinds: Kinds) -> Outcome {
 }
 
 fn run_threads(seed: u64, kinds: Kinds) -> Outcome {
-    let threads = 2 + random::mix(seed) as usize % 3;
-    let extent = concurrent::Extent { threads, operations: 300, ..concurrent::Extent::default() };
+    // Now and then a crowd: far more threads than cores, so that some lose theirs in the middle of a read.
+    let (threads, operations) = match random::mix(seed) as usize % 4 {
+        3 => (16, 150),
+        few => (2 + few, 300),
+    };
+    let extent = concurrent::Extent { threads, operations, ..concurrent::Extent::default() };
     concurrent::run(seed, kinds, &extent)
 }
 
