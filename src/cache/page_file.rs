@@ -84,6 +84,7 @@ pub(crate) fn fetch_misses(mut misses: Vec<PageMiss>) -> Result<u32> {
     misses.sort_by_key(|miss| (miss.file.id, miss.pointer));
     misses.dedup_by_key(|miss| (miss.file.id, miss.pointer));
     let Some(first) = misses.first() else { return Ok(0) };
+    misses.iter().try_for_each(|miss| miss.file.check_bounds(miss.pointer))?;
     let vfs = Arc::clone(&first.file.files.vfs);
     let mut bufs: Vec<AlignedBuf> =
         misses.iter().map(|miss| AlignedBuf::new(miss.pointer.bytes())).collect();

@@ -75,6 +75,8 @@ impl Change {
                 overwrite(files, &path, place, count, |byte| byte ^ self.other);
             }
             2 => {
+                // A sector of a journal that is blank looks as if it had never arrived.
+                in_place = FileClass::of(&path) != FileClass::Journal;
                 bytes = place / SECTOR_BYTES * SECTOR_BYTES..place + SECTOR_BYTES;
                 overwrite(files, &path, bytes.start, SECTOR_BYTES, |_| 0);
             }
