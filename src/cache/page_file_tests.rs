@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use super::page::{Compression, PAGE_HEADER_BYTES};
 use super::{
-    Cache, DataFiles, FileType, PageClass, PageFile, PageFileWriter, PagePointer, ReadContext,
-    fetch_misses,
+    Cache, DataFiles, FileType, PageClass, PageFile, PageFileWriter, PageMiss, PagePointer,
+    ReadContext, fetch_misses,
 };
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
@@ -416,6 +416,17 @@ fn reseal(file: &PageFile, page: &mut [u8]) {
     page[20..24].copy_from_slice(&sum.to_le_bytes());
     let sum = super::page::page_checksum(file.id(), 0, page);
     page[..8].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// The index of a table named a leaf beyond the table's end. Read-ahead asked the disk for it, and the
+/// error blamed the disk.
+#[test]
+fn what_a_file_does_not_have_is_not_fetched() {
+    let store = store(1 << 20);
+    let (file, _) = write(&store, &[100], Compression::None);
+    let pointer = PagePointer { unit: 99, units: 1 };
+    let miss = PageMiss { file, pointer, class: PageClass::Leaf };
+    assert!(fetch_misses(vec![miss]).unwrap_err().is_corruption());
 }
 
 #[test]
