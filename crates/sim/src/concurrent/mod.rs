@@ -1,7 +1,7 @@
 //! Real threads on one store: what each did and saw is recorded and judged.
 //!
-//! 1. [`history`] is what was done and seen, and when; [`value`] makes values say whose they are.
-//! 2. [`workload`] lets threads loose on a store, [`worker`] is one of them, [`upkeep`] the one that
+//! 1. [`history`] is what was done and seen, and when; `value` makes values say whose they are.
+//! 2. `workload` lets threads loose on a store, `worker` is one of them, `upkeep` the one that
 //!    flushes, compacts, copies, creates and drops.
 //! 3. [`check`] decides whether one order of commits explains a history.
 //!

@@ -7,11 +7,11 @@
 //! time and in which each observer sees, in each key, what was last written. There are no
 //! transactions that read and write: write skew is allowed, since nothing forbids it.
 //!
-//! 1. [`index`] takes the history apart and says what is wrong by itself.
-//! 2. [`lives`] judges the creation and the end of keyspaces.
-//! 3. [`order`] derives who must come before whom until nothing more follows; a circle is a proof
-//!    that there is no order, and [`circle`] tells it.
-//! 4. [`witness`] finds an order, where there is no circle; [`replay`] goes through it by plain means.
+//! 1. `index` takes the history apart and says what is wrong by itself.
+//! 2. `lives` judges the creation and the end of keyspaces.
+//! 3. `order` derives who must come before whom until nothing more follows; a circle is a proof
+//!    that there is no order, and `circle` tells it.
+//! 4. `witness` finds an order, where there is no circle; `replay` goes through it by plain means.
 //!
 //! Invariants:
 //! 1. A violation is never a false alarm: it rests on what follows from the promise.
