@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use super::blocking_queue::BlockingQueue;
 use super::memory_file::{Inode, MemoryFile, MemoryMapped, Space};
@@ -15,7 +16,6 @@ use super::{Access, DirEntry, File, IoQueue, Lock, MappedFile, Vfs, io_error};
 use crate::base::error::{Error, Result};
 use crate::base::sync::plain::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{Mutex, MutexGuard};
-use std::sync::Arc;
 
 /// Files in memory. Clones share them; they are gone with the last clone and the last open handle.
 ///

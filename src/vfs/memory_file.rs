@@ -8,12 +8,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::{Access, File, MappedFile, check_alignment, io_error};
 use crate::base::error::{Error, Result};
 use crate::base::sync::RwLock;
 use crate::base::sync::plain::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
 
 const CHUNK_BYTES: usize = 64 * 1024;
 

@@ -7,13 +7,13 @@
 //! 2. What is done in a generation, and its [`Crash`], say all about a state.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+
 use std::time::Duration;
 
 use clap::ValueEnum;
 
 use crate::action::Action;
-use crate::disk::{Disk, Node, Op, Policy};
+use crate::disk::{Disk, Op, Policy};
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation, panic_text};
 use crate::random::Random;
@@ -320,12 +320,4 @@ impl Crash {
         let Crash { at, policy, draw, .. } = self;
         format!("crash at op {at} of {}, {policy} draw {draw}", made.log.len())
     }
-}
-
-/// A disk with one directory.
-pub fn disk_with_a_directory() -> Disk {
-    let mut disk = Disk::default();
-    disk.apply(&Op::Names { changes: vec![(PathBuf::from("data"), Some(Node::Dir))] });
-    disk.apply(&Op::SyncDir { dir: PathBuf::new() });
-    disk
 }

@@ -139,6 +139,21 @@ pub struct Disk {
 }
 
 impl Disk {
+    /// A disk with one directory, `data`.
+    pub fn with_a_directory() -> Disk {
+        Disk::default().after(&[
+            Op::Names { changes: vec![(PathBuf::from("data"), Some(Node::Dir))] },
+            Op::SyncDir { dir: PathBuf::new() },
+        ])
+    }
+
+    /// The disk after these operations.
+    pub fn after(&self, log: &[Op]) -> Disk {
+        let mut disk = self.clone();
+        log.iter().for_each(|op| disk.apply(op));
+        disk
+    }
+
     /// Carries out an operation.
     pub fn apply(&mut self, op: &Op) {
         match op {

@@ -17,10 +17,10 @@
 //! 1. A case is named by the run's seed, the fault and its place; it does not depend on the others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+
 use std::time::{Duration, Instant};
 
-use crate::disk::{Disk, Node, Op, Policy};
+use crate::disk::{Disk, Policy};
 use crate::fault::{Fault, Plan, Strike};
 use crate::keep::Keep;
 use crate::kinds::Kinds;
@@ -118,14 +118,6 @@ fn command(
     command
 }
 
-/// A disk with one directory.
-fn empty_disk() -> Disk {
-    let mut disk = Disk::default();
-    disk.apply(&Op::Names { changes: vec![(PathBuf::from("data"), Some(Node::Dir))] });
-    disk.apply(&Op::SyncDir { dir: PathBuf::new() });
-    disk
-}
-
 /// What a run is made of.
 struct Run {
     seed: u64,
@@ -167,7 +159,7 @@ impl Run {
     }
 
     fn worker(&self, case: Option<Case>) -> Worker {
-        let vfs = CrashVfs::new(&empty_disk());
+        let vfs = CrashVfs::new(&Disk::with_a_directory());
         match case {
             Some(Case::Struck(plan)) => vfs.plan(Some(plan)),
             Some(Case::SmallDisk(bytes)) => vfs.set_capacity(Some(bytes)),
@@ -245,7 +237,7 @@ impl Run {
         }
         crashes[1..].sort_by_key(|(at, _)| *at);
         let relaxed = fault.lies_when_written() || worker.relaxed;
-        let mut replayed = (empty_disk(), 0);
+        let mut replayed = (Disk::with_a_directory(), 0);
         let judged = crashes.len() as u64;
         // The last of all first in the list, but last in time.
         crashes.rotate_left(1);

@@ -345,8 +345,7 @@ impl Image {
             }
             Form::PowerLost => {
                 let log = vfs.take_log();
-                let mut disk = Disk::default();
-                log.iter().for_each(|op| disk.apply(op));
+                let disk = Disk::default().after(&log);
                 let left = disk.crash(Policy::PowerSectors, worker.random.draw(), None);
                 (files.names, files.contents) = left.view();
             }

@@ -1,10 +1,9 @@
 //! What failing disks have found, each told as the shortest story that shows it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use spinney::{Builder, Database, Durability, Error, KeyspaceOptions};
-use spinney_sim::disk::{Disk, Node, Op, Policy};
+use spinney_sim::disk::{Disk, Policy};
 use spinney_sim::fault::{Fault, Plan};
 use spinney_sim::vfs::CrashVfs;
 
@@ -15,20 +14,6 @@ fn builder(vfs: &CrashVfs) -> Builder {
         .memtable_bytes(1024)
         .journal_shards(1)
         .deterministic(1)
-}
-
-/// A disk with one directory.
-fn empty() -> Disk {
-    let mut disk = Disk::default();
-    disk.apply(&Op::Names { changes: vec![(PathBuf::from("data"), Some(Node::Dir))] });
-    disk.apply(&Op::SyncDir { dir: PathBuf::new() });
-    disk
-}
-
-fn replayed(disk: &Disk, log: &[Op]) -> Disk {
-    let mut disk = disk.clone();
-    log.iter().for_each(|op| disk.apply(op));
-    disk
 }
 
 fn once(fault: Fault, first: u64) -> Option<Plan> {
@@ -46,7 +31,7 @@ fn commit(db: &Database, key: &str, durability: Durability) -> Result<(), Error>
 /// and built on it. Then power failed, and a part of the journal had never been on the disk.
 #[test]
 fn what_a_failed_sync_has_left_is_written_again_before_anything_builds_on_it() {
-    let vfs = CrashVfs::new(&empty());
+    let vfs = CrashVfs::new(&Disk::with_a_directory());
     let db = builder(&vfs).open().unwrap();
     db.keyspace("k", KeyspaceOptions::stb()).unwrap();
     commit(&db, "synced", Durability::Sync).unwrap();
@@ -54,12 +39,12 @@ fn what_a_failed_sync_has_left_is_written_again_before_anything_builds_on_it() {
     commit(&db, "forgotten", Durability::Sync).unwrap_err();
     assert!(matches!(db.sync(), Err(Error::Poisoned { .. })));
     // The process dies.
-    let disk = replayed(&empty(), &vfs.log());
+    let disk = Disk::with_a_directory().after(&vfs.log());
     let next = CrashVfs::new(&disk);
     let db = builder(&next).open().unwrap();
     let found = db.existing_keyspace("k").unwrap().get("forgotten").unwrap();
     commit(&db, "later", Durability::Sync).unwrap();
-    let disk = replayed(&disk, &next.log());
+    let disk = disk.after(&next.log());
     let left = disk.crash(Policy::PowerNothing, 1, None);
     let db = builder(&CrashVfs::new(&left)).open().unwrap();
     let keyspace = db.existing_keyspace("k").unwrap();
@@ -73,7 +58,7 @@ fn what_a_failed_sync_has_left_is_written_again_before_anything_builds_on_it() {
 fn a_manifest_without_room_refuses_the_change_and_nothing_else() {
     for fault in [Fault::Full, Fault::ShortFull] {
         for first in 1..12 {
-            let vfs = CrashVfs::new(&empty());
+            let vfs = CrashVfs::new(&Disk::with_a_directory());
             let db = builder(&vfs).open().unwrap();
             let keyspace = db.keyspace("k", KeyspaceOptions::stb()).unwrap();
             keyspace.put("key", "value").unwrap();
@@ -102,7 +87,7 @@ fn a_manifest_without_room_refuses_the_change_and_nothing_else() {
 #[test]
 fn a_copy_that_fails_leaves_nothing_behind() {
     for first in 1.. {
-        let vfs = CrashVfs::new(&empty());
+        let vfs = CrashVfs::new(&Disk::with_a_directory());
         let db = builder(&vfs).open().unwrap();
         db.keyspace("k", KeyspaceOptions::stb()).unwrap().put("key", "value").unwrap();
         vfs.plan(once(Fault::Full, first));
@@ -118,7 +103,7 @@ fn a_copy_that_fails_leaves_nothing_behind() {
 /// A store that could not sync its journal any more was closed, and closing said that all was well.
 #[test]
 fn closing_a_store_that_could_not_be_made_durable_is_no_success() {
-    let vfs = CrashVfs::new(&empty());
+    let vfs = CrashVfs::new(&Disk::with_a_directory());
     let db = builder(&vfs).open().unwrap();
     db.keyspace("k", KeyspaceOptions::stb()).unwrap();
     commit(&db, "buffered", Durability::Buffered).unwrap();
@@ -131,7 +116,7 @@ fn closing_a_store_that_could_not_be_made_durable_is_no_success() {
 /// returned that failure for ever, and never tried again.
 #[test]
 fn waiting_tries_again_what_has_failed() {
-    let vfs = CrashVfs::new(&empty());
+    let vfs = CrashVfs::new(&Disk::with_a_directory());
     let db = builder(&vfs).open().unwrap();
     let keyspace = db.keyspace("k", KeyspaceOptions::stb()).unwrap();
     for number in 0..20 {
@@ -151,7 +136,7 @@ fn waiting_tries_again_what_has_failed() {
 fn a_tree_is_not_ahead_of_a_journal_that_has_lost_what_it_relied_on() {
     let mut found = 0;
     for first in 1..40 {
-        let vfs = CrashVfs::new(&empty());
+        let vfs = CrashVfs::new(&Disk::with_a_directory());
         let db = builder(&vfs).open().unwrap();
         let ahead = db.keyspace("ahead", KeyspaceOptions::stb()).unwrap();
         let behind = db.keyspace("behind", KeyspaceOptions::stb()).unwrap();
@@ -167,7 +152,7 @@ fn a_tree_is_not_ahead_of_a_journal_that_has_lost_what_it_relied_on() {
         if !vfs.strikes().iter().any(|strike| journal(&strike.path)) {
             continue;
         }
-        let disk = replayed(&empty(), &vfs.log());
+        let disk = Disk::with_a_directory().after(&vfs.log());
         let left = disk.crash(Policy::PowerNothing, 1, None);
         match builder(&CrashVfs::new(&left)).open() {
             Err(Error::Corruption { .. }) => found += 1,
@@ -187,7 +172,7 @@ fn a_tree_is_not_ahead_of_a_journal_that_has_lost_what_it_relied_on() {
 /// again had that eaten too, and so on.
 #[test]
 fn an_open_that_finds_no_room_takes_none() {
-    let vfs = CrashVfs::new(&empty());
+    let vfs = CrashVfs::new(&Disk::with_a_directory());
     let large = builder(&vfs).memory_budget(64 << 20).memtable_bytes(8 << 20);
     let db = large.open().unwrap();
     let keyspace = db.keyspace("k", KeyspaceOptions::stb()).unwrap();
@@ -195,7 +180,7 @@ fn an_open_that_finds_no_room_takes_none() {
         keyspace.put(number.to_be_bytes(), [number as u8; 1500]).unwrap();
     }
     // The process dies.
-    let disk = replayed(&empty(), &vfs.log());
+    let disk = Disk::with_a_directory().after(&vfs.log());
     let mut refused = 0;
     let small = |vfs: &CrashVfs| builder(vfs).memtable_bytes(128 << 10).open();
     for first in (1..).step_by(13) {

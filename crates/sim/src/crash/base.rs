@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use super::{Crash, Then, disk_with_a_directory, panic_text};
+use super::{Crash, Then, panic_text};
 use crate::action::Action;
 use crate::disk::{Disk, Op, Policy};
 use crate::model::Checkpoint;
@@ -68,7 +68,7 @@ pub struct Judged {
 impl Base {
     /// A disk without a store.
     pub fn empty(sizes: Sizes, lie: Option<Lie>) -> Base {
-        let disk = disk_with_a_directory();
+        let disk = Disk::with_a_directory();
         let (inherited, checkpoints) = (None, Vec::new());
         Base { sizes, number: 0, disk, inherited, checkpoints, settles: true, lie }
     }
