@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
@@ -57,6 +57,16 @@ impl Drop for SmallDisk {
     }
 }
 
+/// How much room is given at once.
+const ROOM_KIBIBYTES: u64 = 256;
+
+/// What is taken at first, to be given back piece by piece.
+const BALLAST_KIBIBYTES: usize = 8192;
+
+/// What must be left for a kill: the room to open a store whose journal is as large as it gets, and to
+/// change its manifest.
+const BALLAST_KIBIBYTES_NEEDED: u64 = 4096;
+
 /// What takes the room that is given back.
 struct Ballast(PathBuf);
 
@@ -65,6 +75,10 @@ impl Ballast {
         let path = disk.join("ballast");
         fs::write(&path, vec![1; kibibytes << 10])?;
         Ok(Ballast(path))
+    }
+
+    fn kibibytes(&self) -> io::Result<u64> {
+        Ok(fs::metadata(&self.0)?.len() >> 10)
     }
 
     fn shrink(&self, by_kibibytes: u64) -> io::Result<()> {
@@ -81,18 +95,20 @@ impl Ballast {
 pub fn live(rounds: &mut Rounds, dir: &Path, kills: usize) -> Result<(), String> {
     let failed = |error: io::Error| format!("the small disk: {error}");
     let disk_dir = dir.join("disk");
-    let kibibytes = 4096 + 1024 * rounds.random.below(4);
+    let kibibytes = BALLAST_KIBIBYTES + 2048 + 1024 * rounds.random.below(4);
     let _disk = SmallDisk::mount(&disk_dir, kibibytes)?;
     fs::create_dir(disk_dir.join(STORE)).map_err(failed)?;
     symlink(disk_dir.join(STORE), dir.join(STORE)).map_err(failed)?;
-    let ballast = Ballast::new(&disk_dir, 2048).map_err(failed)?;
+    let ballast = Ballast::new(&disk_dir, BALLAST_KIBIBYTES).map_err(failed)?;
     for _ in 0..kills {
-        // A store that cannot be opened for want of room can be once there is some.
-        ballast.shrink(256).map_err(failed)?;
+        if ballast.kibibytes().map_err(failed)? < BALLAST_KIBIBYTES_NEEDED {
+            break;
+        }
+        ballast.shrink(ROOM_KIBIBYTES).map_err(failed)?;
         let mut running = rounds.start(None)?;
         let full = until_full(rounds, &mut running)?;
         if full == Full::Refused && rounds.random.one_in(2) {
-            ballast.shrink(256).map_err(failed)?;
+            ballast.shrink(ROOM_KIBIBYTES).map_err(failed)?;
             goes_on(rounds, &mut running)?;
         }
         let after = rounds.random.below(3000) as u64;
@@ -163,20 +179,44 @@ fn goes_on(rounds: &mut Rounds, running: &mut Running) -> Result<(), String> {
     }
 }
 
-/// Opens what is left; if it cannot be for want of room, then with more.
+/// Opens what is left; if it cannot be for want of room, then with more: no more than the journal has,
+/// which replay may have to write into trees, and a mebibyte.
 fn open_with_room(rounds: &mut Rounds, ballast: &Ballast) -> Result<Option<Database>, String> {
-    for _ in 0..12 {
+    let failed = |error: io::Error| format!("the small disk: {error}");
+    let journal = journal_kibibytes(&rounds.store()).map_err(failed)?;
+    let mut given = 0;
+    loop {
         match rounds.script.builder(&rounds.store()).create_if_missing(false).open() {
             Ok(db) => return Ok(Some(db)),
+            Err(error @ Error::Full { .. }) if given > journal + 1024 => {
+                return Err(format!(
+                    "its journal has {journal} KiB, but {given} KiB are not room enough to open it: {error}"
+                ));
+            }
             Err(Error::Full { .. }) => {
                 rounds.note("opened only with room");
-                ballast.shrink(256).map_err(|error| format!("the small disk: {error}"))?;
+                if ballast.kibibytes().map_err(failed)? < ROOM_KIBIBYTES {
+                    return Err("the ballast is spent: the test gives too little room".to_string());
+                }
+                ballast.shrink(ROOM_KIBIBYTES).map_err(failed)?;
+                given += ROOM_KIBIBYTES;
             }
             Err(Error::NotAStore { .. }) if !rounds.ledger.opened => return Ok(None),
             Err(error) => return Err(format!("open on a full disk: {error}")),
         }
     }
-    Err("it cannot be opened for want of room, though there are 2 MiB".to_string())
+}
+
+/// What the files of the journal take on the disk.
+fn journal_kibibytes(store: &Path) -> io::Result<u64> {
+    let mut sectors = 0;
+    for entry in fs::read_dir(store)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("journal-") {
+            sectors += entry.metadata()?.blocks();
+        }
+    }
+    Ok(sectors / 2)
 }
 
 /// Judges what is left.
