@@ -11,7 +11,7 @@ use crate::base::entry::Cursor;
 
 type Model = BTreeMap<(Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>)>;
 
-/// Miri is some thousand times slower (and has nodes a tenth the size).
+/// Miri is far slower (and has nodes a tenth the size).
 const fn scaled(count: usize) -> usize {
     if cfg!(miri) { count / 500 } else { count }
 }
