@@ -345,6 +345,27 @@ fn a_record_from_another_place_is_corruption() {
     assert!(error.to_string().contains("identity"), "{error}");
 }
 
+/// The checksum is right and what it covers is not: the error says where in the file that stands.
+#[test]
+fn a_snapshot_that_contradicts_itself_is_named_by_its_place() {
+    let (vfs, ..) = sample();
+    let identity = record::Identity { store_id: STORE_ID, number: 1 };
+    let mut twice = Vec::new();
+    let keyspaces = vec![create(9, "new"), create(10, "new")];
+    Edit { keyspaces, ..Edit::default() }.encode(&mut twice);
+    let mut bytes = identity.encode_header();
+    let at = bytes.len() as u64;
+    let snapshot = identity.encode_record(at, record::RecordKind::Snapshot, &twice).unwrap();
+    let payload =
+        at + (snapshot.windows(twice.len()).position(|part| part == twice).unwrap()) as u64;
+    bytes.extend(snapshot);
+    vfs.put(&manifest_path(1), &bytes);
+    match open_with(&vfs, true).map(|_| ()) {
+        Err(Error::Corruption { offset, .. }) => assert_eq!(offset, payload),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Runs `act` with a failure at each of its changes in turn, and checks what the next process finds.
 fn fail_everywhere(
     setup: impl Fn() -> Arc<TestVfs>,
@@ -474,6 +495,32 @@ fn a_rewrite_of_trees_that_have_moved_on_does_nothing() {
     assert!(!manifest.rewrite(edits, &[]).unwrap());
     assert_eq!(manifest.bytes_total(), bytes);
     assert_eq!(vfs.names(), ["SPINNEY", "manifest-00000001"]);
+}
+
+/// What the store says it relies on is there after any crash, with the change that relies on it.
+#[test]
+fn what_the_journal_was_relied_on_for_stands_with_the_next_edit() {
+    let vfs = Arc::new(TestVfs::default());
+    let (manifest, _) = open(&vfs);
+    manifest.rely_on_journal(Seqno(7));
+    manifest.rely_on_journal(Seqno(4));
+    assert_eq!(reopened(&vfs, Crash::Power).unwrap().last_seqno, Seqno(0));
+    manifest.commit(&Edit { last_seqno: Some(Seqno(2)), ..Edit::default() }).unwrap();
+    assert_eq!(reopened(&vfs, Crash::Power).unwrap().last_seqno, Seqno(7));
+}
+
+#[test]
+fn every_byte_that_is_written_is_counted() {
+    let (vfs, ..) = sample();
+    let (manifest, _) = open(&vfs);
+    let (written, total) = (manifest.bytes_written(), manifest.bytes_total());
+    manifest.commit(&tree_edit(0, b"y")).unwrap();
+    let appended = manifest.bytes_total() - total;
+    assert!(appended > 0);
+    assert_eq!(manifest.bytes_written(), written + appended);
+    assert!(manifest.rewrite(manifest.edits_submitted(), &[]).unwrap());
+    assert_eq!(manifest.bytes_written(), written + appended + manifest.bytes_total());
+    assert_eq!(manifest.bytes_live(), manifest.bytes_total());
 }
 
 #[test]
