@@ -21,7 +21,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::slice::Slice;
-use crate::cache::{ReadContext, fetch_misses};
+use crate::cache::fetch_misses;
 use crate::memtable::MemtableCursor;
 use crate::merge::{MergeIterator, MergeSource, VisibleIterator};
 use crate::table::{CacheUse, Table, TableCursor};
@@ -387,7 +387,7 @@ impl Inner {
         }
         let region = self.region(RegionAt::Key(&from))?;
         let seek_from = from.max(Arc::clone(&region.lower));
-        self.prefetch(&region, Some(&seek_from))?;
+        self.prefetch(&region, Some(&seek_from), true);
         let mut visible = self.merge(&region);
         visible.seek(&seek_from)?;
         self.front.lower = Some(region.lower);
@@ -420,7 +420,7 @@ impl Inner {
             return Ok(());
         }
         let region = self.region(RegionAt::Before(before.as_deref()))?;
-        self.prefetch(&region, before.as_deref())?;
+        self.prefetch(&region, before.as_deref(), false);
         let mut visible = self.merge(&region);
         visible.seek_last()?;
         self.back.lower = Some(region.lower);
@@ -460,33 +460,35 @@ impl Inner {
         )
     }
 
-    /// Reads what the region's tables need for a first seek, all at once, level by level. Tables that
-    /// begin only behind the sought key are opened when the merge gets there.
-    fn prefetch(&self, region: &Region, key: Option<&[u8]>) -> Result<()> {
-        let Some(key) = key else { return Ok(()) };
+    /// Reads what the region's tables need for a first seek to `key`, all at once, level by level, and
+    /// forward what they will probably need after it. Tables that begin only behind the sought key are
+    /// opened when the merge gets there. What cannot be read is reported by the cursor that needs it,
+    /// if any does.
+    fn prefetch(&self, region: &Region, key: Option<&[u8]>, forward: bool) {
+        let Some(key) = key else { return };
+        let leaves = |table: &Table| if forward { table.leaves_expected() } else { 1 };
         let due = |table: &&Arc<Table>| table.first_key() <= key && table.last_key() >= key;
-        let tables: Vec<&Arc<Table>> = region.tables.iter().filter(due).collect();
-        if tables.len() < 2 {
-            return Ok(());
+        let mut tables: Vec<&Arc<Table>> = region.tables.iter().filter(due).collect();
+        if let [table] = tables[..]
+            && leaves(table) == 1
+        {
+            return;
         }
+        let upper = match (&self.upper, &region.upper) {
+            (Some(own), Some(region)) => Some((&**own).min(region)),
+            (own, region) => own.as_deref().or(region.as_deref()),
+        };
         // As many rounds as an index has levels, and one for the leaves.
         for _ in 0..8 {
-            let mut context = ReadContext::collecting();
-            for table in &tables {
-                match table.locate(key, &context) {
-                    Ok(_) | Err(Error::NotResident) => {}
-                    Err(error) => return Err(error),
-                }
+            let mut misses = Vec::new();
+            tables.retain(|table| {
+                matches!(table.foresee(key, upper, leaves(table), &mut misses), Ok(false))
+            });
+            if misses.is_empty() {
+                return;
             }
-            let misses = context.misses.take().map(|misses| misses.into_inner());
-            match misses {
-                Some(misses) if !misses.is_empty() => {
-                    let pages = fetch_misses(misses)?;
-                    self.store.counters.pages_read.add(u64::from(pages));
-                }
-                _ => break,
-            }
+            let Ok(pages) = fetch_misses(misses) else { return };
+            self.store.counters.pages_read.add(u64::from(pages));
         }
-        Ok(())
     }
 }

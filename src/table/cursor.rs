@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. It holds no page of the cache: the leaf it stands in is a private copy.
-//! 2. It reads ahead only once it has crossed from leaf to leaf in one direction: 1, 2, 4, … 32 pages
-//!    through the cache; a long forward run goes on past the cache ([`PageScan`]), so that it does not
+//! 2. It reads ahead only once it has crossed from leaf to leaf in one direction, ever more, up to 32
+//!    pages through the cache; a long forward run goes on past the cache ([`PageScan`]), so that it does not
 //!    wash out what point reads need.
 //! 3. After an error there is no position.
 
@@ -18,9 +18,7 @@ use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
-use crate::cache::{
-    PageClass, PageKey, PageMiss, PagePointer, PageScan, ReadContext, fetch_misses,
-};
+use crate::cache::{PageClass, PageMiss, PagePointer, PageScan, ReadContext, fetch_misses};
 
 /// The most pages read ahead through the cache at once.
 const AHEAD_PAGES_MAX: usize = 32;
@@ -64,6 +62,8 @@ pub(crate) struct TableCursor {
     /// Leaves crossed in this direction since the last seek.
     run: (Direction, u32),
     ahead_pages: usize,
+    /// Whether it was placed to go forward: how far it gets says how far the next will.
+    sought: bool,
 }
 
 impl Table {
@@ -79,6 +79,7 @@ impl Table {
             pages: None,
             run: (Direction::Forward, 0),
             ahead_pages: 1,
+            sought: false,
         }
     }
 }
@@ -100,16 +101,28 @@ impl TableCursor {
         let threshold = snapshot.0.min(Seqno::MAX.0) + 1;
         self.rest();
         self.descend(key, threshold - 1)?;
+        self.sought = true;
         let index = self.search(key, threshold)?;
         self.place_or_cross(index)
     }
 
     /// Forgets the position and the run.
     fn rest(&mut self) {
+        self.note_run();
         self.leaf.unplace();
         self.pages = None;
         self.run = (Direction::Forward, 0);
-        self.ahead_pages = 1;
+        self.ahead_pages = self.table.leaves_expected().div_ceil(2);
+    }
+
+    /// Tells the table how far the cursor went since it was placed.
+    fn note_run(&mut self) {
+        if std::mem::take(&mut self.sought)
+            && self.run.0 == Direction::Forward
+            && self.cache_use == CacheUse::Fill
+        {
+            self.table.run_length.note(self.run.1 + 1);
+        }
     }
 
     fn checked<T>(&mut self, result: Parsed<T>) -> Result<T> {
@@ -154,7 +167,7 @@ impl TableCursor {
             return Ok(());
         }
         self.loaded = None;
-        let through_cache = self.cache_use == CacheUse::Fill || self.is_cached(page);
+        let through_cache = self.cache_use == CacheUse::Fill || self.table.is_cached(page);
         let (leaf, file) = (&mut self.leaf, &self.table.file);
         let loaded = if through_cache {
             file.with_page(page, PageClass::Leaf, &self.context, |payload| leaf.load(payload))?
@@ -165,11 +178,6 @@ impl TableCursor {
         loaded.map_err(|damage| self.table.damaged(page, damage))?;
         self.loaded = Some(page);
         Ok(())
-    }
-
-    fn is_cached(&self, page: PagePointer) -> bool {
-        let file = &self.table.file;
-        file.files().cache.contains(PageKey { file: file.id(), unit: page.unit })
     }
 
     /// Goes to the nearest entry in the next leaf in `direction`; past the last there is no position.
@@ -264,7 +272,7 @@ impl TableCursor {
 
     /// Reads `page` and its next siblings into the cache, all at once, if `page` is not there.
     fn read_ahead(&mut self, page: PagePointer, direction: Direction) -> Result<()> {
-        if self.is_cached(page) {
+        if self.table.is_cached(page) {
             return Ok(());
         }
         let count = self.ahead_pages;
@@ -279,16 +287,24 @@ impl TableCursor {
         })?;
         let misses: Vec<PageMiss> = siblings
             .into_iter()
-            .filter(|&pointer| !self.is_cached(pointer))
+            .filter(|&pointer| !self.table.is_cached(pointer))
             .map(|pointer| PageMiss {
                 file: Arc::clone(&self.table.file),
                 pointer,
                 class: PageClass::Leaf,
             })
             .collect();
-        let read = fetch_misses(misses)?;
-        self.context.pages_read.set(self.context.pages_read.get() + read);
+        // What is wrong with a page is reported when the cursor gets there, if it does.
+        if let Ok(read) = fetch_misses(misses) {
+            self.context.pages_read.set(self.context.pages_read.get() + read);
+        }
         Ok(())
+    }
+}
+
+impl Drop for TableCursor {
+    fn drop(&mut self) {
+        self.note_run();
     }
 }
 
