@@ -15,7 +15,7 @@ use super::node::Parsed;
 use super::reader::{Step, Table};
 use super::scan::BEFORE_ALL_VERSIONS;
 use crate::base::entry::{Cursor, EntryRef};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{PageClass, PageMiss, PagePointer, PageScan, ReadContext, fetch_misses};
@@ -64,6 +64,9 @@ pub(crate) struct TableCursor {
     ahead_pages: usize,
     /// Whether it was placed to go forward: how far it gets says how far the next will.
     sought: bool,
+    /// Where the way to a key and threshold ends that `path` leads, if it has been looked up ahead.
+    foreseen: Option<(PagePointer, u64)>,
+    foreseen_key: Vec<u8>,
 }
 
 impl Table {
@@ -80,6 +83,8 @@ impl Table {
             run: (Direction::Forward, 0),
             ahead_pages: 1,
             sought: false,
+            foreseen: None,
+            foreseen_key: Vec::new(),
         }
     }
 }
@@ -106,13 +111,72 @@ impl TableCursor {
         self.place_or_cross(index)
     }
 
+    /// Whether placing it for a walk forward will read more than one leaf.
+    pub(crate) fn expects_more(&self) -> bool {
+        self.table.run_length.expected() > 1
+    }
+
+    /// Looks up the way that `seek` (forward) or else `seek_before` will take for `key`, and adds to
+    /// `misses` what they will read, as far as it is not cached: a page of the index if that is missing,
+    /// and false is returned; or else the leaf, and forward those behind it that may hold keys below
+    /// `upper`, as far as cursors went lately. There is no position then.
+    pub(crate) fn foresee(
+        &mut self,
+        key: &[u8],
+        upper: Option<&[u8]>,
+        forward: bool,
+        misses: &mut Vec<PageMiss>,
+    ) -> Result<bool> {
+        self.rest();
+        self.path.clear();
+        self.foreseen = None;
+        let threshold = if forward { Seqno::MAX.0 } else { BEFORE_ALL_VERSIONS };
+        let context = ReadContext::collecting();
+        let path = &mut self.path;
+        let leaf = match self.table.find_leaf(key, threshold, &context, |step| path.push(step)) {
+            Ok(leaf) => leaf,
+            Err(Error::NotResident) => {
+                misses.extend(context.misses.into_iter().flat_map(|found| found.into_inner()));
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        };
+        self.foreseen = Some((leaf, threshold));
+        self.foreseen_key.clear();
+        self.foreseen_key.extend_from_slice(key);
+        self.note_missing(leaf, misses);
+        let leaves = if forward { self.table.run_length.expected() } else { 1 };
+        if let Some(step) = self.path.last()
+            && leaves > 1
+        {
+            self.table.with_index(step.page, 1, &context, |node| {
+                let mut end = (step.child + leaves).min(step.children);
+                if let Some(upper) = upper {
+                    end = end.min(node.search(upper, BEFORE_ALL_VERSIONS)?);
+                }
+                for child in step.child + 1..end {
+                    self.note_missing(child_pointer(node, child)?, misses);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(true)
+    }
+
+    fn note_missing(&self, leaf: PagePointer, misses: &mut Vec<PageMiss>) {
+        if !self.table.is_cached(leaf) {
+            let file = Arc::clone(&self.table.file);
+            misses.push(PageMiss { file, pointer: leaf, class: PageClass::Leaf });
+        }
+    }
+
     /// Forgets the position and the run.
     fn rest(&mut self) {
         self.note_run();
         self.leaf.unplace();
         self.pages = None;
         self.run = (Direction::Forward, 0);
-        self.ahead_pages = self.table.leaves_expected().div_ceil(2);
+        self.ahead_pages = self.table.run_length.expected().div_ceil(2);
     }
 
     /// Tells the table how far the cursor went since it was placed.
@@ -152,12 +216,16 @@ impl TableCursor {
 
     /// Loads the leaf that [`Table::find_leaf`] gives.
     fn descend(&mut self, key: &[u8], threshold: u64) -> Result<()> {
-        let leaf = self.retrace(key, threshold)?;
+        let leaf = match self.foreseen.take() {
+            Some((leaf, at)) if at == threshold && self.foreseen_key == key => leaf,
+            _ => self.retrace(key, threshold)?,
+        };
         self.load(leaf)
     }
 
     fn retrace(&mut self, key: &[u8], threshold: u64) -> Result<PagePointer> {
         self.path.clear();
+        self.foreseen = None;
         let path = &mut self.path;
         self.table.find_leaf(key, threshold, &self.context, |step| path.push(step))
     }

@@ -9,14 +9,11 @@ use super::index::child_pointer;
 use super::node::{Damage, FLAG_CONTINUES, KIND_BITS, Node, Parsed, Shape};
 use super::properties::Properties;
 use super::run_length::RunLength;
-use super::scan::BEFORE_ALL_VERSIONS;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
-use crate::cache::{
-    DataFiles, FileType, PageClass, PageFile, PageKey, PageMiss, PagePointer, ReadContext,
-};
+use crate::cache::{DataFiles, FileType, PageClass, PageFile, PageKey, PagePointer, ReadContext};
 
 /// A finished table.
 pub(crate) struct Table {
@@ -179,55 +176,6 @@ impl Table {
         let leaf = self.find_leaf(key, Seqno::MAX.0, context, |_| ())?;
         self.file.with_page(leaf, PageClass::Leaf, context, |_| ())?;
         Ok(leaf)
-    }
-
-    /// How many leaves a cursor will probably read from where it is placed.
-    pub(crate) fn leaves_expected(&self) -> usize {
-        self.run_length.expected()
-    }
-
-    /// Adds to `misses` what a cursor placed at `key` reads first, as far as it is not cached: a page of
-    /// the index if that is missing, and false is returned; or else the first of up to `leaves` leaves
-    /// from there on that may hold keys below `upper`.
-    pub(crate) fn foresee(
-        &self,
-        key: &[u8],
-        upper: Option<&[u8]>,
-        leaves: usize,
-        misses: &mut Vec<PageMiss>,
-    ) -> Result<bool> {
-        let context = ReadContext::collecting();
-        let mut last = None;
-        match self.find_leaf(key, Seqno::MAX.0, &context, |step| last = Some(step)) {
-            Ok(leaf) => self.note_missing(leaf, misses),
-            Err(Error::NotResident) => {
-                misses.extend(context.misses.into_iter().flat_map(|found| found.into_inner()));
-                return Ok(false);
-            }
-            Err(error) => return Err(error),
-        }
-        if let Some(step) = last
-            && leaves > 1
-        {
-            self.with_index(step.page, 1, &context, |node| {
-                let mut end = (step.child + leaves).min(step.children);
-                if let Some(upper) = upper {
-                    end = end.min(node.search(upper, BEFORE_ALL_VERSIONS)?);
-                }
-                for child in step.child + 1..end {
-                    self.note_missing(child_pointer(node, child)?, misses);
-                }
-                Ok(())
-            })?;
-        }
-        Ok(true)
-    }
-
-    fn note_missing(&self, leaf: PagePointer, misses: &mut Vec<PageMiss>) {
-        if !self.is_cached(leaf) {
-            let file = Arc::clone(&self.file);
-            misses.push(PageMiss { file, pointer: leaf, class: PageClass::Leaf });
-        }
     }
 
     pub(super) fn is_cached(&self, page: PagePointer) -> bool {

@@ -332,10 +332,11 @@ fn cursors_are_opened_together_by_collected_misses() {
         .collect();
     let table = build(&files, false, &entries);
     let key = 12_345u64.to_be_bytes();
+    let mut cursor = table.cursor(CacheUse::Fill);
     let mut rounds = 0;
     loop {
         let mut misses = Vec::new();
-        let done = table.foresee(&key, None, 1, &mut misses).unwrap();
+        let done = cursor.foresee(&key, None, true, &mut misses).unwrap();
         if misses.is_empty() {
             assert!(done);
             break;
@@ -344,7 +345,6 @@ fn cursors_are_opened_together_by_collected_misses() {
         rounds += 1;
     }
     assert_eq!(rounds, table.footer.height + 1);
-    let mut cursor = table.cursor(CacheUse::Fill);
     cursor.seek(&key).unwrap();
     assert_eq!(cursor.entry().unwrap().key, key);
     assert_eq!(cursor.pages_read(), 0);
