@@ -6,10 +6,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 const INLINE_BYTES_MAX: usize = 22;
+/// A key and a value of up to so many bytes together share their memory.
+const PAIR_BYTES_MAX: usize = 1024;
 
 /// An immutable byte string: keys and values as the store hands them out.
 ///
-/// Up to 22 bytes lie in the `Slice` itself; longer ones are shared, so cloning never copies bytes.
+/// Up to 22 bytes lie in the `Slice` itself; longer ones are shared, so cloning never copies bytes. A
+/// key and a value that an iterator hands out may share one piece of memory of up to a kilobyte, which
+/// is free once both are dropped.
 ///
 /// ```
 /// let s = spinney::Slice::from(b"hello".as_slice());
@@ -21,14 +25,40 @@ pub struct Slice(Repr);
 
 #[derive(Clone)]
 enum Repr {
-    Inline { len: u8, bytes: [u8; INLINE_BYTES_MAX] },
+    Inline {
+        len: u8,
+        bytes: [u8; INLINE_BYTES_MAX],
+    },
     Shared(Arc<[u8]>),
+    /// The first so many bytes.
+    Front(u32, Arc<[u8]>),
+    /// What is behind the first so many bytes.
+    Back(u32, Arc<[u8]>),
 }
 
 impl Slice {
     /// The bytes as a vector (a copy).
     pub fn to_vec(&self) -> Vec<u8> {
         self.deref().to_vec()
+    }
+
+    /// A key and a value, with one allocation if both are long and neither is very long.
+    #[inline]
+    pub(crate) fn pair(key: &[u8], value: &[u8]) -> (Slice, Slice) {
+        let bytes = key.len() + value.len();
+        if key.len().min(value.len()) <= INLINE_BYTES_MAX || bytes > PAIR_BYTES_MAX {
+            return (Slice::from(key), Slice::from(value));
+        }
+        let mut shared = Arc::<[u8]>::new_uninit_slice(bytes);
+        if let Some(room) = Arc::get_mut(&mut shared) {
+            let (front, back) = room.split_at_mut(key.len());
+            front.write_copy_of_slice(key);
+            back.write_copy_of_slice(value);
+        }
+        // SAFETY: nobody else has an `Arc` that has just been made, so all its bytes have been written.
+        let shared = unsafe { shared.assume_init() };
+        let split = key.len() as u32;
+        (Slice(Repr::Front(split, Arc::clone(&shared))), Slice(Repr::Back(split, shared)))
     }
 }
 
@@ -77,10 +107,13 @@ impl Default for Slice {
 impl Deref for Slice {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
             Repr::Shared(bytes) => bytes,
+            Repr::Front(split, bytes) => &bytes[..*split as usize],
+            Repr::Back(split, bytes) => &bytes[*split as usize..],
         }
     }
 }
@@ -144,5 +177,27 @@ impl Ord for Slice {
 impl std::hash::Hash for Slice {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (**self).hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_is_its_key_and_its_value_whatever_their_lengths() {
+        for key_bytes in [0, 1, 22, 23, 24, 100, 1000, 2000] {
+            for value_bytes in [0, 1, 22, 23, 100, 924, 1000, 1001, 5000] {
+                let key: Vec<u8> = (0..key_bytes).map(|i| i as u8).collect();
+                let value: Vec<u8> = (0..value_bytes).map(|i| !(i as u8)).collect();
+                let (key_slice, value_slice) = Slice::pair(&key, &value);
+                assert_eq!(key_slice, key[..]);
+                // Each outlives the other.
+                let copy = value_slice.clone();
+                drop((key_slice, value_slice));
+                assert_eq!(copy, value[..]);
+            }
+        }
+        assert_eq!(size_of::<Slice>(), 24);
     }
 }

@@ -6,6 +6,7 @@
 //! memory exactly if it is here.
 
 mod data_files;
+mod fetch;
 mod frames;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
@@ -27,9 +28,10 @@ mod pool;
 pub(crate) mod schedules;
 
 pub(crate) use data_files::{DataFiles, FileType};
+pub(crate) use fetch::{PageMiss, fetch_misses};
 pub(crate) use page::{Compression, PAGE_HEADER_BYTES};
 pub(crate) use page_cache::{Cache, PageClass, PageKey};
-pub(crate) use page_file::{PageFile, PageMiss, PagePointer, ReadContext, fetch_misses};
+pub(crate) use page_file::{PageFile, PagePointer, ReadContext};
 pub(crate) use page_scan::PageScan;
 pub(crate) use page_writer::PageFileWriter;
 

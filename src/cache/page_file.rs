@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::data_files::{DataFiles, FileType};
+use super::fetch::PageMiss;
 use super::page::{
     Compression, PAGE_HEADER_BYTES, PAYLOAD_BYTES_MAX, PageHeader, header_checksum, page_checksum,
 };
@@ -23,7 +24,7 @@ use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, FREED, planted};
 use crate::base::sync::plain::Ordering;
-use crate::vfs::{Access, AlignedBuf, File, ReadRequest};
+use crate::vfs::{Access, AlignedBuf, File};
 
 /// Where a page lies in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,7 +50,8 @@ impl PagePointer {
 #[derive(Default)]
 pub(crate) struct ReadContext {
     /// Where to note pages that are not cached instead of reading them: the operation then ends
-    /// with [`Error::NotResident`] and is repeated once [`fetch_misses`] has read them all at once.
+    /// with [`Error::NotResident`] and is repeated once [`fetch_misses`](super::fetch_misses) has read
+    /// them all at once.
     pub(crate) misses: Option<RefCell<Vec<PageMiss>>>,
     /// Pages read from the disk by this operation.
     pub(crate) pages_read: Cell<u32>,
@@ -65,49 +67,6 @@ impl ReadContext {
     pub(crate) fn collecting() -> ReadContext {
         ReadContext { misses: Some(RefCell::default()), pages_read: Cell::new(0) }
     }
-}
-
-/// A page that an operation needs and the cache does not have.
-pub(crate) struct PageMiss {
-    pub(crate) file: Arc<PageFile>,
-    pub(crate) pointer: PagePointer,
-    pub(crate) class: PageClass,
-}
-
-/// Reads the pages into the cache, all at once; returns how many pages were read. A page named
-/// twice is read once.
-///
-/// The cache need not keep them (a page may be too large for it): an operation that finds a page still
-/// missing after it has been fetched must read it with [`ReadContext::blocking`], or it might go on
-/// for ever.
-pub(crate) fn fetch_misses(mut misses: Vec<PageMiss>) -> Result<u32> {
-    misses.sort_by_key(|miss| (miss.file.id, miss.pointer));
-    misses.dedup_by_key(|miss| (miss.file.id, miss.pointer));
-    let Some(first) = misses.first() else { return Ok(0) };
-    misses.iter().try_for_each(|miss| miss.file.check_bounds(miss.pointer))?;
-    let vfs = Arc::clone(&first.file.files.vfs);
-    let mut bufs: Vec<AlignedBuf> =
-        misses.iter().map(|miss| AlignedBuf::new(miss.pointer.bytes())).collect();
-    let mut requests: Vec<ReadRequest<'_>> = misses
-        .iter()
-        .zip(&mut bufs)
-        .map(|(miss, buf)| ReadRequest {
-            file: &*miss.file.file,
-            offset: miss.pointer.offset(),
-            buf: &mut buf[..],
-            result: Ok(()),
-        })
-        .collect();
-    vfs.read_batch(&mut requests);
-    let results: Vec<Result<()>> = requests.into_iter().map(|request| request.result).collect();
-    if planted(Bug::FetchMixedUp) {
-        bufs.reverse();
-    }
-    for ((miss, buf), result) in misses.iter().zip(&bufs).zip(results) {
-        result?;
-        miss.file.admit(miss.pointer, miss.class, buf, true, |_| ())?;
-    }
-    Ok(misses.len() as u32)
 }
 
 /// A finished data file, read page by page.
@@ -326,7 +285,7 @@ impl PageFile {
         Ok(PagePointer { unit, units: header.units })
     }
 
-    fn check_bounds(&self, pointer: PagePointer) -> Result<()> {
+    pub(super) fn check_bounds(&self, pointer: PagePointer) -> Result<()> {
         let end = u64::from(pointer.unit) + u64::from(pointer.units);
         if pointer.units == 0 || end > u64::from(self.units) {
             let found = format!("units {}..{end}", pointer.unit);
@@ -342,7 +301,7 @@ impl PageFile {
 
     /// Verifies freshly read bytes, caches the page, and calls `f` with its payload. `awaited`: see
     /// [`Cache::insert_awaited`](super::Cache::insert_awaited).
-    fn admit<R>(
+    pub(super) fn admit<R>(
         &self,
         pointer: PagePointer,
         class: PageClass,

@@ -21,10 +21,10 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::slice::Slice;
-use crate::cache::{ReadContext, fetch_misses};
+use crate::cache::fetch_misses;
 use crate::memtable::MemtableCursor;
 use crate::merge::{MergeIterator, MergeSource, VisibleIterator};
-use crate::table::{CacheUse, Table, TableCursor};
+use crate::table::{CacheUse, TableCursor};
 use crate::tree::{Region, RegionAt};
 
 /// A cursor over either kind of run.
@@ -97,8 +97,14 @@ struct Pass {
     upper: Option<Arc<[u8]>>,
     started: bool,
     ended: bool,
-    /// The last key that was handed out.
-    last: Option<Vec<u8>>,
+}
+
+impl Pass {
+    /// The key that was handed out last: nothing goes on before it is asked to.
+    #[inline]
+    fn last(&self) -> Option<&[u8]> {
+        self.visible.as_ref()?.current().map(|current| current.key)
+    }
 }
 
 /// An iterator over (key, value) pairs in key order, from both ends.
@@ -120,7 +126,7 @@ struct Pass {
 /// # Ok(()) }
 /// ```
 pub struct Iter {
-    inner: Option<Inner>,
+    inner: Option<Box<Inner>>,
     /// What `new` could not say.
     error: Option<Error>,
 }
@@ -135,7 +141,12 @@ struct Inner {
     upper: Option<Vec<u8>>,
     front: Pass,
     back: Pass,
+    /// Bytes handed out that the store's counter does not have yet.
+    bytes_read: u64,
 }
+
+/// Bytes handed out are counted this many at a time, and when an iterator is dropped.
+const COUNTED_BYTES: u64 = 64 << 10;
 
 /// An inclusive lower and an exclusive upper bound.
 pub(crate) type Bounds = (Option<Vec<u8>>, Option<Vec<u8>>);
@@ -188,7 +199,7 @@ impl Iter {
             number = Seqno::MAX;
         }
         Iter {
-            inner: Some(Inner {
+            inner: Some(Box::new(Inner {
                 store: Arc::clone(store),
                 keyspace: Arc::clone(keyspace),
                 read,
@@ -198,7 +209,8 @@ impl Iter {
                 upper,
                 front: Pass::default(),
                 back: Pass::default(),
-            }),
+                bytes_read: 0,
+            })),
             error: None,
         }
     }
@@ -208,19 +220,20 @@ impl Iter {
         Iter { inner: None, error: Some(error) }
     }
 
+    #[inline]
     fn step(&mut self, f: impl FnOnce(&mut Inner) -> Result<Option<Pair>>) -> Option<Result<Pair>> {
-        if let Some(error) = self.error.take() {
-            return Some(Err(error));
+        match self.inner.as_mut().map(|inner| f(inner)) {
+            Some(Ok(Some(pair))) => Some(Ok(pair)),
+            Some(other) => self.end(other.err()),
+            None => self.error.take().map(Err),
         }
-        let result = match self.inner.as_mut() {
-            Some(inner) => f(inner).transpose(),
-            None => None,
-        };
-        if !matches!(result, Some(Ok(_))) {
-            // At the end or failed: let go of what is pinned.
-            self.inner = None;
-        }
-        result
+    }
+
+    /// At the end or failed: lets go of what is pinned.
+    #[cold]
+    fn end(&mut self, error: Option<Error>) -> Option<Result<Pair>> {
+        self.inner = None;
+        error.map(Err)
     }
 }
 
@@ -230,12 +243,14 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.close_front();
         self.close_back();
+        self.store.counters.user_bytes_read.add(self.bytes_read);
     }
 }
 
 impl Iterator for Iter {
     type Item = Result<(Slice, Slice)>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         self.step(Inner::next_front)
     }
@@ -271,15 +286,13 @@ impl Inner {
                 true => current.key > back,
                 false => current.key >= back,
             };
-            if self.back.last.as_deref().is_some_and(overlaps) {
+            if self.back.last().is_some_and(overlaps) {
                 self.front.ended = true;
                 self.back.ended = true;
                 return Ok(None);
             }
             let pair = self.pair(current.key, current.kind, current.value)?;
-            let last = self.front.last.get_or_insert_default();
-            last.clear();
-            last.extend_from_slice(&pair.0);
+            self.note_bytes_read(&pair);
             return Ok(Some(pair));
         }
     }
@@ -301,15 +314,13 @@ impl Inner {
                 }
                 continue;
             };
-            if self.front.last.as_deref().is_some_and(|front| current.key <= front) {
+            if self.front.last().is_some_and(|front| current.key <= front) {
                 self.front.ended = true;
                 self.back.ended = true;
                 return Ok(None);
             }
             let pair = self.pair(current.key, current.kind, current.value)?;
-            let last = self.back.last.get_or_insert_default();
-            last.clear();
-            last.extend_from_slice(&pair.0);
+            self.note_bytes_read(&pair);
             return Ok(Some(pair));
         }
     }
@@ -338,14 +349,21 @@ impl Inner {
         self.store.counters.pages_read.add(pages);
     }
 
+    #[inline]
     fn pair(&self, key: &[u8], kind: EntryKind, value: &[u8]) -> Result<Pair> {
-        let value = if kind == EntryKind::PutBlob {
-            Slice::from(Blobs(Arc::clone(&self.store.blobs)).read(value)?)
-        } else {
-            Slice::from(value)
-        };
-        self.store.counters.user_bytes_read.add((key.len() + value.len()) as u64);
-        Ok((Slice::from(key), value))
+        if kind == EntryKind::PutBlob {
+            let value = Blobs(Arc::clone(&self.store.blobs)).read(value)?;
+            return Ok((Slice::from(key), Slice::from(value)));
+        }
+        Ok(Slice::pair(key, value))
+    }
+
+    #[inline]
+    fn note_bytes_read(&mut self, (key, value): &Pair) {
+        self.bytes_read += (key.len() + value.len()) as u64;
+        if self.bytes_read >= COUNTED_BYTES {
+            self.store.counters.user_bytes_read.add(std::mem::take(&mut self.bytes_read));
+        }
     }
 
     fn region(&self, at: RegionAt<'_>) -> Result<Region> {
@@ -387,8 +405,7 @@ impl Inner {
         }
         let region = self.region(RegionAt::Key(&from))?;
         let seek_from = from.max(Arc::clone(&region.lower));
-        self.prefetch(&region, Some(&seek_from))?;
-        let mut visible = self.merge(&region);
+        let mut visible = self.merge(&region, self.cursors(&region, Some(&seek_from), true));
         visible.seek(&seek_from)?;
         self.front.lower = Some(region.lower);
         self.front.upper = region.upper;
@@ -420,8 +437,7 @@ impl Inner {
             return Ok(());
         }
         let region = self.region(RegionAt::Before(before.as_deref()))?;
-        self.prefetch(&region, before.as_deref())?;
-        let mut visible = self.merge(&region);
+        let mut visible = self.merge(&region, self.cursors(&region, before.as_deref(), false));
         visible.seek_last()?;
         self.back.lower = Some(region.lower);
         self.back.upper = region.upper;
@@ -429,64 +445,69 @@ impl Inner {
         Ok(())
     }
 
-    /// The pairs of a region, within the iterator's own bounds.
-    fn merge(&self, region: &Region) -> VisibleIterator<RunCursor> {
+    /// Cursors over all that may hold something of a region, newest first, with what they will read
+    /// first in the cache: the pages of all tables that hold keys around `key` are read at once, level by
+    /// level, and forward also what is probably needed after it. Tables that begin only behind the sought
+    /// key are opened when the merge gets there. What cannot be read is reported by the cursor that needs
+    /// it, if any does.
+    fn cursors(&self, region: &Region, key: Option<&[u8]>, forward: bool) -> Vec<RunCursor> {
         let slots = std::iter::once(&self.read.active).chain(&self.read.frozen);
         let mut cursors: Vec<RunCursor> = slots
             .filter(|slot| !slot.memtable.is_empty())
             .map(|slot| RunCursor::Memtable(Box::new(slot.memtable.cursor())))
             .collect();
-        cursors.extend(
-            region
-                .tables
-                .iter()
-                .map(|table| RunCursor::Table(Box::new(table.cursor(CacheUse::Fill)))),
-        );
+        let tables = region.tables.iter().map(|table| Box::new(table.cursor(CacheUse::Fill)));
+        cursors.extend(tables.map(RunCursor::Table));
+        let Some(key) = key else { return cursors };
+        let mut due: Vec<&mut TableCursor> = cursors
+            .iter_mut()
+            .filter_map(|cursor| match cursor {
+                RunCursor::Table(cursor) => Some(&mut **cursor),
+                RunCursor::Memtable(_) => None,
+            })
+            .filter(|cursor| cursor.table().first_key() <= key && cursor.table().last_key() >= key)
+            .collect();
+        if let [only] = &due[..]
+            && !(forward && only.expects_more())
+        {
+            return cursors;
+        }
+        let upper = self.upper_within(region);
+        // As many rounds as an index has levels, and one for the leaves.
+        for _ in 0..8 {
+            let mut misses = Vec::new();
+            due.retain_mut(|cursor| {
+                matches!(cursor.foresee(key, upper, forward, &mut misses), Ok(false))
+            });
+            if misses.is_empty() {
+                break;
+            }
+            let Ok(pages) = fetch_misses(misses) else { break };
+            self.store.counters.pages_read.add(u64::from(pages));
+        }
+        cursors
+    }
+
+    /// Where the region or the iterator ends.
+    fn upper_within<'a>(&'a self, region: &'a Region) -> Option<&'a [u8]> {
+        match (&self.upper, &region.upper) {
+            (Some(own), Some(region)) => Some((&**own).min(region)),
+            (own, region) => own.as_deref().or(region.as_deref()),
+        }
+    }
+
+    /// The pairs of a region, within the iterator's own bounds.
+    fn merge(&self, region: &Region, cursors: Vec<RunCursor>) -> VisibleIterator<RunCursor> {
         let lower = match &self.lower {
             Some(lower) if **lower > *region.lower => lower,
             _ => &*region.lower,
-        };
-        let upper = match (&self.upper, &region.upper) {
-            (Some(own), Some(region)) => Some((&**own).min(region)),
-            (Some(own), None) => Some(&**own),
-            (None, region) => region.as_deref(),
         };
         VisibleIterator::new(
             MergeIterator::new(cursors),
             self.snapshot,
             Some(lower),
-            upper,
+            self.upper_within(region),
             self.keyspace.merge.clone(),
         )
-    }
-
-    /// Reads what the region's tables need for a first seek, all at once, level by level. Tables that
-    /// begin only behind the sought key are opened when the merge gets there.
-    fn prefetch(&self, region: &Region, key: Option<&[u8]>) -> Result<()> {
-        let Some(key) = key else { return Ok(()) };
-        let due = |table: &&Arc<Table>| table.first_key() <= key && table.last_key() >= key;
-        let tables: Vec<&Arc<Table>> = region.tables.iter().filter(due).collect();
-        if tables.len() < 2 {
-            return Ok(());
-        }
-        // As many rounds as an index has levels, and one for the leaves.
-        for _ in 0..8 {
-            let mut context = ReadContext::collecting();
-            for table in &tables {
-                match table.locate(key, &context) {
-                    Ok(_) | Err(Error::NotResident) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            let misses = context.misses.take().map(|misses| misses.into_inner());
-            match misses {
-                Some(misses) if !misses.is_empty() => {
-                    let pages = fetch_misses(misses)?;
-                    self.store.counters.pages_read.add(u64::from(pages));
-                }
-                _ => break,
-            }
-        }
-        Ok(())
     }
 }

@@ -7,6 +7,9 @@
 //!    its bound. It plays with the bound, ranked before every real entry of that key, so it is
 //!    positioned before the iterator passes anything it might hold. Only forwards is anything waiting.
 //! 3. After an error there is no position; seek again.
+//! 4. In a run (one source has been the winner for a while), the tournament stands as it
+//!    stood when the run began: its base is the key that the source stood at then, and `limit` is the
+//!    first key of any other source. It is played again when the source gets to the limit.
 
 use super::loser_tree::{Keys, LoserTree};
 use crate::base::entry::{Cursor, EntryRef};
@@ -63,7 +66,24 @@ pub(crate) struct MergeIterator<C> {
     current: Option<usize>,
     backwards: bool,
     same_key: bool,
+    /// How many times in succession the winner has won again.
+    wins: u32,
+    run: Run,
+    /// In a run: the key before the current one.
+    last: Vec<u8>,
 }
+
+/// Whether the tournament is left alone while one source is ahead of all others.
+enum Run {
+    None,
+    /// As long as it is before this key.
+    Until(Vec<u8>),
+    /// To its end: no other source is left.
+    ToEnd,
+}
+
+/// A source that has won so many times again is taken to go on so.
+const WINS_OF_RUN: u32 = 4;
 
 impl<C: MergeSource> MergeIterator<C> {
     /// Merges `sources`, newest first by convention.
@@ -78,6 +98,9 @@ impl<C: MergeSource> MergeIterator<C> {
             current: None,
             backwards: false,
             same_key: false,
+            wins: 0,
+            run: Run::None,
+            last: Vec::new(),
         }
     }
 
@@ -127,6 +150,8 @@ impl<C: MergeSource> MergeIterator<C> {
     }
 
     fn restart(&mut self) -> Result<()> {
+        self.wins = 0;
+        self.run = Run::None;
         let (sources, backwards) = (&self.sources, self.backwards);
         self.tree.build(sources.len(), backwards, sources, |i| sources[i].order(backwards));
         self.settle(false)
@@ -166,16 +191,57 @@ impl<C: MergeSource> MergeIterator<C> {
     #[inline]
     fn advance(&mut self, current: usize, backwards: bool) -> Result<()> {
         self.current = None;
+        if !matches!(self.run, Run::None) {
+            return self.run_on(current, backwards);
+        }
         let source = &mut self.sources[current];
         if let Some(entry) = source.cursor.entry() {
             self.tree.remember_winner(entry.key);
+            if self.wins >= WINS_OF_RUN {
+                self.start_run();
+                return self.run_on(current, backwards);
+            }
         }
-        if backwards {
-            source.cursor.prev()?;
-        } else {
-            source.cursor.next()?;
-        }
+        step(&mut source.cursor, backwards)?;
         self.replace_winner(current);
+        self.wins = if self.tree.winner() == Some(current) { self.wins + 1 } else { 0 };
+        self.settle(self.tree.winner_equals_base())
+    }
+
+    /// The winner's key is the tournament's base.
+    #[cold]
+    fn start_run(&mut self) {
+        self.run = match self.tree.runner_up(&self.sources) {
+            Some(next) => Run::Until(self.sources.key(next).to_vec()),
+            None => Run::ToEnd,
+        };
+    }
+
+    /// Goes one entry on in a run.
+    #[inline]
+    fn run_on(&mut self, current: usize, backwards: bool) -> Result<()> {
+        let cursor = &mut self.sources[current].cursor;
+        self.last.clear();
+        if let Some(entry) = cursor.entry() {
+            self.last.extend_from_slice(entry.key);
+        }
+        step(cursor, backwards)?;
+        if let Some(entry) = cursor.entry() {
+            let goes_on = match &self.run {
+                Run::Until(limit) if backwards => *entry.key > **limit,
+                Run::Until(limit) => *entry.key < **limit,
+                Run::None | Run::ToEnd => true,
+            };
+            if goes_on {
+                self.same_key = *entry.key == *self.last;
+                self.current = Some(current);
+                return Ok(());
+            }
+        }
+        self.wins = 0;
+        self.run = Run::None;
+        self.replace_winner(current);
+        // If the run got anywhere, its last key lay before the limit, so no key equals it, nor the base.
         self.settle(self.tree.winner_equals_base())
     }
 
@@ -211,6 +277,11 @@ impl<C: MergeSource> MergeIterator<C> {
         self.same_key = self.entry().is_some_and(|entry| entry.key == key);
         Ok(())
     }
+}
+
+#[inline]
+fn step<C: Cursor>(cursor: &mut C, backwards: bool) -> Result<()> {
+    if backwards { cursor.prev() } else { cursor.next() }
 }
 
 impl<C: MergeSource> Cursor for MergeIterator<C> {

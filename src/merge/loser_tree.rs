@@ -14,6 +14,7 @@
 //! 3. Backwards, columns compare inverted and so does everything else; the base is then the key that
 //!    no key in play is after.
 
+use std::cmp::Ordering;
 use std::hint::select_unpredictable;
 
 /// The keys of the sources in play.
@@ -87,6 +88,27 @@ impl LoserTree {
     pub(super) fn winner(&self) -> Option<usize> {
         let source = *self.nodes.first()? as usize;
         (self.codes[source] != EXHAUSTED).then_some(source)
+    }
+
+    /// The source that stands at the first entry (backwards: the last) of all but the winner; to be
+    /// asked once the winner's key has been remembered.
+    pub(super) fn runner_up(&self, keys: &impl Keys) -> Option<usize> {
+        let mut best: Option<usize> = None;
+        let mut node = (self.nodes.len() + *self.nodes.first()? as usize) / 2;
+        while node > 0 {
+            let source = self.nodes[node] as usize;
+            let code = self.codes[source];
+            let is_before = |best: usize| match code.cmp(&self.codes[best]) {
+                Ordering::Equal if self.flip != 0 => keys.key(source) > keys.key(best),
+                Ordering::Equal => keys.key(source) < keys.key(best),
+                order => order == Ordering::Less,
+            };
+            if code != EXHAUSTED && best.is_none_or(is_before) {
+                best = Some(source);
+            }
+            node /= 2;
+        }
+        best
     }
 
     /// Whether the winner's key equals the last winner's (the one remembered last).

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. It holds no page of the cache: the leaf it stands in is a private copy.
-//! 2. It reads ahead only once it has crossed from leaf to leaf in one direction: 1, 2, 4, … 32 pages
-//!    through the cache; a long forward run goes on past the cache ([`PageScan`]), so that it does not
+//! 2. It reads ahead only once it has crossed from leaf to leaf in one direction, ever more, up to 32
+//!    pages through the cache; a long forward run goes on past the cache ([`PageScan`]), so that it does not
 //!    wash out what point reads need.
 //! 3. After an error there is no position.
 
@@ -15,12 +15,10 @@ use super::node::Parsed;
 use super::reader::{Step, Table};
 use super::scan::BEFORE_ALL_VERSIONS;
 use crate::base::entry::{Cursor, EntryRef};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
-use crate::cache::{
-    PageClass, PageKey, PageMiss, PagePointer, PageScan, ReadContext, fetch_misses,
-};
+use crate::cache::{PageClass, PageMiss, PagePointer, PageScan, ReadContext, fetch_misses};
 
 /// The most pages read ahead through the cache at once.
 const AHEAD_PAGES_MAX: usize = 32;
@@ -64,6 +62,11 @@ pub(crate) struct TableCursor {
     /// Leaves crossed in this direction since the last seek.
     run: (Direction, u32),
     ahead_pages: usize,
+    /// Whether it was placed to go forward: how far it gets says how far the next will.
+    sought: bool,
+    /// Where the way to a key and threshold ends that `path` leads, if it has been looked up ahead.
+    foreseen: Option<(PagePointer, u64)>,
+    foreseen_key: Vec<u8>,
 }
 
 impl Table {
@@ -79,6 +82,9 @@ impl Table {
             pages: None,
             run: (Direction::Forward, 0),
             ahead_pages: 1,
+            sought: false,
+            foreseen: None,
+            foreseen_key: Vec::new(),
         }
     }
 }
@@ -100,16 +106,87 @@ impl TableCursor {
         let threshold = snapshot.0.min(Seqno::MAX.0) + 1;
         self.rest();
         self.descend(key, threshold - 1)?;
+        self.sought = true;
         let index = self.search(key, threshold)?;
         self.place_or_cross(index)
     }
 
+    /// Whether placing it for a walk forward will read more than one leaf.
+    pub(crate) fn expects_more(&self) -> bool {
+        self.table.run_length.expected() > 1
+    }
+
+    /// Looks up the way that `seek` (forward) or else `seek_before` will take for `key`, and adds to
+    /// `misses` what they will read, as far as it is not cached: a page of the index if that is missing,
+    /// and false is returned; or else the leaf, and forward those behind it that may hold keys below
+    /// `upper`, as far as cursors went lately. There is no position then.
+    pub(crate) fn foresee(
+        &mut self,
+        key: &[u8],
+        upper: Option<&[u8]>,
+        forward: bool,
+        misses: &mut Vec<PageMiss>,
+    ) -> Result<bool> {
+        self.rest();
+        self.path.clear();
+        self.foreseen = None;
+        let threshold = if forward { Seqno::MAX.0 } else { BEFORE_ALL_VERSIONS };
+        let context = ReadContext::collecting();
+        let path = &mut self.path;
+        let leaf = match self.table.find_leaf(key, threshold, &context, |step| path.push(step)) {
+            Ok(leaf) => leaf,
+            Err(Error::NotResident) => {
+                misses.extend(context.misses.into_iter().flat_map(|found| found.into_inner()));
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        };
+        self.foreseen = Some((leaf, threshold));
+        self.foreseen_key.clear();
+        self.foreseen_key.extend_from_slice(key);
+        self.note_missing(leaf, misses);
+        let leaves = if forward { self.table.run_length.expected() } else { 1 };
+        if let Some(step) = self.path.last()
+            && leaves > 1
+        {
+            self.table.with_index(step.page, 1, &context, |node| {
+                let mut end = (step.child + leaves).min(step.children);
+                if let Some(upper) = upper {
+                    end = end.min(node.search(upper, BEFORE_ALL_VERSIONS)?);
+                }
+                for child in step.child + 1..end {
+                    self.note_missing(child_pointer(node, child)?, misses);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(true)
+    }
+
+    fn note_missing(&self, leaf: PagePointer, misses: &mut Vec<PageMiss>) {
+        if !self.table.is_cached(leaf) {
+            let file = Arc::clone(&self.table.file);
+            misses.push(PageMiss { file, pointer: leaf, class: PageClass::Leaf });
+        }
+    }
+
     /// Forgets the position and the run.
     fn rest(&mut self) {
+        self.note_run();
         self.leaf.unplace();
         self.pages = None;
         self.run = (Direction::Forward, 0);
-        self.ahead_pages = 1;
+        self.ahead_pages = self.table.run_length.expected().div_ceil(2);
+    }
+
+    /// Tells the table how far the cursor went since it was placed.
+    fn note_run(&mut self) {
+        if std::mem::take(&mut self.sought)
+            && self.run.0 == Direction::Forward
+            && self.cache_use == CacheUse::Fill
+        {
+            self.table.run_length.note(self.run.1 + 1);
+        }
     }
 
     fn checked<T>(&mut self, result: Parsed<T>) -> Result<T> {
@@ -139,12 +216,16 @@ impl TableCursor {
 
     /// Loads the leaf that [`Table::find_leaf`] gives.
     fn descend(&mut self, key: &[u8], threshold: u64) -> Result<()> {
-        let leaf = self.retrace(key, threshold)?;
+        let leaf = match self.foreseen.take() {
+            Some((leaf, at)) if at == threshold && self.foreseen_key == key => leaf,
+            _ => self.retrace(key, threshold)?,
+        };
         self.load(leaf)
     }
 
     fn retrace(&mut self, key: &[u8], threshold: u64) -> Result<PagePointer> {
         self.path.clear();
+        self.foreseen = None;
         let path = &mut self.path;
         self.table.find_leaf(key, threshold, &self.context, |step| path.push(step))
     }
@@ -154,7 +235,7 @@ impl TableCursor {
             return Ok(());
         }
         self.loaded = None;
-        let through_cache = self.cache_use == CacheUse::Fill || self.is_cached(page);
+        let through_cache = self.cache_use == CacheUse::Fill || self.table.is_cached(page);
         let (leaf, file) = (&mut self.leaf, &self.table.file);
         let loaded = if through_cache {
             file.with_page(page, PageClass::Leaf, &self.context, |payload| leaf.load(payload))?
@@ -165,11 +246,6 @@ impl TableCursor {
         loaded.map_err(|damage| self.table.damaged(page, damage))?;
         self.loaded = Some(page);
         Ok(())
-    }
-
-    fn is_cached(&self, page: PagePointer) -> bool {
-        let file = &self.table.file;
-        file.files().cache.contains(PageKey { file: file.id(), unit: page.unit })
     }
 
     /// Goes to the nearest entry in the next leaf in `direction`; past the last there is no position.
@@ -264,7 +340,7 @@ impl TableCursor {
 
     /// Reads `page` and its next siblings into the cache, all at once, if `page` is not there.
     fn read_ahead(&mut self, page: PagePointer, direction: Direction) -> Result<()> {
-        if self.is_cached(page) {
+        if self.table.is_cached(page) {
             return Ok(());
         }
         let count = self.ahead_pages;
@@ -279,16 +355,24 @@ impl TableCursor {
         })?;
         let misses: Vec<PageMiss> = siblings
             .into_iter()
-            .filter(|&pointer| !self.is_cached(pointer))
+            .filter(|&pointer| !self.table.is_cached(pointer))
             .map(|pointer| PageMiss {
                 file: Arc::clone(&self.table.file),
                 pointer,
                 class: PageClass::Leaf,
             })
             .collect();
-        let read = fetch_misses(misses)?;
-        self.context.pages_read.set(self.context.pages_read.get() + read);
+        // What is wrong with a page is reported when the cursor gets there, if it does.
+        if let Ok(read) = fetch_misses(misses) {
+            self.context.pages_read.set(self.context.pages_read.get() + read);
+        }
         Ok(())
+    }
+}
+
+impl Drop for TableCursor {
+    fn drop(&mut self) {
+        self.note_run();
     }
 }
 

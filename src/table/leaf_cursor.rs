@@ -31,7 +31,8 @@ impl LeafCursor {
             payload: Vec::new(),
             shape: Shape::default(),
             index: 0,
-            key: vec![0; SLACK_BYTES],
+            // Enough for most prefixes.
+            key: vec![0; 2 * SLACK_BYTES],
             key_bytes: 0,
             value: (0, 0),
             seqno: Seqno(0),

@@ -27,6 +27,7 @@ mod node;
 mod node_builder;
 mod properties;
 mod reader;
+mod run_length;
 mod scan;
 mod statistics;
 

@@ -8,11 +8,14 @@ use super::footer::{FilterSection, Footer};
 use super::index::child_pointer;
 use super::node::{Damage, FLAG_CONTINUES, KIND_BITS, Node, Parsed, Shape};
 use super::properties::Properties;
+use super::run_length::RunLength;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
-use crate::cache::{DataFiles, FileType, PageClass, PageFile, PagePointer, ReadContext, prefetch};
+use crate::cache::{
+    DataFiles, FileType, PageClass, PageFile, PageKey, PagePointer, ReadContext, prefetch,
+};
 
 /// A finished table.
 pub(crate) struct Table {
@@ -20,6 +23,8 @@ pub(crate) struct Table {
     pub(super) footer: Footer,
     properties: Properties,
     blobs: Vec<Arc<BlobFile>>,
+    /// How far cursors went lately.
+    pub(super) run_length: RunLength,
 }
 
 /// One step of a walk down the index.
@@ -49,7 +54,7 @@ impl Table {
         let properties = Properties::decode(&file.read_uncached(at)?, &path, at.offset())?;
         let blobs =
             properties.blobs.iter().map(|blob| blobs.open(blob.file)).collect::<Result<_>>()?;
-        Ok(Arc::new(Table { file, footer, properties, blobs }))
+        Ok(Table::finished(file, footer, properties, blobs))
     }
 
     pub(super) fn finished(
@@ -58,7 +63,7 @@ impl Table {
         properties: Properties,
         blobs: Vec<Arc<BlobFile>>,
     ) -> Arc<Table> {
-        Arc::new(Table { file, footer, properties, blobs })
+        Arc::new(Table { file, footer, properties, blobs, run_length: RunLength::default() })
     }
 
     /// The file's number.
@@ -164,12 +169,17 @@ impl Table {
         }
     }
 
-    /// Walks the index to the leaf that a cursor placed at `key` reads first, and touches it: with a
-    /// context that collects misses this finds what has to be read, one level at a time.
+    /// Reads the leaf that a cursor placed at `key` reads first.
+    #[cfg(test)]
     pub(crate) fn locate(&self, key: &[u8], context: &ReadContext) -> Result<PagePointer> {
         let leaf = self.find_leaf(key, Seqno::MAX.0, context, |_| ())?;
         self.file.with_page(leaf, PageClass::Leaf, context, |_| ())?;
         Ok(leaf)
+    }
+
+    pub(super) fn is_cached(&self, page: PagePointer) -> bool {
+        let key = PageKey { file: self.file.id(), unit: page.unit };
+        self.file.files().cache.contains(key)
     }
 
     /// The leaf with the first entry that does not stand before the place that `key` and `threshold`

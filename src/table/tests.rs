@@ -332,20 +332,19 @@ fn cursors_are_opened_together_by_collected_misses() {
         .collect();
     let table = build(&files, false, &entries);
     let key = 12_345u64.to_be_bytes();
+    let mut cursor = table.cursor(CacheUse::Fill);
     let mut rounds = 0;
     loop {
-        let context = ReadContext::collecting();
-        match table.locate(&key, &context) {
-            Ok(_) => break,
-            Err(Error::NotResident) => {
-                assert_eq!(fetch_misses(context.misses.unwrap().into_inner()).unwrap(), 1);
-                rounds += 1;
-            }
-            Err(e) => panic!("{e}"),
+        let mut misses = Vec::new();
+        let done = cursor.foresee(&key, None, true, &mut misses).unwrap();
+        if misses.is_empty() {
+            assert!(done);
+            break;
         }
+        assert_eq!(fetch_misses(misses).unwrap(), 1);
+        rounds += 1;
     }
     assert_eq!(rounds, table.footer.height + 1);
-    let mut cursor = table.cursor(CacheUse::Fill);
     cursor.seek(&key).unwrap();
     assert_eq!(cursor.entry().unwrap().key, key);
     assert_eq!(cursor.pages_read(), 0);

@@ -1,0 +1,66 @@
+//! How many leaves cursors lately read of a table once they had been positioned: what is worth reading
+//! at once when the next one is.
+//!
+//! Invariants:
+//! 1. It is a guess. Nothing but the number of reads depends on it.
+
+use crate::base::sync::plain::{AtomicU32, Ordering};
+
+/// Parts of a leaf that are told apart.
+const PARTS: u32 = 256;
+/// A longer run counts as this many leaves: it reads ahead as it goes.
+const LEAVES_MAX: u32 = 32;
+/// A leaf that so many of [`PARTS`] runs need is read with those before it. To have read it for nothing
+/// costs about a tenth of what another read and the wait for it cost.
+const PARTS_WORTH: u32 = PARTS / 8;
+/// The weight of the past is this less one.
+const RUNS: u32 = 8;
+
+/// The mean, in parts of a leaf; 0 before the first run.
+#[derive(Default)]
+pub(super) struct RunLength(AtomicU32);
+
+impl RunLength {
+    /// A cursor that was positioned has read so many leaves from there on.
+    pub(super) fn note(&self, leaves: u32) {
+        let run = leaves.clamp(1, LEAVES_MAX) * PARTS;
+        let mean = match self.0.load(Ordering::Relaxed) {
+            0 => run,
+            mean => (mean * (RUNS - 1) + run + RUNS / 2) / RUNS,
+        };
+        // Of two who note at once one is not heard.
+        self.0.store(mean, Ordering::Relaxed);
+    }
+
+    /// How many leaves to read at once.
+    pub(super) fn expected(&self) -> usize {
+        let parts = self.0.load(Ordering::Relaxed) + (PARTS - PARTS_WORTH);
+        (parts / PARTS).max(1) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_expected_follows_the_runs_and_forgets_a_long_one() {
+        let run = RunLength::default();
+        assert_eq!(run.expected(), 1);
+        run.note(3);
+        assert_eq!(run.expected(), 3);
+        (0..40).for_each(|_| run.note(1));
+        assert_eq!(run.expected(), 1);
+        // A next leaf that one run in four needs is worth reading, one that few need is not.
+        (0..40).for_each(|i| run.note(1 + u32::from(i % 4 == 0)));
+        assert_eq!(run.expected(), 2);
+        (0..40).for_each(|i| run.note(1 + u32::from(i == 0)));
+        assert_eq!(run.expected(), 1);
+        run.note(1_000_000);
+        assert!(run.expected() <= 5, "{}", run.expected());
+        (0..40).for_each(|_| run.note(1));
+        assert_eq!(run.expected(), 1);
+        (0..60).for_each(|_| run.note(1_000_000));
+        assert_eq!(run.expected(), LEAVES_MAX as usize);
+    }
+}
