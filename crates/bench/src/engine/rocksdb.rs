@@ -1,0 +1,338 @@
+//! RocksDB through its C interface.
+//!
+//! Settings that are not the defaults, for a store that may use M bytes in all:
+//! - direct reads, and direct I/O for flushes and compactions: without it the page cache is memory
+//!   beyond M, and under a limit the kernel throws it away at moments of its own choosing;
+//! - memtables of M/8, three of them: measured here to be the best for loads within M = 128 MiB;
+//! - a block cache of M/2, index and filter blocks in it with high priority, so that M holds;
+//! - bloom filters of 10 bits a key, format 5;
+//! - no compression, as for every engine in these runs;
+//! - as many background jobs as there are cores, at least two, and subcompactions likewise;
+//! - `leveled`: dynamic level sizes (its wiki's advice for bounded space); `universal`: its wiki's
+//!   advice for write-heavy loads.
+
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use super::library::functions;
+use super::{Durability, Engine, Result, Session, Settings, c_path};
+
+type Pointer = *mut c_void;
+
+functions! {
+    /// `rocksdb/c.h`, as far as it is used.
+    Functions from ["librocksdb.so", "librocksdb.so.7.8", "librocksdb.so.8", "librocksdb.so.9", "librocksdb.so.10"] {
+        fn rocksdb_options_create() -> Pointer;
+        fn rocksdb_options_set_create_if_missing(Pointer, c_uchar);
+        fn rocksdb_options_set_write_buffer_size(Pointer, usize);
+        fn rocksdb_options_set_max_write_buffer_number(Pointer, c_int);
+        fn rocksdb_options_set_compression(Pointer, c_int);
+        fn rocksdb_options_set_compaction_style(Pointer, c_int);
+        fn rocksdb_options_set_level_compaction_dynamic_level_bytes(Pointer, c_uchar);
+        fn rocksdb_options_set_max_background_jobs(Pointer, c_int);
+        fn rocksdb_options_set_max_subcompactions(Pointer, u32);
+        fn rocksdb_options_set_use_direct_reads(Pointer, c_uchar);
+        fn rocksdb_options_set_use_direct_io_for_flush_and_compaction(Pointer, c_uchar);
+        fn rocksdb_options_set_max_open_files(Pointer, c_int);
+        fn rocksdb_options_set_block_based_table_factory(Pointer, Pointer);
+        fn rocksdb_options_enable_statistics(Pointer);
+        fn rocksdb_options_statistics_get_string(Pointer) -> *mut c_char;
+        fn rocksdb_block_based_options_create() -> Pointer;
+        fn rocksdb_block_based_options_set_block_cache(Pointer, Pointer);
+        fn rocksdb_block_based_options_set_filter_policy(Pointer, Pointer);
+        fn rocksdb_block_based_options_set_format_version(Pointer, c_int);
+        fn rocksdb_block_based_options_set_cache_index_and_filter_blocks(Pointer, c_uchar);
+        fn rocksdb_block_based_options_set_cache_index_and_filter_blocks_with_high_priority(Pointer, c_uchar);
+        fn rocksdb_block_based_options_set_pin_l0_filter_and_index_blocks_in_cache(Pointer, c_uchar);
+        fn rocksdb_cache_create_lru(usize) -> Pointer;
+        fn rocksdb_filterpolicy_create_bloom_full(f64) -> Pointer;
+        fn rocksdb_open(Pointer, *const c_char, *mut *mut c_char) -> Pointer;
+        fn rocksdb_close(Pointer);
+        fn rocksdb_free(Pointer);
+        fn rocksdb_get_default_column_family_handle(Pointer) -> Pointer;
+        fn rocksdb_readoptions_create() -> Pointer;
+        fn rocksdb_readoptions_set_async_io(Pointer, c_uchar);
+        fn rocksdb_writeoptions_create() -> Pointer;
+        fn rocksdb_writeoptions_set_sync(Pointer, c_uchar);
+        fn rocksdb_put(Pointer, Pointer, *const c_char, usize, *const c_char, usize, *mut *mut c_char);
+        fn rocksdb_delete(Pointer, Pointer, *const c_char, usize, *mut *mut c_char);
+        fn rocksdb_get_pinned(Pointer, Pointer, *const c_char, usize, *mut *mut c_char) -> Pointer;
+        fn rocksdb_pinnableslice_value(Pointer, *mut usize) -> *const c_char;
+        fn rocksdb_pinnableslice_destroy(Pointer);
+        fn rocksdb_batched_multi_get_cf(Pointer, Pointer, Pointer, usize, *const *const c_char, *const usize, *mut Pointer, *mut *mut c_char, c_uchar);
+        fn rocksdb_create_iterator(Pointer, Pointer) -> Pointer;
+        fn rocksdb_iter_seek(Pointer, *const c_char, usize);
+        fn rocksdb_iter_valid(Pointer) -> c_uchar;
+        fn rocksdb_iter_next(Pointer);
+        fn rocksdb_iter_key(Pointer, *mut usize) -> *const c_char;
+        fn rocksdb_iter_value(Pointer, *mut usize) -> *const c_char;
+        fn rocksdb_iter_get_error(Pointer, *mut *mut c_char);
+        fn rocksdb_iter_destroy(Pointer);
+        fn rocksdb_property_value(Pointer, *const c_char) -> *mut c_char;
+    }
+}
+
+const NO_COMPRESSION: c_int = 0;
+const UNIVERSAL_COMPACTION: c_int = 1;
+
+pub(super) fn configurations() -> Vec<&'static str> {
+    vec!["leveled", "universal"]
+}
+
+struct Rocks {
+    functions: Functions,
+    db: Pointer,
+    options: Pointer,
+    read: Pointer,
+    read_batch: Pointer,
+    write: Pointer,
+    write_sync: Pointer,
+}
+
+// SAFETY: a RocksDB database and its options may be used from any thread, which its documentation
+// promises ("Concurrency").
+unsafe impl Send for Rocks {}
+// SAFETY: as above.
+unsafe impl Sync for Rocks {}
+
+pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn Engine>> {
+    let f = Functions::load()?;
+    let path = c_path(&settings.dir)?;
+    let memory = usize::try_from(settings.memory_bytes).map_err(|e| e.to_string())?;
+    let cores = std::thread::available_parallelism().map_or(2, usize::from).max(2);
+    // SAFETY: each function is called as its header says, with objects that the ones before have made
+    // and that live as long as the process.
+    unsafe {
+        let table = (f.rocksdb_block_based_options_create)();
+        let cache = (f.rocksdb_cache_create_lru)(memory / 2);
+        (f.rocksdb_block_based_options_set_block_cache)(table, cache);
+        let filter = (f.rocksdb_filterpolicy_create_bloom_full)(10.0);
+        (f.rocksdb_block_based_options_set_filter_policy)(table, filter);
+        (f.rocksdb_block_based_options_set_format_version)(table, 5);
+        (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks)(table, 1);
+        (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks_with_high_priority)(table, 1);
+        (f.rocksdb_block_based_options_set_pin_l0_filter_and_index_blocks_in_cache)(table, 1);
+        let options = (f.rocksdb_options_create)();
+        (f.rocksdb_options_set_create_if_missing)(options, 1);
+        (f.rocksdb_options_set_write_buffer_size)(options, memory / 8);
+        (f.rocksdb_options_set_max_write_buffer_number)(options, 3);
+        (f.rocksdb_options_set_compression)(options, NO_COMPRESSION);
+        match configuration {
+            "universal" => (f.rocksdb_options_set_compaction_style)(options, UNIVERSAL_COMPACTION),
+            _ => (f.rocksdb_options_set_level_compaction_dynamic_level_bytes)(options, 1),
+        }
+        (f.rocksdb_options_set_max_background_jobs)(options, cores as c_int);
+        (f.rocksdb_options_set_max_subcompactions)(options, cores as u32);
+        (f.rocksdb_options_set_use_direct_reads)(options, 1);
+        (f.rocksdb_options_set_use_direct_io_for_flush_and_compaction)(options, 1);
+        (f.rocksdb_options_set_max_open_files)(options, -1);
+        (f.rocksdb_options_enable_statistics)(options);
+        (f.rocksdb_options_set_block_based_table_factory)(options, table);
+        let mut error = null_mut();
+        let db = (f.rocksdb_open)(options, path.as_ptr(), &mut error);
+        checked(&f, error)?;
+        let read = (f.rocksdb_readoptions_create)();
+        let read_batch = (f.rocksdb_readoptions_create)();
+        (f.rocksdb_readoptions_set_async_io)(read_batch, 1);
+        let write = (f.rocksdb_writeoptions_create)();
+        let write_sync = (f.rocksdb_writeoptions_create)();
+        (f.rocksdb_writeoptions_set_sync)(write_sync, 1);
+        Ok(Box::new(Rocks { functions: f, db, options, read, read_batch, write, write_sync }))
+    }
+}
+
+/// Takes an error over.
+fn checked(functions: &Functions, error: *mut c_char) -> Result<()> {
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: RocksDB's errors are C strings that the caller frees.
+    let text = unsafe { CStr::from_ptr(error).to_string_lossy().into_owned() };
+    // SAFETY: as above; it is not used again.
+    unsafe { (functions.rocksdb_free)(error.cast()) };
+    Err(text)
+}
+
+impl Rocks {
+    fn property(&self, name: &CStr) -> u64 {
+        // SAFETY: the database is open and the name a C string.
+        let text = unsafe { (self.functions.rocksdb_property_value)(self.db, name.as_ptr()) };
+        if text.is_null() {
+            return 0;
+        }
+        // SAFETY: the answer is a C string that the caller frees.
+        let number = unsafe { CStr::from_ptr(text).to_string_lossy().trim().parse().unwrap_or(0) };
+        // SAFETY: as above; it is not used again.
+        unsafe { (self.functions.rocksdb_free)(text.cast()) };
+        number
+    }
+}
+
+impl Engine for Rocks {
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        // SAFETY: the database is open; its default column family lives as long.
+        let family = unsafe { (self.functions.rocksdb_get_default_column_family_handle)(self.db) };
+        Ok(Box::new(RocksSession { rocks: self, family, pointers: Vec::new(), lengths: Vec::new() }))
+    }
+
+    fn settle(&self) -> Result<()> {
+        let busy = [
+            c"rocksdb.mem-table-flush-pending",
+            c"rocksdb.num-running-flushes",
+            c"rocksdb.compaction-pending",
+            c"rocksdb.num-running-compactions",
+        ];
+        let mut quiet = 0;
+        while quiet < 5 {
+            std::thread::sleep(Duration::from_millis(20));
+            quiet = if busy.iter().all(|name| self.property(name) == 0) { quiet + 1 } else { 0 };
+        }
+        Ok(())
+    }
+
+    fn throttled_nanoseconds(&self) -> Option<u64> {
+        // SAFETY: the options are those the database runs with.
+        let text = unsafe { (self.functions.rocksdb_options_statistics_get_string)(self.options) };
+        if text.is_null() {
+            return None;
+        }
+        // SAFETY: the answer is a C string that the caller frees.
+        let all = unsafe { CStr::from_ptr(text).to_string_lossy().into_owned() };
+        // SAFETY: as above; it is not used again.
+        unsafe { (self.functions.rocksdb_free)(text.cast()) };
+        let line = all.lines().find(|line| line.starts_with("rocksdb.stall.micros"))?;
+        line.rsplit(' ').next()?.parse::<u64>().ok().map(|micros| micros * 1000)
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        // SAFETY: no session lives on, since they borrow the engine.
+        unsafe { (self.functions.rocksdb_close)(self.db) };
+        Ok(())
+    }
+}
+
+struct RocksSession<'a> {
+    rocks: &'a Rocks,
+    family: Pointer,
+    pointers: Vec<*const c_char>,
+    lengths: Vec<usize>,
+}
+
+impl RocksSession<'_> {
+    /// Hands out a pinned value and lets it go.
+    fn take(&self, pinned: Pointer, give: &mut dyn FnMut(Option<&[u8]>)) {
+        if pinned.is_null() {
+            return give(None);
+        }
+        let mut len = 0;
+        // SAFETY: the slice is pinned until it is destroyed below.
+        let value = unsafe {
+            let value = (self.rocks.functions.rocksdb_pinnableslice_value)(pinned, &mut len);
+            std::slice::from_raw_parts(value.cast::<u8>(), len)
+        };
+        give(Some(value));
+        // SAFETY: nothing refers to it any more.
+        unsafe { (self.rocks.functions.rocksdb_pinnableslice_destroy)(pinned) };
+    }
+}
+
+impl Session for RocksSession<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        let Rocks { functions, db, write, write_sync, .. } = self.rocks;
+        let options = if durability == Durability::Sync { *write_sync } else { *write };
+        let mut error = null_mut();
+        let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
+        // SAFETY: both slices live through the call.
+        unsafe { (functions.rocksdb_put)(*db, options, k, key.len(), v, value.len(), &mut error) };
+        checked(functions, error)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        let Rocks { functions, db, write, .. } = self.rocks;
+        let mut error = null_mut();
+        // SAFETY: the slice lives through the call.
+        unsafe {
+            (functions.rocksdb_delete)(*db, *write, key.as_ptr().cast(), key.len(), &mut error)
+        };
+        checked(functions, error)
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let Rocks { functions, db, read, .. } = self.rocks;
+        let mut error = null_mut();
+        // SAFETY: the slice lives through the call.
+        let pinned = unsafe {
+            (functions.rocksdb_get_pinned)(*db, *read, key.as_ptr().cast(), key.len(), &mut error)
+        };
+        checked(functions, error)?;
+        value.clear();
+        self.take(pinned, &mut |found| value.extend_from_slice(found.unwrap_or(&[])));
+        Ok(!pinned.is_null())
+    }
+
+    fn multi_get(
+        &mut self,
+        keys: &[Vec<u8>],
+        each: &mut dyn FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        let Rocks { functions, db, read_batch, .. } = self.rocks;
+        self.pointers.clear();
+        self.pointers.extend(keys.iter().map(|key| key.as_ptr().cast::<c_char>()));
+        self.lengths.clear();
+        self.lengths.extend(keys.iter().map(Vec::len));
+        let mut values: Vec<Pointer> = vec![null_mut(); keys.len()];
+        let mut errors: Vec<*mut c_char> = vec![null_mut(); keys.len()];
+        // SAFETY: all arrays have as many places as there are keys, and live through the call.
+        unsafe {
+            (functions.rocksdb_batched_multi_get_cf)(
+                *db,
+                *read_batch,
+                self.family,
+                keys.len(),
+                self.pointers.as_ptr(),
+                self.lengths.as_ptr(),
+                values.as_mut_ptr(),
+                errors.as_mut_ptr(),
+                0,
+            );
+        }
+        for (place, pinned) in values.into_iter().enumerate() {
+            checked(functions, errors[place])?;
+            self.take(pinned, &mut |found| each(place, found));
+        }
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        from: &[u8],
+        count: u64,
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<u64> {
+        let Rocks { functions: f, db, read, .. } = self.rocks;
+        let mut error = null_mut();
+        let mut seen = 0;
+        // SAFETY: the iterator lives until it is destroyed; keys and values until it moves.
+        unsafe {
+            let iterator = (f.rocksdb_create_iterator)(*db, *read);
+            (f.rocksdb_iter_seek)(iterator, from.as_ptr().cast(), from.len());
+            while seen < count && (f.rocksdb_iter_valid)(iterator) != 0 {
+                let (mut key_len, mut value_len) = (0, 0);
+                let key = (f.rocksdb_iter_key)(iterator, &mut key_len);
+                let value = (f.rocksdb_iter_value)(iterator, &mut value_len);
+                each(
+                    std::slice::from_raw_parts(key.cast(), key_len),
+                    std::slice::from_raw_parts(value.cast(), value_len),
+                );
+                seen += 1;
+                (f.rocksdb_iter_next)(iterator);
+            }
+            (f.rocksdb_iter_get_error)(iterator, &mut error);
+            (f.rocksdb_iter_destroy)(iterator);
+        }
+        checked(f, error)?;
+        Ok(seen)
+    }
+}
+
