@@ -4,6 +4,9 @@
 //! each may call only those below it (`tests/tidy.rs` checks that).
 #![cfg_attr(rustfmt, rustfmt_skip)] // the modules' order is data flow, not the alphabet
 
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 pub(crate) mod db;
 pub(crate) mod commit;
 pub(crate) mod journal;
@@ -36,3 +39,10 @@ pub use tree::description::{
 pub use base::durability::Durability;
 pub use base::error::{Error, Result};
 pub use base::slice::Slice;
+
+/// Bugs to be planted, for `spinney-sim planted`.
+#[cfg(planted)]
+#[doc(hidden)]
+pub mod planted {
+    pub use crate::base::planted::{Bug, activate};
+}

@@ -494,3 +494,30 @@ fn a_checkpoint_that_fails_is_not_a_store() {
     assert_holds(&keyspace, 200);
     keyspace.put("still", "written").unwrap();
 }
+
+/// Where a file system finds out only in a sync that it has no room, a commit that asked for one was
+/// told "no space left", which is what a write is told of which nothing has been stored. It was stored,
+/// and seen by readers, and there after the process had died.
+#[test]
+fn a_sync_that_finds_no_room_is_no_refusal() {
+    let mut stored = 0;
+    for number in 1..8 {
+        let vfs = WatchedVfs::new(MemoryVfs::new());
+        let db = builder(&vfs).open().unwrap();
+        let keyspace = db.keyspace("a", KeyspaceOptions::stb()).unwrap();
+        vfs.fail(Calls::Syncs, number, 1, ErrorKind::StorageFull);
+        let mut batch = db.batch().durability(Durability::Sync);
+        batch.put(&keyspace, "key", "value");
+        match batch.commit() {
+            Ok(()) => {}
+            Err(Error::Full { .. }) => assert_eq!(keyspace.get("key").unwrap(), None),
+            Err(error) => {
+                assert!(matches!(error, Error::Io { .. } | Error::Poisoned { .. }), "{error}");
+                let later = keyspace.put("later", "value").unwrap_err();
+                assert!(matches!(later, Error::Poisoned { .. }), "{later}");
+                stored += u64::from(keyspace.get("key").unwrap().is_some());
+            }
+        }
+    }
+    assert!(stored > 0, "none of the failed syncs was the commit's own");
+}

@@ -11,6 +11,16 @@ const OUTER_MODULES: [&str; 2] = ["vfs", "jobs"];
 /// What only they may do with threads. To yield, or to ask for their number, is anyone's.
 const THREAD_CALLS: [&str; 4] = ["spawn", "Builder", "sleep", "scope"];
 
+/// What stands before items that only test builds have.
+const TEST_MARKS: [&str; 2] = ["#[cfg(test)]", "#[cfg(all(test,"];
+/// Where the threads' primitives come from, and the only place that may name their makers.
+const SYNC_MODULE: &str = "src/base/sync";
+/// Those makers: crates, and what of `std::sync`, `std::thread` and `std::hint` is theirs.
+const SYNC_CRATES: [&str; 6] =
+    ["parking_lot", "arc_swap", "crossbeam_utils", "crossbeam_epoch", "loom", "shuttle"];
+const SYNC_NAMES: [&str; 8] =
+    ["atomic", "Mutex", "RwLock", "Condvar", "Barrier", "mpsc", "yield_now", "spin_loop"];
+
 /// A file of Rust, as the rules look at it.
 struct Source {
     /// Relative to the repository, with `/`.
@@ -137,13 +147,14 @@ fn raw_string(rest: &[char]) -> usize {
     (hashes + 2..rest.len()).find(ends).map_or(rest.len(), |at| at + 1 + hashes)
 }
 
-/// Marks the lines of items under `#[cfg(test)]`.
+/// Marks the lines of items under one of `TEST_MARKS`.
 fn test_lines(code: &str) -> Vec<bool> {
     let lines: Vec<&str> = code.lines().collect();
     let mut marks = vec![false; lines.len()];
     let mut i = 0;
     while i < lines.len() {
-        if !lines[i].trim_start().starts_with("#[cfg(test)]") {
+        let line = lines[i].trim_start();
+        if !TEST_MARKS.iter().any(|mark| line.starts_with(mark)) {
             i += 1;
             continue;
         }
@@ -161,7 +172,7 @@ fn test_lines(code: &str) -> Vec<bool> {
     marks
 }
 
-/// Marks whole files that their parent declares under `#[cfg(test)]`.
+/// Marks whole files that their parent declares under one of `TEST_MARKS`.
 fn mark_test_files(sources: &mut [Source]) {
     let mut prefixes = Vec::new();
     for source in sources.iter() {
@@ -285,7 +296,8 @@ fn check_operating_system(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
     for source in sources {
         let Some(module) = source.module() else { continue };
-        if OUTER_MODULES.contains(&module) {
+        // `base::sync` hands the starting of threads on to `jobs`.
+        if OUTER_MODULES.contains(&module) || source.path.starts_with(SYNC_MODULE) {
             continue;
         }
         for (line, used) in uses(source, "std::") {
@@ -302,6 +314,35 @@ fn check_operating_system(sources: &[Source]) -> Vec<String> {
             for clock in ["Instant::now", "SystemTime::now"] {
                 if words(line, clock).next().is_some() {
                     found.push(source.says(number, format_args!("{clock} is for jobs: ask it")));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Test builds put other primitives in the place of the ordinary ones, and must find all of them.
+fn check_sync(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in sources {
+        if source.module().is_none() || source.path.starts_with(SYNC_MODULE) {
+            continue;
+        }
+        for path in ["std::sync::", "std::thread::", "std::hint::"] {
+            for (line, used) in uses(source, path) {
+                if SYNC_NAMES.contains(&used) {
+                    found.push(source.says(line, format_args!("{path}{used}: see base::sync")));
+                }
+            }
+        }
+        for (number, line) in source.product_lines() {
+            for name in SYNC_CRATES {
+                let named = |at: usize| line[at + name.len()..].starts_with("::");
+                // The collector of grace periods has the epochs for itself.
+                let own = name == "crossbeam_epoch" && source.path.starts_with("src/cache/grace/");
+                let model = name == "loom" && line.contains("loom::lazy_static!");
+                if words(line, name).any(named) && !own && !model {
+                    found.push(source.says(number, format_args!("{name}: see base::sync")));
                 }
             }
         }
@@ -484,6 +525,11 @@ mod the_repository {
     }
 
     #[test]
+    fn threads_meet_through_base_sync() {
+        assert_none(check_sync(&repository_sources()));
+    }
+
+    #[test]
     fn nothing_hashes_at_random() {
         assert_none(check_hashers(&repository_sources()));
     }
@@ -579,6 +625,20 @@ mod the_rules {
                        use std::thread::{current, sleep};\nthread::scope(|_| ());\n\
                        std::thread::available_parallelism();\nthread::spawner();\n";
         assert_eq!(lines(check_operating_system, "src/db/a.rs", threads), [3, 4, 5]);
+    }
+
+    #[test]
+    fn sync() {
+        let text = "use std::sync::{Arc, Mutex};\nuse std::sync::atomic::AtomicBool;\n\
+                    parking_lot::Mutex::new(());\nstd::thread::yield_now();\n\
+                    use std::sync::{Arc, OnceLock, Weak};\nuse crate::base::sync::Mutex;\n\
+                    use arc_swap::ArcSwap;\nlet shuttle = 1;\ncrossbeam_epoch::pin();\n\
+                    #[cfg(all(test, shuttle))]\nmod a {\n    use shuttle::thread;\n}\n";
+        assert_eq!(lines(check_sync, "src/db/a.rs", text), [1, 2, 3, 4, 7, 9]);
+        assert_eq!(lines(check_sync, "src/cache/grace/a.rs", text), [1, 2, 3, 4, 7]);
+        for path in ["src/base/sync.rs", "src/base/sync/a.rs", "crates/a.rs", "tests/a.rs"] {
+            assert_eq!(lines(check_sync, path, text), []);
+        }
     }
 
     #[test]

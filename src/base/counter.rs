@@ -9,56 +9,40 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crossbeam_utils::CachePadded;
+use super::sync::CachePadded;
+use super::sync::plain::{AtomicU64, Ordering};
 
-/// Stripes that belong to one thread at a time.
-const OWNED_STRIPES: usize = 32;
-/// The stripe of all threads that found no free one.
-const SHARED_STRIPE: usize = OWNED_STRIPES;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod stripes;
+
+use stripes::{Count, Owners, SHARED_STRIPE};
+
 const UNASSIGNED: usize = usize::MAX;
 
-/// One bit for each stripe that a living thread owns.
-static OWNERS: AtomicU32 = AtomicU32::new(0);
+#[cfg(not(loom))]
+static OWNERS: Owners = Owners::new();
+
+// Loom's atomics cannot be made before a model runs.
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref OWNERS: Owners = Owners::new();
+}
 
 thread_local! {
     // Two of them: this one has no destructor, so reading it is one instruction.
     static STRIPE: Cell<usize> = const { Cell::new(UNASSIGNED) };
-    static OWNERSHIP: Ownership = Ownership::claim();
+    static OWNERSHIP: Ownership = Ownership(OWNERS.claim());
 }
 
 struct Ownership(usize);
-
-impl Ownership {
-    fn claim() -> Ownership {
-        let mut owners = OWNERS.load(Ordering::Relaxed);
-        loop {
-            let free = (!owners).trailing_zeros();
-            if free as usize >= OWNED_STRIPES {
-                return Ownership(SHARED_STRIPE);
-            }
-            // Acquire: sees everything that the stripe's last owner has counted.
-            match OWNERS.compare_exchange_weak(
-                owners,
-                owners | 1 << free,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return Ownership(free as usize),
-                Err(now) => owners = now,
-            }
-        }
-    }
-}
 
 impl Drop for Ownership {
     fn drop(&mut self) {
         // Destructors that run after this one count on the shared stripe.
         STRIPE.set(SHARED_STRIPE);
-        if self.0 < OWNED_STRIPES {
-            OWNERS.fetch_and(!(1 << self.0), Ordering::Release);
-        }
+        OWNERS.release(self.0);
     }
 }
 
@@ -79,13 +63,13 @@ fn assign_stripe() -> usize {
 /// in each stripe.
 #[derive(Debug)]
 pub(crate) struct ShardedCounters<const N: usize> {
-    stripes: Box<[CachePadded<[AtomicU64; N]>]>,
+    stripes: Box<[CachePadded<[Count; N]>]>,
 }
 
 impl<const N: usize> ShardedCounters<N> {
     /// All at 0.
     pub(crate) fn new() -> ShardedCounters<N> {
-        let stripe = || CachePadded::new([const { AtomicU64::new(0) }; N]);
+        let stripe = || CachePadded::new(std::array::from_fn(|_| Count::default()));
         ShardedCounters { stripes: (0..=SHARED_STRIPE).map(|_| stripe()).collect() }
     }
 
@@ -95,15 +79,15 @@ impl<const N: usize> ShardedCounters<N> {
         let stripe = stripe();
         let count = &self.stripes[stripe][counter];
         if stripe == SHARED_STRIPE {
-            count.fetch_add(n, Ordering::Relaxed);
+            count.add_shared(n);
         } else {
-            count.store(count.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+            count.add_owned(n);
         }
     }
 
     /// What all threads have added to counter `counter`.
     pub(crate) fn sum(&self, counter: usize) -> u64 {
-        let counts = self.stripes.iter().map(|stripe| stripe[counter].load(Ordering::Relaxed));
+        let counts = self.stripes.iter().map(|stripe| stripe[counter].get());
         counts.fold(0, u64::wrapping_add)
     }
 }

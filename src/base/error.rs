@@ -150,6 +150,18 @@ impl Error {
         }
     }
 
+    /// What a write or sync failed with of something that had been stored or promised before: `Full`
+    /// would say that nothing has been stored, and it is too late for that.
+    pub(crate) fn not_refused(self, op: &'static str) -> Error {
+        match self {
+            Error::Full { path, .. } => {
+                let source = Arc::new(io::ErrorKind::StorageFull.into());
+                Error::Io { op, path, offset: None, source }
+            }
+            error => error,
+        }
+    }
+
     /// Reports damaged bytes.
     pub fn corruption(
         file: &Path,

@@ -6,6 +6,10 @@ pub(crate) mod counter;
 pub(crate) mod durability;
 pub(crate) mod entry;
 pub(crate) mod error;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 pub(crate) mod ids;
 pub(crate) mod limits;
+pub(crate) mod planted;
 pub(crate) mod slice;
+pub(crate) mod sync;

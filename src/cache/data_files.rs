@@ -8,10 +8,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::page_cache::Cache;
 use crate::base::ids::FileId;
+use crate::base::planted::{Bug, FREED, planted};
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::vfs::Vfs;
 
 /// The kinds of data files.
@@ -70,6 +71,11 @@ impl DataFiles {
 
     /// A number no file has had.
     pub(crate) fn allocate(&self) -> FileId {
+        if planted(Bug::StalePages)
+            && let number @ 1.. = FREED.swap(0, Ordering::Relaxed)
+        {
+            return FileId(number);
+        }
         FileId(self.next_file_id.fetch_add(1, Ordering::Relaxed))
     }
 

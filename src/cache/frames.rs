@@ -11,18 +11,20 @@
 
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::region::Region;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::sync::plain::{AtomicPtr, AtomicUsize, Ordering};
 
-/// 64 MiB of frames in the first slab. (Few under the interpreter, where they cost time.)
-const FIRST_SLAB_SLOTS: u32 = if cfg!(miri) { 16 } else { 1 << 14 };
-const SLABS: usize = 14;
+/// 1 MiB of frames in the first slab: too few for large pages, the first of which alone would take
+/// 2 MiB of memory, and the time to clear it, from a store with a small budget. (Fewer under the
+/// interpreter and in scenarios, where they cost time.)
+const FIRST_SLAB_SLOTS: u32 = if cfg!(any(miri, shuttle)) { 16 } else { 1 << 8 };
+const SLABS: usize = 20;
 /// Most slots there can be: just below 2^28, 1 TiB of frames.
 pub(super) const SLOTS_MAX: u32 = FIRST_SLAB_SLOTS * ((1 << SLABS) - 1);
 /// Slots whose heap pages are found through one table; tables are made when first needed.
-const HEAP_TABLE_SLOTS: usize = if cfg!(miri) { 4 } else { 128 };
+const HEAP_TABLE_SLOTS: usize = if cfg!(any(miri, shuttle)) { 4 } else { 128 };
 /// Memory that the heap keeps for itself with each allocation.
 const HEAP_OVERHEAD_BYTES: usize = 32;
 

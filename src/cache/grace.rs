@@ -4,56 +4,58 @@
 //! left the index is over once every reader that was pinned at its beginning has ended.
 //!
 //! Invariants:
-//! 1. The cache has a collector of its own: nobody else's long pins delay its frames.
+//! 1. Caches have a collector of their own: nobody else's long pins delay their frames. All caches of
+//!    the process share one, but for those of deterministic stores.
 //! 2. What is deferred owns nothing but a flag, so a cache can be dropped at any time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use crossbeam_epoch::{Collector, Guard, LocalHandle};
+use crate::base::sync::modelled::{AtomicBool, Ordering};
 
-fn collector() -> &'static Collector {
-    static COLLECTOR: OnceLock<Collector> = OnceLock::new();
-    COLLECTOR.get_or_init(Collector::new)
-}
+#[cfg(not(shuttle))]
+mod collected;
+#[cfg(shuttle)]
+mod counted;
 
-thread_local! {
-    static PARTICIPANT: LocalHandle = collector().register();
-}
+#[cfg(not(shuttle))]
+pub(super) use collected::{Guard, Readers};
+#[cfg(shuttle)]
+pub(super) use counted::{Guard, Readers};
 
-/// Pins the calling thread until the guard is dropped. Pins nest, inner ones are nearly free.
-#[inline]
-pub(super) fn pin() -> Guard {
-    PARTICIPANT
-        .try_with(LocalHandle::pin)
-        // A thread that is ending has no handle any more.
-        .unwrap_or_else(|_| collector().register().pin())
-}
+/// Says once that a grace period is over, and brings along everything that readers did before.
+#[derive(Debug, Clone)]
+pub(super) struct Over(Arc<AtomicBool>);
 
-/// Tries to move time on: a few calls end a grace period unless a reader is still pinned.
-pub(super) fn advance() {
-    pin().flush();
+impl Over {
+    pub(super) fn new() -> Over {
+        Over(Arc::new(AtomicBool::new(false)))
+    }
+
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub(super) fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// See the module's description.
 #[derive(Debug)]
-pub(super) struct GracePeriod(Arc<AtomicBool>);
+pub(super) struct GracePeriod(Over);
 
 impl GracePeriod {
     /// Begins now.
-    pub(super) fn begin() -> GracePeriod {
-        let over = Arc::new(AtomicBool::new(false));
-        let guard = pin();
-        let flag = Arc::clone(&over);
-        guard.defer(move || flag.store(true, Ordering::Release));
-        // Otherwise it would wait in this thread's bag until 63 more have come.
-        guard.flush();
+    pub(super) fn begin(readers: &Readers) -> GracePeriod {
+        let over = Over::new();
+        let flag = over.clone();
+        readers.defer(move || flag.set());
         GracePeriod(over)
     }
 
     /// Whether it is over. Everything that readers did before is then done.
     pub(super) fn is_over(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.get()
     }
 }
 
@@ -63,31 +65,48 @@ mod tests {
 
     #[test]
     fn a_grace_period_outlasts_the_readers_that_were_there_and_no_others() {
-        let (pinned, is_pinned) = std::sync::mpsc::channel();
-        let (release, released) = std::sync::mpsc::channel::<()>();
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                let _guard = pin();
-                pinned.send(()).unwrap();
-                let _ = released.recv();
+        for readers in [Readers::Shared, Readers::own()] {
+            let (pinned, is_pinned) = std::sync::mpsc::channel();
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            std::thread::scope(|scope| {
+                let reader = readers.clone();
+                scope.spawn(move || {
+                    let _guard = reader.pin();
+                    pinned.send(()).unwrap();
+                    let _ = released.recv();
+                });
+                is_pinned.recv().unwrap();
+                let period = GracePeriod::begin(&readers);
+                for _ in 0..20 {
+                    readers.advance();
+                }
+                assert!(!period.is_over());
+                drop(release);
             });
-            is_pinned.recv().unwrap();
-            let period = GracePeriod::begin();
-            for _ in 0..20 {
-                advance();
-            }
-            assert!(!period.is_over());
-            drop(release);
-        });
-        let period = GracePeriod::begin();
-        // Other tests' threads may be pinned for moments.
-        for _ in 0..1_000_000 {
-            if period.is_over() {
-                return;
-            }
-            advance();
-            std::thread::yield_now();
+            let period = GracePeriod::begin(&readers);
+            // Other tests' threads may be pinned for moments.
+            let over = (0..1_000_000).any(|_| {
+                readers.advance();
+                std::thread::yield_now();
+                period.is_over()
+            });
+            assert!(over, "the grace period never ended");
         }
-        panic!("the grace period never ended");
+    }
+
+    #[test]
+    fn a_cache_with_its_own_readers_waits_for_no_others() {
+        let (ours, others) = (Readers::own(), Readers::own());
+        let _pins = (others.pin(), Readers::Shared.pin());
+        let period = GracePeriod::begin(&ours);
+        // From one to the other and back: the pins of both count on.
+        let held = others.pin();
+        let theirs = GracePeriod::begin(&others);
+        for _ in 0..4 {
+            ours.advance();
+            others.advance();
+        }
+        assert!(period.is_over() && !theirs.is_over());
+        drop(held);
     }
 }

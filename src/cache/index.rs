@@ -13,12 +13,11 @@
 //! 3. While a reader is pinned, a slot it has seen in the index is not given to another page. So if an
 //!    entry's locator is the same before and after its key was read, they belong together.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::frames::Extent;
 use super::page_cache::{PageClass, PageKey};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::sync::modelled::{AtomicU64, Ordering};
 
 const BUCKET_ENTRIES: usize = 4;
 /// Entries for each slot, in tenths: two choices among buckets this full hardly ever fail.

@@ -7,8 +7,12 @@
 
 mod data_files;
 mod frames;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod grace;
 mod index;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod page;
 mod page_cache;
 #[cfg(test)]
@@ -20,6 +24,8 @@ mod page_scan;
 mod page_writer;
 mod pool;
 mod region;
+#[cfg(all(test, shuttle))]
+pub(crate) mod schedules;
 
 pub(crate) use data_files::{DataFiles, FileType};
 pub(crate) use page::{Compression, PAGE_HEADER_BYTES};

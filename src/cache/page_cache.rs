@@ -11,18 +11,16 @@
 //!    page being there after it was inserted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
-
-use crossbeam_epoch::Guard;
-use parking_lot::{Mutex, MutexGuard};
 
 use super::frames::{Extent, Frames};
-use super::grace;
+use super::grace::{Guard, Readers};
 use super::index::{Index, Locator, PackedKey};
 use super::pool::Pool;
 use crate::base::counter::ShardedCounters;
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::sync::atomic::{AtomicPtr, Ordering};
+use crate::base::sync::{Mutex, MutexGuard};
 
 /// Names a page: the file and the unit (of 4 KiB) it starts at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,6 +73,7 @@ pub(crate) struct Cache {
     /// From `Arc::into_raw`; replaced under `pool`'s lock.
     index: AtomicPtr<Index>,
     frames: Frames,
+    readers: Readers,
     counters: ShardedCounters<7>,
     pool: Mutex<Pool>,
 }
@@ -87,9 +86,19 @@ pub(crate) struct CachePin {
 impl Cache {
     /// A cache of up to `capacity_bytes`. Memory is taken as pages come.
     pub(crate) fn new(capacity_bytes: usize) -> Cache {
+        Cache::with_readers(capacity_bytes, Readers::Shared)
+    }
+
+    /// As [`Cache::new`]; when its memory can be used again does not depend on who reads other caches.
+    pub(crate) fn deterministic(capacity_bytes: usize) -> Cache {
+        Cache::with_readers(capacity_bytes, Readers::own())
+    }
+
+    fn with_readers(capacity_bytes: usize, readers: Readers) -> Cache {
         let index = Arc::new(Index::new(0));
         let cache = Cache {
-            pool: Mutex::new(Pool::new(&index)),
+            pool: Mutex::new(Pool::new(&index, readers.clone())),
+            readers,
             index: AtomicPtr::new(Arc::into_raw(index).cast_mut()),
             frames: Frames::default(),
             counters: ShardedCounters::new(),
@@ -103,7 +112,7 @@ impl Cache {
     #[inline]
     #[cfg_attr(not(test), expect(dead_code, reason = "for lookups of several pages"))]
     pub(crate) fn pin(&self) -> CachePin {
-        CachePin { _guard: grace::pin() }
+        CachePin { _guard: self.readers.pin() }
     }
 
     /// Calls `f` with the page's bytes if it is cached. `f` must be short and must not call the cache.
@@ -114,7 +123,7 @@ impl Cache {
         class: PageClass,
         f: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
-        let guard = grace::pin();
+        let guard = self.readers.pin();
         match self.find(key, &guard) {
             Some((entry, locator)) => {
                 entry.mark_used(locator);
@@ -132,7 +141,7 @@ impl Cache {
     /// Fetches the page's place in the index into the processor's cache, for a `get` that follows.
     #[inline]
     pub(crate) fn prefetch_place(&self, key: PageKey) {
-        let _guard = grace::pin();
+        let _guard = self.readers.pin();
         let index = self.index.load(Ordering::Acquire);
         if let Some(key) = PackedKey::new(key) {
             // SAFETY: an index that has been replaced is dropped only after a grace period.
@@ -144,7 +153,7 @@ impl Cache {
     /// processor's cache, for a `get` that follows. Not a use.
     #[inline]
     pub(crate) fn prefetch_bytes(&self, key: PageKey, offset: usize) {
-        let guard = grace::pin();
+        let guard = self.readers.pin();
         if let Some((_, locator)) = self.find(key, &guard) {
             // SAFETY: `guard` has pinned this thread since before the page was found.
             let bytes = unsafe { self.frames.bytes(locator.slot(), locator.extent()) };
@@ -170,7 +179,7 @@ impl Cache {
 
     /// Whether the page is cached; does not count as a use.
     pub(crate) fn contains(&self, key: PageKey) -> bool {
-        self.find(key, &grace::pin()).is_some()
+        self.find(key, &self.readers.pin()).is_some()
     }
 
     /// Caches a copy of `bytes` (one 4 KiB unit in the usual case, more for a large page).
@@ -232,7 +241,7 @@ impl Cache {
         let mut found = Vec::new();
         for first in (0..units).step_by(REMOVE_UNITS as usize) {
             {
-                let guard = grace::pin();
+                let guard = self.readers.pin();
                 let last = units.min(first.saturating_add(REMOVE_UNITS));
                 let keys = (first..last).map(|unit| PageKey { file, unit });
                 found.extend(keys.filter(|&key| self.find(key, &guard).is_some()));

@@ -21,6 +21,8 @@ use super::page_scan::PageScan;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::planted::{Bug, FREED, planted};
+use crate::base::sync::plain::Ordering;
 use crate::vfs::{Access, AlignedBuf, File, ReadRequest};
 
 /// Where a page lies in its file.
@@ -82,6 +84,7 @@ pub(crate) fn fetch_misses(mut misses: Vec<PageMiss>) -> Result<u32> {
     misses.sort_by_key(|miss| (miss.file.id, miss.pointer));
     misses.dedup_by_key(|miss| (miss.file.id, miss.pointer));
     let Some(first) = misses.first() else { return Ok(0) };
+    misses.iter().try_for_each(|miss| miss.file.check_bounds(miss.pointer))?;
     let vfs = Arc::clone(&first.file.files.vfs);
     let mut bufs: Vec<AlignedBuf> =
         misses.iter().map(|miss| AlignedBuf::new(miss.pointer.bytes())).collect();
@@ -97,6 +100,9 @@ pub(crate) fn fetch_misses(mut misses: Vec<PageMiss>) -> Result<u32> {
         .collect();
     vfs.read_batch(&mut requests);
     let results: Vec<Result<()>> = requests.into_iter().map(|request| request.result).collect();
+    if planted(Bug::FetchMixedUp) {
+        bufs.reverse();
+    }
     for ((miss, buf), result) in misses.iter().zip(&bufs).zip(results) {
         result?;
         miss.file.admit(miss.pointer, miss.class, buf, true, |_| ())?;
@@ -350,7 +356,8 @@ impl PageFile {
             0 => &bytes[..PAGE_HEADER_BYTES + payload.len()],
             _ => &scratch[..],
         };
-        let key = PageKey { file: self.id, unit: pointer.unit };
+        let unit = pointer.unit ^ u32::from(planted(Bug::PageMisplaced));
+        let key = PageKey { file: self.id, unit };
         if awaited {
             self.files.cache.insert_awaited(key, class, page);
         } else {
@@ -371,7 +378,7 @@ impl PageFile {
             return Err(self.corrupt(pointer, "page header", PAGE_HEADER_BYTES, bytes.len()));
         };
         let expected = page_checksum(self.id, pointer.unit, bytes);
-        if header.checksum != expected {
+        if header.checksum != expected && !planted(Bug::PageChecksumIgnored) {
             return Err(self.corrupt(
                 pointer,
                 "page checksum",
@@ -428,7 +435,11 @@ impl PageFile {
 impl Drop for PageFile {
     fn drop(&mut self) {
         if !self.files.retains() {
-            self.files.cache.remove_file(self.id, self.units);
+            if planted(Bug::StalePages) {
+                FREED.store(self.id.0, Ordering::Relaxed);
+            } else {
+                self.files.cache.remove_file(self.id, self.units);
+            }
             // A file that cannot be removed now is an orphan that the next open removes.
             let _ = self.files.vfs.remove(&self.path());
         }

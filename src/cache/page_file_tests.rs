@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 
 use super::page::{Compression, PAGE_HEADER_BYTES};
 use super::{
-    Cache, DataFiles, FileType, PageClass, PageFile, PageFileWriter, PagePointer, ReadContext,
-    fetch_misses,
+    Cache, DataFiles, FileType, PageClass, PageFile, PageFileWriter, PageMiss, PagePointer,
+    ReadContext, fetch_misses,
 };
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
-use crate::vfs::{Access, AlignedBuf, DirEntry, File, IoQueue, IoTicket, Lock, MappedFile, Vfs};
+use crate::vfs::{Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, Vfs};
 
 /// Files in memory that count reads and fail as told: no more than these tests need.
 #[derive(Debug, Default)]
@@ -96,40 +96,6 @@ impl File for DiskFile {
     }
 }
 
-#[derive(Default)]
-struct Queue(BTreeMap<u64, (AlignedBuf, Result<()>)>, u64);
-
-impl Queue {
-    fn done(&mut self, buf: AlignedBuf, result: Result<()>) -> IoTicket {
-        self.1 += 1;
-        self.0.insert(self.1, (buf, result));
-        assert!(self.0.len() <= 2, "deeper than asked for");
-        IoTicket(self.1)
-    }
-}
-
-impl IoQueue for Queue {
-    fn submit_read(&mut self, file: &Arc<dyn File>, offset: u64, mut buf: AlignedBuf) -> IoTicket {
-        let result = file.read_at(offset, &mut buf);
-        self.done(buf, result)
-    }
-
-    fn submit_write(
-        &mut self,
-        file: &Arc<dyn File>,
-        offset: u64,
-        buf: AlignedBuf,
-        len: usize,
-    ) -> IoTicket {
-        let result = file.write_at(offset, &buf[..len]);
-        self.done(buf, result)
-    }
-
-    fn wait(&mut self, ticket: IoTicket) -> (AlignedBuf, Result<()>) {
-        self.0.remove(&ticket.0).unwrap()
-    }
-}
-
 impl Disk {
     fn file(&self, path: &Path) -> Arc<DiskFile> {
         Arc::clone(&self.files.lock()[path])
@@ -157,8 +123,8 @@ impl Vfs for Disk {
         Ok(self.files.lock().contains_key(path))
     }
 
-    fn io_queue(&self, _: usize) -> Box<dyn IoQueue> {
-        Box::new(Queue::default())
+    fn io_queue(&self, depth: usize) -> Box<dyn IoQueue> {
+        Box::new(BlockingQueue::with_depth(depth))
     }
 
     fn create_mapped(&self, _: &Path, _: u64) -> Result<Arc<dyn MappedFile>> {
@@ -450,6 +416,17 @@ fn reseal(file: &PageFile, page: &mut [u8]) {
     page[20..24].copy_from_slice(&sum.to_le_bytes());
     let sum = super::page::page_checksum(file.id(), 0, page);
     page[..8].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// The index of a table named a leaf beyond the table's end. Read-ahead asked the disk for it, and the
+/// error blamed the disk.
+#[test]
+fn what_a_file_does_not_have_is_not_fetched() {
+    let store = store(1 << 20);
+    let (file, _) = write(&store, &[100], Compression::None);
+    let pointer = PagePointer { unit: 99, units: 1 };
+    let miss = PageMiss { file, pointer, class: PageClass::Leaf };
+    assert!(fetch_misses(vec![miss]).unwrap_err().is_corruption());
 }
 
 #[test]

@@ -15,10 +15,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::frames::{Extent, Frames, SLOTS_MAX, heap_charge};
-use super::grace::{self, GracePeriod};
+use super::grace::{GracePeriod, Readers};
 use super::index::{Index, Inserted, Locator, PackedKey, Position, worth};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::yield_now;
 
 /// How many marked pages the clock passes by, for each one it evicts, without taking their marks:
 /// about an eighth of the cache is on probation.
@@ -57,6 +59,7 @@ struct Batch {
 
 /// See the module's description.
 pub(super) struct Pool {
+    readers: Readers,
     capacity_bytes: usize,
     /// The index and the tables of slots.
     table_bytes: usize,
@@ -85,8 +88,9 @@ pub(super) struct Pool {
 
 impl Pool {
     /// For a cache with no room; see [`Pool::resize`].
-    pub(super) fn new(index: &Index) -> Pool {
+    pub(super) fn new(index: &Index, readers: Readers) -> Pool {
         Pool {
+            readers,
             capacity_bytes: 0,
             table_bytes: index.bytes(),
             frames_touched: 0,
@@ -153,7 +157,7 @@ impl Pool {
                     return Some(slot);
                 }
             }
-            grace::advance();
+            self.readers.advance();
             self.reclaim(frames);
         }
         None
@@ -178,7 +182,7 @@ impl Pool {
                     return Some(slot);
                 }
             }
-            grace::advance();
+            self.readers.advance();
             self.reclaim(frames);
         }
         None
@@ -278,13 +282,14 @@ impl Pool {
     pub(super) fn seal(&mut self) {
         if !self.retired.is_empty() {
             let items = std::mem::take(&mut self.retired);
-            self.waiting.push_back(Batch { period: GracePeriod::begin(), items });
+            self.waiting.push_back(Batch { period: GracePeriod::begin(&self.readers), items });
         }
     }
 
     /// Makes use of what nobody looks at any more.
     pub(super) fn reclaim(&mut self, frames: &Frames) {
-        while self.waiting.front().is_some_and(|batch| batch.period.is_over()) {
+        let is_over = |batch: &Batch| batch.period.is_over() || planted(Bug::FrameReusedEarly);
+        while self.waiting.front().is_some_and(is_over) {
             let Some(batch) = self.waiting.pop_front() else { return };
             for item in batch.items {
                 match item {
@@ -323,7 +328,7 @@ impl Pool {
     /// Evicts ahead of need, so that there is room once a grace period has passed.
     fn make_room(&mut self, need_bytes: usize, frames: &Frames, index: &Index) {
         if !self.waiting.is_empty() {
-            grace::advance();
+            self.readers.advance();
             self.reclaim(frames);
         }
         let reserve = (self.slots / 64).min(RESERVE_FRAMES_MAX) as usize * UNIT_BYTES;
@@ -460,7 +465,7 @@ impl Pool {
             }
             self.seal();
             for _ in 0..ADVANCES_MAX {
-                grace::advance();
+                self.readers.advance();
                 self.reclaim(frames);
             }
             if !self.is_over_capacity() || (self.pages == 0 && self.waiting.is_empty()) {
@@ -470,7 +475,7 @@ impl Pool {
             if waits == SHRINK_WAITS_MAX {
                 break;
             }
-            std::thread::yield_now();
+            yield_now();
         }
         self.trim();
     }

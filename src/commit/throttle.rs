@@ -5,9 +5,9 @@
 //!    bound as the backlog nears 1.
 //! 2. A single delay is at most `DELAY_MAX`: many short ones, never a long one.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::base::sync::plain::{AtomicU64, Ordering};
 use crate::jobs::Clock;
 
 const DELAY_MAX: Duration = Duration::from_millis(10);

@@ -7,7 +7,6 @@
 //! 2. Journal segments go only after the manifest has said durably that nothing in them is needed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::events::Event;
@@ -16,6 +15,8 @@ use super::store::Store;
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::jobs::{Job, Step, WorkSource};
 use crate::manifest::Edit;
 use crate::memtable::MemtableCursor;
@@ -62,6 +63,7 @@ impl WorkSource for Store {
                 if matches!(error, Error::Poisoned { .. }) {
                     self.fail(error);
                 }
+                self.hear_of_manifest();
             }
         }
     }
@@ -159,6 +161,11 @@ impl Store {
             if keyspace.is_dropped() {
                 return Ok(());
             }
+            if planted(Bug::IncorporateOutOfOrder) {
+                let is_packed = |stage: &Stage| matches!(stage, Stage::Packed(_));
+                let slots = &mut keyspace.pipeline.lock().slots;
+                slots.make_contiguous().sort_by_key(|(_, stage)| !is_packed(stage));
+            }
             let (slot, packed) = match keyspace.pipeline.lock().slots.front_mut() {
                 Some((slot, Stage::Packed(packed)))
                     if slot.cut.get().is_some_and(|cut| *cut <= upto) =>
@@ -204,14 +211,11 @@ impl Store {
             packed.as_ref().map_or((0, 0), |packed| (packed.data_bytes, packed.written_bytes));
         self.sync_journal_before(keyspace, cut)?;
         let result = keyspace.tree.incorporate(packed, cut);
-        if result.is_err() && keyspace.is_dropped() {
-            // The manifest no longer knows the keyspace, so there is nothing to become part of.
-            return Ok(());
-        }
-        if let Err(error) = &result
-            && !matches!(error, Error::Full { .. })
-        {
-            self.fail(error);
+        match &result {
+            // Nothing has changed: the manifest is as it was, or was never reached.
+            Ok(()) | Err(Error::Full { .. } | Error::Corruption { .. }) => {}
+            Err(Error::Io { op: "read", .. }) => {}
+            Err(error) => self.fail(error),
         }
         result?;
         *self.background_failure.lock() = None;
@@ -235,8 +239,9 @@ impl Store {
         let others = self.all_keyspaces();
         let behind =
             others.iter().any(|other| other.id != keyspace.id && other.settled_upto(cut) < cut);
-        if behind {
+        if behind && !planted(Bug::IncorporateBeforeSync) {
             self.journal.sync_upto(cut).inspect_err(|error| self.fail(error))?;
+            self.manifest.rely_on_journal(cut);
         }
         Ok(())
     }
@@ -275,6 +280,8 @@ impl Store {
         let is_due = |slot: &Slot| slot.cut.get().is_some_and(|cut| *cut <= upto);
         loop {
             incorporate()?;
+            // What is frozen in one that was dropped goes nowhere any more, and nobody takes it away.
+            keyspace.check_exists()?;
             if !keyspace.pipeline.lock().slots.iter().any(|(slot, _)| is_due(slot)) {
                 return Ok(());
             }
@@ -351,13 +358,16 @@ impl Store {
 
     /// Removes journal segments that hold nothing beyond `floor`.
     fn retire(&self, floor: Seqno) -> Result<()> {
+        if planted(Bug::RetireBeforeEdit) {
+            self.journal.retire(floor)?;
+        }
         let edit = Edit {
             journal_floor: Some(floor),
             last_seqno: Some(floor),
             next_file_id: Some(self.files.next_file_id()),
             ..Edit::default()
         };
-        self.manifest.commit(&edit).inspect_err(|error| self.fail(error))?;
+        self.manifest.commit(&edit).inspect_err(|error| self.manifest_failed(error))?;
         self.journal.retire(floor)?;
         Ok(())
     }

@@ -8,6 +8,7 @@ use super::store::{OpenStore, Operation};
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
+use crate::base::planted::{Bug, planted};
 
 /// Writes gathered for one atomic commit. Later ones win over earlier ones for the same key.
 ///
@@ -132,6 +133,17 @@ impl Batch {
                 value: &self.bytes[operation.value.clone()],
             })
         };
+        if planted(Bug::BatchInHalves) && self.len() > 1 {
+            let middle = self.len() / 2;
+            self.store.commit(|| operations().take(middle), self.durability)?;
+            return self.store.commit(|| operations().skip(middle), self.durability);
+        }
+        if planted(Bug::BatchByKeyspace) {
+            return self.keyspaces.iter().try_for_each(|one| {
+                let of_one = |operation: &Operation<'_>| Arc::ptr_eq(operation.keyspace, one);
+                self.store.commit(|| operations().filter(of_one), self.durability)
+            });
+        }
         self.store.commit(operations, self.durability)
     }
 }

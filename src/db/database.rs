@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::batch::Batch;
@@ -16,6 +15,8 @@ use super::statistics::Statistics;
 use super::store::{OpenStore, Store};
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::atomic::Ordering;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 
 /// Longest keyspace name, in bytes.
@@ -34,6 +35,11 @@ pub struct RecoveryReport {
     pub bytes_dropped: u64,
     /// Why replay stopped where it did, if not at a clean end.
     pub stopped: Option<String>,
+    /// Places in the journal that cannot be read and are not needed, since trees hold all that stood
+    /// there. A power loss may have left them so, or the disk is damaged.
+    pub journal_damage_skipped: Vec<String>,
+    /// Bytes of a torn record at the manifest's end, dropped: a change that had not been made.
+    pub manifest_bytes_dropped: u64,
     /// Data files that nothing referred to, removed.
     pub orphans_removed: u64,
 }
@@ -124,7 +130,7 @@ impl Database {
             ],
             ..Edit::default()
         };
-        store.manifest.commit(&edit).inspect_err(|error| store.fail(error))?;
+        store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error))?;
         store.keyspaces.write().insert(name.to_string(), Arc::clone(&keyspace));
         Ok(Keyspace::new(store, keyspace))
     }
@@ -154,7 +160,8 @@ impl Database {
     /// iterators that are open go on.
     ///
     /// # Errors
-    /// `NotFound` if there is none.
+    /// `NotFound` if there is none; `Full`, and then it is there as before, though other threads may
+    /// have met `Closed` meanwhile.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         let store = &self.store;
         store.check_writable()?;
@@ -162,20 +169,34 @@ impl Database {
         let keyspace = self.find(name).ok_or_else(|| Error::NotFound {
             what: format!("keyspace {name:?}; the store has {:?}", self.keyspaces()),
         })?;
-        // What was committed before must not get lost behind the drop.
-        store.sync()?;
+        // It is settled whether it goes before a memtable is taken to have nowhere to go.
+        let incorporation = store.incorporation.lock();
         keyspace.dropped.store(true, Ordering::Release);
-        // No commit is under way that did not see it.
-        store.committer.barrier(|_| ());
+        // Behind the barrier no commit follows that has not seen it.
+        let last = store.committer.barrier(|last| last);
+        // What was committed before must not get lost behind the drop.
+        if !planted(Bug::KeyspaceDropBeforeSync) {
+            store.journal.sync_upto(last).inspect_err(|error| {
+                keyspace.dropped.store(false, Ordering::Release);
+                store.fail(error);
+            })?;
+        }
         let changes = keyspace.tree.lock_changes();
         let change = KeyspaceChange::Drop;
         let edit =
             Edit { keyspaces: vec![KeyspaceEdit { id: keyspace.id, change }], ..Edit::default() };
-        let result = store.manifest.commit(&edit).inspect_err(|error| store.fail(error));
+        let result = store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error));
         drop(changes);
-        store.keyspaces.write().remove(name);
-        keyspace.pipeline.lock().slots.clear();
-        store.update_backlog();
+        if matches!(result, Err(Error::Full { .. })) {
+            keyspace.dropped.store(false, Ordering::Release);
+        } else {
+            store.keyspaces.write().remove(name);
+            keyspace.pipeline.lock().slots.clear();
+            store.update_backlog();
+        }
+        drop(incorporation);
+        // What was packed meanwhile has had to wait; if it fails, whose it is will be told.
+        let _ = store.incorporate_packed();
         result
     }
 
@@ -237,7 +258,8 @@ impl Database {
     /// the lock once the last handle is gone. What is in memtables stays in the journal.
     ///
     /// # Errors
-    /// What the journal's last sync fails with.
+    /// What the journal's last sync fails with; `Poisoned` if the store was: what had not been synced
+    /// before may be lost with the next power loss.
     pub fn close(self) -> Result<()> {
         self.store.close()
     }
@@ -260,6 +282,9 @@ impl std::fmt::Debug for Database {
 
 impl Store {
     fn wait_idle(&self) -> Result<()> {
+        // What failed before is tried again, and counts only if it fails again.
+        *self.background_failure.lock() = None;
+        self.clear_rests();
         loop {
             self.check_open()?;
             if let Some(error) = &*self.failure.lock() {
@@ -287,10 +312,13 @@ impl Store {
         }
         self.executor.stop();
         self.files.retain_all();
-        if self.failure.lock().is_some() {
-            return Ok(());
+        // Nothing more can be made durable, which whoever closes the store must not take for done.
+        if let Some(error) = &*self.failure.lock() {
+            return Err(super::store::poisoned(error));
         }
-        self.journal.close()?;
+        if !planted(Bug::CloseWithoutSync) {
+            self.journal.close()?;
+        }
         // Should the journal be gone at the next open, the manifest knows that there was more.
         let last_seqno = Some(self.committer.visible());
         self.manifest.commit(&Edit { last_seqno, ..Edit::default() })

@@ -19,6 +19,7 @@ use super::store::OpenStore;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::base::slice::Slice;
 use crate::cache::{ReadContext, fetch_misses};
 use crate::memtable::MemtableCursor;
@@ -150,6 +151,7 @@ pub(crate) fn bounds_of<K: AsRef<[u8]>>(lower: Bound<&K>, upper: Bound<&K>) -> B
     };
     let upper = match upper {
         Bound::Included(key) => Some(after(key)),
+        Bound::Excluded(key) if planted(Bug::RangeEndInclusive) => Some(after(key)),
         Bound::Excluded(key) => Some(key.as_ref().to_vec()),
         Bound::Unbounded => None,
     };
@@ -181,7 +183,10 @@ impl Iter {
         store.counters.iterators.add(1);
         // First the state, then the number, as for point reads.
         let read = keyspace.read.load_full();
-        let number = snapshot.map_or_else(|| store.committer.visible(), |guard| guard.seqno());
+        let mut number = snapshot.map_or_else(|| store.committer.visible(), |guard| guard.seqno());
+        if planted(Bug::IteratorReadsNewest) && snapshot.is_none() {
+            number = Seqno::MAX;
+        }
         Iter {
             inner: Some(Inner {
                 store: Arc::clone(store),
@@ -262,7 +267,11 @@ impl Inner {
                 }
                 continue;
             };
-            if self.back.last.as_deref().is_some_and(|back| current.key >= back) {
+            let overlaps = |back: &[u8]| match planted(Bug::IteratorEndsOverlap) {
+                true => current.key > back,
+                false => current.key >= back,
+            };
+            if self.back.last.as_deref().is_some_and(overlaps) {
                 self.front.ended = true;
                 self.back.ended = true;
                 return Ok(None);
@@ -339,6 +348,25 @@ impl Inner {
         Ok((Slice::from(key), value))
     }
 
+    fn region(&self, at: RegionAt<'_>) -> Result<Region> {
+        let region = self.read.version.region(at);
+        if region.leads_on(at) {
+            return Ok(region);
+        }
+        let shown = |key: &[u8]| format!("\"{}\"", key.escape_ascii());
+        Err(Error::corruption(
+            &self.store.manifest.path(),
+            0,
+            "bounds of a tree's leaves",
+            format_args!("a leaf that leads on from {at:?}"),
+            format_args!(
+                "one from {} to {:?}",
+                shown(&region.lower),
+                region.upper.as_deref().map(shown)
+            ),
+        ))
+    }
+
     /// Opens the next region at the front, or ends.
     fn open_front(&mut self) -> Result<()> {
         let from: Arc<[u8]> = if self.front.started {
@@ -357,7 +385,7 @@ impl Inner {
             self.front.ended = true;
             return Ok(());
         }
-        let region = self.read.version.region(RegionAt::Key(&from));
+        let region = self.region(RegionAt::Key(&from))?;
         let seek_from = from.max(Arc::clone(&region.lower));
         self.prefetch(&region, Some(&seek_from))?;
         let mut visible = self.merge(&region);
@@ -391,7 +419,7 @@ impl Inner {
             self.back.ended = true;
             return Ok(());
         }
-        let region = self.read.version.region(RegionAt::Before(before.as_deref()));
+        let region = self.region(RegionAt::Before(before.as_deref()))?;
         self.prefetch(&region, before.as_deref())?;
         let mut visible = self.merge(&region);
         visible.seek_last()?;

@@ -166,6 +166,9 @@ impl Keyspace {
             self.store.executor.wait(Duration::from_millis(5));
         };
         let result = Arc::clone(&self.state.tree).compact(&lower, upper.as_deref(), &wait);
+        if result.is_err() {
+            self.store.hear_of_manifest();
+        }
         // Dropped meanwhile, it is told so, and not what the tree met then.
         result
             .map_err(|error| read::check_readable(&self.store, &self.state).err().unwrap_or(error))
@@ -184,5 +187,24 @@ impl Keyspace {
 impl std::fmt::Debug for Keyspace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keyspace").field("name", &self.state.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Database, KeyspaceOptions};
+
+    /// A flush had found the keyspace there, and froze its memtable when the keyspace had been dropped
+    /// meanwhile: nobody took the memtable out of the pipeline, and the flush went round for ever.
+    /// (Found by the scenario `drop-keyspace`.)
+    #[test]
+    fn a_flush_that_meets_a_drop_ends() {
+        let db = Database::builder_in_memory().deterministic(1).open().unwrap();
+        let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+        items.put("key", "value").unwrap();
+        db.drop_keyspace("items").unwrap();
+        let cut = items.store.freeze(std::slice::from_ref(&items.state), |_| true);
+        let flushed = items.store.flush_frozen(&items.state, cut);
+        assert!(matches!(flushed, Err(crate::Error::Closed { .. })), "{flushed:?}");
     }
 }

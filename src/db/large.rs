@@ -8,11 +8,12 @@
 
 use std::sync::Arc;
 
-use super::store::{Operation, Store};
+use super::store::{Operation, Store, still_there};
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::journal::encode_operation;
 use crate::table::{BlobFile, BlobWriter};
 
@@ -26,6 +27,7 @@ pub(crate) fn commit<'a, I>(
 where
     I: Iterator<Item = Operation<'a>>,
 {
+    store.check_writable()?;
     let mut writer = BlobWriter::new(&store.blobs)?;
     let mut pointers: Vec<Vec<u8>> = Vec::new();
     for operation in operations().filter(|operation| store.is_large(operation)) {
@@ -35,7 +37,9 @@ where
     }
     let bytes = writer.bytes();
     let blob: Arc<BlobFile> = writer.finish()?;
-    store.files.vfs.sync_dir(store.files.dir())?;
+    if !planted(Bug::LargeValueNameNotSynced) {
+        store.files.vfs.sync_dir(store.files.dir())?;
+    }
     store.counters.blob_direct_bytes.add(bytes);
     let mut payload = Vec::new();
     let mut next = pointers.iter();
@@ -43,23 +47,29 @@ where
         let (kind, value) = stored(store, &operation, &mut next)?;
         encode_operation(&mut payload, operation.keyspace.id, kind, operation.key, value);
     }
-    let applied = store.committer.commit(&payload, count, durability, |first| {
-        let mut next = pointers.iter();
-        for (seqno, operation) in (first.0..).zip(operations()) {
-            let read = operation.keyspace.read.load();
-            let (kind, value) = match stored(store, &operation, &mut next) {
-                Ok(stored) => stored,
-                Err(_) => unreachable!("the same operations again"),
-            };
-            if kind == EntryKind::PutBlob {
-                let mut blobs = read.active.blobs.lock();
-                if !blobs.iter().any(|known| known.id() == blob.id()) {
-                    blobs.push(Arc::clone(&blob));
+    let applied = store.committer.commit(
+        &payload,
+        count,
+        durability,
+        || still_there(operations),
+        |first| {
+            let mut next = pointers.iter();
+            for (seqno, operation) in (first.0..).zip(operations()) {
+                let read = operation.keyspace.read.load();
+                let (kind, value) = match stored(store, &operation, &mut next) {
+                    Ok(stored) => stored,
+                    Err(_) => unreachable!("the same operations again"),
+                };
+                if kind == EntryKind::PutBlob {
+                    let mut blobs = read.active.blobs.lock();
+                    if !blobs.iter().any(|known| known.id() == blob.id()) {
+                        blobs.push(Arc::clone(&blob));
+                    }
                 }
+                read.active.memtable.insert(operation.key, Seqno(seqno), kind, value);
             }
-            read.active.memtable.insert(operation.key, Seqno(seqno), kind, value);
-        }
-    });
+        },
+    );
     applied.inspect_err(|error| store.journal_failed(error))
 }
 

@@ -11,12 +11,16 @@ pub(crate) mod checkpoint;
 pub(crate) mod counters;
 pub(crate) mod database;
 pub(crate) mod events;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 pub(crate) mod iterator;
 pub(crate) mod keyspace;
 pub(crate) mod large;
 pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod read;
+#[cfg(all(test, shuttle))]
+mod schedules;
 pub(crate) mod snapshot;
 pub(crate) mod snapshots;
 pub(crate) mod state;

@@ -5,13 +5,12 @@
 //! 2. What replay delivers is what was committed, up to the first gap; the manifest records that limit
 //!    before anything new is written, so what lies beyond it never comes back.
 //! 3. A data file that neither a tree nor a replayed pointer names is an orphan of a crash: it goes.
+//! 4. An open that fails leaves each data file that was there, and of those that it made itself only
+//!    what a tree has taken in: or each try would take more of a disk that is full.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
-
-use parking_lot::{Mutex, RwLock};
 
 use super::background::{initial_drain_rate, pack};
 use super::counters::Counters;
@@ -23,6 +22,9 @@ use super::store::{Foundation, Sizes, Store};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Executor, Mode, WorkSource};
@@ -99,13 +101,14 @@ impl Foundation {
     }
 
     /// Numbers of files that exist are not handed out again, even if the manifest does not know them.
-    fn reserve_file_ids(&self) -> Result<()> {
+    /// Returns the first number that is.
+    fn reserve_file_ids(&self) -> Result<FileId> {
         for entry in self.vfs.read_dir(&self.path)? {
             if let Some((id, _)) = DataFiles::parse_name(&entry.name) {
                 self.files.reserve(FileId(id.0.saturating_add(1)));
             }
         }
-        Ok(())
+        Ok(self.files.next_file_id())
     }
 
     /// Opens the keyspaces that the manifest has.
@@ -177,6 +180,12 @@ impl Foundation {
                             format_args!("numbers below {}", recovered.next_keyspace_id),
                         ));
                     }
+                    None if planted(Bug::OpenReplaysDropped) => {
+                        if let Some((_, other)) = keyspaces.range(..operation.keyspace).next_back()
+                        {
+                            self.replay_operation(other, Seqno(seqno), &operation)?;
+                        }
+                    }
                     // It was dropped after this was written.
                     None => {}
                 }
@@ -204,7 +213,7 @@ impl Foundation {
         operation: &Operation<'_>,
     ) -> Result<()> {
         let read = keyspace.read.load();
-        if seqno <= read.version.flushed() {
+        if seqno <= read.version.flushed() && !planted(Bug::OpenReplaysFlushed) {
             return Ok(());
         }
         if operation.kind == EntryKind::PutBlob {
@@ -226,27 +235,119 @@ impl Foundation {
         Ok(())
     }
 
-    /// Removes data files that nothing names.
-    fn remove_orphans(&self, keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>) -> Result<u64> {
+    /// The data files that trees and replayed pointers name.
+    fn named_files(
+        &self,
+        keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+    ) -> BTreeSet<PathBuf> {
         let mut named: BTreeSet<PathBuf> = BTreeSet::new();
         for keyspace in keyspaces.values() {
             let read = keyspace.read.load();
             named.extend(read.version.files());
             for slot in read.frozen.iter().chain([&read.active]) {
+                if planted(Bug::OpenRemovesBlobs) {
+                    continue;
+                }
                 let blobs = slot.blobs.lock();
                 named.extend(blobs.iter().map(|blob| self.files.path(blob.id(), FileType::Blob)));
             }
         }
+        named
+    }
+
+    /// Removes data files that nothing names, of those with this number or a higher one.
+    fn remove_orphans(
+        &self,
+        keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        first: FileId,
+    ) -> Result<u64> {
+        if planted(Bug::OpenKeepsOrphans) {
+            return Ok(0);
+        }
+        let named = self.named_files(keyspaces);
         let mut removed = 0;
         for entry in self.vfs.read_dir(&self.path)? {
             let path = self.path.join(&entry.name);
-            if DataFiles::parse_name(&entry.name).is_some() && !named.contains(&path) {
+            let id = DataFiles::parse_name(&entry.name).map(|(id, _)| id);
+            if id.is_some_and(|id| id >= first) && !named.contains(&path) {
                 self.vfs.remove(&path)?;
                 removed += 1;
             }
         }
         Ok(removed)
     }
+
+    /// Replays the journal and makes the manifest begin a new epoch.
+    fn begin_epoch(
+        &self,
+        recovered: &RecoveredState,
+        keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        salvage: bool,
+    ) -> Result<Begun> {
+        let report = self.replay(recovered, keyspaces, salvage)?;
+        let epoch = epoch_number(recovered.epochs.current + 1)?;
+        let older =
+            report.limits.iter().map(|limit| (u64::from(limit.epoch), limit.last)).collect();
+        let flushed =
+            keyspaces.values().map(|keyspace| keyspace.read.load().version.flushed()).max();
+        let replayed = report.last.max(recovered.journal_floor);
+        let found = replayed.max(flushed.unwrap_or_default());
+        if replayed < recovered.last_seqno && !salvage {
+            // Everything up to there was durable once: when the store was closed, or opened, or when one
+            // tree got ahead of the others. So what seems torn is damaged.
+            let (file, offset, what) = match report.torn.first() {
+                Some(torn) => (
+                    torn.file.clone(),
+                    torn.offset,
+                    "journal record (opening with `salvage_journal` takes what is before it)",
+                ),
+                None => (
+                    self.path.join(format!("journal-{:08}-*.log", recovered.epochs.current)),
+                    0,
+                    "journal (a file of it is missing; opening with `salvage_journal` takes what is left)",
+                ),
+            };
+            return Err(Error::corruption(
+                &file,
+                offset,
+                what,
+                format_args!("commits up to {}", recovered.last_seqno),
+                format_args!("commits up to {replayed}"),
+            ));
+        }
+        let last = match planted(Bug::OpenNumbersTooLow) {
+            true => report.last,
+            false => found.max(recovered.last_seqno),
+        };
+        let mut journal_floor = None;
+        if last > report.last && !planted(Bug::OpenFloorNotRaised) {
+            // A power loss took journal records of what was in the trees already. New records will start
+            // behind a gap, so nothing before it may be needed from the journal any more.
+            for keyspace in keyspaces.values() {
+                keyspace.freeze(last, &self.pool, 0);
+                settle(keyspace)?;
+            }
+            journal_floor = Some(last);
+        }
+        self.manifest.commit(&Edit {
+            journal_floor,
+            epochs: Some(Epochs { current: u64::from(epoch), older }),
+            last_seqno: Some(last),
+            next_file_id: Some(self.files.next_file_id()),
+            ..Edit::default()
+        })?;
+        let orphans_removed = self.remove_orphans(keyspaces, FileId(0))?;
+        Ok(Begun { report, epoch, last, orphans_removed })
+    }
+}
+
+/// A new epoch, durable in the manifest, and what came before it.
+struct Begun {
+    epoch: u32,
+    /// The last sequence number that has been used.
+    last: Seqno,
+    report: ReplayReport,
+    orphans_removed: u64,
 }
 
 /// Makes what was frozen during the replay part of the tree.
@@ -309,7 +410,11 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     };
     let sizes = Sizes::new(&builder, shards);
     let memtables_share = (sizes.memtable_bytes * 2).min(sizes.memtables_bytes_max);
-    let cache = Arc::new(Cache::new(sizes.cache_bytes(workers, memtables_share) as usize));
+    let cache_bytes = sizes.cache_bytes(workers, memtables_share) as usize;
+    let cache = Arc::new(match builder.background {
+        BackgroundMode::Threads(_) => Cache::new(cache_bytes),
+        BackgroundMode::Stepped(_) => Cache::deterministic(cache_bytes),
+    });
     let files = Arc::new(DataFiles::new(
         Arc::clone(&vfs),
         Arc::clone(&cache),
@@ -329,44 +434,21 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         merge_operators: builder.merge_operators,
         store: Arc::new(OnceLock::new()),
     };
-    // An open that fails leaves the files as they are.
+    // An open that fails leaves the files as they were.
     foundation.files.retain_all();
-    foundation.reserve_file_ids()?;
-    let keyspaces = foundation.recover_keyspaces(&mut recovered)?;
-    let report = foundation.replay(&recovered, &keyspaces, builder.salvage)?;
-    let epoch = epoch_number(recovered.epochs.current + 1)?;
-    let older = report.limits.iter().map(|limit| (u64::from(limit.epoch), limit.last)).collect();
-    let flushed = keyspaces.values().map(|keyspace| keyspace.read.load().version.flushed()).max();
-    let found = report.last.max(recovered.journal_floor).max(flushed.unwrap_or_default());
-    if found < recovered.last_seqno && !builder.salvage {
-        // Everything up to there was durable once: when the store was closed, or opened.
-        return Err(Error::corruption(
-            &foundation.path.join(format!("journal-{:08}-*.log", recovered.epochs.current)),
-            0,
-            "journal (a file of it is missing; opening with `salvage_journal` takes what is left)",
-            format_args!("commits up to {}", recovered.last_seqno),
-            format_args!("commits up to {found}"),
-        ));
-    }
-    let last = found.max(recovered.last_seqno);
-    let mut journal_floor = None;
-    if last > report.last {
-        // A power loss took journal records of what was in the trees already. New records will start
-        // behind a gap, so nothing before it may be needed from the journal any more.
-        for keyspace in keyspaces.values() {
-            keyspace.freeze(last, &foundation.pool, 0);
-            settle(keyspace)?;
-        }
-        journal_floor = Some(last);
-    }
-    foundation.manifest.commit(&Edit {
-        journal_floor,
-        epochs: Some(Epochs { current: u64::from(epoch), older }),
-        last_seqno: Some(last),
-        next_file_id: Some(foundation.files.next_file_id()),
-        ..Edit::default()
-    })?;
-    let orphans_removed = foundation.remove_orphans(&keyspaces)?;
+    let first_new = foundation.reserve_file_ids()?;
+    let keyspaces = foundation
+        .recover_keyspaces(&mut recovered)
+        .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
+    let begun =
+        foundation.begin_epoch(&recovered, &keyspaces, builder.salvage).inspect_err(|_| {
+            // Where the manifest is in doubt, so is what it names.
+            if foundation.manifest.poisoned().is_none() {
+                // What cannot be removed now is an orphan of the next open that succeeds.
+                let _ = foundation.remove_orphans(&keyspaces, first_new);
+            }
+        })?;
+    let Begun { report, epoch, last, orphans_removed } = begun;
     let journal = Arc::new(Journal::create(
         Arc::clone(&foundation.vfs),
         &foundation.path,
@@ -393,7 +475,7 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         executor: Executor::new(mode),
         counters: Counters::default(),
         listener: builder.listener,
-        recovery: recovery_report(&report, orphans_removed),
+        recovery: recovery_report(&report, recovered.torn_bytes, orphans_removed),
         keyspaces: RwLock::new(by_name),
         registry: Mutex::new(()),
         incorporation: Mutex::new(()),
@@ -416,7 +498,28 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     Ok(store)
 }
 
-fn recovery_report(report: &ReplayReport, orphans_removed: u64) -> RecoveryReport {
+/// Files go only once the manifest durably has them no more. One that is missing although a torn record
+/// asks for nothing of the kind tells that the record was durable, and is damaged.
+fn blame_manifest(error: Error, manifest: &Manifest, recovered: &RecoveredState) -> Error {
+    match error {
+        Error::Corruption { file, what: "data file", .. } if recovered.torn_bytes > 0 => {
+            Error::corruption(
+                &manifest.path(),
+                manifest.bytes_total(),
+                "last record",
+                format_args!("one that does without {}, which is gone", file.display()),
+                format_args!("{} bytes that are none", recovered.torn_bytes),
+            )
+        }
+        error => error,
+    }
+}
+
+fn recovery_report(
+    report: &ReplayReport,
+    manifest_bytes_dropped: u64,
+    orphans_removed: u64,
+) -> RecoveryReport {
     let torn_records: u64 = report.torn.iter().map(|torn| torn.records_dropped).sum();
     let mut stops: Vec<String> = Vec::new();
     stops.extend(report.torn.iter().map(|torn| {
@@ -436,7 +539,9 @@ fn recovery_report(report: &ReplayReport, orphans_removed: u64) -> RecoveryRepor
         bytes_replayed: report.bytes,
         records_dropped: report.records_dropped + torn_records,
         bytes_dropped: report.bytes_dropped,
+        manifest_bytes_dropped,
         stopped: (!stops.is_empty()).then(|| stops.join("; ")),
+        journal_damage_skipped: report.damage_skipped.iter().map(Error::to_string).collect(),
         orphans_removed,
     }
 }

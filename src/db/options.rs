@@ -224,6 +224,7 @@ pub struct Builder {
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) memory_budget: u64,
     pub(crate) memtable_bytes: Option<u64>,
+    pub(crate) cache_bytes: Option<u64>,
     pub(crate) create: bool,
     pub(crate) salvage: bool,
     pub(crate) background: BackgroundMode,
@@ -239,6 +240,7 @@ impl Builder {
             vfs,
             memory_budget: 256 * MIB,
             memtable_bytes: None,
+            cache_bytes: None,
             create: true,
             salvage: false,
             background: BackgroundMode::Threads(0),
@@ -271,6 +273,13 @@ impl Builder {
     /// that want many small tables, and for experiments.
     pub fn memtable_bytes(mut self, bytes: u64) -> Builder {
         self.memtable_bytes = Some(bytes.max(1024));
+        self
+    }
+
+    /// What the page cache may take, in bytes, its tables included. Derived from the memory budget
+    /// unless set; for tests that want a cache of a few pages.
+    pub fn cache_bytes(mut self, bytes: u64) -> Builder {
+        self.cache_bytes = Some(bytes);
         self
     }
 

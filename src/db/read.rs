@@ -9,6 +9,7 @@ use crate::base::checksum::hash_key;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::base::slice::Slice;
 use crate::cache::{ReadContext, fetch_misses};
 use crate::merge::{Base, Operands};
@@ -86,6 +87,7 @@ fn look_up(read: &ReadState, key: &[u8], snapshot: Seqno, context: &ReadContext)
     let mut lookup = Lookup::default();
     for slot in std::iter::once(&read.active).chain(&read.frozen) {
         let memtable = &slot.memtable;
+        let snapshot = if planted(Bug::MemtableGetNewest) { Seqno::MAX } else { snapshot };
         let Some(newest) = memtable.get(key, snapshot) else { continue };
         if newest.kind != EntryKind::Merge {
             if lookup.meet(newest).is_break() {
@@ -100,8 +102,10 @@ fn look_up(read: &ReadState, key: &[u8], snapshot: Seqno, context: &ReadContext)
         }
     }
     let hash = hash_key(key);
-    read.version.get(key, hash, snapshot, context, &mut |entry| lookup.meet(entry))?;
-    Ok(lookup)
+    match read.version.get(key, hash, snapshot, context, &mut |entry| lookup.meet(entry)) {
+        Err(error) if planted(Bug::CorruptionIsAbsence) && error.is_corruption() => Ok(lookup),
+        result => result.map(|()| lookup),
+    }
 }
 
 /// The key's value at `snapshot`, or at the newest visible state.
@@ -162,6 +166,7 @@ pub(crate) fn multi_get(
                     bytes += value.as_ref().map_or(0, |value| key.len() + value.len());
                     values[index] = value;
                 }
+                Err(Error::NotResident) if planted(Bug::MultiGetGivesUp) && round > 0 => {}
                 Err(Error::NotResident) => still_waiting.push(index),
                 Err(error) => return Err(error),
             }
@@ -185,10 +190,5 @@ pub(crate) fn multi_get(
 /// Refuses reads through handles of what no longer exists.
 pub(crate) fn check_readable(store: &Store, keyspace: &KeyspaceState) -> Result<()> {
     store.check_open()?;
-    if keyspace.is_dropped() {
-        return Err(Error::Closed {
-            what: format!("keyspace {:?} (it was dropped)", keyspace.name),
-        });
-    }
-    Ok(())
+    keyspace.check_exists()
 }

@@ -9,6 +9,7 @@ use super::read;
 use super::snapshots::SnapshotGuard;
 use super::store::OpenStore;
 use crate::base::error::{Error, Result};
+use crate::base::planted::{Bug, planted};
 use crate::base::slice::Slice;
 
 /// The state of all keyspaces at one moment: a prefix of the order of commits. While it is held, the
@@ -49,7 +50,8 @@ impl Snapshot {
     /// As [`Keyspace::get`]; `InvalidArgument` for a keyspace of another store.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.check(keyspace)?;
-        read::get(&self.store, keyspace.state(), key.as_ref(), Some(self.guard.seqno()))
+        let seqno = Some(self.guard.seqno()).filter(|_| !planted(Bug::SnapshotGetNewest));
+        read::get(&self.store, keyspace.state(), key.as_ref(), seqno)
     }
 
     /// The keys' values, in the keys' order.

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::Mutex;
 
 /// All live snapshots.
 #[derive(Default)]
@@ -27,14 +27,18 @@ impl Snapshots {
     pub(crate) fn register(self: &Arc<Self>, visible: impl FnOnce() -> Seqno) -> SnapshotGuard {
         let mut live = self.live.lock();
         let seqno = visible();
-        *live.entry(seqno).or_default() += 1;
+        match live.entry(seqno).or_default() {
+            count @ 1.. if planted(Bug::SnapshotReleasedEarly) => *count = 1,
+            count => *count += 1,
+        }
         SnapshotGuard { snapshots: Arc::clone(self), seqno }
     }
 
     /// The live snapshots' numbers, ascending, and `visible` after them.
     pub(crate) fn list(&self, visible: impl FnOnce() -> Seqno) -> Vec<Seqno> {
         let live = self.live.lock();
-        let mut list: Vec<Seqno> = live.keys().copied().collect();
+        let skipped = usize::from(planted(Bug::SnapshotOldestForgotten));
+        let mut list: Vec<Seqno> = live.keys().copied().skip(skipped).collect();
         let visible = visible();
         if list.last().is_none_or(|last| *last < visible) {
             list.push(visible);

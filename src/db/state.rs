@@ -8,17 +8,16 @@
 //! 3. A frozen memtable leaves the read state in the very step that brings the version holding it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 
 use super::events::Event;
 use super::options::KeyspaceOptions;
 use super::store::Store;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::base::sync::{ArcSwap, Mutex};
 use crate::commit::Price;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::merge::{BlobReader, MergeContext};
@@ -210,8 +209,19 @@ impl KeyspaceState {
         keyspace
     }
 
+    #[inline]
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
+    }
+
+    /// Refuses to go on with a keyspace that has been dropped.
+    #[inline]
+    pub(crate) fn check_exists(&self) -> Result<()> {
+        if self.is_dropped() {
+            let what = format!("keyspace {:?} (it was dropped)", self.name);
+            return Err(Error::Closed { what });
+        }
+        Ok(())
     }
 
     /// Shows a new version, without the memtables that it holds.
@@ -223,6 +233,7 @@ impl KeyspaceState {
             .frozen
             .iter()
             .filter(|slot| slot.cut.get().is_none_or(|cut| *cut > flushed))
+            .filter(|_| !planted(Bug::FrozenForgotten))
             .cloned()
             .collect();
         let active = Arc::clone(&read.active);
@@ -237,6 +248,7 @@ impl KeyspaceState {
             return false;
         }
         let slot = Arc::clone(&read.active);
+        let cut = Seqno(cut.0 + u64::from(planted(Bug::FreezeCutTooHigh)));
         // Set once: the slot was active until now.
         let _ = slot.cut.set(cut);
         slot.frozen_nanos.store(nanos, Ordering::Relaxed);
@@ -252,7 +264,8 @@ impl KeyspaceState {
     /// Everything of this keyspace up to here is in its tree, as far as `visible` is applied.
     pub(crate) fn settled_upto(&self, visible: Seqno) -> Seqno {
         let read = self.read.load();
-        let slots = read.frozen.iter().chain([&read.active]);
+        let slots = read.frozen.iter().filter(|_| !planted(Bug::FrozenNotCounted));
+        let slots = slots.chain([&read.active]);
         let oldest =
             slots.filter_map(|slot| slot.memtable.seqno_bounds()).map(|(min, _)| min).min();
         oldest.map_or(visible, |oldest| visible.min(Seqno(oldest.0.saturating_sub(1))))

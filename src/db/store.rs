@@ -2,17 +2,14 @@
 //!
 //! Invariants:
 //! 1. Locks are taken in this order: `registry`, `incorporation`, a keyspace's `pipeline`, a tree's
-//!    change lock, the manifest's. The commit barrier is entered with none of them but `incorporation`.
+//!    change lock, the manifest's. The commit barrier is entered with none of them but the first two.
 //! 2. Once `failure` is set, no write is accepted until the store has been reopened.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-
-use parking_lot::{Mutex, RwLock};
 
 use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
@@ -25,6 +22,9 @@ use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Executor};
@@ -40,6 +40,8 @@ use crate::vfs::{Lock, Vfs};
 pub(crate) struct Sizes {
     pub(crate) memory_budget: u64,
     pub(crate) memtable_bytes: u64,
+    /// The cache's, if it is not what the others leave.
+    pub(crate) cache_bytes_chosen: Option<u64>,
     /// Frozen memtables that may wait for the tree, per keyspace.
     pub(crate) frozen_max: usize,
     /// All memtables' chunks together.
@@ -66,6 +68,7 @@ impl Sizes {
         Sizes {
             memory_budget: budget,
             memtable_bytes,
+            cache_bytes_chosen: builder.cache_bytes,
             frozen_max,
             memtables_bytes_max,
             job_bytes_max: (budget / 32).clamp(512 << 10, 16 << 20),
@@ -78,6 +81,9 @@ impl Sizes {
 
     /// What is left of the budget for the page cache while memtables hold `memtables_bytes`.
     pub(crate) fn cache_bytes(&self, workers: usize, memtables_bytes: u64) -> u64 {
+        if let Some(bytes) = self.cache_bytes_chosen {
+            return bytes;
+        }
         let used = memtables_bytes + self.job_bytes_max * workers as u64;
         self.memory_budget.saturating_sub(used).max(self.memory_budget / 8).max(128 << 10)
     }
@@ -188,6 +194,15 @@ pub(crate) fn check_sizes(key: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a batch if one of its keyspaces has been dropped. To be asked once more with the shard
+/// locked: a keyspace that is there then stays until the batch has been applied.
+pub(crate) fn still_there<'a, I>(operations: &impl Fn() -> I) -> Result<()>
+where
+    I: Iterator<Item = Operation<'a>>,
+{
+    operations().try_for_each(|operation| operation.keyspace.check_exists())
+}
+
 impl Store {
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
@@ -207,6 +222,9 @@ impl Store {
 
     /// Refuses writes from now on.
     pub(crate) fn fail(&self, error: &Error) {
+        if planted(Bug::PoisonForgotten) {
+            return;
+        }
         {
             let mut failure = self.failure.lock();
             if failure.is_some() {
@@ -251,11 +269,7 @@ impl Store {
         let mut large = false;
         for operation in operations() {
             check_sizes(operation.key, operation.value)?;
-            if operation.keyspace.is_dropped() {
-                return Err(Error::Closed {
-                    what: format!("keyspace {:?} (it was dropped)", operation.keyspace.name),
-                });
-            }
+            operation.keyspace.check_exists()?;
             if operation.kind == EntryKind::Merge && operation.keyspace.merge.operator.is_none() {
                 return Err(Error::invalid(format!(
                     "keyspace {:?} has no merge operator; create it with one \
@@ -278,7 +292,7 @@ impl Store {
         } else {
             self.commit_admitted(&operations, count, durability)?
         };
-        if durability == Durability::Sync {
+        if durability == Durability::Sync && !planted(Bug::CommitBeforeSync) {
             self.journal.sync_upto(last).inspect_err(|error| self.fail(error))?;
             self.counters.commits_sync.add(1);
         }
@@ -326,8 +340,12 @@ impl Store {
                 operation.value,
             );
         }
-        let result = self.committer.commit(&payload, count, durability, |first| {
-            for (seqno, operation) in (first.0..).zip(operations()) {
+        let check = || still_there(operations);
+        let result = self.committer.commit(&payload, count, durability, check, |first| {
+            for (mut seqno, operation) in (first.0..).zip(operations()) {
+                if planted(Bug::CommitOneNumberABatch) {
+                    seqno = first.0;
+                }
                 let read = operation.keyspace.read.load();
                 read.active.memtable.insert(
                     operation.key,
@@ -340,6 +358,9 @@ impl Store {
         if payload.capacity() <= 1 << 20 {
             PAYLOAD.set(payload);
         }
+        if planted(Bug::CommitFullSwallowed) && matches!(result, Err(Error::Full { .. })) {
+            return Ok(self.committer.visible());
+        }
         result.inspect_err(|error| self.journal_failed(error))
     }
 
@@ -348,6 +369,20 @@ impl Store {
         match error {
             Error::Full { .. } | Error::InvalidArgument { .. } | Error::Closed { .. } => {}
             error => self.fail(error),
+        }
+    }
+
+    /// A full disk leaves the manifest as it was; anything else does not.
+    pub(crate) fn manifest_failed(&self, error: &Error) {
+        if !matches!(error, Error::Full { .. }) {
+            self.fail(error);
+        }
+    }
+
+    /// Refuses writes from now on if the manifest does, which a tree may have met alone.
+    pub(crate) fn hear_of_manifest(&self) {
+        if let Some(error) = self.manifest.poisoned() {
+            self.fail(&error);
         }
     }
 
@@ -504,7 +539,7 @@ impl Store {
 }
 
 /// What a refused writer is told.
-fn poisoned(error: &Error) -> Error {
+pub(crate) fn poisoned(error: &Error) -> Error {
     match error {
         Error::Poisoned { .. } => error.clone(),
         error => Error::Poisoned { reason: error.to_string() },

@@ -1,5 +1,6 @@
 //! `BranchSet`: what a probe answers.
 
+use crate::base::planted::{Bug, planted};
 use std::fmt;
 
 /// A set of branch ordinals (0 is the oldest branch).
@@ -30,6 +31,7 @@ impl BranchSet {
     /// Adds a branch if `condition` holds, without a branch of the processor's.
     #[inline(always)]
     pub(super) fn insert_if(&mut self, ordinal: u8, condition: bool) {
+        let ordinal = if planted(Bug::MapletMaskShort) { ordinal & 3 } else { ordinal };
         let bit = u64::from(condition) << (ordinal & 63);
         for (i, word) in self.0.iter_mut().enumerate() {
             *word |= if usize::from(ordinal >> 6) == i { bit } else { 0 };
@@ -58,6 +60,13 @@ impl BranchSet {
     /// Takes the newest branch (the highest ordinal) out: the order in which a read asks them.
     #[inline]
     pub(crate) fn pop_newest(&mut self) -> Option<u8> {
+        if planted(Bug::MapletOldestFirst)
+            && let Some((i, word)) = self.0.iter_mut().enumerate().find(|(_, word)| **word != 0)
+        {
+            let bit = word.trailing_zeros();
+            *word ^= 1 << bit;
+            return Some((i as u32 * 64 + bit) as u8);
+        }
         for (i, word) in self.0.iter_mut().enumerate().rev() {
             if *word != 0 {
                 let bit = 63 - word.leading_zeros();

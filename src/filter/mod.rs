@@ -17,6 +17,8 @@ mod bits;
 mod branch_set;
 mod build;
 mod fingerprint;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod geometry;
 mod header;
 mod maplet;

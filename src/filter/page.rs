@@ -295,6 +295,10 @@ fn decode_groups(
     let slot_mask = (1u64 << slot_bits) - 1;
     let value_mask = (1u64 << value_bits) - 1;
     let directory = payload.get(FRONT_BYTES..front.groups_position() / 8)?;
+    // A probe finds the first group by this; here it is only known.
+    if *directory.first_chunk::<DIRECTORY_ENTRY_BYTES>()? != [0; DIRECTORY_ENTRY_BYTES] {
+        return None;
+    }
     let mut position = front.groups_position();
     let mut first_bucket = front.start >> remainder_bits;
     let mut before = 0;
@@ -311,6 +315,10 @@ fn decode_groups(
             let mut ones = window(payload, position + offset)?;
             if ends_bits - offset < 64 {
                 ones &= (1 << (ends_bits - offset)) - 1;
+            }
+            // The string ends with the last bucket's zero: what stands behind it a probe never finds.
+            if ends_bits - offset <= 64 && ones >> (ends_bits - offset - 1) != 0 {
+                return None;
             }
             while ones != 0 {
                 let bucket = (offset + ones.trailing_zeros() as usize - index) as u64;
@@ -392,6 +400,29 @@ mod tests {
             assert_eq!(probe(&g, &payload, end - 1), expected(end - 1));
             assert_eq!(probe(&g, &payload, end), Answer::Later);
         }
+    }
+
+    /// Wrong bytes under a right checksum: a full check passed pages in which probes then did not find
+    /// what was there, or found them damaged. It took neither the first group's place in the directory
+    /// nor what stood behind a group's last bucket to be wrong.
+    #[test]
+    fn what_a_probe_would_not_find_is_not_decoded() {
+        let g = Geometry::new(32, 1, 64).unwrap();
+        let (start, end) = (0, g.fingerprint_end());
+        assert_eq!(g.groups(start, end), 2);
+        let last = ((GROUP_BUCKETS - 1) << g.remainder_bits()) + 1;
+        let mut payload = [0; PAYLOAD_BYTES];
+        encode(&g, 0, start, end, &[entry(last, 0)], &mut payload);
+        assert!(decode(&g, &payload, &mut Vec::new()).is_ok());
+        let mut moved = payload;
+        moved[FRONT_BYTES] = 1;
+        assert!(decode(&g, &moved, &mut Vec::new()).is_err());
+        // The unary string of the one entry has 33 bits: now all zeros, then the one.
+        let front = PageFront::decode(&payload).unwrap();
+        let string = front.groups_position() / 8;
+        payload[string..string + 4].fill(0);
+        payload[string + 4] |= 1;
+        assert!(decode(&g, &payload, &mut Vec::new()).is_err());
     }
 
     #[test]

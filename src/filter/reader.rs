@@ -59,6 +59,10 @@ impl MapletReader {
         front: &PageFront,
         entries: &[u64],
     ) -> Result<()> {
+        // Probes read pages of one unit.
+        if pointer.units != 1 {
+            return Err(self.file.corrupt(pointer, "maplet page units", 1, pointer.units));
+        }
         if front.number != self.next_page {
             let (expected, found) = (self.next_page, front.number);
             return Err(self.file.corrupt(pointer, "maplet page number", expected, found));

@@ -1,7 +1,8 @@
 //! Time as the store sees it: the machine's, or a counter that only tests move.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
+
+use crate::base::sync::plain::{AtomicU64, Ordering};
 
 /// Nanoseconds since 1970, for telling things apart, not for measuring.
 pub(crate) fn wall_clock_nanos() -> u128 {
@@ -20,6 +21,10 @@ pub(crate) enum Clock {
 impl Clock {
     /// The machine's clock.
     pub(crate) fn real() -> Clock {
+        // What a scenario does must depend on its schedule alone.
+        if cfg!(shuttle) {
+            return Clock::simulated();
+        }
         Clock::Real(Instant::now())
     }
 

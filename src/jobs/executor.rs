@@ -1,13 +1,12 @@
 //! The executor: threads that pull jobs, or a stepper that tests turn by hand.
 
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex};
 
 use super::{Job, SplitMix, Step, WorkSource};
 use crate::base::error::{Error, Result};
+use crate::base::sync::thread::{self, JoinHandle};
+use crate::base::sync::{Condvar, Mutex};
 
 /// How jobs are carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +94,7 @@ impl Executor {
             let mut threads = self.threads.lock();
             for number in 0..count {
                 let shared = Arc::clone(&self.shared);
-                let thread = std::thread::Builder::new()
+                let thread = thread::Builder::new()
                     .name(format!("spinney-{number}"))
                     .spawn(move || work(&shared))
                     .map_err(|e| Error::io("thread start", std::path::Path::new(""), None, e))?;
@@ -190,7 +189,7 @@ impl Executor {
         }
         for thread in self.threads.lock().drain(..) {
             // The last handle may be dropped by a background thread, which cannot wait for itself.
-            if thread.thread().id() != std::thread::current().id() {
+            if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }
         }

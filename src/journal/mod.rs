@@ -50,17 +50,18 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use crossbeam_utils::CachePadded;
-use parking_lot::{Condvar, Mutex};
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::base::sync::{CachePadded, Condvar, Mutex};
 use crate::vfs::Vfs;
 
 mod format;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod operation;
 mod reader;
 mod replay;
@@ -70,6 +71,8 @@ mod shard;
 mod sync;
 mod window;
 
+#[cfg(all(test, shuttle))]
+pub(crate) mod schedules;
 #[cfg(test)]
 mod test_support;
 #[cfg(test)]
@@ -207,7 +210,9 @@ impl Journal {
         for shard in &self.shards {
             last = last.max(shard.state.lock().last);
         }
-        self.sync_all()?;
+        if !planted(Bug::JournalCleanBeforeData) {
+            self.sync_all()?;
+        }
         for (index, shard) in self.shards.iter().enumerate() {
             let spare = shard.state.lock().mark_clean(last);
             if let Some(spare) = spare {

@@ -6,15 +6,15 @@
 //! 3. A spare is made outside the shard's lock.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
-
-use parking_lot::Mutex;
 
 use super::Journal;
 use super::format::SegmentId;
 use super::shard::ShardState;
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::Mutex;
+use crate::base::sync::atomic::Ordering;
 
 /// A segment of an older epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +79,10 @@ impl Journal {
             }
         }
         for (index, shard) in self.shards.iter().enumerate() {
-            let oldest = shard.state.lock().rolled.pop_front_if(|oldest| oldest.last <= floor);
+            let oldest =
+                shard.state.lock().rolled.pop_front_if(|oldest| {
+                    oldest.last <= floor || planted(Bug::JournalRetiredEarly)
+                });
             let Some(oldest) = oldest else { continue };
             if let Err(error) = remove(&self.segment_path(index, oldest.number), oldest.len) {
                 shard.state.lock().rolled.push_front(oldest);

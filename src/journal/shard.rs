@@ -9,9 +9,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Journal;
 use super::format::{
@@ -22,6 +19,9 @@ use crate::base::checksum::checksum;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::atomic::Ordering;
+use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::vfs::MappedFile;
 
 /// Room that every segment keeps for its last marker.
@@ -103,14 +103,16 @@ impl ShardState {
         self.next_number = next.number + 1;
         let offset = SEGMENT_HEADER_BYTES as u64;
         let mut old = self.current.replace(Current { segment: next, offset, first: Seqno(0) })?;
-        self.mark(&mut old, RecordKind::Roll, self.last);
+        if !planted(Bug::JournalRollMarkForgotten) {
+            self.mark(&mut old, RecordKind::Roll, self.last);
+        }
         let file = old.segment.file;
         self.rolled.push_back(Rolled {
             number: old.segment.number,
             len: old.segment.len,
             end: old.offset,
             last: self.last,
-            unsynced: Some(Arc::clone(&file)),
+            unsynced: Some(Arc::clone(&file)).filter(|_| !planted(Bug::JournalRolledNotSynced)),
         });
         Some(file)
     }
@@ -168,7 +170,9 @@ impl Journal {
 
     /// Releases the memory of a segment that is full. What fails here had been promised.
     pub(super) fn seal(&self, file: Option<Arc<dyn MappedFile>>) -> Result<()> {
-        file.map_or(Ok(()), |file| file.seal()).inspect_err(|error| self.poison(error))
+        file.map_or(Ok(()), |file| file.seal())
+            .map_err(|error| error.not_refused("write"))
+            .inspect_err(|error| self.poison(error))
     }
 
     /// Creates a segment: when this returns, its name and header are durable.
@@ -179,7 +183,12 @@ impl Journal {
         let create = || -> Result<Arc<dyn MappedFile>> {
             let file = self.vfs.create_mapped(&path, len)?;
             file.write(0, &id.encode_header(store_id, len));
-            self.poison_unless_full(file.sync().and_then(|()| self.vfs.sync_dir(&self.dir)))?;
+            self.poison_unless_full(file.sync().and_then(|()| {
+                match planted(Bug::JournalNameNotSynced) {
+                    true => Ok(()),
+                    false => self.vfs.sync_dir(&self.dir),
+                }
+            }))?;
             Ok(file)
         };
         match create() {
@@ -275,9 +284,9 @@ impl ShardGuard<'_> {
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         match &self.state.current {
-            Some(current) => {
-                current.segment.file.check().inspect_err(|error| self.journal.poison(error))
-            }
+            Some(current) => (current.segment.file.check())
+                .map_err(|error| error.not_refused("write"))
+                .inspect_err(|error| self.journal.poison(error)),
             None => Ok(()),
         }
     }
@@ -299,13 +308,17 @@ impl ShardGuard<'_> {
         };
         let offset = current.offset;
         let seed = seed_at(current.segment.seed, offset);
+        let durable = match planted(Bug::JournalDurableClaimedEarly) {
+            true => first.0 - 1,
+            false => self.journal.durable.load(Ordering::Acquire),
+        };
         let header = RecordHeader {
             kind: RecordKind::Batch,
             seqno: first.0,
             count,
             payload_bytes: payload.len() as u32,
             payload_checksum: checksum(seed, payload),
-            durable: self.journal.durable.load(Ordering::Acquire),
+            durable,
             watermark: state.synced,
         };
         let file = &*current.segment.file;

@@ -31,7 +31,8 @@ pub(crate) struct Edit {
     pub(crate) journal_floor: Option<Seqno>,
     /// The journal's epochs from now on.
     pub(crate) epochs: Option<Epochs>,
-    /// No number up to this one will be given out again.
+    /// No number up to this one will be given out again. All up to it was durable in the journal, or
+    /// is below its floor.
     pub(crate) last_seqno: Option<Seqno>,
     /// No keyspace has this number or a higher one. Follows from the keyspaces created; only a
     /// snapshot says it.

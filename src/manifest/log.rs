@@ -1,16 +1,18 @@
 //! The open manifest: commits, and rewrites once most of the log is dead.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-
-use super::edit::Edit;
+use super::edit::{Edit, KeyspaceChange};
 use super::record::{HEADER_BYTES, Identity, RecordKind};
 use super::state::State;
 use crate::base::codec::put_bytes;
 use crate::base::error::{Error, Result};
-use crate::base::ids::KeyspaceId;
+use crate::base::ids::{KeyspaceId, Seqno};
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::vfs::{Access, File, Vfs};
 
 /// The open manifest of a store.
@@ -27,6 +29,8 @@ struct Inner {
     file: Arc<dyn File>,
     /// Where the next record goes.
     end: u64,
+    /// Whether what a torn append has left still lies there. An open that fails leaves it.
+    torn: bool,
     /// What the first record took.
     snapshot_bytes: u64,
     /// Bytes written since the open.
@@ -35,9 +39,15 @@ struct Inner {
     state: State,
     /// The encoded edits that no leader has taken yet.
     waiting: Vec<u8>,
-    /// Edits submitted, and edits durable, since the open.
+    /// Edits submitted since the open, and how many of them are durable or have been refused.
     submitted: u64,
     durable: u64,
+    /// The state as it is on the disk.
+    durable_state: State,
+    /// Edits that were refused since the disk is full, and whose callers have not been told yet.
+    refused: BTreeMap<u64, Error>,
+    /// The journal is durable up to here, which the next edit says too.
+    journal_durable: Option<Seqno>,
     /// Whether a leader is writing. It alone touches the end of the file.
     leading: bool,
     poisoned: Option<String>,
@@ -64,6 +74,7 @@ impl Manifest {
         identity: Identity,
         file: Arc<dyn File>,
         (snapshot_bytes, end): (u64, u64),
+        torn: bool,
         state: State,
     ) -> Manifest {
         Manifest {
@@ -73,12 +84,16 @@ impl Manifest {
                 identity,
                 file,
                 end,
+                torn,
                 snapshot_bytes,
                 written_bytes: 0,
+                durable_state: state.clone(),
                 state,
                 waiting: Vec::new(),
                 submitted: 0,
                 durable: 0,
+                refused: BTreeMap::new(),
+                journal_durable: None,
                 leading: false,
                 poisoned: None,
             }),
@@ -90,19 +105,31 @@ impl Manifest {
     /// take effect in the order of the calls.
     ///
     /// # Errors
-    /// `Conflict` if the edit contradicts what is there: nothing has happened. Anything else has
-    /// poisoned the manifest: whether the edit will be there at the next open is unknown, and until
-    /// then every commit returns `Poisoned`.
+    /// `Conflict` if the edit contradicts what is there, `Full` if the log cannot grow: nothing has
+    /// happened. Anything else has poisoned the manifest: whether the edit will be there at the next
+    /// open is unknown, and until then every commit returns `Poisoned`.
     pub(crate) fn commit(&self, edit: &Edit) -> Result<()> {
-        let mut encoded = Vec::new();
-        edit.encode(&mut encoded);
         let mut inner = self.inner.lock();
         inner.check_poison()?;
-        inner.state.check(edit).map_err(|what| Error::Conflict { what })?;
-        inner.state.apply(edit);
+        let mut edit = Cow::Borrowed(edit);
+        if inner.journal_durable > edit.last_seqno {
+            edit.to_mut().last_seqno = inner.journal_durable;
+        }
+        let mut encoded = Vec::new();
+        edit.encode(&mut encoded);
+        inner.state.check(&edit).map_err(|what| Error::Conflict { what })?;
+        inner.state.apply(&edit);
         put_bytes(&mut inner.waiting, &encoded);
         inner.submitted += 1;
         let ticket = inner.submitted;
+        let lazy = edit.keyspaces.iter().any(|keyspace| match keyspace.change {
+            KeyspaceChange::Create(_) => planted(Bug::KeyspaceCreateLazy),
+            KeyspaceChange::Drop => planted(Bug::KeyspaceDropLazy),
+            _ => false,
+        });
+        if lazy {
+            return Ok(());
+        }
         while inner.durable < ticket {
             inner.check_poison()?;
             if inner.leading {
@@ -111,7 +138,14 @@ impl Manifest {
                 self.lead(&mut inner)?;
             }
         }
-        Ok(())
+        inner.refused.remove(&ticket).map_or(Ok(()), Err)
+    }
+
+    /// The journal is durable up to `seqno`, and what is committed from now on relies on that: an open
+    /// that finds less of it finds a damaged store, and not one whose power failed.
+    pub(crate) fn rely_on_journal(&self, seqno: Seqno) {
+        let mut inner = self.inner.lock();
+        inner.journal_durable = inner.journal_durable.max(Some(seqno));
     }
 
     /// Writes and syncs what waits.
@@ -119,27 +153,41 @@ impl Manifest {
         inner.leading = true;
         let payload = std::mem::take(&mut inner.waiting);
         let target = inner.submitted;
+        let after = inner.state.clone();
         let (identity, end, file) = (inner.identity, inner.end, Arc::clone(&inner.file));
-        let written = MutexGuard::unlocked(inner, || {
-            let record = identity.encode_record(end, RecordKind::Edits, &payload)?;
-            file.write_at(end, &record)?;
-            file.sync()?;
-            Ok(record.len() as u64)
-        });
+        let torn = inner.torn;
+        let written = MutexGuard::unlocked(inner, || append(&*file, identity, end, torn, &payload));
         inner.leading = false;
         self.finished.notify_all();
         match written {
             Ok(bytes) => {
+                inner.torn = false;
                 inner.end += bytes;
                 inner.written_bytes += bytes;
                 inner.durable = target;
+                inner.durable_state = after;
                 Ok(())
             }
-            Err(error) => {
+            Err(Failure::Refused(error)) => {
+                // Those that were submitted meanwhile build on what is refused.
+                for ticket in inner.durable + 1..=inner.submitted {
+                    inner.refused.insert(ticket, error.clone());
+                }
+                inner.waiting.clear();
+                inner.durable = inner.submitted;
+                inner.state = inner.durable_state.clone();
+                Ok(())
+            }
+            Err(Failure::Uncertain(error)) => {
                 inner.poison("appending to", &error);
                 Err(error)
             }
         }
+    }
+
+    /// Why no commit is taken any more, if so.
+    pub(crate) fn poisoned(&self) -> Option<Error> {
+        self.inner.lock().check_poison().err()
     }
 
     /// The log's file, for messages.
@@ -187,6 +235,9 @@ impl Manifest {
         }
         let old = inner.identity;
         let new = Identity { number: old.number + 1, ..old };
+        if planted(Bug::ManifestOldGoesFirst) {
+            self.remove_durably(old.number)?;
+        }
         let (file, bytes) = match write_manifest(&*self.vfs, &self.dir, new, &inner.state, trees) {
             Ok(written) => written,
             Err(error) => {
@@ -198,6 +249,7 @@ impl Manifest {
         };
         inner.identity = new;
         inner.file = file;
+        inner.torn = false;
         inner.end = bytes;
         inner.snapshot_bytes = bytes;
         inner.written_bytes += bytes;
@@ -215,6 +267,48 @@ impl Manifest {
         }
         self.vfs.sync_dir(&self.dir)
     }
+}
+
+/// Why an append failed.
+enum Failure {
+    /// The log is what it was.
+    Refused(Error),
+    /// The log may hold all of it, or some, or nothing.
+    Uncertain(Error),
+}
+
+/// Appends a record at `end`, durably, and returns its length. What a torn append has left there is
+/// taken away before.
+fn append(
+    file: &dyn File,
+    identity: Identity,
+    end: u64,
+    torn: bool,
+    payload: &[u8],
+) -> std::result::Result<u64, Failure> {
+    let record =
+        identity.encode_record(end, RecordKind::Edits, payload).map_err(Failure::Uncertain)?;
+    if torn {
+        // Durably, so that what a torn append leaves blank is blank.
+        let cut = file.truncate(end).and_then(|()| file.sync());
+        cut.map_err(|error| Failure::Uncertain(error.not_refused("truncate")))?;
+    }
+    if let Err(error) = file.write_at(end, &record) {
+        let refused = matches!(error, Error::Full { .. });
+        // What has been written of it is no record, but must not be taken for one that is damaged.
+        let cut = || match file.len() {
+            Ok(len) if len == end => Ok(()),
+            _ => file.truncate(end),
+        };
+        return Err(match refused && cut().is_ok() {
+            true => Failure::Refused(error),
+            false => Failure::Uncertain(error.not_refused("write")),
+        });
+    }
+    if !planted(Bug::ManifestNotSynced) {
+        file.sync().map_err(|error| Failure::Uncertain(error.not_refused("sync")))?;
+    }
+    Ok(record.len() as u64)
 }
 
 /// A manifest's path in a store.
@@ -254,7 +348,11 @@ pub(super) fn write_manifest(
     let bytes = new_manifest(identity, state, trees)?;
     let file = vfs.create(&manifest_path(dir, identity.number), Access::Buffered)?;
     file.write_at(0, &bytes)?;
-    file.sync()?;
-    vfs.sync_dir(dir)?;
+    if !planted(Bug::ManifestNewNotSynced) {
+        file.sync()?;
+    }
+    if !planted(Bug::ManifestNameNotSynced) {
+        vfs.sync_dir(dir)?;
+    }
     Ok((file, bytes.len() as u64))
 }

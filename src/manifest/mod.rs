@@ -8,10 +8,13 @@
 //! 2. What has been appended never contradicts what stands before it: edits are checked first.
 //! 3. Wherever there are two manifests, the older one has seen no commit since the newer one was
 //!    begun, and the newer one has none of its own before the older one is durably gone.
-//! 4. A failed append poisons the manifest: what the disk then holds is known only to the next open.
+//! 4. A failed append poisons the manifest: what the disk then holds is known only to the next open. If
+//!    only room was missing, and nothing is left of it, the edits it held are refused instead.
 //! 5. A store whose manifest is missing or damaged is never opened, least of all as an empty one.
 
 mod edit;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod log;
 mod open;
 mod record;
@@ -27,6 +30,7 @@ pub(crate) use edit::{Edit, Epochs, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 pub(crate) use log::Manifest;
 pub(crate) use open::{LOCK_FILE_NAME, OpenOptions, create_copy};
 pub(crate) use state::RecoveredState;
+pub(crate) use superblock::FILE_NAME as SUPERBLOCK_FILE_NAME;
 
 /// The newest version of the store's format that this build reads, and the one that it writes.
 pub(crate) const FORMAT_VERSION: u32 = 1;

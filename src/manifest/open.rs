@@ -11,6 +11,7 @@ use super::superblock::{self, Superblock};
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
+use crate::base::planted::{Bug, planted};
 use crate::vfs::{Access, Vfs, create_dir_durably, sync_parent};
 
 /// The name of the store's lock file, which may be there before the store is.
@@ -37,6 +38,8 @@ struct Loaded {
     /// Where the valid records end, and where the file does.
     end: u64,
     file_bytes: u64,
+    /// The valid part.
+    bytes: Vec<u8>,
 }
 
 impl Loaded {
@@ -77,13 +80,15 @@ impl Manifest {
         let number = loaded.identity.number;
         let path = manifest_path(dir, number);
         let file = vfs.open(&path, Access::Buffered, true)?;
-        if loaded.end < loaded.file_bytes {
-            file.truncate(loaded.end)?;
-        }
         // Whoever wrote what has just been read may have been killed before it had synced it. Nothing
         // may build on it, least of all remove what it replaces, while a power loss could still undo it.
-        file.sync()?;
-        vfs.sync_dir(dir)?;
+        // Or its sync failed: then the system holds what never got to the disk for stored, and syncs
+        // it only if it is written once more.
+        if !planted(Bug::ManifestReadNotSynced) {
+            file.write_at(0, &loaded.bytes)?;
+            file.sync()?;
+            vfs.sync_dir(dir)?;
+        }
         // No commit may follow before the others are durably gone (invariant 3 of the module).
         let mut stale = numbers.iter().filter(|other| **other != number).peekable();
         if stale.peek().is_some() {
@@ -94,7 +99,8 @@ impl Manifest {
         }
         let (identity, ends) = (loaded.identity, (loaded.snapshot_bytes, loaded.end));
         let (state, recovered) = loaded.recovered(superblock, created);
-        let manifest = Manifest::new(Arc::clone(vfs), dir, identity, file, ends, state);
+        let torn = recovered.torn_bytes > 0;
+        let manifest = Manifest::new(Arc::clone(vfs), dir, identity, file, ends, torn, state);
         Ok((manifest, recovered))
     }
 
@@ -154,8 +160,24 @@ fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
 
 fn create(vfs: &dyn Vfs, dir: &Path, store_id: u64) -> Result<()> {
     let identity = Identity { store_id, number: FIRST_NUMBER };
-    write_manifest(vfs, dir, identity, &State::default(), &[])?;
-    Superblock::new(store_id).write(vfs, dir)
+    put_in_place(vfs, dir, identity, &State::default(), &[])
+}
+
+/// Writes the first manifest, then the superblock: where that is, there must be a manifest.
+fn put_in_place(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    identity: Identity,
+    state: &State,
+    trees: &[(KeyspaceId, Vec<u8>)],
+) -> Result<()> {
+    let superblock = Superblock::new(identity.store_id);
+    if planted(Bug::SuperblockFirst) {
+        superblock.write(vfs, dir)?;
+        return write_manifest(vfs, dir, identity, state, trees).map(|_| ());
+    }
+    write_manifest(vfs, dir, identity, state, trees)?;
+    superblock.write(vfs, dir)
 }
 
 /// Makes the files in `dir` a store that holds what `edit` says of an empty one: for copies. The
@@ -175,8 +197,7 @@ pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, store_id: u64, edit: Edit) 
             _ => None,
         })
         .collect();
-    write_manifest(vfs, dir, Identity { store_id, number: FIRST_NUMBER }, &state, &trees)?;
-    Superblock::new(store_id).write(vfs, dir)
+    put_in_place(vfs, dir, Identity { store_id, number: FIRST_NUMBER }, &state, &trees)
 }
 
 /// The manifests in `dir`, newest first.
@@ -238,10 +259,14 @@ fn load(vfs: &dyn Vfs, dir: &Path, identity: Identity) -> Result<Result<Loaded>>
         let record = match identity.record(&bytes, end, &path) {
             Ok(record) => record,
             // The last append of a process that did not live to see it durable, or damage?
-            Err(error) => match identity.valid_record_after(&bytes, end, &path) {
-                None => break,
-                Some(_) => return Err(error),
-            },
+            Err(error) => {
+                if identity.valid_record_after(&bytes, end, &path).is_some()
+                    || Identity::is_complete(&bytes, end)
+                {
+                    return Err(error);
+                }
+                break;
+            }
         };
         if record.kind != RecordKind::Edits {
             return Err(Error::corruption(&path, end as u64, "record", "edits", "a snapshot"));
@@ -256,7 +281,9 @@ fn load(vfs: &dyn Vfs, dir: &Path, identity: Identity) -> Result<Result<Loaded>>
         end = record.end;
     }
     let (snapshot_bytes, end) = (first.end as u64, end as u64);
-    Ok(Ok(Loaded { identity, state, trees, snapshot_bytes, end, file_bytes: bytes.len() as u64 }))
+    let file_bytes = bytes.len() as u64;
+    bytes.truncate(end as usize);
+    Ok(Ok(Loaded { identity, state, trees, snapshot_bytes, end, file_bytes, bytes }))
 }
 
 fn apply(

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::edit::{Edit, Epochs, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::planted::{Bug, planted};
 
 /// A keyspace's state without its tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -96,7 +97,9 @@ impl State {
     /// The edit that makes this state, with these trees, of an empty one.
     pub(super) fn to_edit(&self, trees: &[(KeyspaceId, Vec<u8>)]) -> Edit {
         let mut keyspaces = Vec::new();
-        for (&id, keyspace) in &self.keyspaces {
+        let lost = usize::from(planted(Bug::ManifestRewriteKeyspace));
+        let kept = self.keyspaces.len().saturating_sub(lost);
+        for (&id, keyspace) in self.keyspaces.iter().take(kept) {
             let mut push = |change| keyspaces.push(KeyspaceEdit { id, change });
             push(KeyspaceChange::Create(keyspace.meta.clone()));
             push(KeyspaceChange::Flushed(keyspace.flushed));
@@ -107,7 +110,7 @@ impl State {
         Edit {
             keyspaces,
             next_file_id: Some(self.next_file_id),
-            journal_floor: Some(self.journal_floor),
+            journal_floor: Some(self.journal_floor).filter(|_| !planted(Bug::ManifestRewriteFloor)),
             epochs: Some(self.epochs.clone()),
             last_seqno: Some(self.last_seqno),
             next_keyspace_id: Some(self.next_keyspace_id),

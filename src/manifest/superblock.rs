@@ -11,10 +11,11 @@ use super::FORMAT_VERSION;
 use crate::base::checksum::checksum;
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
+use crate::base::planted::{Bug, planted};
 use crate::vfs::{Access, Vfs};
 
 /// The superblock's name.
-pub(super) const FILE_NAME: &str = "SPINNEY";
+pub(crate) const FILE_NAME: &str = "SPINNEY";
 /// Its name until it is whole.
 pub(super) const NEW_FILE_NAME: &str = "SPINNEY.new";
 
@@ -105,7 +106,9 @@ impl Superblock {
         let new_path = dir.join(NEW_FILE_NAME);
         let file = vfs.create(&new_path, Access::Buffered)?;
         file.write_at(0, &self.encode())?;
-        file.sync()?;
+        if !planted(Bug::SuperblockNotSynced) {
+            file.sync()?;
+        }
         vfs.rename(&new_path, &Superblock::path(dir))?;
         vfs.sync_dir(dir)
     }

@@ -14,18 +14,16 @@
 //! 4. Each shard allocates with one atomic addition; the central lock is taken once a span, and it is
 //!    a leaf in the lock order: nothing is locked while it is held.
 
-use std::cell::Cell;
 use std::ptr;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-
-use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use super::pool::{CHUNK_BYTES, Chunk, ChunkPool};
+use super::span::Span;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
+use crate::base::sync::plain::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use crate::base::sync::{CachePadded, Mutex, thread_number};
 
 /// The trailer's bits that say how wide the lengths are; `u8` without either.
 const WIDTH_U16: u64 = 0x40;
@@ -74,8 +72,7 @@ pub(super) struct Arena {
 
 /// Counters and a span, for the threads that map here.
 struct Shard {
-    /// `id of the span's start << 32 | units used`.
-    span: AtomicU64,
+    span: Span<SPAN_UNITS>,
     entries: AtomicUsize,
     data_bytes: AtomicUsize,
     seqno_min: AtomicU64,
@@ -113,21 +110,6 @@ pub(super) struct Totals {
     pub(super) seqno_max: u64,
 }
 
-thread_local! {
-    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-/// This thread's shard: threads are dealt out round robin as they first write.
-fn shard_of_thread() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    SHARD.with(|shard| {
-        if shard.get() == usize::MAX {
-            shard.set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
-        }
-        shard.get()
-    })
-}
-
 impl Arena {
     pub(super) fn new(pool: Arc<ChunkPool>) -> Arena {
         Arena {
@@ -135,7 +117,7 @@ impl Arena {
             blocks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS_MAX / BLOCK_CHUNKS],
             shards: std::array::from_fn(|_| {
                 CachePadded::new(Shard {
-                    span: AtomicU64::new(SPAN_UNITS),
+                    span: Span::new(),
                     entries: AtomicUsize::new(0),
                     data_bytes: AtomicUsize::new(0),
                     seqno_min: AtomicU64::new(u64::MAX),
@@ -175,7 +157,8 @@ impl Arena {
         kind: EntryKind,
         value: &[u8],
     ) -> (EntryId, u64) {
-        let shard = &self.shards[shard_of_thread()];
+        // Threads are dealt out round robin.
+        let shard = &self.shards[thread_number() % SHARDS];
         let (width, header_bytes) = match key.len().max(value.len()) {
             0..=0xff => (0, 10),
             0x100..=0xffff => (WIDTH_U16, 12),
@@ -298,18 +281,14 @@ impl Arena {
             return (id, self.resolve(id));
         }
         loop {
-            let span = shard.span.fetch_add(units, Ordering::AcqRel);
-            let used = span & 0xffff_ffff;
-            if used + units <= SPAN_UNITS {
-                let id = (span >> 32) as u32 + used as u32;
+            if let Some(id) = shard.span.take(units) {
                 return (id, self.resolve(id));
             }
             let mut central = self.central.lock();
-            // The addition above has taken `used` past the end for good, unless another thread has
-            // brought a new span since.
-            if shard.span.load(Ordering::Acquire) & 0xffff_ffff > SPAN_UNITS {
+            // It is spent, unless another thread has brought a new one since.
+            if shard.span.is_spent() {
                 let id = region_id(self.cut(&mut central, SPAN_BYTES, true));
-                shard.span.store(u64::from(id) << 32 | units, Ordering::Release);
+                shard.span.renew(id, units);
                 return (id, self.resolve(id));
             }
         }

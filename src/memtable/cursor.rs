@@ -9,7 +9,6 @@
 
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::Memtable;
 use super::arena::EntryId;
@@ -17,6 +16,7 @@ use super::index::Index;
 use super::node::{LEAF_SLOTS, Leaf, Target, lower_bound, prefetch_node, slot_id};
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::Result;
+use crate::base::sync::plain::Ordering;
 
 /// How many entries ahead of the position are asked for.
 const PREFETCH_ENTRIES: usize = 8;

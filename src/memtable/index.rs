@@ -14,13 +14,15 @@
 //!    either in the leaf that the target leads to or is that leaf's upper bound.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::arena::{Arena, EntryId, NO_ENTRY};
 use super::node::{
-    Header, INNER_SLOTS, Inner, LEAF_SLOTS, Leaf, Meta, Node, NodeGuard, Target, common_prefix,
-    head, lower_bound, node, pause, prefetch_node, slot, slot_id,
+    Header, INNER_SLOTS, Inner, LEAF_SLOTS, Leaf, Meta, Node, Target, common_prefix, head,
+    lower_bound, node, prefetch_node, slot, slot_id,
 };
+use super::version_lock::{VersionGuard, pause};
+use crate::base::sync::atomic::AtomicPtr;
+use crate::base::sync::plain::{AtomicU64, Ordering};
 
 /// Inserts in a row, each right after the last, that make a leaf split there.
 const RUN_MIN: u8 = 8;
@@ -197,7 +199,7 @@ impl Index {
     }
 
     /// Locks the parent, if there is one.
-    fn lock_parent<'a>(parent: Option<Step<'a>>) -> Option<Option<NodeGuard<'a>>> {
+    fn lock_parent<'a>(parent: Option<Step<'a>>) -> Option<Option<VersionGuard<'a>>> {
         match parent {
             None => Some(None),
             Some(step) => step.inner.header.try_lock(step.version).map(Some),

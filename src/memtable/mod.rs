@@ -25,6 +25,13 @@ mod cursor;
 mod index;
 mod node;
 mod pool;
+mod span;
+mod version_lock;
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, shuttle))]
+pub(crate) mod schedules;
 #[cfg(test)]
 mod tests;
 

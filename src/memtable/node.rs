@@ -6,8 +6,7 @@
 //! each the first entry of the child to its right.
 //!
 //! Invariants:
-//! 1. `version` is odd while a writer holds the node, and grows with every change. What was read
-//!    between two equal, even versions is consistent.
+//! 1. A node is changed only while its [`VersionLock`] is held.
 //! 2. Writers store with `Relaxed` after the release fence in `try_lock`, except what leads to memory
 //!    a reader may not have seen (`meta`, children, siblings), which they store with `Release`.
 //! 3. `meta` is stored after the slots it counts, and a slot that was ever counted holds a valid entry
@@ -17,16 +16,17 @@
 //!    every key routed here shares them too; an `edge` node's prefix must be compared.
 
 use std::cmp::Ordering as Order;
-use std::hint::{select_unpredictable, spin_loop};
+use std::hint::select_unpredictable;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::arena::{Arena, EntryId, NO_ENTRY, prefetch};
+use super::version_lock::{VersionGuard, VersionLock};
 use crate::base::ids::Seqno;
+use crate::base::sync::plain::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// Small under Miri, so that few entries make a deep tree.
-pub(super) const LEAF_SLOTS: usize = if cfg!(miri) { 6 } else { 59 };
-pub(super) const INNER_SLOTS: usize = if cfg!(miri) { 4 } else { 61 };
+/// Small under Miri and in scenarios, so that few entries make a deep tree.
+pub(super) const LEAF_SLOTS: usize = if cfg!(any(miri, shuttle)) { 6 } else { 59 };
+pub(super) const INNER_SLOTS: usize = if cfg!(any(miri, shuttle)) { 4 } else { 61 };
 
 /// Where to look: before the entry with this key and trailer. Trailers order descending.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ impl<'k> Target<'k> {
 /// What leaves and inner nodes have in common.
 #[repr(C)]
 pub(super) struct Header {
-    version: AtomicU64,
+    version: VersionLock,
     meta: AtomicU64,
     pub(super) low: AtomicU32,
     pub(super) high: AtomicU32,
@@ -120,7 +120,7 @@ impl Meta {
 impl Header {
     fn new(meta: Meta, low: EntryId, high: EntryId) -> Header {
         Header {
-            version: AtomicU64::new(0),
+            version: VersionLock::new(),
             meta: AtomicU64::new(meta.pack()),
             low: AtomicU32::new(low),
             high: AtomicU32::new(high),
@@ -139,55 +139,19 @@ impl Header {
     /// Waits until no writer holds the node and returns its version.
     #[inline]
     pub(super) fn read_version(&self) -> u64 {
-        let mut spins = 0;
-        loop {
-            let version = self.version.load(Ordering::Acquire);
-            if version & 1 == 0 {
-                return version;
-            }
-            spins += 1;
-            pause(spins);
-        }
+        self.version.read()
     }
 
     /// Whether nothing has changed since `version` was read.
     #[inline]
     pub(super) fn is_still(&self, version: u64) -> bool {
-        fence(Ordering::Acquire);
-        self.version.load(Ordering::Relaxed) == version
+        self.version.is_still(version)
     }
 
     /// Locks the node if nothing has changed since `version` was read.
     #[inline]
-    pub(super) fn try_lock(&self, version: u64) -> Option<NodeGuard<'_>> {
-        self.version
-            .compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed)
-            .ok()?;
-        // Whoever sees one of our later stores sees the odd version too.
-        fence(Ordering::Release);
-        Some(NodeGuard { header: self, version })
-    }
-}
-
-/// Waits a moment: longer if it has been long, since the holder may have been scheduled away.
-#[inline]
-pub(super) fn pause(spins: u32) {
-    if spins.is_multiple_of(64) {
-        std::thread::yield_now();
-    } else {
-        spin_loop();
-    }
-}
-
-/// The right to change a node; dropping it publishes the changes.
-pub(super) struct NodeGuard<'a> {
-    header: &'a Header,
-    version: u64,
-}
-
-impl Drop for NodeGuard<'_> {
-    fn drop(&mut self) {
-        self.header.version.store(self.version + 2, Ordering::Release);
+    pub(super) fn try_lock(&self, version: u64) -> Option<VersionGuard<'_>> {
+        self.version.try_lock(version)
     }
 }
 

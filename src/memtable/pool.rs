@@ -9,13 +9,14 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use crate::base::sync::Mutex;
+use crate::base::sync::plain::{AtomicUsize, Ordering};
 
 /// What a chunk holds. A little less than 256 KiB, so that with the allocator's own header it fills
-/// whole pages. (Small under Miri, which minds every byte.)
-pub(super) const CHUNK_BYTES: usize = if cfg!(miri) { 16 * 1024 } else { 256 * 1024 } - 64;
+/// whole pages. (Small where each byte costs time: under Miri and in scenarios.)
+pub(super) const CHUNK_BYTES: usize =
+    if cfg!(any(miri, shuttle)) { 16 * 1024 } else { 256 * 1024 } - 64;
 
 const CHUNK_ALIGN: usize = 16;
 

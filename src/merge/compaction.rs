@@ -20,6 +20,7 @@ use super::versions::Versions;
 use crate::base::entry::{EntryKind, EntryRef, EntrySource};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 
 /// See [`Bottom::Ask`].
 pub(crate) type AskBottom<'a> = Box<dyn FnMut(&[u8]) -> bool + Send + 'a>;
@@ -72,6 +73,12 @@ pub(crate) struct CompactionCounters {
 }
 
 struct Sources<S>(Vec<S>);
+
+/// The entry's place among those of its key: the newest comes first.
+#[inline]
+fn rank(entry: EntryRef<'_>) -> u64 {
+    if planted(Bug::CompactKeepsOldest) { entry.seqno.0 } else { !entry.seqno.0 }
+}
 
 impl<S: EntrySource> Keys for Sources<S> {
     #[inline]
@@ -129,9 +136,8 @@ impl<'a, S: EntrySource> CompactionIterator<'a, S> {
             source.next()?;
         }
         let sources = &self.sources;
-        self.tree.build(sources.0.len(), false, sources, |source| {
-            sources.0[source].entry().map(|entry| !entry.seqno.0)
-        });
+        self.tree
+            .build(sources.0.len(), false, sources, |source| sources.0[source].entry().map(rank));
         Ok(())
     }
 
@@ -151,7 +157,7 @@ impl<'a, S: EntrySource> CompactionIterator<'a, S> {
         }
         source.next()?;
         let entry = self.sources.0[winner].entry();
-        let moved_to = entry.map(|entry| (entry.key, !entry.seqno.0));
+        let moved_to = entry.map(|entry| (entry.key, rank(entry)));
         self.tree.replace_winner(&self.sources, moved_to);
         Ok(self.tree.winner_equals_base())
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::operator::MergeOperator;
 use crate::base::error::{Error, Result};
 use crate::base::limits::VALUE_BYTES_MAX;
+use crate::base::planted::{Bug, planted};
 
 /// Fetches the value that the pointer of a `PutBlob` entry stands for.
 pub(crate) trait BlobReader: Send + Sync {
@@ -81,6 +82,7 @@ impl Operands {
         let mut blob = Vec::new();
         let existing = match base {
             Base::Nothing => None,
+            Base::Blob(_) if planted(Bug::MergeBlobBaseIgnored) => None,
             Base::Value(value) => Some(value),
             Base::Blob(pointer) => {
                 let Some(blobs) = &context.blobs else {
@@ -99,7 +101,7 @@ impl Operands {
             operands.push(&self.bytes[start..end]);
             start = end;
         }
-        if newest_first {
+        if newest_first && !planted(Bug::MergeOperandsReversed) {
             operands.reverse();
         }
         full_merge(&**operator, key, existing, &operands)

@@ -4,6 +4,7 @@ use super::operands::full_merge;
 use super::operator::MergeOperator;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 
 #[derive(Debug)]
 struct Version {
@@ -126,10 +127,12 @@ impl Versions {
             EntryKind::PutBlob | EntryKind::RangeDelete => false,
         };
         if foldable {
-            let existing = (last.kind == EntryKind::Put).then(|| value_of(&self.bytes, last));
+            let has_base = last.kind == EntryKind::Put && !planted(Bug::MergeBaseIgnored);
+            let existing = has_base.then(|| value_of(&self.bytes, last));
             let operands: Vec<&[u8]> = self.list[start..operands_end]
                 .iter()
                 .rev()
+                .skip(usize::from(planted(Bug::CompactLosesOperand)))
                 .map(|version| value_of(&self.bytes, version))
                 .collect();
             if let Ok(value) = full_merge(operator, &self.key, existing, &operands) {
@@ -152,6 +155,11 @@ impl Versions {
             let mut folded: Vec<Version> = Vec::with_capacity(before.div_ceil(2));
             let mut left = operands.into_iter().peekable();
             while let Some(mut newer) = left.next() {
+                if planted(Bug::MergePartialSwapped)
+                    && let Some(older) = left.peek_mut()
+                {
+                    std::mem::swap(&mut newer.value, &mut older.value);
+                }
                 if let Some(older) = left.peek()
                     && let Some(value) = operator.partial_merge(
                         &self.key,

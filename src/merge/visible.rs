@@ -12,6 +12,7 @@ use super::operands::{Base, MergeContext, Operands, refuse_range_delete};
 use crate::base::entry::{Cursor, EntryKind};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 
 /// A visible pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,7 +250,7 @@ impl<C: MergeSource> VisibleIterator<C> {
             let mut base = None;
             let mut newest = entry.seqno;
             while let Some(entry) = self.merge.entry() {
-                if entry.seqno <= self.snapshot {
+                if entry.seqno <= self.snapshot || planted(Bug::ReverseReadsNewest) {
                     newest = entry.seqno;
                     match entry.kind {
                         EntryKind::Put | EntryKind::PutBlob => {

@@ -13,8 +13,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-
 use super::blob_pointer::BlobPointer;
 use super::page_kind;
 use crate::base::checksum::checksum;
@@ -22,6 +20,8 @@ use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::Mutex;
 use crate::cache::{
     Compression, DataFiles, FileType, PAGE_HEADER_BYTES, PageFile, PageFileWriter, PagePointer,
 };
@@ -118,7 +118,7 @@ impl BlobWriter {
         let offset = self.footer.bytes;
         let pointer = BlobPointer {
             file: self.writer.id(),
-            offset,
+            offset: offset + u64::from(planted(Bug::BlobPointerOff) && offset > 0),
             length,
             checksum: checksum(offset, value),
         };

@@ -24,6 +24,7 @@ use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::limits::{KEY_BYTES_MAX, UNIT_BYTES, VALUE_BYTES_MAX};
+use crate::base::planted::{Bug, planted};
 use crate::cache::{
     Compression, DataFiles, FileType, PAGE_HEADER_BYTES, PageFileWriter, PagePointer,
 };
@@ -206,6 +207,7 @@ impl TableBuilder {
         let properties = &mut self.properties;
         match kind {
             EntryKind::Put => properties.puts += 1,
+            EntryKind::Delete if planted(Bug::TableDeletesUncounted) => {}
             EntryKind::Delete => properties.deletes += 1,
             EntryKind::Merge => properties.merges += 1,
             EntryKind::PutBlob => properties.blob_puts += 1,
@@ -240,7 +242,8 @@ impl TableBuilder {
         if let Some((key, shared)) = next {
             // The shortest bytes above the last key and not above the next.
             self.subtree.separator.clear();
-            self.subtree.separator.extend_from_slice(&key[..(shared + 1).min(key.len())]);
+            let more = usize::from(!planted(Bug::SeparatorTooShort));
+            self.subtree.separator.extend_from_slice(&key[..(shared + more).min(key.len())]);
             self.subtree.separator_meta = match (continues, last_meta >> KIND_BITS) {
                 (true, last_seqno) => (last_seqno - 1) << KIND_BITS,
                 (false, _) => PLAIN_SEPARATOR,
@@ -299,6 +302,9 @@ impl TableBuilder {
             },
         };
         self.properties.last_key = self.last_key;
+        if planted(Bug::TableLastKeyShort) {
+            self.properties.last_key.pop();
+        }
         self.properties.blobs = self.blob_references.into_values().collect();
         let blobs: Result<Vec<_>> =
             self.properties.blobs.iter().map(|blob| self.blobs.open(blob.file)).collect();

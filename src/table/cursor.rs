@@ -17,6 +17,7 @@ use super::scan::BEFORE_ALL_VERSIONS;
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::cache::{
     PageClass, PageKey, PageMiss, PagePointer, PageScan, ReadContext, fetch_misses,
 };
@@ -36,7 +37,10 @@ pub(crate) enum CacheUse {
     /// It does, until it has run on for long.
     Fill,
     /// It uses what is there but adds no leaf.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for readers of a whole store"))]
+    #[cfg_attr(
+        not(any(test, feature = "fuzz")),
+        expect(dead_code, reason = "for readers of a whole store")
+    )]
     Bypass,
 }
 
@@ -190,8 +194,14 @@ impl TableCursor {
         }
         self.load(page)?;
         match direction {
-            Direction::Forward => self.place(0),
-            Direction::Back => self.place(self.leaf.entries() - 1),
+            Direction::Forward => {
+                let skipped = usize::from(planted(Bug::CursorForwardSkips));
+                self.place(skipped.min(self.leaf.entries() - 1))
+            }
+            Direction::Back => {
+                let skipped = usize::from(planted(Bug::CursorBackSkips));
+                self.place((self.leaf.entries() - 1).saturating_sub(skipped))
+            }
         }
     }
 

@@ -19,6 +19,8 @@ mod builder;
 mod check;
 mod cursor;
 mod footer;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod index;
 mod leaf_cursor;
 mod node;

@@ -9,6 +9,7 @@ use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::planted::{Bug, planted};
 use crate::cache::{PagePointer, PageScan, ReadContext};
 
 /// Above every sequence number: names the place before a key's newest version.
@@ -120,7 +121,11 @@ impl TableScan {
             self.until = self.leaf.entries();
             let mut from = 0;
             if let Some(lower) = lower {
-                from = self.leaf.search(lower, BEFORE_ALL_VERSIONS).map_err(damaged)?;
+                let exclusive = planted(Bug::ScanStartExclusive) && !lower.is_empty();
+                let threshold = if exclusive { 0 } else { BEFORE_ALL_VERSIONS };
+                from = self.leaf.search(lower, threshold).map_err(damaged)?;
+            } else if planted(Bug::ScanSkips) {
+                from = 1;
             }
             if let Some(upper) = self.upper.as_ref().filter(|_| end >= self.end_unit) {
                 self.until = self.leaf.search(upper, BEFORE_ALL_VERSIONS).map_err(damaged)?;

@@ -13,7 +13,7 @@ use super::BlobFiles;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::cache::{Cache, DataFiles};
-use crate::vfs::{Access, AlignedBuf, DirEntry, File, IoQueue, IoTicket, Lock, MappedFile, Vfs};
+use crate::vfs::{Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, Vfs};
 
 #[derive(Debug, Default)]
 pub(super) struct TestVfs {
@@ -112,7 +112,7 @@ impl Vfs for TestVfs {
     }
 
     fn io_queue(&self, _depth: usize) -> Box<dyn IoQueue> {
-        Box::new(TestQueue { done: Vec::new(), next: 0 })
+        Box::new(BlockingQueue::default())
     }
 }
 
@@ -159,44 +159,6 @@ impl File for TestFile {
 
     fn path(&self) -> &Path {
         &self.path
-    }
-}
-
-/// Does everything when submitted.
-struct TestQueue {
-    done: Vec<(IoTicket, AlignedBuf, Result<()>)>,
-    next: u64,
-}
-
-impl TestQueue {
-    fn push(&mut self, buf: AlignedBuf, result: Result<()>) -> IoTicket {
-        self.next += 1;
-        self.done.push((IoTicket(self.next), buf, result));
-        IoTicket(self.next)
-    }
-}
-
-impl IoQueue for TestQueue {
-    fn submit_read(&mut self, file: &Arc<dyn File>, offset: u64, mut buf: AlignedBuf) -> IoTicket {
-        let result = file.read_at(offset, &mut buf);
-        self.push(buf, result)
-    }
-
-    fn submit_write(
-        &mut self,
-        file: &Arc<dyn File>,
-        offset: u64,
-        buf: AlignedBuf,
-        len: usize,
-    ) -> IoTicket {
-        let result = file.write_at(offset, &buf[..len]);
-        self.push(buf, result)
-    }
-
-    fn wait(&mut self, ticket: IoTicket) -> (AlignedBuf, Result<()>) {
-        let at = self.done.iter().position(|done| done.0 == ticket).expect("each ticket once");
-        let (_, buf, result) = self.done.swap_remove(at);
-        (buf, result)
     }
 }
 

@@ -10,6 +10,11 @@
 //! 3. A version holds every entry of its keyspace up to its `flushed` number, and none above.
 
 pub(crate) mod description;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz {
+    //! The fuzz targets of all kinds.
+    pub(crate) use super::stb::fuzz::TARGETS;
+}
 mod output;
 mod stb;
 
@@ -112,6 +117,17 @@ pub(crate) struct Region {
     /// Every table that may hold an entry of the stretch, youngest first. What they hold outside it
     /// does not count.
     pub(crate) tables: Vec<Arc<Table>>,
+}
+
+impl Region {
+    /// Whether it is of use to who asked for it: the next one that is asked for is another. What
+    /// follows from region to region would go round for ever where a tree's bounds are wrong.
+    pub(crate) fn leads_on(&self, asked: RegionAt<'_>) -> bool {
+        match asked {
+            RegionAt::Key(key) => self.upper.as_deref().is_none_or(|upper| key < upper),
+            RegionAt::Before(key) => key.is_none_or(|key| *self.lower < *key),
+        }
+    }
 }
 
 /// Which end of a stretch of keys is wanted.

@@ -1,5 +1,5 @@
 //! An [`IoQueue`] without a queue: each operation is carried out as it is submitted. For files in
-//! memory, and for machines without io_uring.
+//! memory, for machines without io_uring, and for file systems that tests make.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,18 +7,27 @@ use std::sync::Arc;
 use super::{AlignedBuf, File, IoQueue, IoTicket};
 use crate::base::error::Result;
 
-/// Carries operations out at once and keeps how they went until asked.
-#[derive(Default)]
-pub(super) struct BlockingQueue {
+/// Carries operations out at once, through [`File`]'s own methods, and keeps how they went until asked.
+#[derive(Debug, Default)]
+pub struct BlockingQueue {
+    depth: Option<usize>,
     next_ticket: u64,
     finished: BTreeMap<u64, (AlignedBuf, Result<()>)>,
 }
 
 impl BlockingQueue {
+    /// A queue that panics if more than `depth` operations have been submitted and not been waited
+    /// for, to find who asks for less than is needed.
+    pub fn with_depth(depth: usize) -> BlockingQueue {
+        BlockingQueue { depth: Some(depth), ..BlockingQueue::default() }
+    }
+
     fn finish(&mut self, buf: AlignedBuf, result: Result<()>) -> IoTicket {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.finished.insert(ticket, (buf, result));
+        let most = self.depth.unwrap_or(usize::MAX);
+        assert!(self.finished.len() <= most, "more than {most} operations in the queue");
         IoTicket(ticket)
     }
 }

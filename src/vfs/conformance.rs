@@ -1,8 +1,11 @@
-//! What every [`Vfs`] promises, tested alike on all of them.
+//! What every [`Vfs`] promises, tested alike on all of them: here on those of this crate, and with the
+//! feature `conformance` ([`PROMISES`]) on others that tests use.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+#[cfg(test)]
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{
@@ -409,6 +412,7 @@ fn mapped_files_keep_what_is_written(vfs: &dyn Vfs, dir: &Path) {
 }
 
 /// `room` is about how much the file system still takes.
+#[cfg(test)]
 pub(super) fn a_full_disk_is_an_error(vfs: &dyn Vfs, dir: &Path, room: u64) {
     let path = dir.join("large");
     let refused = vfs.create_mapped(&path, room * 2).map(|_| ());
@@ -450,46 +454,73 @@ pub(super) fn a_full_disk_is_an_error(vfs: &dyn Vfs, dir: &Path, room: u64) {
     assert!(read(vfs, &path) == bytes);
 }
 
-macro_rules! conformance {
-    ($($(#[$attribute:meta])* mod $place:ident = $start:expr;)*) => {
-        $($(#[$attribute])* mod $place {
-            conformance!(@ $start;
-                created_names_are_listed_and_unique,
-                directories_nest,
-                renames_replace_and_links_share,
-                a_removed_file_lives_while_it_is_open,
-                short_reads_are_errors,
-                random_writes_match_a_model,
-                batches_answer_each_request,
-                queues_move_the_right_bytes,
-                queues_report_errors_and_move_between_threads,
-                locks_exclude,
-                mapped_files_keep_what_is_written,
-            );
-        })*
+/// Tests a promise on a file system, in a directory of it that is empty.
+pub type Promise = fn(&dyn Vfs, &Path);
+
+/// Names all promises to `$then!`.
+macro_rules! each_promise {
+    ($then:ident $given:tt) => {
+        $then! {
+            $given
+            created_names_are_listed_and_unique,
+            directories_nest,
+            renames_replace_and_links_share,
+            a_removed_file_lives_while_it_is_open,
+            short_reads_are_errors,
+            random_writes_match_a_model,
+            batches_answer_each_request,
+            queues_move_the_right_bytes,
+            queues_report_errors_and_move_between_threads,
+            locks_exclude,
+            mapped_files_keep_what_is_written,
+        }
     };
-    (@ $start:expr; $($test:ident,)*) => {
+}
+
+macro_rules! table {
+    (() $($promise:ident,)*) => {
+        /// All promises, with their names.
+        pub const PROMISES: &[(&str, Promise)] = &[$((stringify!($promise), $promise),)*];
+    };
+}
+
+each_promise!(table());
+
+#[cfg(test)]
+macro_rules! tests {
+    (($start:expr) $($promise:ident,)*) => {
         $(#[test]
-        fn $test() {
+        fn $promise() {
             let (vfs, dir, _guard) = $start;
-            super::$test(&vfs, &dir);
+            super::$promise(&vfs, &dir);
         })*
     };
 }
 
+#[cfg(test)]
+macro_rules! conformance {
+    ($($(#[$attribute:meta])* mod $place:ident = $start:expr;)*) => {
+        $($(#[$attribute])* mod $place {
+            each_promise!(tests($start));
+        })*
+    };
+}
+
+#[cfg(test)]
 fn in_memory() -> (MemoryVfs, PathBuf, ()) {
     let (vfs, dir) = (MemoryVfs::new(), PathBuf::from("/some/store"));
     vfs.create_dir_all(&dir).unwrap();
     (vfs, dir, ())
 }
 
-#[cfg(not(miri))]
+#[cfg(all(test, not(miri)))]
 fn on_disk(direct: bool, io_uring: bool) -> (super::PosixVfs, PathBuf, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let vfs = super::PosixVfs::with(super::PosixOptions { direct, io_uring });
     (vfs, dir.path().to_path_buf(), dir)
 }
 
+#[cfg(test)]
 conformance! {
     mod memory = super::in_memory();
     #[cfg(not(miri))]

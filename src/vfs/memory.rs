@@ -8,13 +8,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::blocking_queue::BlockingQueue;
 use super::memory_file::{Inode, MemoryFile, MemoryMapped, Space};
 use super::{Access, DirEntry, File, IoQueue, Lock, MappedFile, Vfs, io_error};
 use crate::base::error::{Error, Result};
+use crate::base::sync::plain::{AtomicBool, AtomicU64, Ordering};
+use crate::base::sync::{Mutex, MutexGuard};
 
 /// Files in memory. Clones share them; they are gone with the last clone and the last open handle.
 ///
@@ -75,8 +76,7 @@ impl MemoryVfs {
     }
 
     fn nodes(&self) -> MutexGuard<'_, Nodes> {
-        // Each change to the names is one call on the map, so a panic leaves them whole.
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nodes.lock()
     }
 
     /// Adds a file that must not exist yet.

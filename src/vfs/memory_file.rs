@@ -8,11 +8,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use super::{Access, File, MappedFile, check_alignment, io_error};
 use crate::base::error::{Error, Result};
+use crate::base::sync::RwLock;
+use crate::base::sync::plain::{AtomicBool, AtomicU64, Ordering};
 
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -51,11 +52,11 @@ impl Inode {
     }
 
     pub(super) fn len(&self) -> u64 {
-        self.content.read().unwrap_or_else(PoisonError::into_inner).len
+        self.content.read().len
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let content = self.content.read().unwrap_or_else(PoisonError::into_inner);
+        let content = self.content.read();
         let end = offset.checked_add(buf.len() as u64);
         if end.is_none_or(|end| end > content.len) {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -71,7 +72,7 @@ impl Inode {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut content = self.content.write().unwrap_or_else(PoisonError::into_inner);
+        let mut content = self.content.write();
         let end = offset.checked_add(bytes.len() as u64).ok_or(io::ErrorKind::FileTooLarge)?;
         if end > content.len && !bytes.is_empty() {
             self.resize(&mut content, end)?;
@@ -85,7 +86,7 @@ impl Inode {
     }
 
     pub(super) fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut content = self.content.write().unwrap_or_else(PoisonError::into_inner);
+        let mut content = self.content.write();
         self.resize(&mut content, len)
     }
 

@@ -19,8 +19,9 @@ use crate::base::limits::UNIT_BYTES;
 
 mod aligned;
 mod blocking_queue;
-#[cfg(test)]
-mod conformance;
+#[cfg(any(test, feature = "conformance"))]
+#[doc(hidden)]
+pub mod conformance;
 mod memory;
 mod memory_file;
 mod posix;
@@ -36,6 +37,7 @@ mod ring_batch;
 mod ring_queue;
 
 pub use aligned::AlignedBuf;
+pub use blocking_queue::BlockingQueue;
 pub use memory::MemoryVfs;
 pub use posix::{PosixOptions, PosixVfs};
 

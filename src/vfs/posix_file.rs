@@ -11,11 +11,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Access, File, check_alignment, io_error};
 use crate::base::error::{Error, Result};
 use crate::base::limits::UNIT_BYTES;
+use crate::base::sync::plain::{AtomicBool, Ordering};
 
 /// A file opened by [`PosixVfs`](super::PosixVfs).
 #[derive(Debug)]

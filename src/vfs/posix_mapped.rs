@@ -20,12 +20,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{MappedFile, io_error};
 use crate::base::error::{Error, Result};
+use crate::base::sync::plain::{AtomicBool, Ordering};
 
 /// See the module. Created by [`PosixVfs`](super::PosixVfs).
 #[derive(Debug)]

@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
+use crate::base::sync::yield_now;
+
 /// Entries of every ring: a few pages of memory, and as deep as an NVMe drive needs.
 pub(super) const RING_ENTRIES: u32 = 64;
 
@@ -94,7 +96,7 @@ impl Ring {
                 Ok(_) | Err(_) if refusals == REFUSALS_MAX => self.give_up(),
                 Ok(_) | Err(_) => {
                     refusals += 1;
-                    std::thread::yield_now();
+                    yield_now();
                 }
             }
         }
@@ -128,7 +130,7 @@ impl Ring {
             };
             match entered {
                 Ok(_) => {}
-                Err(e) if transient(&e) => std::thread::yield_now(),
+                Err(e) if transient(&e) => yield_now(),
                 Err(_) => return false,
             }
         }

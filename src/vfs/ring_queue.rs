@@ -11,11 +11,11 @@ use std::mem;
 use std::sync::{Arc, Weak};
 
 use io_uring::{opcode, types};
-use parking_lot::Mutex;
 
 use super::ring::{Outcome, RING_ENTRIES, Ring, is_rideable};
 use super::{AlignedBuf, File, IoQueue, IoTicket, io_error};
 use crate::base::error::{Error, Result};
+use crate::base::sync::Mutex;
 
 /// Rings kept for the next queue: making one costs as much as several operations.
 const IDLE_RINGS_MAX: usize = 8;

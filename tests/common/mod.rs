@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use spinney::vfs::{
-    Access, AlignedBuf, DirEntry, File, IoQueue, IoTicket, Lock, MappedFile, MemoryVfs, Vfs,
+    Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, MemoryVfs, Vfs,
 };
 use spinney::{Error, Iter, Result};
 
@@ -274,7 +274,7 @@ impl Vfs for WatchedVfs {
     }
 
     fn io_queue(&self, _depth: usize) -> Box<dyn IoQueue> {
-        Box::new(WatchedQueue::default())
+        Box::new(BlockingQueue::default())
     }
 }
 
@@ -346,41 +346,6 @@ impl MappedFile for WatchedMapped {
 
     fn path(&self) -> &Path {
         self.inner.path()
-    }
-}
-
-/// Carries everything out when it is submitted.
-#[derive(Default)]
-struct WatchedQueue {
-    finished: Vec<Option<(AlignedBuf, Result<()>)>>,
-}
-
-impl WatchedQueue {
-    fn finish(&mut self, buf: AlignedBuf, result: Result<()>) -> IoTicket {
-        self.finished.push(Some((buf, result)));
-        IoTicket(self.finished.len() as u64 - 1)
-    }
-}
-
-impl IoQueue for WatchedQueue {
-    fn submit_read(&mut self, file: &Arc<dyn File>, offset: u64, mut buf: AlignedBuf) -> IoTicket {
-        let result = file.read_at(offset, &mut buf);
-        self.finish(buf, result)
-    }
-
-    fn submit_write(
-        &mut self,
-        file: &Arc<dyn File>,
-        offset: u64,
-        buf: AlignedBuf,
-        len: usize,
-    ) -> IoTicket {
-        let result = file.write_at(offset, &buf[..len]);
-        self.finish(buf, result)
-    }
-
-    fn wait(&mut self, ticket: IoTicket) -> (AlignedBuf, Result<()>) {
-        self.finished[ticket.0 as usize].take().expect("a ticket is waited for once")
     }
 }
 

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use crate::random::{fingerprint, mix};
+
 const PAGE_BYTES: usize = 4096;
 
 /// A file's bytes.
@@ -26,6 +28,11 @@ impl Content {
         self.len == 0
     }
 
+    /// Whether no byte of the page that `offset` lies in was ever written.
+    pub fn is_blank(&self, offset: u64) -> bool {
+        self.pages.get(place(offset).0).is_none_or(Option::is_none)
+    }
+
     /// Fills `buf` from `offset`; false if the file ends before.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.len) {
@@ -42,6 +49,26 @@ impl Content {
             done += n;
         }
         true
+    }
+
+    /// As `read`, with zeros past the end.
+    pub fn read_some(&self, offset: u64, buf: &mut [u8]) {
+        let there = (self.len.saturating_sub(offset)).min(buf.len() as u64) as usize;
+        self.read(offset, &mut buf[..there]);
+        buf[there..].fill(0);
+    }
+
+    /// What all bytes come to: equal for equal bytes.
+    pub fn fingerprint(&self) -> u64 {
+        let pages = self.pages.iter().enumerate().filter_map(|(number, page)| {
+            let bytes = page.as_ref()?;
+            // Written zeros are as good as none.
+            bytes
+                .iter()
+                .any(|byte| *byte != 0)
+                .then(|| fingerprint(&number.to_le_bytes(), &bytes[..]))
+        });
+        pages.fold(mix(self.len), u64::wrapping_add)
     }
 
     /// Writes `bytes` at `offset`, extending the file as needed.

@@ -3,15 +3,23 @@
 //! Invariants:
 //! 1. Bytes are durable once their file, names once their directory has been synced; nothing else is.
 //! 2. Whatever is on its way may arrive or not, independently for each file, for each sector of
-//!    512 bytes and for each change of names. A sector shows one of the states it has had.
+//!    512 bytes, for a file's length and for each change of names. A sector shows one of the states it
+//!    has had or, where a policy tears it, the beginning of one and the end of another.
 //! 3. The end of a process loses nothing that an operation has stored.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::content::Content;
-use crate::random::Random;
+use crate::random::{Random, fingerprint, mix};
+
+mod crash;
+mod names;
+mod survivor;
+
+pub use crash::{Policy, SUBSETS_MAX};
+pub use names::Names;
 
 /// A file's number. It keeps it under all its names.
 pub type FileNumber = u64;
@@ -25,11 +33,21 @@ pub enum Node {
     File(FileNumber),
 }
 
+impl Node {
+    /// The file's number.
+    pub fn file(self) -> Option<FileNumber> {
+        match self {
+            Node::Dir => None,
+            Node::File(number) => Some(number),
+        }
+    }
+}
+
 /// A change of a name: what it stands for from now on.
 pub type NameChange = (PathBuf, Option<Node>);
 
 /// An operation that changed something, or made something durable.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     /// Bytes were stored.
     Write {
@@ -39,6 +57,8 @@ pub enum Op {
         offset: u64,
         /// What.
         bytes: Arc<[u8]>,
+        /// Whether by copying it to where the file is mapped.
+        mapped: bool,
     },
     /// A file was cut or extended.
     SetLen {
@@ -62,45 +82,14 @@ pub enum Op {
         /// Which.
         dir: PathBuf,
     },
-}
-
-/// What a crash takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
-    /// The process dies between two operations.
-    Kill,
-    /// The process dies while it stores bytes: some of the next write are there.
-    KillInWrite,
-    /// Power fails, and nothing that was not synced is there.
-    PowerNothing,
-    /// Power fails; of each file the first so and so many writes since its sync are there.
-    PowerPrefix,
-    /// Power fails; each sector is there or not.
-    PowerSectors,
-    /// Power fails; all writes are there but a part of the last one to each file.
-    PowerTorn,
-}
-
-impl Policy {
-    /// All of them.
-    pub const ALL: [Policy; 6] = [
-        Policy::Kill,
-        Policy::KillInWrite,
-        Policy::PowerNothing,
-        Policy::PowerPrefix,
-        Policy::PowerSectors,
-        Policy::PowerTorn,
-    ];
-
-    /// One of them.
-    pub fn random(random: &mut Random) -> Policy {
-        Policy::ALL[random.below(Policy::ALL.len())]
-    }
-
-    /// Whether what was stored but not synced survives.
-    pub fn keeps_unsynced(self) -> bool {
-        matches!(self, Policy::Kill | Policy::KillInWrite)
-    }
+    /// A file's sync failed, and what was on its way is taken for stored: whoever reads still sees it,
+    /// no later sync stores it.
+    SyncForgot {
+        /// Which.
+        file: FileNumber,
+        /// Which sectors have arrived nevertheless; none for 0.
+        seed: u64,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -122,10 +111,22 @@ impl Change {
 struct FileState {
     durable: Content,
     pending: Vec<Change>,
+    /// What is seen, if that is not what is durable and what is on its way.
+    seen: Option<Content>,
 }
 
-/// What the names stand for.
-pub type Names = BTreeMap<PathBuf, Node>;
+impl FileState {
+    fn change(&mut self, change: Change) {
+        if let Some(seen) = &mut self.seen {
+            change.apply(seen);
+        }
+        self.pending.push(change);
+    }
+
+    fn view(&self) -> Content {
+        self.seen.clone().unwrap_or_else(|| self.all())
+    }
+}
 
 /// A disk, and what is on its way to it.
 #[derive(Debug, Clone, Default)]
@@ -137,19 +138,31 @@ pub struct Disk {
     last_file: FileNumber,
 }
 
-/// The size of what arrives whole or not at all.
-const SECTOR_BYTES: u64 = 512;
-
 impl Disk {
+    /// A disk with one directory, `data`.
+    pub fn with_a_directory() -> Disk {
+        Disk::default().after(&[
+            Op::Names { changes: vec![(PathBuf::from("data"), Some(Node::Dir))] },
+            Op::SyncDir { dir: PathBuf::new() },
+        ])
+    }
+
+    /// The disk after these operations.
+    pub fn after(&self, log: &[Op]) -> Disk {
+        let mut disk = self.clone();
+        log.iter().for_each(|op| disk.apply(op));
+        disk
+    }
+
     /// Carries out an operation.
     pub fn apply(&mut self, op: &Op) {
         match op {
-            Op::Write { file, offset, bytes } => {
+            Op::Write { file, offset, bytes, .. } => {
                 let change = Change::Write { offset: *offset, bytes: Arc::clone(bytes) };
-                self.files.entry(*file).or_default().pending.push(change);
+                self.files.entry(*file).or_default().change(change);
             }
             Op::SetLen { file, len } => {
-                self.files.entry(*file).or_default().pending.push(Change::SetLen(*len));
+                self.files.entry(*file).or_default().change(Change::SetLen(*len));
             }
             Op::Sync { file } => {
                 let state = self.files.entry(*file).or_default();
@@ -158,7 +171,7 @@ impl Disk {
                 }
             }
             Op::Names { changes } => {
-                let files = changes.iter().filter_map(|(_, node)| node.and_then(file_of));
+                let files = changes.iter().filter_map(|(_, node)| node.and_then(Node::file));
                 self.last_file = files.fold(self.last_file, FileNumber::max);
                 self.pending_names.push(changes.clone());
             }
@@ -167,10 +180,20 @@ impl Disk {
                 self.pending_names.retain(|changes| {
                     let here = changes.last().is_some_and(|(path, _)| path.parent() == Some(dir));
                     if here {
-                        rename(names, changes);
+                        names.change(changes);
                     }
                     !here
                 });
+            }
+            Op::SyncForgot { file, seed } => {
+                let state = self.files.entry(*file).or_default();
+                let seen = state.view();
+                if *seed != 0 {
+                    let mut random = Random::new(&[*seed]);
+                    state.durable = state.by_sectors(false, &mut random);
+                }
+                state.pending.clear();
+                state.seen = Some(seen);
             }
         }
     }
@@ -182,153 +205,32 @@ impl Disk {
 
     /// What a running process sees.
     pub fn view(&self) -> (Names, BTreeMap<FileNumber, Content>) {
+        let files = self.files.iter().map(|(number, state)| (*number, state.view()));
         let mut names = self.names.clone();
-        self.pending_names.iter().for_each(|changes| rename(&mut names, changes));
-        let files = self.files.iter().map(|(number, state)| {
-            let mut content = state.durable.clone();
-            state.pending.iter().for_each(|change| change.apply(&mut content));
-            (*number, content)
-        });
+        self.pending_names.iter().for_each(|changes| names.change(changes));
         (names, files.collect())
     }
 
-    /// What is left after a crash before the operation `next`. After the end of a process alone,
-    /// what was on its way still is.
-    pub fn crash(&self, policy: Policy, next: Option<&Op>, random: &mut Random) -> Disk {
-        if policy.keeps_unsynced() {
-            let mut disk = self.clone();
-            if policy == Policy::KillInWrite
-                && let Some(Op::Write { file, offset, bytes }) = next
-            {
-                let bytes = Arc::from(&bytes[..random.below(bytes.len())]);
-                disk.apply(&Op::Write { file: *file, offset: *offset, bytes });
-            }
-            return disk;
-        }
-        let mut names = self.names.clone();
-        // Mostly some, now and then all or none: which is what most machines do most of the time.
-        let kept_of_four = match policy {
-            Policy::PowerNothing => 0,
-            _ => [0, 1, 2, 3, 4, 4][random.below(6)],
+    /// What all names, and all bytes of all files, come to for a running process.
+    pub fn fingerprint(&self) -> u64 {
+        let (names, files) = self.view();
+        fingerprint_of(&names, &files)
+    }
+}
+
+/// What all names, and all bytes of all files that have one, come to.
+pub fn fingerprint_of(names: &Names, files: &BTreeMap<FileNumber, Content>) -> u64 {
+    let empty = Content::default().fingerprint();
+    let mut state = 0;
+    for (path, node) in names.iter() {
+        let bytes = path.as_os_str().as_encoded_bytes();
+        let content = match node {
+            Node::Dir => 1,
+            Node::File(number) => files.get(&number).map_or(empty, Content::fingerprint),
         };
-        for changes in &self.pending_names {
-            if random.below(4) < kept_of_four {
-                rename(&mut names, changes);
-            }
-        }
-        remove_lost(&mut names);
-        let kept: Vec<FileNumber> = names.values().filter_map(|node| file_of(*node)).collect();
-        let mut files = BTreeMap::new();
-        for number in kept {
-            let state = self.files.get(&number).cloned().unwrap_or_default();
-            let durable = survivor(&state, policy, random);
-            files.entry(number).or_insert(FileState { durable, pending: Vec::new() });
-        }
-        Disk { names, pending_names: Vec::new(), files, last_file: self.last_file }
+        state = mix(state ^ fingerprint(bytes, &content.to_le_bytes()));
     }
-}
-
-fn file_of(node: Node) -> Option<FileNumber> {
-    match node {
-        Node::Dir => None,
-        Node::File(number) => Some(number),
-    }
-}
-
-fn rename(names: &mut Names, changes: &[NameChange]) {
-    for (path, node) in changes {
-        match node {
-            Some(node) => names.insert(path.clone(), *node),
-            None => names.remove(path),
-        };
-    }
-}
-
-/// What stands in a directory that got lost is lost too.
-fn remove_lost(names: &mut Names) {
-    let lost: Vec<PathBuf> = names
-        .keys()
-        .filter(|path| {
-            path.ancestors().skip(1).any(|dir| dir != Path::new("") && !names.contains_key(dir))
-        })
-        .cloned()
-        .collect();
-    lost.iter().for_each(|path| {
-        names.remove(path);
-    });
-}
-
-/// What power loss leaves of a file.
-fn survivor(state: &FileState, policy: Policy, random: &mut Random) -> Content {
-    let mut content = state.durable.clone();
-    let pending = &state.pending;
-    match policy {
-        Policy::Kill | Policy::KillInWrite | Policy::PowerNothing => {}
-        Policy::PowerPrefix => {
-            let kept = random.below(pending.len() + 1);
-            pending[..kept].iter().for_each(|change| change.apply(&mut content));
-        }
-        Policy::PowerTorn => {
-            let Some((last, before)) = pending.split_last() else { return content };
-            before.iter().for_each(|change| change.apply(&mut content));
-            match last {
-                Change::Write { offset, bytes } => {
-                    content.write(*offset, &bytes[..random.below(bytes.len() + 1)]);
-                }
-                Change::SetLen(_) if random.one_in(2) => last.apply(&mut content),
-                Change::SetLen(_) => {}
-            }
-        }
-        Policy::PowerSectors => survive_by_sectors(&mut content, pending, random),
-    }
-    content
-}
-
-fn survive_by_sectors(content: &mut Content, pending: &[Change], random: &mut Random) {
-    // A file's length is one of those it has had.
-    let mut lens = vec![content.len()];
-    for change in pending {
-        let before = lens[lens.len() - 1];
-        lens.push(match change {
-            Change::Write { offset, bytes } if !bytes.is_empty() => {
-                before.max(offset + bytes.len() as u64)
-            }
-            Change::Write { .. } => before,
-            Change::SetLen(len) => *len,
-        });
-    }
-    let len = match random.below(3) {
-        0 => lens[random.below(lens.len())],
-        _ => lens[lens.len() - 1],
-    };
-    // Of each sector, the writes up to some moment.
-    let mut kept: BTreeMap<u64, usize> = BTreeMap::new();
-    let lost_of_four = random.below(5);
-    for (number, change) in pending.iter().enumerate() {
-        let Change::Write { offset, bytes } = change else {
-            change.apply(content);
-            continue;
-        };
-        let (mut at, end) = (*offset, offset + bytes.len() as u64);
-        while at < end {
-            let sector = at / SECTOR_BYTES;
-            let piece_end = end.min((sector + 1) * SECTOR_BYTES);
-            let kept = *kept.entry(sector).or_insert_with(|| {
-                let lost = random.below(4) < lost_of_four;
-                match (lost, random.one_in(2)) {
-                    (false, _) => usize::MAX,
-                    (true, false) => 0,
-                    (true, true) => random.below(pending.len() + 1),
-                }
-            });
-            if number < kept {
-                let (from, to) = ((at - offset) as usize, (piece_end - offset) as usize);
-                content.write(at, &bytes[from..to]);
-            }
-            at = piece_end;
-        }
-    }
-    content.set_len(len);
+    state
 }
 
 #[cfg(test)]

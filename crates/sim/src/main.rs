@@ -3,7 +3,12 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use spinney_sim::allocation::Counting;
 use spinney_sim::command;
+
+/// Fuzzing looks at what a case allocates.
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 #[derive(Parser)]
 #[command(about = "Tries to make Spinney stores lie: simulated crashes, faults and models")]
@@ -14,13 +19,42 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Regime {
+    Bitflip(command::bitflip::Arguments),
     Crash(command::crash::Arguments),
+    Faults(command::faults::Arguments),
+    Fuzz(command::fuzz::Arguments),
+    Kill(command::kill::Arguments),
+    #[command(hide = true)]
+    KillChild(command::kill::ChildArguments),
+    Model(command::model::Arguments),
+    Planted(command::planted::Arguments),
     Soak(command::soak::Arguments),
+    Threads(command::threads::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
+        Regime::Bitflip(arguments) => command::bitflip::run(&arguments),
         Regime::Crash(arguments) => command::crash::run(&arguments),
+        Regime::Faults(arguments) => command::faults::run(&arguments),
+        Regime::Fuzz(arguments) => command::fuzz::run(&arguments),
+        Regime::Kill(arguments) => command::kill::run(&arguments),
+        Regime::KillChild(arguments) => command::kill::run_child(&arguments),
+        Regime::Model(arguments) => command::model::run(&arguments),
+        Regime::Planted(arguments) => command::planted::run(&arguments),
         Regime::Soak(arguments) => command::soak::run(&arguments),
+        Regime::Threads(arguments) => command::threads::run(&arguments),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two arguments of `threads` had one name, its own `--operations` and that of all regimes, so that
+    /// the command ended with a panic before it had done anything.
+    #[test]
+    fn no_two_arguments_have_one_name() {
+        <Arguments as clap::CommandFactory>::command().debug_assert();
     }
 }

@@ -4,7 +4,9 @@
 //! the operation *m* of the record (counted from 0) began.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
+use crate::action::{Action, KeyspaceNumber, Options, keyspace_name};
 use crate::random::fingerprint;
 
 /// What a keyspace holds.
@@ -20,41 +22,53 @@ pub fn fingerprint_of(pairs: &Pairs) -> u64 {
 pub struct Span {
     /// The moment before it began.
     pub issued: usize,
-    /// The moment after it ended.
+    /// The moment after it ended; the last there is if it never did.
     pub returned: usize,
 }
 
-/// A change of one key.
-#[derive(Debug, Clone)]
-pub enum Change {
-    /// The key has this value.
+impl Span {
+    /// Something that has not ended.
+    pub fn begun(issued: usize) -> Span {
+        Span { issued, returned: usize::MAX }
+    }
+}
+
+/// What happens to a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// It has this value.
     Put(Vec<u8>),
     /// It has none.
     Delete,
-    /// It has this at the end of its value.
-    Append(Vec<u8>),
+    /// This is folded into its value.
+    Merge(Vec<u8>),
 }
 
-/// A change in a keyspace.
-#[derive(Debug, Clone)]
+/// What happens to a key of a keyspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
     /// The keyspace's place in [`History::keyspaces`].
-    pub keyspace: usize,
+    pub place: usize,
     /// The key.
     pub key: Vec<u8>,
     /// What happens to it.
-    pub change: Change,
+    pub effect: Effect,
 }
+
+/// A value from one commit on; `None` from a deletion on.
+type Version = (usize, Option<Box<[u8]>>);
 
 /// A keyspace, from its creation to its end.
 #[derive(Debug, Clone)]
 pub struct Incarnation {
-    /// The name, which an earlier keyspace may have had.
+    /// The number, which an earlier keyspace may have had.
+    pub number: KeyspaceNumber,
+    /// The name that goes with it.
     pub name: String,
-    /// What it held when the history began.
-    pub base: Pairs,
-    /// What it holds now.
-    pub pairs: Pairs,
+    /// What it was created with.
+    pub options: Options,
+    /// All values each key has had.
+    versions: BTreeMap<Vec<u8>, Vec<Version>>,
     /// The fingerprint after so many commits, for each that changed it.
     pub fingerprints: Vec<(usize, u64)>,
     /// When it was created.
@@ -65,14 +79,82 @@ pub struct Incarnation {
 
 impl Incarnation {
     /// A keyspace that holds `base` after `commits` commits.
-    pub fn new(name: &str, base: Pairs, commits: usize, created: Span) -> Incarnation {
+    pub fn new(
+        number: KeyspaceNumber,
+        options: Options,
+        base: Pairs,
+        commits: usize,
+        created: Span,
+    ) -> Incarnation {
+        let fingerprints = vec![(commits, fingerprint_of(&base))];
+        let version = |value: Vec<u8>| vec![(commits, Some(value.into_boxed_slice()))];
         Incarnation {
-            name: name.to_string(),
-            fingerprints: vec![(commits, fingerprint_of(&base))],
-            pairs: base.clone(),
-            base,
+            number,
+            name: keyspace_name(number),
+            options,
+            versions: base.into_iter().map(|(key, value)| (key, version(value))).collect(),
+            fingerprints,
             created,
             dropped: None,
+        }
+    }
+
+    /// A key's value after `commits` commits.
+    pub fn get(&self, key: &[u8], commits: usize) -> Option<&[u8]> {
+        self.versions.get(key).and_then(|versions| value_after(versions, commits))
+    }
+
+    /// The pairs between two bounds after `commits` commits.
+    pub fn range<'a>(
+        &'a self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        commits: usize,
+    ) -> impl DoubleEndedIterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let bounds = match (lower, upper) {
+            // The map refuses such ranges.
+            (Bound::Included(from) | Bound::Excluded(from), Bound::Excluded(to)) if to <= from => {
+                (Bound::Included(from), Bound::Excluded(from))
+            }
+            bounds => bounds,
+        };
+        self.versions
+            .range::<[u8], _>(bounds)
+            .filter_map(move |(key, all)| Some((&**key, value_after(all, commits)?)))
+    }
+
+    /// All pairs after `commits` commits.
+    pub fn pairs(&self, commits: usize) -> Pairs {
+        let pairs = self.range(Bound::Unbounded, Bound::Unbounded, commits);
+        pairs.map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+    }
+
+    /// Applies a part of the commit which is the `commit`th.
+    fn apply(&mut self, key: &[u8], effect: &Effect, commit: usize) {
+        let mut sum = self.fingerprint(commit);
+        let before = self.get(key, commit);
+        if let Some(before) = before {
+            sum = sum.wrapping_sub(fingerprint(key, before));
+        }
+        let after: Option<Box<[u8]>> = match effect {
+            Effect::Put(value) => Some(value.as_slice().into()),
+            Effect::Delete => None,
+            Effect::Merge(value) => Some(self.options.operator.merge(before, value).into()),
+        };
+        if let Some(after) = &after {
+            sum = sum.wrapping_add(fingerprint(key, after));
+        }
+        match self.fingerprints.last_mut() {
+            Some((last, known)) if *last == commit => *known = sum,
+            _ => self.fingerprints.push((commit, sum)),
+        }
+        let Some(versions) = self.versions.get_mut(key) else {
+            self.versions.insert(key.to_vec(), vec![(commit, after)]);
+            return;
+        };
+        match versions.last_mut() {
+            Some((last, value)) if *last == commit => *value = after,
+            _ => versions.push((commit, after)),
         }
     }
 
@@ -112,16 +194,14 @@ pub struct History {
     pub opened: usize,
     /// Each commit.
     pub commits: Vec<Span>,
-    /// What each commit wrote.
-    pub writes: Vec<Vec<Write>>,
     /// From each of these moments on, so many commits were durable.
     pub durable: Vec<(usize, usize)>,
     /// All keyspaces there ever were.
     pub keyspaces: Vec<Incarnation>,
     /// The copies.
     pub checkpoints: Vec<Checkpoint>,
-    /// What was done when, for the reader.
-    pub trace: Vec<(usize, String)>,
+    /// When each action was begun, by its number.
+    pub trace: Vec<(usize, usize)>,
 }
 
 /// Between how many and how many commits a store must hold.
@@ -143,56 +223,51 @@ impl History {
         Promise { least, most }
     }
 
-    /// Applies a commit to the model.
-    pub fn commit(&mut self, writes: Vec<Write>, span: Span) {
-        let commits = self.commits.len() + 1;
-        for write in &writes {
-            let keyspace = &mut self.keyspaces[write.keyspace];
-            let (mut sum, key) = (keyspace.fingerprint(commits), &write.key);
-            if let Some(before) = keyspace.pairs.get(key) {
-                sum = sum.wrapping_sub(fingerprint(key, before));
-            }
-            apply(&mut keyspace.pairs, write);
-            if let Some(after) = keyspace.pairs.get(key) {
-                sum = sum.wrapping_add(fingerprint(key, after));
-            }
-            match keyspace.fingerprints.last_mut() {
-                Some((after, last)) if *after == commits => *last = sum,
-                _ => keyspace.fingerprints.push((commits, sum)),
-            }
+    /// How many commits have been issued.
+    pub fn issued(&self) -> usize {
+        self.commits.len()
+    }
+
+    /// Applies a commit that is about to be issued; [`History::returned`] tells that it has returned.
+    pub fn commit(&mut self, writes: &[Write], issued: usize) {
+        let commit = self.commits.len() + 1;
+        for write in writes {
+            self.keyspaces[write.place].apply(&write.key, &write.effect, commit);
         }
-        self.commits.push(span);
-        self.writes.push(writes);
+        self.commits.push(Span::begun(issued));
+    }
+
+    /// The last commit has returned.
+    pub fn returned(&mut self, at: usize) {
+        if let Some(last) = self.commits.last_mut() {
+            last.returned = at;
+        }
     }
 
     /// What a keyspace held after `commits` commits.
-    pub fn pairs_after(&self, keyspace: usize, commits: usize) -> Pairs {
-        let mut pairs = self.keyspaces[keyspace].base.clone();
-        let writes = self.writes[..commits].iter().flatten();
-        writes
-            .filter(|write| write.keyspace == keyspace)
-            .for_each(|write| apply(&mut pairs, write));
-        pairs
+    pub fn pairs_after(&self, place: usize, commits: usize) -> Pairs {
+        self.keyspaces[place].pairs(commits)
     }
 
-    /// The last things that were done before a moment.
-    pub fn trace_before(&self, at: usize) -> String {
+    /// The keyspaces that exist now, and their places.
+    pub fn alive(&self) -> impl Iterator<Item = (usize, &Incarnation)> {
+        self.keyspaces.iter().enumerate().filter(|(_, keyspace)| keyspace.dropped.is_none())
+    }
+
+    /// The last things that were done before a moment, of `actions`.
+    pub fn trace_before(&self, actions: &[Action], at: usize) -> String {
         let end = self.trace.partition_point(|(from, _)| *from <= at);
-        let lines = self.trace[end.saturating_sub(12)..end].iter();
-        lines.map(|(from, what)| format!("  op {from}: {what}\n")).collect()
+        let lines = self.trace[end.saturating_sub(12)..end].iter().filter_map(|(from, number)| {
+            Some(format!("  op {from}: #{number} {}\n", actions.get(*number)?))
+        });
+        lines.collect()
     }
 }
 
-fn apply(pairs: &mut Pairs, write: &Write) {
-    match &write.change {
-        Change::Put(value) => {
-            pairs.insert(write.key.clone(), value.clone());
-        }
-        Change::Delete => {
-            pairs.remove(&write.key);
-        }
-        Change::Append(value) => {
-            pairs.entry(write.key.clone()).or_default().extend_from_slice(value);
-        }
-    }
+fn value_after(versions: &[Version], commits: usize) -> Option<&[u8]> {
+    let known = match versions.last() {
+        Some((last, _)) if *last <= commits => versions.len(),
+        _ => versions.partition_point(|(commit, _)| *commit <= commits),
+    };
+    versions.get(known.checked_sub(1)?)?.1.as_deref()
 }

@@ -17,6 +17,8 @@ pub struct Violation {
 pub struct Outcome {
     /// How many states, by what made them.
     pub states: BTreeMap<String, u64>,
+    /// What else was counted, for the last line.
+    pub counts: BTreeMap<String, u64>,
     /// How many operations were done on stores to get there.
     pub operations: u64,
     /// What was wrong.
@@ -38,6 +40,9 @@ impl Outcome {
     pub fn add(&mut self, other: Outcome) {
         for (made_by, count) in other.states {
             *self.states.entry(made_by).or_default() += count;
+        }
+        for (what, count) in other.counts {
+            *self.counts.entry(what).or_default() += count;
         }
         self.operations += other.operations;
         self.violations.extend(other.violations);

@@ -1,19 +1,28 @@
-//! [`CrashVfs`]: files in memory, and a record of every operation that changed them.
+//! [`CrashVfs`]: files in memory, a record of every operation that changed them, and a disk that can
+//! fail, lie and be full.
 //!
 //! Invariants:
-//! 1. Only what succeeded is recorded, in the order in which it happened.
+//! 1. What is recorded is what happened to the disk, in that order: of an operation that failed, the
+//!    part that was done; of one that the disk lied about, what it really did.
 //! 2. Paths are relative to the root, without detours; the root is not among the names.
+//! 3. A write to a mapped file that fails shows in its `check`, `sync` and `seal` for ever after. A sync
+//!    that fails does not: who asks again may be told that all is well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use spinney::vfs::{Access, AlignedBuf, DirEntry, File, IoQueue, IoTicket, Lock, MappedFile, Vfs};
+use spinney::vfs::{Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, Vfs};
 use spinney::{Error, Result};
 
 use crate::content::Content;
-use crate::disk::{Disk, FileNumber, NameChange, Names, Node, Op};
+use crate::disk::{self, Disk, FileNumber, NameChange, Names, Node, Op};
+use crate::fault::{Class, Fault, Faults, Plan, Strike};
+
+mod handle;
+
+use handle::{Handle, Held, Mapped};
 
 /// A file system in memory that records what is done to it. Clones share it.
 #[derive(Debug, Clone)]
@@ -28,6 +37,15 @@ struct State {
     files: BTreeMap<FileNumber, Content>,
     next_file: FileNumber,
     locked: BTreeSet<FileNumber>,
+    faults: Faults,
+    /// How many bytes the files that have a name may have together.
+    capacity: Option<u64>,
+    /// The most bytes that files with a name have had together.
+    peak: u64,
+    /// What files held when they were synced last; kept while a sync that drops is planned.
+    synced: BTreeMap<FileNumber, Content>,
+    /// What files held before they were written last; kept while a stale read is planned.
+    stale: BTreeMap<FileNumber, Content>,
 }
 
 type IoResult<T> = io::Result<T>;
@@ -49,7 +67,7 @@ impl State {
     fn file(&self, key: &Path) -> IoResult<FileNumber> {
         self.check_parent(key)?;
         match self.names.get(key) {
-            Some(Node::File(number)) => Ok(*number),
+            Some(Node::File(number)) => Ok(number),
             Some(Node::Dir) => Err(io::ErrorKind::IsADirectory.into()),
             None => Err(io::ErrorKind::NotFound.into()),
         }
@@ -57,19 +75,14 @@ impl State {
 
     fn check_free(&self, key: &Path) -> IoResult<()> {
         self.check_parent(key)?;
-        match is_root(key) || self.names.contains_key(key) {
+        match is_root(key) || self.names.contains(key) {
             true => Err(io::ErrorKind::AlreadyExists.into()),
             false => Ok(()),
         }
     }
 
     fn change_names(&mut self, changes: Vec<NameChange>) {
-        for (path, node) in &changes {
-            match node {
-                Some(node) => self.names.insert(path.clone(), *node),
-                None => self.names.remove(path),
-            };
-        }
+        self.names.change(&changes);
         self.log.push(Op::Names { changes });
     }
 
@@ -86,23 +99,61 @@ impl State {
         self.files.entry(file).or_default()
     }
 
-    fn write(&mut self, file: FileNumber, offset: u64, bytes: &[u8]) {
+    fn write(&mut self, file: FileNumber, offset: u64, bytes: &[u8], mapped: bool) {
+        if self.faults.planned(Fault::StaleRead) {
+            let before = self.content(file).clone();
+            self.stale.insert(file, before);
+        }
+        let len = self.content(file).len();
         self.content(file).write(offset, bytes);
-        self.log.push(Op::Write { file, offset, bytes: Arc::from(bytes) });
+        if self.content(file).len() > len {
+            self.peak = self.peak.max(self.used());
+        }
+        self.log.push(Op::Write { file, offset, bytes: Arc::from(bytes), mapped });
     }
 
     fn set_len(&mut self, file: FileNumber, len: u64) {
         self.content(file).set_len(len);
+        self.peak = self.peak.max(self.used());
         self.log.push(Op::SetLen { file, len });
     }
 
+    /// Bytes of the files that have a name.
+    fn used(&self) -> u64 {
+        let files: BTreeSet<FileNumber> = self.names.files().collect();
+        files.iter().filter_map(|file| self.files.get(file)).map(Content::len).sum()
+    }
+
+    /// Fails if the file cannot grow to `len` bytes.
+    fn check_room(&mut self, path: &Path, file: FileNumber, len: u64) -> Result<()> {
+        let Some(capacity) = self.capacity else { return Ok(()) };
+        let more = len.saturating_sub(self.content(file).len());
+        match more == 0 || self.used() + more <= capacity {
+            true => Ok(()),
+            false => Err(Error::Full { path: path.to_path_buf(), needed: more }),
+        }
+    }
+
+    /// The file has no bytes but those that were synced.
+    fn drop_unsynced(&mut self, file: FileNumber) {
+        const PIECE_BYTES: usize = 512;
+        let synced = self.synced.get(&file).cloned().unwrap_or_default();
+        let now = self.content(file).clone();
+        if now.len() != synced.len() {
+            self.set_len(file, synced.len());
+        }
+        let (mut old, mut new) = ([0; PIECE_BYTES], [0; PIECE_BYTES]);
+        for offset in (0..synced.len()).step_by(PIECE_BYTES) {
+            let n = (synced.len() - offset).min(PIECE_BYTES as u64) as usize;
+            let there = now.read(offset, &mut new[..n]);
+            if synced.read(offset, &mut old[..n]) && !(there && old[..n] == new[..n]) {
+                self.write(file, offset, &old[..n], false);
+            }
+        }
+    }
+
     fn children<'a>(&'a self, dir: &'a Path) -> impl Iterator<Item = (&'a Path, Node)> {
-        let below = self.names.range(dir.to_path_buf()..);
-        below
-            .skip_while(move |(path, _)| path.as_path() == dir)
-            .take_while(move |(path, _)| path.starts_with(dir))
-            .filter(move |(path, _)| path.parent() == Some(dir))
-            .map(|(path, node)| (path.as_path(), *node))
+        self.names.below(dir).filter(move |(path, _)| path.parent() == Some(dir))
     }
 }
 
@@ -110,9 +161,97 @@ impl CrashVfs {
     /// The files of `disk`.
     pub fn new(disk: &Disk) -> CrashVfs {
         let (names, files) = disk.view();
-        let next_file = disk.last_file() + 1;
-        let (log, locked) = (Vec::new(), BTreeSet::new());
-        CrashVfs { state: Arc::new(Mutex::new(State { log, names, files, next_file, locked })) }
+        CrashVfs::with(names, files, disk.last_file() + 1)
+    }
+
+    fn with(names: Names, files: BTreeMap<FileNumber, Content>, next_file: FileNumber) -> CrashVfs {
+        let state = State {
+            log: Vec::new(),
+            names,
+            files,
+            next_file,
+            locked: BTreeSet::new(),
+            faults: Faults::default(),
+            capacity: None,
+            peak: 0,
+            synced: BTreeMap::new(),
+            stale: BTreeMap::new(),
+        };
+        CrashVfs { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// From now on the operations of the plan are struck; none if there is no plan.
+    pub fn plan(&self, plan: Option<Plan>) {
+        let mut state = self.state();
+        state.faults.plan(plan);
+        state.synced = match state.faults.planned(Fault::SyncDrops) {
+            true => state.files.clone(),
+            false => BTreeMap::new(),
+        };
+    }
+
+    /// How many operations there have been that the fault can strike.
+    pub fn count(&self, fault: Fault) -> u64 {
+        self.state().faults.count(fault.classes())
+    }
+
+    /// The operations that have been struck.
+    pub fn strikes(&self) -> Vec<Strike> {
+        self.state().faults.strikes().to_vec()
+    }
+
+    /// After so many more operations the store counts as hanging: the next one panics.
+    pub fn set_patience(&self, operations: Option<u64>) {
+        self.state().faults.patience = operations;
+    }
+
+    /// Limits how many bytes the files may have together.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.state().capacity = bytes;
+    }
+
+    /// The most bytes that the files that have a name have had together.
+    pub fn peak_bytes(&self) -> u64 {
+        self.state().peak
+    }
+
+    /// How many names there are below a directory.
+    pub fn names_below(&self, dir: &str) -> usize {
+        let dir = key(Path::new(dir));
+        self.state().names.below(&dir).count()
+    }
+
+    /// A copy of what has been recorded.
+    pub fn log(&self) -> Vec<Op> {
+        self.state().log.clone()
+    }
+
+    /// Counts an operation that fails or does not: there is no third way for it to be struck.
+    fn meet(&self, class: Class, op: &'static str, path: &Path) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        let at = state.log.len();
+        match state.faults.meet(class, op, path, at) {
+            Some(fault) => Err(fault.error(op, path, None, 0)),
+            None => Ok(state),
+        }
+    }
+
+    /// What all names, and all bytes of all files, come to.
+    pub fn fingerprint(&self) -> u64 {
+        let state = self.state();
+        disk::fingerprint_of(&state.names, &state.files)
+    }
+
+    /// Files with these names and bytes.
+    pub fn of_files(names: Names, files: BTreeMap<FileNumber, Content>) -> CrashVfs {
+        let next_file = files.keys().next_back().map_or(1, |last| last + 1);
+        CrashVfs::with(names, files, next_file)
+    }
+
+    /// What a process sees now: names and bytes.
+    pub fn view(&self) -> (Names, BTreeMap<FileNumber, Content>) {
+        let state = self.state();
+        (state.names.clone(), state.files.clone())
     }
 
     /// How many operations have been recorded.
@@ -159,37 +298,64 @@ fn named<T>(op: &'static str, path: &Path, result: IoResult<T>) -> Result<T> {
 
 impl Vfs for CrashVfs {
     fn create(&self, path: &Path, _access: Access) -> Result<Arc<dyn File>> {
-        let file = named("create", path, self.state().add_file(key(path)))?;
+        let mut state = self.meet(Class::Name, "create", path)?;
+        let file = named("create", path, state.add_file(key(path)))?;
         Ok(Arc::new(self.handle(file, path, true)))
     }
 
     fn open(&self, path: &Path, _access: Access, writable: bool) -> Result<Arc<dyn File>> {
-        let file = named("open", path, self.state().file(&key(path)))?;
+        let file = named("open", path, self.meet(Class::Lookup, "open", path)?.file(&key(path)))?;
         Ok(Arc::new(self.handle(file, path, writable)))
     }
 
     fn create_mapped(&self, path: &Path, len: u64) -> Result<Arc<dyn MappedFile>> {
-        let mut state = self.state();
+        if len == 0 {
+            let what = format!("{} is to be mapped and has no bytes", path.display());
+            return Err(Error::InvalidArgument { what });
+        }
+        let mut state = self.meet(Class::Reserve, "reserve", path)?;
         let file = named("create", path, state.add_file(key(path)))?;
+        if let Err(full) = state.check_room(path, file, len) {
+            state.change_names(vec![(key(path), None)]);
+            return Err(full);
+        }
         state.set_len(file, len);
-        Ok(Arc::new(Mapped { handle: self.handle(file, path, true), len }))
+        Ok(Arc::new(Mapped::new(self.handle(file, path, true), len)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let (from_key, to_key) = (key(from), key(to));
-        let mut state = self.state();
-        let file = named("rename", from, state.file(&from_key))?;
+        let mut state = self.meet(Class::Name, "rename", from)?;
+        named("rename", from, state.check_parent(&from_key))?;
+        let Some(moved) = state.names.get(&from_key) else {
+            return named("rename", from, Err(io::ErrorKind::NotFound.into()));
+        };
         named("rename", to, state.check_parent(&to_key))?;
-        if state.names.get(&to_key) == Some(&Node::Dir) {
-            return named("rename", to, Err(io::ErrorKind::IsADirectory.into()));
-        }
-        state.change_names(vec![(from_key, None), (to_key, Some(Node::File(file)))]);
-        Ok(())
+        let refused = match (moved, state.names.get(&to_key)) {
+            // Two names of one file: nothing happens.
+            (moved, Some(there)) if moved == there && moved != Node::Dir => return Ok(()),
+            (_, Some(Node::Dir)) => io::ErrorKind::IsADirectory,
+            (Node::Dir, Some(_)) => io::ErrorKind::NotADirectory,
+            (Node::Dir, None) if to_key.starts_with(&from_key) => io::ErrorKind::InvalidInput,
+            (_, _) => {
+                let mut changes = Vec::new();
+                for (path, node) in state.names.below(&from_key) {
+                    if let Ok(rest) = path.strip_prefix(&from_key) {
+                        changes.push((path.to_path_buf(), None));
+                        changes.push((to_key.join(rest), Some(node)));
+                    }
+                }
+                changes.extend([(from_key, None), (to_key, Some(moved))]);
+                state.change_names(changes);
+                return Ok(());
+            }
+        };
+        named("rename", to, Err(refused.into()))
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
         let key = key(path);
-        let mut state = self.state();
+        let mut state = self.meet(Class::Remove, "remove", path)?;
         named("remove", path, state.file(&key))?;
         state.change_names(vec![(key, None)]);
         Ok(())
@@ -197,7 +363,7 @@ impl Vfs for CrashVfs {
 
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
         let to_key = key(to);
-        let mut state = self.state();
+        let mut state = self.meet(Class::Name, "link", to)?;
         let file = named("link", from, state.file(&key(from)))?;
         named("link", to, state.check_free(&to_key))?;
         state.change_names(vec![(to_key, Some(Node::File(file)))]);
@@ -206,17 +372,17 @@ impl Vfs for CrashVfs {
 
     fn create_dir_all(&self, path: &Path) -> Result<()> {
         let key = key(path);
-        let mut state = self.state();
+        let mut state = self.meet(Class::Name, "create directory", path)?;
         let dirs: Vec<&Path> = key.ancestors().filter(|dir| !is_root(dir)).collect();
         for dir in dirs.into_iter().rev() {
             match state.names.get(dir) {
                 Some(Node::Dir) => {}
                 Some(Node::File(_)) => {
-                    return named(
-                        "create directory",
-                        path,
-                        Err(io::ErrorKind::AlreadyExists.into()),
-                    );
+                    let kind = match dir == key {
+                        true => io::ErrorKind::AlreadyExists,
+                        false => io::ErrorKind::NotADirectory,
+                    };
+                    return named("create directory", path, Err(kind.into()));
                 }
                 None => state.change_names(vec![(dir.to_path_buf(), Some(Node::Dir))]),
             }
@@ -226,7 +392,7 @@ impl Vfs for CrashVfs {
 
     fn remove_dir(&self, path: &Path) -> Result<()> {
         let key = key(path);
-        let mut state = self.state();
+        let mut state = self.meet(Class::Remove, "remove directory", path)?;
         named("remove directory", path, state.check_dir(&key))?;
         if state.children(&key).next().is_some() {
             return named("remove directory", path, Err(io::ErrorKind::DirectoryNotEmpty.into()));
@@ -237,7 +403,7 @@ impl Vfs for CrashVfs {
 
     fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
         let key = key(path);
-        let state = self.state();
+        let state = self.meet(Class::Lookup, "list", path)?;
         named("list", path, state.check_dir(&key))?;
         let mut entries: Vec<DirEntry> = state
             .children(&key)
@@ -258,172 +424,39 @@ impl Vfs for CrashVfs {
 
     fn exists(&self, path: &Path) -> Result<bool> {
         let key = key(path);
-        Ok(is_root(&key) || self.state().names.contains_key(&key))
+        let state = self.meet(Class::Lookup, "look up", path)?;
+        Ok(is_root(&key) || state.names.contains(&key))
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
         let dir = key(path);
         let mut state = self.state();
+        let at = state.log.len();
+        let fault = state.faults.meet(Class::Sync, "sync directory", path, at);
         named("sync directory", path, state.check_dir(&dir))?;
-        state.log.push(Op::SyncDir { dir });
-        Ok(())
+        // No file system takes a directory for synced that was not: it gives up instead.
+        if fault.is_none() {
+            state.log.push(Op::SyncDir { dir });
+        }
+        fault.map_or(Ok(()), |fault| Err(fault.error("sync directory", path, None, 0)))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn Lock>> {
         let key = key(path);
-        let mut state = self.state();
+        let mut state = self.meet(Class::Lookup, "lock", path)?;
         let file = match state.file(&key) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => state.add_file(key),
             found => found,
         };
         let file = named("lock", path, file)?;
         if !state.locked.insert(file) {
-            return Err(Error::Locked { path: path.to_path_buf(), holder: None });
+            let holder = Some(format!(" by process {}", std::process::id()));
+            return Err(Error::Locked { path: path.to_path_buf(), holder });
         }
         Ok(Box::new(Held { vfs: self.clone(), file }))
     }
 
     fn io_queue(&self, _depth: usize) -> Box<dyn IoQueue> {
-        Box::new(Queue::default())
-    }
-}
-
-#[derive(Debug)]
-struct Held {
-    vfs: CrashVfs,
-    file: FileNumber,
-}
-
-impl Lock for Held {}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.vfs.state().locked.remove(&self.file);
-    }
-}
-
-/// An open file.
-#[derive(Debug)]
-struct Handle {
-    vfs: CrashVfs,
-    file: FileNumber,
-    path: PathBuf,
-    writable: bool,
-}
-
-impl Handle {
-    fn check_writable(&self, op: &'static str) -> Result<()> {
-        match self.writable {
-            true => Ok(()),
-            false => named(op, &self.path, Err(io::ErrorKind::PermissionDenied.into())),
-        }
-    }
-}
-
-impl File for Handle {
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        match self.vfs.state().content(self.file).read(offset, buf) || buf.is_empty() {
-            true => Ok(()),
-            false => {
-                let e = io::ErrorKind::UnexpectedEof.into();
-                Err(Error::io("read", &self.path, Some(offset), e))
-            }
-        }
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.check_writable("write")?;
-        self.vfs.state().write(self.file, offset, bytes);
-        Ok(())
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.vfs.state().log.push(Op::Sync { file: self.file });
-        Ok(())
-    }
-
-    fn len(&self) -> Result<u64> {
-        Ok(self.vfs.state().content(self.file).len())
-    }
-
-    fn truncate(&self, len: u64) -> Result<()> {
-        self.check_writable("truncate")?;
-        self.vfs.state().set_len(self.file, len);
-        Ok(())
-    }
-
-    fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-/// A preallocated file.
-#[derive(Debug)]
-struct Mapped {
-    handle: Handle,
-    len: u64,
-}
-
-impl MappedFile for Mapped {
-    fn write(&self, offset: u64, bytes: &[u8]) {
-        let end = offset.checked_add(bytes.len() as u64);
-        assert!(end.is_some_and(|end| end <= self.len), "a write past the end of a mapped file");
-        self.handle.vfs.state().write(self.handle.file, offset, bytes);
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.handle.sync()
-    }
-
-    fn seal(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn path(&self) -> &Path {
-        &self.handle.path
-    }
-}
-
-/// Carries operations out as they are submitted.
-#[derive(Default)]
-struct Queue {
-    submitted: u64,
-    finished: BTreeMap<u64, (AlignedBuf, Result<()>)>,
-}
-
-impl Queue {
-    fn finish(&mut self, buf: AlignedBuf, result: Result<()>) -> IoTicket {
-        self.submitted += 1;
-        self.finished.insert(self.submitted, (buf, result));
-        IoTicket(self.submitted)
-    }
-}
-
-impl IoQueue for Queue {
-    fn submit_read(&mut self, file: &Arc<dyn File>, offset: u64, mut buf: AlignedBuf) -> IoTicket {
-        let result = file.read_at(offset, &mut buf);
-        self.finish(buf, result)
-    }
-
-    fn submit_write(
-        &mut self,
-        file: &Arc<dyn File>,
-        offset: u64,
-        buf: AlignedBuf,
-        len: usize,
-    ) -> IoTicket {
-        let result = file.write_at(offset, &buf[..len]);
-        self.finish(buf, result)
-    }
-
-    fn wait(&mut self, ticket: IoTicket) -> (AlignedBuf, Result<()>) {
-        match self.finished.remove(&ticket.0) {
-            Some(finished) => finished,
-            None => panic!("{ticket:?} was not given by this queue, or was waited for already"),
-        }
+        Box::new(BlockingQueue::default())
     }
 }

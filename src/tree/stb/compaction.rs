@@ -14,6 +14,7 @@ use crate::base::checksum::hash_key;
 use crate::base::entry::{EntryRef, EntrySource};
 use crate::base::error::Result;
 use crate::base::ids::{FileId, Seqno};
+use crate::base::planted::{Bug, planted};
 use crate::cache::{FileType, PageFileWriter};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, MapletMerge, SortedFingerprints};
 use crate::jobs::{Job, Step};
@@ -152,8 +153,12 @@ impl CompactionJob {
         let expected: u64 = inputs.iter().map(|input| input.extent.entries).sum();
         // Nothing is older than a leaf's first segment.
         let bottom = self.plan.bottom && self.next_segment == 0;
+        let bottom = bottom || planted(Bug::CompactDropsTombstones);
         let options = CompactionOptions {
-            snapshots: self.snapshots.clone(),
+            snapshots: match planted(Bug::CompactIgnoresSnapshots) {
+                true => Vec::new(),
+                false => self.snapshots.clone(),
+            },
             bottom: if bottom { Bottom::Always } else { Bottom::Never },
             operator: self.tree.context.operator.clone(),
             on_blob_dropped: None,
@@ -219,7 +224,7 @@ impl CompactionJob {
                     self.outputs.iter().position(adopted).and_then(|i| u8::try_from(i).ok())
                 })
                 .collect();
-            if ordinals.iter().any(Option::is_some) {
+            if ordinals.iter().any(Option::is_some) && !planted(Bug::AdoptUnfiltered) {
                 builder.add_maplet(&bundle.maplet, &ordinals)?;
             }
         }
@@ -246,7 +251,7 @@ impl CompactionJob {
         };
         let (merge, writer) = *maplet;
         let maplet = merge.finish_file(writer)?;
-        self.written_bytes += maplet.bytes();
+        self.written_bytes += maplet.file().bytes();
         let branches = self.outputs.drain(..).map(|output| output.table).collect();
         let id = self.tree.allocate_bundle();
         self.install(Some(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet) })))

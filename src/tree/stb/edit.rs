@@ -5,7 +5,7 @@
 //! 1. An edit names only nodes and bundles that it or an earlier edit of the keyspace defines.
 //! 2. Numbers grow: a number is never defined twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -169,8 +169,8 @@ impl Recovered {
         file: &Path,
         open: &mut dyn FnMut(BundleId, &BundleRecord) -> Result<Arc<Bundle>>,
     ) -> Result<Arc<Node>> {
-        let mut opened = BTreeMap::new();
-        self.build_node(self.root, HEIGHT_MAX, file, &mut opened, open)
+        let (mut opened, mut built) = (BTreeMap::new(), BTreeSet::new());
+        self.build_node(self.root, HEIGHT_MAX, file, &mut opened, &mut built, open)
     }
 
     fn build_node(
@@ -179,12 +179,17 @@ impl Recovered {
         height_max: u32,
         file: &Path,
         opened: &mut BTreeMap<u64, Arc<Bundle>>,
+        built: &mut BTreeSet<u64>,
         open: &mut dyn FnMut(BundleId, &BundleRecord) -> Result<Arc<Bundle>>,
     ) -> Result<Arc<Node>> {
         let missing = |what, id: u64| {
             Error::corruption(file, 0, what, "one that an edit defines", format_args!("{id}"))
         };
         let record = self.nodes.get(&id).ok_or_else(|| missing("stb node number", id))?;
+        if !built.insert(id) {
+            let once = "each node below one other";
+            return Err(Error::corruption(file, 0, "stb node number", once, id));
+        }
         if record.height > height_max
             || (record.height == 0) != (record.pivots.len() == 1 && record.pivots[0].child == 0)
         {
@@ -238,6 +243,7 @@ impl Recovered {
                     record.height.saturating_sub(1),
                     file,
                     opened,
+                    built,
                     open,
                 )?),
             };

@@ -175,6 +175,8 @@ fn pivots_out_of_order_or_out_of_bounds_are_corruption() {
     assert!(with(9, 2).unwrap_err().is_corruption());
     // A child on its own level.
     assert!(with(1, 3).unwrap_err().is_corruption());
+    // One child below both: with 64 levels of that, building would not end.
+    assert!(with(8, 1).unwrap_err().is_corruption());
     // The second pivot at "".
     let mut edit = documented(0);
     edit.splice(root + 6..root + 8, [0]);

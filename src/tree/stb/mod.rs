@@ -14,18 +14,18 @@
 mod check;
 mod compaction;
 mod edit;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod node;
 mod parameters;
 mod plan;
+#[cfg(test)]
+mod stale_plan_tests;
 mod trunk;
 mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use arc_swap::ArcSwap;
-use parking_lot::{Mutex, MutexGuard};
 
 use self::compaction::CompactionJob;
 use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet, walk};
@@ -35,9 +35,13 @@ use self::version::Version;
 use super::output::TableOutput;
 use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion};
 use crate::base::checksum::hash_key;
+use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, NodeId, Seqno};
 use crate::base::limits::UNIT_BYTES;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::atomic::{AtomicBool, Ordering};
+use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
 use crate::cache::{FileType, PageFile};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder, SortedFingerprints};
 use crate::jobs::{Job, Step};
@@ -62,6 +66,8 @@ struct ActiveJob {
 struct Jobs {
     next_number: u64,
     active: Vec<ActiveJob>,
+    /// How many have ended.
+    ended: u64,
     /// Numbers for bundles, drawn by jobs.
     next_bundle: u64,
     /// Tables that hold versions which only snapshots need, with those snapshots: nothing is to be
@@ -150,7 +156,9 @@ impl StbTree {
         });
         drop(before);
         // Names before the record that relies on them.
-        self.context.files.vfs.sync_dir(self.context.files.dir())?;
+        if !planted(Bug::DataNamesNotSynced) {
+            self.context.files.vfs.sync_dir(self.context.files.dir())?;
+        }
         let id = self.context.keyspace;
         let edit = Edit {
             next_file_id: Some(self.context.files.next_file_id()),
@@ -162,7 +170,9 @@ impl StbTree {
         };
         if let Err(error) = self.context.manifest.commit(&edit) {
             // The record may or may not be on the disk: no file may go until the next open has seen.
-            self.context.files.retain_all();
+            if !matches!(error, Error::Full { .. }) && !planted(Bug::FilesGoInDoubt) {
+                self.context.files.retain_all();
+            }
             return Err(error);
         }
         let version = Arc::new(Version::new(
@@ -186,6 +196,11 @@ impl StbTree {
         let mut root = Arc::clone(&version.root);
         if self.replace(&mut root, plan, &plan.bundle_ids(), output.as_ref())? {
             trunk::settle(&mut root, &self.parameters)?;
+            if planted(Bug::FilesGoBeforeEdit) {
+                for bundle in &plan.bundles {
+                    self.context.files.vfs.remove(&bundle.maplet.file().path())?;
+                }
+            }
             self.commit(&mut changes, root, version.flushed, version.superseding_share)?;
         }
         Ok(())
@@ -222,10 +237,17 @@ impl StbTree {
         Ok(changed)
     }
 
-    /// Claims the plan unless another job works on some of the same.
-    fn claim(self: &Arc<Self>, plan: Plan) -> Option<CompactionJob> {
+    /// How many jobs have ended; to be asked before the version that a plan is made from is loaded.
+    fn jobs_ended(&self) -> u64 {
+        self.jobs.lock().ended
+    }
+
+    /// Claims the plan, unless another job works on some of the same, or one has ended since the plan
+    /// was begun: what that one has swapped in, the plan may not have seen, and would bring the inputs
+    /// back beside their output.
+    fn claim(self: &Arc<Self>, plan: Plan, ended_before: u64) -> Option<CompactionJob> {
         let mut jobs = self.jobs.lock();
-        if conflicts(&jobs, &plan) {
+        if jobs.ended != ended_before || conflicts(&jobs, &plan) {
             return None;
         }
         let number = jobs.next_number;
@@ -242,7 +264,9 @@ impl StbTree {
     }
 
     fn job_ended(&self, number: u64) {
-        self.jobs.lock().active.retain(|job| job.number != number);
+        let mut jobs = self.jobs.lock();
+        jobs.active.retain(|job| job.number != number);
+        jobs.ended += 1;
     }
 
     fn note_retained(&self, bundle: &Bundle, snapshots: &[Seqno]) {
@@ -383,6 +407,19 @@ impl StbTree {
             let mut node = &version.root;
             while let Some(child) = &node.pivots[node.pivot_of(&cursor)].child {
                 node = child;
+            }
+            if node.upper.as_ref().is_some_and(|upper| *upper <= cursor) {
+                // From here the way would lead to this leaf again, and so on for ever.
+                return Err(Error::corruption(
+                    &self.context.manifest.path(),
+                    node.id.0,
+                    "upper bound of a leaf",
+                    format_args!(
+                        "above \"{}\", for which the pivots lead to it",
+                        cursor.escape_ascii()
+                    ),
+                    format_args!("{:?}", node.upper),
+                ));
             }
             let clean = match node.bundles.as_slice() {
                 [] => true,
@@ -557,6 +594,12 @@ impl Tree for StbTree {
             if hashes.len() % sample_every == 0 {
                 sample.push((Box::from(entry.key), hash_key(entry.key)));
             }
+            let last = hashes.len() + 1 == entries.entries();
+            if (planted(Bug::PackLosesLast) && last && !hashes.is_empty())
+                || (planted(Bug::PackSkipsTombstones) && !last && entry.kind == EntryKind::Delete)
+            {
+                continue;
+            }
             data_bytes += (entry.key.len() + entry.value.len()) as u64;
             hashes.push(hash_key(entry.key));
             output.add_new(entry)?;
@@ -565,7 +608,7 @@ impl Tree for StbTree {
         let mut maplet = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, 1)?;
         maplet.add_branch(0, SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT))?;
         let maplet = maplet.write_file(&self.context.files)?;
-        let written_bytes = table_bytes + maplet.bytes();
+        let written_bytes = table_bytes + maplet.file().bytes();
         let counters = &self.context.counters;
         counters.flushes.add(1);
         counters.flush_written_bytes.add(written_bytes);
@@ -599,14 +642,24 @@ impl Tree for StbTree {
     }
 
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
-        let version = self.version.load_full();
-        let chosen = match self.choose(&version) {
-            Ok(None) => self.plan_sought(&version),
-            chosen => chosen,
-        };
-        match chosen {
-            Ok(chosen) => Some(Box::new(self.claim(chosen?)?)),
-            Err(error) => Some(Box::new(Failed(error))),
+        loop {
+            let ended = self.jobs_ended();
+            let version = self.version.load_full();
+            let chosen = match self.choose(&version) {
+                Ok(None) => self.plan_sought(&version),
+                chosen => chosen,
+            };
+            match chosen {
+                Ok(chosen) => {
+                    if let Some(job) = self.claim(chosen?, ended) {
+                        return Some(Box::new(job));
+                    }
+                }
+                Err(error) => return Some(Box::new(Failed(error))),
+            }
+            if self.jobs_ended() == ended {
+                return None;
+            }
         }
     }
 
@@ -619,8 +672,10 @@ impl Tree for StbTree {
     fn compact(self: Arc<Self>, lower: &[u8], upper: Option<&[u8]>, wait: &dyn Fn()) -> Result<()> {
         self.flush_range(lower, upper)?;
         let mut cursor: node::Key = Arc::from(lower);
-        while let Some((plan, leaf_upper)) = self.next_uncompacted(&cursor, upper)? {
-            match self.claim(plan) {
+        loop {
+            let ended = self.jobs_ended();
+            let Some((plan, leaf_upper)) = self.next_uncompacted(&cursor, upper)? else { break };
+            match self.claim(plan, ended) {
                 Some(mut job) => while job.step()? == Step::Again {},
                 None => {
                     wait();

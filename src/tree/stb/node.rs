@@ -11,11 +11,12 @@
 //!    that the bundle does not hold the key.
 //! 5. Leaves (height 0) have one pivot, without a child, with `bundle_start` 0.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use crate::base::error::Result;
 use crate::base::ids::NodeId;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::plain::AtomicU64;
 use crate::filter::Maplet;
 use crate::table::Table;
 
@@ -150,7 +151,11 @@ impl Node {
     /// The position of the pivot whose range holds `key`, which the node's range holds.
     #[inline]
     pub(super) fn pivot_of(&self, key: &[u8]) -> usize {
-        self.pivots.partition_point(|pivot| *pivot.lower <= *key).saturating_sub(1)
+        let is_below = |pivot: &Pivot| match planted(Bug::PivotBoundOffByOne) {
+            true => *pivot.lower < *key,
+            false => *pivot.lower <= *key,
+        };
+        self.pivots.partition_point(is_below).saturating_sub(1)
     }
 
     /// The position of the pivot that holds the keys just below `key`, or the last for no bound.
@@ -256,7 +261,11 @@ impl Node {
             return;
         }
         for position in 0..self.pivots.len() {
-            if self.pivots[position].live.bytes == 0 && !self.reached(position) {
+            let needless = match planted(Bug::DeadTooEarly) {
+                true => self.pivots[position].live.bytes < 64,
+                false => self.pivots[position].live.bytes == 0 && !self.reached(position),
+            };
+            if needless {
                 self.pivots[position].bundle_start = self.bundles.len();
             }
         }
@@ -297,6 +306,7 @@ impl Node {
                 // A pivot that needs some of the inputs needs of the output just what stems from
                 // them: the compaction read no others in the pivot's range.
                 start if start <= from => start,
+                start if start < to && planted(Bug::ReplaceSkipsOutput) => from + added,
                 start if start < to => from,
                 start => start - count + added,
             };

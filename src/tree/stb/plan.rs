@@ -17,6 +17,7 @@ use std::sync::Arc;
 use super::node::{Bundle, BundleId, Extent, Key, Node, table_extent};
 use super::parameters::Parameters;
 use crate::base::error::Result;
+use crate::base::planted::{Bug, planted};
 use crate::table::Table;
 
 /// The most branches of the bundles that one compaction of an index node takes in.
@@ -114,13 +115,14 @@ fn run_end(node: &Node, from: usize) -> usize {
 /// Whether the table of a bundle may be taken over whole. Not if a pivot that will read the output has
 /// moved this bundle's entries on already: it would meet them again, and out of their order in age.
 fn is_adoptable(node: &Node, position: usize, to: usize, table: &Table) -> bool {
-    !(0..node.pivots.len()).any(|i| {
-        let pivot = &node.pivots[i];
-        pivot.bundle_start > position
-            && pivot.bundle_start < to
-            && *table.last_key() >= *pivot.lower
-            && node.pivot_upper(i).is_none_or(|upper| *table.first_key() < **upper)
-    })
+    planted(Bug::AdoptAnything)
+        || !(0..node.pivots.len()).any(|i| {
+            let pivot = &node.pivots[i];
+            pivot.bundle_start > position
+                && pivot.bundle_start < to
+                && *table.last_key() >= *pivot.lower
+                && node.pivot_upper(i).is_none_or(|upper| *table.first_key() < **upper)
+        })
 }
 
 /// The ranges in which the bundle at `position` is live, neighbours joined.
@@ -128,7 +130,7 @@ fn live_ranges(node: &Node, position: usize) -> Vec<(Key, Option<Key>)> {
     let mut ranges: Vec<(Key, Option<Key>)> = Vec::new();
     let mut joins = false;
     for (i, pivot) in node.pivots.iter().enumerate() {
-        let live = pivot.bundle_start <= position;
+        let live = pivot.bundle_start <= position || planted(Bug::CompactReadsMoved);
         let upper = node.pivot_upper(i).cloned();
         match ranges.last_mut() {
             Some(last) if live && joins => last.1 = upper,

@@ -6,11 +6,13 @@
 //!    `node`.
 //! 2. Flushes cascade before any compaction is chosen, so that a compaction reads only what stays.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::node::{Derived, Extent, Key, NEW, Node, Pivot, edit, table_extent};
 use super::parameters::Parameters;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
+use crate::base::planted::{Bug, planted};
 
 /// Moves data down from every node that holds too much, splits what has become too large, and grows
 /// the trunk where its root had to be split.
@@ -64,12 +66,23 @@ fn flush_full(node: &mut Arc<Node>, parameters: &Parameters) -> Result<()> {
 
 /// Moves the live bundles of one pivot to its child, and on down as far as nodes are full.
 pub(super) fn flush_pivot(node: &mut Node, position: usize, parameters: &Parameters) -> Result<()> {
-    let moved = node.live_bundles(position).to_vec();
+    let mut moved = node.live_bundles(position).to_vec();
     let end = node.bundles.len();
+    if planted(Bug::FlushLosesYoungest) && moved.len() > 1 {
+        moved.pop();
+    }
+    if planted(Bug::FlushToWrongChild)
+        && let Some(neighbour) = position.checked_sub(1)
+        && let Some(child) = &mut node.pivots[neighbour].child
+    {
+        edit(child).receive(&std::mem::take(&mut moved))?;
+    }
     let pivot = &mut node.pivots[position];
     let Some(child) = &mut pivot.child else { return Ok(()) };
     edit(child).receive(&moved)?;
-    pivot.bundle_start = end;
+    if !planted(Bug::FlushStartStays) {
+        pivot.bundle_start = end;
+    }
     pivot.live = Extent::default();
     if child.height > 0 {
         flush_full(child, parameters)?;
@@ -116,8 +129,37 @@ fn split(node: &Arc<Node>, parameters: &Parameters) -> Result<Vec<Node>> {
         let part_upper = upper.cloned().or_else(|| node.upper.clone());
         parts.push(part(node, lower, part_upper)?);
         lower = upper.cloned().unwrap_or_else(|| Arc::clone(&node.lower));
+        if planted(Bug::SplitBoundWrong) && node.height == 0 {
+            lower = Arc::from([&*lower, &[0]].concat());
+        }
     }
+    check_parts(node, &parts)?;
     Ok(parts)
+}
+
+/// The parts of a node lie side by side, fill its range, and none is empty: who goes from one to the
+/// next by their bounds would lose keys, or go round for ever, where they do not.
+fn check_parts(node: &Node, parts: &[Node]) -> Result<()> {
+    let mut lower = Some(&node.lower);
+    for part in parts {
+        let ascends = part.upper.as_ref().is_none_or(|upper| part.lower < *upper);
+        if lower != Some(&part.lower) || !ascends || part.pivots.is_empty() {
+            let expected = format_args!("from {lower:?} on, not empty");
+            return Err(wrong_split(node, expected, part));
+        }
+        lower = part.upper.as_ref();
+    }
+    match parts.last() {
+        Some(last) if last.upper != node.upper => {
+            Err(wrong_split(node, format_args!("up to {:?}", node.upper), last))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn wrong_split(node: &Node, expected: std::fmt::Arguments<'_>, part: &Node) -> Error {
+    let found = format_args!("{:?}, {} pivots", part.range(), part.pivots.len());
+    Error::corruption(Path::new("trunk"), node.id.0, "part of a split node", expected, found)
 }
 
 /// The part of a node between two keys, which are pivots' bounds if it is an index node.
@@ -149,6 +191,10 @@ fn part(node: &Node, lower: Key, upper: Option<Key>) -> Result<Node> {
         pivots,
         bundles,
     };
+    if planted(Bug::SplitRightEmpty) && part.lower != node.lower {
+        part.bundles.clear();
+        part.pivots.iter_mut().for_each(|pivot| pivot.bundle_start = 0);
+    }
     if part.height > 0 {
         part.drop_dead_bundles();
     } else {
@@ -219,4 +265,32 @@ fn leaf_bounds(node: &Node, parameters: &Parameters) -> Result<Vec<Key>> {
         }
     }
     Ok(bounds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A split that put a part's lower bound behind the upper bound of the one before made a trunk in
+    /// which a compaction went round for ever, and iterators too. Now the split is refused.
+    #[test]
+    fn parts_of_a_node_that_do_not_fill_it_are_refused() {
+        let bounded = |lower: &str, upper: Option<&str>| {
+            let mut node = Node::empty_root();
+            node.lower = Arc::from(lower.as_bytes());
+            node.upper = upper.map(|upper| Arc::from(upper.as_bytes()));
+            node.pivots[0].lower = Arc::clone(&node.lower);
+            node
+        };
+        let node = bounded("a", Some("z"));
+        let whole = |parts: &[Node]| check_parts(&node, parts).is_ok();
+        assert!(whole(&[bounded("a", Some("m")), bounded("m", Some("z"))]));
+        assert!(!whole(&[bounded("a", Some("m")), bounded("m\0", Some("z"))]));
+        assert!(!whole(&[bounded("a", Some("a")), bounded("a", Some("z"))]));
+        assert!(!whole(&[bounded("a", Some("m")), bounded("m", Some("y"))]));
+        assert!(!whole(&[bounded("b", Some("m")), bounded("m", Some("z"))]));
+        let mut empty = bounded("m", Some("z"));
+        empty.pivots.clear();
+        assert!(!whole(&[bounded("a", Some("m")), empty]));
+    }
 }

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::node::{Bundle, Node, table_extent, walk};
 use super::parameters::Parameters;
@@ -12,6 +11,7 @@ use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::slice::Slice;
+use crate::base::sync::plain::Ordering;
 use crate::cache::ReadContext;
 use crate::table::{BlobFile, Table};
 use crate::tree::description::{
@@ -91,7 +91,7 @@ impl Version {
             summary.memory_bytes += 1024;
         }
         for bundle in bundles(&root) {
-            summary.disk_bytes += bundle.maplet.bytes();
+            summary.disk_bytes += bundle.maplet.file().bytes();
             summary.memory_bytes += 256 + 24 * bundle.branches.len() as u64;
         }
         for blob in blobs(&root) {

@@ -50,6 +50,9 @@ pub(super) fn run(store: &StoreOptions, options: &CheckOptions) -> Outcome {
             recovery.stopped.as_deref().unwrap_or("clean end")
         )?;
     }
+    for damage in &recovery.journal_damage_skipped {
+        writeln!(out, "opening skipped a part of the journal that is not needed: {damage}")?;
+    }
     out.flush()?;
     if report.problems.is_empty() {
         return Ok(database.close()?);

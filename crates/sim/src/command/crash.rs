@@ -1,28 +1,74 @@
 //! `spinney-sim crash`.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::{Common, finish};
-use crate::crash::{self, Extent, StateName};
+use crate::crash::story::{self, Story};
+use crate::crash::{self, Crash, Extent, Lie, StateName, Then, exhaustive};
+use crate::disk::Policy;
+use crate::keep::Keep;
+use crate::kinds::Kinds;
+use crate::outcome::{Outcome, Violation};
 
 /// Works on small stores, crashes them everywhere and judges what is left.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   spinney-sim crash --seconds 600
   spinney-sim crash --kind mixed --states 50000 --seed 7
+  spinney-sim crash --recovery --states 10000
+  spinney-sim crash --exhaustive 2
   spinney-sim crash --seed 7 --runs 1 --only 1.17")]
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Steps of work between two crashes.
-    #[arg(long, default_value_t = Extent::default().steps)]
-    steps: usize,
+    /// Steps of work between two crashes [default: 200, in recovery mode 100].
+    #[arg(long)]
+    steps: Option<usize>,
+    /// Crash inside recovery: at each of its operations, by each policy.
+    #[arg(long)]
+    recovery: bool,
+    /// Runs at once [default: one a core]. What a run does depends on its seed alone.
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// All sequences of up to so many actions, crashed at each operation by each policy.
+    #[arg(long, value_name = "LENGTH", conflicts_with = "recovery")]
+    exhaustive: Option<usize>,
     /// Judge only this state, as `generation.number`.
     #[arg(long, value_parser = parse_state)]
     only: Option<StateName>,
+    /// How long the work before a violation is cut down, in seconds.
+    #[arg(long, default_value_t = 60.0)]
+    shrink: f64,
+    /// Have the disk lie, to see it found out.
+    #[arg(long)]
+    lie: Option<Lie>,
+    /// Tell a story: in this generation,
+    #[arg(long, requires = "keep")]
+    generation: Option<usize>,
+    /// do only these of its actions,
+    #[arg(long, requires = "generation")]
+    keep: Option<Keep>,
+    /// or these of the actions that exhaustive sequences are made of;
+    #[arg(long, conflicts_with = "keep", value_delimiter = ',')]
+    sequence: Option<Vec<usize>>,
+    /// crash before this operation,
+    #[arg(long)]
+    at: Option<usize>,
+    /// by this policy,
+    #[arg(long, default_value = "Kill")]
+    policy: Policy,
+    /// with chance drawn from this number,
+    #[arg(long, default_value_t = 0)]
+    draw: u64,
+    /// with so many crashes inside recovery,
+    #[arg(long, default_value_t = 0)]
+    nested: usize,
+    /// or one at each of its operations.
+    #[arg(long)]
+    sweep: bool,
 }
 
 fn parse_state(text: &str) -> Result<StateName, String> {
@@ -35,8 +81,88 @@ fn parse_state(text: &str) -> Result<StateName, String> {
 /// Carries the command out.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
-    let extent = Extent { steps: arguments.steps, ..Extent::default() };
-    let total =
-        arguments.common.repeat(|seed, kinds| crash::run(seed, kinds, extent, arguments.only));
-    finish("crash", arguments.common.seed, started, &total, json!({}))
+    let Arguments { common, .. } = arguments;
+    let jobs = arguments.jobs.unwrap_or_else(cores);
+    let extent = arguments.extent();
+    let (regime, total) = if arguments.at.is_some() || arguments.sequence.is_some() {
+        let once = Common { runs: Some(1), ..common.clone() };
+        ("story", once.repeat(|seed, kinds| arguments.tell(seed, kinds)))
+    } else if let Some(length) = arguments.exhaustive {
+        ("exhaustive", arguments.exhaust(length, jobs))
+    } else {
+        let run = |seed, kinds| crash::run(seed, kinds, extent, arguments.only);
+        let regime = if arguments.recovery { "recovery" } else { "crash" };
+        (regime, common.repeat_at_once(jobs, run))
+    };
+    let mut more = json!({ "jobs": jobs });
+    for (what, count) in &total.counts {
+        more[what] = json!(count);
+    }
+    finish(regime, common.seed, started, &total, more)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+impl Arguments {
+    fn extent(&self) -> Extent {
+        let extent = if self.recovery { Extent::recovery() } else { Extent::default() };
+        let shrink = Duration::try_from_secs_f64(self.shrink).unwrap_or(extent.shrink);
+        Extent { steps: self.steps.unwrap_or(extent.steps), shrink, lie: self.lie, ..extent }
+    }
+
+    /// Judges one state.
+    fn tell(&self, seed: u64, kinds: Kinds) -> Outcome {
+        let then = if self.sweep { Then::Sweep } else { Then::Recovery(self.nested) };
+        let crash =
+            Crash { at: self.at.unwrap_or(usize::MAX), policy: self.policy, draw: self.draw, then };
+        let judged = match (&self.sequence, &self.keep) {
+            (Some(numbers), _) => exhaustive::begin(kinds).and_then(|base| {
+                let actions = exhaustive::actions(numbers)?;
+                let story = Story { generation: base.number, keep: story::all(&actions), crash };
+                story.judge(&base, &actions)
+            }),
+            (None, keep) => {
+                let keep = keep.clone().unwrap_or_else(|| Keep::new(Vec::new()));
+                let generation = self.generation.unwrap_or(0);
+                let run = crash::Run { seed, kinds, extent: self.extent() };
+                run.tell(&Story { generation, keep, crash })
+            }
+        };
+        let mut outcome = Outcome::default();
+        outcome.count(self.policy.to_string());
+        if let Err(what) = judged {
+            let command = std::env::args().collect::<Vec<_>>().join(" ");
+            outcome.violations.push(Violation { what, command });
+        }
+        outcome
+    }
+
+    /// All sequences, the short ones first.
+    fn exhaust(&self, length: usize, jobs: usize) -> Outcome {
+        let mut total = Outcome::default();
+        for kinds in self.common.kind.runs() {
+            let base = match exhaustive::begin(kinds) {
+                Ok(base) => base,
+                Err(what) => {
+                    let command = format!("spinney-sim crash --kind {kinds} --exhaustive 0");
+                    total.violations.push(Violation { what, command });
+                    continue;
+                }
+            };
+            let seen = exhaustive::Seen::default();
+            for length in 0..=length {
+                let runs = Some(exhaustive::sequences(length));
+                let kind = kinds;
+                let common = Common { kind, runs, seed: 0, states: None, ..self.common.clone() };
+                let run = |number, _| exhaustive::run(&base, length, number, &seen);
+                total.add(common.repeat_at_once(jobs, run));
+                if !total.violations.is_empty() && !self.common.keep_going {
+                    return total;
+                }
+            }
+        }
+        total
+    }
 }

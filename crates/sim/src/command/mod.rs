@@ -9,8 +9,16 @@ use serde_json::{Value, json};
 use crate::kinds::Kinds;
 use crate::outcome::Outcome;
 
+mod at_once;
+pub mod bitflip;
 pub mod crash;
+pub mod faults;
+pub mod fuzz;
+pub mod kill;
+pub mod model;
+pub mod planted;
 pub mod soak;
+pub mod threads;
 
 /// What every regime takes.
 #[derive(Debug, Clone, clap::Args)]
@@ -28,6 +36,9 @@ pub struct Common {
     /// Stop after so many states of each kind.
     #[arg(long)]
     pub states: Option<u64>,
+    /// Stop after so many operations of each kind.
+    #[arg(long)]
+    pub operations: Option<u64>,
     /// Stop after so many runs of each kind.
     #[arg(long)]
     pub runs: Option<u64>,
@@ -43,13 +54,15 @@ impl Common {
         let mut total = Outcome::default();
         let mut told = Instant::now();
         let choices = self.kind.runs();
-        let unlimited = self.states.is_none() && self.runs.is_none();
+        let limits = [self.states, self.operations, self.runs];
+        let unlimited = limits.iter().all(Option::is_none);
         let seconds = self.seconds.or(unlimited.then_some(60.0)).unwrap_or(f64::INFINITY);
         for &kinds in &choices {
             let started = Instant::now();
-            let (mut runs, mut states) = (0, 0);
+            let (mut runs, mut states, mut operations) = (0, 0, 0);
             while runs < self.runs.unwrap_or(u64::MAX)
                 && states < self.states.unwrap_or(u64::MAX)
+                && operations < self.operations.unwrap_or(u64::MAX)
                 && started.elapsed().as_secs_f64() < seconds / choices.len() as f64
             {
                 let outcome = run(self.seed.wrapping_add(runs), kinds);
@@ -57,6 +70,7 @@ impl Common {
                     eprintln!("{}\n  again: {}", violation.what, violation.command);
                 });
                 states += outcome.state_count();
+                operations += outcome.operations;
                 total.add(outcome);
                 runs += 1;
                 if !total.violations.is_empty() && !self.keep_going {
@@ -65,7 +79,7 @@ impl Common {
                 if told.elapsed() > Duration::from_secs(5) {
                     told = Instant::now();
                     eprintln!(
-                        "{kinds}: {runs} runs, {states} states in {:.0} s",
+                        "{kinds}: {runs} runs, {states} states, {operations} operations in {:.0} s",
                         started.elapsed().as_secs_f64()
                     );
                 }

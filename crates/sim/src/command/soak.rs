@@ -61,11 +61,59 @@ impl Part {
 }
 
 /// The longest first, so that they do not run alone at the end.
-const PARTS: &[Part] = &[Part {
-    name: "crash",
-    gate: &["crash", "--states", "50000"],
-    long: &["crash", "--states", "2000000"],
-}];
+const PARTS: &[Part] = &[
+    Part {
+        name: "fuzz",
+        gate: &["fuzz", "--seconds", "20", "--jobs", "1"],
+        long: &["fuzz", "--seconds", "60", "--jobs", "1"],
+    },
+    Part {
+        name: "crash",
+        gate: &["crash", "--states", "50000", "--jobs", "1"],
+        long: &["crash", "--states", "2000000", "--jobs", "1"],
+    },
+    Part {
+        name: "faults",
+        gate: &["faults", "--every", "10", "--runs", "12"],
+        long: &["faults", "--every", "1", "--runs", "20"],
+    },
+    Part {
+        name: "exhaustive",
+        gate: &["crash", "--exhaustive", "2", "--jobs", "1"],
+        long: &["crash", "--exhaustive", "3", "--jobs", "1"],
+    },
+    Part {
+        name: "recovery",
+        gate: &["crash", "--recovery", "--states", "10000", "--jobs", "1"],
+        long: &["crash", "--recovery", "--states", "300000", "--jobs", "1"],
+    },
+    Part { name: "kill", gate: &["kill", "--kills", "50"], long: &["kill", "--kills", "1000"] },
+    Part {
+        name: "threads",
+        gate: &["threads", "--seconds", "40"],
+        long: &["threads", "--seconds", "600"],
+    },
+    Part {
+        name: "bitflip",
+        gate: &["bitflip", "--seconds", "40"],
+        long: &["bitflip", "--every", "1", "--all-bits", "--seconds", "900"],
+    },
+    Part {
+        name: "model",
+        gate: &["model", "--operations", "750000"],
+        long: &["model", "--operations", "20000000"],
+    },
+    Part {
+        name: "strace",
+        gate: &["kill", "--strace", "--seconds", "15"],
+        long: &["kill", "--strace", "--seconds", "200"],
+    },
+    Part {
+        name: "full disk",
+        gate: &["kill", "--enospc", "--seconds", "15"],
+        long: &["kill", "--enospc", "--seconds", "200"],
+    },
+];
 
 /// How a part went.
 struct Report {

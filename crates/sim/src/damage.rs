@@ -1,0 +1,214 @@
+//! Opens a damaged store, asks it everything, and judges the answers.
+//!
+//! The contract: every answer is right, or is an error that names the damage. Damage to the journal
+//! alone may take commits from the end, and recovery must then say so, but where a whole end of a file
+//! is missing or of another time: that looks as if it had never been written. Even then no commit goes
+//! of which the manifest, undamaged, knows that it was durable. What is left is always what the store
+//! held after some commit, in all keyspaces at once. Nothing panics, and nothing comes up empty.
+
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use spinney::{CheckLevel, Error, RecoveryReport};
+
+use crate::answers::Answers;
+use crate::image::{Files, Image};
+use crate::outcome::panic_text;
+
+/// The longest structure with one checksum in these stores, so how far before the damage an error's
+/// offset may lie.
+const STRUCTURE_BYTES_MAX: u64 = 32 << 10;
+/// How far behind the damage: a checksum may stand after what it covers.
+const HEADER_BYTES_MAX: u64 = 64;
+
+/// What a file is for, told by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FileClass {
+    /// The superblock.
+    Superblock,
+    /// The lock.
+    Lock,
+    /// A manifest.
+    Manifest,
+    /// A segment of the journal.
+    Journal,
+    /// A data file.
+    Data,
+}
+
+impl FileClass {
+    /// That of a file with this name.
+    pub fn of(path: &Path) -> FileClass {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        match &*name {
+            "SPINNEY" | "SPINNEY.new" => FileClass::Superblock,
+            "LOCK" => FileClass::Lock,
+            name if name.starts_with("manifest") => FileClass::Manifest,
+            name if name.starts_with("journal") => FileClass::Journal,
+            _ => FileClass::Data,
+        }
+    }
+}
+
+/// What kind of file it is, for counting.
+pub fn kind_of(path: &Path) -> String {
+    let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+    match FileClass::of(path) {
+        FileClass::Data => extension,
+        class => format!("{class:?}").to_lowercase(),
+    }
+}
+
+/// Where a file has been changed.
+#[derive(Debug, Clone)]
+pub struct Damage {
+    /// The file.
+    pub path: PathBuf,
+    /// Which bytes.
+    pub bytes: Range<u64>,
+    /// Whether the file is there and has its length, so that an error has to name the very place.
+    pub in_place: bool,
+}
+
+/// How damage showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shown {
+    /// The store did not open.
+    AtOpen,
+    /// An answer was an error.
+    AtRead,
+    /// Only the full check found it.
+    AtCheck,
+    /// Recovery told of it; the answers are right.
+    ByRecovery,
+    /// Recovery told of it, and of commits that are gone.
+    Shortened,
+    /// Not at all: a segment of the journal is gone, cut or of another time, and so is what it held, of
+    /// which the manifest does not know.
+    Replaced,
+    /// Not at all; the answers are right.
+    Harmless,
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Shown::AtOpen => "at open",
+            Shown::AtRead => "at read",
+            Shown::AtCheck => "by check",
+            Shown::ByRecovery => "by recovery",
+            Shown::Shortened => "by recovery, with commits lost",
+            Shown::Replaced => "not at all, with commits lost",
+            Shown::Harmless => "harmless",
+        })
+    }
+}
+
+/// What was judged.
+#[derive(Debug, Clone, Copy)]
+pub struct Verdict {
+    /// How the damage showed.
+    pub shown: Shown,
+    /// How many questions were asked.
+    pub operations: u64,
+}
+
+/// Judges `files`, which are those of `image` with some `damages`.
+///
+/// # Errors
+/// What the store did that it must not do.
+pub fn judge(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verdict, String> {
+    let judged = catch_unwind(AssertUnwindSafe(|| open_and_ask(image, files, damages)));
+    judged.unwrap_or_else(|panic| Err(panic_text(&*panic)))
+}
+
+fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verdict, String> {
+    let vfs = files.vfs();
+    let db = match image.builder(&vfs).open() {
+        Ok(db) => db,
+        Err(error) => {
+            check_error(&error, damages).map_err(|what| format!("open: {what}"))?;
+            return Ok(Verdict { shown: Shown::AtOpen, operations: 1 });
+        }
+    };
+    let answers = Answers::read(&db, image);
+    let report = db.check(CheckLevel::Full).map_err(|error| format!("check: {error}"))?;
+    let operations = answers.operations + report.entries;
+    for error in answers.errors().chain(&report.problems) {
+        check_error(error, damages)?;
+    }
+    let recovery = db.recovery();
+    let told = differs(&recovery, &image.recovery);
+    let verdict = |shown| Ok(Verdict { shown, operations });
+    if let Err(wrong) = answers.agree(&image.states[image.expected]) {
+        let in_journal = |damage: &&Damage| FileClass::of(&damage.path) == FileClass::Journal;
+        let journal: Vec<&Damage> = damages.iter().filter(in_journal).collect();
+        let knows =
+            !damages.iter().any(|damage| FileClass::of(&damage.path) == FileClass::Manifest);
+        let is_replaced = journal.iter().any(|damage| !damage.in_place);
+        let states = image.states.iter().enumerate().rev();
+        let mut others = states.filter(|(k, _)| *k < image.expected || is_replaced);
+        let Some((k, state)) = others.find(|(_, state)| answers.agree(state).is_ok()) else {
+            return Err(format!("wrong answers: {wrong}; {recovery:?}"));
+        };
+        let lost = format!("holds {k} commits of {} ({} synced)", image.expected, image.synced);
+        return match () {
+            () if state.values().all(|pairs| pairs.is_empty()) => Err(format!("empty; {lost}")),
+            () if journal.is_empty() => Err(format!("{lost}: {wrong}; {recovery:?}")),
+            () if told => verdict(Shown::Shortened),
+            () if is_replaced && (k >= image.recorded || !knows) => verdict(Shown::Replaced),
+            () => Err(format!("{lost} and does not say so: {wrong}; {recovery:?}")),
+        };
+    }
+    match (answers.error(), report.problems.is_empty()) {
+        (Some(error), true) => Err(format!("the check finds nothing, but a read: {error}")),
+        (Some(_), false) => verdict(Shown::AtRead),
+        (None, false) => verdict(Shown::AtCheck),
+        (None, true) if told || skips(&recovery, &image.recovery) => verdict(Shown::ByRecovery),
+        (None, true) => verdict(Shown::Harmless),
+    }
+}
+
+/// Whether recovery tells of more than it does without damage.
+fn differs(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
+    damaged.stopped.is_some() && damaged.stopped != undamaged.stopped
+        || damaged.manifest_bytes_dropped > undamaged.manifest_bytes_dropped
+}
+
+/// Whether recovery tells of more damage that takes nothing.
+fn skips(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
+    damaged.journal_damage_skipped.len() > undamaged.journal_damage_skipped.len()
+}
+
+/// Whether an error is one that names the damage.
+fn check_error(error: &Error, damages: &[Damage]) -> Result<(), String> {
+    let of = |file: &Path| -> Vec<&Damage> {
+        damages.iter().filter(|damage| file.file_name() == damage.path.file_name()).collect()
+    };
+    let in_place = damages.iter().all(|damage| damage.in_place);
+    match error {
+        Error::Corruption { file, offset, .. } => {
+            let here = of(file);
+            if here.is_empty() {
+                // What is missing or of another time is found out by what contradicts it.
+                return if in_place { Err(format!("names another file: {error}")) } else { Ok(()) };
+            }
+            let near = |damage: &&Damage| {
+                *offset <= damage.bytes.end.saturating_add(HEADER_BYTES_MAX)
+                    && damage.bytes.start < offset + STRUCTURE_BYTES_MAX
+            };
+            match here.iter().any(near) || !in_place {
+                true => Ok(()),
+                false => {
+                    let places: Vec<_> = here.iter().map(|damage| &damage.bytes).collect();
+                    Err(format!("damage at {places:?}, but: {error}"))
+                }
+            }
+        }
+        Error::UnsupportedVersion { file, .. } if !of(file).is_empty() => Ok(()),
+        Error::NotAStore { .. } if !in_place => Ok(()),
+        error => Err(format!("not an error that names the damage: {error}")),
+    }
+}

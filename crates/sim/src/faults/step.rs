@@ -1,0 +1,129 @@
+//! What is done to a store while its disk fails: a list, drawn before, that depends on nothing that
+//! happens.
+
+use spinney::Compression;
+
+use crate::action::{Operator, Options};
+use crate::model::Effect;
+use crate::random::Random;
+
+/// How many keyspaces there are; the last one comes and goes.
+pub(super) const KEYSPACES: usize = 4;
+/// The one whose values are merged.
+const MERGED: usize = 2;
+
+/// How a keyspace is created.
+pub(super) fn options(keyspace: usize) -> Options {
+    Options {
+        compression: if keyspace == 1 { Compression::Lz4 } else { Compression::None },
+        operator: if keyspace == MERGED { Operator::Append } else { Operator::None },
+        blob_bytes_min: if keyspace == MERGED { 100 } else { 1024 },
+        fanout_max: 2,
+        space_percent_max: 150,
+    }
+}
+
+/// One thing that is done. Keyspaces are named by their numbers.
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    /// A batch.
+    Commit {
+        sync: bool,
+        writes: Vec<(usize, Vec<u8>, Effect)>,
+    },
+    /// A key is read.
+    Get(usize, Vec<u8>),
+    /// Keys are read at once.
+    MultiGet(usize, Vec<Vec<u8>>),
+    /// Everything is read.
+    Compare,
+    /// A step of background work.
+    Turn,
+    Sync,
+    Flush(usize),
+    Compact(usize),
+    Idle,
+    Checkpoint,
+    /// The last keyspace is dropped if it is there, else created.
+    Toggle,
+    Reopen,
+}
+
+/// How many keyspaces there always are, and how many keys they have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) keyspaces: usize,
+    keys: usize,
+    value_bytes: usize,
+}
+
+impl Shape {
+    pub(super) fn new(seed: u64) -> Shape {
+        let mut random = Random::new(&[seed, 21]);
+        Shape {
+            keyspaces: 1 + random.below(3),
+            keys: [8, 30, 90][random.below(3)],
+            value_bytes: [60, 300, 300][random.below(3)],
+        }
+    }
+
+    fn key(self, random: &mut Random) -> Vec<u8> {
+        format!("key/{:04}", random.below(self.keys) * 7919 % 1009).into_bytes()
+    }
+
+    fn value(self, random: &mut Random) -> Vec<u8> {
+        let len = match random.below(60) {
+            0 => 17_000,
+            1..4 => random.below(3000),
+            _ => random.below(self.value_bytes),
+        };
+        let byte = random.draw() as u8;
+        (0..len).map(|i| byte.wrapping_add(i as u8)).collect()
+    }
+
+    fn write(self, random: &mut Random, favourite: usize) -> (usize, Vec<u8>, Effect) {
+        let keyspace = match random.below(8) {
+            0 => KEYSPACES - 1,
+            1 | 2 => random.below(self.keyspaces),
+            _ => favourite,
+        };
+        let change = match random.below(10) {
+            0 | 1 => Effect::Delete,
+            2..5 if keyspace == MERGED => Effect::Merge(self.value(random)),
+            _ => Effect::Put(self.value(random)),
+        };
+        (keyspace, self.key(random), change)
+    }
+
+    fn step(self, random: &mut Random) -> Step {
+        let keyspace = random.below(self.keyspaces);
+        match random.below(100) {
+            0..44 => {
+                let count = if random.one_in(3) { 2 + random.below(5) } else { 1 };
+                let writes = (0..count).map(|_| self.write(random, keyspace)).collect();
+                Step::Commit { sync: random.one_in(7), writes }
+            }
+            44..50 => Step::Get(keyspace, self.key(random)),
+            50..53 => {
+                let keys = (0..6).map(|_| self.key(random)).collect();
+                Step::MultiGet(keyspace, keys)
+            }
+            53..56 => Step::Compare,
+            56..76 => Step::Turn,
+            76..80 => Step::Sync,
+            80..85 => Step::Flush(keyspace),
+            85..88 => Step::Compact(keyspace),
+            88..91 => Step::Idle,
+            91..93 => Step::Checkpoint,
+            93..97 => Step::Toggle,
+            _ => Step::Reopen,
+        }
+    }
+}
+
+/// The steps of a seed.
+pub(super) fn steps(seed: u64, count: usize) -> Vec<Step> {
+    let shape = Shape::new(seed);
+    let mut random = Random::new(&[seed, 22]);
+    (0..count).map(|_| shape.step(&mut random)).collect()
+}

@@ -1,0 +1,106 @@
+//! The regime's own score: bugs planted into the engine, one at a time, that the regimes must find.
+//!
+//! A *search* looks for one bug from one first seed, in a process of its own ([`child`]): a bug may
+//! panic, abort or hang. In rounds it carries out each regime once, with the round's seed, until one
+//! tells of a violation. A last search, without any bug, goes as many rounds as the longest of the
+//! others and must find nothing: so what was found was the bug, and not the regime's own doing.
+//!
+//! Invariants:
+//! 1. A search does the same whenever it is repeated, but for regimes with threads.
+//! 2. A bug counts as found only if each of its searches has found it.
+
+mod child;
+mod regimes;
+mod report;
+mod search;
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use spinney::planted::Bug;
+
+use crate::command::planted::Arguments;
+use report::Score;
+use search::{Ended, Search};
+
+pub use child::child;
+
+/// Carries out all searches.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let bugs = match chosen(&arguments.bug) {
+        Ok(bugs) => bugs,
+        Err(name) => {
+            eprintln!("no bug {name:?}: `spinney-sim planted --list` names them");
+            return ExitCode::FAILURE;
+        }
+    };
+    if arguments.list {
+        for bug in bugs {
+            println!("{:30} {:10} {}", bug.name(), bug.module(), bug.what());
+        }
+        return ExitCode::SUCCESS;
+    }
+    let started = Instant::now();
+    let mut searches = Vec::new();
+    for seed in (0..arguments.seeds).map(|n| first_seed(arguments.seed, n)) {
+        let limit = Duration::from_secs_f64(arguments.seconds);
+        searches
+            .extend(bugs.iter().map(|&bug| Search::new(Some(bug), seed, arguments.rounds, limit)));
+    }
+    let mut score = Score::new(bugs, arguments.verbose);
+    for (search, ended) in carry_out(searches, arguments) {
+        score.add(&search, ended);
+    }
+    let unlimited = Duration::from_secs(3600);
+    let clean = (0..arguments.seeds).map(|n| first_seed(arguments.seed, n));
+    let rounds = |seed| score.rounds_from(seed);
+    let clean = clean.map(|seed| Search::new(None, seed, rounds(seed), unlimited)).collect();
+    for (search, ended) in carry_out(clean, arguments) {
+        score.add_clean(&search, ended);
+    }
+    score.print(arguments.seed, started.elapsed())
+}
+
+/// Seeds of different searches are far apart.
+fn first_seed(seed: u64, number: u64) -> u64 {
+    seed.wrapping_add(number * 1_000_000)
+}
+
+fn chosen(names: &[String]) -> Result<Vec<Bug>, &String> {
+    let by_name = |name| Bug::ALL.iter().copied().find(|bug| bug.name() == name);
+    let chosen: Result<Vec<Bug>, &String> =
+        names.iter().map(|name| by_name(name.as_str()).ok_or(name)).collect();
+    chosen.map(|chosen| if chosen.is_empty() { Bug::ALL.to_vec() } else { chosen })
+}
+
+/// Carries out searches, several at a time, and tells how far it is.
+fn carry_out(searches: Vec<Search>, arguments: &Arguments) -> Vec<(Search, Ended)> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let (count, told) = (searches.len(), Mutex::new(Instant::now()));
+    let waiting = Mutex::new(searches.into_iter());
+    let ended = Mutex::new(Vec::with_capacity(count));
+    let work = || loop {
+        let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
+        let Some(search) = next else { return };
+        let found = search.carry_out();
+        if let (Some(bug), None) = (search.bug, &found.found) {
+            let (name, rounds) = (bug.name(), found.rounds);
+            eprintln!("{name} not found from seed {} in {rounds} rounds", search.seed);
+        }
+        if let (Ok(mut ended), Ok(mut told)) = (ended.lock(), told.lock()) {
+            ended.push((search, found));
+            if told.elapsed() > Duration::from_secs(5) {
+                *told = Instant::now();
+                eprintln!("{} of {count} searches have ended", ended.len());
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..arguments.jobs.unwrap_or(cores).max(1) {
+            scope.spawn(work);
+        }
+    });
+    ended.into_inner().unwrap_or_default()
+}

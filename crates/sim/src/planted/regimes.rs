@@ -1,0 +1,95 @@
+//! The regimes that a search carries out, each cut to about a fifth of a second.
+
+use std::time::Duration;
+
+use crate::crash::{self, exhaustive};
+use crate::kinds::Kinds;
+use crate::outcome::{Outcome, Violation};
+use crate::{bitflip, random};
+use crate::{compare, concurrent, faults};
+
+/// A regime, cut to be one part of a round.
+pub(super) struct Regime {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// Carries it out once.
+    pub(super) run: fn(seed: u64, kinds: Kinds) -> Outcome,
+}
+
+/// In the order of a round.
+pub(super) const REGIMES: &[Regime] = &[
+    Regime { name: "crash", run: run_crash },
+    Regime { name: "model", run: run_model },
+    Regime { name: "threads", run: run_threads },
+    Regime { name: "exhaustive", run: run_exhaustive },
+    Regime { name: "recovery", run: run_recovery },
+    Regime { name: "faults", run: run_faults },
+    Regime { name: "bitflip", run: run_bitflip },
+];
+
+/// Violations are counted here, not cut down.
+const CRASH: crash::Extent = crash::Extent {
+    generations: 3,
+    steps: 150,
+    states: 25,
+    sweeps: 0,
+    shrink: Duration::ZERO,
+    lie: None,
+};
+
+fn run_crash(seed: u64, kinds: Kinds) -> Outcome {
+    crash::run(seed, kinds, CRASH, None)
+}
+
+fn run_recovery(seed: u64, kinds: Kinds) -> Outcome {
+    crash::run(seed, kinds, crash::Extent { steps: 60, states: 0, sweeps: 1, ..CRASH }, None)
+}
+
+/// One sequence of at most two actions: in turn one action, one right after a write, and any two. The
+/// first write after an open makes names durable that later ones do not.
+fn run_exhaustive(seed: u64, kinds: Kinds) -> Outcome {
+    let base = match exhaustive::begin(kinds) {
+        Ok(base) => base,
+        Err(what) => {
+            let violations = vec![Violation { what, command: String::new() }];
+            return Outcome { violations, ..Outcome::default() };
+        }
+    };
+    let letter = seed / 3 % exhaustive::sequences(1);
+    // Sequences of two go by their first action, and the first action that there is writes.
+    let (length, number) = match seed % 3 {
+        0 => (1, letter),
+        1 => (2, letter),
+        _ => (2, random::mix(seed) % exhaustive::sequences(2)),
+    };
+    exhaustive::run(&base, length, number, &exhaustive::Seen::default())
+}
+
+fn run_model(seed: u64, kinds: Kinds) -> Outcome {
+    compare::run(seed, kinds, compare::Extent { actions: 3000, shrink_for: Duration::ZERO }, None)
+}
+
+fn run_threads(seed: u64, kinds: Kinds) -> Outcome {
+    // Now and then a crowd: far more threads than cores, so that some lose theirs in the middle of a read.
+    let (threads, operations) = match random::mix(seed) as usize % 4 {
+        3 => (16, 150),
+        few => (2 + few, 300),
+    };
+    let extent = concurrent::Extent { threads, operations, ..concurrent::Extent::default() };
+    concurrent::run(seed, kinds, &extent)
+}
+
+fn run_bitflip(seed: u64, kinds: Kinds) -> Outcome {
+    let extent = bitflip::Extent { every: 997, ..bitflip::Extent::default() };
+    bitflip::run(seed, kinds, extent, None, &mut |_| true)
+}
+
+fn run_faults(seed: u64, kinds: Kinds) -> Outcome {
+    let extent = faults::Extent {
+        steps: 40,
+        every: 40,
+        shrink: Duration::ZERO,
+        ..faults::Extent::default()
+    };
+    faults::run(seed, kinds, extent, None)
+}

@@ -1,0 +1,85 @@
+//! How a run's store is opened: sizes so small that everything happens all the time.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use spinney::vfs::Vfs;
+use spinney::{Builder, Database, MergeOperator};
+
+use crate::kinds::Kinds;
+use crate::random::Random;
+
+/// Pages a small cache holds.
+const CACHE_PAGES_MIN: u64 = 8;
+const PAGE_BYTES: u64 = 4096;
+
+/// The sizes of a run's store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// The order of background work is drawn from it.
+    pub seed: u64,
+    /// The trees of its keyspaces.
+    pub kinds: Kinds,
+    /// When a memtable is frozen.
+    pub memtable_bytes: u64,
+    /// What the cache may take, if not what the memory budget leaves.
+    pub cache_bytes: Option<u64>,
+    /// The journal's shards.
+    pub shards: usize,
+}
+
+impl Sizes {
+    /// Those of a run.
+    pub fn new(seed: u64, kinds: Kinds) -> Sizes {
+        let mut random = Random::new(&[seed, 1]);
+        Sizes {
+            seed,
+            kinds,
+            memtable_bytes: [1024, 2048, 4096][random.below(3)],
+            shards: 1 + random.below(3),
+            cache_bytes: match random.below(3) {
+                0 => Some(CACHE_PAGES_MIN * PAGE_BYTES),
+                1 => Some(4 * CACHE_PAGES_MIN * PAGE_BYTES),
+                _ => None,
+            },
+        }
+    }
+
+    /// How to open a store of these sizes.
+    pub fn builder<V: Vfs + Clone + 'static>(&self, vfs: &V, dir: impl AsRef<Path>) -> Builder {
+        self.builder_on(Arc::new(vfs.clone()), dir)
+    }
+
+    /// How to open a store of these sizes.
+    pub fn builder_on(&self, vfs: Arc<dyn Vfs>, dir: impl AsRef<Path>) -> Builder {
+        let builder = Database::builder(dir)
+            .vfs(vfs)
+            .memory_budget(1 << 20)
+            .memtable_bytes(self.memtable_bytes)
+            .journal_shards(self.shards)
+            .merge_operator(Arc::new(Greatest))
+            .deterministic(self.seed);
+        match self.cache_bytes {
+            Some(bytes) => builder.cache_bytes(bytes),
+            None => builder,
+        }
+    }
+}
+
+/// [`crate::action::Operator::Greatest`].
+struct Greatest;
+
+impl MergeOperator for Greatest {
+    fn name(&self) -> &str {
+        "greatest"
+    }
+
+    fn full_merge(
+        &self,
+        _key: &[u8],
+        existing: Option<&[u8]>,
+        operands: &[&[u8]],
+    ) -> Result<Vec<u8>, String> {
+        Ok(operands.iter().copied().chain(existing).max().unwrap_or_default().to_vec())
+    }
+}

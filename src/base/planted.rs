@@ -1,0 +1,324 @@
+//! Planted bugs: the test regime's own score. Each is a fault of the kind that engines have had, put in
+//! by name where it would sit; `spinney-sim planted` sees to it that the regimes find every one.
+//!
+//! Invariants:
+//! 1. Without `--cfg planted`, [`planted`] is a constant `false`: no bug is compiled in.
+//! 2. With it, at most one bug is active at a time, in the whole process.
+#![cfg_attr(not(planted), allow(unreachable_pub, reason = "public in builds for the score alone"))]
+
+use crate::base::sync::plain::AtomicU64;
+#[cfg(planted)]
+use crate::base::sync::plain::{AtomicUsize, Ordering};
+
+macro_rules! bugs {
+    ($($bug:ident, $name:literal, $module:literal, $what:literal;)*) => {
+        /// A bug that can be planted.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Bug {
+            $(#[doc = $what] $bug,)*
+        }
+
+        #[cfg(planted)]
+        impl Bug {
+            /// All of them.
+            pub const ALL: &'static [Bug] = &[$(Bug::$bug,)*];
+
+            /// Its name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Bug::$bug => $name,)*
+                }
+            }
+
+            /// The module of the engine that it sits in.
+            pub fn module(self) -> &'static str {
+                match self {
+                    $(Bug::$bug => $module,)*
+                }
+            }
+
+            /// What it breaks.
+            pub fn what(self) -> &'static str {
+                match self {
+                    $(Bug::$bug => $what,)*
+                }
+            }
+        }
+    };
+}
+
+bugs! {
+    JournalSyncSkipped, "journal-sync-skipped", "journal",
+        "A round of group sync syncs no file.";
+    JournalSyncFirstShardOnly, "journal-sync-first-shard-only", "journal",
+        "A round of group sync leaves out all shards but the first.";
+    JournalRolledNotSynced, "journal-rolled-not-synced", "journal",
+        "A segment that was filled is forgotten by the syncs that follow.";
+    JournalRollMarkForgotten, "journal-roll-mark-forgotten", "journal",
+        "A filled segment does not say that the shard goes on in the next.";
+    JournalNameNotSynced, "journal-name-not-synced", "journal",
+        "A new segment is used before its name is durable.";
+    JournalDurableClaimedEarly, "journal-durable-claimed-early", "journal",
+        "A record says that all before it is durable, which it need not be.";
+    JournalCleanBeforeData, "journal-clean-before-data", "journal",
+        "Closing marks the journal as clean before its records are durable.";
+    JournalRetiredEarly, "journal-retired-early", "journal",
+        "With the oldest segments go those whose records no tree holds yet.";
+    ReplayPastGap, "replay-past-gap", "journal",
+        "Replay goes on behind a number that is missing.";
+    ReplayPayloadUnchecked, "replay-payload-unchecked", "journal",
+        "Replay trusts a record whose header is whole.";
+    ReplayNotSynced, "replay-not-synced", "journal",
+        "What replay delivers need not be durable.";
+    ReplayForgetsLimits, "replay-forgets-limits", "journal",
+        "Opening forgets the older epochs, whose records are still needed.";
+    CommitVisibleEarly, "commit-visible-early", "commit",
+        "A commit is visible before one with lower numbers has been applied.";
+    CommitOneNumberABatch, "commit-one-number-a-batch", "commit",
+        "All operations of a batch are applied with the same number.";
+    CommitBarrierLeaky, "commit-barrier-leaky", "commit",
+        "The barrier does not wait for commits of the last shard.";
+    CommitFailedAppend, "commit-failed-append", "commit",
+        "A commit whose record did not reach the file is acknowledged.";
+    CommitBeforeSync, "commit-before-sync", "db",
+        "A commit that asked for it is acknowledged before it is durable.";
+    CommitFullSwallowed, "commit-full-swallowed", "db",
+        "A commit for which the disk has no room is acknowledged.";
+    BatchInHalves, "batch-in-halves", "db",
+        "A batch is committed in two halves.";
+    BatchByKeyspace, "batch-by-keyspace", "db",
+        "A batch over several keyspaces is committed one keyspace after the other.";
+    PoisonForgotten, "poison-forgotten", "db",
+        "After a failed sync the store goes on as if nothing had happened.";
+    CorruptionIsAbsence, "corruption-is-absence", "db",
+        "A point read that meets a damaged page finds nothing.";
+    MultiGetGivesUp, "multi-get-gives-up", "db",
+        "A batched read gives up on keys that need more than two rounds of reads.";
+    MemtableGetNewest, "memtable-get-newest", "db",
+        "A point read of the memtable looks past its snapshot.";
+    SnapshotGetNewest, "snapshot-get-newest", "db",
+        "A snapshot's point read reads the newest state.";
+    SnapshotReleasedEarly, "snapshot-released-early", "db",
+        "Of two snapshots at one number, the end of the first releases both.";
+    SnapshotOldestForgotten, "snapshot-oldest-forgotten", "db",
+        "Compactions are not told of the oldest snapshot.";
+    IteratorReadsNewest, "iterator-reads-newest", "db",
+        "An iterator shows what is written after it was made.";
+    RangeEndInclusive, "range-end-inclusive", "db",
+        "A range includes its excluded end.";
+    IteratorEndsOverlap, "iterator-ends-overlap", "db",
+        "The front of an iterator yields again what its back has yielded.";
+    CheckSilent, "check-silent", "db",
+        "A check reports no problem, whatever it finds.";
+    FreezeCutTooHigh, "freeze-cut-too-high", "db",
+        "A frozen memtable claims one commit more than it holds.";
+    FrozenForgotten, "frozen-forgotten", "db",
+        "A new version of a tree takes memtables away that it does not hold.";
+    FrozenNotCounted, "frozen-not-counted", "db",
+        "The journal's floor takes frozen memtables for part of the tree.";
+    IncorporateOutOfOrder, "incorporate-out-of-order", "db",
+        "Memtables become part of the tree in the order in which they were packed.";
+    IncorporateBeforeSync, "incorporate-before-sync", "db",
+        "A tree holds durably what follows commits of other keyspaces that may get lost.";
+    RetireBeforeEdit, "retire-before-edit", "db",
+        "Journal segments go before the manifest says that they are not needed.";
+    LargeValueNameNotSynced, "large-value-name-not-synced", "db",
+        "A record points into a blob file whose name is not durable.";
+    KeyspaceDropBeforeSync, "keyspace-drop-before-sync", "db",
+        "A keyspace is dropped durably while commits before that are not durable.";
+    CloseWithoutSync, "close-without-sync", "db",
+        "Closing leaves the journal as it is.";
+    CheckpointMissesNewest, "checkpoint-misses-newest", "db",
+        "A checkpoint lacks what was in memtables.";
+    CheckpointMissesBlobs, "checkpoint-misses-blobs", "db",
+        "A checkpoint lacks the blob files.";
+    OpenReplaysFlushed, "open-replays-flushed", "db",
+        "Replay brings back what the trees hold already.";
+    OpenReplaysDropped, "open-replays-dropped", "db",
+        "Replay puts a dropped keyspace's records into another.";
+    OpenRemovesBlobs, "open-removes-blobs", "db",
+        "Blob files that only memtables point to are taken for orphans.";
+    OpenKeepsOrphans, "open-keeps-orphans", "db",
+        "Orphans stay where they are.";
+    OpenNumbersTooLow, "open-numbers-too-low", "db",
+        "New commits get numbers that the trees hold already.";
+    OpenFloorNotRaised, "open-floor-not-raised", "db",
+        "New commits start behind a gap in the journal.";
+    PackLosesLast, "pack-loses-last", "tree",
+        "The last entry of a memtable does not get into its table.";
+    PackSkipsTombstones, "pack-skips-tombstones", "tree",
+        "The tombstones of a memtable do not get into its table.";
+    DataNamesNotSynced, "data-names-not-synced", "tree",
+        "The manifest names data files whose names are not durable.";
+    FilesGoBeforeEdit, "files-go-before-edit", "tree",
+        "A compaction's inputs go before the manifest has its output.";
+    FilesGoInDoubt, "files-go-in-doubt", "tree",
+        "Files go although a failed commit of the manifest may name them.";
+    PivotBoundOffByOne, "pivot-bound-off-by-one", "tree",
+        "The key at a pivot's lower bound is sought in the pivot before.";
+    FlushToWrongChild, "flush-to-wrong-child", "tree",
+        "A flush hands bundles to the neighbour of the child they are for.";
+    FlushLosesYoungest, "flush-loses-youngest", "tree",
+        "A flush of several bundles loses the youngest.";
+    FlushStartStays, "flush-start-stays", "tree",
+        "A flush leaves the bundles live in the node they came from.";
+    DeadTooEarly, "dead-too-early", "tree",
+        "A bundle is dropped for a pivot for which it has little.";
+    SplitRightEmpty, "split-right-empty", "tree",
+        "The right part of a split node loses its bundles.";
+    SplitBoundWrong, "split-bound-wrong", "tree",
+        "The right part of a split leaf starts behind its first key.";
+    ReplaceSkipsOutput, "replace-skips-output", "tree",
+        "A pivot that took in a part of a compaction's inputs skips all of its output.";
+    CompactReadsMoved, "compact-reads-moved", "tree",
+        "A compaction takes in what has moved on to a child.";
+    CompactDropsTombstones, "compact-drops-tombstones", "tree",
+        "A compaction drops tombstones although older entries exist below.";
+    CompactIgnoresSnapshots, "compact-ignores-snapshots", "tree",
+        "A compaction keeps the newest version of each key only.";
+    AdoptAnything, "adopt-anything", "tree",
+        "A compaction adopts tables of which a pivot must not see all.";
+    AdoptUnfiltered, "adopt-unfiltered", "tree",
+        "The maplet of a compaction's output lacks what it adopted.";
+    CompactKeepsOldest, "compact-keeps-oldest", "merge",
+        "A compaction keeps the oldest version of a key instead of the newest.";
+    CompactLosesOperand, "compact-loses-operand", "merge",
+        "A compaction loses the oldest operand that it folds.";
+    MergeBaseIgnored, "merge-base-ignored", "merge",
+        "A compaction folds operands as if there were nothing beneath.";
+    MergeBlobBaseIgnored, "merge-blob-base-ignored", "merge",
+        "A read folds operands over a value in a blob file as if it were not there.";
+    MergeOperandsReversed, "merge-operands-reversed", "merge",
+        "A read folds operands from the newest to the oldest.";
+    MergePartialSwapped, "merge-partial-swapped", "merge",
+        "Two operands are folded into one in the wrong order.";
+    ReverseReadsNewest, "reverse-reads-newest", "merge",
+        "An iterator that goes back looks past its snapshot.";
+    SeparatorTooShort, "separator-too-short", "table",
+        "A leaf's separator is not above the last key of the leaf before.";
+    TableLastKeyShort, "table-last-key-short", "table",
+        "A table's last key is below the keys that it has.";
+    TableDeletesUncounted, "table-deletes-uncounted", "table",
+        "A table's properties leave out its tombstones.";
+    LeafLastMissed, "leaf-last-missed", "table",
+        "A point read misses the last entry of a leaf.";
+    CursorBackSkips, "cursor-back-skips", "table",
+        "A cursor that goes back skips a key at each leaf's end.";
+    CursorForwardSkips, "cursor-forward-skips", "table",
+        "A cursor that goes forward skips a key at each leaf's start.";
+    ScanSkips, "scan-skips", "table",
+        "A compaction skips an entry at each leaf's start.";
+    ScanStartExclusive, "scan-start-exclusive", "table",
+        "A compaction leaves out the key at which its range starts.";
+    BlobPointerOff, "blob-pointer-off", "table",
+        "The pointer to a blob file's later values is off by one.";
+    TableNotSynced, "table-not-synced", "cache",
+        "A table is in use before it is durable.";
+    MapletNotSynced, "maplet-not-synced", "cache",
+        "A maplet is in use before it is durable.";
+    BlobNotSynced, "blob-not-synced", "cache",
+        "A blob file is in use before it is durable.";
+    FailedWriteIgnored, "failed-write-ignored", "cache",
+        "A data file is finished although one of its writes failed.";
+    FailedSyncIgnored, "failed-sync-ignored", "cache",
+        "A data file is finished although its sync failed.";
+    PageChecksumIgnored, "page-checksum-ignored", "cache",
+        "A page is not checked when it is read.";
+    PageMisplaced, "page-misplaced", "cache",
+        "A page is cached in its neighbour's place.";
+    StalePages, "stale-pages", "cache",
+        "A file's number is used again while the cache has pages of its predecessor.";
+    FetchMixedUp, "fetch-mixed-up", "cache",
+        "Of pages read at once, each gets the bytes of another.";
+    FrameReusedEarly, "frame-reused-early", "cache",
+        "An evicted page's memory is used again while a reader looks at it.";
+    MapletDropsKey, "maplet-drops-key", "filter",
+        "A new maplet lacks a key.";
+    MapletOldestFirst, "maplet-oldest-first", "filter",
+        "A probe's branches are asked oldest first.";
+    MapletFoldsBranches, "maplet-folds-branches", "filter",
+        "Of a key in two branches, a merged maplet names one.";
+    MapletMaskShort, "maplet-mask-short", "filter",
+        "A probe's answer has no room for more than four branches.";
+    MapletUntranslated, "maplet-untranslated", "filter",
+        "A merged maplet's entries keep the numbers that their branches had.";
+    ManifestNotSynced, "manifest-not-synced", "manifest",
+        "An edit is acknowledged before it is durable.";
+    ManifestTornAccepted, "manifest-torn-accepted", "manifest",
+        "A torn record at the manifest's end is taken for whole.";
+    ManifestNewNotSynced, "manifest-new-not-synced", "manifest",
+        "A new manifest is in use before it is durable.";
+    ManifestNameNotSynced, "manifest-name-not-synced", "manifest",
+        "A new manifest is in use before its name is durable.";
+    ManifestOldGoesFirst, "manifest-old-goes-first", "manifest",
+        "The old manifest goes before the new one has been written.";
+    ManifestReadNotSynced, "manifest-read-not-synced", "manifest",
+        "An open builds on a manifest that need not be durable.";
+    ManifestRewriteKeyspace, "manifest-rewrite-keyspace", "manifest",
+        "A rewrite of the manifest loses the last keyspace.";
+    ManifestRewriteFloor, "manifest-rewrite-floor", "manifest",
+        "A rewrite of the manifest loses the journal's floor.";
+    SuperblockNotSynced, "superblock-not-synced", "manifest",
+        "The superblock is put in place before it is durable.";
+    SuperblockFirst, "superblock-first", "manifest",
+        "The superblock is put in place before there is a manifest.";
+    KeyspaceCreateLazy, "keyspace-create-lazy", "manifest",
+        "Creating a keyspace returns before it is durable.";
+    KeyspaceDropLazy, "keyspace-drop-lazy", "manifest",
+        "Dropping a keyspace returns before it is durable.";
+}
+
+/// Whether the bug is active.
+#[cfg(not(planted))]
+#[inline(always)]
+pub(crate) const fn planted(_bug: Bug) -> bool {
+    false
+}
+
+/// The number of a file that has gone, to be used again: [`Bug::StalePages`].
+pub(crate) static FREED: AtomicU64 = AtomicU64::new(0);
+
+/// One more than the active bug's place in [`Bug::ALL`]; 0 for none.
+#[cfg(planted)]
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the bug is active.
+#[cfg(planted)]
+#[inline]
+pub(crate) fn planted(bug: Bug) -> bool {
+    ACTIVE.load(Ordering::Relaxed) == bug as usize + 1
+}
+
+/// Makes this bug the active one, or none.
+#[cfg(planted)]
+pub fn activate(bug: Option<Bug>) {
+    ACTIVE.store(bug.map_or(0, |bug| bug as usize + 1), Ordering::Relaxed);
+}
+
+#[cfg(all(test, not(planted)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_planted_in_ordinary_builds() {
+        const PLANTED: bool = planted(Bug::JournalSyncSkipped);
+        assert!(!std::hint::black_box(PLANTED));
+    }
+}
+
+#[cfg(all(test, planted))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bug_is_active_at_a_time() {
+        let active = || Bug::ALL.iter().copied().filter(|bug| planted(*bug)).collect::<Vec<_>>();
+        assert_eq!(active(), []);
+        for &bug in Bug::ALL {
+            activate(Some(bug));
+            assert_eq!(active(), [bug]);
+        }
+        activate(None);
+        assert_eq!(active(), []);
+    }
+}

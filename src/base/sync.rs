@@ -1,0 +1,119 @@
+//! What threads share: atomics, locks, waiting and starting threads, from one place.
+//!
+//! In ordinary builds these are the standard library's and `parking_lot`'s, unchanged. Two test
+//! builds put others in their place, and the rest of the engine is the same in all three:
+//!
+//! - `--cfg shuttle`: locks, [`atomic`]s and threads are shuttle's, which runs all tasks of a scenario
+//!   on one thread and switches between them where a seed says (`db::schedules`).
+//! - `--cfg loom`: the atomics of [`modelled`] are loom's, which tries all orders that the memory model
+//!   allows. Only small types can be tried so; each has its model beside it (`loom_tests`). Everything
+//!   else is as in ordinary builds then.
+//!
+//! Invariants:
+//! 1. Engine modules take from here whatever orders threads (`tests/tidy.rs` checks it).
+//! 2. Ordinary builds have nothing of their own here on any hot path: only re-exports.
+//! 3. [`plain`] atomics are no place for a switch of tasks in any build: they count what no decision
+//!    hangs on, or lie in memory that a [`modelled`] one guards.
+
+pub(crate) use crossbeam_utils::CachePadded;
+
+#[cfg(shuttle)]
+mod scheduled;
+
+/// The standard library's, always.
+pub(crate) mod plain {
+    pub(crate) use std::sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+    };
+}
+
+/// Atomics that decisions hang on.
+#[cfg(not(shuttle))]
+pub(crate) mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+}
+
+/// Atomics that decisions hang on.
+#[cfg(shuttle)]
+pub(crate) mod atomic {
+    pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+}
+
+/// Atomics of the small types that loom tries.
+pub(crate) mod modelled {
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+    #[cfg(loom)]
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+    #[cfg(shuttle)]
+    pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+}
+
+#[cfg(not(shuttle))]
+pub(crate) use crossbeam_utils::Backoff;
+#[cfg(not(shuttle))]
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+#[cfg(shuttle)]
+pub(crate) use scheduled::{ArcSwap, Backoff, Condvar, Mutex, MutexGuard, RwLock};
+
+#[cfg(not(shuttle))]
+pub(crate) use arc_swap::ArcSwap;
+
+/// Tells the processor that this is a wait.
+#[inline]
+pub(crate) fn spin_loop() {
+    #[cfg(not(any(loom, shuttle)))]
+    std::hint::spin_loop();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(shuttle)]
+    shuttle::thread::yield_now();
+}
+
+/// Lets other threads run.
+#[inline]
+pub(crate) fn yield_now() {
+    #[cfg(not(any(loom, shuttle)))]
+    std::thread::yield_now();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(shuttle)]
+    shuttle::thread::yield_now();
+}
+
+/// Threads, for `jobs`.
+pub(crate) mod thread {
+    #[cfg(not(shuttle))]
+    pub(crate) use std::thread::{Builder, JoinHandle, current};
+
+    #[cfg(shuttle)]
+    pub(crate) use shuttle::thread::{Builder, JoinHandle, current};
+}
+
+/// The calling thread's number: they are dealt out as threads first ask.
+#[cfg(not(shuttle))]
+#[inline]
+pub(crate) fn thread_number() -> usize {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const NONE: usize = usize::MAX;
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static MINE: Cell<usize> = const { Cell::new(NONE) };
+    }
+    MINE.with(|mine| {
+        if mine.get() == NONE {
+            mine.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        mine.get()
+    })
+}
+
+/// The calling task's number: the same in each run of a schedule.
+#[cfg(shuttle)]
+pub(crate) fn thread_number() -> usize {
+    shuttle::current::me().into()
+}

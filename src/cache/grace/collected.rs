@@ -1,0 +1,80 @@
+//! Grace periods by `crossbeam_epoch`.
+
+use std::cell::RefCell;
+use std::sync::OnceLock;
+
+use crossbeam_epoch::{Collector, LocalHandle};
+
+pub(in crate::cache) use crossbeam_epoch::Guard;
+
+use crate::base::sync::plain::{AtomicU64, Ordering};
+
+fn collector() -> &'static Collector {
+    static COLLECTOR: OnceLock<Collector> = OnceLock::new();
+    COLLECTOR.get_or_init(Collector::new)
+}
+
+thread_local! {
+    static PARTICIPANT: LocalHandle = collector().register();
+    /// The thread's part in the last set of a cache's own readers that it was one of.
+    static LAST_OWN: RefCell<Option<(u64, LocalHandle)>> = const { RefCell::new(None) };
+}
+
+/// Those whom a grace period waits for.
+#[derive(Debug, Clone)]
+pub(in crate::cache) enum Readers {
+    /// The readers of all caches that share them: pins nest and are nearly free.
+    Shared,
+    /// The readers of one cache, so that what others do makes no difference to it. With a number to
+    /// tell them by.
+    Own(u64, Collector),
+}
+
+impl Readers {
+    /// Readers of one cache alone.
+    pub(in crate::cache) fn own() -> Readers {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Readers::Own(NUMBERS.fetch_add(1, Ordering::Relaxed), Collector::new())
+    }
+
+    /// Pins the calling thread until the guard is dropped. Pins nest, inner ones are cheaper.
+    #[inline]
+    pub(in crate::cache) fn pin(&self) -> Guard {
+        match self {
+            Readers::Shared => PARTICIPANT
+                .try_with(LocalHandle::pin)
+                // A thread that is ending has no handle any more.
+                .unwrap_or_else(|_| collector().register().pin()),
+            Readers::Own(number, collector) => pin_own(*number, collector),
+        }
+    }
+
+    /// Tries to move time on: a few calls end a grace period unless a reader is still pinned.
+    pub(in crate::cache) fn advance(&self) {
+        self.pin().flush();
+    }
+
+    /// Calls `f` once all who are pinned now have ended.
+    pub(super) fn defer(&self, f: impl FnOnce() + Send + 'static) {
+        let guard = self.pin();
+        guard.defer(f);
+        // Otherwise it would wait in this thread's bag until 63 more have come.
+        guard.flush();
+    }
+}
+
+fn pin_own(number: u64, collector: &Collector) -> Guard {
+    let pinned = LAST_OWN.try_with(|last| {
+        let mut last = last.borrow_mut();
+        match &*last {
+            Some((known, handle)) if *known == number => handle.pin(),
+            _ => {
+                let handle = collector.register();
+                let guard = handle.pin();
+                *last = Some((number, handle));
+                guard
+            }
+        }
+    });
+    pinned.unwrap_or_else(|_| collector.register().pin())
+}

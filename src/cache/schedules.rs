@@ -1,0 +1,112 @@
+//! Scenarios of the page cache: readers that are pinned while pages are evicted, removed and put back.
+
+use std::sync::Arc;
+
+use shuttle::thread;
+
+use super::page_cache::{Cache, PageClass, PageKey};
+use crate::base::ids::FileId;
+
+const PAGE_BYTES: usize = 4096;
+
+fn key(file: u64, unit: u32) -> PageKey {
+    PageKey { file: FileId(file), unit }
+}
+
+/// What a page's ends hold; the middle is not looked at.
+fn stamp(key: PageKey) -> u8 {
+    (key.file.0 as u8) << 4 | key.unit as u8
+}
+
+/// Room for `pages` pages and the tables.
+fn cache(pages: usize) -> Arc<Cache> {
+    Arc::new(Cache::new(pages * (PAGE_BYTES + 100) + 1024))
+}
+
+/// Reads through the cache, as tables do.
+fn read(cache: &Cache, key: PageKey, bytes: usize) {
+    let check = |page: &[u8]| {
+        assert_eq!(page.len(), bytes);
+        assert_eq!([page[0], page[bytes - 1]], [stamp(key); 2], "another page's bytes");
+    };
+    if cache.get(key, PageClass::Leaf, check).is_none() {
+        cache.insert(key, PageClass::Leaf, &vec![stamp(key); bytes]);
+        cache.get(key, PageClass::Leaf, check);
+    }
+}
+
+fn check_size(cache: &Cache) {
+    let statistics = cache.statistics();
+    assert!(statistics.bytes <= statistics.capacity_bytes, "{statistics:?}");
+}
+
+/// A cache of a few pages, more readers than room: each sees the bytes of the page it asked for, and
+/// no more memory is taken than there may be.
+pub(crate) fn readers_and_evictions() {
+    let cache = cache(3);
+    let readers: Vec<_> = (0..2)
+        .map(|reader| {
+            let cache = Arc::clone(&cache);
+            thread::spawn(move || {
+                for unit in 0..5 {
+                    read(&cache, key(1, (unit + reader * 2) % 6), PAGE_BYTES);
+                }
+            })
+        })
+        .collect();
+    for unit in [5, 0, 3] {
+        read(&cache, key(1, unit), PAGE_BYTES);
+        check_size(&cache);
+    }
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    check_size(&cache);
+}
+
+/// A file's pages are removed while they are read; afterwards they are gone.
+pub(crate) fn removed_files() {
+    let cache = cache(4);
+    for unit in 0..3 {
+        read(&cache, key(1, unit), 64);
+    }
+    let reader = {
+        let cache = Arc::clone(&cache);
+        thread::spawn(move || {
+            for unit in 0..3 {
+                let found = cache.get(key(1, unit), PageClass::Leaf, |page| page[0]);
+                assert!(found.is_none_or(|byte| byte == stamp(key(1, unit))));
+            }
+        })
+    };
+    let other = {
+        let cache = Arc::clone(&cache);
+        thread::spawn(move || (0..3).for_each(|unit| read(&cache, key(2, unit), 64)))
+    };
+    cache.remove_file(FileId(1), 3);
+    for unit in 0..3 {
+        assert!(!cache.contains(key(1, unit)), "a page of a file that was removed");
+    }
+    reader.join().unwrap();
+    other.join().unwrap();
+    check_size(&cache);
+}
+
+/// The capacity changes while pages of both sorts, in frames and on the heap, come and go.
+pub(crate) fn changing_capacity() {
+    let cache = cache(8);
+    let readers: Vec<_> = [PAGE_BYTES, PAGE_BYTES + 1]
+        .into_iter()
+        .zip(1..)
+        .map(|(bytes, file)| {
+            let cache = Arc::clone(&cache);
+            thread::spawn(move || (0..4).for_each(|unit| read(&cache, key(file, unit), bytes)))
+        })
+        .collect();
+    cache.set_capacity(2 * (PAGE_BYTES + 100) + 1024);
+    cache.set_capacity(40 * (PAGE_BYTES + 100) + 1024);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    check_size(&cache);
+}

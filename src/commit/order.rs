@@ -1,0 +1,74 @@
+//! Who is where in the one order: numbers taken, under way, visible.
+//!
+//! Each lane has one commit under way at a time: whoever uses it holds its journal shard's lock.
+//!
+//! Invariants:
+//! 1. A lane's `in_flight` never exceeds a number that was taken there and is not yet applied: it
+//!    is lowered before the number is taken.
+//! 2. Whoever sees a number visible sees everything that commits up to it have applied.
+//! 3. `visible` only grows.
+
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::CachePadded;
+use crate::base::sync::modelled::{AtomicU64, Ordering};
+
+/// A lane without a commit under way.
+const IDLE: u64 = u64::MAX;
+
+/// See the module's description.
+pub(super) struct CommitOrder {
+    /// The next number to be taken.
+    next: CachePadded<AtomicU64>,
+    visible: CachePadded<AtomicU64>,
+    /// For each lane the first number under way, or `IDLE`.
+    in_flight: Box<[CachePadded<AtomicU64>]>,
+}
+
+impl CommitOrder {
+    /// Continues after `last`.
+    pub(super) fn new(lanes: usize, last: u64) -> CommitOrder {
+        CommitOrder {
+            next: CachePadded::new(AtomicU64::new(last + 1)),
+            visible: CachePadded::new(AtomicU64::new(last)),
+            in_flight: (0..lanes).map(|_| CachePadded::new(AtomicU64::new(IDLE))).collect(),
+        }
+    }
+
+    /// The next number to be taken, which another thread may take meanwhile.
+    pub(super) fn next(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// The last number that readers may read at.
+    #[inline]
+    pub(super) fn visible(&self) -> u64 {
+        self.visible.load(Ordering::Acquire)
+    }
+
+    /// Takes `count` numbers for a commit on the lane and returns the first.
+    #[inline]
+    pub(super) fn take(&self, lane: usize, count: u32) -> u64 {
+        let in_flight = &self.in_flight[lane];
+        // First a lower bound, so that no number is ever taken and not announced (invariant 1).
+        in_flight.store(self.next.load(Ordering::SeqCst), Ordering::SeqCst);
+        let first = self.next.fetch_add(u64::from(count), Ordering::SeqCst);
+        in_flight.store(first, Ordering::SeqCst);
+        first
+    }
+
+    /// The commit under way on the lane has been applied.
+    #[inline]
+    pub(super) fn applied(&self, lane: usize) {
+        self.in_flight[lane].store(IDLE, Ordering::SeqCst);
+    }
+
+    /// Raises `visible` as far as it may go and returns it.
+    pub(super) fn advance(&self) -> u64 {
+        // In this order: a number below `next` that is not applied is announced by its lane.
+        let next = self.next.load(Ordering::SeqCst);
+        let in_flight = self.in_flight.iter().map(|lane| lane.load(Ordering::SeqCst)).min();
+        let in_flight = in_flight.filter(|_| !planted(Bug::CommitVisibleEarly));
+        let visible = next.min(in_flight.unwrap_or(IDLE)) - 1;
+        self.visible.fetch_max(visible, Ordering::AcqRel).max(visible)
+    }
+}

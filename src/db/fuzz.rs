@@ -1,0 +1,28 @@
+//! Fuzz target: the stored options of a keyspace.
+
+use std::path::Path;
+
+use super::options::{Compression, KeyspaceOptions, TreeKind};
+use crate::base::fuzz::{FILE, Target, named};
+
+pub(crate) const TARGETS: [Target; 1] =
+    [Target { name: "keyspace-options", run: options, seeds: options_seeds }];
+
+fn options(data: &[u8]) {
+    for kind in TreeKind::ALL {
+        let decode =
+            |bytes: &[u8]| named(KeyspaceOptions::decode(kind, None, bytes, Path::new(FILE)));
+        if let Some(found) = decode(data) {
+            assert_eq!(decode(&found.encode()).as_ref(), Some(&found));
+        }
+    }
+}
+
+fn options_seeds() -> Vec<Vec<u8>> {
+    let plain = |kind| KeyspaceOptions::new(kind);
+    let chosen = |kind| plain(kind).compression(Compression::Lz4).blob_bytes_min(300).fanout_max(8);
+    TreeKind::ALL
+        .into_iter()
+        .flat_map(|kind| [plain(kind).encode(), chosen(kind).encode()])
+        .collect()
+}

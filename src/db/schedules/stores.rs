@@ -1,0 +1,409 @@
+//! Scenarios of whole stores, small ones, in memory, with a background thread.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::atomic::{AtomicU64, Ordering};
+use shuttle::thread;
+
+use crate::db::state::{Slot, Stage};
+use crate::vfs::{Access, File, MemoryVfs, Vfs};
+use crate::{Database, Durability, Error, Keyspace, KeyspaceOptions, TreeKind};
+
+fn open(vfs: &MemoryVfs) -> Database {
+    let builder = Database::builder("/store").vfs(Arc::new(vfs.clone()));
+    builder
+        .memory_budget(0)
+        .memtable_bytes(1024)
+        .background_threads(1)
+        .journal_shards(2)
+        .open()
+        .unwrap()
+}
+
+/// The keyspace of that name; one that is new has a kind of tree that the schedule draws.
+fn keyspace(db: &Database, name: &str) -> Keyspace {
+    db.existing_keyspace(name).unwrap_or_else(|_| {
+        let kind = thread_rng().gen_range(0..TreeKind::ALL.len());
+        db.keyspace(name, KeyspaceOptions::new(TreeKind::ALL[kind])).unwrap()
+    })
+}
+
+fn number(value: &[u8]) -> u64 {
+    u64::from_be_bytes(value[..8].try_into().unwrap())
+}
+
+/// A value that says `number` and fills a good part of a memtable.
+fn large(number: u64) -> Vec<u8> {
+    let mut value = number.to_be_bytes().to_vec();
+    value.resize(400, 0x55);
+    value
+}
+
+/// A batch over two keyspaces is seen whole or not at all, and what was seen once stays.
+pub(super) fn batches_are_whole() {
+    let db = Arc::new(open(&MemoryVfs::new()));
+    let spaces = [keyspace(&db, "a"), keyspace(&db, "b")];
+    let writers: Vec<_> = (0..2)
+        .map(|writer: u64| {
+            let (db, spaces) = (Arc::clone(&db), spaces.clone());
+            thread::spawn(move || {
+                for round in 1..=2u64 {
+                    let mut batch = db.batch();
+                    for space in &spaces {
+                        batch.put(space, [writer as u8], round.to_be_bytes());
+                    }
+                    batch.commit().unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut before = [0; 2];
+    for _ in 0..2 {
+        let snapshot = db.snapshot();
+        for writer in 0..2u8 {
+            let [a, b] = [0, 1].map(|space: usize| {
+                let value = snapshot.get(&spaces[space], [writer]).unwrap();
+                value.map_or(0, |value| number(&value))
+            });
+            assert_eq!(a, b, "half a batch");
+            assert!(a >= before[writer as usize], "a later snapshot sees less");
+            before[writer as usize] = a;
+        }
+    }
+    for writer in writers {
+        writer.join().unwrap();
+    }
+}
+
+/// Memtables are frozen, packed and incorporated under a writer; readers miss nothing of what it was
+/// told is done, by search or in order, and an iterator sees one moment.
+pub(super) fn rotation_under_readers() {
+    // Two memtables are full before the last.
+    const ROUNDS: u64 = 8;
+    let db = open(&MemoryVfs::new());
+    let items = keyspace(&db, "items");
+    let done = Arc::new(AtomicU64::new(0));
+    let writer = {
+        let (items, done) = (items.clone(), Arc::clone(&done));
+        thread::spawn(move || {
+            for round in 1..=ROUNDS {
+                items.put(round.to_be_bytes(), large(round)).unwrap();
+                done.store(round, Ordering::SeqCst);
+            }
+        })
+    };
+    for _ in 0..2 {
+        let must = done.load(Ordering::SeqCst);
+        for round in 1..=must {
+            let value = items.get(round.to_be_bytes()).unwrap();
+            let value = value.unwrap_or_else(|| panic!("{round} of {must} is lost"));
+            assert_eq!(number(&value), round);
+        }
+        let seen: Vec<u64> = items.iter().map(|pair| number(&pair.unwrap().0)).collect();
+        assert!(seen.len() as u64 >= must, "{seen:?}, {must} were done");
+        assert!(seen.iter().copied().eq(1..=seen.len() as u64), "not a prefix: {seen:?}");
+    }
+    writer.join().unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(items.iter().count() as u64, ROUNDS);
+}
+
+/// Snapshots and iterators that were there before go on seeing what they saw, while everything they
+/// stand on is overwritten, flushed, compacted and deleted.
+pub(super) fn iterators_outlive_compactions() {
+    let db = open(&MemoryVfs::new());
+    let items = keyspace(&db, "items");
+    for key in [0u64, 1] {
+        items.put(key.to_be_bytes(), large(key + 2)).unwrap();
+        items.flush().unwrap();
+    }
+    let snapshot = db.snapshot();
+    let mut iter = items.iter();
+    assert_eq!(number(&iter.next().unwrap().unwrap().1), 2);
+    let writer = {
+        let items = items.clone();
+        thread::spawn(move || {
+            items.put(1u64.to_be_bytes(), large(9)).unwrap();
+            items.delete(0u64.to_be_bytes()).unwrap();
+            items.compact::<&[u8]>(..).unwrap();
+        })
+    };
+    assert_eq!(number(&iter.next().unwrap().unwrap().1), 3);
+    assert!(iter.next().is_none());
+    for (key, value) in [(0u64, 2), (1, 3)] {
+        let found = snapshot.get(&items, key.to_be_bytes()).unwrap();
+        assert_eq!(found.map(|value| number(&value)), Some(value), "a snapshot changed");
+    }
+    writer.join().unwrap();
+    let found = snapshot.get(&items, 0u64.to_be_bytes()).unwrap();
+    assert_eq!(found.map(|value| number(&value)), Some(2), "a snapshot changed");
+    drop((snapshot, iter));
+    assert!(items.get(0u64.to_be_bytes()).unwrap().is_none());
+}
+
+/// A store is closed while writers and background work are under way, and opened again: every write
+/// that returned is there, and nothing after one that is not.
+pub(super) fn closing_under_writers() {
+    let vfs = MemoryVfs::new();
+    let db = open(&vfs);
+    let items = keyspace(&db, "items");
+    let writers: Vec<_> = (0..2u8)
+        .map(|writer| {
+            let items = items.clone();
+            thread::spawn(move || {
+                let mut done = 0;
+                for round in 1..=3u64 {
+                    match items.put([writer], large(round)) {
+                        Ok(()) => done = round,
+                        Err(Error::Closed { .. }) => break,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                done
+            })
+        })
+        .collect();
+    db.close().unwrap();
+    let done: Vec<u64> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+    drop(items);
+    let db = open(&vfs);
+    let items = keyspace(&db, "items");
+    for (writer, done) in (0..).zip(done) {
+        let found = items.get([writer]).unwrap().map_or(0, |value| number(&value));
+        assert_eq!(found, done, "what writer {writer} was told");
+    }
+}
+
+/// The last handles go while background work is under way.
+pub(super) fn dropping_under_work() {
+    let vfs = MemoryVfs::new();
+    let db = open(&vfs);
+    let items = keyspace(&db, "items");
+    let writer = thread::spawn(move || {
+        for round in 1..=4u64 {
+            items.put([0], large(round)).unwrap();
+        }
+    });
+    drop(db);
+    writer.join().unwrap();
+    let db = open(&vfs);
+    let found = keyspace(&db, "items").get([0]).unwrap();
+    assert_eq!(found.map(|value| number(&value)), Some(4));
+}
+
+/// Syncing writers, a buffered one, and two keyspaces whose memtables go into trees at their own pace.
+pub(super) fn syncing_writers() {
+    let vfs = MemoryVfs::new();
+    let db = Arc::new(open(&vfs));
+    let spaces = [keyspace(&db, "a"), keyspace(&db, "b")];
+    let writers: Vec<_> = (0..2usize)
+        .map(|writer| {
+            let (db, spaces) = (Arc::clone(&db), spaces.clone());
+            thread::spawn(move || {
+                let mut batch = db.batch().durability(Durability::Sync);
+                batch.put(&spaces[writer], "synced", large(1));
+                batch.commit().unwrap();
+                spaces[1 - writer].put("buffered", large(2)).unwrap();
+            })
+        })
+        .collect();
+    spaces[0].flush().unwrap();
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    for space in &spaces {
+        for (key, value) in [("synced", 1), ("buffered", 2)] {
+            assert_eq!(space.get(key).unwrap().map(|value| number(&value)), Some(value));
+        }
+    }
+}
+
+/// A keyspace is dropped and made anew while somebody writes to it and flushes it.
+pub(super) fn dropping_a_keyspace() {
+    let db = open(&MemoryVfs::new());
+    let items = keyspace(&db, "items");
+    let writer = {
+        let items = items.clone();
+        thread::spawn(move || {
+            for round in 1..=3u64 {
+                match items.put([0], large(round)).and_then(|()| items.flush()) {
+                    Ok(()) => {}
+                    Err(Error::Closed { .. }) => return,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        })
+    };
+    db.drop_keyspace("items").unwrap();
+    let anew = keyspace(&db, "items");
+    assert!(anew.get([0]).unwrap().is_none(), "a new keyspace holds something");
+    anew.put([0], large(7)).unwrap();
+    writer.join().unwrap();
+    assert_eq!(anew.get([0]).unwrap().map(|value| number(&value)), Some(7));
+}
+
+/// A checkpoint taken while others write holds all that was done before, and no half batch.
+pub(super) fn a_checkpoint_under_writers() {
+    let vfs = MemoryVfs::new();
+    let db = Arc::new(open(&vfs));
+    let spaces = [keyspace(&db, "a"), keyspace(&db, "b")];
+    spaces[0].put("before", large(1)).unwrap();
+    let writer = {
+        let (db, spaces) = (Arc::clone(&db), spaces.clone());
+        thread::spawn(move || {
+            for round in 1..=2u64 {
+                let mut batch = db.batch();
+                for space in &spaces {
+                    batch.put(space, "key", large(round));
+                }
+                batch.commit().unwrap();
+                // Into one tree earlier than into the other.
+                spaces[1].flush().unwrap();
+            }
+        })
+    };
+    db.checkpoint("/copy").unwrap();
+    writer.join().unwrap();
+    let builder = Database::builder("/copy").vfs(Arc::new(vfs.clone()));
+    let copy = builder.memory_budget(0).memtable_bytes(1024).background_threads(1).open().unwrap();
+    let spaces = [keyspace(&copy, "a"), keyspace(&copy, "b")];
+    assert!(spaces[0].get("before").unwrap().is_some());
+    for _ in 0..4 {
+        // What lies beyond the cut would come to light.
+        spaces[0].put("after", "").unwrap();
+    }
+    let [a, b] = spaces.map(|space| space.get("key").unwrap().map(|value| number(&value)));
+    assert_eq!(a, b, "half a batch");
+}
+
+/// A keyspace is dropped while batches go to it and to another: none takes effect once it is gone, those
+/// before are durable, and the journal that still holds them does no harm to a keyspace of that name.
+pub(super) fn batches_meet_a_drop() {
+    let vfs = MemoryVfs::new();
+    let db = Arc::new(open(&vfs));
+    let (doomed, stays) = (keyspace(&db, "doomed"), keyspace(&db, "stays"));
+    let writers: Vec<_> = (0..2u8)
+        .map(|writer| {
+            let (db, doomed, stays) = (Arc::clone(&db), doomed.clone(), stays.clone());
+            thread::spawn(move || {
+                for round in 1..=2u64 {
+                    let mut batch = db.batch();
+                    batch.put(&doomed, [writer], round.to_be_bytes());
+                    batch.put(&stays, [writer], round.to_be_bytes());
+                    match batch.commit() {
+                        Ok(()) => {}
+                        Err(Error::Closed { .. }) => return round - 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                2
+            })
+        })
+        .collect();
+    db.drop_keyspace("doomed").unwrap();
+    let store = stays.store();
+    assert!(store.journal.durable() >= store.committer.visible(), "lost behind the drop");
+    let found = |stays: &Keyspace, writer: u8| {
+        stays.get([writer]).unwrap().map_or(0, |value| number(&value))
+    };
+    let at_drop = [0, 1].map(|writer| found(&stays, writer));
+    for (writer, handle) in writers.into_iter().enumerate() {
+        let done = handle.join().unwrap();
+        assert_eq!(done, at_drop[writer], "a batch after the drop");
+    }
+    let anew = keyspace(&db, "doomed");
+    anew.put("anew", 7u64.to_be_bytes()).unwrap();
+    drop((db, doomed, stays, anew));
+    let db = open(&vfs);
+    let (anew, stays) = (keyspace(&db, "doomed"), keyspace(&db, "stays"));
+    assert_eq!([0, 1].map(|writer| found(&stays, writer)), at_drop);
+    assert_eq!(anew.iter().count(), 1, "records of the keyspace that was dropped");
+}
+
+/// Takes all the room there is.
+fn fill(vfs: &MemoryVfs, path: &Path) -> Arc<dyn File> {
+    let file = vfs.create(path, Access::Buffered).unwrap();
+    for shift in (0..16).rev() {
+        let end = file.len().unwrap();
+        // What is too much is left to the smaller pieces.
+        let _ = file.write_at(end, &vec![0; 1 << shift]);
+    }
+    file
+}
+
+/// A keyspace cannot be dropped for want of room while its memtable is on its way into the tree: it
+/// goes on as if nothing had happened.
+pub(super) fn a_drop_without_room() {
+    let vfs = MemoryVfs::with_capacity(60_000);
+    let db = open(&vfs);
+    let items = keyspace(&db, "items");
+    let store = Arc::clone(items.store());
+    // Packed, and not yet in the tree: that needs room in the manifest alone.
+    let filler = {
+        let _nobody_else = store.incorporation.lock();
+        items.put("first", large(1)).unwrap();
+        store.freeze(&[Arc::clone(items.state())], |_| true);
+        let is_packed = || {
+            let pipeline = items.state().pipeline.lock();
+            matches!(pipeline.slots.front(), Some((_, Stage::Packed(_))))
+        };
+        while !is_packed() {
+            thread::yield_now();
+        }
+        fill(&vfs, Path::new("/filler"))
+    };
+    let other = Arc::clone(&store);
+    let incorporating = thread::spawn(move || match other.incorporate_packed() {
+        Ok(()) | Err(Error::Full { .. }) => {}
+        Err(error) => panic!("{error}"),
+    });
+    let dropped = db.drop_keyspace("items");
+    incorporating.join().unwrap();
+    match dropped {
+        // The memtable was refused first, and gave back the room of what had been packed.
+        Ok(()) => return,
+        Err(Error::Full { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    vfs.remove(Path::new("/filler")).unwrap();
+    drop((filler, store));
+    items.put("second", large(2)).unwrap();
+    items.flush().unwrap();
+    for (key, value) in [("first", 1), ("second", 2)] {
+        let found = items.get(key).unwrap().map(|value| number(&value));
+        assert_eq!(found, Some(value), "{key} is lost");
+    }
+}
+
+/// A memtable that has been frozen holds what was committed up to its cut, and stays as it is.
+pub(super) fn freezing_under_writers() {
+    let db = open(&MemoryVfs::new());
+    let items = keyspace(&db, "items");
+    let writers: Vec<_> = (0..2u8)
+        .map(|writer| {
+            let items = items.clone();
+            thread::spawn(move || {
+                for round in 0..2u8 {
+                    items.put([writer, round], [round]).unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut frozen: Vec<(Arc<Slot>, usize)> = Vec::new();
+    for _ in 0..2 {
+        items.store().freeze(&[Arc::clone(items.state())], |_| true);
+        for slot in &items.state().read.load().frozen {
+            frozen.push((Arc::clone(slot), slot.memtable.len()));
+        }
+    }
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    for (slot, len) in frozen {
+        assert_eq!(slot.memtable.len(), len, "a frozen memtable has grown");
+        let newest = slot.memtable.seqno_bounds().map(|(_, newest)| newest);
+        assert!(newest <= slot.cut.get().copied(), "{newest:?} lies beyond {:?}", slot.cut);
+    }
+}

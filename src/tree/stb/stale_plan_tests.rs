@@ -1,0 +1,171 @@
+//! Plans that somebody else's job has overtaken, and that wrong bounds would ask for again and again.
+
+use std::path::Path;
+
+use super::*;
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::ids::KeyspaceId;
+use crate::cache::{Cache, Compression, ReadContext};
+use crate::jobs::Clock;
+use crate::manifest::{KeyspaceMeta, Manifest, OpenOptions};
+use crate::merge::{Append, MergeOperator};
+use crate::table::BlobFiles;
+use crate::tree::{RegionAt, TreeCounters, TreeObserver, TreeOptions};
+use crate::vfs::{MemoryVfs, Vfs};
+
+/// One operand, as a memtable holds it.
+struct Operand {
+    seqno: u64,
+    value: &'static [u8],
+    passed: usize,
+}
+
+impl PackSource for Operand {
+    fn next(&mut self) -> Result<()> {
+        self.passed += 1;
+        Ok(())
+    }
+
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        let (seqno, value) = (Seqno(self.seqno), self.value);
+        (self.passed == 1).then_some(EntryRef { key: b"key", seqno, kind: EntryKind::Merge, value })
+    }
+
+    fn entries(&self) -> usize {
+        1
+    }
+}
+
+/// Holds a snapshot of the first commit, so that what came later is not folded into it.
+struct Reader;
+
+impl TreeObserver for Reader {
+    fn installed(&self, _version: Arc<dyn TreeVersion>) {}
+    fn compacted(&self, _read_bytes: u64, _written_bytes: u64, _nanos: u64) {}
+    fn snapshots(&self) -> Vec<Seqno> {
+        vec![Seqno(1), Seqno(10)]
+    }
+    fn is_dropped(&self) -> bool {
+        false
+    }
+}
+
+fn tree(observer: &Arc<dyn TreeObserver>) -> Arc<StbTree> {
+    let vfs: Arc<dyn Vfs> = Arc::new(MemoryVfs::new());
+    let dir = Path::new("/store");
+    vfs.create_dir_all(dir).unwrap();
+    let options = OpenOptions { create: true, new_store_id: 1 };
+    let (manifest, _) = Manifest::open(&vfs, dir, options).unwrap();
+    let keyspace = KeyspaceId(1);
+    let operator: Arc<dyn MergeOperator> = Arc::new(Append);
+    let meta = KeyspaceMeta {
+        name: "items".to_string(),
+        kind: "stb".to_string(),
+        options: Vec::new(),
+        operator: Some(operator.name().to_string()),
+    };
+    let keyspaces = vec![KeyspaceEdit { id: keyspace, change: KeyspaceChange::Create(meta) }];
+    manifest.commit(&Edit { keyspaces, ..Edit::default() }).unwrap();
+    let cache = Arc::new(Cache::new(1 << 20));
+    let files = Arc::new(crate::cache::DataFiles::new(vfs, cache, dir, FileId(1)));
+    let context = TreeContext {
+        keyspace,
+        options: TreeOptions {
+            compression: Compression::None,
+            memtable_bytes: 1024,
+            fanout_max: 2,
+            blob_bytes_min: 4096,
+            space_amplification_max_percent: 130,
+            job_bytes_max: 1 << 20,
+        },
+        operator: Some(operator),
+        blobs: BlobFiles::new(&files),
+        files,
+        manifest: Arc::new(manifest),
+        counters: Arc::new(TreeCounters::default()),
+        clock: Arc::new(Clock::simulated()),
+        observer: Arc::downgrade(observer),
+    };
+    StbTree::open(context, &[], Seqno(0)).unwrap()
+}
+
+fn incorporate(tree: &StbTree, seqno: u64, value: &'static [u8]) {
+    let packed = tree.pack(&mut Operand { seqno, value, passed: 0 }).unwrap();
+    tree.incorporate(Some(packed), Seqno(seqno)).unwrap();
+}
+
+/// What the key is made of, oldest first.
+fn operands(tree: &StbTree) -> Vec<Vec<u8>> {
+    let mut operands = Vec::new();
+    let hash = hash_key(b"key");
+    tree.version()
+        .get(b"key", hash, Seqno(u64::MAX >> 8), &ReadContext::blocking(), &mut |entry| {
+            operands.push(entry.value.to_vec());
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    operands.reverse();
+    operands
+}
+
+/// Found by `spinney-sim threads` (merge operands that a snapshot suddenly saw twice). One thread had
+/// a compaction of a leaf's first two bundles under way; a third bundle came; another thread loaded
+/// the trunk and planned to compact all three; the first thread's job swapped its output in and ended;
+/// only then did the other look for jobs that were under way, and found none. Its inputs were no
+/// longer what the leaf held, but one of them still was, so its output took that one's place beside
+/// the first job's output: both held the first two bundles. The next compaction folded the operands of
+/// both, and a tombstone that the second job had dropped would no longer have hidden what the first
+/// had kept.
+#[test]
+fn a_plan_that_another_job_has_overtaken_is_not_carried_out() {
+    let reader: Arc<dyn TreeObserver> = Arc::new(Reader);
+    let tree = tree(&reader);
+    incorporate(&tree, 1, b"a");
+    incorporate(&tree, 2, b"b");
+    let (first, _) = tree.next_uncompacted(b"", None).unwrap().unwrap();
+    let mut first = tree.claim(first, tree.jobs_ended()).unwrap();
+    incorporate(&tree, 3, b"c");
+    let ended = tree.jobs_ended();
+    let (overtaken, _) = tree.next_uncompacted(b"", None).unwrap().unwrap();
+    assert_eq!(overtaken.bundles.len(), 3);
+    while first.step().unwrap() == Step::Again {}
+    drop(first);
+    if let Some(mut second) = tree.claim(overtaken, ended) {
+        while second.step().unwrap() == Step::Again {}
+    }
+    Arc::clone(&tree).compact(b"", None, &|| ()).unwrap();
+    assert_eq!(operands(&tree).concat(), b"abc", "{:?}", operands(&tree));
+}
+
+/// A trunk whose pivots and leaves disagreed by one key: the way to a leaf's upper bound led to the same
+/// leaf. Compacting the range went round for ever; an iterator that came to the bound did as well.
+#[test]
+fn wrong_bounds_are_an_error_and_no_endless_loop() {
+    let reader: Arc<dyn TreeObserver> = Arc::new(Reader);
+    let tree = tree(&reader);
+    let version = tree.version.load_full();
+    let leaf = |lower: &[u8], upper: Option<&[u8]>| {
+        let mut leaf = Node::empty_root();
+        leaf.lower = Arc::from(lower);
+        leaf.upper = upper.map(Arc::from);
+        leaf.pivots[0].lower = Arc::from(lower);
+        leaf
+    };
+    let mut root = leaf(b"", None);
+    root.height = 1;
+    let pivot = |lower: &[u8], child: Node| {
+        let live = node::Extent::default();
+        node::Pivot { lower: Arc::from(lower), child: Some(Arc::new(child)), bundle_start: 0, live }
+    };
+    root.pivots = vec![pivot(b"", leaf(b"", Some(b"m"))), pivot(b"m\0", leaf(b"m\0", None))];
+    let counters = Arc::clone(&tree.context.counters);
+    let wrong = Version::new(Arc::new(root), Seqno(0), 0.0, counters, tree.parameters);
+    tree.version.store(Arc::new(wrong));
+    assert!(tree.next_uncompacted(b"", None).is_err_and(|error| error.is_corruption()));
+    let wrong = tree.version();
+    assert!(wrong.region(RegionAt::Key(b"a")).leads_on(RegionAt::Key(b"a")));
+    assert!(!wrong.region(RegionAt::Key(b"m")).leads_on(RegionAt::Key(b"m")));
+    let right: Arc<dyn TreeVersion> = version;
+    assert!(right.region(RegionAt::Key(b"m")).leads_on(RegionAt::Key(b"m")));
+    assert!(right.region(RegionAt::Before(None)).leads_on(RegionAt::Before(None)));
+}
