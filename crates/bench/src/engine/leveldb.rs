@@ -1,8 +1,9 @@
 //! LevelDB through its C interface.
 //!
 //! Settings that are not the defaults, for a store that may use M bytes in all: a write buffer of M/8
-//! (a second one may be in the making), a block cache of M/2, bloom filters of 10 bits a key, no
-//! compression. It has one background thread, no direct I/O, and maps its tables: their pages are the
+//! (a second one may be on its way to the disk), a block cache of M/2 (the rest is for the index and filter
+//! blocks of open tables, which it keeps outside the cache), bloom filters of 10 bits a key, no
+//! compression unless asked. It has one background thread, no direct I/O, and maps its tables: their pages are the
 //! kernel's to keep or to drop.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
@@ -10,7 +11,7 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use super::library::functions;
-use super::{Durability, Engine, Result, Session, Settings, c_path};
+use super::{Compression, Durability, Engine, Result, Session, Settings, c_path};
 
 type Pointer = *mut c_void;
 
@@ -47,6 +48,7 @@ functions! {
 }
 
 const NO_COMPRESSION: c_int = 0;
+const SNAPPY_COMPRESSION: c_int = 1;
 
 struct Level {
     functions: Functions,
@@ -61,6 +63,10 @@ unsafe impl Send for Level {}
 // SAFETY: as above.
 unsafe impl Sync for Level {}
 
+pub(super) fn available() -> Result<()> {
+    Functions::load().map(|_| ())
+}
+
 pub(super) fn open(settings: &Settings, _configuration: &str) -> Result<Box<dyn Engine>> {
     let f = Functions::load()?;
     let path = c_path(&settings.dir)?;
@@ -73,7 +79,11 @@ pub(super) fn open(settings: &Settings, _configuration: &str) -> Result<Box<dyn 
         (f.leveldb_options_set_write_buffer_size)(options, memory / 8);
         (f.leveldb_options_set_cache)(options, (f.leveldb_cache_create_lru)(memory / 2));
         (f.leveldb_options_set_filter_policy)(options, (f.leveldb_filterpolicy_create_bloom)(10));
-        (f.leveldb_options_set_compression)(options, NO_COMPRESSION);
+        let compression = match settings.compression {
+            Compression::None => NO_COMPRESSION,
+            Compression::Lz4 => SNAPPY_COMPRESSION,
+        };
+        (f.leveldb_options_set_compression)(options, compression);
         let mut error = null_mut();
         let db = (f.leveldb_open)(options, path.as_ptr(), &mut error);
         checked(&f, error)?;

@@ -12,14 +12,14 @@ macro_rules! functions {
 
         impl $table {
             fn load() -> $crate::engine::Result<$table> {
-                let mut failure = String::new();
+                let mut failures = Vec::new();
                 for file in [$($file),+] {
                     // SAFETY: these are the libraries that they are named for; their initialisers do
                     // nothing but set up their own statics.
                     let library = match unsafe { libloading::Library::new(file) } {
                         Ok(library) => library,
                         Err(error) => {
-                            failure = format!("{file} cannot be loaded: {error}");
+                            failures.push(error.to_string());
                             continue;
                         }
                     };
@@ -28,14 +28,14 @@ macro_rules! functions {
                         let $name = unsafe {
                             *library
                                 .get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>(
-                                    concat!(stringify!($name), "\0").as_bytes(),
+                                    concat!(stringify!($name), "\0"),
                                 )
                                 .map_err(|error| format!("{file} has no {}: {error}", stringify!($name)))?
                         };
                     )*
                     return Ok($table { $($name,)* _library: library });
                 }
-                Err(failure)
+                Err(format!("no such library could be loaded ({})", failures.join("; ")))
             }
         }
     };

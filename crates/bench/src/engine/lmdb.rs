@@ -76,6 +76,7 @@ const WRITEMAP: c_uint = 0x8_0000;
 const NOTLS: c_uint = 0x20_0000;
 const NORDAHEAD: c_uint = 0x80_0000;
 const NOTFOUND: c_int = -30798;
+const FIRST: c_uint = 0;
 const NEXT: c_uint = 8;
 const SET_RANGE: c_uint = 17;
 const MAP_BYTES: usize = 1 << 40;
@@ -100,6 +101,10 @@ impl Functions {
         // SAFETY: the text is static.
         Err(unsafe { CStr::from_ptr((self.mdb_strerror)(code)) }.to_string_lossy().into_owned())
     }
+}
+
+pub(super) fn available() -> Result<()> {
+    Functions::load().map(|_| ())
 }
 
 pub(super) fn open(settings: &Settings, _configuration: &str) -> Result<Box<dyn Engine>> {
@@ -262,7 +267,8 @@ impl Session for LmdbSession<'_> {
             let (mut key, mut value) = (Value::of(from), Value::EMPTY);
             // SAFETY: the cursor belongs to the read transaction, which is under way.
             f.check(unsafe { (f.mdb_cursor_renew)(self.reader, self.cursor) })?;
-            let (mut seen, mut step) = (0, SET_RANGE);
+            // It takes no empty key.
+            let (mut seen, mut step) = (0, if from.is_empty() { FIRST } else { SET_RANGE });
             while seen < count {
                 // SAFETY: as above.
                 match unsafe { (f.mdb_cursor_get)(self.cursor, &mut key, &mut value, step) } {

@@ -9,6 +9,10 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "peers")]
 mod fjall;
@@ -29,8 +33,23 @@ pub struct Settings {
     pub memory_bytes: u64,
     /// Threads that will work at the same time.
     pub threads: usize,
-    /// The bytes of a pair, which some engines want to know.
+    /// How many pairs it will hold, about.
+    pub pairs: u64,
+    /// The bytes of a pair, key and value.
     pub pair_bytes: u64,
+    /// Whether it compresses what it stores.
+    pub compression: Compression,
+}
+
+/// Compression on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// None at all
+    #[default]
+    None,
+    /// LZ4 (LevelDB, which has none, takes Snappy; LMDB and redb have no compression)
+    Lz4,
 }
 
 /// What went wrong, in words.
@@ -44,8 +63,8 @@ pub trait Engine: Send + Sync {
     /// Waits until nothing is left to do in the background.
     fn settle(&self) -> Result<()>;
 
-    /// For how many nanoseconds writers have been made to wait, where the engine says.
-    fn throttled_nanoseconds(&self) -> Option<u64> {
+    /// For how long writers have been made to wait since it was opened, where the engine says.
+    fn throttled(&self) -> Option<Duration> {
         None
     }
 
@@ -54,7 +73,7 @@ pub trait Engine: Send + Sync {
 }
 
 /// When a write is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Durability {
     /// When it survives the end of the process.
     Buffered,
@@ -89,6 +108,9 @@ pub trait Session {
     ) -> Result<u64>;
 }
 
+/// Opens an engine with its settings and configuration.
+type Open = fn(&Settings, &str) -> Result<Box<dyn Engine>>;
+
 /// An engine and its configuration, as the command line names it: `spinney:stb`, `rocksdb`,
 /// `rocksdb:universal`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,8 +124,10 @@ struct Known {
     name: &'static str,
     /// The first is what the bare name means.
     configurations: fn() -> Vec<&'static str>,
-    open: fn(&Settings, configuration: &str) -> Result<Box<dyn Engine>>,
-    /// What to do where it is missing.
+    /// Whether what it needs is there.
+    available: fn() -> Result<()>,
+    open: Open,
+    /// What to do where it is not.
     remedy: &'static str,
 }
 
@@ -111,31 +135,47 @@ const KNOWN: &[Known] = &[
     Known {
         name: "spinney",
         configurations: spinney::configurations,
+        available: || Ok(()),
         open: spinney::open,
         remedy: "",
     },
     Known {
         name: "rocksdb",
         configurations: rocksdb::configurations,
+        available: rocksdb::available,
         open: rocksdb::open,
         remedy: "install librocksdb (Debian: apt-get install librocksdb7.8)",
     },
     Known {
         name: "leveldb",
         configurations: || vec!["default"],
+        available: leveldb::available,
         open: leveldb::open,
         remedy: "install libleveldb (Debian: apt-get install libleveldb1d)",
     },
     Known {
         name: "lmdb",
         configurations: || vec!["default"],
+        available: lmdb::available,
         open: lmdb::open,
         remedy: "install liblmdb (Debian: apt-get install liblmdb0)",
     },
     #[cfg(feature = "peers")]
-    Known { name: "fjall", configurations: || vec!["default"], open: fjall::open, remedy: "" },
+    Known {
+        name: "fjall",
+        configurations: || vec!["default"],
+        available: || Ok(()),
+        open: fjall::open,
+        remedy: "",
+    },
     #[cfg(feature = "peers")]
-    Known { name: "redb", configurations: || vec!["default"], open: redb::open, remedy: "" },
+    Known {
+        name: "redb",
+        configurations: || vec!["default"],
+        available: || Ok(()),
+        open: redb::open,
+        remedy: "",
+    },
 ];
 
 impl EngineName {
@@ -146,10 +186,29 @@ impl EngineName {
     pub fn open(&self, settings: &Settings) -> Result<Box<dyn Engine>> {
         let known = KNOWN.iter().find(|known| known.name == self.engine);
         let known = known.ok_or_else(|| format!("no engine {:?}", self.engine))?;
-        (known.open)(settings, &self.configuration).map_err(|what| match known.remedy {
-            "" => format!("{self}: {what}"),
-            remedy => format!("{self}: {what} ({remedy})"),
-        })
+        (known.open)(settings, &self.configuration).map_err(|what| format!("{self}: {what}"))
+    }
+
+    /// Whether it can be opened at all here.
+    ///
+    /// # Errors
+    /// What is missing, and what to install.
+    pub fn check(&self) -> Result<()> {
+        let known = KNOWN.iter().find(|known| known.name == self.engine);
+        let known = known.ok_or_else(|| format!("no engine {:?}", self.engine))?;
+        (known.available)().map_err(|what| format!("{self}: {what}; {}", known.remedy))
+    }
+
+    /// Every engine in every configuration that this build knows.
+    pub fn all() -> Vec<EngineName> {
+        let named = |known: &Known, configuration: &str| EngineName {
+            engine: known.name.to_string(),
+            configuration: configuration.to_string(),
+        };
+        let of = |known: &'static Known| {
+            (known.configurations)().into_iter().map(move |name| named(known, name))
+        };
+        KNOWN.iter().flat_map(of).collect()
     }
 
     /// The engine without its configuration.

@@ -1,28 +1,42 @@
-//! RocksDB through its C interface.
+//! RocksDB through its C interface, which is that of 7.8 (Debian's) and later.
 //!
-//! Settings that are not the defaults, for a store that may use M bytes in all:
-//! - direct reads, and direct I/O for flushes and compactions: without it the page cache is memory
-//!   beyond M, and under a limit the kernel throws it away at moments of its own choosing;
-//! - memtables of M/8, three of them: measured here to be the best for loads within M = 128 MiB;
-//! - a block cache of M/2, index and filter blocks in it with high priority, so that M holds;
-//! - bloom filters of 10 bits a key, format 5;
-//! - no compression, as for every engine in these runs;
-//! - as many background jobs as there are cores, at least two, and subcompactions likewise;
-//! - `leveled`: dynamic level sizes (its wiki's advice for bounded space); `universal`: its wiki's
+//! Settings that are not the defaults, for a store that may use M bytes in all, with the reasons:
+//! - memtables of M/8, at most three of them, and a block cache of M/2: 7/8 of M, the rest is left for
+//!   iterators, compaction buffers and table handles; index and filter blocks are in the cache with high
+//!   priority (`cache_index_and_filter_blocks`), or else they would come on top of M;
+//! - the first level as large as four memtables, as its tuning guide advises for leveled compaction;
+//! - bloom filters of 10 bits a key (its wiki's recommendation), format 5 (the newest in 7.8);
+//! - partitioned index and filters once they would take more than a quarter of the block cache, as its
+//!   wiki advises: whole ones of a 64 MiB table would push each other out;
+//! - direct reads, and direct I/O for flushes and compactions. Under a memory limit the page cache counts
+//!   against the limit just as the block cache does, so buffered I/O keeps every block twice and has the
+//!   kernel choose what stays. `rocksdb:buffered` is the same without, for whoever doubts it: the better
+//!   one counts;
+//! - no compression unless asked;
+//! - as many background jobs and subcompactions as there are cores, at least two: background work may
+//!   use the whole machine, as Spinney's may;
+//! - pipelined writes are off and concurrent memtable writes on, as by default: with one write a batch
+//!   and few threads its wiki gives no reason to change them;
+//! - scans of more than ten thousand pairs read ahead 2 MiB and leave the block cache alone (its wiki on
+//!   iterators); shorter ones have its automatic readahead;
+//! - `leveled` has dynamic level sizes (its wiki's advice for bounded space); `universal` is its wiki's
 //!   advice for write-heavy loads.
+//!
+//! `MultiGet` asks for asynchronous reads where the library's C interface has the switch (8.0 and later)
+//! and the library was built with io_uring; Debian's 7.8 has neither, so there it reads block by block.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
 use std::ptr::null_mut;
 use std::time::Duration;
 
 use super::library::functions;
-use super::{Durability, Engine, Result, Session, Settings, c_path};
+use super::{Compression, Durability, Engine, Result, Session, Settings, c_path};
 
 type Pointer = *mut c_void;
 
 functions! {
     /// `rocksdb/c.h`, as far as it is used.
-    Functions from ["librocksdb.so", "librocksdb.so.7.8", "librocksdb.so.8", "librocksdb.so.9", "librocksdb.so.10"] {
+    Functions from ["librocksdb.so", "librocksdb.so.7.8", "librocksdb.so.8.9", "librocksdb.so.8", "librocksdb.so.9.10", "librocksdb.so.9", "librocksdb.so.10"] {
         fn rocksdb_options_create() -> Pointer;
         fn rocksdb_options_set_create_if_missing(Pointer, c_uchar);
         fn rocksdb_options_set_write_buffer_size(Pointer, usize);
@@ -36,8 +50,7 @@ functions! {
         fn rocksdb_options_set_use_direct_io_for_flush_and_compaction(Pointer, c_uchar);
         fn rocksdb_options_set_max_open_files(Pointer, c_int);
         fn rocksdb_options_set_block_based_table_factory(Pointer, Pointer);
-        fn rocksdb_options_enable_statistics(Pointer);
-        fn rocksdb_options_statistics_get_string(Pointer) -> *mut c_char;
+        fn rocksdb_options_set_max_bytes_for_level_base(Pointer, u64);
         fn rocksdb_block_based_options_create() -> Pointer;
         fn rocksdb_block_based_options_set_block_cache(Pointer, Pointer);
         fn rocksdb_block_based_options_set_filter_policy(Pointer, Pointer);
@@ -45,14 +58,19 @@ functions! {
         fn rocksdb_block_based_options_set_cache_index_and_filter_blocks(Pointer, c_uchar);
         fn rocksdb_block_based_options_set_cache_index_and_filter_blocks_with_high_priority(Pointer, c_uchar);
         fn rocksdb_block_based_options_set_pin_l0_filter_and_index_blocks_in_cache(Pointer, c_uchar);
+        fn rocksdb_block_based_options_set_index_type(Pointer, c_int);
+        fn rocksdb_block_based_options_set_partition_filters(Pointer, c_uchar);
+        fn rocksdb_block_based_options_set_metadata_block_size(Pointer, u64);
+        fn rocksdb_block_based_options_set_pin_top_level_index_and_filter(Pointer, c_uchar);
         fn rocksdb_cache_create_lru(usize) -> Pointer;
         fn rocksdb_filterpolicy_create_bloom_full(f64) -> Pointer;
-        fn rocksdb_open(Pointer, *const c_char, *mut *mut c_char) -> Pointer;
+        fn rocksdb_open_column_families(Pointer, *const c_char, c_int, *const *const c_char, *const Pointer, *mut Pointer, *mut *mut c_char) -> Pointer;
+        fn rocksdb_column_family_handle_destroy(Pointer);
         fn rocksdb_close(Pointer);
         fn rocksdb_free(Pointer);
-        fn rocksdb_get_default_column_family_handle(Pointer) -> Pointer;
         fn rocksdb_readoptions_create() -> Pointer;
-        fn rocksdb_readoptions_set_async_io(Pointer, c_uchar);
+        fn rocksdb_readoptions_set_readahead_size(Pointer, usize);
+        fn rocksdb_readoptions_set_fill_cache(Pointer, c_uchar);
         fn rocksdb_writeoptions_create() -> Pointer;
         fn rocksdb_writeoptions_set_sync(Pointer, c_uchar);
         fn rocksdb_put(Pointer, Pointer, *const c_char, usize, *const c_char, usize, *mut *mut c_char);
@@ -60,7 +78,7 @@ functions! {
         fn rocksdb_get_pinned(Pointer, Pointer, *const c_char, usize, *mut *mut c_char) -> Pointer;
         fn rocksdb_pinnableslice_value(Pointer, *mut usize) -> *const c_char;
         fn rocksdb_pinnableslice_destroy(Pointer);
-        fn rocksdb_batched_multi_get_cf(Pointer, Pointer, Pointer, usize, *const *const c_char, *const usize, *mut Pointer, *mut *mut c_char, c_uchar);
+        fn rocksdb_batched_multi_get_cf(Pointer, Pointer, Pointer, usize, *const *const c_char, *const usize, *mut Pointer, *mut *mut c_char, bool);
         fn rocksdb_create_iterator(Pointer, Pointer) -> Pointer;
         fn rocksdb_iter_seek(Pointer, *const c_char, usize);
         fn rocksdb_iter_valid(Pointer) -> c_uchar;
@@ -74,17 +92,29 @@ functions! {
 }
 
 const NO_COMPRESSION: c_int = 0;
+const LZ4_COMPRESSION: c_int = 4;
+const PARTITIONED_INDEX: c_int = 2;
+/// Scans of more pairs than this read ahead by so many bytes.
+const LONG_SCAN_PAIRS: u64 = 10_000;
+const LONG_SCAN_READAHEAD_BYTES: usize = 2 << 20;
+/// What index and filter take of a pair, about: 10 bits, and a key for each block of 4 KiB.
+const METADATA_BYTES_PER_PAIR: u64 = 2;
 const UNIVERSAL_COMPACTION: c_int = 1;
 
 pub(super) fn configurations() -> Vec<&'static str> {
-    vec!["leveled", "universal"]
+    vec!["leveled", "universal", "buffered"]
+}
+
+pub(super) fn available() -> Result<()> {
+    Functions::load().map(|_| ())
 }
 
 struct Rocks {
     functions: Functions,
     db: Pointer,
-    options: Pointer,
+    family: Pointer,
     read: Pointer,
+    read_long: Pointer,
     read_batch: Pointer,
     write: Pointer,
     write_sync: Pointer,
@@ -113,32 +143,68 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
         (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks)(table, 1);
         (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks_with_high_priority)(table, 1);
         (f.rocksdb_block_based_options_set_pin_l0_filter_and_index_blocks_in_cache)(table, 1);
+        if settings.pairs * METADATA_BYTES_PER_PAIR > settings.memory_bytes / 8 {
+            (f.rocksdb_block_based_options_set_index_type)(table, PARTITIONED_INDEX);
+            (f.rocksdb_block_based_options_set_partition_filters)(table, 1);
+            (f.rocksdb_block_based_options_set_metadata_block_size)(table, 4096);
+            (f.rocksdb_block_based_options_set_pin_top_level_index_and_filter)(table, 1);
+        }
         let options = (f.rocksdb_options_create)();
         (f.rocksdb_options_set_create_if_missing)(options, 1);
         (f.rocksdb_options_set_write_buffer_size)(options, memory / 8);
         (f.rocksdb_options_set_max_write_buffer_number)(options, 3);
-        (f.rocksdb_options_set_compression)(options, NO_COMPRESSION);
+        (f.rocksdb_options_set_max_bytes_for_level_base)(options, settings.memory_bytes / 2);
+        let compression = match settings.compression {
+            Compression::None => NO_COMPRESSION,
+            Compression::Lz4 => LZ4_COMPRESSION,
+        };
+        (f.rocksdb_options_set_compression)(options, compression);
         match configuration {
             "universal" => (f.rocksdb_options_set_compaction_style)(options, UNIVERSAL_COMPACTION),
             _ => (f.rocksdb_options_set_level_compaction_dynamic_level_bytes)(options, 1),
         }
         (f.rocksdb_options_set_max_background_jobs)(options, cores as c_int);
         (f.rocksdb_options_set_max_subcompactions)(options, cores as u32);
-        (f.rocksdb_options_set_use_direct_reads)(options, 1);
-        (f.rocksdb_options_set_use_direct_io_for_flush_and_compaction)(options, 1);
+        let direct = c_uchar::from(configuration != "buffered");
+        (f.rocksdb_options_set_use_direct_reads)(options, direct);
+        (f.rocksdb_options_set_use_direct_io_for_flush_and_compaction)(options, direct);
         (f.rocksdb_options_set_max_open_files)(options, -1);
-        (f.rocksdb_options_enable_statistics)(options);
         (f.rocksdb_options_set_block_based_table_factory)(options, table);
         let mut error = null_mut();
-        let db = (f.rocksdb_open)(options, path.as_ptr(), &mut error);
+        let (names, mut family) = ([c"default".as_ptr()], null_mut());
+        let db = (f.rocksdb_open_column_families)(
+            options,
+            path.as_ptr(),
+            1,
+            names.as_ptr(),
+            &options,
+            &mut family,
+            &mut error,
+        );
         checked(&f, error)?;
         let read = (f.rocksdb_readoptions_create)();
+        let read_long = (f.rocksdb_readoptions_create)();
+        (f.rocksdb_readoptions_set_readahead_size)(read_long, LONG_SCAN_READAHEAD_BYTES);
+        (f.rocksdb_readoptions_set_fill_cache)(read_long, 0);
         let read_batch = (f.rocksdb_readoptions_create)();
-        (f.rocksdb_readoptions_set_async_io)(read_batch, 1);
+        type Set = unsafe extern "C" fn(Pointer, c_uchar);
+        if let Ok(set) = f._library.get::<Set>(c"rocksdb_readoptions_set_async_io".to_bytes_with_nul())
+        {
+            set(read_batch, 1);
+        }
         let write = (f.rocksdb_writeoptions_create)();
         let write_sync = (f.rocksdb_writeoptions_create)();
         (f.rocksdb_writeoptions_set_sync)(write_sync, 1);
-        Ok(Box::new(Rocks { functions: f, db, options, read, read_batch, write, write_sync }))
+        Ok(Box::new(Rocks {
+            functions: f,
+            db,
+            family,
+            read,
+            read_long,
+            read_batch,
+            write,
+            write_sync,
+        }))
     }
 }
 
@@ -155,25 +221,23 @@ fn checked(functions: &Functions, error: *mut c_char) -> Result<()> {
 }
 
 impl Rocks {
-    fn property(&self, name: &CStr) -> u64 {
+    fn property(&self, name: &CStr) -> Option<String> {
         // SAFETY: the database is open and the name a C string.
         let text = unsafe { (self.functions.rocksdb_property_value)(self.db, name.as_ptr()) };
         if text.is_null() {
-            return 0;
+            return None;
         }
         // SAFETY: the answer is a C string that the caller frees.
-        let number = unsafe { CStr::from_ptr(text).to_string_lossy().trim().parse().unwrap_or(0) };
+        let found = unsafe { CStr::from_ptr(text).to_string_lossy().into_owned() };
         // SAFETY: as above; it is not used again.
         unsafe { (self.functions.rocksdb_free)(text.cast()) };
-        number
+        Some(found)
     }
 }
 
 impl Engine for Rocks {
     fn session(&self) -> Result<Box<dyn Session + '_>> {
-        // SAFETY: the database is open; its default column family lives as long.
-        let family = unsafe { (self.functions.rocksdb_get_default_column_family_handle)(self.db) };
-        Ok(Box::new(RocksSession { rocks: self, family, pointers: Vec::new(), lengths: Vec::new() }))
+        Ok(Box::new(RocksSession { rocks: self, pointers: Vec::new(), lengths: Vec::new() }))
     }
 
     fn settle(&self) -> Result<()> {
@@ -186,35 +250,42 @@ impl Engine for Rocks {
         let mut quiet = 0;
         while quiet < 5 {
             std::thread::sleep(Duration::from_millis(20));
-            quiet = if busy.iter().all(|name| self.property(name) == 0) { quiet + 1 } else { 0 };
+            let idle = |name: &&CStr| self.property(name).is_none_or(|n| n.trim() == "0");
+            quiet = if busy.iter().all(idle) { quiet + 1 } else { 0 };
         }
         Ok(())
     }
 
-    fn throttled_nanoseconds(&self) -> Option<u64> {
-        // SAFETY: the options are those the database runs with.
-        let text = unsafe { (self.functions.rocksdb_options_statistics_get_string)(self.options) };
-        if text.is_null() {
-            return None;
-        }
-        // SAFETY: the answer is a C string that the caller frees.
-        let all = unsafe { CStr::from_ptr(text).to_string_lossy().into_owned() };
-        // SAFETY: as above; it is not used again.
-        unsafe { (self.functions.rocksdb_free)(text.cast()) };
-        let line = all.lines().find(|line| line.starts_with("rocksdb.stall.micros"))?;
-        line.rsplit(' ').next()?.parse::<u64>().ok().map(|micros| micros * 1000)
+    /// Its statistics would say it too, but cost every operation something.
+    fn throttled(&self) -> Option<Duration> {
+        stalled(&self.property(c"rocksdb.dbstats")?)
     }
 
     fn close(self: Box<Self>) -> Result<()> {
         // SAFETY: no session lives on, since they borrow the engine.
-        unsafe { (self.functions.rocksdb_close)(self.db) };
+        unsafe {
+            (self.functions.rocksdb_column_family_handle_destroy)(self.family);
+            (self.functions.rocksdb_close)(self.db);
+        }
         Ok(())
+    }
+}
+
+/// Finds `Cumulative stall: 00:00:1.250 H:M:S` in its statistics.
+fn stalled(statistics: &str) -> Option<Duration> {
+    let (_, rest) = statistics.split_once("Cumulative stall: ")?;
+    let parts: Vec<f64> =
+        rest.split_whitespace().next()?.split(':').map_while(|part| part.parse().ok()).collect();
+    match parts[..] {
+        [hours, minutes, seconds] => {
+            Duration::try_from_secs_f64(hours * 3600.0 + minutes * 60.0 + seconds).ok()
+        }
+        _ => None,
     }
 }
 
 struct RocksSession<'a> {
     rocks: &'a Rocks,
-    family: Pointer,
     pointers: Vec<*const c_char>,
     lengths: Vec<usize>,
 }
@@ -276,7 +347,7 @@ impl Session for RocksSession<'_> {
         keys: &[Vec<u8>],
         each: &mut dyn FnMut(usize, Option<&[u8]>),
     ) -> Result<()> {
-        let Rocks { functions, db, read_batch, .. } = self.rocks;
+        let Rocks { functions, db, family, read_batch, .. } = self.rocks;
         self.pointers.clear();
         self.pointers.extend(keys.iter().map(|key| key.as_ptr().cast::<c_char>()));
         self.lengths.clear();
@@ -288,20 +359,21 @@ impl Session for RocksSession<'_> {
             (functions.rocksdb_batched_multi_get_cf)(
                 *db,
                 *read_batch,
-                self.family,
+                *family,
                 keys.len(),
                 self.pointers.as_ptr(),
                 self.lengths.as_ptr(),
                 values.as_mut_ptr(),
                 errors.as_mut_ptr(),
-                0,
+                false,
             );
         }
-        for (place, pinned) in values.into_iter().enumerate() {
-            checked(functions, errors[place])?;
+        let mut result = Ok(());
+        for (place, (pinned, error)) in values.into_iter().zip(errors).enumerate() {
+            result = result.and(checked(functions, error));
             self.take(pinned, &mut |found| each(place, found));
         }
-        Ok(())
+        result
     }
 
     fn scan(
@@ -310,7 +382,8 @@ impl Session for RocksSession<'_> {
         count: u64,
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<u64> {
-        let Rocks { functions: f, db, read, .. } = self.rocks;
+        let Rocks { functions: f, db, read, read_long, .. } = self.rocks;
+        let read = if count > LONG_SCAN_PAIRS { read_long } else { read };
         let mut error = null_mut();
         let mut seen = 0;
         // SAFETY: the iterator lives until it is destroyed; keys and values until it moves.
@@ -336,3 +409,15 @@ impl Session for RocksSession<'_> {
     }
 }
 
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stall_is_found_in_the_statistics() {
+        let text = "** DB Stats **\nUptime(secs): 4.0 total\nCumulative stall: 00:01:2.250 H:M:S, 1.0 percent\n";
+        assert_eq!(stalled(text), Some(Duration::from_millis(62_250)));
+        assert_eq!(stalled("Cumulative stall: none"), None);
+    }
+}

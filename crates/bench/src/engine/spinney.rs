@@ -1,8 +1,10 @@
 //! Spinney itself, with nothing set but the memory: that is the promise.
 
+use std::time::Duration;
+
 use spinney::{Database, Keyspace, KeyspaceOptions, TreeKind};
 
-use super::{Durability, Engine, Result, Session, Settings};
+use super::{Compression, Durability, Engine, Result, Session, Settings};
 
 pub(super) fn configurations() -> Vec<&'static str> {
     TreeKind::ALL.iter().map(|kind| kind.name()).collect()
@@ -18,7 +20,11 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
     let kind = TreeKind::from_name(configuration).ok_or("no such tree")?;
     let builder = Database::builder(&settings.dir).memory_budget(settings.memory_bytes);
     let db = builder.open().map_err(text)?;
-    let keyspace = db.keyspace("bench", KeyspaceOptions::new(kind)).map_err(text)?;
+    let options = KeyspaceOptions::new(kind).compression(match settings.compression {
+        Compression::None => spinney::Compression::None,
+        Compression::Lz4 => spinney::Compression::Lz4,
+    });
+    let keyspace = db.keyspace("bench", options).map_err(text)?;
     Ok(Box::new(Spinney { db, keyspace }))
 }
 
@@ -31,8 +37,8 @@ impl Engine for Spinney {
         self.db.wait_idle().map_err(|error| error.to_string())
     }
 
-    fn throttled_nanoseconds(&self) -> Option<u64> {
-        Some(self.db.statistics().throttled_nanoseconds)
+    fn throttled(&self) -> Option<Duration> {
+        Some(self.db.stats().throttled)
     }
 
     fn close(self: Box<Self>) -> Result<()> {
@@ -88,7 +94,7 @@ impl Session for SpinneySession<'_> {
         each: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<u64> {
         let mut seen = 0;
-        for pair in self.store.keyspace.range(from..).take(count as usize) {
+        for pair in self.store.keyspace.range(from..).take(usize::try_from(count).unwrap_or(usize::MAX)) {
             let (key, value) = text(pair)?;
             each(&key, &value);
             seen += 1;
