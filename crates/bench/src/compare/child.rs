@@ -129,8 +129,7 @@ impl Running {
             return Err("a process without its pipes".to_string());
         };
         let answers = BufReader::new(answers);
-        let mut running =
-            Running { child, requests, answers, cgroup, contents, open_seconds: 0.0 };
+        let mut running = Running { child, requests, answers, cgroup, contents, open_seconds: 0.0 };
         let mut plan = plan.clone();
         plan.cgroup_peak = running.cgroup.as_ref().map(Cgroup::peak);
         let cgroup_processes = running.cgroup.as_ref().map(Cgroup::processes);

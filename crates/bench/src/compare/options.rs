@@ -195,8 +195,7 @@ impl CompareOptions {
     /// # Errors
     /// What makes no sense.
     pub fn resolve(&self) -> Result<Run, String> {
-        let defaults =
-            Preset::defaults(if self.quick { Some(Preset::Quick) } else { self.preset });
+        let defaults = Preset::defaults(if self.quick { Some(Preset::Quick) } else { self.preset });
         let mut engines = self.engines.clone();
         if engines.is_empty() {
             let names = defaults.engines.split(',').map(str::parse);
@@ -216,7 +215,8 @@ impl CompareOptions {
             sorted.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].clone())
         };
         let names = engines.iter().map(ToString::to_string).collect();
-        if let Some(name) = twice(names).or(twice(workloads.iter().map(ToString::to_string).collect()))
+        if let Some(name) =
+            twice(names).or(twice(workloads.iter().map(ToString::to_string).collect()))
         {
             return Err(format!("{name} is named twice"));
         }

@@ -32,15 +32,8 @@ pub const COMPARED: [&str; 14] = [
 ];
 
 /// What stands in `rounds` but has no median.
-const NOT_SUMMED_UP: [&str; 7] = [
-    "engine",
-    "workload",
-    "round",
-    "failed",
-    "latencies",
-    "timeline",
-    "space_timeline_bytes",
-];
+const NOT_SUMMED_UP: [&str; 7] =
+    ["engine", "workload", "round", "failed", "latencies", "timeline", "space_timeline_bytes"];
 
 /// The whole document.
 pub fn document(run: &Run, found: &Found) -> Value {
@@ -49,9 +42,8 @@ pub fn document(run: &Run, found: &Found) -> Value {
     for workload in &run.workloads {
         for engine in &run.engines {
             let name = engine.to_string();
-            let of = |found: &&Measurement| {
-                found.engine == name && found.workload == workload.name()
-            };
+            let of =
+                |found: &&Measurement| found.engine == name && found.workload == workload.name();
             let all: Vec<&Measurement> = found.measurements.iter().filter(of).collect();
             results.push(result(&name, workload, &all, &device));
         }
@@ -111,12 +103,7 @@ fn machine() -> Value {
 }
 
 /// One engine's medians at one workload.
-fn result(
-    engine: &str,
-    workload: &Workload,
-    all: &[&Measurement],
-    device: &DeviceRates,
-) -> Value {
+fn result(engine: &str, workload: &Workload, all: &[&Measurement], device: &DeviceRates) -> Value {
     let mut out = Map::new();
     out.insert("engine".to_string(), json!(engine));
     out.insert("workload".to_string(), json!(workload.name()));

@@ -164,7 +164,9 @@ impl Rounds<'_> {
                     lane.name,
                     grouped(measurement.operations_per_second as u64),
                     measurement.processor_microseconds_per_operation,
-                    measurement.open_seconds.map_or(String::new(), |s| format!(", open again in {s:.3} s")),
+                    measurement
+                        .open_seconds
+                        .map_or(String::new(), |s| format!(", open again in {s:.3} s")),
                     match measurement.missing + measurement.wrong {
                         0 => String::new(),
                         bad => format!(", {bad} WRONG OR MISSING"),
@@ -179,8 +181,7 @@ impl Rounds<'_> {
 
     fn failed(&mut self, lane: &mut Lane, workload: &Workload, round: u64, what: String) {
         self.say(&format!("round {round}: {workload} {}: FAILED: {what}", lane.name));
-        let mut measurement =
-            Measurement::failure(&lane.name.to_string(), workload.name(), what);
+        let mut measurement = Measurement::failure(&lane.name.to_string(), workload.name(), what);
         measurement.round = round;
         self.found.measurements.push(measurement);
         lane.running = None;

@@ -26,7 +26,12 @@ pub fn tables(document: &Value) -> String {
             bytes(device["sequential_read_bytes_per_second"].as_f64().unwrap_or(0.0) as u64)
         );
         for reads in device["random_reads"].as_array().into_iter().flatten() {
-            let _ = write!(out, " {} threads: {};", reads["threads"], count(&reads["reads_per_second"]));
+            let _ = write!(
+                out,
+                " {} threads: {};",
+                reads["threads"],
+                count(&reads["reads_per_second"])
+            );
         }
         let _ = writeln!(
             out,
@@ -75,9 +80,8 @@ fn line(result: &Value, out: &mut String) {
         return;
     }
     let number = |name: &str| result[name].as_f64();
-    let text = |name: &str, show: &dyn Fn(f64) -> String| {
-        number(name).map_or("–".to_string(), show)
-    };
+    let text =
+        |name: &str, show: &dyn Fn(f64) -> String| number(name).map_or("–".to_string(), show);
     let short = |value: &Value| match value.as_f64().unwrap_or(0.0) {
         value if value >= 1e6 => format!("{:.2}M", value / 1e6),
         value if value >= 1e4 => format!("{:.0}k", value / 1e3),

@@ -55,12 +55,7 @@ pub enum Picker {
 
 impl Picker {
     /// `thread` of `threads` starts its sequence elsewhere.
-    pub fn new(
-        distribution: Distribution,
-        records: u64,
-        thread: u64,
-        threads: u64,
-    ) -> Picker {
+    pub fn new(distribution: Distribution, records: u64, thread: u64, threads: u64) -> Picker {
         match distribution {
             Distribution::Zipfian => {
                 Picker::Scrambled(Zipfian::with_zeta(SCRAMBLED_RANKS, SCRAMBLED_ZETA))

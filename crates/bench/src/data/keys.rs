@@ -27,11 +27,7 @@ pub struct KeyMaker {
 impl KeyMaker {
     /// Keys of `key_bytes` bytes; `sequential_percent` of the indexes give ascending keys, the others
     /// keys in random order.
-    pub fn new(
-        key_bytes: usize,
-        sequential_percent: u64,
-        seed: u64,
-    ) -> Result<KeyMaker, String> {
+    pub fn new(key_bytes: usize, sequential_percent: u64, seed: u64) -> Result<KeyMaker, String> {
         let digits = key_bytes.saturating_sub(PREFIX.len()).min(DIGITS_MAX);
         if digits < 2 {
             return Err(format!("--key-bytes must be at least {}", PREFIX.len() + 2));

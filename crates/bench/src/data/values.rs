@@ -8,7 +8,9 @@ use super::random::mix;
 const HEAD_BYTES: usize = 16;
 
 /// How much of each value read is checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
 pub enum Verify {
     /// Nothing
     None,
@@ -48,13 +50,7 @@ impl ValueMaker {
     }
 
     /// Whether this is a value that was written for the key with this number. `room` is reused.
-    pub fn is_right(
-        &self,
-        number: u64,
-        value: &[u8],
-        verify: Verify,
-        room: &mut Vec<u8>,
-    ) -> bool {
+    pub fn is_right(&self, number: u64, value: &[u8], verify: Verify, room: &mut Vec<u8>) -> bool {
         if verify == Verify::None {
             return true;
         }

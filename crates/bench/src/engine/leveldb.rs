@@ -111,9 +111,8 @@ impl Level {
     /// What its compactions have read and written so far, as it prints it.
     fn statistics(&self) -> String {
         // SAFETY: the database is open and the name a C string.
-        let text = unsafe {
-            (self.functions.leveldb_property_value)(self.db, c"leveldb.stats".as_ptr())
-        };
+        let text =
+            unsafe { (self.functions.leveldb_property_value)(self.db, c"leveldb.stats".as_ptr()) };
         if text.is_null() {
             return String::new();
         }
@@ -216,12 +215,7 @@ impl Session for LevelSession<'_> {
         places.try_for_each(|(place, key)| self.look_up(key, &mut |found| each(place, found)))
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: u64,
-        each: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<u64> {
+    fn scan(&mut self, from: &[u8], count: u64, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64> {
         let Level { functions: f, db, read, .. } = self.level;
         let (mut error, mut seen) = (null_mut(), 0);
         // SAFETY: the iterator lives until it is destroyed; keys and values until it moves.

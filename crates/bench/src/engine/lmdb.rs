@@ -199,7 +199,12 @@ impl LmdbSession<'_> {
         result
     }
 
-    fn look_up(&self, f: &Functions, key: &[u8], give: &mut dyn FnMut(Option<&[u8]>)) -> Result<()> {
+    fn look_up(
+        &self,
+        f: &Functions,
+        key: &[u8],
+        give: &mut dyn FnMut(Option<&[u8]>),
+    ) -> Result<()> {
         let (mut key, mut value) = (Value::of(key), Value::EMPTY);
         // SAFETY: the read transaction is under way.
         match unsafe { (f.mdb_get)(self.reader, self.lmdb.dbi, &mut key, &mut value) } {
@@ -257,12 +262,7 @@ impl Session for LmdbSession<'_> {
         })
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: u64,
-        each: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<u64> {
+    fn scan(&mut self, from: &[u8], count: u64, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64> {
         self.read(|f| {
             let (mut key, mut value) = (Value::of(from), Value::EMPTY);
             // SAFETY: the cursor belongs to the read transaction, which is under way.

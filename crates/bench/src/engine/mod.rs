@@ -14,13 +14,9 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "peers")]
-mod fjall;
 mod leveldb;
 mod library;
 mod lmdb;
-#[cfg(feature = "peers")]
-mod redb;
 mod rocksdb;
 mod spinney;
 
@@ -100,12 +96,7 @@ pub trait Session {
     ) -> Result<()>;
 
     /// Up to `count` pairs from `from` on, in order; says how many there were.
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: u64,
-        each: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<u64>;
+    fn scan(&mut self, from: &[u8], count: u64, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64>;
 }
 
 /// Opens an engine with its settings and configuration.
@@ -233,7 +224,8 @@ impl std::str::FromStr for EngineName {
         let (engine, configuration) = text.split_once(':').unwrap_or((text, ""));
         let Some(known) = KNOWN.iter().find(|known| known.name == engine) else {
             let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
-            let more = if cfg!(feature = "peers") { "" } else { "; fjall and redb need --features peers" };
+            let more =
+                if cfg!(feature = "peers") { "" } else { "; fjall and redb need --features peers" };
             return Err(format!("no engine {engine:?}: there are {}{more}", names.join(", ")));
         };
         let configurations = (known.configurations)();

@@ -141,7 +141,9 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
         (f.rocksdb_block_based_options_set_filter_policy)(table, filter);
         (f.rocksdb_block_based_options_set_format_version)(table, 5);
         (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks)(table, 1);
-        (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks_with_high_priority)(table, 1);
+        (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks_with_high_priority)(
+            table, 1,
+        );
         (f.rocksdb_block_based_options_set_pin_l0_filter_and_index_blocks_in_cache)(table, 1);
         if settings.pairs * METADATA_BYTES_PER_PAIR > settings.memory_bytes / 8 {
             (f.rocksdb_block_based_options_set_index_type)(table, PARTITIONED_INDEX);
@@ -188,7 +190,8 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
         (f.rocksdb_readoptions_set_fill_cache)(read_long, 0);
         let read_batch = (f.rocksdb_readoptions_create)();
         type Set = unsafe extern "C" fn(Pointer, c_uchar);
-        if let Ok(set) = f._library.get::<Set>(c"rocksdb_readoptions_set_async_io".to_bytes_with_nul())
+        if let Ok(set) =
+            f._library.get::<Set>(c"rocksdb_readoptions_set_async_io".to_bytes_with_nul())
         {
             set(read_batch, 1);
         }
@@ -376,12 +379,7 @@ impl Session for RocksSession<'_> {
         result
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: u64,
-        each: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<u64> {
+    fn scan(&mut self, from: &[u8], count: u64, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64> {
         let Rocks { functions: f, db, read, read_long, .. } = self.rocks;
         let read = if count > LONG_SCAN_PAIRS { read_long } else { read };
         let mut error = null_mut();
@@ -408,7 +406,6 @@ impl Session for RocksSession<'_> {
         Ok(seen)
     }
 }
-
 
 #[cfg(test)]
 mod tests {

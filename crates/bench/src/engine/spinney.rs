@@ -87,14 +87,11 @@ impl Session for SpinneySession<'_> {
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        from: &[u8],
-        count: u64,
-        each: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<u64> {
+    fn scan(&mut self, from: &[u8], count: u64, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64> {
         let mut seen = 0;
-        for pair in self.store.keyspace.range(from..).take(usize::try_from(count).unwrap_or(usize::MAX)) {
+        for pair in
+            self.store.keyspace.range(from..).take(usize::try_from(count).unwrap_or(usize::MAX))
+        {
             let (key, value) = text(pair)?;
             each(&key, &value);
             seen += 1;

@@ -213,14 +213,11 @@ fn ring(file: &File, bytes: u64, each: Duration) -> Option<f64> {
     loop {
         let more = start.elapsed() < each && !failed;
         while more && let Some(slot) = free.pop() {
-            let entry = opcode::Read::new(
-                descriptor,
-                rooms[slot].get().as_mut_ptr(),
-                PAGE_BYTES as u32,
-            )
-            .offset(random.below(pages) * PAGE_BYTES as u64)
-            .build()
-            .user_data(slot as u64);
+            let entry =
+                opcode::Read::new(descriptor, rooms[slot].get().as_mut_ptr(), PAGE_BYTES as u32)
+                    .offset(random.below(pages) * PAGE_BYTES as u64)
+                    .build()
+                    .user_data(slot as u64);
             // SAFETY: the file is open and the room alive until the request has been answered: the loop
             // does not end before all have been, and a slot is used for one request at a time.
             if unsafe { ring.submission().push(&entry) }.is_err() {

@@ -30,11 +30,14 @@ impl DeviceCounters {
     pub fn of(dir: &Path) -> Option<DeviceCounters> {
         let device = fs::metadata(dir).ok()?.dev();
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        DeviceCounters::parse(&fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?)
+        DeviceCounters::parse(
+            &fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?,
+        )
     }
 
     fn parse(text: &str) -> Option<DeviceCounters> {
-        let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        let fields: Vec<u64> =
+            text.split_whitespace().map_while(|field| field.parse().ok()).collect();
         Some(DeviceCounters { reads: *fields.first()?, writes: *fields.get(4)? })
     }
 }

