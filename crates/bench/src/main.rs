@@ -1,5 +1,6 @@
 //! The `spinney-bench` command. `docs/benchmarks.md` describes it for its users.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -30,6 +31,14 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Compare(Box<CompareOptions>),
+    /// Draw the figures of a comparison from its JSON
+    #[command(after_help = "Examples:\n  spinney-bench plot results.json figures")]
+    Plot {
+        /// What `compare --json` wrote
+        json: PathBuf,
+        /// Where figures and report.html go
+        dir: PathBuf,
+    },
     /// List the engines and whether they are there
     #[command(after_help = "Examples:\n  spinney-bench engines")]
     Engines,
@@ -47,9 +56,19 @@ fn engines() {
     }
 }
 
+fn plot(json: &Path, dir: &Path) -> Result<(), String> {
+    let said = |error: &dyn std::fmt::Display| format!("{}: {error}", json.display());
+    let text = std::fs::read_to_string(json).map_err(|error| said(&error))?;
+    let document = serde_json::from_str(&text).map_err(|error| said(&error))?;
+    let figures = spinney_bench::plot::write(&document, dir)?;
+    eprintln!("{figures} figures and report.html in {}", dir.display());
+    Ok(())
+}
+
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Compare(options) => compare::run(&options),
+        Command::Plot { json, dir } => plot(&json, &dir).map_err(Failure::Other),
         Command::Engines => {
             engines();
             Ok(())

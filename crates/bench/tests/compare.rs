@@ -51,7 +51,7 @@ fn a_comparison_gives_every_figure_under_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let arguments = "compare --engines spinney:stb --records 20000 --operations 2000 --memory 8MiB \
                      --workloads load,a,get@2,getabsent,scan10,multiget,fullscan,deleterandom,get \
-                     --device-file 1MiB --seconds 20 --rounds 2 --quick --json out.json";
+                     --device-file 1MiB --seconds 20 --rounds 2 --quick --json out.json --plot figures";
     let output = bench(&arguments.split_whitespace().collect::<Vec<_>>(), dir.path());
     assert!(output.status.success(), "{}", text(&output.stderr));
     let json = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
@@ -77,7 +77,10 @@ fn a_comparison_gives_every_figure_under_its_name() {
     assert!(json["device"]["random_reads"][0]["reads_per_second"].as_f64().unwrap() > 0.0);
     assert!(results[2]["device_share"].is_number(), "get@2 is held against the device");
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().flatten().collect();
-    assert_eq!(left.len(), 1, "only the results are left: {left:?}");
+    assert_eq!(left.len(), 2, "only results and figures are left: {left:?}");
+    assert!(json["harness"]["insert_processor_microseconds"].as_f64().unwrap() > 0.0);
+    let page = std::fs::read_to_string(dir.path().join("figures/report.html")).unwrap();
+    assert!(page.contains("spinney:stb") && page.contains("</svg>"));
 }
 
 #[test]

@@ -17,6 +17,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use crate::workload::overhead::Overhead;
 use options::{CompareOptions, Run};
 
 /// Runs the comparison.
@@ -32,6 +33,10 @@ pub fn run(options: &CompareOptions) -> Result<(), Failure> {
     let document = report::document(&run, &found);
     if let Some(path) = &options.json {
         write(path, &format!("{document:#}\n")).map_err(Failure::Other)?;
+    }
+    if let Some(dir) = &options.plot {
+        let figures = crate::plot::write(&document, dir).map_err(Failure::Other)?;
+        eprintln!("{figures} figures and report.html in {}", dir.display());
     }
     if options.json.as_deref() != Some(Path::new("-")) {
         let text = table::tables(&document);
@@ -73,6 +78,8 @@ pub struct Found {
     pub device: Vec<crate::measure::device::DeviceRates>,
     /// The memory limit all engines ran under, or why there was none.
     pub limit: Option<Result<u64, String>>,
+    /// What the benchmark itself costs.
+    pub overhead: Option<Overhead>,
 }
 
 impl Run {

@@ -82,13 +82,16 @@ pub struct CompareOptions {
     /// Write the results as JSON; `-` is standard output, in place of the tables
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write figures (SVG) and a page with all of them (report.html) into this directory
+    #[arg(long, value_name = "DIR")]
+    pub plot: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   spinney-bench compare --quick
   spinney-bench compare -e spinney:stb,rocksdb -w load,c,scan50 --records 8M --memory 128MiB \\
-      --threads 2 --rounds 3 --json results.json
+      --threads 2 --rounds 3 --json results.json --plot figures
   spinney-bench compare -e spinney:stb,rocksdb,rocksdb:universal,lmdb --preset paper-ycsb
   spinney-bench compare -e spinney:stb,rocksdb -w load,get@1,get@2,get@16,sync@1,sync@16";
 

@@ -81,6 +81,7 @@ pub fn document(run: &Run, found: &Found) -> Value {
             "verify": plan.verify,
             "seed": plan.seed,
         },
+        "harness": found.overhead,
         "device": if found.device.is_empty() { Value::Null } else { json!(device) },
         "device_rounds": found.device,
         "results": results,

@@ -39,6 +39,18 @@ pub fn tables(document: &Value) -> String {
             count(&device["io_uring_depth_32_reads_per_second"])
         );
     }
+    let harness = &document["harness"];
+    if let (Some(insert), Some(read)) = (
+        harness["insert_processor_microseconds"].as_f64(),
+        harness["read_processor_microseconds"].as_f64(),
+    ) {
+        let _ = writeln!(
+            out,
+            "Of cpu/op, the benchmark itself takes {} of an insert and {} of a read.",
+            nanoseconds(insert * 1e3),
+            nanoseconds(read * 1e3)
+        );
+    }
     let limit = &document["configuration"]["limit_bytes"];
     let _ = match limit.as_u64() {
         Some(limit) => writeln!(out, "Memory cgroup: {}.", bytes(limit)),

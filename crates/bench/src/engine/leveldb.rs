@@ -1,10 +1,13 @@
 //! LevelDB through its C interface.
 //!
-//! Settings that are not the defaults, for a store that may use M bytes in all: a write buffer of M/8
-//! (a second one may be on its way to the disk), a block cache of M/2 (the rest is for the index and filter
+//! Settings that are not the defaults, for a store that may use M bytes in all: a write buffer of M/8 (a
+//! second one may be on its way to the disk), a block cache of M/2 (the rest is for the index and filter
 //! blocks of open tables, which it keeps outside the cache), bloom filters of 10 bits a key, no
-//! compression unless asked. It has one background thread, no direct I/O, and maps its tables: their pages are the
-//! kernel's to keep or to drop.
+//! compression unless asked.
+//!
+//! It has one background thread and no direct I/O. It maps its tables (up to a thousand) and cannot be told
+//! not to, nor to do without the kernel's reading ahead: where the data is larger than the memory, each
+//! miss reads as far as the device's `read_ahead_kb` says, which can be all of a table.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
 use std::ptr::null_mut;

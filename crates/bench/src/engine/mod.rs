@@ -14,9 +14,13 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "peers")]
+mod fjall;
 mod leveldb;
 mod library;
 mod lmdb;
+#[cfg(feature = "peers")]
+mod redb;
 mod rocksdb;
 mod spinney;
 
@@ -188,6 +192,11 @@ impl EngineName {
         let known = KNOWN.iter().find(|known| known.name == self.engine);
         let known = known.ok_or_else(|| format!("no engine {:?}", self.engine))?;
         (known.available)().map_err(|what| format!("{self}: {what}; {}", known.remedy))
+    }
+
+    /// Whether its buffered writes survive the end of the process.
+    pub fn keeps_buffered(&self) -> bool {
+        self.engine != "redb"
     }
 
     /// Every engine in every configuration that this build knows.

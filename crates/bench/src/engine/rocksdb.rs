@@ -1,13 +1,14 @@
 //! RocksDB through its C interface, which is that of 7.8 (Debian's) and later.
 //!
 //! Settings that are not the defaults, for a store that may use M bytes in all, with the reasons:
-//! - memtables of M/8, at most three of them, and a block cache of M/2: 7/8 of M, the rest is left for
-//!   iterators, compaction buffers and table handles; index and filter blocks are in the cache with high
-//!   priority (`cache_index_and_filter_blocks`), or else they would come on top of M;
+//! - memtables of M/8, at most three of them, and a block cache of M/2; 1/8 is left for index and filters;
+//! - index and filters as by default, whole and in memory outside the cache, while they fit into that M/8:
+//!   so they cost no look-up and are never read twice. Beyond that they are partitioned and in the cache
+//!   with high priority, the top level pinned, as its wiki advises. (Whole ones in the cache are the worst
+//!   of both: the filter of a large table is larger than a shard of the cache and is read from the disk for
+//!   every get; seen here with `universal`.)
 //! - the first level as large as four memtables, as its tuning guide advises for leveled compaction;
 //! - bloom filters of 10 bits a key (its wiki's recommendation), format 5 (the newest in 7.8);
-//! - partitioned index and filters once they would take more than a quarter of the block cache, as its
-//!   wiki advises: whole ones of a 64 MiB table would push each other out;
 //! - direct reads, and direct I/O for flushes and compactions. Under a memory limit the page cache counts
 //!   against the limit just as the block cache does, so buffered I/O keeps every block twice and has the
 //!   kernel choose what stays. `rocksdb:buffered` is the same without, for whoever doubts it: the better
@@ -97,8 +98,6 @@ const PARTITIONED_INDEX: c_int = 2;
 /// Scans of more pairs than this read ahead by so many bytes.
 const LONG_SCAN_PAIRS: u64 = 10_000;
 const LONG_SCAN_READAHEAD_BYTES: usize = 2 << 20;
-/// What index and filter take of a pair, about: 10 bits, and a key for each block of 4 KiB.
-const METADATA_BYTES_PER_PAIR: u64 = 2;
 const UNIVERSAL_COMPACTION: c_int = 1;
 
 pub(super) fn configurations() -> Vec<&'static str> {
@@ -126,6 +125,12 @@ unsafe impl Send for Rocks {}
 // SAFETY: as above.
 unsafe impl Sync for Rocks {}
 
+/// What index and filters take, about: 10 bits a pair, and for each block of 4 KiB a key and a place.
+fn metadata_bytes(settings: &Settings) -> u64 {
+    let bytes = settings.pairs * settings.pair_bytes;
+    settings.pairs * 10 / 8 + bytes.div_ceil(4096) * 32
+}
+
 pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn Engine>> {
     let f = Functions::load()?;
     let path = c_path(&settings.dir)?;
@@ -140,12 +145,12 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
         let filter = (f.rocksdb_filterpolicy_create_bloom_full)(10.0);
         (f.rocksdb_block_based_options_set_filter_policy)(table, filter);
         (f.rocksdb_block_based_options_set_format_version)(table, 5);
-        (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks)(table, 1);
-        (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks_with_high_priority)(
-            table, 1,
-        );
-        (f.rocksdb_block_based_options_set_pin_l0_filter_and_index_blocks_in_cache)(table, 1);
-        if settings.pairs * METADATA_BYTES_PER_PAIR > settings.memory_bytes / 8 {
+        if metadata_bytes(settings) > settings.memory_bytes / 8 {
+            (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks)(table, 1);
+            (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks_with_high_priority)(
+                table, 1,
+            );
+            (f.rocksdb_block_based_options_set_pin_l0_filter_and_index_blocks_in_cache)(table, 1);
             (f.rocksdb_block_based_options_set_index_type)(table, PARTITIONED_INDEX);
             (f.rocksdb_block_based_options_set_partition_filters)(table, 1);
             (f.rocksdb_block_based_options_set_metadata_block_size)(table, 4096);

@@ -6,6 +6,7 @@
 //!    far as the time allowed reaches.
 
 pub mod measured;
+pub mod overhead;
 pub mod store;
 mod worker;
 

@@ -87,7 +87,7 @@ pub struct Store {
 const LAST_RECORDS_CHECKED: u64 = 10_000;
 
 impl Plan {
-    fn keys(&self, sequential_percent: u8) -> Result<KeyMaker> {
+    pub(super) fn keys(&self, sequential_percent: u8) -> Result<KeyMaker> {
         let key_bytes = usize::try_from(self.key_bytes).map_err(|e| e.to_string())?;
         KeyMaker::new(key_bytes, u64::from(sequential_percent), self.seed)
     }
