@@ -242,6 +242,8 @@ bugs! {
         "A probe's answer has no room for more than four branches.";
     MapletUntranslated, "maplet-untranslated", "filter",
         "A merged maplet's entries keep the numbers that their branches had.";
+    SieveLosesKey, "sieve-loses-key", "filter",
+        "A young bundle's sieve is made without its first key.";
     ManifestNotSynced, "manifest-not-synced", "manifest",
         "An edit is acknowledged before it is durable.";
     ManifestTornAccepted, "manifest-torn-accepted", "manifest",

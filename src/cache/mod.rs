@@ -36,7 +36,7 @@ pub(crate) use page_writer::PageFileWriter;
 
 /// Starts fetching the cache line at `byte`; a hint without any other effect.
 #[inline]
-fn prefetch(byte: *const u8) {
+pub(crate) fn prefetch(byte: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch of any address is harmless; SSE is part of every x86-64 processor.
     unsafe {

@@ -25,13 +25,16 @@ mod maplet;
 mod page;
 mod reader;
 mod runs;
+mod sieve;
 #[cfg(test)]
 mod test_support;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use branch_set::BranchSet;
 pub(crate) use build::{MapletBuilder, MapletMerge};
 pub(crate) use fingerprint::SortedFingerprints;
 pub(crate) use geometry::FINGERPRINT_BITS_DEFAULT;
 pub(crate) use header::BranchCounts;
 pub(crate) use maplet::Maplet;
+pub(crate) use sieve::Sieve;

@@ -254,7 +254,7 @@ impl CompactionJob {
         self.written_bytes += maplet.file().bytes();
         let branches = self.outputs.drain(..).map(|output| output.table).collect();
         let id = self.tree.allocate_bundle();
-        self.install(Some(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet) })))
+        self.install(Some(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet), sieve: None })))
     }
 
     fn install(&mut self, output: Option<Arc<Bundle>>) -> Result<Step> {

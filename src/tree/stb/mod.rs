@@ -43,7 +43,7 @@ use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
 use crate::cache::{FileType, PageFile};
-use crate::filter::{FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder, SortedFingerprints};
+use crate::filter::{FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder, Sieve, SortedFingerprints};
 use crate::jobs::{Job, Step};
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit};
 use crate::table::Table;
@@ -547,7 +547,13 @@ fn open_bundle(
             maplet.branches(),
         ));
     }
-    Ok(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet) }))
+    let young = match branches.as_slice() {
+        [table] => table.properties().entry_bytes() <= context.options.memtable_bytes,
+        _ => false,
+    };
+    // A maplet that cannot be read is reported by those who ask it.
+    let sieve = if young { Sieve::of_maplet(&maplet).ok() } else { None };
+    Ok(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet), sieve }))
 }
 
 /// Reads of iterators that a leaf has to have wasted, beyond what merging it costs, to be merged.
@@ -605,6 +611,7 @@ impl Tree for StbTree {
             output.add_new(entry)?;
         }
         let (table, table_bytes) = output.finish()?;
+        let sieve = Some(Sieve::of_hashes(&hashes));
         let mut maplet = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, 1)?;
         maplet.add_branch(0, SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT))?;
         let maplet = maplet.write_file(&self.context.files)?;
@@ -613,7 +620,8 @@ impl Tree for StbTree {
         counters.flushes.add(1);
         counters.flush_written_bytes.add(written_bytes);
         let id = self.allocate_bundle();
-        let bundle = Arc::new(Bundle { id, branches: vec![table], maplet: Arc::new(maplet) });
+        let maplet = Arc::new(maplet);
+        let bundle = Arc::new(Bundle { id, branches: vec![table], maplet, sieve });
         let inner = Box::new(PackedBundle { bundle, sample });
         Ok(Packed { inner, data_bytes, written_bytes })
     }

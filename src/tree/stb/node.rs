@@ -9,7 +9,8 @@
 //!    in the subtree below that pivot.
 //! 4. A bundle's maplet covers each key of each of its branches: a probe that names no branch proves
 //!    that the bundle does not hold the key.
-//! 5. Leaves (height 0) have one pivot, without a child, with `bundle_start` 0.
+//! 5. A bundle's sieve, if it has one, passes each key of each of its branches.
+//! 6. Leaves (height 0) have one pivot, without a child, with `bundle_start` 0.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +18,8 @@ use crate::base::error::Result;
 use crate::base::ids::NodeId;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::AtomicU64;
-use crate::filter::Maplet;
+use crate::cache::ReadContext;
+use crate::filter::{BranchSet, Maplet, Sieve};
 use crate::table::Table;
 
 /// A key, shared by the copies of a node.
@@ -33,6 +35,8 @@ pub(super) struct Bundle {
     /// Oldest first; the maplet's values are positions here.
     pub(super) branches: Vec<Arc<Table>>,
     pub(super) maplet: Arc<Maplet>,
+    /// Of a bundle that is one memtable's.
+    pub(super) sieve: Option<Sieve>,
 }
 
 /// How much lies somewhere, as estimated from table indexes.
@@ -122,6 +126,33 @@ pub(super) fn table_extent(
 }
 
 impl Bundle {
+    /// The branches that may hold the key with this hash.
+    #[inline]
+    pub(super) fn probe(&self, hash: u64, context: &ReadContext) -> Result<BranchSet> {
+        match &self.sieve {
+            Some(sieve) if !sieve.may_hold(hash) => Ok(BranchSet::EMPTY),
+            _ => self.maplet.probe(hash, context),
+        }
+    }
+
+    /// First of two hints before a probe, for lookups that ask several bundles: their waits for memory
+    /// then overlap.
+    #[inline]
+    pub(super) fn prefetch_place(&self, hash: u64) {
+        match &self.sieve {
+            Some(sieve) => sieve.prefetch(hash),
+            None => self.maplet.prefetch_place(hash),
+        }
+    }
+
+    /// The second, once the first has had its effect.
+    #[inline]
+    pub(super) fn prefetch_bytes(&self, hash: u64) {
+        if self.sieve.is_none() {
+            self.maplet.prefetch_bytes(hash);
+        }
+    }
+
     /// What of all branches lies in a key range.
     pub(super) fn extent(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Extent> {
         let mut total = Extent::default();

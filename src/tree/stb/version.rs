@@ -93,6 +93,7 @@ impl Version {
         for bundle in bundles(&root) {
             summary.disk_bytes += bundle.maplet.file().bytes();
             summary.memory_bytes += 256 + 24 * bundle.branches.len() as u64;
+            summary.memory_bytes += bundle.sieve.as_ref().map_or(0, |sieve| sieve.bytes() as u64);
         }
         for blob in blobs(&root) {
             summary.disk_bytes += blob.bytes();
@@ -135,7 +136,7 @@ impl Version {
         let context = ReadContext::blocking();
         for (node, position) in self.path(|node| node.pivot_of(key)) {
             for bundle in node.live_bundles(position) {
-                if bundle.maplet.probe(hash, &context)?.pop_newest().is_some() {
+                if bundle.probe(hash, &context)?.pop_newest().is_some() {
                     return Ok(true);
                 }
             }
@@ -186,8 +187,15 @@ impl TreeVersion for Version {
         let mut probes = 0;
         let mut false_positives = 0;
         let mut node = &self.root;
+        let mut position = node.pivot_of(key);
+        prefetch_places(node.live_bundles(position), hash);
         let result = loop {
-            let position = node.pivot_of(key);
+            // What the child will be asked is fetched while this node is.
+            let below = node.pivots[position].child.as_ref().map(|child| {
+                let position = child.pivot_of(key);
+                prefetch_places(child.live_bundles(position), hash);
+                (child, position)
+            });
             let found = get_in_node(
                 node,
                 position,
@@ -204,8 +212,8 @@ impl TreeVersion for Version {
                 Ok(ControlFlow::Break(())) => break Ok(()),
                 Err(error) => break Err(error),
             }
-            match &node.pivots[position].child {
-                Some(child) => node = child,
+            match below {
+                Some(below) => (node, position) = below,
                 None => break Ok(()),
             }
         };
@@ -274,6 +282,11 @@ impl TreeVersion for Version {
     }
 }
 
+#[inline]
+fn prefetch_places(bundles: &[Arc<Bundle>], hash: u64) {
+    bundles.iter().for_each(|bundle| bundle.prefetch_place(hash));
+}
+
 #[allow(clippy::too_many_arguments)]
 #[inline]
 fn get_in_node(
@@ -288,13 +301,10 @@ fn get_in_node(
     false_positives: &mut u64,
 ) -> Result<ControlFlow<()>> {
     let live = node.live_bundles(position);
-    if live.len() > 2 {
-        live.iter().for_each(|bundle| bundle.maplet.prefetch_place(hash));
-        live.iter().for_each(|bundle| bundle.maplet.prefetch_bytes(hash));
-    }
+    live.iter().for_each(|bundle| bundle.prefetch_bytes(hash));
     for bundle in live.iter().rev() {
         *probes += 1;
-        let mut named = bundle.maplet.probe(hash, context)?;
+        let mut named = bundle.probe(hash, context)?;
         while let Some(ordinal) = named.pop_newest() {
             let Some(table) = bundle.branches.get(usize::from(ordinal)) else {
                 return Err(Error::corruption(
