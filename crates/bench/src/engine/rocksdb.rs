@@ -7,7 +7,8 @@
 //!   with high priority, the top level pinned, as its wiki advises. (Whole ones in the cache are the worst
 //!   of both: the filter of a large table is larger than a shard of the cache and is read from the disk for
 //!   every get; seen here with `universal`.)
-//! - the first level as large as four memtables, as its tuning guide advises for leveled compaction;
+//! - the first level as large as four memtables, in tables of a tenth of it (4 MiB at least), as its tuning
+//!   guide advises for leveled compaction;
 //! - bloom filters of 10 bits a key (its wiki's recommendation), format 5 (the newest in 7.8);
 //! - direct reads, and direct I/O for flushes and compactions. Under a memory limit the page cache counts
 //!   against the limit just as the block cache does, so buffered I/O keeps every block twice and has the
@@ -52,6 +53,7 @@ functions! {
         fn rocksdb_options_set_max_open_files(Pointer, c_int);
         fn rocksdb_options_set_block_based_table_factory(Pointer, Pointer);
         fn rocksdb_options_set_max_bytes_for_level_base(Pointer, u64);
+        fn rocksdb_options_set_target_file_size_base(Pointer, u64);
         fn rocksdb_block_based_options_create() -> Pointer;
         fn rocksdb_block_based_options_set_block_cache(Pointer, Pointer);
         fn rocksdb_block_based_options_set_filter_policy(Pointer, Pointer);
@@ -160,7 +162,9 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
         (f.rocksdb_options_set_create_if_missing)(options, 1);
         (f.rocksdb_options_set_write_buffer_size)(options, memory / 8);
         (f.rocksdb_options_set_max_write_buffer_number)(options, 3);
-        (f.rocksdb_options_set_max_bytes_for_level_base)(options, settings.memory_bytes / 2);
+        let level_base = settings.memory_bytes / 2;
+        (f.rocksdb_options_set_max_bytes_for_level_base)(options, level_base);
+        (f.rocksdb_options_set_target_file_size_base)(options, (level_base / 10).max(4 << 20));
         let compression = match settings.compression {
             Compression::None => NO_COMPRESSION,
             Compression::Lz4 => LZ4_COMPRESSION,
@@ -248,18 +252,21 @@ impl Engine for Rocks {
         Ok(Box::new(RocksSession { rocks: self, pointers: Vec::new(), lengths: Vec::new() }))
     }
 
+    /// A compaction may stay pending that it never starts, so a second without any at work will do.
     fn settle(&self) -> Result<()> {
-        let busy = [
+        let is_zero = |name: &CStr| self.property(name).is_none_or(|n| n.trim() == "0");
+        let working = [
             c"rocksdb.mem-table-flush-pending",
             c"rocksdb.num-running-flushes",
-            c"rocksdb.compaction-pending",
             c"rocksdb.num-running-compactions",
         ];
         let mut quiet = 0;
-        while quiet < 5 {
+        while quiet < 50 {
             std::thread::sleep(Duration::from_millis(20));
-            let idle = |name: &&CStr| self.property(name).is_none_or(|n| n.trim() == "0");
-            quiet = if busy.iter().all(idle) { quiet + 1 } else { 0 };
+            quiet = if working.iter().all(|name| is_zero(name)) { quiet + 1 } else { 0 };
+            if quiet >= 5 && is_zero(c"rocksdb.compaction-pending") {
+                break;
+            }
         }
         Ok(())
     }
