@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::Found;
 use super::options::Run;
+use crate::data::distribution::Distribution;
 use crate::measure::device::DeviceRates;
 use crate::measure::measurement::Measurement;
 use crate::workload::{Operation, Shape, Workload};
@@ -140,7 +141,7 @@ fn median(values: &[f64]) -> f64 {
 }
 
 /// What the device could at most have done, and the share of it that was: only for workloads that are
-/// nothing but reads of one kind.
+/// nothing but reads of one kind, all records alike: of popular ones the cache answers most.
 fn device_share(
     workload: &Workload,
     result: &Map<String, Value>,
@@ -153,7 +154,11 @@ fn device_share(
             let rate = bytes / result.get("seconds")?.as_f64()?;
             ("sequential_read", device.sequential_read_bytes_per_second, rate)
         }
-        (_, [(Operation::Read, 100)]) if !workload.writer && !workload.warm => {
+        (_, [(Operation::Read, 100)])
+            if !workload.writer
+                && !workload.warm
+                && workload.distribution == Distribution::Uniform =>
+        {
             let threads = result.get("threads")?.as_f64()? as u64;
             ("random_reads_same_threads", device.random(threads)?, rate)
         }
