@@ -12,8 +12,8 @@
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 
-use super::region::Region;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::region::Region;
 use crate::base::sync::plain::{AtomicPtr, AtomicUsize, Ordering};
 
 /// 1 MiB of frames in the first slab: too few for large pages, the first of which alone would take

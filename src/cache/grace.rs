@@ -109,4 +109,19 @@ mod tests {
         assert!(period.is_over() && !theirs.is_over());
         drop(held);
     }
+
+    /// The last handle of a collector that nobody else held freed the memory that it still had a
+    /// reference to, which the language forbids. So a thread that had read a deterministic store and
+    /// outlived it ended with undefined behaviour, if of a kind that no processor shows: only an
+    /// interpreter that checks references (Miri) sees this test fail.
+    #[test]
+    fn a_thread_may_outlive_the_cache_it_has_read() {
+        let thread = std::thread::spawn(|| {
+            let readers = Readers::own();
+            drop(readers.pin());
+            GracePeriod::begin(&readers)
+        });
+        let period = thread.join().unwrap();
+        assert!(period.is_over(), "the thread's end is the end of its readers");
+    }
 }

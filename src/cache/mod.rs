@@ -23,7 +23,6 @@ mod page_file_tests;
 mod page_scan;
 mod page_writer;
 mod pool;
-mod region;
 #[cfg(all(test, shuttle))]
 pub(crate) mod schedules;
 

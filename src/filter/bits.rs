@@ -103,7 +103,7 @@ mod tests {
     fn select_agrees_with_counting() {
         let mut random = Random::new(1);
         let mut words = vec![0, 1, u64::MAX, 1 << 63, 0x8000_0000_0000_0001, 0xff00];
-        for _ in 0..300 {
+        for _ in 0..if cfg!(miri) { 10 } else { 300 } {
             words.push(random.next() & random.next());
             words.push(random.next() | random.next());
         }
@@ -119,13 +119,13 @@ mod tests {
     #[test]
     fn bits_are_read_back_from_any_position() {
         let mut random = Random::new(2);
-        for round in 0..50 {
+        for round in 0..if cfg!(miri) { 9 } else { 50 } {
             let mut bytes = vec![0xaa; 2000];
             let from = round % 9;
             let mut written = Vec::new();
             let mut writer = BitWriter::new(&mut bytes, from);
             let mut position = from * 8;
-            for _ in 0..200 {
+            for _ in 0..if cfg!(miri) { 20 } else { 200 } {
                 let count = 1 + (random.next() % 64) as u32;
                 let bits = random.next() >> (64 - count);
                 writer.put(bits, count);

@@ -131,7 +131,8 @@ mod tests {
                     assert!((1..=56).contains(&g.slot_bits()));
                     assert!(branches <= 1 << g.value_bits);
                     let pages = g.nominal_pages;
-                    for page in (0..pages.min(50)).chain(pages.saturating_sub(50)..pages) {
+                    let ends = if cfg!(miri) { 2 } else { 50 };
+                    for page in (0..pages.min(ends)).chain(pages.saturating_sub(ends)..pages) {
                         let end = g.nominal_end(page);
                         assert_eq!(g.nominal_page(end - 1), page);
                         if page + 1 < pages {

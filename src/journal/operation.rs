@@ -156,6 +156,15 @@ mod tests {
     }
 
     #[test]
+    fn a_key_longer_than_any_is_refused() {
+        for (bytes, good) in [(KEY_BYTES_MAX, true), (KEY_BYTES_MAX + 1, false)] {
+            let mut payload = Vec::new();
+            encode_operation(&mut payload, KeyspaceId(1), EntryKind::Put, &vec![7; bytes], b"");
+            assert_eq!(decode(&payload, 1).is_ok(), good, "{bytes}");
+        }
+    }
+
+    #[test]
     fn a_range_delete_is_refused_by_name() {
         let mut payload = Vec::new();
         encode_operation(&mut payload, KeyspaceId(1), EntryKind::RangeDelete, b"a", b"b");

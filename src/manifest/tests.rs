@@ -345,6 +345,36 @@ fn a_record_from_another_place_is_corruption() {
     assert!(error.to_string().contains("identity"), "{error}");
 }
 
+/// The checksum is right and what it covers is not: the error says where in the file that stands.
+#[test]
+fn an_edit_that_contradicts_itself_is_named_by_its_place() {
+    let (vfs, ..) = sample();
+    let identity = record::Identity { store_id: STORE_ID, number: 1 };
+    let mut twice = Vec::new();
+    let keyspaces = vec![create(9, "new"), create(10, "new")];
+    Edit { keyspaces, ..Edit::default() }.encode(&mut twice);
+    let place = |record: &[u8]| record.windows(twice.len()).position(|part| part == twice).unwrap();
+    let check = |bytes: Vec<u8>, place: usize| {
+        vfs.put(&manifest_path(1), &bytes);
+        match open_with(&vfs, true).map(|_| ()) {
+            Err(Error::Corruption { offset, .. }) => assert_eq!(offset, place as u64),
+            other => panic!("{other:?}"),
+        }
+    };
+    let encode =
+        |at: usize, kind, payload: &[u8]| identity.encode_record(at as u64, kind, payload).unwrap();
+    let header = identity.encode_header();
+    let snapshot = encode(header.len(), record::RecordKind::Snapshot, &twice);
+    check([&*header, &*snapshot].concat(), header.len() + place(&snapshot));
+    // The same as an edit behind a good snapshot.
+    let empty = encode(header.len(), record::RecordKind::Snapshot, &[]);
+    let start = [header, empty].concat();
+    let mut edits = Vec::new();
+    crate::base::codec::put_bytes(&mut edits, &twice);
+    let edits = encode(start.len(), record::RecordKind::Edits, &edits);
+    check([&*start, &*edits].concat(), start.len() + place(&edits));
+}
+
 /// Runs `act` with a failure at each of its changes in turn, and checks what the next process finds.
 fn fail_everywhere(
     setup: impl Fn() -> Arc<TestVfs>,
@@ -476,6 +506,34 @@ fn a_rewrite_of_trees_that_have_moved_on_does_nothing() {
     assert_eq!(vfs.names(), ["SPINNEY", "manifest-00000001"]);
 }
 
+/// What the store says it relies on is there after any crash, with the change that relies on it.
+#[test]
+fn what_the_journal_was_relied_on_for_stands_with_the_next_edit() {
+    let vfs = Arc::new(TestVfs::default());
+    let (manifest, _) = open(&vfs);
+    manifest.rely_on_journal(Seqno(7));
+    manifest.rely_on_journal(Seqno(4));
+    assert_eq!(reopened(&vfs, Crash::Power).unwrap().last_seqno, Seqno(0));
+    manifest.commit(&Edit { last_seqno: Some(Seqno(2)), ..Edit::default() }).unwrap();
+    assert_eq!(reopened(&vfs, Crash::Power).unwrap().last_seqno, Seqno(7));
+}
+
+#[test]
+fn every_byte_that_is_written_is_counted() {
+    let (vfs, ..) = sample();
+    let (manifest, _) = open(&vfs);
+    let (written, total) = (manifest.bytes_written(), manifest.bytes_total());
+    manifest.commit(&tree_edit(0, b"y")).unwrap();
+    let appended = manifest.bytes_total() - total;
+    assert!(appended > 0);
+    assert_eq!(manifest.bytes_written(), written + appended);
+    assert_eq!(manifest.path(), manifest_path(1));
+    assert!(manifest.rewrite(manifest.edits_submitted(), &[]).unwrap());
+    assert_eq!(manifest.path(), manifest_path(2));
+    assert_eq!(manifest.bytes_written(), written + appended + manifest.bytes_total());
+    assert_eq!(manifest.bytes_live(), manifest.bytes_total());
+}
+
 #[test]
 fn a_failed_commit_poisons() {
     let (vfs, ..) = sample();
@@ -483,6 +541,7 @@ fn a_failed_commit_poisons() {
     vfs.fail_after(Some(vfs.changes() + 1));
     assert!(matches!(manifest.commit(&tree_edit(0, b"y")), Err(Error::Io { .. })));
     vfs.fail_after(None);
+    assert!(matches!(manifest.poisoned(), Some(Error::Poisoned { .. })));
     assert!(matches!(manifest.commit(&tree_edit(0, b"z")), Err(Error::Poisoned { .. })));
     assert!(matches!(manifest.rewrite(1, &[]), Err(Error::Poisoned { .. })));
 }
@@ -497,6 +556,7 @@ fn contradictions_are_refused_and_change_nothing() {
         edit(vec![create(9, "a")]),
         edit(vec![create(1, "new")]),
         edit(vec![create(9, "new"), create(10, "new")]),
+        edit(vec![create(9, "new"), create(9, "newer")]),
         edit(vec![change(2, KeyspaceChange::Drop)]),
         edit(vec![change(0, KeyspaceChange::Drop), change(0, KeyspaceChange::Flushed(Seqno(1)))]),
         edit(vec![change(0, KeyspaceChange::Drop), create(0, "again")]),
@@ -539,7 +599,7 @@ fn a_directory_that_is_no_store_is_refused_and_left_alone() {
     assert!(refused(&vfs, false).contains("no such directory"));
     vfs.create_dir_all(dir()).unwrap();
     assert!(refused(&vfs, false).contains("empty"));
-    for foreign in ["photo.jpg", "00000001.table", "manifest-00000002"] {
+    for foreign in ["photo.jpg", "lost+found", "00000001.table", "manifest-00000002"] {
         let vfs = Arc::new(TestVfs::default());
         vfs.create_dir_all(dir()).unwrap();
         vfs.put(&dir().join(foreign), b"x");
@@ -555,7 +615,7 @@ fn a_directory_that_is_no_store_is_refused_and_left_alone() {
     assert!(refused(&vfs, true).contains("manifest-00000001"));
     // A lock file, empty directories and lost+found do not keep a store from being created.
     let vfs = Arc::new(TestVfs::default());
-    for name in ["", "lost+found", "journal"] {
+    for name in ["", "lost+found", "lost+found/#12", "journal"] {
         vfs.create_dir_all(&dir().join(name)).unwrap();
     }
     vfs.put(&dir().join("LOCK"), b"");

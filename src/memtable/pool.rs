@@ -6,10 +6,12 @@
 //! 2. Every byte of a chunk is initialised: zero when it comes from the allocator, whatever its last
 //!    user left there when it is used again.
 //! 3. At most `retained_bytes_max` bytes lie idle here; only chunks of `CHUNK_BYTES` are kept.
+//! 4. A chunk that was cut from a region comes back before the region goes: arenas hold the pool.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
+use crate::base::region::Region;
 use crate::base::sync::Mutex;
 use crate::base::sync::plain::{AtomicUsize, Ordering};
 
@@ -20,18 +22,68 @@ pub(super) const CHUNK_BYTES: usize =
 
 const CHUNK_ALIGN: usize = 16;
 
+/// From one chunk of a region to the next.
+const CHUNK_STRIDE_BYTES: usize = CHUNK_BYTES + 64;
+/// How many chunks are cut from one region, which the system can back by large pages: a memtable is
+/// read and written all over, and with small pages most accesses would wait for their translation too.
+const REGION_CHUNKS: usize = 32;
+/// Where memtables may take less than this, large pages would be too much of it.
+const REGIONS_BYTES_MIN: usize = 2 * REGION_CHUNKS * CHUNK_STRIDE_BYTES;
+
 /// Memory for memtables: hands out chunks, takes them back, keeps some for the next.
 pub(crate) struct ChunkPool {
-    idle: Mutex<Vec<Chunk>>,
+    idle: Mutex<Idle>,
+    /// Whether chunks are cut from regions.
+    has_regions: bool,
     retained_bytes_max: usize,
     in_use_bytes: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Idle {
+    warm: Vec<Chunk>,
+    /// Chunks of regions whose memory was given back to the system.
+    cold: Vec<Chunk>,
+    regions: Vec<Region>,
+    /// How many chunks have been cut from the last region.
+    cut: usize,
+}
+
+impl Idle {
+    /// A chunk of the last region, or of a new one; none if the system refuses.
+    fn cut(&mut self) -> Option<Chunk> {
+        if self.regions.is_empty() || self.cut == REGION_CHUNKS {
+            self.regions.push(Region::reserve(REGION_CHUNKS * CHUNK_STRIDE_BYTES)?);
+            self.cut = 0;
+        }
+        let offset = self.cut * CHUNK_STRIDE_BYTES;
+        self.cut += 1;
+        let base = self.regions.last()?.base();
+        // SAFETY: the region has `REGION_CHUNKS` strides, and fewer have been cut.
+        let start = unsafe { base.add(offset) };
+        Some(Chunk { start, bytes: CHUNK_BYTES, on_heap: false })
+    }
+
+    /// Keeps the chunk's place and gives its memory back to the system.
+    fn cool(&mut self, chunk: Chunk) {
+        let end = REGION_CHUNKS * CHUNK_STRIDE_BYTES;
+        let offset = |region: &Region| {
+            (chunk.start.as_ptr() as usize).wrapping_sub(region.base().as_ptr() as usize)
+        };
+        if let Some(region) = self.regions.iter().find(|region| offset(region) < end) {
+            // SAFETY: the chunk was cut there at a multiple of its stride, and nobody uses it.
+            unsafe { region.release(offset(region), CHUNK_STRIDE_BYTES) };
+        }
+        self.cold.push(chunk);
+    }
 }
 
 impl ChunkPool {
     /// A pool that keeps up to `retained_bytes_max` idle bytes for later memtables.
     pub(crate) fn new(retained_bytes_max: usize) -> ChunkPool {
         ChunkPool {
-            idle: Mutex::new(Vec::new()),
+            idle: Mutex::default(),
+            has_regions: cfg!(not(any(miri, shuttle))) && retained_bytes_max >= REGIONS_BYTES_MIN,
             retained_bytes_max,
             in_use_bytes: AtomicUsize::new(0),
         }
@@ -44,14 +96,21 @@ impl ChunkPool {
 
     /// Bytes that lie idle for later memtables.
     pub(crate) fn bytes_retained(&self) -> usize {
-        self.idle.lock().len() * CHUNK_BYTES
+        self.idle.lock().warm.len() * CHUNK_BYTES
     }
 
     /// A chunk of exactly `bytes`, which is `CHUNK_BYTES` but for an entry that gets its own.
     pub(super) fn take(&self, bytes: usize) -> Chunk {
         self.in_use_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let idle = if bytes == CHUNK_BYTES { self.idle.lock().pop() } else { None };
-        idle.unwrap_or_else(|| Chunk::allocate(bytes))
+        let mut chunk = None;
+        if bytes == CHUNK_BYTES {
+            let mut idle = self.idle.lock();
+            chunk = idle.warm.pop().or_else(|| idle.cold.pop());
+            if chunk.is_none() && self.has_regions {
+                chunk = idle.cut();
+            }
+        }
+        chunk.unwrap_or_else(|| Chunk::allocate(bytes))
     }
 
     /// Takes back the chunks of a memtable that is gone.
@@ -61,11 +120,13 @@ impl ChunkPool {
         let mut idle = self.idle.lock();
         for chunk in chunks {
             self.in_use_bytes.fetch_sub(chunk.bytes, Ordering::Relaxed);
-            let retained = (idle.len() + 1) * CHUNK_BYTES;
+            let retained = (idle.warm.len() + 1) * CHUNK_BYTES;
             if chunk.bytes == CHUNK_BYTES && retained <= self.retained_bytes_max {
-                idle.push(chunk);
-            } else {
+                idle.warm.push(chunk);
+            } else if chunk.on_heap {
                 surplus.push(chunk);
+            } else {
+                idle.cool(chunk);
             }
         }
     }
@@ -75,6 +136,8 @@ impl ChunkPool {
 pub(super) struct Chunk {
     start: NonNull<u8>,
     bytes: usize,
+    /// Else it is part of a region of the pool's.
+    on_heap: bool,
 }
 
 impl Chunk {
@@ -83,7 +146,7 @@ impl Chunk {
         // SAFETY: no chunk is asked for that has no bytes.
         let start = unsafe { alloc_zeroed(layout) };
         match NonNull::new(start) {
-            Some(start) => Chunk { start, bytes },
+            Some(start) => Chunk { start, bytes, on_heap: true },
             None => handle_alloc_error(layout),
         }
     }
@@ -106,6 +169,9 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
+        if !self.on_heap {
+            return;
+        }
         // SAFETY: allocated in `allocate` with the same layout.
         unsafe { dealloc(self.start.as_ptr(), Chunk::layout(self.bytes)) }
     }
@@ -134,5 +200,31 @@ mod tests {
         assert!(kept.contains(&pool.take(CHUNK_BYTES).start()));
         assert_eq!(pool.bytes_retained(), CHUNK_BYTES);
         assert_eq!(pool.bytes_in_use(), CHUNK_BYTES);
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn chunks_of_regions_are_apart_and_zero_whenever_they_were_given_back_to_the_system() {
+        let pool = ChunkPool::new(REGIONS_BYTES_MIN);
+        let most = REGIONS_BYTES_MIN / CHUNK_BYTES;
+        let fill = |chunk: &Chunk| {
+            // SAFETY: the chunk's own bytes, which nobody else uses.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(chunk.start(), chunk.bytes()) };
+            assert!(bytes.iter().all(|&byte| byte == 0) || bytes.iter().all(|&byte| byte == 7));
+            bytes.fill(7);
+        };
+        let mut starts = Vec::new();
+        for _ in 0..3 {
+            let chunks: Vec<Chunk> = (0..2 * most).map(|_| pool.take(CHUNK_BYTES)).collect();
+            chunks.iter().for_each(fill);
+            starts = chunks.iter().map(|chunk| chunk.start() as usize).collect();
+            starts.sort_unstable();
+            assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= CHUNK_STRIDE_BYTES));
+            pool.give_back(chunks.into_iter());
+            assert_eq!(pool.bytes_retained(), most * CHUNK_BYTES);
+        }
+        let idle = pool.idle.lock();
+        assert_eq!(idle.cold.len() + idle.warm.len(), starts.len());
+        assert_eq!(idle.regions.len(), starts.len().div_ceil(REGION_CHUNKS));
     }
 }

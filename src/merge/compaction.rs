@@ -370,7 +370,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(400))]
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 400 }))]
         #[test]
         fn every_snapshot_sees_what_it_saw(
             history in arb_history(0..60),

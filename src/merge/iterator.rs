@@ -270,7 +270,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(400))]
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 400 }))]
         #[test]
         fn any_walk_agrees_with_the_sorted_list(
             history in arb_history(0..40),

@@ -17,7 +17,15 @@ fn collector() -> &'static Collector {
 thread_local! {
     static PARTICIPANT: LocalHandle = collector().register();
     /// The thread's part in the last set of a cache's own readers that it was one of.
-    static LAST_OWN: RefCell<Option<(u64, LocalHandle)>> = const { RefCell::new(None) };
+    static LAST_OWN: RefCell<Option<OwnPart>> = const { RefCell::new(None) };
+}
+
+/// A thread's part in the readers of that number.
+struct OwnPart {
+    number: u64,
+    /// Before the collector, so that it goes first (`a_thread_may_outlive_the_cache_it_has_read`).
+    handle: LocalHandle,
+    _collector: Collector,
 }
 
 /// Those whom a grace period waits for.
@@ -67,11 +75,11 @@ fn pin_own(number: u64, collector: &Collector) -> Guard {
     let pinned = LAST_OWN.try_with(|last| {
         let mut last = last.borrow_mut();
         match &*last {
-            Some((known, handle)) if *known == number => handle.pin(),
+            Some(part) if part.number == number => part.handle.pin(),
             _ => {
                 let handle = collector.register();
                 let guard = handle.pin();
-                *last = Some((number, handle));
+                *last = Some(OwnPart { number, handle, _collector: collector.clone() });
                 guard
             }
         }

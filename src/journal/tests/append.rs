@@ -153,6 +153,47 @@ fn retirement_removes_whole_segments_oldest_first_and_old_epochs_too() {
 }
 
 #[test]
+fn a_current_segment_that_nobody_needs_gives_way_to_a_spare() {
+    let vfs = TestVfs::new();
+    let journal = journal(&vfs, options(1, 4096, 1));
+    append_to(&journal, 0, 1, 1, &solid_payload(2500));
+    journal.maintain().unwrap();
+    assert_eq!(journal.retire(Seqno(1)).unwrap(), 4096);
+    assert!(!vfs.exists(&segment(1, 0, 1)).unwrap());
+}
+
+/// Once synced, a segment that was filled is not synced again with each commit.
+#[test]
+fn a_filled_segment_is_synced_once() {
+    let vfs = TestVfs::new();
+    let journal = journal(&vfs, options(1, 4096, 1));
+    let synced = || (journal.statistics().syncs, journal.statistics().files_synced);
+    append_to(&journal, 0, 1, 1, &solid_payload(2500));
+    append_to(&journal, 0, 2, 1, &solid_payload(2500));
+    journal.sync_all().unwrap();
+    assert_eq!(synced(), (1, 2));
+    append_to(&journal, 0, 3, 1, &solid_payload(10));
+    journal.sync_all().unwrap();
+    assert_eq!(synced(), (2, 3));
+    journal.sync_all().unwrap();
+    assert_eq!(synced(), (2, 3), "there was nothing to sync");
+}
+
+/// Recovery stores what it has read once more, piece by piece: also the last piece of a segment whose
+/// length is no multiple of them.
+#[test]
+fn a_segment_of_any_length_is_recovered() {
+    for segment_bytes in [60 << 10, 64 << 10, 68 << 10, 132 << 10] {
+        let vfs = TestVfs::new();
+        let journal = journal(&vfs, options(1, segment_bytes, 1));
+        append_to(&journal, 0, 1, 1, &solid_payload(2500));
+        append_to(&journal, 0, 2, 1, &solid_payload(segment_bytes as usize - 8000));
+        let (found, _) = collect(&vfs.after_process_death(), &plan(1)).unwrap();
+        assert_eq!(found.len(), 2, "{segment_bytes}");
+    }
+}
+
+#[test]
 fn options_out_of_range_are_refused() {
     let vfs: Arc<dyn Vfs> = TestVfs::new();
     for bad in [options(0, 4096, 1), options(65, 4096, 1), options(1, 1 << 31, 1)] {

@@ -8,7 +8,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Memory of fixed size; uninitialised (or zero) until written.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(crate) struct Region {
     /// Where the usable bytes start.
     base: NonNull<u8>,
     mapping: NonNull<u8>,
@@ -24,7 +24,7 @@ unsafe impl Sync for Region {}
 #[cfg(not(miri))]
 impl Region {
     /// Reserves `bytes`, aligned to 4 KiB at least; `None` if the system refuses.
-    pub(super) fn reserve(bytes: usize) -> Option<Region> {
+    pub(crate) fn reserve(bytes: usize) -> Option<Region> {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         // Large pages save most TLB misses of random reads, but need room to align.
         let slack = if bytes >= 2 * HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
@@ -62,7 +62,7 @@ impl Region {
     /// # Safety
     /// The range lies inside the region, starts and ends at multiples of 4 KiB, and nobody has a
     /// reference into it.
-    pub(super) unsafe fn release(&self, offset: usize, bytes: usize) {
+    pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
         #[cfg(target_os = "linux")]
         {
             // SAFETY: the caller vouches for the range.
@@ -90,7 +90,7 @@ impl Drop for Region {
 // The interpreter has no such system calls: there a region is a plain allocation.
 #[cfg(miri)]
 impl Region {
-    pub(super) fn reserve(bytes: usize) -> Option<Region> {
+    pub(crate) fn reserve(bytes: usize) -> Option<Region> {
         let layout = Region::layout(bytes.next_multiple_of(4096))?;
         // SAFETY: the layout's size is not zero, see `layout`.
         let mapping = NonNull::new(unsafe { std::alloc::alloc(layout) })?;
@@ -99,7 +99,7 @@ impl Region {
 
     /// # Safety
     /// As for the real one.
-    pub(super) unsafe fn release(&self, offset: usize, bytes: usize) {
+    pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.mapping_bytes && HUGE_PAGE_BYTES % 4096 == 0);
         // SAFETY: inside the allocation, and the caller vouches that nobody looks.
         unsafe {
@@ -128,7 +128,7 @@ impl Drop for Region {
 
 impl Region {
     /// The first byte.
-    pub(super) fn base(&self) -> NonNull<u8> {
+    pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 }
