@@ -9,7 +9,6 @@ mod failure;
 mod formats;
 mod input;
 mod inspect;
-mod quantity;
 mod spelling;
 mod store;
 

@@ -164,7 +164,7 @@ fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::random::Random;
+    use spinney_bench::data::random::Random;
 
     #[test]
     fn every_spelling_gives_every_byte_string_back() {

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use spinney::{Builder, Compression, Database, Durability, Keyspace, KeyspaceOptions, TreeKind};
 
 use crate::failure::{Failure, Outcome};
-use crate::quantity::{grouped, parse_bytes};
+use spinney_bench::quantity::{grouped, parse_bytes};
 
 /// Options that every command takes.
 #[derive(Debug, Clone, Args)]

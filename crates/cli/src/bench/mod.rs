@@ -5,14 +5,8 @@
 //!    the data is held in memory.
 //! 2. A wrong or missing value makes the run fail, however fast it was.
 
-mod distribution;
-mod keys;
-mod meter;
-mod permutation;
-pub(crate) mod random;
 pub(crate) mod report;
 mod runner;
-mod values;
 mod worker;
 mod workload;
 
@@ -25,12 +19,12 @@ use clap::Args;
 
 use crate::commands::StorePath;
 use crate::failure::{Failure, Outcome};
-use crate::quantity::{parse_bytes, parse_count};
 use crate::store::{CreationOptions, DurabilityChoice, StoreOptions};
-use distribution::Distribution;
-use keys::KeyMaker;
 use runner::Bench;
-use values::{ValueMaker, Verify};
+use spinney_bench::data::distribution::Distribution;
+use spinney_bench::data::keys::KeyMaker;
+use spinney_bench::data::values::{ValueMaker, Verify};
+use spinney_bench::quantity::{parse_bytes, parse_count};
 use workload::{NAMES, Workload};
 
 /// Measure a store with YCSB and other workloads

@@ -10,8 +10,8 @@ use spinney::{LatencySummary, Statistics, Traffic};
 use super::BenchOptions;
 use super::runner::WorkloadResult;
 use super::workload::Operation;
-use crate::quantity::{bytes, grouped, nanoseconds, ratio};
 use crate::store::{CompressionChoice, DurabilityChoice, StoreOptions};
+use spinney_bench::quantity::{bytes, grouped, nanoseconds, ratio};
 
 /// The percentiles that are reported.
 const PERCENTILES: [(&str, f64); 5] =

@@ -8,13 +8,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use spinney::{Database, Keyspace, Statistics};
 
 use super::BenchOptions;
-use super::distribution::{Distribution, Picker};
-use super::keys::KeyMaker;
-use super::meter::{self, Reading};
-use super::values::ValueMaker;
 use super::worker::{Measured, Shared, Worker};
 use super::workload::Workload;
 use crate::failure::{Failure, Outcome};
+use spinney_bench::data::distribution::{Distribution, Picker};
+use spinney_bench::data::keys::KeyMaker;
+use spinney_bench::data::values::ValueMaker;
+use spinney_bench::measure::meter::{self, Reading};
 
 /// What a workload gave.
 pub(crate) struct WorkloadResult {

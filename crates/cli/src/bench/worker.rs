@@ -9,12 +9,12 @@ use indicatif::ProgressBar;
 use spinney::{Database, Durability, Keyspace};
 
 use super::BenchOptions;
-use super::distribution::Picker;
-use super::keys::{KeyMaker, number_of};
-use super::random::{Random, mix};
-use super::values::{ValueMaker, Verify};
 use super::workload::{Operation, ScanLength, Workload};
 use crate::failure::{Failure, Outcome};
+use spinney_bench::data::distribution::Picker;
+use spinney_bench::data::keys::{KeyMaker, number_of};
+use spinney_bench::data::random::{Random, mix};
+use spinney_bench::data::values::{ValueMaker, Verify};
 
 /// The longest latency that histograms tell apart.
 const LATENCY_NANOSECONDS_MAX: u64 = 600_000_000_000;

@@ -1,6 +1,6 @@
 //! The workloads by name: YCSB's load and A to F, and a few more.
 
-use super::distribution::Distribution;
+use spinney_bench::data::distribution::Distribution;
 
 /// What one operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -20,9 +20,9 @@ use crate::formats::extract::Extractor;
 use crate::formats::split::Splitter;
 use crate::formats::{Format, KeySource, detect};
 use crate::input::Source;
-use crate::quantity::{bytes, grouped, parse_count};
 use crate::spelling::SpellingOptions;
 use crate::store::{CreationOptions, DurabilityChoice, StoreOptions};
+use spinney_bench::quantity::{bytes, grouped, parse_count};
 
 /// A batch is committed once it holds this much, however few records that is.
 const BATCH_BYTES_MAX: usize = 1 << 20;

@@ -8,9 +8,9 @@ use clap::Args;
 use super::StorePath;
 use super::scan::key_range;
 use crate::failure::Outcome;
-use crate::quantity::bytes;
 use crate::spelling::SpellingOptions;
 use crate::store::StoreOptions;
+use spinney_bench::quantity::bytes;
 
 /// Drop superseded versions and deleted keys of a key range, and wait for that
 #[derive(Debug, Args)]

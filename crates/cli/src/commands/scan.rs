@@ -8,9 +8,9 @@ use clap::Args;
 
 use super::{StorePath, argument};
 use crate::failure::{EXIT_NOT_FOUND, Failure, Outcome};
-use crate::quantity::parse_count;
 use crate::spelling::{Spelling, SpellingOptions};
 use crate::store::StoreOptions;
+use spinney_bench::quantity::parse_count;
 
 /// Print pairs in key order, as key TAB value lines; exit with 1 if there are none
 #[derive(Debug, Args)]
@@ -133,7 +133,7 @@ fn is_empty(range: &KeyRange) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::random::Random;
+    use spinney_bench::data::random::Random;
     use std::ops::RangeBounds;
 
     #[test]

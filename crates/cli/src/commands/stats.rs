@@ -7,8 +7,8 @@ use clap::Args;
 use super::StorePath;
 use crate::bench::report::statistics_json;
 use crate::failure::Outcome;
-use crate::quantity::{bytes, grouped, ratio};
 use crate::store::StoreOptions;
+use spinney_bench::quantity::{bytes, grouped, ratio};
 
 /// Print what the store counts: sizes now, and counters since it was opened
 #[derive(Debug, Args)]

@@ -77,7 +77,7 @@ pub(crate) fn write_fields(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::random::Random;
+    use spinney_bench::data::random::Random;
 
     #[test]
     fn fields_are_what_the_csv_crate_reads() {

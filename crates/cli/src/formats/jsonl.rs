@@ -70,7 +70,7 @@ pub(crate) fn read_pair(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::random::Random;
+    use spinney_bench::data::random::Random;
 
     #[test]
     fn pairs_of_any_bytes_come_back() {

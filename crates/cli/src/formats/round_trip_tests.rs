@@ -6,8 +6,8 @@ use super::extract::Extractor;
 use super::split::Splitter;
 use super::write::PairWriter;
 use super::{Format, KeySource};
-use crate::bench::random::Random;
 use crate::spelling::Spelling;
+use spinney_bench::data::random::Random;
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 

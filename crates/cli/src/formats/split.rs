@@ -121,7 +121,7 @@ fn stanza(input: &mut dyn BufRead, raw: &mut Vec<u8>) -> io::Result<Range<usize>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::random::Random;
+    use spinney_bench::data::random::Random;
 
     fn bodies(splitter: Splitter, text: &[u8]) -> Vec<Vec<u8>> {
         let mut input = io::BufReader::with_capacity(3, text);

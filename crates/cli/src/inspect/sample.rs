@@ -4,7 +4,7 @@ use spinney::{
     BranchDescription, BundleDescription, NodeDescription, PivotDescription, Slice, TreeDescription,
 };
 
-use crate::bench::random::Random;
+use spinney_bench::data::random::Random;
 
 const KEYS: u64 = 1_000_000_000;
 

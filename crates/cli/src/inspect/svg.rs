@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 use spinney::{BranchDescription, NodeDescription};
 
 use super::trunk::{Extent, PlacedNode, Trunk, branches, live_bytes, reclaimable_bytes};
-use crate::quantity::{bytes, grouped, ratio};
 use crate::spelling::readable;
+use spinney_bench::quantity::{bytes, grouped, ratio};
 
 const LINK_PIXELS: f64 = 26.0;
 const HEAD_PIXELS: f64 = 17.0;

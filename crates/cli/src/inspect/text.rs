@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use spinney::{BranchDescription, BundleDescription, NodeDescription};
 
 use super::trunk::{AGE_STEPS, PlacedNode, Sums, Trunk, live_bytes, reclaimable_bytes};
-use crate::quantity::{bytes, grouped, ratio};
 use crate::spelling::readable;
+use spinney_bench::quantity::{bytes, grouped, ratio};
 
 const BAR_CELLS: usize = 16;
 const KEY_CHARACTERS: usize = 28;

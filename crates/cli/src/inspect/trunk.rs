@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use spinney::{BranchDescription, NodeDescription, TreeDescription};
 
-use crate::quantity::ratio;
+use spinney_bench::quantity::ratio;
 
 /// The share of the width that is dealt out evenly, whatever the leaves hold.
 const EVEN_SHARE: f64 = 0.4;

@@ -2,7 +2,7 @@
 
 /// Parses `128MiB`, `2GiB`, `64k`, `1.5 MB`, `1000000`. Binary units carry the `i` (`KiB`, `MiB`, `GiB`,
 /// `TiB`) or are a bare letter (`k`, `m`, `g`, `t`); decimal ones end in `B` alone (`kB`, `MB`).
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let split =
         text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
@@ -32,7 +32,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a count: `1000`, `1_000_000`, `10k`, `2.5M` (decimal units).
-pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
+pub fn parse_count(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (digits, scale) = match text.chars().last() {
         Some('k' | 'K') => (&text[..text.len() - 1], 1_000),
@@ -50,7 +50,7 @@ pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
 }
 
 /// `1.50 GiB`, with three digits that matter.
-pub(crate) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     let mut value = count as f64;
     let mut unit = "B";
     for next in ["KiB", "MiB", "GiB", "TiB", "PiB"] {
@@ -64,7 +64,7 @@ pub(crate) fn bytes(count: u64) -> String {
 }
 
 /// `1,234,567`.
-pub(crate) fn grouped(count: u64) -> String {
+pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -77,7 +77,7 @@ pub(crate) fn grouped(count: u64) -> String {
 }
 
 /// `340 ns`, `1.25 µs`, `13.0 ms`, `2.10 s`.
-pub(crate) fn nanoseconds(count: f64) -> String {
+pub fn nanoseconds(count: f64) -> String {
     let (value, unit) = match count {
         n if n < 1e3 => return format!("{n:.0} ns"),
         n if n < 1e6 => (n / 1e3, "µs"),
@@ -88,7 +88,7 @@ pub(crate) fn nanoseconds(count: f64) -> String {
 }
 
 /// A part of a whole; 0 for an empty whole.
-pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
+pub fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 

@@ -17,7 +17,7 @@ const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 
 /// `--distribution`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Distribution {
+pub enum Distribution {
     /// A few records are popular, wherever they lie (YCSB's scrambled Zipfian, 0.99)
     Zipfian,
     /// Every record alike
@@ -29,7 +29,8 @@ pub(crate) enum Distribution {
 }
 
 impl Distribution {
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name on the command line and in reports.
+    pub fn name(self) -> &'static str {
         match self {
             Distribution::Zipfian => "zipfian",
             Distribution::Uniform => "uniform",
@@ -41,21 +42,20 @@ impl Distribution {
 
 /// Draws record indexes for one thread.
 #[derive(Debug, Clone)]
-pub(crate) enum Picker {
+pub enum Picker {
+    /// Popular records lie all over.
     Scrambled(Zipfian),
+    /// Every record alike.
     Uniform,
+    /// The newest are popular.
     Latest(Zipfian),
+    /// This one is next.
     Sequential(u64),
 }
 
 impl Picker {
     /// `thread` of `threads` starts its sequence elsewhere.
-    pub(crate) fn new(
-        distribution: Distribution,
-        records: u64,
-        thread: u64,
-        threads: u64,
-    ) -> Picker {
+    pub fn new(distribution: Distribution, records: u64, thread: u64, threads: u64) -> Picker {
         match distribution {
             Distribution::Zipfian => {
                 Picker::Scrambled(Zipfian::with_zeta(SCRAMBLED_RANKS, SCRAMBLED_ZETA))
@@ -70,7 +70,7 @@ impl Picker {
 
     /// An index below `records`, which is not 0.
     #[inline]
-    pub(crate) fn pick(&mut self, records: u64, random: &mut Random) -> u64 {
+    pub fn pick(&mut self, records: u64, random: &mut Random) -> u64 {
         match self {
             Picker::Scrambled(zipfian) => fnv(zipfian.next(random)) % records,
             Picker::Uniform => random.below(records),
@@ -89,7 +89,7 @@ impl Picker {
 
 /// Ranks by a Zipf law: rank 0 is the most frequent.
 #[derive(Debug, Clone)]
-pub(crate) struct Zipfian {
+pub struct Zipfian {
     ranks: u64,
     zeta: f64,
     eta: f64,

@@ -9,13 +9,13 @@ use super::permutation::Permutation;
 use super::random::mix;
 
 /// What every key starts with.
-pub(crate) const PREFIX: &[u8] = b"user";
+pub const PREFIX: &[u8] = b"user";
 /// Digits of the largest 64-bit number.
 const DIGITS_MAX: usize = 20;
 
 /// Makes keys of one length.
 #[derive(Debug, Clone)]
-pub(crate) struct KeyMaker {
+pub struct KeyMaker {
     key_bytes: usize,
     permutation: Permutation,
     /// How many indexes there are.
@@ -27,11 +27,7 @@ pub(crate) struct KeyMaker {
 impl KeyMaker {
     /// Keys of `key_bytes` bytes; `sequential_percent` of the indexes give ascending keys, the others
     /// keys in random order.
-    pub(crate) fn new(
-        key_bytes: usize,
-        sequential_percent: u64,
-        seed: u64,
-    ) -> Result<KeyMaker, String> {
+    pub fn new(key_bytes: usize, sequential_percent: u64, seed: u64) -> Result<KeyMaker, String> {
         let digits = key_bytes.saturating_sub(PREFIX.len()).min(DIGITS_MAX);
         if digits < 2 {
             return Err(format!("--key-bytes must be at least {}", PREFIX.len() + 2));
@@ -44,18 +40,18 @@ impl KeyMaker {
     }
 
     /// How many indexes there are; half of them are never written, for reads of absent keys.
-    pub(crate) fn records_max(&self) -> u64 {
+    pub fn records_max(&self) -> u64 {
         u64::try_from(self.capacity / 2).unwrap_or(u64::MAX / 2)
     }
 
     /// The index of an absent key.
-    pub(crate) fn absent(&self, index: u64) -> u64 {
+    pub fn absent(&self, index: u64) -> u64 {
         (self.capacity - 1 - u128::from(index)) as u64
     }
 
     /// The number in the key of this index.
     #[inline]
-    pub(crate) fn number(&self, index: u64) -> u64 {
+    pub fn number(&self, index: u64) -> u64 {
         if self.sequential_percent == 0 {
             self.permutation.apply(index)
         } else if mix(index ^ self.seed) % 100 < self.sequential_percent {
@@ -67,7 +63,7 @@ impl KeyMaker {
 
     /// Puts the key with this number into `out`.
     #[inline]
-    pub(crate) fn key(&self, number: u64, out: &mut Vec<u8>) {
+    pub fn key(&self, number: u64, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(PREFIX);
         out.resize(self.key_bytes, b'0');
@@ -83,7 +79,7 @@ impl KeyMaker {
 }
 
 /// The number in a key, or `None` if it is none of ours.
-pub(crate) fn number_of(key: &[u8]) -> Option<u64> {
+pub fn number_of(key: &[u8]) -> Option<u64> {
     key.strip_prefix(PREFIX)?.iter().try_fold(0_u64, |number, &byte| {
         let digit = byte.checked_sub(b'0').filter(|&digit| digit < 10)?;
         number.checked_mul(10)?.checked_add(u64::from(digit))

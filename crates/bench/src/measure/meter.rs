@@ -9,29 +9,48 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// One reading; the difference of two measures what lies between.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reading {
-    pub(crate) at: Instant,
+pub struct Reading {
+    /// When it was taken.
+    pub at: Instant,
     /// Processor time of all threads, background ones included.
-    pub(crate) processor: Duration,
+    pub processor: Duration,
+    /// The kernel's part of it.
+    pub processor_system: Duration,
     /// Bytes fetched from the disk, if the system tells.
-    pub(crate) disk_read_bytes: u64,
+    pub disk_read_bytes: u64,
     /// Bytes sent to the disk, likewise.
-    pub(crate) disk_written_bytes: u64,
+    pub disk_written_bytes: u64,
 }
 
 impl Reading {
-    pub(crate) fn now() -> Reading {
+    /// Takes one.
+    pub fn now() -> Reading {
         let time = clock_gettime(ClockId::ProcessCPUTime);
         let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
+        let processor = Duration::new(
+            u64::try_from(time.tv_sec).unwrap_or(0),
+            u32::try_from(time.tv_nsec).unwrap_or(0),
+        );
         Reading {
             at: Instant::now(),
-            processor: Duration::new(
-                u64::try_from(time.tv_sec).unwrap_or(0),
-                u32::try_from(time.tv_nsec).unwrap_or(0),
-            ),
+            processor,
+            processor_system: processor.mul_f64(system_share()),
             disk_read_bytes: number_after(&io, "read_bytes:").unwrap_or(0),
             disk_written_bytes: number_after(&io, "write_bytes:").unwrap_or(0),
         }
+    }
+}
+
+/// The kernel's share of this process's processor time: it is counted in ticks, the whole exactly.
+fn system_share() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The second field is the command in parentheses, which may hold anything; utime and stime are the
+    // 14th and 15th.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
+    let ticks: Vec<f64> = fields.take(2).map_while(|field| field.parse().ok()).collect();
+    match ticks[..] {
+        [user, system] if user + system > 0.0 => system / (user + system),
+        _ => 0.0,
     }
 }
 
@@ -41,12 +60,12 @@ fn resident_bytes() -> Option<u64> {
 }
 
 /// The most memory that was ever resident, since `reset_peak` where that works.
-pub(crate) fn resident_bytes_peak() -> Option<u64> {
+pub fn resident_bytes_peak() -> Option<u64> {
     Some(number_after(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")? << 10)
 }
 
 /// Makes the peak start anew. Not every system allows it; the sampled maximum is there besides.
-pub(crate) fn reset_peak() {
+pub fn reset_peak() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -56,7 +75,7 @@ fn number_after(text: &str, name: &str) -> Option<u64> {
 }
 
 /// Runs `work` while sampling resident memory; gives its result and the largest sample.
-pub(crate) fn with_memory_sampled<T>(work: impl FnOnce() -> T) -> (T, u64) {
+pub fn with_memory_sampled<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let (stop, most) = (AtomicBool::new(false), AtomicU64::new(resident_bytes().unwrap_or(0)));
     let result = thread::scope(|scope| {
         let sampler = scope.spawn(|| {
@@ -80,13 +99,15 @@ mod tests {
     #[test]
     fn processor_time_grows_with_work() {
         let before = Reading::now();
-        let mut random = super::super::random::Random::new(1);
+        let mut random = crate::data::random::Random::new(1);
         let mut sum = 0_u64;
         while before.at.elapsed() < Duration::from_millis(20) {
             sum = sum.wrapping_add(random.next_u64());
         }
         std::hint::black_box(sum);
-        assert!(Reading::now().processor > before.processor);
+        let after = Reading::now();
+        assert!(after.processor > before.processor);
+        assert!(after.processor_system <= after.processor);
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 /// Uniformly distributed numbers from a seed.
 #[derive(Debug, Clone)]
-pub(crate) struct Random {
+pub struct Random {
     state: u64,
 }
 
 /// Spreads a number over 64 bits; bijective.
 #[inline]
-pub(crate) fn mix(number: u64) -> u64 {
+pub fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -16,12 +16,14 @@ pub(crate) fn mix(number: u64) -> u64 {
 }
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+    /// The generator of this seed.
+    pub fn new(seed: u64) -> Random {
         Random { state: mix(seed) }
     }
 
+    /// Any number.
     #[inline]
-    pub(crate) fn next_u64(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         let out = mix(self.state);
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         out
@@ -29,13 +31,13 @@ impl Random {
 
     /// A number below `bound` (0 for a bound of 0).
     #[inline]
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
     /// A number in `[0, 1)`.
     #[inline]
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 }

@@ -8,8 +8,10 @@ use super::random::mix;
 const HEAD_BYTES: usize = 16;
 
 /// How much of each value read is checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Verify {
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
+pub enum Verify {
     /// Nothing
     None,
     /// The first sixteen bytes and the length
@@ -20,15 +22,16 @@ pub(crate) enum Verify {
 
 /// Makes and checks values of one length.
 #[derive(Debug, Clone)]
-pub(crate) struct ValueMaker {
-    pub(crate) value_bytes: usize,
+pub struct ValueMaker {
+    /// How long every value is.
+    pub value_bytes: usize,
     /// The share of the filler that is random; the rest is zeros, which compress away.
-    pub(crate) entropy_percent: usize,
+    pub entropy_percent: usize,
 }
 
 impl ValueMaker {
     /// Puts a value for the key with this number into `out`.
-    pub(crate) fn fill(&self, number: u64, nonce: u64, out: &mut Vec<u8>) {
+    pub fn fill(&self, number: u64, nonce: u64, out: &mut Vec<u8>) {
         out.clear();
         if self.value_bytes < HEAD_BYTES {
             out.extend_from_slice(&short_check(number)[..self.value_bytes]);
@@ -47,13 +50,7 @@ impl ValueMaker {
     }
 
     /// Whether this is a value that was written for the key with this number. `room` is reused.
-    pub(crate) fn is_right(
-        &self,
-        number: u64,
-        value: &[u8],
-        verify: Verify,
-        room: &mut Vec<u8>,
-    ) -> bool {
+    pub fn is_right(&self, number: u64, value: &[u8], verify: Verify, room: &mut Vec<u8>) -> bool {
         if verify == Verify::None {
             return true;
         }

@@ -7,7 +7,7 @@ const ROUNDS: u64 = 4;
 
 /// The bijection.
 #[derive(Debug, Clone)]
-pub(crate) struct Permutation {
+pub struct Permutation {
     /// Numbers below this are permuted among themselves.
     domain: u128,
     half_bits: u32,
@@ -16,7 +16,7 @@ pub(crate) struct Permutation {
 
 impl Permutation {
     /// `domain` is at most 2^64.
-    pub(crate) fn new(domain: u128, seed: u64) -> Permutation {
+    pub fn new(domain: u128, seed: u64) -> Permutation {
         let bits = 128 - domain.saturating_sub(1).leading_zeros();
         let half_bits = bits.div_ceil(2).max(1);
         let round_keys = std::array::from_fn(|round| mix(seed ^ mix(round as u64 + 1)));
@@ -25,7 +25,7 @@ impl Permutation {
 
     /// Where `index`, which is below the domain, goes.
     #[inline]
-    pub(crate) fn apply(&self, index: u64) -> u64 {
+    pub fn apply(&self, index: u64) -> u64 {
         let mut number = index;
         loop {
             number = self.walk(number);

@@ -1,0 +1,277 @@
+//! The options of `compare`, the presets, and what they come to.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::data::values::Verify;
+use crate::engine::{Compression, EngineName};
+use crate::quantity::{parse_bytes, parse_count};
+use crate::workload::store::Plan;
+use crate::workload::{HELP, Workload};
+
+/// Run the same work on several engines, in turns, and compare them
+///
+/// Every engine runs in a process of its own under the same memory limit. Values can be checked from
+/// their keys, and every value read is.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = format!("{HELP}\n\n{EXAMPLES}"))]
+pub struct CompareOptions {
+    /// Engines, with `:CONFIGURATION` where there are several (`spinney-bench engines` lists them)
+    #[arg(long, short, value_delimiter = ',', value_name = "NAMES")]
+    pub engines: Vec<EngineName>,
+    /// Workloads, one after another; `load` goes first if no other load does
+    #[arg(long, short, value_delimiter = ',', value_name = "NAMES")]
+    pub workloads: Vec<Workload>,
+    /// Workloads and sizes of a well-known experiment; other options override it
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<Preset>,
+    /// A small comparison that takes less than a minute; short for --preset quick
+    #[arg(long, conflicts_with = "preset")]
+    pub quick: bool,
+    /// Records that loads insert [default: 8M]
+    #[arg(long, value_parser = parse_count)]
+    pub records: Option<u64>,
+    /// Bytes of a key
+    #[arg(long, default_value = "24", value_parser = parse_bytes)]
+    pub key_bytes: u64,
+    /// Bytes of a value [default: 100]
+    #[arg(long, value_parser = parse_bytes)]
+    pub value_bytes: Option<u64>,
+    /// Percent of a value that does not compress
+    #[arg(long, default_value_t = 100, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(..=100))]
+    pub value_entropy: u8,
+    /// How engines compress what they store
+    #[arg(long, default_value = "none", value_name = "METHOD")]
+    pub compression: Compression,
+    /// Memory an engine is told to use [default: 128MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory: Option<u64>,
+    /// Memory an engine's process can use, page cache included; `none` for no limit [default: --memory
+    /// × 1.1 + 32 MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub limit: Option<String>,
+    /// Threads, where a workload's name does not say (`get@16`)
+    #[arg(long, short, default_value_t = 1, value_parser = parse_threads)]
+    pub threads: usize,
+    /// Operations of a workload, all threads together [default: --records]
+    #[arg(long, value_parser = parse_count)]
+    pub operations: Option<u64>,
+    /// Stop a workload after so many seconds [default: 60]
+    #[arg(long, value_parser = parse_seconds)]
+    pub seconds: Option<f64>,
+    /// Stop a load or a scan of everything after so many seconds, and go on with what there is [default:
+    /// 1800]
+    #[arg(long, value_parser = parse_seconds)]
+    pub load_seconds: Option<f64>,
+    /// How often everything is done [default: 3, of --quick 1]
+    #[arg(long, value_name = "N")]
+    pub rounds: Option<u64>,
+    /// How much of each value read is checked
+    #[arg(long, default_value = "head")]
+    pub verify: Verify,
+    /// Keys, values and choices follow from this number
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where stores are made, in a directory of their own that is removed afterwards
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Size of the file with which the device is measured; 0 to leave that out [default: 2GiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub device_file: Option<u64>,
+    /// Write the results as JSON; `-` is standard output, in place of the tables
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write figures (SVG) and a page with all of them (report.html) into this directory
+    #[arg(long, value_name = "DIR")]
+    pub plot: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  spinney-bench compare --quick
+  spinney-bench compare -e spinney:stb,rocksdb -w load,c,scan50 --records 8M --memory 128MiB \\
+      --threads 2 --rounds 3 --json results.json --plot figures
+  spinney-bench compare -e spinney:stb,rocksdb,rocksdb:universal,lmdb --preset paper-ycsb
+  spinney-bench compare -e spinney:stb,rocksdb -w load,get@1,get@2,get@16,sync@1,sync@16";
+
+/// `--preset`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Preset {
+    /// Less than a minute
+    Quick,
+    /// YCSB's load and A to F with 8 threads
+    PaperYcsb,
+    /// Loads of which 0 to 100 percent of the keys ascend
+    PaperLocal,
+    /// Scans of 1 to 100,000 pairs
+    PaperScan,
+    /// Latencies of inserts, reads and both together while the store is written without pause
+    PaperLatency,
+}
+
+/// What a preset stands for.
+struct Defaults {
+    engines: &'static str,
+    workloads: &'static str,
+    records: u64,
+    memory: u64,
+    operations: Option<u64>,
+    seconds: f64,
+    load_seconds: f64,
+    rounds: u64,
+    device_file: u64,
+    device_seconds: f64,
+}
+
+impl Preset {
+    fn defaults(preset: Option<Preset>) -> Defaults {
+        let usual = Defaults {
+            engines: "spinney:stb,rocksdb",
+            workloads: "load,get,getabsent,scan50,fullscan,a,c",
+            records: 8_000_000,
+            memory: 128 << 20,
+            operations: None,
+            seconds: 60.0,
+            load_seconds: 1800.0,
+            rounds: 3,
+            device_file: 2 << 30,
+            device_seconds: 2.0,
+        };
+        match preset {
+            None => usual,
+            Some(Preset::Quick) => Defaults {
+                workloads: "load,get,getabsent,multiget,scan50,fullscan,a,c",
+                // More than the limit leaves to the page cache.
+                records: 1_000_000,
+                memory: 32 << 20,
+                operations: Some(100_000),
+                seconds: 1.5,
+                load_seconds: 8.0,
+                rounds: 1,
+                device_file: 128 << 20,
+                device_seconds: 0.3,
+                ..usual
+            },
+            Some(Preset::PaperYcsb) => {
+                Defaults { workloads: "load,a@8,b@8,c@8,f@8,d@8,e@8", ..usual }
+            }
+            Some(Preset::PaperLocal) => Defaults {
+                workloads: "local0,local20,local40,local60,local80,local90,local100",
+                ..usual
+            },
+            Some(Preset::PaperScan) => Defaults {
+                workloads: "load,scan1,scan10,scan50,scan100,scan1000,scan10000,scan100000",
+                ..usual
+            },
+            Some(Preset::PaperLatency) => {
+                Defaults { workloads: "load,sustained,overwrite,readwhilewriting,a@8", ..usual }
+            }
+        }
+    }
+}
+
+/// A comparison with everything decided.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The engines, none twice.
+    pub engines: Vec<EngineName>,
+    /// The workloads, none twice, the first of them a load.
+    pub workloads: Vec<Workload>,
+    /// What every engine gets but its name and directory.
+    pub plan: Plan,
+    /// How much memory a process can use.
+    pub limit_bytes: Option<u64>,
+    /// How often everything is done.
+    pub rounds: u64,
+    /// Where everything is made.
+    pub dir: PathBuf,
+    /// The size of the file with which the device is measured.
+    pub device_file_bytes: u64,
+    /// How long each of the device's measurements takes.
+    pub device_seconds: f64,
+}
+
+impl CompareOptions {
+    /// Decides everything.
+    ///
+    /// # Errors
+    /// What makes no sense.
+    pub fn resolve(&self) -> Result<Run, String> {
+        let defaults = Preset::defaults(if self.quick { Some(Preset::Quick) } else { self.preset });
+        let mut engines = self.engines.clone();
+        if engines.is_empty() {
+            let names = defaults.engines.split(',').map(str::parse);
+            engines = names.collect::<Result<_, _>>()?;
+        }
+        let mut workloads = self.workloads.clone();
+        if workloads.is_empty() {
+            let names = defaults.workloads.split(',').map(str::parse);
+            workloads = names.collect::<Result<_, _>>()?;
+        }
+        if !workloads[0].is_load() {
+            workloads.insert(0, "load".parse()?);
+        }
+        let twice = |names: Vec<String>| {
+            let mut sorted = names;
+            sorted.sort();
+            sorted.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].clone())
+        };
+        let names = engines.iter().map(ToString::to_string).collect();
+        if let Some(name) =
+            twice(names).or(twice(workloads.iter().map(ToString::to_string).collect()))
+        {
+            return Err(format!("{name} is named twice"));
+        }
+        let memory_bytes = self.memory.unwrap_or(defaults.memory);
+        let limit_bytes = match self.limit.as_deref() {
+            None => Some(memory_bytes + memory_bytes / 10 + (32 << 20)),
+            Some("none") => None,
+            Some(size) => Some(parse_bytes(size).map_err(|why| format!("--limit: {why}"))?),
+        };
+        let records = self.records.unwrap_or(defaults.records);
+        let plan = Plan {
+            engine: String::new(),
+            dir: PathBuf::new(),
+            memory_bytes,
+            records,
+            key_bytes: self.key_bytes,
+            value_bytes: self.value_bytes.unwrap_or(100),
+            value_entropy_percent: self.value_entropy,
+            compression: self.compression,
+            threads: self.threads,
+            operations: self.operations.or(defaults.operations).unwrap_or(records),
+            seconds_max: self.seconds.unwrap_or(defaults.seconds),
+            load_seconds_max: self.load_seconds.unwrap_or(defaults.load_seconds),
+            verify: self.verify,
+            seed: self.seed,
+            cgroup_peak: None,
+            progress: true,
+        };
+        plan.check()?;
+        Ok(Run {
+            engines,
+            workloads,
+            plan,
+            limit_bytes,
+            rounds: self.rounds.unwrap_or(defaults.rounds).max(1),
+            dir: self.dir.clone(),
+            device_file_bytes: self.device_file.unwrap_or(defaults.device_file),
+            device_seconds: defaults.device_seconds,
+        })
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('s').parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds < 1e9 => Ok(seconds),
+        _ => Err(format!("{text:?} is not a number of seconds")),
+    }
+}
+
+fn parse_threads(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(threads @ 1..=1024) => Ok(threads),
+        _ => Err(format!("{text:?} is not a number of threads")),
+    }
+}

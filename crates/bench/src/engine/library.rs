@@ -1,0 +1,44 @@
+//! Shared libraries opened when the command runs, so that building it needs none of them.
+
+/// Declares a table of C functions, and how to fill it from the first library of a list that is there.
+macro_rules! functions {
+    ($(#[$doc:meta])* $table:ident from [$($file:literal),+] { $(fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)* }) => {
+        $(#[$doc])*
+        struct $table {
+            $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// Keeps the functions where they are.
+            _library: libloading::Library,
+        }
+
+        impl $table {
+            fn load() -> $crate::engine::Result<$table> {
+                let mut failures = Vec::new();
+                for file in [$($file),+] {
+                    // SAFETY: these are the libraries that they are named for; their initialisers do
+                    // nothing but set up their own statics.
+                    let library = match unsafe { libloading::Library::new(file) } {
+                        Ok(library) => library,
+                        Err(error) => {
+                            failures.push(error.to_string());
+                            continue;
+                        }
+                    };
+                    $(
+                        // SAFETY: the type is the one the library's header declares.
+                        let $name = unsafe {
+                            *library
+                                .get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>(
+                                    concat!(stringify!($name), "\0"),
+                                )
+                                .map_err(|error| format!("{file} has no {}: {error}", stringify!($name)))?
+                        };
+                    )*
+                    return Ok($table { $($name,)* _library: library });
+                }
+                Err(format!("no such library could be loaded ({})", failures.join("; ")))
+            }
+        }
+    };
+}
+
+pub(super) use functions;

@@ -1,0 +1,255 @@
+//! The engines that are measured, behind one interface.
+//!
+//! Invariants:
+//! 1. A [`Session`] belongs to one thread; an [`Engine`] to all.
+//! 2. What a session is given it may not keep, and what it hands out is gone with the next call: each
+//!    engine copies only where its own interface makes it.
+//! 3. Every engine runs at its best honest settings for the memory and durability it is given; each
+//!    setting that is not the default stands beside the reason for it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+#[cfg(feature = "peers")]
+mod fjall;
+mod leveldb;
+mod library;
+mod lmdb;
+#[cfg(feature = "peers")]
+mod redb;
+mod rocksdb;
+mod spinney;
+
+/// What every engine is opened with.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where its files are; a directory of its own.
+    pub dir: PathBuf,
+    /// The memory it may use, all of it, in bytes.
+    pub memory_bytes: u64,
+    /// Threads that will work at the same time.
+    pub threads: usize,
+    /// How many pairs it will hold, about.
+    pub pairs: u64,
+    /// The bytes of a pair, key and value.
+    pub pair_bytes: u64,
+    /// Whether it compresses what it stores.
+    pub compression: Compression,
+}
+
+/// Compression on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// None at all
+    #[default]
+    None,
+    /// LZ4 (LevelDB, which has none, takes Snappy; LMDB and redb have no compression)
+    Lz4,
+}
+
+/// What went wrong, in words.
+pub type Result<T> = std::result::Result<T, String>;
+
+/// A store under test.
+pub trait Engine: Send + Sync {
+    /// A thread's way in.
+    fn session(&self) -> Result<Box<dyn Session + '_>>;
+
+    /// Waits until nothing is left to do in the background.
+    fn settle(&self) -> Result<()>;
+
+    /// For how long writers have been made to wait since it was opened, where the engine says.
+    fn throttled(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Closes it.
+    fn close(self: Box<Self>) -> Result<()>;
+}
+
+/// When a write is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Durability {
+    /// When it survives the end of the process.
+    Buffered,
+    /// When it survives power loss.
+    Sync,
+}
+
+/// One thread's operations.
+pub trait Session {
+    /// Writes a pair.
+    fn put(&mut self, key: &[u8], value: &[u8], durability: Durability) -> Result<()>;
+
+    /// Deletes a key.
+    fn delete(&mut self, key: &[u8]) -> Result<()>;
+
+    /// The value, if there is one, in `value`.
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
+
+    /// The values of all the keys at once, each given to `each` with the key's place.
+    fn multi_get(
+        &mut self,
+        keys: &[Vec<u8>],
+        each: &mut dyn FnMut(usize, Option<&[u8]>),
+    ) -> Result<()>;
+
+    /// Up to `count` pairs from `from` on, in order; says how many there were.
+    fn scan(&mut self, from: &[u8], count: u64, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64>;
+}
+
+/// Opens an engine with its settings and configuration.
+type Open = fn(&Settings, &str) -> Result<Box<dyn Engine>>;
+
+/// An engine and its configuration, as the command line names it: `spinney:stb`, `rocksdb`,
+/// `rocksdb:universal`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EngineName {
+    engine: String,
+    configuration: String,
+}
+
+/// An engine that can be opened.
+struct Known {
+    name: &'static str,
+    /// The first is what the bare name means.
+    configurations: fn() -> Vec<&'static str>,
+    /// Whether what it needs is there.
+    available: fn() -> Result<()>,
+    open: Open,
+    /// What to do where it is not.
+    remedy: &'static str,
+}
+
+const KNOWN: &[Known] = &[
+    Known {
+        name: "spinney",
+        configurations: spinney::configurations,
+        available: || Ok(()),
+        open: spinney::open,
+        remedy: "",
+    },
+    Known {
+        name: "rocksdb",
+        configurations: rocksdb::configurations,
+        available: rocksdb::available,
+        open: rocksdb::open,
+        remedy: "install librocksdb (Debian: apt-get install librocksdb7.8)",
+    },
+    Known {
+        name: "leveldb",
+        configurations: || vec!["default"],
+        available: leveldb::available,
+        open: leveldb::open,
+        remedy: "install libleveldb (Debian: apt-get install libleveldb1d)",
+    },
+    Known {
+        name: "lmdb",
+        configurations: || vec!["default"],
+        available: lmdb::available,
+        open: lmdb::open,
+        remedy: "install liblmdb (Debian: apt-get install liblmdb0)",
+    },
+    #[cfg(feature = "peers")]
+    Known {
+        name: "fjall",
+        configurations: || vec!["default"],
+        available: || Ok(()),
+        open: fjall::open,
+        remedy: "",
+    },
+    #[cfg(feature = "peers")]
+    Known {
+        name: "redb",
+        configurations: || vec!["default"],
+        available: || Ok(()),
+        open: redb::open,
+        remedy: "",
+    },
+];
+
+impl EngineName {
+    /// Opens the engine in a directory that may be empty or hold what it has left there.
+    ///
+    /// # Errors
+    /// What the engine says, and what to install if it is not there.
+    pub fn open(&self, settings: &Settings) -> Result<Box<dyn Engine>> {
+        let known = KNOWN.iter().find(|known| known.name == self.engine);
+        let known = known.ok_or_else(|| format!("no engine {:?}", self.engine))?;
+        (known.open)(settings, &self.configuration).map_err(|what| format!("{self}: {what}"))
+    }
+
+    /// Whether it can be opened at all here.
+    ///
+    /// # Errors
+    /// What is missing, and what to install.
+    pub fn check(&self) -> Result<()> {
+        let known = KNOWN.iter().find(|known| known.name == self.engine);
+        let known = known.ok_or_else(|| format!("no engine {:?}", self.engine))?;
+        (known.available)().map_err(|what| format!("{self}: {what}; {}", known.remedy))
+    }
+
+    /// Whether its buffered writes survive the end of the process.
+    pub fn keeps_buffered(&self) -> bool {
+        self.engine != "redb"
+    }
+
+    /// Every engine in every configuration that this build knows.
+    pub fn all() -> Vec<EngineName> {
+        let named = |known: &Known, configuration: &str| EngineName {
+            engine: known.name.to_string(),
+            configuration: configuration.to_string(),
+        };
+        let of = |known: &'static Known| {
+            (known.configurations)().into_iter().map(move |name| named(known, name))
+        };
+        KNOWN.iter().flat_map(of).collect()
+    }
+
+    /// The engine without its configuration.
+    pub fn engine(&self) -> &str {
+        &self.engine
+    }
+}
+
+impl fmt::Display for EngineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.configuration.as_str() {
+            "default" => f.write_str(&self.engine),
+            configuration => write!(f, "{}:{configuration}", self.engine),
+        }
+    }
+}
+
+impl std::str::FromStr for EngineName {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<EngineName, String> {
+        let (engine, configuration) = text.split_once(':').unwrap_or((text, ""));
+        let Some(known) = KNOWN.iter().find(|known| known.name == engine) else {
+            let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
+            let more =
+                if cfg!(feature = "peers") { "" } else { "; fjall and redb need --features peers" };
+            return Err(format!("no engine {engine:?}: there are {}{more}", names.join(", ")));
+        };
+        let configurations = (known.configurations)();
+        let configuration = match configuration {
+            "" => configurations[0],
+            chosen => *configurations.iter().find(|known| **known == chosen).ok_or_else(|| {
+                format!("{engine} has no configuration {chosen:?}: {}", configurations.join(", "))
+            })?,
+        };
+        Ok(EngineName { engine: engine.to_string(), configuration: configuration.to_string() })
+    }
+}
+
+/// A path as C takes it.
+fn c_path(path: &Path) -> Result<std::ffi::CString> {
+    std::ffi::CString::new(path.as_os_str().as_encoded_bytes())
+        .map_err(|_| format!("{} has a zero byte in it", path.display()))
+}

@@ -1,0 +1,101 @@
+//! Spinney itself, with nothing set but the memory: that is the promise.
+
+use std::time::Duration;
+
+use spinney::{Database, Keyspace, KeyspaceOptions, TreeKind};
+
+use super::{Compression, Durability, Engine, Result, Session, Settings};
+
+pub(super) fn configurations() -> Vec<&'static str> {
+    TreeKind::ALL.iter().map(|kind| kind.name()).collect()
+}
+
+struct Spinney {
+    db: Database,
+    keyspace: Keyspace,
+}
+
+pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn Engine>> {
+    let text = |error: spinney::Error| error.to_string();
+    let kind = TreeKind::from_name(configuration).ok_or("no such tree")?;
+    let builder = Database::builder(&settings.dir).memory_budget(settings.memory_bytes);
+    let db = builder.open().map_err(text)?;
+    let options = KeyspaceOptions::new(kind).compression(match settings.compression {
+        Compression::None => spinney::Compression::None,
+        Compression::Lz4 => spinney::Compression::Lz4,
+    });
+    let keyspace = db.keyspace("bench", options).map_err(text)?;
+    Ok(Box::new(Spinney { db, keyspace }))
+}
+
+impl Engine for Spinney {
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(SpinneySession { store: self }))
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.db.wait_idle().map_err(|error| error.to_string())
+    }
+
+    fn throttled(&self) -> Option<Duration> {
+        Some(self.db.stats().throttled)
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        let Spinney { db, keyspace } = *self;
+        drop(keyspace);
+        db.close().map_err(|error| error.to_string())
+    }
+}
+
+struct SpinneySession<'a> {
+    store: &'a Spinney,
+}
+
+fn text<T>(result: spinney::Result<T>) -> Result<T> {
+    result.map_err(|error| error.to_string())
+}
+
+impl Session for SpinneySession<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        if durability == Durability::Buffered {
+            return text(self.store.keyspace.put(key, value));
+        }
+        let mut batch = self.store.db.batch().durability(spinney::Durability::Sync);
+        batch.put(&self.store.keyspace, key, value);
+        text(batch.commit())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        text(self.store.keyspace.delete(key))
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
+        let found = text(self.store.keyspace.get(key))?;
+        value.extend_from_slice(found.as_deref().unwrap_or(&[]));
+        Ok(found.is_some())
+    }
+
+    fn multi_get(
+        &mut self,
+        keys: &[Vec<u8>],
+        each: &mut dyn FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        let found = text(self.store.keyspace.multi_get(keys))?;
+        found.iter().enumerate().for_each(|(place, value)| each(place, value.as_deref()));
+        Ok(())
+    }
+
+    fn scan(&mut self, from: &[u8], count: u64, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64> {
+        let mut seen = 0;
+        for pair in
+            self.store.keyspace.range(from..).take(usize::try_from(count).unwrap_or(usize::MAX))
+        {
+            let (key, value) = text(pair)?;
+            each(&key, &value);
+            seen += 1;
+        }
+        Ok(seen)
+    }
+}

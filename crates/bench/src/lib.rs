@@ -1,0 +1,13 @@
+//! Spinney beside the stores people use: the same work, the same memory, one run.
+//!
+//! `data` makes keys, values and choices that can be checked without a copy; `engine` is every store
+//! behind one interface; `workload` is what is done with them; `measure` asks the operating system and
+//! the device; `compare` runs it all and puts it together; `plot` draws it. `docs/benchmarks.md` is for users.
+
+pub mod compare;
+pub mod data;
+pub mod engine;
+pub mod measure;
+pub mod plot;
+pub mod quantity;
+pub mod workload;

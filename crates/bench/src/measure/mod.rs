@@ -1,0 +1,8 @@
+//! What the operating system and the device say.
+
+pub mod cgroup;
+pub mod device;
+pub mod disk;
+pub mod measurement;
+pub mod meter;
+pub mod watch;

@@ -1,0 +1,194 @@
+//! Which figures a document gives: bars for every workload, and the papers' lines where the workloads for
+//! them were run.
+
+use serde_json::Value;
+
+use super::Figure;
+use super::svg::{Axis, Bar, Line, bars, lines};
+
+/// Bars: field, title.
+const BARS: [(&str, &str); 9] = [
+    ("operations_per_second", "Operations per second (more is better)"),
+    ("processor_microseconds_per_operation", "Processor time per operation, µs (less is better)"),
+    ("bytes_written_per_user_byte", "Bytes written per user byte (less is better)"),
+    ("disk_bytes_read_per_operation", "Bytes read per operation (less is better)"),
+    ("latency_p50_nanoseconds", "Median latency, ns (less is better)"),
+    ("latency_p999_nanoseconds", "99.9% latency, ns (less is better)"),
+    ("latency_max_nanoseconds", "Longest latency, ns (less is better)"),
+    ("resident_bytes_peak", "Peak resident memory, bytes (less is better)"),
+    ("space_amplification_max", "Most disk space per byte of live data (less is better)"),
+];
+/// Workloads whose names end in a number, for a figure over that number.
+const BY_NUMBER: [(&str, &str, &str, &str, Axis); 3] = [
+    (
+        "scan",
+        "scan_length",
+        "Pairs per second by scan length",
+        "pairs_per_second",
+        Axis::Logarithmic,
+    ),
+    (
+        "local",
+        "local_inserts",
+        "Inserts per second by share of ascending keys",
+        "operations_per_second",
+        Axis::Linear,
+    ),
+    (
+        "multiget",
+        "multiget_batch",
+        "Keys read per second by batch",
+        "operations_per_second",
+        Axis::Logarithmic,
+    ),
+];
+
+fn results(document: &Value) -> &[Value] {
+    document["results"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn name<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_default()
+}
+
+/// Each value of a field once, in order of appearance.
+fn distinct(values: &[Value], field: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for value in values {
+        let value = name(value, field);
+        if !found.iter().any(|known| known == value) {
+            found.push(value.to_string());
+        }
+    }
+    found
+}
+
+/// All figures.
+pub(super) fn all(document: &Value) -> Vec<Figure> {
+    let results = results(document);
+    let (engines, workloads) = (distinct(results, "engine"), distinct(results, "workload"));
+    let mut out = Vec::new();
+    for (field, title) in BARS {
+        let group = |workload: &String| {
+            let bars: Vec<Bar> = results
+                .iter()
+                .filter(|result| name(result, "workload") == workload)
+                .filter_map(|result| bar(result, field))
+                .collect();
+            (!bars.is_empty()).then(|| (workload.clone(), bars))
+        };
+        let groups: Vec<_> = workloads.iter().filter_map(group).collect();
+        if !groups.is_empty() {
+            let svg = bars(title, &engines, &groups);
+            out.push(Figure { name: field.to_string(), title: title.to_string(), svg });
+        }
+    }
+    for (prefix, file, title, field, x_axis) in BY_NUMBER {
+        let number =
+            |result: &Value| name(result, "workload").strip_prefix(prefix)?.parse::<f64>().ok();
+        let axis = (prefix_meaning(prefix), x_axis);
+        out.extend(line_figure(results, &engines, file, title, axis, field, number));
+    }
+    for base in workloads.iter().filter_map(|workload| Some(workload.split_once('@')?.0)) {
+        let file = format!("threads_{base}");
+        if out.iter().any(|figure: &Figure| figure.name == file) {
+            continue;
+        }
+        let number = |result: &Value| {
+            let (found, threads) = name(result, "workload").split_once('@')?;
+            if found == base { threads.parse::<f64>().ok() } else { None }
+        };
+        let title = format!("{base}: operations per second by threads");
+        let axis = ("threads", Axis::Linear);
+        let field = "operations_per_second";
+        out.extend(line_figure(results, &engines, &file, &title, axis, field, number));
+    }
+    out.extend(timelines(document, &engines));
+    out
+}
+
+fn prefix_meaning(prefix: &str) -> &'static str {
+    match prefix {
+        "scan" => "pairs a scan",
+        "local" => "percent of keys that ascend",
+        _ => "keys a batch",
+    }
+}
+
+fn bar(result: &Value, field: &str) -> Option<Bar> {
+    let spread = &result["spread"][field];
+    Some(Bar {
+        engine: name(result, "engine").to_string(),
+        value: result[field].as_f64()?,
+        spread: spread[0].as_f64().zip(spread[1].as_f64()),
+    })
+}
+
+/// A figure with a line for each engine, if any has two points.
+fn line_figure(
+    results: &[Value],
+    engines: &[String],
+    file: &str,
+    title: &str,
+    axis: (&str, Axis),
+    field: &str,
+    number: impl Fn(&Value) -> Option<f64>,
+) -> Option<Figure> {
+    let line = |engine: &String| {
+        let own = results.iter().filter(|result| name(result, "engine") == engine);
+        let mut points: Vec<(f64, f64)> =
+            own.filter_map(|result| Some((number(result)?, result[field].as_f64()?))).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        (points.len() > 1).then(|| Line { engine: engine.clone(), points })
+    };
+    let found: Vec<Line> = engines.iter().filter_map(line).collect();
+    if found.is_empty() {
+        return None;
+    }
+    let svg = lines(title, axis, ("per second", Axis::Linear), engines, &found);
+    Some(Figure { name: file.to_string(), title: title.to_string(), svg })
+}
+
+/// For each workload that writes: operations and the longest latency, second by second, in the first
+/// round.
+fn timelines(document: &Value, engines: &[String]) -> Vec<Figure> {
+    let rounds = document["rounds"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let first: Vec<Value> = rounds
+        .iter()
+        .filter(|found| found["round"] == 1 && found["user_bytes_written"].as_u64() > Some(0))
+        .cloned()
+        .collect();
+    let mut out = Vec::new();
+    for workload in distinct(&first, "workload") {
+        for (field, file, what, axis) in [
+            ("operations", "timeline", "operations in each second", Axis::Linear),
+            (
+                "latency_max_nanoseconds",
+                "timeline_latency",
+                "longest latency in each second, ns",
+                Axis::Logarithmic,
+            ),
+        ] {
+            let line = |found: &Value| {
+                let seconds = found["timeline"].as_array()?;
+                let points: Vec<(f64, f64)> = seconds
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(second, moment)| Some((second as f64, moment[field].as_f64()?)))
+                    .collect();
+                (points.len() > 1)
+                    .then(|| Line { engine: name(found, "engine").to_string(), points })
+            };
+            let own = first.iter().filter(|found| name(found, "workload") == workload);
+            let found: Vec<Line> = own.filter_map(line).collect();
+            if found.is_empty() {
+                continue;
+            }
+            let title = format!("{workload}: {what}");
+            let svg = lines(&title, ("seconds", Axis::Linear), ("", axis), engines, &found);
+            let name = format!("{file}_{}", workload.replace('@', "_"));
+            out.push(Figure { name, title, svg });
+        }
+    }
+    out
+}

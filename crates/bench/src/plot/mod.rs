@@ -1,0 +1,100 @@
+//! Pictures of a comparison, made from its JSON: an SVG for each figure, and one HTML page with all of
+//! them that needs nothing from outside.
+//!
+//! Invariants:
+//! 1. What a picture shows stands in the JSON; pictures are made from nothing else.
+
+mod figures;
+mod page;
+mod svg;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+/// A picture and its name.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// The file's name without its ending.
+    pub name: String,
+    /// What it shows.
+    pub title: String,
+    /// The SVG element.
+    pub svg: String,
+}
+
+/// Writes all pictures and `report.html` into a directory; gives their number.
+///
+/// # Errors
+/// What cannot be written.
+pub fn write(document: &Value, dir: &Path) -> Result<usize, String> {
+    fs::create_dir_all(dir).map_err(|error| format!("cannot create {}: {error}", dir.display()))?;
+    let save = |name: &str, text: &str| {
+        let file = dir.join(name);
+        fs::write(&file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
+    };
+    let figures = figures::all(document);
+    for figure in &figures {
+        save(&format!("{}.svg", figure.name), &figure.svg)?;
+    }
+    save("report.html", &page::page(document, &figures))?;
+    Ok(figures.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn document() -> Value {
+        let result = |engine: &str, workload: &str, rate: f64| {
+            json!({
+                "engine": engine, "workload": workload, "rounds": 1, "failures": [],
+                "threads": 1.0, "operations_per_second": rate, "pairs_per_second": rate * 10.0,
+                "processor_microseconds_per_operation": 1.0,
+                "spread": {"operations_per_second": [rate / 2.0, rate * 2.0]},
+                "ratios": {},
+            })
+        };
+        let mut results = Vec::new();
+        for (engine, factor) in [("spinney:stb", 2.0), ("<peer>", 1.0)] {
+            for (workload, rate) in
+                [("scan10", 100.0), ("scan100", 50.0), ("get@1", 10.0), ("get@16", 90.0)]
+            {
+                results.push(result(engine, workload, rate * factor));
+            }
+        }
+        results.push(json!({"engine": "dead", "workload": "scan10", "rounds": 0,
+            "failures": ["killed & gone"]}));
+        let rounds = json!([{"engine": "spinney:stb", "workload": "load", "round": 1,
+            "user_bytes_written": 5,
+            "timeline": [{"operations": 5, "latency_max_nanoseconds": 7000},
+                         {"operations": 6, "latency_max_nanoseconds": 9000}]}]);
+        json!({"results": results, "rounds": rounds, "device": null,
+            "configuration": {"records": 5, "limit_bytes": 7}, "machine": {"cores": 2}})
+    }
+
+    #[test]
+    fn every_figure_is_well_formed_and_on_the_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let count = write(&document(), dir.path()).unwrap();
+        let page = fs::read_to_string(dir.path().join("report.html")).unwrap();
+        assert_eq!(page.matches("<svg").count(), count);
+        for name in ["operations_per_second", "scan_length", "threads_get", "timeline_load"] {
+            let svg = fs::read_to_string(dir.path().join(format!("{name}.svg"))).unwrap();
+            assert!(page.contains(&svg), "{name}");
+            for tag in ["svg", "text", "g"] {
+                let opened = svg.matches(&format!("<{tag} ")).count();
+                assert_eq!(opened, svg.matches(&format!("</{tag}>")).count(), "{name} {tag}");
+            }
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}");
+        }
+        assert!(!page.contains("<peer>") && page.contains("&lt;peer&gt;"));
+        assert!(page.contains("killed &amp; gone"));
+        for outside in ["http://", "https://", "<script src", "<link"] {
+            let found = page.replace("http://www.w3.org/2000/svg", "");
+            assert!(!found.contains(outside), "{outside}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The command as its users meet it: engines side by side, what the JSON holds, and what is said when
+//! something is missing.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use spinney_bench::data::values::Verify;
+use spinney_bench::engine::{Compression, EngineName};
+use spinney_bench::workload::store::{Contents, Plan, Store};
+
+fn bench(arguments: &[&str], dir: &std::path::Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_spinney-bench"))
+        .args(arguments)
+        .current_dir(dir)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What a result must have whatever the engine and workload.
+const FIELDS: [&str; 22] = [
+    "threads",
+    "operations",
+    "seconds",
+    "settle_seconds",
+    "operations_per_second",
+    "operations_per_second_settled",
+    "processor_microseconds_per_operation",
+    "processor_user_microseconds_per_operation",
+    "processor_system_microseconds_per_operation",
+    "disk_bytes_written",
+    "disk_bytes_read",
+    "disk_bytes_read_per_operation",
+    "resident_bytes_peak",
+    "records",
+    "space_bytes",
+    "space_amplification_max",
+    "throttled_seconds",
+    "latency_p50_nanoseconds",
+    "latency_p99_nanoseconds",
+    "latency_p999_nanoseconds",
+    "latency_p9999_nanoseconds",
+    "latency_max_nanoseconds",
+];
+
+#[test]
+fn a_comparison_gives_every_figure_under_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = "compare --engines spinney:stb --records 20000 --operations 2000 --memory 8MiB \
+                     --workloads load,a,get@2,getabsent,scan10,multiget,fullscan,deleterandom,get \
+                     --device-file 1MiB --seconds 20 --rounds 2 --quick --json out.json --plot figures";
+    let output = bench(&arguments.split_whitespace().collect::<Vec<_>>(), dir.path());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let results = json["results"].as_array().unwrap();
+    assert_eq!(results.len(), 9);
+    for result in results {
+        for field in FIELDS {
+            assert!(result[field].is_number(), "{} has no {field}", result["workload"]);
+            assert!(result["spread"][field][1].is_number(), "{} {field}", result["workload"]);
+        }
+        assert_eq!(result["rounds"], 2);
+        assert_eq!((&result["missing"], &result["wrong"]), (&0.0.into(), &0.0.into()));
+        assert!(result["operations"].as_f64().unwrap() >= 2000.0, "{}", result["workload"]);
+    }
+    let load = &results[0];
+    assert_eq!(load["user_bytes_written"], 20_000.0 * 124.0);
+    assert!(load["bytes_written_per_user_byte"].is_number());
+    // What was deleted is gone, and the reads behind that are of what is left.
+    assert_eq!(results[8]["records"], 18_000.0);
+    assert_eq!(json["rounds"].as_array().unwrap().len(), 18);
+    assert!(json["rounds"][0]["timeline"][0]["operations"].is_u64());
+    assert!(json["device"]["random_reads"][0]["reads_per_second"].as_f64().unwrap() > 0.0);
+    assert!(results[2]["device_share"].is_number(), "get@2 is held against the device");
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().flatten().collect();
+    assert_eq!(left.len(), 2, "only results and figures are left: {left:?}");
+    assert!(json["harness"]["insert_processor_microseconds"].as_f64().unwrap() > 0.0);
+    let page = std::fs::read_to_string(dir.path().join("figures/report.html")).unwrap();
+    assert!(page.contains("spinney:stb") && page.contains("</svg>"));
+}
+
+#[test]
+fn engines_are_held_against_each_other() {
+    let others: Vec<String> = EngineName::all()
+        .into_iter()
+        .filter(|engine| engine.check().is_ok() && engine.engine() != "spinney")
+        .map(|engine| engine.to_string())
+        .collect();
+    let dir = tempfile::tempdir().unwrap();
+    let engines = format!("spinney:stb,{}", others.join(","));
+    let engines = engines.trim_end_matches(',');
+    let arguments = [
+        &["compare", "--quick", "-e", engines, "-w", "load,f,scan5,multiget,fullscan"][..],
+        &["--records", "5000", "--operations", "1000", "--memory", "8MiB", "--device-file", "0"],
+        &["--seconds", "30", "--load-seconds", "60", "--verify", "full", "--json", "-"],
+    ];
+    let output = bench(&arguments.concat(), dir.path());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for result in json["results"].as_array().unwrap() {
+        assert_eq!(result["ratios"].as_object().unwrap().len(), others.len());
+        for (peer, ratios) in result["ratios"].as_object().unwrap() {
+            assert!(ratios["operations_per_second"].as_f64().unwrap() > 0.0, "{peer}");
+        }
+        if result["workload"] == "fullscan" {
+            assert_eq!(result["pairs_scanned"], 5000.0, "{}", result["engine"]);
+        }
+    }
+}
+
+#[test]
+fn a_killed_store_is_opened_again_with_all_it_had() {
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = "compare --quick -e spinney -w load,reopen,sync@2,sustained,space --records 3000 \
+                     --operations 500 --memory 8MiB --device-file 0 --seconds 0.3 --json -";
+    let output = bench(&arguments.split_whitespace().collect::<Vec<_>>(), dir.path());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = json["results"].as_array().unwrap();
+    assert!(results[1]["open_seconds"].as_f64().unwrap() > 0.0);
+    assert_eq!(results[4]["operations"], 9000.0, "space overwrites three times the records");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    for (arguments, says) in [
+        ("compare -e nosuch", "no engine \"nosuch\""),
+        ("compare -e spinney:flat", "spinney has no configuration"),
+        ("compare -w load,sca", "no workload"),
+        ("compare -e spinney,spinney:stb", "named twice"),
+        ("compare -w get,get", "named twice"),
+        ("compare --key-bytes 8 --records 1M", "too short"),
+        ("compare --limit lots", "--limit"),
+        ("compare --threads 0", "not a number of threads"),
+    ] {
+        let output = bench(&arguments.split_whitespace().collect::<Vec<_>>(), dir.path());
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains(says), "{arguments}: {stderr}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_missing_library_says_what_to_install() {
+    let output = bench(&["engines"], std::path::Path::new("."));
+    let listed = text(&output.stdout);
+    for engine in ["rocksdb:leveled", "rocksdb:universal", "leveldb", "lmdb"] {
+        let line = listed.lines().find(|line| line.starts_with(engine)).unwrap();
+        assert!(line.contains("there") || line.contains("apt-get install lib"), "{line}");
+    }
+}
+
+#[test]
+fn a_store_can_be_worked_on_in_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        engine: "spinney:stb".to_string(),
+        dir: dir.path().join("store"),
+        memory_bytes: 8 << 20,
+        records: 20_000,
+        key_bytes: 24,
+        value_bytes: 100,
+        value_entropy_percent: 100,
+        compression: Compression::Lz4,
+        threads: 2,
+        operations: 1000,
+        seconds_max: 60.0,
+        load_seconds_max: 60.0,
+        verify: Verify::Full,
+        seed: 7,
+        cgroup_peak: None,
+        progress: false,
+    };
+    let empty = Contents { sequential_percent: 0, first_index: 0, next_index: 0 };
+    let mut store = Store::open(plan.clone(), empty).unwrap();
+    for workload in ["local50", "d", "e", "readwhilewriting", "cached"] {
+        let found = store.run(&workload.parse().unwrap()).unwrap();
+        assert_eq!((found.missing, found.wrong), (0, 0), "{workload}");
+        assert_eq!(found.writer_operations_per_second.is_some(), workload == "readwhilewriting");
+    }
+    let contents = store.contents();
+    assert!(contents.next_index > 20_000 && contents.sequential_percent == 50, "{contents:?}");
+    store.close().unwrap();
+    let mut store = Store::open(plan, contents).unwrap();
+    assert_eq!(store.check_last().unwrap(), 0);
+    let scanned = store.run(&"fullscan@1".parse().unwrap()).unwrap();
+    assert_eq!((scanned.pairs_scanned, scanned.missing), (contents.next_index, 0));
+    store.close().unwrap();
+}
+
+/// The checks must be able to fail: a store that holds other values than are asked for is found out.
+#[test]
+fn wrong_answers_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut plan = Plan {
+        engine: "spinney:stb".to_string(),
+        dir: dir.path().join("store"),
+        memory_bytes: 8 << 20,
+        records: 1000,
+        key_bytes: 24,
+        value_bytes: 100,
+        value_entropy_percent: 100,
+        compression: Compression::None,
+        threads: 1,
+        operations: 500,
+        seconds_max: 60.0,
+        load_seconds_max: 60.0,
+        verify: Verify::Head,
+        seed: 7,
+        cgroup_peak: None,
+        progress: false,
+    };
+    let mut contents = Contents { sequential_percent: 0, first_index: 0, next_index: 0 };
+    let mut store = Store::open(plan.clone(), contents).unwrap();
+    store.run(&"load".parse().unwrap()).unwrap();
+    store.close().unwrap();
+    (plan.value_bytes, contents.next_index) = (101, 2000);
+    let mut store = Store::open(plan, contents).unwrap();
+    let found = store.run(&"get".parse().unwrap()).unwrap();
+    assert!(found.wrong > 100 && found.missing > 100, "{} {}", found.wrong, found.missing);
+    assert_eq!(found.wrong + found.missing, 500);
+    assert_eq!(store.check_last().unwrap(), 2000);
+    assert_eq!(store.run(&"fullscan".parse().unwrap()).unwrap().missing, 1000);
+    store.close().unwrap();
+}
