@@ -551,8 +551,12 @@ fn open_bundle(
         [table] => table.properties().entry_bytes() <= context.options.memtable_bytes,
         _ => false,
     };
-    // A maplet that cannot be read is reported by those who ask it.
-    let sieve = if young { Sieve::of_maplet(&maplet).ok() } else { None };
+    let sieve = match young.then(|| Sieve::of_maplet(&maplet)).transpose() {
+        Ok(sieve) => sieve,
+        // Damage is reported by those who ask the maplet.
+        Err(error) if error.is_corruption() => None,
+        Err(error) => return Err(error),
+    };
     Ok(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet), sieve }))
 }
 
