@@ -3,7 +3,10 @@
 //! Invariants:
 //! 1. A segment goes only when every record in it is at or below a floor that the manifest holds.
 //! 2. Between two syncs of the directory at most one segment per shard is removed, the oldest.
-//! 3. A spare is made outside the shard's lock.
+//! 3. A removed segment may be back after a power loss until the directory has been synced. Until then
+//!    whoever syncs what follows it syncs it too; if the sync of the directory fails, nobody knows
+//!    whether a later one removes it, and it is synced at once.
+//! 4. A spare is made outside the shard's lock.
 
 use std::path::{Path, PathBuf};
 
@@ -51,8 +54,14 @@ impl Journal {
         loop {
             // Also after a round that failed half-way, now or in an earlier call.
             if *dir_changed {
-                self.vfs.sync_dir(&self.dir)?;
+                if let Err(error) = self.vfs.sync_dir(&self.dir) {
+                    self.sync_removed()?;
+                    return Err(error);
+                }
                 *dir_changed = false;
+                for shard in &self.shards {
+                    shard.state.lock().removed.clear();
+                }
             }
             let bytes = self.retire_round(floor, &mut dir_changed)?;
             if bytes == 0 {
@@ -79,17 +88,38 @@ impl Journal {
             }
         }
         for (index, shard) in self.shards.iter().enumerate() {
-            let oldest =
-                shard.state.lock().rolled.pop_front_if(|oldest| {
-                    oldest.last <= floor || planted(Bug::JournalRetiredEarly)
-                });
+            let mut state = shard.state.lock();
+            let oldest = state
+                .rolled
+                .pop_front_if(|oldest| oldest.last <= floor || planted(Bug::JournalRetiredEarly));
             let Some(oldest) = oldest else { continue };
-            if let Err(error) = remove(&self.segment_path(index, oldest.number), oldest.len) {
-                shard.state.lock().rolled.push_front(oldest);
+            let (number, len) = (oldest.number, oldest.len);
+            state.removed.push(oldest);
+            drop(state);
+            if let Err(error) = remove(&self.segment_path(index, number), len) {
+                let mut state = shard.state.lock();
+                if let Some(oldest) = state.removed.pop() {
+                    state.rolled.push_front(oldest);
+                }
                 return Err(error);
             }
         }
         Ok(bytes)
+    }
+
+    /// Makes the segments durable whose names have been removed. Only who retires adds to them.
+    fn sync_removed(&self) -> Result<()> {
+        for shard in &self.shards {
+            let unsynced = |state: &ShardState| -> Vec<_> {
+                state.removed.iter().filter_map(|removed| removed.unsynced.clone()).collect()
+            };
+            for file in unsynced(&shard.state.lock()) {
+                let synced = file.sync().map_err(|error| error.not_refused("sync"));
+                synced.inspect_err(|error| self.poison(error))?;
+            }
+            shard.state.lock().removed.clear();
+        }
+        Ok(())
     }
 
     /// The first segment of each shard of the older epochs.

@@ -41,6 +41,7 @@ impl Shard {
             spare: None,
             preparing: false,
             rolled: VecDeque::new(),
+            removed: Vec::new(),
             next_number: 1,
             synced: Position::START,
             last: Seqno(0),
@@ -87,6 +88,9 @@ pub(super) struct ShardState {
     pub(super) preparing: bool,
     /// Oldest first.
     pub(super) rolled: VecDeque<Rolled>,
+    /// Segments whose names have been removed, but not yet durably. Should power fail, they are back:
+    /// so the syncs of what follows them sync them too (else the replay would end at their end).
+    pub(super) removed: Vec<Rolled>,
     pub(super) next_number: u32,
     /// Everything before here is durable.
     pub(super) synced: Position,

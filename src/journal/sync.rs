@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::Journal;
 use super::format::Position;
+use super::shard::ShardState;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
@@ -162,7 +163,8 @@ impl Journal {
         for target in &targets {
             let mut state = self.shards[target.shard].state.lock();
             state.synced = state.synced.max(target.upto);
-            for rolled in &mut state.rolled {
+            let ShardState { rolled, removed, .. } = &mut *state;
+            for rolled in removed.iter_mut().chain(rolled) {
                 if rolled.number < target.upto.segment {
                     rolled.unsynced = None;
                 }
@@ -183,7 +185,8 @@ impl Journal {
         if upto <= state.synced {
             return None;
         }
-        let rolled = state.rolled.iter().filter_map(|rolled| rolled.unsynced.clone());
+        let rolled = state.removed.iter().chain(&state.rolled);
+        let rolled = rolled.filter_map(|rolled| rolled.unsynced.clone());
         let files = rolled.chain([Arc::clone(&current.segment.file)]).collect();
         Some(Target { shard: index, files, upto })
     }
