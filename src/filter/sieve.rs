@@ -1,8 +1,8 @@
 //! `Sieve`: says, from one cache line of memory, that a young bundle does not hold a key.
 //!
 //! Every lookup meets all the young bundles of the root, and nearly always none of them has the key. A
-//! maplet page takes four dependent waits for memory to say so; a sieve takes one, for a tenth of the
-//! memory. It is a split block filter: a key chooses a block of 32 bytes and sets one bit in each of the
+//! maplet page takes several waits for memory to say so, each for the one before; a sieve takes one. It is
+//! a split block filter: a key chooses a block of 32 bytes and sets one bit in each of the
 //! block's eight words. It is kept in memory alone and made anew when the store is opened.
 //!
 //! Invariants:
@@ -15,8 +15,9 @@ use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
 
 const WORDS: usize = 8;
-/// Ten bits a key: a false positive in a hundred.
-const KEYS_PER_BLOCK_TENTHS: usize = WORDS * 32;
+const BLOCK_BITS: usize = WORDS * 32;
+/// A false positive in a hundred.
+const KEY_BITS: usize = 10;
 
 /// Odd numbers without a pattern, one a word: a key's bit in it is the product's top five bits.
 const MULTIPLIERS: [u32; WORDS] = [
@@ -73,7 +74,7 @@ impl Sieve {
     }
 
     fn for_keys(keys: usize) -> Sieve {
-        let blocks = (keys * 10).div_ceil(KEYS_PER_BLOCK_TENTHS).max(1);
+        let blocks = (keys * KEY_BITS).div_ceil(BLOCK_BITS).max(1);
         Sieve { blocks: vec![Block::default(); blocks].into_boxed_slice() }
     }
 

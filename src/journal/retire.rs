@@ -110,10 +110,11 @@ impl Journal {
     /// Makes the segments durable whose names have been removed. Only who retires adds to them.
     fn sync_removed(&self) -> Result<()> {
         for shard in &self.shards {
-            let unsynced = |state: &ShardState| -> Vec<_> {
+            let files: Vec<_> = {
+                let state = shard.state.lock();
                 state.removed.iter().filter_map(|removed| removed.unsynced.clone()).collect()
             };
-            for file in unsynced(&shard.state.lock()) {
+            for file in files {
                 let synced = file.sync().map_err(|error| error.not_refused("sync"));
                 synced.inspect_err(|error| self.poison(error))?;
             }

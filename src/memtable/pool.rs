@@ -33,8 +33,6 @@ const REGIONS_BYTES_MIN: usize = 2 * REGION_CHUNKS * CHUNK_STRIDE_BYTES;
 /// Memory for memtables: hands out chunks, takes them back, keeps some for the next.
 pub(crate) struct ChunkPool {
     idle: Mutex<Idle>,
-    /// Whether chunks are cut from regions.
-    has_regions: bool,
     retained_bytes_max: usize,
     in_use_bytes: AtomicUsize,
 }
@@ -81,12 +79,7 @@ impl Idle {
 impl ChunkPool {
     /// A pool that keeps up to `retained_bytes_max` idle bytes for later memtables.
     pub(crate) fn new(retained_bytes_max: usize) -> ChunkPool {
-        ChunkPool {
-            idle: Mutex::default(),
-            has_regions: cfg!(not(any(miri, shuttle))) && retained_bytes_max >= REGIONS_BYTES_MIN,
-            retained_bytes_max,
-            in_use_bytes: AtomicUsize::new(0),
-        }
+        ChunkPool { idle: Mutex::default(), retained_bytes_max, in_use_bytes: AtomicUsize::new(0) }
     }
 
     /// Bytes that memtables hold now.
@@ -99,6 +92,11 @@ impl ChunkPool {
         self.idle.lock().warm.len() * CHUNK_BYTES
     }
 
+    /// Whether chunks are cut from regions.
+    fn has_regions(&self) -> bool {
+        cfg!(not(any(miri, shuttle))) && self.retained_bytes_max >= REGIONS_BYTES_MIN
+    }
+
     /// A chunk of exactly `bytes`, which is `CHUNK_BYTES` but for an entry that gets its own.
     pub(super) fn take(&self, bytes: usize) -> Chunk {
         self.in_use_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -106,7 +104,7 @@ impl ChunkPool {
         if bytes == CHUNK_BYTES {
             let mut idle = self.idle.lock();
             chunk = idle.warm.pop().or_else(|| idle.cold.pop());
-            if chunk.is_none() && self.has_regions {
+            if chunk.is_none() && self.has_regions() {
                 chunk = idle.cut();
             }
         }
