@@ -11,6 +11,7 @@ pub(crate) mod fuzz;
 pub(crate) mod ids;
 pub(crate) mod limits;
 pub(crate) mod planted;
+pub(crate) mod prefetch;
 pub(crate) mod region;
 pub(crate) mod slice;
 pub(crate) mod sync;

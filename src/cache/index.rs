@@ -17,6 +17,7 @@ use super::frames::Extent;
 use super::page_cache::{PageClass, PageKey};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::prefetch::prefetch;
 use crate::base::sync::modelled::{AtomicU64, Ordering};
 
 const BUCKET_ENTRIES: usize = 4;
@@ -218,7 +219,7 @@ impl Index {
     #[inline]
     pub(super) fn prefetch(&self, key: PackedKey) {
         for bucket in self.choices(key) {
-            super::prefetch((&raw const self.buckets[bucket]).cast());
+            prefetch((&raw const self.buckets[bucket]).cast());
         }
     }
 
@@ -227,7 +228,7 @@ impl Index {
     pub(super) fn find(&self, key: PackedKey) -> Option<(&Entry, Locator)> {
         let choices = self.choices(key);
         // Half of all pages are in the second: not a second wait for memory.
-        super::prefetch((&raw const self.buckets[choices[1]]).cast());
+        prefetch((&raw const self.buckets[choices[1]]).cast());
         for bucket in choices {
             for entry in &self.buckets[bucket].entries {
                 if entry.key.load(Ordering::Relaxed) != key.low {

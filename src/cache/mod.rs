@@ -34,15 +34,3 @@ pub(crate) use page_cache::{Cache, PageClass, PageKey};
 pub(crate) use page_file::{PageFile, PagePointer, ReadContext};
 pub(crate) use page_scan::PageScan;
 pub(crate) use page_writer::PageFileWriter;
-
-/// Starts fetching the cache line at `byte`; a hint without any other effect.
-#[inline]
-pub(crate) fn prefetch(byte: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch of any address is harmless; SSE is part of every x86-64 processor.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(byte.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = byte;
-}

@@ -19,6 +19,7 @@ use super::pool::Pool;
 use crate::base::counter::ShardedCounters;
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::prefetch::prefetch;
 use crate::base::sync::atomic::{AtomicPtr, Ordering};
 use crate::base::sync::{Mutex, MutexGuard};
 
@@ -159,7 +160,7 @@ impl Cache {
             let bytes = unsafe { self.frames.bytes(locator.slot(), locator.extent()) };
             for at in [0, 128, offset, offset + 64] {
                 if let Some(byte) = bytes.get(at) {
-                    super::prefetch(byte);
+                    prefetch(byte);
                 }
             }
         }

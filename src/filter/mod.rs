@@ -31,7 +31,6 @@ mod test_support;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use branch_set::BranchSet;
 pub(crate) use build::{MapletBuilder, MapletMerge};
 pub(crate) use fingerprint::SortedFingerprints;
 pub(crate) use geometry::FINGERPRINT_BITS_DEFAULT;

@@ -13,6 +13,7 @@ use super::geometry::FINGERPRINT_BITS_MIN;
 use super::maplet::Maplet;
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
+use crate::base::prefetch::prefetch;
 
 const WORDS: usize = 8;
 const BLOCK_BITS: usize = WORDS * 32;
@@ -95,7 +96,7 @@ impl Sieve {
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         let block: *const Block = &raw const self.blocks[self.position((hash >> 32) as u32)];
-        crate::cache::prefetch(block.cast());
+        prefetch(block.cast());
     }
 
     /// Whether a key with this hash may be among those that the sieve was made of; false for 99 of 100

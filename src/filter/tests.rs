@@ -106,6 +106,27 @@ fn every_size_answers_as_its_model() {
     }
 }
 
+/// A sieve is made of the hashes when a memtable is packed, and of the maplet when a store is opened. A
+/// maplet keeps the upper bits of each, at least as many as a sieve looks at.
+#[test]
+fn a_sieve_of_a_maplet_is_the_sieve_of_its_hashes() {
+    let files = data_files();
+    let mut random = Random::new(16);
+    for (bits, len) in [(32, 0), (32, 1), (32, 30_000), (37, 3000), (48, 3000)] {
+        // A maplet holds what is twice in it once.
+        let mut hashes = random_hashes(&mut random, len);
+        hashes.sort_unstable();
+        hashes.dedup_by_key(|hash| fingerprint(*hash, bits));
+        let (maplet, _) = build(&files, bits, std::slice::from_ref(&hashes));
+        let of_maplet = Sieve::of_maplet(&maplet).unwrap();
+        let of_hashes = Sieve::of_hashes(&hashes);
+        assert_eq!(of_maplet.bytes(), of_hashes.bytes());
+        assert!(hashes.iter().all(|&hash| of_maplet.may_hold(hash)));
+        let others = random_hashes(&mut random, 10_000);
+        assert!(others.iter().all(|&hash| of_maplet.may_hold(hash) == of_hashes.may_hold(hash)));
+    }
+}
+
 #[test]
 fn skewed_hashes_spill_and_are_found() {
     let files = data_files();

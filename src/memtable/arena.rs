@@ -22,6 +22,7 @@ use super::pool::{CHUNK_BYTES, Chunk, ChunkPool};
 use super::span::Span;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
+use crate::base::prefetch::{LINE_BYTES, prefetch_lines};
 use crate::base::sync::plain::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{CachePadded, Mutex, thread_number};
 
@@ -53,7 +54,6 @@ const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 4;
 const REGION_BYTES_MIN: usize = SPAN_BYTES / 4;
 const REGIONS_MAX: usize = 8;
 const SHARDS: usize = 16;
-const LINE_BYTES: usize = 64;
 
 /// Where an entry lies: chunk number above `OFFSET_BITS`, offset in units below. 0 is none.
 pub(super) type EntryId = u32;
@@ -253,7 +253,7 @@ impl Arena {
     /// Asks the processor to fetch the start of an entry that will be read soon.
     #[inline]
     pub(super) fn prefetch(&self, id: EntryId) {
-        prefetch(self.resolve(id), 2 * LINE_BYTES);
+        prefetch_lines(self.resolve(id), 2 * LINE_BYTES);
     }
 
     #[inline]
@@ -354,19 +354,6 @@ impl Arena {
         central.chunks.push(memory);
         Region { chunk, start: 0, end }
     }
-}
-
-/// Asks the processor to fetch `bytes` bytes, all at once, for reads that would miss one by one.
-#[inline]
-pub(super) fn prefetch(start: *const u8, bytes: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    for offset in (0..bytes).step_by(LINE_BYTES) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch is a hint and may be given any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset).cast()) };
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = (start, bytes);
 }
 
 /// The id of an entry at the start of a region.

@@ -19,9 +19,10 @@ use std::cmp::Ordering as Order;
 use std::hint::select_unpredictable;
 use std::ptr;
 
-use super::arena::{Arena, EntryId, NO_ENTRY, prefetch};
+use super::arena::{Arena, EntryId, NO_ENTRY};
 use super::version_lock::{VersionGuard, VersionLock};
 use crate::base::ids::Seqno;
+use crate::base::prefetch::prefetch_lines;
 use crate::base::sync::plain::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Small under Miri and in scenarios, so that few entries make a deep tree.
@@ -158,7 +159,7 @@ impl Header {
 /// Asks for the part of a node that a search reads: its lines would miss one after the other.
 #[inline]
 pub(super) fn prefetch_node(node: *const Header) {
-    prefetch(node.cast(), size_of::<Leaf>());
+    prefetch_lines(node.cast(), size_of::<Leaf>());
 }
 
 /// Views a node as what it is.

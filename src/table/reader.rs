@@ -13,9 +13,8 @@ use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
-use crate::cache::{
-    DataFiles, FileType, PageClass, PageFile, PageKey, PagePointer, ReadContext, prefetch,
-};
+use crate::base::prefetch::prefetch;
+use crate::cache::{DataFiles, FileType, PageClass, PageFile, PageKey, PagePointer, ReadContext};
 
 /// A finished table.
 pub(crate) struct Table {

@@ -21,8 +21,10 @@ use crate::disk::{self, Disk, FileNumber, NameChange, Names, Node, Op};
 use crate::fault::{Class, Fault, Faults, Plan, Strike};
 
 mod handle;
+mod watched;
 
 use handle::{Handle, Held, Mapped};
+pub use watched::{WatchedVfs, Watcher};
 
 /// A file system in memory that records what is done to it. Clones share it.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Call, MeetingVfs};
+use common::{Call, MeetingVfs, Plan};
 use spinney::{Builder, Database, Error, KeyspaceOptions};
 use spinney_sim::disk::{Disk, Policy};
 use spinney_sim::vfs::CrashVfs;
@@ -32,13 +32,13 @@ fn crash_vfs() -> CrashVfs {
 /// (Found by reading; the scenario `drop-batches` tries all orders.)
 #[test]
 fn a_batch_that_a_drop_overtakes_is_refused_whole() {
-    let vfs = MeetingVfs::new(crash_vfs());
+    let vfs = MeetingVfs::new(crash_vfs(), Plan::default());
     let db = builder(&vfs).open().unwrap();
     let options = KeyspaceOptions::stb().blob_bytes_min(1024);
     let doomed = db.keyspace("doomed", options).unwrap();
     let stays = db.keyspace("stays", KeyspaceOptions::stb()).unwrap();
     let other = db.clone();
-    vfs.with_next(Call::Synced, ".blob", move |_| {
+    vfs.watcher().with_next(Call::Synced, ".blob", move |_| {
         let drop = thread::spawn(move || other.drop_keyspace("doomed"));
         drop.join().unwrap().unwrap();
     });
@@ -46,7 +46,7 @@ fn a_batch_that_a_drop_overtakes_is_refused_whole() {
     batch.put(&doomed, "key", vec![7; 32 << 10]);
     batch.put(&stays, "key", "half");
     let committed = batch.commit();
-    assert!(vfs.all_happened());
+    assert!(vfs.watcher().all_happened());
     assert!(matches!(committed, Err(Error::Closed { .. })), "{committed:?}");
     assert_eq!(stays.get("key").unwrap(), None);
 }
@@ -58,14 +58,14 @@ fn a_batch_that_a_drop_overtakes_is_refused_whole() {
 #[test]
 fn what_was_committed_to_a_keyspace_before_it_went_is_as_durable_as_that() {
     let crash = crash_vfs();
-    let vfs = MeetingVfs::new(crash.clone());
+    let vfs = MeetingVfs::new(crash.clone(), Plan::default());
     let db = builder(&vfs).open().unwrap();
     let doomed = db.keyspace("doomed", KeyspaceOptions::stb()).unwrap();
     let stays = db.keyspace("stays", KeyspaceOptions::stb()).unwrap();
     stays.put("first", "").unwrap();
     let (tell, told) = mpsc::channel();
     let other = db.clone();
-    vfs.with_next(Call::Synced, "journal-", move |_| {
+    vfs.watcher().with_next(Call::Synced, "journal-", move |_| {
         let commit = thread::spawn(move || {
             let mut batch = other.batch();
             batch.put(&doomed, "second", "");
@@ -77,7 +77,7 @@ fn what_was_committed_to_a_keyspace_before_it_went_is_as_durable_as_that() {
     db.drop_keyspace("doomed").unwrap();
     let came_before = told.recv().unwrap();
     let left = Disk::with_a_directory().after(&crash.log()).crash(Policy::PowerNothing, 1, None);
-    let db = builder(&MeetingVfs::new(CrashVfs::new(&left))).open().unwrap();
+    let db = builder(&MeetingVfs::new(CrashVfs::new(&left), Plan::default())).open().unwrap();
     assert_eq!(db.keyspaces(), ["stays"]);
     let stays = db.existing_keyspace("stays").unwrap();
     assert!(stays.get("first").unwrap().is_some(), "lost behind the drop");
@@ -93,7 +93,7 @@ fn what_was_committed_to_a_keyspace_before_it_went_is_as_durable_as_that() {
 #[test]
 fn a_drop_that_is_refused_takes_no_memtable_with_it() {
     let crash = crash_vfs();
-    let vfs = MeetingVfs::new(crash.clone());
+    let vfs = MeetingVfs::new(crash.clone(), Plan::default());
     let db = builder(&vfs).journal_shards(2).open().unwrap();
     let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
     let other = db.keyspace("other", KeyspaceOptions::stb()).unwrap();
@@ -109,7 +109,7 @@ fn a_drop_that_is_refused_takes_no_memtable_with_it() {
         move |synced: &str| {
             let elsewhere = if synced.contains("-00-") { "-01-" } else { "-00-" };
             let (arrive, arrived) = mpsc::channel();
-            vfs.with_next(Call::Write, elsewhere, move |_| {
+            vfs.watcher().with_next(Call::Write, elsewhere, move |_| {
                 arrive.send(()).unwrap();
                 held.recv().unwrap();
             });
@@ -123,11 +123,11 @@ fn a_drop_that_is_refused_takes_no_memtable_with_it() {
     let (threads, joined) = mpsc::channel();
     {
         let (db, items, vfs, crash) = (db.clone(), items.clone(), vfs.clone(), crash.clone());
-        vfs.clone().with_next(Call::Write, "manifest-", move |_| {
+        vfs.clone().watcher().with_next(Call::Write, "manifest-", move |_| {
             crash.set_capacity(Some(0));
             let (commits, committed) = mpsc::channel();
             // The drop waits for a commit that has begun after the drop's sync.
-            vfs.with_next(Call::Synced, "journal-", move |name| {
+            vfs.watcher().with_next(Call::Synced, "journal-", move |name| {
                 commits.send(commit_that_takes_long(name)).unwrap();
             });
             let drop = thread::spawn(move || db.drop_keyspace("items"));
@@ -145,7 +145,7 @@ fn a_drop_that_is_refused_takes_no_memtable_with_it() {
     let (drop, committed) = joined.recv().unwrap();
     let dropped = drop.join().unwrap();
     committed.recv().unwrap().join().unwrap();
-    assert!(vfs.all_happened());
+    assert!(vfs.watcher().all_happened());
     assert!(matches!(dropped, Err(Error::Full { .. })), "{dropped:?}");
     crash.set_capacity(None);
     items.put("second", "value").unwrap();

@@ -18,8 +18,7 @@ use crate::base::error::Result;
 use crate::base::ids::NodeId;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::AtomicU64;
-use crate::cache::ReadContext;
-use crate::filter::{BranchSet, Maplet, Sieve};
+use crate::filter::{Maplet, Sieve};
 use crate::table::Table;
 
 /// A key, shared by the copies of a node.
@@ -126,13 +125,10 @@ pub(super) fn table_extent(
 }
 
 impl Bundle {
-    /// The branches that may hold the key with this hash.
+    /// Whether a branch may hold the key with this hash: if so, the maplet says which.
     #[inline]
-    pub(super) fn probe(&self, hash: u64, context: &ReadContext) -> Result<BranchSet> {
-        match &self.sieve {
-            Some(sieve) if !sieve.may_hold(hash) => Ok(BranchSet::EMPTY),
-            _ => self.maplet.probe(hash, context),
-        }
+    pub(super) fn may_hold(&self, hash: u64) -> bool {
+        self.sieve.as_ref().is_none_or(|sieve| sieve.may_hold(hash))
     }
 
     /// First of two hints before a probe, for lookups that ask several bundles: their waits for memory

@@ -136,7 +136,9 @@ impl Version {
         let context = ReadContext::blocking();
         for (node, position) in self.path(|node| node.pivot_of(key)) {
             for bundle in node.live_bundles(position) {
-                if bundle.probe(hash, &context)?.pop_newest().is_some() {
+                if bundle.may_hold(hash)
+                    && bundle.maplet.probe(hash, &context)?.pop_newest().is_some()
+                {
                     return Ok(true);
                 }
             }
@@ -303,8 +305,11 @@ fn get_in_node(
     let live = node.live_bundles(position);
     live.iter().for_each(|bundle| bundle.prefetch_bytes(hash));
     for bundle in live.iter().rev() {
+        if !bundle.may_hold(hash) {
+            continue;
+        }
         *probes += 1;
-        let mut named = bundle.probe(hash, context)?;
+        let mut named = bundle.maplet.probe(hash, context)?;
         while let Some(ordinal) = named.pop_newest() {
             let Some(table) = bundle.branches.get(usize::from(ordinal)) else {
                 return Err(Error::corruption(

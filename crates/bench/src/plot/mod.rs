@@ -8,6 +8,8 @@ mod figures;
 mod page;
 mod svg;
 
+pub use svg::escaped;
+
 use std::fs;
 use std::path::Path;
 

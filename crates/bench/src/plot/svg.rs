@@ -25,7 +25,7 @@ const LABEL_PIXELS: f64 = 150.0;
 const BAR_PIXELS: f64 = 16.0;
 
 /// Text made safe for SVG and HTML.
-pub(super) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

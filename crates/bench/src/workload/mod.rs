@@ -14,6 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::data::distribution::Distribution;
+use crate::data::division::by_percent;
 use crate::engine::Durability;
 
 /// What one operation does.
@@ -161,14 +162,7 @@ impl Workload {
     /// The operation for a roll in `0..100`.
     #[inline]
     pub(crate) fn operation(&self, roll: u64) -> Operation {
-        let mut upper = 0;
-        for (operation, percent) in &self.mix {
-            upper += percent;
-            if roll < upper {
-                return *operation;
-            }
-        }
-        self.mix[0].0
+        by_percent(&self.mix, roll)
     }
 }
 

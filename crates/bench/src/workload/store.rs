@@ -14,6 +14,7 @@ use super::measured::{Clock, Measured};
 use super::worker::{Shared, Worker};
 use super::{Amount, Shape, Workload};
 use crate::data::distribution::{Distribution, Picker};
+use crate::data::division::share;
 use crate::data::keys::KeyMaker;
 use crate::data::random::{Random, mix};
 use crate::data::values::{ValueMaker, Verify};
@@ -309,22 +310,4 @@ impl Store {
 /// So that each workload draws other records than the one before.
 fn number_of_name(name: &str) -> u64 {
     name.bytes().fold(0, |number, byte| mix(number ^ u64::from(byte)))
-}
-
-/// One thread's share of the operations; all shares sum to the whole.
-fn share(operations: u64, thread: u64, threads: u64) -> u64 {
-    operations / threads + u64::from(thread < operations % threads)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::share;
-
-    #[test]
-    fn shares_sum_to_the_whole() {
-        for (operations, threads) in [(10, 3), (2, 5), (0, 1), (1000, 7), (u64::MAX, 2)] {
-            let sum: u64 = (0..threads).map(|thread| share(operations, thread, threads)).sum();
-            assert_eq!(sum, operations);
-        }
-    }
 }

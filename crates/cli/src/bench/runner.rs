@@ -12,6 +12,7 @@ use super::worker::{Measured, Shared, Worker};
 use super::workload::Workload;
 use crate::failure::{Failure, Outcome};
 use spinney_bench::data::distribution::{Distribution, Picker};
+use spinney_bench::data::division::share;
 use spinney_bench::data::keys::KeyMaker;
 use spinney_bench::data::values::ValueMaker;
 use spinney_bench::measure::meter::{self, Reading};
@@ -157,25 +158,5 @@ impl Bench<'_> {
         ProgressBar::new(total)
             .with_prefix(workload.name)
             .with_style(style.unwrap_or(ProgressStyle::default_bar()))
-    }
-}
-
-/// One thread's share of the operations; all shares sum to the whole.
-fn share(operations: u64, thread: u64, threads: u64) -> u64 {
-    operations / threads + u64::from(thread < operations % threads)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::share;
-
-    #[test]
-    fn shares_sum_to_the_whole() {
-        for (operations, threads) in [(10, 3), (2, 5), (0, 1), (1000, 7)] {
-            assert_eq!(
-                (0..threads).map(|t| share(operations, t, threads)).sum::<u64>(),
-                operations
-            );
-        }
     }
 }

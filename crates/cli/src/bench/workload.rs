@@ -1,6 +1,7 @@
 //! The workloads by name: YCSB's load and A to F, and a few more.
 
 use spinney_bench::data::distribution::Distribution;
+use spinney_bench::data::division::by_percent;
 
 /// What one operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,14 +115,7 @@ impl Workload {
 
     /// The operation for a roll in `0..100`.
     pub(crate) fn operation(&self, roll: u64) -> Operation {
-        let mut upper = 0;
-        for (operation, percent) in &self.mix {
-            upper += percent;
-            if roll < upper {
-                return *operation;
-            }
-        }
-        self.mix[0].0
+        by_percent(&self.mix, roll)
     }
 }
 

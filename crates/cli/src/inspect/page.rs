@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::svg::{self, escaped, zoom_class};
+use super::svg::{self, zoom_class};
 use super::trunk::{AGE_STEPS, Sums, Trunk, branches, live_bytes, reclaimable_bytes};
 use crate::spelling::readable;
+use spinney_bench::plot::escaped;
 use spinney_bench::quantity::{bytes, grouped, ratio};
 
 const STYLE: &str = include_str!("page.css");

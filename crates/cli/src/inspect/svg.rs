@@ -11,6 +11,7 @@ use spinney::{BranchDescription, NodeDescription};
 
 use super::trunk::{Extent, PlacedNode, Trunk, branches, live_bytes, reclaimable_bytes};
 use crate::spelling::readable;
+use spinney_bench::plot::escaped;
 use spinney_bench::quantity::{bytes, grouped, ratio};
 
 const LINK_PIXELS: f64 = 26.0;
@@ -20,22 +21,6 @@ const BRANCH_PIXELS_MAX: f64 = 30.0;
 const MAPLET_PIXELS: f64 = 2.5;
 const BUNDLE_GAP_PIXELS: f64 = 5.0;
 const FILL_PIXELS: f64 = 24.0;
-
-/// Text made safe for HTML.
-pub(super) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            other => out.push(other),
-        }
-    }
-    out
-}
 
 /// The class that hides a label until the picture is stretched enough for it.
 pub(super) fn zoom_class(width: f64, least: f64) -> &'static str {

@@ -16,12 +16,13 @@ use spinney::{Builder, CheckLevel, Compression, Database, Keyspace, KeyspaceOpti
 
 use super::Extent;
 use super::history::{Action, Clock, History, Operation};
-use super::slow::SlowVfs;
+use super::slow::Pace;
 use super::upkeep::Upkeep;
 use super::worker::Worker;
 use crate::kinds::Kinds;
 use crate::outcome::panic_text;
 use crate::random::Random;
+use crate::vfs::WatchedVfs;
 
 /// After so long without anything being done, a run is over.
 const STALL: Duration = Duration::from_secs(30);
@@ -185,7 +186,7 @@ pub(super) fn record(seed: u64, kinds: Kinds, extent: &Extent) -> History {
     };
     let (vfs, dir): (Arc<dyn Vfs>, PathBuf) = match &extent.dir {
         None => {
-            let vfs = SlowVfs::new(Arc::new(MemoryVfs::new()), seed);
+            let vfs = WatchedVfs::new(MemoryVfs::new(), Pace::new(seed));
             (Arc::new(vfs), PathBuf::from("/threads"))
         }
         Some(dir) => (Arc::new(PosixVfs::new()), dir.join(format!("threads-{kinds}-{seed}"))),
