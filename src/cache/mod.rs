@@ -28,7 +28,7 @@ mod pool;
 pub(crate) mod schedules;
 
 pub(crate) use data_files::{DataFiles, FileType};
-pub(crate) use fetch::{PageMiss, fetch_misses};
+pub(crate) use fetch::{PageMiss, fetch_misses, read_pages};
 pub(crate) use page::{Compression, PAGE_HEADER_BYTES};
 pub(crate) use page_cache::{Cache, PageClass, PageKey};
 pub(crate) use page_file::{PageFile, PagePointer, ReadContext};

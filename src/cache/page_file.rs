@@ -224,6 +224,11 @@ impl PageFile {
         }
     }
 
+    /// The file's last unit, where files that are opened by their end have what says where the rest is.
+    pub(crate) fn last_unit(&self) -> PagePointer {
+        PagePointer { unit: self.units - 1, units: 1 }
+    }
+
     /// Reads the page without the cache and returns its payload.
     pub(crate) fn read_uncached(&self, pointer: PagePointer) -> Result<Vec<u8>> {
         self.check_bounds(pointer)?;

@@ -8,7 +8,7 @@ use super::reader::MapletReader;
 use crate::base::codec::Decoder;
 use crate::base::error::Result;
 use crate::base::limits::UNIT_BYTES;
-use crate::cache::{PageClass, PageFile, PageKey, PagePointer, ReadContext};
+use crate::cache::{PageClass, PageFile, PageKey, PagePointer, ReadContext, read_pages};
 use std::sync::Arc;
 
 /// The page kind of a maplet's pages.
@@ -32,16 +32,29 @@ impl Maplet {
     ///
     /// # Errors
     /// `Corruption` if the header is damaged or does not fit the file.
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn open(file: Arc<PageFile>) -> Result<Maplet> {
-        let pointer = PagePointer { unit: file.units() - 1, units: 1 };
-        let payload = file.read_uncached(pointer)?;
-        let path = file.path();
-        let mut decoder = Decoder::new(&payload, &path, pointer.offset());
-        let header = MapletHeader::decode(&mut decoder, &path)?;
-        if header.pages != pointer.unit {
-            return Err(file.corrupt(pointer, "maplet pages", pointer.unit, header.pages));
-        }
-        Maplet::embedded(file, 0, header)
+        let mut maplets = Maplet::open_all(vec![file])?;
+        Ok(maplets.swap_remove(0))
+    }
+
+    /// Opens maplet files, and returns them in the same order: reads their headers, all at once.
+    ///
+    /// # Errors
+    /// As [`Maplet::open`].
+    pub(crate) fn open_all(files: Vec<Arc<PageFile>>) -> Result<Vec<Maplet>> {
+        let last: Vec<_> = files.iter().map(|file| (&**file, file.last_unit())).collect();
+        let headers = read_pages(&last)?;
+        let open = |(file, payload): (Arc<PageFile>, Vec<u8>)| {
+            let (path, pointer) = (file.path(), file.last_unit());
+            let mut decoder = Decoder::new(&payload, &path, pointer.offset());
+            let header = MapletHeader::decode(&mut decoder, &path)?;
+            if header.pages != pointer.unit {
+                return Err(file.corrupt(pointer, "maplet pages", pointer.unit, header.pages));
+            }
+            Maplet::embedded(file, 0, header)
+        };
+        files.into_iter().zip(headers).map(open).collect()
     }
 
     /// A maplet whose pages lie from `first_unit` on in a file of another type.

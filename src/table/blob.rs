@@ -171,7 +171,7 @@ pub(crate) struct BlobFile {
 impl BlobFile {
     fn open(files: &Arc<DataFiles>, id: FileId) -> Result<BlobFile> {
         let file = PageFile::open(files, id, FileType::Blob)?;
-        let last = PagePointer { unit: file.units() - 1, units: 1 };
+        let last = file.last_unit();
         let footer = BlobFooter::decode(&file.read_uncached(last)?, &file.path(), last.offset())?;
         Ok(BlobFile { file, footer })
     }

@@ -14,7 +14,9 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::base::prefetch::prefetch;
-use crate::cache::{DataFiles, FileType, PageClass, PageFile, PageKey, PagePointer, ReadContext};
+use crate::cache::{
+    DataFiles, FileType, PageClass, PageFile, PageKey, PagePointer, ReadContext, read_pages,
+};
 
 /// A finished table.
 pub(crate) struct Table {
@@ -38,22 +40,44 @@ pub(super) struct Step {
 }
 
 impl Table {
-    /// Opens a table: reads its footer and its properties, and its blob files' footers unless `blobs`
-    /// has them open.
+    /// Opens one table.
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn open(
         files: &Arc<DataFiles>,
         blobs: &Arc<BlobFiles>,
         id: FileId,
     ) -> Result<Arc<Table>> {
-        let file = PageFile::open(files, id, FileType::Table)?;
-        let last = PagePointer { unit: file.units() - 1, units: 1 };
-        let path = file.path();
-        let footer = Footer::decode(&file.read_uncached(last)?, &path, last.offset())?;
-        let at = footer.properties;
-        let properties = Properties::decode(&file.read_uncached(at)?, &path, at.offset())?;
-        let blobs =
-            properties.blobs.iter().map(|blob| blobs.open(blob.file)).collect::<Result<_>>()?;
-        Ok(Table::finished(file, footer, properties, blobs))
+        let mut tables = Table::open_all(files, blobs, &[id])?;
+        Ok(tables.swap_remove(0))
+    }
+
+    /// Opens tables, and returns them in the same order: reads their footers, all at once, then their
+    /// properties, and the footers of blob files that `blobs` does not have open.
+    pub(crate) fn open_all(
+        files: &Arc<DataFiles>,
+        blobs: &Arc<BlobFiles>,
+        ids: &[FileId],
+    ) -> Result<Vec<Arc<Table>>> {
+        let opened: Vec<Arc<PageFile>> = (ids.iter())
+            .map(|&id| PageFile::open(files, id, FileType::Table))
+            .collect::<Result<_>>()?;
+        let last: Vec<_> = opened.iter().map(|file| (&**file, file.last_unit())).collect();
+        let footers: Vec<Footer> = (read_pages(&last)?.iter().zip(&last))
+            .map(|(payload, (file, at))| Footer::decode(payload, &file.path(), at.offset()))
+            .collect::<Result<_>>()?;
+        let properties: Vec<_> = (opened.iter().zip(&footers))
+            .map(|(file, footer)| (&**file, footer.properties))
+            .collect();
+        let payloads = read_pages(&properties)?;
+        let mut tables = Vec::with_capacity(opened.len());
+        for ((file, footer), payload) in opened.iter().zip(footers).zip(payloads) {
+            let offset = footer.properties.offset();
+            let properties = Properties::decode(&payload, &file.path(), offset)?;
+            let blobs =
+                properties.blobs.iter().map(|blob| blobs.open(blob.file)).collect::<Result<_>>()?;
+            tables.push(Table::finished(Arc::clone(file), footer, properties, blobs));
+        }
+        Ok(tables)
     }
 
     pub(super) fn finished(

@@ -159,6 +159,19 @@ impl Recovered {
         (last(self.nodes.keys().next_back()), last(self.bundles.keys().next_back()))
     }
 
+    /// The bundles of the trunk that [`Recovered::build`] will ask for, if nothing is wrong.
+    pub(super) fn bundles_in_use(&self) -> BTreeMap<u64, &BundleRecord> {
+        let (mut bundles, mut seen) = (BTreeMap::new(), BTreeSet::new());
+        let mut nodes = vec![self.root];
+        while let Some(id) = nodes.pop() {
+            let Some(node) = self.nodes.get(&id).filter(|_| seen.insert(id)) else { continue };
+            let defined = |&id: &u64| self.bundles.get(&id).map(|record| (id, record));
+            bundles.extend(node.bundles.iter().filter_map(defined));
+            nodes.extend(node.pivots.iter().map(|pivot| pivot.child));
+        }
+        bundles
+    }
+
     /// Builds the trunk; `open` opens a bundle's files.
     ///
     /// # Errors

@@ -17,6 +17,7 @@ mod edit;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod node;
+mod open;
 mod parameters;
 mod plan;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use std::sync::Arc;
 
 use self::compaction::CompactionJob;
 use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet, walk};
+use self::open::OpenFiles;
 use self::parameters::Parameters;
 use self::plan::{Plan, Wish, plan};
 use self::version::Version;
@@ -42,11 +44,9 @@ use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
-use crate::cache::{FileType, PageFile};
-use crate::filter::{FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder, Sieve, SortedFingerprints};
+use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, Sieve, SortedFingerprints};
 use crate::jobs::{Job, Step};
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit};
-use crate::table::Table;
 
 /// Guarded by the change lock.
 struct Changes {
@@ -104,11 +104,8 @@ impl StbTree {
         let root = if edits.is_empty() {
             Arc::new(Node::empty_root())
         } else {
-            let mut tables: BTreeMap<FileId, Arc<Table>> = BTreeMap::new();
-            let opened = recovered.build(&manifest_file, &mut |id, record| {
-                open_bundle(&context, id, record, &mut tables)
-            });
-            opened?
+            let open = OpenFiles::open(&context, &recovered)?;
+            recovered.build(&manifest_file, &mut |id, record| open.bundle(&context, id, record))?
         };
         let version = Version::new(root, flushed, 0.0, Arc::clone(&context.counters), parameters);
         Ok(Arc::new(StbTree {
@@ -516,48 +513,6 @@ fn number_nodes(node: &mut Arc<Node>, next: &mut u64) {
     }
     node.id = NodeId(*next);
     *next += 1;
-}
-
-fn open_bundle(
-    context: &TreeContext,
-    id: BundleId,
-    record: &edit::BundleRecord,
-    tables: &mut BTreeMap<FileId, Arc<Table>>,
-) -> Result<Arc<Bundle>> {
-    let mut branches = Vec::with_capacity(record.branches.len());
-    for &number in &record.branches {
-        let table = match tables.get(&number) {
-            Some(table) => Arc::clone(table),
-            None => {
-                let table = Table::open(&context.files, &context.blobs, number)?;
-                tables.insert(number, Arc::clone(&table));
-                table
-            }
-        };
-        branches.push(table);
-    }
-    let file = PageFile::open(&context.files, record.maplet, FileType::Maplet)?;
-    let maplet = Maplet::open(file)?;
-    if maplet.branches() != branches.len() {
-        return Err(Error::corruption(
-            &maplet.file().path(),
-            0,
-            "maplet branch count",
-            branches.len(),
-            maplet.branches(),
-        ));
-    }
-    let young = match branches.as_slice() {
-        [table] => table.properties().entry_bytes() <= context.options.memtable_bytes,
-        _ => false,
-    };
-    let sieve = match young.then(|| Sieve::of_maplet(&maplet)).transpose() {
-        Ok(sieve) => sieve,
-        // Damage is reported by those who ask the maplet.
-        Err(error) if error.is_corruption() => None,
-        Err(error) => return Err(error),
-    };
-    Ok(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet), sieve }))
 }
 
 /// Reads of iterators that a leaf has to have wasted, beyond what merging it costs, to be merged.

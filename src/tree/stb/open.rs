@@ -1,0 +1,70 @@
+//! Opening a trunk's files: their ends are read together, not one after the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::edit::{BundleRecord, Recovered};
+use super::node::{Bundle, BundleId};
+use crate::base::error::{Error, Result};
+use crate::base::ids::FileId;
+use crate::cache::{FileType, PageFile};
+use crate::filter::{Maplet, Sieve};
+use crate::table::Table;
+use crate::tree::TreeContext;
+
+/// The files of the trunk's bundles, open.
+pub(super) struct OpenFiles {
+    tables: BTreeMap<FileId, Arc<Table>>,
+    maplets: BTreeMap<FileId, Maplet>,
+}
+
+impl OpenFiles {
+    /// Opens what the bundles name, each file once, and reads many at once.
+    pub(super) fn open(context: &TreeContext, recovered: &Recovered) -> Result<OpenFiles> {
+        let bundles = recovered.bundles_in_use();
+        let tables: BTreeSet<FileId> =
+            bundles.values().flat_map(|record| &record.branches).copied().collect();
+        let tables: Vec<FileId> = tables.into_iter().collect();
+        let opened = Table::open_all(&context.files, &context.blobs, &tables)?;
+        let maplets: BTreeSet<FileId> = bundles.values().map(|record| record.maplet).collect();
+        let files = (maplets.iter())
+            .map(|&id| PageFile::open(&context.files, id, FileType::Maplet))
+            .collect::<Result<_>>()?;
+        Ok(OpenFiles {
+            tables: tables.into_iter().zip(opened).collect(),
+            maplets: maplets.into_iter().zip(Maplet::open_all(files)?).collect(),
+        })
+    }
+
+    /// The bundle that a record of the same trunk is of.
+    pub(super) fn bundle(
+        &self,
+        context: &TreeContext,
+        id: BundleId,
+        record: &BundleRecord,
+    ) -> Result<Arc<Bundle>> {
+        let branches: Vec<Arc<Table>> =
+            record.branches.iter().map(|number| Arc::clone(&self.tables[number])).collect();
+        let maplet = self.maplets[&record.maplet].clone();
+        if maplet.branches() != branches.len() {
+            return Err(Error::corruption(
+                &maplet.file().path(),
+                0,
+                "maplet branch count",
+                branches.len(),
+                maplet.branches(),
+            ));
+        }
+        let young = match branches.as_slice() {
+            [table] => table.properties().entry_bytes() <= context.options.memtable_bytes,
+            _ => false,
+        };
+        let sieve = match young.then(|| Sieve::of_maplet(&maplet)).transpose() {
+            Ok(sieve) => sieve,
+            // Damage is reported by those who ask the maplet.
+            Err(error) if error.is_corruption() => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet), sieve }))
+    }
+}
