@@ -22,7 +22,7 @@ use super::page_scan::PageScan;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
-use crate::base::planted::{Bug, FREED, planted};
+use crate::base::planted::{self, Bug, FREED, planted};
 use crate::base::sync::plain::Ordering;
 use crate::vfs::{Access, AlignedBuf, File};
 
@@ -180,6 +180,7 @@ impl PageFile {
             if page.get(16..18) != Some(&units) {
                 return None;
             }
+            planted::linger();
             f.take().map(|f| f(page.get(PAGE_HEADER_BYTES..).unwrap_or_default()))
         });
         if let Some(Some(result)) = cached {
