@@ -17,8 +17,8 @@ use crate::answers::Answers;
 use crate::image::{Files, Image};
 use crate::outcome::panic_text;
 
-/// The longest structure with one checksum in these stores, so how far before the damage an error's
-/// offset may lie.
+/// The longest structure with one checksum in these stores, but for a large value: how far before the
+/// damage an error's offset may lie.
 const STRUCTURE_BYTES_MAX: u64 = 32 << 10;
 /// How far behind the damage: a checksum may stand after what it covers.
 const HEADER_BYTES_MAX: u64 = 64;
@@ -129,7 +129,7 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
     let db = match image.builder(&vfs).open() {
         Ok(db) => db,
         Err(error) => {
-            check_error(&error, damages).map_err(|what| format!("open: {what}"))?;
+            check_error(&error, image, damages).map_err(|what| format!("open: {what}"))?;
             return Ok(Verdict { shown: Shown::AtOpen, operations: 1 });
         }
     };
@@ -137,7 +137,7 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
     let report = db.check(CheckLevel::Full).map_err(|error| format!("check: {error}"))?;
     let operations = answers.operations + report.entries;
     for error in answers.errors().chain(&report.problems) {
-        check_error(error, damages)?;
+        check_error(error, image, damages)?;
     }
     let recovery = db.recovery();
     let told = differs(&recovery, &image.recovery);
@@ -183,7 +183,7 @@ fn skips(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
 }
 
 /// Whether an error is one that names the damage.
-fn check_error(error: &Error, damages: &[Damage]) -> Result<(), String> {
+fn check_error(error: &Error, image: &Image, damages: &[Damage]) -> Result<(), String> {
     let of = |file: &Path| -> Vec<&Damage> {
         damages.iter().filter(|damage| file.file_name() == damage.path.file_name()).collect()
     };
@@ -197,7 +197,7 @@ fn check_error(error: &Error, damages: &[Damage]) -> Result<(), String> {
             }
             let near = |damage: &&Damage| {
                 *offset <= damage.bytes.end.saturating_add(HEADER_BYTES_MAX)
-                    && damage.bytes.start < offset + STRUCTURE_BYTES_MAX
+                    && damage.bytes.start < offset + STRUCTURE_BYTES_MAX + image.value_bytes_max
             };
             match here.iter().any(near) || !in_place {
                 true => Ok(()),

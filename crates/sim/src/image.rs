@@ -160,6 +160,8 @@ pub struct Image {
     pub recovery: RecoveryReport,
     /// Files that an open without damage removes: nothing needs them.
     pub unneeded: BTreeSet<PathBuf>,
+    /// The longest value that it ever held: one page may hold as much.
+    pub value_bytes_max: u64,
     /// All keys that each keyspace ever had.
     keys: BTreeMap<String, Vec<Vec<u8>>>,
 }
@@ -372,6 +374,7 @@ impl Image {
             expected: 0,
             recovery: RecoveryReport::default(),
             unneeded: BTreeSet::new(),
+            value_bytes_max: 0,
             keys: BTreeMap::new(),
         };
         for (name, pairs) in image.states.iter().flat_map(|state| state.iter()) {
@@ -379,6 +382,8 @@ impl Image {
             keys.extend(pairs.keys().cloned());
             keys.sort();
             keys.dedup();
+            let longest = pairs.values().map(|value| value.len() as u64).max();
+            image.value_bytes_max = image.value_bytes_max.max(longest.unwrap_or(0));
         }
         image.measure()?;
         Ok(image)

@@ -38,6 +38,22 @@ fn nearly_right_inputs_are_decoded_or_refused() {
     }
 }
 
+/// A page that holds a value of 34 KB was flipped in its last part, and the error named the page: too far
+/// before the damage for the judge, who had thought no structure longer than 32 KiB.
+#[test]
+fn damage_within_a_long_value_is_named_by_its_page() {
+    use spinney_sim::image::Image;
+    let kinds = Kinds::All.runs()[0];
+    let form = Form::KilledAgain;
+    let holds_one =
+        |seed: &u64| Image::build(kinds, form, *seed).expect("a store").value_bytes_max > 33 << 10;
+    let seed = (39..200).find(holds_one).expect("a store with a long value");
+    let extent = Extent { every: 499, form: Some(form), ..Extent::default() };
+    let outcome = bitflip::run(seed, kinds, extent, None, &mut |_| true);
+    assert!(outcome.state_count() > 50, "{outcome:?}");
+    assert_none(&outcome);
+}
+
 /// A judge that finds nothing wrong with anything would pass the tests above: a store that lost a
 /// commit, or that holds what it never held, is told from one that did not.
 #[test]
