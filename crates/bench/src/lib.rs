@@ -7,6 +7,7 @@
 pub mod compare;
 pub mod data;
 pub mod engine;
+pub mod instructions;
 pub mod measure;
 pub mod plot;
 pub mod quantity;

@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use spinney_bench::compare::options::CompareOptions;
 use spinney_bench::compare::{self, Failure, child};
 use spinney_bench::engine::EngineName;
+use spinney_bench::instructions::{self, InstructionsOptions};
 
 /// Spinney beside the stores people use: the same work, the same memory, one run
 #[derive(Debug, Parser)]
@@ -16,12 +17,13 @@ use spinney_bench::engine::EngineName;
     arg_required_else_help = true,
     max_term_width = 100,
     after_help = "\
-Exit codes: 0 done, 2 wrong usage or an engine that is not installed, 1 an engine failed or gave a wrong
-answer.
+Exit codes: 0 done, 2 wrong usage or something that is not installed, 1 an engine failed, gave a wrong
+answer, or (`instructions`) costs more than the record.
 
 Examples:
   spinney-bench engines              what can be compared here
-  spinney-bench compare --quick      a small comparison, in less than a minute"
+  spinney-bench compare --quick      a small comparison, in less than a minute
+  spinney-bench instructions         has a change made an operation dearer?"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -31,6 +33,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Compare(Box<CompareOptions>),
+    Instructions(InstructionsOptions),
     /// Draw the figures of a comparison from its JSON
     #[command(after_help = "Examples:\n  spinney-bench plot results.json figures")]
     Plot {
@@ -45,6 +48,13 @@ enum Command {
     /// One engine's process (for `compare` alone)
     #[command(hide = true)]
     Child,
+    /// One counted process (for `instructions` alone)
+    #[command(hide = true)]
+    Counted {
+        kind: String,
+        stage: String,
+        workload: Option<String>,
+    },
 }
 
 fn engines() {
@@ -74,6 +84,10 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Child => child::serve().map_err(Failure::Other),
+        Command::Instructions(options) => instructions::run(&options),
+        Command::Counted { kind, stage, workload } => {
+            instructions::counted(&kind, &stage, workload.as_deref()).map_err(Failure::Other)
+        }
     };
     let (code, what) = match result {
         Ok(()) => return ExitCode::SUCCESS,
