@@ -81,8 +81,6 @@ const NEXT: c_uint = 8;
 const SET_RANGE: c_uint = 17;
 /// Workloads may have more threads than the settings say (`sync@16`).
 const READERS_MAX: c_uint = 256;
-/// Workloads may have more threads than the settings say (`sync@16`).
-const READERS_MAX: c_uint = 256;
 const MAP_BYTES: usize = 1 << 40;
 
 struct Lmdb {
