@@ -1,8 +1,8 @@
 //! RocksDB through its C interface, which is that of 7.8 (Debian's) and later.
 //!
 //! Settings that are not the defaults, for a store that may use M bytes in all, with the reasons:
-//! - memtables of M/8, at most three of them, and a block cache of M/2; 1/8 is left for index and filters,
-//!   and is the cache's where they are in it;
+//! - memtables of M/8, at most three of them, and a block cache of M/2; 1/8 is left for index and filters.
+//!   (With a cache of 5/8 where index and filters are in it, the limit killed it in a scan of everything);
 //! - index and filters as by default, whole and in memory outside the cache, while they fit into that M/8:
 //!   so they cost no look-up and are never read twice. Beyond that they are partitioned and in the cache
 //!   with high priority, the top level pinned, as its wiki advises. (Whole ones in the cache are the worst
@@ -143,14 +143,12 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
     // and that live as long as the process.
     unsafe {
         let table = (f.rocksdb_block_based_options_create)();
-        let metadata_in_cache = metadata_bytes(settings) > settings.memory_bytes / 8;
-        let cache_bytes = if metadata_in_cache { memory / 8 * 5 } else { memory / 2 };
-        let cache = (f.rocksdb_cache_create_lru)(cache_bytes);
+        let cache = (f.rocksdb_cache_create_lru)(memory / 2);
         (f.rocksdb_block_based_options_set_block_cache)(table, cache);
         let filter = (f.rocksdb_filterpolicy_create_bloom_full)(10.0);
         (f.rocksdb_block_based_options_set_filter_policy)(table, filter);
         (f.rocksdb_block_based_options_set_format_version)(table, 5);
-        if metadata_in_cache {
+        if metadata_bytes(settings) > settings.memory_bytes / 8 {
             (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks)(table, 1);
             (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks_with_high_priority)(
                 table, 1,
