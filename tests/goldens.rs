@@ -1,4 +1,4 @@
-//! Stores of format version 1, committed: what was written once is read for ever, and what is written
+//! Stores of every format version, committed: what was written once is read for ever, and what is written
 //! today is, byte for byte, what was written then. `docs/format/README.md` says how they are stored,
 //! what to do when this fails, and when the format's version is raised.
 //!
@@ -24,6 +24,9 @@ const ZEROS_MIN: usize = 24;
 /// The superblock names the program's version, which is no part of the format.
 const CREATOR_AND_CHECKSUM: std::ops::Range<usize> = 24..64;
 const NAMES: [&str; 4] = ["plain", "packed", "merged", "blobs"];
+
+/// What goldens of an older version of a format have behind their names.
+const OLD_VERSIONS: [&str; 1] = ["journal-1"];
 
 /// The files of a store.
 type Files = BTreeMap<String, Vec<u8>>;
@@ -350,6 +353,28 @@ fn read(vfs: &MemoryVfs, model: &Model) -> Result<Database> {
     Ok(db)
 }
 
+/// A golden opens and holds what it held, also after being written to and opened again.
+fn assert_lives_on(name: &str, files: &Files, model: &Model) {
+    let vfs = restore(files);
+    for round in 0..3 {
+        let mut model = model.clone();
+        let db = read(&vfs, &model).unwrap_or_else(|error| panic!("{name}: {error}"));
+        for (name, pairs) in &mut model {
+            let keyspace = db.existing_keyspace(name).unwrap();
+            keyspace.put("later", "value").unwrap();
+            pairs.insert(b"later".to_vec(), b"value".to_vec());
+            if round == 1 {
+                keyspace.compact::<&[u8]>(..).unwrap();
+            }
+        }
+        db.close().unwrap();
+        let db = read(&vfs, &model).unwrap_or_else(|error| panic!("{name}, again: {error}"));
+        for name in model.keys() {
+            db.existing_keyspace(name).unwrap().delete("later").unwrap();
+        }
+    }
+}
+
 /// The goldens open and hold what they held, also after being written to and opened again; and the
 /// same calls write the same bytes today.
 #[test]
@@ -362,22 +387,11 @@ fn what_was_written_then_is_read_and_written_now() {
     }
     for Golden { name, files: now, model } in goldens {
         let then = committed(&name);
-        let vfs = restore(&then);
-        for round in 0..3 {
-            let mut model = model.clone();
-            let db = read(&vfs, &model).unwrap_or_else(|error| panic!("{name}: {error}"));
-            for (name, pairs) in &mut model {
-                let keyspace = db.existing_keyspace(name).unwrap();
-                keyspace.put("later", "value").unwrap();
-                pairs.insert(b"later".to_vec(), b"value".to_vec());
-                if round == 1 {
-                    keyspace.compact::<&[u8]>(..).unwrap();
-                }
-            }
-            db.close().unwrap();
-            let db = read(&vfs, &model).unwrap_or_else(|error| panic!("{name}, again: {error}"));
-            for name in model.keys() {
-                db.existing_keyspace(name).unwrap().delete("later").unwrap();
+        assert_lives_on(&name, &then, &model);
+        for version in OLD_VERSIONS {
+            let name = format!("{name}.{version}");
+            if golden_path(&name).exists() {
+                assert_lives_on(&name, &committed(&name), &model);
             }
         }
         if let Some(what) = difference(&then, &now) {
@@ -405,6 +419,9 @@ fn goldens_hold_what_they_are_for() {
         assert!(names(&clean, ".blob") > 0, "{:?}", clean.keys());
         assert!(names(&committed(&format!("{kind}-large")), ".blob") >= 2);
         assert_eq!(names(&committed(&format!("{kind}-checkpoint")), ".log"), 0);
+    }
+    for version in OLD_VERSIONS {
+        assert!(golden_path(&format!("stb-crashed.{version}")).exists(), "{version}");
     }
     let goldens = fs::read_dir(golden_path("x").parent().unwrap()).unwrap();
     let bytes: u64 = goldens.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();

@@ -55,7 +55,7 @@ pub(crate) fn linger() {
     {
         static TURN: AtomicUsize = AtomicUsize::new(0);
         if TURN.fetch_add(1, Ordering::Relaxed).is_multiple_of(16) {
-            std::thread::yield_now();
+            crate::base::sync::yield_now();
         }
     }
 }

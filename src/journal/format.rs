@@ -15,11 +15,15 @@ use crate::base::ids::Seqno;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"SPINJRNL";
 /// The newest version of the format that this build reads, and the one it writes.
-const VERSION: u32 = 1;
+///
+/// 2 has short records; all that 1 has means the same.
+const VERSION: u32 = 2;
 /// Bytes of a segment before its first record.
 pub(super) const SEGMENT_HEADER_BYTES: usize = 64;
 /// Bytes of a record before its payload.
 pub(super) const RECORD_HEADER_BYTES: usize = 40;
+/// The same of a short record.
+pub(super) const SHORT_HEADER_BYTES: usize = 24;
 /// Records start at multiples of this.
 pub(super) const RECORD_ALIGN: u64 = 8;
 /// The most operations bytes that one record can carry.
@@ -137,6 +141,9 @@ pub(super) enum RecordKind {
     Clean = 3,
 }
 
+/// A batch of one operation in a short record.
+const KIND_SINGLE: u8 = 4;
+
 /// A place in a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
@@ -153,6 +160,8 @@ impl Position {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordHeader {
     pub(super) kind: RecordKind,
+    /// Whether the record is short: a batch of one operation that says nothing of what is durable.
+    pub(super) short: bool,
     /// Batch: the first sequence number. Roll: the last of the shard. Clean: the last of the journal.
     pub(super) seqno: u64,
     /// How many sequence numbers the record takes; 0 unless it is a batch.
@@ -167,12 +176,20 @@ pub(super) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// The bytes of the header of a record that starts where `seed` says ([`seed_at`]).
+    /// The bytes of the header of a record that starts where `seed` says ([`seed_at`]). Of a short
+    /// record only the first [`SHORT_HEADER_BYTES`] count.
+    #[inline]
     pub(super) fn encode(&self, seed: u64) -> [u8; RECORD_HEADER_BYTES] {
         let mut out = [0; RECORD_HEADER_BYTES];
+        let kind = if self.short { KIND_SINGLE } else { self.kind as u8 };
         out[4..8].copy_from_slice(&self.payload_bytes.to_le_bytes());
         out[8..16].copy_from_slice(&self.payload_checksum.to_le_bytes());
-        out[16..24].copy_from_slice(&(self.seqno | (self.kind as u64) << 56).to_le_bytes());
+        out[16..24].copy_from_slice(&(self.seqno | u64::from(kind) << 56).to_le_bytes());
+        if self.short {
+            let check = header_check(&out[..SHORT_HEADER_BYTES], seed);
+            out[..4].copy_from_slice(&check.to_le_bytes());
+            return out;
+        }
         out[24..28].copy_from_slice(&self.count.to_le_bytes());
         // A distance too far for its field says "unknown", which is always safe.
         let distance = match self.durable {
@@ -190,16 +207,32 @@ impl RecordHeader {
 
     /// The header in `bytes`, or `None` if they are not a header that belongs where `seed` says.
     pub(super) fn decode(bytes: &[u8; RECORD_HEADER_BYTES], seed: u64) -> Option<RecordHeader> {
-        if le_u32(bytes, 0) != header_check(bytes, seed) {
+        let short = bytes[23] == KIND_SINGLE;
+        let header_bytes = if short { SHORT_HEADER_BYTES } else { RECORD_HEADER_BYTES };
+        if le_u32(bytes, 0) != header_check(&bytes[..header_bytes], seed) {
             return None;
         }
+        let seqno = le_u64(bytes, 16) & Seqno::MAX.0;
+        let (payload_bytes, payload_checksum) = (le_u32(bytes, 4), le_u64(bytes, 8));
         let kind = match bytes[23] {
-            1 => RecordKind::Batch,
+            1 | KIND_SINGLE => RecordKind::Batch,
             2 => RecordKind::Roll,
             3 => RecordKind::Clean,
             _ => return None,
         };
-        let seqno = le_u64(bytes, 16) & Seqno::MAX.0;
+        if short {
+            let (durable, watermark) = (0, Position::START);
+            return Some(RecordHeader {
+                kind,
+                short,
+                seqno,
+                count: 1,
+                payload_bytes,
+                payload_checksum,
+                durable,
+                watermark,
+            });
+        }
         let count = le_u32(bytes, 24);
         if (kind == RecordKind::Batch) != (count > 0) {
             return None;
@@ -214,10 +247,11 @@ impl RecordHeader {
         };
         Some(RecordHeader {
             kind,
+            short,
             seqno,
             count,
-            payload_bytes: le_u32(bytes, 4),
-            payload_checksum: le_u64(bytes, 8),
+            payload_bytes,
+            payload_checksum,
             durable,
             watermark,
         })
@@ -228,9 +262,16 @@ impl RecordHeader {
         self.seqno + u64::from(self.count.max(1)) - 1
     }
 
+    /// Bytes before the payload.
+    #[inline]
+    pub(super) fn header_bytes(&self) -> usize {
+        if self.short { SHORT_HEADER_BYTES } else { RECORD_HEADER_BYTES }
+    }
+
     /// Bytes of the whole record with its padding.
+    #[inline]
     pub(super) fn record_bytes(&self) -> u64 {
-        record_bytes(u64::from(self.payload_bytes))
+        (self.header_bytes() as u64 + u64::from(self.payload_bytes)).next_multiple_of(RECORD_ALIGN)
     }
 }
 
@@ -240,14 +281,14 @@ pub(super) fn seed_at(segment_seed: u64, offset: u64) -> u64 {
     segment_seed.wrapping_add(offset)
 }
 
-/// Bytes of a record with a payload of `payload_bytes`, header and padding included.
+/// The most bytes of a record with a payload of `payload_bytes`, header and padding included.
 #[inline]
-pub(super) fn record_bytes(payload_bytes: u64) -> u64 {
+pub(super) fn record_bytes_max(payload_bytes: u64) -> u64 {
     (RECORD_HEADER_BYTES as u64 + payload_bytes).next_multiple_of(RECORD_ALIGN)
 }
 
 #[inline]
-fn header_check(bytes: &[u8; RECORD_HEADER_BYTES], seed: u64) -> u32 {
+fn header_check(bytes: &[u8], seed: u64) -> u32 {
     (checksum(seed, &bytes[4..]) as u32).max(1)
 }
 
@@ -307,11 +348,11 @@ mod tests {
     #[test]
     fn a_newer_segment_is_refused_by_version() {
         let mut bytes = ID.encode_header(42, 8192);
-        bytes[8] = 2;
+        bytes[8] = 3;
         let sum = checksum(0, &bytes[..56]);
         bytes[56..].copy_from_slice(&sum.to_le_bytes());
         let error = ID.check_header(&bytes, Path::new("s"), 42, 8192).unwrap_err();
-        assert!(matches!(error, Error::UnsupportedVersion { found: 2, supported: 1, .. }));
+        assert!(matches!(error, Error::UnsupportedVersion { found: 3, supported: 2, .. }));
     }
 
     #[test]
@@ -319,6 +360,7 @@ mod tests {
         let seed = ID.seed(42);
         let header = RecordHeader {
             kind: RecordKind::Batch,
+            short: false,
             seqno: 1 << 40,
             count: 3,
             payload_bytes: 77,
@@ -337,6 +379,24 @@ mod tests {
             damaged[at] ^= 1;
             assert_eq!(RecordHeader::decode(&damaged, seed_at(seed, 64)), None);
         }
+        let single = RecordHeader {
+            short: true,
+            count: 1,
+            durable: 0,
+            watermark: Position::START,
+            ..header
+        };
+        let bytes = single.encode(seed_at(seed, 64));
+        assert_eq!(RecordHeader::decode(&bytes, seed_at(seed, 64)), Some(single));
+        assert_eq!(single.record_bytes(), 104);
+        for at in 0..SHORT_HEADER_BYTES {
+            let mut damaged = bytes;
+            damaged[at] ^= 1;
+            assert_eq!(RecordHeader::decode(&damaged, seed_at(seed, 64)), None);
+        }
+        let mut behind = bytes;
+        behind[SHORT_HEADER_BYTES..].fill(0xff);
+        assert_eq!(RecordHeader::decode(&behind, seed_at(seed, 64)), Some(single));
         let far = RecordHeader { durable: 1, ..header };
         let found = RecordHeader::decode(&far.encode(1), 1);
         assert_eq!(found, Some(RecordHeader { durable: 0, ..header }), "too far says unknown");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::format::{
     Position, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES,
-    SegmentId, seed_at,
+    SHORT_HEADER_BYTES, SegmentId, seed_at,
 };
 use super::{EpochLimit, Journal, Operations, ReplayPlan, encode_operation};
 use crate::base::checksum::checksum;
@@ -57,20 +57,26 @@ fn record(data: &[u8]) {
             // A distance of more than is before it says nothing, and is not written.
             let durable = if header.durable == 0 { 0 } else { seen.durable };
             assert_eq!(RecordHeader { durable, ..seen }, header);
-            assert!(header.last() >= header.seqno && header.record_bytes() >= 40);
+            assert!(header.last() >= header.seqno && header.record_bytes() >= 24);
         }
         seal_header(&mut bytes, seed);
     }
 }
 
+fn header_bytes(bytes: &[u8; RECORD_HEADER_BYTES]) -> usize {
+    if bytes[23] == 4 { SHORT_HEADER_BYTES } else { RECORD_HEADER_BYTES }
+}
+
 fn seal_header(bytes: &mut [u8; RECORD_HEADER_BYTES], seed: u64) {
-    let check = (checksum(seed, &bytes[4..]) as u32).max(1);
+    let covered = header_bytes(bytes);
+    let check = (checksum(seed, &bytes[4..covered]) as u32).max(1);
     bytes[..4].copy_from_slice(&check.to_le_bytes());
 }
 
 fn header(kind: RecordKind, seqno: u64, count: u32) -> RecordHeader {
     RecordHeader {
         kind,
+        short: false,
         seqno,
         count,
         payload_bytes: 0,
@@ -82,7 +88,9 @@ fn header(kind: RecordKind, seqno: u64, count: u32) -> RecordHeader {
 
 fn record_seeds() -> Vec<Vec<u8>> {
     let kinds = [(RecordKind::Batch, 3), (RecordKind::Roll, 0), (RecordKind::Clean, 0)];
-    kinds.map(|(kind, count)| header(kind, 9, count).encode(seed_at(0, 64)).to_vec()).to_vec()
+    let mut headers = kinds.map(|(kind, count)| header(kind, 9, count)).to_vec();
+    headers.push(RecordHeader { short: true, durable: 0, ..header(RecordKind::Batch, 9, 1) });
+    headers.iter().map(|header| header.encode(seed_at(0, 64)).to_vec()).collect()
 }
 
 /// A batch's operations: how many, then their bytes.
@@ -167,15 +175,17 @@ impl Layout {
 fn seal(body: &mut [u8], id: SegmentId) {
     let mut at = SEGMENT_HEADER_BYTES;
     while body.len().saturating_sub(at) >= RECORD_HEADER_BYTES && body[at + 23] != 0 {
-        let (mut bytes, rest) = split_array::<RECORD_HEADER_BYTES>(&body[at..]);
+        let (mut bytes, _) = split_array::<RECORD_HEADER_BYTES>(&body[at..]);
+        let behind = at + header_bytes(&bytes);
+        let rest = &body[behind..];
         let claimed = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
         let payload = claimed.min(rest.len());
         let seed = seed_at(id.seed(STORE_ID), at as u64);
         bytes[4..8].copy_from_slice(&(payload as u32).to_le_bytes());
         bytes[8..16].copy_from_slice(&checksum(seed, &rest[..payload]).to_le_bytes());
         seal_header(&mut bytes, seed);
-        body[at..at + RECORD_HEADER_BYTES].copy_from_slice(&bytes);
-        at += RECORD_HEADER_BYTES + payload;
+        body[at..behind].copy_from_slice(&bytes[..behind - at]);
+        at = behind + payload;
         let end = at.next_multiple_of(RECORD_ALIGN as usize).min(body.len());
         body[at..end].fill(0);
         at = end;

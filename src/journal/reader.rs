@@ -5,9 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::format::{
-    Position, RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentId,
-};
+use super::format::{Position, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentId};
 use super::search::Later;
 use super::window::{Found, Window};
 use crate::base::error::{Error, Result};
@@ -118,7 +116,7 @@ impl<'a> ShardReader<'a> {
         let Some((segment, (header, offset))) = self.segments.get(self.index).zip(self.head) else {
             return Ok((&[], Path::new(""), 0));
         };
-        let offset = offset + RECORD_HEADER_BYTES as u64;
+        let offset = offset + header.header_bytes() as u64;
         match &mut self.window {
             Some(window) => {
                 let payload = window.bytes(offset, u64::from(header.payload_bytes))?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::Journal;
 use super::format::{
     PAYLOAD_BYTES_MAX, Position, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
-    SEGMENT_HEADER_BYTES, record_bytes, seed_at,
+    SEGMENT_HEADER_BYTES, record_bytes_max, seed_at,
 };
 use crate::base::checksum::checksum;
 use crate::base::error::{Error, Result};
@@ -44,6 +44,8 @@ impl Shard {
             removed: Vec::new(),
             next_number: 1,
             synced: Position::START,
+            told: (0, Position::START),
+            told_block: u64::MAX,
             last: Seqno(0),
             records: 0,
             bytes_appended: 0,
@@ -94,6 +96,11 @@ pub(super) struct ShardState {
     pub(super) next_number: u32,
     /// Everything before here is durable.
     pub(super) synced: Position,
+    /// What the last record that was not short said of what is durable, and the block of 4 KiB that it
+    /// begins in. Another block or other news, and the next one is not short either: so what it says is
+    /// lost with no less than a block.
+    told: (u64, Position),
+    told_block: u64,
     /// The last sequence number appended.
     pub(super) last: Seqno,
     pub(super) records: u64,
@@ -105,6 +112,7 @@ impl ShardState {
     /// sealed file of the old one is given back, to release its memory.
     pub(super) fn roll_to(&mut self, next: Segment) -> Option<Arc<dyn MappedFile>> {
         self.next_number = next.number + 1;
+        self.told_block = u64::MAX;
         let offset = SEGMENT_HEADER_BYTES as u64;
         let mut old = self.current.replace(Current { segment: next, offset, first: Seqno(0) })?;
         if !planted(Bug::JournalRollMarkForgotten) {
@@ -136,6 +144,7 @@ impl ShardState {
         let seed = seed_at(seed, current.offset);
         let header = RecordHeader {
             kind,
+            short: false,
             seqno: seqno.0,
             count: 0,
             payload_bytes: 0,
@@ -234,7 +243,7 @@ impl ShardGuard<'_> {
                 "a batch holds at most {PAYLOAD_BYTES_MAX} bytes, not {payload_bytes}"
             )));
         }
-        let bytes = record_bytes(payload_bytes as u64);
+        let bytes = record_bytes_max(payload_bytes as u64);
         if !self.fits(bytes) {
             self.roll(bytes)?;
         }
@@ -302,9 +311,9 @@ impl ShardGuard<'_> {
     /// Without such a reservation.
     #[inline]
     pub(crate) fn append(&mut self, first: Seqno, count: u32, payload: &[u8]) {
-        let bytes = record_bytes(payload.len() as u64);
+        let bytes_max = record_bytes_max(payload.len() as u64);
         let state = &mut *self.state;
-        assert!(bytes <= self.reserved_bytes, "an append needs a reservation of its size");
+        assert!(bytes_max <= self.reserved_bytes, "an append needs a reservation of its size");
         debug_assert!(count > 0 && first > state.last, "sequence numbers rise within a shard");
         self.reserved_bytes = 0;
         let Some(current) = &mut state.current else {
@@ -316,8 +325,15 @@ impl ShardGuard<'_> {
             true => first.0 - 1,
             false => self.journal.durable.load(Ordering::Acquire),
         };
+        let telling = (durable, state.synced);
+        let block = offset / UNIT_BYTES as u64;
+        let short = count == 1 && state.told == telling && state.told_block == block;
+        if !short {
+            (state.told, state.told_block) = (telling, block);
+        }
         let header = RecordHeader {
             kind: RecordKind::Batch,
+            short,
             seqno: first.0,
             count,
             payload_bytes: payload.len() as u32,
@@ -325,9 +341,10 @@ impl ShardGuard<'_> {
             durable,
             watermark: state.synced,
         };
+        let bytes = header.record_bytes();
         let file = &*current.segment.file;
-        file.write(offset + RECORD_HEADER_BYTES as u64, payload);
-        file.write(offset, &header.encode(seed));
+        file.write(offset + header.header_bytes() as u64, payload);
+        file.write(offset, &header.encode(seed)[..header.header_bytes()]);
         current.offset = offset + bytes;
         if current.first == Seqno(0) {
             current.first = first;

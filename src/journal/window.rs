@@ -99,7 +99,7 @@ impl Window {
         }
         let record = self.bytes(offset, extent)?;
         let (payload, padding) = record
-            .get(RECORD_HEADER_BYTES..)
+            .get(header.header_bytes()..)
             .and_then(|rest| rest.split_at_checked(header.payload_bytes as usize))
             .unwrap_or_default();
         let whole = checksum(seed, payload) == header.payload_checksum

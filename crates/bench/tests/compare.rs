@@ -5,7 +5,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use spinney_bench::data::values::Verify;
-use spinney_bench::engine::{Compression, EngineName};
+use spinney_bench::engine::{Compression, EngineName, Need};
+use spinney_bench::workload::Workload;
 use spinney_bench::workload::store::{Contents, Plan, Store};
 
 fn bench(arguments: &[&str], dir: &std::path::Path) -> Output {
@@ -150,35 +151,24 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
 fn a_missing_library_says_what_to_install() {
     let output = bench(&["engines"], std::path::Path::new("."));
     let listed = text(&output.stdout);
-    for engine in ["rocksdb:leveled", "rocksdb:universal", "leveldb", "lmdb"] {
+    for (engine, remedy) in [
+        ("rocksdb:leveled", "apt-get install lib"),
+        ("rocksdb:universal", "apt-get install lib"),
+        ("leveldb", "apt-get install lib"),
+        ("lmdb", "apt-get install lib"),
+        ("splinterdb", "SPINNEY_SPLINTERDB"),
+    ] {
         let line = listed.lines().find(|line| line.starts_with(engine)).unwrap();
-        assert!(line.contains("there") || line.contains("apt-get install lib"), "{line}");
+        assert!(line.contains("there") || line.contains(remedy), "{line}");
     }
 }
 
 #[test]
 fn a_store_can_be_worked_on_in_process() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan {
-        engine: "spinney:stb".to_string(),
-        dir: dir.path().join("store"),
-        memory_bytes: 8 << 20,
-        records: 20_000,
-        key_bytes: 24,
-        value_bytes: 100,
-        value_entropy_percent: 100,
-        compression: Compression::Lz4,
-        threads: 2,
-        operations: 1000,
-        seconds_max: 60.0,
-        load_seconds_max: 60.0,
-        verify: Verify::Full,
-        seed: 7,
-        cgroup_peak: None,
-        progress: false,
-    };
-    let empty = Contents { sequential_percent: 0, first_index: 0, next_index: 0 };
-    let mut store = Store::open(plan.clone(), empty).unwrap();
+    let mut plan = plan("spinney:stb", dir.path().join("store"), 20_000);
+    (plan.compression, plan.threads, plan.operations) = (Compression::Lz4, 2, 1000);
+    let mut store = Store::open(plan.clone(), EMPTY).unwrap();
     for workload in ["local50", "d", "e", "readwhilewriting", "cached"] {
         let found = store.run(&workload.parse().unwrap()).unwrap();
         assert_eq!((found.missing, found.wrong), (0, 0), "{workload}");
@@ -194,15 +184,135 @@ fn a_store_can_be_worked_on_in_process() {
     store.close().unwrap();
 }
 
-/// The checks must be able to fail: a store that holds other values than are asked for is found out.
+/// A library that is not what it is taken for is not called.
 #[test]
-fn wrong_answers_are_counted() {
+fn a_library_of_another_kind_is_refused() {
+    for (named, says) in
+        [("no-such-library.so", "no-such-library.so"), ("libc.so.6", "has no splinterdb")]
+    {
+        let output = Command::new(env!("CARGO_BIN_EXE_spinney-bench"))
+            .args(["compare", "-e", "splinterdb", "--records", "1000"])
+            .env("SPINNEY_SPLINTERDB", named)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{named}");
+        let stderr = text(&output.stderr);
+        for word in [says, "github.com/vmware/splinterdb", "git checkout", "make libs"] {
+            assert!(stderr.contains(word), "{named}: {stderr}");
+        }
+    }
+}
+
+#[test]
+fn what_an_engine_cannot_do_is_known_beforehand() {
+    let engine = |name: &str| name.parse::<EngineName>().unwrap();
+    let needs = |name: &str| name.parse::<Workload>().unwrap().needs();
+    assert_eq!((needs("sync@4"), needs("reopen")), (Some(Need::Sync), Some(Need::Recovery)));
+    assert_eq!(needs("load"), None);
+    for need in [Need::Sync, Need::Recovery] {
+        assert!(engine("splinterdb:nolog").lacks(need).unwrap().contains("SplinterDB"));
+        assert_eq!(engine("spinney").lacks(need), None);
+    }
+    assert!(engine("spinney").keeps_buffered() && !engine("splinterdb").keeps_buffered());
+}
+
+/// What it cannot do is said for that workload; the others are done. It needs the library to be there.
+#[test]
+fn what_an_engine_cannot_do_is_not_measured() {
     let dir = tempfile::tempdir().unwrap();
-    let mut plan = Plan {
-        engine: "spinney:stb".to_string(),
-        dir: dir.path().join("store"),
+    let refuses =
+        |engine: &EngineName| engine.lacks(Need::Sync).is_some() && engine.check().is_ok();
+    for engine in EngineName::all().iter().filter(|engine| refuses(engine)) {
+        let arguments = format!(
+            "compare --quick -e {engine} -w load,sync@2,reopen,get --records 3000 --operations 500 \
+             --memory 32MiB --device-file 0 --json -"
+        );
+        let output = bench(&arguments.split_whitespace().collect::<Vec<_>>(), dir.path());
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let failures = |at: usize| json["results"][at]["failures"][0].as_str();
+        assert_eq!((failures(0), failures(3)), (None, None), "{engine}");
+        for at in [1, 2] {
+            assert!(failures(at).unwrap().contains("limitations.md"), "{engine}");
+        }
+        assert_eq!(json["results"][3]["operations"], 500.0, "{engine}");
+    }
+}
+
+/// Every engine that is there finds what it had when it was closed.
+#[test]
+fn a_closed_store_can_be_opened_again() {
+    for engine in EngineName::all().iter().filter(|engine| engine.check().is_ok()) {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = plan(&engine.to_string(), dir.path().join("store"), 3000);
+        let mut store = Store::open(plan.clone(), EMPTY).unwrap();
+        for workload in ["load", "deleterandom", "f"] {
+            let found = store.run(&workload.parse().unwrap()).unwrap();
+            assert_eq!((found.missing, found.wrong), (0, 0), "{engine} {workload}");
+        }
+        let contents = store.contents();
+        assert_eq!((contents.first_index, contents.next_index), (500, 3000), "{engine}");
+        store.close().unwrap();
+        let mut store = Store::open(plan, contents).unwrap();
+        assert_eq!(store.check_last().unwrap(), 0, "{engine}");
+        let scanned = store.run(&"fullscan".parse().unwrap()).unwrap();
+        assert_eq!((scanned.pairs_scanned, scanned.missing), (2500, 0), "{engine}");
+        store.close().unwrap();
+    }
+}
+
+/// YCSB's D inserts; its E, which inserts too, runs on a store that has just been loaded.
+#[test]
+fn ycsb_loads_anew_before_e() {
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = "compare --preset paper-ycsb -e spinney --records 2000 --operations 400 --rounds 1 \
+                     --memory 8MiB --device-file 0 --json -";
+    let output = bench(&arguments.split_whitespace().collect::<Vec<_>>(), dir.path());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = json["results"].as_array().unwrap();
+    let names: Vec<_> = results.iter().map(|result| result["workload"].as_str().unwrap()).collect();
+    assert_eq!(names, ["load", "a@8", "b@8", "c@8", "f@8", "d@8", "reload", "e@8"]);
+    let records: Vec<f64> =
+        results.iter().map(|found| found["records"].as_f64().unwrap()).collect();
+    assert_eq!((records[4], records[6]), (2000.0, 2000.0));
+    assert!(records[5] > 2000.0 && records[7] > 2000.0, "D and E insert: {records:?}");
+    assert!(records[7] < 2100.0, "what D inserted is gone: {records:?}");
+}
+
+#[test]
+fn a_preset_may_run_several_sizes() {
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = "compare --preset paper-size -e spinney -w load,get --records 8000 --operations 500 \
+                     --rounds 1 --memory 8MiB --device-file 0 --json out.json --plot figures";
+    let output = bench(&arguments.split_whitespace().collect::<Vec<_>>(), dir.path());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("1,000 records, 8.00 MiB of memory"));
+    let json = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let runs = json["runs"].as_array().unwrap();
+    let loads: Vec<&Value> = runs.iter().map(|run| &run["results"][0]).collect();
+    for (load, records) in loads.iter().zip([1000.0, 2000.0, 4000.0, 8000.0]) {
+        assert_eq!((&load["records"], &load["memory_bytes"]), (&records.into(), &(8 << 20).into()));
+    }
+    let page = std::fs::read_to_string(dir.path().join("figures/report.html")).unwrap();
+    assert!(
+        page.contains("get: operations per second by records") && page.contains("<td>4000</td>")
+    );
+    let refused = bench(&["compare", "--preset", "paper-memory", "--memory", "8MiB"], dir.path());
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("--records sets the data"));
+}
+
+const EMPTY: Contents = Contents { sequential_percent: 0, first_index: 0, next_index: 0 };
+
+/// A small store in this process.
+fn plan(engine: &str, dir: std::path::PathBuf, records: u64) -> Plan {
+    Plan {
+        engine: engine.to_string(),
+        dir,
         memory_bytes: 8 << 20,
-        records: 1000,
+        records,
         key_bytes: 24,
         value_bytes: 100,
         value_entropy_percent: 100,
@@ -211,12 +321,20 @@ fn wrong_answers_are_counted() {
         operations: 500,
         seconds_max: 60.0,
         load_seconds_max: 60.0,
-        verify: Verify::Head,
+        verify: Verify::Full,
         seed: 7,
         cgroup_peak: None,
         progress: false,
-    };
-    let mut contents = Contents { sequential_percent: 0, first_index: 0, next_index: 0 };
+    }
+}
+
+/// The checks must be able to fail: a store that holds other values than are asked for is found out.
+#[test]
+fn wrong_answers_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut plan = plan("spinney:stb", dir.path().join("store"), 1000);
+    plan.verify = Verify::Head;
+    let mut contents = EMPTY;
     let mut store = Store::open(plan.clone(), contents).unwrap();
     store.run(&"load".parse().unwrap()).unwrap();
     store.close().unwrap();

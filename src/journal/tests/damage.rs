@@ -141,7 +141,7 @@ fn unsynced_damage_before_valid_records_needs_a_blank_word_to_be_excused() {
         append_to(&journal, 0, first, 1, &solid_payload(150));
     }
     let second = 64 + 200;
-    for at in second..second + 200 {
+    for at in second..second + 184 {
         // One bit wrong, no word blank: not what losing power does.
         let crashed = vfs.after_process_death();
         crashed.damage(&segment(1, 0, 1), |bytes| bytes[at] ^= 0x80);

@@ -23,11 +23,18 @@ fn example_payload() -> Vec<u8> {
     payload
 }
 
+fn example_single() -> Vec<u8> {
+    let mut payload = Vec::new();
+    encode_operation(&mut payload, KeyspaceId(1), EntryKind::Put, b"ash", b"samara");
+    payload
+}
+
 #[test]
 fn the_example_is_what_is_written() {
     let vfs = TestVfs::new();
     let journal = journal(&vfs, JournalOptions { store_id: 42, ..options(1, 4096, 3) });
     append_to(&journal, 0, 17, 2, &example_payload());
+    append_to(&journal, 0, 19, 1, &example_single());
     journal.close().unwrap();
     let written = vfs.contents(&segment(3, 0, 1));
     let example = bytes_of_example();
@@ -47,6 +54,7 @@ fn the_example_can_be_read() {
     vfs.damage(&path, |bytes| bytes[..example.len()].copy_from_slice(&example));
     let plan = ReplayPlan { store_id: 42, floor: Seqno(16), ..plan(3) };
     let (found, report) = collect(&vfs, &plan).unwrap();
-    assert_eq!(found, [Batch { first: 17, count: 2, payload: example_payload() }]);
+    let single = Batch { first: 19, count: 1, payload: example_single() };
+    assert_eq!(found, [Batch { first: 17, count: 2, payload: example_payload() }, single]);
     assert!(report.clean);
 }

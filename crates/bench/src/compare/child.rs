@@ -13,6 +13,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::EngineName;
 use crate::measure::cgroup::Cgroup;
 use crate::measure::measurement::Measurement;
 use crate::workload::store::{Contents, Plan, Store};
@@ -119,8 +120,10 @@ impl Running {
         cgroup: Option<Cgroup>,
     ) -> Result<Running, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let engine: EngineName = plan.engine.parse()?;
         let mut child = Command::new(program)
             .arg("child")
+            .envs(engine.environment().iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

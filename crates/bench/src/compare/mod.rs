@@ -17,6 +17,9 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use serde_json::Value;
+
+use crate::quantity::{bytes, grouped};
 use crate::workload::overhead::Overhead;
 use options::{CompareOptions, Run};
 
@@ -25,28 +28,36 @@ use options::{CompareOptions, Run};
 /// # Errors
 /// What is wrong with the request, or what went wrong.
 pub fn run(options: &CompareOptions) -> Result<(), Failure> {
-    let run = options.resolve().map_err(Failure::Usage)?;
-    for engine in &run.engines {
+    let runs = options.resolve().map_err(Failure::Usage)?;
+    for engine in runs.iter().flat_map(|run| &run.engines) {
         engine.check().map_err(Failure::Usage)?;
     }
-    let found = rounds::run(&run).map_err(Failure::Other)?;
-    let document = report::document(&run, &found);
-    if let Some(path) = &options.json {
-        write(path, &format!("{document:#}\n")).map_err(Failure::Other)?;
+    let to_output = options.json.as_deref() == Some(Path::new("-"));
+    let (mut documents, mut measurements) = (Vec::new(), Vec::new());
+    for run in &runs {
+        if runs.len() > 1 {
+            eprintln!("{} with {}:", grouped(run.plan.records), bytes(run.plan.memory_bytes));
+        }
+        let found = rounds::run(run).map_err(Failure::Other)?;
+        documents.push(report::document(run, &found));
+        measurements.extend(found.measurements);
+        // What there is so far is kept, whatever comes.
+        if let Some(path) = options.json.as_deref().filter(|_| !to_output) {
+            write(path, &report::together(&documents)).map_err(Failure::Other)?;
+        }
     }
+    let document = report::together(&documents);
     if let Some(dir) = &options.plot {
         let figures = crate::plot::write(&document, dir).map_err(Failure::Other)?;
         eprintln!("{figures} figures and report.html in {}", dir.display());
     }
-    if options.json.as_deref() != Some(Path::new("-")) {
-        let text = table::tables(&document);
-        std::io::stdout().write_all(text.as_bytes()).map_err(|e| Failure::Other(e.to_string()))?;
-    }
-    let bad: u64 = found.measurements.iter().map(|found| found.missing + found.wrong).sum();
+    let text = if to_output { format!("{document:#}\n") } else { table::tables(&document) };
+    std::io::stdout().write_all(text.as_bytes()).map_err(|e| Failure::Other(e.to_string()))?;
+    let bad: u64 = measurements.iter().map(|found| found.missing + found.wrong).sum();
     if bad > 0 {
         return Err(Failure::Other(format!("{bad} reads gave a wrong or no answer")));
     }
-    let died = found.measurements.iter().filter(|found| found.failed.is_some()).count();
+    let died = measurements.iter().filter(|found| found.failed.is_some()).count();
     if died > 0 {
         return Err(Failure::Other(format!("{died} runs did not end; the results say why")));
     }
@@ -62,11 +73,9 @@ pub enum Failure {
     Other(String),
 }
 
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    if path == Path::new("-") {
-        return std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string());
-    }
-    fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+fn write(path: &Path, document: &Value) -> Result<(), String> {
+    fs::write(path, format!("{document:#}\n"))
+        .map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
 /// What all rounds gave.

@@ -108,7 +108,19 @@ pub enum Preset {
     PaperScan,
     /// Latencies of inserts, reads and both together while the store is written without pause
     PaperLatency,
+    /// Memory of 5, 10, 25, 50 and 100 percent of the data
+    PaperMemory,
+    /// An eighth, a quarter, a half of the records and all of them, with the same memory
+    PaperSize,
 }
+
+/// `paper-memory`, in percent of the data.
+const MEMORY_PERCENTS: [u64; 5] = [5, 10, 25, 50, 100];
+/// `paper-size`, as parts of the records.
+const RECORD_PARTS: [u64; 4] = [8, 4, 2, 1];
+
+/// Without `--value-bytes`.
+const VALUE_BYTES: u64 = 100;
 
 /// What a preset stands for.
 struct Defaults {
@@ -153,8 +165,9 @@ impl Preset {
                 device_seconds: 0.3,
                 ..usual
             },
+            // YCSB runs E on a store that has just been loaded, after the inserts of D.
             Some(Preset::PaperYcsb) => {
-                Defaults { workloads: "load,a@8,b@8,c@8,f@8,d@8,e@8", ..usual }
+                Defaults { workloads: "load,a@8,b@8,c@8,f@8,d@8,reload,e@8", ..usual }
             }
             Some(Preset::PaperLocal) => Defaults {
                 workloads: "local0,local20,local40,local60,local80,local90,local100",
@@ -167,6 +180,15 @@ impl Preset {
             Some(Preset::PaperLatency) => {
                 Defaults { workloads: "load,sustained,overwrite,readwhilewriting,a@8", ..usual }
             }
+            Some(Preset::PaperMemory) => {
+                Defaults { workloads: "load,get,scan50,c@8", seconds: 30.0, ..usual }
+            }
+            Some(Preset::PaperSize) => Defaults {
+                workloads: "load,get,getabsent,scan50",
+                records: 32_000_000,
+                seconds: 30.0,
+                ..usual
+            },
         }
     }
 }
@@ -193,11 +215,11 @@ pub struct Run {
 }
 
 impl CompareOptions {
-    /// Decides everything.
+    /// Decides everything; presets with several sizes come to several runs.
     ///
     /// # Errors
     /// What makes no sense.
-    pub fn resolve(&self) -> Result<Run, String> {
+    pub fn resolve(&self) -> Result<Vec<Run>, String> {
         let defaults = Preset::defaults(if self.quick { Some(Preset::Quick) } else { self.preset });
         let mut engines = self.engines.clone();
         if engines.is_empty() {
@@ -223,20 +245,44 @@ impl CompareOptions {
         {
             return Err(format!("{name} is named twice"));
         }
-        let memory_bytes = self.memory.unwrap_or(defaults.memory);
+        let memory = self.memory.unwrap_or(defaults.memory);
+        let records = self.records.unwrap_or(defaults.records);
+        let data_bytes = records * (self.key_bytes + self.value_bytes.unwrap_or(VALUE_BYTES));
+        let sizes = match self.preset {
+            Some(Preset::PaperMemory) if self.memory.is_some() => {
+                return Err("--preset paper-memory sets the memory; --records sets the data".into());
+            }
+            Some(Preset::PaperMemory) => {
+                MEMORY_PERCENTS.map(|percent| (records, data_bytes * percent / 100)).to_vec()
+            }
+            Some(Preset::PaperSize) => RECORD_PARTS.map(|part| (records / part, memory)).to_vec(),
+            _ => vec![(records, memory)],
+        };
+        let run = |(records, memory)| self.run(&defaults, &engines, &workloads, records, memory);
+        sizes.into_iter().map(run).collect()
+    }
+
+    /// The run with so many records and so much memory.
+    fn run(
+        &self,
+        defaults: &Defaults,
+        engines: &[EngineName],
+        workloads: &[Workload],
+        records: u64,
+        memory_bytes: u64,
+    ) -> Result<Run, String> {
         let limit_bytes = match self.limit.as_deref() {
             None => Some(memory_bytes + memory_bytes / 10 + (32 << 20)),
             Some("none") => None,
             Some(size) => Some(parse_bytes(size).map_err(|why| format!("--limit: {why}"))?),
         };
-        let records = self.records.unwrap_or(defaults.records);
         let plan = Plan {
             engine: String::new(),
             dir: PathBuf::new(),
             memory_bytes,
             records,
             key_bytes: self.key_bytes,
-            value_bytes: self.value_bytes.unwrap_or(100),
+            value_bytes: self.value_bytes.unwrap_or(VALUE_BYTES),
             value_entropy_percent: self.value_entropy,
             compression: self.compression,
             threads: self.threads,
@@ -250,8 +296,8 @@ impl CompareOptions {
         };
         plan.check()?;
         Ok(Run {
-            engines,
-            workloads,
+            engines: engines.to_vec(),
+            workloads: workloads.to_vec(),
             plan,
             limit_bytes,
             rounds: self.rounds.unwrap_or(defaults.rounds).max(1),

@@ -46,7 +46,9 @@ pub fn document(run: &Run, found: &Found) -> Value {
             let of =
                 |found: &&Measurement| found.engine == name && found.workload == workload.name();
             let all: Vec<&Measurement> = found.measurements.iter().filter(of).collect();
-            results.push(result(&name, workload, &all, &device));
+            let mut found = result(&name, workload, &all, &device);
+            found["memory_bytes"] = json!(run.plan.memory_bytes);
+            results.push(found);
         }
     }
     let ratios: Vec<Value> = results.iter().map(|result| ratios(result, &results)).collect();
@@ -88,6 +90,14 @@ pub fn document(run: &Run, found: &Found) -> Value {
         "results": results,
         "rounds": found.measurements,
     })
+}
+
+/// Several documents as one; one alone is itself.
+pub fn together(documents: &[Value]) -> Value {
+    match documents {
+        [one] => one.clone(),
+        several => json!({ "format": 1, "runs": several }),
+    }
 }
 
 fn machine() -> Value {

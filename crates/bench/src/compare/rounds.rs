@@ -149,6 +149,10 @@ impl Rounds<'_> {
         if lane.failed {
             return Ok(());
         }
+        if let Some(why) = workload.needs().and_then(|need| lane.name.lacks(need)) {
+            self.note(lane, workload, round, why.to_string());
+            return Ok(());
+        }
         let outcome = match lane.running.as_mut() {
             Some(running) => running.run(workload.name()),
             None => Err("it is not open".to_string()),
@@ -181,12 +185,17 @@ impl Rounds<'_> {
     }
 
     fn failed(&mut self, lane: &mut Lane, workload: &Workload, round: u64, what: String) {
+        self.note(lane, workload, round, what);
+        lane.running = None;
+        lane.failed = true;
+    }
+
+    /// Notes a workload that an engine could not do.
+    fn note(&mut self, lane: &Lane, workload: &Workload, round: u64, what: String) {
         self.say(&format!("round {round}: {workload} {}: FAILED: {what}", lane.name));
         let mut measurement = Measurement::failure(&lane.name.to_string(), workload.name(), what);
         measurement.round = round;
         self.found.measurements.push(measurement);
-        lane.running = None;
-        lane.failed = true;
     }
 
     fn open(&mut self, lane: &mut Lane, contents: Contents) -> Result<(), String> {

@@ -6,9 +6,23 @@ use serde_json::Value;
 
 use crate::quantity::{bytes, grouped, nanoseconds};
 
-/// All tables of a document.
+/// All tables of a document, for each size in turn where it has several.
 pub fn tables(document: &Value) -> String {
     let mut out = String::new();
+    for run in document["runs"].as_array().into_iter().flatten() {
+        let configuration = &run["configuration"];
+        let _ = writeln!(
+            out,
+            "\n══ {} records, {} of memory {}",
+            count(&configuration["records"]),
+            bytes(configuration["memory_bytes"].as_u64().unwrap_or(0)),
+            "═".repeat(100)
+        );
+        out += &tables(run);
+    }
+    if document["runs"].is_array() {
+        return out;
+    }
     let results = document["results"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut last = "";
     for result in results {

@@ -79,6 +79,8 @@ const NOTFOUND: c_int = -30798;
 const FIRST: c_uint = 0;
 const NEXT: c_uint = 8;
 const SET_RANGE: c_uint = 17;
+/// Workloads may have more threads than the settings say (`sync@16`).
+const READERS_MAX: c_uint = 256;
 const MAP_BYTES: usize = 1 << 40;
 
 struct Lmdb {
@@ -116,7 +118,7 @@ pub(super) fn open(settings: &Settings, _configuration: &str) -> Result<Box<dyn 
     unsafe {
         f.check((f.mdb_env_create)(&mut env))?;
         f.check((f.mdb_env_set_mapsize)(env, MAP_BYTES))?;
-        f.check((f.mdb_env_set_maxreaders)(env, settings.threads as c_uint + 8))?;
+        f.check((f.mdb_env_set_maxreaders)(env, READERS_MAX.max(settings.threads as c_uint + 8)))?;
         f.check((f.mdb_env_open)(env, path.as_ptr(), flags, 0o644))?;
         f.check((f.mdb_txn_begin)(env, null_mut(), 0, &mut transaction))?;
         f.check((f.mdb_dbi_open)(transaction, std::ptr::null(), 0, &mut dbi))?;

@@ -23,6 +23,7 @@ mod lmdb;
 mod redb;
 mod rocksdb;
 mod spinney;
+mod splinterdb;
 
 /// What every engine is opened with.
 #[derive(Debug, Clone)]
@@ -48,7 +49,7 @@ pub enum Compression {
     /// None at all
     #[default]
     None,
-    /// LZ4 (LevelDB, which has none, takes Snappy; LMDB and redb have no compression)
+    /// LZ4 (LevelDB, which has none, takes Snappy; LMDB, redb and SplinterDB have no compression)
     Lz4,
 }
 
@@ -79,6 +80,15 @@ pub enum Durability {
     Buffered,
     /// When it survives power loss.
     Sync,
+}
+
+/// What a workload needs that not every engine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Writes that survive power loss before they return.
+    Sync,
+    /// A store that can be opened after the death of its process.
+    Recovery,
 }
 
 /// One thread's operations.
@@ -124,6 +134,8 @@ struct Known {
     open: Open,
     /// What to do where it is not.
     remedy: &'static str,
+    /// What it cannot do, and why.
+    lacks: &'static [(Need, &'static str)],
 }
 
 const KNOWN: &[Known] = &[
@@ -133,6 +145,7 @@ const KNOWN: &[Known] = &[
         available: || Ok(()),
         open: spinney::open,
         remedy: "",
+        lacks: &[],
     },
     Known {
         name: "rocksdb",
@@ -140,6 +153,7 @@ const KNOWN: &[Known] = &[
         available: rocksdb::available,
         open: rocksdb::open,
         remedy: "install librocksdb (Debian: apt-get install librocksdb7.8)",
+        lacks: &[],
     },
     Known {
         name: "leveldb",
@@ -147,6 +161,7 @@ const KNOWN: &[Known] = &[
         available: leveldb::available,
         open: leveldb::open,
         remedy: "install libleveldb (Debian: apt-get install libleveldb1d)",
+        lacks: &[],
     },
     Known {
         name: "lmdb",
@@ -154,6 +169,15 @@ const KNOWN: &[Known] = &[
         available: lmdb::available,
         open: lmdb::open,
         remedy: "install liblmdb (Debian: apt-get install liblmdb0)",
+        lacks: &[],
+    },
+    Known {
+        name: "splinterdb",
+        configurations: splinterdb::configurations,
+        available: splinterdb::available,
+        open: splinterdb::open,
+        remedy: splinterdb::REMEDY,
+        lacks: splinterdb::LACKS,
     },
     #[cfg(feature = "peers")]
     Known {
@@ -162,6 +186,7 @@ const KNOWN: &[Known] = &[
         available: || Ok(()),
         open: fjall::open,
         remedy: "",
+        lacks: &[],
     },
     #[cfg(feature = "peers")]
     Known {
@@ -170,6 +195,7 @@ const KNOWN: &[Known] = &[
         available: || Ok(()),
         open: redb::open,
         remedy: "",
+        lacks: &[],
     },
 ];
 
@@ -194,9 +220,27 @@ impl EngineName {
         (known.available)().map_err(|what| format!("{self}: {what}; {}", known.remedy))
     }
 
+    /// What the environment of its process should say.
+    ///
+    /// RocksDB and LevelDB allocate each block of their caches, on one thread, and free it on another: with
+    /// glibc's arenas of one a thread the process grows by half, and the limit kills it. Their users take
+    /// jemalloc or fewer arenas; with two, RocksDB (8 M pairs, 128 MiB) keeps within what it is told.
+    pub fn environment(&self) -> &'static [(&'static str, &'static str)] {
+        match self.engine.as_str() {
+            "rocksdb" | "leveldb" => &[("MALLOC_ARENA_MAX", "2")],
+            _ => &[],
+        }
+    }
+
     /// Whether its buffered writes survive the end of the process.
     pub fn keeps_buffered(&self) -> bool {
-        self.engine != "redb"
+        !matches!(self.engine.as_str(), "redb" | "splinterdb")
+    }
+
+    /// Why it cannot do what needs this, if it cannot.
+    pub fn lacks(&self, need: Need) -> Option<&'static str> {
+        let known = KNOWN.iter().find(|known| known.name == self.engine)?;
+        known.lacks.iter().find(|(lack, _)| *lack == need).map(|(_, why)| *why)
     }
 
     /// Every engine in every configuration that this build knows.

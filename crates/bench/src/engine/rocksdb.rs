@@ -1,7 +1,8 @@
 //! RocksDB through its C interface, which is that of 7.8 (Debian's) and later.
 //!
 //! Settings that are not the defaults, for a store that may use M bytes in all, with the reasons:
-//! - memtables of M/8, at most three of them, and a block cache of M/2; 1/8 is left for index and filters;
+//! - memtables of M/8, at most three of them, and a block cache of M/2; 1/8 is left for index and filters.
+//!   (With a cache of 5/8 where index and filters are in it, the limit killed it in a scan of everything);
 //! - index and filters as by default, whole and in memory outside the cache, while they fit into that M/8:
 //!   so they cost no look-up and are never read twice. Beyond that they are partitioned and in the cache
 //!   with high priority, the top level pinned, as its wiki advises. (Whole ones in the cache are the worst

@@ -63,8 +63,41 @@ fn distinct(values: &[Value], field: &str) -> Vec<String> {
     found
 }
 
+/// Of a document with several sizes: for each workload, lines over the size that differs.
+fn by_size(runs: &[Value]) -> Vec<Figure> {
+    let memory = |run: &Value| run["configuration"]["memory_bytes"].as_f64().unwrap_or(0.0);
+    let same_memory = runs.windows(2).all(|pair| memory(&pair[0]) == memory(&pair[1]));
+    let (what, unit) =
+        if same_memory { ("records", "records") } else { ("memory", "MiB of memory") };
+    let mut all = Vec::new();
+    for run in runs {
+        let size = match same_memory {
+            true => run["configuration"]["records"].as_f64().unwrap_or(0.0),
+            false => memory(run) / f64::from(1 << 20),
+        };
+        for result in results(run) {
+            let mut result = result.clone();
+            result["size"] = size.into();
+            all.push(result);
+        }
+    }
+    let engines = distinct(&all, "engine");
+    let figure = |workload: &String| {
+        let file = format!("by_{what}_{}", workload.replace('@', "_"));
+        let title = format!("{workload}: operations per second by {what}");
+        let axis = (unit, Axis::Logarithmic);
+        line_figure(&all, &engines, &file, &title, axis, "operations_per_second", |result| {
+            result["size"].as_f64().filter(|_| name(result, "workload") == workload)
+        })
+    };
+    distinct(&all, "workload").iter().filter_map(figure).collect()
+}
+
 /// All figures.
 pub(super) fn all(document: &Value) -> Vec<Figure> {
+    if let Some(runs) = document["runs"].as_array() {
+        return by_size(runs);
+    }
     let results = results(document);
     let (engines, workloads) = (distinct(results, "engine"), distinct(results, "workload"));
     let mut out = Vec::new();

@@ -34,6 +34,20 @@ pub(super) fn page(document: &Value, figures: &[Figure]) -> String {
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>spinney-bench</title>\
          <style>{STYLE}</style><h1>spinney-bench</h1>"
     );
+    let runs = document["runs"].as_array();
+    for run in runs.map_or(std::slice::from_ref(document), Vec::as_slice) {
+        one_run(run, &mut out);
+    }
+    for figure in figures {
+        out.push_str(&figure.svg);
+        out.push('\n');
+    }
+    out.push_str("</html>\n");
+    out
+}
+
+/// What was measured how, and the tables.
+fn one_run(document: &Value, out: &mut String) {
     for section in ["machine", "configuration", "harness", "device"] {
         if let Some(fields) = document[section].as_object() {
             let _ = write!(out, "<h2>{section}</h2><table>");
@@ -46,13 +60,7 @@ pub(super) fn page(document: &Value, figures: &[Figure]) -> String {
         }
     }
     out.push_str("<h2>results</h2><p>Medians over the rounds.</p>");
-    tables(document, &mut out);
-    for figure in figures {
-        out.push_str(&figure.svg);
-        out.push('\n');
-    }
-    out.push_str("</html>\n");
-    out
+    tables(document, out);
 }
 
 fn tables(document: &Value, out: &mut String) {

@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 use crate::data::distribution::Distribution;
 use crate::data::division::by_percent;
-use crate::engine::Durability;
+use crate::engine::{Durability, Need};
 
 /// What one operation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,6 +130,7 @@ pub struct Workload {
 pub const HELP: &str = "\
 Workloads (NAME@THREADS sets the threads of one):
   load (fillrandom)       all records once, in random order, into an empty store
+  reload                  the same again, into a new store
   fillseq; local0..100    the same in key order; with so many percent of the keys in order
   a b c d e f             YCSB's (zipfian 0.99 scrambled, latest for d, scans of 1 to 100 in e)
   get (readrandom)        reads, uniform           getabsent (readmissing)  reads of absent keys
@@ -157,6 +158,15 @@ impl Workload {
     /// Whether it changes the store.
     pub fn writes(&self) -> bool {
         self.writer || self.mix.iter().any(|(operation, _)| operation.writes())
+    }
+
+    /// What it needs that not every engine has.
+    pub fn needs(&self) -> Option<Need> {
+        match (self.shape, self.durability) {
+            (Shape::Reopen, _) => Some(Need::Recovery),
+            (_, Durability::Sync) => Some(Need::Sync),
+            _ => None,
+        }
     }
 
     /// The operation for a roll in `0..100`.
@@ -202,7 +212,7 @@ impl FromStr for Workload {
         let (mut shape, mut amount) = (Shape::Mixed, Amount::Chosen);
         let (mut scan_length, mut batch) = (ScanLength::UniformTo100, 64);
         let (mix, distribution) = match base {
-            "load" => {
+            "load" | "reload" => {
                 (shape, amount) = (Shape::Load { sequential_percent: 0 }, Amount::Records);
                 (vec![(Insert, 100)], Sequential)
             }
@@ -277,7 +287,7 @@ mod tests {
 
     #[test]
     fn every_name_is_known_and_every_mix_is_whole() {
-        let names = "load fillrandom fillseq local30 a b c d e f get readrandom getabsent readmissing \
+        let names = "load reload fillrandom fillseq local30 a b c d e f get readrandom getabsent readmissing \
                      scan1 scan100000 seekrandom fullscan readseq multiget multiget8 multireadrandom \
                      overwrite deleterandom readwhilewriting space sustained sync cached reopen";
         for name in names.split_whitespace() {
