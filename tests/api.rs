@@ -8,7 +8,6 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use common::{Random, WatchedVfs, pairs, store_path};
 use spinney::vfs::{Access, MemoryVfs, Vfs};
@@ -689,42 +688,6 @@ fn assert_prometheus(text: &str) {
     assert!(samples["spinney_gets_total"] == 6000.0);
     let strange = "spinney_keyspace_tables{keyspace=\"strange \\\"name\\\"\\\\\\n\"}";
     assert!(samples.contains_key(strange), "{text}");
-}
-
-/// Memory that memtables took in a burst of writes goes to the page cache once there are no more, and
-/// comes back with the next burst; both together never have more than the budget.
-#[test]
-fn memtables_lend_their_memory_while_nobody_writes() {
-    let budget = 32 * MIB;
-    let builder = Database::builder("/data/store").vfs(Arc::new(MemoryVfs::new()));
-    let db = builder.memory_budget(budget).background_threads(2).open().unwrap();
-    let keyspace = db.keyspace("default", KeyspaceOptions::stb()).unwrap();
-    let write = |from: u32| {
-        for number in from..from + 40_000 {
-            keyspace.put(number.to_be_bytes(), value_of(1000)).unwrap();
-        }
-        db.wait_idle().unwrap();
-    };
-    let read_until = |enough: &dyn Fn(u64, u64) -> bool| {
-        let since = Instant::now();
-        loop {
-            let _ = keyspace.iter().count();
-            for number in (0..40_000u32).step_by(3) {
-                assert!(keyspace.get(number.to_be_bytes()).unwrap().is_some());
-            }
-            let statistics = db.stats();
-            let (memtables, cache) = (statistics.memory_memtables, statistics.memory_cache);
-            assert!(memtables + cache <= budget, "{memtables} and {cache} bytes");
-            if enough(memtables, cache) {
-                return;
-            }
-            assert!(since.elapsed() < Duration::from_secs(60), "{memtables} and {cache} bytes");
-        }
-    };
-    for round in 0..2 {
-        write(round * 40_000);
-        read_until(&|memtables, cache| memtables <= budget / 8 && cache > budget * 3 / 4);
-    }
 }
 
 #[test]

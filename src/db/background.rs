@@ -47,15 +47,11 @@ impl WorkSource for Store {
         let mut candidates: Vec<&Arc<KeyspaceState>> =
             keyspaces.iter().filter(|keyspace| is_over(&keyspace.tree_rest_until_nanos)).collect();
         candidates.sort_by(|a, b| b.tree.state().backlog.total_cmp(&a.tree.state().backlog));
-        let job = candidates.into_iter().find_map(|keyspace| {
+        candidates.into_iter().find_map(|keyspace| {
             let job = Arc::clone(&keyspace.tree).next_job()?;
             let (store, keyspace) = (Arc::clone(&store), Arc::clone(keyspace));
             Some(Box::new(TreeJob { store, keyspace, job }) as Box<dyn Job>)
-        });
-        if job.is_none() {
-            self.shrink_memtables_share(now);
-        }
-        job
+        })
     }
 
     fn job_failed(&self, error: &Error) {

@@ -16,7 +16,6 @@ pub(crate) mod fuzz;
 pub(crate) mod iterator;
 pub(crate) mod keyspace;
 pub(crate) mod large;
-pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod read;

@@ -15,7 +15,6 @@ use std::sync::{Arc, OnceLock};
 use super::background::{initial_drain_rate, pack};
 use super::counters::Counters;
 use super::database::RecoveryReport;
-use super::memory::MemoryShares;
 use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
@@ -24,7 +23,7 @@ use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::planted::{Bug, planted};
-use crate::base::sync::atomic::{AtomicBool, AtomicU32};
+use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
@@ -486,7 +485,7 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         background_failure: Mutex::new(None),
         upkeep_running: AtomicBool::new(false),
         workers,
-        memory_shares: MemoryShares::new(memtables_share),
+        memtables_share: AtomicU64::new(memtables_share),
         drain_rate: initial_drain_rate(),
         foundation,
         _lock: lock,

@@ -14,7 +14,6 @@ use std::time::Duration;
 use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
 use super::events::{Event, EventListener};
-use super::memory::MemoryShares;
 use super::options::Builder;
 use super::snapshots::Snapshots;
 use super::state::{KeyspaceState, Slot};
@@ -130,7 +129,8 @@ pub(crate) struct Store {
     pub(crate) background_failure: Mutex<Option<Error>>,
     pub(crate) upkeep_running: AtomicBool,
     pub(crate) workers: usize,
-    pub(crate) memory_shares: MemoryShares,
+    /// Bytes of the budget that memtables have at present.
+    pub(crate) memtables_share: AtomicU64,
     /// Bytes per second that the background has been seen to take in, as bits of an `f64`.
     pub(crate) drain_rate: AtomicU64,
     /// Declared last: released last.
@@ -483,7 +483,7 @@ impl Store {
             }
             last
         });
-        self.grow_memtables_share(nanos);
+        self.share_memory();
         self.update_backlog();
         self.executor.notify();
         cut
@@ -493,6 +493,19 @@ impl Store {
     pub(crate) fn sync(&self) -> Result<()> {
         self.check_writable()?;
         self.journal.sync_all().inspect_err(|error| self.fail(error))
+    }
+
+    /// Lets the page cache have what memtables do not need: a store that is only read keeps more
+    /// pages. What memtables have once taken stays theirs, for the next burst of writes.
+    fn share_memory(&self) {
+        let spare = self.sizes.memtable_bytes * 2;
+        let taken = (self.pool.bytes_in_use() + self.pool.bytes_retained()) as u64 + spare;
+        let step = self.sizes.memtable_bytes.max(1 << 20);
+        let memtables = taken.min(self.sizes.memtables_bytes_max).next_multiple_of(step);
+        let before = self.memtables_share.fetch_max(memtables, Ordering::Relaxed);
+        if memtables > before {
+            self.cache.set_capacity(self.sizes.cache_bytes(self.workers, memtables) as usize);
+        }
     }
 
     /// The tree of a keyspace has changed.

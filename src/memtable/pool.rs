@@ -111,16 +111,6 @@ impl ChunkPool {
         chunk.unwrap_or_else(|| Chunk::allocate(bytes))
     }
 
-    /// Gives the memory of all idle chunks back to the system.
-    pub(crate) fn release_idle(&self) {
-        let warm = std::mem::take(&mut self.idle.lock().warm);
-        let (surplus, of_regions): (Vec<Chunk>, Vec<Chunk>) =
-            warm.into_iter().partition(|chunk| chunk.on_heap);
-        drop(surplus);
-        let mut idle = self.idle.lock();
-        of_regions.into_iter().for_each(|chunk| idle.cool(chunk));
-    }
-
     /// Takes back the chunks of a memtable that is gone.
     pub(super) fn give_back(&self, chunks: impl Iterator<Item = Chunk>) {
         // Declared before the guard, so that surplus memory is freed after the lock is released.
