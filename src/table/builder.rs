@@ -4,7 +4,7 @@
 //! 1. Entries come strictly in order: asserted here in release builds too, and checked again by
 //!    [`Table::check`](super::Table::check).
 //! 2. A leaf takes one unit (four before compression). It grows past that only if the next entry does
-//!    not fit and closing now would waste more than an eighth, and then to at most eight; an entry
+//!    not fit and closing now would waste more than a quarter, and then to at most eight; an entry
 //!    larger than that has a page of its own.
 //! 3. A builder that is dropped leaves no file behind.
 
@@ -200,7 +200,7 @@ impl TableBuilder {
     /// Whether the open leaf should rather grow to `bytes` than close as it is.
     fn may_grow(&self, bytes: usize) -> bool {
         let now = self.leaf.measure.node_bytes(0);
-        now > 0 && now * 8 < self.leaf_bytes_max * 7 && bytes <= capacity(LEAF_UNITS_MAX)
+        now > 0 && now * 4 < self.leaf_bytes_max * 3 && bytes <= capacity(LEAF_UNITS_MAX)
     }
 
     fn note(&mut self, seqno: Seqno, kind: EntryKind, bytes: u64, blob: Option<BlobPointer>) {
