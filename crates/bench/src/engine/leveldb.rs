@@ -14,7 +14,7 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use super::library::functions;
-use super::{Compression, Durability, Engine, Result, Session, Settings, c_path};
+use super::{Compression, Durability, Engine, Result, Session, Settings, c_path, get_by};
 
 type Pointer = *mut c_void;
 
@@ -199,13 +199,7 @@ impl Session for LevelSession<'_> {
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        value.clear();
-        let mut there = false;
-        self.look_up(key, &mut |found| {
-            there = found.is_some();
-            value.extend_from_slice(found.unwrap_or(&[]));
-        })?;
-        Ok(there)
+        get_by(value, |found| self.look_up(key, found))
     }
 
     /// It has no batched reads.

@@ -14,7 +14,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
 use super::library::functions;
-use super::{Durability, Engine, Result, Session, Settings, c_path};
+use super::{Durability, Engine, Result, Session, Settings, c_path, get_by};
 
 type Pointer = *mut c_void;
 
@@ -242,15 +242,7 @@ impl Session for LmdbSession<'_> {
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        value.clear();
-        let mut there = false;
-        self.read(|f| {
-            self.look_up(f, key, &mut |found| {
-                there = found.is_some();
-                value.extend_from_slice(found.unwrap_or(&[]));
-            })
-        })?;
-        Ok(there)
+        self.read(|f| get_by(value, |found| self.look_up(f, key, found)))
     }
 
     fn multi_get(

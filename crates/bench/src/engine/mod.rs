@@ -292,6 +292,20 @@ impl std::str::FromStr for EngineName {
     }
 }
 
+/// A `get` by way of a look-up that hands what it finds on once.
+fn get_by(
+    value: &mut Vec<u8>,
+    look_up: impl FnOnce(&mut dyn FnMut(Option<&[u8]>)) -> Result<()>,
+) -> Result<bool> {
+    value.clear();
+    let mut there = false;
+    look_up(&mut |found| {
+        there = found.is_some();
+        value.extend_from_slice(found.unwrap_or(&[]));
+    })?;
+    Ok(there)
+}
+
 /// A path as C takes it.
 fn c_path(path: &Path) -> Result<std::ffi::CString> {
     std::ffi::CString::new(path.as_os_str().as_encoded_bytes())

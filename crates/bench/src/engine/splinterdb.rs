@@ -5,8 +5,8 @@
 //! fields move from commit to commit, so a library that does not say that it is of this one is refused.
 //!
 //! What it gives, from its source and its `docs/limitations.md`:
-//! - it has a log but cannot read it back: recovery is "not yet implemented". A store whose process died
-//!   opens as an empty one. So `reopen` is refused, and no `Buffered` write survives the end of the process;
+//! - it writes a log, but has no recovery that would read it back. A store whose process died opens as an
+//!   empty one. So `reopen` is refused, and no `Buffered` write survives the end of the process;
 //! - the log is written page by page as pages fill, without waiting and without a sync, and its space is
 //!   never used again while the store is open;
 //! - nothing makes a write durable but closing the store, so `sync` is refused.
@@ -47,7 +47,7 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 
 use super::library::functions;
-use super::{Durability, Engine, Need, Result, Session, Settings, c_path};
+use super::{Durability, Engine, Need, Result, Session, Settings, c_path, get_by};
 
 /// What to do where it is not.
 pub(super) const REMEDY: &str = "build it (packages libaio-dev, libxxhash-dev, xxd) with \
@@ -390,13 +390,7 @@ impl Session for SplinterSession<'_> {
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        value.clear();
-        let mut there = false;
-        self.look_up(key, &mut |found| {
-            there = found.is_some();
-            value.extend_from_slice(found.unwrap_or(&[]));
-        })?;
-        Ok(there)
+        get_by(value, |found| self.look_up(key, found))
     }
 
     /// It has no batched reads.
