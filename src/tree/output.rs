@@ -18,11 +18,13 @@ pub(super) struct TableOutput {
 }
 
 impl TableOutput {
-    pub(super) fn new(context: &TreeContext) -> Result<TableOutput> {
+    /// An output whose table has a filter of its own if `filter`.
+    pub(super) fn new(context: &TreeContext, filter: bool) -> Result<TableOutput> {
         let files = &context.files;
         let options = TableOptions {
             compression: context.options.compression,
             creation: files.next_file_id().0,
+            filter,
         };
         Ok(TableOutput {
             builder: TableBuilder::new(files, &context.blobs, options)?,
