@@ -19,7 +19,7 @@ use crate::cache::{PageClass, PageFile, PageKey, PagePointer, ReadContext};
 /// What a table's footer says of a section that is a block filter. On disk: never renumber.
 pub(crate) const FILTER_KIND_BLOCKS: u8 = 1;
 
-/// One of 237 other keys passes; a bit more or less a key changes that by a third.
+/// Where pages are full one of 237 other keys passes; with 11 bits it would be one of 152, with 13 one of 359.
 const KEY_BITS: u64 = 12;
 
 /// Units that a check reads at once.

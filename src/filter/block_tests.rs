@@ -58,7 +58,9 @@ fn what_was_added_passes_and_little_else() {
     let files = data_files();
     let mut rates = BTreeMap::new();
     for keys in [0, 1, 100, 1344, 2688, 2689, 26_880, 500_000] {
-        let keys = if cfg!(miri) { keys.min(100) } else { keys };
+        if cfg!(miri) && keys > 100 {
+            continue;
+        }
         let held = hashes(0..keys);
         let (file, filter) = build(&files, &held);
         assert!(held.iter().all(|&hash| asked(filter, &file, hash)));
