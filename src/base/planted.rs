@@ -77,6 +77,14 @@ bugs! {
         "Closing marks the journal as clean before its records are durable.";
     JournalRetiredEarly, "journal-retired-early", "journal",
         "With the oldest segments go those whose records no tree holds yet.";
+    RecordsNotSuperseded, "records-not-superseded", "db",
+        "A memtable becomes part of the tree, and records of its keys stay in the record cache.";
+    RecordsOfAnyGeneration, "records-of-any-generation", "db",
+        "A read that began before a memtable became part of the tree makes a record of what it found.";
+    RecordsOfAnyNumber, "records-of-any-number", "db",
+        "A snapshot is shown a record that is younger than it.";
+    RecordsOfOldSnapshots, "records-of-old-snapshots", "db",
+        "A record is made of what an old snapshot sees of a key that has a newer version.";
     ReplayPastGap, "replay-past-gap", "journal",
         "Replay goes on behind a number that is missing.";
     ReplayPayloadUnchecked, "replay-payload-unchecked", "journal",

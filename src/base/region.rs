@@ -8,7 +8,7 @@ pub(crate) const LARGE_PAGE_BYTES: usize = 2 << 20;
 /// A region with fewer bytes has no large pages.
 pub(crate) const LARGE_REGION_BYTES: usize = 2 * LARGE_PAGE_BYTES;
 
-/// Memory of fixed size; uninitialised (or zero) until written.
+/// Memory of fixed size; zero until written for the first time.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// Where the usable bytes start.
@@ -176,7 +176,7 @@ impl Region {
     pub(crate) fn reserve(bytes: usize) -> Option<Region> {
         let layout = Region::layout(bytes.next_multiple_of(4096))?;
         // SAFETY: the layout's size is not zero, see `layout`.
-        let mapping = NonNull::new(unsafe { std::alloc::alloc(layout) })?;
+        let mapping = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
         Some(Region { base: mapping, mapping, mapping_bytes: layout.size() })
     }
 
