@@ -125,6 +125,9 @@ impl FlsmTree {
         walk(&version.root, &mut |guard| {
             let seeks = guard.seeks.load(Ordering::Relaxed);
             let wasted_bytes = seeks * UNIT_BYTES as u64;
+            if wasted_bytes <= SEEK_BYTES_MIN {
+                return;
+            }
             // A merge reads and writes the guard.
             let worth = wasted_bytes > 2 * guard.bytes() + SEEK_BYTES_MIN
                 && guard.fragments.len() > usize::from(guard.height == 0);
@@ -141,6 +144,9 @@ impl FlsmTree {
     /// Neighbouring guards that hold too little to be kept apart.
     fn choose_join(&self, version: &Version) -> Option<Plan> {
         let mut found: Option<Plan> = None;
+        if !version.totals.joinable {
+            return None;
+        }
         walk(&version.root, &mut |guard| {
             for left in 0..guard.children.len().saturating_sub(1) {
                 if found.is_some() {

@@ -15,6 +15,7 @@ use super::guard::{Extent, Fragment, Guard, Key, NEW, edit, table_extent, table_
 use super::parameters::Parameters;
 use crate::base::checksum::hash_key;
 use crate::base::error::{Error, Result};
+use crate::base::planted::{Bug, planted};
 use crate::table::Table;
 
 /// Appends tables (oldest first) to a guard as its youngest, or, where nothing is in the way and
@@ -32,7 +33,7 @@ pub(super) fn receive(
         return Ok(());
     }
     let passes = guard.height > 0
-        && guard.fragments.is_empty()
+        && (guard.fragments.is_empty() || planted(Bug::GuardPassedOver))
         && (at_root || pieces_are_large(guard, &tables, parameters)?);
     let guard = edit(guard);
     if !passes {
@@ -155,6 +156,9 @@ fn part(guard: &Guard, lower: Key, upper: Option<Key>) -> Result<Guard> {
     let children = guard.children.iter().filter(inside).cloned().collect();
     let mut part = Guard::empty(guard.height, lower, upper);
     part.children = children;
+    if planted(Bug::GuardPartEmpty) && part.lower != guard.lower {
+        return Ok(part);
+    }
     for fragment in &guard.fragments {
         let (lower, upper) = part.range();
         if table_meets(&fragment.table, lower, upper) {

@@ -15,6 +15,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::base::error::Result;
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::AtomicU64;
 use crate::table::Table;
 pub(super) use crate::tree::extent::{Extent, Key, ranges_meet, table_extent};
@@ -117,7 +118,11 @@ impl Guard {
     /// The position of the child whose range holds `key`, which the guard's range holds.
     #[inline]
     pub(super) fn child_of(&self, key: &[u8]) -> usize {
-        self.children.partition_point(|child| *child.lower <= *key).saturating_sub(1)
+        let is_below = |child: &Arc<Guard>| match planted(Bug::GuardBoundOffByOne) {
+            true => *child.lower < *key,
+            false => *child.lower <= *key,
+        };
+        self.children.partition_point(is_below).saturating_sub(1)
     }
 
     /// The position of the child that holds the keys just below `key`, or the last for no bound.
@@ -137,8 +142,14 @@ impl Guard {
 
     /// Adds those of the tables that reach into the range, oldest first, as the youngest.
     pub(super) fn append(&mut self, tables: &[Arc<Table>], settled: bool) -> Result<()> {
-        let found = fragments_of(tables, settled, self.range())?;
+        let mut found = fragments_of(tables, settled, self.range())?;
+        if planted(Bug::GuardAppendsAsOldest) {
+            std::mem::swap(&mut self.fragments, &mut found);
+        }
         self.fragments.extend(found);
+        if planted(Bug::GuardOrderByNumber) {
+            self.fragments.sort_by_key(|fragment| fragment.table.id());
+        }
         Ok(())
     }
 
@@ -160,7 +171,8 @@ pub(super) fn fragments_of(
     settled: bool,
     (lower, upper): (&[u8], Option<&[u8]>),
 ) -> Result<Vec<Fragment>> {
-    let inside = tables.iter().filter(|table| table_meets(table, lower, upper));
+    let seen = |table: &Table| !planted(Bug::GuardStraddlingMissed) || *table.first_key() >= *lower;
+    let inside = tables.iter().filter(|table| table_meets(table, lower, upper) && seen(table));
     inside
         .map(|table| {
             let extent = table_extent(table, lower, upper)?;

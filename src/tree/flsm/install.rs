@@ -15,6 +15,8 @@ use super::parameters::Parameters;
 use super::plan::{Plan, is_joinable};
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::plain::Ordering;
 
 /// Swaps the inputs of a plan for what was made of them, below `guard` (which may be divided by that).
 pub(super) fn replace(
@@ -64,10 +66,16 @@ fn replace_below(
             format_args!("at {found:?}"),
         ));
     }
+    guard.seeks.store(0, Ordering::Relaxed);
     if plan.height > 0 {
         let copy = edit(&mut guard);
-        copy.fragments.drain(first..=last);
-        for child in &mut copy.children {
+        match planted(Bug::GuardTakesArrived) {
+            true => copy.fragments.clear(),
+            false => drop(copy.fragments.drain(first..=last)),
+        }
+        let lost = usize::from(planted(Bug::GuardFragmentLost) && copy.children.len() > 1);
+        let count = copy.children.len() - lost;
+        for child in &mut copy.children[..count] {
             receive(child, false, &made.tables, parameters)?;
         }
         return Ok(vec![guard]);
@@ -79,6 +87,11 @@ fn replace_below(
         .filter(|table| guard.upper.as_ref().is_none_or(|upper| *table.first_key() < **upper))
         .map(|table| Arc::from(table.first_key()))
         .collect();
+    if planted(Bug::GuardReplacedAsYoungest) {
+        edit(&mut guard).fragments.drain(first..=last);
+        edit(&mut guard).fragments.extend(output);
+        return divide_at(Arc::unwrap_or_clone(guard), &bounds);
+    }
     edit(&mut guard).fragments.splice(first..=last, output);
     divide_at(Arc::unwrap_or_clone(guard), &bounds)
 }

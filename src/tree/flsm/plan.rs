@@ -3,8 +3,9 @@
 //! Above the last level a compaction takes all of a guard's fragments (the oldest with them), and what it
 //! makes of them is appended to the children as their youngest, whatever is there: each byte is written
 //! once a level. On the last level, where there is no further down, it takes a run of the youngest
-//! fragments, and older ones as far as those are not much larger than all younger ones together: so
-//! small ones are merged with each other before the large old one is written again.
+//! fragments, and older ones as far as those are at most half as large as all younger ones together: so
+//! small ones are merged with each other, and the large old one is written again only when there is enough
+//! to divide the guard, or when space is to be had back.
 //!
 //! Invariants:
 //! 1. Inputs are neighbours in age. Above the last level they begin with the oldest; on the last level
@@ -18,6 +19,7 @@ use super::divide::pieces_are_large;
 use super::guard::{Fragment, Guard, Key};
 use super::parameters::Parameters;
 use crate::base::error::Result;
+use crate::base::planted::{Bug, planted};
 
 /// The most fragments that one compaction takes in.
 const INPUTS_MAX: usize = 96;
@@ -82,14 +84,20 @@ pub(super) fn plan(guard: &Guard, wish: Wish, parameters: &Parameters) -> Result
     if guard.fragments.is_empty() {
         return Ok(None);
     }
-    let inputs = match (guard.height, wish) {
+    let from = match (guard.height, wish) {
         (0, Wish::Due) => young_run(guard, parameters),
-        _ => &guard.fragments[..guard.fragments.len().min(INPUTS_MAX)],
+        _ => 0,
     };
-    let from = guard.fragments.len() - inputs.len();
-    let older_beside = if guard.height == 0 { &guard.fragments[..from] } else { &[] };
-    let mut older: Vec<(Vec<u8>, Vec<u8>)> = older_beside.iter().map(keys_of).collect();
-    guard.children.iter().for_each(|child| gather_keys(child, &mut older));
+    let to = guard.fragments.len().min(from + INPUTS_MAX);
+    let inputs = &guard.fragments[from..to];
+    // Above the last level nothing is older: `from` is 0.
+    let mut older: Vec<(Vec<u8>, Vec<u8>)> = guard.fragments[..from].iter().map(keys_of).collect();
+    if planted(Bug::GuardTombstonesBeside) {
+        older.clear();
+    }
+    if !planted(Bug::GuardTombstonesEarly) {
+        guard.children.iter().for_each(|child| gather_keys(child, &mut older));
+    }
     let tables: Vec<_> = inputs.iter().map(|input| Arc::clone(&input.table)).collect();
     let passes = guard.height > 0 && pieces_are_large(guard, &tables, parameters)?;
     let mut plan = Plan {
@@ -114,25 +122,25 @@ pub(super) fn plan(guard: &Guard, wish: Wish, parameters: &Parameters) -> Result
     Ok(Some(plan))
 }
 
-/// The youngest fragments of a guard of the last level, down to the first that is too large to be worth
-/// writing again for them.
-fn young_run<'a>(guard: &'a Guard, parameters: &Parameters) -> &'a [Fragment] {
+/// Where the youngest fragments of a guard of the last level begin: behind the first (from the youngest
+/// on) that is too large to be worth writing again for them.
+fn young_run(guard: &Guard, parameters: &Parameters) -> usize {
     let fragments = &guard.fragments;
     if guard.bytes() > parameters.guard_bytes_max() {
-        return fragments;
+        return 0;
     }
     let mut from = fragments.len();
     let mut younger = 0;
     while from > 0 {
         let bytes = fragments[from - 1].extent.bytes;
         let is_run = fragments.len() - from >= 2;
-        if is_run && bytes * 2 > younger * 3 {
+        if is_run && bytes * 2 > younger {
             break;
         }
         younger += bytes;
         from -= 1;
     }
-    &fragments[from..]
+    from
 }
 
 fn keys_of(fragment: &Fragment) -> (Vec<u8>, Vec<u8>) {
@@ -193,5 +201,5 @@ pub(super) fn is_joinable(a: &Guard, b: &Guard, parameters: &Parameters) -> bool
         let inside = |f: &Fragment| super::guard::table_is_inside(&f.table, lower, upper);
         guard.fragments.iter().all(inside)
     };
-    small && own(a) && own(b)
+    small && (own(a) && own(b) || planted(Bug::GuardJoinReaching))
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::guard::{Guard, GuardId, NEW};
 use super::parameters::Parameters;
+use super::plan::is_joinable;
 use crate::base::ids::FileId;
 use crate::table::{BlobFile, Table};
 
@@ -24,6 +25,8 @@ pub(super) struct Totals {
     pub(super) pending_bytes: u64,
     /// How far the guard that is furthest behind is: from 1 on it is due.
     pub(super) urgency: f64,
+    /// Whether there are neighbours that are better one guard.
+    pub(super) joinable: bool,
 }
 
 impl Guard {
@@ -40,6 +43,7 @@ impl Guard {
                 totals.tombstone_bytes += below.tombstone_bytes;
                 totals.pending_bytes += below.pending_bytes;
                 totals.urgency = totals.urgency.max(below.urgency);
+                totals.joinable |= below.joinable;
             }
             totals
         })
@@ -52,6 +56,7 @@ impl Guard {
             guards: 1,
             fragments: self.fragments.len() as u64,
             urgency,
+            joinable: self.children.windows(2).any(|two| is_joinable(&two[0], &two[1], parameters)),
             pending_bytes: if urgency >= 1.0 { self.bytes() } else { 0 },
             ..Totals::default()
         };
