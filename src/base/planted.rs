@@ -77,6 +77,14 @@ bugs! {
         "Closing marks the journal as clean before its records are durable.";
     JournalRetiredEarly, "journal-retired-early", "journal",
         "With the oldest segments go those whose records no tree holds yet.";
+    RecordsNotSuperseded, "records-not-superseded", "db",
+        "A memtable becomes part of the tree, and records of its keys stay in the record cache.";
+    RecordsOfAnyGeneration, "records-of-any-generation", "db",
+        "A read that began before a memtable became part of the tree makes a record of what it found.";
+    RecordsOfAnyNumber, "records-of-any-number", "db",
+        "A snapshot is shown a record that is younger than it.";
+    RecordsOfOldSnapshots, "records-of-old-snapshots", "db",
+        "A record is made of what an old snapshot sees of a key that has a newer version.";
     ReplayPastGap, "replay-past-gap", "journal",
         "Replay goes on behind a number that is missing.";
     ReplayPayloadUnchecked, "replay-payload-unchecked", "journal",
@@ -217,8 +225,6 @@ bugs! {
         "Young tables go past a guard that holds older ones.";
     GuardRegionStraddling, "guard-region-straddling", "tree",
         "An iterator leaves out tables of the levels above that reach over a guard's end.";
-    GuardJoinReaching, "guard-join-reaching", "tree",
-        "Guards are joined although their tables reach into each other.";
     GuardCutsVersions, "guard-cuts-versions", "tree",
         "A compaction drops the older versions of a key behind which its output may be cut.";
     CompactKeepsOldest, "compact-keeps-oldest", "merge",

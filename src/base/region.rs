@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 /// Alignment, and what the system may back by one large page.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Memory of fixed size; uninitialised (or zero) until written.
+/// Memory of fixed size; zero until written for the first time.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// Where the usable bytes start.
@@ -93,7 +93,7 @@ impl Region {
     pub(crate) fn reserve(bytes: usize) -> Option<Region> {
         let layout = Region::layout(bytes.next_multiple_of(4096))?;
         // SAFETY: the layout's size is not zero, see `layout`.
-        let mapping = NonNull::new(unsafe { std::alloc::alloc(layout) })?;
+        let mapping = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
         Some(Region { base: mapping, mapping, mapping_bytes: layout.size() })
     }
 

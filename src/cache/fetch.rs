@@ -14,7 +14,7 @@ use super::page_file::{PageFile, PagePointer};
 use crate::base::error::Result;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
-use crate::vfs::{AlignedBuf, ReadRequest};
+use crate::vfs::{AlignedBuf, ReadRequest, Vfs};
 
 /// A page that an operation needs and the cache does not have.
 pub(crate) struct PageMiss {
@@ -41,6 +41,24 @@ thread_local! {
     static BUF: Cell<Option<AlignedBuf>> = const { Cell::new(None) };
 }
 
+/// Reads stretches of files (offset and length), all at once, one after another into `buf`; returns how each
+/// went.
+fn read_stretches<'a>(
+    vfs: &dyn Vfs,
+    stretches: impl Iterator<Item = (&'a PageFile, u64, usize)>,
+    mut buf: &mut [u8],
+) -> Vec<Result<()>> {
+    let mut requests: Vec<ReadRequest<'_>> = Vec::new();
+    for (file, offset, bytes) in stretches {
+        let (of_stretch, behind) = std::mem::take(&mut buf).split_at_mut(bytes);
+        buf = behind;
+        let file = &**file.file();
+        requests.push(ReadRequest { file, offset, buf: of_stretch, result: Ok(()) });
+    }
+    vfs.read_batch(&mut requests);
+    requests.into_iter().map(|request| request.result).collect()
+}
+
 /// Reads the pages into the cache, all at once; returns how many pages were read. A page named
 /// twice is read once.
 ///
@@ -56,21 +74,11 @@ pub(crate) fn fetch_misses(mut misses: Vec<PageMiss>) -> Result<u32> {
     let total_bytes = misses.iter().map(|miss| miss.pointer.bytes()).sum();
     let kept = BUF.take().filter(|buf| buf.len() >= total_bytes);
     let mut buf = kept.unwrap_or_else(|| AlignedBuf::new(total_bytes));
-    let mut requests: Vec<ReadRequest<'_>> = Vec::new();
-    let mut rest = &mut buf[..];
-    for run in misses.chunk_by(PageMiss::borders) {
+    let runs = misses.chunk_by(PageMiss::borders).map(|run| {
         let bytes = run.iter().map(|miss| miss.pointer.bytes()).sum();
-        let (of_run, behind) = std::mem::take(&mut rest).split_at_mut(bytes);
-        rest = behind;
-        requests.push(ReadRequest {
-            file: &**run[0].file.file(),
-            offset: run[0].pointer.offset(),
-            buf: of_run,
-            result: Ok(()),
-        });
-    }
-    vfs.read_batch(&mut requests);
-    let results: Vec<Result<()>> = requests.into_iter().map(|request| request.result).collect();
+        (&*run[0].file, run[0].pointer.offset(), bytes)
+    });
+    let results = read_stretches(&*vfs, runs, &mut buf);
     if planted(Bug::FetchMixedUp) {
         buf[..total_bytes].rotate_left(UNIT_BYTES);
     }
@@ -99,16 +107,11 @@ pub(crate) fn read_pages(pages: &[(&PageFile, PagePointer)]) -> Result<Vec<Vec<u
         pages.iter().try_for_each(|(file, pointer)| file.check_bounds(*pointer))?;
         let total_bytes = pages.iter().map(|(_, pointer)| pointer.bytes()).sum();
         let mut buf = AlignedBuf::new(total_bytes);
-        let mut requests: Vec<ReadRequest<'_>> = Vec::with_capacity(pages.len());
-        let mut rest = &mut buf[..];
-        for (file, pointer) in pages {
-            let (page, behind) = std::mem::take(&mut rest).split_at_mut(pointer.bytes());
-            rest = behind;
-            let (file, offset) = (&**file.file(), pointer.offset());
-            requests.push(ReadRequest { file, offset, buf: page, result: Ok(()) });
-        }
-        first.files().vfs.read_batch(&mut requests);
-        requests.into_iter().try_for_each(|request| request.result)?;
+        let stretches =
+            pages.iter().map(|(file, pointer)| (*file, pointer.offset(), pointer.bytes()));
+        read_stretches(&*first.files().vfs, stretches, &mut buf)
+            .into_iter()
+            .collect::<Result<()>>()?;
         let mut rest = &buf[..];
         for (file, pointer) in pages {
             let (page, behind) = rest.split_at(pointer.bytes());

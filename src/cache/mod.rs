@@ -24,6 +24,7 @@ mod page_file_tests;
 mod page_scan;
 mod page_writer;
 mod pool;
+mod records;
 #[cfg(all(test, shuttle))]
 pub(crate) mod schedules;
 
@@ -34,3 +35,4 @@ pub(crate) use page_cache::{Cache, PageClass, PageKey};
 pub(crate) use page_file::{PageFile, PagePointer, ReadContext};
 pub(crate) use page_scan::PageScan;
 pub(crate) use page_writer::PageFileWriter;
+pub(crate) use records::Records;

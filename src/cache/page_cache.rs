@@ -16,11 +16,12 @@ use super::frames::{Extent, Frames};
 use super::grace::{Guard, Readers};
 use super::index::{Index, Locator, PackedKey};
 use super::pool::Pool;
+use super::records::Records;
 use crate::base::counter::ShardedCounters;
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::prefetch::prefetch;
-use crate::base::sync::atomic::{AtomicPtr, Ordering};
+use crate::base::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::base::sync::{Mutex, MutexGuard};
 
 /// Names a page: the file and the unit (of 4 KiB) it starts at.
@@ -55,7 +56,9 @@ pub(crate) struct CacheStatistics {
     pub(crate) refusals: u64,
     pub(crate) evictions: u64,
     pub(crate) pages: u64,
-    /// All memory the cache takes, its tables included.
+    /// Memory that records take.
+    pub(crate) records_bytes: u64,
+    /// All memory the cache takes, its tables and records included.
     pub(crate) bytes: u64,
     pub(crate) capacity_bytes: u64,
 }
@@ -77,6 +80,9 @@ pub(crate) struct Cache {
     readers: Readers,
     counters: ShardedCounters<7>,
     pool: Mutex<Pool>,
+    /// What may be cached in all, pages and records.
+    capacity_bytes: AtomicU64,
+    records: Records,
 }
 
 /// Keeps the pages that the calling thread sees from being recycled; see [`Cache::pin`].
@@ -85,17 +91,24 @@ pub(crate) struct CachePin {
 }
 
 impl Cache {
-    /// A cache of up to `capacity_bytes`. Memory is taken as pages come.
+    /// A cache of pages alone, of up to `capacity_bytes`.
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn new(capacity_bytes: usize) -> Cache {
-        Cache::with_readers(capacity_bytes, Readers::Shared)
+        Cache::with_readers(capacity_bytes, 0, Readers::Shared)
     }
 
-    /// As [`Cache::new`]; when its memory can be used again does not depend on who reads other caches.
-    pub(crate) fn deterministic(capacity_bytes: usize) -> Cache {
-        Cache::with_readers(capacity_bytes, Readers::own())
+    /// A cache of up to `capacity_bytes`, of which records may take up to `record_bytes_max`. Memory is taken as pages and records come. If it is `deterministic`, when its
+    /// memory can be used again does not depend on who reads other caches.
+    pub(crate) fn with_records(
+        capacity_bytes: usize,
+        record_bytes_max: usize,
+        deterministic: bool,
+    ) -> Cache {
+        let readers = if deterministic { Readers::own() } else { Readers::Shared };
+        Cache::with_readers(capacity_bytes, record_bytes_max, readers)
     }
 
-    fn with_readers(capacity_bytes: usize, readers: Readers) -> Cache {
+    fn with_readers(capacity_bytes: usize, record_bytes_max: usize, readers: Readers) -> Cache {
         let index = Arc::new(Index::new(0));
         let cache = Cache {
             pool: Mutex::new(Pool::new(&index, readers.clone())),
@@ -103,9 +116,22 @@ impl Cache {
             index: AtomicPtr::new(Arc::into_raw(index).cast_mut()),
             frames: Frames::default(),
             counters: ShardedCounters::new(),
+            capacity_bytes: AtomicU64::new(0),
+            records: Records::new(record_bytes_max),
         };
         cache.set_capacity(capacity_bytes);
         cache
+    }
+
+    /// Single records, which share the cache's memory with the pages.
+    #[inline]
+    pub(crate) fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// Takes from the pages what records have taken.
+    pub(crate) fn records_have_grown(&self) {
+        self.divide_capacity();
     }
 
     /// While the result lives, each `get` of this thread is cheaper by the cost of a pin. Hold it for
@@ -260,7 +286,15 @@ impl Cache {
 
     /// Changes the most bytes the cache may hold, evicting as needed.
     pub(crate) fn set_capacity(&self, capacity_bytes: usize) {
+        self.capacity_bytes.store(capacity_bytes as u64, Ordering::Relaxed);
+        self.divide_capacity();
+    }
+
+    fn divide_capacity(&self) {
         let (mut pool, index) = self.lock();
+        // Read under the lock: the last to get it divides by the latest numbers.
+        let capacity_bytes = self.capacity_bytes.load(Ordering::Relaxed) as usize;
+        let capacity_bytes = capacity_bytes.saturating_sub(self.records.bytes());
         match pool.resize(capacity_bytes, &self.frames, index) {
             Some(new) => {
                 let raw = Arc::into_raw(Arc::clone(&new)).cast_mut();
@@ -299,8 +333,9 @@ impl Cache {
             refusals: self.counters.sum(REFUSALS),
             evictions: pool.evictions(),
             pages: pool.pages() as u64,
-            bytes: pool.used_bytes() as u64,
-            capacity_bytes: pool.capacity_bytes() as u64,
+            bytes: (pool.used_bytes() + self.records.bytes()) as u64,
+            records_bytes: self.records.bytes() as u64,
+            capacity_bytes: (pool.capacity_bytes() + self.records.bytes()) as u64,
         }
     }
 }

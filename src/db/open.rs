@@ -412,10 +412,9 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     let sizes = Sizes::new(&builder, shards);
     let memtables_share = (sizes.memtable_bytes * 2).min(sizes.memtables_bytes_max);
     let cache_bytes = sizes.cache_bytes(workers, memtables_share) as usize;
-    let cache = Arc::new(match builder.background {
-        BackgroundMode::Threads(_) => Cache::new(cache_bytes),
-        BackgroundMode::Stepped(_) => Cache::deterministic(cache_bytes),
-    });
+    let is_stepped = matches!(builder.background, BackgroundMode::Stepped(_));
+    let records_bytes_max = sizes.records_bytes_max(workers) as usize;
+    let cache = Arc::new(Cache::with_records(cache_bytes, records_bytes_max, is_stepped));
     let files = Arc::new(DataFiles::new(
         Arc::clone(&vfs),
         Arc::clone(&cache),

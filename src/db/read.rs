@@ -11,7 +11,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::slice::Slice;
-use crate::cache::{ReadContext, fetch_misses};
+use crate::cache::{ReadContext, Records, fetch_misses};
 use crate::merge::{Base, Operands};
 
 /// What has been met of a key so far.
@@ -22,6 +22,10 @@ struct Lookup {
     /// a table, does not count twice.
     last: Option<Seqno>,
     found: Option<Found>,
+    /// The tree's newest version of the key, if that is the value found, with the key's hash.
+    tree_seqno: Option<(Seqno, u64)>,
+    /// A record of the cache was the answer.
+    is_record: bool,
 }
 
 enum Found {
@@ -83,7 +87,14 @@ impl Lookup {
 }
 
 /// Gathers what `read` holds of the key at `snapshot`.
-fn look_up(read: &ReadState, key: &[u8], snapshot: Seqno, context: &ReadContext) -> Result<Lookup> {
+fn look_up(
+    records: &Records,
+    keyspace: &KeyspaceState,
+    read: &ReadState,
+    key: &[u8],
+    snapshot: Seqno,
+    context: &ReadContext,
+) -> Result<Lookup> {
     let mut lookup = Lookup::default();
     for slot in std::iter::once(&read.active).chain(&read.frozen) {
         let memtable = &slot.memtable;
@@ -102,9 +113,51 @@ fn look_up(read: &ReadState, key: &[u8], snapshot: Seqno, context: &ReadContext)
         }
     }
     let hash = hash_key(key);
-    match read.version.get(key, hash, snapshot, context, &mut |entry| lookup.meet(entry)) {
+    // A record that is too young for the snapshot says nothing about what is older.
+    let visible = if planted(Bug::RecordsOfAnyNumber) { Seqno::MAX } else { snapshot };
+    let met = records.get(keyspace.id, hash, key, |record| {
+        record.seqno <= visible && lookup.meet(record).is_break()
+    });
+    if met == Some(true) {
+        lookup.is_record = true;
+        return Ok(lookup);
+    }
+    let mut is_newest = true;
+    let result = read.version.get(key, hash, snapshot, context, &mut |entry| {
+        let flow = lookup.meet(entry);
+        if is_newest && matches!(lookup.found, Some(Found::Value(_))) {
+            lookup.tree_seqno = Some((entry.seqno, hash));
+        }
+        is_newest = false;
+        flow
+    });
+    match result {
         Err(error) if planted(Bug::CorruptionIsAbsence) && error.is_corruption() => Ok(lookup),
         result => result.map(|()| lookup),
+    }
+}
+
+/// Offers to the record cache what had to be read from the disk, if a record can be made of it.
+fn offer(
+    store: &Store,
+    keyspace: &KeyspaceState,
+    read: &ReadState,
+    key: &[u8],
+    snapshot: Seqno,
+    lookup: &Lookup,
+) {
+    // At an older snapshot there may be newer versions in the tree.
+    let (Some((seqno, hash)), Some(Found::Value(value))) = (lookup.tree_seqno, &lookup.found)
+    else {
+        return;
+    };
+    if snapshot < read.version.flushed() && !planted(Bug::RecordsOfOldSnapshots) {
+        return;
+    }
+    let entry = EntryRef { key, seqno, kind: EntryKind::Put, value };
+    let is_current = || keyspace.is_current(read);
+    if store.cache.records().offer(keyspace.id, hash, entry, is_current) {
+        store.cache.records_have_grown();
     }
 }
 
@@ -121,7 +174,12 @@ pub(crate) fn get(
     let read = keyspace.read.load();
     let snapshot = snapshot.unwrap_or_else(|| store.committer.visible());
     let context = ReadContext::blocking();
-    let value = look_up(&read, key, snapshot, &context)?.into_value(keyspace, store, key)?;
+    let lookup = look_up(store.cache.records(), keyspace, &read, key, snapshot, &context)?;
+    let is_record = lookup.is_record;
+    if context.pages_read.get() > 0 {
+        offer(store, keyspace, &read, key, snapshot, &lookup);
+    }
+    let value = lookup.into_value(keyspace, store, key)?;
     let counters = &store.counters;
     counters.gets.add(1);
     match &value {
@@ -130,6 +188,9 @@ pub(crate) fn get(
     }
     if context.pages_read.get() > 0 {
         counters.pages_read.add(u64::from(context.pages_read.get()));
+    }
+    if is_record {
+        counters.records_read.add(1);
     }
     if let Some(start) = timed {
         counters.get_latency.record(store.clock.nanos().saturating_sub(start));
@@ -154,14 +215,19 @@ pub(crate) fn multi_get(
     let mut waiting: Vec<usize> = (0..keys.len()).collect();
     let mut bytes = 0;
     let mut pages = 0;
+    let mut records = 0;
     for round in 0.. {
         let mut context =
             if round < ROUNDS_MAX { ReadContext::collecting() } else { ReadContext::blocking() };
         let mut still_waiting = Vec::new();
         for index in waiting {
             let Some(key) = keys.get(index).map(AsRef::as_ref) else { continue };
-            match look_up(&read, key, snapshot, &context) {
+            match look_up(store.cache.records(), keyspace, &read, key, snapshot, &context) {
                 Ok(lookup) => {
+                    if round > 0 {
+                        offer(store, keyspace, &read, key, snapshot, &lookup);
+                    }
+                    records += u64::from(lookup.is_record);
                     let value = lookup.into_value(keyspace, store, key)?;
                     bytes += value.as_ref().map_or(0, |value| key.len() + value.len());
                     values[index] = value;
@@ -184,6 +250,7 @@ pub(crate) fn multi_get(
     counters.multi_get_keys.add(keys.len() as u64);
     counters.user_bytes_read.add(bytes as u64);
     counters.pages_read.add(pages);
+    counters.records_read.add(records);
     Ok(values)
 }
 

@@ -13,11 +13,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use super::events::Event;
 use super::options::KeyspaceOptions;
 use super::store::Store;
+use crate::base::checksum::hash_key;
+use crate::base::entry::Cursor;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex};
+use crate::cache::Records;
 use crate::commit::Price;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::merge::{BlobReader, MergeContext};
@@ -70,6 +73,8 @@ pub(crate) struct ReadState {
     /// Newest first.
     pub(crate) frozen: Vec<Arc<Slot>>,
     pub(crate) version: Arc<dyn TreeVersion>,
+    /// Which of the keyspace's states of its tree `version` is: compactions do not count.
+    pub(crate) generation: u64,
 }
 
 /// Frozen memtables on their way into the tree, oldest first.
@@ -99,6 +104,8 @@ pub(crate) struct KeyspaceState {
     pub(crate) tree_rest_until_nanos: AtomicU64,
     /// Why the last memtable did not get into the tree; cleared by one that does.
     pub(crate) flush_failure: Mutex<Option<Error>>,
+    /// The newest generation of the tree; raised before a version with new entries is shown.
+    generation: AtomicU64,
     /// The tree knows it weakly.
     observer: Arc<Observer>,
 }
@@ -118,10 +125,11 @@ impl Observer {
 
 impl TreeObserver for Observer {
     fn installed(&self, version: Arc<dyn TreeVersion>) {
+        let store = self.store();
         if let Some(keyspace) = self.keyspace.get().and_then(Weak::upgrade) {
-            keyspace.installed(version);
+            keyspace.installed(version, store.as_ref().map(|store| store.cache.records()));
         }
-        if let Some(store) = self.store() {
+        if let Some(store) = store {
             store.structure_changed();
         }
     }
@@ -186,7 +194,8 @@ pub(crate) struct KeyspaceParts {
 impl KeyspaceState {
     pub(crate) fn new(parts: KeyspaceParts, pool: &Arc<ChunkPool>) -> Arc<KeyspaceState> {
         let version = parts.tree.version();
-        let read = ReadState { active: Slot::new(pool), frozen: Vec::new(), version };
+        let read =
+            ReadState { active: Slot::new(pool), frozen: Vec::new(), version, generation: 0 };
         let keyspace = Arc::new(KeyspaceState {
             id: parts.id,
             name: parts.name,
@@ -202,6 +211,7 @@ impl KeyspaceState {
             rest_until_nanos: AtomicU64::new(0),
             tree_rest_until_nanos: AtomicU64::new(0),
             flush_failure: Mutex::new(None),
+            generation: AtomicU64::new(0),
             observer: parts.observer,
         });
         // Set once: the observer is new.
@@ -224,11 +234,29 @@ impl KeyspaceState {
         Ok(())
     }
 
-    /// Shows a new version, without the memtables that it holds.
-    fn installed(&self, version: Arc<dyn TreeVersion>) {
+    /// Whether the state's version has all that the tree has.
+    #[inline]
+    pub(crate) fn is_current(&self, read: &ReadState) -> bool {
+        read.generation == self.generation.load(Ordering::SeqCst)
+            || planted(Bug::RecordsOfAnyGeneration)
+    }
+
+    /// Shows a new version, without the memtables that it holds. The tree calls it for one version
+    /// after the other.
+    fn installed(&self, version: Arc<dyn TreeVersion>, records: Option<&Records>) {
+        let flushed = version.flushed();
+        let before = self.read.load();
+        let is_in = |slot: &&Arc<Slot>| slot.cut.get().is_some_and(|cut| *cut <= flushed);
+        let leaving: Vec<&Arc<Slot>> = before.frozen.iter().rev().filter(is_in).collect();
+        if !leaving.is_empty() {
+            self.generation.fetch_add(1, Ordering::SeqCst);
+            if let Some(records) = records {
+                self.supersede_records(&leaving, records);
+            }
+        }
+        let generation = self.generation.load(Ordering::SeqCst);
         let _swap = self.swap.lock();
         let read = self.read.load();
-        let flushed = version.flushed();
         let frozen = read
             .frozen
             .iter()
@@ -237,7 +265,31 @@ impl KeyspaceState {
             .cloned()
             .collect();
         let active = Arc::clone(&read.active);
-        self.read.store(Arc::new(ReadState { active, frozen, version }));
+        self.read.store(Arc::new(ReadState { active, frozen, version, generation }));
+    }
+
+    /// Before the tree is shown with what these memtables hold, oldest first: see `cache::Records`.
+    fn supersede_records(&self, slots: &[&Arc<Slot>], records: &Records) {
+        records.settle();
+        if records.is_empty() || planted(Bug::RecordsNotSuperseded) {
+            return;
+        }
+        for slot in slots {
+            let mut cursor = slot.memtable.cursor();
+            let mut last: Option<Vec<u8>> = None;
+            // A memtable's cursor does not fail.
+            let mut moved = cursor.seek_first();
+            while let (Ok(()), Some(entry)) = (&moved, cursor.entry()) {
+                // The first of a key's versions is the newest.
+                if last.as_deref() != Some(entry.key) {
+                    records.supersede(self.id, hash_key(entry.key), entry);
+                    let last = last.get_or_insert_default();
+                    last.clear();
+                    last.extend_from_slice(entry.key);
+                }
+                moved = cursor.next();
+            }
+        }
     }
 
     /// Freezes the active memtable at `cut` unless it is empty. Only inside a commit barrier.
@@ -255,9 +307,10 @@ impl KeyspaceState {
         let mut frozen = Vec::with_capacity(read.frozen.len() + 1);
         frozen.push(Arc::clone(&slot));
         frozen.extend_from_slice(&read.frozen);
-        let version = Arc::clone(&read.version);
+        let (version, generation) = (Arc::clone(&read.version), read.generation);
         self.pipeline.lock().slots.push_back((slot, Stage::Waiting));
-        self.read.store(Arc::new(ReadState { active: Slot::new(pool), frozen, version }));
+        let active = Slot::new(pool);
+        self.read.store(Arc::new(ReadState { active, frozen, version, generation }));
         true
     }
 

@@ -99,6 +99,8 @@ pub struct Statistics {
     pub cache_hits_index: u64,
     /// As above, filter pages.
     pub cache_hits_filter: u64,
+    /// Reads of keys that single records in the cache answered.
+    pub cache_hits_record: u64,
     /// Page reads the cache could not answer.
     pub cache_misses: u64,
     /// Pages evicted.
@@ -109,8 +111,10 @@ pub struct Statistics {
     pub filter_false_positives: u64,
     /// Memory of memtables.
     pub memory_memtables: u64,
-    /// Memory of the page cache.
+    /// Memory of the page cache, single records included.
     pub memory_cache: u64,
+    /// Memory of the single records in it.
+    pub memory_records: u64,
     /// Memory of trunks and table handles (estimate).
     pub memory_trees: u64,
     /// The budget.
@@ -155,7 +159,7 @@ impl Statistics {
     /// The text format that Prometheus scrapes.
     pub fn to_prometheus(&self) -> String {
         let mut out = String::new();
-        let counters: [(&str, u64); 18] = [
+        let counters: [(&str, u64); 19] = [
             ("gets", self.gets),
             ("gets_absent", self.gets_absent),
             ("multi_get_keys", self.multi_get_keys),
@@ -169,6 +173,7 @@ impl Statistics {
             ("cache_hits_leaf", self.cache_hits_leaf),
             ("cache_hits_index", self.cache_hits_index),
             ("cache_hits_filter", self.cache_hits_filter),
+            ("cache_hits_record", self.cache_hits_record),
             ("cache_misses", self.cache_misses),
             ("cache_evictions", self.cache_evictions),
             ("filter_probes", self.filter_probes),
@@ -196,9 +201,10 @@ impl Statistics {
                 );
             }
         }
-        let gauges: [(&str, u64); 6] = [
+        let gauges: [(&str, u64); 7] = [
             ("memory_memtables_bytes", self.memory_memtables),
             ("memory_cache_bytes", self.memory_cache),
+            ("memory_records_bytes", self.memory_records),
             ("memory_trees_bytes", self.memory_trees),
             ("memory_budget_bytes", self.memory_budget),
             ("journal_live_bytes", self.journal_live_bytes),
@@ -296,10 +302,12 @@ impl Store {
             cache_hits_leaf: cache.hits_leaf,
             cache_hits_index: cache.hits_index,
             cache_hits_filter: cache.hits_filter,
+            cache_hits_record: counters.records_read.sum(),
             cache_misses: cache.misses,
             cache_evictions: cache.evictions,
             memory_memtables: self.pool.bytes_in_use() as u64,
             memory_cache: cache.bytes,
+            memory_records: cache.records_bytes,
             memory_budget: self.sizes.memory_budget,
             journal_live_bytes: self.journal.bytes_live(),
             throttled: throttle.total,

@@ -87,6 +87,11 @@ impl Sizes {
         let used = memtables_bytes + self.job_bytes_max * workers as u64;
         self.memory_budget.saturating_sub(used).max(self.memory_budget / 8).max(128 << 10)
     }
+
+    /// What of the cache single records may take at most.
+    pub(crate) fn records_bytes_max(&self, workers: usize) -> u64 {
+        self.cache_bytes(workers, self.memtables_bytes_max) / 3
+    }
 }
 
 /// What keyspaces stand on, made before the store itself.

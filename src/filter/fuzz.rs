@@ -1,21 +1,23 @@
-//! Fuzz targets: a maplet's header, a page, and whole maplet files.
+//! Fuzz targets: a maplet's header, a page, and whole maplet files; a block filter's pages.
 
 use std::path::Path;
 
 use super::geometry::Geometry;
 use super::header::MapletHeader;
 use super::page::{self, Answer, PAYLOAD_BYTES};
+use super::{BlockFilter, BlockFilterBuilder};
 use super::{FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder, SortedFingerprints};
 use crate::base::checksum::hash_key;
 use crate::base::codec::Decoder;
 use crate::base::fuzz::{FILE, Target, named, split_array, split_first};
 use crate::cache::fuzz::{ID, bytes_of, data_files, with_file};
-use crate::cache::{FileType, PageFile, ReadContext};
+use crate::cache::{Compression, FileType, PageFile, PageFileWriter, ReadContext};
 
-pub(crate) const TARGETS: [Target; 3] = [
+pub(crate) const TARGETS: [Target; 4] = [
     Target { name: "maplet-header", run: header, seeds: header_seeds },
     Target { name: "maplet-page", run: maplet_page, seeds: page_seeds },
     Target { name: "maplet", run: maplet, seeds: maplet_seeds },
+    Target { name: "block-filter", run: block_filter, seeds: block_filter_seeds },
 ];
 
 fn header(data: &[u8]) {
@@ -125,4 +127,39 @@ fn maplet_seeds() -> Vec<Vec<u8>> {
     [(1, 50), (3, 900), (9, 400)]
         .map(|(branches, keys)| [&[0], &*sample(branches, keys).0].concat())
         .to_vec()
+}
+
+/// A flag, the number of pages, and a file that begins with a filter.
+fn block_filter(data: &[u8]) {
+    let ([flags, pages], bytes) = split_array::<2>(data);
+    let files = with_file(bytes, FileType::Table, flags & 1 == 0);
+    let Some(file) = named(PageFile::open(&files, ID, FileType::Table)) else { return };
+    let pages = u32::from(pages).clamp(1, file.units());
+    let filter = BlockFilter::new(0, pages);
+    let loaded = named(filter.load(&file));
+    let context = ReadContext::blocking();
+    for key in 0..200u64 {
+        let hash = hash_key(&key.to_le_bytes());
+        filter.prefetch_bytes(&file, hash);
+        let probed = named(filter.may_contain(&file, hash, &context));
+        if let Some(loaded) = &loaded {
+            assert_eq!(probed, Some(loaded.may_contain(hash)), "a probe and the check disagree");
+        }
+    }
+}
+
+fn block_filter_seeds() -> Vec<Vec<u8>> {
+    let seed = |keys: u64| {
+        let files = data_files();
+        let mut builder = BlockFilterBuilder::default();
+        (0..keys).for_each(|key| builder.add(hash_key(&key.to_le_bytes())));
+        let mut writer = PageFileWriter::create(&files, FileType::Table).expect("a file");
+        builder
+            .write(|page| writer.append(5, page, Compression::None).map(|_| ()))
+            .and_then(|()| writer.finish())
+            .expect("a filter");
+        let pages = builder.pages() as u8;
+        [&[0, pages], &*bytes_of(&files, ID, FileType::Table)].concat()
+    };
+    vec![seed(3), seed(100), seed(6000)]
 }

@@ -9,6 +9,7 @@
 //! 1. No false negatives: [`Sieve::may_hold`] is true for every hash that the sieve was made of.
 //! 2. It looks at the hash's upper 32 bits only, which every maplet keeps of its keys.
 
+use super::block_page::MULTIPLIERS;
 use super::geometry::FINGERPRINT_BITS_MIN;
 use super::maplet::Maplet;
 use crate::base::error::Result;
@@ -20,24 +21,12 @@ const BLOCK_BITS: usize = WORDS * 32;
 /// A false positive in a hundred.
 const KEY_BITS: usize = 10;
 
-/// Odd numbers without a pattern, one a word: a key's bit in it is the product's top five bits.
-const MULTIPLIERS: [u32; WORDS] = [
-    0x9e37_79b1,
-    0x85eb_ca77,
-    0xc2b2_ae3d,
-    0x27d4_eb2f,
-    0x1656_67b1,
-    0xd3a2_646d,
-    0xfd70_46c5,
-    0xb55a_4f09,
-];
-
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(align(32))]
 struct Block([u32; WORDS]);
 
 impl Block {
-    /// The bits of a key.
+    /// The bits of a key: in each word, the top five bits of a product.
     #[inline(always)]
     fn of(top: u32) -> Block {
         Block(MULTIPLIERS.map(|multiplier| 1 << (top.wrapping_mul(multiplier) >> 27)))

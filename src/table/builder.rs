@@ -20,6 +20,7 @@ use super::node_builder::{NodeBuilder, common_prefix};
 use super::page_kind;
 use super::properties::{BlobReference, Properties};
 use super::reader::Table;
+use crate::base::checksum::hash_key;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -28,6 +29,7 @@ use crate::base::planted::{Bug, planted};
 use crate::cache::{
     Compression, DataFiles, FileType, PAGE_HEADER_BYTES, PageFileWriter, PagePointer,
 };
+use crate::filter::{BlockFilterBuilder, FILTER_KIND_BLOCKS};
 
 /// Units of a leaf before compression, if it is to be compressed.
 const COMPRESSED_LEAF_UNITS: usize = 4;
@@ -41,6 +43,8 @@ pub(crate) struct TableOptions {
     pub(crate) compression: Compression,
     /// Kept in the properties: a number that grows with every table made.
     pub(crate) creation: u64,
+    /// Whether the table has a filter of its keys.
+    pub(crate) filter: bool,
 }
 
 /// Builds a table.
@@ -60,6 +64,8 @@ pub(crate) struct TableBuilder {
     only_leaf: Option<PagePointer>,
     leaf_units: u32,
     filter: FilterSection,
+    /// The keys, if the table is to have a filter.
+    filter_keys: Option<BlockFilterBuilder>,
     /// The closed leaf's last key while the open leaf is empty.
     last_key: Vec<u8>,
     page: Vec<u8>,
@@ -111,6 +117,7 @@ impl TableBuilder {
             only_leaf: None,
             leaf_units: 0,
             filter: FilterSection::default(),
+            filter_keys: options.filter.then(BlockFilterBuilder::default),
             last_key: Vec::new(),
             page: Vec::new(),
         })
@@ -125,7 +132,14 @@ impl TableBuilder {
     #[cfg(test)]
     pub(crate) fn estimated_bytes(&self) -> u64 {
         let open = self.leaf.measure.node_bytes(0).next_multiple_of(UNIT_BYTES) as u64;
-        self.writer.bytes() + open + self.index.waiting_bytes() + 3 * UNIT_BYTES as u64
+        let filter_pages = self.filter_keys.as_ref().map_or(0, BlockFilterBuilder::pages);
+        let rest = (3 + u64::from(filter_pages)) * UNIT_BYTES as u64;
+        self.writer.bytes() + open + self.index.waiting_bytes() + rest
+    }
+
+    /// Memory that the keys of the filter take until the table is finished: up to eight bytes a key.
+    pub(crate) fn filter_memory_bytes(&self) -> usize {
+        self.filter_keys.as_ref().map_or(0, BlockFilterBuilder::memory_bytes)
     }
 
     /// Appends an entry. After an error the builder is good only for being dropped.
@@ -155,7 +169,7 @@ impl TableBuilder {
             EntryKind::Put | EntryKind::Delete | EntryKind::Merge => None,
         };
         let meta = seqno.0 << KIND_BITS | kind as u64;
-        let mut shared = 0;
+        let (mut shared, mut is_new_key) = (0, true);
         if let Some((last, last_meta)) = self.leaf.last() {
             shared = common_prefix(last, key);
             let ordered = match (last.get(shared), key.get(shared)) {
@@ -165,6 +179,8 @@ impl TableBuilder {
                 (Some(_), None) => false,
             };
             assert!(ordered, "entries must be added by key ascending, then seqno descending");
+            // In this order only the key itself begins with all of it.
+            is_new_key = shared < key.len();
         } else {
             self.properties.first_key = key.to_vec();
             self.subtree.separator = key.to_vec();
@@ -183,6 +199,9 @@ impl TableBuilder {
         }
         if bytes > self.leaf_bytes_max {
             self.leaf_bytes_max = capacity((bytes + PAGE_HEADER_BYTES).div_ceil(UNIT_BYTES));
+        }
+        if let Some(keys) = self.filter_keys.as_mut().filter(|_| is_new_key) {
+            keys.add(hash_key(key));
         }
         self.note(seqno, kind, (key.len() + value.len()) as u64, blob);
         self.properties.key_bytes += key.len() as u64;
@@ -256,10 +275,9 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// Appends a page of the embedded filter; `kind` (not 0) says what its pages are and is the same
-    /// for all of them. After the last entry.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the format's filter section"))]
-    pub(crate) fn append_filter_page(&mut self, kind: u8, payload: &[u8]) -> Result<PagePointer> {
+    /// Appends a page of the filter; `kind` (not 0) says what its pages are and is the same for all of
+    /// them. After the last entry.
+    pub(super) fn append_filter_page(&mut self, kind: u8, payload: &[u8]) -> Result<PagePointer> {
         assert!(kind != 0 && (self.filter.pages == 0 || self.filter.kind == kind));
         self.close_leaf(None)?;
         let pointer = self.writer.append(page_kind::FILTER, payload, Compression::None)?;
@@ -279,6 +297,9 @@ impl TableBuilder {
             return Err(Error::invalid("a table needs at least one entry"));
         }
         self.close_leaf(None)?;
+        if let Some(keys) = self.filter_keys.take() {
+            keys.write(|page| self.append_filter_page(FILTER_KIND_BLOCKS, page).map(|_| ()))?;
+        }
         let (mut height, mut level) = (0, self.index);
         let root = match self.only_leaf {
             Some(leaf) => leaf,

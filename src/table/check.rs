@@ -10,10 +10,12 @@ use super::leaf_cursor::LeafCursor;
 use super::node::{FLAG_CONTINUES, KIND_BITS, Node, Parsed, Shape};
 use super::properties::BlobReference;
 use super::reader::Table;
+use crate::base::checksum::hash_key;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::cache::{PagePointer, PageScan};
+use crate::filter::LoadedFilter;
 
 /// Units read at once.
 const CHUNK_UNITS: u32 = 64;
@@ -90,12 +92,15 @@ struct Checker<'a> {
     /// What the leaf before said.
     continues: bool,
     seen: TableCheck,
+    filter: Option<LoadedFilter>,
+    /// Distinct keys.
+    keys: u64,
     totals: Totals,
 }
 
 impl Table {
     /// Reads the whole table (not the blob files) and verifies order, separators, pointers, counts,
-    /// checksums and properties.
+    /// checksums, properties, and that the filter rules out no key.
     pub(crate) fn check(self: &Arc<Self>) -> Result<TableCheck> {
         let mut checker = Checker {
             table: self,
@@ -103,6 +108,8 @@ impl Table {
             leaf: LeafCursor::new(),
             continues: false,
             seen: TableCheck::default(),
+            filter: self.filter.map(|filter| filter.load(&self.file)).transpose()?,
+            keys: 0,
             totals: Totals {
                 last: None,
                 kinds: [0; 6],
@@ -196,6 +203,13 @@ impl Checker<'_> {
                 return Err(self.wrong(page, "leaf continues flag before", self.continues));
             }
             bytes += (entry.key.len() + entry.value.len()) as u64;
+            self.keys += u64::from(!continued);
+            if let Some(filter) = self.filter.as_ref().filter(|_| !continued)
+                && !filter.may_contain(hash_key(entry.key))
+            {
+                let found = format_args!("nothing of \"{}\"", entry.key.escape_ascii());
+                return Err(self.wrong(page, "filter", found));
+            }
             if let Err(what) = self.totals.add(&entry) {
                 return Err(self.wrong(page, what, entry.key.escape_ascii()));
             }
@@ -239,7 +253,13 @@ impl Checker<'_> {
                 format_args!("{properties:?}"),
             ));
         }
-        if footer.filter.pages > 0 {
+        if let Some(filter) = &self.filter {
+            if filter.keys() != self.keys {
+                let (expected, found) = (self.keys, filter.keys());
+                return Err(table.file.corrupt(at, "keys of the filter", expected, found));
+            }
+            self.seen.filter_pages = filter.pages();
+        } else if footer.filter.pages > 0 {
             let first = footer.filter.first_unit;
             let mut pages = table.file.scan(first..first + footer.filter.units, CHUNK_UNITS);
             while pages.next_page()?.is_some() {

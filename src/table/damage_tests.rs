@@ -7,9 +7,9 @@ use super::index::{child, child_at_byte};
 use super::leaf_cursor::LeafCursor;
 use super::node::{Node, Shape};
 use super::test_support::{Random, TestFiles};
-use super::tests::{Entry, build, sort};
+use super::tests::{Entry, build, build_with, sort};
 use super::{CacheUse, Table};
-use crate::base::checksum::checksum;
+use crate::base::checksum::{checksum, hash_key};
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -37,6 +37,9 @@ fn ask(files: &TestFiles, table: &Arc<Table>, expected: &[Entry]) -> Result<()> 
         ControlFlow::Break(())
     })?;
     assert_eq!(found, Some((Seqno(probe.1), probe.3.clone())));
+    for (key, ..) in expected {
+        assert!(table.may_contain(hash_key(key), &ReadContext::blocking())?);
+    }
     let mut cursor = table.cursor(CacheUse::Fill);
     cursor.seek_first()?;
     for (key, seqno, _, value) in expected {
@@ -50,10 +53,10 @@ fn ask(files: &TestFiles, table: &Arc<Table>, expected: &[Entry]) -> Result<()> 
 
 #[test]
 fn every_flipped_byte_gives_an_error_or_the_right_answers() {
-    for (lz4, value_bytes) in [(false, 60), (true, 12)] {
+    for (lz4, filter, value_bytes) in [(false, false, 60), (true, true, 12)] {
         let files = TestFiles::new();
         let entries = entries(100, value_bytes);
-        let table = build(&files, lz4, &entries);
+        let table = build_with(&files, lz4, filter, &entries);
         assert!(lz4 || table.footer.height == 1);
         let path = files.files.path(table.id(), FileType::Table);
         for at in 0..table.bytes() as usize {
@@ -144,6 +147,7 @@ fn survive(files: &TestFiles, table: &Table, probes: &[Entry]) -> Result<()> {
         let context = ReadContext::blocking();
         let all = |_: EntryRef<'_>| ControlFlow::Continue(());
         let _ = table.get(&probe.0, Seqno(probe.1), &context, all);
+        let _ = table.may_contain(hash_key(&probe.0), &context);
         let _ = table.range_statistics(Some(&probe.0), None);
         let mut cursor = table.cursor(CacheUse::Bypass);
         if cursor.seek(&probe.0).is_ok() && cursor.entry().is_some() {
@@ -171,7 +175,7 @@ fn survive(files: &TestFiles, table: &Table, probes: &[Entry]) -> Result<()> {
 fn wrong_bytes_under_right_checksums_never_panic() {
     let files = TestFiles::new();
     let entries = entries(300, 20);
-    let table = build(&files, false, &entries);
+    let table = build_with(&files, false, true, &entries);
     let path = files.files.path(table.id(), FileType::Table);
     let mut random = Random(5);
     let (mut refused, mut accepted) = (0, 0);

@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::cache::PagePointer;
+use crate::filter::FILTER_KIND_BLOCKS;
 
 /// The first bytes of every footer.
 const MAGIC: [u8; 8] = *b"SPNYTABL";
@@ -13,7 +14,7 @@ pub(super) const FORMAT_VERSION: u32 = 1;
 /// 2^64 bytes would not make an index this high.
 const HEIGHT_MAX: u8 = 16;
 
-/// The pages of an embedded filter, whose payloads only the filter's own module understands.
+/// The pages of the table's filter, whose payloads only the filter's own module understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct FilterSection {
     /// What the payloads are; 0 with no filter.
@@ -94,6 +95,11 @@ impl Footer {
             pages: from.u32("filter section")?,
         };
         let units = offset / crate::base::limits::UNIT_BYTES as u64;
+        if filter.kind == FILTER_KIND_BLOCKS && (filter.pages == 0 || filter.units != filter.pages)
+        {
+            let found = format_args!("{} pages in {} units", filter.pages, filter.units);
+            return Err(from.corrupt("filter section", "pages of one unit each", found));
+        }
         let parts = [
             ("leaf units", 0, leaf_units),
             ("filter section", filter.first_unit, filter.units),

@@ -121,7 +121,9 @@ fn the_footer_example() {
         decode(&future),
         Err(Error::UnsupportedVersion { found: 2, supported: 1, .. })
     ));
-    for (at, value) in [(0, b'X'), (8, 0), (12, 17), (17, 9), (23, 1), (31, 1), (39, 1)] {
+    for (at, value) in
+        [(0, b'X'), (8, 0), (12, 17), (17, 9), (23, 1), (31, 1), (39, 1), (36, 2), (40, 0)]
+    {
         let mut damaged = payload.clone();
         damaged[at] = value;
         assert!(decode(&damaged).unwrap_err().is_corruption(), "byte {at}");

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::blob::{BlobFile, BlobFiles, BlobFooter, BlobWriter};
-use super::footer::Footer;
+use super::footer::{FilterSection, Footer};
 use super::index::{child, child_at_byte};
 use super::leaf_cursor::LeafCursor;
 use super::node::{KIND_BITS, Node, Shape};
 use super::properties::Properties;
 use super::{BlobPointer, CacheUse, Table, TableBuilder, TableOptions};
+use crate::base::checksum::hash_key;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::fuzz::{FILE, Target, named, split_first};
@@ -51,10 +52,12 @@ fn footer_seeds() -> Vec<Vec<u8>> {
         root: PagePointer { unit: 7, units: 1 },
         properties: PagePointer { unit: 8, units: 1 },
         leaf_units: 7,
-        filter: Default::default(),
+        filter: FilterSection::default(),
     };
+    let filter = FilterSection { kind: 1, first_unit: 5, units: 2, pages: 2 };
+    let filtered = Footer { leaf_units: 5, filter, ..footer };
     let blob = BlobFooter { bytes: 9 * 4000, values: 3 };
-    vec![footer.encode(), blob.encode()]
+    vec![footer.encode(), filtered.encode(), blob.encode()]
 }
 
 fn properties(data: &[u8]) {
@@ -71,7 +74,7 @@ fn properties(data: &[u8]) {
 }
 
 fn properties_seeds() -> Vec<Vec<u8>> {
-    let table = build(&sample_entries(20, 30), Compression::Lz4, 3);
+    let table = build(&sample_entries(20, 30), Compression::Lz4, 3, false);
     let pointer = BlobPointer { file: FileId(300), offset: 70_000, length: 900, checksum: 77 };
     let mut bytes = Vec::new();
     pointer.encode(&mut bytes);
@@ -119,7 +122,7 @@ fn node(data: &[u8]) {
 fn node_seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (count, value_bytes) in [(3, 5), (30, 20), (600, 40)] {
-        let (_, table) = build(&sample_entries(count, value_bytes), Compression::None, 0);
+        let (_, table) = build(&sample_entries(count, value_bytes), Compression::None, 0, false);
         let first = table.pages().read_uncached(PagePointer { unit: 0, units: 1 });
         seeds.push(first.expect(WRITES));
         seeds.push(table.pages().read_uncached(table.footer.root).expect(WRITES));
@@ -150,10 +153,15 @@ fn sample_entries(count: u64, value_bytes: usize) -> Vec<Entry> {
 }
 
 /// A table of these entries, and its bytes.
-fn build(entries: &[Entry], compression: Compression, creation: u64) -> (Vec<u8>, Arc<Table>) {
+fn build(
+    entries: &[Entry],
+    compression: Compression,
+    creation: u64,
+    filter: bool,
+) -> (Vec<u8>, Arc<Table>) {
     let files = data_files();
     let blobs = BlobFiles::new(&files);
-    let options = TableOptions { compression, creation };
+    let options = TableOptions { compression, creation, filter };
     let mut builder = TableBuilder::new(&files, &blobs, options).expect(WRITES);
     for (key, seqno, kind, value) in entries {
         builder.add(key, Seqno(*seqno), *kind, value).expect(WRITES);
@@ -185,6 +193,10 @@ fn table(data: &[u8]) {
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         named(table.get(key, Seqno::MAX, &context, all));
+        let may_contain = named(table.may_contain(hash_key(key), &context));
+        if is_sound && table.first_key() == key {
+            assert_eq!(may_contain, Some(true), "the check finds nothing, but a probe does");
+        }
         named(table.range_statistics(Some(key), None));
         let mut cursor = table.cursor(CacheUse::Bypass);
         if named(cursor.seek(key)).is_some() && cursor.entry().is_some() {
@@ -219,10 +231,11 @@ fn walk(table: &Arc<Table>, seen: &mut u64) -> Result<()> {
 }
 
 fn table_seeds() -> Vec<Vec<u8>> {
-    let plain = build(&sample_entries(60, 20), Compression::None, 1).0;
-    let high = build(&sample_entries(400, 60), Compression::None, 2).0;
-    let packed = build(&sample_entries(400, 60), Compression::Lz4, 3).0;
-    [plain, high, packed].map(|bytes| [&[0], &*bytes].concat()).to_vec()
+    let plain = build(&sample_entries(60, 20), Compression::None, 1, false).0;
+    let high = build(&sample_entries(400, 60), Compression::None, 2, true).0;
+    let packed = build(&sample_entries(400, 60), Compression::Lz4, 3, false).0;
+    let filtered = build(&sample_entries(3000, 0), Compression::Lz4, 4, true).0;
+    [plain, high, packed, filtered].map(|bytes| [&[0], &*bytes].concat()).to_vec()
 }
 
 /// A flag, a pointer's length and offset, and a blob file.

@@ -1,9 +1,10 @@
 //! The table: an immutable sorted run on disk (`docs/format/table.md`), and blob files for values
 //! too large to be copied by every compaction (`docs/format/blob.md`).
 //!
-//! A table is leaves, then index levels bottom-up, then properties, then a footer in the last unit.
+//! A table is leaves, then a filter if it was asked for, then index levels bottom-up, then properties,
+//! then a footer in the last unit.
 //! Leaf and index pages share one layout, the [`node`]. Building goes through [`TableBuilder`];
-//! reading through [`Table::get`], [`TableCursor`] (both ways, short runs) and [`TableScan`]
+//! reading through [`Table::get`], [`Table::may_contain`], [`TableCursor`] (both ways, short runs) and [`TableScan`]
 //! (compaction input).
 //!
 //! Invariants:
@@ -18,6 +19,7 @@ mod blob_pointer;
 mod builder;
 mod check;
 mod cursor;
+mod filter;
 mod footer;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
@@ -36,6 +38,8 @@ mod blob_tests;
 #[cfg(test)]
 mod damage_tests;
 #[cfg(test)]
+mod filter_tests;
+#[cfg(test)]
 mod format_tests;
 #[cfg(test)]
 mod test_support;
@@ -46,6 +50,8 @@ pub(crate) use blob::{BlobFile, BlobFiles, BlobWriter};
 pub(crate) use blob_pointer::BlobPointer;
 pub(crate) use builder::{TableBuilder, TableOptions};
 pub(crate) use cursor::{CacheUse, TableCursor};
+#[allow(unused_imports, reason = "for trees without maplets")]
+pub(crate) use filter::FilterUse;
 pub(crate) use reader::Table;
 pub(crate) use scan::TableScan;
 

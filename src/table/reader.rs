@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::blob::{BlobFile, BlobFiles};
-use super::footer::{FilterSection, Footer};
+use super::filter::filter_of;
+use super::footer::Footer;
 use super::index::child_pointer;
 use super::node::{Damage, FLAG_CONTINUES, KIND_BITS, Node, Parsed, Shape};
 use super::properties::Properties;
@@ -17,12 +18,14 @@ use crate::base::prefetch::prefetch;
 use crate::cache::{
     DataFiles, FileType, PageClass, PageFile, PageKey, PagePointer, ReadContext, read_pages,
 };
+use crate::filter::BlockFilter;
 
 /// A finished table.
 pub(crate) struct Table {
     pub(super) file: Arc<PageFile>,
     pub(super) footer: Footer,
     properties: Properties,
+    pub(super) filter: Option<BlockFilter>,
     blobs: Vec<Arc<BlobFile>>,
     /// How far cursors went lately.
     pub(super) run_length: RunLength,
@@ -86,7 +89,15 @@ impl Table {
         properties: Properties,
         blobs: Vec<Arc<BlobFile>>,
     ) -> Arc<Table> {
-        Arc::new(Table { file, footer, properties, blobs, run_length: RunLength::default() })
+        let filter = filter_of(&footer);
+        Arc::new(Table {
+            file,
+            footer,
+            properties,
+            filter,
+            blobs,
+            run_length: RunLength::default(),
+        })
     }
 
     /// The file's number.
@@ -114,15 +125,9 @@ impl Table {
         &self.properties.last_key
     }
 
-    /// The pages, for the filter's module to read its own through.
+    /// The pages.
     pub(crate) fn pages(&self) -> &Arc<PageFile> {
         &self.file
-    }
-
-    /// Where the embedded filter lies, if there is one.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the format's filter section"))]
-    pub(crate) fn filter(&self) -> Option<FilterSection> {
-        Some(self.footer.filter).filter(|filter| filter.pages > 0)
     }
 
     /// The blob files that the table's entries point into.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::test_support::{Random, TestFiles};
 use super::{BlobPointer, CacheUse, Table, TableBuilder, TableCursor, TableOptions};
+use crate::base::checksum::hash_key;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -22,8 +23,17 @@ pub(super) fn sort(entries: &mut Vec<Entry>) {
 }
 
 pub(super) fn build(files: &TestFiles, lz4: bool, entries: &[Entry]) -> Arc<Table> {
+    build_with(files, lz4, false, entries)
+}
+
+pub(super) fn build_with(
+    files: &TestFiles,
+    lz4: bool,
+    filter: bool,
+    entries: &[Entry],
+) -> Arc<Table> {
     let compression = if lz4 { Compression::Lz4 } else { Compression::None };
-    let options = TableOptions { compression, creation: 7 };
+    let options = TableOptions { compression, creation: 7, filter };
     let mut builder = TableBuilder::new(&files.files, &files.blobs, options).unwrap();
     for (key, seqno, kind, value) in entries {
         builder.add(key, Seqno(*seqno), *kind, value).unwrap();
@@ -123,6 +133,8 @@ fn drain(cursor: &mut TableCursor, step: impl Fn(&mut TableCursor) -> Result<()>
 fn verify(random: &mut Random, table: &Arc<Table>, entries: &[Entry]) {
     let seen = table.check().unwrap();
     assert_eq!(seen.entries, entries.len() as u64);
+    let may_contain = |key| table.may_contain(hash_key(key), &ReadContext::blocking()).unwrap();
+    assert!(entries.iter().all(|(key, ..)| may_contain(key)));
     for cache_use in [CacheUse::Fill, CacheUse::Bypass] {
         let mut cursor = table.cursor(cache_use);
         assert!(cursor.entry().is_none());
@@ -223,7 +235,7 @@ fn random_tables_answer_as_a_sorted_vector_does() {
     for round in 0..36 {
         let files = TestFiles::new();
         let entries = generate(&mut random, round % 6);
-        let table = build(&files, round % 5 == 4, &entries);
+        let table = build_with(&files, round % 5 == 4, round % 4 < 2, &entries);
         verify(&mut random, &table, &entries);
         let properties = table.properties().clone();
         let count = |kind| entries.iter().filter(|e| e.2 == kind).count() as u64;
@@ -464,7 +476,7 @@ fn the_filter_section_is_found_again() {
     let pointers: Vec<_> =
         payloads.iter().map(|payload| builder.append_filter_page(3, payload).unwrap()).collect();
     let table = builder.finish().unwrap();
-    let filter = table.filter().unwrap();
+    let filter = table.footer.filter;
     assert_eq!((filter.kind, filter.pages, filter.units), (3, 3, 5));
     assert_eq!(filter.first_unit, pointers[0].unit);
     for (pointer, payload) in pointers.iter().zip(&payloads) {

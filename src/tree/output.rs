@@ -18,11 +18,13 @@ pub(super) struct TableOutput {
 }
 
 impl TableOutput {
-    pub(super) fn new(context: &TreeContext) -> Result<TableOutput> {
+    /// An output whose table has a filter of its own if `filter`.
+    pub(super) fn new(context: &TreeContext, filter: bool) -> Result<TableOutput> {
         let files = &context.files;
         let options = TableOptions {
             compression: context.options.compression,
             creation: files.next_file_id().0,
+            filter,
         };
         Ok(TableOutput {
             builder: TableBuilder::new(files, &context.blobs, options)?,
@@ -80,6 +82,12 @@ impl TableOutput {
         self.pointer.clear();
         pointer.encode(&mut self.pointer);
         self.builder.add(entry.key, entry.seqno, EntryKind::PutBlob, &self.pointer)
+    }
+
+    /// Memory that the keys of the table's filter take, which grows with every key.
+    #[allow(dead_code, reason = "for trees without maplets")]
+    pub(super) fn filter_memory_bytes(&self) -> usize {
+        self.builder.filter_memory_bytes()
     }
 
     /// Makes the files durable (not their names) and opens them; with the bytes written.

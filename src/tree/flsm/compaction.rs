@@ -177,7 +177,7 @@ impl CompactionJob {
             }
             let output = match &mut merging.output {
                 Some(output) => output,
-                none => none.insert(TableOutput::new(&self.tree.context)?),
+                none => none.insert(TableOutput::new(&self.tree.context, true)?),
             };
             output.add_old(entry, &self.collected_blobs)?;
             merging.output_bytes += (entry.key.len() + entry.value.len()) as u64;

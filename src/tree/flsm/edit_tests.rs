@@ -29,7 +29,8 @@ fn tables() -> Vec<Arc<Table>> {
     let files = Arc::new(DataFiles::new(vfs, cache, Path::new("/"), FileId(5)));
     let blobs = BlobFiles::new(&files);
     let table = |number| {
-        let options = TableOptions { compression: Compression::None, creation: number };
+        let options =
+            TableOptions { compression: Compression::None, creation: number, filter: false };
         let mut table = TableBuilder::new(&files, &blobs, options).unwrap();
         table.add(b"key", Seqno(number), EntryKind::Put, b"value").unwrap();
         table.finish().unwrap()

@@ -77,7 +77,8 @@ impl FlsmTree {
         let parameters = Parameters::new(&context.options);
         let (root, last_guard) = open::recover(&context, edits)?;
         let inventory = Inventory::of(&root);
-        let version = Version::new(root, flushed, inventory.totals, 0.0, parameters);
+        let counters = Arc::clone(&context.counters);
+        let version = Version::new(root, flushed, inventory.totals, 0.0, counters, parameters);
         Ok(Arc::new(FlsmTree {
             context,
             parameters,
@@ -112,6 +113,7 @@ impl FlsmTree {
             flushed,
             changes.inventory.totals,
             superseding_share,
+            Arc::clone(&self.context.counters),
             self.parameters,
         ));
         self.version.store(Arc::clone(&version));
@@ -202,7 +204,7 @@ impl Tree for FlsmTree {
     }
 
     fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed> {
-        let mut output = TableOutput::new(&self.context)?;
+        let mut output = TableOutput::new(&self.context, true)?;
         let mut data_bytes = 0;
         loop {
             entries.next()?;

@@ -15,9 +15,9 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::Ordering;
 use crate::cache::ReadContext;
-use crate::table::{BlobFile, Table};
+use crate::table::{BlobFile, FilterUse, Table};
 use crate::tree::description::TreeDescription;
-use crate::tree::{CheckCounts, Region, RegionAt, TreeVersion};
+use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion};
 
 /// What small entries take in tables, index pages and the like included, over their own bytes.
 const USUAL_OVERHEAD: f64 = 1.06;
@@ -30,6 +30,7 @@ pub(super) struct Version {
     pub(super) files: FileTotals,
     /// The share of young bytes that lately turned out to supersede older ones.
     pub(super) superseding_share: f64,
+    pub(super) counters: Arc<TreeCounters>,
     pub(super) parameters: Parameters,
 }
 
@@ -54,10 +55,11 @@ impl Version {
         flushed: Seqno,
         files: FileTotals,
         superseding_share: f64,
+        counters: Arc<TreeCounters>,
         parameters: Parameters,
     ) -> Version {
         let totals = *root.totals(&parameters);
-        Version { root, flushed, totals, files, superseding_share, parameters }
+        Version { root, flushed, totals, files, superseding_share, counters, parameters }
     }
 
     /// Bytes of keys and values that would remain if everything superseded were dropped, as far as is
@@ -124,10 +126,36 @@ impl Version {
     }
 }
 
-/// Whether a table may hold the key with this hash: where a table's own filter will be asked.
-#[inline]
-fn may_hold(_table: &Table, _hash: u64, _context: &ReadContext) -> Result<bool> {
-    Ok(true)
+/// Asks the guards on the way to a key, from the root down, and in each its tables, youngest first.
+fn get_below(
+    root: &Arc<Guard>,
+    key: &[u8],
+    hash: u64,
+    snapshot: Seqno,
+    context: &ReadContext,
+    filter_use: &mut FilterUse,
+    f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    let mut guard = root;
+    loop {
+        for table in guard.fragments.iter().rev().map(|fragment| &fragment.table) {
+            if *key < *table.first_key() || *table.last_key() < *key {
+                continue;
+            }
+            let mut flow = ControlFlow::Continue(());
+            table.get_filtered(key, hash, snapshot, context, filter_use, |entry| {
+                flow = f(entry);
+                flow
+            })?;
+            if flow.is_break() {
+                return Ok(());
+            }
+        }
+        match guard.children.get(guard.child_of(key)) {
+            Some(child) => guard = child,
+            None => return Ok(()),
+        }
+    }
 }
 
 impl TreeVersion for Version {
@@ -143,28 +171,13 @@ impl TreeVersion for Version {
         context: &ReadContext,
         f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let mut guard = &self.root;
-        loop {
-            for fragment in guard.fragments.iter().rev() {
-                let table = &fragment.table;
-                let outside = *key < *table.first_key() || *table.last_key() < *key;
-                if outside || !may_hold(table, hash, context)? {
-                    continue;
-                }
-                let mut flow = ControlFlow::Continue(());
-                table.get(key, snapshot, context, |entry| {
-                    flow = f(entry);
-                    flow
-                })?;
-                if flow.is_break() {
-                    return Ok(());
-                }
-            }
-            match guard.children.get(guard.child_of(key)) {
-                Some(child) => guard = child,
-                None => return Ok(()),
-            }
+        let mut filter_use = FilterUse::default();
+        let result = get_below(&self.root, key, hash, snapshot, context, &mut filter_use, f);
+        self.counters.filter_probes.add(filter_use.probes);
+        if filter_use.false_positives > 0 {
+            self.counters.filter_false_positives.add(filter_use.false_positives);
         }
+        result
     }
 
     fn region(&self, at: RegionAt<'_>) -> Region {

@@ -182,7 +182,7 @@ impl CompactionJob {
             let Some(entry) = merging.entries.entry() else { break true };
             let output = match &mut merging.output {
                 Some(output) => output,
-                none => none.insert(TableOutput::new(&self.tree.context)?),
+                none => none.insert(TableOutput::new(&self.tree.context, false)?),
             };
             merging.hashes.push(hash_key(entry.key));
             output.add_old(entry, &self.collected_blobs)?;

@@ -6,7 +6,7 @@ use super::*;
 use crate::base::checksum::hash_key;
 use crate::base::entry::EntryKind;
 use crate::base::ids::Seqno;
-use crate::cache::{Cache, Compression, DataFiles};
+use crate::cache::{Cache, DataFiles};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, SortedFingerprints};
 use crate::table::{BlobFiles, TableBuilder, TableOptions};
 use crate::vfs::MemoryVfs;
@@ -31,7 +31,7 @@ fn bundles() -> Vec<Arc<Bundle>> {
     let files = Arc::new(DataFiles::new(vfs, cache, Path::new("/"), FileId(5)));
     let blobs = BlobFiles::new(&files);
     let bundle = |number| {
-        let options = TableOptions { compression: Compression::None, creation: number };
+        let options = TableOptions { creation: number, ..TableOptions::default() };
         let mut table = TableBuilder::new(&files, &blobs, options).unwrap();
         table.add(b"key", Seqno(number), EntryKind::Put, b"value").unwrap();
         let table = table.finish().unwrap();

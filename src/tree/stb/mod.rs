@@ -523,7 +523,7 @@ impl Tree for StbTree {
     }
 
     fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed> {
-        let mut output = TableOutput::new(&self.context)?;
+        let mut output = TableOutput::new(&self.context, false)?;
         let mut hashes = Vec::with_capacity(entries.entries());
         let mut data_bytes = 0;
         let mut sample = Vec::with_capacity(SAMPLE_KEYS + 1);

@@ -1,0 +1,141 @@
+//! The record cache: single records that gets have had to read from the disk again and again.
+//!
+//! A page of 4 KiB holds some thirty small records. Where a few keys are asked for far more often than
+//! their neighbours, a cache of pages is a cache of neighbours; here the same memory holds the keys
+//! themselves. What is read from cached pages never comes here: the pages are kept for it already.
+//!
+//! A record is what a tree holds as the newest version of a key. Whoever makes a memtable part of a
+//! tree must tell: first that what is being read may be outdated (the number that `offer` is asked to
+//! check), then [`Records::settle`], then each of its keys ([`Records::supersede`]), then show the new
+//! version. The store does so in `KeyspaceState::installed`.
+//!
+//! Invariants:
+//! 1. A record holds the newest version that the newest version of its keyspace's tree, and every
+//!    older one that does not hold a newer memtable, has of its key. It is a put.
+//! 2. A read takes no lock and writes to no shared memory, unless the record is new to it.
+//! 3. A record is admitted when its key is offered for the second time, as far as the shard remembers.
+
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use self::shard::Shard;
+use crate::base::entry::EntryRef;
+use crate::base::ids::KeyspaceId;
+use crate::base::sync::CachePadded;
+use crate::base::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of key and value of the largest record: above, a page holds hardly more than the record.
+pub(crate) const RECORD_BYTES_MAX: usize = 2048;
+/// Below this there is no room worth having.
+const SHARD_BYTES_MIN: usize = 8 << 10;
+/// A shard of this size or more may be cut in two, for writers.
+const SHARD_BYTES: usize = 512 << 10;
+const SHARDS_MAX: usize = 64;
+
+/// See the module's description.
+pub(crate) struct Records {
+    shards: Box<[CachePadded<Shard>]>,
+    /// Memory that is in use.
+    bytes: AtomicU64,
+}
+
+impl Records {
+    /// A cache of up to `bytes_max`; memory is taken as records come. None at all if that is too little,
+    /// or if the system refuses.
+    pub(crate) fn new(bytes_max: usize) -> Records {
+        let count = match bytes_max {
+            0..SHARD_BYTES_MIN => 0,
+            _ => (bytes_max / SHARD_BYTES).clamp(1, SHARDS_MAX).next_power_of_two().min(SHARDS_MAX),
+        };
+        let shards: Option<Box<[_]>> =
+            (0..count).map(|_| Shard::reserve(bytes_max / count).map(CachePadded::new)).collect();
+        let shards = shards.unwrap_or_default();
+        let memory: usize = shards.iter().map(|shard| shard.doorkeeper_bytes()).sum();
+        Records { shards, bytes: AtomicU64::new(memory as u64) }
+    }
+
+    /// Memory in use.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed) as usize
+    }
+
+    /// Whether there is nothing to be found.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.is_empty())
+    }
+
+    #[inline]
+    fn shard(&self, name: Name) -> Option<&Shard> {
+        // The shards' number is a power of two: the topmost bits choose.
+        let number = ((name.0 >> 32) * self.shards.len() as u64) >> 32;
+        self.shards.get(number as usize).map(|shard| &**shard)
+    }
+
+    /// Calls `f` with the key's record, if it is here.
+    #[inline]
+    pub(crate) fn get<R>(
+        &self,
+        keyspace: KeyspaceId,
+        hash: u64,
+        key: &[u8],
+        f: impl FnOnce(EntryRef<'_>) -> R,
+    ) -> Option<R> {
+        let name = Name::new(keyspace, hash);
+        let shard = self.shard(name)?;
+        if shard.is_empty() {
+            return None;
+        }
+        shard.get(name, keyspace, key, f)
+    }
+
+    /// A put that had to be read from the disk, the newest version that a tree holds of its key. It is
+    /// kept if this is not the first time, and `is_current` says that it is still the newest. Returns
+    /// whether more memory is in use than before.
+    pub(crate) fn offer(
+        &self,
+        keyspace: KeyspaceId,
+        hash: u64,
+        entry: EntryRef<'_>,
+        is_current: impl FnOnce() -> bool,
+    ) -> bool {
+        let name = Name::new(keyspace, hash);
+        if entry.key.len() + entry.value.len() > RECORD_BYTES_MAX {
+            return false;
+        }
+        let Some(shard) = self.shard(name) else { return false };
+        let grown = shard.offer(name, keyspace, entry, is_current);
+        self.bytes.fetch_add(grown as u64, Ordering::Relaxed);
+        grown > 0
+    }
+
+    /// Returns when every `offer` that has asked `is_current` before the call is through.
+    pub(crate) fn settle(&self) {
+        for shard in &self.shards {
+            shard.settle();
+        }
+    }
+
+    /// The tree is about to hold `entry` as the newest version of its key: what is here of the key is
+    /// replaced, or forgotten if `entry` cannot be a record.
+    pub(crate) fn supersede(&self, keyspace: KeyspaceId, hash: u64, entry: EntryRef<'_>) {
+        let name = Name::new(keyspace, hash);
+        if let Some(shard) = self.shard(name) {
+            shard.supersede(name, keyspace, entry);
+        }
+    }
+}
+
+/// Where a key's record is: its hash, mixed with the keyspace's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Name(u64);
+
+impl Name {
+    #[inline]
+    fn new(keyspace: KeyspaceId, hash: u64) -> Name {
+        let mixed = hash ^ u64::from(keyspace.0).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        // The greatest number stands for no name.
+        Name((mixed ^ mixed >> 29).min(u64::MAX - 1))
+    }
+}

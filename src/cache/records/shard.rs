@@ -1,0 +1,449 @@
+//! One shard of the record cache: a ring of records in the order in which they came, and a table of
+//! where in it they are.
+//!
+//! New records are written at the ring's head; the oldest go at its tail. A record that has been read
+//! since it came is written again at the head then, with one use taken off (a clock). Positions count
+//! words from the beginning of time and are never used twice, so a reader can tell afterwards whether
+//! what it has copied was overwritten meanwhile: it was not, if the tail has not passed it.
+//!
+//! Invariants:
+//! 1. Words at positions below `tail` may be overwritten at any time, those from `tail` to the head
+//!    never. `tail` is raised, with a fence behind it, before the words are written over.
+//! 2. The table is changed under `writer`; readers only count uses in it, and only in a place that still
+//!    says what they found there.
+//! 3. A key has at most one place in the table.
+
+use super::{Name, RECORD_BYTES_MAX};
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::ids::{KeyspaceId, Seqno};
+use crate::base::region::Region;
+use crate::base::sync::Mutex;
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::base::sync::plain::{self, fence};
+
+/// Words of a record before its key: name, sequence number, keyspace and lengths.
+const HEADER_WORDS: usize = 3;
+const RECORD_WORDS_MAX: usize = HEADER_WORDS + RECORD_BYTES_MAX / 8;
+/// Records up to this size are copied by readers into a small buffer, which costs less to clear.
+const SMALL_WORDS: usize = HEADER_WORDS + 32;
+/// Places of a bucket: a cache line.
+const BUCKET_PLACES: usize = 8;
+/// Bytes of the ring for each place of the table.
+const PLACE_RING_BYTES: usize = 64;
+/// Places of the doorkeeper for each of the table.
+const DOORKEEPER_SHARE: usize = 1;
+/// How many records at most are written again for one that comes.
+const REWRITTEN_MAX: usize = 8;
+/// Memory is counted in such steps, as parts of the ring.
+const STEPS: usize = 8;
+/// In place of a record's name: the rest of the ring up to its end is unused.
+const SKIPPED: u64 = u64::MAX;
+
+/// A place of the table: 0, or tag, uses, position.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place(u64);
+
+const POSITION_BITS: u32 = 48;
+const USES_MAX: u64 = 3;
+
+impl Place {
+    fn new(name: Name, uses: u64, position: u64) -> Place {
+        Place(Place::tag(name) << 50 | uses << POSITION_BITS | position)
+    }
+
+    fn tag(name: Name) -> u64 {
+        name.0 & 0x3fff
+    }
+
+    fn is_of(self, name: Name) -> bool {
+        self.0 != 0 && self.0 >> 50 == Place::tag(name)
+    }
+
+    fn uses(self) -> u64 {
+        self.0 >> POSITION_BITS & USES_MAX
+    }
+
+    fn used_once_more(self) -> Option<Place> {
+        (self.uses() < USES_MAX).then(|| Place(self.0 + (1 << POSITION_BITS)))
+    }
+
+    fn position(self) -> u64 {
+        self.0 & ((1 << POSITION_BITS) - 1)
+    }
+}
+
+/// What `writer` guards.
+struct Writer {
+    /// Where the next record is written.
+    head: u64,
+    /// Memory that counts as used, of the ring and the table.
+    counted_bytes: usize,
+}
+
+/// See the module's description.
+pub(super) struct Shard {
+    region: Region,
+    /// Words of each part; they lie one behind the other in `region`.
+    table_words: usize,
+    doorkeeper_words: usize,
+    ring_words: usize,
+    /// Where the oldest record starts.
+    tail: AtomicU64,
+    /// Whether there has been any record.
+    filled: AtomicBool,
+    writer: Mutex<Writer>,
+}
+
+/// A record's header, decoded.
+struct Header {
+    name: Name,
+    seqno: Seqno,
+    keyspace: KeyspaceId,
+    key_bytes: usize,
+    value_bytes: usize,
+}
+
+impl Header {
+    fn decode([name, seqno, lengths]: [u64; HEADER_WORDS]) -> Header {
+        Header {
+            name: Name(name),
+            seqno: Seqno(seqno),
+            keyspace: KeyspaceId((lengths >> 32) as u32),
+            key_bytes: (lengths >> 16 & 0xffff) as usize,
+            value_bytes: (lengths & 0xffff) as usize,
+        }
+    }
+
+    fn words(&self) -> usize {
+        record_words(self.key_bytes + self.value_bytes)
+    }
+}
+
+fn record_words(bytes: usize) -> usize {
+    HEADER_WORDS + bytes.div_ceil(8)
+}
+
+impl Shard {
+    /// A shard of `bytes`; `None` if the system refuses.
+    pub(super) fn reserve(bytes: usize) -> Option<Shard> {
+        // A share for each part, in words.
+        let places = bytes / (PLACE_RING_BYTES + 8 + 2 * DOORKEEPER_SHARE);
+        let table_words = (places / BUCKET_PLACES).max(1) * BUCKET_PLACES;
+        let doorkeeper_words = (table_words * DOORKEEPER_SHARE).div_ceil(4);
+        let ring_words =
+            (bytes / 8).saturating_sub(table_words + doorkeeper_words).max(2 * RECORD_WORDS_MAX);
+        let region = Region::reserve((table_words + doorkeeper_words + ring_words) * 8)?;
+        Some(Shard {
+            region,
+            table_words,
+            doorkeeper_words,
+            ring_words,
+            // 0 is no position.
+            tail: AtomicU64::new(ring_words as u64),
+            filled: AtomicBool::new(false),
+            writer: Mutex::new(Writer { head: ring_words as u64, counted_bytes: 0 }),
+        })
+    }
+
+    pub(super) fn doorkeeper_bytes(&self) -> usize {
+        self.doorkeeper_words * 8
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        !self.filled.load(Ordering::Relaxed)
+    }
+
+    fn words(&self) -> &[plain::AtomicU64] {
+        let words = self.table_words + self.doorkeeper_words + self.ring_words;
+        // SAFETY: the region has room for so many words, is aligned, zero until written, and lives as
+        // long as `self`; nothing reads or writes it but through these atomics.
+        unsafe { std::slice::from_raw_parts(self.region.base().as_ptr().cast(), words) }
+    }
+
+    fn bucket(&self, name: Name) -> &[plain::AtomicU64] {
+        let buckets = (self.table_words / BUCKET_PLACES) as u64;
+        // The shard was chosen by the topmost bits; these are the ones below.
+        let number = (((name.0 >> 12 & 0xffff_ffff) * buckets) >> 32) as usize;
+        let first = number * BUCKET_PLACES;
+        self.words().get(first..first + BUCKET_PLACES).unwrap_or_default()
+    }
+
+    fn ring(&self) -> &[plain::AtomicU64] {
+        &self.words()[self.table_words + self.doorkeeper_words..]
+    }
+
+    /// The words of the record at `position`, which does not reach beyond the ring's end if it is one.
+    fn record(&self, position: u64, words: usize) -> &[plain::AtomicU64] {
+        let start = (position % self.ring_words as u64) as usize;
+        self.ring().get(start..start + words).unwrap_or_default()
+    }
+
+    fn header(&self, position: u64) -> Option<Header> {
+        let words = self.record(position, HEADER_WORDS);
+        let [name, seqno, lengths] = words else { return None };
+        Some(Header::decode([name, seqno, lengths].map(|word| word.load(Ordering::Relaxed))))
+    }
+
+    #[inline]
+    pub(super) fn get<R>(
+        &self,
+        name: Name,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        f: impl FnOnce(EntryRef<'_>) -> R,
+    ) -> Option<R> {
+        for word in self.bucket(name) {
+            let place = Place(word.load(Ordering::Acquire));
+            if !place.is_of(name) {
+                continue;
+            }
+            let Some(header) = self.header(place.position()).filter(|header| header.name == name)
+            else {
+                // Another's, or overwritten meanwhile.
+                continue;
+            };
+            let found = match header.words() {
+                0..=SMALL_WORDS => self.copy(&mut [0; 8 * SMALL_WORDS], place, keyspace, key, f),
+                _ => self.copy(&mut [0; 8 * RECORD_WORDS_MAX], place, keyspace, key, f),
+            };
+            if found.is_some()
+                && let Some(used) = place.used_once_more()
+            {
+                let (old, new) = (place.0, used.0);
+                let _ = word.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            return found;
+        }
+        None
+    }
+
+    /// Copies the record, and calls `f` with it if it is the key's and still whole.
+    #[inline]
+    fn copy<R>(
+        &self,
+        buffer: &mut [u8],
+        place: Place,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        f: impl FnOnce(EntryRef<'_>) -> R,
+    ) -> Option<R> {
+        let header = self.header(place.position())?;
+        let bytes = header.key_bytes + header.value_bytes;
+        let words = self.record(place.position(), header.words());
+        let payload = words.get(HEADER_WORDS..)?;
+        for (word, chunk) in payload.iter().zip(buffer.chunks_exact_mut(8)) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        fence(Ordering::Acquire);
+        if place.position() < self.tail.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (found, value) = buffer.get(..bytes)?.split_at_checked(header.key_bytes)?;
+        if found != key || header.keyspace != keyspace {
+            return None;
+        }
+        Some(f(EntryRef { key, seqno: header.seqno, kind: EntryKind::Put, value }))
+    }
+
+    /// See `Records::offer`. Returns by how many bytes memory has grown.
+    pub(super) fn offer(
+        &self,
+        name: Name,
+        keyspace: KeyspaceId,
+        entry: EntryRef<'_>,
+        is_current: impl FnOnce() -> bool,
+    ) -> usize {
+        if !self.was_here(name) {
+            return 0;
+        }
+        let mut writer = self.writer.lock();
+        if !is_current() || self.find(name, keyspace, entry.key).is_some() {
+            return 0;
+        }
+        self.append(&mut writer, name, keyspace, entry)
+    }
+
+    /// Whether the doorkeeper has seen the name before. It has now.
+    fn was_here(&self, name: Name) -> bool {
+        let start = self.table_words;
+        let words = self.words().get(start..start + self.doorkeeper_words).unwrap_or_default();
+        let place = (name.0 >> 8) as usize % (words.len() * 4).max(1);
+        let Some(word) = words.get(place / 4) else { return false };
+        let shift = place % 4 * 16;
+        let mark = name.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48 | 1;
+        let before = word.load(Ordering::Relaxed);
+        if before >> shift & 0xffff == mark {
+            return true;
+        }
+        // Another thread's mark beside it may be lost: its key has to come once more.
+        word.store(before & !(0xffff << shift) | mark << shift, Ordering::Relaxed);
+        false
+    }
+
+    pub(super) fn settle(&self) {
+        drop(self.writer.lock());
+    }
+
+    /// See `Records::supersede`.
+    pub(super) fn supersede(&self, name: Name, keyspace: KeyspaceId, entry: EntryRef<'_>) {
+        if !self.bucket(name).iter().any(|word| Place(word.load(Ordering::Relaxed)).is_of(name)) {
+            return;
+        }
+        let mut writer = self.writer.lock();
+        let Some(word) = self.find(name, keyspace, entry.key) else { return };
+        word.store(0, Ordering::Release);
+        let fits = entry.key.len() + entry.value.len() <= RECORD_BYTES_MAX;
+        if entry.kind == EntryKind::Put && fits {
+            // The ring is in use already: its memory hardly grows by this, and is counted next time.
+            self.append(&mut writer, name, keyspace, entry);
+        }
+    }
+
+    /// The key's place. Under the writer's lock.
+    fn find(&self, name: Name, keyspace: KeyspaceId, key: &[u8]) -> Option<&plain::AtomicU64> {
+        self.bucket(name).iter().find(|word| {
+            let place = Place(word.load(Ordering::Relaxed));
+            place.is_of(name)
+                && self.copy(&mut [0; 8 * RECORD_WORDS_MAX], place, keyspace, key, |_| ()).is_some()
+        })
+    }
+
+    /// Writes a record at the head. Returns by how much memory has grown.
+    fn append(
+        &self,
+        writer: &mut Writer,
+        name: Name,
+        keyspace: KeyspaceId,
+        entry: EntryRef<'_>,
+    ) -> usize {
+        let lengths =
+            u64::from(keyspace.0) << 32 | (entry.key.len() as u64) << 16 | entry.value.len() as u64;
+        let mut record = [0; RECORD_WORDS_MAX];
+        let words = record_words(entry.key.len() + entry.value.len());
+        for (word, value) in record.iter_mut().zip([name.0, entry.seqno.0, lengths]) {
+            *word = value;
+        }
+        let mut bytes = entry.key.iter().chain(entry.value).copied();
+        for word in &mut record[HEADER_WORDS..words] {
+            *word = u64::from_le_bytes(std::array::from_fn(|_| bytes.next().unwrap_or(0)));
+        }
+        self.make_room(writer, words);
+        self.put(writer, name, 0, &record[..words])
+    }
+
+    /// Puts whole words at the head and the record into the table. There is room.
+    fn put(&self, writer: &mut Writer, name: Name, uses: u64, record: &[u64]) -> usize {
+        let position = writer.head;
+        for (word, value) in self.record(position, record.len()).iter().zip(record) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        writer.head += record.len() as u64;
+        self.filled.store(true, Ordering::Relaxed);
+        // A free place, or that of the oldest record: it would be the first to go.
+        let tail = self.tail.load(Ordering::Relaxed);
+        let order = |word: &&plain::AtomicU64| {
+            let place = Place(word.load(Ordering::Relaxed));
+            if place.position() < tail {
+                0
+            } else {
+                place.uses() << POSITION_BITS | place.position()
+            }
+        };
+        if let Some(word) = self.bucket(name).iter().min_by_key(order) {
+            word.store(Place::new(name, uses, position).0, Ordering::Release);
+        }
+        self.count_memory(writer)
+    }
+
+    fn count_memory(&self, writer: &mut Writer) -> usize {
+        // The first round began at `ring_words`.
+        let touched = (writer.head as usize - self.ring_words).min(self.ring_words);
+        let step = (self.ring_words / STEPS).max(1);
+        let ring_words = touched.next_multiple_of(step).min(self.ring_words);
+        let counted = (self.table_words + ring_words) * 8;
+        let grown = counted.saturating_sub(writer.counted_bytes);
+        writer.counted_bytes += grown;
+        grown
+    }
+
+    /// Sees to it that `words` can be written at the head in one piece: the oldest records go, except
+    /// those that have been used, as far as patience lasts.
+    fn make_room(&self, writer: &mut Writer, words: usize) {
+        let mut patience = REWRITTEN_MAX;
+        loop {
+            let to_end = self.to_end(writer.head);
+            if to_end < words as u64 {
+                // Records do not go round the end: what is left there is skipped.
+                while !self.has_room(writer, to_end) {
+                    self.drop_oldest(writer);
+                }
+                if let [first, ..] = self.record(writer.head, 1) {
+                    first.store(SKIPPED, Ordering::Relaxed);
+                }
+                writer.head += to_end;
+            } else if self.has_room(writer, words as u64) {
+                return;
+            } else if patience > 0 && self.rewrite_oldest(writer) {
+                patience -= 1;
+            } else {
+                self.drop_oldest(writer);
+            }
+        }
+    }
+
+    fn has_room(&self, writer: &Writer, words: u64) -> bool {
+        writer.head + words <= self.tail.load(Ordering::Relaxed) + self.ring_words as u64
+    }
+
+    fn to_end(&self, position: u64) -> u64 {
+        let ring = self.ring_words as u64;
+        ring - position % ring
+    }
+
+    /// Writes the oldest record at the head once more, if it has been used. It has room there: its own.
+    fn rewrite_oldest(&self, writer: &mut Writer) -> bool {
+        let tail = self.tail.load(Ordering::Relaxed);
+        let Some((header, place, word)) = self.oldest(tail) else { return false };
+        let words = header.words();
+        if place.uses() == 0 || self.to_end(writer.head) < words as u64 {
+            return false;
+        }
+        let mut record = [0; RECORD_WORDS_MAX];
+        for (value, word) in record.iter_mut().zip(self.record(tail, words)) {
+            *value = word.load(Ordering::Relaxed);
+        }
+        word.store(0, Ordering::Release);
+        self.raise_tail(tail + words as u64);
+        self.put(writer, header.name, place.uses() - 1, &record[..words]);
+        true
+    }
+
+    /// The record at the tail, if it is still in the table.
+    fn oldest(&self, tail: u64) -> Option<(Header, Place, &plain::AtomicU64)> {
+        let header = self.header(tail).filter(|header| header.name.0 != SKIPPED)?;
+        let of = |word: &plain::AtomicU64| Place(word.load(Ordering::Relaxed));
+        let word = self.bucket(header.name).iter().find(|word| of(word).position() == tail)?;
+        let place = of(word);
+        Some((header, place, word))
+    }
+
+    /// Forgets the record at the tail, or skips what lies there unused.
+    fn drop_oldest(&self, writer: &Writer) {
+        let tail = self.tail.load(Ordering::Relaxed);
+        if let Some((_, _, word)) = self.oldest(tail) {
+            word.store(0, Ordering::Release);
+        }
+        let words = match self.header(tail) {
+            Some(header) if header.name.0 != SKIPPED => header.words() as u64,
+            _ => self.to_end(tail),
+        };
+        self.raise_tail((tail + words).min(writer.head));
+    }
+
+    /// Before the words below `tail` are written over.
+    fn raise_tail(&self, tail: u64) {
+        self.tail.store(tail, Ordering::Relaxed);
+        fence(Ordering::Release);
+    }
+}

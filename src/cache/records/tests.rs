@@ -1,0 +1,214 @@
+//! What the record cache promises.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{RECORD_BYTES_MAX, Records};
+use crate::base::checksum::hash_key;
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::ids::{KeyspaceId, Seqno};
+use crate::jobs::SplitMix as Random;
+
+const SPACE: KeyspaceId = KeyspaceId(1);
+
+fn put<'a>(key: &'a [u8], seqno: u64, value: &'a [u8]) -> EntryRef<'a> {
+    EntryRef { key, seqno: Seqno(seqno), kind: EntryKind::Put, value }
+}
+
+fn offer(records: &Records, entry: EntryRef<'_>) -> bool {
+    records.offer(SPACE, hash_key(entry.key), entry, || true)
+}
+
+/// Offers it as often as it takes.
+fn admit(records: &Records, entry: EntryRef<'_>) {
+    offer(records, entry);
+    offer(records, entry);
+}
+
+fn get(records: &Records, key: &[u8]) -> Option<(u64, Vec<u8>)> {
+    records.get(SPACE, hash_key(key), key, |entry| {
+        assert_eq!((entry.key, entry.kind), (key, EntryKind::Put));
+        (entry.seqno.0, entry.value.to_vec())
+    })
+}
+
+#[test]
+fn a_record_is_kept_from_its_second_offer_on() {
+    let records = Records::new(64 << 10);
+    assert!(records.is_empty());
+    offer(&records, put(b"a", 7, b"one"));
+    assert_eq!((get(&records, b"a"), records.is_empty()), (None, true));
+    offer(&records, put(b"a", 7, b"one"));
+    assert_eq!(get(&records, b"a"), Some((7, b"one".to_vec())));
+    assert_eq!(records.get(KeyspaceId(2), hash_key(b"a"), b"a", |_| ()), None);
+    // Not what is no longer the newest, nor what is too long.
+    let is_current = std::cell::Cell::new(true);
+    for current in [true, false] {
+        is_current.set(current);
+        records.offer(SPACE, hash_key(b"b"), put(b"b", 8, b"two"), || is_current.get());
+    }
+    assert_eq!(get(&records, b"b"), None);
+    admit(&records, put(b"c", 9, &[1; RECORD_BYTES_MAX]));
+    assert_eq!(get(&records, b"c"), None);
+    admit(&records, put(b"c", 9, &[1; RECORD_BYTES_MAX - 1]));
+    assert_eq!(get(&records, b"c"), Some((9, vec![1; RECORD_BYTES_MAX - 1])));
+    admit(&records, put(b"", 10, b""));
+    assert_eq!(get(&records, b""), Some((10, Vec::new())));
+}
+
+#[test]
+fn without_room_there_are_no_records() {
+    let records = Records::new(1000);
+    admit(&records, put(b"a", 1, b"one"));
+    assert_eq!((get(&records, b"a"), records.bytes()), (None, 0));
+    records.settle();
+    records.supersede(SPACE, hash_key(b"a"), put(b"a", 2, b"two"));
+}
+
+#[test]
+fn what_is_superseded_is_replaced_or_forgotten() {
+    let records = Records::new(64 << 10);
+    for kind in [EntryKind::Delete, EntryKind::Merge, EntryKind::PutBlob] {
+        admit(&records, put(b"a", 1, b"one"));
+        records.supersede(SPACE, hash_key(b"a"), put(b"a", 2, b"a longer value than before"));
+        assert_eq!(get(&records, b"a"), Some((2, b"a longer value than before".to_vec())));
+        let entry = EntryRef { key: b"a", seqno: Seqno(3), kind, value: b"" };
+        records.supersede(SPACE, hash_key(b"a"), entry);
+        assert_eq!(get(&records, b"a"), None);
+    }
+    admit(&records, put(b"a", 1, b"one"));
+    records.supersede(SPACE, hash_key(b"a"), put(b"a", 2, &[0; RECORD_BYTES_MAX]));
+    assert_eq!(get(&records, b"a"), None);
+    // What is not here does not come by being superseded.
+    records.supersede(SPACE, hash_key(b"b"), put(b"b", 4, b"two"));
+    assert_eq!(get(&records, b"b"), None);
+}
+
+/// Random work, beside a map of what was last offered or superseded: what is found is that, whatever
+/// has been evicted; memory stays within bounds and is counted.
+#[test]
+fn what_is_found_is_the_newest_and_memory_is_bounded() {
+    let (rounds, sizes) =
+        if cfg!(miri) { (300, [16 << 10, 20 << 10]) } else { (200_000, [16 << 10, 2 << 20]) };
+    for bytes_max in sizes {
+        let records = Records::new(bytes_max);
+        let mut random = Random::new(bytes_max as u64);
+        let mut newest: BTreeMap<u64, (u64, Vec<u8>)> = BTreeMap::new();
+        let mut found = 0;
+        for seqno in 1..rounds {
+            // Few keys are asked for often, many seldom.
+            let bits = random.below(14);
+            let number = random.below(1 << bits);
+            let key = number.to_be_bytes().repeat(1 + number as usize % 5);
+            match random.below(8) {
+                0 => {
+                    let long = if random.below(10) == 0 { 1900 } else { 120 };
+                    let value = vec![seqno as u8; random.below(long) as usize];
+                    records.supersede(SPACE, hash_key(&key), put(&key, seqno, &value));
+                    newest.insert(number, (seqno, value));
+                }
+                _ => match get(&records, &key) {
+                    Some(record) => {
+                        assert_eq!(Some(&record), newest.get(&number), "{number}");
+                        found += 1;
+                    }
+                    None => {
+                        if let Some((seqno, value)) = newest.get(&number) {
+                            offer(&records, put(&key, *seqno, value));
+                        }
+                    }
+                },
+            }
+            assert!(records.bytes() <= bytes_max, "{} of {bytes_max}", records.bytes());
+        }
+        assert!(found > rounds / 20, "{found}");
+    }
+}
+
+/// Records that are read again and again outlast a stream of others that are not.
+#[test]
+fn what_is_used_stays() {
+    if cfg!(miri) {
+        return;
+    }
+    let records = Records::new(256 << 10);
+    let value = [5; 100];
+    let key = |number: u64| number.to_be_bytes();
+    for number in 0..200 {
+        admit(&records, put(&key(number), 1, &value));
+    }
+    for stranger in 1000..51_000 {
+        admit(&records, put(&key(stranger), 1, &value));
+        let _ = get(&records, &key(stranger % 200));
+    }
+    let kept = (0..200).filter(|&number| get(&records, &key(number)).is_some()).count();
+    assert!(kept > 150, "{kept}");
+}
+
+/// A thread moves on what keys hold, others read and offer what they have read: nobody ever sees a value
+/// that is older than what was shown before they looked.
+#[test]
+fn readers_never_see_what_was_superseded_before_they_looked() {
+    const KEYS: u64 = 64;
+    let records = Arc::new(Records::new(16 << 10));
+    // What the tree holds of each key, and the number of its state.
+    let tree: Arc<Vec<AtomicU64>> = Arc::new((0..KEYS).map(|_| AtomicU64::new(1)).collect());
+    let shown = Arc::new(AtomicU64::new(0));
+    let newest = Arc::new(AtomicU64::new(0));
+    let (stop, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let value = |seqno: u64| seqno.to_le_bytes().repeat(12);
+    let readers: Vec<_> = (0..2)
+        .map(|reader| {
+            let (records, tree, stop) =
+                (Arc::clone(&records), Arc::clone(&tree), Arc::clone(&stop));
+            let (shown, newest) = (Arc::clone(&shown), Arc::clone(&newest));
+            let turns = Arc::clone(&turns);
+            std::thread::spawn(move || {
+                let mut random = Random::new(reader);
+                let mut found = 0u64;
+                while !stop.load(Ordering::Acquire) {
+                    turns.fetch_add(1, Ordering::Relaxed);
+                    let number = random.below(KEYS);
+                    let key = number.to_be_bytes();
+                    let state = shown.load(Ordering::SeqCst);
+                    let least = tree[number as usize].load(Ordering::SeqCst);
+                    match get(&records, &key) {
+                        Some((seqno, bytes)) => {
+                            assert!(seqno >= least, "{seqno} after {least}");
+                            assert_eq!(bytes, value(seqno));
+                            found += 1;
+                        }
+                        None => {
+                            let is_current = || newest.load(Ordering::SeqCst) == state;
+                            let bytes = value(least);
+                            let entry = put(&key, least, &bytes);
+                            records.offer(SPACE, hash_key(&key), entry, is_current);
+                        }
+                    }
+                }
+                found
+            })
+        })
+        .collect();
+    for round in 2..if cfg!(miri) { 10 } else { 2000 } {
+        newest.fetch_add(1, Ordering::SeqCst);
+        records.settle();
+        let changed = (0..4).map(|i| (round * 5 + i * 7) % KEYS);
+        for number in changed.clone() {
+            let key = number.to_be_bytes();
+            records.supersede(SPACE, hash_key(&key), put(&key, round, &value(round)));
+        }
+        for number in changed {
+            tree[number as usize].store(round, Ordering::SeqCst);
+        }
+        shown.store(newest.load(Ordering::SeqCst), Ordering::SeqCst);
+        let turn = turns.load(Ordering::Relaxed) + 100;
+        while turns.load(Ordering::Relaxed) < turn {
+            std::thread::yield_now();
+        }
+    }
+    stop.store(true, Ordering::Release);
+    let found: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+    assert!(cfg!(miri) || found > 100, "{found}");
+}

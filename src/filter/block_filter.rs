@@ -1,0 +1,197 @@
+//! `BlockFilter`: says which keys a table does not hold, from one cache line of one page.
+//!
+//! A blocked Bloom filter, made for being read through the page cache: a key's hash names one of the
+//! filter's pages, which lie one after another in the table's file, and one block of 64 bytes in it
+//! ([`block_page`](super::block_page)). Nothing of it is kept in memory but where it lies.
+//!
+//! Invariants:
+//! 1. No false negatives: [`BlockFilter::may_contain`] is true for every hash that was added.
+//! 2. A filter of `keys` keys passes at most one of 200 others, and `keys` of 2^32 more since it looks at
+//!    32 bits of a hash.
+//! 3. A filter has the pages that its number of distinct keys asks for, at least one.
+
+use std::sync::Arc;
+
+use super::block_page::{PAGE_BITS, PAYLOAD_BYTES, PageFront, Place, holds, insert, top};
+use crate::base::error::{Error, Result};
+use crate::cache::{PageClass, PageFile, PageKey, PagePointer, ReadContext};
+
+/// What a table's footer says of a section that is a block filter. On disk: never renumber.
+pub(crate) const FILTER_KIND_BLOCKS: u8 = 1;
+
+/// Where pages are full one of 237 other keys passes; with 11 bits it would be one of 152, with 13 one of 359.
+const KEY_BITS: u64 = 12;
+
+/// Units that a check reads at once.
+const CHUNK_UNITS: u32 = 64;
+
+/// How many pages a filter of so many keys has.
+fn pages_for(keys: usize) -> u32 {
+    let pages = (keys as u64 * KEY_BITS).div_ceil(PAGE_BITS).max(1);
+    // Keys enough for more would not fit into memory.
+    u32::try_from(pages).unwrap_or(u32::MAX)
+}
+
+/// Gathers the keys of a filter: four bytes each, and a byte and a half more while it is written.
+#[derive(Debug, Default)]
+pub(crate) struct BlockFilterBuilder {
+    tops: Vec<u32>,
+}
+
+impl BlockFilterBuilder {
+    /// Adds a key by its hash. A key that is added twice counts twice.
+    #[inline]
+    pub(crate) fn add(&mut self, hash: u64) {
+        self.tops.push(top(hash));
+    }
+
+    /// The memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.tops.capacity() * size_of::<u32>()
+    }
+
+    /// How many pages, of one unit each, it will have.
+    pub(crate) fn pages(&self) -> u32 {
+        pages_for(self.tops.len())
+    }
+
+    /// Calls `append` with the payload of each page in order.
+    pub(crate) fn write(&self, append: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let (pages, keys) = (self.pages(), self.tops.len() as u64);
+        let mut payloads = vec![0; pages as usize * PAYLOAD_BYTES];
+        for (number, payload) in (0..pages).zip(payloads.chunks_exact_mut(PAYLOAD_BYTES)) {
+            PageFront { number, pages, keys }.encode(payload);
+        }
+        for &top in &self.tops {
+            let place = Place::of(top, pages);
+            insert(&mut payloads[place.page as usize * PAYLOAD_BYTES..], top, place);
+        }
+        payloads.chunks_exact(PAYLOAD_BYTES).try_for_each(append)
+    }
+}
+
+/// Where a filter lies in a table's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockFilter {
+    first_unit: u32,
+    pages: u32,
+}
+
+impl BlockFilter {
+    /// The filter of `pages` pages, at least one, of a unit each from `first_unit` on. That they lie in
+    /// the file is the caller's to have checked.
+    pub(crate) fn new(first_unit: u32, pages: u32) -> BlockFilter {
+        debug_assert!(pages > 0);
+        BlockFilter { first_unit, pages }
+    }
+
+    /// Whether a key with this hash may be among those that were added; false for 199 of 200 that are
+    /// not.
+    ///
+    /// # Errors
+    /// `Corruption` if the page is damaged, `NotResident` as [`PageFile::with_page`].
+    #[inline]
+    pub(crate) fn may_contain(
+        self,
+        file: &Arc<PageFile>,
+        hash: u64,
+        context: &ReadContext,
+    ) -> Result<bool> {
+        let top = top(hash);
+        let place = Place::of(top, self.pages);
+        let answer =
+            file.with_page(self.pointer(place.page), PageClass::Filter, context, |page| {
+                self.is_page(place.page, PageFront::decode(page)?)
+                    .then(|| holds(page, top, place))?
+            })?;
+        answer.ok_or_else(|| self.damaged(file, place.page))
+    }
+
+    /// First of two hints before a probe, for lookups that ask several filters: their waits for memory
+    /// then overlap.
+    #[inline]
+    pub(crate) fn prefetch_place(self, file: &PageFile, hash: u64) {
+        file.files().cache.prefetch_place(self.place(file, hash).0);
+    }
+
+    /// The second, once the first has had its effect.
+    #[inline]
+    pub(crate) fn prefetch_bytes(self, file: &PageFile, hash: u64) {
+        let (key, offset) = self.place(file, hash);
+        file.files().cache.prefetch_bytes(key, offset);
+    }
+
+    /// The page that a probe asks, and where in it.
+    #[inline]
+    fn place(self, file: &PageFile, hash: u64) -> (PageKey, usize) {
+        let place = Place::of(top(hash), self.pages);
+        let key = PageKey { file: file.id(), unit: self.pointer(place.page).unit };
+        (key, crate::cache::PAGE_HEADER_BYTES + place.offset())
+    }
+
+    #[inline]
+    fn pointer(self, page: u32) -> PagePointer {
+        PagePointer { unit: self.first_unit + page, units: 1 }
+    }
+
+    #[inline]
+    fn is_page(self, number: u32, front: PageFront) -> bool {
+        front.number == number && front.pages == self.pages
+    }
+
+    #[cold]
+    fn damaged(self, file: &PageFile, number: u32) -> Error {
+        let expected = format_args!("page {number} of {}", self.pages);
+        file.corrupt(self.pointer(number), "filter page", expected, "another, or none")
+    }
+
+    /// Reads the whole filter, past the cache, and verifies that its pages belong together.
+    ///
+    /// # Errors
+    /// `Corruption` names the first thing that is wrong.
+    pub(crate) fn load(self, file: &Arc<PageFile>) -> Result<LoadedFilter> {
+        let mut scan = file.scan(self.first_unit..self.first_unit + self.pages, CHUNK_UNITS);
+        let mut loaded = LoadedFilter { payloads: Vec::new(), pages: self.pages, keys: 0 };
+        for number in 0..self.pages {
+            let (pointer, payload) = match scan.next_page()? {
+                Some((pointer, payload)) if pointer == self.pointer(number) => (pointer, payload),
+                _ => return Err(self.damaged(file, number)),
+            };
+            let front = PageFront::decode(payload).filter(|front| self.is_page(number, *front));
+            let Some(front) = front else { return Err(self.damaged(file, number)) };
+            if number > 0 && front.keys != loaded.keys {
+                return Err(file.corrupt(pointer, "keys of a filter", loaded.keys, front.keys));
+            }
+            loaded.keys = front.keys;
+            loaded.payloads.extend_from_slice(payload);
+        }
+        Ok(loaded)
+    }
+}
+
+/// A filter in memory, for checks.
+pub(crate) struct LoadedFilter {
+    payloads: Vec<u8>,
+    pages: u32,
+    keys: u64,
+}
+
+impl LoadedFilter {
+    /// As [`BlockFilter::may_contain`].
+    pub(crate) fn may_contain(&self, hash: u64) -> bool {
+        let top = top(hash);
+        let place = Place::of(top, self.pages);
+        let payload = self.payloads.get(place.page as usize * PAYLOAD_BYTES..);
+        payload.and_then(|payload| holds(payload, top, place)) == Some(true)
+    }
+
+    /// How many keys it says it was made of.
+    pub(crate) fn keys(&self) -> u64 {
+        self.keys
+    }
+
+    /// How many pages it has.
+    pub(crate) fn pages(&self) -> u32 {
+        self.pages
+    }
+}
