@@ -217,8 +217,6 @@ bugs! {
         "Young tables go past a guard that holds older ones.";
     GuardRegionStraddling, "guard-region-straddling", "tree",
         "An iterator leaves out tables of the levels above that reach over a guard's end.";
-    GuardJoinReaching, "guard-join-reaching", "tree",
-        "Guards are joined although their tables reach into each other.";
     GuardCutsVersions, "guard-cuts-versions", "tree",
         "A compaction drops the older versions of a key behind which its output may be cut.";
     CompactKeepsOldest, "compact-keeps-oldest", "merge",

@@ -201,5 +201,5 @@ pub(super) fn is_joinable(a: &Guard, b: &Guard, parameters: &Parameters) -> bool
         let inside = |f: &Fragment| super::guard::table_is_inside(&f.table, lower, upper);
         guard.fragments.iter().all(inside)
     };
-    small && (own(a) && own(b) || planted(Bug::GuardJoinReaching))
+    small && own(a) && own(b)
 }
