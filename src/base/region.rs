@@ -3,8 +3,10 @@
 
 use std::ptr::NonNull;
 
-/// Alignment, and what the system may back by one large page.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// What the system may back by one large page.
+pub(crate) const LARGE_PAGE_BYTES: usize = 2 << 20;
+/// A region with fewer bytes has no large pages.
+pub(crate) const LARGE_REGION_BYTES: usize = 2 * LARGE_PAGE_BYTES;
 
 /// Memory of fixed size; zero until written for the first time.
 #[derive(Debug)]
@@ -22,16 +24,32 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 #[cfg(not(miri))]
+fn flags() -> rustix::mm::MapFlags {
+    let flags = rustix::mm::MapFlags::PRIVATE;
+    #[cfg(target_os = "linux")]
+    let flags = flags | rustix::mm::MapFlags::NORESERVE;
+    flags
+}
+
+#[cfg(not(miri))]
 impl Region {
-    /// Reserves `bytes`, aligned to 4 KiB at least; `None` if the system refuses.
+    /// Reserves `bytes`, aligned to 4 KiB at least; `None` if the system refuses. The system may back it
+    /// by large pages: then the first use of a byte makes 2 MiB around it resident.
     pub(crate) fn reserve(bytes: usize) -> Option<Region> {
-        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-        // Large pages save most TLB misses of random reads, but need room to align.
-        let slack = if bytes >= 2 * HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
+        let region = Region::reserve_sparse(bytes)?;
+        if bytes >= LARGE_REGION_BYTES {
+            region.use_large_pages(0, bytes);
+        }
+        Some(region)
+    }
+
+    /// As [`Region::reserve`], for memory of which small parts are used and given back: without large
+    /// pages where [`Region::use_large_pages`] does not say otherwise. From 4 MiB on it is aligned to
+    /// large pages all the same.
+    pub(crate) fn reserve_sparse(bytes: usize) -> Option<Region> {
+        use rustix::mm::{ProtFlags, mmap_anonymous};
+        let slack = if bytes >= LARGE_REGION_BYTES { LARGE_PAGE_BYTES } else { 0 };
         let mapping_bytes = bytes.checked_add(slack)?;
-        let flags = MapFlags::PRIVATE;
-        #[cfg(target_os = "linux")]
-        let flags = flags | MapFlags::NORESERVE;
         // SAFETY: a new anonymous mapping at an address of the system's choice touches no memory
         // that exists.
         let mapping = unsafe {
@@ -39,22 +57,70 @@ impl Region {
                 std::ptr::null_mut(),
                 mapping_bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
-                flags,
+                flags(),
             )
         };
         let mapping = NonNull::new(mapping.ok()?.cast::<u8>())?;
-        let offset = if slack > 0 { mapping.as_ptr().align_offset(HUGE_PAGE_BYTES) } else { 0 };
+        let offset = if slack > 0 { mapping.as_ptr().align_offset(LARGE_PAGE_BYTES) } else { 0 };
         // SAFETY: the offset is below `slack`, so inside the mapping.
         let base = unsafe { mapping.add(offset.min(slack)) };
+        let region = Region { base, mapping, mapping_bytes };
+        region.use_small_pages(0, bytes);
+        Some(region)
+    }
+
+    /// From now on a first use of the range, which starts and ends at multiples of 2 MiB and lies in a
+    /// region aligned to them, may make 2 MiB around it resident. That saves most TLB misses of random
+    /// reads. False if there are no large pages.
+    pub(crate) fn use_large_pages(&self, offset: usize, bytes: usize) -> bool {
         #[cfg(target_os = "linux")]
-        if slack > 0 {
-            // SAFETY: the range lies in our own mapping; this advice does not change its contents.
-            // Without large pages everything works the same, only slower.
-            let _ = unsafe {
-                rustix::mm::madvise(base.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxHugepage)
-            };
+        // SAFETY: this does not change the contents.
+        let is_done = unsafe { self.advise(offset, bytes, rustix::mm::Advice::LinuxHugepage) };
+        #[cfg(not(target_os = "linux"))]
+        let is_done = {
+            let _ = (offset, bytes);
+            false
+        };
+        is_done
+    }
+
+    /// Takes apart the large pages that back parts of the range, and loses its contents. Without this a
+    /// large page of which [`Region::release`] gives a part back stays whole, and the process is charged
+    /// for all of it.
+    ///
+    /// # Safety
+    /// As for [`Region::release`].
+    pub(crate) unsafe fn split_large_pages(&self, offset: usize, bytes: usize) {
+        // A side effect of this advice, since Linux 4.5; where it has none nothing is lost.
+        #[cfg(target_os = "linux")]
+        // SAFETY: as the caller vouches.
+        unsafe {
+            self.advise(offset, bytes, rustix::mm::Advice::LinuxFree);
         }
-        Some(Region { base, mapping, mapping_bytes })
+        #[cfg(not(target_os = "linux"))]
+        let _ = (offset, bytes);
+    }
+
+    /// From now on a first use of the range makes only 4 KiB around it resident.
+    pub(crate) fn use_small_pages(&self, offset: usize, bytes: usize) {
+        // A system without large pages refuses: just as well.
+        #[cfg(target_os = "linux")]
+        // SAFETY: this does not change the contents.
+        unsafe {
+            self.advise(offset, bytes, rustix::mm::Advice::LinuxNoHugepage);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (offset, bytes);
+    }
+
+    /// # Safety
+    /// The range lies inside the region; and if the advice may change its contents, nobody has a
+    /// reference into it.
+    #[cfg(target_os = "linux")]
+    unsafe fn advise(&self, offset: usize, bytes: usize, advice: rustix::mm::Advice) -> bool {
+        debug_assert!(offset + bytes <= self.mapping_bytes);
+        // SAFETY: as the caller vouches.
+        unsafe { rustix::mm::madvise(self.base.as_ptr().add(offset).cast(), bytes, advice).is_ok() }
     }
 
     /// Gives the memory of a range back to the system; its contents are lost.
@@ -64,18 +130,35 @@ impl Region {
     /// reference into it.
     pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
         #[cfg(target_os = "linux")]
-        {
-            // SAFETY: the caller vouches for the range.
-            let _ = unsafe {
-                rustix::mm::madvise(
-                    self.base.as_ptr().add(offset).cast(),
-                    bytes,
-                    rustix::mm::Advice::LinuxDontNeed,
-                )
-            };
+        // SAFETY: the caller vouches for the range.
+        unsafe {
+            self.advise(offset, bytes, rustix::mm::Advice::LinuxDontNeed);
         }
         #[cfg(not(target_os = "linux"))]
-        let _ = (offset, bytes);
+        // SAFETY: as the caller vouches.
+        unsafe {
+            self.map_anew(offset, bytes);
+        }
+    }
+
+    /// What [`Region::release`] is where the system has no advice that frees memory at once: other
+    /// memory, not yet touched, takes the range's place.
+    ///
+    /// # Safety
+    /// As for [`Region::release`].
+    #[cfg(any(test, not(target_os = "linux")))]
+    unsafe fn map_anew(&self, offset: usize, bytes: usize) {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        // SAFETY: the range is inside our own mapping, and the caller vouches that nobody has a
+        // reference into it. If it fails the memory stays, which is allowed.
+        let _ = unsafe {
+            mmap_anonymous(
+                self.base.as_ptr().add(offset).cast(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags() | MapFlags::FIXED,
+            )
+        };
     }
 }
 
@@ -97,10 +180,24 @@ impl Region {
         Some(Region { base: mapping, mapping, mapping_bytes: layout.size() })
     }
 
+    pub(crate) fn reserve_sparse(bytes: usize) -> Option<Region> {
+        Region::reserve(bytes)
+    }
+
+    pub(crate) fn use_large_pages(&self, _offset: usize, _bytes: usize) -> bool {
+        false
+    }
+
+    pub(crate) fn use_small_pages(&self, _offset: usize, _bytes: usize) {}
+
+    /// # Safety
+    /// As for the real one.
+    pub(crate) unsafe fn split_large_pages(&self, _offset: usize, _bytes: usize) {}
+
     /// # Safety
     /// As for the real one.
     pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
-        assert!(offset + bytes <= self.mapping_bytes && HUGE_PAGE_BYTES % 4096 == 0);
+        assert!(offset + bytes <= self.mapping_bytes && LARGE_PAGE_BYTES % 4096 == 0);
         // SAFETY: inside the allocation, and the caller vouches that nobody looks.
         unsafe {
             type Unit = std::mem::MaybeUninit<[u8; 4096]>;
@@ -131,6 +228,16 @@ impl Region {
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
+
+    /// How many of the first `units` of 4 KiB are in memory.
+    #[cfg(all(test, target_os = "linux", not(miri)))]
+    pub(crate) fn resident_units(&self, units: usize) -> usize {
+        use std::os::unix::fs::FileExt;
+        let mut entries = vec![0; units * 8];
+        let map = std::fs::File::open("/proc/self/pagemap").unwrap();
+        map.read_exact_at(&mut entries, self.base.as_ptr() as u64 / 4096 * 8).unwrap();
+        entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count()
+    }
 }
 
 #[cfg(test)]
@@ -140,22 +247,71 @@ mod tests {
     #[test]
     fn a_region_is_aligned_writable_and_can_be_released_in_part() {
         for bytes in [4096, 8 * 4096, if cfg!(miri) { 16 * 4096 } else { 8 << 20 }] {
-            let region = Region::reserve(bytes).unwrap();
-            let base = region.base().as_ptr();
-            assert_eq!(base as usize % 4096, 0);
-            // SAFETY: both bytes and the released range are inside the region, and no reference
-            // into it exists.
-            unsafe {
-                base.write(1);
-                base.add(bytes - 1).write(2);
-                if bytes > 4096 {
-                    region.release(0, 4096);
-                    base.write(3);
-                    assert_eq!(base.read(), 3);
+            for reserve in [Region::reserve, Region::reserve_sparse] {
+                let region = reserve(bytes).unwrap();
+                let base = region.base().as_ptr();
+                assert_eq!(base as usize % 4096, 0);
+                // SAFETY: both bytes and the released range are inside the region, and no reference
+                // into it exists.
+                unsafe {
+                    base.write(1);
+                    base.add(bytes - 1).write(2);
+                    if bytes > 4096 {
+                        region.release(0, 4096);
+                        base.write(3);
+                        assert_eq!(base.read(), 3);
+                    }
+                    assert_eq!(base.add(bytes - 1).read(), if bytes > 0 { 2 } else { 0 });
                 }
-                assert_eq!(base.add(bytes - 1).read(), if bytes > 0 { 2 } else { 0 });
             }
         }
         assert!(Region::reserve(usize::MAX - 4096).is_none());
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn of_a_sparse_region_only_what_is_used_is_resident() {
+        let region = Region::reserve_sparse(8 << 20).unwrap();
+        let at = |unit: usize| region.base().as_ptr().wrapping_add(unit * 4096);
+        // SAFETY: all units are inside the region, and no reference into it exists.
+        unsafe {
+            for unit in [5, 6, 7, 1000, 2000] {
+                at(unit).write(1);
+            }
+            assert_eq!(region.resident_units(2048), 5);
+            region.release(6 * 4096, 2 * 4096);
+            assert_eq!(region.resident_units(2048), 3);
+            assert_eq!((at(5).read(), at(1000).read()), (1, 1));
+            region.map_anew(1000 * 4096, 4096);
+            assert_eq!(region.resident_units(2048), 2);
+            at(1000).write(2);
+            assert_eq!((at(5).read(), at(1000).read(), at(2000).read()), (1, 2, 1));
+        }
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn a_large_page_gives_back_a_part_and_keeps_the_rest() {
+        let region = Region::reserve_sparse(8 << 20).unwrap();
+        let at = |unit: usize| region.base().as_ptr().wrapping_add(unit * 4096);
+        let is_large = region.use_large_pages(LARGE_PAGE_BYTES, LARGE_PAGE_BYTES);
+        // SAFETY: all units are inside the region, and no reference into it exists.
+        unsafe {
+            at(512).write(1);
+            // With large pages all of one, if there was one to be had.
+            assert!(region.resident_units(2048) == 1 || is_large);
+            for unit in 512..1024 {
+                at(unit).write(unit as u8);
+            }
+            region.use_small_pages(LARGE_PAGE_BYTES, LARGE_PAGE_BYTES);
+            region.split_large_pages(600 * 4096, 3 * 4096);
+            region.release(600 * 4096, 3 * 4096);
+            assert_eq!(region.resident_units(2048), 509);
+            for unit in (512..600).chain(603..1024) {
+                assert_eq!(at(unit).read(), unit as u8);
+            }
+            at(601).write(9);
+            assert_eq!(region.resident_units(2048), 510);
+        }
     }
 }

@@ -1,20 +1,27 @@
 //! The memory that cached pages lie in: numbered slots.
 //!
-//! Each slot has a frame of 4 KiB in a [`Region`]; a page that does not fit one lies on the heap and
-//! its slot's frame stays unused (and costs nothing). Slots come in slabs, each as large as all before
-//! it, so that more can be added without moving any.
+//! Each slot has a frame of 4 KiB in a [`Region`], and in another, without large pages, a *stretch*: address
+//! space for a page of several units, of which only what is used is in memory. A page that does not fit a
+//! stretch lies on the heap. Heap objects of a few units each would leave gaps that fit nothing else: it
+//! is for exceptions. Slots come in slabs, each as large as all before it, so that more can be added
+//! without moving any.
 //!
 //! Invariants:
 //! 1. A slot's bytes are written only by the one thread that has taken the slot, before its page is
 //!    published in the index, and after no reader can see the page that was there before.
 //! 2. Slots are never taken away while the `Frames` exist.
+//! 3. A large page backs frames only where [`Frames::use_large_page`] was asked for one and none has been
+//!    given back since: elsewhere what is in memory is what has been used.
+//! 4. Of a slot's frame and its stretch at most one is in memory: whoever takes the slot for the other has
+//!    given it back.
 
+use std::ops::Range;
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 
 use crate::base::limits::UNIT_BYTES;
-use crate::base::region::Region;
-use crate::base::sync::plain::{AtomicPtr, AtomicUsize, Ordering};
+use crate::base::region::{LARGE_PAGE_BYTES, LARGE_REGION_BYTES, Region};
+use crate::base::sync::plain::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// 1 MiB of frames in the first slab: too few for large pages, the first of which alone would take
 /// 2 MiB of memory, and the time to clear it, from a store with a small budget. (Fewer under the
@@ -23,18 +30,39 @@ const FIRST_SLAB_SLOTS: u32 = if cfg!(any(miri, shuttle)) { 16 } else { 1 << 8 }
 const SLABS: usize = 20;
 /// Most slots there can be: just below 2^28, 1 TiB of frames.
 pub(super) const SLOTS_MAX: u32 = FIRST_SLAB_SLOTS * ((1 << SLABS) - 1);
+/// Units of a stretch: a leaf with several entries has no more.
+pub(super) const STRETCH_UNITS: usize = if cfg!(any(miri, shuttle)) { 3 } else { 8 };
+const STRETCH_BYTES: usize = STRETCH_UNITS * UNIT_BYTES;
+/// Slots whose frames one large page may back.
+pub(super) const LARGE_PAGE_SLOTS: u32 =
+    if cfg!(any(miri, shuttle)) { 4 } else { (LARGE_PAGE_BYTES / UNIT_BYTES) as u32 };
 /// Slots whose heap pages are found through one table; tables are made when first needed.
 const HEAP_TABLE_SLOTS: usize = if cfg!(any(miri, shuttle)) { 4 } else { 128 };
 /// Memory that the heap keeps for itself with each allocation.
 const HEAP_OVERHEAD_BYTES: usize = 32;
 
-/// Where a page's bytes are: how many of the frame, or on the heap.
+/// Where a page's bytes are: how many of the frame or the stretch, or on the heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
     /// The frame's first bytes.
     Frame(usize),
+    /// The stretch's first bytes: more than a frame has.
+    Stretch(usize),
     /// A heap object that the slot points to.
     Heap,
+}
+
+impl Extent {
+    /// Where a page of `len` bytes belongs.
+    pub(super) fn of(len: usize) -> Extent {
+        if len <= UNIT_BYTES {
+            Extent::Frame(len)
+        } else if len <= STRETCH_BYTES {
+            Extent::Stretch(len)
+        } else {
+            Extent::Heap
+        }
+    }
 }
 
 #[derive(Default)]
@@ -65,14 +93,22 @@ type HeapTable = [HeapSlot; HEAP_TABLE_SLOTS];
 
 struct Slab {
     frames: Region,
+    /// Whether the frames may be backed by a large page, for each that there could be.
+    large: Box<[AtomicBool]>,
+    /// Made when first needed; `None` if the system refused.
+    stretches: OnceLock<Option<Region>>,
     heap: Box<[OnceLock<Box<HeapTable>>]>,
 }
 
 impl Slab {
     fn reserve(slots: usize) -> Option<Slab> {
         let tables = slots.div_ceil(HEAP_TABLE_SLOTS);
+        let bytes = slots * UNIT_BYTES;
+        let large_pages = if bytes >= LARGE_REGION_BYTES { bytes / LARGE_PAGE_BYTES } else { 0 };
         Some(Slab {
-            frames: Region::reserve(slots * UNIT_BYTES)?,
+            frames: Region::reserve_sparse(bytes)?,
+            large: (0..large_pages).map(|_| AtomicBool::new(false)).collect(),
+            stretches: OnceLock::new(),
             heap: (0..tables).map(|_| OnceLock::new()).collect(),
         })
     }
@@ -93,6 +129,33 @@ fn locate(slot: u32) -> (usize, usize) {
     let n = slot + FIRST_SLAB_SLOTS;
     let slab = n.ilog2() - FIRST_SLAB_SLOTS.ilog2();
     (slab as usize, (n - (FIRST_SLAB_SLOTS << slab)) as usize)
+}
+
+impl Slab {
+    /// Gives frames back. No large page holds on to them, or brings them back when another is used.
+    ///
+    /// # Safety
+    /// As for [`Frames::release`].
+    unsafe fn release(&self, from: usize, bytes: usize) {
+        let pages = from / LARGE_PAGE_BYTES..=(from + bytes - 1) / LARGE_PAGE_BYTES;
+        for (at, large) in self.large.iter().enumerate().take(pages.end() + 1).skip(*pages.start())
+        {
+            if large.swap(false, Ordering::Relaxed) {
+                let page = at * LARGE_PAGE_BYTES;
+                self.frames.use_small_pages(page, LARGE_PAGE_BYTES);
+                let (from, to) = (from.max(page), (from + bytes).min(page + LARGE_PAGE_BYTES));
+                // SAFETY: part of the range.
+                unsafe { self.frames.split_large_pages(from, to - from) };
+            }
+        }
+        // SAFETY: as the caller vouches.
+        unsafe { self.frames.release(from, bytes) };
+    }
+}
+
+/// The end of the slots whose frames one large page may back, of which `slot` is one.
+pub(super) fn large_page_end(slot: u32) -> u32 {
+    (slot + FIRST_SLAB_SLOTS + 1).next_multiple_of(LARGE_PAGE_SLOTS) - FIRST_SLAB_SLOTS
 }
 
 /// What a page of `len` bytes on the heap counts for.
@@ -128,6 +191,43 @@ impl Frames {
             Some(slab) => unsafe { slab.frames.base().add(at * UNIT_BYTES) },
             None => unreachable!("slot {slot} has been reserved"),
         }
+    }
+
+    /// Has the frames of a large page of slots, of which `slot` is the first, backed by one; false if
+    /// there is none for them. Using one of the frames may then bring all of them into memory.
+    pub(super) fn use_large_page(&self, slot: u32) -> bool {
+        let (slab, at) = locate(slot);
+        let offset = at * UNIT_BYTES;
+        self.slabs[slab].get().is_some_and(|slab| {
+            let large = slab.large.get(offset / LARGE_PAGE_BYTES);
+            let is_done = large.is_some() && slab.frames.use_large_pages(offset, LARGE_PAGE_BYTES);
+            if let Some(large) = large {
+                large.store(is_done, Ordering::Relaxed);
+            }
+            is_done
+        })
+    }
+
+    fn stretches(&self, slot: u32) -> (Option<&Region>, usize) {
+        let (slab, at) = locate(slot);
+        let stretches = self.slabs[slab].get().and_then(|slab| slab.stretches.get());
+        (stretches.and_then(Option::as_ref), at * STRETCH_BYTES)
+    }
+
+    #[inline]
+    fn stretch(&self, slot: u32) -> NonNull<u8> {
+        match self.stretches(slot) {
+            // SAFETY: the region has a stretch for each of the slab's slots.
+            (Some(region), offset) => unsafe { region.base().add(offset) },
+            (None, _) => unreachable!("slot {slot} has been prepared for a page of several units"),
+        }
+    }
+
+    /// Makes the slot ready for a page in its stretch; false if the system refuses.
+    pub(super) fn prepare_stretch(&self, slot: u32) -> bool {
+        let number = locate(slot).0;
+        let reserve = || Region::reserve_sparse(slab_slots(number) as usize * STRETCH_BYTES);
+        self.slabs[number].get().is_some_and(|slab| slab.stretches.get_or_init(reserve).is_some())
     }
 
     fn heap_table(&self, slot: u32) -> (&OnceLock<Box<HeapTable>>, usize) {
@@ -168,28 +268,36 @@ impl Frames {
             Extent::Frame(len) => unsafe {
                 std::slice::from_raw_parts(self.frame(slot).as_ptr(), len)
             },
+            // SAFETY: likewise the stretch's.
+            Extent::Stretch(len) => unsafe {
+                std::slice::from_raw_parts(self.stretch(slot).as_ptr(), len)
+            },
             // SAFETY: the slot has owned the heap object since before the page was published.
             Extent::Heap => unsafe { &*self.heap_slot(slot).slice() },
         }
     }
 
-    /// Copies a page of up to 4 KiB into the slot's frame.
+    /// Copies a page into the slot.
     ///
     /// # Safety
-    /// The caller has taken the slot, and nobody reads its frame.
-    pub(super) unsafe fn fill(&self, slot: u32, bytes: &[u8]) {
-        assert!(bytes.len() <= UNIT_BYTES);
-        // SAFETY: the frame has 4 KiB, and is the caller's alone.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.frame(slot).as_ptr(), bytes.len());
-        }
+    /// The caller has taken the slot for a page of that extent, and nobody reads its memory.
+    pub(super) unsafe fn fill(&self, slot: u32, extent: Extent, bytes: &[u8]) {
+        let (to, room) = match extent {
+            Extent::Frame(_) => (self.frame(slot), UNIT_BYTES),
+            Extent::Stretch(_) => (self.stretch(slot), STRETCH_BYTES),
+            // SAFETY: as the caller vouches.
+            Extent::Heap => return unsafe { self.fill_heap(slot, Box::from(bytes)) },
+        };
+        assert!(bytes.len() <= room);
+        // SAFETY: there is room, and it is the caller's alone.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 
     /// Puts a page on the heap for the slot.
     ///
     /// # Safety
     /// The caller has taken the slot, which is prepared for the heap and has no heap page.
-    pub(super) unsafe fn fill_heap(&self, slot: u32, bytes: Box<[u8]>) {
+    unsafe fn fill_heap(&self, slot: u32, bytes: Box<[u8]>) {
         let heap = self.heap_slot(slot);
         debug_assert!(heap.bytes.load(Ordering::Relaxed).is_null());
         heap.len.store(bytes.len(), Ordering::Relaxed);
@@ -221,9 +329,35 @@ impl Frames {
             let (slab, at) = locate(run[0]);
             if let Some(slab) = self.slabs[slab].get() {
                 // SAFETY: a run of frames of one slab, which nobody reads.
-                unsafe { slab.frames.release(at * UNIT_BYTES, run.len() * UNIT_BYTES) };
+                unsafe { slab.release(at * UNIT_BYTES, run.len() * UNIT_BYTES) };
             }
         }
+    }
+
+    /// Gives the memory of these units of the slot's stretch back to the system.
+    ///
+    /// # Safety
+    /// Nobody reads them or can find them any more.
+    pub(super) unsafe fn release_stretch(&self, slot: u32, units: Range<usize>) {
+        debug_assert!(units.end <= STRETCH_UNITS);
+        if let (Some(region), offset) = self.stretches(slot) {
+            let from = offset + units.start * UNIT_BYTES;
+            // SAFETY: part of the slot's stretch, which nobody reads.
+            unsafe { region.release(from, units.len() * UNIT_BYTES) };
+        }
+    }
+
+    /// How many units of frames and stretches are in memory.
+    #[cfg(all(test, target_os = "linux", not(miri)))]
+    pub(super) fn resident_units(&self) -> usize {
+        let slabs = self.slabs.iter().zip(0..).filter_map(|(slab, n)| Some((slab.get()?, n)));
+        let resident = slabs.map(|(slab, number)| {
+            let slots = slab_slots(number) as usize;
+            let stretches = slab.stretches.get().and_then(Option::as_ref);
+            let of_stretches = stretches.map(|region| region.resident_units(slots * STRETCH_UNITS));
+            slab.frames.resident_units(slots) + of_stretches.unwrap_or(0)
+        });
+        resident.sum()
     }
 }
 
@@ -257,30 +391,58 @@ mod tests {
     }
 
     #[test]
-    fn frames_and_heap_pages_hold_what_was_put_in() {
+    fn a_large_page_ends_where_its_slab_ends_or_before() {
+        let (mut slot, mut slab_end) = (0, FIRST_SLAB_SLOTS);
+        for slab in 0..if cfg!(miri) { 3 } else { SLABS - 1 } {
+            while slot < slab_end {
+                let end = large_page_end(slot);
+                assert!(end > slot && end <= slab_end && end - slot <= LARGE_PAGE_SLOTS);
+                assert_eq!(large_page_end(end - 1), end);
+                // The slab's frames are aligned to large pages, if it is large enough to have some.
+                assert!(slab < 2 || (locate(slot).1 as u32).is_multiple_of(LARGE_PAGE_SLOTS));
+                slot = end;
+            }
+            slab_end += slab_slots(slab + 1);
+        }
+    }
+
+    #[test]
+    fn pages_of_all_lengths_hold_what_was_put_in() {
         let frames = Frames::default();
         assert_eq!(frames.reserve(FIRST_SLAB_SLOTS + 1), FIRST_SLAB_SLOTS + 1);
         let page = |slot: u32, len: usize| vec![slot as u8 ^ 0x5a; len];
         let slots = [0, 1, FIRST_SLAB_SLOTS - 1, FIRST_SLAB_SLOTS];
+        let long = STRETCH_BYTES + 1;
+        let extents = [7, 4096, 4097, STRETCH_BYTES, long].map(Extent::of);
+        assert_eq!(extents[1..3], [Extent::Frame(4096), Extent::Stretch(4097)]);
+        assert_eq!(extents[3..], [Extent::Stretch(STRETCH_BYTES), Extent::Heap]);
         // SAFETY: no other thread knows the slots, and what is read has been filled.
         unsafe {
             for slot in slots {
-                frames.fill(slot, &page(slot, 4096));
+                frames.fill(slot, Extent::Frame(4096), &page(slot, 4096));
+                assert!(frames.prepare_stretch(slot));
+                frames.fill(slot, Extent::Stretch(STRETCH_BYTES), &page(slot, STRETCH_BYTES));
                 frames.prepare_heap(slot);
                 assert_eq!(frames.prepare_heap(slot), 0);
-                frames.fill_heap(slot, page(slot, 5000).into());
+                frames.fill(slot, Extent::Heap, &page(slot, long));
             }
             for slot in slots {
-                assert_eq!(frames.bytes(slot, Extent::Frame(4096)), page(slot, 4096));
-                assert_eq!(frames.bytes(slot, Extent::Frame(7)), page(slot, 7));
-                assert_eq!(frames.bytes(slot, Extent::Heap), page(slot, 5000));
+                for len in [7, 4096, 4097, STRETCH_BYTES, long] {
+                    assert_eq!(frames.bytes(slot, Extent::of(len)), page(slot, len));
+                }
             }
             frames.drop_heap(0);
             frames.drop_heap(0);
             frames.release(&mut [FIRST_SLAB_SLOTS, 0, FIRST_SLAB_SLOTS - 1]);
             assert_eq!(frames.bytes(1, Extent::Frame(4096)), page(1, 4096));
-            frames.fill(0, &page(9, 100));
+            frames.fill(0, Extent::Frame(100), &page(9, 100));
             assert_eq!(frames.bytes(0, Extent::Frame(100)), page(9, 100));
+            frames.release_stretch(1, 1..STRETCH_UNITS);
+            assert_eq!(frames.bytes(1, Extent::Stretch(4096)), page(1, 4096));
+            for slot in [0, FIRST_SLAB_SLOTS] {
+                let stretch = frames.bytes(slot, Extent::Stretch(STRETCH_BYTES));
+                assert_eq!(stretch, page(slot, STRETCH_BYTES));
+            }
         }
     }
 }

@@ -26,7 +26,7 @@ const ENTRIES_PER_SLOT_TENTHS: usize = 17;
 
 const SLOT_BITS: u32 = 28;
 const LEN_SHIFT: u32 = SLOT_BITS;
-const LEN_BITS: u32 = 13;
+const LEN_BITS: u32 = 16;
 const LEN_HEAP: u64 = (1 << LEN_BITS) - 1;
 const CLASS_SHIFT: u32 = LEN_SHIFT + LEN_BITS;
 const USES_SHIFT: u32 = CLASS_SHIFT + 2;
@@ -78,7 +78,7 @@ impl Locator {
     pub(super) fn new(slot: u32, extent: Extent, class: PageClass, awaited: bool) -> Locator {
         debug_assert!(slot >> SLOT_BITS == 0);
         let len = match extent {
-            Extent::Frame(len) => len.min(UNIT_BYTES) as u64,
+            Extent::Frame(len) | Extent::Stretch(len) => (len as u64).min(LEN_HEAP - 1),
             Extent::Heap => LEN_HEAP,
         };
         let class_tag = match class {
@@ -107,7 +107,8 @@ impl Locator {
     pub(super) fn extent(self) -> Extent {
         match self.0 >> LEN_SHIFT & ((1 << LEN_BITS) - 1) {
             LEN_HEAP => Extent::Heap,
-            len => Extent::Frame(len as usize),
+            len if len <= UNIT_BYTES as u64 => Extent::Frame(len as usize),
+            len => Extent::Stretch(len as usize),
         }
     }
 
@@ -343,6 +344,7 @@ pub(super) fn worth(locator: Locator) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::frames::STRETCH_UNITS;
     use super::*;
 
     fn key(file: u64, unit: u32) -> PackedKey {
@@ -352,7 +354,8 @@ mod tests {
     #[test]
     fn a_locator_keeps_all_it_was_made_of() {
         for slot in [0, 1, (1 << SLOT_BITS) - 1] {
-            for extent in [Extent::Frame(0), Extent::Frame(UNIT_BYTES), Extent::Heap] {
+            let longest = STRETCH_UNITS * UNIT_BYTES;
+            for extent in [0, UNIT_BYTES, UNIT_BYTES + 1, longest, longest + 1].map(Extent::of) {
                 for class in [PageClass::Leaf, PageClass::Index, PageClass::Filter] {
                     for awaited in [false, true] {
                         let locator = Locator::new(slot, extent, class, awaited);
@@ -368,8 +371,9 @@ mod tests {
 
     #[test]
     fn keys_that_share_half_their_bits_are_told_apart() {
+        const LAST: u32 = FILE_BITS_MAX - 1;
         let index = Index::new(64);
-        let all = [key(1, 7), key(1 << 32 | 1, 7), key(1, 8), key(2, 7), key((1 << 47) + 1, 7)];
+        let all = [key(1, 7), key(1 << 32 | 1, 7), key(1, 8), key(2, 7), key((1 << LAST) + 1, 7)];
         for (slot, &k) in all.iter().enumerate() {
             let locator = Locator::new(slot as u32, Extent::Frame(slot), PageClass::Leaf, false);
             assert!(matches!(index.insert(k, locator), Inserted::At(_)));
@@ -380,7 +384,7 @@ mod tests {
             let position = index.position(k).unwrap();
             let (packed, locator) = index.page(position);
             assert_eq!((packed.low, packed.high), (k.low, k.high));
-            assert_eq!(packed.file().0 >> 47, u64::from(slot == 4));
+            assert_eq!(packed.file().0 >> LAST, u64::from(slot == 4));
             assert_eq!(locator.extent(), Extent::Frame(slot));
             assert_eq!(index.remove(position).slot(), slot as u32);
             assert!(index.find(k).is_none());

@@ -5,6 +5,7 @@
 //! the [`Cache`]. Memory is ours to account for: data files are opened for direct I/O, so a page is in
 //! memory exactly if it is here.
 
+mod cold_slots;
 mod data_files;
 mod fetch;
 mod frames;

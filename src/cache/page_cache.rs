@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use super::frames::{Extent, Frames};
+use super::frames::Frames;
 use super::grace::{Guard, Readers};
 use super::index::{Index, Locator, PackedKey};
 use super::pool::Pool;
@@ -225,27 +225,20 @@ impl Cache {
         if self.contains(key) {
             return;
         }
-        let extent =
-            if bytes.len() <= UNIT_BYTES { Extent::Frame(bytes.len()) } else { Extent::Heap };
         let taken = {
             let (mut pool, index) = self.lock();
-            match extent {
-                Extent::Frame(_) => pool.take_frame(&self.frames, index),
-                Extent::Heap if bytes.len() > pool.capacity_bytes() / 4 => return,
-                Extent::Heap => pool.take_heap(bytes.len(), &self.frames, index),
+            if bytes.len() > UNIT_BYTES && bytes.len() > pool.capacity_bytes() / 4 {
+                return;
             }
+            pool.take(bytes.len(), &self.frames, index)
         };
-        let Some(slot) = taken else {
+        let Some((slot, extent)) = taken else {
             self.counters.add(REFUSALS, 1);
             return;
         };
         // The lock is not held while the bytes are copied.
-        match extent {
-            // SAFETY: the slot has just been taken from the free ones, which no reader looks at.
-            Extent::Frame(_) => unsafe { self.frames.fill(slot, bytes) },
-            // SAFETY: likewise, and `take_heap` has prepared it.
-            Extent::Heap => unsafe { self.frames.fill_heap(slot, Box::from(bytes)) },
-        }
+        // SAFETY: the slot has just been taken from the free ones, which no reader looks at, for this.
+        unsafe { self.frames.fill(slot, extent, bytes) };
         let (mut pool, index) = self.lock();
         pool.publish(packed, Locator::new(slot, extent, class, awaited), &self.frames, index);
     }
@@ -315,6 +308,12 @@ impl Cache {
         // far as the borrow checker can see: all callers drop both together.
         let index = unsafe { &*self.index.load(Ordering::Acquire) };
         (pool, index)
+    }
+
+    /// Bytes of frames and stretches that are in memory, as the system says.
+    #[cfg(all(test, target_os = "linux", not(miri)))]
+    pub(super) fn resident_bytes(&self) -> usize {
+        self.frames.resident_units() * UNIT_BYTES
     }
 
     /// Counters and sizes.

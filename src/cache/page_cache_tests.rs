@@ -47,6 +47,8 @@ fn len_of(key: PageKey) -> usize {
         2 => 4097,
         3 if !cfg!(miri) => 3 * PAGE,
         4 => 20,
+        // On the heap.
+        5 if !cfg!(miri) => 9 * PAGE - 7,
         _ => BYTES,
     }
 }
@@ -387,6 +389,35 @@ fn many_threads_never_see_a_wrong_byte() {
         cache.set_capacity(capacity_pages as usize * PAGE);
         insert_surely(&cache, key(9, 9), PageClass::Leaf);
         assert_within_capacity(&cache);
+    }
+}
+
+/// Pages of several units were objects on the heap, and the process grew to 221 MiB for a budget of 128: a
+/// first use of a frame brings the 2 MiB around it into memory, also the frames of slots whose pages lie
+/// on the heap, which were counted as nothing.
+#[test]
+#[cfg(all(target_os = "linux", not(miri)))]
+fn what_is_in_memory_is_what_is_counted() {
+    let capacity = 24 << 20;
+    let cache = Cache::new(capacity);
+    let mut random = Random(5);
+    // The mix changes: few and many long pages, of one length and of all.
+    for (file, long_percent, units_max) in
+        [(1, 50, 2), (2, 90, 2), (3, 50, 8), (4, 0, 1), (5, 95, 3)]
+    {
+        for unit in 0..8000 {
+            let is_long = random.below(100) < long_percent;
+            let units = if is_long { 2 + random.below(units_max - 1) as usize } else { 1 };
+            let k = key(file, unit);
+            cache.insert(k, PageClass::Leaf, &page(k, units * PAGE - 8));
+            if unit % 1000 == 999 {
+                let statistics = cache.statistics();
+                let (resident, counted) = (cache.resident_bytes(), statistics.bytes as usize);
+                assert!(resident <= counted, "{resident}: {statistics:?}");
+                assert!(counted <= capacity, "{statistics:?}");
+                assert!(unit < 4000 || counted * 10 > capacity * 8, "{statistics:?}");
+            }
+        }
     }
 }
 

@@ -26,6 +26,9 @@ use crate::base::planted::{self, Bug, FREED, planted};
 use crate::base::sync::plain::Ordering;
 use crate::vfs::{Access, AlignedBuf, File};
 
+/// A thread keeps a buffer of up to so many bytes for the next page it reads.
+const KEPT_BYTES_MAX: usize = 32 << 10;
+
 /// Where a page lies in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PagePointer {
@@ -202,7 +205,7 @@ impl PageFile {
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
         thread_local! {
-            static BUF: RefCell<Option<AlignedBuf>> = const { RefCell::new(None) };
+            static BUF: Cell<Option<AlignedBuf>> = const { Cell::new(None) };
         }
         self.check_bounds(pointer)?;
         if let Some(misses) = &context.misses {
@@ -210,19 +213,17 @@ impl PageFile {
             return Err(Error::NotResident);
         }
         context.pages_read.set(context.pages_read.get() + 1);
-        if pointer.units == 1 {
-            let mut buf = BUF.take().unwrap_or_else(|| AlignedBuf::new(UNIT_BYTES));
-            let result = self
-                .file
-                .read_at(pointer.offset(), &mut buf)
-                .and_then(|()| self.admit(pointer, class, &buf, false, f));
+        let kept = BUF.take().filter(|buf| buf.len() >= pointer.bytes());
+        let mut buf = kept.unwrap_or_else(|| AlignedBuf::new(pointer.bytes()));
+        let page = &mut buf[..pointer.bytes()];
+        let result = self
+            .file
+            .read_at(pointer.offset(), page)
+            .and_then(|()| self.admit(pointer, class, page, false, f));
+        if buf.len() <= KEPT_BYTES_MAX {
             BUF.set(Some(buf));
-            result
-        } else {
-            let mut buf = AlignedBuf::new(pointer.bytes());
-            self.file.read_at(pointer.offset(), &mut buf)?;
-            self.admit(pointer, class, &buf, false, f)
         }
+        result
     }
 
     /// The file's last unit, where files that are opened by their end have what says where the rest is.

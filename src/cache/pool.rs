@@ -5,16 +5,17 @@
 //! so the pages of a long scan replace one another and leave those alone that have been used twice.
 //!
 //! Invariants:
-//! 1. `used_bytes` counts everything: frames that have been touched and not given back, heap pages, the
-//!    tables, and what waits for the end of a grace period. Nothing is taken that would raise it above
-//!    the capacity.
+//! 1. `used_bytes` counts everything: frames and units of stretches that have been touched and not given
+//!    back, heap pages, the tables, and what waits for the end of a grace period. Nothing is taken that
+//!    would raise it above the capacity.
 //! 2. An evicted page's memory is used again only after a grace period.
 //! 3. No call scans, evicts or waits without bound.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::frames::{Extent, Frames, SLOTS_MAX, heap_charge};
+use super::cold_slots::{ColdSlots, Use};
+use super::frames::{Extent, Frames, LARGE_PAGE_SLOTS, SLOTS_MAX, STRETCH_UNITS, heap_charge};
 use super::grace::{GracePeriod, Readers};
 use super::index::{Index, Inserted, Locator, PackedKey, Position, worth};
 use crate::base::ids::FileId;
@@ -48,6 +49,8 @@ const NO_POSITION: u32 = u32::MAX;
 /// Something readers may still look at.
 enum Retired {
     Frame(u32),
+    /// With its units.
+    Stretch(u32, u32),
     Heap(u32),
     Index(Arc<Index>),
 }
@@ -63,18 +66,16 @@ pub(super) struct Pool {
     capacity_bytes: usize,
     /// The index and the tables of slots.
     table_bytes: usize,
-    frames_touched: usize,
+    /// Units in memory, of frames and stretches.
+    units: usize,
     heap_bytes: usize,
     /// How much of these three is retired.
     retired_bytes: usize,
-    /// Slots that exist: `0..slots`.
-    slots: u32,
-    /// Slots from here on have never been used.
-    fresh: u32,
-    /// Free slots whose frames are in memory.
-    free: Vec<u32>,
-    /// Free slots whose frames are not.
-    cold: Vec<u32>,
+    /// Free slots by the units of theirs that are in memory: of the frame if that is one, else of the
+    /// stretch.
+    free: [Vec<u32>; STRETCH_UNITS + 1],
+    /// Free slots of which nothing is in memory.
+    cold: ColdSlots,
     /// By slot: where in the index its page is.
     positions: Vec<u32>,
     pages: usize,
@@ -93,13 +94,11 @@ impl Pool {
             readers,
             capacity_bytes: 0,
             table_bytes: index.bytes(),
-            frames_touched: 0,
+            units: 0,
             heap_bytes: 0,
             retired_bytes: 0,
-            slots: 0,
-            fresh: 0,
-            free: Vec::new(),
-            cold: Vec::new(),
+            free: std::array::from_fn(|_| Vec::new()),
+            cold: ColdSlots::default(),
             positions: Vec::new(),
             pages: 0,
             hand: 0,
@@ -112,7 +111,7 @@ impl Pool {
 
     /// All memory the cache takes.
     pub(super) fn used_bytes(&self) -> usize {
-        self.table_bytes + self.frames_touched * UNIT_BYTES + self.heap_bytes
+        self.table_bytes + self.units * UNIT_BYTES + self.heap_bytes
     }
 
     pub(super) fn capacity_bytes(&self) -> usize {
@@ -139,22 +138,59 @@ impl Pool {
         self.capacity_bytes.saturating_sub(self.table_bytes) < bytes
     }
 
-    /// Takes a slot for a page of up to 4 KiB, evicting as needed; `None` if none is free yet.
-    pub(super) fn take_frame(&mut self, frames: &Frames, index: &Index) -> Option<u32> {
-        if self.can_never_hold(UNIT_BYTES) {
+    /// What free slots keep in memory.
+    fn free_bytes(&self) -> usize {
+        let units = self.free.iter().enumerate().map(|(units, slots)| units * slots.len());
+        units.sum::<usize>() * UNIT_BYTES
+    }
+
+    /// Takes a slot for a page of `len` bytes, evicting as needed; `None` if none is free yet. Says where
+    /// in the slot the page goes.
+    pub(super) fn take(
+        &mut self,
+        len: usize,
+        frames: &Frames,
+        index: &Index,
+    ) -> Option<(u32, Extent)> {
+        let extent = Extent::of(len);
+        match extent {
+            Extent::Frame(_) | Extent::Stretch(_) => {
+                match self.take_units(len.div_ceil(UNIT_BYTES).max(1), frames, index) {
+                    Some(slot) if len <= UNIT_BYTES || frames.prepare_stretch(slot) => {
+                        Some((slot, extent))
+                    }
+                    Some(slot) => {
+                        self.units -= len.div_ceil(UNIT_BYTES);
+                        self.cold.put(Use::Beside, [slot]);
+                        self.take_heap(len, frames, index)
+                    }
+                    None => None,
+                }
+            }
+            Extent::Heap => self.take_heap(len, frames, index),
+        }
+    }
+
+    fn take_units(&mut self, units: usize, frames: &Frames, index: &Index) -> Option<u32> {
+        let need_bytes = units * UNIT_BYTES;
+        if self.can_never_hold(need_bytes) {
             return None;
         }
-        self.make_room(UNIT_BYTES, frames, index);
+        self.make_room(need_bytes, frames, index);
         for _ in 0..ADVANCES_MAX {
             if !self.is_over_capacity() {
-                if let Some(slot) = self.free.pop() {
+                if let Some(slot) = self.take_free(units, frames) {
                     return Some(slot);
                 }
-                if self.room() >= UNIT_BYTES
-                    && let Some(slot) = self.take_cold()
-                {
-                    self.frames_touched += 1;
-                    return Some(slot);
+                self.release_free(need_bytes.saturating_sub(self.room()), frames);
+                if self.room() >= need_bytes {
+                    let taken = match units {
+                        1 => self.take_cold_frame(frames),
+                        _ => self.cold.take(Use::Beside).inspect(|_| self.units += units),
+                    };
+                    if taken.is_some() {
+                        return taken;
+                    }
                 }
             }
             self.readers.advance();
@@ -163,39 +199,54 @@ impl Pool {
         None
     }
 
-    /// Takes a slot for a heap page of `len` bytes, evicting as needed.
-    pub(super) fn take_heap(&mut self, len: usize, frames: &Frames, index: &Index) -> Option<u32> {
+    /// Takes a slot that has so many units in memory, or a stretch with more.
+    fn take_free(&mut self, units: usize, frames: &Frames) -> Option<u32> {
+        if let Some(slot) = self.free[units].pop() {
+            return Some(slot);
+        }
+        let more = units.max(2) + 1..=STRETCH_UNITS;
+        let (slot, had) =
+            more.filter(|_| units > 1).find_map(|n| Some((self.free[n].pop()?, n)))?;
+        // SAFETY: free slots are in no reader's sight.
+        unsafe { frames.release_stretch(slot, units..had) };
+        self.units -= had - units;
+        Some(slot)
+    }
+
+    /// Takes a frame that is not in memory; if there is room, with a large page of others.
+    fn take_cold_frame(&mut self, frames: &Frames) -> Option<u32> {
+        if self.room() >= LARGE_PAGE_SLOTS as usize * UNIT_BYTES
+            && let Some(slots) = self.cold.take_large_page()
+        {
+            if frames.use_large_page(slots.start) {
+                self.units += slots.len();
+                self.free[1].extend(slots.rev());
+                return self.free[1].pop();
+            }
+            self.cold.put(Use::Frame, slots.rev());
+        }
+        self.cold.take(Use::Frame).inspect(|_| self.units += 1)
+    }
+
+    fn take_heap(&mut self, len: usize, frames: &Frames, index: &Index) -> Option<(u32, Extent)> {
         let charge = heap_charge(len);
         if self.can_never_hold(charge) {
             return None;
         }
         self.make_room(charge, frames, index);
         for _ in 0..ADVANCES_MAX {
-            self.release_frames(charge.saturating_sub(self.room()), frames);
-            if self.room() >= charge {
-                if self.cold.is_empty() && self.fresh == self.slots {
-                    self.release_frames(1, frames);
-                }
-                if let Some(slot) = self.take_cold() {
-                    self.heap_bytes += charge;
-                    self.table_bytes += frames.prepare_heap(slot);
-                    return Some(slot);
-                }
+            self.release_free(charge.saturating_sub(self.room()), frames);
+            if self.room() >= charge
+                && let Some(slot) = self.cold.take(Use::Beside)
+            {
+                self.heap_bytes += charge;
+                self.table_bytes += frames.prepare_heap(slot);
+                return Some((slot, Extent::Heap));
             }
             self.readers.advance();
             self.reclaim(frames);
         }
         None
-    }
-
-    fn take_cold(&mut self) -> Option<u32> {
-        self.cold.pop().or_else(|| {
-            let slot = self.fresh;
-            (slot < self.slots).then(|| {
-                self.fresh += 1;
-                slot
-            })
-        })
     }
 
     /// Publishes the page that has been put into a taken slot. If it turns out to be there already
@@ -221,7 +272,8 @@ impl Pool {
             }
             // No reader has seen it, so it need not wait.
             Inserted::Present | Inserted::Full(_) => match locator.extent() {
-                Extent::Frame(_) => self.free.push(slot),
+                Extent::Frame(_) => self.free[1].push(slot),
+                Extent::Stretch(len) => self.free[len.div_ceil(UNIT_BYTES)].push(slot),
                 Extent::Heap => self.free_heap(slot, frames),
             },
         }
@@ -232,7 +284,7 @@ impl Pool {
         // SAFETY: the slot's page has never been published, or a grace period has passed since it was
         // taken out of the index.
         unsafe { frames.drop_heap(slot) };
-        self.cold.push(slot);
+        self.cold.put(Use::Beside, [slot]);
     }
 
     /// Takes a page out, if it is there.
@@ -251,7 +303,7 @@ impl Pool {
         frames: &Frames,
         index: &Index,
     ) -> bool {
-        let end = self.fresh.min(first.saturating_add(n));
+        let end = self.cold.begun().min(first.saturating_add(n));
         for slot in first..end {
             let position = Position(self.positions[slot as usize]);
             if position.0 != NO_POSITION && index.page(position).0.file() == file {
@@ -270,6 +322,11 @@ impl Pool {
             Extent::Frame(_) => {
                 self.retired_bytes += UNIT_BYTES;
                 self.retired.push(Retired::Frame(slot));
+            }
+            Extent::Stretch(len) => {
+                let units = len.div_ceil(UNIT_BYTES);
+                self.retired_bytes += units * UNIT_BYTES;
+                self.retired.push(Retired::Stretch(slot, units as u32));
             }
             Extent::Heap => {
                 self.retired_bytes += frames.charge_of_heap(slot);
@@ -295,7 +352,11 @@ impl Pool {
                 match item {
                     Retired::Frame(slot) => {
                         self.retired_bytes -= UNIT_BYTES;
-                        self.free.push(slot);
+                        self.free[1].push(slot);
+                    }
+                    Retired::Stretch(slot, units) => {
+                        self.retired_bytes -= units as usize * UNIT_BYTES;
+                        self.free[units as usize].push(slot);
                     }
                     Retired::Heap(slot) => {
                         self.retired_bytes -= frames.charge_of_heap(slot);
@@ -309,19 +370,31 @@ impl Pool {
             }
         }
         if self.is_over_capacity() {
-            self.release_frames(self.used_bytes() - self.capacity_bytes, frames);
+            self.release_free(self.used_bytes() - self.capacity_bytes, frames);
         }
     }
 
-    /// Gives free frames back to the system, `bytes` of them if there are as many.
-    fn release_frames(&mut self, bytes: usize, frames: &Frames) {
-        let n = bytes.div_ceil(UNIT_BYTES).min(self.free.len());
+    /// Gives memory of free slots back to the system, `bytes` if there are as many.
+    fn release_free(&mut self, bytes: usize, frames: &Frames) {
+        let mut units = bytes.div_ceil(UNIT_BYTES);
+        for each in (2..=STRETCH_UNITS).rev() {
+            while units > 0
+                && let Some(slot) = self.free[each].pop()
+            {
+                // SAFETY: free slots are in no reader's sight.
+                unsafe { frames.release_stretch(slot, 0..each) };
+                self.cold.put(Use::Beside, [slot]);
+                self.units -= each;
+                units = units.saturating_sub(each);
+            }
+        }
+        let n = units.min(self.free[1].len());
         if n > 0 {
-            let released = self.cold.len();
-            self.cold.extend(self.free.drain(self.free.len() - n..));
-            // SAFETY: free frames are in no reader's sight.
-            unsafe { frames.release(&mut self.cold[released..]) };
-            self.frames_touched -= n;
+            let mut slots = self.free[1].split_off(self.free[1].len() - n);
+            // SAFETY: as above.
+            unsafe { frames.release(&mut slots) };
+            self.cold.put(Use::Frame, slots);
+            self.units -= n;
         }
     }
 
@@ -331,10 +404,10 @@ impl Pool {
             self.readers.advance();
             self.reclaim(frames);
         }
-        let reserve = (self.slots / 64).min(RESERVE_FRAMES_MAX) as usize * UNIT_BYTES;
+        let reserve = (self.cold.slots() / 64).min(RESERVE_FRAMES_MAX) as usize * UNIT_BYTES;
         // Room below zero counts too, after a shrink.
         let over = self.used_bytes().saturating_sub(self.capacity_bytes);
-        let available = self.room() + self.free.len() * UNIT_BYTES;
+        let available = self.room() + self.free_bytes();
         if available >= over + need_bytes + reserve / 2 {
             return;
         }
@@ -357,9 +430,10 @@ impl Pool {
         let mut least: Option<(u64, Position)> = None;
         let mut marks_taken = 0;
         if self.pages > 0 {
-            for _ in 0..self.fresh {
+            let begun = self.cold.begun();
+            for _ in 0..begun {
                 let position = self.positions[self.hand as usize];
-                self.hand = if self.hand + 1 >= self.fresh { 0 } else { self.hand + 1 };
+                self.hand = if self.hand + 1 >= begun { 0 } else { self.hand + 1 };
                 if position == NO_POSITION {
                     continue;
                 }
@@ -367,8 +441,8 @@ impl Pool {
                 let locator = index.locator(position);
                 *looks = looks.saturating_sub(1);
                 if locator.uses() == 0 {
-                    self.spared_ahead =
-                        self.spared_ahead.saturating_add(SPARED_PER_EVICTED).min(self.slots);
+                    let ahead = self.spared_ahead.saturating_add(SPARED_PER_EVICTED);
+                    self.spared_ahead = ahead.min(self.cold.slots());
                     least = Some((0, position));
                     break;
                 }
@@ -410,11 +484,12 @@ impl Pool {
         let wanted = (capacity_bytes / per_slot).min(SLOTS_MAX as usize) as u32;
         let slots = frames.reserve(wanted);
         self.capacity_bytes = capacity_bytes;
-        if slots > self.slots {
-            self.table_bytes += (slots - self.slots) as usize * TABLE_BYTES_PER_SLOT;
-            self.positions.reserve_exact((slots - self.slots) as usize);
+        let more = slots.saturating_sub(self.cold.slots()) as usize;
+        if more > 0 {
+            self.table_bytes += more * TABLE_BYTES_PER_SLOT;
+            self.positions.reserve_exact(more);
             self.positions.resize(slots as usize, NO_POSITION);
-            self.slots = slots;
+            self.cold.grow(slots);
             // There was nothing to evict so far: nothing says that the marks are worth little.
             self.spared_ahead = slots;
         }
@@ -427,7 +502,7 @@ impl Pool {
         let mut looks = u32::MAX;
         while self.pages > slots as usize && self.evict_one(&mut looks, frames, index) {}
         let new = Arc::new(Index::new(slots));
-        for slot in 0..self.fresh as usize {
+        for slot in 0..self.cold.begun() as usize {
             if self.positions[slot] == NO_POSITION {
                 continue;
             }
@@ -458,7 +533,7 @@ impl Pool {
             let mut looks = u32::MAX;
             let before = self.pages;
             for _ in 0..SHRINK_ROUND_PAGES {
-                let keeps = self.used_bytes() - self.retired_bytes - self.free.len() * UNIT_BYTES;
+                let keeps = self.used_bytes() - self.retired_bytes - self.free_bytes();
                 if keeps <= self.capacity_bytes || !self.evict_one(&mut looks, frames, index) {
                     break;
                 }
@@ -482,26 +557,25 @@ impl Pool {
 
     /// Gives back the tables of slots that are beyond the capacity and not in use.
     fn trim(&mut self) {
-        let wanted = (self.capacity_bytes / UNIT_BYTES).min(self.slots as usize) as u32;
-        let known_free = self.free.len() + self.cold.len() + self.pages;
+        let slots = self.cold.slots();
+        let wanted = (self.capacity_bytes / UNIT_BYTES).min(slots as usize) as u32;
+        let free: usize = self.free.iter().map(Vec::len).sum();
+        let known_free = free + self.cold.len() + self.pages;
         // If a slot is neither free nor in the index, a thread is filling it or looks at it.
-        if wanted > self.slots / 2 || known_free != self.fresh as usize {
+        if wanted > slots / 2 || known_free != self.cold.begun() as usize {
             return;
         }
         let used =
             self.positions.iter().rposition(|&p| p != NO_POSITION).map_or(0, |last| last + 1);
         let keep = (used as u32).max(wanted);
-        if keep >= self.slots || self.free.iter().any(|&slot| slot >= keep) {
+        if keep >= slots || self.free.iter().flatten().any(|&slot| slot >= keep) {
             return;
         }
-        self.cold.retain(|&slot| slot < keep);
-        self.cold.shrink_to_fit();
-        self.free.shrink_to_fit();
+        self.cold.truncate(keep);
+        self.free.iter_mut().for_each(Vec::shrink_to_fit);
         self.positions.truncate(keep as usize);
         self.positions.shrink_to_fit();
-        self.table_bytes -= (self.slots - keep) as usize * TABLE_BYTES_PER_SLOT;
-        self.fresh = self.fresh.min(keep);
+        self.table_bytes -= (slots - keep) as usize * TABLE_BYTES_PER_SLOT;
         self.hand = 0;
-        self.slots = keep;
     }
 }

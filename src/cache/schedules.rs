@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use shuttle::thread;
 
+use super::frames::STRETCH_UNITS;
 use super::page_cache::{Cache, PageClass, PageKey};
 use crate::base::ids::FileId;
 
@@ -38,6 +39,30 @@ fn read(cache: &Cache, key: PageKey, bytes: usize) {
 fn check_size(cache: &Cache) {
     let statistics = cache.statistics();
     assert!(statistics.bytes <= statistics.capacity_bytes, "{statistics:?}");
+}
+
+/// Pages of one to three units take turns in a cache of a few units.
+pub(crate) fn pages_of_several_units() {
+    let cache = cache(4 * STRETCH_UNITS);
+    let readers: Vec<_> = (1..3)
+        .map(|file| {
+            let cache = Arc::clone(&cache);
+            thread::spawn(move || {
+                for unit in 0..5 {
+                    let units = (file + unit) as usize % STRETCH_UNITS + 1;
+                    read(&cache, key(file, unit as u32), units * PAGE_BYTES - 1);
+                }
+            })
+        })
+        .collect();
+    for unit in [5, 0, 3] {
+        read(&cache, key(3, unit), PAGE_BYTES);
+        check_size(&cache);
+    }
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    check_size(&cache);
 }
 
 /// A cache of a few pages, more readers than room: each sees the bytes of the page it asked for, and
@@ -92,10 +117,10 @@ pub(crate) fn removed_files() {
     check_size(&cache);
 }
 
-/// The capacity changes while pages of both sorts, in frames and on the heap, come and go.
+/// The capacity changes while pages of all sorts, in frames, in stretches and on the heap, come and go.
 pub(crate) fn changing_capacity() {
-    let cache = cache(8);
-    let readers: Vec<_> = [PAGE_BYTES, PAGE_BYTES + 1]
+    let cache = cache(4 * STRETCH_UNITS + 1);
+    let readers: Vec<_> = [PAGE_BYTES, PAGE_BYTES + 1, STRETCH_UNITS * PAGE_BYTES + 1]
         .into_iter()
         .zip(1..)
         .map(|(bytes, file)| {
@@ -103,6 +128,7 @@ pub(crate) fn changing_capacity() {
             thread::spawn(move || (0..4).for_each(|unit| read(&cache, key(file, unit), bytes)))
         })
         .collect();
+    cache.set_capacity(8 * (PAGE_BYTES + 100) + 1024);
     cache.set_capacity(2 * (PAGE_BYTES + 100) + 1024);
     cache.set_capacity(40 * (PAGE_BYTES + 100) + 1024);
     for reader in readers {

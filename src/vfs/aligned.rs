@@ -6,6 +6,12 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::base::limits::UNIT_BYTES;
+use crate::base::region::Region;
+
+/// A buffer from this length on is memory of its own, from the system: such buffers come and go with
+/// compactions and scans, in many sizes, and the gaps that they left in the heap would stay. (The
+/// interpreter's stand-in for a region is not zero.)
+const REGION_BYTES_MIN: usize = if cfg!(miri) { usize::MAX } else { 64 << 10 };
 
 /// Owned, zero-initialised bytes whose address is a multiple of 4 KiB.
 ///
@@ -17,17 +23,24 @@ use crate::base::limits::UNIT_BYTES;
 pub struct AlignedBuf {
     bytes: NonNull<u8>,
     len: usize,
+    /// What owns the bytes, if it is not the heap.
+    region: Option<Region>,
 }
 
 impl AlignedBuf {
     /// `len` zero bytes; `len` is rounded up to a whole number of 4 KiB units, at least one.
     pub fn new(len: usize) -> AlignedBuf {
         let len = len.max(1).next_multiple_of(UNIT_BYTES);
+        if len >= REGION_BYTES_MIN
+            && let Some(region) = Region::reserve_sparse(len)
+        {
+            return AlignedBuf { bytes: region.base(), len, region: Some(region) };
+        }
         let layout = AlignedBuf::layout(len);
         // SAFETY: the layout's size is at least one unit, so not zero.
         let bytes = unsafe { alloc_zeroed(layout) };
         match NonNull::new(bytes) {
-            Some(bytes) => AlignedBuf { bytes, len },
+            Some(bytes) => AlignedBuf { bytes, len, region: None },
             None => handle_alloc_error(layout),
         }
     }
@@ -42,7 +55,7 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `bytes` is an allocation of `len` initialised bytes that `self` owns.
+        // SAFETY: `bytes` is an allocation, or a region that was zero, of `len` bytes that `self` owns.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.len) }
     }
 }
@@ -56,8 +69,10 @@ impl DerefMut for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout.
-        unsafe { dealloc(self.bytes.as_ptr(), AlignedBuf::layout(self.len)) }
+        if self.region.is_none() {
+            // SAFETY: allocated in `new` with the same layout.
+            unsafe { dealloc(self.bytes.as_ptr(), AlignedBuf::layout(self.len)) }
+        }
     }
 }
 

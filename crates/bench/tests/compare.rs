@@ -312,6 +312,7 @@ fn plan(engine: &str, dir: std::path::PathBuf, records: u64) -> Plan {
         engine: engine.to_string(),
         dir,
         memory_bytes: 8 << 20,
+        memtable_bytes: None,
         records,
         key_bytes: 24,
         value_bytes: 100,

@@ -41,6 +41,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("evict", 6, crate::cache::schedules::readers_and_evictions),
     scenario("remove-file", 6, crate::cache::schedules::removed_files),
     scenario("capacity", 4, crate::cache::schedules::changing_capacity),
+    scenario("units", 4, crate::cache::schedules::pages_of_several_units),
     scenario("batches", 3, stores::batches_are_whole),
     scenario("rotate", 3, stores::rotation_under_readers),
     scenario("freeze", 3, stores::freezing_under_writers),

@@ -20,6 +20,7 @@ mod node;
 mod open;
 mod parameters;
 mod plan;
+mod reclaim;
 #[cfg(test)]
 mod stale_plan_tests;
 mod trunk;
@@ -296,21 +297,14 @@ impl StbTree {
             return Ok(None);
         }
         let now = self.snapshots();
-        let dead = version.mostly_dead_blobs();
+        let dead = version.dead_parts();
         let mut best: Option<(u64, &Arc<Node>)> = None;
         walk(&version.root, &mut |node| {
             if node.height > 0 || node.bundles.is_empty() {
                 return;
             }
             let live = node.live().bytes.max(1);
-            let leaf = node.leaf_summary();
-            // What lies outside the leaf is held on to by it, and perhaps by nobody else.
-            let mut gain =
-                leaf.reclaimable.bytes + leaf.reclaimable_blob_bytes + leaf.outside_bytes / 4;
-            for table in node.bundles.iter().flat_map(|bundle| &bundle.branches) {
-                let dead = table.blobs().iter().filter(|blob| dead.contains(&blob.id()));
-                gain += dead.map(|blob| blob.bytes() / 8).sum::<u64>();
-            }
+            let gain = dead.gain(node);
             if gain * 20 < live || !self.gains(node, &now) {
                 return;
             }

@@ -58,7 +58,7 @@ impl Clone for Derived {
 }
 
 /// What compactions and statistics want to know of a leaf, as estimated from indexes and maplets.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct LeafSummary {
     /// What a full compaction would drop.
     pub(super) reclaimable: Extent,
@@ -66,8 +66,8 @@ pub(super) struct LeafSummary {
     pub(super) reclaimable_blob_bytes: u64,
     /// Bytes of the oldest bundle within the leaf.
     pub(super) settled_bytes: u64,
-    /// Bytes of the leaf's tables that lie outside it.
-    pub(super) outside_bytes: u64,
+    /// By branch, oldest first: bytes of it within the leaf.
+    pub(super) table_bytes: Vec<u64>,
 }
 
 /// A trunk node.
@@ -187,7 +187,7 @@ impl Node {
                 if position == 0 {
                     summary.settled_bytes += extent.bytes;
                 }
-                summary.outside_bytes += properties.entry_bytes().saturating_sub(extent.bytes);
+                summary.table_bytes.push(extent.bytes);
                 let counts = bundle.maplet.header().branch(ordinal as u8);
                 let entries = properties.entries().max(1);
                 // Versions of one key within the table share a fingerprint.

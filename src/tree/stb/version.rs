@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::node::{Bundle, Node, table_extent, walk};
 use super::parameters::Parameters;
+use super::reclaim::DeadParts;
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -52,6 +53,7 @@ pub(super) struct Version {
     pub(super) superseding_share: f64,
     pub(super) counters: Arc<TreeCounters>,
     pub(super) parameters: Parameters,
+    dead_parts: OnceLock<DeadParts>,
 }
 
 /// Every bundle that is reachable, once.
@@ -122,7 +124,8 @@ impl Version {
                 summary.pending_bytes += live.bytes.saturating_sub(leaf.settled_bytes);
             }
         });
-        Version { root, flushed, summary, superseding_share, counters, parameters }
+        let dead_parts = OnceLock::new();
+        Version { root, flushed, summary, superseding_share, counters, parameters, dead_parts }
     }
 
     /// Bytes that would remain if everything superseded were dropped, as far as is known: of what is on
@@ -162,6 +165,11 @@ impl Version {
             }
         }
         Ok(false)
+    }
+
+    /// What compactions of leaves would give back.
+    pub(super) fn dead_parts(&self) -> &DeadParts {
+        self.dead_parts.get_or_init(|| DeadParts::new(&self.root, self.mostly_dead_blobs()))
     }
 
     /// The blob files, ascending, of which tables point to less than half.

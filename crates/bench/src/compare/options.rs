@@ -47,6 +47,10 @@ pub struct CompareOptions {
     /// Memory an engine is told to use [default: 128MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub memory: Option<u64>,
+    /// Size of a memtable, for engines that have one (Spinney, RocksDB, LevelDB); RocksDB's first level is
+    /// then ten of them, as LevelDB's is of 1 MiB [default: each engine's share of --memory]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memtable: Option<u64>,
     /// Memory an engine's process can use, page cache included; `none` for no limit [default: --memory
     /// × 1.1 + 32 MiB]
     #[arg(long, value_name = "SIZE")]
@@ -280,6 +284,7 @@ impl CompareOptions {
             engine: String::new(),
             dir: PathBuf::new(),
             memory_bytes,
+            memtable_bytes: self.memtable,
             records,
             key_bytes: self.key_bytes,
             value_bytes: self.value_bytes.unwrap_or(VALUE_BYTES),

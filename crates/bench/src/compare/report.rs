@@ -74,6 +74,7 @@ pub fn document(run: &Run, found: &Found) -> Value {
             "value_entropy_percent": plan.value_entropy_percent,
             "compression": plan.compression,
             "memory_bytes": plan.memory_bytes,
+            "memtable_bytes": plan.memtable_bytes,
             "limit_bytes": limit,
             "limit_missing": limit_missing,
             "threads": plan.threads,

@@ -79,7 +79,8 @@ pub(super) fn open(settings: &Settings, _configuration: &str) -> Result<Box<dyn 
     unsafe {
         let options = (f.leveldb_options_create)();
         (f.leveldb_options_set_create_if_missing)(options, 1);
-        (f.leveldb_options_set_write_buffer_size)(options, memory / 8);
+        let memtable = settings.memtable_bytes.map_or(memory / 8, |bytes| bytes as usize);
+        (f.leveldb_options_set_write_buffer_size)(options, memtable);
         (f.leveldb_options_set_cache)(options, (f.leveldb_cache_create_lru)(memory / 2));
         (f.leveldb_options_set_filter_policy)(options, (f.leveldb_filterpolicy_create_bloom)(10));
         let compression = match settings.compression {

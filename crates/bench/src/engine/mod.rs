@@ -32,6 +32,8 @@ pub struct Settings {
     pub dir: PathBuf,
     /// The memory it may use, all of it, in bytes.
     pub memory_bytes: u64,
+    /// The size of a memtable, if it is not the engine's choice.
+    pub memtable_bytes: Option<u64>,
     /// Threads that will work at the same time.
     pub threads: usize,
     /// How many pairs it will hold, about.

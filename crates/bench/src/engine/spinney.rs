@@ -1,4 +1,5 @@
-//! Spinney itself, with nothing set but the memory: that is the promise.
+//! Spinney itself, with nothing set but the memory: that is the promise. (`--memtable`
+//! sets one thing more, for comparisons of trees at equal sizes.)
 
 use std::time::Duration;
 
@@ -18,7 +19,10 @@ struct Spinney {
 pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn Engine>> {
     let text = |error: spinney::Error| error.to_string();
     let kind = TreeKind::from_name(configuration).ok_or("no such tree")?;
-    let builder = Database::builder(&settings.dir).memory_budget(settings.memory_bytes);
+    let mut builder = Database::builder(&settings.dir).memory_budget(settings.memory_bytes);
+    if let Some(bytes) = settings.memtable_bytes {
+        builder = builder.memtable_bytes(bytes);
+    }
     let db = builder.open().map_err(text)?;
     let options = KeyspaceOptions::new(kind).compression(match settings.compression {
         Compression::None => spinney::Compression::None,

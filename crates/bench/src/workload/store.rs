@@ -31,6 +31,9 @@ pub struct Plan {
     pub dir: std::path::PathBuf,
     /// The memory it may use.
     pub memory_bytes: u64,
+    /// The size of a memtable, if it is not the engine's choice.
+    #[serde(default)]
+    pub memtable_bytes: Option<u64>,
     /// Records that loads insert.
     pub records: u64,
     /// Bytes of a key.
@@ -119,6 +122,7 @@ impl Store {
         let settings = Settings {
             dir: plan.dir.clone(),
             memory_bytes: plan.memory_bytes,
+            memtable_bytes: plan.memtable_bytes,
             threads: plan.threads,
             pairs: plan.records,
             pair_bytes: plan.key_bytes + plan.value_bytes,
