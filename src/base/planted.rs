@@ -201,6 +201,32 @@ bugs! {
         "A compaction adopts tables of which a pivot must not see all.";
     AdoptUnfiltered, "adopt-unfiltered", "tree",
         "The maplet of a compaction's output lacks what it adopted.";
+    GuardBoundOffByOne, "guard-bound-off-by-one", "tree",
+        "The key of a guard is sought in the guard before.";
+    GuardOrderByNumber, "guard-order-by-number", "tree",
+        "A guard's tables stand in the order of their file numbers.";
+    GuardAppendsAsOldest, "guard-appends-as-oldest", "tree",
+        "What comes from above goes in front of what a guard holds.";
+    GuardTombstonesEarly, "guard-tombstones-early", "tree",
+        "A compaction above the last level drops tombstones.";
+    GuardTombstonesBeside, "guard-tombstones-beside", "tree",
+        "A merge of young tables drops tombstones above older ones in the same guard.";
+    GuardFragmentLost, "guard-fragment-lost", "tree",
+        "The last of the guards below loses its part of a compaction's output.";
+    GuardStraddlingMissed, "guard-straddling-missed", "tree",
+        "A guard does not see a table that begins before it.";
+    GuardTakesArrived, "guard-takes-arrived", "tree",
+        "A compaction takes out of its guard what has arrived meanwhile.";
+    GuardReplacedAsYoungest, "guard-replaced-as-youngest", "tree",
+        "The merge of some of a guard's tables becomes the youngest.";
+    GuardPartEmpty, "guard-part-empty", "tree",
+        "The right part of a divided guard loses its tables.";
+    GuardPassedOver, "guard-passed-over", "tree",
+        "Young tables go past a guard that holds older ones.";
+    GuardRegionStraddling, "guard-region-straddling", "tree",
+        "An iterator leaves out tables of the levels above that reach over a guard's end.";
+    GuardCutsVersions, "guard-cuts-versions", "tree",
+        "A compaction drops the older versions of a key behind which its output may be cut.";
     CompactKeepsOldest, "compact-keeps-oldest", "merge",
         "A compaction keeps the oldest version of a key instead of the newest.";
     CompactLosesOperand, "compact-loses-operand", "merge",

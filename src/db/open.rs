@@ -80,6 +80,7 @@ impl Foundation {
                 compression: options.compression.page_compression(),
                 memtable_bytes: self.sizes.memtable_bytes,
                 fanout_max: options.fanout_max as usize,
+                tables_per_guard_max: options.tables_per_guard_max as usize,
                 blob_bytes_min: options.blob_bytes_min as usize,
                 space_amplification_max_percent: u64::from(options.space_amplification_max_percent),
                 job_bytes_max: self.sizes.job_bytes_max,

@@ -53,16 +53,19 @@ impl Compression {
 pub enum TreeKind {
     /// SplinterDB's STBε-tree.
     Stb,
+    /// PebblesDB's fragmented log-structured merge tree, with guards.
+    Flsm,
 }
 
 impl TreeKind {
     /// All kinds there are.
-    pub const ALL: [TreeKind; 1] = [TreeKind::Stb];
+    pub const ALL: [TreeKind; 2] = [TreeKind::Stb, TreeKind::Flsm];
 
     /// The name as stored and as the command line takes it.
     pub fn name(self) -> &'static str {
         match self {
             TreeKind::Stb => "stb",
+            TreeKind::Flsm => "flsm",
         }
     }
 
@@ -78,6 +81,9 @@ impl fmt::Display for TreeKind {
     }
 }
 
+/// The newest form in which options are stored.
+const OPTIONS_VERSION: u8 = 2;
+
 /// What a keyspace is made of. Fixed when the keyspace is created and kept in the store; opening it
 /// again with other options is a [`Error::Conflict`].
 ///
@@ -92,6 +98,7 @@ pub struct KeyspaceOptions {
     pub(crate) merge_operator: Option<String>,
     pub(crate) blob_bytes_min: u32,
     pub(crate) fanout_max: u32,
+    pub(crate) tables_per_guard_max: u32,
     pub(crate) space_amplification_max_percent: u32,
 }
 
@@ -104,7 +111,18 @@ impl KeyspaceOptions {
             merge_operator: None,
             blob_bytes_min: 4096,
             fanout_max: 0,
+            tables_per_guard_max: 0,
             space_amplification_max_percent: 130,
+        }
+    }
+
+    /// A keyspace held by a fragmented log-structured merge tree: for steady writes of keys in no
+    /// order, with the fewest bytes written.
+    pub fn flsm() -> KeyspaceOptions {
+        KeyspaceOptions {
+            kind: TreeKind::Flsm,
+            space_amplification_max_percent: 140,
+            ..KeyspaceOptions::stb()
         }
     }
 
@@ -112,6 +130,7 @@ impl KeyspaceOptions {
     pub fn new(kind: TreeKind) -> KeyspaceOptions {
         match kind {
             TreeKind::Stb => KeyspaceOptions::stb(),
+            TreeKind::Flsm => KeyspaceOptions::flsm(),
         }
     }
 
@@ -134,16 +153,24 @@ impl KeyspaceOptions {
         self
     }
 
-    /// The most children of a trunk node (0, the default: chosen from the memory budget). Small
+    /// The most children of a trunk node or guard (0, the default: the tree's own choice). Small
     /// numbers are for tests.
     pub fn fanout_max(mut self, fanout: u32) -> KeyspaceOptions {
         self.fanout_max = if fanout == 0 { 0 } else { fanout.max(2) };
         self
     }
 
+    /// How many tables may lie one over the other in a guard of an `flsm` keyspace before it is
+    /// compacted: more make writes cheaper, fewer reads (0, the default: the tree's own choice). Other
+    /// kinds have no guards.
+    pub fn tables_per_guard_max(mut self, tables: u32) -> KeyspaceOptions {
+        self.tables_per_guard_max = tables;
+        self
+    }
+
     /// Reclaims space, at the cost of more writing, whenever disk space exceeds this many times the
     /// live data. Where entries leave more than 6% of their pages unused (three values of 1 KiB in 4
-    /// KiB), live data counts with what it takes there. Default 1.3; at least 1.1.
+    /// KiB), live data counts with what it takes there. Default 1.3 (`flsm`: 1.4); at least 1.1.
     pub fn space_amplification_max(mut self, times: f64) -> KeyspaceOptions {
         self.space_amplification_max_percent = (times.clamp(1.1, 100.0) * 100.0).round() as u32;
         self
@@ -156,10 +183,15 @@ impl KeyspaceOptions {
 
     /// The stored form (`docs/format/keyspace-options.md`).
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![1, self.compression.page_compression() as u8];
+        // What says nothing of guards is written as it was before there were any.
+        let version = if self.tables_per_guard_max == 0 { 1 } else { 2 };
+        let mut out = vec![version, self.compression.page_compression() as u8];
         put_varint(&mut out, u64::from(self.blob_bytes_min));
         put_varint(&mut out, u64::from(self.fanout_max));
         put_varint(&mut out, u64::from(self.space_amplification_max_percent));
+        if version >= 2 {
+            put_varint(&mut out, u64::from(self.tables_per_guard_max));
+        }
         out
     }
 
@@ -171,11 +203,11 @@ impl KeyspaceOptions {
     ) -> Result<KeyspaceOptions> {
         let mut decoder = Decoder::new(bytes, file, 0);
         let version = decoder.u8("keyspace options version")?;
-        if version != 1 {
+        if !(1..=OPTIONS_VERSION).contains(&version) {
             return Err(Error::UnsupportedVersion {
                 file: file.to_path_buf(),
                 found: u32::from(version),
-                supported: 1,
+                supported: u32::from(OPTIONS_VERSION),
             });
         }
         let tag = decoder.u8("keyspace compression")?;
@@ -195,6 +227,10 @@ impl KeyspaceOptions {
             blob_bytes_min: number("blob_bytes_min")?,
             fanout_max: number("fanout_max")?,
             space_amplification_max_percent: number("space_amplification_max")?,
+            tables_per_guard_max: match version {
+                1 => 0,
+                _ => number("tables_per_guard_max")?,
+            },
         };
         if !decoder.is_empty() {
             return Err(decoder.corrupt("keyspace options", "their end", "more bytes"));
@@ -390,7 +426,8 @@ mod tests {
             .blob_bytes_min(300)
             .fanout_max(8)
             .space_amplification_max(1.25);
-        for (nth, options) in [(0, plain), (1, chosen)] {
+        let guards = KeyspaceOptions::stb().tables_per_guard_max(4);
+        for (nth, options) in [(0, plain), (1, chosen), (2, guards)] {
             assert_eq!(options.encode(), documented(nth));
             assert_eq!(decode(&documented(nth)).unwrap(), options);
         }
@@ -418,8 +455,8 @@ mod tests {
         assert!(decode(&[1, 2, 0, 0, 0]).unwrap_err().is_corruption());
         // 2^32 is one too many.
         assert!(decode(&[1, 0, 0x80, 0x80, 0x80, 0x80, 0x10, 0, 0]).unwrap_err().is_corruption());
-        let later = decode(&[2, 0, 0, 0, 0]).unwrap_err();
-        assert!(matches!(later, Error::UnsupportedVersion { found: 2, supported: 1, .. }));
+        let later = decode(&[3, 0, 0, 0, 0, 0]).unwrap_err();
+        assert!(matches!(later, Error::UnsupportedVersion { found: 3, supported: 2, .. }));
     }
 
     #[test]

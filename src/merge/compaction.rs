@@ -34,7 +34,6 @@ pub(crate) enum Bottom<'a> {
     /// They do not, of any key.
     Always,
     /// Asked for a key: true if there are none. Called for tombstones and operands only.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for trees that know it of single keys"))]
     Ask(AskBottom<'a>),
 }
 

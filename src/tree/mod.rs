@@ -13,9 +13,14 @@ pub(crate) mod description;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz {
     //! The fuzz targets of all kinds.
-    pub(crate) use super::stb::fuzz::TARGETS;
+    pub(crate) fn targets() -> Vec<crate::base::fuzz::Target> {
+        [super::stb::fuzz::TARGETS, super::flsm::fuzz::TARGETS].concat()
+    }
 }
+mod extent;
+mod flsm;
 mod output;
+mod record;
 mod stb;
 
 use std::ops::ControlFlow;
@@ -40,6 +45,8 @@ pub(crate) struct TreeOptions {
     pub(crate) memtable_bytes: u64,
     /// 0: the tree's own choice.
     pub(crate) fanout_max: usize,
+    /// 0: the tree's own choice.
+    pub(crate) tables_per_guard_max: usize,
     /// Values of at least this many bytes lie in blob files.
     pub(crate) blob_bytes_min: usize,
     /// Disk bytes per live byte, in percent, above which space is reclaimed.
@@ -246,6 +253,7 @@ pub(crate) fn open(
 ) -> Result<Arc<dyn Tree>> {
     match kind {
         "stb" => Ok(stb::StbTree::open(context, edits, flushed)?),
+        "flsm" => Ok(flsm::FlsmTree::open(context, edits, flushed)?),
         other => Err(Error::Conflict {
             what: format!("this build has no tree kind {other:?}; upgrade Spinney"),
         }),

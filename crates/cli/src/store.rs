@@ -31,6 +31,9 @@ pub(crate) struct CreationOptions {
     /// How a new keyspace compresses its pages
     #[arg(long, default_value = "none", value_name = "METHOD")]
     pub(crate) compression: CompressionChoice,
+    /// Tables that may lie one over the other in a guard of a new `flsm` keyspace; 0: its own choice
+    #[arg(long, default_value_t = 0, value_name = "TABLES")]
+    pub(crate) tables_per_guard: u32,
 }
 
 /// `--compression`.
@@ -62,10 +65,12 @@ impl From<DurabilityChoice> for Durability {
 
 impl CreationOptions {
     pub(crate) fn keyspace_options(&self) -> KeyspaceOptions {
-        KeyspaceOptions::new(self.kind).compression(match self.compression {
+        let compression = match self.compression {
             CompressionChoice::None => Compression::None,
             CompressionChoice::Lz4 => Compression::Lz4,
-        })
+        };
+        let options = KeyspaceOptions::new(self.kind).compression(compression);
+        options.tables_per_guard_max(self.tables_per_guard)
     }
 }
 

@@ -333,6 +333,22 @@ fn inspect_draws_text_and_a_page() {
 }
 
 #[test]
+fn inspect_draws_levels_and_guards() {
+    let store = Store::new();
+    let pairs: String = (0..20_000).map(|n| format!("k{n:05}\tvalue {n}\n")).collect();
+    let import = ["-", "--format", "tsv", "--kind", "flsm"];
+    store.ok_with("import", &import, pairs.as_bytes());
+    store.ok("flush", &[]);
+    let text = String::from_utf8(store.ok("inspect", &[])).unwrap();
+    assert!(text.contains("flsm") && text.contains("guard ") && text.contains("table "), "{text}");
+    assert!(!text.contains("maplet"), "{text}");
+    let page = store.directory.path().join("tree.html");
+    store.ok("inspect", &["--html", page.to_str().unwrap()]);
+    let html = std::fs::read_to_string(page).unwrap();
+    assert!(html.contains("guards") && !html.contains("maplet of"));
+}
+
+#[test]
 fn every_workload_runs_and_reads_what_was_written() {
     let store = Store::new();
     let names = "load,a,b,c,d,e,f,get,getabsent,multiget,scan,fullscan,overwrite";

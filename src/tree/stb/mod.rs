@@ -36,6 +36,7 @@ use self::parameters::Parameters;
 use self::plan::{Plan, Wish, plan};
 use self::version::Version;
 use super::output::TableOutput;
+use super::record::commit_edit;
 use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion};
 use crate::base::checksum::hash_key;
 use crate::base::entry::EntryKind;
@@ -47,7 +48,6 @@ use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, Sieve, SortedFingerprints};
 use crate::jobs::{Job, Step};
-use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit};
 
 /// Guarded by the change lock.
 struct Changes {
@@ -138,12 +138,6 @@ impl StbTree {
         flushed: Seqno,
         superseding_share: f64,
     ) -> Result<()> {
-        let observer = self.context.observer.upgrade();
-        if observer.is_some_and(|observer| observer.is_dropped()) {
-            // The manifest knows it no more, or soon will not.
-            let what = format!("keyspace {} (it was dropped)", self.context.keyspace);
-            return Err(Error::Closed { what });
-        }
         let first_new = changes.next_node;
         number_nodes(&mut root, &mut changes.next_node);
         let before = self.version.load();
@@ -153,26 +147,7 @@ impl StbTree {
             !known.contains(&bundle.id)
         });
         drop(before);
-        // Names before the record that relies on them.
-        if !planted(Bug::DataNamesNotSynced) {
-            self.context.files.vfs.sync_dir(self.context.files.dir())?;
-        }
-        let id = self.context.keyspace;
-        let edit = Edit {
-            next_file_id: Some(self.context.files.next_file_id()),
-            keyspaces: vec![
-                KeyspaceEdit { id, change: KeyspaceChange::TreeEdit(payload) },
-                KeyspaceEdit { id, change: KeyspaceChange::Flushed(flushed) },
-            ],
-            ..Edit::default()
-        };
-        if let Err(error) = self.context.manifest.commit(&edit) {
-            // The record may or may not be on the disk: no file may go until the next open has seen.
-            if !matches!(error, Error::Full { .. }) && !planted(Bug::FilesGoInDoubt) {
-                self.context.files.retain_all();
-            }
-            return Err(error);
-        }
+        commit_edit(&self.context, payload, flushed)?;
         let version = Arc::new(Version::new(
             root,
             flushed,

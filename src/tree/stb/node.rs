@@ -20,9 +20,7 @@ use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::AtomicU64;
 use crate::filter::{Maplet, Sieve};
 use crate::table::Table;
-
-/// A key, shared by the copies of a node.
-pub(super) type Key = Arc<[u8]>;
+pub(super) use crate::tree::extent::{Extent, Key, ranges_meet, table_extent};
 
 /// Numbers bundles within a keyspace; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,20 +34,6 @@ pub(super) struct Bundle {
     pub(super) maplet: Arc<Maplet>,
     /// Of a bundle that is one memtable's.
     pub(super) sieve: Option<Sieve>,
-}
-
-/// How much lies somewhere, as estimated from table indexes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Extent {
-    pub(super) bytes: u64,
-    pub(super) entries: u64,
-}
-
-impl Extent {
-    pub(super) fn add(&mut self, other: Extent) {
-        self.bytes += other.bytes;
-        self.entries += other.entries;
-    }
 }
 
 /// A key range of a node, and the child below it.
@@ -104,25 +88,6 @@ pub(super) struct Node {
 
 /// The number of a node that a change has made and not yet committed.
 pub(super) const NEW: NodeId = NodeId(0);
-
-/// Whether two key ranges have a key in common. Upper bounds are exclusive; `None` is no bound.
-pub(super) fn ranges_meet(a: (&[u8], Option<&[u8]>), b: (&[u8], Option<&[u8]>)) -> bool {
-    a.1.is_none_or(|upper| b.0 < upper) && b.1.is_none_or(|upper| a.0 < upper)
-}
-
-/// What of `table` lies in a key range.
-pub(super) fn table_extent(
-    table: &Arc<Table>,
-    lower: &[u8],
-    upper: Option<&[u8]>,
-) -> Result<Extent> {
-    let outside = upper.is_some_and(|upper| table.first_key() >= upper) || table.last_key() < lower;
-    if outside {
-        return Ok(Extent::default());
-    }
-    let statistics = table.range_statistics(Some(lower), upper)?;
-    Ok(Extent { bytes: statistics.bytes, entries: statistics.tuples })
-}
 
 impl Bundle {
     /// Whether a branch may hold the key with this hash: if so, the maplet says which.

@@ -7,7 +7,7 @@ use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::KeyspaceId;
 use crate::cache::{Cache, Compression, ReadContext};
 use crate::jobs::Clock;
-use crate::manifest::{KeyspaceMeta, Manifest, OpenOptions};
+use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, Manifest, OpenOptions};
 use crate::merge::{Append, MergeOperator};
 use crate::table::BlobFiles;
 use crate::tree::{RegionAt, TreeCounters, TreeObserver, TreeOptions};
@@ -74,6 +74,7 @@ fn tree(observer: &Arc<dyn TreeObserver>) -> Arc<StbTree> {
             compression: Compression::None,
             memtable_bytes: 1024,
             fanout_max: 2,
+            tables_per_guard_max: 0,
             blob_bytes_min: 4096,
             space_amplification_max_percent: 130,
             job_bytes_max: 1 << 20,

@@ -19,7 +19,7 @@ use crate::failure::{Failure, Outcome};
 use crate::store::StoreOptions;
 use trunk::Trunk;
 
-/// Show the tree that holds a keyspace: nodes, pivots, bundles, branches, maplets
+/// Show the tree that holds a keyspace: nodes, pivots, bundles, branches, maplets; levels, guards, tables
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

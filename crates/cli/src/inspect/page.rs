@@ -60,7 +60,12 @@ fn tiles(trunk: &Trunk<'_>, out: &mut String) {
             ),
         ),
         ("entries", grouped(total.entries), "all versions".to_string()),
-        ("nodes", grouped(total.nodes), format!("{} bundles", grouped(total.bundles))),
+        match trunk.has_guards() {
+            true => {
+                ("guards", grouped(total.nodes), format!("{} fragments", grouped(total.bundles)))
+            }
+            false => ("nodes", grouped(total.nodes), format!("{} bundles", grouped(total.bundles))),
+        },
         (
             "maplets",
             bytes(total.maplet_bytes),
@@ -71,6 +76,7 @@ fn tiles(trunk: &Trunk<'_>, out: &mut String) {
         ),
     ];
     out.push_str("<section class=\"tiles\">\n");
+    let tiles = tiles.into_iter().filter(|(name, ..)| *name != "maplets" || !trunk.has_guards());
     for (name, value, note) in tiles {
         let _ = writeln!(
             out,
@@ -82,7 +88,7 @@ fn tiles(trunk: &Trunk<'_>, out: &mut String) {
 
 fn drawing(trunk: &Trunk<'_>, out: &mut String) {
     out.push_str(
-        "<section class=\"trunk\">\n<div class=\"bar\"><h2>The trunk</h2>\
+        "<section class=\"trunk\">\n<div class=\"bar\"><h2>The tree</h2>\
          <div class=\"zoom\" hidden><button data-step=\"-1\" aria-label=\"narrower\">−</button>\
          <output>1×</output><button data-step=\"1\" aria-label=\"wider\">+</button></div></div>\n\
          <svg class=\"patterns\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>\
@@ -95,9 +101,10 @@ fn drawing(trunk: &Trunk<'_>, out: &mut String) {
     for (depth, nodes) in trunk.levels.iter().enumerate() {
         let _ = write!(
             out,
-            "<div class=\"row\"><span class=\"chip\">{} · {} node{}</span>",
+            "<div class=\"row\"><span class=\"chip\">{} · {} {}{}</span>",
             trunk.level_name(depth),
             nodes.len(),
+            trunk.node_word(),
             if nodes.len() == 1 { "" } else { "s" },
         );
         out.push_str(&svg::level(trunk, depth));

@@ -131,7 +131,7 @@ impl NodeDrawing<'_> {
                 self.branch(branch, bundle.id, &runs, y, height, out);
                 y += height + 1.0;
             }
-            for run in &runs {
+            for run in runs.iter().filter(|_| bundle.maplet_bytes > 0) {
                 let _ = write!(
                     out,
                     "<rect class=\"maplet\" x=\"{}\" y=\"{y:.1}\" width=\"{}\" \
@@ -249,6 +249,18 @@ impl NodeDrawing<'_> {
     fn node_note(&self) -> String {
         let node = self.placed.node;
         let reclaimable = branches(node).map(reclaimable_bytes).sum();
+        if self.trunk.has_guards() {
+            return format!(
+                "guard {}, height {}\nfrom {}\nto {}\n{} guards below, {} tables\n{} live in it",
+                node.id,
+                node.height,
+                shown(&node.lower),
+                node.upper.as_ref().map_or("the last key".to_string(), |key| readable(key, 60)),
+                node.pivots.iter().filter(|pivot| pivot.child.is_some()).count(),
+                branches(node).count(),
+                bytes(live_bytes(node)),
+            );
+        }
         format!(
             "node {}, {}\nfrom {}\nto {}\n{} pivots, {} bundles, {} branches\n{} live in it\n\
              about {} to reclaim",

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use spinney::{BranchDescription, BundleDescription, NodeDescription};
 
-use super::trunk::{AGE_STEPS, PlacedNode, Sums, Trunk, live_bytes, reclaimable_bytes};
+use super::trunk::{AGE_STEPS, PlacedNode, Sums, Trunk, branches, live_bytes, reclaimable_bytes};
 use crate::spelling::readable;
 use spinney_bench::quantity::{bytes, grouped, ratio};
 
@@ -36,15 +36,24 @@ pub(super) fn text(trunk: &Trunk<'_>, title: &str, style: Style) -> String {
         percent(total.tombstones, total.entries),
         percent(total.superseded, total.entries),
     );
-    let _ = writeln!(
-        out,
-        "{} nodes in {} levels, {} bundles, maplets {}, about {} to reclaim",
-        grouped(total.nodes),
-        trunk.levels.len(),
-        grouped(total.bundles),
-        bytes(total.maplet_bytes),
-        bytes(total.reclaimable_bytes),
-    );
+    let _ = match trunk.has_guards() {
+        true => writeln!(
+            out,
+            "{} guards in {} levels, {} fragments of tables",
+            grouped(total.nodes),
+            trunk.levels.len(),
+            grouped(total.bundles),
+        ),
+        false => writeln!(
+            out,
+            "{} nodes in {} levels, {} bundles, maplets {}, about {} to reclaim",
+            grouped(total.nodes),
+            trunk.levels.len(),
+            grouped(total.bundles),
+            bytes(total.maplet_bytes),
+            bytes(total.reclaimable_bytes),
+        ),
+    };
     for (name, value) in &description.parameters {
         let _ = writeln!(out, "  {name} = {}", grouped(*value));
     }
@@ -80,9 +89,10 @@ fn level(trunk: &Trunk<'_>, depth: usize, style: Style, out: &mut String) {
     let sums = Sums::of(nodes.iter().map(|placed| placed.node));
     let _ = writeln!(
         out,
-        "── {}: {} node{}, {} live, {} to reclaim",
+        "── {}: {} {}{}, {} live, {} to reclaim",
         trunk.level_name(depth),
         nodes.len(),
+        trunk.node_word(),
         if nodes.len() == 1 { "" } else { "s" },
         bytes(sums.live_bytes),
         bytes(sums.reclaimable_bytes),
@@ -119,12 +129,20 @@ fn node(
     let total = live_bytes(node);
     let _ = writeln!(
         out,
-        "node {:<6} {:<BAR_CELLS$}  {:>9}  {}",
+        "{} {:<6} {:<BAR_CELLS$}  {:>9}  {}",
+        trunk.node_word(),
         node.id,
         bar(total, bytes_max),
         bytes(total),
         range(node)
     );
+    if trunk.has_guards() {
+        let fragments: Vec<_> = branches(node).collect();
+        for (position, fragment) in fragments.into_iter().enumerate().rev() {
+            branch_line(trunk, fragment, position == 0, style, out);
+        }
+        return;
+    }
     if node.height > 0 {
         pivots(node, out);
     }
@@ -238,7 +256,6 @@ fn eighth(part: u64, whole: u64) -> char {
 #[cfg(test)]
 mod tests {
     use super::super::sample::sample;
-    use super::super::trunk::branches;
     use super::*;
 
     fn style(branches: bool, nodes_max: usize) -> Style {
@@ -260,6 +277,21 @@ mod tests {
         );
         assert_eq!(count("· table "), description.nodes.iter().flat_map(branches).count());
         assert!(!text.contains('\x1b'));
+    }
+
+    /// Guards have neither bundles nor maplets to be drawn, but all their fragments.
+    #[test]
+    fn every_guard_and_fragment_has_its_line() {
+        let mut description = sample(4, 2, 1);
+        description.kind = "flsm".to_string();
+        let text = text(&Trunk::new(&description), "my.store", style(false, usize::MAX));
+        let count = |start: &str| text.lines().filter(|line| line.contains(start)).count();
+        assert_eq!(
+            text.lines().filter(|line| line.starts_with("guard ")).count(),
+            description.nodes.len()
+        );
+        assert_eq!(count("· table "), description.nodes.iter().flat_map(branches).count());
+        assert_eq!(count("bundle") + count("maplet") + count("node"), 0);
     }
 
     #[test]

@@ -166,12 +166,24 @@ impl<'a> Trunk<'a> {
         ((part * AGE_STEPS as f64) as u64).min(AGE_STEPS - 1)
     }
 
+    /// Whether the nodes are guards: their tables lie in them one by one, without maplets.
+    pub(super) fn has_guards(&self) -> bool {
+        self.description.kind == "flsm"
+    }
+
+    /// What to call a node.
+    pub(super) fn node_word(&self) -> &'static str {
+        if self.has_guards() { "guard" } else { "node" }
+    }
+
     /// What to call a level.
     pub(super) fn level_name(&self, depth: usize) -> String {
         let height = self.levels[depth].first().map_or(0, |placed| placed.node.height);
         match (self.levels.len(), depth, height) {
+            (1, ..) if self.has_guards() => "one level".to_string(),
             (1, ..) => "root, a leaf".to_string(),
             (_, 0, _) => format!("root, height {height}"),
+            (_, _, 0) if self.has_guards() => "last level".to_string(),
             (_, _, 0) => "leaves".to_string(),
             _ => format!("height {height}"),
         }

@@ -1,0 +1,42 @@
+//! Ranges of keys, and how much lies in them.
+
+use std::sync::Arc;
+
+use crate::base::error::Result;
+use crate::table::Table;
+
+/// A key, shared by the copies of a node.
+pub(super) type Key = Arc<[u8]>;
+
+/// How much lies somewhere, as estimated from table indexes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub(super) bytes: u64,
+    pub(super) entries: u64,
+}
+
+impl Extent {
+    pub(super) fn add(&mut self, other: Extent) {
+        self.bytes += other.bytes;
+        self.entries += other.entries;
+    }
+}
+
+/// Whether two key ranges have a key in common. Upper bounds are exclusive; `None` is no bound.
+pub(super) fn ranges_meet(a: (&[u8], Option<&[u8]>), b: (&[u8], Option<&[u8]>)) -> bool {
+    a.1.is_none_or(|upper| b.0 < upper) && b.1.is_none_or(|upper| a.0 < upper)
+}
+
+/// What of `table` lies in a key range.
+pub(super) fn table_extent(
+    table: &Arc<Table>,
+    lower: &[u8],
+    upper: Option<&[u8]>,
+) -> Result<Extent> {
+    let outside = upper.is_some_and(|upper| table.first_key() >= upper) || table.last_key() < lower;
+    if outside {
+        return Ok(Extent::default());
+    }
+    let statistics = table.range_statistics(Some(lower), upper)?;
+    Ok(Extent { bytes: statistics.bytes, entries: statistics.tuples })
+}

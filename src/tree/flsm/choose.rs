@@ -1,0 +1,194 @@
+//! Which job is the most urgent: the guard with most tables one over the other, the guard that takes
+//! most space for nothing, the guard whose readers have wasted most, or guards too small to be kept.
+
+use std::sync::Arc;
+
+use super::FlsmTree;
+use super::guard::{Guard, walk};
+use super::plan::{Plan, Wish, join_plan, plan};
+use super::version::Version;
+use crate::base::error::Result;
+use crate::base::ids::Seqno;
+use crate::base::limits::UNIT_BYTES;
+use crate::base::sync::plain::Ordering;
+
+/// Disk space above the allowed, in shares of the live bytes, at which writers all but stand still.
+pub(super) const SPACE_EXCESS_MAX: f64 = 0.15;
+
+/// Reads of iterators that a guard has to have wasted, beyond what merging it costs, to be merged.
+const SEEK_BYTES_MIN: u64 = 64 << 10;
+
+impl FlsmTree {
+    /// The plan that is most urgent among those nobody works on.
+    pub(super) fn choose(&self, version: &Version) -> Result<Option<Plan>> {
+        if version.space_excess() > SPACE_EXCESS_MAX / 4.0
+            && let Some(plan) = self.choose_reclaiming(version)?
+        {
+            return Ok(Some(plan));
+        }
+        if let Some(guard) = self.most_urgent(version) {
+            return plan(guard, Wish::Due, &self.parameters);
+        }
+        if let Some(plan) = self.choose_reclaiming(version)? {
+            return Ok(Some(plan));
+        }
+        if let Some(guard) = self.most_sought(version) {
+            return plan(guard, Wish::Full, &self.parameters);
+        }
+        Ok(self.choose_join(version))
+    }
+
+    /// The guard that is due most.
+    fn most_urgent<'a>(&self, version: &'a Version) -> Option<&'a Arc<Guard>> {
+        let mut best: Option<(f64, &Arc<Guard>)> = None;
+        self.find_urgent(&version.root, &mut best);
+        best.map(|(_, guard)| guard)
+    }
+
+    fn find_urgent<'a>(&self, guard: &'a Arc<Guard>, best: &mut Option<(f64, &'a Arc<Guard>)>) {
+        let least = best.map_or(1.0, |(urgency, _)| urgency);
+        let all = guard.totals(&self.parameters).urgency;
+        if all < least || (all == least && best.is_some()) {
+            return;
+        }
+        let own = guard.urgency(&self.parameters);
+        let more = own >= 1.0 && best.is_none_or(|(most, _)| most < own);
+        if more && !self.jobs.lock().conflicts(guard.height, guard.range()) {
+            *best = Some((own, guard));
+        }
+        guard.children.iter().for_each(|child| self.find_urgent(child, best));
+    }
+
+    /// The guard in which a full merge gives back most for what it costs, if the tree takes too much
+    /// space.
+    fn choose_reclaiming(&self, version: &Version) -> Result<Option<Plan>> {
+        if version.space_excess() <= 0.0 {
+            return Ok(None);
+        }
+        let now = self.snapshots();
+        let dead_blobs = version.mostly_dead_blobs();
+        let mut best: Option<(u64, &Arc<Guard>)> = None;
+        walk(&version.root, &mut |guard| {
+            let bytes = guard.bytes();
+            if bytes == 0 {
+                return;
+            }
+            let mut gain = self.gain(guard, version, &now);
+            for table in guard.fragments.iter().map(|fragment| &fragment.table) {
+                let dead = table.blobs().iter().filter(|blob| dead_blobs.contains(&blob.id()));
+                gain += dead.map(|blob| blob.bytes() / 8).sum::<u64>();
+            }
+            let score = gain * 1000 / bytes;
+            if gain * 20 < bytes || best.is_some_and(|(most, _)| most >= score) {
+                return;
+            }
+            if !self.jobs.lock().conflicts(guard.height, guard.range()) {
+                best = Some((score, guard));
+            }
+        });
+        let nothing = best.is_none() && self.jobs.lock().is_idle();
+        self.nothing_to_reclaim.store(nothing, Ordering::Relaxed);
+        match best {
+            Some((_, guard)) => plan(guard, Wish::Full, &self.parameters),
+            None => Ok(None),
+        }
+    }
+
+    /// Bytes that a full merge of a guard would give back, estimated. Above the last level that is what
+    /// its tables hold on to outside of it: what they hold inside is only passed on.
+    fn gain(&self, guard: &Guard, version: &Version, now: &[Seqno]) -> u64 {
+        let outside: u64 = (guard.fragments.iter())
+            .map(|f| f.table.properties().entry_bytes().saturating_sub(f.extent.bytes))
+            .sum();
+        // Other guards may hold on to the same.
+        let outside = outside / 4;
+        if guard.height > 0 {
+            return outside / 4;
+        }
+        match guard.fragments.as_slice() {
+            [only] if only.settled => outside,
+            [only] if !self.jobs.lock().gains(only.table.id(), now) => outside,
+            _ => {
+                let totals = guard.own_totals(&self.parameters);
+                let superseding = totals.young_bytes as f64 * version.superseding_share;
+                let dead = superseding as u64 + totals.tombstone_bytes;
+                dead.min(totals.young_bytes + totals.base_bytes) + outside
+            }
+        }
+    }
+
+    /// The guard of whose tables iterators have read most that they would not have to, if that has cost
+    /// more than merging it would (PebblesDB's seek-triggered compaction). From the top down: what is
+    /// merged on one level is read with what lies below it on the next.
+    fn most_sought<'a>(&self, version: &'a Version) -> Option<&'a Arc<Guard>> {
+        let mut best: Option<(u64, &Arc<Guard>)> = None;
+        walk(&version.root, &mut |guard| {
+            let seeks = guard.seeks.load(Ordering::Relaxed);
+            let wasted_bytes = seeks * UNIT_BYTES as u64;
+            if wasted_bytes <= SEEK_BYTES_MIN {
+                return;
+            }
+            // A merge reads and writes the guard.
+            let worth = wasted_bytes > 2 * guard.bytes() + SEEK_BYTES_MIN
+                && guard.fragments.len() > usize::from(guard.height == 0);
+            if worth
+                && best.is_none_or(|(most, _)| most < seeks)
+                && !self.jobs.lock().conflicts(guard.height, guard.range())
+            {
+                best = Some((seeks, guard));
+            }
+        });
+        best.map(|(_, guard)| guard)
+    }
+
+    /// Neighbouring guards that hold too little to be kept apart.
+    fn choose_join(&self, version: &Version) -> Option<Plan> {
+        let mut found: Option<Plan> = None;
+        if !version.totals.joinable {
+            return None;
+        }
+        walk(&version.root, &mut |guard| {
+            for left in 0..guard.children.len().saturating_sub(1) {
+                if found.is_some() {
+                    return;
+                }
+                found = join_plan(guard, left, &self.parameters)
+                    .filter(|plan| !self.jobs.lock().conflicts(plan.height, plan.range()));
+            }
+        });
+        found
+    }
+
+    /// The next guard of a level in a range that is not yet as a full merge leaves it, as a plan with the
+    /// key behind the guard.
+    pub(super) fn next_uncompacted(
+        &self,
+        version: &Version,
+        height: u32,
+        from: &[u8],
+        upper: Option<&[u8]>,
+    ) -> Result<Option<Plan>> {
+        let mut found = None;
+        walk(&version.root, &mut |guard| {
+            let meets = super::guard::ranges_meet(guard.range(), (from, upper));
+            if found.is_some() || guard.height != height || !meets {
+                return;
+            }
+            let clean = match guard.fragments.as_slice() {
+                [] => true,
+                [only] if height == 0 => {
+                    let (lower, upper) = guard.range();
+                    only.settled && super::guard::table_is_inside(&only.table, lower, upper)
+                }
+                _ => false,
+            };
+            if !clean {
+                found = Some(guard);
+            }
+        });
+        match found {
+            Some(guard) => plan(guard, Wish::Full, &self.parameters),
+            None => Ok(None),
+        }
+    }
+}

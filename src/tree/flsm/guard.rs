@@ -1,0 +1,199 @@
+//! Guards and the fragments in them: immutable once shared, changed by copying.
+//!
+//! The levels of the tree are the heights of one tree of guards, so guards are nested by construction: a
+//! guard's children divide its range on the level below, and the first child begins where it begins.
+//!
+//! Invariants:
+//! 1. Children are sorted by `lower`; the first child's `lower` is the guard's, and each range ends where
+//!    the next begins, the last at the guard's `upper`. Guards of the last level (height 0) have none,
+//!    all others at least one.
+//! 2. A guard's fragments stand oldest first: where two hold versions of one key, those of the later are
+//!    younger. A table may be a fragment of several guards; each sees what lies in its own range alone.
+//! 3. What a guard holds of a key is younger than what any guard below it holds of the key.
+//! 4. Order is age, which the sequence numbers give. File numbers say nothing of it.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::base::error::Result;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::plain::AtomicU64;
+use crate::table::Table;
+pub(super) use crate::tree::extent::{Extent, Key, ranges_meet, table_extent};
+
+/// Numbers guards within a keyspace; never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct GuardId(pub(super) u64);
+
+/// The number of a guard that a change has made and not yet committed.
+pub(super) const NEW: GuardId = GuardId(0);
+
+/// A table as a guard sees it.
+#[derive(Clone)]
+pub(super) struct Fragment {
+    pub(super) table: Arc<Table>,
+    /// What of it lies in the guard's range.
+    pub(super) extent: Extent,
+    /// Whether it came from a merge of all that there was in its range, on the last level, and holds one
+    /// version a key and no tombstone.
+    pub(super) settled: bool,
+}
+
+/// Whether a table reaches into a range of keys.
+pub(super) fn table_meets(table: &Table, lower: &[u8], upper: Option<&[u8]>) -> bool {
+    *table.last_key() >= *lower && upper.is_none_or(|upper| *table.first_key() < *upper)
+}
+
+/// Whether a table lies in a range of keys.
+pub(super) fn table_is_inside(table: &Table, lower: &[u8], upper: Option<&[u8]>) -> bool {
+    *table.first_key() >= *lower && upper.is_none_or(|upper| *table.last_key() < *upper)
+}
+
+/// What is derived from a guard's other fields when it is first asked for. A copy of the guard starts
+/// without it, since it is made to be changed.
+pub(super) struct Derived<T>(OnceLock<T>);
+
+impl<T> Default for Derived<T> {
+    fn default() -> Derived<T> {
+        Derived(OnceLock::new())
+    }
+}
+
+impl<T> Clone for Derived<T> {
+    fn clone(&self) -> Derived<T> {
+        Derived::default()
+    }
+}
+
+impl<T> Derived<T> {
+    pub(super) fn get_or(&self, derive: impl FnOnce() -> T) -> &T {
+        self.0.get_or_init(derive)
+    }
+}
+
+/// A guard.
+#[derive(Clone)]
+pub(super) struct Guard {
+    pub(super) totals: Derived<super::totals::Totals>,
+    pub(super) depth: Derived<usize>,
+    /// Tables that iterators had to open here beyond the one that would do, since the guard was last
+    /// compacted for that. Shared by the guard's copies.
+    pub(super) seeks: Arc<AtomicU64>,
+    /// `NEW` while a change is being made; a number once the manifest names it.
+    pub(super) id: GuardId,
+    /// 0 on the last level.
+    pub(super) height: u32,
+    pub(super) lower: Key,
+    pub(super) upper: Option<Key>,
+    /// Oldest first.
+    pub(super) fragments: Vec<Fragment>,
+    pub(super) children: Vec<Arc<Guard>>,
+}
+
+impl Guard {
+    /// A guard of a range, with nothing in it.
+    pub(super) fn empty(height: u32, lower: Key, upper: Option<Key>) -> Guard {
+        Guard {
+            totals: Derived::default(),
+            depth: Derived::default(),
+            seeks: Arc::default(),
+            id: NEW,
+            height,
+            lower,
+            upper,
+            fragments: Vec::new(),
+            children: Vec::new(),
+        }
+    }
+
+    /// The tree of an empty keyspace: one guard for all keys.
+    pub(super) fn empty_root() -> Guard {
+        Guard::empty(0, Arc::from(&[][..]), None)
+    }
+
+    /// The guard's range.
+    pub(super) fn range(&self) -> (&[u8], Option<&[u8]>) {
+        (&self.lower, self.upper.as_deref())
+    }
+
+    /// The position of the child whose range holds `key`, which the guard's range holds.
+    #[inline]
+    pub(super) fn child_of(&self, key: &[u8]) -> usize {
+        let is_below = |child: &Arc<Guard>| match planted(Bug::GuardBoundOffByOne) {
+            true => *child.lower < *key,
+            false => *child.lower <= *key,
+        };
+        self.children.partition_point(is_below).saturating_sub(1)
+    }
+
+    /// The position of the child that holds the keys just below `key`, or the last for no bound.
+    pub(super) fn child_before(&self, key: Option<&[u8]>) -> usize {
+        match key {
+            Some(key) => {
+                self.children.partition_point(|child| *child.lower < *key).saturating_sub(1)
+            }
+            None => self.children.len().saturating_sub(1),
+        }
+    }
+
+    /// Bytes of the guard's own fragments.
+    pub(super) fn bytes(&self) -> u64 {
+        self.fragments.iter().map(|fragment| fragment.extent.bytes).sum()
+    }
+
+    /// Adds those of the tables that reach into the range, oldest first, as the youngest.
+    pub(super) fn append(&mut self, tables: &[Arc<Table>], settled: bool) -> Result<()> {
+        let mut found = fragments_of(tables, settled, self.range())?;
+        if planted(Bug::GuardAppendsAsOldest) {
+            std::mem::swap(&mut self.fragments, &mut found);
+        }
+        self.fragments.extend(found);
+        if planted(Bug::GuardOrderByNumber) {
+            self.fragments.sort_by_key(|fragment| fragment.table.id());
+        }
+        Ok(())
+    }
+
+    /// The most fragments that a reader of one key has to ask: those of neighbouring keys count once.
+    pub(super) fn depth(&self) -> usize {
+        *self.depth.get_or(|| {
+            let all: Vec<(&[u8], &[u8])> = (self.fragments.iter())
+                .map(|f| (f.table.first_key().max(&*self.lower), f.table.last_key()))
+                .collect();
+            let at = |key: &[u8]| all.iter().filter(|(f, l)| *f <= key && key <= *l).count();
+            all.iter().map(|(first, _)| at(first)).max().unwrap_or(0)
+        })
+    }
+}
+
+/// The stretches of `tables` in a range, in their order; those that have none are left out.
+pub(super) fn fragments_of(
+    tables: &[Arc<Table>],
+    settled: bool,
+    (lower, upper): (&[u8], Option<&[u8]>),
+) -> Result<Vec<Fragment>> {
+    let seen = |table: &Table| !planted(Bug::GuardStraddlingMissed) || *table.first_key() >= *lower;
+    let inside = tables.iter().filter(|table| table_meets(table, lower, upper) && seen(table));
+    inside
+        .map(|table| {
+            let extent = table_extent(table, lower, upper)?;
+            Ok(Fragment { table: Arc::clone(table), extent, settled })
+        })
+        .collect()
+}
+
+/// Makes a guard changeable: copies it if an older version still shares it, and marks it new.
+pub(super) fn edit(guard: &mut Arc<Guard>) -> &mut Guard {
+    let guard = Arc::make_mut(guard);
+    guard.id = NEW;
+    guard.totals = Derived::default();
+    guard.depth = Derived::default();
+    guard
+}
+
+/// Calls `f` for every guard, parents before children, left to right.
+pub(super) fn walk<'a>(root: &'a Arc<Guard>, f: &mut dyn FnMut(&'a Arc<Guard>)) {
+    f(root);
+    for child in &root.children {
+        walk(child, f);
+    }
+}

@@ -1,0 +1,340 @@
+//! PebblesDB's fragmented log-structured merge tree (paper: Raju et al., SOSP 2017).
+//!
+//! Each level is divided into *guards*: ranges of keys within which tables may overlap. A packed memtable
+//! is *incorporated* by reference: the guards of the first level that it meets each see their own stretch
+//! of it. A *compaction* merges one guard's tables and appends what it makes of them to the guards below,
+//! without reading what is there, so that a byte is written once a level. Only on the last level are
+//! tables merged in place. Guards are found where the data is: a guard of the last level that holds too
+//! much is divided at keys that it holds, and one with too many below it is divided at some of theirs.
+//!
+//! Invariants:
+//! 1. The guards are changed only under the `changes` lock, from the newest version, by copying; the
+//!    manifest has the change before a version shows it.
+//! 2. Everything of invariants in `guard`, `divide`, `plan`, `jobs`, `compaction` and `install`.
+
+mod check;
+mod choose;
+mod compaction;
+mod describe;
+mod divide;
+mod edit;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
+mod guard;
+mod install;
+mod jobs;
+mod open;
+mod parameters;
+mod plan;
+mod totals;
+mod version;
+
+use std::sync::Arc;
+
+use self::choose::SPACE_EXCESS_MAX;
+use self::compaction::{CompactionJob, Made};
+use self::guard::{Guard, GuardId, NEW};
+use self::jobs::Jobs;
+use self::parameters::Parameters;
+use self::plan::Plan;
+use self::totals::Inventory;
+use self::version::Version;
+use super::output::TableOutput;
+use super::record::commit_edit;
+use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion};
+use crate::base::error::{Error, Result};
+use crate::base::ids::Seqno;
+use crate::base::sync::atomic::{AtomicBool, Ordering};
+use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
+use crate::jobs::{Job, Step};
+use crate::table::Table;
+
+/// Guarded by the change lock.
+struct Changes {
+    next_guard: u64,
+    inventory: Inventory,
+}
+
+/// A fragmented log-structured merge tree.
+pub(super) struct FlsmTree {
+    context: TreeContext,
+    parameters: Parameters,
+    changes: Mutex<Changes>,
+    version: ArcSwap<Version>,
+    jobs: Mutex<Jobs>,
+    /// Space is short, but what takes it cannot be had back now (snapshots need it, say): slowing
+    /// writers would not help.
+    nothing_to_reclaim: AtomicBool,
+}
+
+impl FlsmTree {
+    /// Rebuilds the guards from their edits.
+    pub(super) fn open(
+        context: TreeContext,
+        edits: &[Vec<u8>],
+        flushed: Seqno,
+    ) -> Result<Arc<FlsmTree>> {
+        let parameters = Parameters::new(&context.options);
+        let (root, last_guard) = open::recover(&context, edits)?;
+        let inventory = Inventory::of(&root);
+        let counters = Arc::clone(&context.counters);
+        let version = Version::new(root, flushed, inventory.totals, 0.0, counters, parameters);
+        Ok(Arc::new(FlsmTree {
+            context,
+            parameters,
+            changes: Mutex::new(Changes { next_guard: last_guard + 1, inventory }),
+            version: ArcSwap::from_pointee(version),
+            jobs: Mutex::default(),
+            nothing_to_reclaim: AtomicBool::new(false),
+        }))
+    }
+
+    /// The live snapshots, ascending, the newest visible state last.
+    fn snapshots(&self) -> Vec<Seqno> {
+        self.context.observer.upgrade().map(|observer| observer.snapshots()).unwrap_or_default()
+    }
+
+    /// Commits `root` as the newest tree and shows it.
+    fn commit(
+        &self,
+        changes: &mut MutexGuard<'_, Changes>,
+        mut root: Arc<Guard>,
+        flushed: Seqno,
+        superseding_share: f64,
+    ) -> Result<()> {
+        let first_new = changes.next_guard;
+        number_guards(&mut root, &mut changes.next_guard);
+        let payload = edit::encode(&root, &|guard| guard.id.0 >= first_new);
+        commit_edit(&self.context, payload, flushed)?;
+        let before = self.version.load_full();
+        changes.inventory.change(&before.root, &root, first_new);
+        let version = Arc::new(Version::new(
+            root,
+            flushed,
+            changes.inventory.totals,
+            superseding_share,
+            Arc::clone(&self.context.counters),
+            self.parameters,
+        ));
+        self.version.store(Arc::clone(&version));
+        if let Some(observer) = self.context.observer.upgrade() {
+            observer.installed(version);
+        }
+        Ok(())
+    }
+
+    /// Swaps the inputs of a plan for what was made of them.
+    fn install(&self, plan: &Plan, made: &Made) -> Result<()> {
+        let mut changes = self.changes.lock();
+        let version = self.version.load_full();
+        let root = Arc::clone(&version.root);
+        let parts = install::replace(root, plan, made, &self.parameters)?;
+        let root = divide::settle(parts, &self.parameters)?;
+        let share = self.superseding_share(&version, plan, made);
+        self.commit(&mut changes, root, version.flushed, share)?;
+        drop(changes);
+        if plan.height == 0 {
+            let mut jobs = self.jobs.lock();
+            plan.inputs.iter().for_each(|input| jobs.forget(input.table.id()));
+        }
+        Ok(())
+    }
+
+    /// Makes one guard of two.
+    fn join(&self, plan: &Plan) -> Result<()> {
+        let mut changes = self.changes.lock();
+        let version = self.version.load_full();
+        let mut root = Arc::clone(&version.root);
+        if install::join(&mut root, plan, &self.parameters) {
+            let root = divide::settle(vec![root], &self.parameters)?;
+            self.commit(&mut changes, root, version.flushed, version.superseding_share)?;
+        }
+        Ok(())
+    }
+
+    /// What a merge of old with young on the last level tells of how much the young supersede: a running
+    /// mean.
+    fn superseding_share(&self, version: &Version, plan: &Plan, made: &Made) -> f64 {
+        let before = version.superseding_share;
+        let base = plan.inputs.first().map_or(0, |input| input.extent.bytes);
+        let young = made.bytes_in.saturating_sub(base);
+        if plan.height > 0 || !plan.older.is_empty() || young == 0 {
+            return before;
+        }
+        let dropped = made.bytes_in.saturating_sub(made.bytes_out) as f64;
+        before * 0.875 + (dropped / young as f64).min(1.0) * 0.125
+    }
+
+    /// Claims a plan's guard, unless somebody is in the way.
+    fn claim(self: &Arc<Self>, plan: Plan, ended_before: u64) -> Option<CompactionJob> {
+        let number = self.jobs.lock().claim(&plan, ended_before)?;
+        Some(CompactionJob::new(Arc::clone(self), number, plan))
+    }
+
+    fn note_retained(&self, tables: &[Arc<Table>], snapshots: &[Seqno]) {
+        let mut jobs = self.jobs.lock();
+        tables.iter().for_each(|table| jobs.retain(table.id(), snapshots));
+    }
+
+    fn note_compaction(&self, read_bytes: u64, written_bytes: u64, nanos: u64) {
+        let counters = &self.context.counters;
+        counters.compactions.add(1);
+        counters.compaction_read_bytes.add(read_bytes);
+        counters.compaction_written_bytes.add(written_bytes);
+        if let Some(observer) = self.context.observer.upgrade() {
+            observer.compacted(read_bytes, written_bytes, nanos);
+        }
+    }
+}
+
+/// Gives numbers to the new guards, children first.
+fn number_guards(guard: &mut Arc<Guard>, next: &mut u64) {
+    if guard.id != NEW {
+        return;
+    }
+    let guard = Arc::make_mut(guard);
+    guard.children.iter_mut().for_each(|child| number_guards(child, next));
+    guard.id = GuardId(*next);
+    *next += 1;
+}
+
+impl Tree for FlsmTree {
+    fn version(&self) -> Arc<dyn TreeVersion> {
+        self.version.load_full()
+    }
+
+    fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed> {
+        let mut output = TableOutput::new(&self.context, true)?;
+        let mut data_bytes = 0;
+        loop {
+            entries.next()?;
+            let Some(entry) = entries.entry() else { break };
+            data_bytes += (entry.key.len() + entry.value.len()) as u64;
+            output.add_new(entry)?;
+        }
+        let (table, written_bytes) = output.finish()?;
+        self.context.counters.flushes.add(1);
+        self.context.counters.flush_written_bytes.add(written_bytes);
+        Ok(Packed { inner: Box::new(table), data_bytes, written_bytes })
+    }
+
+    fn incorporate(&self, packed: Option<Packed>, flushed: Seqno) -> Result<()> {
+        let mut changes = self.changes.lock();
+        let version = self.version.load_full();
+        let mut root = Arc::clone(&version.root);
+        if let Some(packed) = packed {
+            let Ok(table) = packed.inner.downcast::<Arc<Table>>() else {
+                unreachable!("packed by another kind of tree")
+            };
+            divide::receive(&mut root, true, &[*table], &self.parameters)?;
+            match divide::settle(vec![Arc::clone(&root)], &self.parameters) {
+                Ok(settled) => root = settled,
+                // What lies damaged below stays where it is; what is new can still be taken in.
+                Err(error) if error.is_corruption() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let share = version.superseding_share;
+        self.commit(&mut changes, root, flushed.max(version.flushed), share)
+    }
+
+    fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
+        loop {
+            let ended = self.jobs.lock().ended();
+            let version = self.version.load_full();
+            match self.choose(&version) {
+                Ok(chosen) => {
+                    if let Some(job) = self.claim(chosen?, ended) {
+                        return Some(Box::new(job));
+                    }
+                }
+                Err(error) => return Some(Box::new(Failed(error))),
+            }
+            if self.jobs.lock().ended() == ended {
+                return None;
+            }
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        let version = self.version.load_full();
+        self.choose(&version).is_ok_and(|plan| plan.is_some())
+    }
+
+    fn compact(self: Arc<Self>, lower: &[u8], upper: Option<&[u8]>, wait: &dyn Fn()) -> Result<()> {
+        // Level by level: what is above moves down before what is below is merged.
+        for height in (0..=self.version.load().root.height).rev() {
+            let mut cursor: guard::Key = Arc::from(lower);
+            loop {
+                let ended = self.jobs.lock().ended();
+                let version = self.version.load_full();
+                let Some(plan) = self.next_uncompacted(&version, height, &cursor, upper)? else {
+                    break;
+                };
+                let next = plan.upper.clone();
+                match self.claim(plan, ended) {
+                    Some(mut job) => while job.step()? == Step::Again {},
+                    None => {
+                        wait();
+                        continue;
+                    }
+                }
+                match next {
+                    Some(next) if upper.is_none_or(|upper| *next < *upper) => cursor = next,
+                    _ => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> TreeState {
+        let version = self.version.load();
+        // A guard that has just become due is nobody's worry; at two and a half times what it should
+        // hold, writers have to wait.
+        let behind = ((version.totals.urgency - 1.0) / 1.5).max(0.0);
+        // Writers are slowed from a little above the allowed space on, ever more up to the limit.
+        let excess = match self.nothing_to_reclaim.load(Ordering::Relaxed) {
+            false => (version.space_excess() / SPACE_EXCESS_MAX + 0.4).clamp(0.0, 0.98),
+            true => 0.0,
+        };
+        TreeState {
+            backlog: behind.max(excess),
+            compaction_pending_bytes: version.totals.pending_bytes,
+            tables: version.files.tables,
+            entries: version.files.entries,
+            disk_bytes: version.disk_bytes(),
+            live_bytes: version.live_bytes(),
+            memory_bytes: version.memory_bytes(),
+        }
+    }
+
+    fn lock_changes(&self) -> Box<dyn ChangeLock + '_> {
+        let guard = self.changes.lock();
+        Box::new(StillTree { tree: self, _guard: guard })
+    }
+}
+
+struct StillTree<'a> {
+    tree: &'a FlsmTree,
+    _guard: MutexGuard<'a, Changes>,
+}
+
+impl ChangeLock for StillTree<'_> {
+    fn snapshot(&self) -> Option<Vec<u8>> {
+        let version = self.tree.version.load_full();
+        if version.root.id == NEW {
+            return None;
+        }
+        Some(edit::encode(&version.root, &|_| true))
+    }
+}
+
+/// Reports what went wrong while work was looked for.
+struct Failed(Error);
+
+impl Job for Failed {
+    fn step(&mut self) -> Result<Step> {
+        Err(self.0.clone())
+    }
+}

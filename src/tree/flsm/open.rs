@@ -1,0 +1,31 @@
+//! Opening a tree from its edits: the ends of all tables are read together, not one after the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::edit::Recovered;
+use super::guard::Guard;
+use crate::base::error::{Error, Result};
+use crate::base::ids::FileId;
+use crate::table::Table;
+use crate::tree::TreeContext;
+
+/// The tree that the edits say, with the highest number that they give to a guard.
+pub(super) fn recover(context: &TreeContext, edits: &[Vec<u8>]) -> Result<(Arc<Guard>, u64)> {
+    if edits.is_empty() {
+        return Ok((Arc::new(Guard::empty_root()), 0));
+    }
+    let file = context.manifest.path();
+    let mut recovered = Recovered::default();
+    for edit in edits {
+        recovered.apply(edit, &file)?;
+    }
+    let ids: Vec<FileId> = recovered.tables_in_use().into_iter().collect();
+    let opened = Table::open_all(&context.files, &context.blobs, &ids)?;
+    let tables: BTreeMap<FileId, Arc<Table>> = ids.into_iter().zip(opened).collect();
+    let root = recovered.build(&file, &mut |id| match tables.get(&id) {
+        Some(table) => Ok(Arc::clone(table)),
+        None => Err(Error::corruption(&file, 0, "flsm table number", "an open table", id)),
+    })?;
+    Ok((root, recovered.last_number()))
+}

@@ -1,0 +1,64 @@
+//! Sizes of guards and fragments, derived from the memtable's.
+
+use crate::tree::TreeOptions;
+
+/// What the tree aims at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parameters {
+    /// A guard with more children is divided.
+    pub(super) fanout_max: usize,
+    /// A guard with more tables, one over the other, is compacted.
+    pub(super) tables_per_guard_max: usize,
+    /// What a guard of the last level should hold.
+    pub(super) guard_bytes: u64,
+    /// Fragments that a compaction writes should not be smaller.
+    pub(super) fragment_bytes_min: u64,
+    /// An output is cut at a child's bound once it is this large.
+    pub(super) file_bytes_min: u64,
+    /// Fragments of this size gain nothing by being merged before they move down.
+    pub(super) pass_bytes_min: u64,
+    pub(super) space_amplification_max_percent: u64,
+    /// Disk bytes that do not count when space is judged: a small tree is not worth squeezing.
+    pub(super) space_bytes_free: u64,
+}
+
+/// `tables_per_guard_max` unless a keyspace chooses another.
+const TABLES_PER_GUARD_MAX: usize = 12;
+
+/// `fanout_max` likewise.
+const FANOUT_MAX: usize = 16;
+
+impl Parameters {
+    pub(super) fn new(options: &TreeOptions) -> Parameters {
+        let memtable = options.memtable_bytes.max(1024);
+        let or = |chosen: usize, default: usize| if chosen == 0 { default } else { chosen };
+        Parameters {
+            fanout_max: or(options.fanout_max, FANOUT_MAX).max(2),
+            tables_per_guard_max: or(options.tables_per_guard_max, TABLES_PER_GUARD_MAX).max(1),
+            guard_bytes: (memtable * 2).min((64 << 20).max(memtable)),
+            fragment_bytes_min: memtable / 16,
+            file_bytes_min: memtable / 4,
+            pass_bytes_min: memtable / 4,
+            space_amplification_max_percent: options.space_amplification_max_percent,
+            space_bytes_free: memtable * 2,
+        }
+    }
+
+    /// A guard of the last level with more is divided.
+    pub(super) fn guard_bytes_max(&self) -> u64 {
+        self.guard_bytes * 2
+    }
+
+    pub(super) fn named(&self) -> Vec<(String, u64)> {
+        let mut named = Vec::new();
+        let mut add = |name: &str, value: u64| named.push((name.to_string(), value));
+        add("fanout_max", self.fanout_max as u64);
+        add("tables_per_guard_max", self.tables_per_guard_max as u64);
+        add("guard_bytes", self.guard_bytes);
+        add("fragment_bytes_min", self.fragment_bytes_min);
+        add("file_bytes_min", self.file_bytes_min);
+        add("pass_bytes_min", self.pass_bytes_min);
+        add("space_amplification_max_percent", self.space_amplification_max_percent);
+        named
+    }
+}

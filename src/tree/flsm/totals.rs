@@ -1,0 +1,221 @@
+//! Sums over the guards of a subtree, kept with each guard, and over the files of a whole tree, kept up
+//! to date by what a change adds and takes away.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::guard::{Guard, GuardId, NEW};
+use super::parameters::Parameters;
+use super::plan::is_joinable;
+use crate::base::ids::FileId;
+use crate::table::{BlobFile, Table};
+
+/// What guards hold and how far they are behind.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Totals {
+    pub(super) guards: u64,
+    pub(super) fragments: u64,
+    /// Bytes on the last level that nothing there can supersede: the oldest fragments'.
+    pub(super) base_bytes: u64,
+    /// Bytes of the other fragments, of all levels.
+    pub(super) young_bytes: u64,
+    /// Bytes that the tombstones among those stand for: their own and their victims'.
+    pub(super) tombstone_bytes: u64,
+    /// Bytes of guards that are due for compaction.
+    pub(super) pending_bytes: u64,
+    /// How far the guard that is furthest behind is: from 1 on it is due.
+    pub(super) urgency: f64,
+    /// Whether there are neighbours that are better one guard.
+    pub(super) joinable: bool,
+}
+
+impl Guard {
+    /// Sums over the guard and all below it.
+    pub(super) fn totals(&self, parameters: &Parameters) -> &Totals {
+        self.totals.get_or(|| {
+            let mut totals = self.own_totals(parameters);
+            for child in &self.children {
+                let below = child.totals(parameters);
+                totals.guards += below.guards;
+                totals.fragments += below.fragments;
+                totals.base_bytes += below.base_bytes;
+                totals.young_bytes += below.young_bytes;
+                totals.tombstone_bytes += below.tombstone_bytes;
+                totals.pending_bytes += below.pending_bytes;
+                totals.urgency = totals.urgency.max(below.urgency);
+                totals.joinable |= below.joinable;
+            }
+            totals
+        })
+    }
+
+    /// The same of the guard alone.
+    pub(super) fn own_totals(&self, parameters: &Parameters) -> Totals {
+        let urgency = self.urgency(parameters);
+        let mut totals = Totals {
+            guards: 1,
+            fragments: self.fragments.len() as u64,
+            urgency,
+            joinable: self.children.windows(2).any(|two| is_joinable(&two[0], &two[1], parameters)),
+            pending_bytes: if urgency >= 1.0 { self.bytes() } else { 0 },
+            ..Totals::default()
+        };
+        for (position, fragment) in self.fragments.iter().enumerate() {
+            if self.height == 0 && position == 0 {
+                totals.base_bytes += fragment.extent.bytes;
+            } else {
+                totals.young_bytes += fragment.extent.bytes;
+            }
+            let properties = fragment.table.properties();
+            let part = |of: u64| {
+                u128::from(of) * u128::from(fragment.extent.entries)
+                    / u128::from(properties.entries().max(1))
+            };
+            let victims = properties.entry_bytes() / properties.entries().max(1);
+            totals.tombstone_bytes += (part(properties.deletes) as u64).saturating_mul(victims * 2);
+        }
+        totals
+    }
+
+    /// How near the guard is to being due for compaction: from 1 on it is.
+    pub(super) fn urgency(&self, parameters: &Parameters) -> f64 {
+        let depth = self.depth();
+        if depth <= 1 {
+            // Nothing lies over anything: there is nothing to merge, and no reader has to wait.
+            return 0.0;
+        }
+        let due = self.due_depth(parameters);
+        let by_depth = depth as f64 / (due + 1) as f64;
+        match self.height {
+            0 => {
+                let bytes = self.bytes() as f64 / (parameters.guard_bytes_max() + 1) as f64;
+                by_depth.max(if depth > 2 { bytes } else { 0.0 })
+            }
+            _ => by_depth,
+        }
+    }
+
+    /// The depth up to which the guard is left alone: more than is allowed while what a compaction could
+    /// hand on would be small.
+    fn due_depth(&self, parameters: &Parameters) -> usize {
+        let worth = parameters.fragment_bytes_min * self.children.len() as u64;
+        match self.bytes() < worth {
+            true => parameters.tables_per_guard_max * 2,
+            false => parameters.tables_per_guard_max,
+        }
+    }
+}
+
+/// Sums over all files of a tree.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct FileTotals {
+    pub(super) tables: u64,
+    pub(super) entries: u64,
+    pub(super) table_bytes: u64,
+    /// Keys and values in tables, dead ones too.
+    pub(super) entry_bytes: u64,
+    pub(super) blobs: u64,
+    pub(super) blob_bytes: u64,
+    /// Bytes of values in blob files that tables point to.
+    pub(super) blob_value_bytes: u64,
+}
+
+/// How many fragments refer to each table, and how many tables to each blob file.
+#[derive(Default)]
+pub(super) struct Inventory {
+    tables: BTreeMap<FileId, u64>,
+    blobs: BTreeMap<FileId, u64>,
+    pub(super) totals: FileTotals,
+}
+
+impl Inventory {
+    /// Counts a whole tree.
+    pub(super) fn of(root: &Arc<Guard>) -> Inventory {
+        let mut inventory = Inventory::default();
+        super::guard::walk(root, &mut |guard| inventory.add(guard));
+        inventory
+    }
+
+    /// Counts what is new below `new` and no more what is gone of `old`. Guards that both have keep
+    /// their numbers, which are below `first_new`.
+    pub(super) fn change(&mut self, old: &Arc<Guard>, new: &Arc<Guard>, first_new: u64) {
+        let mut kept = BTreeSet::new();
+        self.add_new(new, first_new, &mut kept);
+        self.remove_gone(old, &kept);
+    }
+
+    fn add_new(&mut self, guard: &Arc<Guard>, first_new: u64, kept: &mut BTreeSet<GuardId>) {
+        if guard.id != NEW && guard.id.0 < first_new {
+            kept.insert(guard.id);
+            return;
+        }
+        self.add(guard);
+        guard.children.iter().for_each(|child| self.add_new(child, first_new, kept));
+    }
+
+    fn remove_gone(&mut self, guard: &Arc<Guard>, kept: &BTreeSet<GuardId>) {
+        if kept.contains(&guard.id) {
+            return;
+        }
+        for fragment in &guard.fragments {
+            self.remove_table(&fragment.table);
+        }
+        guard.children.iter().for_each(|child| self.remove_gone(child, kept));
+    }
+
+    fn add(&mut self, guard: &Arc<Guard>) {
+        for fragment in &guard.fragments {
+            let table = &fragment.table;
+            let references = self.tables.entry(table.id()).or_default();
+            *references += 1;
+            if *references > 1 {
+                continue;
+            }
+            let (totals, properties) = (&mut self.totals, table.properties());
+            totals.tables += 1;
+            totals.entries += properties.entries();
+            totals.table_bytes += table.bytes();
+            totals.entry_bytes += properties.entry_bytes();
+            totals.blob_value_bytes += properties.blobs.iter().map(|blob| blob.bytes).sum::<u64>();
+            table.blobs().iter().for_each(|blob| self.add_blob(blob));
+        }
+    }
+
+    fn add_blob(&mut self, blob: &Arc<BlobFile>) {
+        let references = self.blobs.entry(blob.id()).or_default();
+        *references += 1;
+        if *references == 1 {
+            self.totals.blobs += 1;
+            self.totals.blob_bytes += blob.bytes();
+        }
+    }
+
+    fn remove_table(&mut self, table: &Arc<Table>) {
+        if !is_last(&mut self.tables, table.id()) {
+            return;
+        }
+        let (totals, properties) = (&mut self.totals, table.properties());
+        totals.tables -= 1;
+        totals.entries -= properties.entries();
+        totals.table_bytes -= table.bytes();
+        totals.entry_bytes -= properties.entry_bytes();
+        totals.blob_value_bytes -= properties.blobs.iter().map(|blob| blob.bytes).sum::<u64>();
+        for blob in table.blobs() {
+            if is_last(&mut self.blobs, blob.id()) {
+                self.totals.blobs -= 1;
+                self.totals.blob_bytes -= blob.bytes();
+            }
+        }
+    }
+}
+
+/// Takes one reference away; whether it was the last.
+fn is_last(references: &mut BTreeMap<FileId, u64>, id: FileId) -> bool {
+    let Some(count) = references.get_mut(&id) else { return false };
+    *count -= 1;
+    if *count > 0 {
+        return false;
+    }
+    references.remove(&id);
+    true
+}

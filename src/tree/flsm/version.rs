@@ -1,0 +1,224 @@
+//! One immutable state of the tree, and how it is read.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::describe::describe;
+use super::guard::{Guard, table_meets, walk};
+use super::parameters::Parameters;
+use super::totals::{FileTotals, Totals};
+use crate::base::entry::EntryRef;
+use crate::base::error::{Error, Result};
+use crate::base::ids::{FileId, Seqno};
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::plain::Ordering;
+use crate::cache::ReadContext;
+use crate::table::{BlobFile, FilterUse, Table};
+use crate::tree::description::TreeDescription;
+use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion};
+
+/// What small entries take in tables, index pages and the like included, over their own bytes.
+const USUAL_OVERHEAD: f64 = 1.06;
+
+/// A version.
+pub(super) struct Version {
+    pub(super) root: Arc<Guard>,
+    pub(super) flushed: Seqno,
+    pub(super) totals: Totals,
+    pub(super) files: FileTotals,
+    /// The share of young bytes that lately turned out to supersede older ones.
+    pub(super) superseding_share: f64,
+    pub(super) counters: Arc<TreeCounters>,
+    pub(super) parameters: Parameters,
+}
+
+/// Every table that is reachable, once, by number.
+pub(super) fn tables(root: &Arc<Guard>) -> Vec<&Arc<Table>> {
+    let mut all = BTreeMap::new();
+    walk(root, &mut |guard| {
+        all.extend(guard.fragments.iter().map(|fragment| (fragment.table.id(), &fragment.table)));
+    });
+    all.into_values().collect()
+}
+
+/// Every blob file that is reachable, once, by number.
+pub(super) fn blobs(root: &Arc<Guard>) -> Vec<&Arc<BlobFile>> {
+    let all = tables(root).into_iter().flat_map(|table| table.blobs());
+    all.map(|blob| (blob.id(), blob)).collect::<BTreeMap<_, _>>().into_values().collect()
+}
+
+impl Version {
+    pub(super) fn new(
+        root: Arc<Guard>,
+        flushed: Seqno,
+        files: FileTotals,
+        superseding_share: f64,
+        counters: Arc<TreeCounters>,
+        parameters: Parameters,
+    ) -> Version {
+        let totals = *root.totals(&parameters);
+        Version { root, flushed, totals, files, superseding_share, counters, parameters }
+    }
+
+    /// Bytes of keys and values that would remain if everything superseded were dropped, as far as is
+    /// known.
+    fn live_entry_bytes(&self) -> u64 {
+        let young = self.totals.young_bytes as f64 * (1.0 - self.superseding_share);
+        let live = self.totals.base_bytes + young as u64;
+        live.saturating_sub(self.totals.tombstone_bytes).max(live / 16)
+    }
+
+    /// The same with values in blob files.
+    pub(super) fn live_bytes(&self) -> u64 {
+        let share = self.live_entry_bytes() as f64 / self.files.entry_bytes.max(1) as f64;
+        self.live_entry_bytes() + (self.files.blob_value_bytes as f64 * share.min(1.0)) as u64
+    }
+
+    pub(super) fn disk_bytes(&self) -> u64 {
+        self.files.table_bytes + self.files.blob_bytes
+    }
+
+    /// How many times their own bytes entries take in their pages, where that is more than usual.
+    fn page_waste(&self) -> f64 {
+        let own = self.files.entry_bytes.max(1) as f64 * USUAL_OVERHEAD;
+        (self.files.table_bytes as f64 / own).max(1.0)
+    }
+
+    /// How far disk space is above what is allowed, in shares of the live bytes.
+    pub(super) fn space_excess(&self) -> f64 {
+        let entries = self.live_entry_bytes();
+        let blobs = self.live_bytes() - entries;
+        let live = (entries as f64 * self.page_waste() + blobs as f64).max(1.0);
+        let disk = self.disk_bytes() as f64 - self.parameters.space_bytes_free as f64;
+        disk / live - self.parameters.space_amplification_max_percent as f64 / 100.0
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.totals.guards * 384 + self.totals.fragments * 40 + self.files.tables * 1024
+    }
+
+    /// The blob files, ascending, of which tables point to less than half.
+    pub(super) fn mostly_dead_blobs(&self) -> Vec<FileId> {
+        if self.files.blob_value_bytes * 2 >= self.files.blob_bytes && self.files.blobs < 2 {
+            return Vec::new();
+        }
+        let mut live: BTreeMap<FileId, u64> = BTreeMap::new();
+        for reference in tables(&self.root).iter().flat_map(|table| &table.properties().blobs) {
+            *live.entry(reference.file).or_default() += reference.bytes;
+        }
+        let dead = |blob: &&Arc<BlobFile>| {
+            live.get(&blob.id()).is_none_or(|live| live.saturating_mul(2) < blob.value_bytes())
+        };
+        blobs(&self.root).into_iter().filter(dead).map(|blob| blob.id()).collect()
+    }
+
+    /// The guards from the root to the last level that `choose` leads to.
+    fn path(&self, choose: impl Fn(&Guard) -> usize) -> Vec<&Arc<Guard>> {
+        let mut path = vec![&self.root];
+        let mut guard = &self.root;
+        while let Some(child) = guard.children.get(choose(guard)) {
+            path.push(child);
+            guard = child;
+        }
+        path
+    }
+}
+
+/// Asks the guards on the way to a key, from the root down, and in each its tables, youngest first.
+fn get_below(
+    root: &Arc<Guard>,
+    key: &[u8],
+    hash: u64,
+    snapshot: Seqno,
+    context: &ReadContext,
+    filter_use: &mut FilterUse,
+    f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    let mut guard = root;
+    loop {
+        for table in guard.fragments.iter().rev().map(|fragment| &fragment.table) {
+            if *key < *table.first_key() || *table.last_key() < *key {
+                continue;
+            }
+            let mut flow = ControlFlow::Continue(());
+            table.get_filtered(key, hash, snapshot, context, filter_use, |entry| {
+                flow = f(entry);
+                flow
+            })?;
+            if flow.is_break() {
+                return Ok(());
+            }
+        }
+        match guard.children.get(guard.child_of(key)) {
+            Some(child) => guard = child,
+            None => return Ok(()),
+        }
+    }
+}
+
+impl TreeVersion for Version {
+    fn flushed(&self) -> Seqno {
+        self.flushed
+    }
+
+    fn get(
+        &self,
+        key: &[u8],
+        hash: u64,
+        snapshot: Seqno,
+        context: &ReadContext,
+        f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut filter_use = FilterUse::default();
+        let result = get_below(&self.root, key, hash, snapshot, context, &mut filter_use, f);
+        self.counters.filter_probes.add(filter_use.probes);
+        if filter_use.false_positives > 0 {
+            self.counters.filter_false_positives.add(filter_use.false_positives);
+        }
+        result
+    }
+
+    fn region(&self, at: RegionAt<'_>) -> Region {
+        let path = self.path(|guard| match at {
+            RegionAt::Key(key) => guard.child_of(key),
+            RegionAt::Before(key) => guard.child_before(key),
+        });
+        let (lower, upper) = match path.last() {
+            Some(guard) => (Arc::clone(&guard.lower), guard.upper.clone()),
+            None => (Arc::from(&[][..]), None),
+        };
+        let mut tables = Vec::new();
+        for guard in &path {
+            let before = tables.len();
+            let meeting = guard.fragments.iter().rev().map(|fragment| &fragment.table);
+            let meeting = meeting.filter(|table| match planted(Bug::GuardRegionStraddling) {
+                true => upper.as_ref().is_none_or(|upper| *table.last_key() < **upper),
+                false => table_meets(table, &lower, upper.as_deref()),
+            });
+            tables.extend(meeting.cloned());
+            let wasted = (tables.len() - before).saturating_sub(usize::from(guard.height == 0));
+            if wasted > 0 {
+                guard.seeks.fetch_add(wasted as u64, Ordering::Relaxed);
+            }
+        }
+        Region { lower, upper, tables }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let tables = tables(&self.root);
+        let mut files: Vec<PathBuf> = tables.iter().map(|table| table.pages().path()).collect();
+        files.extend(blobs(&self.root).iter().map(|blob| blob.path()));
+        files.sort();
+        files
+    }
+
+    fn describe(&self) -> Result<TreeDescription> {
+        Ok(describe(self))
+    }
+
+    fn check(&self, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
+        super::check::check(self, full, problem)
+    }
+}
