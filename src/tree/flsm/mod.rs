@@ -209,7 +209,7 @@ impl Tree for FlsmTree {
     }
 
     fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed> {
-        let mut output = TableOutput::new(&self.context, true)?;
+        let mut output = TableOutput::new(&self.context, self.context.options.filters)?;
         let mut data_bytes = 0;
         loop {
             entries.next()?;
