@@ -11,6 +11,24 @@ use spinney::vfs::{
 };
 use spinney::{Error, Iter, Result};
 
+/// Tests of what every kind of tree promises: each named function is called with each kind.
+#[allow(unused_macros)]
+macro_rules! of_every_kind {
+    ($($name:ident)*) => {
+        mod of_every_kind {
+            $(
+                #[test]
+                fn $name() {
+                    for kind in spinney::TreeKind::ALL {
+                        println!("kind: {kind}");
+                        super::$name(kind);
+                    }
+                }
+            )*
+        }
+    };
+}
+
 /// SplitMix64.
 pub(crate) struct Random(pub(crate) u64);
 
