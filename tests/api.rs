@@ -1,6 +1,7 @@
 //! What the interface says, said by tests: sizes, bounds, options, handles, merges, checkpoints,
 //! statistics and events.
 
+#[macro_use]
 mod common;
 
 use std::collections::BTreeMap;
@@ -9,12 +10,24 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Random, WatchedVfs, pairs, store_path};
+use common::{Random, WatchedVfs, assert_prometheus, pairs, store_path};
 use spinney::vfs::{Access, MemoryVfs, Vfs};
 use spinney::{
     Builder, CheckLevel, Compression, Database, Durability, Error, Event, Keyspace,
-    KeyspaceOptions, MIB, MergeOperator, Result,
+    KeyspaceOptions, MIB, MergeOperator, Result, TreeKind,
 };
+
+of_every_kind! {
+    keys_and_values_of_all_sizes_survive_everything large_values_are_not_copied_by_compaction
+    options_are_kept_and_others_refused a_merge_operator_has_to_be_registered_each_time
+    merges_fold_across_flushes_compactions_and_snapshots a_dropped_keyspace_does_not_come_back
+    a_keyspace_can_be_dropped_while_it_is_written_and_flushed ranges_with_all_kinds_of_bounds
+    an_iterator_is_met_from_both_ends_and_outlives_all_handles multi_get_keeps_order_duplicates_and_gaps
+    batches_apply_in_order_and_refuse_strangers a_checkpoint_is_a_prefix_of_what_is_written_meanwhile
+    statistics_are_plausible_and_prometheus_can_read_them
+    listeners_hear_of_flushes_compactions_and_errors a_closed_store_refuses_everything_by_name
+    stores_in_memory
+}
 
 fn builder(vfs: &MemoryVfs) -> Builder {
     Database::builder(store_path())
@@ -24,9 +37,9 @@ fn builder(vfs: &MemoryVfs) -> Builder {
         .deterministic(11)
 }
 
-fn memory_store() -> (Database, Keyspace) {
+fn memory_store(kind: TreeKind) -> (Database, Keyspace) {
     let db = builder(&MemoryVfs::new()).open().unwrap();
-    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
     (db, keyspace)
 }
 
@@ -64,15 +77,14 @@ fn value_of(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 251) as u8 ^ (i % 251) as u8 ^ len as u8).collect()
 }
 
-#[test]
-fn keys_and_values_of_all_sizes_survive_everything() {
+fn keys_and_values_of_all_sizes_survive_everything(kind: TreeKind) {
     let vfs = MemoryVfs::new();
     let keys: Vec<Vec<u8>> =
         [0, 1, 255, 4096, 65_535, 65_536].iter().map(|&len| vec![b'k'; len]).collect();
     let lens = [0, 1, 4095, 4096, 4097, 70 << 10, 3 << 20, 40 << 20];
     for (compression, name) in [(Compression::None, "plain"), (Compression::Lz4, "packed")] {
         let db = builder(&vfs).open().unwrap();
-        let options = KeyspaceOptions::stb().compression(compression);
+        let options = KeyspaceOptions::new(kind).compression(compression);
         let keyspace = db.keyspace(name, options.clone()).unwrap();
         for key in &keys {
             keyspace.put(key, key).unwrap();
@@ -115,9 +127,8 @@ fn keys_and_values_of_all_sizes_survive_everything() {
     }
 }
 
-#[test]
-fn large_values_are_not_copied_by_compaction() {
-    let (db, keyspace) = memory_store();
+fn large_values_are_not_copied_by_compaction(kind: TreeKind) {
+    let (db, keyspace) = memory_store(kind);
     let value = Random(1).bytes(20_000);
     for round in 0..5 {
         for number in 0..100u64 {
@@ -141,10 +152,9 @@ fn large_values_are_not_copied_by_compaction() {
     assert_sound(&db);
 }
 
-#[test]
-fn options_are_kept_and_others_refused() {
+fn options_are_kept_and_others_refused(kind: TreeKind) {
     let vfs = MemoryVfs::new();
-    let options = KeyspaceOptions::stb()
+    let options = KeyspaceOptions::new(kind)
         .compression(Compression::Lz4)
         .merge_operator("u64_add")
         .blob_bytes_min(1000)
@@ -157,7 +167,7 @@ fn options_are_kept_and_others_refused() {
     assert_eq!(db.existing_keyspace("items").unwrap().options(), &options);
     db.keyspace("items", options.clone()).unwrap();
     for other in [
-        KeyspaceOptions::stb(),
+        KeyspaceOptions::new(kind),
         options.clone().compression(Compression::None),
         options.clone().merge_operator("append"),
         options.clone().blob_bytes_min(1001),
@@ -171,10 +181,10 @@ fn options_are_kept_and_others_refused() {
     let Err(Error::NotFound { what }) = db.existing_keyspace("other") else { panic!() };
     assert!(what.contains("\"other\"") && what.contains("\"items\""), "{what}");
     for name in [String::new(), "x".repeat(256)] {
-        invalid(db.keyspace(&name, KeyspaceOptions::stb()));
+        invalid(db.keyspace(&name, KeyspaceOptions::new(kind)));
     }
-    db.keyspace(&"x".repeat(255), KeyspaceOptions::stb()).unwrap();
-    conflict(db.keyspace("unknown", KeyspaceOptions::stb().merge_operator("nobody's")));
+    db.keyspace(&"x".repeat(255), KeyspaceOptions::new(kind)).unwrap();
+    conflict(db.keyspace("unknown", KeyspaceOptions::new(kind).merge_operator("nobody's")));
     assert!(!db.keyspaces().contains(&"unknown".to_string()));
 }
 
@@ -200,10 +210,9 @@ impl MergeOperator for Longest {
     }
 }
 
-#[test]
-fn a_merge_operator_has_to_be_registered_each_time() {
+fn a_merge_operator_has_to_be_registered_each_time(kind: TreeKind) {
     let vfs = MemoryVfs::new();
-    let options = KeyspaceOptions::stb().merge_operator("longest");
+    let options = KeyspaceOptions::new(kind).merge_operator("longest");
     let db = builder(&vfs).merge_operator(Arc::new(Longest)).open().unwrap();
     let keyspace = db.keyspace("items", options).unwrap();
     for operand in ["a", "abc", "ab"] {
@@ -227,11 +236,11 @@ fn a_merge_operator_has_to_be_registered_each_time() {
     assert_eq!(keyspace.get("bad").unwrap().unwrap(), b"good");
 }
 
-#[test]
-fn merges_fold_across_flushes_compactions_and_snapshots() {
-    let (db, _) = memory_store();
-    let counts = db.keyspace("counts", KeyspaceOptions::stb().merge_operator("u64_add")).unwrap();
-    let lists = db.keyspace("lists", KeyspaceOptions::stb().merge_operator("append")).unwrap();
+fn merges_fold_across_flushes_compactions_and_snapshots(kind: TreeKind) {
+    let (db, _) = memory_store(kind);
+    let counts =
+        db.keyspace("counts", KeyspaceOptions::new(kind).merge_operator("u64_add")).unwrap();
+    let lists = db.keyspace("lists", KeyspaceOptions::new(kind).merge_operator("append")).unwrap();
     let mut snapshots = Vec::new();
     let mut text = Vec::new();
     for round in 1..=40u64 {
@@ -266,12 +275,11 @@ fn merges_fold_across_flushes_compactions_and_snapshots() {
         }
     }
     assert_eq!(lists.get("l").unwrap().unwrap().to_vec(), text);
-    let what = invalid(memory_store().1.merge("key", "operand"));
+    let what = invalid(memory_store(kind).1.merge("key", "operand"));
     assert!(what.contains("KeyspaceOptions::merge_operator"), "{what}");
 }
 
-#[test]
-fn a_dropped_keyspace_does_not_come_back() {
+fn a_dropped_keyspace_does_not_come_back(kind: TreeKind) {
     let vfs = MemoryVfs::new();
     let db = builder(&vfs).open().unwrap();
     let fill = |keyspace: &Keyspace, len: usize| {
@@ -279,7 +287,7 @@ fn a_dropped_keyspace_does_not_come_back() {
             keyspace.put(number.to_be_bytes(), value_of(len)).unwrap();
         }
     };
-    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
     fill(&keyspace, 100);
     keyspace.put("large", value_of(100_000)).unwrap();
     let mut iter = keyspace.iter();
@@ -300,7 +308,7 @@ fn a_dropped_keyspace_does_not_come_back() {
     closed(batch.commit());
     assert_eq!(iter.inspect(|pair| assert!(pair.is_ok())).count(), 500, "an open iterator goes on");
 
-    let again = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let again = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
     assert_eq!(again.iter().count(), 0);
     assert_eq!(again.get(0u64.to_be_bytes()).unwrap(), None);
     again.put("new", "1").unwrap();
@@ -330,8 +338,7 @@ fn a_dropped_keyspace_does_not_come_back() {
 }
 
 /// Dropping a keyspace while its memtables were on their way into its tree poisoned the store.
-#[test]
-fn a_keyspace_can_be_dropped_while_it_is_written_and_flushed() {
+fn a_keyspace_can_be_dropped_while_it_is_written_and_flushed(kind: TreeKind) {
     let dir = tempfile::tempdir().unwrap();
     let db = Database::builder(dir.path())
         .memory_budget(2 * MIB)
@@ -339,9 +346,9 @@ fn a_keyspace_can_be_dropped_while_it_is_written_and_flushed() {
         .background_threads(3)
         .open()
         .unwrap();
-    let kept = db.keyspace("kept", KeyspaceOptions::stb()).unwrap();
+    let kept = db.keyspace("kept", KeyspaceOptions::new(kind)).unwrap();
     for round in 0..40u64 {
-        let keyspace = db.keyspace("short-lived", KeyspaceOptions::stb()).unwrap();
+        let keyspace = db.keyspace("short-lived", KeyspaceOptions::new(kind)).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..2u64 {
                 let keyspace = &keyspace;
@@ -367,9 +374,8 @@ fn a_keyspace_can_be_dropped_while_it_is_written_and_flushed() {
     assert_sound(&db);
 }
 
-#[test]
-fn ranges_with_all_kinds_of_bounds() {
-    let (_db, keyspace) = memory_store();
+fn ranges_with_all_kinds_of_bounds(kind: TreeKind) {
+    let (_db, keyspace) = memory_store(kind);
     let keys: Vec<Vec<u8>> = vec![
         vec![],
         vec![0],
@@ -435,11 +441,10 @@ fn ranges_with_all_kinds_of_bounds() {
     keyspace.compact("a".."a").unwrap();
 }
 
-#[test]
-fn an_iterator_is_met_from_both_ends_and_outlives_all_handles() {
+fn an_iterator_is_met_from_both_ends_and_outlives_all_handles(kind: TreeKind) {
     let vfs = MemoryVfs::new();
     let db = builder(&vfs).open().unwrap();
-    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
     for number in 0..2000u32 {
         keyspace.put(number.to_be_bytes(), number.to_le_bytes()).unwrap();
     }
@@ -466,9 +471,8 @@ fn an_iterator_is_met_from_both_ends_and_outlives_all_handles() {
     builder(&vfs).open().expect("the last handle closes the store");
 }
 
-#[test]
-fn multi_get_keeps_order_duplicates_and_gaps() {
-    let (db, keyspace) = memory_store();
+fn multi_get_keeps_order_duplicates_and_gaps(kind: TreeKind) {
+    let (db, keyspace) = memory_store(kind);
     for number in 0..3000u32 {
         keyspace.put(number.to_be_bytes(), number.to_le_bytes()).unwrap();
     }
@@ -494,10 +498,9 @@ fn multi_get_keeps_order_duplicates_and_gaps() {
     assert!(found[0].as_deref() == Some(&*value_of(30_000)));
 }
 
-#[test]
-fn batches_apply_in_order_and_refuse_strangers() {
-    let (db, keyspace) = memory_store();
-    let lists = db.keyspace("lists", KeyspaceOptions::stb().merge_operator("append")).unwrap();
+fn batches_apply_in_order_and_refuse_strangers(kind: TreeKind) {
+    let (db, keyspace) = memory_store(kind);
+    let lists = db.keyspace("lists", KeyspaceOptions::new(kind).merge_operator("append")).unwrap();
     let mut batch = db.batch();
     batch.put(&keyspace, "a", "1");
     batch.delete(&keyspace, "a");
@@ -520,7 +523,7 @@ fn batches_apply_in_order_and_refuse_strangers() {
         lists.compact::<&[u8]>(..).unwrap();
     }
 
-    let (other, theirs) = memory_store();
+    let (other, theirs) = memory_store(kind);
     let mut batch = db.batch();
     batch.put(&keyspace, "c", "1");
     batch.put(&theirs, "c", "1");
@@ -549,15 +552,16 @@ fn batches_apply_in_order_and_refuse_strangers() {
     assert_eq!(db.stats().commits, commits);
 }
 
-#[test]
-fn a_checkpoint_is_a_prefix_of_what_is_written_meanwhile() {
+fn a_checkpoint_is_a_prefix_of_what_is_written_meanwhile(kind: TreeKind) {
     let dir = tempfile::tempdir().unwrap();
     let make = |name: &str| {
         Database::builder(dir.path().join(name)).memory_budget(4 * MIB).memtable_bytes(64 << 10)
     };
     let db = make("store").open().unwrap();
-    let keyspaces: Vec<Keyspace> =
-        ["a", "b"].iter().map(|name| db.keyspace(name, KeyspaceOptions::stb()).unwrap()).collect();
+    let keyspaces: Vec<Keyspace> = ["a", "b"]
+        .iter()
+        .map(|name| db.keyspace(name, KeyspaceOptions::new(kind)).unwrap())
+        .collect();
     let written = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -613,10 +617,9 @@ fn a_checkpoint_is_a_prefix_of_what_is_written_meanwhile() {
     assert_sound(&db);
 }
 
-#[test]
-fn statistics_are_plausible_and_prometheus_can_read_them() {
-    let (db, keyspace) = memory_store();
-    db.keyspace("strange \"name\"\\\n", KeyspaceOptions::stb()).unwrap();
+fn statistics_are_plausible_and_prometheus_can_read_them(kind: TreeKind) {
+    let (db, keyspace) = memory_store(kind);
+    db.keyspace("strange \"name\"\\\n", KeyspaceOptions::new(kind)).unwrap();
     for number in 0..5000u64 {
         keyspace.put((number * 7919 % 5000).to_be_bytes(), [3; 100]).unwrap();
     }
@@ -642,7 +645,7 @@ fn statistics_are_plausible_and_prometheus_can_read_them() {
     assert!(stats.get_latency.p50 <= stats.get_latency.p99);
     assert!(stats.get_latency.p99 <= stats.get_latency.max);
     let items = stats.keyspaces.iter().find(|k| k.name == "items").unwrap();
-    assert_eq!(items.kind, "stb");
+    assert_eq!(items.kind, kind.name());
     assert!(items.tables > 0 && items.table_entries > 4000 && items.disk_bytes > 400_000);
     assert!(stats.memory_memtables <= stats.memory_budget);
     drop(held);
@@ -650,48 +653,7 @@ fn statistics_are_plausible_and_prometheus_can_read_them() {
     assert_prometheus(&stats.to_prometheus());
 }
 
-/// The text format: each family has one type line before its samples, no sample comes twice, and each
-/// number is one.
-fn assert_prometheus(text: &str) {
-    let mut families: BTreeMap<String, String> = BTreeMap::new();
-    let mut samples: BTreeMap<String, f64> = BTreeMap::new();
-    for line in text.lines() {
-        if let Some(rest) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = rest.split_once(' ').unwrap();
-            assert!(["counter", "gauge", "summary", "histogram"].contains(&kind), "{line}");
-            assert!(families.insert(name.to_string(), kind.to_string()).is_none(), "{line}");
-            continue;
-        }
-        let (series, number) = line.rsplit_once(' ').unwrap();
-        let number: f64 = number.parse().unwrap_or_else(|_| panic!("{line}"));
-        assert!(samples.insert(series.to_string(), number).is_none(), "twice: {line}");
-        let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
-        assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit()));
-        assert!(labels.ends_with('}'), "{line}");
-        let family = ["_count", "_sum", "_bucket"]
-            .iter()
-            .find_map(|suffix| name.strip_suffix(suffix))
-            .filter(|family| families.contains_key(*family))
-            .unwrap_or(name);
-        let kind = families.get(family).unwrap_or_else(|| panic!("no type for {line}"));
-        assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
-    }
-    for (family, kind) in &families {
-        if kind == "histogram" || kind == "summary" {
-            let count = samples.get(&format!("{family}_count"));
-            assert!(count.is_some(), "{family} has no count");
-            assert!(samples.contains_key(&format!("{family}_sum")), "{family} has no sum");
-            let last = samples.get(&format!("{family}_bucket{{le=\"+Inf\"}}"));
-            assert!(kind == "summary" || last == count, "{family}");
-        }
-    }
-    assert!(samples["spinney_gets_total"] == 6000.0);
-    let strange = "spinney_keyspace_tables{keyspace=\"strange \\\"name\\\"\\\\\\n\"}";
-    assert!(samples.contains_key(strange), "{text}");
-}
-
-#[test]
-fn listeners_hear_of_flushes_compactions_and_errors() {
+fn listeners_hear_of_flushes_compactions_and_errors(kind: TreeKind) {
     let events: Arc<Mutex<Vec<Event>>> = Arc::default();
     let vfs = WatchedVfs::new(MemoryVfs::new());
     let heard = Arc::clone(&events);
@@ -702,7 +664,7 @@ fn listeners_hear_of_flushes_compactions_and_errors() {
         .events(Arc::new(move |event: &Event| heard.lock().unwrap().push(event.clone())))
         .open()
         .unwrap();
-    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
     for number in 0..3000u64 {
         keyspace.put(number.to_be_bytes(), [1; 100]).unwrap();
     }
@@ -733,9 +695,8 @@ fn listeners_hear_of_flushes_compactions_and_errors() {
     assert_eq!(heard.iter().filter(is_io).count(), 1, "{heard:?}");
 }
 
-#[test]
-fn a_closed_store_refuses_everything_by_name() {
-    let (db, keyspace) = memory_store();
+fn a_closed_store_refuses_everything_by_name(kind: TreeKind) {
+    let (db, keyspace) = memory_store(kind);
     keyspace.put("a", "1").unwrap();
     let snapshot = db.snapshot();
     let mut batch = db.batch();
@@ -753,7 +714,7 @@ fn a_closed_store_refuses_everything_by_name() {
     closed(keyspace.iter().next().unwrap());
     closed(snapshot.get(&keyspace, "a"));
     closed(batch.commit());
-    closed(other.keyspace("items", KeyspaceOptions::stb()));
+    closed(other.keyspace("items", KeyspaceOptions::new(kind)));
     closed(other.existing_keyspace("items"));
     closed(other.drop_keyspace("items"));
     closed(other.sync());
@@ -769,10 +730,9 @@ fn a_closed_store_refuses_everything_by_name() {
 }
 
 /// As the documentation has it: gone when it is closed, a store like any other before.
-#[test]
-fn stores_in_memory() {
+fn stores_in_memory(kind: TreeKind) {
     let db = Database::builder_in_memory().open().unwrap();
-    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
     for number in 0..10_000u32 {
         keyspace.put(number.to_be_bytes(), [5; 100]).unwrap();
     }
@@ -786,12 +746,18 @@ fn stores_in_memory() {
     assert!(Database::builder_in_memory().open().unwrap().keyspaces().is_empty());
     // Two at once do not meet.
     let (a, b) = (Database::builder_in_memory().open(), Database::builder_in_memory().open());
-    a.unwrap().keyspace("x", KeyspaceOptions::stb()).unwrap();
+    a.unwrap().keyspace("x", KeyspaceOptions::new(kind)).unwrap();
     assert!(b.unwrap().keyspaces().is_empty());
     // One that is given its file system can be opened again, as long as that lives.
     let vfs = MemoryVfs::new();
     let make = || Database::builder("/kept").vfs(Arc::new(vfs.clone()));
-    make().open().unwrap().keyspace("x", KeyspaceOptions::stb()).unwrap().put("a", "1").unwrap();
+    make()
+        .open()
+        .unwrap()
+        .keyspace("x", KeyspaceOptions::new(kind))
+        .unwrap()
+        .put("a", "1")
+        .unwrap();
     let db = make().open().unwrap();
     assert_eq!(db.existing_keyspace("x").unwrap().get("a").unwrap().unwrap(), b"1");
     assert!(vfs.exists(Path::new("/kept/SPINNEY")).unwrap());

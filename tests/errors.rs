@@ -1,6 +1,7 @@
 //! Damage is told, never guessed past: a byte turned over or a file gone, in a store closed cleanly
 //! and in one whose process died, gives the right data or an error that names the file.
 
+#[macro_use]
 mod common;
 
 use std::collections::BTreeMap;
@@ -9,11 +10,23 @@ use std::sync::{Arc, LazyLock};
 
 use common::{Random, contents, copy, file_name, files, flip, kind_of, store_path};
 use spinney::vfs::{Access, MemoryVfs, Vfs};
-use spinney::{Builder, CheckLevel, Database, Durability, Error, KeyspaceOptions};
+use spinney::{Builder, CheckLevel, Database, Durability, Error, KeyspaceOptions, TreeKind};
 
 const WRITES: u64 = 400;
 /// The last write that was `Sync`.
 const SYNCED: u64 = 350;
+
+of_every_kind! {
+    a_byte_turned_over_in_a_closed_store_is_found
+    a_byte_turned_over_in_the_store_of_a_dead_process_is_found a_missing_file_is_told_by_name
+    a_file_cut_short_is_told_by_name damage_under_an_open_store_is_an_error_of_those_reads_alone
+    a_check_looks_at_blob_files_that_only_memtables_point_to
+    a_check_looks_at_large_values_that_are_in_no_tree_yet
+    writes_to_a_keyspace_that_the_manifest_has_lost_are_not_passed_over
+    a_flush_that_the_manifest_has_lost_is_not_passed_over
+    a_damaged_journal_can_be_salvaged_up_to_the_damage
+    damage_of_a_part_of_the_journal_that_is_not_needed_is_told
+}
 
 fn builder(vfs: &MemoryVfs) -> Builder {
     Database::builder(store_path())
@@ -41,10 +54,10 @@ fn value(number: u64) -> &'static [u8] {
 
 /// A store of `WRITES` writes, the `n`th of the `n`th key; some in tables, some in the journal alone.
 /// Closed cleanly, or left behind by a process that died.
-fn make_store(died: bool) -> MemoryVfs {
+fn make_store(kind: TreeKind, died: bool) -> MemoryVfs {
     let vfs = MemoryVfs::new();
     let db = builder(&vfs).open().unwrap();
-    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
     for number in 0..WRITES {
         let mut batch = db.batch();
         if number % 50 == 0 {
@@ -152,8 +165,8 @@ fn places(len: u64, random: &mut Random) -> Vec<u64> {
     places
 }
 
-fn flip_everywhere(died: bool) {
-    let store = make_store(died);
+fn flip_everywhere(kind: TreeKind, died: bool) {
+    let store = make_store(kind, died);
     let whole = examine(&copy(&store, &store_path()), "whole");
     assert!(
         matches!(&whole, Outcome::Opened { writes: WRITES, errors } if errors.is_empty()),
@@ -198,18 +211,16 @@ fn flip_everywhere(died: bool) {
     }
 }
 
-#[test]
-fn a_byte_turned_over_in_a_closed_store_is_found() {
-    flip_everywhere(false);
+fn a_byte_turned_over_in_a_closed_store_is_found(kind: TreeKind) {
+    flip_everywhere(kind, false);
 }
 
-#[test]
-fn a_byte_turned_over_in_the_store_of_a_dead_process_is_found() {
-    flip_everywhere(true);
+fn a_byte_turned_over_in_the_store_of_a_dead_process_is_found(kind: TreeKind) {
+    flip_everywhere(kind, true);
 }
 
-fn remove_each(died: bool) {
-    let store = make_store(died);
+fn remove_each(kind: TreeKind, died: bool) {
+    let store = make_store(kind, died);
     for (name, len) in files(&store, &store_path()) {
         let context = format!("{name} ({len} bytes) removed");
         let damaged = copy(&store, &store_path());
@@ -241,15 +252,13 @@ fn remove_each(died: bool) {
     }
 }
 
-#[test]
-fn a_missing_file_is_told_by_name() {
-    remove_each(false);
-    remove_each(true);
+fn a_missing_file_is_told_by_name(kind: TreeKind) {
+    remove_each(kind, false);
+    remove_each(kind, true);
 }
 
-#[test]
-fn a_file_cut_short_is_told_by_name() {
-    let store = make_store(false);
+fn a_file_cut_short_is_told_by_name(kind: TreeKind) {
+    let store = make_store(kind, false);
     let mut per_kind: BTreeMap<String, u64> = BTreeMap::new();
     for (name, len) in files(&store, &store_path()) {
         let seen = per_kind.entry(kind_of(&name)).or_default();
@@ -281,9 +290,8 @@ fn a_file_cut_short_is_told_by_name() {
 }
 
 /// A store that stays open reads what was damaged under it as damaged, and goes on elsewhere.
-#[test]
-fn damage_under_an_open_store_is_an_error_of_those_reads_alone() {
-    let vfs = make_store(false);
+fn damage_under_an_open_store_is_an_error_of_those_reads_alone(kind: TreeKind) {
+    let vfs = make_store(kind, false);
     let db = builder(&vfs).open().unwrap();
     let keyspace = db.existing_keyspace("items").unwrap();
     let tables: Vec<String> = files(&vfs, &store_path())
@@ -320,11 +328,10 @@ fn damage_under_an_open_store_is_an_error_of_those_reads_alone() {
 /// memtable when a bit of the file flipped. Reading the key failed, as it should, but a full check found
 /// nothing wrong: it looked only at blob files that tables name. Found by the bit flips of
 /// `spinney-sim planted`, in the run without a bug.
-#[test]
-fn a_check_looks_at_blob_files_that_only_memtables_point_to() {
+fn a_check_looks_at_blob_files_that_only_memtables_point_to(kind: TreeKind) {
     let vfs = MemoryVfs::new();
     let db = builder(&vfs).open().unwrap();
-    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let items = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
     items.put("large", [7; 20_000]).unwrap();
     let sound = db.check(CheckLevel::Full).unwrap();
     assert!(sound.problems.is_empty() && sound.files == 1 && sound.pages >= 5, "{sound:?}");
@@ -367,7 +374,7 @@ fn a_directory_with_other_things_is_not_a_store() {
 /// A version that this build does not know, with a checksum that is right.
 #[test]
 fn a_store_of_a_newer_format_asks_for_an_upgrade() {
-    let vfs = make_store(false);
+    let vfs = make_store(TreeKind::Stb, false);
     let path = store_path().join("SPINNEY");
     let mut bytes = contents(&vfs, &path);
     bytes[8..12].copy_from_slice(&2u32.to_le_bytes());
@@ -381,7 +388,7 @@ fn a_store_of_a_newer_format_asks_for_an_upgrade() {
 
 #[test]
 fn an_empty_file_in_place_of_the_superblock_is_damage_and_not_a_new_store() {
-    let vfs = make_store(false);
+    let vfs = make_store(TreeKind::Stb, false);
     let path = store_path().join("SPINNEY");
     vfs.open(&path, Access::Buffered, true).unwrap().truncate(0).unwrap();
     let error = builder(&vfs).open().unwrap_err();
@@ -391,11 +398,10 @@ fn an_empty_file_in_place_of_the_superblock_is_damage_and_not_a_new_store() {
 
 /// A large value whose pointer was still in a memtable lay in a blob file that no check looked at: the
 /// store was said to be sound, and reading the value failed.
-#[test]
-fn a_check_looks_at_large_values_that_are_in_no_tree_yet() {
+fn a_check_looks_at_large_values_that_are_in_no_tree_yet(kind: TreeKind) {
     let vfs = MemoryVfs::new();
     let db = builder(&vfs).open().unwrap();
-    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
     keyspace.put("large", value(20)).unwrap();
     let vfs = copy(&vfs, &store_path());
     let names = files(&vfs, &store_path());
@@ -410,11 +416,10 @@ fn a_check_looks_at_large_values_that_are_in_no_tree_yet() {
 
 /// The last record of a manifest may have been torn by a crash, so its damage cuts it off. When it
 /// made a keyspace, the journal's writes to that keyspace were taken for those to a dropped one.
-#[test]
-fn writes_to_a_keyspace_that_the_manifest_has_lost_are_not_passed_over() {
+fn writes_to_a_keyspace_that_the_manifest_has_lost_are_not_passed_over(kind: TreeKind) {
     let vfs = MemoryVfs::new();
     let db = builder(&vfs).open().unwrap();
-    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
     keyspace.put("key", "value").unwrap();
     let vfs = copy(&vfs, &store_path());
     let manifest = store_path().join("manifest-00000001");
@@ -425,9 +430,8 @@ fn writes_to_a_keyspace_that_the_manifest_has_lost_are_not_passed_over() {
 }
 
 /// The same damage to the record of a flush whose memtable is no longer in the journal.
-#[test]
-fn a_flush_that_the_manifest_has_lost_is_not_passed_over() {
-    let vfs = make_store(false);
+fn a_flush_that_the_manifest_has_lost_is_not_passed_over(kind: TreeKind) {
+    let vfs = make_store(kind, false);
     let db = builder(&vfs).open().unwrap();
     let keyspace = db.existing_keyspace("items").unwrap();
     keyspace.flush().unwrap();
@@ -445,9 +449,8 @@ fn a_flush_that_the_manifest_has_lost_is_not_passed_over() {
     }
 }
 
-#[test]
-fn a_damaged_journal_can_be_salvaged_up_to_the_damage() {
-    let store = make_store(true);
+fn a_damaged_journal_can_be_salvaged_up_to_the_damage(kind: TreeKind) {
+    let store = make_store(kind, true);
     let journals = files(&store, &store_path());
     let journals = journals.into_iter().filter(|(name, _)| name.starts_with("journal"));
     let mut salvaged = 0;
@@ -482,9 +485,8 @@ fn a_damaged_journal_can_be_salvaged_up_to_the_damage() {
 
 /// Trees held what stood in a damaged part of the journal, so opening went past it. It said nothing
 /// of it, and the next damage of that disk was the first that anyone heard of.
-#[test]
-fn damage_of_a_part_of_the_journal_that_is_not_needed_is_told() {
-    let store = make_store(true);
+fn damage_of_a_part_of_the_journal_that_is_not_needed_is_told(kind: TreeKind) {
+    let store = make_store(kind, true);
     let mut told = 0;
     for (name, len) in files(&store, &store_path()) {
         if !name.starts_with("journal") {

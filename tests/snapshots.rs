@@ -1,6 +1,7 @@
 //! A snapshot is a prefix of the order of commits and an iterator reads one, whatever writers, flushes,
 //! compactions and splits do meanwhile; and what they pin is given back.
 
+#[macro_use]
 mod common;
 
 use std::path::Path;
@@ -8,7 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Random, pairs};
-use spinney::{CheckLevel, Database, Durability, Keyspace, KeyspaceOptions, MIB, Snapshot};
+use spinney::{
+    CheckLevel, Database, Durability, Keyspace, KeyspaceOptions, MIB, Snapshot, TreeKind,
+};
+
+of_every_kind! {
+    snapshots_and_iterators_read_one_prefix_while_writers_go_on
+    batches_over_two_keyspaces_are_whole_in_every_snapshot
+    what_snapshots_and_iterators_pin_is_given_back
+}
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -69,11 +78,10 @@ fn forward_and_back(snapshot: &Snapshot, keyspace: &Keyspace) -> Pairs {
     found
 }
 
-#[test]
-fn snapshots_and_iterators_read_one_prefix_while_writers_go_on() {
+fn snapshots_and_iterators_read_one_prefix_while_writers_go_on(kind: TreeKind) {
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path());
-    let keyspace = db.keyspace("items", KeyspaceOptions::stb().fanout_max(3)).unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind).fanout_max(3)).unwrap();
     let stop = AtomicBool::new(false);
     let committed: [AtomicU64; WRITERS as usize] = Default::default();
     let read = AtomicU64::new(0);
@@ -185,13 +193,12 @@ fn snapshots_and_iterators_read_one_prefix_while_writers_go_on() {
 
 /// Money moves between accounts in two keyspaces; each snapshot has all of it, and so has a reopened
 /// store.
-#[test]
-fn batches_over_two_keyspaces_are_whole_in_every_snapshot() {
+fn batches_over_two_keyspaces_are_whole_in_every_snapshot(kind: TreeKind) {
     const ACCOUNTS: u64 = 300;
     const START: u64 = 1000;
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path());
-    let options = KeyspaceOptions::stb().fanout_max(3).merge_operator("u64_add");
+    let options = KeyspaceOptions::new(kind).fanout_max(3).merge_operator("u64_add");
     let banks: Vec<Keyspace> =
         ["a", "b"].iter().map(|name| db.keyspace(name, options.clone()).unwrap()).collect();
     let mut batch = db.batch();
@@ -274,11 +281,10 @@ fn settle(db: &Database, keyspace: &Keyspace) {
     db.wait_idle().unwrap();
 }
 
-#[test]
-fn what_snapshots_and_iterators_pin_is_given_back() {
+fn what_snapshots_and_iterators_pin_is_given_back(kind: TreeKind) {
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path());
-    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
     let write = |round: u8| {
         for number in 0..4000u64 {
             // Every hundredth goes to a blob file.

@@ -1,21 +1,25 @@
 //! What is written and kept for what users store.
 
+#[macro_use]
 mod common;
 
 use std::sync::Arc;
 
 use common::Random;
 use spinney::vfs::MemoryVfs;
-use spinney::{Database, KeyspaceOptions, MIB};
+use spinney::{Database, KeyspaceOptions, MIB, TreeKind};
+
+of_every_kind! {
+    values_that_fill_pages_badly_are_not_merged_over_and_over
+}
 
 /// Three entries of 1,050 bytes fill a page of 4 KiB and leave 900 bytes, which counted as space to be had
 /// back: leaves were merged over and over, and this load wrote 6.4 bytes a user byte. (Now 3.7.)
-#[test]
-fn values_that_fill_pages_badly_are_not_merged_over_and_over() {
+fn values_that_fill_pages_badly_are_not_merged_over_and_over(kind: TreeKind) {
     let builder = Database::builder("/data/store").vfs(Arc::new(MemoryVfs::new()));
     let db =
         builder.memory_budget(4 * MIB).memtable_bytes(MIB / 4).deterministic(1).open().unwrap();
-    let keyspace = db.keyspace("default", KeyspaceOptions::stb()).unwrap();
+    let keyspace = db.keyspace("default", KeyspaceOptions::new(kind)).unwrap();
     let (mut random, mut user_bytes) = (Random(1), 0);
     for _ in 0..24_000 {
         let key = random.next().to_be_bytes();

@@ -2,6 +2,7 @@
 //! watches each call and fails the one it is told to.
 #![allow(dead_code)] // each test crate uses its own part
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,6 +11,24 @@ use spinney::vfs::{
     Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, MemoryVfs, ReadRequest, Vfs,
 };
 use spinney::{Error, Iter, Result};
+
+/// Tests of what every kind of tree promises: each named function is called with each kind.
+#[allow(unused_macros)]
+macro_rules! of_every_kind {
+    ($($name:ident)*) => {
+        mod of_every_kind {
+            $(
+                #[test]
+                fn $name() {
+                    for kind in spinney::TreeKind::ALL {
+                        println!("kind: {kind}");
+                        super::$name(kind);
+                    }
+                }
+            )*
+        }
+    };
+}
 
 /// SplitMix64.
 pub(crate) struct Random(pub(crate) u64);
@@ -371,4 +390,44 @@ pub(crate) fn file_name(path: &Path) -> String {
 /// The path of a store in memory.
 pub(crate) fn store_path() -> PathBuf {
     PathBuf::from("/store")
+}
+
+/// The text format: each family has one type line before its samples, no sample comes twice, and each
+/// number is one.
+pub(crate) fn assert_prometheus(text: &str) {
+    let mut families: BTreeMap<String, String> = BTreeMap::new();
+    let mut samples: BTreeMap<String, f64> = BTreeMap::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(["counter", "gauge", "summary", "histogram"].contains(&kind), "{line}");
+            assert!(families.insert(name.to_string(), kind.to_string()).is_none(), "{line}");
+            continue;
+        }
+        let (series, number) = line.rsplit_once(' ').unwrap();
+        let number: f64 = number.parse().unwrap_or_else(|_| panic!("{line}"));
+        assert!(samples.insert(series.to_string(), number).is_none(), "twice: {line}");
+        let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+        assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit()));
+        assert!(labels.ends_with('}'), "{line}");
+        let family = ["_count", "_sum", "_bucket"]
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix))
+            .filter(|family| families.contains_key(*family))
+            .unwrap_or(name);
+        let kind = families.get(family).unwrap_or_else(|| panic!("no type for {line}"));
+        assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+    }
+    for (family, kind) in &families {
+        if kind == "histogram" || kind == "summary" {
+            let count = samples.get(&format!("{family}_count"));
+            assert!(count.is_some(), "{family} has no count");
+            assert!(samples.contains_key(&format!("{family}_sum")), "{family} has no sum");
+            let last = samples.get(&format!("{family}_bucket{{le=\"+Inf\"}}"));
+            assert!(kind == "summary" || last == count, "{family}");
+        }
+    }
+    assert!(samples["spinney_gets_total"] == 6000.0);
+    let strange = "spinney_keyspace_tables{keyspace=\"strange \\\"name\\\"\\\\\\n\"}";
+    assert!(samples.contains_key(strange), "{text}");
 }

@@ -261,6 +261,32 @@ fn a_closed_store_can_be_opened_again() {
     }
 }
 
+/// Every engine that is there has nothing of what was deleted and all of what was overwritten.
+#[test]
+fn an_aged_store_has_what_it_should() {
+    for engine in EngineName::all().iter().filter(|engine| engine.check().is_ok()) {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = plan(&engine.to_string(), dir.path().join("store"), 3000);
+        let mut store = Store::open(plan, EMPTY).unwrap();
+        store.run(&"load".parse().unwrap()).unwrap();
+        for (threads, left) in [(1, 1800), (3, 1080)] {
+            let found = store.run(&format!("aged@{threads}").parse().unwrap()).unwrap();
+            assert_eq!((found.missing, found.wrong), (0, 0), "{engine}");
+            let operations = |name: &str| {
+                let of = found.latencies.iter().find(|latency| latency.operation == name);
+                of.map_or(0, |latency| latency.count)
+            };
+            let part = (3000 - store.contents().first_index) * 4 / 6;
+            assert_eq!((operations("delete"), operations("update")), (part, part), "{engine}");
+            assert_eq!(found.records, left, "{engine}");
+            assert!(found.space_amplification > 0.5, "{engine}");
+            let scanned = store.run(&"fullscan".parse().unwrap()).unwrap();
+            assert_eq!((scanned.pairs_scanned, scanned.missing, scanned.wrong), (left, 0, 0));
+        }
+        store.close().unwrap();
+    }
+}
+
 /// YCSB's D inserts; its E, which inserts too, runs on a store that has just been loaded.
 #[test]
 fn ycsb_loads_anew_before_e() {

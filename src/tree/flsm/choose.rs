@@ -27,15 +27,24 @@ impl FlsmTree {
             return Ok(Some(plan));
         }
         if let Some(guard) = self.most_urgent(version) {
-            return plan(guard, Wish::Due, &self.parameters);
+            return self.plan(guard, Wish::Due);
         }
         if let Some(plan) = self.choose_reclaiming(version)? {
             return Ok(Some(plan));
         }
         if let Some(guard) = self.most_sought(version) {
-            return plan(guard, Wish::Full, &self.parameters);
+            return self.plan(guard, Wish::Full);
         }
         Ok(self.choose_join(version))
+    }
+
+    fn plan(&self, guard: &Guard, wish: Wish) -> Result<Option<Plan>> {
+        let plan = plan(guard, wish, &self.parameters);
+        plan.inspect_err(|error| self.note_damage(error, guard.height, guard.range()))
+    }
+
+    fn is_free(&self, height: u32, range: (&[u8], Option<&[u8]>)) -> bool {
+        self.jobs.lock().is_free(height, range, self.context.clock.nanos())
     }
 
     /// The guard that is due most.
@@ -53,7 +62,7 @@ impl FlsmTree {
         }
         let own = guard.urgency(&self.parameters);
         let more = own >= 1.0 && best.is_none_or(|(most, _)| most < own);
-        if more && !self.jobs.lock().conflicts(guard.height, guard.range()) {
+        if more && self.is_free(guard.height, guard.range()) {
             *best = Some((own, guard));
         }
         guard.children.iter().for_each(|child| self.find_urgent(child, best));
@@ -82,14 +91,14 @@ impl FlsmTree {
             if gain * 20 < bytes || best.is_some_and(|(most, _)| most >= score) {
                 return;
             }
-            if !self.jobs.lock().conflicts(guard.height, guard.range()) {
+            if self.is_free(guard.height, guard.range()) {
                 best = Some((score, guard));
             }
         });
         let nothing = best.is_none() && self.jobs.lock().is_idle();
         self.nothing_to_reclaim.store(nothing, Ordering::Relaxed);
         match best {
-            Some((_, guard)) => plan(guard, Wish::Full, &self.parameters),
+            Some((_, guard)) => self.plan(guard, Wish::Full),
             None => Ok(None),
         }
     }
@@ -136,7 +145,7 @@ impl FlsmTree {
                 && guard.fragments.len() > usize::from(guard.height == 0);
             if worth
                 && best.is_none_or(|(most, _)| most < seeks)
-                && !self.jobs.lock().conflicts(guard.height, guard.range())
+                && self.is_free(guard.height, guard.range())
             {
                 best = Some((seeks, guard));
             }
@@ -156,7 +165,7 @@ impl FlsmTree {
                     return;
                 }
                 found = join_plan(guard, left, &self.parameters)
-                    .filter(|plan| !self.jobs.lock().conflicts(plan.height, plan.range()));
+                    .filter(|plan| self.is_free(plan.height, plan.range()));
             }
         });
         found

@@ -212,8 +212,8 @@ impl CompactionJob {
     }
 }
 
-impl Job for CompactionJob {
-    fn step(&mut self) -> Result<Step> {
+impl CompactionJob {
+    fn work(&mut self) -> Result<Step> {
         if self.ended {
             return Ok(Step::Done);
         }
@@ -232,6 +232,13 @@ impl Job for CompactionJob {
                 Ok(Step::Done)
             }
         }
+    }
+}
+
+impl Job for CompactionJob {
+    fn step(&mut self) -> Result<Step> {
+        let step = self.work();
+        step.inspect_err(|error| self.tree.note_damage(error, self.plan.height, self.plan.range()))
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. Only inputs that were planned are taken out. What has arrived meanwhile stays, and is younger.
-//! 2. Above the last level the output becomes the children's youngest; on the last level it takes the
-//!    inputs' place.
+//! 2. The output of a merge in place takes the inputs' place; any other becomes the youngest of the
+//!    guards below.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -57,17 +57,17 @@ fn replace_below(
         // A part of the guard into whose range none of the inputs reaches.
         return Ok(vec![guard]);
     };
-    if last - first + 1 != found.len() || (plan.height > 0 && first > 0) {
+    if last - first + 1 != found.len() || (!plan.in_place && first > 0) {
         return Err(Error::corruption(
             std::path::Path::new("guards"),
             guard.id.0,
             "inputs of a compaction in their guard",
-            "side by side, and the oldest above the last level",
+            "side by side, and the oldest if they move down",
             format_args!("at {found:?}"),
         ));
     }
     guard.seeks.store(0, Ordering::Relaxed);
-    if plan.height > 0 {
+    if !plan.in_place {
         let copy = edit(&mut guard);
         match planted(Bug::GuardTakesArrived) {
             true => copy.fragments.clear(),
@@ -80,7 +80,7 @@ fn replace_below(
         }
         return Ok(vec![guard]);
     }
-    let settled = first == 0 && !made.unsettled;
+    let settled = plan.height == 0 && first == 0 && !made.unsettled;
     let output = fragments_of(&made.tables, settled, guard.range())?;
     let bounds: Vec<Key> = (made.tables.iter().skip(1))
         .filter(|table| *table.first_key() > *guard.lower)

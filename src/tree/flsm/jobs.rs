@@ -5,6 +5,8 @@
 //!    guards take fragments from above while they are compacted.
 //! 2. A plan is claimed only if no job has ended since it was begun: what that one has moved, the plan
 //!    may not have seen.
+//! 3. A guard in which damage was met is left alone for a while, so that it does not keep the others from
+//!    their turn. Nobody waits for it either.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +22,17 @@ struct ActiveJob {
     upper: Option<Key>,
 }
 
+/// A guard whose compaction met damage.
+struct Refused {
+    height: u32,
+    lower: Key,
+    upper: Option<Key>,
+    until_nanos: u64,
+}
+
+/// How long a guard in which damage was met is left alone.
+const REFUSED_NANOS: u64 = 60_000_000_000;
+
 /// All jobs of a tree.
 #[derive(Default)]
 pub(super) struct Jobs {
@@ -27,6 +40,7 @@ pub(super) struct Jobs {
     active: Vec<ActiveJob>,
     /// How many have ended.
     ended: u64,
+    refused: Vec<Refused>,
     /// Tables that hold what only snapshots need, with those snapshots: nothing is to be gained there
     /// before one of them has gone.
     retained: BTreeMap<FileId, Vec<Seqno>>,
@@ -47,6 +61,29 @@ impl Jobs {
         self.active.iter().any(|job| {
             job.height == height && ranges_meet((&job.lower, job.upper.as_deref()), range)
         })
+    }
+
+    /// Whether background work may be done in a range of a level.
+    pub(super) fn is_free(&self, height: u32, range: (&[u8], Option<&[u8]>), now: u64) -> bool {
+        let refused = self.refused.iter().any(|refused| {
+            now < refused.until_nanos
+                && refused.height == height
+                && ranges_meet((&refused.lower, refused.upper.as_deref()), range)
+        });
+        !refused && !self.conflicts(height, range)
+    }
+
+    /// Leaves a guard alone for a while.
+    pub(super) fn refuse(&mut self, height: u32, range: (&[u8], Option<&[u8]>), now: u64) {
+        self.refused.retain(|refused| now < refused.until_nanos);
+        let until_nanos = now.saturating_add(REFUSED_NANOS);
+        let (lower, upper) = (Key::from(range.0), range.1.map(Key::from));
+        self.refused.push(Refused { height, lower, upper, until_nanos });
+    }
+
+    /// Whether some guard is left alone.
+    pub(super) fn refuses(&self, now: u64) -> bool {
+        self.refused.iter().any(|refused| now < refused.until_nanos)
     }
 
     /// Claims a plan's guard and gives the job a number.

@@ -181,6 +181,13 @@ impl FlsmTree {
         tables.iter().for_each(|table| jobs.retain(table.id(), snapshots));
     }
 
+    /// Damage that was met in a guard: it is left alone for a while.
+    fn note_damage(&self, error: &Error, height: u32, range: (&[u8], Option<&[u8]>)) {
+        if error.is_corruption() {
+            self.jobs.lock().refuse(height, range, self.context.clock.nanos());
+        }
+    }
+
     fn note_compaction(&self, read_bytes: u64, written_bytes: u64, nanos: u64) {
         let counters = &self.context.counters;
         counters.compactions.add(1);
@@ -297,7 +304,11 @@ impl Tree for FlsmTree {
         let version = self.version.load();
         // A guard that has just become due is nobody's worry; at two and a half times what it should
         // hold, writers have to wait.
-        let behind = ((version.totals.urgency - 1.0) / 1.5).max(0.0);
+        // (Where damage keeps a guard from being compacted, waiting helps nobody.)
+        let behind = match self.jobs.lock().refuses(self.context.clock.nanos()) {
+            true => 0.0,
+            false => ((version.totals.urgency - 1.0) / 1.5).max(0.0),
+        };
         // Writers are slowed from a little above the allowed space on, ever more up to the limit.
         let excess = match self.nothing_to_reclaim.load(Ordering::Relaxed) {
             false => (version.space_excess() / SPACE_EXCESS_MAX + 0.4).clamp(0.0, 0.98),

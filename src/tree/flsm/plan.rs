@@ -5,11 +5,14 @@
 //! once a level. On the last level, where there is no further down, it takes a run of the youngest
 //! fragments, and older ones as far as those are at most half as large as all younger ones together: so
 //! small ones are merged with each other, and the large old one is written again only when there is enough
-//! to divide the guard, or when space is to be had back.
+//! to divide the guard, or when space is to be had back. A guard above it does the same with its own
+//! fragments while they are so small that its children would get crumbs of them, each of which would have
+//! to be merged with others there before long: keys that are few and written often are rewritten where
+//! they are few.
 //!
 //! Invariants:
-//! 1. Inputs are neighbours in age. Above the last level they begin with the oldest; on the last level
-//!    the output takes their place.
+//! 1. Inputs are neighbours in age. What moves down begins with the oldest; what is merged in place may
+//!    be any run, whose place the output takes.
 //! 2. `older` names a range of keys for every table that may hold versions older than the inputs':
 //!    those below the guard, and the older ones beside the inputs.
 
@@ -41,6 +44,8 @@ pub(super) struct Plan {
     pub(super) height: u32,
     pub(super) lower: Key,
     pub(super) upper: Option<Key>,
+    /// The output takes the inputs' place; else it goes to the guards below.
+    pub(super) in_place: bool,
     /// Oldest first.
     pub(super) inputs: Vec<Fragment>,
     /// Where versions older than the inputs' may lie: from the first to the last key of each, ascending,
@@ -84,13 +89,18 @@ pub(super) fn plan(guard: &Guard, wish: Wish, parameters: &Parameters) -> Result
     if guard.fragments.is_empty() {
         return Ok(None);
     }
-    let from = match (guard.height, wish) {
-        (0, Wish::Due) => young_run(guard, parameters),
+    let all: Vec<_> = guard.fragments.iter().map(|input| Arc::clone(&input.table)).collect();
+    let passes = guard.height > 0 && pieces_are_large(guard, &all, parameters)?;
+    let crumbles = wish == Wish::Due && !passes && guard.crumbles(parameters);
+    let in_place = guard.height == 0 || crumbles;
+    let from = match wish {
+        // Estimates of how large crumbs are say little: a good number of them goes together.
+        Wish::Due if crumbles => young_run(guard, parameters.tables_per_guard_max, parameters),
+        Wish::Due if in_place => young_run(guard, 2, parameters),
         _ => 0,
     };
     let to = guard.fragments.len().min(from + INPUTS_MAX);
     let inputs = &guard.fragments[from..to];
-    // Above the last level nothing is older: `from` is 0.
     let mut older: Vec<(Vec<u8>, Vec<u8>)> = guard.fragments[..from].iter().map(keys_of).collect();
     if planted(Bug::GuardTombstonesBeside) {
         older.clear();
@@ -98,18 +108,21 @@ pub(super) fn plan(guard: &Guard, wish: Wish, parameters: &Parameters) -> Result
     if !planted(Bug::GuardTombstonesEarly) {
         guard.children.iter().for_each(|child| gather_keys(child, &mut older));
     }
-    let tables: Vec<_> = inputs.iter().map(|input| Arc::clone(&input.table)).collect();
-    let passes = guard.height > 0 && pieces_are_large(guard, &tables, parameters)?;
     let mut plan = Plan {
         action: if passes { Action::Pass } else { Action::Merge },
         height: guard.height,
         lower: Arc::clone(&guard.lower),
         upper: guard.upper.clone(),
+        in_place,
         inputs: inputs.to_vec(),
         older: joined(older),
         cuts: guard.children.iter().skip(1).map(|child| Arc::clone(&child.lower)).collect(),
         output_bytes: parameters.file_bytes_min,
     };
+    if in_place {
+        plan.cuts.clear();
+        plan.output_bytes = u64::MAX;
+    }
     if guard.height == 0 {
         // Parts of one size, each as large as a guard should be.
         let bytes = plan.merge_bytes();
@@ -122,9 +135,9 @@ pub(super) fn plan(guard: &Guard, wish: Wish, parameters: &Parameters) -> Result
     Ok(Some(plan))
 }
 
-/// Where the youngest fragments of a guard of the last level begin: behind the first (from the youngest
-/// on) that is too large to be worth writing again for them.
-fn young_run(guard: &Guard, parameters: &Parameters) -> usize {
+/// Where the youngest fragments of a guard that is merged in place begin: behind the first (from the youngest
+/// on) that is too large to be worth writing again for them, and no fewer than `least`.
+fn young_run(guard: &Guard, least: usize, parameters: &Parameters) -> usize {
     let fragments = &guard.fragments;
     if guard.bytes() > parameters.guard_bytes_max() {
         return 0;
@@ -133,7 +146,7 @@ fn young_run(guard: &Guard, parameters: &Parameters) -> usize {
     let mut younger = 0;
     while from > 0 {
         let bytes = fragments[from - 1].extent.bytes;
-        let is_run = fragments.len() - from >= 2;
+        let is_run = fragments.len() - from >= least.max(2);
         if is_run && bytes * 2 > younger {
             break;
         }
@@ -174,6 +187,7 @@ pub(super) fn join_plan(parent: &Guard, left: usize, parameters: &Parameters) ->
         height: a.height,
         lower: Arc::clone(&a.lower),
         upper: b.upper.clone(),
+        in_place: true,
         inputs: Vec::new(),
         older: Vec::new(),
         cuts: Vec::new(),

@@ -95,11 +95,16 @@ impl Guard {
         }
     }
 
+    /// Whether what a compaction could hand on to each of the guards below would be too small to be
+    /// worth a fragment.
+    pub(super) fn crumbles(&self, parameters: &Parameters) -> bool {
+        self.bytes() < parameters.fragment_bytes_min * self.children.len() as u64
+    }
+
     /// The depth up to which the guard is left alone: more than is allowed while what a compaction could
     /// hand on would be small.
     fn due_depth(&self, parameters: &Parameters) -> usize {
-        let worth = parameters.fragment_bytes_min * self.children.len() as u64;
-        match self.bytes() < worth {
+        match self.crumbles(parameters) {
             true => parameters.tables_per_guard_max * 2,
             false => parameters.tables_per_guard_max,
         }

@@ -32,9 +32,9 @@ pub struct CompareOptions {
     /// Records that loads insert [default: 8M]
     #[arg(long, value_parser = parse_count)]
     pub records: Option<u64>,
-    /// Bytes of a key
-    #[arg(long, default_value = "24", value_parser = parse_bytes)]
-    pub key_bytes: u64,
+    /// Bytes of a key [default: 24]
+    #[arg(long, value_parser = parse_bytes)]
+    pub key_bytes: Option<u64>,
     /// Bytes of a value [default: 100]
     #[arg(long, value_parser = parse_bytes)]
     pub value_bytes: Option<u64>,
@@ -97,6 +97,7 @@ Examples:
   spinney-bench compare -e spinney:stb,rocksdb -w load,c,scan50 --records 8M --memory 128MiB \\
       --threads 2 --rounds 3 --json results.json --plot figures
   spinney-bench compare -e spinney:stb,rocksdb,rocksdb:universal,lmdb --preset paper-ycsb
+  spinney-bench compare --preset paper-flsm --records 8M
   spinney-bench compare -e spinney:stb,rocksdb -w load,get@1,get@2,get@16,sync@1,sync@16";
 
 /// `--preset`.
@@ -116,6 +117,8 @@ pub enum Preset {
     PaperMemory,
     /// An eighth, a quarter, a half of the records and all of them, with the same memory
     PaperSize,
+    /// PebblesDB's setting: memtables of 1 MiB, 20 million pairs of 16 + 128 bytes; loads, reads, scans, YCSB
+    PaperFlsm,
 }
 
 /// `paper-memory`, in percent of the data.
@@ -123,15 +126,15 @@ const MEMORY_PERCENTS: [u64; 5] = [5, 10, 25, 50, 100];
 /// `paper-size`, as parts of the records.
 const RECORD_PARTS: [u64; 4] = [8, 4, 2, 1];
 
-/// Without `--value-bytes`.
-const VALUE_BYTES: u64 = 100;
-
 /// What a preset stands for.
 struct Defaults {
     engines: &'static str,
     workloads: &'static str,
     records: u64,
+    key_bytes: u64,
+    value_bytes: u64,
     memory: u64,
+    memtable: Option<u64>,
     operations: Option<u64>,
     seconds: f64,
     load_seconds: f64,
@@ -146,7 +149,10 @@ impl Preset {
             engines: "spinney:stb,rocksdb",
             workloads: "load,get,getabsent,scan50,fullscan,a,c",
             records: 8_000_000,
+            key_bytes: 24,
+            value_bytes: 100,
             memory: 128 << 20,
+            memtable: None,
             operations: None,
             seconds: 60.0,
             load_seconds: 1800.0,
@@ -191,6 +197,16 @@ impl Preset {
                 workloads: "load,get,getabsent,scan50",
                 records: 32_000_000,
                 seconds: 30.0,
+                ..usual
+            },
+            // D inserts, and so does E, which has a store of its own.
+            Some(Preset::PaperFlsm) => Defaults {
+                engines: "spinney:flsm,spinney:stb,rocksdb",
+                workloads: "load,get@2,scan50@2,getabsent@2,a@8,b@8,c@8,d@8,f@8,reload,e@8",
+                records: 20_000_000,
+                key_bytes: 16,
+                value_bytes: 128,
+                memtable: Some(1 << 20),
                 ..usual
             },
         }
@@ -251,7 +267,9 @@ impl CompareOptions {
         }
         let memory = self.memory.unwrap_or(defaults.memory);
         let records = self.records.unwrap_or(defaults.records);
-        let data_bytes = records * (self.key_bytes + self.value_bytes.unwrap_or(VALUE_BYTES));
+        let pair_bytes = self.key_bytes.unwrap_or(defaults.key_bytes)
+            + self.value_bytes.unwrap_or(defaults.value_bytes);
+        let data_bytes = records * pair_bytes;
         let sizes = match self.preset {
             Some(Preset::PaperMemory) if self.memory.is_some() => {
                 return Err("--preset paper-memory sets the memory; --records sets the data".into());
@@ -284,10 +302,10 @@ impl CompareOptions {
             engine: String::new(),
             dir: PathBuf::new(),
             memory_bytes,
-            memtable_bytes: self.memtable,
+            memtable_bytes: self.memtable.or(defaults.memtable),
             records,
-            key_bytes: self.key_bytes,
-            value_bytes: self.value_bytes.unwrap_or(VALUE_BYTES),
+            key_bytes: self.key_bytes.unwrap_or(defaults.key_bytes),
+            value_bytes: self.value_bytes.unwrap_or(defaults.value_bytes),
             value_entropy_percent: self.value_entropy,
             compression: self.compression,
             threads: self.threads,

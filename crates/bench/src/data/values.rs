@@ -49,6 +49,13 @@ impl ValueMaker {
         out.resize(self.value_bytes, 0);
     }
 
+    /// The nonce of a value that has room for one.
+    pub fn nonce(&self, value: &[u8]) -> Option<u64> {
+        let whole = self.value_bytes >= HEAD_BYTES;
+        let (nonce, _) = value.split_first_chunk::<8>().filter(|_| whole)?;
+        Some(u64::from_le_bytes(*nonce))
+    }
+
     /// Whether this is a value that was written for the key with this number. `room` is reused.
     pub fn is_right(&self, number: u64, value: &[u8], verify: Verify, room: &mut Vec<u8>) -> bool {
         if verify == Verify::None {

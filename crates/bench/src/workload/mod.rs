@@ -5,6 +5,7 @@
 //! 2. Each engine is given the same operations with the same keys in the same order, thread by thread, as
 //!    far as the time allowed reaches.
 
+mod aged;
 pub mod measured;
 pub mod overhead;
 pub mod store;
@@ -82,6 +83,8 @@ pub enum Amount {
     TimesRecords(u64),
     /// As long as the options say, however many operations that is.
     Seconds,
+    /// Until nothing is left to be done, however long it takes.
+    All,
 }
 
 /// What a workload is.
@@ -98,6 +101,8 @@ pub enum Shape {
     FullScan,
     /// Inserts, death of the process, and a new one that opens the store.
     Reopen,
+    /// Deletes and overwrites, each record at most once; then every key is read.
+    Aged,
 }
 
 /// A workload.
@@ -139,6 +144,7 @@ Workloads (NAME@THREADS sets the threads of one):
   overwrite               updates, uniform         deleterandom             deletes, random order
   readwhilewriting        reads while one more thread updates without pause
   space                   overwrites 3 times the data and watches the disk
+  aged                    deletes 40% of the records, overwrites 40%, in random order; reads every key
   sustained               inserts for --seconds; watch latency and timeline
   sync                    inserts, each surviving power loss (sync@1,sync@4,sync@16)
   cached                  reads every record once, then measures reads
@@ -232,6 +238,10 @@ impl FromStr for Workload {
                 amount = Amount::TimesRecords(3);
                 (vec![(Update, 100)], Uniform)
             }
+            "aged" => {
+                (shape, amount) = (Shape::Aged, Amount::All);
+                (vec![(Delete, 50), (Update, 50)], Sequential)
+            }
             "sustained" => {
                 amount = Amount::Seconds;
                 (vec![(Insert, 100)], Sequential)
@@ -289,7 +299,7 @@ mod tests {
     fn every_name_is_known_and_every_mix_is_whole() {
         let names = "load reload fillrandom fillseq local30 a b c d e f get readrandom getabsent readmissing \
                      scan1 scan100000 seekrandom fullscan readseq multiget multiget8 multireadrandom \
-                     overwrite deleterandom readwhilewriting space sustained sync cached reopen";
+                     overwrite deleterandom readwhilewriting space aged sustained sync cached reopen";
         for name in names.split_whitespace() {
             let workload = named(name);
             assert_eq!(workload.mix.iter().map(|(_, percent)| percent).sum::<u64>(), 100, "{name}");

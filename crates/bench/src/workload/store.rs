@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::aged::Aging;
 use super::measured::{Clock, Measured};
 use super::worker::{Shared, Worker};
 use super::{Amount, Shape, Workload};
@@ -83,6 +84,7 @@ pub struct Store {
     sequential_percent: u8,
     first_index: AtomicU64,
     next_index: AtomicU64,
+    aging: Aging,
     /// How long the engine took to open it.
     pub opened_in: Duration,
 }
@@ -142,6 +144,7 @@ impl Store {
             sequential_percent: contents.sequential_percent,
             first_index: AtomicU64::new(contents.first_index),
             next_index: AtomicU64::new(contents.next_index),
+            aging: Aging::default(),
             opened_in,
             plan,
         })
@@ -195,6 +198,10 @@ impl Store {
             self.first_index.store(0, Ordering::SeqCst);
             self.next_index.store(0, Ordering::SeqCst);
         }
+        if workload.ages() {
+            let Contents { first_index, next_index, .. } = self.contents();
+            self.aging = Aging::new(first_index, next_index);
+        }
         let threads = workload.threads.unwrap_or(self.plan.threads).max(1);
         let (operations, seconds) = self.amount(workload);
         let progress = AtomicU64::new(0);
@@ -217,7 +224,15 @@ impl Store {
             }
             Ok((measured, writer, begun, worked, Readings::now(&self.plan.dir)))
         });
-        let (measured, writer, begun, worked, settled) = outcome?;
+        let (mut measured, writer, begun, worked, settled) = outcome?;
+        if workload.ages() {
+            let (checked, _) =
+                self.each_thread(threads, workload, None, &progress, |worker, _| {
+                    worker.check_aged(threads)
+                })?;
+            measured.missing += checked.missing;
+            measured.wrong += checked.wrong;
+        }
         let mut measurement =
             Measurement::new(&self.name.to_string(), workload.name(), threads, &measured);
         measurement.set_readings(&measured, writer.as_ref(), &begun, &worked, &settled);
@@ -239,6 +254,7 @@ impl Store {
             Amount::Records => (plan.records, Some(plan.load_seconds_max)),
             Amount::TimesRecords(times) => (plan.records * times, None),
             Amount::Seconds => (u64::MAX, Some(plan.seconds_max)),
+            Amount::All => (u64::MAX, None),
         }
     }
 
@@ -260,6 +276,7 @@ impl Store {
             verify: self.plan.verify,
             first_index: &self.first_index,
             next_index: &self.next_index,
+            aging: &self.aging,
             index_max: if workload.is_load() { self.plan.records } else { self.keys.records_max() },
             inserting: (0..threads).map(|_| AtomicU64::new(u64::MAX)).collect(),
             stop: AtomicBool::new(false),

@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use super::aged::Aging;
 use super::measured::{Clock, Measured};
 use super::{Operation, ScanLength, Shape, Workload};
 use crate::data::distribution::Picker;
@@ -30,6 +31,8 @@ pub(super) struct Shared<'a> {
     pub(super) first_index: &'a AtomicU64,
     /// The index the next insert takes.
     pub(super) next_index: &'a AtomicU64,
+    /// Which records `aged` deletes and overwrites.
+    pub(super) aging: &'a Aging,
     /// Inserts end here.
     pub(super) index_max: u64,
     /// For each thread a bound below its insert under way, or `u64::MAX`.
@@ -51,15 +54,15 @@ impl Shared<'_> {
 }
 
 pub(super) struct Worker<'a> {
-    shared: &'a Shared<'a>,
-    session: Box<dyn Session + 'a>,
-    thread: usize,
+    pub(super) shared: &'a Shared<'a>,
+    pub(super) session: Box<dyn Session + 'a>,
+    pub(super) thread: usize,
     random: Random,
     picker: Picker,
-    key: Vec<u8>,
-    value: Vec<u8>,
+    pub(super) key: Vec<u8>,
+    pub(super) value: Vec<u8>,
     room: Vec<u8>,
-    measured: Measured,
+    pub(super) measured: Measured,
     shown: u64,
 }
 
@@ -118,7 +121,11 @@ impl<'a> Worker<'a> {
     fn mixed(&mut self, operations: u64) -> Result<()> {
         while self.measured.operations < operations {
             let operation = self.shared.workload.operation(self.random.below(100));
-            if !self.operation(operation)? {
+            let more = match self.shared.workload.ages() {
+                true => self.age(operation)?,
+                false => self.operation(operation)?,
+            };
+            if !more {
                 break;
             }
         }
@@ -126,7 +133,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Notes an operation that began at `start`; false once it is time to stop.
-    fn finish(&mut self, operation: Operation, start: Instant, count: u64) -> bool {
+    pub(super) fn finish(&mut self, operation: Operation, start: Instant, count: u64) -> bool {
         let (end, clock) = (Instant::now(), self.shared.clock);
         self.measured.record(operation, end - start, end - clock.start, count);
         if self.measured.operations - self.shown >= 64 {
@@ -139,7 +146,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Makes the key of an index; gives its number.
-    fn set_key(&mut self, index: u64) -> u64 {
+    pub(super) fn set_key(&mut self, index: u64) -> u64 {
         let number = self.shared.keys.number(index);
         self.shared.keys.key(number, &mut self.key);
         number
@@ -326,7 +333,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Checks what a read left in `value`.
-    fn check_value(&mut self, number: u64, there: bool) {
+    pub(super) fn check_value(&mut self, number: u64, there: bool) {
         let mut checks = Checks::new(self.shared, &mut self.room);
         match there {
             true => checks.pair(number, &self.key, &self.value),

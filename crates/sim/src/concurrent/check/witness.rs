@@ -4,6 +4,10 @@
 //! An observer that can be next is taken at once, since it changes nothing for the others. A commit
 //! is taken only if nobody who still has to see what it replaces is left behind.
 //!
+//! A wrong choice early on shows late, and going back step by step from there may take for ever. So the
+//! search begins anew now and then, and prefers other commits each time; what is known to lead nowhere
+//! stays known.
+//!
 //! Invariants:
 //! 1. A state (the places, and what keys hold) from which there was no way on is not tried twice.
 
@@ -25,6 +29,9 @@ pub(super) enum Search {
 
 const TRIES_MAX: usize = 200_000;
 
+/// After so many the search begins anew.
+const TRIES_BEFORE_RESTART: usize = 20_000;
+
 struct Taken {
     node: usize,
     /// What its keys held before.
@@ -43,6 +50,7 @@ struct State<'a> {
     /// How many have yet to see each version.
     waiting: Vec<u32>,
     taken: Vec<Taken>,
+    restarts: u64,
     hash: u64,
     dead: BTreeSet<u64>,
 }
@@ -56,6 +64,7 @@ pub(super) fn find(index: &Index, order: &Order<'_>) -> Search {
         holds: vec![Source::Absent; index.keys.len()],
         waiting: index.seen_by.iter().map(|sights| sights.len() as u32).collect(),
         taken: Vec::with_capacity(index.nodes.len()),
+        restarts: 0,
         hash: 0,
         dead: BTreeSet::new(),
     };
@@ -74,6 +83,9 @@ pub(super) fn find(index: &Index, order: &Order<'_>) -> Search {
         }
         if !state.go_back() {
             return Search::None(furthest.1);
+        }
+        if tries.is_multiple_of(TRIES_BEFORE_RESTART) {
+            state.begin_anew();
         }
     }
     Search::Found(state.taken.into_iter().map(|taken| taken.node).collect())
@@ -105,7 +117,7 @@ impl State<'_> {
         let mut commits: Vec<usize> =
             ready.into_iter().filter(|node| !observer(node) && self.may_commit(*node)).collect();
         // Who must be done first is taken first, so last in the list.
-        commits.sort_by_key(|&node| std::cmp::Reverse(self.index.nodes[node].ended));
+        commits.sort_by_key(|&node| std::cmp::Reverse(self.preference(node)));
         match commits.pop() {
             Some(node) => {
                 self.take(node, commits);
@@ -116,6 +128,23 @@ impl State<'_> {
                 false
             }
         }
+    }
+
+    /// Which of the commits that can be next is taken first: by their ends, in later searches by about
+    /// their ends.
+    fn preference(&self, node: usize) -> u64 {
+        let about = match self.restarts {
+            0 => 0,
+            again => mix(mix(node as u64) ^ again) % (again * self.places.len() as u64 * 4),
+        };
+        self.index.nodes[node].ended + about
+    }
+
+    fn begin_anew(&mut self) {
+        while let Some(taken) = self.taken.pop() {
+            self.undo(&taken);
+        }
+        self.restarts += 1;
     }
 
     /// Undoes until something else can be taken.
