@@ -7,10 +7,12 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::Random;
+use common::{Random, WatchedVfs};
 use proptest::prelude::*;
 use spinney::vfs::MemoryVfs;
-use spinney::{Builder, CheckLevel, Database, Keyspace, KeyspaceOptions, MIB, Snapshot, TreeKind};
+use spinney::{
+    Builder, CheckLevel, Database, Error, Keyspace, KeyspaceOptions, MIB, Snapshot, TreeKind,
+};
 
 fn builder(vfs: &MemoryVfs, memtable_bytes: u64, seed: u64) -> Builder {
     Database::builder("/data/store")
@@ -275,34 +277,118 @@ fn probe_deleted_keys(kind: TreeKind, keys: u64, rounds: u64) {
     assert_sound(&db);
 }
 
-/// What has been read often is merged: a scan then reads one table where it read many.
-#[test]
-fn what_is_scanned_often_is_merged() {
-    let vfs = MemoryVfs::new();
-    let db = builder(&vfs, 16 << 10, 3).open().unwrap();
-    let keyspace = db.keyspace("items", KeyspaceOptions::flsm()).unwrap();
-    let mut random = Random(9);
+/// Keys in no order, in tables one over the other.
+fn scatter(db: &Database, keyspace: &Keyspace, random: &mut Random) {
     for _ in 0..6_000 {
         keyspace.put(random.next().to_be_bytes(), [1; 100]).unwrap();
         while db.step().unwrap() {}
     }
     keyspace.flush().unwrap();
     while db.step().unwrap() {}
-    // Only reading goes on from here.
-    let deepest = || {
-        let nodes = keyspace.describe().unwrap().nodes;
-        nodes.iter().map(|node| node.bundles.len()).max().unwrap_or(0)
-    };
-    let before = deepest();
-    assert!(before > 3, "{before} tables in a guard: nothing to be seen here");
-    for _ in 0..40_000 {
-        let from = random.next().to_be_bytes();
-        assert!(keyspace.range(from.to_vec()..).take(50).all(|pair| pair.is_ok()));
-        db.step().unwrap();
+}
+
+/// The most tables that a guard has.
+fn deepest(keyspace: &Keyspace) -> usize {
+    let nodes = keyspace.describe().unwrap().nodes;
+    nodes.iter().map(|node| node.bundles.len()).max().unwrap_or(0)
+}
+
+/// What has been read often is merged: a scan then reads one table where it read many. Unless that is
+/// switched off: then nothing is written for reads.
+#[test]
+fn what_is_scanned_often_is_merged() {
+    for seek_compaction in [true, false] {
+        let vfs = MemoryVfs::new();
+        let db = builder(&vfs, 16 << 10, 3).seek_compaction(seek_compaction).open().unwrap();
+        let keyspace = db.keyspace("items", KeyspaceOptions::flsm()).unwrap();
+        let mut random = Random(9);
+        scatter(&db, &keyspace, &mut random);
+        // Only reading goes on from here.
+        let before = deepest(&keyspace);
+        assert!(before > 3, "{before} tables in a guard: nothing to be seen here");
+        let written = || db.stats().compaction.written_bytes;
+        let written_before = written();
+        for _ in 0..40_000 {
+            let from = random.next().to_be_bytes();
+            assert!(keyspace.range(from.to_vec()..).take(50).all(|pair| pair.is_ok()));
+            db.step().unwrap();
+        }
+        db.wait_idle().unwrap();
+        let after = deepest(&keyspace);
+        if seek_compaction {
+            assert!(after <= 2, "{after} tables in a guard after scans, {before} before");
+        } else {
+            assert_eq!((after, written()), (before, written_before));
+        }
     }
-    db.wait_idle().unwrap();
-    let after = deepest();
-    assert!(after <= 2, "{after} tables in a guard after scans, {before} before");
+}
+
+/// An iterator asks for the first pages of all its tables at once, or, where that is switched off, of one
+/// table after another. What it finds is the same.
+#[test]
+fn seeks_go_to_all_tables_at_once_unless_that_is_switched_off() {
+    let mut found = Vec::new();
+    for parallel in [true, false] {
+        let vfs = WatchedVfs::new(MemoryVfs::new());
+        let db = Database::builder("/data/store")
+            .vfs(Arc::new(vfs.clone()))
+            .memory_budget(2 * MIB)
+            .memtable_bytes(16 << 10)
+            .cache_bytes(128 << 10)
+            .parallel_seeks(parallel)
+            .seek_compaction(false)
+            .deterministic(3)
+            .open()
+            .unwrap();
+        let keyspace = db.keyspace("items", KeyspaceOptions::flsm()).unwrap();
+        let mut random = Random(9);
+        scatter(&db, &keyspace, &mut random);
+        vfs.take_batch_most();
+        let mut keys = Vec::new();
+        for _ in 0..300 {
+            let from = random.next().to_be_bytes().to_vec();
+            let pairs = keyspace.range(from..).take(3).map(|pair| pair.unwrap().0.to_vec());
+            keys.extend(pairs);
+        }
+        let most = vfs.take_batch_most();
+        match parallel {
+            true => assert!(most >= 4, "at most {most} reads at once"),
+            false => assert!(most <= 1, "{most} reads at once"),
+        }
+        found.push(keys);
+    }
+    assert_eq!(found[0], found[1]);
+}
+
+/// A keyspace may do without filters; that is kept, as all options are, and its answers are the same.
+#[test]
+fn a_keyspace_without_filters_asks_none() {
+    let vfs = MemoryVfs::new();
+    let open = || builder(&vfs, 16 << 10, 3).open().unwrap();
+    let mut probes = Vec::new();
+    for (name, filters) in [("with", true), ("without", false)] {
+        let db = open();
+        let options = KeyspaceOptions::flsm().filters(filters);
+        let keyspace = db.keyspace(name, options.clone()).unwrap();
+        let mut random = Random(9);
+        scatter(&db, &keyspace, &mut random);
+        drop(keyspace);
+        db.close().unwrap();
+        let db = open();
+        let other = KeyspaceOptions::flsm().filters(!filters);
+        assert!(matches!(db.keyspace(name, other), Err(Error::Conflict { .. })));
+        let keyspace = db.keyspace(name, options).unwrap();
+        let before = db.stats().filter_probes;
+        let mut random = Random(9);
+        for _ in 0..6_000 {
+            let key = random.next();
+            assert_eq!(keyspace.get(key.to_be_bytes()).unwrap().as_deref(), Some(&[1; 100][..]));
+            assert_eq!(keyspace.get((key ^ 1).to_be_bytes()).unwrap(), None);
+        }
+        probes.push(db.stats().filter_probes - before);
+        assert_sound(&db);
+    }
+    assert!(probes[0] > 12_000 && probes[1] == 0, "{probes:?}");
 }
 
 /// A byte is written about once a level: a load in random order writes few bytes for each of the user's.

@@ -459,7 +459,7 @@ impl Inner {
         let tables = region.tables.iter().map(|table| Box::new(table.cursor(CacheUse::Fill)));
         cursors.extend(tables.map(RunCursor::Table));
         let Some(key) = key else { return cursors };
-        let mut due: Vec<&mut TableCursor> = cursors
+        let due: Vec<&mut TableCursor> = cursors
             .iter_mut()
             .filter_map(|cursor| match cursor {
                 RunCursor::Table(cursor) => Some(&mut **cursor),
@@ -473,6 +473,21 @@ impl Inner {
             return cursors;
         }
         let upper = self.upper_within(region);
+        match self.store.switches.parallel_seeks {
+            true => self.foresee(due, key, upper, forward),
+            false => due.into_iter().for_each(|one| self.foresee(vec![one], key, upper, forward)),
+        }
+        cursors
+    }
+
+    /// Reads what cursors at `key` will read first into the cache.
+    fn foresee(
+        &self,
+        mut due: Vec<&mut TableCursor>,
+        key: &[u8],
+        upper: Option<&[u8]>,
+        forward: bool,
+    ) {
         // As many rounds as an index has levels, and one for the leaves.
         for _ in 0..8 {
             let mut misses = Vec::new();
@@ -485,7 +500,6 @@ impl Inner {
             let Ok(pages) = fetch_misses(misses) else { break };
             self.store.counters.pages_read.add(u64::from(pages));
         }
-        cursors
     }
 
     /// Where the region or the iterator ends.

@@ -82,7 +82,10 @@ impl fmt::Display for TreeKind {
 }
 
 /// The newest form in which options are stored.
-const OPTIONS_VERSION: u8 = 2;
+const OPTIONS_VERSION: u8 = 3;
+
+/// In the stored form: tables have no filters of their own.
+const WITHOUT_FILTERS: u8 = 1;
 
 /// What a keyspace is made of. Fixed when the keyspace is created and kept in the store; opening it
 /// again with other options is a [`Error::Conflict`].
@@ -99,6 +102,7 @@ pub struct KeyspaceOptions {
     pub(crate) blob_bytes_min: u32,
     pub(crate) fanout_max: u32,
     pub(crate) tables_per_guard_max: u32,
+    pub(crate) filters: bool,
     pub(crate) space_amplification_max_percent: u32,
 }
 
@@ -112,6 +116,7 @@ impl KeyspaceOptions {
             blob_bytes_min: 4096,
             fanout_max: 0,
             tables_per_guard_max: 0,
+            filters: true,
             space_amplification_max_percent: 130,
         }
     }
@@ -168,6 +173,14 @@ impl KeyspaceOptions {
         self
     }
 
+    /// Whether the tables of an `flsm` keyspace have filters (the default). Without them a little less is
+    /// written, and a lookup reads a page of every table that reaches over its key: this is for measuring
+    /// what they are worth. Other kinds have filters of another sort, which this says nothing of.
+    pub fn filters(mut self, filters: bool) -> KeyspaceOptions {
+        self.filters = filters;
+        self
+    }
+
     /// Reclaims space, at the cost of more writing, whenever disk space exceeds this many times the
     /// live data. Where entries leave more than 6% of their pages unused (three values of 1 KiB in 4
     /// KiB), live data counts with what it takes there. Default 1.3 (`flsm`: 1.4); at least 1.1.
@@ -184,13 +197,20 @@ impl KeyspaceOptions {
     /// The stored form (`docs/format/keyspace-options.md`).
     pub(crate) fn encode(&self) -> Vec<u8> {
         // What says nothing of guards is written as it was before there were any.
-        let version = if self.tables_per_guard_max == 0 { 1 } else { 2 };
+        let version = match (self.filters, self.tables_per_guard_max) {
+            (true, 0) => 1,
+            (true, _) => 2,
+            (false, _) => 3,
+        };
         let mut out = vec![version, self.compression.page_compression() as u8];
         put_varint(&mut out, u64::from(self.blob_bytes_min));
         put_varint(&mut out, u64::from(self.fanout_max));
         put_varint(&mut out, u64::from(self.space_amplification_max_percent));
         if version >= 2 {
             put_varint(&mut out, u64::from(self.tables_per_guard_max));
+        }
+        if version >= 3 {
+            out.push(WITHOUT_FILTERS);
         }
         out
     }
@@ -220,10 +240,11 @@ impl KeyspaceOptions {
             let n = decoder.varint(what)?;
             u32::try_from(n).map_err(|_| decoder.corrupt(what, "a 32-bit number", n))
         };
-        let options = KeyspaceOptions {
+        let mut options = KeyspaceOptions {
             kind,
             compression,
             merge_operator,
+            filters: true,
             blob_bytes_min: number("blob_bytes_min")?,
             fanout_max: number("fanout_max")?,
             space_amplification_max_percent: number("space_amplification_max")?,
@@ -232,6 +253,12 @@ impl KeyspaceOptions {
                 _ => number("tables_per_guard_max")?,
             },
         };
+        if version >= 3 {
+            match decoder.u8("keyspace switches")? {
+                WITHOUT_FILTERS => options.filters = false,
+                other => return Err(decoder.corrupt("keyspace switches", "1", other)),
+            }
+        }
         if !decoder.is_empty() {
             return Err(decoder.corrupt("keyspace options", "their end", "more bytes"));
         }
@@ -246,6 +273,13 @@ pub(crate) enum BackgroundMode {
     Threads(usize),
     /// Step by step, in an order drawn from the seed, when the test asks or a writer must wait.
     Stepped(u64),
+}
+
+/// What can be switched off while a store is open, to measure what it is worth.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Switches {
+    pub(crate) parallel_seeks: bool,
+    pub(crate) seek_compaction: bool,
 }
 
 /// Opens a [`Database`].
@@ -266,6 +300,7 @@ pub struct Builder {
     pub(crate) salvage: bool,
     pub(crate) background: BackgroundMode,
     pub(crate) journal_shards: usize,
+    pub(crate) switches: Switches,
     pub(crate) merge_operators: BTreeMap<String, Arc<dyn MergeOperator>>,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
 }
@@ -282,6 +317,7 @@ impl Builder {
             salvage: false,
             background: BackgroundMode::Threads(0),
             journal_shards: 0,
+            switches: Switches { parallel_seeks: true, seek_compaction: true },
             merge_operators: BTreeMap::new(),
             listener: None,
         };
@@ -350,6 +386,21 @@ impl Builder {
     /// The number of journal shards (0, the default: chosen from the machine).
     pub fn journal_shards(mut self, shards: usize) -> Builder {
         self.journal_shards = shards;
+        self
+    }
+
+    /// Whether an iterator reads the first pages of all tables that it merges at once (the default) or one
+    /// table after another. Not kept in the store; for measuring what it is worth.
+    pub fn parallel_seeks(mut self, parallel: bool) -> Builder {
+        self.switches.parallel_seeks = parallel;
+        self
+    }
+
+    /// Whether ranges of keys that iterators have read from many tables are merged in the background (the
+    /// default). Not kept in the store; for measuring what it is worth, and for stores that are to write
+    /// nothing while they are only read.
+    pub fn seek_compaction(mut self, compaction: bool) -> Builder {
+        self.switches.seek_compaction = compaction;
         self
     }
 
@@ -427,7 +478,8 @@ mod tests {
             .fanout_max(8)
             .space_amplification_max(1.25);
         let guards = KeyspaceOptions::stb().tables_per_guard_max(4);
-        for (nth, options) in [(0, plain), (1, chosen), (2, guards)] {
+        let unfiltered = KeyspaceOptions::stb().filters(false);
+        for (nth, options) in [(0, plain), (1, chosen), (2, guards), (3, unfiltered)] {
             assert_eq!(options.encode(), documented(nth));
             assert_eq!(decode(&documented(nth)).unwrap(), options);
         }
@@ -455,8 +507,10 @@ mod tests {
         assert!(decode(&[1, 2, 0, 0, 0]).unwrap_err().is_corruption());
         // 2^32 is one too many.
         assert!(decode(&[1, 0, 0x80, 0x80, 0x80, 0x80, 0x10, 0, 0]).unwrap_err().is_corruption());
-        let later = decode(&[3, 0, 0, 0, 0, 0]).unwrap_err();
-        assert!(matches!(later, Error::UnsupportedVersion { found: 3, supported: 2, .. }));
+        assert!(decode(&[3, 0, 0, 0, 0, 0, 0]).unwrap_err().is_corruption());
+        assert!(decode(&[3, 0, 0, 0, 0, 0, 2]).unwrap_err().is_corruption());
+        let later = decode(&[4, 0, 0, 0, 0, 0, 1]).unwrap_err();
+        assert!(matches!(later, Error::UnsupportedVersion { found: 4, supported: 3, .. }));
     }
 
     #[test]

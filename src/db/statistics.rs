@@ -105,7 +105,7 @@ pub struct Statistics {
     pub cache_misses: u64,
     /// Pages evicted.
     pub cache_evictions: u64,
-    /// Maplets probed.
+    /// Maplets and filters of tables probed.
     pub filter_probes: u64,
     /// Branches that a maplet named and that did not hold the key.
     pub filter_false_positives: u64,

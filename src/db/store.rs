@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
 use super::events::{Event, EventListener};
-use super::options::Builder;
+use super::options::{Builder, Switches};
 use super::snapshots::Snapshots;
 use super::state::{KeyspaceState, Slot};
 use crate::base::durability::Durability;
@@ -99,6 +99,7 @@ pub(crate) struct Foundation {
     pub(crate) path: PathBuf,
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) sizes: Sizes,
+    pub(crate) switches: Switches,
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) files: Arc<DataFiles>,
     pub(crate) blobs: Arc<BlobFiles>,

@@ -4,14 +4,9 @@
 //! 1. A key of the table is never ruled out. Without a filter, or with one of a kind that this build does
 //!    not know, no key is.
 
-use std::ops::ControlFlow;
-
 use super::footer::Footer;
 use super::reader::Table;
-use crate::base::entry::EntryRef;
 use crate::base::error::Result;
-use crate::base::ids::Seqno;
-use crate::base::limits::UNIT_BYTES;
 use crate::cache::ReadContext;
 use crate::filter::{BlockFilter, FILTER_KIND_BLOCKS};
 
@@ -31,7 +26,6 @@ pub(super) fn filter_of(footer: &Footer) -> Option<BlockFilter> {
     is_known.then(|| BlockFilter::new(section.first_unit, section.pages))
 }
 
-#[allow(dead_code, reason = "for trees without maplets")]
 impl Table {
     /// Whether the table may have an entry of the key with this hash
     /// ([`hash_key`](crate::base::checksum::hash_key)). Reads one page, which goes through the cache.
@@ -45,31 +39,6 @@ impl Table {
             Some(filter) => filter.may_contain(&self.file, hash, context),
             None => Ok(true),
         }
-    }
-
-    /// As [`Table::get`], if the filter does not rule the key out; `hash` is the key's.
-    #[inline]
-    pub(crate) fn get_filtered(
-        &self,
-        key: &[u8],
-        hash: u64,
-        snapshot: Seqno,
-        context: &ReadContext,
-        filter_use: &mut FilterUse,
-        mut f: impl FnMut(EntryRef<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let Some(filter) = self.filter else { return self.get(key, snapshot, context, f) };
-        filter_use.probes += 1;
-        if !filter.may_contain(&self.file, hash, context)? {
-            return Ok(());
-        }
-        let mut held = false;
-        self.get(key, snapshot, context, |entry| {
-            held = true;
-            f(entry)
-        })?;
-        filter_use.false_positives += u64::from(!held);
-        Ok(())
     }
 
     /// First of two hints before [`Table::may_contain`], for lookups that ask several tables: their waits
@@ -89,8 +58,15 @@ impl Table {
         }
     }
 
+    /// Whether there is a filter that can be asked.
+    #[inline]
+    pub(crate) fn has_filter(&self) -> bool {
+        self.filter.is_some()
+    }
+
     /// Bytes of the file that are the filter's; 0 without one.
+    #[cfg(test)]
     pub(crate) fn filter_bytes(&self) -> u64 {
-        u64::from(self.footer.filter.units) * UNIT_BYTES as u64
+        u64::from(self.footer.filter.units) * crate::base::limits::UNIT_BYTES as u64
     }
 }

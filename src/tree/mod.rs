@@ -47,6 +47,10 @@ pub(crate) struct TreeOptions {
     pub(crate) fanout_max: usize,
     /// 0: the tree's own choice.
     pub(crate) tables_per_guard_max: usize,
+    /// Whether tables have filters of their own, where the kind of tree has them.
+    pub(crate) filters: bool,
+    /// Whether what iterators read too much of is merged.
+    pub(crate) seek_compaction: bool,
     /// Values of at least this many bytes lie in blob files.
     pub(crate) blob_bytes_min: usize,
     /// Disk bytes per live byte, in percent, above which space is reclaimed.

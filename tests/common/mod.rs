@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use spinney::vfs::{
-    Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, MemoryVfs, Vfs,
+    Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, MemoryVfs, ReadRequest, Vfs,
 };
 use spinney::{Error, Iter, Result};
 
@@ -112,6 +112,8 @@ struct Watch {
     changes: AtomicU64,
     syncs: AtomicU64,
     reads: AtomicU64,
+    /// The most reads of one batch.
+    batch_most: AtomicU64,
     /// Kind and number of the first call to fail, and how many fail from there.
     plan: Mutex<Option<(Calls, u64, u64, std::io::ErrorKind)>>,
     failed: AtomicU64,
@@ -163,6 +165,11 @@ impl WatchedVfs {
             Calls::Reads => &self.watch.reads,
         }
         .load(Ordering::SeqCst)
+    }
+
+    /// The most reads that have been asked for at once since this was last asked.
+    pub(crate) fn take_batch_most(&self) -> u64 {
+        self.watch.batch_most.swap(0, Ordering::SeqCst)
     }
 
     /// Writes down every call from now on.
@@ -290,6 +297,13 @@ impl Vfs for WatchedVfs {
 
     fn lock(&self, path: &Path) -> Result<Box<dyn Lock>> {
         self.inner.lock(path)
+    }
+
+    fn read_batch(&self, requests: &mut [ReadRequest<'_>]) {
+        self.watch.batch_most.fetch_max(requests.len() as u64, Ordering::SeqCst);
+        for request in requests {
+            request.result = request.file.read_at(request.offset, request.buf);
+        }
     }
 
     fn io_queue(&self, _depth: usize) -> Box<dyn IoQueue> {

@@ -130,6 +130,9 @@ impl FlsmTree {
     /// more than merging it would (PebblesDB's seek-triggered compaction). From the top down: what is
     /// merged on one level is read with what lies below it on the next.
     fn most_sought<'a>(&self, version: &'a Version) -> Option<&'a Arc<Guard>> {
+        if !self.context.options.seek_compaction {
+            return None;
+        }
         let mut best: Option<(u64, &Arc<Guard>)> = None;
         walk(&version.root, &mut |guard| {
             let seeks = guard.seeks.load(Ordering::Relaxed);

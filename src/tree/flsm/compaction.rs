@@ -177,7 +177,10 @@ impl CompactionJob {
             }
             let output = match &mut merging.output {
                 Some(output) => output,
-                none => none.insert(TableOutput::new(&self.tree.context, true)?),
+                none => {
+                    let context = &self.tree.context;
+                    none.insert(TableOutput::new(context, context.options.filters)?)
+                }
             };
             output.add_old(entry, &self.collected_blobs)?;
             merging.output_bytes += (entry.key.len() + entry.value.len()) as u64;

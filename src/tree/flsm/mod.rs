@@ -23,6 +23,7 @@ pub(crate) mod fuzz;
 mod guard;
 mod install;
 mod jobs;
+mod lookup;
 mod open;
 mod parameters;
 mod plan;
@@ -35,6 +36,7 @@ use self::choose::SPACE_EXCESS_MAX;
 use self::compaction::{CompactionJob, Made};
 use self::guard::{Guard, GuardId, NEW};
 use self::jobs::Jobs;
+use self::lookup::Presence;
 use self::parameters::Parameters;
 use self::plan::Plan;
 use self::totals::Inventory;
@@ -78,7 +80,9 @@ impl FlsmTree {
         let (root, last_guard) = open::recover(&context, edits)?;
         let inventory = Inventory::of(&root);
         let counters = Arc::clone(&context.counters);
-        let version = Version::new(root, flushed, inventory.totals, 0.0, counters, parameters);
+        let presence = Arc::new(Presence::default());
+        let totals = inventory.totals;
+        let version = Version::new(root, flushed, totals, 0.0, counters, presence, parameters);
         Ok(Arc::new(FlsmTree {
             context,
             parameters,
@@ -114,6 +118,7 @@ impl FlsmTree {
             changes.inventory.totals,
             superseding_share,
             Arc::clone(&self.context.counters),
+            Arc::clone(&before.presence),
             self.parameters,
         ));
         self.version.store(Arc::clone(&version));
@@ -211,7 +216,7 @@ impl Tree for FlsmTree {
     }
 
     fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed> {
-        let mut output = TableOutput::new(&self.context, true)?;
+        let mut output = TableOutput::new(&self.context, self.context.options.filters)?;
         let mut data_bytes = 0;
         loop {
             entries.next()?;

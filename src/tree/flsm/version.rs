@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::describe::describe;
 use super::guard::{Guard, table_meets, walk};
+use super::lookup::{Lookup, Presence};
 use super::parameters::Parameters;
 use super::totals::{FileTotals, Totals};
 use crate::base::entry::EntryRef;
@@ -15,7 +16,7 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::Ordering;
 use crate::cache::ReadContext;
-use crate::table::{BlobFile, FilterUse, Table};
+use crate::table::{BlobFile, Table};
 use crate::tree::description::TreeDescription;
 use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion};
 
@@ -31,6 +32,7 @@ pub(super) struct Version {
     /// The share of young bytes that lately turned out to supersede older ones.
     pub(super) superseding_share: f64,
     pub(super) counters: Arc<TreeCounters>,
+    pub(super) presence: Arc<Presence>,
     pub(super) parameters: Parameters,
 }
 
@@ -56,10 +58,11 @@ impl Version {
         files: FileTotals,
         superseding_share: f64,
         counters: Arc<TreeCounters>,
+        presence: Arc<Presence>,
         parameters: Parameters,
     ) -> Version {
         let totals = *root.totals(&parameters);
-        Version { root, flushed, totals, files, superseding_share, counters, parameters }
+        Version { root, flushed, totals, files, superseding_share, counters, presence, parameters }
     }
 
     /// Bytes of keys and values that would remain if everything superseded were dropped, as far as is
@@ -126,38 +129,6 @@ impl Version {
     }
 }
 
-/// Asks the guards on the way to a key, from the root down, and in each its tables, youngest first.
-fn get_below(
-    root: &Arc<Guard>,
-    key: &[u8],
-    hash: u64,
-    snapshot: Seqno,
-    context: &ReadContext,
-    filter_use: &mut FilterUse,
-    f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
-) -> Result<()> {
-    let mut guard = root;
-    loop {
-        for table in guard.fragments.iter().rev().map(|fragment| &fragment.table) {
-            if *key < *table.first_key() || *table.last_key() < *key {
-                continue;
-            }
-            let mut flow = ControlFlow::Continue(());
-            table.get_filtered(key, hash, snapshot, context, filter_use, |entry| {
-                flow = f(entry);
-                flow
-            })?;
-            if flow.is_break() {
-                return Ok(());
-            }
-        }
-        match guard.children.get(guard.child_of(key)) {
-            Some(child) => guard = child,
-            None => return Ok(()),
-        }
-    }
-}
-
 impl TreeVersion for Version {
     fn flushed(&self) -> Seqno {
         self.flushed
@@ -171,8 +142,9 @@ impl TreeVersion for Version {
         context: &ReadContext,
         f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let mut filter_use = FilterUse::default();
-        let result = get_below(&self.root, key, hash, snapshot, context, &mut filter_use, f);
+        let mut lookup = Lookup::new(key, hash, snapshot, context, &self.presence);
+        let result = lookup.run(&self.root, f);
+        let filter_use = lookup.filter_use;
         self.counters.filter_probes.add(filter_use.probes);
         if filter_use.false_positives > 0 {
             self.counters.filter_false_positives.add(filter_use.false_positives);

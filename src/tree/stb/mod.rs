@@ -323,6 +323,9 @@ impl StbTree {
     /// The leaf whose iterators have read most from more tables than one, if that has cost more than
     /// merging the leaf would (PebblesDB's seek-triggered compaction, generalised).
     fn most_sought<'a>(&self, version: &'a Version) -> Option<&'a Arc<Node>> {
+        if !self.context.options.seek_compaction {
+            return None;
+        }
         let mut best: Option<(u64, &Arc<Node>)> = None;
         walk(&version.root, &mut |node| {
             let seeks = node.seeks.load(Ordering::Relaxed);

@@ -75,6 +75,8 @@ fn tree(observer: &Arc<dyn TreeObserver>) -> Arc<StbTree> {
             memtable_bytes: 1024,
             fanout_max: 2,
             tables_per_guard_max: 0,
+            filters: true,
+            seek_compaction: true,
             blob_bytes_min: 4096,
             space_amplification_max_percent: 130,
             job_bytes_max: 1 << 20,

@@ -1,5 +1,6 @@
 //! Spinney itself, with nothing set but the memory: that is the promise. (`--memtable`
-//! sets one thing more, for comparisons of trees at equal sizes.)
+//! sets one thing more, for comparisons of trees at equal sizes, and a configuration such as
+//! `stb-noseek` switches one thing off, to show what it is worth.)
 
 use std::time::Duration;
 
@@ -7,8 +8,13 @@ use spinney::{Database, Keyspace, KeyspaceOptions, TreeKind};
 
 use super::{Compression, Durability, Engine, Result, Session, Settings};
 
+/// Kinds with something switched off: filters of tables, seeks into several tables at once, or the merging
+/// of what has been sought too much.
+const VARIANTS: [&str; 5] =
+    ["stb-serial", "stb-noseek", "flsm-nofilter", "flsm-serial", "flsm-noseek"];
+
 pub(super) fn configurations() -> Vec<&'static str> {
-    TreeKind::ALL.iter().map(|kind| kind.name()).collect()
+    TreeKind::ALL.iter().map(|kind| kind.name()).chain(VARIANTS).collect()
 }
 
 struct Spinney {
@@ -18,16 +24,22 @@ struct Spinney {
 
 pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn Engine>> {
     let text = |error: spinney::Error| error.to_string();
-    let kind = TreeKind::from_name(configuration).ok_or("no such tree")?;
-    let mut builder = Database::builder(&settings.dir).memory_budget(settings.memory_bytes);
+    let (kind, without) = configuration.split_once('-').unwrap_or((configuration, ""));
+    let kind = TreeKind::from_name(kind).ok_or("no such tree")?;
+    let mut builder = Database::builder(&settings.dir)
+        .memory_budget(settings.memory_bytes)
+        .parallel_seeks(without != "serial")
+        .seek_compaction(without != "noseek");
     if let Some(bytes) = settings.memtable_bytes {
         builder = builder.memtable_bytes(bytes);
     }
     let db = builder.open().map_err(text)?;
-    let options = KeyspaceOptions::new(kind).compression(match settings.compression {
+    let compression = match settings.compression {
         Compression::None => spinney::Compression::None,
         Compression::Lz4 => spinney::Compression::Lz4,
-    });
+    };
+    let filters = without != "nofilter";
+    let options = KeyspaceOptions::new(kind).compression(compression).filters(filters);
     let keyspace = db.keyspace("bench", options).map_err(text)?;
     Ok(Box::new(Spinney { db, keyspace }))
 }
