@@ -149,6 +149,12 @@ impl Store {
         }
         // What can be cached is; and what is done for the first time has been done once.
         (0..self.records).try_for_each(|index| self.get(index))?;
+        // Trees may leave a filter unread until a key is looked for that is not there.
+        for index in self.records..self.keys.len() {
+            if text(self.keyspace.get(self.key(index)))?.is_some() {
+                return Err("a key is there that was never put".to_string());
+            }
+        }
         if self.keyspace.iter().count() != self.records {
             return Err("the load has left something else than was put".to_string());
         }
