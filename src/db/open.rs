@@ -310,12 +310,18 @@ impl Foundation {
                     "journal (a file of it is missing; opening with `salvage_journal` takes what is left)",
                 ),
             };
+            // Several shards may seem torn, of which only one need be damaged; none says which.
+            let others: String = (report.torn.iter().skip(1))
+                .map(|torn| {
+                    format!(" (or damaged: {} at byte {})", torn.file.display(), torn.offset)
+                })
+                .collect();
             return Err(Error::corruption(
                 &file,
                 offset,
                 what,
                 format_args!("commits up to {}", recovered.last_seqno),
-                format_args!("commits up to {replayed}"),
+                format_args!("commits up to {replayed}{others}"),
             ));
         }
         let last = match planted(Bug::OpenNumbersTooLow) {

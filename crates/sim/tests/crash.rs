@@ -54,7 +54,8 @@ fn every_action_can_be_crashed_anywhere() {
             }
         }
         none_of(&total);
-        assert!(total.state_count() > 500, "{total:?}");
+        // (A tree without maplets has a file less a table to be crashed at.)
+        assert!(total.state_count() > 400, "{total:?}");
         assert_eq!(total.counts["sequences"], 1 + exhaustive::sequences(1));
         assert!(total.counts["states_same"] > total.state_count());
     }

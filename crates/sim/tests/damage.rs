@@ -76,6 +76,18 @@ fn wrong_answers_are_found_wrong() {
     assert!(judge(&newer, &image.files, &[]).is_err(), "holds less than it should");
 }
 
+/// A power loss had torn one journal shard, and the last record of another was flipped. That commits were
+/// missing was known from the manifest; but the error spoke of the shard that a crash had torn, as the first
+/// that seemed so, and not of the damaged one.
+#[test]
+fn of_two_shards_that_seem_torn_both_are_named() {
+    let kinds = Kinds::All.runs()[0];
+    let extent = Extent { every: 40, form: Some(Form::PowerLost), ..Extent::default() };
+    let outcome = bitflip::run(532, kinds, extent, None, &mut |_| true);
+    assert!(outcome.state_count() > 200, "{outcome:?}");
+    assert_none(&outcome);
+}
+
 /// The last record of a journal shard was damaged. It looked torn, as what a crash interrupts does, and
 /// the replay ended before it. The manifest knew that more had been durable; but the error spoke of a
 /// missing file and named none.
