@@ -215,10 +215,13 @@ fn a_removed_segment_that_comes_back_hides_nothing_that_follows_it() {
     for (fault, first) in [(Fault::SyncForgets, 103), (Fault::SyncDrops, 103), (Fault::Eio, 211)] {
         let extent = Extent { shrink: Duration::ZERO, ..Extent::default() };
         let only = Some(Case::Struck(Plan { fault, first, times: 1 }));
+        // What strikes one kind's operations need not strike another's.
+        let mut struck = 0;
         for kinds in Kinds::All.runs() {
             let outcome = faults::run(20018, kinds, extent, only);
             assert_eq!(outcome.violations, []);
-            assert!(outcome.state_count() > 1, "{fault} strikes nothing");
+            struck += u64::from(outcome.state_count() > 1);
         }
+        assert!(struck > 0, "{fault} strikes nothing");
     }
 }
