@@ -45,7 +45,7 @@ fn every_crash_inside_recovery_leaves_what_was_promised() {
 
 #[test]
 fn every_action_can_be_crashed_anywhere() {
-    for kinds in Kinds::All.runs() {
+    for (number, kinds) in Kinds::All.runs().into_iter().enumerate() {
         let (base, seen) = (exhaustive::begin(kinds).unwrap(), exhaustive::Seen::default());
         let mut total = Outcome::default();
         for length in 0..=1 {
@@ -54,8 +54,9 @@ fn every_action_can_be_crashed_anywhere() {
             }
         }
         none_of(&total);
-        // (A tree without maplets has a file less a table to be crashed at.)
-        assert!(total.state_count() > 400, "{total:?}");
+        // The first kind has a file more for each table to be crashed at.
+        let least = if number == 0 { 500 } else { 400 };
+        assert!(total.state_count() > least, "{total:?}");
         assert_eq!(total.counts["sequences"], 1 + exhaustive::sequences(1));
         assert!(total.counts["states_same"] > total.state_count());
     }
