@@ -449,14 +449,16 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     let keyspaces = foundation
         .recover_keyspaces(&mut recovered)
         .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
-    let begun =
-        foundation.begin_epoch(&recovered, &keyspaces, builder.salvage).inspect_err(|_| {
+    let begun = foundation
+        .begin_epoch(&recovered, &keyspaces, builder.salvage)
+        .inspect_err(|_| {
             // Where the manifest is in doubt, so is what it names.
             if foundation.manifest.poisoned().is_none() {
                 // What cannot be removed now is an orphan of the next open that succeeds.
                 let _ = foundation.remove_orphans(&keyspaces, first_new);
             }
-        })?;
+        })
+        .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
     let Begun { report, epoch, last, orphans_removed } = begun;
     let journal = Arc::new(Journal::create(
         Arc::clone(&foundation.vfs),
@@ -507,21 +509,27 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     Ok(store)
 }
 
-/// Files go only once the manifest durably has them no more. One that is missing although a torn record
-/// asks for nothing of the kind tells that the record was durable, and is damaged.
+/// Files go only once the manifest durably has them no more, and segments of the journal only once it
+/// durably has what they held. So where the manifest ends with bytes that are no record, and what it then
+/// asks for is gone, the record may have been durable, and is damaged. What was gone may itself be what
+/// is damaged: both are named, and opening tells of neither as the one.
 fn blame_manifest(error: Error, manifest: &Manifest, recovered: &RecoveredState) -> Error {
-    match error {
-        Error::Corruption { file, what: "data file", .. } if recovered.torn_bytes > 0 => {
-            Error::corruption(
-                &manifest.path(),
-                manifest.bytes_total(),
-                "last record",
-                format_args!("one that does without {}, which is gone", file.display()),
-                format_args!("{} bytes that are none", recovered.torn_bytes),
-            )
-        }
-        error => error,
+    let Error::Corruption { file, offset, what, expected, found } = &error else { return error };
+    if recovered.torn_bytes == 0 || *file == manifest.path() {
+        return error;
     }
+    Error::corruption(
+        &manifest.path(),
+        manifest.bytes_total(),
+        "last record",
+        format_args!("one that does without {}, or that in order", file.display()),
+        format_args!(
+            "{} bytes that are none (or damaged: {} at byte {offset}: {what}: expected {expected}, found \
+             {found})",
+            recovered.torn_bytes,
+            file.display()
+        ),
+    )
 }
 
 fn recovery_report(

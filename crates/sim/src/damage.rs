@@ -182,32 +182,41 @@ fn skips(damaged: &RecoveryReport, undamaged: &RecoveryReport) -> bool {
     damaged.journal_damage_skipped.len() > undamaged.journal_damage_skipped.len()
 }
 
+/// The places in a damaged file that an error's text names, as `NAME at byte NUMBER`.
+fn offsets_of<'a>(text: &'a str, damage: &Damage) -> impl Iterator<Item = u64> + 'a {
+    let name = damage.path.file_name().unwrap_or_default().to_string_lossy();
+    let lead = format!("{name} at byte ");
+    let starts: Vec<usize> = text.match_indices(&lead).map(|(at, _)| at + lead.len()).collect();
+    starts.into_iter().filter_map(move |at| {
+        let rest = text.get(at..)?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        rest.get(..digits)?.parse().ok()
+    })
+}
+
 /// Whether an error is one that names the damage.
 fn check_error(error: &Error, image: &Image, damages: &[Damage]) -> Result<(), String> {
     let of = |file: &Path| -> Vec<&Damage> {
         damages.iter().filter(|damage| file.file_name() == damage.path.file_name()).collect()
     };
     let in_place = damages.iter().all(|damage| damage.in_place);
+    let near = |damage: &Damage, offset: u64| {
+        offset <= damage.bytes.end.saturating_add(HEADER_BYTES_MAX)
+            && damage.bytes.start < offset + STRUCTURE_BYTES_MAX + image.value_bytes_max
+    };
     match error {
         Error::Corruption { file, offset, .. } => {
             let here = of(file);
+            // Where any of several files may be the damaged one, the error names them all.
+            let text = error.to_string();
+            if damages.iter().any(|damage| offsets_of(&text, damage).any(|at| near(damage, at))) {
+                return Ok(());
+            }
             if here.is_empty() {
-                // Where any of several files may be the damaged one, the error names them all.
-                let named = |damage: &Damage| {
-                    let name = damage.path.file_name().unwrap_or_default().to_string_lossy();
-                    error.to_string().contains(&format!("{name} at byte "))
-                };
-                if damages.iter().any(named) {
-                    return Ok(());
-                }
                 // What is missing or of another time is found out by what contradicts it.
                 return if in_place { Err(format!("names another file: {error}")) } else { Ok(()) };
             }
-            let near = |damage: &&Damage| {
-                *offset <= damage.bytes.end.saturating_add(HEADER_BYTES_MAX)
-                    && damage.bytes.start < offset + STRUCTURE_BYTES_MAX + image.value_bytes_max
-            };
-            match here.iter().any(near) || !in_place {
+            match here.iter().any(|damage| near(damage, *offset)) || !in_place {
                 true => Ok(()),
                 false => {
                     let places: Vec<_> = here.iter().map(|damage| &damage.bytes).collect();

@@ -120,3 +120,11 @@ fn keyspaces_are_not_apart_after_a_journal_has_lost_what_was_synced() {
 fn an_error_may_name_any_of_several_damages() {
     try_store("0000000000000000000000000000ee0000");
 }
+
+/// The last records of a manifest were overwritten with zeros and looked torn. What they had said let
+/// segments of the journal go, and opening spoke of a journal that begins at commit 194, not of the
+/// manifest.
+#[test]
+fn a_manifest_that_lost_its_end_is_named_before_the_journal_that_relied_on_it() {
+    try_store("0d0212000000fe0000");
+}

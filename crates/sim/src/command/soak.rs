@@ -64,12 +64,12 @@ impl Part {
 const PARTS: &[Part] = &[
     Part {
         name: "fuzz",
-        gate: &["fuzz", "--seconds", "20", "--jobs", "1"],
+        gate: &["fuzz", "--seconds", "15", "--jobs", "1"],
         long: &["fuzz", "--seconds", "60", "--jobs", "1"],
     },
     Part {
         name: "crash",
-        gate: &["crash", "--states", "50000", "--jobs", "1"],
+        gate: &["crash", "--states", "40000", "--jobs", "1"],
         long: &["crash", "--states", "2000000", "--jobs", "1"],
     },
     Part {
@@ -87,7 +87,7 @@ const PARTS: &[Part] = &[
         gate: &["crash", "--recovery", "--states", "10000", "--jobs", "1"],
         long: &["crash", "--recovery", "--states", "300000", "--jobs", "1"],
     },
-    Part { name: "kill", gate: &["kill", "--kills", "50"], long: &["kill", "--kills", "1000"] },
+    Part { name: "kill", gate: &["kill", "--kills", "40"], long: &["kill", "--kills", "1000"] },
     Part {
         name: "threads",
         gate: &["threads", "--seconds", "40"],
