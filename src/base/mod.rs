@@ -3,6 +3,8 @@
 pub(crate) mod checksum;
 pub(crate) mod codec;
 pub(crate) mod counter;
+#[cfg(test)]
+pub(crate) mod documented;
 pub(crate) mod durability;
 pub(crate) mod entry;
 pub(crate) mod error;

@@ -112,14 +112,11 @@ pub(super) fn encode(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::documented::hex_block;
 
     /// The bytes of the document's example, without its comments.
     fn example() -> Vec<u8> {
-        let text = include_str!("../../docs/format/page.md");
-        let block = text.split("```hex").nth(1).unwrap().split("```").next().unwrap();
-        let digits = block.lines().flat_map(|line| line.split('#').next().unwrap().split(' '));
-        let digits = digits.filter(|byte| !byte.is_empty());
-        digits.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+        hex_block(include_str!("../../docs/format/page.md"), 0)
     }
 
     #[test]

@@ -455,14 +455,11 @@ fn builtin_operators() -> [Arc<dyn MergeOperator>; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::documented::hex_block;
 
     /// The bytes of the `nth` hex block of the format's page.
     fn documented(nth: usize) -> Vec<u8> {
-        let page = include_str!("../../docs/format/keyspace-options.md");
-        let block = page.split("```hex\n").nth(nth + 1).and_then(|rest| rest.split("```").next());
-        let lines = block.expect("the page has the block").lines();
-        let words = lines.flat_map(|line| line.split('#').next().unwrap_or("").split_whitespace());
-        words.map(|byte| u8::from_str_radix(byte, 16).expect("hex digits")).collect()
+        hex_block(include_str!("../../docs/format/keyspace-options.md"), nth)
     }
 
     fn decode(bytes: &[u8]) -> Result<KeyspaceOptions> {

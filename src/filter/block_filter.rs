@@ -46,6 +46,7 @@ impl BlockFilterBuilder {
     }
 
     /// The memory that it takes.
+    #[cfg(test)]
     pub(crate) fn memory_bytes(&self) -> usize {
         self.tops.capacity() * size_of::<u32>()
     }

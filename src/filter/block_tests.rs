@@ -7,6 +7,7 @@ use super::block_page::{PAYLOAD_BYTES, PageFront, Place, top};
 use super::test_support::{Random, data_files};
 use super::{BlockFilter, BlockFilterBuilder};
 use crate::base::checksum::hash_key;
+use crate::base::documented::hex_block;
 use crate::base::error::{Error, Result};
 use crate::cache::{
     Compression, DataFiles, FileType, PageFile, PageFileWriter, ReadContext, fetch_misses,
@@ -188,14 +189,7 @@ fn pages_that_do_not_belong_together_are_corruption() {
 
 /// The bytes of the `nth` hex block of the format's page, up to the comment of each line.
 fn documented(nth: usize) -> Vec<u8> {
-    let page = include_str!("../../docs/format/block-filter.md");
-    let block = page.split("```hex\n").nth(nth + 1).and_then(|rest| rest.split("```").next());
-    let lines = block.expect("the page has the block").lines();
-    lines
-        .filter_map(|line| line.split('#').next())
-        .flat_map(str::split_whitespace)
-        .map(|byte| u8::from_str_radix(byte, 16).expect("two hex digits"))
-        .collect()
+    hex_block(include_str!("../../docs/format/block-filter.md"), nth)
 }
 
 #[test]

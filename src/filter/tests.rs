@@ -12,6 +12,7 @@ use super::page::PAYLOAD_BYTES;
 use super::test_support::{Random, data_files};
 use super::*;
 use crate::base::codec::Decoder;
+use crate::base::documented::hex_block;
 use crate::base::error::{Error, Result};
 use crate::cache::{Compression, DataFiles, FileType, PageFile, PageFileWriter, ReadContext};
 use crate::vfs::Access;
@@ -438,16 +439,7 @@ fn pages_that_do_not_belong_together_are_corruption() {
 
 /// The bytes of the `nth` hex block of the format's page, up to the comment of each line.
 fn documented(nth: usize) -> Vec<u8> {
-    let page = include_str!("../../docs/format/maplet.md");
-    let block = page.split("```hex\n").nth(nth + 1).and_then(|rest| rest.split("```").next());
-    let digits: String = block
-        .expect("the page has the block")
-        .lines()
-        .filter_map(|line| line.split('#').next())
-        .flat_map(|line| line.chars().filter(|c| !c.is_whitespace()))
-        .collect();
-    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hex digits");
-    (0..digits.len()).step_by(2).map(byte).collect()
+    hex_block(include_str!("../../docs/format/maplet.md"), nth)
 }
 
 #[test]

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::state::RecoveredKeyspace;
 use super::test_support::{Crash, TestVfs};
 use super::*;
+use crate::base::documented::hex_block;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::vfs::Vfs;
@@ -677,12 +678,7 @@ fn commits_from_many_threads_are_all_there_in_order() {
 #[test]
 fn the_worked_example_of_the_format_page_is_a_store() {
     let page = include_str!("../../docs/format/manifest.md");
-    let block = |nth: usize| -> Vec<u8> {
-        let block = page.split("```hex\n").nth(nth + 1).unwrap().split("```").next().unwrap();
-        let digits = block.lines().map(|line| line.split('#').next().unwrap_or_default());
-        let digits = digits.flat_map(str::split_whitespace);
-        digits.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
-    };
+    let block = |nth: usize| hex_block(page, nth);
     let vfs = Arc::new(TestVfs::default());
     vfs.create_dir_all(dir()).unwrap();
     vfs.put(&dir().join("SPINNEY"), &block(0));

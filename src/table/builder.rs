@@ -138,6 +138,7 @@ impl TableBuilder {
     }
 
     /// Memory that the keys of the filter take until the table is finished: up to eight bytes a key.
+    #[cfg(test)]
     pub(crate) fn filter_memory_bytes(&self) -> usize {
         self.filter_keys.as_ref().map_or(0, BlockFilterBuilder::memory_bytes)
     }

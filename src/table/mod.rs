@@ -50,7 +50,6 @@ pub(crate) use blob::{BlobFile, BlobFiles, BlobWriter};
 pub(crate) use blob_pointer::BlobPointer;
 pub(crate) use builder::{TableBuilder, TableOptions};
 pub(crate) use cursor::{CacheUse, TableCursor};
-#[allow(unused_imports, reason = "for trees without maplets")]
 pub(crate) use filter::FilterUse;
 pub(crate) use reader::Table;
 pub(crate) use scan::TableScan;

@@ -27,14 +27,38 @@ pub(super) fn ranges_meet(a: (&[u8], Option<&[u8]>), b: (&[u8], Option<&[u8]>)) 
     a.1.is_none_or(|upper| b.0 < upper) && b.1.is_none_or(|upper| a.0 < upper)
 }
 
+/// Whether a table reaches into a key range.
+#[inline]
+pub(super) fn table_meets(table: &Table, lower: &[u8], upper: Option<&[u8]>) -> bool {
+    *table.last_key() >= *lower && upper.is_none_or(|upper| *table.first_key() < *upper)
+}
+
+/// Whether a table lies in a key range as a whole.
+pub(super) fn table_is_inside(table: &Table, lower: &[u8], upper: Option<&[u8]>) -> bool {
+    *table.first_key() >= *lower && upper.is_none_or(|upper| *table.last_key() < *upper)
+}
+
+/// The position of that of neighbouring stretches of keys, each of which begins at `lower`, that holds the keys
+/// just below `key`; the last one's for no bound.
+pub(super) fn position_before<T>(
+    stretches: &[T],
+    lower: impl Fn(&T) -> &Key,
+    key: Option<&[u8]>,
+) -> usize {
+    let below = match key {
+        Some(key) => stretches.partition_point(|stretch| **lower(stretch) < *key),
+        None => stretches.len(),
+    };
+    below.saturating_sub(1)
+}
+
 /// What of `table` lies in a key range.
 pub(super) fn table_extent(
     table: &Arc<Table>,
     lower: &[u8],
     upper: Option<&[u8]>,
 ) -> Result<Extent> {
-    let outside = upper.is_some_and(|upper| table.first_key() >= upper) || table.last_key() < lower;
-    if outside {
+    if !table_meets(table, lower, upper) {
         return Ok(Extent::default());
     }
     let statistics = table.range_statistics(Some(lower), upper)?;

@@ -9,7 +9,12 @@
 //! 2. A change is durable in the manifest before a version shows it.
 //! 3. A version holds every entry of its keyspace up to its `flushed` number, and none above.
 
+mod claims;
+mod compaction;
+mod derived;
 pub(crate) mod description;
+#[cfg(any(test, feature = "fuzz"))]
+mod edits;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz {
     //! The fuzz targets of all kinds.
@@ -18,10 +23,14 @@ pub(crate) mod fuzz {
     }
 }
 mod extent;
+mod files;
 mod flsm;
 mod output;
 mod record;
+mod report;
+mod space;
 mod stb;
+mod work;
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};

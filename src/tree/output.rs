@@ -84,12 +84,6 @@ impl TableOutput {
         self.builder.add(entry.key, entry.seqno, EntryKind::PutBlob, &self.pointer)
     }
 
-    /// Memory that the keys of the table's filter take, which grows with every key.
-    #[allow(dead_code, reason = "for trees without maplets")]
-    pub(super) fn filter_memory_bytes(&self) -> usize {
-        self.builder.filter_memory_bytes()
-    }
-
     /// Makes the files durable (not their names) and opens them; with the bytes written.
     pub(super) fn finish(self) -> Result<(Arc<Table>, u64)> {
         let blob = self.blob_writer.map(BlobWriter::finish).transpose()?;

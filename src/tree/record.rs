@@ -1,9 +1,10 @@
-//! How a change of a tree becomes durable.
+//! How a change of a tree becomes durable, and how changes are kept from being made.
 
-use super::TreeContext;
+use super::{ChangeLock, TreeContext};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
+use crate::base::sync::MutexGuard;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit};
 
 /// Commits a tree edit to the manifest, with the number up to which the tree holds everything from
@@ -37,4 +38,23 @@ pub(super) fn commit_edit(context: &TreeContext, payload: Vec<u8>, flushed: Seqn
         return Err(error);
     }
     Ok(())
+}
+
+/// Holds a tree's change lock, whatever it guards.
+pub(super) struct Still<'a, C, F> {
+    _guard: MutexGuard<'a, C>,
+    snapshot: F,
+}
+
+impl<'a, C, F: Fn() -> Option<Vec<u8>>> Still<'a, C, F> {
+    /// `snapshot` writes the tree as it is from now on.
+    pub(super) fn new(guard: MutexGuard<'a, C>, snapshot: F) -> Still<'a, C, F> {
+        Still { _guard: guard, snapshot }
+    }
+}
+
+impl<C, F: Fn() -> Option<Vec<u8>>> ChangeLock for Still<'_, C, F> {
+    fn snapshot(&self) -> Option<Vec<u8>> {
+        (self.snapshot)()
+    }
 }

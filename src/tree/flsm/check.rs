@@ -4,35 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::guard::{Fragment, Guard, table_meets};
-use super::version::{Version, blobs, tables};
+use super::version::{Version, tables};
 use crate::base::error::Error;
-use crate::tree::CheckCounts;
+use crate::tree::{CheckCounts, files};
 
 pub(super) fn check(version: &Version, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
-    let mut counts = CheckCounts::default();
     let root = &version.root;
     if !root.lower.is_empty() || root.upper.is_some() {
         wrong(root, "range of the root", "all keys", format!("{:?}", root.range()), problem);
     }
     check_guard(root, &mut Vec::new(), problem);
-    for table in tables(root) {
-        counts.files += 1;
-        counts.pages += table.bytes() / 4096;
-        if full {
-            match table.check() {
-                Ok(checked) => counts.entries += checked.entries,
-                Err(error) => problem(error),
-            }
-        }
-    }
-    for blob in blobs(root) {
-        counts.files += 1;
-        counts.pages += blob.bytes() / 4096;
-        if full && let Err(error) = blob.check() {
-            problem(error);
-        }
-    }
-    counts
+    files::check(&tables(root), full, problem)
 }
 
 fn wrong(

@@ -11,9 +11,8 @@ use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::sync::plain::Ordering;
-
-/// Disk space above the allowed, in shares of the live bytes, at which writers all but stand still.
-pub(super) const SPACE_EXCESS_MAX: f64 = 0.15;
+use crate::tree::files::dead_blob_gain;
+use crate::tree::space::SPACE_EXCESS_MAX;
 
 /// Reads of iterators that a guard has to have wasted, beyond what merging it costs, to be merged.
 const SEEK_BYTES_MIN: u64 = 64 << 10;
@@ -74,7 +73,7 @@ impl FlsmTree {
         if version.space_excess() <= 0.0 {
             return Ok(None);
         }
-        let now = self.snapshots();
+        let now = self.context.snapshots();
         let dead_blobs = version.mostly_dead_blobs();
         let mut best: Option<(u64, &Arc<Guard>)> = None;
         walk(&version.root, &mut |guard| {
@@ -83,9 +82,8 @@ impl FlsmTree {
                 return;
             }
             let mut gain = self.gain(guard, version, &now);
-            for table in guard.fragments.iter().map(|fragment| &fragment.table) {
-                let dead = table.blobs().iter().filter(|blob| dead_blobs.contains(&blob.id()));
-                gain += dead.map(|blob| blob.bytes() / 8).sum::<u64>();
+            for fragment in &guard.fragments {
+                gain += dead_blob_gain(&fragment.table, &dead_blobs);
             }
             let score = gain * 1000 / bytes;
             if gain * 20 < bytes || best.is_some_and(|(most, _)| most >= score) {
@@ -95,7 +93,7 @@ impl FlsmTree {
                 best = Some((score, guard));
             }
         });
-        let nothing = best.is_none() && self.jobs.lock().is_idle();
+        let nothing = best.is_none() && self.jobs.lock().claims.is_idle();
         self.nothing_to_reclaim.store(nothing, Ordering::Relaxed);
         match best {
             Some((_, guard)) => self.plan(guard, Wish::Full),
@@ -116,7 +114,7 @@ impl FlsmTree {
         }
         match guard.fragments.as_slice() {
             [only] if only.settled => outside,
-            [only] if !self.jobs.lock().gains(only.table.id(), now) => outside,
+            [only] if !self.jobs.lock().claims.gains(only.table.id(), now) => outside,
             _ => {
                 let totals = guard.own_totals(&self.parameters);
                 let superseding = totals.young_bytes as f64 * version.superseding_share;
@@ -171,8 +169,7 @@ impl FlsmTree {
         found
     }
 
-    /// The next guard of a level in a range that is not yet as a full merge leaves it, as a plan with the
-    /// key behind the guard.
+    /// The next guard of a level in a range that is not yet as a full merge leaves it, as a plan.
     pub(super) fn next_uncompacted(
         &self,
         version: &Version,

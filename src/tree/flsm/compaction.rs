@@ -12,49 +12,17 @@ use super::FlsmTree;
 use super::guard::{Fragment, Key};
 use super::plan::{Action, Plan};
 use crate::base::checksum::hash_key;
-use crate::base::entry::{EntryKind, EntryRef, EntrySource};
+use crate::base::entry::{EntryKind, EntrySource};
 use crate::base::error::Result;
-use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::jobs::{Job, Step};
-use crate::merge::{Bottom, CompactionIterator, CompactionOptions};
-use crate::table::{Table, TableScan};
+use crate::merge::{Bottom, CompactionIterator};
+use crate::table::Table;
+use crate::tree::compaction::{Compaction, InputScan, STEP_ENTRIES, chunk_bytes};
 use crate::tree::output::TableOutput;
 
-/// Input entries that one step looks at.
-const STEP_ENTRIES: u64 = 4096;
-
-/// A fragment read from its guard's lower bound to its upper.
-struct FragmentScan {
-    table: Arc<Table>,
-    lower: Key,
-    upper: Option<Key>,
-    chunk_bytes: usize,
-    scan: Option<TableScan>,
-}
-
-impl EntrySource for FragmentScan {
-    #[inline]
-    fn next(&mut self) -> Result<()> {
-        match &mut self.scan {
-            Some(scan) => scan.next(),
-            none => {
-                let scan =
-                    self.table.scan(Some(&self.lower), self.upper.as_deref(), self.chunk_bytes)?;
-                *none = Some(scan);
-                Ok(())
-            }
-        }
-    }
-
-    #[inline]
-    fn entry(&self) -> Option<EntryRef<'_>> {
-        self.scan.as_ref()?.entry()
-    }
-}
-
 struct Merging {
-    entries: CompactionIterator<'static, FragmentScan>,
+    entries: CompactionIterator<'static, InputScan>,
     output: Option<TableOutput>,
     output_bytes: u64,
     /// The next of the plan's cuts that has not been passed.
@@ -79,56 +47,33 @@ pub(super) struct CompactionJob {
     tree: Arc<FlsmTree>,
     number: u64,
     plan: Plan,
-    snapshots: Vec<Seqno>,
-    /// Blob files whose values are to be copied out.
-    collected_blobs: Vec<FileId>,
+    compaction: Compaction,
     merging: Option<Box<Merging>>,
     made: Made,
-    started_nanos: u64,
-    written_bytes: u64,
     ended: bool,
 }
 
 impl CompactionJob {
     pub(super) fn new(tree: Arc<FlsmTree>, number: u64, plan: Plan) -> CompactionJob {
-        let snapshots = tree.snapshots();
-        let started_nanos = tree.context.clock.nanos();
         let collected_blobs = tree.version.load().mostly_dead_blobs();
-        CompactionJob {
-            tree,
-            number,
-            plan,
-            snapshots,
-            collected_blobs,
-            merging: None,
-            made: Made::default(),
-            started_nanos,
-            written_bytes: 0,
-            ended: false,
-        }
+        let compaction = Compaction::begin(&tree.context, collected_blobs);
+        let made = Made::default();
+        CompactionJob { tree, number, plan, compaction, merging: None, made, ended: false }
     }
 
     fn begin(&mut self) -> Merging {
         let inputs = &self.plan.inputs;
-        let buffers = self.tree.context.options.job_bytes_max as usize / (2 * inputs.len().max(1));
-        let chunk_bytes = buffers.clamp(16 << 10, 256 << 10) & !4095;
+        let context = &self.tree.context;
+        let chunk_bytes = chunk_bytes(context, inputs.len());
         let older = std::mem::take(&mut self.plan.older);
-        let options = CompactionOptions {
-            snapshots: self.snapshots.clone(),
-            bottom: match older.is_empty() {
-                true => Bottom::Always,
-                false => Bottom::Ask(Box::new(move |key| !Plan::may_be_older(&older, key))),
-            },
-            operator: self.tree.context.operator.clone(),
-            on_blob_dropped: None,
+        let bottom = match older.is_empty() {
+            true => Bottom::Always,
+            false => Bottom::Ask(Box::new(move |key| !Plan::may_be_older(&older, key))),
         };
-        let scan = |input: &Fragment| FragmentScan {
-            table: Arc::clone(&input.table),
-            lower: Arc::clone(&self.plan.lower),
-            upper: self.plan.upper.clone(),
-            chunk_bytes,
-            scan: None,
-        };
+        let options = self.compaction.options(context, bottom);
+        let range = (Arc::clone(&self.plan.lower), self.plan.upper.clone());
+        let scan =
+            |input: &Fragment| InputScan::new(&input.table, vec![range.clone()], chunk_bytes);
         Merging {
             entries: CompactionIterator::new(inputs.iter().rev().map(scan).collect(), options),
             output: None,
@@ -170,9 +115,7 @@ impl CompactionJob {
                 && merging.output_bytes >= self.plan.output_bytes
                 && let Some(output) = merging.output.take()
             {
-                let (table, written_bytes) = output.finish()?;
-                self.made.tables.push(table);
-                self.written_bytes += written_bytes;
+                self.made.tables.push(self.compaction.finish(output)?);
                 merging.output_bytes = 0;
             }
             let output = match &mut merging.output {
@@ -182,7 +125,7 @@ impl CompactionJob {
                     none.insert(TableOutput::new(context, context.options.filters)?)
                 }
             };
-            output.add_old(entry, &self.collected_blobs)?;
+            self.compaction.add(output, entry)?;
             merging.output_bytes += (entry.key.len() + entry.value.len()) as u64;
             if merging.entries.counters().entries_in >= limit {
                 self.merging = Some(merging);
@@ -190,9 +133,7 @@ impl CompactionJob {
             }
         }
         if let Some(output) = merging.output.take() {
-            let (table, written_bytes) = output.finish()?;
-            self.made.tables.push(table);
-            self.written_bytes += written_bytes;
+            self.made.tables.push(self.compaction.finish(output)?);
         }
         let counters = merging.entries.counters();
         (self.made.bytes_in, self.made.bytes_out) = (counters.bytes_in, counters.bytes_out);
@@ -203,11 +144,10 @@ impl CompactionJob {
         self.ended = true;
         let made = std::mem::take(&mut self.made);
         if made.unsettled && self.plan.height == 0 {
-            self.tree.note_retained(&made.tables, &self.snapshots);
+            self.tree.note_retained(&made.tables, &self.compaction.snapshots);
         }
         self.tree.install(&self.plan, &made)?;
-        let nanos = self.tree.context.clock.nanos().saturating_sub(self.started_nanos);
-        self.tree.note_compaction(self.plan.merge_bytes(), self.written_bytes, nanos);
+        self.compaction.end(&self.tree.context, self.plan.merge_bytes());
         Ok(Step::Done)
     }
 }
@@ -244,6 +184,6 @@ impl Job for CompactionJob {
 
 impl Drop for CompactionJob {
     fn drop(&mut self) {
-        self.tree.jobs.lock().end(self.number);
+        self.tree.jobs.lock().claims.end(self.number);
     }
 }

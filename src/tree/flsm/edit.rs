@@ -247,6 +247,19 @@ fn decode_guard(decoder: &mut Decoder<'_>) -> Result<(u64, GuardRecord)> {
     Ok((id, GuardRecord { height, lower, fragments, children }))
 }
 
+#[cfg(any(test, feature = "fuzz"))]
+impl crate::tree::edits::Edits for Recovered {
+    fn take(&mut self, edit: &[u8], file: &Path) -> Result<()> {
+        self.apply(edit, file)
+    }
+
+    fn rewritten(&self, file: &Path) -> Result<Vec<u8>> {
+        // A fragment needs its file; a tree without any is built.
+        let mut refuse = |_| Err(Error::corruption(file, 0, "table", "a file", "none"));
+        Ok(encode(&self.build(file, &mut refuse)?, &|_| true))
+    }
+}
+
 #[cfg(test)]
 #[path = "edit_tests.rs"]
 mod tests;

@@ -12,13 +12,17 @@
 //! 3. What a guard holds of a key is younger than what any guard below it holds of the key.
 //! 4. Order is age, which the sequence numbers give. File numbers say nothing of it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::AtomicU64;
 use crate::table::Table;
-pub(super) use crate::tree::extent::{Extent, Key, ranges_meet, table_extent};
+use crate::tree::derived::Derived;
+use crate::tree::extent::position_before;
+pub(super) use crate::tree::extent::{
+    Extent, Key, ranges_meet, table_extent, table_is_inside, table_meets,
+};
 
 /// Numbers guards within a keyspace; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,38 +40,6 @@ pub(super) struct Fragment {
     /// Whether it came from a merge of all that there was in its range, on the last level, and holds one
     /// version a key and no tombstone.
     pub(super) settled: bool,
-}
-
-/// Whether a table reaches into a range of keys.
-pub(super) fn table_meets(table: &Table, lower: &[u8], upper: Option<&[u8]>) -> bool {
-    *table.last_key() >= *lower && upper.is_none_or(|upper| *table.first_key() < *upper)
-}
-
-/// Whether a table lies in a range of keys.
-pub(super) fn table_is_inside(table: &Table, lower: &[u8], upper: Option<&[u8]>) -> bool {
-    *table.first_key() >= *lower && upper.is_none_or(|upper| *table.last_key() < *upper)
-}
-
-/// What is derived from a guard's other fields when it is first asked for. A copy of the guard starts
-/// without it, since it is made to be changed.
-pub(super) struct Derived<T>(OnceLock<T>);
-
-impl<T> Default for Derived<T> {
-    fn default() -> Derived<T> {
-        Derived(OnceLock::new())
-    }
-}
-
-impl<T> Clone for Derived<T> {
-    fn clone(&self) -> Derived<T> {
-        Derived::default()
-    }
-}
-
-impl<T> Derived<T> {
-    pub(super) fn get_or(&self, derive: impl FnOnce() -> T) -> &T {
-        self.0.get_or_init(derive)
-    }
 }
 
 /// A guard.
@@ -127,12 +99,7 @@ impl Guard {
 
     /// The position of the child that holds the keys just below `key`, or the last for no bound.
     pub(super) fn child_before(&self, key: Option<&[u8]>) -> usize {
-        match key {
-            Some(key) => {
-                self.children.partition_point(|child| *child.lower < *key).saturating_sub(1)
-            }
-            None => self.children.len().saturating_sub(1),
-        }
+        position_before(&self.children, |child| &child.lower, key)
     }
 
     /// Bytes of the guard's own fragments.

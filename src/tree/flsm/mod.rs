@@ -32,7 +32,6 @@ mod version;
 
 use std::sync::Arc;
 
-use self::choose::SPACE_EXCESS_MAX;
 use self::compaction::{CompactionJob, Made};
 use self::guard::{Guard, GuardId, NEW};
 use self::jobs::Jobs;
@@ -42,13 +41,14 @@ use self::plan::Plan;
 use self::totals::Inventory;
 use self::version::Version;
 use super::output::TableOutput;
-use super::record::commit_edit;
-use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion};
+use super::record::{Still, commit_edit};
+use super::work::{compact_range, next_job};
+use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion, space};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
-use crate::jobs::{Job, Step};
+use crate::jobs::Job;
 use crate::table::Table;
 
 /// Guarded by the change lock.
@@ -93,11 +93,6 @@ impl FlsmTree {
         }))
     }
 
-    /// The live snapshots, ascending, the newest visible state last.
-    fn snapshots(&self) -> Vec<Seqno> {
-        self.context.observer.upgrade().map(|observer| observer.snapshots()).unwrap_or_default()
-    }
-
     /// Commits `root` as the newest tree and shows it.
     fn commit(
         &self,
@@ -122,9 +117,7 @@ impl FlsmTree {
             self.parameters,
         ));
         self.version.store(Arc::clone(&version));
-        if let Some(observer) = self.context.observer.upgrade() {
-            observer.installed(version);
-        }
+        self.context.installed(version);
         Ok(())
     }
 
@@ -139,8 +132,8 @@ impl FlsmTree {
         self.commit(&mut changes, root, version.flushed, share)?;
         drop(changes);
         if plan.height == 0 {
-            let mut jobs = self.jobs.lock();
-            plan.inputs.iter().for_each(|input| jobs.forget(input.table.id()));
+            let claims = &mut self.jobs.lock().claims;
+            plan.inputs.iter().for_each(|input| claims.forget(input.table.id()));
         }
         Ok(())
     }
@@ -170,6 +163,11 @@ impl FlsmTree {
         before * 0.875 + (dropped / young as f64).min(1.0) * 0.125
     }
 
+    /// How many jobs have ended; to be asked before the version that a plan is made from is loaded.
+    fn jobs_ended(&self) -> u64 {
+        self.jobs.lock().claims.ended()
+    }
+
     /// Claims a plan's guard, unless somebody is in the way.
     fn claim(self: &Arc<Self>, plan: Plan, ended_before: u64) -> Option<CompactionJob> {
         let number = self.jobs.lock().claim(&plan, ended_before)?;
@@ -177,24 +175,14 @@ impl FlsmTree {
     }
 
     fn note_retained(&self, tables: &[Arc<Table>], snapshots: &[Seqno]) {
-        let mut jobs = self.jobs.lock();
-        tables.iter().for_each(|table| jobs.retain(table.id(), snapshots));
+        let claims = &mut self.jobs.lock().claims;
+        tables.iter().for_each(|table| claims.retain(table.id(), snapshots));
     }
 
     /// Damage that was met in a guard: it is left alone for a while.
     fn note_damage(&self, error: &Error, height: u32, range: (&[u8], Option<&[u8]>)) {
         if error.is_corruption() {
             self.jobs.lock().refuse(height, range, self.context.clock.nanos());
-        }
-    }
-
-    fn note_compaction(&self, read_bytes: u64, written_bytes: u64, nanos: u64) {
-        let counters = &self.context.counters;
-        counters.compactions.add(1);
-        counters.compaction_read_bytes.add(read_bytes);
-        counters.compaction_written_bytes.add(written_bytes);
-        if let Some(observer) = self.context.observer.upgrade() {
-            observer.compacted(read_bytes, written_bytes, nanos);
         }
     }
 }
@@ -225,8 +213,7 @@ impl Tree for FlsmTree {
             output.add_new(entry)?;
         }
         let (table, written_bytes) = output.finish()?;
-        self.context.counters.flushes.add(1);
-        self.context.counters.flush_written_bytes.add(written_bytes);
+        self.context.packed(written_bytes);
         Ok(Packed { inner: Box::new(table), data_bytes, written_bytes })
     }
 
@@ -251,21 +238,8 @@ impl Tree for FlsmTree {
     }
 
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
-        loop {
-            let ended = self.jobs.lock().ended();
-            let version = self.version.load_full();
-            match self.choose(&version) {
-                Ok(chosen) => {
-                    if let Some(job) = self.claim(chosen?, ended) {
-                        return Some(Box::new(job));
-                    }
-                }
-                Err(error) => return Some(Box::new(Failed(error))),
-            }
-            if self.jobs.lock().ended() == ended {
-                return None;
-            }
-        }
+        let choose = || self.choose(&self.version.load_full());
+        next_job(|| self.jobs_ended(), choose, |plan, ended| self.claim(plan, ended))
     }
 
     fn has_work(&self) -> bool {
@@ -276,26 +250,15 @@ impl Tree for FlsmTree {
     fn compact(self: Arc<Self>, lower: &[u8], upper: Option<&[u8]>, wait: &dyn Fn()) -> Result<()> {
         // Level by level: what is above moves down before what is below is merged.
         for height in (0..=self.version.load().root.height).rev() {
-            let mut cursor: guard::Key = Arc::from(lower);
-            loop {
-                let ended = self.jobs.lock().ended();
-                let version = self.version.load_full();
-                let Some(plan) = self.next_uncompacted(&version, height, &cursor, upper)? else {
-                    break;
-                };
-                let next = plan.upper.clone();
-                match self.claim(plan, ended) {
-                    Some(mut job) => while job.step()? == Step::Again {},
-                    None => {
-                        wait();
-                        continue;
-                    }
-                }
-                match next {
-                    Some(next) if upper.is_none_or(|upper| *next < *upper) => cursor = next,
-                    _ => break,
-                }
-            }
+            let next = |from: &[u8]| {
+                let plan = self.next_uncompacted(&self.version.load_full(), height, from, upper)?;
+                Ok(plan.map(|plan| {
+                    let behind = plan.upper.clone();
+                    (plan, behind)
+                }))
+            };
+            let claim = |plan, ended| self.claim(plan, ended);
+            compact_range((lower, upper), wait, || self.jobs_ended(), next, claim)?;
         }
         Ok(())
     }
@@ -309,11 +272,8 @@ impl Tree for FlsmTree {
             true => 0.0,
             false => ((version.totals.urgency - 1.0) / 1.5).max(0.0),
         };
-        // Writers are slowed from a little above the allowed space on, ever more up to the limit.
-        let excess = match self.nothing_to_reclaim.load(Ordering::Relaxed) {
-            false => (version.space_excess() / SPACE_EXCESS_MAX + 0.4).clamp(0.0, 0.98),
-            true => 0.0,
-        };
+        let nothing_to_reclaim = self.nothing_to_reclaim.load(Ordering::Relaxed);
+        let excess = space::backlog(version.space_excess(), nothing_to_reclaim);
         TreeState {
             backlog: behind.max(excess),
             compaction_pending_bytes: version.totals.pending_bytes,
@@ -327,30 +287,9 @@ impl Tree for FlsmTree {
 
     fn lock_changes(&self) -> Box<dyn ChangeLock + '_> {
         let guard = self.changes.lock();
-        Box::new(StillTree { tree: self, _guard: guard })
-    }
-}
-
-struct StillTree<'a> {
-    tree: &'a FlsmTree,
-    _guard: MutexGuard<'a, Changes>,
-}
-
-impl ChangeLock for StillTree<'_> {
-    fn snapshot(&self) -> Option<Vec<u8>> {
-        let version = self.tree.version.load_full();
-        if version.root.id == NEW {
-            return None;
-        }
-        Some(edit::encode(&version.root, &|_| true))
-    }
-}
-
-/// Reports what went wrong while work was looked for.
-struct Failed(Error);
-
-impl Job for Failed {
-    fn step(&mut self) -> Result<Step> {
-        Err(self.0.clone())
+        let root = Arc::clone(&self.version.load().root);
+        Box::new(Still::new(guard, move || {
+            (root.id != NEW).then(|| edit::encode(&root, &|_| true))
+        }))
     }
 }

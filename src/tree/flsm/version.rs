@@ -16,12 +16,10 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::Ordering;
 use crate::cache::ReadContext;
-use crate::table::{BlobFile, Table};
+use crate::table::Table;
 use crate::tree::description::TreeDescription;
-use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion};
-
-/// What small entries take in tables, index pages and the like included, over their own bytes.
-const USUAL_OVERHEAD: f64 = 1.06;
+use crate::tree::space::Space;
+use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion, files};
 
 /// A version.
 pub(super) struct Version {
@@ -43,12 +41,6 @@ pub(super) fn tables(root: &Arc<Guard>) -> Vec<&Arc<Table>> {
         all.extend(guard.fragments.iter().map(|fragment| (fragment.table.id(), &fragment.table)));
     });
     all.into_values().collect()
-}
-
-/// Every blob file that is reachable, once, by number.
-pub(super) fn blobs(root: &Arc<Guard>) -> Vec<&Arc<BlobFile>> {
-    let all = tables(root).into_iter().flat_map(|table| table.blobs());
-    all.map(|blob| (blob.id(), blob)).collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
 impl Version {
@@ -83,19 +75,18 @@ impl Version {
         self.files.table_bytes + self.files.blob_bytes
     }
 
-    /// How many times their own bytes entries take in their pages, where that is more than usual.
-    fn page_waste(&self) -> f64 {
-        let own = self.files.entry_bytes.max(1) as f64 * USUAL_OVERHEAD;
-        (self.files.table_bytes as f64 / own).max(1.0)
-    }
-
     /// How far disk space is above what is allowed, in shares of the live bytes.
     pub(super) fn space_excess(&self) -> f64 {
-        let entries = self.live_entry_bytes();
-        let blobs = self.live_bytes() - entries;
-        let live = (entries as f64 * self.page_waste() + blobs as f64).max(1.0);
-        let disk = self.disk_bytes() as f64 - self.parameters.space_bytes_free as f64;
-        disk / live - self.parameters.space_amplification_max_percent as f64 / 100.0
+        let live_entry_bytes = self.live_entry_bytes();
+        let space = Space {
+            disk_bytes: self.disk_bytes(),
+            table_bytes: self.files.table_bytes,
+            entry_bytes: self.files.entry_bytes,
+            live_entry_bytes,
+            live_blob_bytes: self.live_bytes() - live_entry_bytes,
+        };
+        let Parameters { space_bytes_free, space_amplification_max_percent, .. } = self.parameters;
+        space.excess(space_bytes_free, space_amplification_max_percent)
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
@@ -107,14 +98,7 @@ impl Version {
         if self.files.blob_value_bytes * 2 >= self.files.blob_bytes && self.files.blobs < 2 {
             return Vec::new();
         }
-        let mut live: BTreeMap<FileId, u64> = BTreeMap::new();
-        for reference in tables(&self.root).iter().flat_map(|table| &table.properties().blobs) {
-            *live.entry(reference.file).or_default() += reference.bytes;
-        }
-        let dead = |blob: &&Arc<BlobFile>| {
-            live.get(&blob.id()).is_none_or(|live| live.saturating_mul(2) < blob.value_bytes())
-        };
-        blobs(&self.root).into_iter().filter(dead).map(|blob| blob.id()).collect()
+        files::mostly_dead_blobs(&tables(&self.root))
     }
 
     /// The guards from the root to the last level that `choose` leads to.
@@ -157,17 +141,15 @@ impl TreeVersion for Version {
             RegionAt::Key(key) => guard.child_of(key),
             RegionAt::Before(key) => guard.child_before(key),
         });
-        let (lower, upper) = match path.last() {
-            Some(guard) => (Arc::clone(&guard.lower), guard.upper.clone()),
-            None => (Arc::from(&[][..]), None),
-        };
+        let last = path.last().map_or(&self.root, |guard| *guard);
+        let (lower, upper) = last.range();
         let mut tables = Vec::new();
         for guard in &path {
             let before = tables.len();
             let meeting = guard.fragments.iter().rev().map(|fragment| &fragment.table);
             let meeting = meeting.filter(|table| match planted(Bug::GuardRegionStraddling) {
-                true => upper.as_ref().is_none_or(|upper| *table.last_key() < **upper),
-                false => table_meets(table, &lower, upper.as_deref()),
+                true => upper.is_none_or(|upper| *table.last_key() < *upper),
+                false => table_meets(table, lower, upper),
             });
             tables.extend(meeting.cloned());
             let wasted = (tables.len() - before).saturating_sub(usize::from(guard.height == 0));
@@ -175,15 +157,11 @@ impl TreeVersion for Version {
                 guard.seeks.fetch_add(wasted as u64, Ordering::Relaxed);
             }
         }
-        Region { lower, upper, tables }
+        Region { lower: Arc::clone(&last.lower), upper: last.upper.clone(), tables }
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        let tables = tables(&self.root);
-        let mut files: Vec<PathBuf> = tables.iter().map(|table| table.pages().path()).collect();
-        files.extend(blobs(&self.root).iter().map(|blob| blob.path()));
-        files.sort();
-        files
+        files::paths(&tables(&self.root), [])
     }
 
     fn describe(&self) -> Result<TreeDescription> {

@@ -4,36 +4,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::node::Node;
-use super::version::{Version, blobs, bundles, tables};
+use super::version::{Version, bundles, tables};
 use crate::base::checksum::hash_key;
 use crate::base::error::{Error, Result};
 use crate::cache::ReadContext;
-use crate::tree::CheckCounts;
+use crate::tree::{CheckCounts, files};
 
 /// Bytes that a checking scan reads at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
 pub(super) fn check(version: &Version, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
-    let mut counts = CheckCounts::default();
     check_node(&version.root, problem);
-    for table in tables(&version.root) {
-        counts.files += 1;
-        counts.pages += table.bytes() / 4096;
-        if full {
-            match table.check() {
-                Ok(checked) => counts.entries += checked.entries,
-                Err(error) => problem(error),
-            }
-        }
-    }
+    let mut counts = files::check(&tables(&version.root), full, problem);
     let mut seen = BTreeSet::new();
-    for blob in blobs(&version.root) {
-        counts.files += 1;
-        counts.pages += blob.bytes() / 4096;
-        if full && let Err(error) = blob.check() {
-            problem(error);
-        }
-    }
     for bundle in bundles(&version.root) {
         if !seen.insert(bundle.maplet.file().id()) {
             continue;

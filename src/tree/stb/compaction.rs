@@ -8,76 +8,22 @@
 use std::sync::Arc;
 
 use super::StbTree;
-use super::node::{Bundle, Key};
+use super::node::Bundle;
 use super::plan::{Input, Plan, Segment};
 use crate::base::checksum::hash_key;
-use crate::base::entry::{EntryRef, EntrySource};
+use crate::base::entry::EntrySource;
 use crate::base::error::Result;
-use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::cache::{FileType, PageFileWriter};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, MapletMerge, SortedFingerprints};
 use crate::jobs::{Job, Step};
-use crate::merge::{Bottom, CompactionIterator, CompactionOptions};
-use crate::table::{Table, TableScan};
+use crate::merge::{Bottom, CompactionIterator};
+use crate::table::Table;
+use crate::tree::compaction::{Compaction, InputScan, STEP_ENTRIES, chunk_bytes};
 use crate::tree::output::TableOutput;
 
-/// Input entries that one step looks at.
-const STEP_ENTRIES: u64 = 4096;
 /// Maplet pages that one step writes.
 const STEP_PAGES: u32 = 64;
-
-/// An input branch read range by range.
-pub(super) struct BranchScan {
-    table: Arc<Table>,
-    ranges: std::vec::IntoIter<(Key, Option<Key>)>,
-    chunk_bytes: usize,
-    current: Option<TableScan>,
-}
-
-impl BranchScan {
-    fn new(input: &Input, chunk_bytes: usize) -> BranchScan {
-        BranchScan {
-            table: Arc::clone(&input.table),
-            ranges: input.ranges.clone().into_iter(),
-            chunk_bytes,
-            current: None,
-        }
-    }
-}
-
-impl EntrySource for BranchScan {
-    #[inline]
-    fn next(&mut self) -> Result<()> {
-        if let Some(scan) = &mut self.current {
-            scan.next()?;
-            if scan.entry().is_some() {
-                return Ok(());
-            }
-        }
-        self.next_range()
-    }
-
-    #[inline]
-    fn entry(&self) -> Option<EntryRef<'_>> {
-        self.current.as_ref()?.entry()
-    }
-}
-
-impl BranchScan {
-    #[cold]
-    fn next_range(&mut self) -> Result<()> {
-        self.current = None;
-        for (lower, upper) in self.ranges.by_ref() {
-            let scan = self.table.scan(Some(&lower), upper.as_deref(), self.chunk_bytes)?;
-            if scan.entry().is_some() {
-                self.current = Some(scan);
-                break;
-            }
-        }
-        Ok(())
-    }
-}
 
 /// A branch of the output, in the making.
 struct Output {
@@ -87,7 +33,7 @@ struct Output {
 }
 
 struct Merging {
-    entries: CompactionIterator<'static, BranchScan>,
+    entries: CompactionIterator<'static, InputScan>,
     output: Option<TableOutput>,
     hashes: Vec<u64>,
 }
@@ -104,33 +50,25 @@ pub(super) struct CompactionJob {
     tree: Arc<StbTree>,
     number: u64,
     plan: Plan,
-    snapshots: Vec<Seqno>,
-    /// Blob files whose values are to be copied out.
-    collected_blobs: Vec<FileId>,
+    compaction: Compaction,
     next_segment: usize,
     outputs: Vec<Output>,
     stage: Stage,
-    started_nanos: u64,
-    written_bytes: u64,
     retained_versions: bool,
 }
 
 impl CompactionJob {
     pub(super) fn new(tree: Arc<StbTree>, number: u64, plan: Plan) -> CompactionJob {
-        let snapshots = tree.snapshots();
-        let started_nanos = tree.context.clock.nanos();
         let collected_blobs = tree.version.load().mostly_dead_blobs();
+        let compaction = Compaction::begin(&tree.context, collected_blobs);
         CompactionJob {
             tree,
             number,
             plan,
-            snapshots,
-            collected_blobs,
+            compaction,
             next_segment: 0,
             outputs: Vec::new(),
             stage: Stage::Segment,
-            started_nanos,
-            written_bytes: 0,
             retained_versions: false,
         }
     }
@@ -148,25 +86,20 @@ impl CompactionJob {
             }
             Segment::Merge(inputs) => inputs,
         };
-        let buffers = self.tree.context.options.job_bytes_max as usize / (2 * inputs.len());
-        let chunk_bytes = buffers.clamp(16 << 10, 256 << 10) & !4095;
+        let context = &self.tree.context;
+        let chunk_bytes = chunk_bytes(context, inputs.len());
         let expected: u64 = inputs.iter().map(|input| input.extent.entries).sum();
         // Nothing is older than a leaf's first segment.
         let bottom = self.plan.bottom && self.next_segment == 0;
         let bottom = bottom || planted(Bug::CompactDropsTombstones);
-        let options = CompactionOptions {
-            snapshots: match planted(Bug::CompactIgnoresSnapshots) {
-                true => Vec::new(),
-                false => self.snapshots.clone(),
-            },
-            bottom: if bottom { Bottom::Always } else { Bottom::Never },
-            operator: self.tree.context.operator.clone(),
-            on_blob_dropped: None,
-        };
-        let sources =
-            inputs.iter().rev().map(|input| BranchScan::new(input, chunk_bytes)).collect();
+        let bottom = if bottom { Bottom::Always } else { Bottom::Never };
+        let mut options = self.compaction.options(context, bottom);
+        if planted(Bug::CompactIgnoresSnapshots) {
+            options.snapshots.clear();
+        }
+        let scan = |input: &Input| InputScan::new(&input.table, input.ranges.clone(), chunk_bytes);
         self.stage = Stage::Merging(Box::new(Merging {
-            entries: CompactionIterator::new(sources, options),
+            entries: CompactionIterator::new(inputs.iter().rev().map(scan).collect(), options),
             output: None,
             hashes: Vec::with_capacity((expected as usize).min(1 << 20)),
         }));
@@ -185,7 +118,7 @@ impl CompactionJob {
                 none => none.insert(TableOutput::new(&self.tree.context, false)?),
             };
             merging.hashes.push(hash_key(entry.key));
-            output.add_old(entry, &self.collected_blobs)?;
+            self.compaction.add(output, entry)?;
             if merging.entries.counters().entries_in >= limit {
                 break false;
             }
@@ -195,8 +128,7 @@ impl CompactionJob {
         }
         let hashes = std::mem::take(&mut merging.hashes);
         if let Some(output) = merging.output.take() {
-            let (table, written_bytes) = output.finish()?;
-            self.written_bytes += written_bytes;
+            let table = self.compaction.finish(output)?;
             let entries = hashes.len();
             let fingerprints = SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT);
             self.retained_versions |= fingerprints.len() < entries;
@@ -251,7 +183,7 @@ impl CompactionJob {
         };
         let (merge, writer) = *maplet;
         let maplet = merge.finish_file(writer)?;
-        self.written_bytes += maplet.file().bytes();
+        self.compaction.wrote(maplet.file().bytes());
         let branches = self.outputs.drain(..).map(|output| output.table).collect();
         let id = self.tree.allocate_bundle();
         self.install(Some(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet), sieve: None })))
@@ -262,11 +194,10 @@ impl CompactionJob {
         if self.retained_versions
             && let Some(bundle) = &output
         {
-            self.tree.note_retained(bundle, &self.snapshots);
+            self.tree.note_retained(bundle, &self.compaction.snapshots);
         }
         self.tree.install_compaction(&self.plan, output)?;
-        let nanos = self.tree.context.clock.nanos().saturating_sub(self.started_nanos);
-        self.tree.note_compaction(self.plan.merge_bytes, self.written_bytes, nanos);
+        self.compaction.end(&self.tree.context, self.plan.merge_bytes);
         Ok(Step::Done)
     }
 }
@@ -284,6 +215,6 @@ impl Job for CompactionJob {
 
 impl Drop for CompactionJob {
     fn drop(&mut self) {
-        self.tree.job_ended(self.number);
+        self.tree.jobs.lock().claims.end(self.number);
     }
 }

@@ -268,7 +268,7 @@ impl Recovered {
             });
         }
         Ok(Arc::new(Node {
-            derived: Derived::default(),
+            summary: Derived::default(),
             seeks: Arc::default(),
             id: NodeId(id),
             height: record.height,
@@ -312,6 +312,19 @@ fn decode_node(decoder: &mut Decoder<'_>) -> Result<(u64, NodeRecord)> {
         pivots.push(PivotRecord { lower, child, bundle_start, live: Extent { bytes, entries } });
     }
     Ok((id, NodeRecord { height, lower, upper, bundles, pivots }))
+}
+
+#[cfg(any(test, feature = "fuzz"))]
+impl crate::tree::edits::Edits for Recovered {
+    fn take(&mut self, edit: &[u8], file: &Path) -> Result<()> {
+        self.apply(edit, file)
+    }
+
+    fn rewritten(&self, file: &Path) -> Result<Vec<u8>> {
+        // A bundle needs its files; a trunk without any is built.
+        let mut refuse = |_, _: &_| Err(Error::corruption(file, 0, "bundle", "files", "none"));
+        Ok(encode(&self.build(file, &mut refuse)?, &|_| true, &|_| true))
+    }
 }
 
 #[cfg(test)]

@@ -1,40 +1,23 @@
 //! Edits as the format's page shows them, and edits that cannot be.
 
-use std::sync::Arc;
-
 use super::*;
 use crate::base::checksum::hash_key;
-use crate::base::entry::EntryKind;
-use crate::base::ids::Seqno;
-use crate::cache::{Cache, DataFiles};
+use crate::base::documented::hex_block;
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, SortedFingerprints};
-use crate::table::{BlobFiles, TableBuilder, TableOptions};
-use crate::vfs::MemoryVfs;
-
-fn file() -> &'static Path {
-    Path::new("manifest-00000001")
-}
+use crate::tree::edits::tests::{
+    bears_changed_bytes, data_files, file, refuses_a_later_version, refuses_other_lengths, table,
+};
 
 /// The bytes of the `nth` hex block of the format's page.
 fn documented(nth: usize) -> Vec<u8> {
-    let page = include_str!("../../../docs/format/stb-edit.md");
-    let block = page.split("```hex\n").nth(nth + 1).and_then(|rest| rest.split("```").next());
-    let lines = block.expect("the page has the block").lines();
-    let words = lines.flat_map(|line| line.split('#').next().unwrap_or("").split_whitespace());
-    words.map(|byte| u8::from_str_radix(byte, 16).expect("hex digits")).collect()
+    hex_block(include_str!("../../../docs/format/stb-edit.md"), nth)
 }
 
 /// The three bundles of the example, with files as numbered there.
 fn bundles() -> Vec<Arc<Bundle>> {
-    let cache = Arc::new(Cache::new(1 << 20));
-    let vfs = Arc::new(MemoryVfs::new());
-    let files = Arc::new(DataFiles::new(vfs, cache, Path::new("/"), FileId(5)));
-    let blobs = BlobFiles::new(&files);
+    let files = data_files();
     let bundle = |number| {
-        let options = TableOptions { creation: number, ..TableOptions::default() };
-        let mut table = TableBuilder::new(&files, &blobs, options).unwrap();
-        table.add(b"key", Seqno(number), EntryKind::Put, b"value").unwrap();
-        let table = table.finish().unwrap();
+        let table = table(&files, number);
         let mut maplet = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, 1).unwrap();
         let hashes = vec![hash_key(b"key")];
         let fingerprints = SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT);
@@ -124,31 +107,14 @@ fn the_documented_edits_are_read() {
 
 #[test]
 fn cut_and_lengthened_edits_are_corruption() {
-    for edit in [documented(0), documented(1)] {
-        for len in 0..edit.len() {
-            let error = Recovered::default().apply(&edit[..len], file()).unwrap_err();
-            assert!(error.is_corruption(), "{len} bytes: {error}");
-        }
-        let longer = [&*edit, &[0]].concat();
-        assert!(Recovered::default().apply(&longer, file()).unwrap_err().is_corruption());
+    for nth in [0, 1] {
+        refuses_other_lengths::<Recovered>(&documented(nth));
     }
 }
 
 #[test]
 fn no_changed_byte_does_harm() {
-    let edit = documented(0);
-    for at in 0..edit.len() {
-        for byte in 0..=255 {
-            let mut changed = edit.clone();
-            changed[at] = byte;
-            let mut recovered = Recovered::default();
-            if recovered.apply(&changed, file()).is_err() {
-                continue;
-            }
-            let refuse = Error::corruption(file(), 0, "bundle", "any", "none");
-            let _ = recovered.build(file(), &mut |_, _| Err(refuse.clone()));
-        }
-    }
+    bears_changed_bytes::<Recovered>(&documented(0));
 }
 
 #[test]
@@ -185,8 +151,5 @@ fn pivots_out_of_order_or_out_of_bounds_are_corruption() {
 
 #[test]
 fn a_later_version_is_not_read() {
-    let mut edit = documented(0);
-    edit[0] = 2;
-    let error = Recovered::default().apply(&edit, file()).unwrap_err();
-    assert!(matches!(error, Error::UnsupportedVersion { found: 2, supported: 1, .. }));
+    refuses_a_later_version::<Recovered>(&documented(0));
 }

@@ -12,7 +12,7 @@
 //! 5. A bundle's sieve, if it has one, passes each key of each of its branches.
 //! 6. Leaves (height 0) have one pivot, without a child, with `bundle_start` 0.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::base::error::Result;
 use crate::base::ids::NodeId;
@@ -20,7 +20,11 @@ use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::AtomicU64;
 use crate::filter::{Maplet, Sieve};
 use crate::table::Table;
-pub(super) use crate::tree::extent::{Extent, Key, ranges_meet, table_extent};
+pub(super) use crate::tree::derived::Derived;
+use crate::tree::extent::position_before;
+pub(super) use crate::tree::extent::{
+    Extent, Key, ranges_meet, table_extent, table_is_inside, table_meets,
+};
 
 /// Numbers bundles within a keyspace; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,17 +50,6 @@ pub(super) struct Pivot {
     pub(super) live: Extent,
 }
 
-/// What is derived from a node's other fields when it is first asked for. A copy of the node starts
-/// without it, since it is made to be changed.
-#[derive(Default)]
-pub(super) struct Derived(OnceLock<LeafSummary>);
-
-impl Clone for Derived {
-    fn clone(&self) -> Derived {
-        Derived::default()
-    }
-}
-
 /// What compactions and statistics want to know of a leaf, as estimated from indexes and maplets.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeafSummary {
@@ -73,7 +66,7 @@ pub(super) struct LeafSummary {
 /// A trunk node.
 #[derive(Clone)]
 pub(super) struct Node {
-    pub(super) derived: Derived,
+    pub(super) summary: Derived<LeafSummary>,
     /// Tables beyond the first that iterators had to open to read this leaf, since it was last
     /// compacted for that. Shared by the node's copies.
     pub(super) seeks: Arc<AtomicU64>,
@@ -129,7 +122,7 @@ impl Node {
     pub(super) fn empty_root() -> Node {
         let lower: Key = Arc::from(&[][..]);
         Node {
-            derived: Derived::default(),
+            summary: Derived::default(),
             seeks: Arc::default(),
             id: NEW,
             height: 0,
@@ -152,10 +145,7 @@ impl Node {
 
     /// The position of the pivot that holds the keys just below `key`, or the last for no bound.
     pub(super) fn pivot_before(&self, key: Option<&[u8]>) -> usize {
-        match key {
-            Some(key) => self.pivots.partition_point(|pivot| *pivot.lower < *key).saturating_sub(1),
-            None => self.pivots.len() - 1,
-        }
+        position_before(&self.pivots, |pivot| &pivot.lower, key)
     }
 
     /// Where a pivot's range ends.
@@ -171,8 +161,9 @@ impl Node {
 
     /// What is known of the node if it is a leaf; nothing of an index node.
     pub(super) fn leaf_summary(&self) -> &LeafSummary {
-        self.derived.0.get_or_init(|| {
-            if self.height == 0 { self.summarize() } else { LeafSummary::default() }
+        self.summary.get_or(|| match self.height {
+            0 => self.summarize(),
+            _ => LeafSummary::default(),
         })
     }
 
@@ -273,10 +264,9 @@ impl Node {
     /// Whether a table of the pivot's live bundles may hold a key of its range.
     fn reached(&self, position: usize) -> bool {
         let lower = &self.pivots[position].lower;
-        let upper = self.pivot_upper(position);
-        self.live_bundles(position).iter().flat_map(|bundle| &bundle.branches).any(|table| {
-            *table.last_key() >= **lower && upper.is_none_or(|upper| *table.first_key() < **upper)
-        })
+        let upper = self.pivot_upper(position).map(|upper| &**upper);
+        let mut tables = self.live_bundles(position).iter().flat_map(|bundle| &bundle.branches);
+        tables.any(|table| table_meets(table, lower, upper))
     }
 
     /// Replaces what is left of the bundles `inputs` (which stand together, oldest first, in the
@@ -313,7 +303,7 @@ impl Node {
 pub(super) fn edit(node: &mut Arc<Node>) -> &mut Node {
     let node = Arc::make_mut(node);
     node.id = NEW;
-    node.derived = Derived::default();
+    node.summary = Derived::default();
     node
 }
 

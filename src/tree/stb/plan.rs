@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use super::node::{Bundle, BundleId, Extent, Key, Node, table_extent};
+use super::node::{Bundle, BundleId, Extent, Key, Node, table_extent, table_meets};
 use super::parameters::Parameters;
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
@@ -59,6 +59,10 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    pub(super) fn range(&self) -> (&[u8], Option<&[u8]>) {
+        (&self.lower, self.upper.as_deref())
+    }
+
     pub(super) fn bundle_ids(&self) -> Vec<BundleId> {
         self.bundles.iter().map(|bundle| bundle.id).collect()
     }
@@ -81,10 +85,8 @@ fn inputs(node: &Node, positions: std::ops::Range<usize>) -> Result<Vec<Input>> 
     for position in positions {
         let ranges = live_ranges(node, position);
         for table in &node.bundles[position].branches {
-            let meets = |(lower, upper): &&(Key, Option<Key>)| {
-                *table.last_key() >= **lower
-                    && upper.as_ref().is_none_or(|upper| *table.first_key() < **upper)
-            };
+            let meets =
+                |(lower, upper): &&(Key, Option<Key>)| table_meets(table, lower, upper.as_deref());
             let ranges: Vec<(Key, Option<Key>)> = ranges.iter().filter(meets).cloned().collect();
             if ranges.is_empty() {
                 continue;
@@ -120,8 +122,7 @@ fn is_adoptable(node: &Node, position: usize, to: usize, table: &Table) -> bool 
             let pivot = &node.pivots[i];
             pivot.bundle_start > position
                 && pivot.bundle_start < to
-                && *table.last_key() >= *pivot.lower
-                && node.pivot_upper(i).is_none_or(|upper| *table.first_key() < **upper)
+                && table_meets(table, &pivot.lower, node.pivot_upper(i).map(|upper| &**upper))
         })
 }
 

@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use super::node::{Node, walk};
 use crate::base::ids::FileId;
-use crate::table::{BlobFile, Table};
+use crate::table::Table;
+use crate::tree::files::dead_blob_gain;
 
 /// Of one table: bytes that are live in leaves, and bytes that are live nowhere.
 #[derive(Debug, Clone, Copy, Default)]
@@ -69,8 +70,7 @@ impl DeadParts {
                 let share = u128::from(part.dead) * u128::from(bytes);
                 gain += (share / u128::from(part.live.max(1))) as u64;
             }
-            let is_dead = |blob: &&Arc<BlobFile>| self.blobs.contains(&blob.id());
-            gain += table.blobs().iter().filter(is_dead).map(|blob| blob.bytes() / 8).sum::<u64>();
+            gain += dead_blob_gain(table, &self.blobs);
         }
         gain
     }

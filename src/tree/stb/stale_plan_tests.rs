@@ -4,9 +4,9 @@ use std::path::Path;
 
 use super::*;
 use crate::base::entry::{EntryKind, EntryRef};
-use crate::base::ids::KeyspaceId;
+use crate::base::ids::{FileId, KeyspaceId};
 use crate::cache::{Cache, Compression, ReadContext};
-use crate::jobs::Clock;
+use crate::jobs::{Clock, Step};
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, Manifest, OpenOptions};
 use crate::merge::{Append, MergeOperator};
 use crate::table::BlobFiles;

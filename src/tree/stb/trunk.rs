@@ -9,10 +9,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::node::{Derived, Extent, Key, NEW, Node, Pivot, edit, table_extent};
+use super::node::{Derived, Extent, Key, NEW, Node, Pivot, edit, table_extent, table_meets};
 use super::parameters::Parameters;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
+use crate::table::Table;
 
 /// Moves data down from every node that holds too much, splits what has become too large, and grows
 /// the trunk where its root had to be split.
@@ -38,7 +39,7 @@ pub(super) fn settle(root: &mut Arc<Node>, parameters: &Parameters) -> Result<()
             })
             .collect();
         *root = Arc::new(Node {
-            derived: Derived::default(),
+            summary: Derived::default(),
             seeks: Arc::default(),
             id: NEW,
             height,
@@ -182,7 +183,7 @@ fn part(node: &Node, lower: Key, upper: Option<Key>) -> Result<Node> {
     }
     let bundles = node.bundles.clone();
     let mut part = Node {
-        derived: Derived::default(),
+        summary: Derived::default(),
         seeks: Arc::default(),
         id: NEW,
         height: node.height,
@@ -208,12 +209,8 @@ impl Node {
     /// Drops from a leaf the bundles none of whose branches reaches into its range.
     fn drop_foreign_bundles(&mut self) {
         let (lower, upper) = (Arc::clone(&self.lower), self.upper.clone());
-        self.bundles.retain(|bundle| {
-            bundle.branches.iter().any(|table| {
-                *table.last_key() >= *lower
-                    && upper.as_ref().is_none_or(|upper| *table.first_key() < **upper)
-            })
-        });
+        let meets = |table: &Arc<Table>| table_meets(table, &lower, upper.as_deref());
+        self.bundles.retain(|bundle| bundle.branches.iter().any(meets));
     }
 }
 

@@ -1,11 +1,11 @@
 //! One immutable state of the trunk, and how it is read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use super::node::{Bundle, Node, table_extent, walk};
+use super::node::{Bundle, Node, table_extent, table_meets, walk};
 use super::parameters::Parameters;
 use super::reclaim::DeadParts;
 use crate::base::entry::EntryRef;
@@ -14,14 +14,12 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::slice::Slice;
 use crate::base::sync::plain::Ordering;
 use crate::cache::ReadContext;
-use crate::table::{BlobFile, Table};
+use crate::table::Table;
 use crate::tree::description::{
     BranchDescription, BundleDescription, NodeDescription, PivotDescription, TreeDescription,
 };
-use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion};
-
-/// What small entries take in tables, index pages and the like included, over their own bytes.
-const USUAL_OVERHEAD: f64 = 1.06;
+use crate::tree::space::Space;
+use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion, files};
 
 /// Sums over a whole version, taken when it is made.
 #[derive(Debug, Clone, Copy, Default)]
@@ -76,12 +74,6 @@ pub(super) fn tables(root: &Arc<Node>) -> Vec<&Arc<Table>> {
     all
 }
 
-/// Every blob file that is reachable, once, by number.
-pub(super) fn blobs(root: &Arc<Node>) -> Vec<&Arc<BlobFile>> {
-    let all = tables(root).into_iter().flat_map(|table| table.blobs());
-    all.map(|blob| (blob.id(), blob)).collect::<BTreeMap<_, _>>().into_values().collect()
-}
-
 impl Version {
     pub(super) fn new(
         root: Arc<Node>,
@@ -91,7 +83,8 @@ impl Version {
         parameters: Parameters,
     ) -> Version {
         let mut summary = Summary::default();
-        for table in tables(&root) {
+        let tables = tables(&root);
+        for table in &tables {
             summary.tables += 1;
             summary.entries += table.properties().entries();
             summary.disk_bytes += table.bytes();
@@ -106,7 +99,7 @@ impl Version {
             summary.memory_bytes += 256 + 24 * bundle.branches.len() as u64;
             summary.memory_bytes += bundle.sieve.as_ref().map_or(0, |sieve| sieve.bytes() as u64);
         }
-        for blob in blobs(&root) {
+        for blob in files::blobs(&tables) {
             summary.disk_bytes += blob.bytes();
         }
         walk(&root, &mut |node| {
@@ -136,20 +129,18 @@ impl Version {
         summary.leaf_unique_bytes + new_bytes + summary.blob_live_bytes
     }
 
-    /// How many times their own bytes entries take in their pages, where that is more than usual: three
-    /// entries of 1,050 bytes fill a page of 4 KiB, with 900 to spare. No compaction gets that back.
-    fn page_waste(&self) -> f64 {
-        let Summary { table_bytes, entry_bytes, .. } = self.summary;
-        (table_bytes as f64 / (entry_bytes.max(1) as f64 * USUAL_OVERHEAD)).max(1.0)
-    }
-
     /// How far disk space is above what is allowed, in shares of the live bytes.
     pub(super) fn space_excess(&self) -> f64 {
-        let blob_bytes = self.summary.blob_live_bytes;
-        let in_pages = (self.live_bytes() - blob_bytes) as f64 * self.page_waste();
-        let live = (in_pages + blob_bytes as f64).max(1.0);
-        let disk = self.summary.disk_bytes as f64 - self.parameters.space_bytes_free as f64;
-        disk / live - self.parameters.space_amplification_max_percent as f64 / 100.0
+        let summary = &self.summary;
+        let space = Space {
+            disk_bytes: summary.disk_bytes,
+            table_bytes: summary.table_bytes,
+            entry_bytes: summary.entry_bytes,
+            live_entry_bytes: self.live_bytes() - summary.blob_live_bytes,
+            live_blob_bytes: summary.blob_live_bytes,
+        };
+        let Parameters { space_bytes_free, space_amplification_max_percent, .. } = self.parameters;
+        space.excess(space_bytes_free, space_amplification_max_percent)
     }
 
     /// Whether the maplets name a branch for the key: whether a new entry for it supersedes one.
@@ -174,14 +165,7 @@ impl Version {
 
     /// The blob files, ascending, of which tables point to less than half.
     pub(super) fn mostly_dead_blobs(&self) -> Vec<FileId> {
-        let mut live: BTreeMap<FileId, u64> = BTreeMap::new();
-        for reference in tables(&self.root).iter().flat_map(|table| &table.properties().blobs) {
-            *live.entry(reference.file).or_default() += reference.bytes;
-        }
-        let dead = |blob: &&Arc<BlobFile>| {
-            live.get(&blob.id()).is_none_or(|live| live.saturating_mul(2) < blob.value_bytes())
-        };
-        blobs(&self.root).into_iter().filter(dead).map(|blob| blob.id()).collect()
+        files::mostly_dead_blobs(&tables(&self.root))
     }
 
     /// The path of nodes and pivot positions from the root to the leaf that `choose` picks.
@@ -257,36 +241,24 @@ impl TreeVersion for Version {
             RegionAt::Key(key) => node.pivot_of(key),
             RegionAt::Before(key) => node.pivot_before(key),
         });
-        let (lower, upper) = match path.last() {
-            Some((leaf, _)) => (Arc::clone(&leaf.lower), leaf.upper.clone()),
-            None => (Arc::from(&[][..]), None),
-        };
+        let leaf = path.last().map_or(&self.root, |(leaf, _)| leaf);
+        let (lower, upper) = leaf.range();
         let mut tables = Vec::new();
         for (node, position) in &path {
             for bundle in node.live_bundles(*position).iter().rev() {
-                let meets = |table: &&Arc<Table>| {
-                    *table.last_key() >= *lower
-                        && upper.as_ref().is_none_or(|upper| *table.first_key() < **upper)
-                };
+                let meets = |table: &&Arc<Table>| table_meets(table, lower, upper);
                 tables.extend(bundle.branches.iter().rev().filter(meets).cloned());
             }
         }
-        if let Some((leaf, _)) = path.last()
-            && tables.len() > 1
-        {
+        if tables.len() > 1 {
             leaf.seeks.fetch_add(tables.len() as u64 - 1, Ordering::Relaxed);
         }
-        Region { lower, upper, tables }
+        Region { lower: Arc::clone(&leaf.lower), upper: leaf.upper.clone(), tables }
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        let mut files: BTreeSet<PathBuf> = BTreeSet::new();
-        for bundle in bundles(&self.root) {
-            files.insert(bundle.maplet.file().path());
-        }
-        files.extend(tables(&self.root).iter().map(|table| table.pages().path()));
-        files.extend(blobs(&self.root).iter().map(|blob| blob.path()));
-        files.into_iter().collect()
+        let maplets = bundles(&self.root).into_iter().map(|bundle| bundle.maplet.file().path());
+        files::paths(&tables(&self.root), maplets)
     }
 
     fn describe(&self) -> Result<TreeDescription> {

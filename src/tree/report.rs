@@ -1,0 +1,36 @@
+//! What a tree asks its keyspace, and what it tells it and counts.
+
+use std::sync::Arc;
+
+use super::{TreeContext, TreeVersion};
+use crate::base::ids::Seqno;
+
+impl TreeContext {
+    /// The live snapshots, ascending, the newest visible state last.
+    pub(super) fn snapshots(&self) -> Vec<Seqno> {
+        self.observer.upgrade().map(|observer| observer.snapshots()).unwrap_or_default()
+    }
+
+    /// A new version is to be read from now on.
+    pub(super) fn installed(&self, version: Arc<dyn TreeVersion>) {
+        if let Some(observer) = self.observer.upgrade() {
+            observer.installed(version);
+        }
+    }
+
+    /// A memtable has been packed.
+    pub(super) fn packed(&self, written_bytes: u64) {
+        self.counters.flushes.add(1);
+        self.counters.flush_written_bytes.add(written_bytes);
+    }
+
+    /// A compaction has ended.
+    pub(super) fn compacted(&self, read_bytes: u64, written_bytes: u64, nanos: u64) {
+        self.counters.compactions.add(1);
+        self.counters.compaction_read_bytes.add(read_bytes);
+        self.counters.compaction_written_bytes.add(written_bytes);
+        if let Some(observer) = self.observer.upgrade() {
+            observer.compacted(read_bytes, written_bytes, nanos);
+        }
+    }
+}

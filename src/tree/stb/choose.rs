@@ -1,0 +1,167 @@
+//! Which compaction is the most urgent: the node with most that is small, the leaf that takes most space for
+//! nothing, or the leaf whose readers have wasted most.
+
+use std::sync::Arc;
+
+use super::StbTree;
+use super::node::{Key, Node, table_is_inside, walk};
+use super::plan::{Plan, Wish, plan};
+use super::version::Version;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Seqno;
+use crate::base::limits::UNIT_BYTES;
+use crate::base::sync::plain::Ordering;
+use crate::tree::space::SPACE_EXCESS_MAX;
+
+/// Reads of iterators that a leaf has to have wasted, beyond what merging it costs, to be merged.
+const SEEK_BYTES_MIN: u64 = 64 << 10;
+
+impl StbTree {
+    /// The plan that is most urgent among those nobody works on.
+    pub(super) fn choose(&self, version: &Version) -> Result<Option<Plan>> {
+        // A full compaction tidies its leaf too, so when space is short it comes first.
+        if version.space_excess() > SPACE_EXCESS_MAX / 4.0
+            && let Some(plan) = self.choose_reclaiming(version)?
+        {
+            return Ok(Some(plan));
+        }
+        let mut best: Option<Plan> = None;
+        let mut failure = None;
+        walk(&version.root, &mut |node| {
+            if failure.is_some() || node.bundles.len() < self.parameters.bundles_max {
+                return;
+            }
+            match plan(node, &self.parameters, Wish::Tidy) {
+                Ok(Some(plan))
+                    if best.as_ref().is_none_or(|best| best.urgency < plan.urgency)
+                        && self.jobs.lock().is_free(&plan) =>
+                {
+                    best = Some(plan);
+                }
+                Ok(_) => {}
+                Err(error) => failure = Some(error),
+            }
+        });
+        match failure {
+            Some(error) => Err(error),
+            None if best.is_some() => Ok(best),
+            None => self.choose_reclaiming(version),
+        }
+    }
+
+    /// The leaf in which a full compaction gives back most, if the tree takes too much space.
+    fn choose_reclaiming(&self, version: &Version) -> Result<Option<Plan>> {
+        if version.space_excess() <= 0.0 {
+            return Ok(None);
+        }
+        let now = self.context.snapshots();
+        let dead = version.dead_parts();
+        let mut best: Option<(u64, &Arc<Node>)> = None;
+        walk(&version.root, &mut |node| {
+            if node.height > 0 || node.bundles.is_empty() {
+                return;
+            }
+            let live = node.live().bytes.max(1);
+            let gain = dead.gain(node);
+            if gain * 20 < live || !self.gains(node, &now) {
+                return;
+            }
+            let score = gain * 1000 / live;
+            if best.is_none_or(|(most, _)| most < score) {
+                best = Some((score, node));
+            }
+        });
+        let nothing = best.is_none() && self.jobs.lock().claims.is_idle();
+        self.nothing_to_reclaim.store(nothing, Ordering::Relaxed);
+        let Some((_, node)) = best else { return Ok(None) };
+        let chosen = plan(node, &self.parameters, Wish::Full)?;
+        Ok(chosen.filter(|plan| self.jobs.lock().is_free(plan)))
+    }
+
+    /// The leaf whose iterators have read most from more tables than one, if that has cost more than
+    /// merging the leaf would (PebblesDB's seek-triggered compaction, generalised).
+    pub(super) fn most_sought<'a>(&self, version: &'a Version) -> Option<&'a Arc<Node>> {
+        if !self.context.options.seek_compaction {
+            return None;
+        }
+        let mut best: Option<(u64, &Arc<Node>)> = None;
+        walk(&version.root, &mut |node| {
+            let seeks = node.seeks.load(Ordering::Relaxed);
+            let wasted_bytes = seeks * UNIT_BYTES as u64;
+            // A merge reads and writes the leaf, in order, at a quarter of what reads here and there cost.
+            let worth = node.height == 0 && wasted_bytes > node.live().bytes / 2 + SEEK_BYTES_MIN;
+            if worth && best.is_none_or(|(most, _)| most < seeks) {
+                best = Some((seeks, node));
+            }
+        });
+        best.map(|(_, node)| node)
+    }
+
+    /// Moves all that a much sought leaf's path holds down to it, and plans to merge it there.
+    pub(super) fn plan_sought(&self, version: &Version) -> Result<Option<Plan>> {
+        let Some(leaf) = self.most_sought(version) else { return Ok(None) };
+        leaf.seeks.store(0, Ordering::Relaxed);
+        let (lower, upper) = (Arc::clone(&leaf.lower), leaf.upper.clone());
+        self.flush_range(&lower, upper.as_deref())?;
+        Ok(self.next_uncompacted(&lower, upper.as_deref())?.map(|(plan, _)| plan))
+    }
+
+    /// Whether a full compaction of the leaf could drop something that the last one could not.
+    fn gains(&self, node: &Node, now: &[Seqno]) -> bool {
+        let mut branches = node.bundles.iter().flat_map(|bundle| &bundle.branches);
+        match (branches.next(), branches.next()) {
+            (Some(only), None) => self.jobs.lock().claims.gains(only.id(), now),
+            (first, _) => first.is_some(),
+        }
+    }
+
+    /// The next leaf in the range that is not yet one clean branch, as a plan.
+    pub(super) fn next_uncompacted(
+        &self,
+        from: &[u8],
+        upper: Option<&[u8]>,
+    ) -> Result<Option<(Plan, Option<Key>)>> {
+        let version = self.version.load_full();
+        let mut cursor: Key = Arc::from(from);
+        loop {
+            let mut node = &version.root;
+            while let Some(child) = &node.pivots[node.pivot_of(&cursor)].child {
+                node = child;
+            }
+            if node.upper.as_ref().is_some_and(|upper| *upper <= cursor) {
+                // From here the way would lead to this leaf again, and so on for ever.
+                return Err(Error::corruption(
+                    &self.context.manifest.path(),
+                    node.id.0,
+                    "upper bound of a leaf",
+                    format_args!(
+                        "above \"{}\", for which the pivots lead to it",
+                        cursor.escape_ascii()
+                    ),
+                    format_args!("{:?}", node.upper),
+                ));
+            }
+            let clean = match node.bundles.as_slice() {
+                [] => true,
+                [bundle] => match bundle.branches.as_slice() {
+                    [table] => {
+                        let (lower, upper) = node.range();
+                        table_is_inside(table, lower, upper)
+                            && node.leaf_summary().reclaimable.entries == 0
+                    }
+                    _ => false,
+                },
+                _ => false,
+            };
+            if !clean && let Some(plan) = plan(node, &self.parameters, Wish::Full)? {
+                return Ok(Some((plan, node.upper.clone())));
+            }
+            match &node.upper {
+                Some(next) if upper.is_none_or(|upper| **next < *upper) => {
+                    cursor = Arc::clone(next);
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Who works on which bundles.
+//!
+//! Invariants:
+//! 1. Two jobs never work on one bundle in one node. (Several nodes may have it: a job in another is in
+//!    nobody's way, and so is one that works on other bundles.)
+
+use std::sync::Arc;
+
+use super::node::{Bundle, BundleId};
+use super::plan::Plan;
+use crate::tree::claims::{Claims, Place};
+
+/// What a job works on.
+pub(super) struct Work {
+    place: Place,
+    bundles: Vec<BundleId>,
+}
+
+impl Work {
+    /// Whether it is done on some of the bundles, in a range of a level.
+    fn meets(&self, height: u32, range: (&[u8], Option<&[u8]>), bundles: &[Arc<Bundle>]) -> bool {
+        self.place.meets(height, range)
+            && bundles.iter().any(|bundle| self.bundles.contains(&bundle.id))
+    }
+}
+
+/// All jobs of a trunk.
+#[derive(Default)]
+pub(super) struct Jobs {
+    pub(super) claims: Claims<Work>,
+    /// Numbers for bundles, drawn by jobs.
+    next_bundle: u64,
+}
+
+impl Jobs {
+    /// No job; numbers for bundles begin behind the last one that was given.
+    pub(super) fn new(last_bundle: u64) -> Jobs {
+        Jobs { claims: Claims::default(), next_bundle: last_bundle + 1 }
+    }
+
+    pub(super) fn allocate_bundle(&mut self) -> BundleId {
+        self.next_bundle += 1;
+        BundleId(self.next_bundle - 1)
+    }
+
+    /// Whether nobody works on what a plan takes in.
+    pub(super) fn is_free(&self, plan: &Plan) -> bool {
+        !self.claims.any(|work| work.meets(plan.height, plan.range(), &plan.bundles))
+    }
+
+    /// Claims what a plan takes in and gives the job a number.
+    pub(super) fn claim(&mut self, plan: &Plan, ended_before: u64) -> Option<u64> {
+        let place = Place {
+            height: plan.height,
+            lower: Arc::clone(&plan.lower),
+            upper: plan.upper.clone(),
+        };
+        let bundles = plan.bundles.iter().map(|bundle| bundle.id).collect();
+        self.claims.claim(Work { place, bundles }, ended_before, |work| {
+            work.meets(plan.height, plan.range(), &plan.bundles)
+        })
+    }
+}
