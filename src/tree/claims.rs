@@ -6,9 +6,11 @@
 //!    beside their output.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
 use super::extent::{Key, ranges_meet};
 use crate::base::ids::{FileId, Seqno};
+use crate::table::Table;
 
 /// A range of keys of one level.
 pub(super) struct Place {
@@ -32,7 +34,7 @@ pub(super) struct Claims<W> {
     ended: u64,
     /// Tables that hold versions which only snapshots need, with those snapshots: nothing is to be
     /// gained there before one of them has gone.
-    retained: BTreeMap<FileId, Vec<Seqno>>,
+    retained: BTreeMap<FileId, (Weak<Table>, Vec<Seqno>)>,
 }
 
 impl<W> Default for Claims<W> {
@@ -77,25 +79,79 @@ impl<W> Claims<W> {
         self.ended += 1;
     }
 
-    /// Remembers that a table holds what only `snapshots` need (the last of them is the newest state).
-    pub(super) fn retain(&mut self, table: FileId, snapshots: &[Seqno]) {
-        self.retained.insert(table, snapshots.to_vec());
-    }
-
-    /// Forgets a table that is no more.
-    pub(super) fn forget(&mut self, table: FileId) {
-        self.retained.remove(&table);
+    /// Remembers that tables hold what only `snapshots` need (the last of them is the newest state), and
+    /// forgets those that are no more.
+    pub(super) fn retain(&mut self, tables: &[Arc<Table>], snapshots: &[Seqno]) {
+        self.retained.retain(|_, (table, _)| table.strong_count() > 0);
+        let with_snapshots =
+            |table: &Arc<Table>| (table.id(), (Arc::downgrade(table), snapshots.to_vec()));
+        self.retained.extend(tables.iter().map(with_snapshots));
     }
 
     /// Whether merging the table by itself could drop something that the last merge could not.
     pub(super) fn gains(&self, table: FileId, now: &[Seqno]) -> bool {
         match self.retained.get(&table) {
             // The newest state moves on; what was a snapshot's is free once it has gone.
-            Some(then) => {
+            Some((_, then)) => {
                 let held = then.len().saturating_sub(1);
                 then[..held].iter().any(|snapshot| !now.contains(snapshot))
             }
             None => true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::edits::tests::{data_files, table};
+
+    /// What the last merge kept for snapshots can go once one of them has gone; that the newest state has moved
+    /// on changes nothing.
+    #[test]
+    fn what_snapshots_retain_is_no_gain_before_one_of_them_goes() {
+        let table = table(&data_files(), 1);
+        let mut claims = Claims::<Place>::default();
+        assert!(claims.gains(table.id(), &[Seqno(5)]), "nothing is known of it");
+        claims.retain(&[Arc::clone(&table)], &[Seqno(3), Seqno(5), Seqno(9)]);
+        assert!(!claims.gains(table.id(), &[Seqno(3), Seqno(5), Seqno(12)]));
+        assert!(claims.gains(table.id(), &[Seqno(3), Seqno(12)]));
+    }
+
+    /// A store with a snapshot that was held for long remembered every table that compactions had written
+    /// meanwhile, also when they were long gone.
+    #[test]
+    fn tables_that_are_gone_are_forgotten() {
+        let files = data_files();
+        let mut claims = Claims::<Place>::default();
+        let kept = table(&files, 1);
+        claims.retain(&[Arc::clone(&kept)], &[Seqno(3), Seqno(9)]);
+        for number in 2..100 {
+            claims.retain(&[table(&files, number)], &[Seqno(3), Seqno(9)]);
+            assert!(claims.retained.len() <= 3);
+        }
+        assert!(!claims.gains(kept.id(), &[Seqno(3), Seqno(9)]));
+    }
+
+    /// A plan that was begun before another job ended may have missed what that one did.
+    #[test]
+    fn a_claim_fails_where_somebody_works_and_after_any_job_has_ended() {
+        let place = |lower: &str, upper: &str| Place {
+            height: 0,
+            lower: Key::from(lower.as_bytes()),
+            upper: Some(Key::from(upper.as_bytes())),
+        };
+        let mut claims = Claims::default();
+        let claim = |claims: &mut Claims<Place>, lower: &str, upper: &str, ended| {
+            let (low, high) = (lower.as_bytes(), upper.as_bytes());
+            claims.claim(place(lower, upper), ended, |other| other.meets(0, (low, Some(high))))
+        };
+        let first = claim(&mut claims, "b", "d", 0).unwrap();
+        assert!(claim(&mut claims, "c", "e", 0).is_none(), "the first is in the way");
+        assert!(claim(&mut claims, "d", "e", 0).is_some(), "it ends before");
+        assert!(!claims.any(|place| place.meets(1, (b"b", None))), "another level");
+        claims.end(first);
+        assert!(claim(&mut claims, "b", "c", 0).is_none(), "a job has ended meanwhile");
+        assert!(claim(&mut claims, "b", "c", 1).is_some());
     }
 }

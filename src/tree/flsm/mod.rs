@@ -129,13 +129,7 @@ impl FlsmTree {
         let parts = install::replace(root, plan, made, &self.parameters)?;
         let root = divide::settle(parts, &self.parameters)?;
         let share = self.superseding_share(&version, plan, made);
-        self.commit(&mut changes, root, version.flushed, share)?;
-        drop(changes);
-        if plan.height == 0 {
-            let claims = &mut self.jobs.lock().claims;
-            plan.inputs.iter().for_each(|input| claims.forget(input.table.id()));
-        }
-        Ok(())
+        self.commit(&mut changes, root, version.flushed, share)
     }
 
     /// Makes one guard of two.
@@ -175,8 +169,7 @@ impl FlsmTree {
     }
 
     fn note_retained(&self, tables: &[Arc<Table>], snapshots: &[Seqno]) {
-        let claims = &mut self.jobs.lock().claims;
-        tables.iter().for_each(|table| claims.retain(table.id(), snapshots));
+        self.jobs.lock().claims.retain(tables, snapshots);
     }
 
     /// Damage that was met in a guard: it is left alone for a while.

@@ -194,8 +194,7 @@ impl StbTree {
     }
 
     fn note_retained(&self, bundle: &Bundle, snapshots: &[Seqno]) {
-        let claims = &mut self.jobs.lock().claims;
-        bundle.branches.iter().for_each(|table| claims.retain(table.id(), snapshots));
+        self.jobs.lock().claims.retain(&bundle.branches, snapshots);
     }
 
     /// Moves everything in the range down to the leaves.
