@@ -117,7 +117,7 @@ impl FlsmTree {
             [only] if !self.jobs.lock().claims.gains(only.table.id(), now) => outside,
             _ => {
                 let totals = guard.own_totals(&self.parameters);
-                let superseding = totals.young_bytes as f64 * version.superseding_share;
+                let superseding = totals.young_bytes as f64 * version.superseding.share;
                 let dead = superseding as u64 + totals.tombstone_bytes;
                 dead.min(totals.young_bytes + totals.base_bytes) + outside
             }

@@ -27,6 +27,7 @@ mod lookup;
 mod open;
 mod parameters;
 mod plan;
+mod superseding;
 mod totals;
 mod version;
 
@@ -38,6 +39,7 @@ use self::jobs::Jobs;
 use self::lookup::Presence;
 use self::parameters::Parameters;
 use self::plan::Plan;
+use self::superseding::Superseding;
 use self::totals::Inventory;
 use self::version::Version;
 use super::output::TableOutput;
@@ -82,7 +84,12 @@ impl FlsmTree {
         let counters = Arc::clone(&context.counters);
         let presence = Arc::new(Presence::default());
         let totals = inventory.totals;
-        let version = Version::new(root, flushed, totals, 0.0, counters, presence, parameters);
+        let superseding = match edits.is_empty() {
+            true => Superseding::nothing(),
+            false => Superseding::unknown(),
+        };
+        let version =
+            Version::new(root, flushed, totals, superseding, counters, presence, parameters);
         Ok(Arc::new(FlsmTree {
             context,
             parameters,
@@ -99,7 +106,7 @@ impl FlsmTree {
         changes: &mut MutexGuard<'_, Changes>,
         mut root: Arc<Guard>,
         flushed: Seqno,
-        superseding_share: f64,
+        superseding: Superseding,
     ) -> Result<()> {
         let first_new = changes.next_guard;
         number_guards(&mut root, &mut changes.next_guard);
@@ -111,7 +118,7 @@ impl FlsmTree {
             root,
             flushed,
             changes.inventory.totals,
-            superseding_share,
+            superseding,
             Arc::clone(&self.context.counters),
             Arc::clone(&before.presence),
             self.parameters,
@@ -128,8 +135,8 @@ impl FlsmTree {
         let root = Arc::clone(&version.root);
         let parts = install::replace(root, plan, made, &self.parameters)?;
         let root = divide::settle(parts, &self.parameters)?;
-        let share = self.superseding_share(&version, plan, made);
-        self.commit(&mut changes, root, version.flushed, share)
+        let superseding = self.superseding(&version, plan, made);
+        self.commit(&mut changes, root, version.flushed, superseding)
     }
 
     /// Makes one guard of two.
@@ -139,22 +146,19 @@ impl FlsmTree {
         let mut root = Arc::clone(&version.root);
         if install::join(&mut root, plan, &self.parameters) {
             let root = divide::settle(vec![root], &self.parameters)?;
-            self.commit(&mut changes, root, version.flushed, version.superseding_share)?;
+            self.commit(&mut changes, root, version.flushed, version.superseding)?;
         }
         Ok(())
     }
 
-    /// What a merge of old with young on the last level tells of how much the young supersede: a running
-    /// mean.
-    fn superseding_share(&self, version: &Version, plan: &Plan, made: &Made) -> f64 {
-        let before = version.superseding_share;
+    /// With what a merge of old with young on the last level tells of how much the young supersede.
+    fn superseding(&self, version: &Version, plan: &Plan, made: &Made) -> Superseding {
         let base = plan.inputs.first().map_or(0, |input| input.extent.bytes);
         let young = made.bytes_in.saturating_sub(base);
         if plan.height > 0 || !plan.older.is_empty() || young == 0 {
-            return before;
+            return version.superseding;
         }
-        let dropped = made.bytes_in.saturating_sub(made.bytes_out) as f64;
-        before * 0.875 + (dropped / young as f64).min(1.0) * 0.125
+        version.superseding.learn(young, made.bytes_in.saturating_sub(made.bytes_out))
     }
 
     /// How many jobs have ended; to be asked before the version that a plan is made from is loaded.
@@ -226,8 +230,8 @@ impl Tree for FlsmTree {
                 Err(error) => return Err(error),
             }
         }
-        let share = version.superseding_share;
-        self.commit(&mut changes, root, flushed.max(version.flushed), share)
+        let superseding = version.superseding;
+        self.commit(&mut changes, root, flushed.max(version.flushed), superseding)
     }
 
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {

@@ -9,6 +9,7 @@ use super::describe::describe;
 use super::guard::{Guard, table_meets, walk};
 use super::lookup::{Lookup, Presence};
 use super::parameters::Parameters;
+use super::superseding::Superseding;
 use super::totals::{FileTotals, Totals};
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
@@ -27,8 +28,8 @@ pub(super) struct Version {
     pub(super) flushed: Seqno,
     pub(super) totals: Totals,
     pub(super) files: FileTotals,
-    /// The share of young bytes that lately turned out to supersede older ones.
-    pub(super) superseding_share: f64,
+    /// How much of what is young lately turned out to supersede older entries.
+    pub(super) superseding: Superseding,
     pub(super) counters: Arc<TreeCounters>,
     pub(super) presence: Arc<Presence>,
     pub(super) parameters: Parameters,
@@ -48,19 +49,19 @@ impl Version {
         root: Arc<Guard>,
         flushed: Seqno,
         files: FileTotals,
-        superseding_share: f64,
+        superseding: Superseding,
         counters: Arc<TreeCounters>,
         presence: Arc<Presence>,
         parameters: Parameters,
     ) -> Version {
         let totals = *root.totals(&parameters);
-        Version { root, flushed, totals, files, superseding_share, counters, presence, parameters }
+        Version { root, flushed, totals, files, superseding, counters, presence, parameters }
     }
 
     /// Bytes of keys and values that would remain if everything superseded were dropped, as far as is
     /// known.
     fn live_entry_bytes(&self) -> u64 {
-        let young = self.totals.young_bytes as f64 * (1.0 - self.superseding_share);
+        let young = self.totals.young_bytes as f64 * (1.0 - self.superseding.share);
         let live = self.totals.base_bytes + young as u64;
         live.saturating_sub(self.totals.tombstone_bytes).max(live / 16)
     }
