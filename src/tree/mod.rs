@@ -30,6 +30,8 @@ mod record;
 mod report;
 mod space;
 mod stb;
+#[cfg(test)]
+mod test_support;
 mod work;
 
 use std::ops::ControlFlow;

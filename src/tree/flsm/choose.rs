@@ -67,8 +67,8 @@ impl FlsmTree {
         guard.children.iter().for_each(|child| self.find_urgent(child, best));
     }
 
-    /// The guard in which a full merge gives back most for what it costs, if the tree takes too much
-    /// space.
+    /// Of the guards that nobody works on, the one in which a full merge gives back most for what it costs, if
+    /// the tree takes too much space.
     fn choose_reclaiming(&self, version: &Version) -> Result<Option<Plan>> {
         if version.space_excess() <= 0.0 {
             return Ok(None);
@@ -201,3 +201,7 @@ impl FlsmTree {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "choose_tests.rs"]
+mod tests;

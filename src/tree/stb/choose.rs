@@ -49,7 +49,8 @@ impl StbTree {
         }
     }
 
-    /// The leaf in which a full compaction gives back most, if the tree takes too much space.
+    /// Of the leaves that nobody works on, the one in which a full compaction gives back most for its size, if
+    /// the tree takes too much space.
     fn choose_reclaiming(&self, version: &Version) -> Result<Option<Plan>> {
         if version.space_excess() <= 0.0 {
             return Ok(None);
@@ -67,15 +68,16 @@ impl StbTree {
                 return;
             }
             let score = gain * 1000 / live;
-            if best.is_none_or(|(most, _)| most < score) {
+            if best.is_none_or(|(most, _)| most < score) && self.jobs.lock().is_untouched(node) {
                 best = Some((score, node));
             }
         });
         let nothing = best.is_none() && self.jobs.lock().claims.is_idle();
         self.nothing_to_reclaim.store(nothing, Ordering::Relaxed);
-        let Some((_, node)) = best else { return Ok(None) };
-        let chosen = plan(node, &self.parameters, Wish::Full)?;
-        Ok(chosen.filter(|plan| self.jobs.lock().is_free(plan)))
+        match best {
+            Some((_, node)) => plan(node, &self.parameters, Wish::Full),
+            None => Ok(None),
+        }
     }
 
     /// The leaf whose iterators have read most from more tables than one, if that has cost more than
@@ -165,3 +167,7 @@ impl StbTree {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "choose_tests.rs"]
+mod tests;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::node::{Bundle, BundleId};
+use super::node::{Bundle, BundleId, Node};
 use super::plan::Plan;
 use crate::tree::claims::{Claims, Place};
 
@@ -46,6 +46,11 @@ impl Jobs {
     /// Whether nobody works on what a plan takes in.
     pub(super) fn is_free(&self, plan: &Plan) -> bool {
         !self.claims.any(|work| work.meets(plan.height, plan.range(), &plan.bundles))
+    }
+
+    /// Whether nobody works on a bundle of a node.
+    pub(super) fn is_untouched(&self, node: &Node) -> bool {
+        !self.claims.any(|work| work.meets(node.height, node.range(), &node.bundles))
     }
 
     /// Claims what a plan takes in and gives the job a number.

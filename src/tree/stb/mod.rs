@@ -25,6 +25,8 @@ mod plan;
 mod reclaim;
 #[cfg(test)]
 mod stale_plan_tests;
+#[cfg(test)]
+mod test_support;
 mod trunk;
 mod version;
 

@@ -75,3 +75,7 @@ impl DeadParts {
         gain
     }
 }
+
+#[cfg(test)]
+#[path = "reclaim_tests.rs"]
+mod tests;

@@ -1,17 +1,11 @@
 //! Plans that somebody else's job has overtaken, and that wrong bounds would ask for again and again.
 
-use std::path::Path;
-
 use super::*;
 use crate::base::entry::{EntryKind, EntryRef};
-use crate::base::ids::{FileId, KeyspaceId};
-use crate::cache::{Cache, Compression, ReadContext};
-use crate::jobs::{Clock, Step};
-use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, Manifest, OpenOptions};
-use crate::merge::{Append, MergeOperator};
-use crate::table::BlobFiles;
-use crate::tree::{RegionAt, TreeCounters, TreeObserver, TreeOptions};
-use crate::vfs::{MemoryVfs, Vfs};
+use crate::cache::ReadContext;
+use crate::jobs::Step;
+use crate::tree::test_support::{Reader, context};
+use crate::tree::{RegionAt, TreeObserver};
 
 /// One operand, as a memtable holds it.
 struct Operand {
@@ -37,59 +31,12 @@ impl PackSource for Operand {
 }
 
 /// Holds a snapshot of the first commit, so that what came later is not folded into it.
-struct Reader;
-
-impl TreeObserver for Reader {
-    fn installed(&self, _version: Arc<dyn TreeVersion>) {}
-    fn compacted(&self, _read_bytes: u64, _written_bytes: u64, _nanos: u64) {}
-    fn snapshots(&self) -> Vec<Seqno> {
-        vec![Seqno(1), Seqno(10)]
-    }
-    fn is_dropped(&self) -> bool {
-        false
-    }
+fn reader() -> Arc<dyn TreeObserver> {
+    Arc::new(Reader(vec![Seqno(1), Seqno(10)]))
 }
 
 fn tree(observer: &Arc<dyn TreeObserver>) -> Arc<StbTree> {
-    let vfs: Arc<dyn Vfs> = Arc::new(MemoryVfs::new());
-    let dir = Path::new("/store");
-    vfs.create_dir_all(dir).unwrap();
-    let options = OpenOptions { create: true, new_store_id: 1 };
-    let (manifest, _) = Manifest::open(&vfs, dir, options).unwrap();
-    let keyspace = KeyspaceId(1);
-    let operator: Arc<dyn MergeOperator> = Arc::new(Append);
-    let meta = KeyspaceMeta {
-        name: "items".to_string(),
-        kind: "stb".to_string(),
-        options: Vec::new(),
-        operator: Some(operator.name().to_string()),
-    };
-    let keyspaces = vec![KeyspaceEdit { id: keyspace, change: KeyspaceChange::Create(meta) }];
-    manifest.commit(&Edit { keyspaces, ..Edit::default() }).unwrap();
-    let cache = Arc::new(Cache::new(1 << 20));
-    let files = Arc::new(crate::cache::DataFiles::new(vfs, cache, dir, FileId(1)));
-    let context = TreeContext {
-        keyspace,
-        options: TreeOptions {
-            compression: Compression::None,
-            memtable_bytes: 1024,
-            fanout_max: 2,
-            tables_per_guard_max: 0,
-            filters: true,
-            seek_compaction: true,
-            blob_bytes_min: 4096,
-            space_amplification_max_percent: 130,
-            job_bytes_max: 1 << 20,
-        },
-        operator: Some(operator),
-        blobs: BlobFiles::new(&files),
-        files,
-        manifest: Arc::new(manifest),
-        counters: Arc::new(TreeCounters::default()),
-        clock: Arc::new(Clock::simulated()),
-        observer: Arc::downgrade(observer),
-    };
-    StbTree::open(context, &[], Seqno(0)).unwrap()
+    StbTree::open(context("stb", observer), &[], Seqno(0)).unwrap()
 }
 
 fn incorporate(tree: &StbTree, seqno: u64, value: &'static [u8]) {
@@ -121,7 +68,7 @@ fn operands(tree: &StbTree) -> Vec<Vec<u8>> {
 /// had kept.
 #[test]
 fn a_plan_that_another_job_has_overtaken_is_not_carried_out() {
-    let reader: Arc<dyn TreeObserver> = Arc::new(Reader);
+    let reader = reader();
     let tree = tree(&reader);
     incorporate(&tree, 1, b"a");
     incorporate(&tree, 2, b"b");
@@ -144,7 +91,7 @@ fn a_plan_that_another_job_has_overtaken_is_not_carried_out() {
 /// leaf. Compacting the range went round for ever; an iterator that came to the bound did as well.
 #[test]
 fn wrong_bounds_are_an_error_and_no_endless_loop() {
-    let reader: Arc<dyn TreeObserver> = Arc::new(Reader);
+    let reader = reader();
     let tree = tree(&reader);
     let version = tree.version.load_full();
     let leaf = |lower: &[u8], upper: Option<&[u8]>| {

@@ -1,0 +1,48 @@
+//! Which guard is merged for space while others are being merged.
+
+use super::*;
+use crate::base::entry::EntryKind;
+use crate::tree::TreeObserver;
+use crate::tree::flsm::guard::Key;
+use crate::tree::flsm::superseding::Superseding;
+use crate::tree::flsm::totals::Inventory;
+use crate::tree::test_support::{Reader, context, key_of, table_of};
+
+#[test]
+fn while_the_best_guard_is_merged_the_next_best_is() {
+    let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
+    let tree = FlsmTree::open(context("flsm", &observer), &[], Seqno(0)).unwrap();
+    // Guards of a hundred keys, whose tables have others that no guard sees: 40, 160 and 80.
+    let mut root = Guard::empty(1, Key::from(&[][..]), None);
+    for (at, dead) in [(0, 0), (1, 40), (2, 160), (3, 80)] {
+        let from = at * 1000;
+        let lower = if at == 0 { Key::from(&[][..]) } else { Key::from(key_of(from)) };
+        let mut guard = Guard::empty(0, lower, (at < 3).then(|| Key::from(key_of(from + 1000))));
+        if at > 0 {
+            let keys = from - dead..from + 100;
+            let table = table_of(&tree.context.files, EntryKind::Put, 1, keys);
+            // As guards see it: what the table has below, another has moved on.
+            guard.append(&[table], true).unwrap();
+        }
+        root.children.push(Arc::new(guard));
+    }
+    let root = Arc::new(root);
+    let version = Version::new(
+        Arc::clone(&root),
+        Seqno(1),
+        Inventory::of(&root).totals,
+        Superseding::unknown(),
+        Arc::clone(&tree.context.counters),
+        Arc::default(),
+        tree.parameters,
+    );
+    assert!(version.space_excess() > 0.0);
+    let mut jobs = Vec::new();
+    let mut chosen = Vec::new();
+    while let Some(plan) = tree.choose_reclaiming(&version).unwrap() {
+        chosen.push(root.children.iter().position(|guard| guard.lower == plan.lower).unwrap());
+        jobs.push(tree.claim(plan, tree.jobs_ended()).expect("nobody works there"));
+    }
+    assert_eq!(chosen, [2, 3, 1]);
+    assert!(!tree.nothing_to_reclaim.load(Ordering::Relaxed), "all are being merged");
+}

@@ -1,0 +1,91 @@
+//! What the tests of trees share: what a tree stands on, and an observer with snapshots.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{TreeContext, TreeCounters, TreeObserver, TreeOptions, TreeVersion};
+use crate::base::entry::EntryKind;
+use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::cache::{Cache, Compression, DataFiles};
+use crate::jobs::Clock;
+use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, Manifest, OpenOptions};
+use crate::merge::{Append, MergeOperator};
+use crate::table::{BlobFiles, Table, TableBuilder, TableOptions};
+use crate::vfs::{MemoryVfs, Vfs};
+
+/// Holds snapshots.
+pub(super) struct Reader(pub(super) Vec<Seqno>);
+
+impl TreeObserver for Reader {
+    fn installed(&self, _version: Arc<dyn TreeVersion>) {}
+    fn compacted(&self, _read_bytes: u64, _written_bytes: u64, _nanos: u64) {}
+    fn snapshots(&self) -> Vec<Seqno> {
+        self.0.clone()
+    }
+    fn is_dropped(&self) -> bool {
+        false
+    }
+}
+
+/// A store in memory with one empty keyspace: small memtables, operands appended.
+pub(super) fn context(kind: &str, observer: &Arc<dyn TreeObserver>) -> TreeContext {
+    let vfs: Arc<dyn Vfs> = Arc::new(MemoryVfs::new());
+    let dir = Path::new("/store");
+    vfs.create_dir_all(dir).unwrap();
+    let options = OpenOptions { create: true, new_store_id: 1 };
+    let (manifest, _) = Manifest::open(&vfs, dir, options).unwrap();
+    let keyspace = KeyspaceId(1);
+    let operator: Arc<dyn MergeOperator> = Arc::new(Append);
+    let meta = KeyspaceMeta {
+        name: "items".to_string(),
+        kind: kind.to_string(),
+        options: Vec::new(),
+        operator: Some(operator.name().to_string()),
+    };
+    let keyspaces = vec![KeyspaceEdit { id: keyspace, change: KeyspaceChange::Create(meta) }];
+    manifest.commit(&Edit { keyspaces, ..Edit::default() }).unwrap();
+    let cache = Arc::new(Cache::new(1 << 20));
+    let files = Arc::new(DataFiles::new(vfs, cache, dir, FileId(1)));
+    TreeContext {
+        keyspace,
+        options: TreeOptions {
+            compression: Compression::None,
+            memtable_bytes: 1024,
+            fanout_max: 2,
+            tables_per_guard_max: 0,
+            filters: true,
+            seek_compaction: true,
+            blob_bytes_min: 4096,
+            space_amplification_max_percent: 130,
+            job_bytes_max: 1 << 20,
+        },
+        operator: Some(operator),
+        blobs: BlobFiles::new(&files),
+        files,
+        manifest: Arc::new(manifest),
+        counters: Arc::new(TreeCounters::default()),
+        clock: Arc::new(Clock::simulated()),
+        observer: Arc::downgrade(observer),
+    }
+}
+
+/// The keys of [`table_of`].
+pub(super) fn key_of(number: u64) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+/// A table with puts of 100 bytes, or deletes, of keys by number, ascending; `age` numbers its entries.
+pub(super) fn table_of(
+    files: &Arc<DataFiles>,
+    kind: EntryKind,
+    age: u64,
+    keys: impl IntoIterator<Item = u64>,
+) -> Arc<Table> {
+    let options = TableOptions { creation: age, ..TableOptions::default() };
+    let mut table = TableBuilder::new(files, &BlobFiles::new(files), options).unwrap();
+    let value = if kind == EntryKind::Delete { &[][..] } else { &[7; 100] };
+    for key in keys {
+        table.add(&key_of(key), Seqno(age), kind, value).unwrap();
+    }
+    table.finish().unwrap()
+}
