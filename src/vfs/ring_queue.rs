@@ -17,8 +17,9 @@ use super::{AlignedBuf, File, IoQueue, IoTicket, io_error};
 use crate::base::error::{Error, Result};
 use crate::base::sync::Mutex;
 
-/// Rings kept for the next queue: making one costs as much as several operations.
-const IDLE_RINGS_MAX: usize = 8;
+/// Rings kept for the next queue: making one costs as much as several operations, and a compaction has
+/// one for each of its inputs.
+const IDLE_RINGS_MAX: usize = 64;
 
 /// Idle rings of a [`PosixVfs`](super::PosixVfs).
 #[derive(Default)]

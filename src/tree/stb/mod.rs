@@ -282,8 +282,11 @@ impl PackedBundle {
     }
 }
 
-/// Keys of a packed memtable that are looked up to learn how many of its entries supersede others.
-const SAMPLE_KEYS: usize = 32;
+/// Keys of a packed memtable that are looked up to learn how many of its entries supersede others. Each
+/// may read a page, so a small memtable has fewer.
+fn sample_keys(memtable_bytes: u64) -> usize {
+    (memtable_bytes >> 18).clamp(8, 32) as usize
+}
 
 impl Tree for StbTree {
     fn version(&self) -> Arc<dyn TreeVersion> {
@@ -294,8 +297,9 @@ impl Tree for StbTree {
         let mut output = TableOutput::new(&self.context, false)?;
         let mut hashes = Vec::with_capacity(entries.entries());
         let mut data_bytes = 0;
-        let mut sample = Vec::with_capacity(SAMPLE_KEYS + 1);
-        let sample_every = entries.entries() / SAMPLE_KEYS + 1;
+        let sample_keys = sample_keys(self.context.options.memtable_bytes);
+        let mut sample = Vec::with_capacity(sample_keys);
+        let sample_every = entries.entries() / sample_keys + 1;
         loop {
             entries.next()?;
             let Some(entry) = entries.entry() else { break };
