@@ -68,6 +68,11 @@ pub struct CompareOptions {
     /// 1800]
     #[arg(long, value_parser = parse_seconds)]
     pub load_seconds: Option<f64>,
+    /// Let each engine do all its work of a round before the next begins, and remove its store then: where
+    /// the disk is a host's file, the host keeps what was written last in its memory, and reads of an
+    /// engine that others have written after are up to three times slower; paper-flsm does so
+    #[arg(long)]
+    pub apart: bool,
     /// How often everything is done [default: 3, of --quick 1]
     #[arg(long, value_name = "N")]
     pub rounds: Option<u64>,
@@ -138,6 +143,7 @@ struct Defaults {
     operations: Option<u64>,
     seconds: f64,
     load_seconds: f64,
+    apart: bool,
     rounds: u64,
     device_file: u64,
     device_seconds: f64,
@@ -156,6 +162,7 @@ impl Preset {
             operations: None,
             seconds: 60.0,
             load_seconds: 1800.0,
+            apart: false,
             rounds: 3,
             device_file: 2 << 30,
             device_seconds: 2.0,
@@ -207,6 +214,7 @@ impl Preset {
                 key_bytes: 16,
                 value_bytes: 128,
                 memtable: Some(1 << 20),
+                apart: true,
                 ..usual
             },
         }
@@ -224,6 +232,8 @@ pub struct Run {
     pub plan: Plan,
     /// How much memory a process can use.
     pub limit_bytes: Option<u64>,
+    /// Whether each engine does all its work of a round before the next begins.
+    pub apart: bool,
     /// How often everything is done.
     pub rounds: u64,
     /// Where everything is made.
@@ -323,6 +333,7 @@ impl CompareOptions {
             workloads: workloads.to_vec(),
             plan,
             limit_bytes,
+            apart: self.apart || defaults.apart,
             rounds: self.rounds.unwrap_or(defaults.rounds).max(1),
             dir: self.dir.clone(),
             device_file_bytes: self.device_file.unwrap_or(defaults.device_file),

@@ -69,6 +69,7 @@ pub fn document(run: &Run, found: &Found) -> Value {
             "engines": run.engines.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "workloads": run.workload_names(),
             "records": plan.records,
+            "apart": run.apart,
             "key_bytes": plan.key_bytes,
             "value_bytes": plan.value_bytes,
             "value_entropy_percent": plan.value_entropy_percent,

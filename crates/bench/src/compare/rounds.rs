@@ -72,8 +72,18 @@ pub(super) fn run(run: &Run) -> Result<Found, String> {
         .collect();
     for round in 1..=run.rounds {
         rounds.measure_device(&scratch.dir, round)?;
+        let count = lanes.len();
+        if run.apart {
+            for turn in 0..count {
+                let lane = &mut lanes[(turn + round as usize - 1) % count];
+                for workload in &run.workloads {
+                    rounds.turn(lane, workload, round)?;
+                }
+                lane.end();
+            }
+            continue;
+        }
         for (position, workload) in run.workloads.iter().enumerate() {
-            let count = lanes.len();
             for turn in 0..count {
                 let lane = &mut lanes[(turn + position + round as usize - 1) % count];
                 rounds.turn(lane, workload, round)?;
