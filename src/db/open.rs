@@ -419,7 +419,7 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     };
     let sizes = Sizes::new(&builder, shards);
     let memtables_share = (sizes.memtable_bytes * 2).min(sizes.memtables_bytes_max);
-    let cache_bytes = sizes.cache_bytes(workers, memtables_share) as usize;
+    let cache_bytes = sizes.cache_bytes(workers, memtables_share, 0) as usize;
     let is_stepped = matches!(builder.background, BackgroundMode::Stepped(_));
     let records_bytes_max = sizes.records_bytes_max(workers) as usize;
     let cache = Arc::new(Cache::with_records(cache_bytes, records_bytes_max, is_stepped));
@@ -497,6 +497,7 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         upkeep_running: AtomicBool::new(false),
         workers,
         memtables_share: AtomicU64::new(memtables_share),
+        cache_share: AtomicU64::new(cache_bytes as u64),
         drain_rate: initial_drain_rate(),
         foundation,
         _lock: lock,
@@ -505,6 +506,7 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     let _ = store.store.set(Arc::downgrade(&store));
     let source: Arc<dyn WorkSource> = Arc::<Store>::clone(&store);
     store.executor.start(Arc::downgrade(&source))?;
+    store.share_memory();
     store.update_backlog();
     Ok(store)
 }

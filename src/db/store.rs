@@ -35,6 +35,9 @@ use crate::merge::MergeOperator;
 use crate::table::BlobFiles;
 use crate::vfs::{Lock, Vfs};
 
+/// What a background job's thread keeps of the heap, beside the buffers of inputs.
+const JOB_HEAP_BYTES: u64 = 2 << 20;
+
 /// Sizes derived from the memory budget.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
@@ -79,18 +82,20 @@ impl Sizes {
         }
     }
 
-    /// What is left of the budget for the page cache while memtables hold `memtables_bytes`.
-    pub(crate) fn cache_bytes(&self, workers: usize, memtables_bytes: u64) -> u64 {
+    /// What is left of the budget for the page cache while memtables and trees hold so much.
+    pub(crate) fn cache_bytes(&self, workers: usize, memtables_bytes: u64, trees_bytes: u64) -> u64 {
         if let Some(bytes) = self.cache_bytes_chosen {
             return bytes;
         }
-        let used = memtables_bytes + self.job_bytes_max * workers as u64;
+        // Beside its buffers a job needs an output's, and leaves gaps in the heap.
+        let job_bytes = self.job_bytes_max + self.job_bytes_max.min(JOB_HEAP_BYTES);
+        let used = memtables_bytes + trees_bytes + job_bytes * workers as u64;
         self.memory_budget.saturating_sub(used).max(self.memory_budget / 8).max(128 << 10)
     }
 
     /// What of the cache single records may take at most.
     pub(crate) fn records_bytes_max(&self, workers: usize) -> u64 {
-        self.cache_bytes(workers, self.memtables_bytes_max) / 3
+        self.cache_bytes(workers, self.memtables_bytes_max, 0) / 3
     }
 }
 
@@ -137,6 +142,8 @@ pub(crate) struct Store {
     pub(crate) workers: usize,
     /// Bytes of the budget that memtables have at present.
     pub(crate) memtables_share: AtomicU64,
+    /// What the page cache may hold.
+    pub(crate) cache_share: AtomicU64,
     /// Bytes per second that the background has been seen to take in, as bits of an `f64`.
     pub(crate) drain_rate: AtomicU64,
     /// Declared last: released last.
@@ -501,16 +508,21 @@ impl Store {
         self.journal.sync_all().inspect_err(|error| self.fail(error))
     }
 
-    /// Lets the page cache have what memtables do not need: a store that is only read keeps more
+    /// Lets the page cache have what memtables and trees do not need: a store that is only read keeps more
     /// pages. What memtables have once taken stays theirs, for the next burst of writes.
-    fn share_memory(&self) {
+    pub(crate) fn share_memory(&self) {
         let spare = self.sizes.memtable_bytes * 2;
         let taken = (self.pool.bytes_in_use() + self.pool.bytes_retained()) as u64 + spare;
         let step = self.sizes.memtable_bytes.max(1 << 20);
         let memtables = taken.min(self.sizes.memtables_bytes_max).next_multiple_of(step);
         let before = self.memtables_share.fetch_max(memtables, Ordering::Relaxed);
-        if memtables > before {
-            self.cache.set_capacity(self.sizes.cache_bytes(self.workers, memtables) as usize);
+        let trees: u64 = (self.keyspaces.read().values())
+            .map(|keyspace| keyspace.tree.state().memory_bytes)
+            .sum();
+        let trees = trees.next_multiple_of((self.sizes.memory_budget / 64).max(64 << 10));
+        let bytes = self.sizes.cache_bytes(self.workers, memtables.max(before), trees);
+        if self.cache_share.swap(bytes, Ordering::Relaxed) != bytes {
+            self.cache.set_capacity(bytes as usize);
         }
     }
 
