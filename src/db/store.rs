@@ -83,7 +83,12 @@ impl Sizes {
     }
 
     /// What is left of the budget for the page cache while memtables and trees hold so much.
-    pub(crate) fn cache_bytes(&self, workers: usize, memtables_bytes: u64, trees_bytes: u64) -> u64 {
+    pub(crate) fn cache_bytes(
+        &self,
+        workers: usize,
+        memtables_bytes: u64,
+        trees_bytes: u64,
+    ) -> u64 {
         if let Some(bytes) = self.cache_bytes_chosen {
             return bytes;
         }

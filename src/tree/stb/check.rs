@@ -15,9 +15,10 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 pub(super) fn check(version: &Version, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
     check_node(&version.root, problem);
-    let mut counts = files::check(&tables(&version.root), full, problem);
+    let bundles = bundles(&version.root);
+    let mut counts = files::check(&tables(&bundles), full, problem);
     let mut seen = BTreeSet::new();
-    for bundle in bundles(&version.root) {
+    for bundle in bundles {
         if !seen.insert(bundle.maplet.file().id()) {
             continue;
         }

@@ -30,7 +30,6 @@ mod test_support;
 mod trunk;
 mod version;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use self::compaction::CompactionJob;
@@ -117,10 +116,8 @@ impl StbTree {
         let first_new = changes.next_node;
         number_nodes(&mut root, &mut changes.next_node);
         let before = self.version.load();
-        let known: BTreeSet<BundleId> =
-            version::bundles(&before.root).iter().map(|bundle| bundle.id).collect();
         let payload = edit::encode(&root, &|node| node.id.0 >= first_new, &|bundle| {
-            !known.contains(&bundle.id)
+            !before.has_bundle(bundle.id)
         });
         drop(before);
         commit_edit(&self.context, payload, flushed)?;
