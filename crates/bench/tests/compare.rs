@@ -113,6 +113,30 @@ fn engines_are_held_against_each_other() {
     }
 }
 
+/// Who works when: workload by workload, or engine by engine.
+#[test]
+fn apart_each_engine_does_all_its_work_before_the_next() {
+    let in_turns = ["load stb", "load flsm", "get flsm", "get stb"];
+    let apart = ["load stb", "get stb", "load flsm", "get flsm"];
+    for (more, expected) in [("--rounds 1", in_turns), ("--rounds 1 --apart", apart)] {
+        let dir = tempfile::tempdir().unwrap();
+        let arguments = format!(
+            "compare -e spinney:stb,spinney:flsm -w load,get --records 2000 --operations 200 --memory 8MiB \
+             --device-file 0 --json out.json {more}"
+        );
+        let output = bench(&arguments.split_whitespace().collect::<Vec<_>>(), dir.path());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let json = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
+        let json: Value = serde_json::from_str(&json).unwrap();
+        let name = |found: &Value| {
+            let engine = found["engine"].as_str().unwrap().replace("spinney:", "");
+            format!("{} {engine}", found["workload"].as_str().unwrap())
+        };
+        let order: Vec<String> = json["rounds"].as_array().unwrap().iter().map(name).collect();
+        assert_eq!(order, expected, "{more}");
+    }
+}
+
 #[test]
 fn a_killed_store_is_opened_again_with_all_it_had() {
     let dir = tempfile::tempdir().unwrap();

@@ -207,12 +207,13 @@ fn check_error(error: &Error, image: &Image, damages: &[Damage]) -> Result<(), S
     match error {
         Error::Corruption { file, offset, .. } => {
             let here = of(file);
-            // Where any of several files may be the damaged one, the error names them all.
-            let text = error.to_string();
-            if damages.iter().any(|damage| offsets_of(&text, damage).any(|at| near(damage, at))) {
-                return Ok(());
-            }
             if here.is_empty() {
+                // Where any of several files may be the damaged one, the error names them all.
+                let text = error.to_string();
+                let named = |damage: &Damage| offsets_of(&text, damage).any(|at| near(damage, at));
+                if damages.iter().any(named) {
+                    return Ok(());
+                }
                 // What is missing or of another time is found out by what contradicts it.
                 return if in_place { Err(format!("names another file: {error}")) } else { Ok(()) };
             }
