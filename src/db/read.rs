@@ -22,8 +22,8 @@ struct Lookup {
     /// a table, does not count twice.
     last: Option<Seqno>,
     found: Option<Found>,
-    /// The tree's newest version of the key, if that is the value found, with the key's hash.
-    tree_seqno: Option<(Seqno, u64)>,
+    /// The tree's newest version of the key, if that is the value found.
+    tree_seqno: Option<Seqno>,
     /// A record of the cache was the answer.
     is_record: bool,
 }
@@ -86,78 +86,83 @@ impl Lookup {
     }
 }
 
-/// Gathers what `read` holds of the key at `snapshot`.
-fn look_up(
-    records: &Records,
-    keyspace: &KeyspaceState,
-    read: &ReadState,
-    key: &[u8],
+/// One read of one key: where it looks, and as of when.
+struct Reader<'a> {
+    records: &'a Records,
+    keyspace: &'a KeyspaceState,
+    read: &'a ReadState,
     snapshot: Seqno,
-    context: &ReadContext,
-) -> Result<Lookup> {
-    let mut lookup = Lookup::default();
-    for slot in std::iter::once(&read.active).chain(&read.frozen) {
-        let memtable = &slot.memtable;
-        let snapshot = if planted(Bug::MemtableGetNewest) { Seqno::MAX } else { snapshot };
-        let Some(newest) = memtable.get(key, snapshot) else { continue };
-        if newest.kind != EntryKind::Merge {
-            if lookup.meet(newest).is_break() {
-                return Ok(lookup);
-            }
-            continue;
-        }
-        for entry in memtable.versions(key, snapshot) {
-            if lookup.meet(entry).is_break() {
-                return Ok(lookup);
-            }
-        }
-    }
-    let hash = hash_key(key);
-    // A record that is too young for the snapshot says nothing about what is older.
-    let visible = if planted(Bug::RecordsOfAnyNumber) { Seqno::MAX } else { snapshot };
-    let met = records.get(keyspace.id, hash, key, |record| {
-        record.seqno <= visible && lookup.meet(record).is_break()
-    });
-    if met == Some(true) {
-        lookup.is_record = true;
-        return Ok(lookup);
-    }
-    let mut is_newest = true;
-    let result = read.version.get(key, hash, snapshot, context, &mut |entry| {
-        let flow = lookup.meet(entry);
-        if is_newest && matches!(lookup.found, Some(Found::Value(_))) {
-            lookup.tree_seqno = Some((entry.seqno, hash));
-        }
-        is_newest = false;
-        flow
-    });
-    match result {
-        Err(error) if planted(Bug::CorruptionIsAbsence) && error.is_corruption() => Ok(lookup),
-        result => result.map(|()| lookup),
-    }
 }
 
-/// Offers to the record cache what had to be read from the disk, if a record can be made of it.
-fn offer(
-    store: &Store,
-    keyspace: &KeyspaceState,
-    read: &ReadState,
-    key: &[u8],
-    snapshot: Seqno,
-    lookup: &Lookup,
-) {
-    // At an older snapshot there may be newer versions in the tree.
-    let (Some((seqno, hash)), Some(Found::Value(value))) = (lookup.tree_seqno, &lookup.found)
-    else {
-        return;
-    };
-    if snapshot < read.version.flushed() && !planted(Bug::RecordsOfOldSnapshots) {
-        return;
+impl Reader<'_> {
+    /// Gathers what the memtables and the record cache have of the key. If that is not all there is to know,
+    /// goes on with the key's hash.
+    fn look_in_memory(&self, key: &[u8], lookup: &mut Lookup) -> ControlFlow<(), u64> {
+        for slot in std::iter::once(&self.read.active).chain(&self.read.frozen) {
+            let memtable = &slot.memtable;
+            let newest = planted(Bug::MemtableGetNewest);
+            let snapshot = if newest { Seqno::MAX } else { self.snapshot };
+            let Some(newest) = memtable.get(key, snapshot) else { continue };
+            if newest.kind != EntryKind::Merge {
+                lookup.meet(newest)?;
+                continue;
+            }
+            for entry in memtable.versions(key, snapshot) {
+                lookup.meet(entry)?;
+            }
+        }
+        let hash = hash_key(key);
+        // A record that is too young for the snapshot says nothing about what is older.
+        let visible = if planted(Bug::RecordsOfAnyNumber) { Seqno::MAX } else { self.snapshot };
+        let met = self.records.get(self.keyspace.id, hash, key, |record| {
+            record.seqno <= visible && lookup.meet(record).is_break()
+        });
+        if met != Some(true) {
+            return ControlFlow::Continue(hash);
+        }
+        lookup.is_record = true;
+        ControlFlow::Break(())
     }
-    let entry = EntryRef { key, seqno, kind: EntryKind::Put, value };
-    let is_current = || keyspace.is_current(read);
-    if store.cache.records().offer(keyspace.id, hash, entry, is_current) {
-        store.cache.records_have_grown();
+
+    /// Gathers what the tree has of the key. After [`Error::NotResident`] it can be asked again, and takes
+    /// nothing twice.
+    fn look_in_tree(
+        &self,
+        key: &[u8],
+        hash: u64,
+        context: &ReadContext,
+        lookup: &mut Lookup,
+    ) -> Result<()> {
+        let mut is_newest = true;
+        let result = self.read.version.get(key, hash, self.snapshot, context, &mut |entry| {
+            let flow = lookup.meet(entry);
+            if is_newest && matches!(lookup.found, Some(Found::Value(_))) {
+                lookup.tree_seqno = Some(entry.seqno);
+            }
+            is_newest = false;
+            flow
+        });
+        match result {
+            Err(error) if planted(Bug::CorruptionIsAbsence) && error.is_corruption() => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Offers to the record cache what had to be read from the disk, if a record can be made of it.
+    fn offer(&self, store: &Store, key: &[u8], hash: u64, lookup: &Lookup) {
+        // At an older snapshot there may be newer versions in the tree.
+        let (Some(seqno), Some(Found::Value(value))) = (lookup.tree_seqno, &lookup.found) else {
+            return;
+        };
+        let is_old = self.snapshot < self.read.version.flushed();
+        if is_old && !planted(Bug::RecordsOfOldSnapshots) {
+            return;
+        }
+        let entry = EntryRef { key, seqno, kind: EntryKind::Put, value };
+        let is_current = || self.keyspace.is_current(self.read);
+        if self.records.offer(self.keyspace.id, hash, entry, is_current) {
+            store.cache.records_have_grown();
+        }
     }
 }
 
@@ -174,11 +179,15 @@ pub(crate) fn get(
     let read = keyspace.read.load();
     let snapshot = snapshot.unwrap_or_else(|| store.committer.visible());
     let context = ReadContext::blocking();
-    let lookup = look_up(store.cache.records(), keyspace, &read, key, snapshot, &context)?;
-    let is_record = lookup.is_record;
-    if context.pages_read.get() > 0 {
-        offer(store, keyspace, &read, key, snapshot, &lookup);
+    let reader = Reader { records: store.cache.records(), keyspace, read: &read, snapshot };
+    let mut lookup = Lookup::default();
+    if let ControlFlow::Continue(hash) = reader.look_in_memory(key, &mut lookup) {
+        reader.look_in_tree(key, hash, &context, &mut lookup)?;
+        if context.pages_read.get() > 0 {
+            reader.offer(store, key, hash, &lookup);
+        }
     }
+    let is_record = lookup.is_record;
     let value = lookup.into_value(keyspace, store, key)?;
     let counters = &store.counters;
     counters.gets.add(1);
@@ -211,29 +220,41 @@ pub(crate) fn multi_get(
     check_readable(store, keyspace)?;
     let read = keyspace.read.load_full();
     let snapshot = snapshot.unwrap_or_else(|| store.committer.visible());
+    let reader = Reader { records: store.cache.records(), keyspace, read: &read, snapshot };
     let mut values: Vec<Option<Slice>> = vec![None; keys.len()];
-    let mut waiting: Vec<usize> = (0..keys.len()).collect();
+    // What memory has is asked for once; the tree again in each round, until nothing is missing.
+    let mut waiting = Vec::with_capacity(keys.len());
     let mut bytes = 0;
     let mut pages = 0;
     let mut records = 0;
+    let mut answer = |index: usize, key: &[u8], lookup: Lookup| {
+        records += u64::from(lookup.is_record);
+        let value = lookup.into_value(keyspace, store, key)?;
+        bytes += value.as_ref().map_or(0, |value| key.len() + value.len());
+        values[index] = value;
+        Ok::<_, Error>(())
+    };
+    for (index, key) in keys.iter().enumerate() {
+        let (key, mut lookup) = (key.as_ref(), Lookup::default());
+        match reader.look_in_memory(key, &mut lookup) {
+            ControlFlow::Break(()) => answer(index, key, lookup)?,
+            ControlFlow::Continue(hash) => waiting.push((index, key, hash, lookup)),
+        }
+    }
     for round in 0.. {
         let mut context =
             if round < ROUNDS_MAX { ReadContext::collecting() } else { ReadContext::blocking() };
         let mut still_waiting = Vec::new();
-        for index in waiting {
-            let Some(key) = keys.get(index).map(AsRef::as_ref) else { continue };
-            match look_up(store.cache.records(), keyspace, &read, key, snapshot, &context) {
-                Ok(lookup) => {
+        for (index, key, hash, mut lookup) in waiting {
+            match reader.look_in_tree(key, hash, &context, &mut lookup) {
+                Ok(()) => {
                     if round > 0 {
-                        offer(store, keyspace, &read, key, snapshot, &lookup);
+                        reader.offer(store, key, hash, &lookup);
                     }
-                    records += u64::from(lookup.is_record);
-                    let value = lookup.into_value(keyspace, store, key)?;
-                    bytes += value.as_ref().map_or(0, |value| key.len() + value.len());
-                    values[index] = value;
+                    answer(index, key, lookup)?;
                 }
                 Err(Error::NotResident) if planted(Bug::MultiGetGivesUp) && round > 0 => {}
-                Err(Error::NotResident) => still_waiting.push(index),
+                Err(Error::NotResident) => still_waiting.push((index, key, hash, lookup)),
                 Err(error) => return Err(error),
             }
         }
