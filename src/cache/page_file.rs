@@ -130,6 +130,12 @@ impl PageFile {
         self.id
     }
 
+    /// Takes its pages out of the cache, as for a file that nobody has read yet.
+    #[cfg(test)]
+    pub(crate) fn forget_pages(&self) {
+        self.files.cache.remove_file(self.id, self.units);
+    }
+
     /// Length in units.
     pub(crate) fn units(&self) -> u32 {
         self.units

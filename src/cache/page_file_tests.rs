@@ -508,6 +508,43 @@ fn a_failed_read_is_reported_and_the_scan_can_go_on() {
     assert_eq!(failures, 12);
 }
 
+/// Pages that answer for others are in the cache before the file is read, and no page of a file that was never
+/// finished stays there.
+#[test]
+fn pages_can_be_cached_as_they_are_written() {
+    let store = store(1 << 20);
+    let mut writer = PageFileWriter::create(&store.files, FileType::Table).unwrap();
+    // So many that chunks are written between them.
+    let pages: Vec<_> = (0..60)
+        .map(|i| {
+            let payload = payload(i, if i % 3 == 0 { 9000 } else { 4000 });
+            let class = if i % 2 == 0 { PageClass::Index } else { PageClass::Filter };
+            let pointer = match i % 5 {
+                0 => writer.append(1, &payload, Compression::Lz4).unwrap(),
+                _ => writer.append_cached(2, &payload, class).unwrap(),
+            };
+            (i, pointer, class, payload)
+        })
+        .collect();
+    let file = writer.finish().unwrap();
+    for (i, pointer, class, payload) in pages {
+        let context = ReadContext::blocking();
+        let equal = file.with_page(pointer, class, &context, |found| found == payload).unwrap();
+        assert!(equal, "page {i}");
+        assert_eq!(context.pages_read.get() > 0, i % 5 == 0, "page {i}");
+    }
+    drop(file);
+    assert_eq!(store.files.cache.statistics().pages, 0);
+
+    let mut unfinished = PageFileWriter::create(&store.files, FileType::Maplet).unwrap();
+    (0..100).for_each(|i| {
+        unfinished.append_cached(2, &payload(i, 4000), PageClass::Filter).map(|_| ()).unwrap();
+    });
+    assert_eq!(store.files.cache.statistics().pages, 100);
+    drop(unfinished);
+    assert_eq!(store.files.cache.statistics().pages, 0);
+}
+
 #[test]
 fn files_go_with_their_last_handle_and_take_their_pages_along() {
     let store = store(1 << 20);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::data_files::{DataFiles, FileType};
 use super::page::{Compression, PAGE_HEADER_BYTES, PAYLOAD_BYTES_MAX, encode};
+use super::page_cache::{PageClass, PageKey};
 use super::page_file::{PageFile, PagePointer};
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
@@ -38,6 +39,8 @@ pub(crate) struct PageFileWriter {
     in_flight: Option<IoTicket>,
     spare: Option<AlignedBuf>,
     compressed: Vec<u8>,
+    /// Pages of it are in the cache.
+    cached: bool,
     failed: Option<Error>,
     finished: bool,
 }
@@ -58,6 +61,7 @@ impl PageFileWriter {
             in_flight: None,
             spare: None,
             compressed: Vec::new(),
+            cached: false,
             failed: None,
             finished: false,
             files: Arc::clone(files),
@@ -142,6 +146,23 @@ impl PageFileWriter {
         Ok(PagePointer { unit, units: page_units })
     }
 
+    /// Appends a page that answers for many others, uncompressed, and puts it into the cache: whoever reads the
+    /// file needs it first.
+    pub(crate) fn append_cached(
+        &mut self,
+        kind: u8,
+        payload: &[u8],
+        class: PageClass,
+    ) -> Result<PagePointer> {
+        let pointer = self.append(kind, payload, Compression::None)?;
+        let start = self.filled - pointer.bytes();
+        let page = &self.buf[start..start + PAGE_HEADER_BYTES + payload.len()];
+        let key = PageKey { file: self.id, unit: pointer.unit };
+        self.files.cache.insert(key, class, page);
+        self.cached = true;
+        Ok(pointer)
+    }
+
     /// Sends what is gathered on its way; afterwards there is nothing in the buffer, which has room for
     /// `next_bytes` at least.
     fn write_out(&mut self, next_bytes: usize) -> Result<()> {
@@ -200,6 +221,10 @@ impl Drop for PageFileWriter {
     fn drop(&mut self) {
         if !self.finished {
             let _ = self.settle();
+            if self.cached {
+                let units = (self.bytes() / UNIT_BYTES as u64) as u32;
+                self.files.cache.remove_file(self.id, units);
+            }
             if !self.files.retains() {
                 // A file that cannot be removed now is an orphan that the next open removes.
                 let _ = self.files.vfs.remove(&self.files.path(self.id, self.file_type));

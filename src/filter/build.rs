@@ -20,7 +20,7 @@ use super::reader::MapletReader;
 use super::runs::Runs;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
-use crate::cache::{Compression, DataFiles, FileType, PageFileWriter};
+use crate::cache::{Compression, DataFiles, FileType, PageClass, PageFileWriter};
 use std::sync::Arc;
 
 /// Where finished pages go, in order; they must end up in consecutive units of one file.
@@ -31,7 +31,7 @@ pub(crate) trait MapletSink {
 
 impl MapletSink for PageFileWriter {
     fn page(&mut self, payload: &[u8]) -> Result<()> {
-        self.append(PAGE_KIND_MAPLET, payload, Compression::None).map(|_| ())
+        self.append_cached(PAGE_KIND_MAPLET, payload, PageClass::Filter).map(|_| ())
     }
 }
 

@@ -347,6 +347,7 @@ fn a_maplet_can_lie_inside_a_table_file_and_be_opened_again() {
 fn a_probe_that_may_not_read_names_the_page_it_needs() {
     let files = data_files();
     let (maplet, _) = build(&files, 32, &[vec![1 << 40, 2 << 40]]);
+    maplet.file().forget_pages();
     let context = ReadContext::collecting();
     assert!(matches!(maplet.probe(1 << 40, &context), Err(Error::NotResident)));
     assert_eq!(context.misses.unwrap().take().len(), 1);
@@ -377,6 +378,7 @@ fn damage_in_the_file_is_corruption() {
     let hashes = random_hashes(&mut random, 20_000);
     for round in 0..40 {
         let (maplet, _) = build(&files, 32, &[hashes.clone(), hashes[..5000].to_vec()]);
+        maplet.file().forget_pages();
         let path = maplet.file().path();
         let file = files.vfs.open(&path, Access::Buffered, true).unwrap();
         let units = u64::from(maplet.file().units());

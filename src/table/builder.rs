@@ -27,7 +27,7 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::limits::{KEY_BYTES_MAX, UNIT_BYTES, VALUE_BYTES_MAX};
 use crate::base::planted::{Bug, planted};
 use crate::cache::{
-    Compression, DataFiles, FileType, PAGE_HEADER_BYTES, PageFileWriter, PagePointer,
+    Compression, DataFiles, FileType, PAGE_HEADER_BYTES, PageClass, PageFileWriter, PagePointer,
 };
 use crate::filter::{BlockFilterBuilder, FILTER_KIND_BLOCKS};
 
@@ -281,7 +281,7 @@ impl TableBuilder {
     pub(super) fn append_filter_page(&mut self, kind: u8, payload: &[u8]) -> Result<PagePointer> {
         assert!(kind != 0 && (self.filter.pages == 0 || self.filter.kind == kind));
         self.close_leaf(None)?;
-        let pointer = self.writer.append(page_kind::FILTER, payload, Compression::None)?;
+        let pointer = self.writer.append_cached(page_kind::FILTER, payload, PageClass::Filter)?;
         if self.filter.pages == 0 {
             self.filter.kind = kind;
             self.filter.first_unit = pointer.unit;
@@ -312,7 +312,7 @@ impl TableBuilder {
                 let mut root = None;
                 for (subtree, payload) in pages {
                     let pointer =
-                        self.writer.append(page_kind::INDEX, &payload, Compression::None)?;
+                        self.writer.append_cached(page_kind::INDEX, &payload, PageClass::Index)?;
                     above.add(&subtree, pointer);
                     self.properties.index_pages += 1;
                     root = Some(pointer);

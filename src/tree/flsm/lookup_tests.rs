@@ -40,7 +40,9 @@ impl Tree {
                 table.add(&key, Seqno(age + 1), EntryKind::Put, &[age as u8; 100]).unwrap();
             }
             let extent = Extent { bytes: 0, entries: KEYS };
-            Fragment { table: table.finish().unwrap(), settled: false, extent }
+            let table = table.finish().unwrap();
+            table.pages().forget_pages();
+            Fragment { table, settled: false, extent }
         };
         let mut last = Guard::empty(0, Key::from(&[][..]), None);
         last.fragments = (0..2).map(fragment).collect();
