@@ -17,7 +17,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
-use crate::jobs::{Job, Step, WorkSource};
+use crate::jobs::{Job, Step, Urgency, WorkSource};
 use crate::manifest::Edit;
 use crate::memtable::MemtableCursor;
 use crate::tree::{PackSource, Packed, Tree};
@@ -28,17 +28,25 @@ const REST_NANOS: u64 = 1_000_000_000;
 const MANIFEST_GROWTH_MAX: u64 = 4;
 
 impl WorkSource for Store {
-    fn next_job(&self) -> Option<Box<dyn Job>> {
+    fn next_job(&self, least: Urgency) -> Option<Box<dyn Job>> {
         let store = self.store.get()?.upgrade()?;
+        if least == Urgency::Immediate {
+            let is_due = self.journal.maintenance_due() && self.failure.lock().is_none();
+            return is_due.then(|| Box::new(Segments { store }) as Box<dyn Job>);
+        }
         let now = self.clock.nanos();
         let is_over = |rest: &AtomicU64| rest.load(Ordering::Relaxed) <= now;
         let mut keyspaces = self.all_keyspaces();
+        keyspaces.iter().for_each(|keyspace| keyspace.drop_unheld());
         keyspaces.retain(|keyspace| !keyspace.is_dropped());
         for keyspace in keyspaces.iter().filter(|keyspace| is_over(&keyspace.rest_until_nanos)) {
             if let Some(slot) = claim_slot(keyspace) {
                 let keyspace = Arc::clone(keyspace);
                 return Some(Box::new(FlushJob { store, keyspace, slot }));
             }
+        }
+        if least == Urgency::Pressing {
+            return None;
         }
         if self.upkeep_due() && !self.upkeep_running.swap(true, Ordering::AcqRel) {
             return Some(Box::new(Upkeep { store }));
@@ -331,18 +339,24 @@ impl Store {
         self.upkeep_due() || self.all_keyspaces().iter().any(|keyspace| keyspace.tree.has_work())
     }
 
-    /// One round of upkeep.
-    pub(crate) fn upkeep(&self) -> Result<()> {
-        if self.journal.maintenance_due() {
-            match self.journal.maintain() {
-                // A spare segment is a convenience: who needs one and cannot have it is told.
-                Ok(()) | Err(Error::Full { .. }) => {}
-                Err(error) => {
-                    self.fail(&error);
-                    return Err(error);
-                }
+    /// Makes the journal's next segments, if they are due.
+    fn prepare_segments(&self) -> Result<()> {
+        if !self.journal.maintenance_due() {
+            return Ok(());
+        }
+        match self.journal.maintain() {
+            // A spare segment is a convenience: who needs one and cannot have it is told.
+            Ok(()) | Err(Error::Full { .. }) => Ok(()),
+            Err(error) => {
+                self.fail(&error);
+                Err(error)
             }
         }
+    }
+
+    /// One round of upkeep.
+    pub(crate) fn upkeep(&self) -> Result<()> {
+        self.prepare_segments()?;
         let floor = self.floor();
         if self.journal.oldest_retirable().is_some_and(|oldest| oldest <= floor) {
             self.retire(floor)?;
@@ -447,6 +461,18 @@ impl Job for TreeJob {
             self.keyspace.tree_rest_until_nanos.store(rest, Ordering::Relaxed);
         }
         step
+    }
+}
+
+/// The journal's next segments.
+struct Segments {
+    store: Arc<Store>,
+}
+
+impl Job for Segments {
+    fn step(&mut self) -> Result<Step> {
+        self.store.prepare_segments()?;
+        Ok(Step::Done)
     }
 }
 

@@ -294,6 +294,7 @@ impl Store {
                 || self.all_keyspaces().iter().any(|k| !k.pipeline.lock().slots.is_empty())
                 || self.has_work();
             if !busy {
+                self.drop_unheld();
                 return Ok(());
             }
             if let Some(error) = &*self.background_failure.lock() {
@@ -306,11 +307,17 @@ impl Store {
         }
     }
 
+    /// Lets go of what was kept for readers that are gone.
+    fn drop_unheld(&self) {
+        self.all_keyspaces().iter().for_each(|keyspace| keyspace.drop_unheld());
+    }
+
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         self.executor.stop();
+        self.drop_unheld();
         self.files.retain_all();
         // Nothing more can be made durable, which whoever closes the store must not take for done.
         if let Some(error) = &*self.failure.lock() {

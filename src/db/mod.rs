@@ -19,6 +19,7 @@ pub(crate) mod large;
 pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod read;
+mod retired;
 #[cfg(all(test, shuttle))]
 mod schedules;
 pub(crate) mod snapshot;

@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use super::events::Event;
 use super::options::KeyspaceOptions;
+use super::retired::Retired;
 use super::store::Store;
 use crate::base::checksum::hash_key;
 use crate::base::entry::Cursor;
@@ -90,8 +91,8 @@ pub(crate) struct KeyspaceState {
     pub(crate) options: KeyspaceOptions,
     pub(crate) tree: Arc<dyn Tree>,
     pub(crate) read: ArcSwap<ReadState>,
-    /// Held while `read` is replaced.
-    swap: Mutex<()>,
+    /// What `read` was before; held while it is replaced.
+    retired: Mutex<Retired>,
     pub(crate) pipeline: Mutex<Pipeline>,
     pub(crate) merge: MergeContext,
     pub(crate) counters: Arc<TreeCounters>,
@@ -128,6 +129,7 @@ impl TreeObserver for Observer {
         let store = self.store();
         if let Some(keyspace) = self.keyspace.get().and_then(Weak::upgrade) {
             keyspace.installed(version, store.as_ref().map(|store| store.cache.records()));
+            keyspace.drop_unheld();
         }
         if let Some(store) = store {
             store.structure_changed();
@@ -202,7 +204,7 @@ impl KeyspaceState {
             options: parts.options,
             tree: parts.tree,
             read: ArcSwap::from_pointee(read),
-            swap: Mutex::new(()),
+            retired: Mutex::default(),
             pipeline: Mutex::default(),
             merge: parts.merge,
             counters: parts.counters,
@@ -255,8 +257,8 @@ impl KeyspaceState {
             }
         }
         let generation = self.generation.load(Ordering::SeqCst);
-        let _swap = self.swap.lock();
-        let read = self.read.load();
+        let mut retired = self.retired.lock();
+        let read = self.read.load_full();
         let frozen = read
             .frozen
             .iter()
@@ -266,6 +268,13 @@ impl KeyspaceState {
             .collect();
         let active = Arc::clone(&read.active);
         self.read.store(Arc::new(ReadState { active, frozen, version, generation }));
+        retired.add(read);
+    }
+
+    /// Lets go of earlier states that no reader holds any more: may take its time.
+    pub(crate) fn drop_unheld(&self) {
+        let unheld = self.retired.lock().take_unheld();
+        drop(unheld);
     }
 
     /// Before the tree is shown with what these memtables hold, oldest first: see `cache::Records`.
@@ -294,8 +303,8 @@ impl KeyspaceState {
 
     /// Freezes the active memtable at `cut` unless it is empty. Only inside a commit barrier.
     pub(crate) fn freeze(&self, cut: Seqno, pool: &Arc<ChunkPool>, nanos: u64) -> bool {
-        let _swap = self.swap.lock();
-        let read = self.read.load();
+        let mut retired = self.retired.lock();
+        let read = self.read.load_full();
         if read.active.memtable.is_empty() {
             return false;
         }
@@ -311,6 +320,7 @@ impl KeyspaceState {
         self.pipeline.lock().slots.push_back((slot, Stage::Waiting));
         let active = Slot::new(pool);
         self.read.store(Arc::new(ReadState { active, frozen, version, generation }));
+        retired.add(read);
         true
     }
 

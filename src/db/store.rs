@@ -314,7 +314,7 @@ impl Store {
             self.journal.sync_upto(last).inspect_err(|error| self.fail(error))?;
             self.counters.commits_sync.add(1);
         }
-        if self.journal.maintenance_due() {
+        if self.journal.is_maintenance_new() {
             // The next segment wants to be ready before this one is full.
             self.executor.notify();
         }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{Job, SplitMix, Step, WorkSource};
+use super::{Job, SplitMix, Step, Urgency, WorkSource};
 use crate::base::error::{Error, Result};
 use crate::base::sync::thread::{self, JoinHandle};
 use crate::base::sync::{Condvar, Mutex};
@@ -11,7 +11,7 @@ use crate::base::sync::{Condvar, Mutex};
 /// How jobs are carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// By this many threads.
+    /// By this many threads, and one more for what is immediate.
     Threads(usize),
     /// By the callers of `step` and `wait`, in an order drawn from the seed.
     Stepped(u64),
@@ -54,7 +54,7 @@ const STEPPED_JOBS_MAX: usize = 3;
 struct NoWork;
 
 impl WorkSource for NoWork {
-    fn next_job(&self) -> Option<Box<dyn Job>> {
+    fn next_job(&self, _least: Urgency) -> Option<Box<dyn Job>> {
         None
     }
 
@@ -92,11 +92,12 @@ impl Executor {
         *self.shared.source.lock() = source;
         if let Mode::Threads(count) = self.mode {
             let mut threads = self.threads.lock();
-            for number in 0..count {
+            for number in 0..=count {
                 let shared = Arc::clone(&self.shared);
+                let least = if number == 0 { Urgency::Immediate } else { Urgency::Normal };
                 let thread = thread::Builder::new()
                     .name(format!("spinney-{number}"))
-                    .spawn(move || work(&shared))
+                    .spawn(move || work(&shared, least))
                     .map_err(|e| Error::io("thread start", std::path::Path::new(""), None, e))?;
                 threads.push(thread);
             }
@@ -124,7 +125,7 @@ impl Executor {
         let Some(source) = self.shared.source.lock().upgrade() else { return Ok(false) };
         if stepper.jobs.len() < STEPPED_JOBS_MAX
             && (stepper.jobs.is_empty() || stepper.random.below(4) == 0)
-            && let Some(job) = source.next_job()
+            && let Some(job) = source.next_job(Urgency::Normal)
         {
             stepper.jobs.push(job);
         }
@@ -202,7 +203,8 @@ impl Drop for Executor {
     }
 }
 
-fn work(shared: &Shared) {
+/// What a thread does that takes jobs of at least this urgency.
+fn work(shared: &Shared, least: Urgency) {
     loop {
         let notices = {
             let mut state = shared.state.lock();
@@ -214,10 +216,10 @@ fn work(shared: &Shared) {
             state.notices
         };
         let source = shared.source.lock().upgrade();
-        let job = source.as_ref().and_then(|source| source.next_job());
+        let job = source.as_ref().and_then(|source| source.next_job(least));
         let found = job.is_some();
         if let (Some(job), Some(source)) = (job, source) {
-            carry_out(shared, job, &*source);
+            carry_out(shared, job, &*source, true);
         }
         let mut state = shared.state.lock();
         state.busy -= 1;
@@ -228,19 +230,34 @@ fn work(shared: &Shared) {
         }
         shared.progress.notify_all();
         if !found && state.notices == notices && !state.stopping {
-            // The time limit is for what no notice announces, such as space to reclaim when idle.
-            shared.work.wait_for(&mut state, Duration::from_millis(500));
+            if least == Urgency::Immediate {
+                shared.work.wait(&mut state);
+            } else {
+                // The time limit is for what no notice announces, such as space to reclaim when idle.
+                shared.work.wait_for(&mut state, Duration::from_millis(500));
+            }
         }
     }
 }
 
-fn carry_out(shared: &Shared, mut job: Box<dyn Job>, source: &dyn WorkSource) {
+/// Does a job. Between its steps it does what is pressing, unless it is that itself.
+fn carry_out(
+    shared: &Shared,
+    mut job: Box<dyn Job>,
+    source: &dyn WorkSource,
+    is_interruptible: bool,
+) {
     loop {
         match job.step() {
             Ok(Step::Done) => return,
             Ok(Step::Again) => {
                 if shared.state.lock().stopping {
                     return;
+                }
+                if is_interruptible && let Some(pressing) = source.next_job(Urgency::Pressing) {
+                    carry_out(shared, pressing, source, false);
+                    shared.state.lock().progress += 1;
+                    shared.progress.notify_all();
                 }
             }
             Err(error) => {
@@ -284,7 +301,10 @@ mod tests {
     struct Source(Arc<Counting>);
 
     impl WorkSource for Source {
-        fn next_job(&self) -> Option<Box<dyn Job>> {
+        fn next_job(&self, least: Urgency) -> Option<Box<dyn Job>> {
+            if least > Urgency::Normal {
+                return None;
+            }
             let number =
                 self.0.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
             let number = number.ok()?;
@@ -319,6 +339,85 @@ mod tests {
         }
         executor.stop();
         assert!(executor.is_quiet());
+    }
+
+    /// A job of many steps, during which others become pressing and immediate.
+    struct Late {
+        left: Mutex<Vec<(Urgency, u64, u64)>>,
+        order: Arc<Mutex<Vec<u64>>>,
+    }
+
+    struct LateJob {
+        number: u64,
+        steps: u64,
+        order: Arc<Mutex<Vec<u64>>>,
+    }
+
+    impl Job for LateJob {
+        fn step(&mut self) -> Result<Step> {
+            self.order.lock().push(self.number);
+            self.steps -= 1;
+            Ok(if self.steps == 0 { Step::Done } else { Step::Again })
+        }
+    }
+
+    impl WorkSource for Late {
+        fn next_job(&self, least: Urgency) -> Option<Box<dyn Job>> {
+            let mut left = self.left.lock();
+            let most = left.iter().map(|(urgency, ..)| *urgency).max()?;
+            let at = left.iter().position(|(urgency, ..)| *urgency == most && most >= least)?;
+            let (_, number, steps) = left.remove(at);
+            Some(Box::new(LateJob { number, steps, order: Arc::clone(&self.order) }))
+        }
+
+        fn job_failed(&self, _error: &Error) {}
+    }
+
+    /// Both threads were in compactions that took a quarter of a second, and writers waited for a memtable to be
+    /// packed.
+    #[test]
+    fn what_is_pressing_is_done_between_steps() {
+        let order = Arc::default();
+        let left = vec![(Urgency::Normal, 1, 3)];
+        let source = Arc::new(Late { left: Mutex::new(left), order: Arc::clone(&order) });
+        let shared = Shared {
+            state: Mutex::new(State::default()),
+            work: Condvar::new(),
+            progress: Condvar::new(),
+            source: Mutex::new(Weak::<NoWork>::new()),
+            stepper: None,
+        };
+        let job = source.next_job(Urgency::Normal).unwrap();
+        source.left.lock().extend([
+            (Urgency::Normal, 4, 1),
+            (Urgency::Pressing, 2, 2),
+            (Urgency::Pressing, 3, 2),
+        ]);
+        carry_out(&shared, job, &*source, true);
+        assert_eq!(*order.lock(), [1, 2, 2, 1, 3, 3, 1], "one that is pressing is not interrupted");
+        assert_eq!((source.left.lock().len(), shared.state.lock().progress), (1, 2));
+    }
+
+    /// One thread is kept for what is immediate: it is done although all others are in a job that does not end.
+    #[test]
+    fn what_is_immediate_waits_for_nobody() {
+        let order: Arc<Mutex<Vec<u64>>> = Arc::default();
+        let left = vec![(Urgency::Normal, 1, u64::MAX)];
+        let source = Arc::new(Late { left: Mutex::new(left), order: Arc::clone(&order) });
+        let executor = Executor::new(Mode::Threads(1));
+        let work: Arc<dyn WorkSource> = Arc::clone(&source) as Arc<dyn WorkSource>;
+        // Only the free thread looks for what is immediate here.
+        executor.start(Arc::downgrade(&work)).unwrap();
+        while order.lock().is_empty() {
+            executor.notify();
+            executor.wait(Duration::from_millis(1));
+        }
+        source.left.lock().push((Urgency::Immediate, 2, 1));
+        while !order.lock().contains(&2) {
+            executor.notify();
+            executor.wait(Duration::from_millis(1));
+        }
+        executor.stop();
     }
 
     #[test]

@@ -35,10 +35,22 @@ pub(crate) trait Job: Send {
     fn step(&mut self) -> Result<Step>;
 }
 
+/// What a job can wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// For a thread that is free.
+    Normal,
+    /// For the end of a step: writers will soon have to wait for it. It is done between two steps of a job
+    /// that is less urgent.
+    Pressing,
+    /// For nothing: it is short, and writers would have to do it themselves. One thread does nothing else.
+    Immediate,
+}
+
 /// Where the work comes from.
 pub(crate) trait WorkSource: Send + Sync {
-    /// The most urgent job that nobody does yet, or `None`.
-    fn next_job(&self) -> Option<Box<dyn Job>>;
+    /// The most urgent job that nobody does yet, if it is at least so urgent.
+    fn next_job(&self, least: Urgency) -> Option<Box<dyn Job>>;
     /// A job has failed.
     fn job_failed(&self, error: &Error);
 }

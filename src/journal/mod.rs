@@ -132,6 +132,8 @@ pub(crate) struct Journal {
     poisoned: AtomicBool,
     closed: AtomicBool,
     maintenance_due: AtomicBool,
+    /// Somebody has been told so.
+    maintenance_told: AtomicBool,
     /// Segments of older epochs.
     old: Mutex<Vec<OldSegment>>,
     /// Lets one `retire` run at a time. True while names have been removed and not synced.
@@ -180,6 +182,7 @@ impl Journal {
             poisoned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             maintenance_due: AtomicBool::new(false),
+            maintenance_told: AtomicBool::new(false),
             old: Mutex::new(old),
             retiring: Mutex::new(false),
             syncs: AtomicU64::new(0),
@@ -213,12 +216,11 @@ impl Journal {
         if !planted(Bug::JournalCleanBeforeData) {
             self.sync_all()?;
         }
-        for (index, shard) in self.shards.iter().enumerate() {
-            let spare = shard.state.lock().mark_clean(last);
-            if let Some(spare) = spare {
-                // An empty segment that stays behind is harmless and goes with the next retirement.
-                let _ = self.vfs.remove(&self.segment_path(index, spare));
-            }
+        for shard in &self.shards {
+            let mut state = shard.state.lock();
+            state.mark_clean(last);
+            // Empty segments that stay behind are harmless and go with the next retirement.
+            let _ = self.remove_spares(&mut state);
         }
         self.sync_all()
     }

@@ -6,13 +6,14 @@
 //! 3. A removed segment may be back after a power loss until the directory has been synced. Until then
 //!    whoever syncs what follows it syncs it too; if the sync of the directory fails, nobody knows
 //!    whether a later one removes it, and it is synced at once.
-//! 4. A spare is made outside the shard's lock.
+//! 4. Spares are made outside the shard's lock.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::Journal;
 use super::format::SegmentId;
-use super::shard::ShardState;
+use super::shard::{Shard, ShardState, maintained_parts};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
@@ -44,10 +45,11 @@ impl Journal {
                     && last <= floor
                     && current.offset >= current.segment.len / 2
             });
-            if worth_it && let Some(spare) = state.spare.take() {
-                let old = state.roll_to(spare);
+            if worth_it && let Some(spare) = state.spares.pop_front() {
+                state.roll_to(spare);
+                let unsealed = state.take_unsealed();
                 drop(state);
-                self.seal(old)?;
+                self.seal(unsealed)?;
             }
         }
         let mut freed = 0;
@@ -131,36 +133,56 @@ impl Journal {
         oldest
     }
 
-    /// Whether a shard has passed the middle of its segment since the last `maintain`.
+    /// Whether a shard has come to a point since the last `maintain` where something is to be done.
+    #[inline]
     pub(crate) fn maintenance_due(&self) -> bool {
         self.maintenance_due.load(Ordering::Relaxed)
     }
 
-    /// Makes the next segment of each shard that will soon need it, so that no writer has to. A
-    /// failure is reported but harms nothing: the writer tries again.
+    /// The same, if nobody has been told of it yet. One is enough.
+    #[inline]
+    pub(crate) fn is_maintenance_new(&self) -> bool {
+        self.maintenance_due() && !self.maintenance_told.swap(true, Ordering::Relaxed)
+    }
+
+    /// Makes the next segments of each shard that will soon need them and releases the memory of those that are
+    /// full, so that no writer has to. A failure to make one is reported but harms nothing: the writer
+    /// tries again.
     pub(crate) fn maintain(&self) -> Result<()> {
         self.maintenance_due.store(false, Ordering::Relaxed);
+        self.maintenance_told.store(false, Ordering::Relaxed);
         for (index, shard) in self.shards.iter().enumerate() {
-            self.check_open()?;
-            let number = {
-                let mut state = shard.state.lock();
-                let due = state.spare.is_none()
-                    && !state.preparing
-                    && (state.current.as_ref())
-                        .is_some_and(|current| current.offset >= current.segment.len / 2);
-                if !due {
-                    continue;
-                }
-                state.preparing = true;
-                state.next_number
-            };
-            let made = self.create_segment(index, number, self.options.segment_bytes);
-            let mut state = shard.state.lock();
-            state.preparing = false;
-            shard.prepared.notify_all();
-            state.spare = Some(made?);
+            warm_ahead(shard);
+            while self.prepare_spare(index, shard)? {}
+            let unsealed = shard.state.lock().take_unsealed();
+            self.seal(unsealed)?;
         }
         Ok(())
+    }
+
+    /// Makes one more spare, if the shard should have one and nobody else makes it.
+    fn prepare_spare(&self, index: usize, shard: &Shard) -> Result<bool> {
+        self.check_open()?;
+        let (number, is_worth_warming) = {
+            let mut state = shard.state.lock();
+            if state.preparing || state.spares.len() >= state.spares_wanted() {
+                return Ok(false);
+            }
+            state.preparing = true;
+            (state.next_number + state.spares.len() as u32, state.is_worth_warming())
+        };
+        let mut made = self.create_segment(index, number, self.options.segment_bytes);
+        if let Ok(spare) = &mut made
+            && is_worth_warming
+        {
+            spare.warm_upto = spare.len / maintained_parts(spare.len);
+            spare.file.warm(0..spare.warm_upto);
+        }
+        let mut state = shard.state.lock();
+        state.preparing = false;
+        shard.prepared.notify_all();
+        state.spares.push_back(made?);
+        Ok(true)
     }
 
     /// Bytes of the disk that the journal takes, all epochs together.
@@ -170,7 +192,7 @@ impl Journal {
             let state = shard.lock();
             state.rolled.iter().map(|rolled| rolled.len).sum::<u64>()
                 + state.current.as_ref().map_or(0, |current| current.segment.len)
-                + state.spare.as_ref().map_or(0, |spare| spare.len)
+                + state.spares.iter().map(|spare| spare.len).sum::<u64>()
         };
         old + self.shards.iter().map(|shard| live(&shard.state)).sum::<u64>()
     }
@@ -203,4 +225,24 @@ impl Journal {
         epochs.dedup();
         epochs
     }
+}
+
+/// Warms the current segment, up to the end of the part behind the one that is being written.
+fn warm_ahead(shard: &Shard) {
+    let (file, range) = {
+        let mut state = shard.state.lock();
+        if !state.is_worth_warming() {
+            return;
+        }
+        let Some(current) = &mut state.current else { return };
+        let part = current.segment.len / maintained_parts(current.segment.len);
+        let upto = current.segment.len.min((current.offset / part + 2) * part);
+        let from = current.offset.max(current.segment.warm_upto);
+        if from >= upto {
+            return;
+        }
+        current.segment.warm_upto = upto;
+        (Arc::clone(&current.segment.file), from..upto)
+    };
+    file.warm(range);
 }

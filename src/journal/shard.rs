@@ -1,9 +1,9 @@
-//! One shard: the segment it appends to, the one that comes next, and those it has filled.
+//! One shard: the segment it appends to, those that come next, and those it has filled.
 //!
 //! Invariants:
 //! 1. The current segment always has room for one marker record after its last record.
-//! 2. `next_number` is the number of the segment that is used next; the spare, if there is one, has
-//!    that number. While `preparing`, nobody else creates it.
+//! 2. `next_number` is the number of the segment that is used next. The spares have that number and those
+//!    after it; while `preparing`, the next one after theirs is being made, and by nobody else.
 //! 3. A record's payload is stored before its header: a process that dies in between leaves zeros
 //!    where the record would begin.
 
@@ -24,6 +24,13 @@ use crate::base::sync::atomic::Ordering;
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::vfs::MappedFile;
 
+/// Segments that are made ahead of a shard that is busy. At a million inserts a second half a segment is full
+/// in a hundredth of a second, and to make one takes two syncs.
+const SPARES_MAX: usize = 2;
+
+/// Smaller segments are not worth warming.
+pub(super) const WARMED_SEGMENT_BYTES_MIN: u64 = 1 << 20;
+
 /// Room that every segment keeps for its last marker.
 const MARKER_BYTES: u64 = RECORD_HEADER_BYTES as u64;
 
@@ -38,7 +45,7 @@ impl Shard {
     pub(super) fn new() -> Shard {
         let state = ShardState {
             current: None,
-            spare: None,
+            spares: VecDeque::new(),
             preparing: false,
             rolled: VecDeque::new(),
             removed: Vec::new(),
@@ -61,6 +68,8 @@ pub(super) struct Segment {
     /// See `SegmentId::seed`.
     pub(super) seed: u64,
     pub(super) len: u64,
+    /// How far it is warm: see `MappedFile::warm`.
+    pub(super) warm_upto: u64,
 }
 
 /// The segment in use.
@@ -70,6 +79,20 @@ pub(super) struct Current {
     pub(super) offset: u64,
     /// The first sequence number in the segment; 0 before the first record.
     pub(super) first: Seqno,
+    /// The offset at which maintenance is due again.
+    maintain_at: u64,
+}
+
+impl Current {
+    fn new(segment: Segment) -> Current {
+        let maintain_at = segment.len / maintained_parts(segment.len);
+        Current { segment, offset: SEGMENT_HEADER_BYTES as u64, first: Seqno(0), maintain_at }
+    }
+}
+
+/// In so many parts of a segment does maintenance go: at each it warms one more, and in the middle it makes spares.
+pub(super) fn maintained_parts(segment_bytes: u64) -> u64 {
+    if segment_bytes < WARMED_SEGMENT_BYTES_MIN { 2 } else { 4 }
 }
 
 /// A segment that has been filled and not been removed yet.
@@ -81,12 +104,15 @@ pub(super) struct Rolled {
     pub(super) last: Seqno,
     /// Kept until it has been synced.
     pub(super) unsynced: Option<Arc<dyn MappedFile>>,
+    /// Kept until its memory has been released, which takes a millisecond: too long for a writer.
+    pub(super) unsealed: Option<Arc<dyn MappedFile>>,
 }
 
 /// What a shard's lock protects.
 pub(super) struct ShardState {
     pub(super) current: Option<Current>,
-    pub(super) spare: Option<Segment>,
+    /// Made ahead, so that a writer at full speed need not wait for the syncs that one takes.
+    pub(super) spares: VecDeque<Segment>,
     pub(super) preparing: bool,
     /// Oldest first.
     pub(super) rolled: VecDeque<Rolled>,
@@ -108,13 +134,11 @@ pub(super) struct ShardState {
 }
 
 impl ShardState {
-    /// Writes the record that ends the current segment, and makes `next` the current one. The
-    /// sealed file of the old one is given back, to release its memory.
-    pub(super) fn roll_to(&mut self, next: Segment) -> Option<Arc<dyn MappedFile>> {
+    /// Writes the record that ends the current segment, and makes `next` the current one.
+    pub(super) fn roll_to(&mut self, next: Segment) {
         self.next_number = next.number + 1;
         self.told_block = u64::MAX;
-        let offset = SEGMENT_HEADER_BYTES as u64;
-        let mut old = self.current.replace(Current { segment: next, offset, first: Seqno(0) })?;
+        let Some(mut old) = self.current.replace(Current::new(next)) else { return };
         if !planted(Bug::JournalRollMarkForgotten) {
             self.mark(&mut old, RecordKind::Roll, self.last);
         }
@@ -125,18 +149,41 @@ impl ShardState {
             end: old.offset,
             last: self.last,
             unsynced: Some(Arc::clone(&file)).filter(|_| !planted(Bug::JournalRolledNotSynced)),
+            unsealed: Some(file),
         });
-        Some(file)
     }
 
-    /// Writes the `Clean` marker, if the shard has been used at all. Returns the number of the spare
-    /// that is not needed any more.
-    pub(super) fn mark_clean(&mut self, last: Seqno) -> Option<u32> {
+    /// Whether the pages of segments should be warmed. Where somebody syncs, the first sync would store all that
+    /// are warm.
+    pub(super) fn is_worth_warming(&self) -> bool {
+        (self.current.as_ref()).is_some_and(|current| {
+            current.segment.len >= WARMED_SEGMENT_BYTES_MIN
+                && current.segment.number > self.synced.segment
+        })
+    }
+
+    /// The files whose memory can be released.
+    pub(super) fn take_unsealed(&mut self) -> Vec<Arc<dyn MappedFile>> {
+        self.rolled.iter_mut().filter_map(|rolled| rolled.unsealed.take()).collect()
+    }
+
+    /// Writes the `Clean` marker, if the shard has been used at all.
+    pub(super) fn mark_clean(&mut self, last: Seqno) {
         if let Some(mut current) = self.current.take() {
             self.mark(&mut current, RecordKind::Clean, last);
             self.current = Some(current);
         }
-        self.spare.take().map(|spare| spare.number)
+    }
+
+    /// How many spares there should be: one from the middle of the first segment on, and one more from the
+    /// middle of the second, when the shard is known to be busy.
+    pub(super) fn spares_wanted(&self) -> usize {
+        match &self.current {
+            Some(current) if current.offset >= current.segment.len / 2 => {
+                if current.segment.number == 1 { 1 } else { SPARES_MAX }
+            }
+            _ => 0,
+        }
     }
 
     fn mark(&self, current: &mut Current, kind: RecordKind, seqno: Seqno) {
@@ -181,9 +228,25 @@ impl Journal {
         ShardGuard { journal: self, index: preferred, state, reserved_bytes: 0 }
     }
 
-    /// Releases the memory of a segment that is full. What fails here had been promised.
-    pub(super) fn seal(&self, file: Option<Arc<dyn MappedFile>>) -> Result<()> {
-        file.map_or(Ok(()), |file| file.seal())
+    /// Removes the spares, the last one first: the numbers of segments that exist are consecutive.
+    pub(super) fn remove_spares(&self, state: &mut ShardState) -> Result<()> {
+        while let Some(spare) = state.spares.pop_back() {
+            if let Err(error) = self.vfs.remove(spare.file.path()) {
+                state.spares.push_back(spare);
+                return Err(error);
+            }
+            if !state.spares.is_empty() {
+                self.poison_unless_full(self.vfs.sync_dir(&self.dir))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases the memory of segments that are full. What fails here had been promised.
+    pub(super) fn seal(&self, files: Vec<Arc<dyn MappedFile>>) -> Result<()> {
+        files
+            .iter()
+            .try_for_each(|file| file.seal())
             .map_err(|error| error.not_refused("write"))
             .inspect_err(|error| self.poison(error))
     }
@@ -207,7 +270,7 @@ impl Journal {
         match create() {
             Ok(file) => {
                 self.segments_created.fetch_add(1, Ordering::Relaxed);
-                Ok(Segment { number, file, seed: id.seed(store_id), len })
+                Ok(Segment { number, file, seed: id.seed(store_id), len, warm_upto: 0 })
             }
             Err(error) => {
                 // Whatever part of it exists must not be in the way of the next attempt. Should this
@@ -259,7 +322,10 @@ impl ShardGuard<'_> {
     #[cold]
     fn roll(&mut self, bytes: u64) -> Result<()> {
         let shard = &self.journal.shards[self.index];
-        while self.state.preparing {
+        let needed = SEGMENT_HEADER_BYTES as u64 + bytes + MARKER_BYTES;
+        let has_spare =
+            |state: &ShardState| state.spares.front().is_some_and(|spare| spare.len >= needed);
+        while self.state.preparing && !has_spare(&self.state) {
             // Others may use the shard meanwhile, so everything is looked at afresh.
             shard.prepared.wait(&mut self.state);
         }
@@ -267,15 +333,11 @@ impl ShardGuard<'_> {
         if self.fits(bytes) {
             return Ok(());
         }
-        let needed = SEGMENT_HEADER_BYTES as u64 + bytes + MARKER_BYTES;
-        if let Some(spare) = self.state.spare.take_if(|spare| spare.len < needed) {
-            // It stands where the large segment must go. It is empty, so nothing is lost.
-            if let Err(error) = self.journal.vfs.remove(spare.file.path()) {
-                self.state.spare = Some(spare);
-                return Err(error);
-            }
+        if !has_spare(&self.state) {
+            // They stand where the large segment must go. They are empty, so nothing is lost.
+            self.journal.remove_spares(&mut self.state)?;
         }
-        let next = match self.state.spare.take() {
+        let next = match self.state.spares.pop_front() {
             Some(spare) => spare,
             None => {
                 let len = self.journal.options.segment_bytes;
@@ -284,8 +346,13 @@ impl ShardGuard<'_> {
                 self.journal.create_segment(self.index, self.state.next_number, len)?
             }
         };
-        let old = self.state.roll_to(next);
-        self.journal.seal(old)
+        // Should nobody `maintain`, then this does it, one segment late.
+        let unsealed = self.state.take_unsealed();
+        if self.state.current.is_some() {
+            self.journal.maintenance_due.store(true, Ordering::Relaxed);
+        }
+        self.state.roll_to(next);
+        self.journal.seal(unsealed)
     }
 
     /// Whether what was appended to the current segment has arrived. To be asked after `append`, before
@@ -349,8 +416,9 @@ impl ShardGuard<'_> {
         if current.first == Seqno(0) {
             current.first = first;
         }
-        let half = current.segment.len / 2;
-        if offset < half && current.offset >= half {
+        if current.offset >= current.maintain_at {
+            let part = current.segment.len / maintained_parts(current.segment.len);
+            current.maintain_at = (current.offset / part + 1) * part;
             self.journal.maintenance_due.store(true, Ordering::Relaxed);
         }
         state.last = Seqno(header.last());

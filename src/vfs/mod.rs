@@ -11,6 +11,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -218,6 +219,10 @@ pub trait MappedFile: Send + Sync + Debug {
     /// Stores `bytes` at `offset`. The range lies inside the file and no two threads write the same
     /// bytes at once (the journal's shard lock sees to that). Cannot fail.
     fn write(&self, offset: u64, bytes: &[u8]);
+
+    /// Takes now, on this thread, what the system asks for the first store to each page of the range, where that
+    /// can be taken early. A hint, for a part of the file that will be written soon.
+    fn warm(&self, _range: Range<u64>) {}
 
     /// What an earlier `write` met and could not return. Always `Ok` where the file is memory; on
     /// file systems that cannot map files, a full or broken disk shows here, and again from `sync`
