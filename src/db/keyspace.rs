@@ -147,7 +147,9 @@ impl Keyspace {
         self.store.check_writable()?;
         read::check_readable(&self.store, &self.state)?;
         let cut = self.store.freeze(std::slice::from_ref(&self.state), |_| true);
-        self.store.flush_frozen(&self.state, cut)
+        let result = self.store.flush_frozen(&self.state, cut);
+        self.state.drop_unheld();
+        result
     }
 
     /// Flushes, and compacts everything in `range` into one version of each key (and of each that a
@@ -166,6 +168,7 @@ impl Keyspace {
             self.store.executor.wait(Duration::from_millis(5));
         };
         let result = Arc::clone(&self.state.tree).compact(&lower, upper.as_deref(), &wait);
+        self.state.drop_unheld();
         if result.is_err() {
             self.store.hear_of_manifest();
         }

@@ -369,7 +369,8 @@ impl Builder {
         self
     }
 
-    /// The number of background threads. Default: one for each core, at least two, at most eight.
+    /// The number of background threads. Default: one for each core, at least two, at most eight. There is one
+    /// more, mostly asleep, that has the journal's next segments ready.
     pub fn background_threads(mut self, threads: usize) -> Builder {
         self.background = BackgroundMode::Threads(threads.max(1));
         self

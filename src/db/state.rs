@@ -129,7 +129,10 @@ impl TreeObserver for Observer {
         let store = self.store();
         if let Some(keyspace) = self.keyspace.get().and_then(Weak::upgrade) {
             keyspace.installed(version, store.as_ref().map(|store| store.cache.records()));
-            keyspace.drop_unheld();
+            // Threads do so when they next look for work: not under the tree's change lock.
+            if store.as_ref().is_none_or(|store| store.executor.is_stepped()) {
+                keyspace.drop_unheld();
+            }
         }
         if let Some(store) = store {
             store.structure_changed();

@@ -11,6 +11,7 @@
 
 mod claims;
 mod compaction;
+mod damaged;
 mod derived;
 pub(crate) mod description;
 #[cfg(any(test, feature = "fuzz"))]

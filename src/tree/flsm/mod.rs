@@ -178,9 +178,7 @@ impl FlsmTree {
 
     /// Damage that was met in a guard: it is left alone for a while.
     fn note_damage(&self, error: &Error, height: u32, range: (&[u8], Option<&[u8]>)) {
-        if error.is_corruption() {
-            self.jobs.lock().refuse(height, range, self.context.clock.nanos());
-        }
+        self.jobs.lock().damaged.note(error, height, range, self.context.clock.nanos());
     }
 }
 
@@ -265,7 +263,7 @@ impl Tree for FlsmTree {
         // A guard that has just become due is nobody's worry; at two and a half times what it should
         // hold, writers have to wait.
         // (Where damage keeps a guard from being compacted, waiting helps nobody.)
-        let behind = match self.jobs.lock().refuses(self.context.clock.nanos()) {
+        let behind = match self.jobs.lock().damaged.exists(self.context.clock.nanos()) {
             true => 0.0,
             false => ((version.totals.urgency - 1.0) / 1.5).max(0.0),
         };

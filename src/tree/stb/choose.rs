@@ -28,10 +28,13 @@ impl StbTree {
         let mut best: Option<Plan> = None;
         let mut failure = None;
         walk(&version.root, &mut |node| {
-            if failure.is_some() || node.bundles.len() < self.parameters.bundles_max {
+            if failure.is_some()
+                || node.bundles.len() < self.parameters.bundles_max
+                || self.is_left_alone(node)
+            {
                 return;
             }
-            match plan(node, &self.parameters, Wish::Tidy) {
+            match self.plan(node, Wish::Tidy) {
                 Ok(Some(plan))
                     if best.as_ref().is_none_or(|best| best.urgency < plan.urgency)
                         && self.jobs.lock().is_free(&plan) =>
@@ -68,16 +71,24 @@ impl StbTree {
                 return;
             }
             let score = gain * 1000 / live;
-            if best.is_none_or(|(most, _)| most < score) && self.jobs.lock().is_untouched(node) {
+            if best.is_none_or(|(most, _)| most < score)
+                && !self.is_left_alone(node)
+                && self.jobs.lock().is_untouched(node)
+            {
                 best = Some((score, node));
             }
         });
         let nothing = best.is_none() && self.jobs.lock().claims.is_idle();
         self.nothing_to_reclaim.store(nothing, Ordering::Relaxed);
         match best {
-            Some((_, node)) => plan(node, &self.parameters, Wish::Full),
+            Some((_, node)) => self.plan(node, Wish::Full),
             None => Ok(None),
         }
+    }
+
+    fn plan(&self, node: &Node, wish: Wish) -> Result<Option<Plan>> {
+        let plan = plan(node, &self.parameters, wish);
+        plan.inspect_err(|error| self.note_damage(error, node.height, node.range()))
     }
 
     /// The leaf whose iterators have read most from more tables than one, if that has cost more than
@@ -92,7 +103,7 @@ impl StbTree {
             let wasted_bytes = seeks * UNIT_BYTES as u64;
             // A merge reads and writes the leaf, in order, at a quarter of what reads here and there cost.
             let worth = node.height == 0 && wasted_bytes > node.live().bytes / 2 + SEEK_BYTES_MIN;
-            if worth && best.is_none_or(|(most, _)| most < seeks) {
+            if worth && best.is_none_or(|(most, _)| most < seeks) && !self.is_left_alone(node) {
                 best = Some((seeks, node));
             }
         });

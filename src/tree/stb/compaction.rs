@@ -204,12 +204,13 @@ impl CompactionJob {
 
 impl Job for CompactionJob {
     fn step(&mut self) -> Result<Step> {
-        match self.stage {
+        let step = match self.stage {
             Stage::Segment => self.begin_segment(),
             Stage::Merging(_) => self.merge_some(),
             Stage::Maplet(_) => self.write_maplet(),
             Stage::Ended => Ok(Step::Done),
-        }
+        };
+        step.inspect_err(|error| self.tree.note_damage(error, self.plan.height, self.plan.range()))
     }
 }
 

@@ -3,12 +3,14 @@
 //! Invariants:
 //! 1. Two jobs never work on one bundle in one node. (Several nodes may have it: a job in another is in
 //!    nobody's way, and so is one that works on other bundles.)
+//! 2. Jobs of the background's own choice stay away from where damage was met.
 
 use std::sync::Arc;
 
 use super::node::{Bundle, BundleId, Node};
 use super::plan::Plan;
 use crate::tree::claims::{Claims, Place};
+use crate::tree::damaged::Damaged;
 
 /// What a job works on.
 pub(super) struct Work {
@@ -28,6 +30,7 @@ impl Work {
 #[derive(Default)]
 pub(super) struct Jobs {
     pub(super) claims: Claims<Work>,
+    pub(super) damaged: Damaged,
     /// Numbers for bundles, drawn by jobs.
     next_bundle: u64,
 }
@@ -35,7 +38,7 @@ pub(super) struct Jobs {
 impl Jobs {
     /// No job; numbers for bundles begin behind the last one that was given.
     pub(super) fn new(last_bundle: u64) -> Jobs {
-        Jobs { claims: Claims::default(), next_bundle: last_bundle + 1 }
+        Jobs { next_bundle: last_bundle + 1, ..Jobs::default() }
     }
 
     pub(super) fn allocate_bundle(&mut self) -> BundleId {

@@ -45,7 +45,7 @@ use super::work::{compact_range, next_job};
 use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion, space};
 use crate::base::checksum::hash_key;
 use crate::base::entry::EntryKind;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{NodeId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
@@ -190,6 +190,17 @@ impl StbTree {
     fn claim(self: &Arc<Self>, plan: Plan, ended_before: u64) -> Option<CompactionJob> {
         let number = self.jobs.lock().claim(&plan, ended_before)?;
         Some(CompactionJob::new(Arc::clone(self), number, plan))
+    }
+
+    /// Damage that was met in a node: it is left alone for a while.
+    fn note_damage(&self, error: &Error, height: u32, range: (&[u8], Option<&[u8]>)) {
+        self.jobs.lock().damaged.note(error, height, range, self.context.clock.nanos());
+    }
+
+    /// Whether a node is left alone.
+    fn is_left_alone(&self, node: &Node) -> bool {
+        let now = self.context.clock.nanos();
+        self.jobs.lock().damaged.meets(node.height, node.range(), now)
     }
 
     fn note_retained(&self, bundle: &Bundle, snapshots: &[Seqno]) {
@@ -382,7 +393,11 @@ impl Tree for StbTree {
         let version = self.version.load();
         let summary = &version.summary;
         let live_bytes = version.live_bytes();
-        let pending = summary.pending_bytes as f64 / self.parameters.pending_bytes_max as f64;
+        // Where damage keeps a node from being compacted, waiting helps nobody.
+        let pending = match self.jobs.lock().damaged.exists(self.context.clock.nanos()) {
+            true => 0.0,
+            false => summary.pending_bytes as f64 / self.parameters.pending_bytes_max as f64,
+        };
         let nothing_to_reclaim = self.nothing_to_reclaim.load(Ordering::Relaxed);
         let excess = space::backlog(version.space_excess(), nothing_to_reclaim);
         TreeState {

@@ -1,0 +1,67 @@
+//! Where damage was met.
+//!
+//! Invariants:
+//! 1. A place in which damage was met is left alone for a while, so that it does not keep the others from
+//!    their turn. Nobody waits for it either.
+
+use super::claims::Place;
+use super::extent::Key;
+use crate::base::error::Error;
+
+/// How long a place in which damage was met is left alone.
+const LEFT_ALONE_NANOS: u64 = 60_000_000_000;
+
+/// The places of a tree that are left alone.
+#[derive(Default)]
+pub(super) struct Damaged {
+    /// Each with the time until which it is.
+    places: Vec<(Place, u64)>,
+}
+
+impl Damaged {
+    /// Whether a range of a level is left alone.
+    pub(super) fn meets(&self, height: u32, range: (&[u8], Option<&[u8]>), now: u64) -> bool {
+        self.places.iter().any(|(place, until)| now < *until && place.meets(height, range))
+    }
+
+    /// Leaves a range of a level alone, if the error tells of damage.
+    pub(super) fn note(
+        &mut self,
+        error: &Error,
+        height: u32,
+        range: (&[u8], Option<&[u8]>),
+        now: u64,
+    ) {
+        if error.is_corruption() {
+            self.places.retain(|(_, until)| now < *until);
+            let place = Place { height, lower: Key::from(range.0), upper: range.1.map(Key::from) };
+            self.places.push((place, now.saturating_add(LEFT_ALONE_NANOS)));
+        }
+    }
+
+    /// Whether there is such a place.
+    pub(super) fn exists(&self, now: u64) -> bool {
+        self.places.iter().any(|(_, until)| now < *until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn only_damage_is_left_alone_and_for_a_while() {
+        let mut damaged = Damaged::default();
+        let range = (&b"b"[..], Some(&b"d"[..]));
+        damaged.note(&Error::NotResident, 0, range, 5);
+        assert!(!damaged.exists(5));
+        damaged.note(&Error::corruption(Path::new("t"), 0, "page", 1, 2), 0, range, 5);
+        assert!(damaged.exists(5) && damaged.meets(0, (b"c", None), 5));
+        assert!(!damaged.meets(1, (b"c", None), 5), "another level");
+        assert!(!damaged.meets(0, (b"d", None), 5), "behind it");
+        let later = 5 + LEFT_ALONE_NANOS;
+        assert!(!damaged.exists(later) && !damaged.meets(0, (b"c", None), later));
+    }
+}
