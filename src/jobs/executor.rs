@@ -364,8 +364,12 @@ mod tests {
     impl WorkSource for Late {
         fn next_job(&self, least: Urgency) -> Option<Box<dyn Job>> {
             let mut left = self.left.lock();
-            let most = left.iter().map(|(urgency, ..)| *urgency).max()?;
-            let at = left.iter().position(|(urgency, ..)| *urgency == most && most >= least)?;
+            // As the store: what is immediate is only for those who want nothing else.
+            let fits = |urgency: Urgency| {
+                urgency >= least && (urgency == Urgency::Immediate) == (least == Urgency::Immediate)
+            };
+            let most = left.iter().map(|(urgency, ..)| *urgency).filter(|u| fits(*u)).max()?;
+            let at = left.iter().position(|(urgency, ..)| *urgency == most)?;
             let (_, number, steps) = left.remove(at);
             Some(Box::new(LateJob { number, steps, order: Arc::clone(&self.order) }))
         }
@@ -406,7 +410,6 @@ mod tests {
         let source = Arc::new(Late { left: Mutex::new(left), order: Arc::clone(&order) });
         let executor = Executor::new(Mode::Threads(1));
         let work: Arc<dyn WorkSource> = Arc::clone(&source) as Arc<dyn WorkSource>;
-        // Only the free thread looks for what is immediate here.
         executor.start(Arc::downgrade(&work)).unwrap();
         while order.lock().is_empty() {
             executor.notify();

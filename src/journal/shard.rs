@@ -352,7 +352,14 @@ impl ShardGuard<'_> {
             self.journal.maintenance_due.store(true, Ordering::Relaxed);
         }
         self.state.roll_to(next);
-        self.journal.seal(unsealed)
+        self.journal.seal(unsealed)?;
+        // Its memory can wait, but not the news that its last mark has not arrived: without that a replay ends
+        // there, whatever follows in the next segment.
+        let rolled = self.state.rolled.back().and_then(|rolled| rolled.unsealed.as_ref());
+        rolled
+            .map_or(Ok(()), |file| file.check())
+            .map_err(|error| error.not_refused("write"))
+            .inspect_err(|error| self.journal.poison(error))
     }
 
     /// Whether what was appended to the current segment has arrived. To be asked after `append`, before

@@ -153,6 +153,22 @@ fn a_busy_shard_has_two_spares_and_leaves_full_segments_to_maintenance() {
     assert_eq!((found.len(), report.segments.len(), report.clean), (5, 5, true));
 }
 
+/// Full segments were no longer sealed by the writer, and so nobody looked whether their last mark had arrived: where
+/// files cannot be mapped and the disk failed just there, the next commit went to the next segment and was
+/// acknowledged, and a replay ended before it. (Found by the regime of failing disks.)
+#[test]
+fn a_commit_behind_a_mark_that_has_not_arrived_is_refused() {
+    let vfs = TestVfs::new();
+    let journal = journal(&vfs, options(1, 4096, 1));
+    append_to(&journal, 0, 1, 1, &solid_payload(2500));
+    journal.maintain().unwrap();
+    vfs.faults.fail_write.store(true, Ordering::SeqCst);
+    let error = journal.lock_shard(0).reserve(2500).unwrap_err();
+    assert!(matches!(error, Error::Io { op: "write", .. }), "{error}");
+    vfs.faults.fail_write.store(false, Ordering::SeqCst);
+    assert!(matches!(journal.lock_shard(0).reserve(10), Err(Error::Poisoned { .. })));
+}
+
 #[test]
 fn retirement_removes_whole_segments_oldest_first_and_old_epochs_too() {
     let vfs = TestVfs::new();
