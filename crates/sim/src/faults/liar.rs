@@ -24,8 +24,10 @@ pub(super) struct Judge<'a> {
 }
 
 /// A keyspace, as far as it could be read.
-struct Found {
-    place: usize,
+struct Found<'a> {
+    name: &'a str,
+    /// Those of its name that there may have been, youngest first.
+    places: Vec<usize>,
     sum: u64,
     whole: bool,
 }
@@ -39,9 +41,10 @@ impl Judge<'_> {
             Err(Error::NotAStore { .. }) if self.may_be_missing => return Ok(()),
             Err(error) => return named(&error).map_err(|what| format!("open: {what}")),
         };
+        let names = db.keyspaces();
         let mut found = Vec::new();
-        for name in db.keyspaces() {
-            found.push(self.read(&db, &name)?);
+        for name in &names {
+            found.push(self.read(&db, name)?);
         }
         let report = db.check(CheckLevel::Full).map_err(|error| format!("check: {error}"))?;
         report.problems.iter().try_for_each(named)?;
@@ -60,12 +63,14 @@ impl Judge<'_> {
             false => 0,
         };
         let history = &self.history.keyspaces;
-        let whole = |commits: &usize| {
-            found.iter().all(|keyspace| {
-                let sum = keyspace.sum;
-                history[keyspace.place].fingerprint(*commits) == sum
-            })
+        let fits = |keyspace: &Found<'_>, commits: usize| {
+            // What has become of the manifest's last record, which said that the younger one took the place of
+            // the older, nobody can tell who has no later one.
+            let places = keyspace.places.iter().take(if spared { 1 } else { usize::MAX });
+            let mut sums = places.map(|place| history[*place].fingerprint(commits));
+            sums.any(|sum| sum == keyspace.sum)
         };
+        let whole = |commits: &usize| found.iter().all(|keyspace| fits(keyspace, *commits));
         match (least..=most).rev().find(whole) {
             Some(_) => Ok(()),
             None => Err(format!(
@@ -74,24 +79,26 @@ impl Judge<'_> {
                 found
                     .iter()
                     .map(|keyspace| {
-                        let at = (0..=self.history.commits.len()).filter(|commits| {
-                            history[keyspace.place].fingerprint(*commits) == keyspace.sum
-                        });
-                        (&history[keyspace.place].name, at.collect::<Vec<_>>())
+                        let commits = 0..=self.history.commits.len();
+                        let at = commits.filter(|commits| fits(keyspace, *commits));
+                        (keyspace.name, at.collect::<Vec<_>>())
                     })
                     .collect::<Vec<_>>()
             )),
         }
     }
 
-    fn read(&self, db: &Database, name: &str) -> Verdict<Found> {
-        let mut known = self.history.keyspaces.iter();
-        // The youngest of that name there may be.
-        let place =
-            known.rposition(|keyspace| keyspace.name == name && keyspace.created.issued <= self.at);
-        let place = place.ok_or_else(|| format!("keyspace {name:?} was never made"))?;
+    fn read<'a>(&self, db: &Database, name: &'a str) -> Verdict<Found<'a>> {
+        let known = self.history.keyspaces.iter().enumerate().rev();
+        let places: Vec<usize> = known
+            .filter(|(_, keyspace)| keyspace.name == name && keyspace.created.issued <= self.at)
+            .map(|(place, _)| place)
+            .collect();
+        if places.is_empty() {
+            return Err(format!("keyspace {name:?} was never made"));
+        }
         let keyspace = db.existing_keyspace(name).map_err(|error| error.to_string())?;
-        let mut found = Found { place, sum: 0, whole: true };
+        let mut found = Found { name, places, sum: 0, whole: true };
         for pair in keyspace.iter() {
             match pair {
                 Ok((key, value)) => {
