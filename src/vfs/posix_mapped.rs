@@ -99,7 +99,8 @@ impl MappedFile for PosixMapped {
         if let Some(map) = &self.map
             && range.start < range.end.min(self.len)
         {
-            map.populate(range.start as usize..range.end.min(self.len) as usize);
+            // Where it cannot be done the first stores do the same.
+            let _ = map.populate(range.start as usize..range.end.min(self.len) as usize);
         }
     }
 
@@ -171,8 +172,8 @@ impl Map {
     /// Has the pages of the range there, which lies inside the map, and the file system know that they will be
     /// written: otherwise the first store to each asks it, and may have to wait until it has committed something
     /// else.
-    fn populate(&self, range: Range<usize>) {
-        // Linux has this since 5.14. Without it the first stores do the same.
+    fn populate(&self, range: Range<usize>) -> io::Result<()> {
+        // Linux has this since 5.14.
         #[cfg(target_os = "linux")]
         {
             let first = range.start / UNIT_BYTES * UNIT_BYTES;
@@ -181,9 +182,10 @@ impl Map {
             // than a unit its start may be refused.)
             unsafe {
                 let start: *mut c_void = self.start.as_ptr().add(first).cast();
-                let _ = rustix::mm::madvise(start, range.end - first, advice);
+                rustix::mm::madvise(start, range.end - first, advice)?;
             }
         }
+        Ok(())
     }
 
     /// Hands stored bytes to the file where the system does not do so by itself.
@@ -327,6 +329,33 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         write_zeros(&file, 150_001).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 150_001);
+    }
+
+    #[test]
+    fn warming_spares_the_first_stores_their_faults_and_changes_no_byte() {
+        const PAGES: usize = 256;
+        let faults = || -> u64 {
+            let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let behind_name = stat.rsplit_once(')').unwrap().1;
+            behind_name.split_whitespace().nth(7).unwrap().parse().unwrap()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let mapped = PosixMapped::create(&path, (PAGES * UNIT_BYTES) as u64).unwrap();
+        mapped.write(5, b"kept");
+        let Some(map) = &mapped.map else { return };
+        if map.populate(0..UNIT_BYTES).is_err() {
+            return; // an older kernel
+        }
+        mapped.warm(UNIT_BYTES as u64..u64::MAX);
+        let before = faults();
+        (0..PAGES).for_each(|page| mapped.write((page * UNIT_BYTES + 100) as u64, &[7]));
+        let taken = faults() - before;
+        assert!(taken < PAGES as u64 / 4, "{taken} faults");
+        mapped.sync().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(&bytes[..10], b"\0\0\0\0\0kept\0");
+        assert_eq!(bytes.iter().filter(|byte| **byte == 7).count(), PAGES);
     }
 
     #[test]
