@@ -12,6 +12,7 @@ pub(crate) mod error;
 pub(crate) mod fuzz;
 pub(crate) mod ids;
 pub(crate) mod limits;
+pub(crate) mod pages;
 pub(crate) mod planted;
 pub(crate) mod prefetch;
 pub(crate) mod region;

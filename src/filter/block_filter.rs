@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::block_page::{PAGE_BITS, PAYLOAD_BYTES, PageFront, Place, holds, insert, top};
 use crate::base::error::{Error, Result};
+use crate::base::pages::PageVec;
 use crate::cache::{PageClass, PageFile, PageKey, PagePointer, ReadContext};
 
 /// What a table's footer says of a section that is a block filter. On disk: never renumber.
@@ -35,7 +36,7 @@ fn pages_for(keys: usize) -> u32 {
 /// Gathers the keys of a filter: four bytes each, and a byte and a half more while it is written.
 #[derive(Debug, Default)]
 pub(crate) struct BlockFilterBuilder {
-    tops: Vec<u32>,
+    tops: PageVec<u32>,
 }
 
 impl BlockFilterBuilder {
@@ -59,11 +60,11 @@ impl BlockFilterBuilder {
     /// Calls `append` with the payload of each page in order.
     pub(crate) fn write(&self, append: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let (pages, keys) = (self.pages(), self.tops.len() as u64);
-        let mut payloads = vec![0; pages as usize * PAYLOAD_BYTES];
+        let mut payloads = PageVec::<u8>::zeroed(pages as usize * PAYLOAD_BYTES);
         for (number, payload) in (0..pages).zip(payloads.chunks_exact_mut(PAYLOAD_BYTES)) {
             PageFront { number, pages, keys }.encode(payload);
         }
-        for &top in &self.tops {
+        for &top in self.tops.iter() {
             let place = Place::of(top, pages);
             insert(&mut payloads[place.page as usize * PAYLOAD_BYTES..], top, place);
         }

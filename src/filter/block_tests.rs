@@ -20,7 +20,7 @@ const FIRST_UNIT: u32 = 1;
 fn pages_of(hashes: &[u64]) -> Vec<Vec<u8>> {
     let mut builder = BlockFilterBuilder::default();
     hashes.iter().for_each(|&hash| builder.add(hash));
-    assert!(builder.memory_bytes() <= 64.max(hashes.len() * 8));
+    assert!(builder.memory_bytes() <= 4096.max(hashes.len() * 10));
     let mut pages = Vec::new();
     let append = |page: &[u8]| {
         pages.push(page.to_vec());

@@ -19,6 +19,7 @@ use super::page::{self, GROUP_BITS, PAGE_BITS, PAYLOAD_BYTES, entry, entry_finge
 use super::reader::MapletReader;
 use super::runs::Runs;
 use crate::base::error::{Error, Result};
+use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{Compression, DataFiles, FileType, PageClass, PageFileWriter};
 use std::sync::Arc;
@@ -187,7 +188,7 @@ enum Source {
 }
 
 struct Sorted {
-    fingerprints: Vec<u64>,
+    fingerprints: PageVec<u64>,
     next: usize,
     ordinal: u8,
 }

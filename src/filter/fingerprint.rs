@@ -1,6 +1,7 @@
 //! `Fingerprint`: the high bits of a key's hash; and sorting a branch's worth of them.
 
 use super::geometry::{FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN};
+use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
 
 /// The high bits of a key's hash (`base::checksum::hash_key`).
@@ -17,7 +18,7 @@ impl Fingerprint {
 
 /// The fingerprints of one new branch, sorted.
 pub(crate) struct SortedFingerprints {
-    pub(super) sorted: Vec<u64>,
+    pub(super) sorted: PageVec<u64>,
     pub(super) bits: u32,
 }
 
@@ -28,13 +29,13 @@ const RADIX_SORT_LEN_MIN: usize = 1024;
 
 impl SortedFingerprints {
     /// Sorts the fingerprints of a branch's keys, given their hashes in any order. A hash given twice
-    /// counts once. The vector's memory is reused; as much again is allocated meanwhile.
-    pub(crate) fn of_hashes(hashes: Vec<u64>, bits: u32) -> SortedFingerprints {
+    /// counts once. The list's memory is reused; as much again is allocated meanwhile.
+    pub(crate) fn of_hashes(hashes: PageVec<u64>, bits: u32) -> SortedFingerprints {
         assert!((FINGERPRINT_BITS_MIN..=FINGERPRINT_BITS_MAX).contains(&bits));
         let mut sorted = sort_high_bits(hashes, bits);
         sorted.dedup();
         if planted(Bug::MapletDropsKey) && sorted.len() > 1 {
-            sorted.pop();
+            sorted.truncate(sorted.len() - 1);
         }
         SortedFingerprints { sorted, bits }
     }
@@ -46,7 +47,7 @@ impl SortedFingerprints {
 }
 
 /// The top `bits` bits of each hash, sorted: a radix sort from the lowest digit up.
-fn sort_high_bits(mut hashes: Vec<u64>, bits: u32) -> Vec<u64> {
+fn sort_high_bits(mut hashes: PageVec<u64>, bits: u32) -> PageVec<u64> {
     let shift = 64 - bits;
     if hashes.len() < RADIX_SORT_LEN_MIN {
         hashes.iter_mut().for_each(|hash| *hash >>= shift);
@@ -56,7 +57,7 @@ fn sort_high_bits(mut hashes: Vec<u64>, bits: u32) -> Vec<u64> {
     // The digits' counts are all taken in one pass. Digits of nearly equal width: 11, 11 and 10 of 32.
     let passes = bits.div_ceil(DIGIT_BITS);
     let mut counts = vec![[0u32; DIGITS]; passes as usize];
-    for hash in &mut hashes {
+    for hash in hashes.iter_mut() {
         *hash >>= shift;
         let mut rest = *hash;
         for counts in &mut counts {
@@ -64,14 +65,14 @@ fn sort_high_bits(mut hashes: Vec<u64>, bits: u32) -> Vec<u64> {
             rest >>= DIGIT_BITS;
         }
     }
-    let mut other = vec![0; hashes.len()];
+    let mut other = PageVec::zeroed(hashes.len());
     for (pass, counts) in counts.iter_mut().enumerate() {
         let shift = pass as u32 * DIGIT_BITS;
         let mut place = 0;
         for count in counts.iter_mut() {
             place += std::mem::replace(count, place);
         }
-        for &fingerprint in &hashes {
+        for &fingerprint in hashes.iter() {
             let place = &mut counts[(fingerprint >> shift) as usize % DIGITS];
             other[*place as usize] = fingerprint;
             *place += 1;
@@ -97,9 +98,9 @@ mod tests {
                         hashes.iter().map(|&h| Fingerprint::of_hash(h, bits).0).collect();
                     expected.sort_unstable();
                     expected.dedup();
-                    let sorted = SortedFingerprints::of_hashes(hashes, bits);
+                    let sorted = SortedFingerprints::of_hashes(hashes.into_iter().collect(), bits);
                     assert_eq!(sorted.len(), expected.len());
-                    assert_eq!(sorted.sorted, expected);
+                    assert_eq!(*sorted.sorted, *expected);
                 }
             }
         }

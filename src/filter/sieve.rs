@@ -13,6 +13,7 @@ use super::block_page::MULTIPLIERS;
 use super::geometry::FINGERPRINT_BITS_MIN;
 use super::maplet::Maplet;
 use crate::base::error::Result;
+use crate::base::pages::{PageVec, Plain};
 use crate::base::planted::{Bug, planted};
 use crate::base::prefetch::prefetch;
 
@@ -21,9 +22,12 @@ const BLOCK_BITS: usize = WORDS * 32;
 /// A false positive in a hundred.
 const KEY_BITS: usize = 10;
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 #[repr(align(32))]
 struct Block([u32; WORDS]);
+
+// SAFETY: any 32 bytes are eight numbers.
+unsafe impl Plain for Block {}
 
 impl Block {
     /// The bits of a key: in each word, the top five bits of a product.
@@ -36,7 +40,7 @@ impl Block {
 /// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Sieve {
-    blocks: Box<[Block]>,
+    blocks: PageVec<Block>,
 }
 
 impl Sieve {
@@ -65,7 +69,7 @@ impl Sieve {
 
     fn for_keys(keys: usize) -> Sieve {
         let blocks = (keys * KEY_BITS).div_ceil(BLOCK_BITS).max(1);
-        Sieve { blocks: vec![Block::default(); blocks].into_boxed_slice() }
+        Sieve { blocks: PageVec::zeroed(blocks) }
     }
 
     #[inline(always)]

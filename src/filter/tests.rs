@@ -24,7 +24,7 @@ fn fingerprint(hash: u64, bits: u32) -> u64 {
 }
 
 fn sorted(hashes: &[u64], bits: u32) -> SortedFingerprints {
-    SortedFingerprints::of_hashes(hashes.to_vec(), bits)
+    SortedFingerprints::of_hashes(hashes.iter().copied().collect(), bits)
 }
 
 /// Builds a maplet and its model from the hashes of each branch.

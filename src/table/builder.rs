@@ -137,7 +137,7 @@ impl TableBuilder {
         self.writer.bytes() + open + self.index.waiting_bytes() + rest
     }
 
-    /// Memory that the keys of the filter take until the table is finished: up to eight bytes a key.
+    /// Memory that the keys of the filter take until the table is finished: up to ten bytes a key, in whole pages.
     #[cfg(test)]
     pub(crate) fn filter_memory_bytes(&self) -> usize {
         self.filter_keys.as_ref().map_or(0, BlockFilterBuilder::memory_bytes)

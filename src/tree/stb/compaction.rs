@@ -13,6 +13,7 @@ use super::plan::{Input, Plan, Segment};
 use crate::base::checksum::hash_key;
 use crate::base::entry::EntrySource;
 use crate::base::error::Result;
+use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{FileType, PageFileWriter};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, MapletMerge, SortedFingerprints};
@@ -35,7 +36,7 @@ struct Output {
 struct Merging {
     entries: CompactionIterator<'static, InputScan>,
     output: Option<TableOutput>,
-    hashes: Vec<u64>,
+    hashes: PageVec<u64>,
 }
 
 enum Stage {
@@ -101,7 +102,7 @@ impl CompactionJob {
         self.stage = Stage::Merging(Box::new(Merging {
             entries: CompactionIterator::new(inputs.iter().rev().map(scan).collect(), options),
             output: None,
-            hashes: Vec::with_capacity((expected as usize).min(1 << 20)),
+            hashes: PageVec::with_capacity((expected as usize).min(1 << 20)),
         }));
         Ok(Step::Again)
     }

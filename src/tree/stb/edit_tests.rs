@@ -19,7 +19,7 @@ fn bundles() -> Vec<Arc<Bundle>> {
     let bundle = |number| {
         let table = table(&files, number);
         let mut maplet = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, 1).unwrap();
-        let hashes = vec![hash_key(b"key")];
+        let hashes = std::iter::once(hash_key(b"key")).collect();
         let fingerprints = SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT);
         maplet.add_branch(0, fingerprints).unwrap();
         let maplet = Arc::new(maplet.write_file(&files).unwrap());

@@ -47,6 +47,7 @@ use crate::base::checksum::hash_key;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{NodeId, Seqno};
+use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
@@ -303,7 +304,7 @@ impl Tree for StbTree {
 
     fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed> {
         let mut output = TableOutput::new(&self.context, false)?;
-        let mut hashes = Vec::with_capacity(entries.entries());
+        let mut hashes = PageVec::with_capacity(entries.entries());
         let mut data_bytes = 0;
         let sample_keys = sample_keys(self.context.options.memtable_bytes);
         let mut sample = Vec::with_capacity(sample_keys);

@@ -1,0 +1,401 @@
+//! `Pages` and `PageVec`: memory in whole pages of 4 KiB, beside the heap, for what is large and soon gone.
+//!
+//! Compactions and scans use buffers of many sizes for a moment. In the heap, small things that stay settle in
+//! the gaps between them, so that the next buffer needs new memory: with thousands of tables a heap of 11 MB of
+//! things in use took 70 MB. Here each piece is memory from the system, and goes back to it whole.
+//!
+//! Invariants:
+//! 1. Every byte of a piece is initialised: zero when it comes from the system, whatever its last user left
+//!    there when it is used again.
+//! 2. At most [`IDLE_BYTES_MAX`] lie idle, for all stores of the process together, and no piece of more than
+//!    [`KEPT_BYTES_MAX`].
+//! 3. A piece has at most a quarter more bytes than were asked for, and always whole pages. What its user does not
+//!    touch is not resident while the piece is new.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use super::limits::UNIT_BYTES;
+use super::region::Region;
+
+/// How many bytes may lie idle for the next user: about what two compactions give back at their ends.
+const IDLE_BYTES_MAX: usize = 4 << 20;
+/// A piece with more goes back to the system at once.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// Owned memory of whole pages.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// What owns the memory, if it is not the heap.
+    region: Option<Region>,
+}
+
+// SAFETY: `Pages` owns plain bytes, as a `Vec<u8>` does.
+unsafe impl Send for Pages {}
+// SAFETY: shared access gives only addresses, whose users answer for what they do.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// At least `bytes` bytes, all zero if the flag says so.
+    pub(crate) fn take(bytes: usize) -> (Pages, bool) {
+        let bytes = size_class(bytes);
+        if let Some(region) = idle::take(bytes) {
+            return (Pages { start: region.base(), bytes, region: Some(region) }, false);
+        }
+        if let Some(region) = idle::reserve(bytes) {
+            return (Pages { start: region.base(), bytes, region: Some(region) }, true);
+        }
+        let layout = Pages::layout(bytes);
+        // SAFETY: the layout's size is at least one unit, so not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        match NonNull::new(start) {
+            Some(start) => (Pages { start, bytes, region: None }, true),
+            None => handle_alloc_error(layout),
+        }
+    }
+
+    /// The first byte; a multiple of 4 KiB.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// How many bytes there are, all initialised.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes, UNIT_BYTES)
+            .expect("a buffer is smaller than the address space")
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        match self.region.take() {
+            Some(region) => idle::give_back(self.bytes, region),
+            // SAFETY: allocated in `take` with the same layout.
+            None => unsafe { dealloc(self.start.as_ptr(), Pages::layout(self.bytes)) },
+        }
+    }
+}
+
+/// The bytes of the smallest piece that has so many: 1, 2, 3, 4 units, then four sizes from each power of two to
+/// the next.
+fn size_class(bytes: usize) -> usize {
+    let units = bytes.div_ceil(UNIT_BYTES).max(1);
+    let step = 1 << units.ilog2().saturating_sub(2);
+    units.next_multiple_of(step) * UNIT_BYTES
+}
+
+/// Pieces that lie idle.
+#[cfg(not(any(miri, shuttle)))]
+mod idle {
+    use std::collections::BTreeMap;
+
+    use super::{IDLE_BYTES_MAX, KEPT_BYTES_MAX};
+    use crate::base::region::Region;
+    use crate::base::sync::Mutex;
+
+    pub(super) struct Idle {
+        pub(super) by_bytes: BTreeMap<usize, Vec<Region>>,
+        pub(super) bytes: usize,
+    }
+
+    impl Idle {
+        pub(super) const fn new() -> Idle {
+            Idle { by_bytes: BTreeMap::new(), bytes: 0 }
+        }
+
+        pub(super) fn take(&mut self, bytes: usize) -> Option<Region> {
+            let region = self.by_bytes.get_mut(&bytes)?.pop()?;
+            self.bytes -= bytes;
+            Some(region)
+        }
+
+        /// Keeps the piece; returns what is too much then, of the sizes of which most lies idle: those that are
+        /// not asked for any more make way for those that are.
+        pub(super) fn keep(&mut self, bytes: usize, region: Region) -> Vec<Region> {
+            if bytes > KEPT_BYTES_MAX {
+                return vec![region];
+            }
+            self.by_bytes.entry(bytes).or_default().push(region);
+            self.bytes += bytes;
+            let mut surplus = Vec::new();
+            while self.bytes > IDLE_BYTES_MAX {
+                let most = self.by_bytes.iter_mut().max_by_key(|(bytes, idle)| *bytes * idle.len());
+                let Some((bytes, idle)) = most else { break };
+                self.bytes -= bytes;
+                surplus.extend(idle.pop());
+            }
+            surplus
+        }
+    }
+
+    static IDLE: Mutex<Idle> = Mutex::new(Idle::new());
+
+    pub(super) fn take(bytes: usize) -> Option<Region> {
+        if bytes > KEPT_BYTES_MAX { None } else { IDLE.lock().take(bytes) }
+    }
+
+    pub(super) fn reserve(bytes: usize) -> Option<Region> {
+        Region::reserve_sparse(bytes)
+    }
+
+    pub(super) fn give_back(bytes: usize, region: Region) {
+        // Unmapped after the lock is released.
+        let surplus = IDLE.lock().keep(bytes, region);
+        drop(surplus);
+    }
+}
+
+/// The interpreter has no such memory, and scenarios want each allocation to be seen: all of it is the heap's.
+#[cfg(any(miri, shuttle))]
+mod idle {
+    use crate::base::region::Region;
+
+    pub(super) fn take(_bytes: usize) -> Option<Region> {
+        None
+    }
+
+    pub(super) fn reserve(_bytes: usize) -> Option<Region> {
+        None
+    }
+
+    pub(super) fn give_back(_bytes: usize, _region: Region) {}
+}
+
+/// What a [`PageVec`] can hold.
+///
+/// # Safety
+/// Any bytes are a value of the type, it owns nothing, and its alignment is at most 4 KiB.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: any eight bytes are a number.
+unsafe impl Plain for u64 {}
+// SAFETY: any four bytes are a number.
+unsafe impl Plain for u32 {}
+// SAFETY: any byte is a number.
+unsafe impl Plain for u8 {}
+
+/// A growing list, as `Vec`, in [`Pages`].
+#[derive(Debug)]
+pub(crate) struct PageVec<T: Plain> {
+    pages: Option<Pages>,
+    len: usize,
+    items: PhantomData<T>,
+}
+
+impl<T: Plain> Default for PageVec<T> {
+    fn default() -> PageVec<T> {
+        PageVec { pages: None, len: 0, items: PhantomData }
+    }
+}
+
+impl<T: Plain> PageVec<T> {
+    /// An empty list with room for `capacity` items.
+    pub(crate) fn with_capacity(capacity: usize) -> PageVec<T> {
+        let mut list = PageVec::default();
+        if capacity > 0 {
+            list.pages = Some(Pages::take(PageVec::<T>::bytes_of(capacity)).0);
+        }
+        list
+    }
+
+    /// `len` items, each of zero bytes.
+    pub(crate) fn zeroed(len: usize) -> PageVec<T> {
+        let mut list = PageVec { pages: None, len, items: PhantomData };
+        if len > 0 {
+            let bytes = PageVec::<T>::bytes_of(len);
+            let (pages, is_zero) = Pages::take(bytes);
+            if !is_zero {
+                // SAFETY: there are at least so many bytes, and nobody else knows of them.
+                unsafe { pages.start().write_bytes(0, bytes) };
+            }
+            list.pages = Some(pages);
+        }
+        list
+    }
+
+    fn bytes_of(items: usize) -> usize {
+        items.checked_mul(size_of::<T>()).expect("a list is smaller than the address space")
+    }
+
+    /// How many items there is room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.pages.as_ref().map_or(0, |pages| pages.bytes() / size_of::<T>())
+    }
+
+    /// Appends an item.
+    #[inline]
+    pub(crate) fn push(&mut self, item: T) {
+        if self.len == self.capacity() {
+            self.grow();
+        }
+        if let Some(pages) = &self.pages {
+            // SAFETY: there is room for one more item behind the last, aligned as pages are.
+            unsafe { pages.start().cast::<T>().add(self.len).write(item) };
+            self.len += 1;
+        }
+    }
+
+    /// Doubles the room.
+    #[cold]
+    fn grow(&mut self) {
+        let mut larger = PageVec::with_capacity((2 * self.len).max(UNIT_BYTES / size_of::<T>()));
+        larger.len = self.len;
+        larger.copy_from_slice(self);
+        *self = larger;
+    }
+
+    /// Drops all items but the first `len`.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Drops all but the first of equal items that follow one another.
+    pub(crate) fn dedup(&mut self)
+    where
+        T: PartialEq,
+    {
+        let items = &mut **self;
+        let mut kept = items.len().min(1);
+        for i in 1..items.len() {
+            items[kept] = items[i];
+            kept += usize::from(items[kept] != items[kept - 1]);
+        }
+        self.truncate(kept);
+    }
+}
+
+impl<T: Plain> Deref for PageVec<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match &self.pages {
+            // SAFETY: the first `len` items lie there, aligned as pages are; any bytes are items.
+            Some(pages) => unsafe {
+                std::slice::from_raw_parts(pages.start().cast::<T>().as_ptr(), self.len)
+            },
+            None => &[],
+        }
+    }
+}
+
+impl<T: Plain> DerefMut for PageVec<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        match &self.pages {
+            // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
+            Some(pages) => unsafe {
+                std::slice::from_raw_parts_mut(pages.start().cast::<T>().as_ptr(), self.len)
+            },
+            None => &mut [],
+        }
+    }
+}
+
+impl<T: Plain> Extend<T> for PageVec<T> {
+    fn extend<I: IntoIterator<Item = T>>(&mut self, items: I) {
+        items.into_iter().for_each(|item| self.push(item));
+    }
+}
+
+impl<T: Plain> FromIterator<T> for PageVec<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> PageVec<T> {
+        let items = items.into_iter();
+        let mut list = PageVec::with_capacity(items.size_hint().0);
+        list.extend(items);
+        list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_has_at_most_a_quarter_more_than_was_asked_for() {
+        assert_eq!(size_class(0), UNIT_BYTES);
+        for units in 1..5000 {
+            for bytes in [units * UNIT_BYTES - 1, units * UNIT_BYTES] {
+                let class = size_class(bytes);
+                assert!(class >= bytes && class.is_multiple_of(UNIT_BYTES));
+                assert!(class * 4 <= units * UNIT_BYTES * 5, "{bytes} bytes get {class}");
+                assert_eq!(size_class(class), class);
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_does_what_a_vector_does() {
+        let count = if cfg!(miri) { 1500 } else { 300_000 };
+        let mut list = PageVec::default();
+        let mut vector = Vec::new();
+        assert_eq!((list.len(), list.capacity()), (0, 0));
+        for i in 0..count {
+            let item = (i * i / 3) as u32 / 7;
+            list.push(item);
+            vector.push(item);
+        }
+        assert_eq!(*list, *vector);
+        list.dedup();
+        vector.dedup();
+        assert_eq!(*list, *vector);
+        list.sort_unstable_by(|a, b| b.cmp(a));
+        list.truncate(count / 9);
+        list.truncate(count);
+        vector.sort_unstable_by(|a, b| b.cmp(a));
+        vector.truncate(count / 9);
+        assert_eq!(*list, *vector);
+        assert_eq!(
+            *(0..count as u64).collect::<PageVec<_>>(),
+            *(0..count as u64).collect::<Vec<_>>()
+        );
+        let mut empty = PageVec::<u64>::with_capacity(0);
+        empty.dedup();
+        assert!(empty.is_empty() && empty.first_mut().is_none());
+    }
+
+    #[test]
+    fn what_is_zeroed_is_zero_also_when_its_memory_was_used_before() {
+        for _ in 0..3 {
+            for len in [1, 4096, 5000, 20_000] {
+                let mut list = PageVec::<u8>::zeroed(len);
+                assert!(list.len() == len && list.iter().all(|&byte| byte == 0));
+                list.fill(0xa5);
+            }
+        }
+        assert!(PageVec::<u8>::zeroed(0).is_empty());
+    }
+
+    /// Sizes change with what a store does: what lay idle of those that were common once had taken all the room.
+    #[cfg(not(any(miri, shuttle)))]
+    #[test]
+    fn idle_memory_is_bounded_and_goes_to_the_sizes_that_are_asked_for() {
+        let mut idle = idle::Idle::new();
+        let region = |bytes| Region::reserve_sparse(bytes).unwrap();
+        let (old, new) = (16 << 10, 56 << 10);
+        for _ in 0..1000 {
+            idle.keep(old, region(old));
+            assert!(idle.bytes <= IDLE_BYTES_MAX);
+        }
+        assert_eq!(idle.bytes, IDLE_BYTES_MAX);
+        for _ in 0..1000 {
+            idle.keep(new, region(new));
+            assert!(idle.bytes <= IDLE_BYTES_MAX);
+        }
+        let mut taken = Vec::new();
+        while let Some(region) = idle.take(new) {
+            taken.push(region);
+        }
+        assert!(taken.len() * new > IDLE_BYTES_MAX / 3, "{} pieces of {new} bytes", taken.len());
+        assert_eq!(idle.keep(2 << 20, region(2 << 20)).len(), 1, "a large piece is not kept");
+        assert_eq!(idle.bytes, idle.by_bytes.iter().map(|(bytes, idle)| bytes * idle.len()).sum());
+    }
+}
