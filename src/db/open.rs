@@ -106,8 +106,8 @@ impl Foundation {
     /// Numbers of files that exist are not handed out again, even if the manifest does not know them.
     /// Returns the first number that is.
     fn reserve_file_ids(&self) -> Result<FileId> {
-        for entry in self.vfs.read_dir(&self.path)? {
-            if let Some((id, _)) = DataFiles::parse_name(&entry.name) {
+        for name in self.vfs.read_names(&self.path)? {
+            if let Some((id, _)) = DataFiles::parse_name(&name) {
                 self.files.reserve(FileId(id.0.saturating_add(1)));
             }
         }
@@ -269,9 +269,9 @@ impl Foundation {
         }
         let named = self.named_files(keyspaces);
         let mut removed = 0;
-        for entry in self.vfs.read_dir(&self.path)? {
-            let path = self.path.join(&entry.name);
-            let id = DataFiles::parse_name(&entry.name).map(|(id, _)| id);
+        for name in self.vfs.read_names(&self.path)? {
+            let path = self.path.join(&name);
+            let id = DataFiles::parse_name(&name).map(|(id, _)| id);
             if id.is_some_and(|id| id >= first) && !named.contains(&path) {
                 self.vfs.remove(&path)?;
                 removed += 1;

@@ -202,9 +202,8 @@ pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, store_id: u64, edit: Edit) 
 
 /// The manifests in `dir`, newest first.
 fn manifest_numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u64>> {
-    let entries = vfs.read_dir(dir)?;
-    let mut numbers: Vec<u64> =
-        entries.iter().filter_map(|entry| parse_manifest_name(&entry.name)).collect();
+    let names = vfs.read_names(dir)?;
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| parse_manifest_name(name)).collect();
     numbers.sort_unstable_by(|a, b| b.cmp(a));
     Ok(numbers)
 }

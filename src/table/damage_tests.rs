@@ -148,7 +148,7 @@ fn survive(files: &TestFiles, table: &Table, probes: &[Entry]) -> Result<()> {
         let all = |_: EntryRef<'_>| ControlFlow::Continue(());
         let _ = table.get(&probe.0, Seqno(probe.1), &context, all);
         let _ = table.may_contain(hash_key(&probe.0), &context);
-        let _ = table.range_statistics(Some(&probe.0), None);
+        let _ = table.range_statistics(Some(&probe.0), None, &ReadContext::blocking());
         let mut cursor = table.cursor(CacheUse::Bypass);
         if cursor.seek(&probe.0).is_ok() && cursor.entry().is_some() {
             let _ = cursor.prev();

@@ -197,7 +197,7 @@ fn table(data: &[u8]) {
         if is_sound && table.first_key() == key {
             assert_eq!(may_contain, Some(true), "the check finds nothing, but a probe does");
         }
-        named(table.range_statistics(Some(key), None));
+        named(table.range_statistics(Some(key), None, &ReadContext::blocking()));
         let mut cursor = table.cursor(CacheUse::Bypass);
         if named(cursor.seek(key)).is_some() && cursor.entry().is_some() {
             named(cursor.prev());

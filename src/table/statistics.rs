@@ -17,13 +17,19 @@ pub(crate) struct RangeStatistics {
 
 impl Table {
     /// Estimates the entries with keys from `lower` up to but without `upper`.
+    ///
+    /// # Errors
+    /// `Corruption` if an index page is damaged; `NotResident` if one is not cached and `context` collects
+    /// those, at both ends.
     pub(crate) fn range_statistics(
         &self,
         lower: Option<&[u8]>,
         upper: Option<&[u8]>,
+        context: &ReadContext,
     ) -> Result<RangeStatistics> {
-        let from = lower.map_or(Ok(RangeStatistics::default()), |key| self.before(key))?;
-        let to = upper.map_or(Ok(self.totals()), |key| self.before(key))?;
+        let before = |key| self.before(key, context);
+        let from = lower.map_or(Ok(RangeStatistics::default()), before);
+        let (to, from) = (upper.map_or(Ok(self.totals()), before)?, from?);
         Ok(RangeStatistics {
             tuples: to.tuples.saturating_sub(from.tuples),
             bytes: to.bytes.saturating_sub(from.bytes),
@@ -36,7 +42,7 @@ impl Table {
     }
 
     /// How much lies before `key`: half of its leaf is taken to, unless it starts with it.
-    fn before(&self, key: &[u8]) -> Result<RangeStatistics> {
+    fn before(&self, key: &[u8], context: &ReadContext) -> Result<RangeStatistics> {
         let totals = self.totals();
         if key <= self.first_key() {
             return Ok(RangeStatistics::default());
@@ -44,12 +50,11 @@ impl Table {
         if key > self.last_key() {
             return Ok(totals);
         }
-        let context = ReadContext::blocking();
         let mut found = (totals.tuples / 2, totals.bytes / 2);
         let mut page = self.footer.root;
         for level in (1..=self.footer.height).rev() {
             let (Child { pointer, tuples, bytes }, is_start) =
-                self.with_index(page, level, &context, |node| {
+                self.with_index(page, level, context, |node| {
                     let i = node.search(key, Seqno::MAX.0)?.saturating_sub(1);
                     let is_start = node.key_is(i, key)? && node.meta(i) == PLAIN_SEPARATOR;
                     Ok((child(node, i)?, is_start))
@@ -71,8 +76,14 @@ impl Table {
         upper: Option<&[u8]>,
         parts: usize,
     ) -> Result<Vec<Vec<u8>>> {
-        let from = lower.map_or(Ok(RangeStatistics::default()), |key| self.before(key))?.bytes;
-        let to = upper.map_or(Ok(self.totals()), |key| self.before(key))?.bytes;
+        let RangeStatistics { bytes: from, .. } = match lower {
+            Some(key) => self.before(key, &ReadContext::blocking())?,
+            None => RangeStatistics::default(),
+        };
+        let RangeStatistics { bytes: to, .. } = match upper {
+            Some(key) => self.before(key, &ReadContext::blocking())?,
+            None => self.totals(),
+        };
         let mut keys: Vec<Vec<u8>> = Vec::new();
         for part in 1..parts {
             let share = u128::from(to.saturating_sub(from)) * part as u128 / parts as u128;

@@ -204,7 +204,7 @@ fn wander(random: &mut Random, table: &Arc<Table>, entries: &[Entry], probes: &[
 
 fn ranges(random: &mut Random, table: &Arc<Table>, entries: &[Entry], probes: &[Vec<u8>]) {
     let total = table.properties().entries();
-    let whole = table.range_statistics(None, None).unwrap();
+    let whole = table.range_statistics(None, None, &ReadContext::blocking()).unwrap();
     assert_eq!((whole.tuples, whole.bytes), (total, table.properties().entry_bytes()));
     for _ in 0..30 {
         let mut bound = || {
@@ -402,7 +402,8 @@ fn range_statistics_are_right_to_within_a_leaf() {
     for _ in 0..300 {
         let (a, b) = (random.bytes(3), random.bytes(3));
         let (lower, upper) = if a < b { (a, b) } else { (b, a) };
-        let found = table.range_statistics(Some(&lower), Some(&upper)).unwrap();
+        let found =
+            table.range_statistics(Some(&lower), Some(&upper), &ReadContext::blocking()).unwrap();
         let inside: Vec<_> = entries.iter().filter(|e| e.0 >= lower && e.0 < upper).collect();
         let bytes: usize = inside.iter().map(|e| e.0.len() + e.3.len()).sum();
         assert!(found.tuples.abs_diff(inside.len() as u64) < 100, "{found:?} {}", inside.len());
@@ -410,7 +411,9 @@ fn range_statistics_are_right_to_within_a_leaf() {
         // Exact at leaf boundaries.
         let cuts = table.approximate_split_keys(Some(&lower), Some(&upper), 4).unwrap();
         for cut in cuts.windows(2) {
-            let found = table.range_statistics(Some(&cut[0]), Some(&cut[1])).unwrap();
+            let found = table
+                .range_statistics(Some(&cut[0]), Some(&cut[1]), &ReadContext::blocking())
+                .unwrap();
             let inside = entries.iter().filter(|e| e.0 >= cut[0] && e.0 < cut[1]).count();
             assert_eq!(found.tuples, inside as u64);
         }
@@ -421,7 +424,8 @@ fn range_statistics_are_right_to_within_a_leaf() {
     bounds.extend(cuts.iter().map(|cut| Some(cut.as_slice())));
     bounds.push(None);
     for bound in bounds.windows(2) {
-        let part = table.range_statistics(bound[0], bound[1]).unwrap().bytes;
+        let part =
+            table.range_statistics(bound[0], bound[1], &ReadContext::blocking()).unwrap().bytes;
         let even = table.properties().entry_bytes() / 8;
         assert!(part.abs_diff(even) < 3 * 4096, "{part} of {even}");
     }

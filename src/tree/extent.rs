@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::error::Result;
+use crate::cache::ReadContext;
 use crate::table::Table;
 
 /// A key, shared by the copies of a node.
@@ -61,6 +62,6 @@ pub(super) fn table_extent(
     if !table_meets(table, lower, upper) {
         return Ok(Extent::default());
     }
-    let statistics = table.range_statistics(Some(lower), upper)?;
+    let statistics = table.range_statistics(Some(lower), upper, &ReadContext::blocking())?;
     Ok(Extent { bytes: statistics.bytes, entries: statistics.tuples })
 }

@@ -58,6 +58,7 @@ fn created_names_are_listed_and_unique(vfs: &dyn Vfs, dir: &Path) {
     vfs.sync_dir(dir).unwrap();
     assert!(vfs.exists(&a).unwrap() && !vfs.exists(&dir.join("c")).unwrap());
     assert_eq!(vfs.read_dir(dir).unwrap(), [entry("a", 0), entry("b", 3)]);
+    assert_eq!(vfs.read_names(dir).unwrap(), ["a", "b"]);
     assert_eq!(vfs.open(&a, Access::Buffered, false).unwrap().path(), a);
 
     vfs.remove(&a).unwrap();
@@ -70,6 +71,7 @@ fn directories_nest(vfs: &dyn Vfs, dir: &Path) {
     let deep = dir.join("one/two");
     assert_eq!(kind(vfs.create(&deep.join("f"), Access::Buffered)), io::ErrorKind::NotFound);
     assert_eq!(kind(vfs.read_dir(&deep)), io::ErrorKind::NotFound);
+    assert_eq!(kind(vfs.read_names(&deep)), io::ErrorKind::NotFound);
     assert_eq!(kind(vfs.sync_dir(&deep)), io::ErrorKind::NotFound);
     vfs.create_dir_all(&deep).unwrap();
     vfs.create_dir_all(&deep).unwrap();
@@ -78,6 +80,7 @@ fn directories_nest(vfs: &dyn Vfs, dir: &Path) {
     vfs.create(&dir.join("one-more"), Access::Buffered).unwrap();
     let one = DirEntry { name: "one".to_string(), len: 0, is_dir: true };
     assert_eq!(vfs.read_dir(dir).unwrap(), [one, entry("one-more", 0)]);
+    assert_eq!(vfs.read_names(dir).unwrap(), ["one", "one-more"]);
     assert_eq!(vfs.read_dir(&deep).unwrap(), [entry("f", 0)]);
     assert_eq!(kind(vfs.remove_dir(&deep)), io::ErrorKind::DirectoryNotEmpty);
     assert_eq!(kind(vfs.remove(&deep)), io::ErrorKind::IsADirectory);

@@ -134,6 +134,11 @@ pub trait Vfs: Send + Sync + Debug {
     /// The names in a directory, sorted by name.
     fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>>;
 
+    /// As [`Vfs::read_dir`], the names alone.
+    fn read_names(&self, path: &Path) -> Result<Vec<String>> {
+        Ok(self.read_dir(path)?.into_iter().map(|entry| entry.name).collect())
+    }
+
     /// Whether the name exists.
     fn exists(&self, path: &Path) -> Result<bool>;
 

@@ -150,6 +150,16 @@ impl Vfs for PosixVfs {
         Ok(entries)
     }
 
+    fn read_names(&self, path: &Path) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in named("list", path, fs::read_dir(path))? {
+            let entry = named("list", path, entry)?;
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
     fn exists(&self, path: &Path) -> Result<bool> {
         named("look up", path, path.try_exists())
     }

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use self::compaction::CompactionJob;
 use self::jobs::Jobs;
 use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet};
-use self::open::OpenFiles;
+use self::open::{OpenFiles, fetch_leaf_indexes};
 use self::parameters::Parameters;
 use self::plan::Plan;
 use self::version::Version;
@@ -89,7 +89,10 @@ impl StbTree {
             Arc::new(Node::empty_root())
         } else {
             let open = OpenFiles::open(&context, &recovered)?;
-            recovered.build(&manifest_file, &mut |id, record| open.bundle(&context, id, record))?
+            let mut bundle = |id, record: &_| open.bundle(&context, id, record);
+            let root = recovered.build(&manifest_file, &mut bundle)?;
+            fetch_leaf_indexes(&root);
+            root
         };
         let version = Version::new(root, flushed, 0.0, Arc::clone(&context.counters), parameters);
         Ok(Arc::new(StbTree {
