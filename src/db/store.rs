@@ -35,8 +35,8 @@ use crate::merge::MergeOperator;
 use crate::table::BlobFiles;
 use crate::vfs::{Lock, Vfs};
 
-/// What a background job's thread keeps of the heap, beside the buffers of inputs.
-const JOB_HEAP_BYTES: u64 = 2 << 20;
+/// What a background job's thread uses beside the buffers of inputs.
+const JOB_REST_BYTES_MAX: u64 = 2 << 20;
 
 /// Sizes derived from the memory budget.
 #[derive(Debug, Clone, Copy)]
@@ -92,8 +92,8 @@ impl Sizes {
         if let Some(bytes) = self.cache_bytes_chosen {
             return bytes;
         }
-        // Beside its buffers a job needs an output's, and leaves gaps in the heap.
-        let job_bytes = self.job_bytes_max + self.job_bytes_max.min(JOB_HEAP_BYTES);
+        // Beside its buffers a job needs an output's, and lists of what it has written.
+        let job_bytes = self.job_bytes_max + self.job_bytes_max.min(JOB_REST_BYTES_MAX);
         let used = memtables_bytes + trees_bytes + job_bytes * workers as u64;
         self.memory_budget.saturating_sub(used).max(self.memory_budget / 8).max(128 << 10)
     }
