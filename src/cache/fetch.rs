@@ -121,3 +121,62 @@ pub(crate) fn read_pages(pages: &[(&PageFile, PagePointer)]) -> Result<Vec<Vec<u
     }
     Ok(payloads)
 }
+
+/// The last units of a file, as read.
+pub(crate) struct FileEnd<'a> {
+    file: &'a PageFile,
+    first_unit: u32,
+    bytes: &'a [u8],
+}
+
+impl FileEnd<'_> {
+    /// The payload of the file's last unit, which is a page.
+    pub(crate) fn last_page(&self) -> Result<Vec<u8>> {
+        let last = self.file.last_unit();
+        self.verified(last, &self.bytes[self.bytes.len() - UNIT_BYTES..])
+    }
+
+    /// The payload of a page; none if it does not lie here as a whole.
+    pub(crate) fn page(&self, pointer: PagePointer) -> Result<Option<Vec<u8>>> {
+        let page = (pointer.unit.checked_sub(self.first_unit))
+            .and_then(|unit| self.bytes.get(unit as usize * UNIT_BYTES..)?.get(..pointer.bytes()));
+        page.map(|page| self.verified(pointer, page)).transpose()
+    }
+
+    fn verified(&self, pointer: PagePointer, page: &[u8]) -> Result<Vec<u8>> {
+        let mut scratch = Vec::new();
+        Ok(self.file.verify(pointer, page, &mut scratch)?.1.to_vec())
+    }
+}
+
+/// Reads the last `units` of each file, of shorter files all, past the cache, many at once, and hands them to `f` in
+/// order.
+pub(crate) fn read_ends<'a>(
+    files: &'a [Arc<PageFile>],
+    units: u32,
+    mut f: impl FnMut(&'a PageFile, &FileEnd<'_>) -> Result<()>,
+) -> Result<()> {
+    for files in files.chunks(UNCACHED_PAGES_MAX / units.max(1) as usize) {
+        let [first, ..] = files else { break };
+        let ends: Vec<(u32, usize)> = (files.iter())
+            .map(|file| {
+                let first_unit = file.units().saturating_sub(units);
+                (first_unit, (file.units() - first_unit) as usize * UNIT_BYTES)
+            })
+            .collect();
+        let mut buf = AlignedBuf::new(ends.iter().map(|(_, bytes)| bytes).sum());
+        let stretches = files.iter().zip(&ends).map(|(file, &(first_unit, bytes))| {
+            (&**file, u64::from(first_unit) * UNIT_BYTES as u64, bytes)
+        });
+        read_stretches(&*first.files().vfs, stretches, &mut buf)
+            .into_iter()
+            .collect::<Result<()>>()?;
+        let mut rest = &buf[..];
+        for (file, (first_unit, bytes)) in files.iter().zip(ends) {
+            let (bytes, behind) = rest.split_at(bytes);
+            rest = behind;
+            f(file, &FileEnd { file, first_unit, bytes })?;
+        }
+    }
+    Ok(())
+}

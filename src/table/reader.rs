@@ -16,7 +16,8 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::base::prefetch::prefetch;
 use crate::cache::{
-    DataFiles, FileType, PageClass, PageFile, PageKey, PagePointer, ReadContext, read_pages,
+    DataFiles, FileType, PageClass, PageFile, PageKey, PagePointer, ReadContext, read_ends,
+    read_pages,
 };
 use crate::filter::BlockFilter;
 
@@ -54,8 +55,8 @@ impl Table {
         Ok(tables.swap_remove(0))
     }
 
-    /// Opens tables, and returns them in the same order: reads their footers, all at once, then their
-    /// properties, and the footers of blob files that `blobs` does not have open.
+    /// Opens tables, and returns them in the same order: reads their ends, many at once, where footers and as a rule
+    /// properties are, then other properties, and the footers of blob files that `blobs` does not have open.
     pub(crate) fn open_all(
         files: &Arc<DataFiles>,
         blobs: &Arc<BlobFiles>,
@@ -64,17 +65,22 @@ impl Table {
         let opened: Vec<Arc<PageFile>> = (ids.iter())
             .map(|&id| PageFile::open(files, id, FileType::Table))
             .collect::<Result<_>>()?;
-        let last: Vec<_> = opened.iter().map(|file| (&**file, file.last_unit())).collect();
-        let footers: Vec<Footer> = (read_pages(&last)?.iter().zip(&last))
-            .map(|(payload, (file, at))| Footer::decode(payload, &file.path(), at.offset()))
-            .collect::<Result<_>>()?;
-        let properties: Vec<_> = (opened.iter().zip(&footers))
-            .map(|(file, footer)| (&**file, footer.properties))
+        let mut found = Vec::with_capacity(opened.len());
+        read_ends(&opened, 2, |file, end| {
+            let offset = file.last_unit().offset();
+            let footer = Footer::decode(&end.last_page()?, &file.path(), offset)?;
+            found.push((footer, end.page(footer.properties)?));
+            Ok(())
+        })?;
+        let elsewhere: Vec<_> = (opened.iter().zip(&found))
+            .filter(|(_, (_, payload))| payload.is_none())
+            .map(|(file, (footer, _))| (&**file, footer.properties))
             .collect();
-        let payloads = read_pages(&properties)?;
+        let mut elsewhere = read_pages(&elsewhere)?.into_iter();
         let mut tables = Vec::with_capacity(opened.len());
-        for ((file, footer), payload) in opened.iter().zip(footers).zip(payloads) {
+        for (file, (footer, payload)) in opened.iter().zip(found) {
             let offset = footer.properties.offset();
+            let payload = payload.or_else(|| elsewhere.next()).unwrap_or_default();
             let properties = Properties::decode(&payload, &file.path(), offset)?;
             let blobs =
                 properties.blobs.iter().map(|blob| blobs.open(blob.file)).collect::<Result<_>>()?;

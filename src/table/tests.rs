@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::test_support::{Random, TestFiles};
 use super::{BlobPointer, CacheUse, Table, TableBuilder, TableCursor, TableOptions};
@@ -467,6 +468,34 @@ fn medium_values_do_not_waste_their_pages() {
         let ratio = f64::from(table.footer.leaf_units) * 4096.0 / used;
         assert!(ratio < 1.4, "values of {value_bytes} bytes take {ratio} times their bytes");
     }
+}
+
+/// A footer and, as a rule, the properties come with one read; those of long keys do not fit beside it.
+#[test]
+fn tables_are_opened_together_wherever_their_properties_are() {
+    let files = TestFiles::new();
+    let of = |count: u64, key_bytes: usize| -> Vec<Entry> {
+        let key = |i: u64| [&i.to_be_bytes()[..], &vec![b'k'; key_bytes]].concat();
+        (0..count).map(|i| (key(i), 1, EntryKind::Put, vec![7; 20])).collect()
+    };
+    let contents: Vec<_> =
+        (0..300).map(|i| of(1 + i % 40, if i % 7 == 3 { 5000 } else { 8 })).collect();
+    let built: Vec<_> = contents.iter().map(|entries| build(&files, false, entries)).collect();
+    let ids: Vec<_> = built.iter().map(|table| table.id()).collect();
+    let reads = files.vfs.reads.load(Ordering::Relaxed);
+    let opened = Table::open_all(&files.files, &files.blobs, &ids).unwrap();
+    let reads = files.vfs.reads.load(Ordering::Relaxed) - reads;
+    assert_eq!(
+        reads,
+        300 + contents.iter().filter(|entries| entries[0].0.len() > 5000).count() as u64
+    );
+    for ((table, entries), id) in opened.iter().zip(&contents).zip(ids) {
+        assert_eq!(table.id(), id);
+        assert_eq!(*table.first_key(), *entries[0].0);
+        assert_eq!(table.last_key(), entries[entries.len() - 1].0);
+        assert_eq!(table.properties().entries(), entries.len() as u64);
+    }
+    assert!(Table::open_all(&files.files, &files.blobs, &[]).unwrap().is_empty());
 }
 
 #[test]

@@ -159,6 +159,11 @@ impl Recovered {
         (last(self.nodes.keys().next_back()), last(self.bundles.keys().next_back()))
     }
 
+    /// The bundles of the root.
+    pub(super) fn root_bundles(&self) -> &[u64] {
+        self.nodes.get(&self.root).map_or(&[], |root| &root.bundles)
+    }
+
     /// The bundles of the trunk that [`Recovered::build`] will ask for, if nothing is wrong.
     pub(super) fn bundles_in_use(&self) -> BTreeMap<u64, &BundleRecord> {
         let (mut bundles, mut seen) = (BTreeMap::new(), BTreeSet::new());

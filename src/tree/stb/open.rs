@@ -22,6 +22,8 @@ const FETCHED_PAGES_MAX: usize = 256;
 pub(super) struct OpenFiles {
     tables: BTreeMap<FileId, Arc<Table>>,
     maplets: BTreeMap<FileId, Maplet>,
+    /// The bundles of the root, which every lookup meets.
+    root_bundles: BTreeSet<u64>,
 }
 
 impl OpenFiles {
@@ -37,6 +39,7 @@ impl OpenFiles {
             .map(|&id| PageFile::open(&context.files, id, FileType::Maplet))
             .collect::<Result<_>>()?;
         Ok(OpenFiles {
+            root_bundles: recovered.root_bundles().iter().copied().collect(),
             tables: tables.into_iter().zip(opened).collect(),
             maplets: maplets.into_iter().zip(Maplet::open_all(files)?).collect(),
         })
@@ -61,8 +64,12 @@ impl OpenFiles {
                 maplet.branches(),
             ));
         }
+        // A memtable's, as far as can be told. Further down such a bundle has a sieve only as long as the store
+        // stays open: there would be hundreds to be made now, a millisecond each.
         let young = match branches.as_slice() {
-            [table] => table.properties().entry_bytes() <= context.options.memtable_bytes,
+            [table] if self.root_bundles.contains(&id.0) => {
+                table.properties().entry_bytes() <= context.options.memtable_bytes
+            }
             _ => false,
         };
         let sieve = match young.then(|| Sieve::of_maplet(&maplet)).transpose() {
