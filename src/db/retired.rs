@@ -53,3 +53,121 @@ impl Retired {
         Unheld { _states: states, _versions: versions }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::sync::Weak;
+
+    use super::*;
+    use crate::base::entry::EntryRef;
+    use crate::base::error::{Error, Result};
+    use crate::base::ids::Seqno;
+    use crate::cache::ReadContext;
+    use crate::db::state::Slot;
+    use crate::memtable::ChunkPool;
+    use crate::tree::description::TreeDescription;
+    use crate::tree::{CheckCounts, Region, RegionAt};
+
+    /// A version that nobody asks for anything.
+    struct Idle;
+
+    impl TreeVersion for Idle {
+        fn flushed(&self) -> Seqno {
+            Seqno(0)
+        }
+
+        fn get(
+            &self,
+            _key: &[u8],
+            _hash: u64,
+            _snapshot: Seqno,
+            _context: &ReadContext,
+            _f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
+        ) -> Result<()> {
+            unreachable!()
+        }
+
+        fn region(&self, _at: RegionAt<'_>) -> Region {
+            unreachable!()
+        }
+
+        fn files(&self) -> Vec<std::path::PathBuf> {
+            unreachable!()
+        }
+
+        fn describe(&self) -> Result<TreeDescription> {
+            unreachable!()
+        }
+
+        fn check(&self, _full: bool, _problem: &mut dyn FnMut(Error)) -> CheckCounts {
+            unreachable!()
+        }
+    }
+
+    /// A version, and what tells whether it is still there.
+    fn version() -> (Arc<dyn TreeVersion>, Weak<dyn TreeVersion>) {
+        let version: Arc<dyn TreeVersion> = Arc::new(Idle);
+        let watch = Arc::downgrade(&version);
+        (version, watch)
+    }
+
+    fn state(version: &Arc<dyn TreeVersion>) -> Arc<ReadState> {
+        let pool = Arc::new(ChunkPool::new(0));
+        let active = Slot::new(&pool);
+        Arc::new(ReadState {
+            active,
+            frozen: Vec::new(),
+            version: Arc::clone(version),
+            generation: 0,
+        })
+    }
+
+    #[test]
+    fn a_state_goes_when_nobody_holds_it_and_only_with_what_was_taken() {
+        let mut retired = Retired::default();
+        let (held, watch) = version();
+        let reader = state(&held);
+        drop(held);
+        retired.add(Arc::clone(&reader));
+        drop(retired.take_unheld());
+        assert!(watch.upgrade().is_some(), "a reader has it");
+        drop(reader);
+        assert!(watch.upgrade().is_some(), "the reader was not to let go last");
+        let unheld = retired.take_unheld();
+        assert!(watch.upgrade().is_some(), "not before what was taken is dropped");
+        drop(unheld);
+        assert!(watch.upgrade().is_none());
+    }
+
+    /// A freeze makes a new state with the same version.
+    #[test]
+    fn a_version_stays_while_a_newer_state_has_it() {
+        let mut retired = Retired::default();
+        let (held, watch) = version();
+        let (older, newer) = (state(&held), state(&held));
+        drop(held);
+        retired.add(older);
+        drop(retired.take_unheld());
+        assert_eq!(Arc::strong_count(&newer.version), 2, "the newer state's and the one kept here");
+        retired.add(newer);
+        drop(retired.take_unheld());
+        assert!(watch.upgrade().is_none() && retired.versions.is_empty());
+    }
+
+    /// Iterators hold on to a version after they have let go of the state.
+    #[test]
+    fn a_reader_that_holds_a_version_alone_does_not_let_go_of_it_last() {
+        let mut retired = Retired::default();
+        let (reader, watch) = version();
+        for _ in 0..3 {
+            retired.add(state(&reader));
+        }
+        drop(retired.take_unheld());
+        assert_eq!((retired.states.len(), retired.versions.len()), (0, 1));
+        drop(reader);
+        assert!(watch.upgrade().is_some(), "kept for the background");
+        drop(retired.take_unheld());
+        assert!(watch.upgrade().is_none());
+    }
+}
