@@ -117,7 +117,7 @@ impl KeyspaceOptions {
             fanout_max: 0,
             tables_per_guard_max: 0,
             filters: true,
-            space_amplification_max_percent: 130,
+            space_amplification_max_percent: 127,
         }
     }
 
@@ -183,7 +183,7 @@ impl KeyspaceOptions {
 
     /// Reclaims space, at the cost of more writing, whenever disk space exceeds this many times the
     /// live data. Where entries leave more than 6% of their pages unused (three values of 1 KiB in 4
-    /// KiB), live data counts with what it takes there. Default 1.3 (`flsm`: 1.4); at least 1.1.
+    /// KiB), live data counts with what it takes there. Default 1.27 (`flsm`: 1.4); at least 1.1.
     pub fn space_amplification_max(mut self, times: f64) -> KeyspaceOptions {
         self.space_amplification_max_percent = (times.clamp(1.1, 100.0) * 100.0).round() as u32;
         self
@@ -475,8 +475,8 @@ mod tests {
             .blob_bytes_min(300)
             .fanout_max(8)
             .space_amplification_max(1.25);
-        let guards = KeyspaceOptions::stb().tables_per_guard_max(4);
-        let unfiltered = KeyspaceOptions::stb().filters(false);
+        let guards = plain.clone().tables_per_guard_max(4);
+        let unfiltered = plain.clone().filters(false);
         for (nth, options) in [(0, plain), (1, chosen), (2, guards), (3, unfiltered)] {
             assert_eq!(options.encode(), documented(nth));
             assert_eq!(decode(&documented(nth)).unwrap(), options);
