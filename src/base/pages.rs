@@ -221,6 +221,13 @@ impl<T: Plain> PageVec<T> {
         list
     }
 
+    /// `len` items of whatever bytes lie there: for who fills them before they are looked at.
+    pub(crate) fn unzeroed(len: usize) -> PageVec<T> {
+        let mut list = PageVec::with_capacity(len);
+        list.len = len;
+        list
+    }
+
     fn bytes_of(items: usize) -> usize {
         items.checked_mul(size_of::<T>()).expect("a list is smaller than the address space")
     }

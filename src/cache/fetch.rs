@@ -73,7 +73,7 @@ pub(crate) fn fetch_misses(mut misses: Vec<PageMiss>) -> Result<u32> {
     let vfs = Arc::clone(&first.file.files().vfs);
     let total_bytes = misses.iter().map(|miss| miss.pointer.bytes()).sum();
     let kept = BUF.take().filter(|buf| buf.len() >= total_bytes);
-    let mut buf = kept.unwrap_or_else(|| AlignedBuf::new(total_bytes));
+    let mut buf = kept.unwrap_or_else(|| AlignedBuf::unzeroed(total_bytes));
     let runs = misses.chunk_by(PageMiss::borders).map(|run| {
         let bytes = run.iter().map(|miss| miss.pointer.bytes()).sum();
         (&*run[0].file, run[0].pointer.offset(), bytes)
@@ -106,7 +106,7 @@ pub(crate) fn read_pages(pages: &[(&PageFile, PagePointer)]) -> Result<Vec<Vec<u
         let [(first, _), ..] = pages else { break };
         pages.iter().try_for_each(|(file, pointer)| file.check_bounds(*pointer))?;
         let total_bytes = pages.iter().map(|(_, pointer)| pointer.bytes()).sum();
-        let mut buf = AlignedBuf::new(total_bytes);
+        let mut buf = AlignedBuf::unzeroed(total_bytes);
         let stretches =
             pages.iter().map(|(file, pointer)| (*file, pointer.offset(), pointer.bytes()));
         read_stretches(&*first.files().vfs, stretches, &mut buf)
@@ -164,7 +164,7 @@ pub(crate) fn read_ends<'a>(
                 (first_unit, (file.units() - first_unit) as usize * UNIT_BYTES)
             })
             .collect();
-        let mut buf = AlignedBuf::new(ends.iter().map(|(_, bytes)| bytes).sum());
+        let mut buf = AlignedBuf::unzeroed(ends.iter().map(|(_, bytes)| bytes).sum());
         let stretches = files.iter().zip(&ends).map(|(file, &(first_unit, bytes))| {
             (&**file, u64::from(first_unit) * UNIT_BYTES as u64, bytes)
         });

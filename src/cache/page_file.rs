@@ -220,7 +220,7 @@ impl PageFile {
         }
         context.pages_read.set(context.pages_read.get() + 1);
         let kept = BUF.take().filter(|buf| buf.len() >= pointer.bytes());
-        let mut buf = kept.unwrap_or_else(|| AlignedBuf::new(pointer.bytes()));
+        let mut buf = kept.unwrap_or_else(|| AlignedBuf::unzeroed(pointer.bytes()));
         let page = &mut buf[..pointer.bytes()];
         let result = self
             .file
@@ -240,7 +240,7 @@ impl PageFile {
     /// Reads the page without the cache and returns its payload.
     pub(crate) fn read_uncached(&self, pointer: PagePointer) -> Result<Vec<u8>> {
         self.check_bounds(pointer)?;
-        let mut buf = AlignedBuf::new(pointer.bytes());
+        let mut buf = AlignedBuf::unzeroed(pointer.bytes());
         self.file.read_at(pointer.offset(), &mut buf)?;
         let mut scratch = Vec::new();
         Ok(self.verify(pointer, &buf, &mut scratch)?.1.to_vec())
@@ -259,7 +259,7 @@ impl PageFile {
             let pointer = PagePointer { unit, units: 1 };
             return Err(self.corrupt(pointer, "run of pages", expected, format_args!("{units:?}")));
         }
-        let mut buf = AlignedBuf::new(units.len() * UNIT_BYTES);
+        let mut buf = AlignedBuf::unzeroed(units.len() * UNIT_BYTES);
         self.file.read_at(u64::from(unit) * UNIT_BYTES as u64, &mut buf)?;
         let mut scratch = Vec::new();
         while unit < units.end {

@@ -154,7 +154,7 @@ impl PageScan {
         let bytes = units.len() * UNIT_BYTES;
         let buf = match spare {
             Some(buf) if buf.len() == bytes => buf,
-            _ => AlignedBuf::new(bytes),
+            _ => AlignedBuf::unzeroed(bytes),
         };
         let offset = u64::from(unit) * UNIT_BYTES as u64;
         (self.queue.submit_read(self.file.file(), offset, buf), units)

@@ -55,7 +55,7 @@ impl PageFileWriter {
             file_type,
             file,
             queue: files.vfs.io_queue(2),
-            buf: AlignedBuf::new(FIRST_CHUNK_BYTES),
+            buf: AlignedBuf::unzeroed(FIRST_CHUNK_BYTES),
             filled: 0,
             flushed: 0,
             in_flight: None,
@@ -120,15 +120,16 @@ impl PageFileWriter {
         let bytes = units * UNIT_BYTES;
         let wanted = self.filled + bytes;
         if wanted > self.buf.len() && wanted <= WRITE_CHUNK_BYTES {
-            let mut larger = AlignedBuf::new((2 * self.buf.len()).clamp(wanted, WRITE_CHUNK_BYTES));
+            let mut larger =
+                AlignedBuf::unzeroed((2 * self.buf.len()).clamp(wanted, WRITE_CHUNK_BYTES));
             larger[..self.filled].copy_from_slice(&self.buf[..self.filled]);
             self.buf = larger;
         } else if wanted > self.buf.len() {
             self.write_out(WRITE_CHUNK_BYTES)?;
             if self.buf.len() < bytes {
-                self.buf = AlignedBuf::new(bytes);
+                self.buf = AlignedBuf::unzeroed(bytes);
             } else if self.buf.len() > WRITE_CHUNK_BYTES && bytes <= WRITE_CHUNK_BYTES {
-                self.buf = AlignedBuf::new(WRITE_CHUNK_BYTES);
+                self.buf = AlignedBuf::unzeroed(WRITE_CHUNK_BYTES);
             }
         }
         let stored = match used {
@@ -168,7 +169,7 @@ impl PageFileWriter {
     fn write_out(&mut self, next_bytes: usize) -> Result<()> {
         self.settle()?;
         if self.filled > 0 {
-            let fresh = self.spare.take().unwrap_or_else(|| AlignedBuf::new(next_bytes));
+            let fresh = self.spare.take().unwrap_or_else(|| AlignedBuf::unzeroed(next_bytes));
             let full = std::mem::replace(&mut self.buf, fresh);
             let ticket = self.queue.submit_write(&self.file, self.flushed, full, self.filled);
             self.in_flight = Some(ticket);

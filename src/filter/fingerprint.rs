@@ -65,7 +65,7 @@ fn sort_high_bits(mut hashes: PageVec<u64>, bits: u32) -> PageVec<u64> {
             rest >>= DIGIT_BITS;
         }
     }
-    let mut other = PageVec::zeroed(hashes.len());
+    let mut other = PageVec::unzeroed(hashes.len());
     for (pass, counts) in counts.iter_mut().enumerate() {
         let shift = pass as u32 * DIGIT_BITS;
         let mut place = 0;

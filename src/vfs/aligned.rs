@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use crate::base::limits::UNIT_BYTES;
 use crate::base::pages::PageVec;
 
-/// Owned, zero-initialised bytes whose address is a multiple of 4 KiB.
+/// Owned, initialised bytes whose address is a multiple of 4 KiB.
 ///
 /// ```
 /// let mut buf = spinney::vfs::AlignedBuf::new(8192);
@@ -21,6 +21,11 @@ impl AlignedBuf {
     /// `len` zero bytes; `len` is rounded up to a whole number of 4 KiB units, at least one.
     pub fn new(len: usize) -> AlignedBuf {
         AlignedBuf { bytes: PageVec::zeroed(len.max(1).next_multiple_of(UNIT_BYTES)) }
+    }
+
+    /// As [`AlignedBuf::new`], with whatever its memory was last used for: to be filled before it is looked at.
+    pub(crate) fn unzeroed(len: usize) -> AlignedBuf {
+        AlignedBuf { bytes: PageVec::unzeroed(len.max(1).next_multiple_of(UNIT_BYTES)) }
     }
 }
 
