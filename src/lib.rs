@@ -1,7 +1,53 @@
 //! Spinney: an embedded, persistent, ordered key-value store for NVMe drives.
 //!
-//! The modules stand in the order in which a byte passes through them on its way to the disk, and
-//! each may call only those below it (`tests/tidy.rs` checks that).
+//! A store is a directory. It holds *keyspaces*: ordered maps of byte strings, each with a tree of its own.
+//!
+//! ```
+//! use spinney::{Database, Durability, KeyspaceOptions};
+//!
+//! fn main() -> spinney::Result<()> {
+//!     // On disk: Database::builder("my.store").memory_budget(spinney::GIB).open()?
+//!     let db = Database::builder_in_memory().open()?;
+//!     let users = db.keyspace("users", KeyspaceOptions::stb())?;
+//!     let names = db.keyspace("names", KeyspaceOptions::stb())?;
+//!
+//!     users.put("1", "Ada")?; // survives the death of the process
+//!     users.put_with("2", "Grace", Durability::Sync)?; // survives power loss
+//!
+//!     let mut batch = db.batch(); // several writes, all or nothing
+//!     batch.put(&names, "Ada", "1");
+//!     batch.put(&names, "Grace", "2");
+//!     batch.commit()?;
+//!
+//!     assert_eq!(users.get("1")?.as_deref(), Some(&b"Ada"[..]));
+//!     for pair in names.range("B"..) {
+//!         let (name, id) = pair?;
+//!         assert_eq!((&*name, &*id), (&b"Grace"[..], &b"2"[..]));
+//!     }
+//!     db.close()
+//! }
+//! ```
+//!
+//! # Where to begin
+//!
+//! | to | see |
+//! |---|---|
+//! | open a store, and choose the memory it may use | [`Database::builder`], [`Builder`] |
+//! | choose a tree, compression, a merge operator | [`KeyspaceOptions`] |
+//! | read and write keys, one or many | [`Keyspace`] |
+//! | write over several keyspaces at once | [`Batch`] |
+//! | read one moment of all keyspaces | [`Snapshot`] |
+//! | read in key order, from both ends | [`Iter`], [`KeyRange`] |
+//! | update values without reading them | [`MergeOperator`], [`Keyspace::merge`] |
+//! | choose what a write survives | [`Durability`] |
+//! | copy a store while it is in use | [`Database::checkpoint`] |
+//! | learn what went wrong and what to do | [`Error`] |
+//! | watch a store | [`Database::stats`], [`EventListener`] |
+//!
+//! All handles are `Send` and `Sync`, and clones share what they refer to. One process at a time opens a store.
+
+// The modules are in data-flow order: a byte passes through them from the top to the bottom on its way to the
+// disk, and each module calls only those below it (`tests/tidy.rs` checks that).
 #![cfg_attr(rustfmt, rustfmt_skip)] // the modules' order is data flow, not the alphabet
 
 #[cfg(feature = "fuzz")]
@@ -21,7 +67,7 @@ pub(crate) mod jobs;
 pub mod vfs;
 pub(crate) mod base;
 
-pub use db::batch::Batch;
+pub use db::batch::{Batch, BatchOperation};
 pub use db::check::CheckReport;
 pub use db::database::{Database, RecoveryReport};
 pub use db::events::{Event, EventListener};
@@ -30,6 +76,7 @@ pub use db::keyspace::Keyspace;
 pub use db::options::{
     Builder, CheckLevel, Compression, GIB, KeyspaceOptions, MIB, TreeKind,
 };
+pub use db::range::KeyRange;
 pub use db::snapshot::Snapshot;
 pub use db::statistics::{KeyspaceStatistics, LatencySummary, Statistics, Traffic};
 pub use merge::{Append, MergeOperator, U64Add};

@@ -116,7 +116,7 @@ fn keys_and_values_of_all_sizes_survive_everything(kind: TreeKind) {
         check(&keyspace);
         keyspace.flush().unwrap();
         check(&keyspace);
-        keyspace.compact::<&[u8]>(..).unwrap();
+        keyspace.compact(..).unwrap();
         check(&keyspace);
         assert_sound(&db);
         drop((keyspace, db));
@@ -137,7 +137,7 @@ fn large_values_are_not_copied_by_compaction(kind: TreeKind) {
         keyspace.flush().unwrap();
     }
     let before = db.stats().compaction.written_bytes;
-    keyspace.compact::<&[u8]>(..).unwrap();
+    keyspace.compact(..).unwrap();
     let stats = db.stats();
     let written = stats.compaction.written_bytes;
     assert!(stats.compaction.count > 0);
@@ -229,7 +229,7 @@ fn a_merge_operator_has_to_be_registered_each_time(kind: TreeKind) {
     let db = builder(&vfs).merge_operator(Arc::new(Longest)).open().unwrap();
     let keyspace = db.existing_keyspace("items").unwrap();
     assert_eq!(keyspace.get("key").unwrap().unwrap(), b"abc");
-    keyspace.compact::<&[u8]>(..).unwrap();
+    keyspace.compact(..).unwrap();
     assert_eq!(keyspace.get("key").unwrap().unwrap(), b"abc");
     assert!(matches!(keyspace.get("bad"), Err(Error::Merge { .. })), "kept as it is");
     keyspace.put("bad", "good").unwrap();
@@ -259,8 +259,8 @@ fn merges_fold_across_flushes_compactions_and_snapshots(kind: TreeKind) {
         match round % 4 {
             0 => lists.flush().unwrap(),
             1 => counts.flush().unwrap(),
-            2 => lists.compact::<&[u8]>(..).unwrap(),
-            _ => counts.compact::<&[u8]>(..).unwrap(),
+            2 => lists.compact(..).unwrap(),
+            _ => counts.compact(..).unwrap(),
         }
         if round % 5 == 0 {
             snapshots.push((db.snapshot(), round, text.clone()));
@@ -300,7 +300,7 @@ fn a_dropped_keyspace_does_not_come_back(kind: TreeKind) {
     closed(keyspace.get("a"));
     closed(keyspace.multi_get(["a"]));
     closed(keyspace.flush());
-    closed(keyspace.compact::<&[u8]>(..));
+    closed(keyspace.compact(..));
     closed(snapshot.get(&keyspace, "a"));
     closed(keyspace.iter().next().unwrap());
     let mut batch = db.batch();
@@ -435,7 +435,7 @@ fn ranges_with_all_kinds_of_bounds(kind: TreeKind) {
     assert_eq!(keyspace.range("a".."b").count(), 3);
     assert_eq!(keyspace.range("a"..="b").count(), 4);
     assert_eq!(keyspace.range(.."a").count(), 2);
-    assert_eq!(keyspace.range::<&[u8]>(..).count(), keys.len());
+    assert_eq!(keyspace.range(..).count(), keys.len());
     // Compacting an empty or inverted range does nothing.
     keyspace.compact("b".."a").unwrap();
     keyspace.compact("a".."a").unwrap();
@@ -450,7 +450,7 @@ fn an_iterator_is_met_from_both_ends_and_outlives_all_handles(kind: TreeKind) {
     }
     let mut random = Random(4);
     let mut iter = keyspace.iter();
-    keyspace.compact::<&[u8]>(..).unwrap();
+    keyspace.compact(..).unwrap();
     drop((keyspace, db));
     let (mut front, mut back) = (0u32, 2000u32);
     while front < back {
@@ -519,8 +519,8 @@ fn batches_apply_in_order_and_refuse_strangers(kind: TreeKind) {
         assert_eq!(keyspace.get("b").unwrap().unwrap(), b"2");
         assert_eq!(keyspace.get("big").unwrap().unwrap(), b"small");
         assert_eq!(lists.get("l").unwrap().unwrap(), b"xyz");
-        keyspace.compact::<&[u8]>(..).unwrap();
-        lists.compact::<&[u8]>(..).unwrap();
+        keyspace.compact(..).unwrap();
+        lists.compact(..).unwrap();
     }
 
     let (other, theirs) = memory_store(kind);
@@ -668,7 +668,7 @@ fn listeners_hear_of_flushes_compactions_and_errors(kind: TreeKind) {
     for number in 0..3000u64 {
         keyspace.put(number.to_be_bytes(), [1; 100]).unwrap();
     }
-    keyspace.compact::<&[u8]>(..).unwrap();
+    keyspace.compact(..).unwrap();
     let heard = std::mem::take(&mut *events.lock().unwrap());
     let flushed: u64 = heard
         .iter()

@@ -439,7 +439,7 @@ fn damage_in_old_tables_does_not_refuse_writes(kind: TreeKind) {
         let found = keyspace.get(u64::to_be_bytes(number % 1000)).unwrap();
         assert!(found.as_deref() == Some(&*value(number)), "{number}");
     }
-    let error = keyspace.compact::<&[u8]>(..).unwrap_err();
+    let error = keyspace.compact(..).unwrap_err();
     assert!(error.is_corruption(), "{error}");
     for number in 6000..12_000 {
         let key = u64::to_be_bytes(number % 1000);

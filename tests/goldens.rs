@@ -179,7 +179,7 @@ fn clean(kind: TreeKind) -> Golden {
     author.db().drop_keyspace("passing").unwrap();
     author.reopen();
     author.write(30);
-    author.keyspaces[0].compact::<&[u8]>(..).unwrap();
+    author.keyspaces[0].compact(..).unwrap();
     author.close();
     let files = take(&author.vfs, &store_path());
     author.golden("clean", files)
@@ -194,7 +194,7 @@ fn crashed(kind: TreeKind) -> Golden {
     author.write(30);
     let snapshot = author.db().snapshot();
     author.write(60);
-    author.keyspaces[1].compact::<&[u8]>(..).unwrap();
+    author.keyspaces[1].compact(..).unwrap();
     author.write(25);
     let left = copy(&author.vfs, &store_path());
     drop(snapshot);
@@ -370,7 +370,7 @@ fn assert_lives_on(name: &str, files: &Files, model: &Model) {
             keyspace.put("later", "value").unwrap();
             pairs.insert(b"later".to_vec(), b"value".to_vec());
             if round == 1 {
-                keyspace.compact::<&[u8]>(..).unwrap();
+                keyspace.compact(..).unwrap();
             }
         }
         db.close().unwrap();

@@ -59,7 +59,7 @@ fn background_work_takes_large_memory_from_the_system_and_not_from_the_heap() {
                 let key = i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
                 keyspace.put(key, [7; 100]).unwrap();
             }
-            keyspace.compact::<&[u8]>(..).unwrap();
+            keyspace.compact(..).unwrap();
         });
         assert!(database.stats().compaction.written_bytes > 1 << 20);
         assert!(peak < 1 << 20, "{} KiB of the heap in large blocks", peak >> 10);

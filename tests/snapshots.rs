@@ -127,7 +127,7 @@ fn snapshots_and_iterators_read_one_prefix_while_writers_go_on(kind: TreeKind) {
                 match random.below(3) {
                     0 => keyspace.flush().unwrap(),
                     1 => keyspace.compact("02".."03").unwrap(),
-                    _ => keyspace.compact::<&[u8]>(..).unwrap(),
+                    _ => keyspace.compact(..).unwrap(),
                 }
                 std::thread::sleep(Duration::from_millis(random.below(30)));
             }
@@ -277,7 +277,7 @@ fn data_bytes(dir: &Path) -> u64 {
 }
 
 fn settle(db: &Database, keyspace: &Keyspace) {
-    keyspace.compact::<&[u8]>(..).unwrap();
+    keyspace.compact(..).unwrap();
     db.wait_idle().unwrap();
 }
 

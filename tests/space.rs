@@ -29,7 +29,7 @@ fn files_go_in_the_background_and_not_with_their_last_reader(kind: TreeKind) {
     let keyspace = db.keyspace("default", KeyspaceOptions::new(kind)).unwrap();
     let fill = |value: u8| {
         (0..20_000u32).for_each(|i| keyspace.put(i.to_be_bytes(), [value; 100]).unwrap());
-        keyspace.compact::<&[u8]>(..).unwrap();
+        keyspace.compact(..).unwrap();
         db.wait_idle().unwrap();
     };
     fill(1);

@@ -12,57 +12,127 @@ use crate::base::planted::{Bug, planted};
 
 /// Writes gathered for one atomic commit. Later ones win over earlier ones for the same key.
 ///
-/// Dropping a batch without `commit` writes nothing.
+/// A batch made by [`Batch::new`] belongs to the store of the first keyspace that it names; one made by
+/// [`Database::batch`](super::database::Database::batch) belongs to that store. Dropping a batch writes nothing.
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
+/// use spinney::{Batch, BatchOperation};
 /// let db = spinney::Database::builder_in_memory().open()?;
 /// let items = db.keyspace("items", spinney::KeyspaceOptions::stb())?;
-/// let mut batch = db.batch();
+/// let mut batch = Batch::new();
 /// batch.put(&items, "a", "1");
 /// batch.delete(&items, "b");
 /// assert_eq!(batch.len(), 2);
-/// batch.commit()?;
+/// let first = batch.iter().next().unwrap();
+/// assert_eq!(first, BatchOperation::Put { keyspace: "items", key: b"a", value: b"1" });
+/// db.write(&batch)?; // or batch.commit(), which consumes it
+/// batch.clear(); // to be filled again, with the memory it has
+/// assert!(batch.is_empty());
 /// # Ok(()) }
 /// ```
+#[derive(Clone, Default)]
 pub struct Batch {
-    store: Arc<OpenStore>,
+    /// The store that the keyspaces belong to; none until one is named.
+    store: Option<Arc<OpenStore>>,
     durability: Durability,
     keyspaces: Vec<Arc<KeyspaceState>>,
-    operations: Vec<BatchOperation>,
+    operations: Vec<Gathered>,
     /// Keys and values, one behind the other.
     bytes: Vec<u8>,
     /// A keyspace of another store was named.
     foreign: Option<String>,
 }
 
-struct BatchOperation {
+#[derive(Clone)]
+struct Gathered {
     keyspace: usize,
     kind: EntryKind,
     key: std::ops::Range<usize>,
     value: std::ops::Range<usize>,
 }
 
+/// One write of a [`Batch`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BatchOperation<'a> {
+    /// The key gets a value.
+    Put {
+        /// The keyspace's name.
+        keyspace: &'a str,
+        /// The key.
+        key: &'a [u8],
+        /// Its new value.
+        value: &'a [u8],
+    },
+    /// The key's value is removed.
+    Delete {
+        /// The keyspace's name.
+        keyspace: &'a str,
+        /// The key.
+        key: &'a [u8],
+    },
+    /// An operand is folded into the key's value.
+    Merge {
+        /// The keyspace's name.
+        keyspace: &'a str,
+        /// The key.
+        key: &'a [u8],
+        /// The operand.
+        operand: &'a [u8],
+    },
+}
+
 impl Batch {
-    pub(crate) fn new(store: &Arc<OpenStore>) -> Batch {
-        Batch {
-            store: Arc::clone(store),
-            durability: Durability::default(),
-            keyspaces: Vec::new(),
-            operations: Vec::new(),
-            bytes: Vec::new(),
-            foreign: None,
-        }
+    /// An empty batch that belongs to no store yet.
+    pub fn new() -> Batch {
+        Batch::default()
     }
 
-    /// When `commit` returns.
+    pub(crate) fn of(store: &Arc<OpenStore>) -> Batch {
+        Batch { store: Some(Arc::clone(store)), ..Batch::default() }
+    }
+
+    /// When the commit returns.
     pub fn durability(mut self, durability: Durability) -> Batch {
         self.durability = durability;
         self
     }
 
+    /// Drops the writes. The memory, the durability and the store stay.
+    pub fn clear(&mut self) {
+        self.keyspaces.clear();
+        self.operations.clear();
+        self.bytes.clear();
+        self.foreign = None;
+    }
+
+    /// The writes, in the order in which they were gathered.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = BatchOperation<'_>> {
+        self.operations().map(|operation| {
+            let Operation { keyspace, kind, key, value } = operation;
+            let keyspace = keyspace.name.as_str();
+            match kind {
+                EntryKind::Delete => BatchOperation::Delete { keyspace, key },
+                EntryKind::Merge => BatchOperation::Merge { keyspace, key, operand: value },
+                // Only these three are ever gathered.
+                _ => BatchOperation::Put { keyspace, key, value },
+            }
+        })
+    }
+
+    fn operations(&self) -> impl ExactSizeIterator<Item = Operation<'_>> {
+        self.operations.iter().map(|operation| Operation {
+            keyspace: &self.keyspaces[operation.keyspace],
+            kind: operation.kind,
+            key: &self.bytes[operation.key.clone()],
+            value: &self.bytes[operation.value.clone()],
+        })
+    }
+
     fn push(&mut self, keyspace: &Keyspace, kind: EntryKind, key: &[u8], value: &[u8]) {
-        if !Arc::ptr_eq(keyspace.store(), &self.store) {
+        let store = self.store.get_or_insert_with(|| Arc::clone(keyspace.store()));
+        if !Arc::ptr_eq(keyspace.store(), store) {
             self.foreign = Some(keyspace.name().to_string());
             return;
         }
@@ -77,12 +147,7 @@ impl Batch {
         let middle = self.bytes.len();
         self.bytes.extend_from_slice(value);
         let end = self.bytes.len();
-        self.operations.push(BatchOperation {
-            keyspace,
-            kind,
-            key: start..middle,
-            value: middle..end,
-        });
+        self.operations.push(Gathered { keyspace, kind, key: start..middle, value: middle..end });
     }
 
     /// Gives the key a value.
@@ -115,36 +180,42 @@ impl Batch {
         self.bytes.len()
     }
 
-    /// Carries the writes out, all at once. An empty batch with `Durability::Sync` is a sync.
+    /// Carries the writes out, all at once. An empty batch with `Durability::Sync` is a sync of its store; an
+    /// empty one that belongs to no store does nothing.
     ///
     /// # Errors
     /// `InvalidArgument` for a key or value that is too long, a merge without operator, or a keyspace
     /// of another store; `Full`, `Poisoned`, `Closed`. Nothing has been written then, except that
     /// after a failed sync it is unknown what a power loss would leave.
     pub fn commit(self) -> Result<()> {
+        match &self.store {
+            Some(store) => self.write_to(store),
+            None => Ok(()),
+        }
+    }
+
+    /// Carries the writes out on `store`.
+    pub(crate) fn write_to(&self, store: &Arc<OpenStore>) -> Result<()> {
+        let is_other = self.store.as_ref().is_some_and(|own| !Arc::ptr_eq(own, store));
+        if is_other && !self.is_empty() {
+            return Err(Error::invalid("the batch's keyspaces belong to another store"));
+        }
         if let Some(name) = &self.foreign {
             return Err(Error::invalid(format!("keyspace {name:?} belongs to another store")));
         }
-        let operations = || {
-            self.operations.iter().map(|operation| Operation {
-                keyspace: &self.keyspaces[operation.keyspace],
-                kind: operation.kind,
-                key: &self.bytes[operation.key.clone()],
-                value: &self.bytes[operation.value.clone()],
-            })
-        };
+        let operations = || self.operations();
         if planted(Bug::BatchInHalves) && self.len() > 1 {
             let middle = self.len() / 2;
-            self.store.commit(|| operations().take(middle), self.durability)?;
-            return self.store.commit(|| operations().skip(middle), self.durability);
+            store.commit(|| operations().take(middle), self.durability)?;
+            return store.commit(|| operations().skip(middle), self.durability);
         }
         if planted(Bug::BatchByKeyspace) {
             return self.keyspaces.iter().try_for_each(|one| {
                 let of_one = |operation: &Operation<'_>| Arc::ptr_eq(operation.keyspace, one);
-                self.store.commit(|| operations().filter(of_one), self.durability)
+                store.commit(|| operations().filter(of_one), self.durability)
             });
         }
-        self.store.commit(operations, self.durability)
+        store.commit(operations, self.durability)
     }
 }
 

@@ -200,9 +200,18 @@ impl Database {
         result
     }
 
-    /// An empty batch.
+    /// An empty batch of this store.
     pub fn batch(&self) -> Batch {
-        Batch::new(&self.store)
+        Batch::of(&self.store)
+    }
+
+    /// Carries a batch out, all at once, and leaves it as it is: it can be written again, or cleared and
+    /// filled anew.
+    ///
+    /// # Errors
+    /// As [`Batch::commit`].
+    pub fn write(&self, batch: &Batch) -> Result<()> {
+        batch.write_to(&self.store)
     }
 
     /// A snapshot of everything committed so far, over all keyspaces.

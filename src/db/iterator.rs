@@ -9,9 +9,9 @@
 //! 2. Keys come strictly ascending from the front and strictly descending from the back, and no key
 //!    from both.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
+use super::range::Bounds;
 use super::read::check_readable;
 use super::snapshots::SnapshotGuard;
 use super::state::{Blobs, KeyspaceState, ReadState};
@@ -147,39 +147,6 @@ struct Inner {
 
 /// Bytes handed out are counted this many at a time, and when an iterator is dropped.
 const COUNTED_BYTES: u64 = 64 << 10;
-
-/// An inclusive lower and an exclusive upper bound.
-pub(crate) type Bounds = (Option<Vec<u8>>, Option<Vec<u8>>);
-
-/// The bounds that a range stands for.
-pub(crate) fn bounds_of<K: AsRef<[u8]>>(lower: Bound<&K>, upper: Bound<&K>) -> Bounds {
-    // The first key after `key` is `key` with a zero byte.
-    let after = |key: &K| [key.as_ref(), &[0]].concat();
-    let lower = match lower {
-        Bound::Included(key) => Some(key.as_ref().to_vec()),
-        Bound::Excluded(key) => Some(after(key)),
-        Bound::Unbounded => None,
-    };
-    let upper = match upper {
-        Bound::Included(key) => Some(after(key)),
-        Bound::Excluded(key) if planted(Bug::RangeEndInclusive) => Some(after(key)),
-        Bound::Excluded(key) => Some(key.as_ref().to_vec()),
-        Bound::Unbounded => None,
-    };
-    (lower, upper)
-}
-
-/// The bounds of the keys that start with `prefix`.
-pub(crate) fn bounds_of_prefix(prefix: &[u8]) -> Bounds {
-    let mut upper = prefix.to_vec();
-    while let Some(last) = upper.pop() {
-        if last < 0xff {
-            upper.push(last + 1);
-            return (Some(prefix.to_vec()), Some(upper));
-        }
-    }
-    (Some(prefix.to_vec()), None)
-}
 
 impl Iter {
     pub(crate) fn new(

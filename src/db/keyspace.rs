@@ -1,11 +1,11 @@
 //! The handle on a keyspace.
 
-use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::iterator::{Bounds, Iter, bounds_of, bounds_of_prefix};
+use super::iterator::Iter;
 use super::options::KeyspaceOptions;
+use super::range::{Bounds, KeyRange, bounds_of, bounds_of_prefix};
 use super::read;
 use super::state::KeyspaceState;
 use super::store::{OpenStore, Operation};
@@ -18,8 +18,9 @@ use crate::tree::description::TreeDescription;
 /// A keyspace of an open store: an ordered map of byte strings with a tree of its own. Clones share
 /// it; any number of threads may use one.
 ///
-/// Keys have up to 64 KiB, values up to 4 GiB - 1. Single writes are `Durability::Buffered`; use a
-/// [`Batch`](super::batch::Batch) for `Sync` or for several at once.
+/// Keys have up to 64 KiB, values up to 4 GiB - 1. [`put`](Keyspace::put), [`delete`](Keyspace::delete) and
+/// [`merge`](Keyspace::merge) are `Durability::Buffered`; their `_with` forms take a [`Durability`]. A
+/// [`Batch`](super::batch::Batch) makes several writes one.
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
@@ -61,9 +62,15 @@ impl Keyspace {
         &self.state.options
     }
 
-    fn write(&self, kind: EntryKind, key: &[u8], value: &[u8]) -> Result<()> {
+    fn write(
+        &self,
+        kind: EntryKind,
+        key: &[u8],
+        value: &[u8],
+        durability: Durability,
+    ) -> Result<()> {
         let operation = Operation { keyspace: &self.state, kind, key, value };
-        self.store.commit(|| std::iter::once(operation), Durability::Buffered)
+        self.store.commit(|| std::iter::once(operation), durability)
     }
 
     /// Gives the key a value.
@@ -72,7 +79,30 @@ impl Keyspace {
     /// `InvalidArgument` for a key or value that is too long, `Full`, `Poisoned`, `Closed`: nothing
     /// has been written then.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.write(EntryKind::Put, key.as_ref(), value.as_ref())
+        self.put_with(key, value, Durability::Buffered)
+    }
+
+    /// [`Keyspace::put`] with a durability: with `Durability::Sync` the value survives power loss once this
+    /// returns.
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let db = spinney::Database::builder_in_memory().open()?;
+    /// # let items = db.keyspace("items", spinney::KeyspaceOptions::stb())?;
+    /// items.put_with("apples", "3", spinney::Durability::Sync)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Keyspace::put`]. After a failed sync the store is poisoned, and it is unknown whether the value
+    /// survives a power loss.
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<()> {
+        self.write(EntryKind::Put, key.as_ref(), value.as_ref(), durability)
     }
 
     /// Takes the key's value away, if it has one.
@@ -80,7 +110,15 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::put`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
-        self.write(EntryKind::Delete, key.as_ref(), &[])
+        self.delete_with(key, Durability::Buffered)
+    }
+
+    /// [`Keyspace::delete`] with a durability.
+    ///
+    /// # Errors
+    /// As [`Keyspace::put_with`].
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
+        self.write(EntryKind::Delete, key.as_ref(), &[], durability)
     }
 
     /// Folds an operand into the key's value by the keyspace's merge operator.
@@ -88,7 +126,20 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::put`]; `InvalidArgument` if the keyspace has no merge operator.
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
-        self.write(EntryKind::Merge, key.as_ref(), operand.as_ref())
+        self.merge_with(key, operand, Durability::Buffered)
+    }
+
+    /// [`Keyspace::merge`] with a durability.
+    ///
+    /// # Errors
+    /// As [`Keyspace::put_with`]; `InvalidArgument` if the keyspace has no merge operator.
+    pub fn merge_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        operand: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<()> {
+        self.write(EntryKind::Merge, key.as_ref(), operand.as_ref(), durability)
     }
 
     /// The key's value.
@@ -119,6 +170,27 @@ impl Keyspace {
         Ok(self.get(key)?.is_some())
     }
 
+    /// The number of keys in `range`, as of now. Reads all of them: the time is that of a scan, where
+    /// [`Database::stats`](super::database::Database::stats) costs nothing.
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let db = spinney::Database::builder_in_memory().open()?;
+    /// # let items = db.keyspace("items", spinney::KeyspaceOptions::stb())?;
+    /// items.put("a", "1")?;
+    /// items.put("a", "2")?;
+    /// items.put("b", "3")?;
+    /// assert_eq!(items.count(..)?, 2);
+    /// assert_eq!(items.count("b"..)?, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn count(&self, range: impl KeyRange) -> Result<u64> {
+        self.range(range).try_fold(0, |count, pair| pair.map(|_| count + 1))
+    }
+
     fn iterate(&self, bounds: Bounds) -> Iter {
         Iter::new(&self.store, &self.state, None, bounds)
     }
@@ -130,8 +202,8 @@ impl Keyspace {
 
     /// The pairs whose keys lie in `range`, as of now: `"a".."b"`, `.."b"`, or a pair of
     /// [`Bound`](std::ops::Bound)s.
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
-        self.iterate(bounds_of(range.start_bound(), range.end_bound()))
+    pub fn range(&self, range: impl KeyRange) -> Iter {
+        self.iterate(bounds_of(&range))
     }
 
     /// The pairs whose keys start with `prefix`, as of now.
@@ -157,9 +229,9 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`Keyspace::flush`].
-    pub fn compact<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
+    pub fn compact(&self, range: impl KeyRange) -> Result<()> {
         self.flush()?;
-        let (lower, upper) = bounds_of(range.start_bound(), range.end_bound());
+        let (lower, upper) = bounds_of(&range);
         let lower = lower.unwrap_or_default();
         if upper.as_ref().is_some_and(|upper| *upper <= lower) {
             return Ok(());

@@ -18,6 +18,7 @@ pub(crate) mod keyspace;
 pub(crate) mod large;
 pub(crate) mod open;
 pub(crate) mod options;
+pub(crate) mod range;
 pub(crate) mod read;
 mod retired;
 #[cfg(all(test, shuttle))]

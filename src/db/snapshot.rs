@@ -1,10 +1,10 @@
 //! Snapshots: the state of the whole store at one moment.
 
-use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use super::iterator::{Bounds, Iter, bounds_of, bounds_of_prefix};
+use super::iterator::Iter;
 use super::keyspace::Keyspace;
+use super::range::{Bounds, KeyRange, bounds_of, bounds_of_prefix};
 use super::read;
 use super::snapshots::SnapshotGuard;
 use super::store::OpenStore;
@@ -83,14 +83,22 @@ impl Snapshot {
         }
     }
 
+    /// The number of keys. Reads all of them: the time is that of a full scan.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn count(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<u64> {
+        self.range(keyspace, range).try_fold(0, |count, pair| pair.map(|_| count + 1))
+    }
+
     /// All pairs.
     pub fn iter(&self, keyspace: &Keyspace) -> Iter {
         self.iterate(keyspace, (None, None))
     }
 
     /// The pairs whose keys lie in `range`, see [`Keyspace::range`].
-    pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Iter {
-        self.iterate(keyspace, bounds_of(range.start_bound(), range.end_bound()))
+    pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Iter {
+        self.iterate(keyspace, bounds_of(&range))
     }
 
     /// The pairs whose keys start with `prefix`.

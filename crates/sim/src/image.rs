@@ -324,7 +324,7 @@ impl Image {
             Form::Closed | Form::Settled => {
                 if form == Form::Settled {
                     for keyspace in &worker.keyspaces {
-                        keyspace.compact::<&[u8]>(..).map_err(said)?;
+                        keyspace.compact(..).map_err(said)?;
                     }
                     db.wait_idle().map_err(said)?;
                 }

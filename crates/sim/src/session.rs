@@ -434,7 +434,7 @@ impl Session {
     fn compact(&mut self, number: KeyspaceNumber, range: Range) -> Done {
         let Some(open) = self.find(number) else { return Ok(()) };
         match range.bytes() {
-            (None, None) => open.keyspace.compact::<&[u8]>(..)?,
+            (None, None) => open.keyspace.compact(..)?,
             (Some(from), None) => open.keyspace.compact(from..)?,
             (None, Some(to)) => open.keyspace.compact(..to)?,
             (Some(from), Some(to)) => open.keyspace.compact(from..to)?,

@@ -127,7 +127,7 @@ pub(super) fn iterators_outlive_compactions() {
         thread::spawn(move || {
             items.put(1u64.to_be_bytes(), large(9)).unwrap();
             items.delete(0u64.to_be_bytes()).unwrap();
-            items.compact::<&[u8]>(..).unwrap();
+            items.compact(..).unwrap();
         })
     };
     assert_eq!(number(&iter.next().unwrap().unwrap().1), 3);

@@ -144,7 +144,7 @@ impl Store {
             return Ok(());
         }
         if self.stage == Stage::Merged {
-            text(self.keyspace.compact::<&[u8]>(..))?;
+            text(self.keyspace.compact(..))?;
             text(self.db.wait_idle())?;
         }
         // What can be cached is; and what is done for the first time has been done once.

@@ -325,7 +325,7 @@ impl<'a> Worker<'a> {
     fn scan(&mut self, number: u64, length: u64) -> Outcome {
         let shared = self.shared;
         let range = (Bound::Included(self.key.as_slice()), Bound::Unbounded);
-        let pairs = shared.keyspace.range::<&[u8]>(range);
+        let pairs = shared.keyspace.range(range);
         let mut first = None;
         for pair in pairs.take(usize::try_from(length).unwrap_or(usize::MAX)) {
             let (key, value) = pair?;

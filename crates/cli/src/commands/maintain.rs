@@ -46,7 +46,7 @@ pub(super) fn run_compact(store: &StoreOptions, options: &CompactOptions) -> Out
     let database = store.open(&options.store.path, false)?;
     let keyspace = store.existing(&database)?;
     let before = keyspace.describe()?.disk_bytes;
-    keyspace.compact::<Vec<u8>>(range)?;
+    keyspace.compact(range)?;
     let after = keyspace.describe()?.disk_bytes;
     drop(keyspace);
     database.close()?;

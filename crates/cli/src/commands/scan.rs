@@ -76,7 +76,7 @@ pub(super) fn run(store: &StoreOptions, options: &ScanOptions) -> Outcome {
     }
     let database = store.open(&options.store.path, false)?;
     let keyspace = store.existing(&database)?;
-    let mut pairs = if is_empty(&range) { None } else { Some(keyspace.range::<Vec<u8>>(range)) };
+    let mut pairs = if is_empty(&range) { None } else { Some(keyspace.range(range)) };
     let limit = options.limit.unwrap_or(u64::MAX);
     let mut out = super::output();
     let (mut count, mut line) = (0, Vec::new());

@@ -85,7 +85,7 @@ impl Upkeep {
         let whole = self.random.one_in(2);
         let what = format!("compact {}", space.number);
         self.recorder.must(&what, || match whole {
-            true => space.keyspace.compact::<&[u8]>(..),
+            true => space.keyspace.compact(..),
             false => space.keyspace.compact(key_bytes(from.min(to))..key_bytes(from.max(to))),
         });
     }

@@ -419,7 +419,7 @@ impl Worker {
                 if let There::Yes(_, keyspace) = &self.keyspaces[*number] {
                     let keyspace = keyspace.clone();
                     self.note(|| format!("compact {}", keyspace.name()));
-                    if let Err(error) = keyspace.compact::<&[u8]>(..) {
+                    if let Err(error) = keyspace.compact(..) {
                         self.met("compact", &error)?;
                     }
                 }

@@ -263,7 +263,7 @@ fn upkeep(shared: &Shared) {
         let keyspace = &shared.keyspaces[random.below(shared.keyspaces.len())];
         let done = match random.below(20) {
             0..4 => keyspace.flush(),
-            4..7 => keyspace.compact::<&[u8]>(..),
+            4..7 => keyspace.compact(..),
             7 if copies < 2 && !shared.script.fills => {
                 let number = u64::from(shared.ledger.round) * 10 + copies;
                 copies += 1;

@@ -271,7 +271,7 @@ fn fill_again(rounds: &mut Rounds, db: Database) -> Result<(), String> {
             }
         }
     }
-    plain.compact::<&[u8]>(..).map_err(|error| failed("compact", error))?;
+    plain.compact(..).map_err(|error| failed("compact", error))?;
     let left: Vec<_> = plain.iter().collect::<Result<_, _>>().map_err(|e| failed("read", e))?;
     let report = db.check(CheckLevel::Full).map_err(|error| failed("check", error))?;
     let well = left.len() == 1 && report.problems.is_empty();

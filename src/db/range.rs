@@ -1,0 +1,147 @@
+//! Ranges of keys, as users write them.
+//!
+//! [`RangeBounds`](std::ops::RangeBounds) has a parameter for the key's type. `..` leaves that type open, and a
+//! pair of `Bound<&[u8]>` leaves two choices, so neither compiles without a hint. [`KeyRange`] has no parameter:
+//! every way to write a range has exactly one meaning.
+
+use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+use crate::base::planted::{Bug, planted};
+
+/// A range of keys: `..`, `"a".."b"`, `"a"..="b"`, `"a"..`, `.."b"`, `..="b"`, or a pair of
+/// [`Bound`]s. Keys are anything that is bytes: `&str`, `&[u8]`, `String`, `Vec<u8>`, arrays. A reference to a
+/// range is a range too.
+///
+/// ```
+/// # fn main() -> spinney::Result<()> {
+/// use std::ops::Bound;
+/// let db = spinney::Database::builder_in_memory().open()?;
+/// let items = db.keyspace("items", spinney::KeyspaceOptions::stb())?;
+/// for key in ["a", "b", "c"] {
+///     items.put(key, "")?;
+/// }
+/// assert_eq!(items.range(..).count(), 3);
+/// assert_eq!(items.range("b"..).count(), 2);
+/// let after_a: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Excluded(b"a"), Bound::Included(b"b"));
+/// assert_eq!(items.range(after_a).count(), 1);
+/// # Ok(()) }
+/// ```
+pub trait KeyRange {
+    /// The lower end, as bytes.
+    fn lower(&self) -> Bound<&[u8]>;
+
+    /// The upper end, as bytes.
+    fn upper(&self) -> Bound<&[u8]>;
+}
+
+impl KeyRange for RangeFull {
+    fn lower(&self) -> Bound<&[u8]> {
+        Bound::Unbounded
+    }
+
+    fn upper(&self) -> Bound<&[u8]> {
+        Bound::Unbounded
+    }
+}
+
+/// Implements [`KeyRange`] for a type of range, given how its ends are found.
+macro_rules! key_range {
+    ($range:ty, $self:ident => $lower:expr, $upper:expr) => {
+        impl<K: AsRef<[u8]>> KeyRange for $range {
+            fn lower(&$self) -> Bound<&[u8]> {
+                $lower
+            }
+
+            fn upper(&$self) -> Bound<&[u8]> {
+                $upper
+            }
+        }
+    };
+}
+
+key_range!(Range<K>, self => Bound::Included(self.start.as_ref()), Bound::Excluded(self.end.as_ref()));
+key_range!(RangeInclusive<K>, self => Bound::Included(self.start().as_ref()), Bound::Included(self.end().as_ref()));
+key_range!(RangeFrom<K>, self => Bound::Included(self.start.as_ref()), Bound::Unbounded);
+key_range!(RangeTo<K>, self => Bound::Unbounded, Bound::Excluded(self.end.as_ref()));
+key_range!(RangeToInclusive<K>, self => Bound::Unbounded, Bound::Included(self.end.as_ref()));
+key_range!((Bound<K>, Bound<K>), self => end(&self.0), end(&self.1));
+
+fn end<K: AsRef<[u8]>>(bound: &Bound<K>) -> Bound<&[u8]> {
+    bound.as_ref().map(AsRef::as_ref)
+}
+
+impl<R: KeyRange + ?Sized> KeyRange for &R {
+    fn lower(&self) -> Bound<&[u8]> {
+        (**self).lower()
+    }
+
+    fn upper(&self) -> Bound<&[u8]> {
+        (**self).upper()
+    }
+}
+
+/// The first key of a range, and the first key behind it; `None` where it has no end.
+pub(crate) type Bounds = (Option<Vec<u8>>, Option<Vec<u8>>);
+
+/// The bounds of a range.
+pub(crate) fn bounds_of(range: &impl KeyRange) -> Bounds {
+    // The first key after `key` is `key` with a zero byte.
+    let after = |key: &[u8]| [key, &[0]].concat();
+    let lower = match range.lower() {
+        Bound::Included(key) => Some(key.to_vec()),
+        Bound::Excluded(key) => Some(after(key)),
+        Bound::Unbounded => None,
+    };
+    let upper = match range.upper() {
+        Bound::Included(key) => Some(after(key)),
+        Bound::Excluded(key) if planted(Bug::RangeEndInclusive) => Some(after(key)),
+        Bound::Excluded(key) => Some(key.to_vec()),
+        Bound::Unbounded => None,
+    };
+    (lower, upper)
+}
+
+/// The bounds of all keys that start with `prefix`.
+pub(crate) fn bounds_of_prefix(prefix: &[u8]) -> Bounds {
+    let mut upper = prefix.to_vec();
+    while let Some(last) = upper.pop() {
+        if last < 0xff {
+            upper.push(last + 1);
+            return (Some(prefix.to_vec()), Some(upper));
+        }
+    }
+    (Some(prefix.to_vec()), None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned(lower: Option<&[u8]>, upper: Option<&[u8]>) -> Bounds {
+        (lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec))
+    }
+
+    /// `..` and pairs of `Bound<&[u8]>` did not compile (E0283): nothing said what a key is.
+    #[test]
+    fn every_way_to_write_a_range_compiles_without_a_hint_and_has_its_bounds() {
+        assert_eq!(bounds_of(&(..)), owned(None, None));
+        assert_eq!(bounds_of(&("a".."b")), owned(Some(b"a"), Some(b"b")));
+        assert_eq!(bounds_of(&(b"a"..=b"b")), owned(Some(b"a"), Some(b"b\0")));
+        assert_eq!(bounds_of(&(vec![1u8]..)), owned(Some(&[1]), None));
+        assert_eq!(bounds_of(&(..String::from("b"))), owned(None, Some(b"b")));
+        assert_eq!(bounds_of(&(..="b")), owned(None, Some(b"b\0")));
+        let slices: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Excluded(b"a"), Bound::Unbounded);
+        assert_eq!(bounds_of(&slices), owned(Some(b"a\0"), None));
+        assert_eq!(bounds_of(&&slices), owned(Some(b"a\0"), None));
+        let slices: (&[u8], &[u8]) = (b"a", b"c");
+        assert_eq!(bounds_of(&(slices.0..slices.1)), owned(Some(b"a"), Some(b"c")));
+    }
+
+    #[test]
+    fn the_keys_with_a_prefix_end_before_the_next_prefix() {
+        assert_eq!(bounds_of_prefix(b"ab"), owned(Some(b"ab"), Some(b"ac")));
+        assert_eq!(bounds_of_prefix(b"a\xff"), owned(Some(b"a\xff"), Some(b"b")));
+        assert_eq!(bounds_of_prefix(b"\xff"), owned(Some(b"\xff"), None));
+        assert_eq!(bounds_of_prefix(b""), owned(Some(b""), None));
+    }
+}
