@@ -1,8 +1,8 @@
 //! Sizes that the formats and the interface promise.
 
 /// Longest key, in bytes.
-pub(crate) const KEY_BYTES_MAX: usize = 64 * 1024;
+pub const KEY_BYTES_MAX: usize = 64 * 1024;
 /// Longest value, in bytes.
-pub(crate) const VALUE_BYTES_MAX: u64 = u32::MAX as u64;
+pub const VALUE_BYTES_MAX: u64 = u32::MAX as u64;
 /// The unit of table, maplet and blob files, and the alignment of direct I/O.
 pub(crate) const UNIT_BYTES: usize = 4096;

@@ -48,10 +48,11 @@ impl Compression {
 }
 
 /// The tree that holds a keyspace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum TreeKind {
     /// SplinterDB's STBε-tree.
+    #[default]
     Stb,
     /// PebblesDB's fragmented log-structured merge tree, with guards.
     Flsm,

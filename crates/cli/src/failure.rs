@@ -52,6 +52,26 @@ fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// One line of the paragraphs in which `clap` says what is wrong with a command line: what is wrong, its tips,
+/// and where the help is.
+pub(crate) fn usage_line(message: &str) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut help = "see --help".to_string();
+    for paragraph in message.split("\n\n").map(one_line) {
+        let paragraph = paragraph.strip_prefix("error: ").unwrap_or(&paragraph);
+        if let Some(usage) = paragraph.strip_prefix("Usage: ") {
+            // The words up to the first argument are the command.
+            let is_word = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
+            let command: Vec<&str> = usage.split(' ').take_while(is_word).collect();
+            help = format!("see `{} --help`", command.join(" "));
+        } else if !paragraph.is_empty() && !paragraph.starts_with("For more information") {
+            parts.push(paragraph.to_string());
+        }
+    }
+    parts.push(help);
+    parts.join("; ")
+}
+
 impl From<spinney::Error> for Failure {
     fn from(error: spinney::Error) -> Failure {
         let code = if error.is_corruption() { EXIT_DAMAGED } else { EXIT_OTHER };
@@ -83,6 +103,19 @@ mod tests {
     fn a_broken_pipe_ends_quietly() {
         let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
         assert_eq!(failure.into_parts(), (0, None));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_command_line_is_one_line() {
+        let message = "error: unexpected argument '--memry' found\n\n  tip: a similar argument exists: \
+                       '--memory'\n\nUsage: spinney get --memory <SIZE> <STORE> <KEY>\n\nFor more information, \
+                       try '--help'.\n";
+        assert_eq!(
+            usage_line(message),
+            "unexpected argument '--memry' found; tip: a similar argument exists: '--memory'; see `spinney get \
+             --help`"
+        );
+        assert_eq!(usage_line("error: odd"), "odd; see --help");
     }
 
     #[test]

@@ -77,7 +77,7 @@ fn decompressed(raw: Box<dyn Read>, name: &str) -> io::Result<Box<dyn BufRead>> 
     let framed = head.starts_with(&LZ4_FRAME_MAGIC);
     let whole = BufReader::with_capacity(BUFFER_BYTES, io::Cursor::new(head).chain(raw));
     if framed {
-        let frames = Frames { decoder: FrameDecoder::new(whole) };
+        let frames = Frames::new(whole);
         Ok(Box::new(BufReader::with_capacity(BUFFER_BYTES, frames)))
     } else {
         Ok(Box::new(whole))
@@ -85,17 +85,64 @@ fn decompressed(raw: Box<dyn Read>, name: &str) -> io::Result<Box<dyn BufRead>> 
 }
 
 /// Reads LZ4 frames until the input ends.
+///
+/// The decoder takes an input that ends between two blocks for a frame that has ended. So the input is followed by
+/// one end mark more: a frame that was cut takes it, and a whole one leaves it.
 struct Frames<R: BufRead> {
-    decoder: FrameDecoder<R>,
+    decoder: FrameDecoder<Marked<R>>,
+}
+
+const END_MARK: [u8; 4] = [0; 4];
+
+/// An input and an end mark behind it.
+struct Marked<R> {
+    input: R,
+    mark: &'static [u8],
+}
+
+impl<R: BufRead> Marked<R> {
+    /// Whether all of the input has been read, and what is left of the mark.
+    fn at_end(&mut self) -> io::Result<Option<usize>> {
+        Ok(self.input.fill_buf()?.is_empty().then_some(self.mark.len()))
+    }
+}
+
+impl<R: BufRead> Read for Marked<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        match self.input.read(out)? {
+            0 => self.mark.read(out),
+            count => Ok(count),
+        }
+    }
+}
+
+impl<R: BufRead> Frames<R> {
+    fn new(input: R) -> Frames<R> {
+        Frames { decoder: FrameDecoder::new(Marked { input, mark: &END_MARK }) }
+    }
 }
 
 impl<R: BufRead> Read for Frames<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let cut_short = || {
+            io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the LZ4 data ends in the middle of a frame: the file is cut short; fetch or compress it again",
+            )
+        };
         loop {
-            let count = self.decoder.read(out)?;
-            // The decoder says "end" after each frame and begins the next when asked again.
-            if count > 0 || out.is_empty() || self.decoder.get_mut().fill_buf()?.is_empty() {
+            let count = self.decoder.read(out).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => cut_short(),
+                _ => io::Error::new(error.kind(), format!("the LZ4 data is damaged: {error}")),
+            })?;
+            if count > 0 || out.is_empty() {
                 return Ok(count);
+            }
+            // The decoder says "end" after each frame and begins the next when asked again.
+            match self.decoder.get_mut().at_end()? {
+                None => {}
+                Some(mark) if mark == END_MARK.len() => return Ok(0),
+                Some(_) => return Err(cut_short()),
             }
         }
     }
@@ -141,8 +188,17 @@ mod tests {
     #[test]
     fn a_cut_frame_is_an_error() {
         let mut bytes = frame(&(0..50_000_u32).flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>());
-        bytes.truncate(bytes.len() / 2);
-        assert!(read_all(bytes).is_err());
+        // The last four bytes are the end mark: without it the cut is between two blocks.
+        for length in (bytes.len() - 9..bytes.len()).chain([bytes.len() / 2, 9]) {
+            let result = read_all(bytes[..length].to_vec());
+            let message = result.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(message.contains("cut short"), "{length}: {message}");
+        }
+        // The first block's length, behind the frame's header.
+        bytes[7..11].fill(0xff);
+        let result = read_all(bytes);
+        let message = result.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(message.contains("LZ4 data is damaged"), "{message}");
     }
 
     #[test]

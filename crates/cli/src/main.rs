@@ -15,9 +15,13 @@ mod store;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 fn main() -> ExitCode {
-    let arguments = commands::Arguments::parse();
+    let arguments = match commands::Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
     match commands::run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -28,4 +32,14 @@ fn main() -> ExitCode {
             ExitCode::from(code)
         }
     }
+}
+
+/// Prints help where help was asked for; else what is wrong with the command line, in one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+        return ExitCode::from(error.exit_code() as u8);
+    }
+    eprintln!("spinney: {}", failure::usage_line(&error.to_string()));
+    ExitCode::from(failure::EXIT_USAGE)
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use spinney::{Builder, Compression, Database, Durability, Keyspace, KeyspaceOptions, TreeKind};
 
@@ -11,9 +12,9 @@ use spinney_bench::quantity::{grouped, parse_bytes};
 /// Options that every command takes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StoreOptions {
-    /// The keyspace to work on
-    #[arg(long, global = true, default_value = "default", value_name = "NAME")]
-    pub(crate) keyspace: String,
+    /// The keyspace to work on [default: default; of `bench`: spinney-bench]
+    #[arg(long = "keyspace", global = true, value_name = "NAME")]
+    pub(crate) keyspace_chosen: Option<String>,
     /// Memory the store may use: 128MiB, 2GiB, …
     #[arg(long, global = true, default_value = "256MiB", value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memory: u64,
@@ -25,15 +26,15 @@ pub(crate) struct StoreOptions {
 /// Options of commands that may create a keyspace.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CreationOptions {
-    /// The tree that holds a new keyspace
-    #[arg(long, default_value = "stb", value_parser = parse_kind)]
-    pub(crate) kind: TreeKind,
-    /// How a new keyspace compresses its pages
-    #[arg(long, default_value = "none", value_name = "METHOD")]
-    pub(crate) compression: CompressionChoice,
-    /// Tables that may lie one over the other in a guard of a new `flsm` keyspace; 0: its own choice
-    #[arg(long, default_value_t = 0, value_name = "TABLES")]
-    pub(crate) tables_per_guard: u32,
+    /// The tree that holds a new keyspace [default: stb]
+    #[arg(long, value_parser = kinds())]
+    pub(crate) kind: Option<TreeKind>,
+    /// How a new keyspace compresses its pages [default: none]
+    #[arg(long, value_name = "METHOD")]
+    pub(crate) compression: Option<CompressionChoice>,
+    /// Tables that may overlap in a guard of a new `flsm` keyspace [default: the tree's own choice]
+    #[arg(long, value_name = "TABLES")]
+    pub(crate) tables_per_guard: Option<u32>,
 }
 
 /// `--compression`.
@@ -64,24 +65,55 @@ impl From<DurabilityChoice> for Durability {
 }
 
 impl CreationOptions {
+    /// The options of a keyspace that is created.
     pub(crate) fn keyspace_options(&self) -> KeyspaceOptions {
-        let compression = match self.compression {
-            CompressionChoice::None => Compression::None,
-            CompressionChoice::Lz4 => Compression::Lz4,
+        self.applied_to(KeyspaceOptions::new(self.kind.unwrap_or_default()))
+    }
+
+    /// Those options with what the command line says in their place; the kind apart.
+    fn applied_to(&self, mut options: KeyspaceOptions) -> KeyspaceOptions {
+        if let Some(choice) = self.compression {
+            options = options.compression(match choice {
+                CompressionChoice::None => Compression::None,
+                CompressionChoice::Lz4 => Compression::Lz4,
+            });
+        }
+        if let Some(tables) = self.tables_per_guard {
+            options = options.tables_per_guard_max(tables);
+        }
+        options
+    }
+
+    /// Refuses what the command line says of a keyspace that exists and has other options.
+    fn check_existing(&self, keyspace: &Keyspace) -> Outcome {
+        let options = keyspace.options();
+        let other = if self.kind.is_some_and(|kind| kind != options.kind()) {
+            "--kind"
+        } else if self.applied_to(options.clone()) != *options {
+            "--compression or --tables-per-guard"
+        } else {
+            return Ok(());
         };
-        let options = KeyspaceOptions::new(self.kind).compression(compression);
-        options.tables_per_guard_max(self.tables_per_guard)
+        Err(Failure::usage(format!(
+            "keyspace {:?} exists with {options:?}, which {other} cannot change; leave the option out, or \
+             choose a new keyspace with --keyspace",
+            keyspace.name()
+        )))
     }
 }
 
-fn parse_kind(name: &str) -> Result<TreeKind, String> {
-    TreeKind::from_name(name).ok_or_else(|| {
-        let names: Vec<&str> = TreeKind::ALL.iter().map(|kind| kind.name()).collect();
-        format!("no tree kind {name:?}: try {}", names.join(" or "))
-    })
+/// The kinds of trees, for `--kind` and its help.
+fn kinds() -> impl TypedValueParser<Value = TreeKind> {
+    PossibleValuesParser::new(TreeKind::ALL.iter().map(|kind| kind.name()))
+        .map(|name| TreeKind::from_name(&name).unwrap_or_default())
 }
 
 impl StoreOptions {
+    /// The name of the keyspace to work on.
+    pub(crate) fn keyspace(&self) -> &str {
+        self.keyspace_chosen.as_deref().unwrap_or("default")
+    }
+
     /// Opens the store; only `create` makes a missing one.
     pub(crate) fn open(&self, path: &Path, create: bool) -> Outcome<Database> {
         let database = self.builder(path, create).open()?;
@@ -105,11 +137,11 @@ impl StoreOptions {
 
     /// The keyspace, which must be there.
     pub(crate) fn existing(&self, database: &Database) -> Outcome<Keyspace> {
-        match database.existing_keyspace(&self.keyspace) {
+        match database.existing_keyspace(self.keyspace()) {
             Err(spinney::Error::NotFound { .. }) => Err(Failure::other(format!(
                 "no keyspace {:?} in the store; `spinney keyspaces` lists those there are, \
                  --keyspace chooses one",
-                self.keyspace
+                self.keyspace()
             ))),
             result => Ok(result?),
         }
@@ -121,11 +153,15 @@ impl StoreOptions {
         database: &Database,
         creation: &CreationOptions,
     ) -> Outcome<Keyspace> {
-        match database.existing_keyspace(&self.keyspace) {
+        match database.existing_keyspace(self.keyspace()) {
             Err(spinney::Error::NotFound { .. }) => {
-                Ok(database.keyspace(&self.keyspace, creation.keyspace_options())?)
+                Ok(database.keyspace(self.keyspace(), creation.keyspace_options())?)
             }
-            result => Ok(result?),
+            result => {
+                let keyspace = result?;
+                creation.check_existing(&keyspace)?;
+                Ok(keyspace)
+            }
         }
     }
 }

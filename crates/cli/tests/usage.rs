@@ -23,6 +23,7 @@ fn every_commands_help_has_examples() {
         "put",
         "delete",
         "scan",
+        "count",
         "stats",
         "check",
         "compact",
@@ -52,10 +53,26 @@ fn wrong_usage_exits_with_2() {
         &["bench", "s", "--key-bytes", "8", "--records", "1M"],
         &["export", "s", "--format", "tsv", "--pairs"],
         &["drop-keyspace", "s", "k"],
+        &["import", "s", "--kind", "lsm"],
+        &["get", "s", "k", "--memry", "1GiB"],
     ] {
         let run = spinney(arguments, b"");
         assert_eq!(run.code, 2, "{arguments:?}: {}", run.stderr_text());
-        assert!(run.stdout.is_empty() && !run.stderr.is_empty(), "{arguments:?}");
+        assert!(run.stdout.is_empty(), "{arguments:?}");
+        let stderr = run.stderr_text();
+        assert!(
+            stderr.lines().count() == 1 && stderr.starts_with("spinney: "),
+            "{arguments:?}: {stderr}"
+        );
+    }
+}
+
+#[test]
+fn the_kinds_of_trees_are_in_the_help() {
+    for command in ["import", "put", "bench"] {
+        let run = spinney(&[command, "--help"], b"");
+        let help = run.stdout_text();
+        assert!(spinney::TreeKind::ALL.iter().all(|kind| help.contains(kind.name())), "{help}");
     }
 }
 

@@ -27,7 +27,13 @@ use spinney_bench::data::values::{ValueMaker, Verify};
 use spinney_bench::quantity::{parse_bytes, parse_count};
 use workload::{NAMES, Workload};
 
+/// The keyspace that workloads use unless another is named.
+pub(crate) const KEYSPACE: &str = "spinney-bench";
+
 /// Measure a store with YCSB and other workloads
+///
+/// The records are in the keyspace `spinney-bench`, or where --keyspace says. A store that holds anything else is
+/// refused unless --beside-data is given: its data would be measured too, and background work would touch it.
 ///
 /// Keys are `user` and a number, values can be checked from their keys, and every value read is. A
 /// store that was loaded in one run can be measured in another with the same --records, --key-bytes,
@@ -104,6 +110,9 @@ pub(crate) struct BenchOptions {
     /// Time one in so many operations
     #[arg(long, default_value = "1", value_parser = parse_count)]
     latency_every: u64,
+    /// Run in a store that holds other keyspaces too
+    #[arg(long)]
+    beside_data: bool,
     /// Do not wait for background work behind workloads that write
     #[arg(long)]
     no_settle: bool,
@@ -149,6 +158,16 @@ pub(crate) fn run(store: &StoreOptions, options: &BenchOptions) -> Outcome {
         )));
     }
     let database = store.open(&options.store.path, true)?;
+    let name = store.keyspace_chosen.as_deref().unwrap_or(KEYSPACE);
+    let others: Vec<String> =
+        database.keyspaces().into_iter().filter(|other| other != name).collect();
+    if !others.is_empty() && !options.beside_data {
+        return Err(Failure::usage(format!(
+            "{} holds other data (keyspaces {others:?}); name a store of its own, or say --beside-data",
+            options.store.path.display()
+        )));
+    }
+    let store = &StoreOptions { keyspace_chosen: Some(name.to_string()), ..store.clone() };
     let keyspace = store.existing_or_new(&database, &options.creation)?;
     let bench = Bench {
         options,

@@ -7,9 +7,9 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use spinney::{LatencySummary, Statistics, Traffic};
 
-use super::BenchOptions;
 use super::runner::WorkloadResult;
 use super::workload::Operation;
+use super::{BenchOptions, KEYSPACE};
 use crate::store::{CompressionChoice, DurabilityChoice, StoreOptions};
 use spinney_bench::quantity::{bytes, grouped, nanoseconds, ratio};
 
@@ -190,11 +190,11 @@ pub(crate) fn json(
     json!({
         "spinney_version": env!("CARGO_PKG_VERSION"),
         "configuration": {
-            "keyspace": store.keyspace,
-            "kind": options.creation.kind.name(),
+            "keyspace": store.keyspace_chosen.as_deref().unwrap_or(KEYSPACE),
+            "kind": options.creation.keyspace_options().kind().name(),
             "compression": match options.creation.compression {
-                CompressionChoice::None => "none",
-                CompressionChoice::Lz4 => "lz4",
+                None | Some(CompressionChoice::None) => "none",
+                Some(CompressionChoice::Lz4) => "lz4",
             },
             "memory_bytes": store.memory,
             "records": options.records,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use spinney::{Database, Keyspace, Statistics};
 
 use super::BenchOptions;
@@ -16,6 +16,7 @@ use spinney_bench::data::division::share;
 use spinney_bench::data::keys::KeyMaker;
 use spinney_bench::data::values::ValueMaker;
 use spinney_bench::measure::meter::{self, Reading};
+use spinney_bench::quantity::grouped;
 
 /// What a workload gave.
 pub(crate) struct WorkloadResult {
@@ -153,10 +154,16 @@ impl Bench<'_> {
         } else {
             options.operations
         };
-        let template = "{prefix:10} {bar:32.green} {human_pos} of {human_len}  {per_sec}  {msg}";
-        let style = ProgressStyle::with_template(template);
+        let template = "{prefix:10} {bar:32.green} {human_pos} of {human_len}  {rate}  {msg}";
+        let style =
+            ProgressStyle::with_template(template).map(|style| style.with_key("rate", rate));
         ProgressBar::new(total)
             .with_prefix(workload.name)
             .with_style(style.unwrap_or(ProgressStyle::default_bar()))
     }
+}
+
+/// Operations a second, as whole numbers: the progress bar's own has four digits behind the point.
+fn rate(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    let _ = write!(out, "{}/s", grouped(state.per_sec().round() as u64));
 }

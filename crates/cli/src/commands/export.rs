@@ -14,6 +14,7 @@ use crate::formats::Format;
 use crate::formats::write::PairWriter;
 use crate::spelling::SpellingOptions;
 use crate::store::StoreOptions;
+use spinney_bench::quantity::grouped;
 
 /// Write a keyspace as text, in key order
 ///
@@ -74,16 +75,21 @@ pub(super) fn run(store: &StoreOptions, options: &ExportOptions) -> Outcome {
         Some(path) => Box::new(create(path)?),
         None => Box::new(super::output()),
     };
-    writer.begin(header.as_deref(), &mut out)?;
+    let mut records = 0;
+    let unwritten = |records: u64, error: io::Error| unwritten(options, records, error);
+    writer.begin(header.as_deref(), &mut out).map_err(|error| unwritten(records, error))?;
     let mut line = Vec::new();
     for pair in keyspace.iter() {
         let (key, value) = pair?;
         if let Some(objection) = writer.objection(&key, &value) {
             return Err(Failure::other(objection));
         }
-        writer.write(&key, &value, &mut line, &mut out)?;
+        writer
+            .write(&key, &value, &mut line, &mut out)
+            .map_err(|error| unwritten(records, error))?;
+        records += 1;
     }
-    out.flush()?;
+    out.flush().map_err(|error| unwritten(records, error))?;
     drop(keyspace);
     Ok(database.close()?)
 }
@@ -99,10 +105,29 @@ fn header(
     if let Some(header) = &options.header {
         return Ok(Some(header.clone().into_bytes()));
     }
-    match database.existing_keyspace(&header_keyspace(&store.keyspace)) {
+    match database.existing_keyspace(&header_keyspace(store.keyspace())) {
         Err(spinney::Error::NotFound { .. }) => Ok(None),
         result => Ok(result?.get(HEADER_KEY)?.map(|header| header.to_vec())),
     }
+}
+
+/// What is said when the output cannot take a record; a reader that has gone away is no failure.
+fn unwritten(options: &ExportOptions, records: u64, error: io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Failure::OutputClosed;
+    }
+    let output = options.output.as_deref().map_or("standard output".into(), Path::to_string_lossy);
+    let advice = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room, or write elsewhere, and"
+        }
+        _ => "remove the cause and",
+    };
+    Failure::other(format!(
+        "cannot write {output}: {error}; what is there is incomplete (it ends at or before record {}): {advice} \
+         export again",
+        grouped(records + 1)
+    ))
 }
 
 fn create(path: &Path) -> Outcome<BufWriter<File>> {

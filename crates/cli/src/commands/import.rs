@@ -71,7 +71,8 @@ Examples:
   spinney import my.store /var/lib/apt/lists/*_Packages.lz4
                                                         keys are Package/Version/Architecture
   spinney import my.store book.txt --format lines       keyed by line; `export --format raw`
-                                                        gives the file back byte for byte")]
+                                                        gives the file back byte for byte
+  spinney import my.store pairs.tsv --skip 1200         go on where an import has failed")]
 pub(crate) struct ImportOptions {
     #[command(flatten)]
     store: StorePath,
@@ -112,6 +113,9 @@ pub(crate) struct ImportOptions {
     /// Append the number of acknowledged records to this file after each batch; `-` is standard output
     #[arg(long, value_name = "FILE")]
     ack: Option<PathBuf>,
+    /// Pass over the first so many records, which an earlier import has stored; all files count
+    #[arg(long, default_value = "0", value_name = "RECORDS", value_parser = parse_count)]
+    skip: u64,
     /// Print a line to standard error after each so many records
     #[arg(long, value_name = "RECORDS", value_parser = parse_count)]
     progress: Option<u64>,
@@ -137,6 +141,10 @@ pub(super) const HEADER_KEY: &[u8] = b"csv";
 
 #[derive(Default)]
 struct Totals {
+    /// Records met, those passed over too.
+    met: u64,
+    /// Of these, passed over.
+    skipped: u64,
     records: u64,
     bytes: u64,
     acknowledged: u64,
@@ -177,7 +185,7 @@ pub(super) fn run(store: &StoreOptions, options: &ImportOptions) -> Outcome {
         options,
         database: &database,
         keyspace: &keyspace,
-        creation_keyspace: &store.keyspace,
+        creation_keyspace: store.keyspace(),
         batch: database.batch(),
         batch_keys: BTreeSet::new(),
         batch_bytes: 0,
@@ -186,10 +194,10 @@ pub(super) fn run(store: &StoreOptions, options: &ImportOptions) -> Outcome {
         ack,
         totals: Totals::default(),
     };
-    for source in &sources {
-        importer.import(source, &progress)?;
+    if let Err(failure) = importer.import_all(&sources, &progress) {
+        progress.finish_and_clear();
+        return Err(importer.kept(failure));
     }
-    importer.commit()?;
     let totals = importer.totals;
     drop(keyspace);
     database.close()?;
@@ -244,6 +252,9 @@ fn summary(totals: &Totals, elapsed: Duration, blind: bool, was_empty: bool) -> 
             line += " by later records with the same key (more fields in --key keep them apart)";
         }
     }
+    if totals.skipped > 0 {
+        line += &format!("; {} passed over", grouped(totals.skipped));
+    }
     if totals.empty > 0 {
         line += &format!("; {} empty records left out", grouped(totals.empty));
     }
@@ -251,6 +262,31 @@ fn summary(totals: &Totals, elapsed: Duration, blind: bool, was_empty: bool) -> 
 }
 
 impl Importer<'_> {
+    fn import_all(&mut self, sources: &[Source], progress: &ProgressBar) -> Outcome {
+        let outcome = sources.iter().try_for_each(|source| self.import(source, progress));
+        // What was read before a record that cannot be taken is kept as well.
+        outcome.and(self.commit())
+    }
+
+    /// The failure, with how many records are kept and how to go on.
+    fn kept(&self, failure: Failure) -> Failure {
+        let totals = &self.totals;
+        let kept = totals.skipped + totals.acknowledged;
+        match failure {
+            Failure::Message(code, why) if totals.met > 0 || kept > 0 => {
+                let mut message = format!(
+                    "{why}; {} records of this import are kept",
+                    grouped(totals.acknowledged)
+                );
+                if kept > 0 {
+                    message += &format!(": go on with --skip {kept} once the cause is removed");
+                }
+                Failure::Message(code, message)
+            }
+            failure => failure,
+        }
+    }
+
     fn import(&mut self, source: &Source, progress: &ProgressBar) -> Outcome {
         let mut input = source.open(progress)?;
         let format = self.format(source, &mut *input)?;
@@ -293,12 +329,32 @@ impl Importer<'_> {
                 continue;
             }
             // Numbers run through all files, so that the records of two files do not meet.
-            let number = self.totals.records + 1;
+            let number = self.totals.met + 1;
+            if number <= options.skip {
+                // As below, an empty line is no record.
+                if !extractor.is_empty(&raw[body]) {
+                    self.totals.met += 1;
+                    self.totals.skipped += 1;
+                }
+                continue;
+            }
             let full = extractor.extract(number, &raw, body, &mut key, &mut value);
             if !full.map_err(|why| failed(number_in_file, &why))? {
                 self.totals.empty += 1;
                 continue;
             }
+            for (what, bytes, bytes_max) in [
+                ("key", key.len() as u64, spinney::KEY_BYTES_MAX as u64),
+                ("value", value.len() as u64, spinney::VALUE_BYTES_MAX),
+            ] {
+                if bytes > bytes_max {
+                    let why = format!(
+                        "its {what} has {bytes} bytes, and a {what} has at most {bytes_max}"
+                    );
+                    return Err(failed(number_in_file, &why));
+                }
+            }
+            self.totals.met += 1;
             self.add(&key, &value)?;
             if options
                 .progress

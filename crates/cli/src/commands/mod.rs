@@ -2,6 +2,7 @@
 
 mod check;
 mod checkpoint;
+mod count;
 mod export;
 mod get;
 mod import;
@@ -54,6 +55,7 @@ enum Command {
     Put(put::PutOptions),
     Delete(put::DeleteOptions),
     Scan(scan::ScanOptions),
+    Count(count::CountOptions),
     Stats(stats::StatsOptions),
     Check(check::CheckOptions),
     Compact(maintain::CompactOptions),
@@ -83,6 +85,7 @@ pub(crate) fn run(arguments: Arguments) -> Outcome {
         Command::Put(options) => put::run(store, &options),
         Command::Delete(options) => put::run_delete(store, &options),
         Command::Scan(options) => scan::run(store, &options),
+        Command::Count(options) => count::run(store, &options),
         Command::Stats(options) => stats::run(store, &options),
         Command::Check(options) => check::run(store, &options),
         Command::Compact(options) => maintain::run_compact(store, &options),
@@ -135,6 +138,6 @@ mod tests {
             "1GiB",
         ])
         .unwrap();
-        assert_eq!((arguments.store.keyspace.as_str(), arguments.store.memory), ("x", 1 << 30));
+        assert_eq!((arguments.store.keyspace(), arguments.store.memory), ("x", 1 << 30));
     }
 }

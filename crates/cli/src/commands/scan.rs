@@ -19,7 +19,7 @@ Examples:
   spinney scan my.store --prefix user/
   spinney scan my.store --from b --to d --limit 10     keys from b to before d
   spinney scan my.store --reverse --limit 1            the last pair
-  spinney scan my.store --keys-only --escape | wc -l   count the keys")]
+  spinney scan my.store --keys-only --escape           the keys alone (`count` counts them)")]
 pub(crate) struct ScanOptions {
     #[command(flatten)]
     store: StorePath,
@@ -69,14 +69,15 @@ pub(super) fn key_range(
 
 pub(super) fn run(store: &StoreOptions, options: &ScanOptions) -> Outcome {
     let spelling = options.spelling.spelling();
-    let mut range = key_range(spelling, options.from.as_ref(), options.to.as_ref())?;
-    if let Some(prefix) = &options.prefix {
-        let prefix = argument(spelling, "--prefix", prefix)?;
-        range = narrowed(range, &prefix);
-    }
+    let choice = KeyChoice {
+        prefix: options.prefix.as_ref(),
+        from: options.from.as_ref(),
+        to: options.to.as_ref(),
+    };
+    let range = choice.range(spelling)?;
     let database = store.open(&options.store.path, false)?;
     let keyspace = store.existing(&database)?;
-    let mut pairs = if is_empty(&range) { None } else { Some(keyspace.range(range)) };
+    let mut pairs = range.map(|range| keyspace.range(range));
     let limit = options.limit.unwrap_or(u64::MAX);
     let mut out = super::output();
     let (mut count, mut line) = (0, Vec::new());
@@ -101,6 +102,24 @@ pub(super) fn run(store: &StoreOptions, options: &ScanOptions) -> Outcome {
     drop((pairs, keyspace));
     database.close()?;
     if count == 0 { Err(Failure::Silent(EXIT_NOT_FOUND)) } else { Ok(()) }
+}
+
+/// The keys that the command line chooses.
+pub(super) struct KeyChoice<'a> {
+    pub(super) prefix: Option<&'a OsString>,
+    pub(super) from: Option<&'a OsString>,
+    pub(super) to: Option<&'a OsString>,
+}
+
+impl KeyChoice<'_> {
+    /// The range; `None` if no key can be in it.
+    pub(super) fn range(&self, spelling: Spelling) -> Outcome<Option<KeyRange>> {
+        let mut range = key_range(spelling, self.from, self.to)?;
+        if let Some(prefix) = self.prefix {
+            range = narrowed(range, &argument(spelling, "--prefix", prefix)?);
+        }
+        Ok((!is_empty(&range)).then_some(range))
+    }
 }
 
 /// The part of the range whose keys start with the prefix.

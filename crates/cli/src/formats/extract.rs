@@ -33,6 +33,11 @@ impl Extractor {
         self.format == Format::Csv && self.key != KeySource::Number
     }
 
+    /// Whether the record holds nothing (an empty line), and so is none.
+    pub(crate) fn is_empty(&self, body: &[u8]) -> bool {
+        self.key != KeySource::Number && (body.is_empty() || body == b"\r")
+    }
+
     /// Fills in the pair. False for a record that holds nothing (an empty line).
     pub(crate) fn extract(
         &self,
@@ -50,7 +55,7 @@ impl Extractor {
             return Ok(true);
         }
         let body = &raw[body];
-        if body.is_empty() || body == b"\r" {
+        if self.is_empty(body) {
             return Ok(false);
         }
         match self.format {

@@ -124,9 +124,25 @@ fn keyed_by_number_any_input_comes_back_byte_for_byte() {
             [Format::Tsv, Format::Csv, Format::Jsonl, Format::Deb822, Format::Lines, Format::Raw]
         {
             let numbered = Run { key: Some("line"), ..run(format) };
+            let mut text = text.clone();
+            if format == Format::Csv && !ends_outside_quotes(&text) {
+                text.push(b'"');
+            }
             let (map, header) = numbered.import(&text);
             assert_eq!(header, None);
             assert_eq!(numbered.export(Format::Raw, &map, None), text, "{format:?}");
+        }
+    }
+}
+
+/// Whether the input is one that CSV takes: an open quote at its end is an error.
+fn ends_outside_quotes(text: &[u8]) -> bool {
+    let (mut input, mut raw) = (text, Vec::new());
+    loop {
+        match Splitter::new(Format::Csv, b',').next(&mut input, &mut raw) {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
         }
     }
 }

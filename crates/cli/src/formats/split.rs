@@ -84,7 +84,11 @@ fn csv_record(
     loop {
         let line = read_line(input, raw)?;
         if line.start == raw.len() {
-            return Ok(0..raw.len()); // the input ended inside quotes
+            // A record of no bytes is the end of the input; any other has ended inside quotes.
+            return match raw.len() {
+                0 => Ok(0..0),
+                bytes => Err(unclosed_quote(raw, bytes)),
+            };
         }
         for &byte in &raw[line.clone()] {
             state = match (state, byte) {
@@ -99,6 +103,20 @@ fn csv_record(
             return Ok(0..line.end);
         }
     }
+}
+
+/// What an input says that ends inside quotes. Nothing after the quote was taken for what it is.
+fn unclosed_quote(raw: &[u8], bytes: usize) -> io::Error {
+    let lines = raw.iter().filter(|byte| **byte == b'\n').count();
+    let head = raw.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let head = String::from_utf8_lossy(head.get(..60).unwrap_or(head)).into_owned();
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!(
+            "a quote in it is never closed: the {bytes} bytes and {lines} line ends up to the end of the file would \
+             be one field; it begins {head:?}. Close or double the quote, or try --format lines"
+        ),
+    )
 }
 
 /// Empty lines before a stanza and the one after it are part of its raw bytes.
@@ -155,7 +173,23 @@ mod tests {
             bodies(csv, text),
             [&b"a,b"[..], b"\"x\ny\",2", b"5\" disk,\"q\"\"\n\"\r", b"last"]
         );
-        assert_eq!(bodies(csv, b"a,\"open\nend"), [&b"a,\"open\nend"[..]]);
+    }
+
+    /// A quote that is never closed took the rest of the file for one field, and the import succeeded.
+    #[test]
+    fn a_quote_that_is_never_closed_is_an_error() {
+        let csv = Splitter::Csv { delimiter: b',' };
+        for text in [&b"a,\"open\nend"[..], b"1,x\n2,\"open\n3,y\n", b"\""] {
+            let (mut input, mut raw) = (text, Vec::new());
+            let error = loop {
+                match csv.next(&mut input, &mut raw) {
+                    Ok(record) => assert!(record.is_some(), "the input has ended well"),
+                    Err(error) => break error,
+                }
+            };
+            assert!(error.to_string().contains("never closed"), "{error}");
+        }
+        assert_eq!(bodies(csv, b"a,\"closed\"\n\"x\"\"\""), [&b"a,\"closed\""[..], b"\"x\"\"\""]);
     }
 
     #[test]
@@ -165,10 +199,23 @@ mod tests {
             let length = random.below(30) as usize;
             let text: Vec<u8> =
                 (0..length).map(|_| b"a,\"\n\r\t :"[random.below(8) as usize]).collect();
-            for splitter in [Splitter::Lines, Splitter::Csv { delimiter: b',' }, Splitter::Stanzas]
-            {
-                bodies(splitter, &text);
-            }
+            bodies(Splitter::Lines, &text);
+            bodies(Splitter::Stanzas, &text);
+            // With a quote at the end, all are closed: of the two, one is.
+            let csv = Splitter::Csv { delimiter: b',' };
+            let is_whole = |text: &[u8]| {
+                let (mut input, mut raw) = (text, Vec::new());
+                loop {
+                    match csv.next(&mut input, &mut raw) {
+                        Ok(Some(_)) => {}
+                        Ok(None) => break true,
+                        Err(_) => break false,
+                    }
+                }
+            };
+            let closed = [&text[..], b"\""].concat();
+            let whole = [text, closed].into_iter().filter(|text| is_whole(text));
+            whole.for_each(|text| drop(bodies(csv, &text)));
         }
     }
 }
