@@ -65,6 +65,27 @@ pub enum Error {
         /// The newest version this build understands.
         supported: u32,
     },
+    /// A write on a handle that [`Builder::open_read_only`](crate::Builder::open_read_only) gave. Nothing
+    /// has been stored.
+    #[error("{} is open for reading only; open it with Builder::open to write", path.display())]
+    ReadOnly {
+        /// The store's directory, or the file that would have been changed.
+        path: PathBuf,
+    },
+    /// The journal holds more than a read-only store may keep in memory.
+    #[error(
+        "the journal of {} does not fit the memory budget of {budget} bytes: a budget of {sufficient} bytes \
+         suffices, or open the store for writing once and flush it",
+        path.display()
+    )]
+    JournalOverBudget {
+        /// The store's directory.
+        path: PathBuf,
+        /// The memory budget that was given.
+        budget: u64,
+        /// A memory budget with which opening succeeds.
+        sufficient: u64,
+    },
     /// Another process (or another handle of this one) has the store open.
     #[error("{} is already open{}; close it first", path.display(), holder.as_deref().unwrap_or(""))]
     Locked {

@@ -158,6 +158,10 @@ impl Vfs for Disk {
     fn lock(&self, _: &Path) -> Result<Box<dyn Lock>> {
         unreachable!()
     }
+
+    fn lock_shared(&self, _: &Path) -> Result<Box<dyn Lock>> {
+        unreachable!()
+    }
 }
 
 struct Store {

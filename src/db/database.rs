@@ -81,6 +81,19 @@ impl Database {
         Ok(Database { store: Arc::new(OpenStore(super::open::open(builder)?)) })
     }
 
+    /// Opens the store in the directory `path` for reading, with default options otherwise; see
+    /// [`Builder::open_read_only`].
+    ///
+    /// # Errors
+    /// As [`Builder::open_read_only`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Database> {
+        Database::builder(path).open_read_only()
+    }
+
+    pub(crate) fn open_for_reading(builder: Builder) -> Result<Database> {
+        Ok(Database { store: Arc::new(OpenStore(super::open::open_read_only(builder)?)) })
+    }
+
     /// Opens the keyspace `name`, creating it if there is none. Creation is durable at once.
     ///
     /// # Errors
@@ -291,6 +304,10 @@ impl std::fmt::Debug for Database {
 
 impl Store {
     fn wait_idle(&self) -> Result<()> {
+        if self.read_only {
+            // Nobody works on what there would be to do.
+            return self.check_open();
+        }
         // What failed before is tried again, and counts only if it fails again.
         *self.background_failure.lock() = None;
         self.clear_rests();
@@ -328,6 +345,9 @@ impl Store {
         self.executor.stop();
         self.drop_unheld();
         self.files.retain_all();
+        if self.read_only {
+            return Ok(());
+        }
         // Nothing more can be made durable, which whoever closes the store must not take for done.
         if let Some(error) = &*self.failure.lock() {
             return Err(super::store::poisoned(error));

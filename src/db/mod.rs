@@ -21,6 +21,7 @@ pub(crate) mod options;
 pub(crate) mod range;
 pub(crate) mod read;
 mod retired;
+mod room;
 #[cfg(all(test, shuttle))]
 mod schedules;
 pub(crate) mod snapshot;

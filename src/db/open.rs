@@ -5,7 +5,9 @@
 //! 2. What replay delivers is what was committed, up to the first gap; the manifest records that limit
 //!    before anything new is written, so what lies beyond it never comes back.
 //! 3. A data file that neither a tree nor a replayed pointer names is an orphan of a crash: it goes.
-//! 4. An open that fails leaves each data file that was there, and of those that it made itself only
+//! 4. A read-only open writes nothing: its file system refuses to (`ReadOnlyVfs`), and what replay brings
+//!    stays in memory, within the budget (`Room`).
+//! 5. An open that fails leaves each data file that was there, and of those that it made itself only
 //!    what a tree has taken in: or each try would take more of a disk that is full.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +18,7 @@ use super::background::{initial_drain_rate, pack};
 use super::counters::Counters;
 use super::database::RecoveryReport;
 use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
+use super::room::Room;
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
 use super::store::{Foundation, Sizes, Store};
@@ -34,7 +37,7 @@ use crate::memtable::ChunkPool;
 use crate::merge::MergeContext;
 use crate::table::{BlobFiles, BlobPointer};
 use crate::tree::{self, TreeContext, TreeCounters, TreeObserver, TreeOptions};
-use crate::vfs::create_dir_durably;
+use crate::vfs::{Lock, ReadOnlyVfs, Vfs, create_dir_durably};
 
 /// Everything about a keyspace but its edits.
 pub(crate) struct KeyspaceSeed {
@@ -165,14 +168,21 @@ impl Foundation {
             limits: limits.collect::<Result<_>>()?,
             newest_epoch: epoch_number(recovered.epochs.current)?,
             salvage,
-            read_only: false,
+            read_only: self.read_only,
         };
-        Journal::replay(&*self.vfs, &self.path, &plan, |first, count, operations| {
+        let mut room = self.read_only.then(|| Room::new(&self.sizes));
+        let report = Journal::replay(&*self.vfs, &self.path, &plan, |first, count, operations| {
             for (seqno, operation) in (first.0..).zip(operations) {
                 let operation = operation?;
                 match keyspaces.get(&operation.keyspace) {
                     Some(keyspace) => {
-                        self.replay_operation(keyspace, Seqno(seqno), &operation)?;
+                        let keep = room.as_mut().is_none_or(|room| {
+                            let settled = keyspace.read.load().version.flushed();
+                            Seqno(seqno) <= settled || room.takes(&operation, &self.pool)
+                        });
+                        if keep {
+                            self.replay_operation(keyspace, Seqno(seqno), &operation)?;
+                        }
                     }
                     None if operation.keyspace >= recovered.next_keyspace_id => {
                         return Err(Error::corruption(
@@ -193,6 +203,9 @@ impl Foundation {
                     None => {}
                 }
             }
+            if self.read_only {
+                return Ok(());
+            }
             let last = Seqno(first.0 + u64::from(count) - 1);
             if self.pool.bytes_in_use() as u64 > self.sizes.memtables_bytes_max * 3 / 4 {
                 for keyspace in keyspaces.values() {
@@ -206,7 +219,9 @@ impl Foundation {
                 }
             }
             Ok(())
-        })
+        })?;
+        room.map_or(Ok(()), |room| room.check(&self.path))?;
+        Ok(report)
     }
 
     fn replay_operation(
@@ -280,17 +295,15 @@ impl Foundation {
         Ok(removed)
     }
 
-    /// Replays the journal and makes the manifest begin a new epoch.
-    fn begin_epoch(
+    /// Replays the journal, and returns the last number that has been used too: an error if the journal ends
+    /// before what is known to have been durable.
+    fn replay_checked(
         &self,
         recovered: &RecoveredState,
         keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
         salvage: bool,
-    ) -> Result<Begun> {
+    ) -> Result<(ReplayReport, Seqno)> {
         let report = self.replay(recovered, keyspaces, salvage)?;
-        let epoch = epoch_number(recovered.epochs.current + 1)?;
-        let older =
-            report.limits.iter().map(|limit| (u64::from(limit.epoch), limit.last)).collect();
         let flushed =
             keyspaces.values().map(|keyspace| keyspace.read.load().version.flushed()).max();
         let replayed = report.last.max(recovered.journal_floor);
@@ -328,6 +341,24 @@ impl Foundation {
             true => report.last,
             false => found.max(recovered.last_seqno),
         };
+        Ok((report, last))
+    }
+
+    /// Replays the journal and makes the manifest begin a new epoch, unless the store is only read.
+    fn begin_epoch(
+        &self,
+        recovered: &RecoveredState,
+        keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        salvage: bool,
+    ) -> Result<Begun> {
+        let (report, last) = self.replay_checked(recovered, keyspaces, salvage)?;
+        if self.read_only {
+            let epoch = epoch_number(recovered.epochs.current)?;
+            return Ok(Begun { report, epoch, last, orphans_removed: 0 });
+        }
+        let epoch = epoch_number(recovered.epochs.current + 1)?;
+        let older =
+            report.limits.iter().map(|limit| (u64::from(limit.epoch), limit.last)).collect();
         let mut journal_floor = None;
         if last > report.last && !planted(Bug::OpenFloorNotRaised) {
             // A power loss took journal records of what was in the trees already. New records will start
@@ -391,18 +422,43 @@ fn new_store_id(builder: &Builder) -> u64 {
 /// Opens the store that `builder` describes.
 pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     let vfs = Arc::clone(&builder.vfs);
-    let path = builder.path.clone();
-    if !vfs.exists(&path)? {
+    let path = &builder.path;
+    if !vfs.exists(path)? {
         if !builder.create {
             let reason = "the directory does not exist".to_string();
-            return Err(Error::NotAStore { path, reason });
+            return Err(Error::NotAStore { path: path.clone(), reason });
         }
-        create_dir_durably(&*vfs, &path)?;
+        create_dir_durably(&*vfs, path)?;
     }
     let lock = vfs.lock(&path.join(LOCK_FILE_NAME))?;
     let options = OpenOptions { create: builder.create, new_store_id: new_store_id(&builder) };
-    let (manifest, mut recovered) = Manifest::open(&vfs, &path, options)?;
+    let opened = Manifest::open(&vfs, path, options)?;
+    open_locked(builder, vfs, lock, opened, false)
+}
+
+/// Opens the store that `builder` describes for reading.
+pub(crate) fn open_read_only(builder: Builder) -> Result<Arc<Store>> {
+    let vfs: Arc<dyn Vfs> = Arc::new(ReadOnlyVfs(Arc::clone(&builder.vfs)));
+    let path = &builder.path;
+    // What is no store is told to be none before anything is said of locks.
+    Manifest::find(&*vfs, path)?;
+    let lock = vfs.lock_shared(&path.join(LOCK_FILE_NAME))?;
+    let opened = Manifest::open_read_only(&vfs, path)?;
+    open_locked(builder, vfs, lock, opened, true)
+}
+
+/// Opens the store whose lock is held and whose manifest has been read.
+fn open_locked(
+    builder: Builder,
+    vfs: Arc<dyn Vfs>,
+    lock: Box<dyn Lock>,
+    (manifest, mut recovered): (Manifest, RecoveredState),
+    read_only: bool,
+) -> Result<Arc<Store>> {
+    let path = builder.path.clone();
     let workers = match builder.background {
+        // Nothing is done in the background.
+        _ if read_only => 0,
         BackgroundMode::Threads(0) => {
             std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8)
         }
@@ -414,10 +470,13 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         BackgroundMode::Stepped(seed) => (Mode::Stepped(seed), Clock::simulated()),
     };
     let shards = match builder.journal_shards {
-        0 => workers,
+        0 => workers.max(1),
         n => n,
     };
-    let sizes = Sizes::new(&builder, shards);
+    let mut sizes = Sizes::new(&builder, shards);
+    if read_only {
+        sizes.memtables_bytes_max = sizes.read_only_memtables_bytes_max();
+    }
     let memtables_share = (sizes.memtable_bytes * 2).min(sizes.memtables_bytes_max);
     let cache_bytes = sizes.cache_bytes(workers, memtables_share, 0) as usize;
     let is_stepped = matches!(builder.background, BackgroundMode::Stepped(_));
@@ -433,6 +492,7 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         blobs: BlobFiles::new(&files),
         files,
         path,
+        read_only,
         vfs,
         sizes,
         switches: builder.switches,
@@ -453,7 +513,7 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         .begin_epoch(&recovered, &keyspaces, builder.salvage)
         .inspect_err(|_| {
             // Where the manifest is in doubt, so is what it names.
-            if foundation.manifest.poisoned().is_none() {
+            if !read_only && foundation.manifest.poisoned().is_none() {
                 // What cannot be removed now is an orphan of the next open that succeeds.
                 let _ = foundation.remove_orphans(&keyspaces, first_new);
             }
@@ -471,7 +531,9 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         },
         report.segments.clone(),
     )?);
-    foundation.files.retain_none();
+    if !read_only {
+        foundation.files.retain_none();
+    }
     let by_name =
         keyspaces.into_values().map(|keyspace| (keyspace.name.clone(), keyspace)).collect();
     let store = Arc::new(Store {
@@ -504,10 +566,12 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
     });
     // Set once: the foundation is new.
     let _ = store.store.set(Arc::downgrade(&store));
-    let source: Arc<dyn WorkSource> = Arc::<Store>::clone(&store);
-    store.executor.start(Arc::downgrade(&source))?;
+    if !read_only {
+        let source: Arc<dyn WorkSource> = Arc::<Store>::clone(&store);
+        store.executor.start(Arc::downgrade(&source))?;
+        store.update_backlog();
+    }
     store.share_memory();
-    store.update_backlog();
     Ok(store)
 }
 

@@ -438,6 +438,40 @@ impl Builder {
     pub fn open(self) -> Result<Database> {
         Database::open(self)
     }
+
+    /// Opens the store for reading. Nothing is written: no lock file, no recovery, no background work; the
+    /// directory and its files may be read-only or belong to somebody else. Checkpoints can be opened so too.
+    ///
+    /// The journal is replayed into memory, of which memtables may take half the budget. What a writer with
+    /// the same budget leaves behind fits. Background threads are not started, so what a crash left to
+    /// compact stays as it is. A torn end of the journal or manifest is passed over as in
+    /// [`Builder::open`], and passed over again at the next opening.
+    ///
+    /// Any number of handles and processes may have a store open for reading at once. A shared lock keeps
+    /// writers out meanwhile, wherever the file system has locks. Every call that would write gives
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly).
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use spinney::{Database, Error, KeyspaceOptions};
+    /// let db = Database::builder(dir.path()).open()?;
+    /// db.keyspace("items", KeyspaceOptions::stb())?.put("a", "1")?;
+    /// db.close()?;
+    /// let db = Database::builder(dir.path()).open_read_only()?;
+    /// let items = db.existing_keyspace("items")?;
+    /// assert_eq!(items.get("a")?.as_deref(), Some(&b"1"[..]));
+    /// assert!(matches!(items.put("b", "2"), Err(Error::ReadOnly { .. })));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `NotAStore` if there is no store, `Locked` if somebody has it open for writing, `JournalOverBudget`
+    /// (which names a budget that suffices) if the journal does not fit, and otherwise as
+    /// [`Builder::open`] but for `Full`.
+    pub fn open_read_only(self) -> Result<Database> {
+        Database::open_for_reading(self)
+    }
 }
 
 impl fmt::Debug for Builder {

@@ -82,6 +82,12 @@ impl Sizes {
         }
     }
 
+    /// What memtables may take where nothing is written: half of the budget, and never less than a writer's
+    /// with some room for chunks that one memtable for each keyspace fills less well.
+    pub(crate) fn read_only_memtables_bytes_max(&self) -> u64 {
+        (self.memory_budget / 2).max(self.memtables_bytes_max / 4 * 5)
+    }
+
     /// What is left of the budget for the page cache while memtables and trees hold so much.
     pub(crate) fn cache_bytes(
         &self,
@@ -107,6 +113,8 @@ impl Sizes {
 /// What keyspaces stand on, made before the store itself.
 pub(crate) struct Foundation {
     pub(crate) path: PathBuf,
+    /// Whether nothing may be written.
+    pub(crate) read_only: bool,
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) sizes: Sizes,
     pub(crate) switches: Switches,
@@ -229,9 +237,19 @@ impl Store {
         Ok(())
     }
 
+    /// Refuses writes on a handle that is for reading.
+    #[inline]
+    pub(crate) fn check_not_read_only(&self) -> Result<()> {
+        match self.read_only {
+            true => Err(Error::ReadOnly { path: self.path.clone() }),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses writes once something has failed that makes durability uncertain.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
+        self.check_not_read_only()?;
         if let Some(error) = &*self.failure.lock() {
             return Err(poisoned(error));
         }
@@ -282,6 +300,7 @@ impl Store {
     {
         let timed = is_timed().then(|| self.clock.nanos());
         self.check_open()?;
+        self.check_not_read_only()?;
         let mut count = 0u32;
         let mut bytes = 0u64;
         let mut large = false;

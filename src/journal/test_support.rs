@@ -275,6 +275,10 @@ impl Vfs for TestVfs {
         unreachable!()
     }
 
+    fn lock_shared(&self, _: &Path) -> Result<Box<dyn Lock>> {
+        unreachable!()
+    }
+
     fn io_queue(&self, _: usize) -> Box<dyn IoQueue> {
         unreachable!()
     }

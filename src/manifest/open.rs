@@ -1,5 +1,6 @@
 //! Opening: which directory is a store, which manifest counts, and what it says.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -104,19 +105,63 @@ impl Manifest {
         Ok((manifest, recovered))
     }
 
+    /// Opens the store in `dir` for reading: nothing is changed, and nothing can be committed.
+    ///
+    /// # Errors
+    /// As [`Manifest::open`].
+    pub(crate) fn open_read_only(
+        vfs: &Arc<dyn Vfs>,
+        dir: &Path,
+    ) -> Result<(Manifest, RecoveredState)> {
+        let (superblock, loaded) = read(&**vfs, dir)?;
+        let path = manifest_path(dir, loaded.identity.number);
+        let file = vfs.open(&path, Access::Buffered, false)?;
+        let (identity, ends) = (loaded.identity, (loaded.snapshot_bytes, loaded.end));
+        let (state, recovered) = loaded.recovered(superblock, false);
+        let torn = recovered.torn_bytes > 0;
+        let manifest = Manifest::new(Arc::clone(vfs), dir, identity, file, ends, torn, state);
+        Ok((manifest, recovered))
+    }
+
+    /// Makes sure that `dir` holds a store, as far as its names tell.
+    ///
+    /// # Errors
+    /// `NotAStore`.
+    pub(crate) fn find(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
+        find(vfs, dir)
+    }
+
     /// What the store in `dir` holds, without changing anything, for looking at one that another
     /// process has open or that is to stay as it is.
     #[cfg(test)]
     pub(crate) fn inspect(vfs: &dyn Vfs, dir: &Path) -> Result<RecoveredState> {
-        if !vfs.exists(&Superblock::path(dir))? {
-            let reason = format!("it has no file {:?}", superblock::FILE_NAME);
-            return Err(Error::NotAStore { path: dir.to_path_buf(), reason });
-        }
-        let superblock = Superblock::read(vfs, dir)?;
-        let numbers = manifest_numbers(vfs, dir)?;
-        let loaded = load_newest(vfs, dir, superblock.store_id, &numbers)?;
+        let (superblock, loaded) = read(vfs, dir)?;
         Ok(loaded.recovered(superblock, false).1)
     }
+}
+
+fn find(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
+    let not_a_store = |reason| Err(Error::NotAStore { path: dir.to_path_buf(), reason });
+    match vfs.read_names(dir) {
+        Ok(names) if names.iter().any(|name| name == superblock::FILE_NAME) => Ok(()),
+        Ok(_) => not_a_store(format!("it has no file {:?}", superblock::FILE_NAME)),
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            not_a_store("there is no such directory".to_string())
+        }
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotADirectory => {
+            not_a_store("it is a file, not a directory".to_string())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The newest whole manifest of the store in `dir`.
+fn read(vfs: &dyn Vfs, dir: &Path) -> Result<(Superblock, Loaded)> {
+    find(vfs, dir)?;
+    let superblock = Superblock::read(vfs, dir)?;
+    let numbers = manifest_numbers(vfs, dir)?;
+    let loaded = load_newest(vfs, dir, superblock.store_id, &numbers)?;
+    Ok((superblock, loaded))
 }
 
 /// Finds out whether `dir` may become a store, and clears away what the crash of an earlier attempt

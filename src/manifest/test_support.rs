@@ -215,6 +215,10 @@ impl Vfs for TestVfs {
         unreachable!("the manifest locks nothing")
     }
 
+    fn lock_shared(&self, _: &Path) -> Result<Box<dyn Lock>> {
+        unreachable!()
+    }
+
     fn io_queue(&self, _depth: usize) -> Box<dyn IoQueue> {
         unreachable!("the manifest queues nothing")
     }

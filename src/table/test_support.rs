@@ -111,6 +111,10 @@ impl Vfs for TestVfs {
         self.refused("lock", path, io::ErrorKind::Unsupported)
     }
 
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn Lock>> {
+        self.lock(path)
+    }
+
     fn io_queue(&self, _depth: usize) -> Box<dyn IoQueue> {
         Box::new(BlockingQueue::default())
     }

@@ -364,8 +364,35 @@ fn locks_exclude(vfs: &dyn Vfs, dir: &Path) {
             if *p == path && *h == here),
         "{refused:?}"
     );
+    let refused = vfs.lock_shared(&path).map(|_| ());
+    assert!(
+        matches!(&refused, Err(Error::Locked { path: p, holder: Some(h) })
+            if *p == path && *h == here),
+        "{refused:?}"
+    );
     drop(held);
     drop(vfs.lock(&path).unwrap());
+    let shared = [vfs.lock_shared(&path).unwrap(), vfs.lock_shared(&path).unwrap()];
+    for held in shared {
+        let refused = vfs.lock(&path).map(|_| ());
+        assert!(
+            matches!(&refused, Err(Error::Locked { path: p, holder: Some(h) })
+                if *p == path && h == " for reading"),
+            "{refused:?}"
+        );
+        drop(held);
+    }
+    drop(vfs.lock(&path).unwrap());
+    // Without the file too, which sharing does not make.
+    let other = dir.join("other/LOCK");
+    vfs.create_dir_all(&dir.join("other")).unwrap();
+    let shared = vfs.lock_shared(&other).unwrap();
+    assert!(!vfs.exists(&other).unwrap());
+    let refused = vfs.lock(&other).map(|_| ());
+    assert!(matches!(&refused, Err(Error::Locked { .. })), "{refused:?}");
+    drop(shared);
+    drop(vfs.lock(&other).unwrap());
+    assert_eq!(kind(vfs.lock_shared(&dir.join("missing/LOCK"))), io::ErrorKind::NotFound);
     assert_eq!(kind(vfs.lock(&dir.join("missing/LOCK"))), io::ErrorKind::NotFound);
 }
 

@@ -38,7 +38,17 @@ use crate::base::sync::{Mutex, MutexGuard};
 pub struct MemoryVfs {
     /// By path from the root; the root itself is not in it.
     nodes: Arc<Mutex<Nodes>>,
+    locks: Arc<Mutex<Locks>>,
     space: Arc<Space>,
+}
+
+/// Who holds which path locked: so many share it, or one has it alone.
+type Locks = BTreeMap<PathBuf, Held>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    Alone,
+    Shared(usize),
 }
 
 type Nodes = BTreeMap<PathBuf, Node>;
@@ -66,6 +76,7 @@ impl MemoryVfs {
     pub fn with_capacity(capacity_bytes: u64) -> MemoryVfs {
         MemoryVfs {
             nodes: Arc::default(),
+            locks: Arc::default(),
             space: Arc::new(Space { capacity: capacity_bytes, used: AtomicU64::new(0) }),
         }
     }
@@ -319,12 +330,18 @@ impl Vfs for MemoryVfs {
             }
             found => found,
         };
-        let inode = named("lock", path, inode)?;
-        if inode.locked.swap(true, Ordering::SeqCst) {
-            let holder = Some(format!(" by process {}", std::process::id()));
-            return Err(Error::Locked { path: path.to_path_buf(), holder });
-        }
-        Ok(Box::new(MemoryLock { inode }))
+        named("lock", path, inode)?;
+        self.hold(path, |held| held.is_none().then_some(Held::Alone))
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn Lock>> {
+        let parent = check_parent(&self.nodes(), &key(path));
+        named("lock", path, parent)?;
+        self.hold(path, |held| match held {
+            None => Some(Held::Shared(1)),
+            Some(Held::Shared(count)) => Some(Held::Shared(count + 1)),
+            Some(Held::Alone) => None,
+        })
     }
 
     fn io_queue(&self, _depth: usize) -> Box<dyn IoQueue> {
@@ -332,15 +349,44 @@ impl Vfs for MemoryVfs {
     }
 }
 
+impl MemoryVfs {
+    /// Takes a lock if `change` of what is held allows it.
+    fn hold(
+        &self,
+        path: &Path,
+        change: impl FnOnce(Option<Held>) -> Option<Held>,
+    ) -> Result<Box<dyn Lock>> {
+        let key = key(path);
+        let mut locks = self.locks.lock();
+        let held = locks.get(&key).copied();
+        let Some(now) = change(held) else {
+            let holder = match held {
+                Some(Held::Shared(_)) => " for reading".to_string(),
+                _ => format!(" by process {}", std::process::id()),
+            };
+            return Err(Error::Locked { path: path.to_path_buf(), holder: Some(holder) });
+        };
+        locks.insert(key.clone(), now);
+        Ok(Box::new(MemoryLock { locks: Arc::clone(&self.locks), key }))
+    }
+}
+
 #[derive(Debug)]
 struct MemoryLock {
-    inode: Arc<Inode>,
+    locks: Arc<Mutex<Locks>>,
+    key: PathBuf,
 }
 
 impl Lock for MemoryLock {}
 
 impl Drop for MemoryLock {
     fn drop(&mut self) {
-        self.inode.locked.store(false, Ordering::SeqCst);
+        let mut locks = self.locks.lock();
+        match locks.get_mut(&self.key) {
+            Some(Held::Shared(count)) if *count > 1 => *count -= 1,
+            _ => {
+                locks.remove(&self.key);
+            }
+        }
     }
 }

@@ -32,7 +32,6 @@ pub(super) struct Space {
 pub(super) struct Inode {
     content: RwLock<Content>,
     /// Whether a [`Lock`](super::Lock) is held on the file.
-    pub(super) locked: AtomicBool,
     space: Arc<Space>,
 }
 
@@ -44,11 +43,7 @@ struct Content {
 
 impl Inode {
     pub(super) fn new(space: &Arc<Space>) -> Arc<Inode> {
-        Arc::new(Inode {
-            content: RwLock::default(),
-            locked: AtomicBool::new(false),
-            space: Arc::clone(space),
-        })
+        Arc::new(Inode { content: RwLock::default(), space: Arc::clone(space) })
     }
 
     pub(super) fn len(&self) -> u64 {

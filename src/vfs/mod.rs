@@ -30,6 +30,7 @@ mod posix_file;
 mod posix_mapped;
 #[cfg(all(test, target_os = "linux", not(miri)))]
 mod posix_tests;
+mod read_only;
 #[cfg(target_os = "linux")]
 mod ring;
 #[cfg(target_os = "linux")]
@@ -41,6 +42,7 @@ pub use aligned::AlignedBuf;
 pub use blocking_queue::BlockingQueue;
 pub use memory::MemoryVfs;
 pub use posix::{PosixOptions, PosixVfs};
+pub(crate) use read_only::ReadOnlyVfs;
 
 /// As [`Error::io`], with the bytes that were wanted should the disk be full.
 fn io_error(
@@ -149,8 +151,16 @@ pub trait Vfs: Send + Sync + Debug {
     /// dies.
     ///
     /// # Errors
-    /// `Locked` if another process or another handle of this one holds it.
+    /// `Locked` if another process or another handle of this one holds it, or holds
+    /// [`lock_shared`](Vfs::lock_shared).
     fn lock(&self, path: &Path) -> Result<Box<dyn Lock>>;
+
+    /// Takes the shared lock on `path`, which any number may hold while nobody holds [`lock`](Vfs::lock).
+    /// Creates and changes nothing: `path` need not exist, and no permission to write is needed.
+    ///
+    /// # Errors
+    /// `Locked` if somebody holds the exclusive lock.
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn Lock>>;
 
     /// Carries out all the reads, at once where the machine can. Each request has its own result.
     fn read_batch(&self, requests: &mut [ReadRequest<'_>]) {
@@ -254,7 +264,7 @@ pub trait MappedFile: Send + Sync + Debug {
     fn path(&self) -> &Path;
 }
 
-/// An exclusive lock, released on drop.
+/// A lock, released on drop.
 pub trait Lock: Send + Sync + Debug {}
 
 /// Names an operation in an [`IoQueue`].

@@ -174,12 +174,37 @@ impl Vfs for PosixVfs {
         let mut file = named("lock", path, file)?;
         match file.try_lock() {
             Ok(()) => {
+                let dir = lock_dir(path)?;
                 named("lock", path, write_holder(&mut file))?;
-                Ok(Box::new(PosixLock { file }))
+                Ok(Box::new(PosixLock { file, _dir: dir }))
+            }
+            // Who shares it has left no name.
+            Err(fs::TryLockError::WouldBlock) if file.try_lock_shared().is_ok() => {
+                Err(locked(path, Some(READERS.to_string())))
             }
             Err(fs::TryLockError::WouldBlock) => {
                 let holder = read_holder(&mut file).map(|pid| format!(" by process {pid}"));
-                Err(Error::Locked { path: path.to_path_buf(), holder })
+                Err(locked(path, holder))
+            }
+            Err(fs::TryLockError::Error(e)) => Err(Error::io("lock", path, None, e)),
+        }
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn Lock>> {
+        // Without the file, or without the permission to read it, the directory stands for it.
+        let mut file = match fs::File::open(path) {
+            Ok(file) => file,
+            Err(_) => named("lock", path, fs::File::open(dir_of(path)))?,
+        };
+        match file.try_lock_shared() {
+            Ok(()) => Ok(Box::new(SharedLock { _file: file })),
+            Err(fs::TryLockError::WouldBlock) => {
+                let holder = read_holder(&mut file).map(|pid| format!(" by process {pid}"));
+                Err(locked(path, holder))
+            }
+            // A file system without locks: nobody can hold one.
+            Err(fs::TryLockError::Error(e)) if is_without_locks(&e) => {
+                Ok(Box::new(SharedLock { _file: file }))
             }
             Err(fs::TryLockError::Error(e)) => Err(Error::io("lock", path, None, e)),
         }
@@ -212,6 +237,46 @@ impl Vfs for PosixVfs {
 #[derive(Debug)]
 struct PosixLock {
     file: fs::File,
+    /// Locked too, for those who have no lock file to share.
+    _dir: Option<fs::File>,
+}
+
+/// A shared lock on an open file or directory: the kernel releases it when the file is closed.
+#[derive(Debug)]
+struct SharedLock {
+    _file: fs::File,
+}
+
+impl Lock for SharedLock {}
+
+/// The holder of a lock that is shared.
+const READERS: &str = " for reading";
+
+fn locked(path: &Path, holder: Option<String>) -> Error {
+    Error::Locked { path: path.to_path_buf(), holder }
+}
+
+fn dir_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn is_without_locks(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Unsupported
+        || matches!(error.raw_os_error(), Some(code) if code == rustix::io::Errno::NOLCK.raw_os_error())
+}
+
+/// Locks the directory of a lock file that is locked already. A file system that has no such locks (NFS)
+/// does without: readers that find the lock file are kept out by that.
+fn lock_dir(path: &Path) -> Result<Option<fs::File>> {
+    let Ok(dir) = fs::File::open(dir_of(path)) else { return Ok(None) };
+    match dir.try_lock() {
+        Ok(()) => Ok(Some(dir)),
+        Err(fs::TryLockError::WouldBlock) => Err(locked(path, Some(READERS.to_string()))),
+        Err(fs::TryLockError::Error(_)) => Ok(None),
+    }
 }
 
 impl Lock for PosixLock {}

@@ -299,6 +299,10 @@ impl Vfs for WatchedVfs {
         self.inner.lock(path)
     }
 
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn Lock>> {
+        self.inner.lock_shared(path)
+    }
+
     fn read_batch(&self, requests: &mut [ReadRequest<'_>]) {
         self.watch.batch_most.fetch_max(requests.len() as u64, Ordering::SeqCst);
         for request in requests {

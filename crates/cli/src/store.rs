@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use spinney::{Builder, Compression, Database, Durability, Keyspace, KeyspaceOptions, TreeKind};
 
 use crate::failure::{Failure, Outcome};
-use spinney_bench::quantity::{grouped, parse_bytes};
+use spinney_bench::quantity::{bytes, grouped, parse_bytes};
 
 /// Options that every command takes.
 #[derive(Debug, Clone, Args)]
@@ -117,14 +117,22 @@ impl StoreOptions {
     /// Opens the store; only `create` makes a missing one.
     pub(crate) fn open(&self, path: &Path, create: bool) -> Outcome<Database> {
         let database = self.builder(path, create).open()?;
-        let recovery = database.recovery();
-        if recovery.records_dropped > 0 {
-            eprintln!(
-                "spinney: note: the journal was damaged ({}); {} records behind the damage were dropped",
-                recovery.stopped.as_deref().unwrap_or("cause unknown"),
-                grouped(recovery.records_dropped),
-            );
-        }
+        note_dropped(&database);
+        Ok(database)
+    }
+
+    /// Opens the store for reading: nothing in its directory changes.
+    pub(crate) fn open_for_reading(&self, path: &Path) -> Outcome<Database> {
+        let database = self.builder(path, false).open_read_only().map_err(|error| match error {
+            spinney::Error::JournalOverBudget { sufficient, .. } => Failure::other(format!(
+                "the journal of {} does not fit in {}; say --memory {}, or run `spinney flush` once",
+                path.display(),
+                bytes(self.memory),
+                quantity_of(sufficient),
+            )),
+            error => error.into(),
+        })?;
+        note_dropped(&database);
         Ok(database)
     }
 
@@ -164,4 +172,21 @@ impl StoreOptions {
             }
         }
     }
+}
+
+/// Says so if opening found a part of the journal that it could not use.
+fn note_dropped(database: &Database) {
+    let recovery = database.recovery();
+    if recovery.records_dropped > 0 {
+        eprintln!(
+            "spinney: note: the journal was damaged ({}); {} records behind the damage were dropped",
+            recovery.stopped.as_deref().unwrap_or("cause unknown"),
+            grouped(recovery.records_dropped),
+        );
+    }
+}
+
+/// A number of bytes that `--memory` takes, at least as large.
+fn quantity_of(bytes: u64) -> String {
+    format!("{}MiB", bytes.div_ceil(1 << 20))
 }

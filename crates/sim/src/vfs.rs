@@ -38,7 +38,8 @@ struct State {
     names: Names,
     files: BTreeMap<FileNumber, Content>,
     next_file: FileNumber,
-    locked: BTreeSet<FileNumber>,
+    /// Who holds which path locked: so many share it, or one has it alone (0).
+    locked: BTreeMap<PathBuf, usize>,
     faults: Faults,
     /// How many bytes the files that have a name may have together.
     capacity: Option<u64>,
@@ -172,7 +173,7 @@ impl CrashVfs {
             names,
             files,
             next_file,
-            locked: BTreeSet::new(),
+            locked: BTreeMap::new(),
             faults: Faults::default(),
             capacity: None,
             peak: 0,
@@ -447,18 +448,40 @@ impl Vfs for CrashVfs {
         let key = key(path);
         let mut state = self.meet(Class::Lookup, "lock", path)?;
         let file = match state.file(&key) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => state.add_file(key),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => state.add_file(key.clone()),
             found => found,
         };
-        let file = named("lock", path, file)?;
-        if !state.locked.insert(file) {
-            let holder = Some(format!(" by process {}", std::process::id()));
-            return Err(Error::Locked { path: path.to_path_buf(), holder });
+        named("lock", path, file)?;
+        if let Some(count) = state.locked.get(&key) {
+            return Err(locked(path, *count));
         }
-        Ok(Box::new(Held { vfs: self.clone(), file }))
+        state.locked.insert(key.clone(), 0);
+        Ok(Box::new(Held { vfs: self.clone(), key }))
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn Lock>> {
+        let key = key(path);
+        let mut state = self.meet(Class::Lookup, "lock", path)?;
+        named("lock", path, state.check_parent(&key))?;
+        match state.locked.get_mut(&key) {
+            Some(0) => return Err(locked(path, 0)),
+            Some(count) => *count += 1,
+            None => {
+                state.locked.insert(key.clone(), 1);
+            }
+        }
+        Ok(Box::new(Held { vfs: self.clone(), key }))
     }
 
     fn io_queue(&self, _depth: usize) -> Box<dyn IoQueue> {
         Box::new(BlockingQueue::default())
     }
+}
+
+fn locked(path: &Path, readers: usize) -> Error {
+    let holder = match readers {
+        0 => format!(" by process {}", std::process::id()),
+        _ => " for reading".to_string(),
+    };
+    Error::Locked { path: path.to_path_buf(), holder: Some(holder) }
 }

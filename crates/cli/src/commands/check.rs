@@ -25,7 +25,7 @@ pub(crate) struct CheckOptions {
 }
 
 pub(super) fn run(store: &StoreOptions, options: &CheckOptions) -> Outcome {
-    let database = store.open(&options.store.path, false)?;
+    let database = store.open_for_reading(&options.store.path)?;
     let level = if options.full { CheckLevel::Full } else { CheckLevel::Structure };
     let report = database.check(level)?;
     let recovery = database.recovery();

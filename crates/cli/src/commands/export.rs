@@ -62,7 +62,7 @@ pub(super) fn run(store: &StoreOptions, options: &ExportOptions) -> Outcome {
             "--pairs goes with --format csv and jsonl; tsv always has both",
         ));
     }
-    let database = store.open(&options.store.path, false)?;
+    let database = store.open_for_reading(&options.store.path)?;
     let keyspace = store.existing(&database)?;
     let header = header(&database, store, options)?;
     let writer = PairWriter {

@@ -33,7 +33,7 @@ pub(crate) struct GetOptions {
 pub(super) fn run(store: &StoreOptions, options: &GetOptions) -> Outcome {
     let spelling = options.spelling.spelling();
     let key = argument(spelling, "KEY", &options.key)?;
-    let database = store.open(&options.store.path, false)?;
+    let database = store.open_for_reading(&options.store.path)?;
     let value = store.existing(&database)?.get(&key)?;
     database.close()?;
     let Some(value) = value else { return Err(Failure::Silent(EXIT_NOT_FOUND)) };

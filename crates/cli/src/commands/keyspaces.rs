@@ -36,7 +36,7 @@ pub(crate) struct DropKeyspaceOptions {
 }
 
 pub(super) fn run(store: &StoreOptions, options: &KeyspacesOptions) -> Outcome {
-    let database = store.open(&options.store.path, false)?;
+    let database = store.open_for_reading(&options.store.path)?;
     let mut out = super::output();
     for name in database.keyspaces() {
         writeln!(out, "{name}")?;

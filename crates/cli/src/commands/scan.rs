@@ -75,7 +75,7 @@ pub(super) fn run(store: &StoreOptions, options: &ScanOptions) -> Outcome {
         to: options.to.as_ref(),
     };
     let range = choice.range(spelling)?;
-    let database = store.open(&options.store.path, false)?;
+    let database = store.open_for_reading(&options.store.path)?;
     let keyspace = store.existing(&database)?;
     let mut pairs = range.map(|range| keyspace.range(range));
     let limit = options.limit.unwrap_or(u64::MAX);

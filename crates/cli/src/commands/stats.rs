@@ -29,7 +29,7 @@ pub(crate) struct StatsOptions {
 }
 
 pub(super) fn run(store: &StoreOptions, options: &StatsOptions) -> Outcome {
-    let database = store.open(&options.store.path, false)?;
+    let database = store.open_for_reading(&options.store.path)?;
     let statistics = database.stats();
     let recovery = database.recovery();
     let mut out = super::output();

@@ -42,7 +42,7 @@ pub(crate) struct InspectOptions {
 
 /// Describes and draws the tree.
 pub(crate) fn run(store: &StoreOptions, options: &InspectOptions) -> Outcome {
-    let database = store.open(&options.store.path, false)?;
+    let database = store.open_for_reading(&options.store.path)?;
     let keyspace = store.existing(&database)?;
     let description = keyspace.describe()?;
     drop(keyspace);

@@ -18,14 +18,20 @@ const BLOCK_BYTES: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) vfs: CrashVfs,
-    pub(super) file: FileNumber,
+    pub(super) key: PathBuf,
 }
 
 impl Lock for Held {}
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.vfs.state().locked.remove(&self.file);
+        let mut state = self.vfs.state();
+        match state.locked.get_mut(&self.key) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                state.locked.remove(&self.key);
+            }
+        }
     }
 }
 

@@ -102,6 +102,10 @@ impl<W: Watcher> Vfs for WatchedVfs<W> {
         self.vfs.lock(path)
     }
 
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn Lock>> {
+        self.vfs.lock_shared(path)
+    }
+
     fn read_batch(&self, requests: &mut [ReadRequest<'_>]) {
         self.vfs.read_batch(requests);
     }
