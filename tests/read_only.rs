@@ -124,7 +124,7 @@ fn every_writing_call_is_refused_by_name(kind: TreeKind) {
     read_only(a.delete("k"));
     read_only(a.merge("k", "v"));
     read_only(a.flush());
-    read_only(a.compact::<&[u8]>(..));
+    read_only(a.compact(..));
     read_only(db.keyspace("new", KeyspaceOptions::new(kind)));
     read_only(db.drop_keyspace("a"));
     read_only(db.sync());
