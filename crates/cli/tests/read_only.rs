@@ -20,6 +20,7 @@ fn reading(path: &str) -> Vec<Vec<&str>> {
         vec!["check", path, "--full"],
         vec!["inspect", path],
         vec!["keyspaces", path],
+        vec!["count", path],
     ]
 }
 

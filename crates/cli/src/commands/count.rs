@@ -44,7 +44,7 @@ pub(super) fn run(store: &StoreOptions, options: &CountOptions) -> Outcome {
         to: options.to.as_ref(),
     };
     let range = choice.range(options.spelling.spelling())?;
-    let database = store.open(&options.store.path, false)?;
+    let database = store.open_for_reading(&options.store.path)?;
     let keyspace = store.existing(&database)?;
     let count = range.map_or(Ok(0), |range| keyspace.count(range))?;
     let mut out = super::output();
