@@ -13,6 +13,7 @@ pub(crate) mod fuzz;
 pub(crate) mod ids;
 pub(crate) mod limits;
 pub(crate) mod pages;
+pub(crate) mod panics;
 pub(crate) mod planted;
 pub(crate) mod prefetch;
 pub(crate) mod region;

@@ -93,6 +93,16 @@ bugs! {
         "What replay delivers need not be durable.";
     ReplayForgetsLimits, "replay-forgets-limits", "journal",
         "Opening forgets the older epochs, whose records are still needed.";
+    JournalLeaderLost, "journal-leader-lost", "journal",
+        "A leader whose sync fails leaves the others waiting for it.";
+    WorkerDies, "worker-dies", "jobs",
+        "A panic ends the background thread that it happens on.";
+    ClaimKept, "claim-kept", "tree",
+        "A compaction that is dropped half-way keeps its claim.";
+    ListenerUncaught, "listener-uncaught", "jobs",
+        "A panic of a listener ends the thread that calls it.";
+    OperatorUncaught, "operator-uncaught", "merge",
+        "A panic of a merge operator goes on into the engine.";
     CommitVisibleEarly, "commit-visible-early", "commit",
         "A commit is visible before one with lower numbers has been applied.";
     CommitOneNumberABatch, "commit-one-number-a-batch", "commit",

@@ -86,10 +86,10 @@ pub(crate) fn yield_now() {
 /// Threads, for `jobs`.
 pub(crate) mod thread {
     #[cfg(not(shuttle))]
-    pub(crate) use std::thread::{Builder, JoinHandle, current};
+    pub(crate) use std::thread::{Builder, JoinHandle, ThreadId, current};
 
     #[cfg(shuttle)]
-    pub(crate) use shuttle::thread::{Builder, JoinHandle, current};
+    pub(crate) use shuttle::thread::{Builder, JoinHandle, ThreadId, current};
 }
 
 /// The calling thread's number: they are dealt out as threads first ask.

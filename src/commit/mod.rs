@@ -6,7 +6,8 @@
 //! Invariants:
 //! 1. Every number up to `visible` has been journaled and applied; readers read at `visible`.
 //! 2. A commit that has been acknowledged is visible.
-//! 3. Between taking numbers and the end of the application the shard stays locked: who holds all
+//! 3. A commit that panics half-way is never visible, and nothing behind it: those that wait are told.
+//! 4. Between taking numbers and the end of the application the shard stays locked: who holds all
 //!    shards ([`Committer::barrier`]) meets no commit half done.
 
 #[cfg(all(test, loom))]
@@ -19,8 +20,9 @@ mod throttle;
 use std::sync::Arc;
 
 use crate::base::durability::Durability;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::panics::watched;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::{Backoff, Mutex, thread_number};
 use crate::journal::{Journal, ShardGuard};
@@ -83,15 +85,18 @@ impl Committer {
         check()?;
         shard.reserve(payload.len())?;
         let first = self.order.take(shard.index(), count);
-        shard.append(Seqno(first), count, payload);
-        apply(Seqno(first));
+        let apply = || {
+            shard.append(Seqno(first), count, payload);
+            apply(Seqno(first));
+        };
+        watched(apply, || self.order.abandon());
         self.order.applied(shard.index());
         // Only where files cannot be mapped can the append have failed.
         let appended = shard.check();
         drop(shard);
         let last = Seqno(first + u64::from(count) - 1);
         // Also one that failed, since it has been applied: a later commit or barrier would show it.
-        self.await_visible(last);
+        self.await_visible(last)?;
         if !planted(Bug::CommitFailedAppend) {
             appended?;
         }
@@ -100,11 +105,18 @@ impl Committer {
 
     /// Waits until `last` is visible. Those before it are being applied at this moment, so the wait
     /// is short unless one of them has lost its core.
-    fn await_visible(&self, last: Seqno) {
+    ///
+    /// # Errors
+    /// `Poisoned` if one of them will never be applied, since it has panicked.
+    fn await_visible(&self, last: Seqno) -> Result<()> {
         let backoff = Backoff::new();
         loop {
             if self.order.visible() >= last.0 || self.order.advance() >= last.0 {
-                return;
+                return Ok(());
+            }
+            if self.order.is_abandoned() {
+                let reason = "a commit panicked half-way".to_string();
+                return Err(Error::Poisoned { reason });
             }
             backoff.snooze();
         }

@@ -10,7 +10,7 @@
 
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::CachePadded;
-use crate::base::sync::modelled::{AtomicU64, Ordering};
+use crate::base::sync::modelled::{AtomicBool, AtomicU64, Ordering};
 
 /// A lane without a commit under way.
 const IDLE: u64 = u64::MAX;
@@ -22,6 +22,8 @@ pub(super) struct CommitOrder {
     visible: CachePadded<AtomicU64>,
     /// For each lane the first number under way, or `IDLE`.
     in_flight: Box<[CachePadded<AtomicU64>]>,
+    /// Whether a commit under way will never be applied.
+    abandoned: AtomicBool,
 }
 
 impl CommitOrder {
@@ -31,6 +33,7 @@ impl CommitOrder {
             next: CachePadded::new(AtomicU64::new(last + 1)),
             visible: CachePadded::new(AtomicU64::new(last)),
             in_flight: (0..lanes).map(|_| CachePadded::new(AtomicU64::new(IDLE))).collect(),
+            abandoned: AtomicBool::new(false),
         }
     }
 
@@ -60,6 +63,18 @@ impl CommitOrder {
     #[inline]
     pub(super) fn applied(&self, lane: usize) {
         self.in_flight[lane].store(IDLE, Ordering::SeqCst);
+    }
+
+    /// A commit under way has panicked: what it has taken stays under way for good.
+    #[cold]
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether some commit under way will never be applied.
+    #[cold]
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
     }
 
     /// Raises `visible` as far as it may go and returns it.

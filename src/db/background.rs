@@ -30,6 +30,10 @@ const MANIFEST_GROWTH_MAX: u64 = 4;
 impl WorkSource for Store {
     fn next_job(&self, least: Urgency) -> Option<Box<dyn Job>> {
         let store = self.store.get()?.upgrade()?;
+        if self.panicked.load(Ordering::Acquire) {
+            // What was half done then must not be built on.
+            return None;
+        }
         if least == Urgency::Immediate {
             let is_due = self.journal.maintenance_due() && self.failure.lock().is_none();
             return is_due.then(|| Box::new(Segments { store }) as Box<dyn Job>);
@@ -60,6 +64,10 @@ impl WorkSource for Store {
             let (store, keyspace) = (Arc::clone(&store), Arc::clone(keyspace));
             Some(Box::new(TreeJob { store, keyspace, job }) as Box<dyn Job>)
         })
+    }
+
+    fn job_panicked(&self, what: &str) {
+        self.panicked(&format!("background work panicked: {what}"));
     }
 
     fn job_failed(&self, error: &Error) {
@@ -121,6 +129,15 @@ pub(crate) fn pack(tree: &dyn Tree, slot: &Slot) -> Result<Option<Packed>> {
 }
 
 impl Store {
+    /// Tells of a panic of the keyspace's operator, if there was one: what it was to fold is kept unfolded.
+    pub(crate) fn hear_of_operator(&self, keyspace: &KeyspaceState) {
+        let untold = keyspace.operator.as_ref().and_then(|operator| operator.take_untold());
+        if let Some(error) = untold {
+            *keyspace.operator_failure.lock() = Some(error.clone());
+            self.emit(|| Event::Error { error });
+        }
+    }
+
     /// Packs a claimed slot and incorporates whatever is due.
     fn pack_claimed(&self, keyspace: &Arc<KeyspaceState>, slot: &Arc<Slot>) -> Result<()> {
         let stage = pack(&*keyspace.tree, slot).map(Stage::Packed);
@@ -175,10 +192,15 @@ impl Store {
                 slots.make_contiguous().sort_by_key(|(_, stage)| !is_packed(stage));
             }
             let (slot, packed) = match keyspace.pipeline.lock().slots.front_mut() {
-                Some((slot, Stage::Packed(packed)))
+                Some((slot, stage @ Stage::Packed(_)))
                     if slot.cut.get().is_some_and(|cut| *cut <= upto) =>
                 {
-                    (Arc::clone(slot), packed.take())
+                    // Not `Packed(None)`, which says that there is nothing in it: whoever meets what a panic
+                    // has left would drop the memtable.
+                    match std::mem::replace(stage, Stage::Incorporating) {
+                        Stage::Packed(packed) => (Arc::clone(slot), packed),
+                        _ => unreachable!("its stage has just been looked at"),
+                    }
                 }
                 _ => return Ok(()),
             };
@@ -421,7 +443,9 @@ struct FlushJob {
 
 impl Job for FlushJob {
     fn step(&mut self) -> Result<Step> {
-        self.store.pack_claimed(&self.keyspace, &self.slot)?;
+        let packed = self.store.pack_claimed(&self.keyspace, &self.slot);
+        self.store.hear_of_operator(&self.keyspace);
+        packed?;
         self.store.incorporate_packed()?;
         Ok(Step::Done)
     }
@@ -453,6 +477,7 @@ impl Job for TreeJob {
             return Ok(Step::Done);
         }
         let step = self.job.step();
+        self.store.hear_of_operator(&self.keyspace);
         if step.is_err() && self.keyspace.is_dropped() {
             return Ok(Step::Done);
         }

@@ -18,6 +18,7 @@ use crate::base::ids::KeyspaceId;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
+use crate::merge::Contained;
 
 /// Longest keyspace name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -176,6 +177,13 @@ impl Database {
     /// `NotFound` if there is none; `Full`, and then it is there as before, though other threads may
     /// have met `Closed` meanwhile.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        Contained::refuse_inside("drop_keyspace")?;
+        let dropped = self.store.changing("dropping a keyspace", || self.drop_keyspace_whole(name));
+        self.store.deliver_events();
+        dropped
+    }
+
+    fn drop_keyspace_whole(&self, name: &str) -> Result<()> {
         let store = &self.store;
         store.check_writable()?;
         let _registry = store.registry.lock();
@@ -243,9 +251,13 @@ impl Database {
     /// Waits until no background work is left to do.
     ///
     /// # Errors
-    /// What the background work failed with.
+    /// What the background work failed with; `Poisoned` if it panicked; `Merge`, once, if a merge operator
+    /// panicked in it (the operands are kept as they are).
     pub fn wait_idle(&self) -> Result<()> {
-        self.store.wait_idle()
+        Contained::refuse_inside("wait_idle")?;
+        let idle = self.store.wait_idle();
+        self.store.deliver_events();
+        idle
     }
 
     /// Makes a consistent, openable copy of the store in the new directory `dir`, by hard links, so on
@@ -254,7 +266,12 @@ impl Database {
     /// # Errors
     /// `Conflict` if `dir` exists and is not empty.
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
-        super::checkpoint::checkpoint(&self.store, dir.as_ref())
+        Contained::refuse_inside("checkpoint")?;
+        let copied = self
+            .store
+            .changing("a checkpoint", || super::checkpoint::checkpoint(&self.store, dir.as_ref()));
+        self.store.deliver_events();
+        copied
     }
 
     /// Verifies the store as it is now. Damage is in the report, not an error.
@@ -283,6 +300,7 @@ impl Database {
     /// What the journal's last sync fails with; `Poisoned` if the store was: what had not been synced
     /// before may be lost with the next power loss.
     pub fn close(self) -> Result<()> {
+        Contained::refuse_inside("close")?;
         self.store.close()
     }
 
@@ -292,7 +310,9 @@ impl Database {
     /// What the step failed with.
     pub fn step(&self) -> Result<bool> {
         self.store.check_open()?;
-        self.store.executor.step()
+        let stepped = self.store.executor.step();
+        self.store.deliver_events();
+        stepped
     }
 }
 
@@ -321,7 +341,7 @@ impl Store {
                 || self.has_work();
             if !busy {
                 self.drop_unheld();
-                return Ok(());
+                return self.operator_failures();
             }
             if let Some(error) = &*self.background_failure.lock() {
                 return Err(error.clone());
@@ -331,6 +351,17 @@ impl Store {
                 return Ok(());
             }
         }
+    }
+
+    /// Fails if a merge operator has panicked in the background since this was last asked.
+    fn operator_failures(&self) -> Result<()> {
+        let mut failure = None;
+        for keyspace in self.all_keyspaces() {
+            self.hear_of_operator(&keyspace);
+            let taken = keyspace.operator_failure.lock().take();
+            failure = failure.or(taken);
+        }
+        failure.map_or(Ok(()), Err)
     }
 
     /// Lets go of what was kept for readers that are gone.
@@ -343,6 +374,9 @@ impl Store {
             return Ok(());
         }
         self.executor.stop();
+        if let Some(events) = &self.events {
+            events.close();
+        }
         self.drop_unheld();
         self.files.retain_all();
         if self.read_only {

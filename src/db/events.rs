@@ -44,7 +44,19 @@ pub enum Event {
     },
 }
 
-/// Receives events. Called from background threads: be quick and do not call the store.
+/// Receives events, one after the other, on a thread of its own and with no lock of the store held.
+///
+/// A listener may call the store, also to write, flush, wait or close. It may block: nobody waits for it, but
+/// only 4,096 events wait at once, and those beyond that are lost ([`Statistics::events_lost`]). Its panics are
+/// caught and counted ([`Statistics::listener_panics`]), and the next event is delivered as ever. Closing the
+/// store waits until the listener has heard of everything, five seconds at most.
+///
+/// In [deterministic] mode there are no threads: the listener is called at the end of the calls in which
+/// something happened, on the thread that made them.
+///
+/// [`Statistics::events_lost`]: crate::Statistics::events_lost
+/// [`Statistics::listener_panics`]: crate::Statistics::listener_panics
+/// [deterministic]: crate::Builder::deterministic
 pub trait EventListener: Send + Sync {
     /// Something happened.
     fn event(&self, event: &Event);

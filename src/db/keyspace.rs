@@ -13,6 +13,7 @@ use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 use crate::base::slice::Slice;
+use crate::merge::Contained;
 use crate::tree::description::TreeDescription;
 
 /// A keyspace of an open store: an ordered map of byte strings with a tree of its own. Clones share
@@ -218,9 +219,13 @@ impl Keyspace {
     pub fn flush(&self) -> Result<()> {
         self.store.check_writable()?;
         read::check_readable(&self.store, &self.state)?;
-        let cut = self.store.freeze(std::slice::from_ref(&self.state), |_| true);
-        let result = self.store.flush_frozen(&self.state, cut);
+        Contained::refuse_inside("flush")?;
+        let result = self.store.changing("a flush", || {
+            let cut = self.store.freeze(std::slice::from_ref(&self.state), |_| true);
+            self.store.flush_frozen(&self.state, cut)
+        });
         self.state.drop_unheld();
+        self.store.deliver_events();
         result
     }
 
@@ -237,10 +242,16 @@ impl Keyspace {
             return Ok(());
         }
         let wait = || {
+            // What is in the way may have panicked and be there for good.
+            self.store.check_writable()?;
             self.store.executor.wait(Duration::from_millis(5));
+            Ok(())
         };
-        let result = Arc::clone(&self.state.tree).compact(&lower, upper.as_deref(), &wait);
+        let result = self.store.changing("a compaction", || {
+            Arc::clone(&self.state.tree).compact(&lower, upper.as_deref(), &wait)
+        });
         self.state.drop_unheld();
+        self.store.deliver_events();
         if result.is_err() {
             self.store.hear_of_manifest();
         }

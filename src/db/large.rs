@@ -13,6 +13,7 @@ use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::panics::watched;
 use crate::base::planted::{Bug, planted};
 use crate::journal::encode_operation;
 use crate::table::{BlobFile, BlobWriter};
@@ -47,30 +48,33 @@ where
         let (kind, value) = stored(store, &operation, &mut next)?;
         encode_operation(&mut payload, operation.keyspace.id, kind, operation.key, value);
     }
-    let applied = store.committer.commit(
-        &payload,
-        count,
-        durability,
-        || still_there(operations),
-        |first| {
-            let mut next = pointers.iter();
-            for (seqno, operation) in (first.0..).zip(operations()) {
-                let read = operation.keyspace.read.load();
-                let (kind, value) = match stored(store, &operation, &mut next) {
-                    Ok(stored) => stored,
-                    Err(_) => unreachable!("the same operations again"),
-                };
-                if kind == EntryKind::PutBlob {
-                    let mut blobs = read.active.blobs.lock();
-                    if !blobs.iter().any(|known| known.id() == blob.id()) {
-                        blobs.push(Arc::clone(&blob));
+    let half_done = || store.panicked("a commit panicked half-way");
+    let committed = || {
+        store.committer.commit(
+            &payload,
+            count,
+            durability,
+            || still_there(operations),
+            |first| {
+                let mut next = pointers.iter();
+                for (seqno, operation) in (first.0..).zip(operations()) {
+                    let read = operation.keyspace.read.load();
+                    let (kind, value) = match stored(store, &operation, &mut next) {
+                        Ok(stored) => stored,
+                        Err(_) => unreachable!("the same operations again"),
+                    };
+                    if kind == EntryKind::PutBlob {
+                        let mut blobs = read.active.blobs.lock();
+                        if !blobs.iter().any(|known| known.id() == blob.id()) {
+                            blobs.push(Arc::clone(&blob));
+                        }
                     }
+                    read.active.memtable.insert(operation.key, Seqno(seqno), kind, value);
                 }
-                read.active.memtable.insert(operation.key, Seqno(seqno), kind, value);
-            }
-        },
-    );
-    applied.inspect_err(|error| store.journal_failed(error))
+            },
+        )
+    };
+    watched(committed, half_done).inspect_err(|error| store.journal_failed(error))
 }
 
 /// Kind and value of an operation as journal and memtable hold it.

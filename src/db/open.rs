@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 use super::background::{initial_drain_rate, pack};
 use super::counters::Counters;
 use super::database::RecoveryReport;
+use super::events::Event;
 use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
 use super::room::Room;
 use super::snapshots::Snapshots;
@@ -30,11 +31,11 @@ use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
-use crate::jobs::{Clock, Executor, Mode, WorkSource};
+use crate::jobs::{Clock, Courier, Executor, Mode, WorkSource};
 use crate::journal::{EpochLimit, Journal, JournalOptions, Operation, ReplayPlan, ReplayReport};
 use crate::manifest::{Edit, Epochs, LOCK_FILE_NAME, Manifest, OpenOptions, RecoveredState};
 use crate::memtable::ChunkPool;
-use crate::merge::MergeContext;
+use crate::merge::{Contained, MergeContext, MergeOperator};
 use crate::table::{BlobFiles, BlobPointer};
 use crate::tree::{self, TreeContext, TreeCounters, TreeObserver, TreeOptions};
 use crate::vfs::{Lock, ReadOnlyVfs, Vfs, create_dir_durably};
@@ -57,7 +58,7 @@ impl Foundation {
         let operator = match &seed.options.merge_operator {
             None => None,
             Some(name) => match self.merge_operators.get(name) {
-                Some(operator) => Some(Arc::clone(operator)),
+                Some(operator) => Some(Contained::new(&seed.name, name, Arc::clone(operator))),
                 None => {
                     return Err(Error::Conflict {
                         what: format!(
@@ -90,7 +91,7 @@ impl Foundation {
                 space_amplification_max_percent: u64::from(options.space_amplification_max_percent),
                 job_bytes_max: self.sizes.job_bytes_max,
             },
-            operator: operator.clone(),
+            operator: operator.clone().map(|operator| operator as Arc<dyn MergeOperator>),
             files: Arc::clone(&self.files),
             blobs: Arc::clone(&self.blobs),
             manifest: Arc::clone(&self.manifest),
@@ -99,10 +100,13 @@ impl Foundation {
             observer: Arc::downgrade(&as_tree_observer),
         };
         let tree = tree::open(options.kind.name(), context, edits, seed.flushed)?;
-        let merge =
-            MergeContext { operator, blobs: Some(Arc::new(Blobs(Arc::clone(&self.blobs)))) };
+        let merge_operator = operator.clone().map(|operator| operator as Arc<dyn MergeOperator>);
+        let merge = MergeContext {
+            operator: merge_operator,
+            blobs: Some(Arc::new(Blobs(Arc::clone(&self.blobs)))),
+        };
         let (id, name, options) = (seed.id, seed.name, seed.options);
-        let parts = KeyspaceParts { id, name, options, tree, merge, counters, observer };
+        let parts = KeyspaceParts { id, name, options, tree, merge, operator, counters, observer };
         Ok(KeyspaceState::new(parts, &self.pool))
     }
 
@@ -536,6 +540,13 @@ fn open_locked(
     }
     let by_name =
         keyspaces.into_values().map(|keyspace| (keyspace.name.clone(), keyspace)).collect();
+    let events = match builder.listener {
+        Some(listener) => {
+            let deliver = Box::new(move |event: &Event| listener.event(event));
+            Some(Courier::new(is_stepped, deliver)?)
+        }
+        None => None,
+    };
     let store = Arc::new(Store {
         committer: Committer::new(
             Arc::clone(&journal),
@@ -547,13 +558,14 @@ fn open_locked(
         snapshots: Arc::new(Snapshots::default()),
         executor: Executor::new(mode),
         counters: Counters::default(),
-        listener: builder.listener,
+        events,
         recovery: recovery_report(&report, recovered.torn_bytes, orphans_removed),
         keyspaces: RwLock::new(by_name),
         registry: Mutex::new(()),
         incorporation: Mutex::new(()),
         next_keyspace_id: AtomicU32::new(recovered.next_keyspace_id.0.max(1)),
         closed: AtomicBool::new(false),
+        panicked: AtomicBool::new(false),
         failure: Mutex::new(None),
         background_failure: Mutex::new(None),
         upkeep_running: AtomicBool::new(false),

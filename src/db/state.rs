@@ -24,7 +24,7 @@ use crate::base::sync::{ArcSwap, Mutex};
 use crate::cache::Records;
 use crate::commit::Price;
 use crate::memtable::{ChunkPool, Memtable};
-use crate::merge::{BlobReader, MergeContext};
+use crate::merge::{BlobReader, Contained, MergeContext};
 use crate::table::{BlobFile, BlobFiles, BlobPointer};
 use crate::tree::{Packed, Tree, TreeCounters, TreeObserver, TreeVersion};
 
@@ -66,6 +66,7 @@ pub(crate) enum Stage {
     Waiting,
     Packing,
     Packed(Option<Packed>),
+    Incorporating,
 }
 
 /// What readers read.
@@ -95,6 +96,8 @@ pub(crate) struct KeyspaceState {
     retired: Mutex<Retired>,
     pub(crate) pipeline: Mutex<Pipeline>,
     pub(crate) merge: MergeContext,
+    /// The operator of `merge`.
+    pub(crate) operator: Option<Arc<Contained>>,
     pub(crate) counters: Arc<TreeCounters>,
     pub(crate) dropped: AtomicBool,
     /// What writers pay, from how far this keyspace's background work is behind.
@@ -105,6 +108,8 @@ pub(crate) struct KeyspaceState {
     pub(crate) tree_rest_until_nanos: AtomicU64,
     /// Why the last memtable did not get into the tree; cleared by one that does.
     pub(crate) flush_failure: Mutex<Option<Error>>,
+    /// The last panic of the operator that `wait_idle` has not told of.
+    pub(crate) operator_failure: Mutex<Option<Error>>,
     /// The newest generation of the tree; raised before a version with new entries is shown.
     generation: AtomicU64,
     /// The tree knows it weakly.
@@ -192,6 +197,7 @@ pub(crate) struct KeyspaceParts {
     pub(crate) options: KeyspaceOptions,
     pub(crate) tree: Arc<dyn Tree>,
     pub(crate) merge: MergeContext,
+    pub(crate) operator: Option<Arc<Contained>>,
     pub(crate) counters: Arc<TreeCounters>,
     pub(crate) observer: Arc<Observer>,
 }
@@ -210,12 +216,14 @@ impl KeyspaceState {
             retired: Mutex::default(),
             pipeline: Mutex::default(),
             merge: parts.merge,
+            operator: parts.operator,
             counters: parts.counters,
             dropped: AtomicBool::new(false),
             price: Price::default(),
             rest_until_nanos: AtomicU64::new(0),
             tree_rest_until_nanos: AtomicU64::new(0),
             flush_failure: Mutex::new(None),
+            operator_failure: Mutex::new(None),
             generation: AtomicU64::new(0),
             observer: parts.observer,
         });

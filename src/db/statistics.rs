@@ -55,6 +55,8 @@ pub struct KeyspaceStatistics {
     pub memtables_frozen: u64,
     /// Bytes that pending compactions would read.
     pub compaction_pending_bytes: u64,
+    /// How often its merge operator has panicked.
+    pub operator_panics: u64,
 }
 
 /// Everything the store counts. Counters are since open; gauges are now.
@@ -127,6 +129,12 @@ pub struct Statistics {
     pub throttle_histogram: [u64; 6],
     /// Snapshots held.
     pub snapshots: u64,
+    /// How often the event listener has panicked.
+    pub listener_panics: u64,
+    /// The message of the listener's first panic.
+    pub listener_first_panic: Option<String>,
+    /// Events that the listener was not told of, since too many were waiting for it.
+    pub events_lost: u64,
     /// Each keyspace.
     pub keyspaces: Vec<KeyspaceStatistics>,
 }
@@ -159,7 +167,7 @@ impl Statistics {
     /// The text format that Prometheus scrapes.
     pub fn to_prometheus(&self) -> String {
         let mut out = String::new();
-        let counters: [(&str, u64); 19] = [
+        let counters: [(&str, u64); 21] = [
             ("gets", self.gets),
             ("gets_absent", self.gets_absent),
             ("multi_get_keys", self.multi_get_keys),
@@ -178,6 +186,8 @@ impl Statistics {
             ("cache_evictions", self.cache_evictions),
             ("filter_probes", self.filter_probes),
             ("filter_false_positives", self.filter_false_positives),
+            ("listener_panics", self.listener_panics),
+            ("events_lost", self.events_lost),
             ("throttled_microseconds", self.throttled.as_micros() as u64),
         ];
         for (name, value) in counters {
@@ -240,7 +250,7 @@ impl Statistics {
         }
         let _ = writeln!(out, "spinney_throttle_seconds_sum {}", self.throttled.as_secs_f64());
         let _ = writeln!(out, "spinney_throttle_seconds_count {cumulative}");
-        let by_keyspace: [(&str, KeyspaceGauge); 7] = [
+        let by_keyspace: [(&str, KeyspaceGauge); 8] = [
             ("table_entries", |k| k.table_entries),
             ("tables", |k| k.tables),
             ("disk_bytes", |k| k.disk_bytes),
@@ -248,6 +258,7 @@ impl Statistics {
             ("memtable_bytes", |k| k.memtable_bytes),
             ("memtables_frozen", |k| k.memtables_frozen),
             ("compaction_pending_bytes", |k| k.compaction_pending_bytes),
+            ("operator_panics", |k| k.operator_panics),
         ];
         for (name, value) in by_keyspace {
             let _ = writeln!(out, "# TYPE spinney_keyspace_{name} gauge");
@@ -276,7 +287,11 @@ impl Store {
         let journal = self.journal.statistics();
         let cache = self.cache.statistics();
         let throttle = self.throttle.statistics();
+        let events = self.events.as_ref().map(|events| events.deliveries()).unwrap_or_default();
         let mut statistics = Statistics {
+            listener_panics: events.panics,
+            listener_first_panic: events.first_panic,
+            events_lost: events.lost,
             gets: counters.gets.sum(),
             gets_absent: counters.gets_absent.sum(),
             multi_get_keys: counters.multi_get_keys.sum(),
@@ -339,6 +354,7 @@ impl Store {
                 memtable_bytes: slots.map(|slot| slot.bytes()).sum(),
                 memtables_frozen: read.frozen.len() as u64,
                 compaction_pending_bytes: state.compaction_pending_bytes,
+                operator_panics: keyspace.operator.as_ref().map_or(0, |it| it.panics()),
             });
         }
         statistics

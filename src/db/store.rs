@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
-use super::events::{Event, EventListener};
+use super::events::Event;
 use super::options::{Builder, Switches};
 use super::snapshots::Snapshots;
 use super::state::{KeyspaceState, Slot};
@@ -22,16 +22,17 @@ use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::base::panics::{overheard, watched};
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles};
 use crate::commit::{Committer, Throttle};
-use crate::jobs::{Clock, Executor};
+use crate::jobs::{Clock, Courier, Executor};
 use crate::journal::Journal;
 use crate::manifest::Manifest;
 use crate::memtable::ChunkPool;
-use crate::merge::MergeOperator;
+use crate::merge::{Contained, MergeOperator};
 use crate::table::BlobFiles;
 use crate::vfs::{Lock, Vfs};
 
@@ -138,7 +139,7 @@ pub(crate) struct Store {
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) executor: Executor,
     pub(crate) counters: Counters,
-    pub(crate) listener: Option<Arc<dyn EventListener>>,
+    pub(crate) events: Option<Courier<Event>>,
     pub(crate) recovery: RecoveryReport,
     /// By name; changed under `registry`.
     pub(crate) keyspaces: RwLock<BTreeMap<String, Arc<KeyspaceState>>>,
@@ -148,6 +149,8 @@ pub(crate) struct Store {
     pub(crate) incorporation: Mutex<()>,
     pub(crate) next_keyspace_id: AtomicU32,
     pub(crate) closed: AtomicBool,
+    /// Our own code has panicked: what it was at may be half done, so nothing is built on it.
+    pub(crate) panicked: AtomicBool,
     pub(crate) failure: Mutex<Option<Error>>,
     /// The last background failure that did not poison the store; cleared by success.
     pub(crate) background_failure: Mutex<Option<Error>>,
@@ -273,9 +276,33 @@ impl Store {
         self.emit(|| Event::Error { error: error.clone() });
     }
 
+    /// Our own code has panicked: refuses writes from now on and ends background work.
+    #[cold]
+    pub(crate) fn panicked(&self, what: &str) {
+        self.panicked.store(true, Ordering::Release);
+        let error = Error::Poisoned { reason: what.to_string() };
+        *self.background_failure.lock() = Some(error.clone());
+        self.fail(&error);
+        self.executor.notify();
+    }
+
+    /// Calls `f`, which changes the store. Should it panic, the store is poisoned, so that nobody builds on
+    /// what is half done, or waits for it.
+    pub(crate) fn changing<R>(&self, what: &str, f: impl FnOnce() -> R) -> R {
+        overheard(f, |message| self.panicked(&format!("{what} panicked: {message}")))
+    }
+
+    /// Tells of an event. It may be called with locks held: the listener hears of it later.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
-        if let Some(listener) = &self.listener {
-            listener.event(&event());
+        if let Some(events) = &self.events {
+            events.send(event());
+        }
+    }
+
+    /// Lets the listener of a stepped store hear what has happened. Called with no lock held.
+    pub(crate) fn deliver_events(&self) {
+        if let Some(events) = &self.events {
+            events.deliver_here();
         }
     }
 
@@ -378,20 +405,24 @@ impl Store {
             );
         }
         let check = || still_there(operations);
-        let result = self.committer.commit(&payload, count, durability, check, |first| {
-            for (mut seqno, operation) in (first.0..).zip(operations()) {
-                if planted(Bug::CommitOneNumberABatch) {
-                    seqno = first.0;
+        let half_done = || self.panicked("a commit panicked half-way");
+        let committed = || {
+            self.committer.commit(&payload, count, durability, check, |first| {
+                for (mut seqno, operation) in (first.0..).zip(operations()) {
+                    if planted(Bug::CommitOneNumberABatch) {
+                        seqno = first.0;
+                    }
+                    let read = operation.keyspace.read.load();
+                    read.active.memtable.insert(
+                        operation.key,
+                        Seqno(seqno),
+                        operation.kind,
+                        operation.value,
+                    );
                 }
-                let read = operation.keyspace.read.load();
-                read.active.memtable.insert(
-                    operation.key,
-                    Seqno(seqno),
-                    operation.kind,
-                    operation.value,
-                );
-            }
-        });
+            })
+        };
+        let result = watched(committed, half_done);
         if payload.capacity() <= 1 << 20 {
             PAYLOAD.set(payload);
         }
@@ -464,6 +495,12 @@ impl Store {
     /// Freezes a full memtable, once there is room for one more that waits.
     #[cold]
     fn make_room(&self, keyspace: &Arc<KeyspaceState>) -> Result<()> {
+        let made = self.wait_for_room(keyspace);
+        self.deliver_events();
+        made
+    }
+
+    fn wait_for_room(&self, keyspace: &Arc<KeyspaceState>) -> Result<()> {
         let mut waited_from = None;
         let mut tried_again = false;
         loop {
@@ -488,6 +525,7 @@ impl Store {
                 tried_again = true;
                 self.clear_rests();
             }
+            Contained::refuse_inside("a write that must wait for room")?;
             waited_from.get_or_insert_with(|| self.clock.nanos());
             self.executor.notify();
             if !self.executor.wait(WAIT_MAX) {
@@ -529,7 +567,9 @@ impl Store {
     /// Makes everything committed so far durable.
     pub(crate) fn sync(&self) -> Result<()> {
         self.check_writable()?;
-        self.journal.sync_all().inspect_err(|error| self.fail(error))
+        let result = self.journal.sync_all().inspect_err(|error| self.fail(error));
+        self.deliver_events();
+        result
     }
 
     /// Lets the page cache have what memtables and trees do not need: a store that is only read keeps more

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use super::{Job, SplitMix, Step, Urgency, WorkSource};
 use crate::base::error::{Error, Result};
-use crate::base::sync::thread::{self, JoinHandle};
-use crate::base::sync::{Condvar, Mutex};
+use crate::base::panics::{caught, overheard};
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::thread::{self, JoinHandle, ThreadId};
+use crate::base::sync::{Condvar, Mutex, MutexGuard};
 
 /// How jobs are carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,8 @@ struct Shared {
     progress: Condvar,
     source: Mutex<Weak<dyn WorkSource>>,
     stepper: Option<Mutex<Stepper>>,
+    /// The thread that is in a step of the stepper's.
+    stepping: Mutex<Option<ThreadId>>,
 }
 
 struct Stepper {
@@ -59,6 +63,8 @@ impl WorkSource for NoWork {
     }
 
     fn job_failed(&self, _error: &Error) {}
+
+    fn job_panicked(&self, _what: &str) {}
 }
 
 impl Executor {
@@ -78,6 +84,7 @@ impl Executor {
                 progress: Condvar::new(),
                 source: Mutex::new(source),
                 stepper,
+                stepping: Mutex::new(None),
             }),
             threads: Mutex::new(Vec::new()),
             mode,
@@ -117,8 +124,8 @@ impl Executor {
 
     /// Does one step; false if there was nothing to do. Stepped executors only.
     pub(crate) fn step(&self) -> Result<bool> {
-        let Some(stepper) = &self.shared.stepper else { return Ok(false) };
-        let mut stepper = stepper.lock();
+        // From inside a step nothing else can be done.
+        let Some(mut stepper) = self.shared.lock_stepper() else { return Ok(false) };
         if self.shared.state.lock().stopping {
             return Ok(false);
         }
@@ -134,7 +141,16 @@ impl Executor {
         }
         let count = stepper.jobs.len() as u64;
         let chosen = stepper.random.below(count) as usize;
-        match stepper.jobs[chosen].step() {
+        *self.shared.stepping.lock() = Some(thread::current().id());
+        let stepped = overheard(
+            || stepper.jobs[chosen].step(),
+            |what| {
+                *self.shared.stepping.lock() = None;
+                source.job_panicked(what);
+            },
+        );
+        *self.shared.stepping.lock() = None;
+        match stepped {
             Ok(Step::Again) => Ok(true),
             Ok(Step::Done) => {
                 drop(stepper.jobs.swap_remove(chosen));
@@ -172,7 +188,7 @@ impl Executor {
     /// Whether no job is being carried out.
     pub(crate) fn is_quiet(&self) -> bool {
         match &self.shared.stepper {
-            Some(stepper) => stepper.lock().jobs.is_empty(),
+            Some(_) => self.shared.lock_stepper().is_some_and(|stepper| stepper.jobs.is_empty()),
             None => self.shared.state.lock().busy == 0,
         }
     }
@@ -185,8 +201,8 @@ impl Executor {
             self.shared.work.notify_all();
             self.shared.progress.notify_all();
         }
-        if let Some(stepper) = &self.shared.stepper {
-            stepper.lock().jobs.clear();
+        if let Some(mut stepper) = self.shared.lock_stepper() {
+            stepper.jobs.clear();
         }
         for thread in self.threads.lock().drain(..) {
             // The last handle may be dropped by a background thread, which cannot wait for itself.
@@ -194,6 +210,15 @@ impl Executor {
                 let _ = thread.join();
             }
         }
+    }
+}
+
+impl Shared {
+    /// The stepper, unless there is none or this thread is inside one of its steps.
+    fn lock_stepper(&self) -> Option<MutexGuard<'_, Stepper>> {
+        let stepper = self.stepper.as_ref()?;
+        let is_mine = *self.stepping.lock() == Some(thread::current().id());
+        (!is_mine).then(|| stepper.lock())
     }
 }
 
@@ -216,11 +241,7 @@ fn work(shared: &Shared, least: Urgency) {
             state.notices
         };
         let source = shared.source.lock().upgrade();
-        let job = source.as_ref().and_then(|source| source.next_job(least));
-        let found = job.is_some();
-        if let (Some(job), Some(source)) = (job, source) {
-            carry_out(shared, job, &*source, true);
-        }
+        let found = source.as_deref().is_some_and(|source| take_one(shared, source, least));
         let mut state = shared.state.lock();
         state.busy -= 1;
         if found {
@@ -238,6 +259,25 @@ fn work(shared: &Shared, least: Urgency) {
             }
         }
     }
+}
+
+/// Looks for a job and does it; false if there is none.
+fn take_one(shared: &Shared, source: &dyn WorkSource, least: Urgency) -> bool {
+    let taken = caught(|| match source.next_job(least) {
+        Some(job) => {
+            carry_out(shared, job, source, true);
+            true
+        }
+        None => false,
+    });
+    taken.unwrap_or_else(|what| {
+        if planted(Bug::WorkerDies) {
+            panic!("{what}");
+        }
+        // Should it panic too, there is nobody left to tell.
+        let _ = caught(|| source.job_panicked(&what));
+        true
+    })
 }
 
 /// Does a job. Between its steps it does what is pressing, unless it is that itself.
@@ -312,6 +352,8 @@ mod tests {
         }
 
         fn job_failed(&self, _error: &Error) {}
+
+        fn job_panicked(&self, _what: &str) {}
     }
 
     fn counting(jobs: u64) -> (Arc<Counting>, Arc<Source>) {
@@ -375,6 +417,8 @@ mod tests {
         }
 
         fn job_failed(&self, _error: &Error) {}
+
+        fn job_panicked(&self, _what: &str) {}
     }
 
     /// Both threads were in compactions that took a quarter of a second, and writers waited for a memtable to be
@@ -390,6 +434,7 @@ mod tests {
             progress: Condvar::new(),
             source: Mutex::new(Weak::<NoWork>::new()),
             stepper: None,
+            stepping: Mutex::new(None),
         };
         let job = source.next_job(Urgency::Normal).unwrap();
         source.left.lock().extend([

@@ -9,12 +9,15 @@
 //! 2. A stepped executor does nothing unless `step` or `wait` is called, and then what it does
 //!    depends on its seed and on nothing else.
 //! 3. After `stop` has returned no step is running and none will run.
+//! 4. A panic ends neither a thread nor anybody's wait: it is caught, the source is told, and the thread goes on.
 
 mod clock;
+mod courier;
 mod executor;
 mod random;
 
 pub(crate) use clock::{Clock, wall_clock_nanos};
+pub(crate) use courier::Courier;
 pub(crate) use executor::{Executor, Mode};
 pub(crate) use random::SplitMix;
 
@@ -53,4 +56,6 @@ pub(crate) trait WorkSource: Send + Sync {
     fn next_job(&self, least: Urgency) -> Option<Box<dyn Job>>;
     /// A job has failed.
     fn job_failed(&self, error: &Error);
+    /// A job, or the search for one, has panicked: what it worked on may be half done.
+    fn job_panicked(&self, what: &str);
 }

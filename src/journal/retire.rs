@@ -14,8 +14,9 @@ use std::sync::Arc;
 use super::Journal;
 use super::format::SegmentId;
 use super::shard::{Shard, ShardState, maintained_parts};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::panics::caught;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::Ordering;
@@ -171,13 +172,21 @@ impl Journal {
             state.preparing = true;
             (state.next_number + state.spares.len() as u32, state.is_worth_warming())
         };
-        let mut made = self.create_segment(index, number, self.options.segment_bytes);
-        if let Ok(spare) = &mut made
-            && is_worth_warming
-        {
-            spare.warm_upto = spare.len / maintained_parts(spare.len);
-            spare.file.warm(0..spare.warm_upto);
-        }
+        let make = || {
+            let mut spare = self.create_segment(index, number, self.options.segment_bytes)?;
+            if is_worth_warming {
+                spare.warm_upto = spare.len / maintained_parts(spare.len);
+                spare.file.warm(0..spare.warm_upto);
+            }
+            Ok(spare)
+        };
+        // Writers wait for `preparing` to end.
+        let made = caught(make).unwrap_or_else(|message| {
+            let reason = format!("making a journal segment panicked: {message}");
+            let error = Error::Poisoned { reason };
+            self.poison(&error);
+            Err(error)
+        });
         let mut state = shard.state.lock();
         state.preparing = false;
         shard.prepared.notify_all();

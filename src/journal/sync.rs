@@ -14,6 +14,7 @@ use super::format::Position;
 use super::shard::ShardState;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::panics::caught;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::MutexGuard;
 use crate::base::sync::atomic::Ordering;
@@ -104,7 +105,10 @@ impl Journal {
 
     fn poison_locked(&self, state: &mut SyncState, error: &Error) {
         if state.poison.is_none() {
-            state.poison = Some(error.to_string());
+            state.poison = Some(match error {
+                Error::Poisoned { reason } => reason.clone(),
+                error => error.to_string(),
+            });
         }
         self.poisoned.store(true, Ordering::Release);
     }
@@ -128,7 +132,16 @@ impl Journal {
             state.leading = true;
             state.rounds_begun += 1;
             let (round, claimed) = (state.rounds_begun, state.claimed);
-            let result = MutexGuard::unlocked(&mut state, || self.lead_round(claimed));
+            // A leader that did not come back would leave the others waiting for it.
+            let result = MutexGuard::unlocked(&mut state, || caught(|| self.lead_round(claimed)));
+            let result = result.unwrap_or_else(|message| {
+                Err(Error::Poisoned {
+                    reason: format!("a sync of the journal panicked: {message}"),
+                })
+            });
+            if planted(Bug::JournalLeaderLost) && result.is_err() {
+                return result;
+            }
             state.leading = false;
             match &result {
                 Ok(()) => state.rounds_done = round,

@@ -11,6 +11,7 @@ use super::state::State;
 use crate::base::codec::put_bytes;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
+use crate::base::panics::caught;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::vfs::{Access, File, Vfs};
@@ -156,7 +157,14 @@ impl Manifest {
         let after = inner.state.clone();
         let (identity, end, file) = (inner.identity, inner.end, Arc::clone(&inner.file));
         let torn = inner.torn;
-        let written = MutexGuard::unlocked(inner, || append(&*file, identity, end, torn, &payload));
+        // A leader that did not come back would leave the others waiting for it.
+        let written = MutexGuard::unlocked(inner, || {
+            caught(|| append(&*file, identity, end, torn, &payload))
+        });
+        let written = written.unwrap_or_else(|message| {
+            let reason = format!("appending to the manifest panicked: {message}");
+            Err(Failure::Uncertain(Error::Poisoned { reason }))
+        });
         inner.leading = false;
         self.finished.notify_all();
         match written {
@@ -238,7 +246,14 @@ impl Manifest {
         if planted(Bug::ManifestOldGoesFirst) {
             self.remove_durably(old.number)?;
         }
-        let (file, bytes) = match write_manifest(&*self.vfs, &self.dir, new, &inner.state, trees) {
+        let write = || write_manifest(&*self.vfs, &self.dir, new, &inner.state, trees);
+        let written = caught(write).unwrap_or_else(|message| {
+            // The new copy may be there already, and the next open would take it for the newest.
+            let reason = format!("writing a new copy of the manifest panicked: {message}");
+            let error = Error::Poisoned { reason };
+            Err(error)
+        });
+        let (file, bytes) = match written {
             Ok(written) => written,
             Err(error) => {
                 if let Err(error) = self.remove_durably(new.number) {

@@ -9,6 +9,7 @@
 //! 4. An entry costs no allocation and no dynamic dispatch; folding merge operands may.
 
 mod compaction;
+mod contained;
 mod iterator;
 mod loser_tree;
 mod operands;
@@ -20,6 +21,7 @@ mod visible;
 mod test_support;
 
 pub(crate) use compaction::{Bottom, CompactionIterator, CompactionOptions};
+pub(crate) use contained::Contained;
 pub(crate) use iterator::{MergeIterator, MergeSource};
 pub(crate) use operands::{Base, BlobReader, MergeContext, Operands};
 pub use operator::{Append, MergeOperator, U64Add};

@@ -6,7 +6,22 @@
 /// with the others later, gives what folding all of them at once gives. It is deterministic, and its
 /// name stands for its meaning: a keyspace remembers the name and refuses to be opened with another.
 ///
+/// Operators are called by readers, in the background, and while a store is opened, with no lock of the store
+/// held. One may read the store, and write to it as long as there is room; what would have to wait for
+/// background work (a write without room, flushing, compacting, waiting, closing) is refused there, since
+/// that work may be what called it. One that blocks holds up whoever called it.
+///
+/// A panic is caught. A full merge that panics has refused: the reader of that key gets [`Error::Merge`] with
+/// the panic's message, every other key and keyspace goes on, and nothing is lost, since operands that cannot
+/// be folded are kept as they are. A panic in the background is an [`Event::Error`], fails the next
+/// [`Database::wait_idle`], and counts in [`KeyspaceStatistics::operator_panics`]. (A program that is built to
+/// abort on panics aborts.)
+///
 /// [`partial_merge`]: MergeOperator::partial_merge
+/// [`Error::Merge`]: crate::Error::Merge
+/// [`Event::Error`]: crate::Event::Error
+/// [`Database::wait_idle`]: crate::Database::wait_idle
+/// [`KeyspaceStatistics::operator_panics`]: crate::KeyspaceStatistics::operator_panics
 ///
 /// ```
 /// use spinney::MergeOperator;

@@ -227,7 +227,12 @@ pub(crate) trait Tree: Send + Sync {
 
     /// Compacts everything in `[lower, upper)` down to one version a key (and snapshot), on the
     /// calling thread. `wait` lets others make progress when they are in the way.
-    fn compact(self: Arc<Self>, lower: &[u8], upper: Option<&[u8]>, wait: &dyn Fn()) -> Result<()>;
+    fn compact(
+        self: Arc<Self>,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+        wait: &dyn Fn() -> Result<()>,
+    ) -> Result<()>;
 
     /// How far behind and how large it is.
     fn state(&self) -> TreeState;

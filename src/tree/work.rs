@@ -32,7 +32,7 @@ pub(super) fn next_job<P, J: Job + 'static>(
 /// for) up to `upper`. `wait` lets others make progress when they are in the way.
 pub(super) fn compact_range<P, J: Job>(
     (lower, upper): (&[u8], Option<&[u8]>),
-    wait: &dyn Fn(),
+    wait: &dyn Fn() -> Result<()>,
     ended: impl Fn() -> u64,
     next: impl Fn(&[u8]) -> Result<Option<(P, Option<Key>)>>,
     claim: impl Fn(P, u64) -> Option<J>,
@@ -44,7 +44,7 @@ pub(super) fn compact_range<P, J: Job>(
         match claim(plan, ended_before) {
             Some(mut job) => while job.step()? == Step::Again {},
             None => {
-                wait();
+                wait()?;
                 continue;
             }
         }

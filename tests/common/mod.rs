@@ -117,6 +117,8 @@ struct Watch {
     /// Kind and number of the first call to fail, and how many fail from there.
     plan: Mutex<Option<(Calls, u64, u64, std::io::ErrorKind)>>,
     failed: AtomicU64,
+    /// What is to fail panics instead.
+    panics: AtomicBool,
     traced: AtomicBool,
     trace: Mutex<Trace>,
 }
@@ -145,6 +147,12 @@ impl WatchedVfs {
         let now = self.count(calls);
         self.watch.failed.store(0, Ordering::SeqCst);
         *self.watch.plan.lock().unwrap() = Some((calls, now + number, count, error));
+    }
+
+    /// As `fail`, and what is to fail panics instead, as code with a bug would.
+    pub(crate) fn panic(&self, calls: Calls, number: u64, count: u64) {
+        self.fail(calls, number, count, std::io::ErrorKind::Other);
+        self.watch.panics.store(true, Ordering::SeqCst);
     }
 
     /// Nothing fails any more.
@@ -220,12 +228,14 @@ impl Watch {
                 Calls::Reads => &self.reads,
             };
             let number = counter.fetch_add(1, Ordering::SeqCst) + 1;
-            if let Some((calls, first, count, error)) = *self.plan.lock().unwrap()
+            let plan = *self.plan.lock().unwrap();
+            if let Some((calls, first, count, error)) = plan
                 && calls == kind
                 && number >= first
                 && number - first < count
             {
                 self.failed.fetch_add(1, Ordering::SeqCst);
+                assert!(!self.panics.load(Ordering::SeqCst), "a bug in {op} of {}", path.display());
                 result = Err(Error::io(op, path, None, error.into()));
             }
         }

@@ -242,7 +242,12 @@ impl Tree for FlsmTree {
         self.choose(&version).is_ok_and(|plan| plan.is_some())
     }
 
-    fn compact(self: Arc<Self>, lower: &[u8], upper: Option<&[u8]>, wait: &dyn Fn()) -> Result<()> {
+    fn compact(
+        self: Arc<Self>,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+        wait: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
         // Level by level: what is above moves down before what is below is merged.
         for height in (0..=self.version.load().root.height).rev() {
             let next = |from: &[u8]| {

@@ -382,7 +382,12 @@ impl Tree for StbTree {
             || self.most_sought(&version).is_some()
     }
 
-    fn compact(self: Arc<Self>, lower: &[u8], upper: Option<&[u8]>, wait: &dyn Fn()) -> Result<()> {
+    fn compact(
+        self: Arc<Self>,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+        wait: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
         self.flush_range(lower, upper)?;
         compact_range(
             (lower, upper),

@@ -83,7 +83,7 @@ fn a_plan_that_another_job_has_overtaken_is_not_carried_out() {
     if let Some(mut second) = tree.claim(overtaken, ended) {
         while second.step().unwrap() == Step::Again {}
     }
-    Arc::clone(&tree).compact(b"", None, &|| ()).unwrap();
+    Arc::clone(&tree).compact(b"", None, &|| Ok(())).unwrap();
     assert_eq!(operands(&tree).concat(), b"abc", "{:?}", operands(&tree));
 }
 

@@ -1,0 +1,165 @@
+//! A merge operator whose panics are errors.
+//!
+//! Every keyspace calls its operator through one of these, wherever that happens: in a reader's thread, in
+//! the background, while a store is opened.
+//!
+//! Invariants:
+//! 1. No panic of an operator leaves here. A full merge that panics is one that refuses; a partial merge that
+//!    panics folds nothing, so its operands are kept as they are.
+//! 2. A thread that is inside an operator is known as such ([`Contained::refuse_inside`]): it must not wait for
+//!    background work, which may wait for the operator.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::operator::MergeOperator;
+use crate::base::error::{Error, Result};
+use crate::base::panics::caught;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::Mutex;
+
+/// Of a longer key the message shows the start.
+const KEY_BYTES_SHOWN: usize = 64;
+
+thread_local! {
+    /// How many operators the thread is inside of.
+    static INSIDE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// See the module's description.
+pub(crate) struct Contained {
+    operator: Arc<dyn MergeOperator>,
+    keyspace: String,
+    /// Asked for once: an operator's name is code of the user's too.
+    name: String,
+    panics: Mutex<Panics>,
+}
+
+#[derive(Default)]
+struct Panics {
+    count: u64,
+    /// The last one that nobody has been told of yet.
+    untold: Option<String>,
+}
+
+impl Contained {
+    /// Contains the `operator` of `keyspace`, which is registered as `name`.
+    pub(crate) fn new(
+        keyspace: &str,
+        name: &str,
+        operator: Arc<dyn MergeOperator>,
+    ) -> Arc<Contained> {
+        let (keyspace, name) = (keyspace.to_string(), name.to_string());
+        Arc::new(Contained { operator, keyspace, name, panics: Mutex::default() })
+    }
+
+    /// How often the operator has panicked.
+    pub(crate) fn panics(&self) -> u64 {
+        self.panics.lock().count
+    }
+
+    /// The operator's last panic as an error, once.
+    pub(crate) fn take_untold(&self) -> Option<Error> {
+        let what = self.panics.lock().untold.take()?;
+        Some(Error::Merge { operator: self.name.clone(), what })
+    }
+
+    /// Refuses `call` on a thread that is inside an operator.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(crate) fn refuse_inside(call: &str) -> Result<()> {
+        if INSIDE.get() == 0 {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{call} from inside a merge operator, which background work may be waiting for; call it from \
+             another thread"
+        )))
+    }
+
+    fn call<R>(&self, key: &[u8], f: impl FnOnce() -> R) -> std::result::Result<R, String> {
+        if planted(Bug::OperatorUncaught) {
+            return Ok(f());
+        }
+        INSIDE.set(INSIDE.get() + 1);
+        let result = caught(f);
+        INSIDE.set(INSIDE.get() - 1);
+        result.map_err(|message| {
+            let shown = &key[..key.len().min(KEY_BYTES_SHOWN)];
+            let what = format!(
+                "it panicked on key \"{}\" of keyspace {:?}: {message}",
+                shown.escape_ascii(),
+                self.keyspace
+            );
+            let mut panics = self.panics.lock();
+            panics.count += 1;
+            panics.untold = Some(what.clone());
+            what
+        })
+    }
+}
+
+impl MergeOperator for Contained {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn full_merge(
+        &self,
+        key: &[u8],
+        existing: Option<&[u8]>,
+        operands: &[&[u8]],
+    ) -> std::result::Result<Vec<u8>, String> {
+        self.call(key, || self.operator.full_merge(key, existing, operands))?
+    }
+
+    fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+        self.call(key, || self.operator.partial_merge(key, older, newer)).unwrap_or_default()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    struct Moody;
+
+    impl MergeOperator for Moody {
+        fn name(&self) -> &str {
+            "moody"
+        }
+
+        fn full_merge(
+            &self,
+            _key: &[u8],
+            _existing: Option<&[u8]>,
+            operands: &[&[u8]],
+        ) -> std::result::Result<Vec<u8>, String> {
+            assert!(operands.len() < 3, "too much");
+            let inside = Contained::refuse_inside("flush").is_err();
+            Ok(vec![operands.len() as u8, u8::from(inside)])
+        }
+
+        fn partial_merge(&self, _key: &[u8], _older: &[u8], _newer: &[u8]) -> Option<Vec<u8>> {
+            panic!("not today")
+        }
+    }
+
+    const PANICKED: &str = "it panicked on key \"k\" of keyspace \"items\": ";
+
+    #[test]
+    fn a_panic_is_a_refusal_that_is_told_of_once() {
+        let moody = Contained::new("items", "moody", Arc::new(Moody));
+        assert_eq!(moody.full_merge(b"k", None, &[b"1", b"2"]), Ok(vec![2, 1]));
+        let refused = moody.full_merge(b"k", None, &[b"1", b"2", b"3"]);
+        assert_eq!(refused, Err(format!("{PANICKED}too much")));
+        assert_eq!(moody.partial_merge(b"k", b"1", b"2"), None);
+        assert_eq!(moody.panics(), 2);
+        let untold = moody.take_untold();
+        assert!(matches!(&untold, Some(Error::Merge { operator, what })
+            if operator == "moody" && *what == format!("{PANICKED}not today")));
+        assert!(moody.take_untold().is_none());
+        Contained::refuse_inside("flush").unwrap();
+    }
+}
