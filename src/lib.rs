@@ -69,6 +69,7 @@ pub(crate) mod base;
 
 pub use db::batch::{Batch, BatchOperation};
 pub use db::check::CheckReport;
+pub use db::checkpoint::CheckpointProgress;
 pub use db::database::{Database, RecoveryReport};
 pub use db::events::{Event, EventListener};
 pub use db::iterator::Iter;

@@ -1,4 +1,4 @@
-//! Checkpoints: a consistent copy of the store by hard links.
+//! Checkpoints: a consistent copy of the store, by hard links where they can be made.
 //!
 //! Invariants:
 //! 1. All trees are captured at one cut: everything up to it, nothing above.
@@ -15,18 +15,40 @@ use crate::jobs::wall_clock_nanos;
 use crate::manifest::{
     Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, SUPERBLOCK_FILE_NAME, create_copy,
 };
-use crate::vfs::{Vfs, create_dir_durably, sync_parent};
+use crate::vfs::{Access, Vfs, create_dir_durably, sync_parent};
 
-pub(crate) fn checkpoint(store: &Store, dir: &Path) -> Result<()> {
+/// How far a checkpoint is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckpointProgress {
+    /// Data files linked or copied so far.
+    pub files: u64,
+    /// Data files in all.
+    pub files_total: u64,
+    /// Bytes copied so far, of files that could not be linked.
+    pub bytes_copied: u64,
+}
+
+pub(crate) fn checkpoint(
+    store: &Store,
+    dir: &Path,
+    progress: &mut dyn FnMut(CheckpointProgress),
+) -> Result<()> {
     store.check_writable()?;
     let vfs = &store.vfs;
+    if vfs.canonical(dir)?.starts_with(vfs.canonical(&store.path)?) {
+        return Err(Error::invalid(format!(
+            "{} is inside the store itself, which holds its own files alone; name a directory elsewhere",
+            dir.display()
+        )));
+    }
     let existed = vfs.exists(dir)?;
     if existed && !vfs.read_dir(dir)?.is_empty() {
         return Err(Error::Conflict {
             what: format!("{} is not empty; name a new directory", dir.display()),
         });
     }
-    let result = copy(store, dir);
+    let result = copy(store, dir, progress);
     if result.is_err() {
         discard(&**vfs, dir, existed);
     }
@@ -51,7 +73,7 @@ fn discard(vfs: &dyn Vfs, dir: &Path, existed: bool) {
     }
 }
 
-fn copy(store: &Store, dir: &Path) -> Result<()> {
+fn copy(store: &Store, dir: &Path, progress: &mut dyn FnMut(CheckpointProgress)) -> Result<()> {
     let vfs = &store.vfs;
     create_dir_durably(&**vfs, dir)?;
     let _registry = store.registry.lock();
@@ -92,13 +114,20 @@ fn copy(store: &Store, dir: &Path) -> Result<()> {
     store.incorporate_packed()?;
     // A blob file may serve several keyspaces.
     let files: BTreeSet<PathBuf> = versions.iter().flat_map(|version| version.files()).collect();
+    let mut done = CheckpointProgress { files_total: files.len() as u64, ..Default::default() };
+    progress(done);
     for file in &files {
         if planted(Bug::CheckpointMissesBlobs) && file.extension().is_some_and(|it| it == "blob") {
             continue;
         }
         if let Some(name) = file.file_name() {
-            vfs.hard_link(file, &dir.join(name))?;
+            link_or_copy(&**vfs, file, &dir.join(name), &mut |bytes| {
+                done.bytes_copied += bytes;
+                progress(done);
+            })?;
         }
+        done.files += 1;
+        progress(done);
     }
     vfs.sync_dir(dir)?;
     let new_store_id = match store.executor.is_stepped() {
@@ -107,4 +136,35 @@ fn copy(store: &Store, dir: &Path) -> Result<()> {
     };
     create_copy(&**vfs, dir, new_store_id, edit)?;
     sync_parent(&**vfs, dir)
+}
+
+/// What a copy reads and writes at a time.
+const COPIED_BYTES: usize = 1 << 20;
+
+/// Gives the file a second name, or copies it, durably, where the file system cannot: to another one, or one
+/// without hard links. `copied` hears of each part that has been copied.
+fn link_or_copy(vfs: &dyn Vfs, from: &Path, to: &Path, copied: &mut dyn FnMut(u64)) -> Result<()> {
+    use std::io::ErrorKind::{CrossesDevices, PermissionDenied, TooManyLinks, Unsupported};
+    match vfs.hard_link(from, to) {
+        Err(Error::Io { source, .. })
+            if matches!(
+                source.kind(),
+                CrossesDevices | PermissionDenied | TooManyLinks | Unsupported
+            ) => {}
+        result => return result,
+    }
+    let source = vfs.open(from, Access::Buffered, false)?;
+    let target = vfs.create(to, Access::Buffered)?;
+    let bytes = source.len()?;
+    let mut buffer = vec![0; COPIED_BYTES.min(bytes as usize)];
+    let mut offset = 0;
+    while offset < bytes {
+        let part = buffer.len().min((bytes - offset) as usize);
+        let part = &mut buffer[..part];
+        source.read_at(offset, part)?;
+        target.write_at(offset, part)?;
+        offset += part.len() as u64;
+        copied(part.len() as u64);
+    }
+    target.sync()
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::batch::Batch;
 use super::check::{self, CheckReport};
+use super::checkpoint::CheckpointProgress;
 use super::keyspace::Keyspace;
 use super::open::KeyspaceSeed;
 use super::options::{Builder, CheckLevel, KeyspaceOptions};
@@ -260,16 +261,29 @@ impl Database {
         idle
     }
 
-    /// Makes a consistent, openable copy of the store in the new directory `dir`, by hard links, so on
-    /// the same file system. It holds everything committed before the call; writes go on meanwhile.
+    /// Makes a consistent, openable copy of the store in the new directory `dir`. It holds everything committed
+    /// before the call; writes go on meanwhile. Data files are hard links, which take no time and no room; on
+    /// another file system, or one without hard links, they are copied.
     ///
     /// # Errors
-    /// `Conflict` if `dir` exists and is not empty.
+    /// `Conflict` if `dir` exists and is not empty; `InvalidArgument` if it is inside the store; `Full`.
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
+        self.checkpoint_with(dir, |_| {})
+    }
+
+    /// [`Database::checkpoint`], which tells `progress` of each file, and of each mebibyte that it copies.
+    ///
+    /// # Errors
+    /// As [`Database::checkpoint`].
+    pub fn checkpoint_with(
+        &self,
+        dir: impl AsRef<Path>,
+        mut progress: impl FnMut(CheckpointProgress),
+    ) -> Result<()> {
         Contained::refuse_inside("checkpoint")?;
-        let copied = self
-            .store
-            .changing("a checkpoint", || super::checkpoint::checkpoint(&self.store, dir.as_ref()));
+        let copied = self.store.changing("a checkpoint", || {
+            super::checkpoint::checkpoint(&self.store, dir.as_ref(), &mut progress)
+        });
         self.store.deliver_events();
         copied
     }

@@ -434,7 +434,13 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         }
         create_dir_durably(&*vfs, path)?;
     }
-    let lock = vfs.lock(&path.join(LOCK_FILE_NAME))?;
+    let lock = vfs.lock(&path.join(LOCK_FILE_NAME)).map_err(|error| match &error {
+        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotADirectory => {
+            let reason = "it is a file, and a store is a directory".to_string();
+            Error::NotAStore { path: path.clone(), reason }
+        }
+        _ => error,
+    })?;
     let options = OpenOptions { create: builder.create, new_store_id: new_store_id(&builder) };
     let opened = Manifest::open(&vfs, path, options)?;
     open_locked(builder, vfs, lock, opened, false)

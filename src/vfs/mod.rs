@@ -12,7 +12,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
@@ -143,6 +143,19 @@ pub trait Vfs: Send + Sync + Debug {
 
     /// Whether the name exists.
     fn exists(&self, path: &Path) -> Result<bool>;
+
+    /// The path from the root, without symbolic links as far as it exists: two paths of one place are the same.
+    fn canonical(&self, path: &Path) -> Result<PathBuf> {
+        let mut plain = PathBuf::new();
+        for part in path.components() {
+            match part {
+                Component::ParentDir => drop(plain.pop()),
+                Component::CurDir => {}
+                part => plain.push(part),
+            }
+        }
+        Ok(plain)
+    }
 
     /// Makes created, renamed and removed names in `path` durable.
     fn sync_dir(&self, path: &Path) -> Result<()>;

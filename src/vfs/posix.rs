@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io::{self, Read, Seek, Write};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use super::blocking_queue::BlockingQueue;
@@ -162,6 +162,25 @@ impl Vfs for PosixVfs {
 
     fn exists(&self, path: &Path) -> Result<bool> {
         named("look up", path, path.try_exists())
+    }
+
+    fn canonical(&self, path: &Path) -> Result<PathBuf> {
+        let path = named("look up", path, std::path::absolute(path))?;
+        let mut found = PathBuf::new();
+        for part in path.components() {
+            match part {
+                Component::ParentDir => drop(found.pop()),
+                Component::CurDir => {}
+                part => found.push(part),
+            }
+            match fs::canonicalize(&found) {
+                Ok(real) => found = real,
+                // What does not exist is no link either.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Error::io("look up", &found, None, error)),
+            }
+        }
+        Ok(found)
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {

@@ -105,6 +105,8 @@ pub(crate) enum Calls {
     Syncs,
     /// Reads.
     Reads,
+    /// Second names of files.
+    Links,
 }
 
 #[derive(Debug, Default)]
@@ -112,6 +114,7 @@ struct Watch {
     changes: AtomicU64,
     syncs: AtomicU64,
     reads: AtomicU64,
+    links: AtomicU64,
     /// The most reads of one batch.
     batch_most: AtomicU64,
     /// Kind and number of the first call to fail, and how many fail from there.
@@ -171,6 +174,7 @@ impl WatchedVfs {
             Calls::Changes => &self.watch.changes,
             Calls::Syncs => &self.watch.syncs,
             Calls::Reads => &self.watch.reads,
+            Calls::Links => &self.watch.links,
         }
         .load(Ordering::SeqCst)
     }
@@ -226,6 +230,7 @@ impl Watch {
                 Calls::Changes => &self.changes,
                 Calls::Syncs => &self.syncs,
                 Calls::Reads => &self.reads,
+                Calls::Links => &self.links,
             };
             let number = counter.fetch_add(1, Ordering::SeqCst) + 1;
             let plan = *self.plan.lock().unwrap();
@@ -246,6 +251,7 @@ impl Watch {
 const CHANGE: &[Calls] = &[Calls::Changes];
 const SYNC: &[Calls] = &[Calls::Changes, Calls::Syncs];
 const READ: &[Calls] = &[Calls::Reads];
+const LINK: &[Calls] = &[Calls::Changes, Calls::Links];
 
 impl Vfs for WatchedVfs {
     fn create(&self, path: &Path, access: Access) -> Result<Arc<dyn File>> {
@@ -277,7 +283,7 @@ impl Vfs for WatchedVfs {
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
-        self.watch.call("link", from, 0, to.as_os_str().as_encoded_bytes(), CHANGE)?;
+        self.watch.call("link", from, 0, to.as_os_str().as_encoded_bytes(), LINK)?;
         self.inner.hard_link(from, to)
     }
 

@@ -1,14 +1,18 @@
-//! `spinney checkpoint`: a consistent copy, by hard links.
+//! `spinney checkpoint`: a consistent copy.
 
 use std::path::PathBuf;
 
 use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::StorePath;
 use crate::failure::{Failure, Outcome};
 use crate::store::StoreOptions;
+use spinney_bench::quantity::bytes;
 
-/// Make a consistent copy of a store in a new directory, by hard links
+/// Make a consistent copy of a store in a new directory
+///
+/// Its files are hard links, which take no room; on another file system they are copied.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -16,7 +20,7 @@ Examples:
 pub(crate) struct CheckpointOptions {
     #[command(flatten)]
     store: StorePath,
-    /// The new directory, on the same file system
+    /// The new directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
@@ -29,6 +33,16 @@ pub(super) fn run(store: &StoreOptions, options: &CheckpointOptions) -> Outcome 
         )));
     }
     let database = store.open(&options.store.path, false)?;
-    database.checkpoint(&options.directory)?;
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("{bar:32.green} {pos} of {len} files  {msg}");
+    bar.set_style(style.unwrap_or(ProgressStyle::default_bar()));
+    database.checkpoint_with(&options.directory, |progress| {
+        bar.set_length(progress.files_total);
+        bar.set_position(progress.files);
+        if progress.bytes_copied > 0 {
+            bar.set_message(format!("{} copied", bytes(progress.bytes_copied)));
+        }
+    })?;
+    bar.finish_and_clear();
     Ok(database.close()?)
 }
