@@ -9,8 +9,9 @@ use crate::base::counter::LatencyHistogram;
 /// Latencies of one kind of operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LatencySummary {
-    /// How many were measured (a sample: one in a few dozen for cheap operations).
-    pub count: u64,
+    /// How many operations were measured. It is a sample, not their number: see `Statistics::gets` and
+    /// `Statistics::commits` for that.
+    pub samples: u64,
     /// Their mean.
     pub mean: Duration,
     /// Half were at most this long.
@@ -41,8 +42,10 @@ pub struct KeyspaceStatistics {
     pub name: String,
     /// Its tree kind.
     pub kind: String,
-    /// Entries in tables (versions and tombstones included).
+    /// Entries in tables. Versions that are superseded and tombstones count, so this is not a number of keys.
     pub table_entries: u64,
+    /// Entries in memtables, counted likewise: what tables do not hold yet.
+    pub memtable_entries: u64,
     /// Tables in the current version.
     pub tables: u64,
     /// Bytes of its files on disk.
@@ -225,7 +228,9 @@ impl Statistics {
             let _ = writeln!(out, "spinney_{name} {value}");
         }
         for (name, latency) in [("get", &self.get_latency), ("commit", &self.commit_latency)] {
-            let _ = writeln!(out, "# TYPE spinney_{name}_seconds summary");
+            // Of a sample of the operations: `spinney_gets_total` and `spinney_commits_total` count them all.
+            let name = format!("spinney_{name}_sampled_seconds");
+            let _ = writeln!(out, "# TYPE {name} summary");
             for (quantile, value) in [
                 ("0.5", latency.p50),
                 ("0.99", latency.p99),
@@ -233,12 +238,11 @@ impl Statistics {
                 ("1", latency.max),
             ] {
                 let seconds = value.as_secs_f64();
-                let _ =
-                    writeln!(out, "spinney_{name}_seconds{{quantile=\"{quantile}\"}} {seconds}");
+                let _ = writeln!(out, "{name}{{quantile=\"{quantile}\"}} {seconds}");
             }
-            let sum = latency.mean.as_secs_f64() * latency.count as f64;
-            let _ = writeln!(out, "spinney_{name}_seconds_sum {sum}");
-            let _ = writeln!(out, "spinney_{name}_seconds_count {}", latency.count);
+            let sum = latency.mean.as_secs_f64() * latency.samples as f64;
+            let _ = writeln!(out, "{name}_sum {sum}");
+            let _ = writeln!(out, "{name}_count {}", latency.samples);
         }
         let _ = writeln!(out, "# TYPE spinney_throttle_seconds histogram");
         let mut cumulative = 0;
@@ -252,6 +256,7 @@ impl Statistics {
         let _ = writeln!(out, "spinney_throttle_seconds_count {cumulative}");
         let by_keyspace: [(&str, KeyspaceGauge); 8] = [
             ("table_entries", |k| k.table_entries),
+            ("memtable_entries", |k| k.memtable_entries),
             ("tables", |k| k.tables),
             ("disk_bytes", |k| k.disk_bytes),
             ("live_bytes", |k| k.live_bytes),
@@ -343,7 +348,7 @@ impl Store {
             statistics.filter_false_positives += trees.filter_false_positives.sum();
             statistics.memory_trees += state.memory_bytes;
             let read = keyspace.read.load();
-            let slots = read.frozen.iter().chain([&read.active]);
+            let slots = || read.frozen.iter().chain([&read.active]);
             statistics.keyspaces.push(KeyspaceStatistics {
                 name: keyspace.name.clone(),
                 kind: keyspace.options.kind().to_string(),
@@ -351,7 +356,8 @@ impl Store {
                 tables: state.tables,
                 disk_bytes: state.disk_bytes,
                 live_bytes: state.live_bytes,
-                memtable_bytes: slots.map(|slot| slot.bytes()).sum(),
+                memtable_entries: slots().map(|slot| slot.memtable.len() as u64).sum(),
+                memtable_bytes: slots().map(|slot| slot.bytes()).sum(),
                 memtables_frozen: read.frozen.len() as u64,
                 compaction_pending_bytes: state.compaction_pending_bytes,
                 operator_panics: keyspace.operator.as_ref().map_or(0, |it| it.panics()),
@@ -365,7 +371,7 @@ fn latency(histogram: &LatencyHistogram) -> LatencySummary {
     let snapshot = histogram.snapshot();
     let percentile = |percent| Duration::from_nanos(snapshot.percentile(percent));
     LatencySummary {
-        count: snapshot.count(),
+        samples: snapshot.count(),
         mean: Duration::from_nanos(snapshot.sum() / snapshot.count().max(1)),
         p50: percentile(50.0),
         p99: percentile(99.0),

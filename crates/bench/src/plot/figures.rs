@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::Figure;
 use super::svg::{Axis, Bar, Line, bars, lines};
+use super::unit::Unit;
 
 /// Bars: field, title.
 const BARS: [(&str, &str); 9] = [
@@ -12,10 +13,10 @@ const BARS: [(&str, &str); 9] = [
     ("processor_microseconds_per_operation", "Processor time per operation, µs (less is better)"),
     ("bytes_written_per_user_byte", "Bytes written per user byte (less is better)"),
     ("disk_bytes_read_per_operation", "Bytes read per operation (less is better)"),
-    ("latency_p50_nanoseconds", "Median latency, ns (less is better)"),
-    ("latency_p999_nanoseconds", "99.9% latency, ns (less is better)"),
-    ("latency_max_nanoseconds", "Longest latency, ns (less is better)"),
-    ("resident_bytes_peak", "Peak resident memory, bytes (less is better)"),
+    ("latency_p50_nanoseconds", "Median latency (less is better)"),
+    ("latency_p999_nanoseconds", "99.9% latency (less is better)"),
+    ("latency_max_nanoseconds", "Longest latency (less is better)"),
+    ("resident_bytes_peak", "Peak resident memory (less is better)"),
     ("space_amplification_max", "Most disk space per byte of live data (less is better)"),
 ];
 /// Workloads whose names end in a number, for a figure over that number.
@@ -112,7 +113,7 @@ pub(super) fn all(document: &Value) -> Vec<Figure> {
         };
         let groups: Vec<_> = workloads.iter().filter_map(group).collect();
         if !groups.is_empty() {
-            let svg = bars(title, &engines, &groups);
+            let svg = bars(title, Unit::of_field(field), &engines, &groups);
             out.push(Figure { name: field.to_string(), title: title.to_string(), svg });
         }
     }
@@ -178,8 +179,19 @@ fn line_figure(
     if found.is_empty() {
         return None;
     }
-    let svg = lines(title, axis, ("per second", Axis::Linear), engines, &found);
+    let svg = lines(title, axis, ("per second", Axis::Linear, Unit::Plain), engines, &found);
     Some(Figure { name: file.to_string(), title: title.to_string(), svg })
+}
+
+/// The seconds of a timeline that were worked through to their end: what is left over behind the last would be
+/// drawn as a fall to nothing.
+fn whole_seconds<'a>(found: &Value, seconds: &'a [Value]) -> &'a [Value] {
+    // Without a duration, only the last can be in parts.
+    let whole = match found["seconds"].as_f64() {
+        Some(duration) => duration.floor() as usize,
+        None => seconds.len().saturating_sub(1),
+    };
+    &seconds[..whole.min(seconds.len())]
 }
 
 /// For each workload that writes: operations and the longest latency, second by second, in the first
@@ -198,13 +210,13 @@ fn timelines(document: &Value, engines: &[String]) -> Vec<Figure> {
             (
                 "latency_max_nanoseconds",
                 "timeline_latency",
-                "longest latency in each second, ns",
+                "longest latency in each second",
                 Axis::Logarithmic,
             ),
         ] {
             let line = |found: &Value| {
                 let seconds = found["timeline"].as_array()?;
-                let points: Vec<(f64, f64)> = seconds
+                let points: Vec<(f64, f64)> = whole_seconds(found, seconds)
                     .iter()
                     .enumerate()
                     .filter_map(|(second, moment)| Some((second as f64, moment[field].as_f64()?)))
@@ -218,7 +230,8 @@ fn timelines(document: &Value, engines: &[String]) -> Vec<Figure> {
                 continue;
             }
             let title = format!("{workload}: {what}");
-            let svg = lines(&title, ("seconds", Axis::Linear), ("", axis), engines, &found);
+            let y = ("", axis, Unit::of_field(field));
+            let svg = lines(&title, ("seconds", Axis::Linear), y, engines, &found);
             let name = format!("{file}_{}", workload.replace('@', "_"));
             out.push(Figure { name, title, svg });
         }

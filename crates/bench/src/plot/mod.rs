@@ -7,6 +7,7 @@
 mod figures;
 mod page;
 mod svg;
+mod unit;
 
 pub use svg::escaped;
 
@@ -70,11 +71,13 @@ mod tests {
         results.push(json!({"engine": "dead", "workload": "scan10", "rounds": 0,
             "failures": ["killed & gone"]}));
         let rounds = json!([{"engine": "spinney:stb", "workload": "load", "round": 1,
-            "user_bytes_written": 5,
+            "user_bytes_written": 5, "seconds": 2.3,
             "timeline": [{"operations": 5, "latency_max_nanoseconds": 7000},
-                         {"operations": 6, "latency_max_nanoseconds": 9000}]}]);
-        json!({"results": results, "rounds": rounds, "device": null,
-            "configuration": {"records": 5, "limit_bytes": 7}, "machine": {"cores": 2}})
+                         {"operations": 6, "latency_max_nanoseconds": 9000},
+                         {"operations": 1, "latency_max_nanoseconds": 100}]}]);
+        json!({"results": results, "rounds": rounds,
+            "device": {"random_reads": [{"threads": 2, "reads_per_second": 12345.6}], "ring": null},
+            "configuration": {"records": 5_000_000, "limit_bytes": 7 << 20}, "machine": {"cores": 2}})
     }
 
     #[test]
@@ -92,6 +95,15 @@ mod tests {
             }
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}");
         }
+        // Of 2.3 seconds the last three tenths looked like a fall.
+        let timeline = fs::read_to_string(dir.path().join("timeline_load.svg")).unwrap();
+        assert_eq!(timeline.matches("<circle").count(), 2, "{timeline}");
+        for text in
+            ["5,000,000", "7.00 MiB", "threads: 2, reads per second: 12.3 k", "<td>limit</td>"]
+        {
+            assert!(page.contains(text), "{text}");
+        }
+        assert!(!page.contains("{&quot;") && !page.contains(" ns<") && !page.contains("null"));
         assert!(!page.contains("<peer>") && page.contains("&lt;peer&gt;"));
         assert!(page.contains("killed &amp; gone"));
         for outside in ["http://", "https://", "<script src", "<link"] {

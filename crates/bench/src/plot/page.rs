@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::Figure;
-use super::svg::{escaped, short};
+use super::svg::escaped;
+use super::unit::Unit;
+use crate::quantity::grouped;
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;\
 color:#222}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.2rem .7rem;text-align:right;\
@@ -18,12 +20,12 @@ const COLUMNS: [(&str, &str); 12] = [
     ("processor_microseconds_per_operation", "CPU µs"),
     ("processor_user_microseconds_per_operation", "user µs"),
     ("bytes_written_per_user_byte", "written ×"),
-    ("disk_bytes_read_per_operation", "read B/op"),
-    ("latency_p50_nanoseconds", "p50 ns"),
-    ("latency_p99_nanoseconds", "p99 ns"),
-    ("latency_p999_nanoseconds", "p99.9 ns"),
-    ("latency_max_nanoseconds", "max ns"),
-    ("resident_bytes_peak", "memory B"),
+    ("disk_bytes_read_per_operation", "read/op"),
+    ("latency_p50_nanoseconds", "p50"),
+    ("latency_p99_nanoseconds", "p99"),
+    ("latency_p999_nanoseconds", "p99.9"),
+    ("latency_max_nanoseconds", "max"),
+    ("resident_bytes_peak", "memory"),
     ("space_amplification_max", "space ×"),
     ("device_share", "of device"),
 ];
@@ -52,15 +54,46 @@ fn one_run(document: &Value, out: &mut String) {
         if let Some(fields) = document[section].as_object() {
             let _ = write!(out, "<h2>{section}</h2><table>");
             for (name, value) in fields {
-                let value = value.as_str().map_or_else(|| value.to_string(), str::to_string);
-                let _ =
-                    write!(out, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), escaped(&value));
+                let value = escaped(&readable(name, value));
+                let name = escaped(&words(name));
+                let _ = write!(out, "<tr><td>{name}</td><td>{value}</td></tr>");
             }
             out.push_str("</table>");
         }
     }
     out.push_str("<h2>results</h2><p>Medians over the rounds.</p>");
     tables(document, out);
+}
+
+/// A field's name in words, without the unit that its value has.
+fn words(name: &str) -> String {
+    let name =
+        ["_bytes", "_nanoseconds"].iter().find_map(|unit| name.strip_suffix(unit)).unwrap_or(name);
+    name.replace('_', " ")
+}
+
+/// A value as people write it: numbers with their unit, lists and parts one behind the other.
+fn readable(name: &str, value: &Value) -> String {
+    match value {
+        Value::Null => "–".to_string(),
+        Value::Bool(yes) => if *yes { "yes" } else { "no" }.to_string(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match (number.as_u64(), Unit::of_field(name)) {
+            (Some(count), Unit::Plain) => grouped(count),
+            (_, unit) => unit.text(number.as_f64().unwrap_or(0.0)),
+        },
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(|item| readable(name, item)).collect();
+            items.join("; ")
+        }
+        Value::Object(fields) => {
+            let fields: Vec<String> = fields
+                .iter()
+                .map(|(name, value)| format!("{}: {}", words(name), readable(name, value)))
+                .collect();
+            fields.join(", ")
+        }
+    }
 }
 
 fn tables(document: &Value, out: &mut String) {
@@ -85,8 +118,9 @@ fn tables(document: &Value, out: &mut String) {
             let _ = write!(out, "<td class=\"failed\" colspan=\"{columns}\">{}</td>", escaped(why));
         } else {
             for (field, _) in COLUMNS {
-                let _ =
-                    write!(out, "<td>{}</td>", result[field].as_f64().map_or("–".into(), short));
+                let value = result[field].as_f64();
+                let text = value.map_or("–".into(), |value| Unit::of_field(field).text(value));
+                let _ = write!(out, "<td>{text}</td>");
             }
         }
         out.push_str("</tr>");

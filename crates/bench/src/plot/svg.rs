@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::unit::Unit;
+
 /// One bar with its spread.
 #[derive(Debug, Clone)]
 pub(super) struct Bar {
@@ -40,18 +42,6 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// `1.25 M`, `37.0 k`, `0.0123`.
-pub(super) fn short(value: f64) -> String {
-    match value.abs() {
-        v if v >= 1e9 => format!("{:.3} G", value / 1e9),
-        v if v >= 1e6 => format!("{:.2} M", value / 1e6),
-        v if v >= 1e3 => format!("{:.1} k", value / 1e3),
-        v if v >= 10.0 => format!("{value:.1}"),
-        v if v >= 1.0 || v == 0.0 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
-    }
-}
-
 fn begin(width: f64, height: f64, title: &str) -> String {
     let mut out = String::new();
     let _ = write!(
@@ -78,7 +68,12 @@ fn colour(engines: &[String], engine: &str) -> &'static str {
 }
 
 /// Horizontal bars, a panel with a scale of its own for each group; whiskers from the least to the most.
-pub(super) fn bars(title: &str, engines: &[String], groups: &[(String, Vec<Bar>)]) -> String {
+pub(super) fn bars(
+    title: &str,
+    unit: Unit,
+    engines: &[String],
+    groups: &[(String, Vec<Bar>)],
+) -> String {
     let rows: usize = groups.iter().map(|(_, bars)| bars.len()).sum();
     let height = 34.0 + groups.len() as f64 * 26.0 + rows as f64 * (BAR_PIXELS + 4.0) + 8.0;
     let mut out = begin(WIDTH, height, title);
@@ -111,7 +106,14 @@ pub(super) fn bars(title: &str, engines: &[String], groups: &[(String, Vec<Bar>)
                 );
                 end = end.max(most * scale);
             }
-            text(&mut out, LABEL_PIXELS + end + 6.0, y + 12.5, "start", 12.0, &short(bar.value));
+            text(
+                &mut out,
+                LABEL_PIXELS + end + 6.0,
+                y + 12.5,
+                "start",
+                12.0,
+                &unit.text(bar.value),
+            );
             y += BAR_PIXELS + 4.0;
         }
         y += 6.0;
@@ -131,26 +133,28 @@ pub(super) enum Axis {
 
 struct Scale {
     axis: Axis,
+    unit: Unit,
     from: f64,
     to: f64,
     pixels: (f64, f64),
 }
 
 impl Scale {
-    fn new(axis: Axis, values: impl Iterator<Item = f64>, pixels: (f64, f64)) -> Scale {
+    fn new(axis: Axis, unit: Unit, values: impl Iterator<Item = f64>, pixels: (f64, f64)) -> Scale {
         let fits = |value: &f64| value.is_finite() && (axis == Axis::Linear || *value > 0.0);
         let (least, most) = values
             .filter(fits)
             .fold((f64::MAX, f64::MIN), |(least, most), value| (least.min(value), most.max(value)));
         let (from, to) = match axis {
             _ if least > most => (0.0, 1.0),
-            Axis::Linear => (least.min(0.0), most.max(1e-9) * 1.05),
+            // Nothing that is drawn lies below 0.
+            Axis::Linear => (0.0, unit.marks(most).last().copied().unwrap_or(most)),
             Axis::Logarithmic => {
                 let (from, to) = (least.log10().floor(), most.log10().ceil());
                 (from, to.max(from + 1.0))
             }
         };
-        Scale { axis, from, to, pixels }
+        Scale { axis, unit, from, to, pixels }
     }
 
     fn place(&self, value: f64) -> Option<f64> {
@@ -165,9 +169,7 @@ impl Scale {
 
     fn marks(&self) -> Vec<f64> {
         match self.axis {
-            Axis::Linear => {
-                (0..=4).map(|i| self.from + (self.to - self.from) * f64::from(i) / 4.0).collect()
-            }
+            Axis::Linear => self.unit.marks(self.to),
             Axis::Logarithmic => {
                 (self.from as i32..=self.to as i32).map(|power| 10_f64.powi(power)).collect()
             }
@@ -179,7 +181,7 @@ impl Scale {
 pub(super) fn lines(
     title: &str,
     (x_name, x_axis): (&str, Axis),
-    (y_name, y_axis): (&str, Axis),
+    (y_name, y_axis, y_unit): (&str, Axis, Unit),
     engines: &[String],
     lines: &[Line],
 ) -> String {
@@ -187,20 +189,20 @@ pub(super) fn lines(
     let mut out = begin(WIDTH, height, title);
     let (left, right, top, bottom) = (70.0, WIDTH - 20.0, 50.0, 270.0);
     let points = || lines.iter().flat_map(|line| &line.points);
-    let x = Scale::new(x_axis, points().map(|point| point.0), (left, right));
-    let y = Scale::new(y_axis, points().map(|point| point.1), (bottom, top));
+    let x = Scale::new(x_axis, Unit::Plain, points().map(|point| point.0), (left, right));
+    let y = Scale::new(y_axis, y_unit, points().map(|point| point.1), (bottom, top));
     text(&mut out, left, 42.0, "start", 12.0, y_name);
     text(&mut out, (left + right) / 2.0, bottom + 34.0, "middle", 12.0, x_name);
     for mark in y.marks() {
         if let Some(at) = y.place(mark) {
             let _ = write!(out, "<path d=\"M{left} {at:.1}H{right}\" stroke=\"#ddd\"/>");
-            text(&mut out, left - 6.0, at + 4.0, "end", 11.0, &short(mark));
+            text(&mut out, left - 6.0, at + 4.0, "end", 11.0, &y_unit.mark(mark));
         }
     }
     for mark in x.marks() {
         if let Some(at) = x.place(mark) {
             let _ = write!(out, "<path d=\"M{at:.1} {bottom}v4\" stroke=\"#888\"/>");
-            text(&mut out, at, bottom + 17.0, "middle", 11.0, &short(mark));
+            text(&mut out, at, bottom + 17.0, "middle", 11.0, &Unit::Plain.mark(mark));
         }
     }
     for (row, line) in lines.iter().enumerate() {

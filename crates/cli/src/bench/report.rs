@@ -294,7 +294,7 @@ fn traffic_json(traffic: Traffic) -> Value {
 
 fn latency_json(latency: &LatencySummary) -> Value {
     json!({
-        "count": latency.count,
+        "samples": latency.samples,
         "mean_seconds": latency.mean.as_secs_f64(),
         "p50_seconds": latency.p50.as_secs_f64(),
         "p99_seconds": latency.p99.as_secs_f64(),
@@ -313,6 +313,7 @@ pub(crate) fn statistics_json(statistics: &Statistics) -> Value {
                 "name": keyspace.name,
                 "kind": keyspace.kind,
                 "table_entries": keyspace.table_entries,
+                "memtable_entries": keyspace.memtable_entries,
                 "tables": keyspace.tables,
                 "disk_bytes": keyspace.disk_bytes,
                 "live_bytes": keyspace.live_bytes,

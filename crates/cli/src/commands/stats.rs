@@ -58,9 +58,10 @@ pub(super) fn run(store: &StoreOptions, options: &StatsOptions) -> Outcome {
             writeln!(out, "\nkeyspace {} ({})", keyspace.name, keyspace.kind)?;
             writeln!(
                 out,
-                "  entries   {} in {} tables",
+                "  entries   {} in {} tables, {} in memtables (versions and tombstones included)",
                 grouped(keyspace.table_entries),
-                grouped(keyspace.tables)
+                grouped(keyspace.tables),
+                grouped(keyspace.memtable_entries)
             )?;
             writeln!(
                 out,
