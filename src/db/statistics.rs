@@ -254,7 +254,7 @@ impl Statistics {
         }
         let _ = writeln!(out, "spinney_throttle_seconds_sum {}", self.throttled.as_secs_f64());
         let _ = writeln!(out, "spinney_throttle_seconds_count {cumulative}");
-        let by_keyspace: [(&str, KeyspaceGauge); 8] = [
+        let by_keyspace: [(&str, KeyspaceGauge); 9] = [
             ("table_entries", |k| k.table_entries),
             ("memtable_entries", |k| k.memtable_entries),
             ("tables", |k| k.tables),
