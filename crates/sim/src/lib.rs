@@ -20,7 +20,8 @@
 //! 5. [`fuzz`] feeds decoders with inputs that [`mutate`] makes, under [`allocation`]'s eye.
 //! 6. [`concurrent`] (`spinney-sim threads`) lets real threads loose on a store and judges what they saw.
 //! 7. [`kill`] kills real processes.
-//! 8. `planted` (in builds with `--cfg planted`) sees whether all these find the bugs that are planted
+//! 8. [`torture`] kills processes that work on stores of gigabytes, and judges memory, space and time too.
+//! 9. `planted` (in builds with `--cfg planted`) sees whether all these find the bugs that are planted
 //!    into the engine.
 
 pub mod action;
@@ -54,6 +55,7 @@ pub mod session;
 pub mod shrink;
 pub mod sizes;
 pub mod space;
+pub mod torture;
 pub mod verify;
 pub mod vfs;
 pub mod workload;

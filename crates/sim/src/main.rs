@@ -30,6 +30,9 @@ enum Regime {
     Planted(command::planted::Arguments),
     Soak(command::soak::Arguments),
     Threads(command::threads::Arguments),
+    Torture(command::torture::Arguments),
+    #[command(hide = true)]
+    TortureChild(command::torture::ChildArguments),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +47,8 @@ fn main() -> ExitCode {
         Regime::Planted(arguments) => command::planted::run(&arguments),
         Regime::Soak(arguments) => command::soak::run(&arguments),
         Regime::Threads(arguments) => command::threads::run(&arguments),
+        Regime::Torture(arguments) => command::torture::run(&arguments),
+        Regime::TortureChild(arguments) => command::torture::run_child(&arguments),
     }
 }
 

@@ -19,6 +19,7 @@ pub mod model;
 pub mod planted;
 pub mod soak;
 pub mod threads;
+pub mod torture;
 
 /// What every regime takes.
 #[derive(Debug, Clone, clap::Args)]

@@ -68,6 +68,11 @@ const PARTS: &[Part] = &[
         long: &["fuzz", "--seconds", "60", "--jobs", "1"],
     },
     Part {
+        name: "torture",
+        gate: &["torture", "--kind", "mixed", "--size-mib", "256", "--seconds", "150"],
+        long: &["torture", "--kind", "mixed", "--kills", "300", "--lives", "60"],
+    },
+    Part {
         name: "crash",
         gate: &["crash", "--states", "40000", "--jobs", "1"],
         long: &["crash", "--states", "2000000", "--jobs", "1"],

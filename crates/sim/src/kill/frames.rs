@@ -78,9 +78,14 @@ pub enum Frame {
     Violation(String),
 }
 
-impl Frame {
+/// What can be sent through a [`Pipe`].
+pub trait Message {
     /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
+    fn encode(&self) -> Vec<u8>;
+}
+
+impl Message for Frame {
+    fn encode(&self) -> Vec<u8> {
         let numbers = |tag: u8, a: usize, b: u32, c: u64| {
             let mut out = vec![tag, a as u8, 0, 0];
             out.extend_from_slice(&b.to_le_bytes());
@@ -115,7 +120,9 @@ impl Frame {
             Frame::Violation(what) => text(14, what),
         }
     }
+}
 
+impl Frame {
     /// The next frame; none at the end.
     ///
     /// # Errors
@@ -166,7 +173,7 @@ impl<W: Write> Pipe<W> {
     }
 
     /// Tells the parent. Without a parent there is nothing left to do.
-    pub fn send(&self, frame: &Frame) {
+    pub fn send(&self, frame: &impl Message) {
         let mut pipe = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if pipe.write_all(&frame.encode()).and_then(|()| pipe.flush()).is_err() {
             std::process::exit(3);
