@@ -76,7 +76,7 @@ fn ratio_of(script: &Script, number: usize, dir: &Path) -> spinney::Result<f64> 
         index = (index + 1) % keys;
     }
     space.flush()?;
-    space.compact::<&[u8]>(..)?;
+    space.compact(..)?;
     db.wait_idle()?;
     drop(space);
     db.close()?;
