@@ -64,7 +64,7 @@ fn ratio_of(script: &Script, number: usize, dir: &Path) -> spinney::Result<f64> 
     // Keys in random order, each once, though of a keyspace with fewer keys than that some twice.
     let keys = script.spaces[number].keys;
     let from = random.below(keys as usize) as u32;
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = std::collections::BTreeSet::new();
     let mut index = from;
     while bytes < SAMPLE_BYTES && seen.insert(index) {
         let key = script.key(number, index);

@@ -6,7 +6,7 @@
 //!    and is settled when the store is opened.
 //! 3. The store holds nothing else: no other key, no other value.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -27,7 +27,7 @@ type State<'a> = (u32, &'a [u32]);
 pub struct SpaceLedger {
     /// By key.
     put: Vec<u32>,
-    appended: HashMap<u32, Vec<u32>>,
+    appended: BTreeMap<u32, Vec<u32>>,
     /// Keys that are there.
     pub live_keys: u64,
     /// Their bytes and their values'.

@@ -1,6 +1,6 @@
 //! What the system says of a process: memory, descriptors, and how long its threads waited for a core.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ pub fn program_bytes(process: u32) -> u64 {
 }
 
 fn program_bytes_in(maps: &str) -> u64 {
-    let mut files: HashMap<&str, (u64, bool)> = HashMap::new();
+    let mut files: BTreeMap<&str, (u64, bool)> = BTreeMap::new();
     for line in maps.lines() {
         let mut fields = line.split_whitespace();
         let (Some(range), Some(rights)) = (fields.next(), fields.next()) else { continue };
@@ -69,7 +69,7 @@ pub fn descriptors(process: u32) -> u64 {
 #[derive(Debug, Default)]
 pub struct Delays {
     /// By thread: when it was asked, and what it had waited by then.
-    threads: HashMap<String, VecDeque<(Instant, Duration)>>,
+    threads: BTreeMap<String, VecDeque<(Instant, Duration)>>,
 }
 
 /// Older readings are forgotten.
