@@ -129,6 +129,16 @@ pub enum Error {
         /// What was looked for.
         what: String,
     },
+    /// The process is a fork of the one that opened the store. Nothing has been stored.
+    #[error(
+        "the store in {} belongs to the process that this one was forked from; open it anew here once \
+         that one has closed it",
+        path.display()
+    )]
+    Forked {
+        /// The store's directory.
+        path: PathBuf,
+    },
     /// The database or keyspace handle has been closed or dropped.
     #[error("{what} is closed")]
     Closed {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::page_cache::Cache;
 use crate::base::ids::FileId;
 use crate::base::planted::{Bug, FREED, planted};
+use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::vfs::Vfs;
 
@@ -50,6 +51,7 @@ pub(crate) struct DataFiles {
     dir: PathBuf,
     next_file_id: AtomicU64,
     retain: AtomicBool,
+    birthplace: Birthplace,
 }
 
 impl DataFiles {
@@ -66,6 +68,7 @@ impl DataFiles {
             dir: dir.to_path_buf(),
             next_file_id: AtomicU64::new(next_file_id.0),
             retain: AtomicBool::new(false),
+            birthplace: Birthplace::here(),
         }
     }
 
@@ -115,8 +118,8 @@ impl DataFiles {
         self.next_file_id.fetch_max(id.0, Ordering::Relaxed);
     }
 
-    /// Whether files outlive their handles.
+    /// Whether files outlive their handles. They do in a forked child: they are its parent's.
     pub(crate) fn retains(&self) -> bool {
-        self.retain.load(Ordering::SeqCst)
+        self.retain.load(Ordering::SeqCst) || !self.birthplace.is_here()
     }
 }

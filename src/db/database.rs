@@ -384,6 +384,9 @@ impl Store {
     }
 
     pub(crate) fn close(&self) -> Result<()> {
+        if !self.birthplace.is_here() {
+            return Err(Error::Forked { path: self.path.clone() });
+        }
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }

@@ -27,18 +27,24 @@ use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::planted::{Bug, planted};
+use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Courier, Executor, Mode, WorkSource};
-use crate::journal::{EpochLimit, Journal, JournalOptions, Operation, ReplayPlan, ReplayReport};
+use crate::journal::{
+    EpochLimit, Journal, JournalOptions, Operation, ReplayPlan, ReplayReport, SHARDS_MAX,
+};
 use crate::manifest::{Edit, Epochs, LOCK_FILE_NAME, Manifest, OpenOptions, RecoveredState};
 use crate::memtable::ChunkPool;
 use crate::merge::{Contained, MergeContext, MergeOperator};
 use crate::table::{BlobFiles, BlobPointer};
 use crate::tree::{self, TreeContext, TreeCounters, TreeObserver, TreeOptions};
 use crate::vfs::{Lock, ReadOnlyVfs, Vfs, create_dir_durably};
+
+/// The most background threads a store can have: each has buffers of its own.
+const WORKERS_MAX: usize = 1024;
 
 /// Everything about a keyspace but its edits.
 pub(crate) struct KeyspaceSeed {
@@ -479,8 +485,14 @@ fn open_locked(
         BackgroundMode::Threads(_) => (Mode::Threads(workers), Clock::real()),
         BackgroundMode::Stepped(seed) => (Mode::Stepped(seed), Clock::simulated()),
     };
+    if workers > WORKERS_MAX {
+        return Err(Error::invalid(format!(
+            "a store has 1 to {WORKERS_MAX} background threads, not {workers} \
+             (Builder::background_threads)"
+        )));
+    }
     let shards = match builder.journal_shards {
-        0 => workers.max(1),
+        0 => workers.clamp(1, SHARDS_MAX),
         n => n,
     };
     let mut sizes = Sizes::new(&builder, shards);
@@ -571,6 +583,7 @@ fn open_locked(
         incorporation: Mutex::new(()),
         next_keyspace_id: AtomicU32::new(recovered.next_keyspace_id.0.max(1)),
         closed: AtomicBool::new(false),
+        birthplace: Birthplace::here(),
         panicked: AtomicBool::new(false),
         failure: Mutex::new(None),
         background_failure: Mutex::new(None),

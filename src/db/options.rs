@@ -370,8 +370,8 @@ impl Builder {
         self
     }
 
-    /// The number of background threads. Default: one for each core, at least two, at most eight. There is one
-    /// more, mostly asleep, that has the journal's next segments ready.
+    /// The number of background threads, at most 1,024. Default: one for each core, at least two, at most eight.
+    /// There is one more, mostly asleep, that has the journal's next segments ready.
     pub fn background_threads(mut self, threads: usize) -> Builder {
         self.background = BackgroundMode::Threads(threads.max(1));
         self
@@ -385,7 +385,7 @@ impl Builder {
         self
     }
 
-    /// The number of journal shards (0, the default: chosen from the machine).
+    /// The number of journal shards, at most 64 (0, the default: chosen from the machine).
     pub fn journal_shards(mut self, shards: usize) -> Builder {
         self.journal_shards = shards;
         self

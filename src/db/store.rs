@@ -24,6 +24,7 @@ use crate::base::ids::Seqno;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::base::panics::{overheard, watched};
 use crate::base::planted::{Bug, planted};
+use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles};
@@ -149,6 +150,7 @@ pub(crate) struct Store {
     pub(crate) incorporation: Mutex<()>,
     pub(crate) next_keyspace_id: AtomicU32,
     pub(crate) closed: AtomicBool,
+    pub(crate) birthplace: Birthplace,
     /// Our own code has panicked: what it was at may be half done, so nothing is built on it.
     pub(crate) panicked: AtomicBool,
     pub(crate) failure: Mutex<Option<Error>>,
@@ -180,6 +182,11 @@ impl Deref for OpenStore {
 
 impl Drop for OpenStore {
     fn drop(&mut self) {
+        if !self.0.birthplace.is_here() {
+            // Nothing of it may be tidied up in a forked child: threads, locks and files are the parent's.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
         // Whoever wants to know how closing went calls `close`.
         let _ = self.0.close();
     }
@@ -234,6 +241,9 @@ where
 
 impl Store {
     pub(crate) fn check_open(&self) -> Result<()> {
+        if !self.birthplace.is_here() {
+            return Err(Error::Forked { path: self.path.clone() });
+        }
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed { what: format!("the store in {}", self.path.display()) });
         }
