@@ -11,6 +11,7 @@ pub(crate) mod error;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 pub(crate) mod ids;
+pub(crate) mod key_hash;
 pub(crate) mod limits;
 pub(crate) mod pages;
 pub(crate) mod panics;

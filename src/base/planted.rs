@@ -163,6 +163,8 @@ bugs! {
         "A checkpoint lacks what was in memtables.";
     CheckpointMissesBlobs, "checkpoint-misses-blobs", "db",
         "A checkpoint lacks the blob files.";
+    CheckpointOtherSecret, "checkpoint-other-secret", "db",
+        "A checkpoint hashes keys with a secret that its files were not made with.";
     OpenReplaysFlushed, "open-replays-flushed", "db",
         "Replay brings back what the trees hold already.";
     OpenReplaysDropped, "open-replays-dropped", "db",

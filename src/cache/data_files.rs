@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::page_cache::Cache;
 use crate::base::ids::FileId;
+use crate::base::key_hash::KeyHasher;
 use crate::base::planted::{Bug, FREED, planted};
 use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,6 +49,8 @@ impl FileType {
 pub(crate) struct DataFiles {
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) cache: Arc<Cache>,
+    /// How the store's keys are hashed: filters in data files are made so.
+    pub(crate) hasher: Arc<KeyHasher>,
     dir: PathBuf,
     next_file_id: AtomicU64,
     retain: AtomicBool,
@@ -61,10 +64,12 @@ impl DataFiles {
         cache: Arc<Cache>,
         dir: &Path,
         next_file_id: FileId,
+        hasher: Arc<KeyHasher>,
     ) -> DataFiles {
         DataFiles {
             vfs,
             cache,
+            hasher,
             dir: dir.to_path_buf(),
             next_file_id: AtomicU64::new(next_file_id.0),
             retain: AtomicBool::new(false),

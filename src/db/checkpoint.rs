@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 
 use super::store::Store;
 use crate::base::error::{Error, Result};
+use crate::base::key_hash::HashSecret;
 use crate::base::planted::{Bug, planted};
-use crate::jobs::wall_clock_nanos;
+use crate::jobs::unpredictable;
 use crate::manifest::{
-    Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, SUPERBLOCK_FILE_NAME, create_copy,
+    Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, NewStore, SUPERBLOCK_FILE_NAME, create_copy,
 };
 use crate::vfs::{Access, Vfs, create_dir_durably, sync_parent};
 
@@ -130,11 +131,16 @@ fn copy(store: &Store, dir: &Path, progress: &mut dyn FnMut(CheckpointProgress))
         progress(done);
     }
     vfs.sync_dir(dir)?;
-    let new_store_id = match store.executor.is_stepped() {
+    let store_id = match store.executor.is_stepped() {
         true => 1,
-        false => wall_clock_nanos() as u64 | 1,
+        false => unpredictable::<1>()?[0] | 1,
     };
-    create_copy(&**vfs, dir, new_store_id, edit)?;
+    // The filters in the files that both share are made with the secret.
+    let hash_secret = match planted(Bug::CheckpointOtherSecret) {
+        true => HashSecret::default(),
+        false => store.files.hasher.secret(),
+    };
+    create_copy(&**vfs, dir, NewStore { store_id, hash_secret }, edit)?;
     sync_parent(&**vfs, dir)
 }
 

@@ -26,17 +26,20 @@ use super::store::{Foundation, Sizes, Store};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::key_hash::{HashSecret, KeyHasher};
 use crate::base::planted::{Bug, planted};
 use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
-use crate::jobs::{Clock, Courier, Executor, Mode, WorkSource};
+use crate::jobs::{Clock, Courier, Executor, Mode, SplitMix, WorkSource, unpredictable};
 use crate::journal::{
     EpochLimit, Journal, JournalOptions, Operation, ReplayPlan, ReplayReport, SHARDS_MAX,
 };
-use crate::manifest::{Edit, Epochs, LOCK_FILE_NAME, Manifest, OpenOptions, RecoveredState};
+use crate::manifest::{
+    Edit, Epochs, LOCK_FILE_NAME, Manifest, NewStore, OpenOptions, RecoveredState,
+};
 use crate::memtable::ChunkPool;
 use crate::merge::{Contained, MergeContext, MergeOperator};
 use crate::table::{BlobFiles, BlobPointer};
@@ -112,7 +115,9 @@ impl Foundation {
             blobs: Some(Arc::new(Blobs(Arc::clone(&self.blobs)))),
         };
         let (id, name, options) = (seed.id, seed.name, seed.options);
-        let parts = KeyspaceParts { id, name, options, tree, merge, operator, counters, observer };
+        let hasher = Arc::clone(&self.files.hasher);
+        let parts =
+            KeyspaceParts { id, name, options, tree, merge, operator, hasher, counters, observer };
         Ok(KeyspaceState::new(parts, &self.pool))
     }
 
@@ -418,15 +423,16 @@ fn epoch_number(epoch: u64) -> Result<u32> {
     })
 }
 
-/// A number that no other store has, from what differs between any two: time, process and place.
-fn new_store_id(builder: &Builder) -> u64 {
+/// What a store gets if this open makes it: a number that no other store has, and a secret that nobody
+/// knows. In deterministic mode both follow from the seed.
+fn new_identity(builder: &Builder) -> Result<NewStore> {
     if let BackgroundMode::Stepped(seed) = builder.background {
-        return seed ^ 0x5350_494e_4e45_5921;
+        let mut random = SplitMix::new(seed);
+        let hash_secret = HashSecret::of_words([random.next(), random.next()]);
+        return Ok(NewStore { store_id: seed ^ 0x5350_494e_4e45_5921, hash_secret });
     }
-    let mut bytes = crate::jobs::wall_clock_nanos().to_le_bytes().to_vec();
-    bytes.extend_from_slice(&std::process::id().to_le_bytes());
-    bytes.extend_from_slice(builder.path.as_os_str().as_encoded_bytes());
-    crate::base::checksum::checksum(0, &bytes)
+    let [store_id, low, high] = unpredictable()?;
+    Ok(NewStore { store_id, hash_secret: HashSecret::of_words([low, high]) })
 }
 
 /// Opens the store that `builder` describes.
@@ -447,7 +453,7 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         }
         _ => error,
     })?;
-    let options = OpenOptions { create: builder.create, new_store_id: new_store_id(&builder) };
+    let options = OpenOptions { create: builder.create, new_store: new_identity(&builder)? };
     let opened = Manifest::open(&vfs, path, options)?;
     open_locked(builder, vfs, lock, opened, false)
 }
@@ -509,6 +515,7 @@ fn open_locked(
         Arc::clone(&cache),
         &path,
         recovered.next_file_id.max(FileId(1)),
+        Arc::new(KeyHasher::new(recovered.hash_secret)),
     ));
     let foundation = Foundation {
         blobs: BlobFiles::new(&files),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::state::{Blobs, KeyspaceState, ReadState};
 use super::store::Store;
-use crate::base::checksum::hash_key;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -111,7 +110,7 @@ impl Reader<'_> {
                 lookup.meet(entry)?;
             }
         }
-        let hash = hash_key(key);
+        let hash = self.keyspace.hasher.hash(key);
         // A record that is too young for the snapshot says nothing about what is older.
         let visible = if planted(Bug::RecordsOfAnyNumber) { Seqno::MAX } else { self.snapshot };
         let met = self.records.get(self.keyspace.id, hash, key, |record| {

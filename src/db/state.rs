@@ -14,10 +14,10 @@ use super::events::Event;
 use super::options::KeyspaceOptions;
 use super::retired::Retired;
 use super::store::Store;
-use crate::base::checksum::hash_key;
 use crate::base::entry::Cursor;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
+use crate::base::key_hash::KeyHasher;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex};
@@ -98,6 +98,8 @@ pub(crate) struct KeyspaceState {
     pub(crate) merge: MergeContext,
     /// The operator of `merge`.
     pub(crate) operator: Option<Arc<Contained>>,
+    /// The store's.
+    pub(crate) hasher: Arc<KeyHasher>,
     pub(crate) counters: Arc<TreeCounters>,
     pub(crate) dropped: AtomicBool,
     /// What writers pay, from how far this keyspace's background work is behind.
@@ -198,6 +200,7 @@ pub(crate) struct KeyspaceParts {
     pub(crate) tree: Arc<dyn Tree>,
     pub(crate) merge: MergeContext,
     pub(crate) operator: Option<Arc<Contained>>,
+    pub(crate) hasher: Arc<KeyHasher>,
     pub(crate) counters: Arc<TreeCounters>,
     pub(crate) observer: Arc<Observer>,
 }
@@ -217,6 +220,7 @@ impl KeyspaceState {
             pipeline: Mutex::default(),
             merge: parts.merge,
             operator: parts.operator,
+            hasher: parts.hasher,
             counters: parts.counters,
             dropped: AtomicBool::new(false),
             price: Price::default(),
@@ -302,7 +306,7 @@ impl KeyspaceState {
             while let (Ok(()), Some(entry)) = (&moved, cursor.entry()) {
                 // The first of a key's versions is the newest.
                 if last.as_deref() != Some(entry.key) {
-                    records.supersede(self.id, hash_key(entry.key), entry);
+                    records.supersede(self.id, self.hasher.hash(entry.key), entry);
                     let last = last.get_or_insert_default();
                     last.clear();
                     last.extend_from_slice(entry.key);

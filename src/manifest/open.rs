@@ -12,6 +12,7 @@ use super::superblock::{self, Superblock};
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
+use crate::base::key_hash::HashSecret;
 use crate::base::planted::{Bug, planted};
 use crate::vfs::{Access, Vfs, create_dir_durably, sync_parent};
 
@@ -26,8 +27,17 @@ const FIRST_NUMBER: u64 = 1;
 pub(crate) struct OpenOptions {
     /// Whether a missing or empty directory becomes a store.
     pub(crate) create: bool,
-    /// The number of a store that is created: random, never used before.
-    pub(crate) new_store_id: u64,
+    /// What a store that is created gets.
+    pub(crate) new_store: NewStore,
+}
+
+/// What tells a new store from all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NewStore {
+    /// Its number: random, never used before.
+    pub(crate) store_id: u64,
+    /// What its keys are hashed with.
+    pub(crate) hash_secret: HashSecret,
 }
 
 /// What a manifest's file holds.
@@ -48,6 +58,7 @@ impl Loaded {
     fn recovered(self, superblock: Superblock, created: bool) -> (State, RecoveredState) {
         let recovered = RecoveredState {
             store_id: superblock.store_id,
+            hash_secret: superblock.hash_secret,
             format_version: superblock.version,
             created_by: superblock.created_by,
             created,
@@ -73,7 +84,7 @@ impl Manifest {
         let created = !vfs.exists(&Superblock::path(dir))?;
         if created {
             prepare_creation(&**vfs, dir, options.create)?;
-            create(&**vfs, dir, options.new_store_id)?;
+            create(&**vfs, dir, options.new_store)?;
         }
         let superblock = Superblock::read(&**vfs, dir)?;
         let numbers = manifest_numbers(&**vfs, dir)?;
@@ -203,20 +214,20 @@ fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
     sync_parent(vfs, dir)
 }
 
-fn create(vfs: &dyn Vfs, dir: &Path, store_id: u64) -> Result<()> {
-    let identity = Identity { store_id, number: FIRST_NUMBER };
-    put_in_place(vfs, dir, identity, &State::default(), &[])
+fn create(vfs: &dyn Vfs, dir: &Path, new: NewStore) -> Result<()> {
+    put_in_place(vfs, dir, new, &State::default(), &[])
 }
 
 /// Writes the first manifest, then the superblock: where that is, there must be a manifest.
 fn put_in_place(
     vfs: &dyn Vfs,
     dir: &Path,
-    identity: Identity,
+    new: NewStore,
     state: &State,
     trees: &[(KeyspaceId, Vec<u8>)],
 ) -> Result<()> {
-    let superblock = Superblock::new(identity.store_id);
+    let identity = Identity { store_id: new.store_id, number: FIRST_NUMBER };
+    let superblock = Superblock::new(new);
     if planted(Bug::SuperblockFirst) {
         superblock.write(vfs, dir)?;
         return write_manifest(vfs, dir, identity, state, trees).map(|_| ());
@@ -230,7 +241,7 @@ fn put_in_place(
 ///
 /// # Errors
 /// `Conflict` if the edit contradicts itself.
-pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, store_id: u64, edit: Edit) -> Result<()> {
+pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, new: NewStore, edit: Edit) -> Result<()> {
     let mut state = State::default();
     state.check(&edit).map_err(|what| Error::Conflict { what })?;
     state.apply(&edit);
@@ -242,7 +253,7 @@ pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, store_id: u64, edit: Edit) 
             _ => None,
         })
         .collect();
-    put_in_place(vfs, dir, Identity { store_id, number: FIRST_NUMBER }, &state, &trees)
+    put_in_place(vfs, dir, new, &state, &trees)
 }
 
 /// The manifests in `dir`, newest first.

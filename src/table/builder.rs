@@ -20,7 +20,6 @@ use super::node_builder::{NodeBuilder, common_prefix};
 use super::page_kind;
 use super::properties::{BlobReference, Properties};
 use super::reader::Table;
-use crate::base::checksum::hash_key;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -128,6 +127,12 @@ impl TableBuilder {
         self.leaf.is_empty() && self.properties.leaf_pages == 0
     }
 
+    /// The key of the entry that was added last.
+    #[inline]
+    pub(crate) fn last_key(&self) -> Option<&[u8]> {
+        self.leaf.last().map(|(key, _)| key)
+    }
+
     /// About how many bytes the file would have if finished now.
     #[cfg(test)]
     pub(crate) fn estimated_bytes(&self) -> u64 {
@@ -202,7 +207,7 @@ impl TableBuilder {
             self.leaf_bytes_max = capacity((bytes + PAGE_HEADER_BYTES).div_ceil(UNIT_BYTES));
         }
         if let Some(keys) = self.filter_keys.as_mut().filter(|_| is_new_key) {
-            keys.add(hash_key(key));
+            keys.add(self.writer.files().hasher.hash(key));
         }
         self.note(seqno, kind, (key.len() + value.len()) as u64, blob);
         self.properties.key_bytes += key.len() as u64;
@@ -285,6 +290,7 @@ impl TableBuilder {
         if self.filter.pages == 0 {
             self.filter.kind = kind;
             self.filter.first_unit = pointer.unit;
+            self.filter.hash_id = self.writer.files().hasher.id();
         }
         self.filter.pages += 1;
         self.filter.units += u32::from(pointer.units);

@@ -10,7 +10,6 @@ use super::leaf_cursor::LeafCursor;
 use super::node::{FLAG_CONTINUES, KIND_BITS, Node, Parsed, Shape};
 use super::properties::BlobReference;
 use super::reader::Table;
-use crate::base::checksum::hash_key;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -205,7 +204,7 @@ impl Checker<'_> {
             bytes += (entry.key.len() + entry.value.len()) as u64;
             self.keys += u64::from(!continued);
             if let Some(filter) = self.filter.as_ref().filter(|_| !continued)
-                && !filter.may_contain(hash_key(entry.key))
+                && !filter.may_contain(self.table.file.files().hasher.hash(entry.key))
             {
                 let found = format_args!("nothing of \"{}\"", entry.key.escape_ascii());
                 return Err(self.wrong(page, "filter", found));

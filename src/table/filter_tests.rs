@@ -8,10 +8,11 @@ use super::filter::FilterUse;
 use super::test_support::{Random, TestFiles};
 use super::tests::{Entry, build, build_with, sort};
 use super::{Table, TableBuilder, TableOptions};
-use crate::base::checksum::{checksum, hash_key};
+use crate::base::checksum::checksum;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Error;
 use crate::base::ids::{FileId, Seqno};
+use crate::base::key_hash::hash_key;
 use crate::cache::{Compression, FileType, ReadContext, fetch_misses};
 use crate::filter::FILTER_KIND_BLOCKS;
 

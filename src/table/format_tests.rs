@@ -110,7 +110,7 @@ fn the_footer_example() {
         root: PagePointer { unit: 70, units: 1 },
         properties: PagePointer { unit: 71, units: 1 },
         leaf_units: 64,
-        filter: FilterSection { kind: 1, first_unit: 64, units: 3, pages: 3 },
+        filter: FilterSection { kind: 1, first_unit: 64, units: 3, pages: 3, hash_id: 0x8877_6655 },
     };
     assert_eq!(footer.encode(), payload);
     let decode = |payload: &[u8]| Footer::decode(payload, Path::new("9.table"), 72 * 4096);

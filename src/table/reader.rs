@@ -95,7 +95,7 @@ impl Table {
         properties: Properties,
         blobs: Vec<Arc<BlobFile>>,
     ) -> Arc<Table> {
-        let filter = filter_of(&footer);
+        let filter = filter_of(&footer, file.files().hasher.id());
         Arc::new(Table {
             file,
             footer,

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 
 use super::test_support::{Random, TestFiles};
 use super::{BlobPointer, CacheUse, Table, TableBuilder, TableCursor, TableOptions};
-use crate::base::checksum::hash_key;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
+use crate::base::key_hash::hash_key;
 use crate::cache::{Compression, ReadContext, fetch_misses};
 
 pub(super) type Entry = (Vec<u8>, u64, EntryKind, Vec<u8>);

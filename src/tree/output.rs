@@ -84,6 +84,12 @@ impl TableOutput {
         self.builder.add(entry.key, entry.seqno, EntryKind::PutBlob, &self.pointer)
     }
 
+    /// The key of the entry that was appended last.
+    #[inline]
+    pub(super) fn last_key(&self) -> Option<&[u8]> {
+        self.builder.last_key()
+    }
+
     /// Makes the files durable (not their names) and opens them; with the bytes written.
     pub(super) fn finish(self) -> Result<(Arc<Table>, u64)> {
         let blob = self.blob_writer.map(BlobWriter::finish).transpose()?;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{RECORD_BYTES_MAX, Records};
-use crate::base::checksum::hash_key;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::{KeyspaceId, Seqno};
+use crate::base::key_hash::hash_key;
 use crate::jobs::SplitMix as Random;
 
 const SPACE: KeyspaceId = KeyspaceId(1);
