@@ -60,6 +60,33 @@ pub(crate) fn linger() {
     }
 }
 
+/// What kernels and file systems do that a test cannot make the machine's own do. For files of the operating
+/// system that are opened from then on, in builds for the score; unit tests set it for one file.
+#[cfg(any(test, planted))]
+pub mod quirks {
+    use crate::base::sync::plain::{AtomicBool, Ordering};
+
+    static REFUSES_DIRECT: AtomicBool = AtomicBool::new(false);
+    static LOSES: AtomicBool = AtomicBool::new(false);
+
+    /// Sets both.
+    #[cfg(planted)]
+    pub fn set(refuses_direct: bool, loses_what_is_written_back: bool) {
+        REFUSES_DIRECT.store(refuses_direct, Ordering::SeqCst);
+        LOSES.store(loses_what_is_written_back, Ordering::SeqCst);
+    }
+
+    /// `O_DIRECT` is taken, and reads and writes with it are refused.
+    pub(crate) fn refuses_direct() -> bool {
+        REFUSES_DIRECT.load(Ordering::SeqCst)
+    }
+
+    /// The first sync of each mapped file is told that bytes are lost, and no other.
+    pub(crate) fn loses_what_is_written_back() -> bool {
+        LOSES.load(Ordering::SeqCst)
+    }
+}
+
 bugs! {
     JournalSyncSkipped, "journal-sync-skipped", "journal",
         "A round of group sync syncs no file.";
@@ -79,6 +106,16 @@ bugs! {
         "With the oldest segments go those whose records no tree holds yet.";
     RecordsNotSuperseded, "records-not-superseded", "db",
         "A memtable becomes part of the tree, and records of its keys stay in the record cache.";
+    FreezeAnnouncedEarly, "freeze-announced-early", "db",
+        "A memtable can get into the tree before the read state shows it as frozen.";
+    ReadBeyondCut, "read-beyond-cut", "db",
+        "A read without a snapshot reads at a number beyond what its state has.";
+    CommitChecksBeforeWait, "commit-checks-before-wait", "commit",
+        "A commit looks whether its keyspaces are there, and waits for a segment after that.";
+    RecordsLookedForUnlocked, "records-looked-for-unlocked", "cache",
+        "A record that is being written once more is not there for what supersedes it.";
+    RecordsMemoryForgotten, "records-memory-forgotten", "cache",
+        "What the record cache grows by while records are superseded is not counted.";
     RecordsOfAnyGeneration, "records-of-any-generation", "db",
         "A read that began before a memtable became part of the tree makes a record of what it found.";
     RecordsOfAnyNumber, "records-of-any-number", "db",
@@ -281,6 +318,10 @@ bugs! {
         "A data file is finished although one of its writes failed.";
     FailedSyncIgnored, "failed-sync-ignored", "cache",
         "A data file is finished although its sync failed.";
+    RefusalByFlag, "refusal-by-flag", "vfs",
+        "A direct read that is refused fails if another has turned the file to buffered reads meanwhile.";
+    SyncsAtOnce, "syncs-at-once", "vfs",
+        "Of two syncs of a journal segment one is not told that bytes were lost.";
     PageChecksumIgnored, "page-checksum-ignored", "cache",
         "A page is not checked when it is read.";
     PageMisplaced, "page-misplaced", "cache",

@@ -16,6 +16,8 @@ pub(crate) mod fuzz;
 pub(crate) mod iterator;
 pub(crate) mod keyspace;
 pub(crate) mod large;
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
+mod meeting_tests;
 pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod range;

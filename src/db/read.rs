@@ -176,7 +176,7 @@ pub(crate) fn get(
     let timed = super::counters::is_timed().then(|| store.clock.nanos());
     // First the state, then the number: what the state's trees have dropped is hidden at it.
     let read = keyspace.read.load();
-    let snapshot = snapshot.unwrap_or_else(|| store.committer.visible());
+    let snapshot = snapshot.unwrap_or_else(|| read.seqno_at_most(store.committer.visible()));
     let context = ReadContext::blocking();
     let reader = Reader { records: store.cache.records(), keyspace, read: &read, snapshot };
     let mut lookup = Lookup::default();
@@ -216,9 +216,21 @@ pub(crate) fn multi_get(
     keys: &[impl AsRef<[u8]>],
     snapshot: Option<Seqno>,
 ) -> Result<Vec<Option<Slice>>> {
+    multi_get_while(store, keyspace, keys, snapshot, || {})
+}
+
+/// The same. What `meanwhile` does happens once the state has been loaded, and before the number is.
+pub(super) fn multi_get_while(
+    store: &Store,
+    keyspace: &KeyspaceState,
+    keys: &[impl AsRef<[u8]>],
+    snapshot: Option<Seqno>,
+    meanwhile: impl FnOnce(),
+) -> Result<Vec<Option<Slice>>> {
     check_readable(store, keyspace)?;
     let read = keyspace.read.load_full();
-    let snapshot = snapshot.unwrap_or_else(|| store.committer.visible());
+    meanwhile();
+    let snapshot = snapshot.unwrap_or_else(|| read.seqno_at_most(store.committer.visible()));
     let reader = Reader { records: store.cache.records(), keyspace, read: &read, snapshot };
     let mut values: Vec<Option<Slice>> = vec![None; keys.len()];
     // What memory has is asked for once; the tree again in each round, until nothing is missing.
