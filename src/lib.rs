@@ -86,7 +86,7 @@ pub use tree::description::{
 };
 pub use base::durability::Durability;
 pub use base::error::{Error, Result};
-pub use base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+pub use base::limits::{BATCH_BYTES_MAX, BATCH_OPERATION_BYTES, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use base::slice::Slice;
 
 /// Bugs to be planted, for `spinney-sim planted`.

@@ -149,15 +149,23 @@ pub enum Error {
     #[doc(hidden)]
     #[error("a page is not in memory")]
     NotResident,
-    /// A merge operator refused an operand.
-    #[error("merge operator {operator:?} failed: {what}")]
+    /// The merge operands of a key cannot be folded. They are kept as they are: other keys are not concerned, and
+    /// a put or delete of the key ends it.
+    #[error("merge operator {operator:?} failed on key \"{key}\" of keyspace {keyspace:?}: {what}")]
     Merge {
+        /// The keyspace's name.
+        keyspace: String,
+        /// The start of the key (64 bytes at most), with bytes that are not printable ASCII escaped.
+        key: String,
         /// The operator's registered name.
         operator: String,
         /// What it said.
         what: String,
     },
 }
+
+/// Of a longer key an error shows the start.
+const KEY_BYTES_SHOWN: usize = 64;
 
 struct At(Option<u64>);
 
@@ -207,6 +215,22 @@ impl Error {
             what,
             expected: expected.to_string(),
             found: found.to_string(),
+        }
+    }
+
+    /// Tells that the operands of a key cannot be folded.
+    pub(crate) fn merge(
+        keyspace: &str,
+        key: &[u8],
+        operator: &str,
+        what: impl Into<String>,
+    ) -> Error {
+        let shown = key.get(..KEY_BYTES_SHOWN).unwrap_or(key);
+        Error::Merge {
+            keyspace: keyspace.to_string(),
+            key: shown.escape_ascii().to_string(),
+            operator: operator.to_string(),
+            what: what.into(),
         }
     }
 

@@ -282,6 +282,14 @@ bugs! {
         "A compaction loses the oldest operand that it folds.";
     MergeBaseIgnored, "merge-base-ignored", "merge",
         "A compaction folds operands as if there were nothing beneath.";
+    MergeBlobOperandRaw, "merge-blob-operand-raw", "merge",
+        "A fold takes the pointer of an operand in a blob file for the operand.";
+    MergeBlobNotHeld, "merge-blob-not-held", "db",
+        "A memtable does not keep the blob files of its large operands.";
+    MergeBlobNotReplayed, "merge-blob-not-replayed", "db",
+        "Opening does not keep the blob files of large operands in the journal.";
+    MergeBlobNotReferred, "merge-blob-not-referred", "table",
+        "A table does not count its operands in blob files among what it refers to.";
     MergeBlobBaseIgnored, "merge-blob-base-ignored", "merge",
         "A read folds operands over a value in a blob file as if it were not there.";
     MergeOperandsReversed, "merge-operands-reversed", "merge",

@@ -27,6 +27,7 @@ pub struct CheckReport {
 pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
     let mut report = CheckReport::default();
     let mut waiting: BTreeMap<FileId, Arc<BlobFile>> = BTreeMap::new();
+    report.problems = store.quarantine.errors();
     for keyspace in store.all_keyspaces() {
         let read = keyspace.read.load_full();
         let problems = &mut report.problems;

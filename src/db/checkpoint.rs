@@ -36,6 +36,7 @@ pub(crate) fn checkpoint(
     progress: &mut dyn FnMut(CheckpointProgress),
 ) -> Result<()> {
     store.check_writable()?;
+    store.check_whole()?;
     let vfs = &store.vfs;
     if vfs.canonical(dir)?.starts_with(vfs.canonical(&store.path)?) {
         return Err(Error::invalid(format!(

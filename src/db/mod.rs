@@ -20,8 +20,9 @@ pub(crate) mod large;
 mod meeting_tests;
 pub(crate) mod open;
 pub(crate) mod options;
+pub(crate) mod quarantine;
 pub(crate) mod range;
-pub(crate) mod read;
+mod read;
 mod retired;
 mod room;
 #[cfg(all(test, shuttle))]

@@ -19,6 +19,7 @@ use super::counters::Counters;
 use super::database::RecoveryReport;
 use super::events::Event;
 use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
+use super::quarantine::{Quarantine, Quarantined, concerns_one};
 use super::room::Room;
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
@@ -38,7 +39,8 @@ use crate::journal::{
     EpochLimit, Journal, JournalOptions, Operation, ReplayPlan, ReplayReport, SHARDS_MAX,
 };
 use crate::manifest::{
-    Edit, Epochs, LOCK_FILE_NAME, Manifest, NewStore, OpenOptions, RecoveredState,
+    Edit, Epochs, LOCK_FILE_NAME, Manifest, NewStore, OpenOptions, RecoveredKeyspace,
+    RecoveredState,
 };
 use crate::memtable::ChunkPool;
 use crate::merge::{Contained, MergeContext, MergeOperator};
@@ -64,20 +66,17 @@ impl Foundation {
         seed: KeyspaceSeed,
         edits: &[Vec<u8>],
     ) -> Result<Arc<KeyspaceState>> {
-        let operator = match &seed.options.merge_operator {
-            None => None,
-            Some(name) => match self.merge_operators.get(name) {
-                Some(operator) => Some(Contained::new(&seed.name, name, Arc::clone(operator))),
-                None => {
-                    return Err(Error::Conflict {
-                        what: format!(
-                            "keyspace {:?} needs the merge operator {name:?}; register it with \
-                             Builder::merge_operator before opening",
-                            seed.name
-                        ),
-                    });
-                }
-            },
+        // Without its operator a keyspace is opened all the same: only what needs the operator fails.
+        let operator_name = seed.options.merge_operator.as_deref();
+        let operator = operator_name.and_then(|name| {
+            let operator = Arc::clone(self.merge_operators.get(name)?);
+            Some(Contained::new(&seed.name, name, operator))
+        });
+        let merge = MergeContext {
+            keyspace: Arc::from(&*seed.name),
+            operator_name: operator_name.map(Arc::from),
+            operator: operator.clone().map(|operator| operator as Arc<dyn MergeOperator>),
+            blobs: Some(Arc::new(Blobs(Arc::clone(&self.blobs)))),
         };
         let counters = Arc::new(TreeCounters::default());
         let observer = Arc::new(Observer {
@@ -99,8 +98,9 @@ impl Foundation {
                 blob_bytes_min: options.blob_bytes_min as usize,
                 space_amplification_max_percent: u64::from(options.space_amplification_max_percent),
                 job_bytes_max: self.sizes.job_bytes_max,
+                fold_bytes_max: self.sizes.fold_bytes_max,
             },
-            operator: operator.clone().map(|operator| operator as Arc<dyn MergeOperator>),
+            merge: merge.clone(),
             files: Arc::clone(&self.files),
             blobs: Arc::clone(&self.blobs),
             manifest: Arc::clone(&self.manifest),
@@ -109,11 +109,6 @@ impl Foundation {
             observer: Arc::downgrade(&as_tree_observer),
         };
         let tree = tree::open(options.kind.name(), context, edits, seed.flushed)?;
-        let merge_operator = operator.clone().map(|operator| operator as Arc<dyn MergeOperator>);
-        let merge = MergeContext {
-            operator: merge_operator,
-            blobs: Some(Arc::new(Blobs(Arc::clone(&self.blobs)))),
-        };
         let (id, name, options) = (seed.id, seed.name, seed.options);
         let hasher = Arc::clone(&self.files.hasher);
         let parts =
@@ -132,37 +127,51 @@ impl Foundation {
         Ok(self.files.next_file_id())
     }
 
-    /// Opens the keyspaces that the manifest has.
+    /// Opens the keyspaces that the manifest has, and tells of those that could not be opened.
     fn recover_keyspaces(
         &self,
         recovered: &mut RecoveredState,
-    ) -> Result<BTreeMap<KeyspaceId, Arc<KeyspaceState>>> {
+    ) -> Result<(BTreeMap<KeyspaceId, Arc<KeyspaceState>>, BTreeMap<String, Quarantined>)> {
         let mut keyspaces = BTreeMap::new();
+        let mut quarantined = BTreeMap::new();
+        let manifest = self.manifest.path();
         for found in std::mem::take(&mut recovered.keyspaces) {
-            let kind = TreeKind::from_name(&found.meta.kind).ok_or_else(|| Error::Conflict {
-                what: format!(
-                    "keyspace {:?} has the tree kind {:?}, which this build does not know; upgrade \
-                     Spinney",
-                    found.meta.name, found.meta.kind
-                ),
-            })?;
-            let options = KeyspaceOptions::decode(
-                kind,
-                found.meta.operator,
-                &found.meta.options,
-                &self.manifest.path(),
-            )?;
-            let mut edits: Vec<Vec<u8>> = found.tree_snapshot.into_iter().collect();
-            edits.extend(found.tree_edits);
-            let seed = KeyspaceSeed {
-                id: found.id,
-                name: found.meta.name,
-                options,
-                flushed: found.flushed,
-            };
-            keyspaces.insert(found.id, self.make_keyspace(seed, &edits)?);
+            let (id, name, flushed) = (found.id, found.meta.name.clone(), found.flushed);
+            match self.recover_keyspace(found) {
+                Ok(keyspace) => {
+                    keyspaces.insert(id, keyspace);
+                }
+                // A manifest that ends in bytes that are no record may be what is damaged.
+                Err(error)
+                    if recovered.torn_bytes == 0
+                        && concerns_one(&error, |file| *file == manifest) =>
+                {
+                    quarantined.insert(name, Quarantined { id, flushed, error });
+                }
+                Err(error) => return Err(error),
+            }
         }
-        Ok(keyspaces)
+        Ok((keyspaces, quarantined))
+    }
+
+    fn recover_keyspace(&self, found: RecoveredKeyspace) -> Result<Arc<KeyspaceState>> {
+        let kind = TreeKind::from_name(&found.meta.kind).ok_or_else(|| Error::Conflict {
+            what: format!(
+                "keyspace {:?} has the tree kind {:?}, which this build does not know; upgrade \
+                 Spinney",
+                found.meta.name, found.meta.kind
+            ),
+        })?;
+        let options = KeyspaceOptions::decode(
+            kind,
+            found.meta.operator,
+            &found.meta.options,
+            &self.manifest.path(),
+        )?;
+        let mut edits: Vec<Vec<u8>> = found.tree_snapshot.into_iter().collect();
+        edits.extend(found.tree_edits);
+        let (id, name, flushed) = (found.id, found.meta.name, found.flushed);
+        self.make_keyspace(KeyspaceSeed { id, name, options, flushed }, &edits)
     }
 
     /// Replays the journal into the keyspaces' memtables.
@@ -249,7 +258,9 @@ impl Foundation {
         if seqno <= read.version.flushed() && !planted(Bug::OpenReplaysFlushed) {
             return Ok(());
         }
-        if operation.kind == EntryKind::PutBlob {
+        let is_blob = operation.kind == EntryKind::PutBlob
+            || (operation.kind == EntryKind::MergeBlob && !planted(Bug::MergeBlobNotReplayed));
+        if is_blob {
             let pointer = BlobPointer::decode(operation.value).ok_or_else(|| {
                 Error::corruption(
                     &self.path,
@@ -316,11 +327,12 @@ impl Foundation {
         &self,
         recovered: &RecoveredState,
         keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        quarantined: &BTreeMap<String, Quarantined>,
         salvage: bool,
     ) -> Result<(ReplayReport, Seqno)> {
         let report = self.replay(recovered, keyspaces, salvage)?;
-        let flushed =
-            keyspaces.values().map(|keyspace| keyspace.read.load().version.flushed()).max();
+        let flushed = keyspaces.values().map(|keyspace| keyspace.read.load().version.flushed());
+        let flushed = flushed.chain(quarantined.values().map(|keyspace| keyspace.flushed)).max();
         let replayed = report.last.max(recovered.journal_floor);
         let found = replayed.max(flushed.unwrap_or_default());
         if replayed < recovered.last_seqno && !salvage {
@@ -364,9 +376,10 @@ impl Foundation {
         &self,
         recovered: &RecoveredState,
         keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        quarantined: &BTreeMap<String, Quarantined>,
         salvage: bool,
     ) -> Result<Begun> {
-        let (report, last) = self.replay_checked(recovered, keyspaces, salvage)?;
+        let (report, last) = self.replay_checked(recovered, keyspaces, quarantined, salvage)?;
         if self.read_only {
             let epoch = epoch_number(recovered.epochs.current)?;
             return Ok(Begun { report, epoch, last, orphans_removed: 0 });
@@ -378,6 +391,9 @@ impl Foundation {
         if last > report.last && !planted(Bug::OpenFloorNotRaised) {
             // A power loss took journal records of what was in the trees already. New records will start
             // behind a gap, so nothing before it may be needed from the journal any more.
+            if let Some(quarantined) = quarantined.values().find(|q| q.flushed < report.last) {
+                return Err(quarantined.error.clone());
+            }
             for keyspace in keyspaces.values() {
                 keyspace.freeze(last, &self.pool, 0);
                 settle(keyspace)?;
@@ -391,7 +407,10 @@ impl Foundation {
             next_file_id: Some(self.files.next_file_id()),
             ..Edit::default()
         })?;
-        let orphans_removed = self.remove_orphans(keyspaces, FileId(0))?;
+        let orphans_removed = match quarantined.is_empty() {
+            true => self.remove_orphans(keyspaces, FileId(0))?,
+            false => 0,
+        };
         Ok(Begun { report, epoch, last, orphans_removed })
     }
 }
@@ -535,11 +554,11 @@ fn open_locked(
     // An open that fails leaves the files as they were.
     foundation.files.retain_all();
     let first_new = foundation.reserve_file_ids()?;
-    let keyspaces = foundation
+    let (keyspaces, quarantined) = foundation
         .recover_keyspaces(&mut recovered)
         .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
     let begun = foundation
-        .begin_epoch(&recovered, &keyspaces, builder.salvage)
+        .begin_epoch(&recovered, &keyspaces, &quarantined, builder.salvage)
         .inspect_err(|_| {
             // Where the manifest is in doubt, so is what it names.
             if !read_only && foundation.manifest.poisoned().is_none() {
@@ -549,6 +568,7 @@ fn open_locked(
         })
         .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
     let Begun { report, epoch, last, orphans_removed } = begun;
+    let quarantine = Quarantine::new(quarantined);
     let journal = Arc::new(Journal::create(
         Arc::clone(&foundation.vfs),
         &foundation.path,
@@ -584,9 +604,14 @@ fn open_locked(
         executor: Executor::new(mode),
         counters: Counters::default(),
         events,
-        recovery: recovery_report(&report, recovered.torn_bytes, orphans_removed),
+        recovery: RecoveryReport {
+            keyspaces_not_opened: quarantine.names(),
+            ..recovery_report(&report, recovered.torn_bytes, orphans_removed)
+        },
         keyspaces: RwLock::new(by_name),
+        quarantine,
         registry: Mutex::new(()),
+        large_batches: Mutex::new(()),
         incorporation: Mutex::new(()),
         next_keyspace_id: AtomicU32::new(recovered.next_keyspace_id.0.max(1)),
         closed: AtomicBool::new(false),
@@ -610,6 +635,9 @@ fn open_locked(
         store.update_backlog();
     }
     store.share_memory();
+    for error in store.quarantine.errors() {
+        store.emit(|| Event::Error { error });
+    }
     Ok(store)
 }
 
@@ -664,5 +692,6 @@ fn recovery_report(
         stopped: (!stops.is_empty()).then(|| stops.join("; ")),
         journal_damage_skipped: report.damage_skipped.iter().map(Error::to_string).collect(),
         orphans_removed,
+        keyspaces_not_opened: Vec::new(),
     }
 }

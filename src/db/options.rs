@@ -10,6 +10,7 @@ use super::database::Database;
 use super::events::EventListener;
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, Result};
+use crate::base::limits::INLINE_BYTES_MAX;
 use crate::cache::Compression as PageCompression;
 use crate::merge::MergeOperator;
 use crate::vfs::{MemoryVfs, PosixVfs, Vfs};
@@ -85,6 +86,9 @@ impl fmt::Display for TreeKind {
 /// The newest form in which options are stored.
 const OPTIONS_VERSION: u8 = 3;
 
+/// A blob pointer is always shorter.
+const BLOB_BYTES_MIN_LEAST: u32 = 64;
+
 /// In the stored form: tables have no filters of their own.
 const WITHOUT_FILTERS: u8 = 1;
 
@@ -152,10 +156,10 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Values of at least this many bytes go to blob files, which compactions do not copy. Default
-    /// 4096; at least 64.
+    /// Values and merge operands of at least this many bytes go to blob files, which compactions do not copy.
+    /// Default 4096; at least 64 and at most 1 MiB (other numbers count as the nearest of these).
     pub fn blob_bytes_min(mut self, bytes: u32) -> KeyspaceOptions {
-        self.blob_bytes_min = bytes.max(64);
+        self.blob_bytes_min = bytes.clamp(BLOB_BYTES_MIN_LEAST, INLINE_BYTES_MAX);
         self
     }
 
@@ -246,7 +250,7 @@ impl KeyspaceOptions {
             compression,
             merge_operator,
             filters: true,
-            blob_bytes_min: number("blob_bytes_min")?,
+            blob_bytes_min: number("blob_bytes_min")?.clamp(BLOB_BYTES_MIN_LEAST, INLINE_BYTES_MAX),
             fanout_max: number("fanout_max")?,
             space_amplification_max_percent: number("space_amplification_max")?,
             tables_per_guard_max: match version {
@@ -344,9 +348,9 @@ impl Builder {
     }
 
     /// The size at which a memtable is frozen. Derived from the memory budget unless set; for tests
-    /// that want many small tables, and for experiments.
+    /// that want many small tables, and for experiments. From 1 KiB to 1 GiB.
     pub fn memtable_bytes(mut self, bytes: u64) -> Builder {
-        self.memtable_bytes = Some(bytes.max(1024));
+        self.memtable_bytes = Some(bytes.clamp(1024, GIB));
         self
     }
 
@@ -433,8 +437,9 @@ impl Builder {
     /// # Errors
     /// `NotAStore` if the directory holds something else, `Locked` if another process has it open,
     /// `Corruption` for damage in the manifest or in the journal before valid later records,
-    /// `UnsupportedVersion` for a store of a newer Spinney, `Conflict` for a merge operator that a
-    /// keyspace names and nobody registered, `Io` and `Full` as the file system says.
+    /// `UnsupportedVersion` for a store of a newer Spinney, `Io` and `Full` as the file system says. A merge
+    /// operator that a keyspace names and nobody registered is no error here: everything but merges, and reads
+    /// of keys that have been merged into, can be done in that keyspace.
     pub fn open(self) -> Result<Database> {
         Database::open(self)
     }

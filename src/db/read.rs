@@ -45,8 +45,8 @@ impl Lookup {
             EntryKind::Put => Found::Value(Slice::from(entry.value)),
             EntryKind::PutBlob => Found::Blob(Slice::from(entry.value)),
             EntryKind::Delete => Found::Deleted,
-            EntryKind::Merge => {
-                self.operands.push(entry.value);
+            EntryKind::Merge | EntryKind::MergeBlob => {
+                self.operands.push(entry.value, entry.kind.is_blob());
                 return ControlFlow::Continue(());
             }
             EntryKind::RangeDelete => Found::Refused(Error::invalid(format!(
@@ -102,7 +102,7 @@ impl Reader<'_> {
             let newest = planted(Bug::MemtableGetNewest);
             let snapshot = if newest { Seqno::MAX } else { self.snapshot };
             let Some(newest) = memtable.get(key, snapshot) else { continue };
-            if newest.kind != EntryKind::Merge {
+            if !newest.kind.is_operand() {
                 lookup.meet(newest)?;
                 continue;
             }

@@ -221,6 +221,10 @@ impl BlobReader for Blobs {
         *out = self.read(pointer)?;
         Ok(())
     }
+
+    fn blob_bytes(&self, pointer: &[u8]) -> Option<u64> {
+        BlobPointer::decode(pointer).map(|pointer| u64::from(pointer.length))
+    }
 }
 
 /// What a keyspace is made of.

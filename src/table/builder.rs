@@ -91,6 +91,7 @@ impl TableBuilder {
                 deletes: 0,
                 merges: 0,
                 blob_puts: 0,
+                blob_merges: 0,
                 key_bytes: 0,
                 value_bytes: 0,
                 seqno_min: Seqno::MAX,
@@ -169,9 +170,11 @@ impl TableBuilder {
             EntryKind::RangeDelete => {
                 return Err(Error::invalid("range deletes are not written by this version"));
             }
-            EntryKind::PutBlob => Some(BlobPointer::decode(value).ok_or_else(|| {
-                Error::invalid("the value of a blob entry is not a blob pointer")
-            })?),
+            EntryKind::PutBlob | EntryKind::MergeBlob => {
+                Some(BlobPointer::decode(value).ok_or_else(|| {
+                    Error::invalid("the value of a blob entry is not a blob pointer")
+                })?)
+            }
             EntryKind::Put | EntryKind::Delete | EntryKind::Merge => None,
         };
         let meta = seqno.0 << KIND_BITS | kind as u64;
@@ -236,8 +239,11 @@ impl TableBuilder {
             EntryKind::Delete => properties.deletes += 1,
             EntryKind::Merge => properties.merges += 1,
             EntryKind::PutBlob => properties.blob_puts += 1,
+            EntryKind::MergeBlob => properties.blob_merges += 1,
             EntryKind::RangeDelete => unreachable!("refused in add"),
         }
+        let blob =
+            blob.filter(|_| kind == EntryKind::PutBlob || !planted(Bug::MergeBlobNotReferred));
         if let Some(pointer) = blob {
             let fresh = BlobReference { file: pointer.file, values: 0, bytes: 0 };
             let reference = self.blob_references.entry(pointer.file).or_insert(fresh);

@@ -143,6 +143,7 @@ fn the_properties_example() {
         deletes: 1,
         merges: 0,
         blob_puts: 2,
+        blob_merges: 1,
         key_bytes: 20,
         value_bytes: 300,
         seqno_min: Seqno(4),
@@ -151,12 +152,17 @@ fn the_properties_example() {
         leaf_pages: 1,
         index_pages: 0,
         creation: 17,
-        blobs: vec![BlobReference { file: FileId(5), values: 2, bytes: 100_000 }],
+        blobs: vec![BlobReference { file: FileId(5), values: 3, bytes: 100_000 }],
     };
     assert_eq!(properties.encode(), payload);
     let decode = |payload: &[u8]| Properties::decode(payload, Path::new("9.table"), 4096);
     assert_eq!(decode(&payload).unwrap(), properties);
-    for n in 0..payload.len() {
+    // The last field is left out where it is 0.
+    let whole = payload.len() - 1;
+    let without = Properties { blob_merges: 0, ..properties };
+    assert_eq!(without.encode(), payload[..whole]);
+    assert_eq!(decode(&payload[..whole]).unwrap(), without);
+    for n in 0..whole {
         assert!(decode(&payload[..n]).unwrap_err().is_corruption());
     }
 }

@@ -30,8 +30,10 @@ pub(crate) struct Properties {
     pub(crate) deletes: u64,
     /// Entries with a merge operand.
     pub(crate) merges: u64,
-    /// Entries that point into a blob file.
+    /// Entries with a value in a blob file.
     pub(crate) blob_puts: u64,
+    /// Entries with a merge operand in a blob file.
+    pub(crate) blob_merges: u64,
     /// Bytes of all entries' keys.
     pub(crate) key_bytes: u64,
     /// Bytes of all entries' values (of a blob's pointer, not of the blob).
@@ -55,7 +57,7 @@ pub(crate) struct Properties {
 impl Properties {
     /// How many entries.
     pub(crate) fn entries(&self) -> u64 {
-        self.puts + self.deletes + self.merges + self.blob_puts
+        self.puts + self.deletes + self.merges + self.blob_puts + self.blob_merges
     }
 
     /// Key and value bytes of all entries.
@@ -90,6 +92,9 @@ impl Properties {
             put_varint(&mut out, blob.values);
             put_varint(&mut out, blob.bytes);
         }
+        if self.blob_merges > 0 {
+            put_varint(&mut out, self.blob_merges);
+        }
         out
     }
 
@@ -106,10 +111,6 @@ impl Properties {
         ];
         let [puts, deletes, merges, blob_puts] = counts;
         let (key_bytes, value_bytes) = (from.varint("key bytes")?, from.varint("value bytes")?);
-        let entries = counts.iter().try_fold(0u64, |sum, &n| sum.checked_add(n));
-        if entries.is_none_or(|n| n == 0) || key_bytes.checked_add(value_bytes).is_none() {
-            return Err(from.corrupt("table totals", "at least one entry", "none or too many"));
-        }
         let seqno_min = Seqno(from.varint("smallest sequence number")?);
         let seqno_max = Seqno(from.varint("largest sequence number")?);
         let tag = from.varint("compression")?;
@@ -131,6 +132,11 @@ impl Properties {
                 bytes: from.varint("blob bytes")?,
             });
         }
+        let blob_merges = if from.is_empty() { 0 } else { from.varint("blob merges")? };
+        let entries = counts.iter().try_fold(blob_merges, |sum, &n| sum.checked_add(n));
+        if entries.is_none_or(|n| n == 0) || key_bytes.checked_add(value_bytes).is_none() {
+            return Err(from.corrupt("table totals", "at least one entry", "none or too many"));
+        }
         Ok(Properties {
             first_key,
             last_key,
@@ -138,6 +144,7 @@ impl Properties {
             deletes,
             merges,
             blob_puts,
+            blob_merges,
             key_bytes,
             value_bytes,
             seqno_min,

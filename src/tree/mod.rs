@@ -45,7 +45,7 @@ use crate::base::ids::{KeyspaceId, Seqno};
 use crate::cache::{Compression, DataFiles, ReadContext};
 use crate::jobs::{Clock, Job};
 use crate::manifest::Manifest;
-use crate::merge::MergeOperator;
+use crate::merge::MergeContext;
 use crate::table::{BlobFiles, Table};
 use description::TreeDescription;
 
@@ -63,12 +63,14 @@ pub(crate) struct TreeOptions {
     pub(crate) filters: bool,
     /// Whether what iterators read too much of is merged.
     pub(crate) seek_compaction: bool,
-    /// Values of at least this many bytes lie in blob files.
+    /// Values and operands of at least this many bytes are in blob files; at most `INLINE_BYTES_MAX`.
     pub(crate) blob_bytes_min: usize,
     /// Disk bytes per live byte, in percent, above which space is reclaimed.
     pub(crate) space_amplification_max_percent: u64,
     /// Memory that one job may use for buffers.
     pub(crate) job_bytes_max: u64,
+    /// The most bytes that a compaction folds at once.
+    pub(crate) fold_bytes_max: u64,
 }
 
 /// Tells the keyspace of changes.
@@ -101,7 +103,8 @@ pub(crate) struct TreeCounters {
 pub(crate) struct TreeContext {
     pub(crate) keyspace: KeyspaceId,
     pub(crate) options: TreeOptions,
-    pub(crate) operator: Option<Arc<dyn MergeOperator>>,
+    /// How merge operands are folded.
+    pub(crate) merge: MergeContext,
     pub(crate) files: Arc<DataFiles>,
     pub(crate) blobs: Arc<BlobFiles>,
     pub(crate) manifest: Arc<Manifest>,

@@ -12,7 +12,7 @@ use crate::jobs::Clock;
 use crate::manifest::{
     Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, Manifest, NewStore, OpenOptions,
 };
-use crate::merge::{Append, MergeOperator};
+use crate::merge::{Append, MergeContext, MergeOperator};
 use crate::table::{BlobFiles, Table, TableBuilder, TableOptions};
 use crate::vfs::{MemoryVfs, Vfs};
 
@@ -64,8 +64,9 @@ pub(super) fn context(kind: &str, observer: &Arc<dyn TreeObserver>) -> TreeConte
             blob_bytes_min: 4096,
             space_amplification_max_percent: 130,
             job_bytes_max: 1 << 20,
+            fold_bytes_max: 1 << 20,
         },
-        operator: Some(operator),
+        merge: MergeContext { operator: Some(operator), ..MergeContext::default() },
         blobs: BlobFiles::new(&files),
         files,
         manifest: Arc::new(manifest),

@@ -69,7 +69,7 @@ fn without_room_there_are_no_records() {
 #[test]
 fn what_is_superseded_is_replaced_or_forgotten() {
     let records = Records::new(64 << 10);
-    for kind in [EntryKind::Delete, EntryKind::Merge, EntryKind::PutBlob] {
+    for kind in [EntryKind::Delete, EntryKind::Merge, EntryKind::PutBlob, EntryKind::MergeBlob] {
         admit(&records, put(b"a", 1, b"one"));
         records.supersede(SPACE, hash_key(b"a"), put(b"a", 2, b"a longer value than before"));
         assert_eq!(get(&records, b"a"), Some((2, b"a longer value than before".to_vec())));
