@@ -69,11 +69,6 @@ impl PageFileWriter {
     }
 
     /// The file's number.
-    pub(crate) fn files(&self) -> &Arc<DataFiles> {
-        &self.files
-    }
-
-    /// The file's number.
     pub(crate) fn id(&self) -> FileId {
         self.id
     }

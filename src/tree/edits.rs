@@ -55,7 +55,6 @@ pub(super) mod tests {
     use crate::base::entry::EntryKind;
     use crate::base::error::Error;
     use crate::base::ids::{FileId, Seqno};
-    use crate::base::key_hash::test_hasher;
     use crate::cache::{Cache, DataFiles};
     use crate::table::{BlobFiles, Table, TableBuilder, TableOptions};
     use crate::vfs::MemoryVfs;
@@ -69,7 +68,7 @@ pub(super) mod tests {
     pub(in crate::tree) fn data_files() -> Arc<DataFiles> {
         let cache = Arc::new(Cache::new(1 << 20));
         let vfs = Arc::new(MemoryVfs::new());
-        Arc::new(DataFiles::new(vfs, cache, Path::new("/"), FileId(5), test_hasher()))
+        Arc::new(DataFiles::new(vfs, cache, Path::new("/"), FileId(5)))
     }
 
     /// A table with one entry; `number` is the entry's, the file gets the next.
