@@ -70,7 +70,6 @@ pub(crate) mod base;
 pub use db::batch::{Batch, BatchOperation};
 pub use db::check::CheckReport;
 pub use db::checkpoint::CheckpointProgress;
-pub use db::damage::DamagedRange;
 pub use db::database::{Database, RecoveryReport};
 pub use db::events::{Event, EventListener};
 pub use db::iterator::Iter;
@@ -79,9 +78,6 @@ pub use db::options::{
     Builder, CheckLevel, Compression, GIB, KeyspaceOptions, MIB, TreeKind,
 };
 pub use db::range::KeyRange;
-pub use db::repair::{
-    Repair, RepairBasis, RepairDamage, RepairProgress, RepairReport, RepairedKeyspace, repair,
-};
 pub use db::snapshot::Snapshot;
 pub use db::statistics::{KeyspaceStatistics, LatencySummary, Statistics, Traffic};
 pub use merge::{Append, MergeOperator, U64Add};
@@ -90,7 +86,7 @@ pub use tree::description::{
 };
 pub use base::durability::Durability;
 pub use base::error::{Error, Result};
-pub use base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+pub use base::limits::{BATCH_BYTES_MAX, BATCH_OPERATION_BYTES, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use base::slice::Slice;
 
 /// Bugs to be planted, for `spinney-sim planted`.

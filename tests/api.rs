@@ -214,7 +214,7 @@ fn a_merge_operator_has_to_be_registered_each_time(kind: TreeKind) {
     let vfs = MemoryVfs::new();
     let options = KeyspaceOptions::new(kind).merge_operator("longest");
     let db = builder(&vfs).merge_operator(Arc::new(Longest)).open().unwrap();
-    let keyspace = db.keyspace("items", options).unwrap();
+    let keyspace = db.keyspace("items", options.clone()).unwrap();
     for operand in ["a", "abc", "ab"] {
         keyspace.merge("key", operand).unwrap();
         keyspace.flush().unwrap();
@@ -224,8 +224,10 @@ fn a_merge_operator_has_to_be_registered_each_time(kind: TreeKind) {
     assert!(matches!(&error, Error::Merge { operator, .. } if operator == "longest"), "{error:?}");
     assert!(error.to_string().contains("it was asked to"), "{error}");
     drop((keyspace, db));
-    let what = conflict(builder(&vfs).open());
+    let db = builder(&vfs).open().unwrap();
+    let what = conflict(db.keyspace("items", options));
     assert!(what.contains("\"longest\"") && what.contains("Builder::merge_operator"), "{what}");
+    drop(db);
     let db = builder(&vfs).merge_operator(Arc::new(Longest)).open().unwrap();
     let keyspace = db.existing_keyspace("items").unwrap();
     assert_eq!(keyspace.get("key").unwrap().unwrap(), b"abc");

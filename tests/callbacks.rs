@@ -94,8 +94,8 @@ fn fill(keyspace: &Keyspace) -> Result<()> {
 #[track_caller]
 fn assert_told(result: &Result<impl std::fmt::Debug>, keyspace: &str) {
     assert!(
-        matches!(result, Err(Error::Merge { operator, what })
-            if operator == "moody" && what.contains("panicked") && what.contains(keyspace)
+        matches!(result, Err(Error::Merge { keyspace: of, operator, what, .. })
+            if operator == "moody" && what.contains("panicked") && of == keyspace
                 && what.contains("this operand again")),
         "{result:?}"
     );

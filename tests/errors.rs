@@ -81,7 +81,7 @@ fn make_store(kind: TreeKind, died: bool) -> MemoryVfs {
 /// What a damaged store came to.
 #[derive(Debug)]
 enum Outcome {
-    /// The error of opening it.
+    /// The error of opening it, or its one keyspace.
     Refused(Error),
     /// It opened, with so many of the writes, and these errors from reads and a full check.
     Opened { writes: u64, errors: Vec<Error> },
@@ -95,7 +95,13 @@ fn examine(vfs: &MemoryVfs, context: &str) -> Outcome {
     };
     let keyspace = match db.existing_keyspace("items") {
         Ok(keyspace) => keyspace,
-        Err(error) => panic!("{context}: the keyspace has gone: {error}"),
+        Err(error @ Error::NotFound { .. }) => panic!("{context}: the keyspace has gone: {error}"),
+        Err(error) => {
+            assert_eq!(db.recovery().keyspaces_not_opened, ["items"], "{context}: {error}");
+            let problems = db.check(CheckLevel::Structure).unwrap().problems;
+            assert!(problems.iter().any(|it| it.to_string() == error.to_string()), "{context}");
+            return Outcome::Refused(error);
+        }
     };
     let mut errors = Vec::new();
     let mut writes = WRITES;
@@ -144,7 +150,7 @@ fn assert_names(error: &Error, file: &str, context: &str) {
     match error {
         Error::Corruption { expected, found, .. } => {
             assert!(!expected.is_empty() && !found.is_empty(), "{context}: {text}");
-            assert!(text.contains("`spinney repair`"), "{context}: {text}");
+            assert!(text.contains("run `spinney check`"), "{context}: {text}");
         }
         Error::UnsupportedVersion { .. } => {
             assert!(text.contains("upgrade Spinney"), "{context}: {text}");

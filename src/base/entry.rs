@@ -17,6 +17,8 @@ pub(crate) enum EntryKind {
     RangeDelete = 4,
     /// As `Put`, but the value bytes are a pointer into a blob file.
     PutBlob = 5,
+    /// As `Merge`, but the value bytes are a pointer into a blob file.
+    MergeBlob = 6,
 }
 
 impl EntryKind {
@@ -29,8 +31,31 @@ impl EntryKind {
             3 => EntryKind::Merge,
             4 => EntryKind::RangeDelete,
             5 => EntryKind::PutBlob,
+            6 => EntryKind::MergeBlob,
             _ => return None,
         })
+    }
+
+    /// Whether the value bytes are a pointer into a blob file.
+    #[inline]
+    pub(crate) fn is_blob(self) -> bool {
+        matches!(self, EntryKind::PutBlob | EntryKind::MergeBlob)
+    }
+
+    /// Whether it is an operand for the keyspace's merge operator, wherever its bytes are.
+    #[inline]
+    pub(crate) fn is_operand(self) -> bool {
+        matches!(self, EntryKind::Merge | EntryKind::MergeBlob)
+    }
+
+    /// The kind of the same change once its value is in a blob file; `None` for a kind that has no value.
+    #[inline]
+    pub(crate) fn in_blob(self) -> Option<EntryKind> {
+        match self {
+            EntryKind::Put | EntryKind::PutBlob => Some(EntryKind::PutBlob),
+            EntryKind::Merge | EntryKind::MergeBlob => Some(EntryKind::MergeBlob),
+            EntryKind::Delete | EntryKind::RangeDelete => None,
+        }
     }
 }
 

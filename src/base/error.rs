@@ -28,8 +28,8 @@ pub enum Error {
     },
     /// Bytes on disk are not what was written. The store never guesses past this.
     #[error(
-        "corruption in {} at byte {offset}: {what}: expected {expected}, found {found}; restore the file from \
-         a checkpoint, or read what is left with `spinney export --skip-damaged` or `spinney repair`",
+        "corruption in {} at byte {offset}: {what}: expected {expected}, found {found}; \
+         run `spinney check` for the extent of the damage and restore the file from a checkpoint",
         file.display()
     )]
     Corruption {
@@ -129,6 +129,16 @@ pub enum Error {
         /// What was looked for.
         what: String,
     },
+    /// The process is a fork of the one that opened the store. Nothing has been stored.
+    #[error(
+        "the store in {} belongs to the process that this one was forked from; open it anew here once \
+         that one has closed it",
+        path.display()
+    )]
+    Forked {
+        /// The store's directory.
+        path: PathBuf,
+    },
     /// The database or keyspace handle has been closed or dropped.
     #[error("{what} is closed")]
     Closed {
@@ -139,15 +149,23 @@ pub enum Error {
     #[doc(hidden)]
     #[error("a page is not in memory")]
     NotResident,
-    /// A merge operator refused an operand.
-    #[error("merge operator {operator:?} failed: {what}")]
+    /// The merge operands of a key cannot be folded. They are kept as they are: other keys are not concerned, and
+    /// a put or delete of the key ends it.
+    #[error("merge operator {operator:?} failed on key \"{key}\" of keyspace {keyspace:?}: {what}")]
     Merge {
+        /// The keyspace's name.
+        keyspace: String,
+        /// The start of the key (64 bytes at most), with bytes that are not printable ASCII escaped.
+        key: String,
         /// The operator's registered name.
         operator: String,
         /// What it said.
         what: String,
     },
 }
+
+/// Of a longer key an error shows the start.
+const KEY_BYTES_SHOWN: usize = 64;
 
 struct At(Option<u64>);
 
@@ -200,20 +218,25 @@ impl Error {
         }
     }
 
+    /// Tells that the operands of a key cannot be folded.
+    pub(crate) fn merge(
+        keyspace: &str,
+        key: &[u8],
+        operator: &str,
+        what: impl Into<String>,
+    ) -> Error {
+        let shown = key.get(..KEY_BYTES_SHOWN).unwrap_or(key);
+        Error::Merge {
+            keyspace: keyspace.to_string(),
+            key: shown.escape_ascii().to_string(),
+            operator: operator.to_string(),
+            what: what.into(),
+        }
+    }
+
     /// Refuses an argument.
     pub fn invalid(what: impl Into<String>) -> Error {
         Error::InvalidArgument { what: what.into() }
-    }
-
-    /// The error without advice: for lists of damage, which give their own.
-    pub fn description(&self) -> String {
-        match self {
-            Error::Corruption { file, offset, what, expected, found } => format!(
-                "{} at byte {offset}: {what}: expected {expected}, found {found}",
-                file.display()
-            ),
-            error => error.to_string(),
-        }
     }
 
     /// True for damage that `spinney check` would report.

@@ -11,11 +11,13 @@ pub(crate) mod error;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 pub(crate) mod ids;
+pub(crate) mod key_hash;
 pub(crate) mod limits;
 pub(crate) mod pages;
 pub(crate) mod panics;
 pub(crate) mod planted;
 pub(crate) mod prefetch;
+pub(crate) mod process;
 pub(crate) mod region;
 pub(crate) mod slice;
 pub(crate) mod sync;

@@ -60,6 +60,33 @@ pub(crate) fn linger() {
     }
 }
 
+/// What kernels and file systems do that a test cannot make the machine's own do. For files of the operating
+/// system that are opened from then on, in builds for the score; unit tests set it for one file.
+#[cfg(any(test, planted))]
+pub mod quirks {
+    use crate::base::sync::plain::{AtomicBool, Ordering};
+
+    static REFUSES_DIRECT: AtomicBool = AtomicBool::new(false);
+    static LOSES: AtomicBool = AtomicBool::new(false);
+
+    /// Sets both.
+    #[cfg(planted)]
+    pub fn set(refuses_direct: bool, loses_what_is_written_back: bool) {
+        REFUSES_DIRECT.store(refuses_direct, Ordering::SeqCst);
+        LOSES.store(loses_what_is_written_back, Ordering::SeqCst);
+    }
+
+    /// `O_DIRECT` is taken, and reads and writes with it are refused.
+    pub(crate) fn refuses_direct() -> bool {
+        REFUSES_DIRECT.load(Ordering::SeqCst)
+    }
+
+    /// The first sync of each mapped file is told that bytes are lost, and no other.
+    pub(crate) fn loses_what_is_written_back() -> bool {
+        LOSES.load(Ordering::SeqCst)
+    }
+}
+
 bugs! {
     JournalSyncSkipped, "journal-sync-skipped", "journal",
         "A round of group sync syncs no file.";
@@ -79,6 +106,16 @@ bugs! {
         "With the oldest segments go those whose records no tree holds yet.";
     RecordsNotSuperseded, "records-not-superseded", "db",
         "A memtable becomes part of the tree, and records of its keys stay in the record cache.";
+    FreezeAnnouncedEarly, "freeze-announced-early", "db",
+        "A memtable can get into the tree before the read state shows it as frozen.";
+    ReadBeyondCut, "read-beyond-cut", "db",
+        "A read without a snapshot reads at a number beyond what its state has.";
+    CommitChecksBeforeWait, "commit-checks-before-wait", "commit",
+        "A commit looks whether its keyspaces are there, and waits for a segment after that.";
+    RecordsLookedForUnlocked, "records-looked-for-unlocked", "cache",
+        "A record that is being written once more is not there for what supersedes it.";
+    RecordsMemoryForgotten, "records-memory-forgotten", "cache",
+        "What the record cache grows by while records are superseded is not counted.";
     RecordsOfAnyGeneration, "records-of-any-generation", "db",
         "A read that began before a memtable became part of the tree makes a record of what it found.";
     RecordsOfAnyNumber, "records-of-any-number", "db",
@@ -163,6 +200,8 @@ bugs! {
         "A checkpoint lacks what was in memtables.";
     CheckpointMissesBlobs, "checkpoint-misses-blobs", "db",
         "A checkpoint lacks the blob files.";
+    CheckpointOtherSecret, "checkpoint-other-secret", "db",
+        "A checkpoint hashes keys with a secret that its files were not made with.";
     OpenReplaysFlushed, "open-replays-flushed", "db",
         "Replay brings back what the trees hold already.";
     OpenReplaysDropped, "open-replays-dropped", "db",
@@ -173,10 +212,6 @@ bugs! {
         "Orphans stay where they are.";
     OpenNumbersTooLow, "open-numbers-too-low", "db",
         "New commits get numbers that the trees hold already.";
-    RepairForgetsTombstones, "repair-forgets-tombstones", "db",
-        "A repair passes over tombstones: what had been deleted is back.";
-    RepairDamageUntold, "repair-damage-untold", "db",
-        "A repair shows older versions where a leaf is damaged and does not report the range.";
     OpenFloorNotRaised, "open-floor-not-raised", "db",
         "New commits start behind a gap in the journal.";
     PackLosesLast, "pack-loses-last", "tree",
@@ -247,6 +282,14 @@ bugs! {
         "A compaction loses the oldest operand that it folds.";
     MergeBaseIgnored, "merge-base-ignored", "merge",
         "A compaction folds operands as if there were nothing beneath.";
+    MergeBlobOperandRaw, "merge-blob-operand-raw", "merge",
+        "A fold takes the pointer of an operand in a blob file for the operand.";
+    MergeBlobNotHeld, "merge-blob-not-held", "db",
+        "A memtable does not keep the blob files of its large operands.";
+    MergeBlobNotReplayed, "merge-blob-not-replayed", "db",
+        "Opening does not keep the blob files of large operands in the journal.";
+    MergeBlobNotReferred, "merge-blob-not-referred", "table",
+        "A table does not count its operands in blob files among what it refers to.";
     MergeBlobBaseIgnored, "merge-blob-base-ignored", "merge",
         "A read folds operands over a value in a blob file as if it were not there.";
     MergeOperandsReversed, "merge-operands-reversed", "merge",
@@ -283,6 +326,10 @@ bugs! {
         "A data file is finished although one of its writes failed.";
     FailedSyncIgnored, "failed-sync-ignored", "cache",
         "A data file is finished although its sync failed.";
+    RefusalByFlag, "refusal-by-flag", "vfs",
+        "A direct read that is refused fails if another has turned the file to buffered reads meanwhile.";
+    SyncsAtOnce, "syncs-at-once", "vfs",
+        "Of two syncs of a journal segment one is not told that bytes were lost.";
     PageChecksumIgnored, "page-checksum-ignored", "cache",
         "A page is not checked when it is read.";
     PageMisplaced, "page-misplaced", "cache",

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use super::page_cache::Cache;
 use crate::base::ids::FileId;
+use crate::base::key_hash::KeyHasher;
 use crate::base::planted::{Bug, FREED, planted};
+use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::vfs::Vfs;
 
@@ -47,9 +49,12 @@ impl FileType {
 pub(crate) struct DataFiles {
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) cache: Arc<Cache>,
+    /// How the store's keys are hashed: filters in data files are made so.
+    pub(crate) hasher: Arc<KeyHasher>,
     dir: PathBuf,
     next_file_id: AtomicU64,
     retain: AtomicBool,
+    birthplace: Birthplace,
 }
 
 impl DataFiles {
@@ -59,13 +64,16 @@ impl DataFiles {
         cache: Arc<Cache>,
         dir: &Path,
         next_file_id: FileId,
+        hasher: Arc<KeyHasher>,
     ) -> DataFiles {
         DataFiles {
             vfs,
             cache,
+            hasher,
             dir: dir.to_path_buf(),
             next_file_id: AtomicU64::new(next_file_id.0),
             retain: AtomicBool::new(false),
+            birthplace: Birthplace::here(),
         }
     }
 
@@ -115,8 +123,8 @@ impl DataFiles {
         self.next_file_id.fetch_max(id.0, Ordering::Relaxed);
     }
 
-    /// Whether files outlive their handles.
+    /// Whether files outlive their handles. They do in a forked child: they are its parent's.
     pub(crate) fn retains(&self) -> bool {
-        self.retain.load(Ordering::SeqCst)
+        self.retain.load(Ordering::SeqCst) || !self.birthplace.is_here()
     }
 }

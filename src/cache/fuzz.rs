@@ -8,6 +8,7 @@ use super::{Cache, DataFiles, FileType, PageClass, PageFile, PagePointer, ReadCo
 use crate::base::error::Result;
 use crate::base::fuzz::{FILE, Target, named, split_first};
 use crate::base::ids::FileId;
+use crate::base::key_hash::test_hasher;
 use crate::base::limits::UNIT_BYTES;
 use crate::vfs::{Access, MemoryVfs, Vfs};
 
@@ -23,7 +24,7 @@ pub(crate) fn data_files() -> Arc<DataFiles> {
     let vfs = MemoryVfs::new();
     vfs.create_dir_all(Path::new(FILE)).expect("a directory");
     let cache = Arc::new(Cache::new(1 << 20));
-    let files = Arc::new(DataFiles::new(Arc::new(vfs), cache, Path::new(FILE), ID));
+    let files = Arc::new(DataFiles::new(Arc::new(vfs), cache, Path::new(FILE), ID, test_hasher()));
     files.retain_all();
     files
 }

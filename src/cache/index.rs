@@ -13,11 +13,15 @@
 //! 3. While a reader is pinned, a slot it has seen in the index is not given to another page. So if an
 //!    entry's locator is the same before and after its key was read, they belong together.
 
+use std::ops::Deref;
+use std::ptr::NonNull;
+
 use super::frames::Extent;
 use super::page_cache::{PageClass, PageKey};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::prefetch::prefetch;
+use crate::base::region::Region;
 use crate::base::sync::modelled::{AtomicU64, Ordering};
 
 const BUCKET_ENTRIES: usize = 4;
@@ -184,14 +188,74 @@ pub(super) enum Inserted {
 /// See the module's description.
 #[derive(Debug)]
 pub(super) struct Index {
-    buckets: Box<[Bucket]>,
+    buckets: Buckets,
+}
+
+/// The buckets, all empty at first. Where the system gives memory that is zero, a bucket takes none before it is
+/// used: an index for a terabyte of pages has seven gigabytes.
+#[derive(Debug)]
+struct Buckets {
+    start: NonNull<Bucket>,
+    count: usize,
+    /// What `start` points into.
+    _owner: Owner,
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "kept to be dropped")]
+enum Owner {
+    System(Region),
+    Heap(Box<[Bucket]>),
+}
+
+// SAFETY: `Buckets` owns its buckets, as a box does.
+unsafe impl Send for Buckets {}
+// SAFETY: as above; buckets are made of atomics.
+unsafe impl Sync for Buckets {}
+
+/// Below this size all of an index is likely to be used, and large pages save time.
+const LARGE_PAGES_BYTES_MAX: usize = 64 << 20;
+
+impl Buckets {
+    fn new(count: usize) -> Buckets {
+        // A model's atomics are no plain zeros.
+        #[cfg(not(any(loom, shuttle, miri)))]
+        {
+            let bytes = count * size_of::<Bucket>();
+            let region = match bytes {
+                ..=LARGE_PAGES_BYTES_MAX => Region::reserve(bytes),
+                _ => Region::reserve_sparse(bytes),
+            };
+            if let Some(region) = region {
+                // Aligned to 4 KiB, and zeros are empty entries.
+                return Buckets {
+                    start: region.base().cast(),
+                    count,
+                    _owner: Owner::System(region),
+                };
+            }
+        }
+        let buckets: Box<[Bucket]> = (0..count).map(|_| Bucket::default()).collect();
+        // A box's contents stay where they are when the box is moved.
+        Buckets { start: NonNull::from(&buckets[0]), count, _owner: Owner::Heap(buckets) }
+    }
+}
+
+impl Deref for Buckets {
+    type Target = [Bucket];
+
+    #[inline]
+    fn deref(&self) -> &[Bucket] {
+        // SAFETY: `start` points to `count` buckets that `_owner` keeps; nobody has them exclusively.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
+    }
 }
 
 impl Index {
     /// An empty index that suits a cache of `slots` pages.
     pub(super) fn new(slots: u32) -> Index {
         let buckets = Index::buckets_for(slots);
-        Index { buckets: (0..buckets).map(|_| Bucket::default()).collect() }
+        Index { buckets: Buckets::new(buckets) }
     }
 
     fn buckets_for(slots: u32) -> usize {

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
+use crate::base::key_hash::test_hasher;
 use crate::base::limits::UNIT_BYTES;
 use crate::vfs::{Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, Vfs};
 
@@ -174,7 +175,10 @@ fn store(cache_bytes: usize) -> Store {
     disk.counts.until_failure.store(-1, Ordering::Relaxed);
     let cache = Arc::new(Cache::new(cache_bytes));
     let vfs = Arc::clone(&disk) as Arc<dyn Vfs>;
-    Store { disk, files: Arc::new(DataFiles::new(vfs, cache, Path::new("d"), FileId(5))) }
+    Store {
+        disk,
+        files: Arc::new(DataFiles::new(vfs, cache, Path::new("d"), FileId(5), test_hasher())),
+    }
 }
 
 /// Pseudo-random bytes of which about every other run can be compressed.

@@ -69,6 +69,11 @@ impl PageFileWriter {
     }
 
     /// The file's number.
+    pub(crate) fn files(&self) -> &Arc<DataFiles> {
+        &self.files
+    }
+
+    /// The file's number.
     pub(crate) fn id(&self) -> FileId {
         self.id
     }

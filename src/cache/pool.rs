@@ -76,7 +76,7 @@ pub(super) struct Pool {
     free: [Vec<u32>; STRETCH_UNITS + 1],
     /// Free slots of which nothing is in memory.
     cold: ColdSlots,
-    /// By slot: where in the index its page is.
+    /// By slot that has been begun: where in the index its page is.
     positions: Vec<u32>,
     pages: usize,
     hand: u32,
@@ -267,6 +267,7 @@ impl Pool {
         let slot = locator.slot();
         match inserted {
             Inserted::At(Position(position)) => {
+                self.cover_begun();
                 self.positions[slot as usize] = position;
                 self.pages += 1;
             }
@@ -276,6 +277,14 @@ impl Pool {
                 Extent::Stretch(len) => self.free[len.div_ceil(UNIT_BYTES)].push(slot),
                 Extent::Heap => self.free_heap(slot, frames),
             },
+        }
+    }
+
+    /// Has a position for each slot that has been begun; those that have not need none.
+    fn cover_begun(&mut self) {
+        let begun = self.cold.begun() as usize;
+        if self.positions.len() < begun {
+            self.positions.resize(begun, NO_POSITION);
         }
     }
 
@@ -303,6 +312,7 @@ impl Pool {
         frames: &Frames,
         index: &Index,
     ) -> bool {
+        self.cover_begun();
         let end = self.cold.begun().min(first.saturating_add(n));
         for slot in first..end {
             let position = Position(self.positions[slot as usize]);
@@ -430,6 +440,7 @@ impl Pool {
         let mut least: Option<(u64, Position)> = None;
         let mut marks_taken = 0;
         if self.pages > 0 {
+            self.cover_begun();
             let begun = self.cold.begun();
             for _ in 0..begun {
                 let position = self.positions[self.hand as usize];
@@ -487,8 +498,6 @@ impl Pool {
         let more = slots.saturating_sub(self.cold.slots()) as usize;
         if more > 0 {
             self.table_bytes += more * TABLE_BYTES_PER_SLOT;
-            self.positions.reserve_exact(more);
-            self.positions.resize(slots as usize, NO_POSITION);
             self.cold.grow(slots);
             // There was nothing to evict so far: nothing says that the marks are worth little.
             self.spared_ahead = slots;
@@ -502,6 +511,7 @@ impl Pool {
         let mut looks = u32::MAX;
         while self.pages > slots as usize && self.evict_one(&mut looks, frames, index) {}
         let new = Arc::new(Index::new(slots));
+        self.cover_begun();
         for slot in 0..self.cold.begun() as usize {
             if self.positions[slot] == NO_POSITION {
                 continue;

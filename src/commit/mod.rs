@@ -60,7 +60,8 @@ impl Committer {
 
     /// Commits a batch of `count` operations: journals `payload`, calls `apply` with the first number
     /// and returns the last, when it and all before it are visible. What `check` sees is as the last
-    /// [`Committer::barrier`] left it, and no other begins before the batch has been applied.
+    /// [`Committer::barrier`] left it, and no other begins before the batch has been applied: `check` is
+    /// called with the room reserved, when nothing is left to wait for.
     ///
     /// # Errors
     /// As `check` and [`ShardGuard::reserve`], and nothing has happened then; as [`ShardGuard::check`].
@@ -69,7 +70,7 @@ impl Committer {
         payload: &[u8],
         count: u32,
         durability: Durability,
-        check: impl FnOnce() -> Result<()>,
+        check: impl Fn() -> Result<()>,
         apply: impl FnOnce(Seqno),
     ) -> Result<Seqno> {
         // Writers that sync share a shard: one file to sync for all of them.
@@ -82,8 +83,14 @@ impl Committer {
             Durability::Sync => 0,
         };
         let mut shard = self.journal.lock_shard(preferred);
-        check()?;
+        if planted(Bug::CommitChecksBeforeWait) {
+            check()?;
+        }
         shard.reserve(payload.len())?;
+        // Not before: a reservation may have to wait for a segment, and lets barriers pass meanwhile.
+        if !planted(Bug::CommitChecksBeforeWait) {
+            check()?;
+        }
         let first = self.order.take(shard.index(), count);
         let apply = || {
             shard.append(Seqno(first), count, payload);

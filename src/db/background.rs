@@ -328,8 +328,9 @@ impl Store {
     /// The last number up to which all trees hold everything.
     fn floor(&self) -> Seqno {
         let visible = self.committer.visible();
-        let settled = self.all_keyspaces();
-        settled.iter().map(|keyspace| keyspace.settled_upto(visible)).min().unwrap_or(visible)
+        let keyspaces = self.all_keyspaces();
+        let settled = keyspaces.iter().map(|keyspace| keyspace.settled_upto(visible));
+        settled.chain(self.quarantine.settled_upto()).min().unwrap_or(visible).min(visible)
     }
 
     fn upkeep_due(&self) -> bool {
@@ -343,7 +344,9 @@ impl Store {
     }
 
     fn journal_is_long(&self) -> bool {
+        // What a quarantined keyspace needs of the journal no flush makes shorter.
         self.journal.bytes_used() > self.sizes.journal_bytes_max
+            && self.quarantine.is_empty()
             && self.all_keyspaces().iter().any(|keyspace| {
                 let read = keyspace.read.load();
                 read.frozen.is_empty() && !read.active.memtable.is_empty()
@@ -352,7 +355,9 @@ impl Store {
 
     fn manifest_is_long(&self) -> bool {
         let total = self.manifest.bytes_total();
+        // A manifest written anew would lack the trees of quarantined keyspaces.
         total > self.sizes.manifest_bytes_min
+            && self.quarantine.is_empty()
             && total > self.manifest.bytes_live() * MANIFEST_GROWTH_MAX
     }
 

@@ -1,6 +1,6 @@
 //! Verifying a store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::options::CheckLevel;
@@ -27,6 +27,7 @@ pub struct CheckReport {
 pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
     let mut report = CheckReport::default();
     let mut waiting: BTreeMap<FileId, Arc<BlobFile>> = BTreeMap::new();
+    report.problems = store.quarantine.errors();
     for keyspace in store.all_keyspaces() {
         let read = keyspace.read.load_full();
         let problems = &mut report.problems;
@@ -50,21 +51,8 @@ pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
             report.problems.extend(blob.check().err());
         }
     }
-    // A table is read for itself, and once more for what refers to it.
-    let mut told = BTreeSet::new();
-    report.problems.retain(|problem| told.insert(place(problem)));
     if planted(Bug::CheckSilent) {
         report.problems.clear();
     }
     report
-}
-
-/// What makes two problems the same: the file, the place in it and what is wrong there.
-fn place(problem: &Error) -> String {
-    match problem {
-        Error::Corruption { file, offset, what, .. } => {
-            format!("{} {offset} {what}", file.display())
-        }
-        error => error.to_string(),
-    }
 }

@@ -10,9 +10,12 @@ use std::path::{Path, PathBuf};
 
 use super::store::Store;
 use crate::base::error::{Error, Result};
+use crate::base::key_hash::HashSecret;
 use crate::base::planted::{Bug, planted};
-use crate::jobs::wall_clock_nanos;
-use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, SUPERBLOCK_FILE_NAME, create_copy};
+use crate::jobs::unpredictable;
+use crate::manifest::{
+    Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, NewStore, SUPERBLOCK_FILE_NAME, create_copy,
+};
 use crate::vfs::{Access, Vfs, create_dir_durably, sync_parent};
 
 /// How far a checkpoint is.
@@ -33,6 +36,7 @@ pub(crate) fn checkpoint(
     progress: &mut dyn FnMut(CheckpointProgress),
 ) -> Result<()> {
     store.check_writable()?;
+    store.check_whole()?;
     let vfs = &store.vfs;
     if vfs.canonical(dir)?.starts_with(vfs.canonical(&store.path)?) {
         return Err(Error::invalid(format!(
@@ -89,7 +93,13 @@ fn copy(store: &Store, dir: &Path, progress: &mut dyn FnMut(CheckpointProgress))
             }
             let changes = keyspace.tree.lock_changes();
             let id = keyspace.id;
-            let meta = keyspace.options.meta(&keyspace.name);
+            let options = &keyspace.options;
+            let meta = KeyspaceMeta {
+                name: keyspace.name.clone(),
+                kind: options.kind.name().to_string(),
+                options: options.encode(),
+                operator: options.merge_operator.clone(),
+            };
             edit.keyspaces.push(KeyspaceEdit { id, change: KeyspaceChange::Create(meta) });
             if let Some(snapshot) = changes.snapshot() {
                 let change = KeyspaceChange::TreeSnapshot(snapshot);
@@ -122,11 +132,16 @@ fn copy(store: &Store, dir: &Path, progress: &mut dyn FnMut(CheckpointProgress))
         progress(done);
     }
     vfs.sync_dir(dir)?;
-    let new_store_id = match store.executor.is_stepped() {
+    let store_id = match store.executor.is_stepped() {
         true => 1,
-        false => wall_clock_nanos() as u64 | 1,
+        false => unpredictable::<1>()?[0] | 1,
     };
-    create_copy(&**vfs, dir, new_store_id, edit)?;
+    // The filters in the files that both share are made with the secret.
+    let hash_secret = match planted(Bug::CheckpointOtherSecret) {
+        true => HashSecret::default(),
+        false => store.files.hasher.secret(),
+    };
+    create_copy(&**vfs, dir, NewStore { store_id, hash_secret }, edit)?;
     sync_parent(&**vfs, dir)
 }
 

@@ -10,6 +10,7 @@ use super::checkpoint::CheckpointProgress;
 use super::keyspace::Keyspace;
 use super::open::KeyspaceSeed;
 use super::options::{Builder, CheckLevel, KeyspaceOptions};
+use super::quarantine::Quarantined;
 use super::snapshot::Snapshot;
 use super::state::KeyspaceState;
 use super::statistics::Statistics;
@@ -18,7 +19,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
-use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit};
+use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 use crate::merge::Contained;
 
 /// Longest keyspace name, in bytes.
@@ -44,6 +45,11 @@ pub struct RecoveryReport {
     pub manifest_bytes_dropped: u64,
     /// Data files that nothing referred to, removed.
     pub orphans_removed: u64,
+    /// The names of keyspaces that could not be opened ([`Database::existing_keyspace`] says why): the others can be
+    /// used. Such a keyspace keeps its files and
+    /// what the journal has of it, which therefore grows; once the cause is removed (a file restored from a
+    /// checkpoint, say) the next open opens it. [`Database::drop_keyspace`] gives it up.
+    pub keyspaces_not_opened: Vec<String>,
 }
 
 /// An open store. Clones share it; it is closed by [`Database::close`] or when the last handle of any
@@ -99,11 +105,24 @@ impl Database {
     /// Opens the keyspace `name`, creating it if there is none. Creation is durable at once.
     ///
     /// # Errors
-    /// `Conflict` if it exists with other options, or its merge operator is not registered.
+    /// `Conflict` if it exists with other options, or its merge operator is not registered; what opening it failed
+    /// with, if the store was opened without it ([`RecoveryReport::keyspaces_not_opened`]).
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let store = &self.store;
         store.check_open()?;
+        if let Some(operator) = &options.merge_operator
+            && !store.merge_operators.contains_key(operator)
+        {
+            return Err(Error::Conflict {
+                what: format!(
+                    "keyspace {name:?} needs the merge operator {operator:?}; register it with \
+                     Builder::merge_operator before opening, or open the keyspace without it \
+                     (Database::existing_keyspace): what has not been merged into can be read"
+                ),
+            });
+        }
         let _registry = store.registry.lock();
+        self.check_opened(name)?;
         if let Some(keyspace) = self.find(name) {
             if keyspace.options != options {
                 return Err(Error::Conflict {
@@ -132,7 +151,12 @@ impl Database {
         };
         let flushed = seed.flushed;
         let keyspace = store.make_keyspace(seed, &[])?;
-        let meta = options.meta(name);
+        let meta = KeyspaceMeta {
+            name: name.to_string(),
+            kind: options.kind.name().to_string(),
+            options: options.encode(),
+            operator: options.merge_operator,
+        };
         let edit = Edit {
             keyspaces: vec![
                 KeyspaceEdit { id, change: KeyspaceChange::Create(meta) },
@@ -148,9 +172,10 @@ impl Database {
     /// Opens the keyspace `name` with the options it has.
     ///
     /// # Errors
-    /// `NotFound` if there is none.
+    /// `NotFound` if there is none; what opening it failed with, if the store was opened without it.
     pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
         self.store.check_open()?;
+        self.check_opened(name)?;
         let found = self.find(name).ok_or_else(|| Error::NotFound {
             what: format!("keyspace {name:?}; the store has {:?}", self.keyspaces()),
         })?;
@@ -161,9 +186,17 @@ impl Database {
         self.store.keyspaces.read().get(name).cloned()
     }
 
-    /// The names of all keyspaces, sorted.
+    /// Refuses a keyspace that could not be opened.
+    fn check_opened(&self, name: &str) -> Result<()> {
+        self.store.quarantine.get(name).map_or(Ok(()), |quarantined| Err(quarantined.error))
+    }
+
+    /// The names of all keyspaces, sorted; also of those that could not be opened.
     pub fn keyspaces(&self) -> Vec<String> {
-        self.store.keyspaces.read().keys().cloned().collect()
+        let mut names = self.store.quarantine.names();
+        names.extend(self.store.keyspaces.read().keys().cloned());
+        names.sort();
+        names
     }
 
     /// Drops a keyspace and everything in it, durably. Handles on it give `Closed` from then on;
@@ -183,6 +216,14 @@ impl Database {
         let store = &self.store;
         store.check_writable()?;
         let _registry = store.registry.lock();
+        if let Some(Quarantined { id, .. }) = store.quarantine.get(name) {
+            let keyspaces = vec![KeyspaceEdit { id, change: KeyspaceChange::Drop }];
+            let edit = Edit { keyspaces, ..Edit::default() };
+            store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error))?;
+            // Its files are orphans of the next open that opens all keyspaces.
+            store.quarantine.remove(name);
+            return Ok(());
+        }
         let keyspace = self.find(name).ok_or_else(|| Error::NotFound {
             what: format!("keyspace {name:?}; the store has {:?}", self.keyspaces()),
         })?;
@@ -261,7 +302,8 @@ impl Database {
     /// another file system, or one without hard links, they are copied.
     ///
     /// # Errors
-    /// `Conflict` if `dir` exists and is not empty; `InvalidArgument` if it is inside the store; `Full`.
+    /// `Conflict` if `dir` exists and is not empty; `InvalidArgument` if it is inside the store; `Full`; what opening
+    /// a keyspace failed with, if one could not be opened.
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
         self.checkpoint_with(dir, |_| {})
     }
@@ -379,6 +421,9 @@ impl Store {
     }
 
     pub(crate) fn close(&self) -> Result<()> {
+        if !self.birthplace.is_here() {
+            return Err(Error::Forked { path: self.path.clone() });
+        }
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }

@@ -161,7 +161,8 @@ impl Iter {
         store.counters.iterators.add(1);
         // First the state, then the number, as for point reads.
         let read = keyspace.read.load_full();
-        let mut number = snapshot.map_or_else(|| store.committer.visible(), |guard| guard.seqno());
+        let newest = || read.seqno_at_most(store.committer.visible());
+        let mut number = snapshot.map_or_else(newest, |guard| guard.seqno());
         if planted(Bug::IteratorReadsNewest) && snapshot.is_none() {
             number = Seqno::MAX;
         }

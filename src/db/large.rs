@@ -1,4 +1,4 @@
-//! Commits with values too large for journal and memtable: such a value is written to a blob file
+//! Commits with values or operands too large for journal and memtable: such a one is written to a blob file
 //! first, and journal and memtable hold a pointer to it.
 //!
 //! Invariants:
@@ -63,7 +63,9 @@ where
                         Ok(stored) => stored,
                         Err(_) => unreachable!("the same operations again"),
                     };
-                    if kind == EntryKind::PutBlob {
+                    if kind == EntryKind::PutBlob
+                        || (kind == EntryKind::MergeBlob && !planted(Bug::MergeBlobNotHeld))
+                    {
                         let mut blobs = read.active.blobs.lock();
                         if !blobs.iter().any(|known| known.id() == blob.id()) {
                             blobs.push(Arc::clone(&blob));
@@ -87,7 +89,7 @@ fn stored<'a>(
         return Ok((operation.kind, operation.value));
     }
     match pointers.next() {
-        Some(pointer) => Ok((EntryKind::PutBlob, pointer)),
+        Some(pointer) => Ok((operation.kind.in_blob().unwrap_or(operation.kind), pointer)),
         None => Err(Error::invalid("a batch changed while it was committed")),
     }
 }

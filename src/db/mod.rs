@@ -9,7 +9,6 @@ pub(crate) mod batch;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
 pub(crate) mod counters;
-pub(crate) mod damage;
 pub(crate) mod database;
 pub(crate) mod events;
 #[cfg(feature = "fuzz")]
@@ -17,11 +16,13 @@ pub(crate) mod fuzz;
 pub(crate) mod iterator;
 pub(crate) mod keyspace;
 pub(crate) mod large;
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
+mod meeting_tests;
 pub(crate) mod open;
 pub(crate) mod options;
+pub(crate) mod quarantine;
 pub(crate) mod range;
-pub(crate) mod read;
-pub(crate) mod repair;
+mod read;
 mod retired;
 mod room;
 #[cfg(all(test, shuttle))]

@@ -19,6 +19,7 @@ use super::counters::Counters;
 use super::database::RecoveryReport;
 use super::events::Event;
 use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
+use super::quarantine::{Quarantine, Quarantined, concerns_one};
 use super::room::Room;
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
@@ -26,19 +27,29 @@ use super::store::{Foundation, Sizes, Store};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::key_hash::{HashSecret, KeyHasher};
 use crate::base::planted::{Bug, planted};
+use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
-use crate::jobs::{Clock, Courier, Executor, Mode, WorkSource};
-use crate::journal::{EpochLimit, Journal, JournalOptions, Operation, ReplayPlan, ReplayReport};
-use crate::manifest::{Edit, Epochs, LOCK_FILE_NAME, Manifest, OpenOptions, RecoveredState};
+use crate::jobs::{Clock, Courier, Executor, Mode, SplitMix, WorkSource, unpredictable};
+use crate::journal::{
+    EpochLimit, Journal, JournalOptions, Operation, ReplayPlan, ReplayReport, SHARDS_MAX,
+};
+use crate::manifest::{
+    Edit, Epochs, LOCK_FILE_NAME, Manifest, NewStore, OpenOptions, RecoveredKeyspace,
+    RecoveredState,
+};
 use crate::memtable::ChunkPool;
 use crate::merge::{Contained, MergeContext, MergeOperator};
-use crate::table::{BlobFiles, BlobPointer, Origin};
+use crate::table::{BlobFiles, BlobPointer};
 use crate::tree::{self, TreeContext, TreeCounters, TreeObserver, TreeOptions};
 use crate::vfs::{Lock, ReadOnlyVfs, Vfs, create_dir_durably};
+
+/// The most background threads a store can have: each has buffers of its own.
+const WORKERS_MAX: usize = 1024;
 
 /// Everything about a keyspace but its edits.
 pub(crate) struct KeyspaceSeed {
@@ -55,20 +66,17 @@ impl Foundation {
         seed: KeyspaceSeed,
         edits: &[Vec<u8>],
     ) -> Result<Arc<KeyspaceState>> {
-        let operator = match &seed.options.merge_operator {
-            None => None,
-            Some(name) => match self.merge_operators.get(name) {
-                Some(operator) => Some(Contained::new(&seed.name, name, Arc::clone(operator))),
-                None => {
-                    return Err(Error::Conflict {
-                        what: format!(
-                            "keyspace {:?} needs the merge operator {name:?}; register it with \
-                             Builder::merge_operator before opening",
-                            seed.name
-                        ),
-                    });
-                }
-            },
+        // Without its operator a keyspace is opened all the same: only what needs the operator fails.
+        let operator_name = seed.options.merge_operator.as_deref();
+        let operator = operator_name.and_then(|name| {
+            let operator = Arc::clone(self.merge_operators.get(name)?);
+            Some(Contained::new(&seed.name, name, operator))
+        });
+        let merge = MergeContext {
+            keyspace: Arc::from(&*seed.name),
+            operator_name: operator_name.map(Arc::from),
+            operator: operator.clone().map(|operator| operator as Arc<dyn MergeOperator>),
+            blobs: Some(Arc::new(Blobs(Arc::clone(&self.blobs)))),
         };
         let counters = Arc::new(TreeCounters::default());
         let observer = Arc::new(Observer {
@@ -80,7 +88,6 @@ impl Foundation {
         let options = &seed.options;
         let context = TreeContext {
             keyspace: seed.id,
-            origin: Arc::new(Origin { keyspace: seed.id, meta: options.meta(&seed.name) }),
             options: TreeOptions {
                 compression: options.compression.page_compression(),
                 memtable_bytes: self.sizes.memtable_bytes,
@@ -91,8 +98,9 @@ impl Foundation {
                 blob_bytes_min: options.blob_bytes_min as usize,
                 space_amplification_max_percent: u64::from(options.space_amplification_max_percent),
                 job_bytes_max: self.sizes.job_bytes_max,
+                fold_bytes_max: self.sizes.fold_bytes_max,
             },
-            operator: operator.clone().map(|operator| operator as Arc<dyn MergeOperator>),
+            merge: merge.clone(),
             files: Arc::clone(&self.files),
             blobs: Arc::clone(&self.blobs),
             manifest: Arc::clone(&self.manifest),
@@ -101,13 +109,10 @@ impl Foundation {
             observer: Arc::downgrade(&as_tree_observer),
         };
         let tree = tree::open(options.kind.name(), context, edits, seed.flushed)?;
-        let merge_operator = operator.clone().map(|operator| operator as Arc<dyn MergeOperator>);
-        let merge = MergeContext {
-            operator: merge_operator,
-            blobs: Some(Arc::new(Blobs(Arc::clone(&self.blobs)))),
-        };
         let (id, name, options) = (seed.id, seed.name, seed.options);
-        let parts = KeyspaceParts { id, name, options, tree, merge, operator, counters, observer };
+        let hasher = Arc::clone(&self.files.hasher);
+        let parts =
+            KeyspaceParts { id, name, options, tree, merge, operator, hasher, counters, observer };
         Ok(KeyspaceState::new(parts, &self.pool))
     }
 
@@ -122,37 +127,51 @@ impl Foundation {
         Ok(self.files.next_file_id())
     }
 
-    /// Opens the keyspaces that the manifest has.
+    /// Opens the keyspaces that the manifest has, and tells of those that could not be opened.
     fn recover_keyspaces(
         &self,
         recovered: &mut RecoveredState,
-    ) -> Result<BTreeMap<KeyspaceId, Arc<KeyspaceState>>> {
+    ) -> Result<(BTreeMap<KeyspaceId, Arc<KeyspaceState>>, BTreeMap<String, Quarantined>)> {
         let mut keyspaces = BTreeMap::new();
+        let mut quarantined = BTreeMap::new();
+        let manifest = self.manifest.path();
         for found in std::mem::take(&mut recovered.keyspaces) {
-            let kind = TreeKind::from_name(&found.meta.kind).ok_or_else(|| Error::Conflict {
-                what: format!(
-                    "keyspace {:?} has the tree kind {:?}, which this build does not know; upgrade \
-                     Spinney",
-                    found.meta.name, found.meta.kind
-                ),
-            })?;
-            let options = KeyspaceOptions::decode(
-                kind,
-                found.meta.operator,
-                &found.meta.options,
-                &self.manifest.path(),
-            )?;
-            let mut edits: Vec<Vec<u8>> = found.tree_snapshot.into_iter().collect();
-            edits.extend(found.tree_edits);
-            let seed = KeyspaceSeed {
-                id: found.id,
-                name: found.meta.name,
-                options,
-                flushed: found.flushed,
-            };
-            keyspaces.insert(found.id, self.make_keyspace(seed, &edits)?);
+            let (id, name, flushed) = (found.id, found.meta.name.clone(), found.flushed);
+            match self.recover_keyspace(found) {
+                Ok(keyspace) => {
+                    keyspaces.insert(id, keyspace);
+                }
+                // A manifest that ends in bytes that are no record may be what is damaged.
+                Err(error)
+                    if recovered.torn_bytes == 0
+                        && concerns_one(&error, |file| *file == manifest) =>
+                {
+                    quarantined.insert(name, Quarantined { id, flushed, error });
+                }
+                Err(error) => return Err(error),
+            }
         }
-        Ok(keyspaces)
+        Ok((keyspaces, quarantined))
+    }
+
+    fn recover_keyspace(&self, found: RecoveredKeyspace) -> Result<Arc<KeyspaceState>> {
+        let kind = TreeKind::from_name(&found.meta.kind).ok_or_else(|| Error::Conflict {
+            what: format!(
+                "keyspace {:?} has the tree kind {:?}, which this build does not know; upgrade \
+                 Spinney",
+                found.meta.name, found.meta.kind
+            ),
+        })?;
+        let options = KeyspaceOptions::decode(
+            kind,
+            found.meta.operator,
+            &found.meta.options,
+            &self.manifest.path(),
+        )?;
+        let mut edits: Vec<Vec<u8>> = found.tree_snapshot.into_iter().collect();
+        edits.extend(found.tree_edits);
+        let (id, name, flushed) = (found.id, found.meta.name, found.flushed);
+        self.make_keyspace(KeyspaceSeed { id, name, options, flushed }, &edits)
     }
 
     /// Replays the journal into the keyspaces' memtables.
@@ -239,7 +258,9 @@ impl Foundation {
         if seqno <= read.version.flushed() && !planted(Bug::OpenReplaysFlushed) {
             return Ok(());
         }
-        if operation.kind == EntryKind::PutBlob {
+        let is_blob = operation.kind == EntryKind::PutBlob
+            || (operation.kind == EntryKind::MergeBlob && !planted(Bug::MergeBlobNotReplayed));
+        if is_blob {
             let pointer = BlobPointer::decode(operation.value).ok_or_else(|| {
                 Error::corruption(
                     &self.path,
@@ -306,11 +327,12 @@ impl Foundation {
         &self,
         recovered: &RecoveredState,
         keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        quarantined: &BTreeMap<String, Quarantined>,
         salvage: bool,
     ) -> Result<(ReplayReport, Seqno)> {
         let report = self.replay(recovered, keyspaces, salvage)?;
-        let flushed =
-            keyspaces.values().map(|keyspace| keyspace.read.load().version.flushed()).max();
+        let flushed = keyspaces.values().map(|keyspace| keyspace.read.load().version.flushed());
+        let flushed = flushed.chain(quarantined.values().map(|keyspace| keyspace.flushed)).max();
         let replayed = report.last.max(recovered.journal_floor);
         let found = replayed.max(flushed.unwrap_or_default());
         if replayed < recovered.last_seqno && !salvage {
@@ -354,9 +376,10 @@ impl Foundation {
         &self,
         recovered: &RecoveredState,
         keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        quarantined: &BTreeMap<String, Quarantined>,
         salvage: bool,
     ) -> Result<Begun> {
-        let (report, last) = self.replay_checked(recovered, keyspaces, salvage)?;
+        let (report, last) = self.replay_checked(recovered, keyspaces, quarantined, salvage)?;
         if self.read_only {
             let epoch = epoch_number(recovered.epochs.current)?;
             return Ok(Begun { report, epoch, last, orphans_removed: 0 });
@@ -368,6 +391,9 @@ impl Foundation {
         if last > report.last && !planted(Bug::OpenFloorNotRaised) {
             // A power loss took journal records of what was in the trees already. New records will start
             // behind a gap, so nothing before it may be needed from the journal any more.
+            if let Some(quarantined) = quarantined.values().find(|q| q.flushed < report.last) {
+                return Err(quarantined.error.clone());
+            }
             for keyspace in keyspaces.values() {
                 keyspace.freeze(last, &self.pool, 0);
                 settle(keyspace)?;
@@ -381,7 +407,10 @@ impl Foundation {
             next_file_id: Some(self.files.next_file_id()),
             ..Edit::default()
         })?;
-        let orphans_removed = self.remove_orphans(keyspaces, FileId(0))?;
+        let orphans_removed = match quarantined.is_empty() {
+            true => self.remove_orphans(keyspaces, FileId(0))?,
+            false => 0,
+        };
         Ok(Begun { report, epoch, last, orphans_removed })
     }
 }
@@ -413,15 +442,16 @@ fn epoch_number(epoch: u64) -> Result<u32> {
     })
 }
 
-/// A number that no other store has, from what differs between any two: time, process and place.
-fn new_store_id(builder: &Builder) -> u64 {
+/// What a store gets if this open makes it: a number that no other store has, and a secret that nobody
+/// knows. In deterministic mode both follow from the seed.
+fn new_identity(builder: &Builder) -> Result<NewStore> {
     if let BackgroundMode::Stepped(seed) = builder.background {
-        return seed ^ 0x5350_494e_4e45_5921;
+        let mut random = SplitMix::new(seed);
+        let hash_secret = HashSecret::of_words([random.next(), random.next()]);
+        return Ok(NewStore { store_id: seed ^ 0x5350_494e_4e45_5921, hash_secret });
     }
-    let mut bytes = crate::jobs::wall_clock_nanos().to_le_bytes().to_vec();
-    bytes.extend_from_slice(&std::process::id().to_le_bytes());
-    bytes.extend_from_slice(builder.path.as_os_str().as_encoded_bytes());
-    crate::base::checksum::checksum(0, &bytes)
+    let [store_id, low, high] = unpredictable()?;
+    Ok(NewStore { store_id, hash_secret: HashSecret::of_words([low, high]) })
 }
 
 /// Opens the store that `builder` describes.
@@ -442,7 +472,7 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         }
         _ => error,
     })?;
-    let options = OpenOptions { create: builder.create, new_store_id: new_store_id(&builder) };
+    let options = OpenOptions { create: builder.create, new_store: new_identity(&builder)? };
     let opened = Manifest::open(&vfs, path, options)?;
     open_locked(builder, vfs, lock, opened, false)
 }
@@ -480,8 +510,14 @@ fn open_locked(
         BackgroundMode::Threads(_) => (Mode::Threads(workers), Clock::real()),
         BackgroundMode::Stepped(seed) => (Mode::Stepped(seed), Clock::simulated()),
     };
+    if workers > WORKERS_MAX {
+        return Err(Error::invalid(format!(
+            "a store has 1 to {WORKERS_MAX} background threads, not {workers} \
+             (Builder::background_threads)"
+        )));
+    }
     let shards = match builder.journal_shards {
-        0 => workers.max(1),
+        0 => workers.clamp(1, SHARDS_MAX),
         n => n,
     };
     let mut sizes = Sizes::new(&builder, shards);
@@ -498,6 +534,7 @@ fn open_locked(
         Arc::clone(&cache),
         &path,
         recovered.next_file_id.max(FileId(1)),
+        Arc::new(KeyHasher::new(recovered.hash_secret)),
     ));
     let foundation = Foundation {
         blobs: BlobFiles::new(&files),
@@ -517,11 +554,11 @@ fn open_locked(
     // An open that fails leaves the files as they were.
     foundation.files.retain_all();
     let first_new = foundation.reserve_file_ids()?;
-    let keyspaces = foundation
+    let (keyspaces, quarantined) = foundation
         .recover_keyspaces(&mut recovered)
         .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
     let begun = foundation
-        .begin_epoch(&recovered, &keyspaces, builder.salvage)
+        .begin_epoch(&recovered, &keyspaces, &quarantined, builder.salvage)
         .inspect_err(|_| {
             // Where the manifest is in doubt, so is what it names.
             if !read_only && foundation.manifest.poisoned().is_none() {
@@ -531,6 +568,7 @@ fn open_locked(
         })
         .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
     let Begun { report, epoch, last, orphans_removed } = begun;
+    let quarantine = Quarantine::new(quarantined);
     let journal = Arc::new(Journal::create(
         Arc::clone(&foundation.vfs),
         &foundation.path,
@@ -566,12 +604,18 @@ fn open_locked(
         executor: Executor::new(mode),
         counters: Counters::default(),
         events,
-        recovery: recovery_report(&report, recovered.torn_bytes, orphans_removed),
+        recovery: RecoveryReport {
+            keyspaces_not_opened: quarantine.names(),
+            ..recovery_report(&report, recovered.torn_bytes, orphans_removed)
+        },
         keyspaces: RwLock::new(by_name),
+        quarantine,
         registry: Mutex::new(()),
+        large_batches: Mutex::new(()),
         incorporation: Mutex::new(()),
         next_keyspace_id: AtomicU32::new(recovered.next_keyspace_id.0.max(1)),
         closed: AtomicBool::new(false),
+        birthplace: Birthplace::here(),
         panicked: AtomicBool::new(false),
         failure: Mutex::new(None),
         background_failure: Mutex::new(None),
@@ -591,6 +635,9 @@ fn open_locked(
         store.update_backlog();
     }
     store.share_memory();
+    for error in store.quarantine.errors() {
+        store.emit(|| Event::Error { error });
+    }
     Ok(store)
 }
 
@@ -645,5 +692,6 @@ fn recovery_report(
         stopped: (!stops.is_empty()).then(|| stops.join("; ")),
         journal_damage_skipped: report.damage_skipped.iter().map(Error::to_string).collect(),
         orphans_removed,
+        keyspaces_not_opened: Vec::new(),
     }
 }

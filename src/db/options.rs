@@ -10,8 +10,8 @@ use super::database::Database;
 use super::events::EventListener;
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, Result};
+use crate::base::limits::INLINE_BYTES_MAX;
 use crate::cache::Compression as PageCompression;
-use crate::manifest::KeyspaceMeta;
 use crate::merge::MergeOperator;
 use crate::vfs::{MemoryVfs, PosixVfs, Vfs};
 
@@ -86,6 +86,9 @@ impl fmt::Display for TreeKind {
 /// The newest form in which options are stored.
 const OPTIONS_VERSION: u8 = 3;
 
+/// A blob pointer is always shorter.
+const BLOB_BYTES_MIN_LEAST: u32 = 64;
+
 /// In the stored form: tables have no filters of their own.
 const WITHOUT_FILTERS: u8 = 1;
 
@@ -153,10 +156,10 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Values of at least this many bytes go to blob files, which compactions do not copy. Default
-    /// 4096; at least 64.
+    /// Values and merge operands of at least this many bytes go to blob files, which compactions do not copy.
+    /// Default 4096; at least 64 and at most 1 MiB (other numbers count as the nearest of these).
     pub fn blob_bytes_min(mut self, bytes: u32) -> KeyspaceOptions {
-        self.blob_bytes_min = bytes.max(64);
+        self.blob_bytes_min = bytes.clamp(BLOB_BYTES_MIN_LEAST, INLINE_BYTES_MAX);
         self
     }
 
@@ -194,16 +197,6 @@ impl KeyspaceOptions {
     /// The tree that holds the keyspace.
     pub fn kind(&self) -> TreeKind {
         self.kind
-    }
-
-    /// What the manifest keeps of a keyspace of this name with these options.
-    pub(crate) fn meta(&self, name: &str) -> KeyspaceMeta {
-        KeyspaceMeta {
-            name: name.to_string(),
-            kind: self.kind.name().to_string(),
-            options: self.encode(),
-            operator: self.merge_operator.clone(),
-        }
     }
 
     /// The stored form (`docs/format/keyspace-options.md`).
@@ -257,7 +250,7 @@ impl KeyspaceOptions {
             compression,
             merge_operator,
             filters: true,
-            blob_bytes_min: number("blob_bytes_min")?,
+            blob_bytes_min: number("blob_bytes_min")?.clamp(BLOB_BYTES_MIN_LEAST, INLINE_BYTES_MAX),
             fanout_max: number("fanout_max")?,
             space_amplification_max_percent: number("space_amplification_max")?,
             tables_per_guard_max: match version {
@@ -355,9 +348,9 @@ impl Builder {
     }
 
     /// The size at which a memtable is frozen. Derived from the memory budget unless set; for tests
-    /// that want many small tables, and for experiments.
+    /// that want many small tables, and for experiments. From 1 KiB to 1 GiB.
     pub fn memtable_bytes(mut self, bytes: u64) -> Builder {
-        self.memtable_bytes = Some(bytes.max(1024));
+        self.memtable_bytes = Some(bytes.clamp(1024, GIB));
         self
     }
 
@@ -381,8 +374,8 @@ impl Builder {
         self
     }
 
-    /// The number of background threads. Default: one for each core, at least two, at most eight. There is one
-    /// more, mostly asleep, that has the journal's next segments ready.
+    /// The number of background threads, at most 1,024. Default: one for each core, at least two, at most eight.
+    /// There is one more, mostly asleep, that has the journal's next segments ready.
     pub fn background_threads(mut self, threads: usize) -> Builder {
         self.background = BackgroundMode::Threads(threads.max(1));
         self
@@ -396,7 +389,7 @@ impl Builder {
         self
     }
 
-    /// The number of journal shards (0, the default: chosen from the machine).
+    /// The number of journal shards, at most 64 (0, the default: chosen from the machine).
     pub fn journal_shards(mut self, shards: usize) -> Builder {
         self.journal_shards = shards;
         self
@@ -444,8 +437,9 @@ impl Builder {
     /// # Errors
     /// `NotAStore` if the directory holds something else, `Locked` if another process has it open,
     /// `Corruption` for damage in the manifest or in the journal before valid later records,
-    /// `UnsupportedVersion` for a store of a newer Spinney, `Conflict` for a merge operator that a
-    /// keyspace names and nobody registered, `Io` and `Full` as the file system says.
+    /// `UnsupportedVersion` for a store of a newer Spinney, `Io` and `Full` as the file system says. A merge
+    /// operator that a keyspace names and nobody registered is no error here: everything but merges, and reads
+    /// of keys that have been merged into, can be done in that keyspace.
     pub fn open(self) -> Result<Database> {
         Database::open(self)
     }

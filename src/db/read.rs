@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::state::{Blobs, KeyspaceState, ReadState};
 use super::store::Store;
-use crate::base::checksum::hash_key;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -46,8 +45,8 @@ impl Lookup {
             EntryKind::Put => Found::Value(Slice::from(entry.value)),
             EntryKind::PutBlob => Found::Blob(Slice::from(entry.value)),
             EntryKind::Delete => Found::Deleted,
-            EntryKind::Merge => {
-                self.operands.push(entry.value);
+            EntryKind::Merge | EntryKind::MergeBlob => {
+                self.operands.push(entry.value, entry.kind.is_blob());
                 return ControlFlow::Continue(());
             }
             EntryKind::RangeDelete => Found::Refused(Error::invalid(format!(
@@ -103,7 +102,7 @@ impl Reader<'_> {
             let newest = planted(Bug::MemtableGetNewest);
             let snapshot = if newest { Seqno::MAX } else { self.snapshot };
             let Some(newest) = memtable.get(key, snapshot) else { continue };
-            if newest.kind != EntryKind::Merge {
+            if !newest.kind.is_operand() {
                 lookup.meet(newest)?;
                 continue;
             }
@@ -111,7 +110,7 @@ impl Reader<'_> {
                 lookup.meet(entry)?;
             }
         }
-        let hash = hash_key(key);
+        let hash = self.keyspace.hasher.hash(key);
         // A record that is too young for the snapshot says nothing about what is older.
         let visible = if planted(Bug::RecordsOfAnyNumber) { Seqno::MAX } else { self.snapshot };
         let met = self.records.get(self.keyspace.id, hash, key, |record| {
@@ -177,7 +176,7 @@ pub(crate) fn get(
     let timed = super::counters::is_timed().then(|| store.clock.nanos());
     // First the state, then the number: what the state's trees have dropped is hidden at it.
     let read = keyspace.read.load();
-    let snapshot = snapshot.unwrap_or_else(|| store.committer.visible());
+    let snapshot = snapshot.unwrap_or_else(|| read.seqno_at_most(store.committer.visible()));
     let context = ReadContext::blocking();
     let reader = Reader { records: store.cache.records(), keyspace, read: &read, snapshot };
     let mut lookup = Lookup::default();
@@ -217,9 +216,21 @@ pub(crate) fn multi_get(
     keys: &[impl AsRef<[u8]>],
     snapshot: Option<Seqno>,
 ) -> Result<Vec<Option<Slice>>> {
+    multi_get_while(store, keyspace, keys, snapshot, || {})
+}
+
+/// The same. What `meanwhile` does happens once the state has been loaded, and before the number is.
+pub(super) fn multi_get_while(
+    store: &Store,
+    keyspace: &KeyspaceState,
+    keys: &[impl AsRef<[u8]>],
+    snapshot: Option<Seqno>,
+    meanwhile: impl FnOnce(),
+) -> Result<Vec<Option<Slice>>> {
     check_readable(store, keyspace)?;
     let read = keyspace.read.load_full();
-    let snapshot = snapshot.unwrap_or_else(|| store.committer.visible());
+    meanwhile();
+    let snapshot = snapshot.unwrap_or_else(|| read.seqno_at_most(store.committer.visible()));
     let reader = Reader { records: store.cache.records(), keyspace, read: &read, snapshot };
     let mut values: Vec<Option<Slice>> = vec![None; keys.len()];
     // What memory has is asked for once; the tree again in each round, until nothing is missing.

@@ -8,12 +8,19 @@ use std::sync::Arc;
 
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
+use crate::base::process::Birthplace;
 use crate::base::sync::Mutex;
 
 /// All live snapshots.
-#[derive(Default)]
 pub(crate) struct Snapshots {
     live: Mutex<BTreeMap<Seqno, usize>>,
+    birthplace: Birthplace,
+}
+
+impl Default for Snapshots {
+    fn default() -> Snapshots {
+        Snapshots { live: Mutex::default(), birthplace: Birthplace::here() }
+    }
 }
 
 /// Keeps a number readable until dropped.
@@ -61,6 +68,10 @@ impl SnapshotGuard {
 
 impl Drop for SnapshotGuard {
     fn drop(&mut self) {
+        // In a forked child nobody is left who may hold the lock, or who asks.
+        if !self.snapshots.birthplace.is_here() {
+            return;
+        }
         let mut live = self.snapshots.live.lock();
         if let Some(count) = live.get_mut(&self.seqno) {
             *count -= 1;

@@ -5,7 +5,11 @@
 //!    committed before it was loaded.
 //! 2. `active` is replaced only inside a commit barrier, so a memtable holds exactly the entries
 //!    between two cuts.
-//! 3. A frozen memtable leaves the read state in the very step that brings the version holding it.
+//! 3. A frozen memtable leaves the read state in the very step that brings the version holding it. The record
+//!    cache has been told of its keys before that step: a memtable is in the pipeline, from which it gets into
+//!    the tree, only once the read state shows it as frozen.
+//! 4. What a read state has is complete up to the number that [`ReadState::seqno_at_most`] gives: a reader at
+//!    that number, or at a snapshot taken before, finds all of it there, and nothing that came later.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
@@ -14,14 +18,14 @@ use super::events::Event;
 use super::options::KeyspaceOptions;
 use super::retired::Retired;
 use super::store::Store;
-use crate::base::checksum::hash_key;
 use crate::base::entry::Cursor;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
-use crate::base::planted::{Bug, planted};
+use crate::base::key_hash::KeyHasher;
+use crate::base::planted::{Bug, linger, planted};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex};
-use crate::cache::Records;
+use crate::cache::Cache;
 use crate::commit::Price;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::merge::{BlobReader, Contained, MergeContext};
@@ -79,7 +83,34 @@ pub(crate) struct ReadState {
     pub(crate) generation: u64,
 }
 
-/// Frozen memtables on their way into the tree, oldest first.
+impl ReadState {
+    /// The number at which a reader without a snapshot reads this state: `visible`, which was asked for after
+    /// the state had been loaded, but at most the active memtable's cut if it has been frozen meanwhile.
+    ///
+    /// Commits beyond the cut are in memtables that this state does not have, and from there they get into the
+    /// tree, of which the record cache speaks to readers of older states too. A key with a record would be
+    /// answered from there, and another of the same batch from here.
+    ///
+    /// No commit beyond the cut is at or below the number returned, seen here or not: the cut is set inside a
+    /// commit barrier, so whoever finds such a commit visible finds the cut set. And nothing that was visible
+    /// when the state was loaded is above it: the barrier ends after the state has been replaced.
+    #[inline]
+    pub(crate) fn seqno_at_most(&self, visible: Seqno) -> Seqno {
+        match self.active.cut.get() {
+            Some(&cut) if !planted(Bug::ReadBeyondCut) => visible.min(cut),
+            _ => visible,
+        }
+    }
+
+    /// Its frozen memtables that a tree has which holds everything up to `flushed`, oldest first.
+    fn leaving(&self, flushed: Seqno) -> impl Iterator<Item = &Arc<Slot>> {
+        let is_in = move |slot: &&Arc<Slot>| slot.cut.get().is_some_and(|cut| *cut <= flushed);
+        self.frozen.iter().rev().filter(is_in)
+    }
+}
+
+/// Frozen memtables on their way into the tree, oldest first. The read state has shown each as frozen before
+/// it comes here.
 #[derive(Default)]
 pub(crate) struct Pipeline {
     pub(crate) slots: VecDeque<(Arc<Slot>, Stage)>,
@@ -98,6 +129,8 @@ pub(crate) struct KeyspaceState {
     pub(crate) merge: MergeContext,
     /// The operator of `merge`.
     pub(crate) operator: Option<Arc<Contained>>,
+    /// The store's.
+    pub(crate) hasher: Arc<KeyHasher>,
     pub(crate) counters: Arc<TreeCounters>,
     pub(crate) dropped: AtomicBool,
     /// What writers pay, from how far this keyspace's background work is behind.
@@ -133,7 +166,7 @@ impl TreeObserver for Observer {
     fn installed(&self, version: Arc<dyn TreeVersion>) {
         let store = self.store();
         if let Some(keyspace) = self.keyspace.get().and_then(Weak::upgrade) {
-            keyspace.installed(version, store.as_ref().map(|store| store.cache.records()));
+            keyspace.installed(version, store.as_ref().map(|store| &*store.cache));
             // Threads do so when they next look for work: not under the tree's change lock.
             if store.as_ref().is_none_or(|store| store.executor.is_stepped()) {
                 keyspace.drop_unheld();
@@ -188,6 +221,10 @@ impl BlobReader for Blobs {
         *out = self.read(pointer)?;
         Ok(())
     }
+
+    fn blob_bytes(&self, pointer: &[u8]) -> Option<u64> {
+        BlobPointer::decode(pointer).map(|pointer| u64::from(pointer.length))
+    }
 }
 
 /// What a keyspace is made of.
@@ -198,6 +235,7 @@ pub(crate) struct KeyspaceParts {
     pub(crate) tree: Arc<dyn Tree>,
     pub(crate) merge: MergeContext,
     pub(crate) operator: Option<Arc<Contained>>,
+    pub(crate) hasher: Arc<KeyHasher>,
     pub(crate) counters: Arc<TreeCounters>,
     pub(crate) observer: Arc<Observer>,
 }
@@ -217,6 +255,7 @@ impl KeyspaceState {
             pipeline: Mutex::default(),
             merge: parts.merge,
             operator: parts.operator,
+            hasher: parts.hasher,
             counters: parts.counters,
             dropped: AtomicBool::new(false),
             price: Price::default(),
@@ -256,20 +295,31 @@ impl KeyspaceState {
 
     /// Shows a new version, without the memtables that it holds. The tree calls it for one version
     /// after the other.
-    fn installed(&self, version: Arc<dyn TreeVersion>, records: Option<&Records>) {
+    ///
+    /// The record cache is told before, without `retired`: that takes as long as reading the memtables does, and
+    /// a freeze, which all writers wait for, needs it. What leaves is the same before and after all the same.
+    /// The version holds memtables of the pipeline alone, all of which were frozen for whoever loads the read
+    /// state by now, and no other call takes one away.
+    fn installed(&self, version: Arc<dyn TreeVersion>, cache: Option<&Cache>) {
         let flushed = version.flushed();
-        let before = self.read.load();
-        let is_in = |slot: &&Arc<Slot>| slot.cut.get().is_some_and(|cut| *cut <= flushed);
-        let leaving: Vec<&Arc<Slot>> = before.frozen.iter().rev().filter(is_in).collect();
-        if !leaving.is_empty() {
+        let before = self.read.load_full();
+        let told: Vec<&Arc<Slot>> = before.leaving(flushed).collect();
+        if !told.is_empty() {
             self.generation.fetch_add(1, Ordering::SeqCst);
-            if let Some(records) = records {
-                self.supersede_records(&leaving, records);
+            if let Some(cache) = cache {
+                self.supersede_records(&told, cache);
             }
         }
         let generation = self.generation.load(Ordering::SeqCst);
         let mut retired = self.retired.lock();
         let read = self.read.load_full();
+        let are_told =
+            read.leaving(flushed).map(Arc::as_ptr).eq(told.iter().map(|s| Arc::as_ptr(s)));
+        assert!(
+            are_told || planted(Bug::FreezeAnnouncedEarly),
+            "a memtable of keyspace {:?} leaves, and the record cache has not been told",
+            self.name
+        );
         let frozen = read
             .frozen
             .iter()
@@ -289,11 +339,13 @@ impl KeyspaceState {
     }
 
     /// Before the tree is shown with what these memtables hold, oldest first: see `cache::Records`.
-    fn supersede_records(&self, slots: &[&Arc<Slot>], records: &Records) {
+    fn supersede_records(&self, slots: &[&Arc<Slot>], cache: &Cache) {
+        let records = cache.records();
         records.settle();
         if records.is_empty() || planted(Bug::RecordsNotSuperseded) {
             return;
         }
+        let mut have_grown = false;
         for slot in slots {
             let mut cursor = slot.memtable.cursor();
             let mut last: Option<Vec<u8>> = None;
@@ -302,7 +354,7 @@ impl KeyspaceState {
             while let (Ok(()), Some(entry)) = (&moved, cursor.entry()) {
                 // The first of a key's versions is the newest.
                 if last.as_deref() != Some(entry.key) {
-                    records.supersede(self.id, hash_key(entry.key), entry);
+                    have_grown |= records.supersede(self.id, self.hasher.hash(entry.key), entry);
                     let last = last.get_or_insert_default();
                     last.clear();
                     last.extend_from_slice(entry.key);
@@ -310,6 +362,11 @@ impl KeyspaceState {
                 moved = cursor.next();
             }
         }
+        if have_grown {
+            cache.records_have_grown();
+        }
+        #[cfg(planted)]
+        records.check_bytes();
     }
 
     /// Freezes the active memtable at `cut` unless it is empty. Only inside a commit barrier.
@@ -328,9 +385,18 @@ impl KeyspaceState {
         frozen.push(Arc::clone(&slot));
         frozen.extend_from_slice(&read.frozen);
         let (version, generation) = (Arc::clone(&read.version), read.generation);
-        self.pipeline.lock().slots.push_back((slot, Stage::Waiting));
+        let announce = || self.pipeline.lock().slots.push_back((slot, Stage::Waiting));
         let active = Slot::new(pool);
-        self.read.store(Arc::new(ReadState { active, frozen, version, generation }));
+        let state = Arc::new(ReadState { active, frozen, version, generation });
+        // From the pipeline another thread may take it into the tree at once, which has to find it frozen.
+        if planted(Bug::FreezeAnnouncedEarly) {
+            announce();
+            linger();
+            self.read.store(state);
+        } else {
+            self.read.store(state);
+            announce();
+        }
         retired.add(read);
         true
     }

@@ -1,7 +1,7 @@
 //! The open store behind every handle.
 //!
 //! Invariants:
-//! 1. Locks are taken in this order: `registry`, `incorporation`, a keyspace's `pipeline`, a tree's
+//! 1. Locks are taken in this order: `large_batches`, `registry`, `incorporation`, a keyspace's `pipeline`, a tree's
 //!    change lock, the manifest's. The commit barrier is entered with none of them but the first two.
 //! 2. Once `failure` is set, no write is accepted until the store has been reopened.
 
@@ -15,15 +15,19 @@ use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
 use super::events::Event;
 use super::options::{Builder, Switches};
+use super::quarantine::Quarantine;
 use super::snapshots::Snapshots;
 use super::state::{KeyspaceState, Slot};
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
-use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::base::limits::{
+    BATCH_BYTES_MAX, BATCH_OPERATION_BYTES, INLINE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX,
+};
 use crate::base::panics::{overheard, watched};
 use crate::base::planted::{Bug, planted};
+use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles};
@@ -57,8 +61,10 @@ pub(crate) struct Sizes {
     pub(crate) manifest_bytes_min: u64,
     /// Journal bytes beyond which the keyspace that holds on to the oldest is flushed.
     pub(crate) journal_bytes_max: u64,
-    /// Values of at least this many bytes go to a blob file at once, past journal and memtable.
+    /// Values and operands of at least this many bytes go to a blob file at once, past journal and memtable.
     pub(crate) direct_value_bytes: usize,
+    /// The most bytes that a compaction folds at once.
+    pub(crate) fold_bytes_max: u64,
 }
 
 impl Sizes {
@@ -79,7 +85,9 @@ impl Sizes {
             segment_bytes,
             manifest_bytes_min: (memtable_bytes * 4).min(1 << 20),
             journal_bytes_max: memtables_bytes_max * 3 + segment_bytes * 2 * shards as u64,
-            direct_value_bytes: (memtable_bytes as usize / 4).clamp(16 << 10, 1 << 20),
+            direct_value_bytes: (memtable_bytes as usize / 4)
+                .clamp(16 << 10, INLINE_BYTES_MAX as usize),
+            fold_bytes_max: memtable_bytes.max(16 << 10),
         }
     }
 
@@ -143,12 +151,18 @@ pub(crate) struct Store {
     pub(crate) recovery: RecoveryReport,
     /// By name; changed under `registry`.
     pub(crate) keyspaces: RwLock<BTreeMap<String, Arc<KeyspaceState>>>,
+    /// Those that could not be opened; changed under `registry`.
+    pub(crate) quarantine: Quarantine,
     /// Held while a keyspace is created or dropped.
     pub(crate) registry: Mutex<()>,
+    /// Held while a large batch is let in and committed: a memtable has room for one beyond the size at which it
+    /// is frozen, not for one from each thread.
+    pub(crate) large_batches: Mutex<()>,
     /// Held while memtables become part of trees in an order that somebody relies on.
     pub(crate) incorporation: Mutex<()>,
     pub(crate) next_keyspace_id: AtomicU32,
     pub(crate) closed: AtomicBool,
+    pub(crate) birthplace: Birthplace,
     /// Our own code has panicked: what it was at may be half done, so nothing is built on it.
     pub(crate) panicked: AtomicBool,
     pub(crate) failure: Mutex<Option<Error>>,
@@ -180,6 +194,11 @@ impl Deref for OpenStore {
 
 impl Drop for OpenStore {
     fn drop(&mut self) {
+        if !self.0.birthplace.is_here() {
+            // Nothing of it may be tidied up in a forked child: threads, locks and files are the parent's.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
         // Whoever wants to know how closing went calls `close`.
         let _ = self.0.close();
     }
@@ -195,6 +214,9 @@ impl Deref for Store {
 
 /// How long a writer sleeps at most before it looks again whether it may go on.
 const WAIT_MAX: Duration = Duration::from_millis(5);
+
+/// Larger batches are committed one at a time.
+const LARGE_BATCH_BYTES: u64 = 4 << 20;
 
 /// An operation of a commit, borrowed.
 #[derive(Clone, Copy)]
@@ -223,6 +245,34 @@ pub(crate) fn check_sizes(key: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Why a merge is refused.
+#[cold]
+fn no_operator(keyspace: &KeyspaceState) -> Error {
+    match &keyspace.options.merge_operator {
+        Some(name) => Error::Conflict {
+            what: format!(
+                "keyspace {:?} needs the merge operator {name:?} for merges; register it with \
+                 Builder::merge_operator before opening",
+                keyspace.name
+            ),
+        },
+        None => Error::invalid(format!(
+            "keyspace {:?} has no merge operator; create it with one \
+             (KeyspaceOptions::merge_operator)",
+            keyspace.name
+        )),
+    }
+}
+
+/// Why a batch is refused that counts so many bytes.
+#[cold]
+fn too_large(bytes: u64) -> Error {
+    Error::invalid(format!(
+        "a batch has at most {BATCH_BYTES_MAX} bytes of keys and values ({BATCH_OPERATION_BYTES} more for each \
+         operation; values that go to blob files do not count), not {bytes}; commit it in parts"
+    ))
+}
+
 /// Refuses a batch if one of its keyspaces has been dropped. To be asked once more with the shard
 /// locked: a keyspace that is there then stays until the batch has been applied.
 pub(crate) fn still_there<'a, I>(operations: &impl Fn() -> I) -> Result<()>
@@ -234,6 +284,9 @@ where
 
 impl Store {
     pub(crate) fn check_open(&self) -> Result<()> {
+        if !self.birthplace.is_here() {
+            return Err(Error::Forked { path: self.path.clone() });
+        }
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed { what: format!("the store in {}", self.path.display()) });
         }
@@ -330,26 +383,30 @@ impl Store {
         self.check_not_read_only()?;
         let mut count = 0u32;
         let mut bytes = 0u64;
+        // What journal and memtable get to hold.
+        let mut held = 0u64;
         let mut large = false;
         for operation in operations() {
             check_sizes(operation.key, operation.value)?;
             operation.keyspace.check_exists()?;
             if operation.kind == EntryKind::Merge && operation.keyspace.merge.operator.is_none() {
-                return Err(Error::invalid(format!(
-                    "keyspace {:?} has no merge operator; create it with one \
-                     (KeyspaceOptions::merge_operator)",
-                    operation.keyspace.name
-                )));
+                return Err(no_operator(operation.keyspace));
             }
-            count = count
-                .checked_add(1)
-                .ok_or_else(|| Error::invalid("a batch holds at most 4294967295 operations"))?;
+            // A batch that is let through has fewer operations than a `u32` counts.
+            count = count.wrapping_add(1);
+            let is_large = self.is_large(&operation);
+            let value_bytes = if is_large { 0 } else { operation.value.len() };
             bytes += (operation.key.len() + operation.value.len()) as u64;
-            large |= self.is_large(&operation);
+            held += (operation.key.len() + value_bytes) as u64 + BATCH_OPERATION_BYTES;
+            large |= is_large;
+        }
+        if held > BATCH_BYTES_MAX {
+            return Err(too_large(held));
         }
         if count == 0 {
             return if durability == Durability::Sync { self.sync() } else { Ok(()) };
         }
+        let _alone = (held > LARGE_BATCH_BYTES).then(|| self.large_batches.lock());
         self.admit(bytes, &operations)?;
         let last = if large {
             super::large::commit(self, &operations, count, durability)?
@@ -376,9 +433,9 @@ impl Store {
     /// Whether the operation's value is too large for journal and memtable.
     #[inline]
     pub(crate) fn is_large(&self, operation: &Operation<'_>) -> bool {
-        operation.kind == EntryKind::Put
-            && operation.value.len() >= self.sizes.direct_value_bytes
+        operation.value.len() >= self.sizes.direct_value_bytes
             && operation.value.len() >= operation.keyspace.options.blob_bytes_min as usize
+            && operation.kind != EntryKind::Delete
     }
 
     fn commit_admitted<'a, I>(

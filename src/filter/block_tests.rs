@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::block_page::{PAYLOAD_BYTES, PageFront, Place, top};
 use super::test_support::{Random, data_files};
 use super::{BlockFilter, BlockFilterBuilder};
-use crate::base::checksum::hash_key;
 use crate::base::documented::hex_block;
 use crate::base::error::{Error, Result};
+use crate::base::key_hash::hash_key;
 use crate::cache::{
     Compression, DataFiles, FileType, PageFile, PageFileWriter, ReadContext, fetch_misses,
 };

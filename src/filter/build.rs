@@ -163,7 +163,7 @@ impl MapletBuilder {
     pub(crate) fn write(self, sink: &mut impl MapletSink) -> Result<MapletHeader> {
         let mut merge = self.start()?;
         while !merge.step(sink, u32::MAX)? {}
-        Ok(merge.header())
+        Ok(merge.header(crate::base::key_hash::test_hasher().id()))
     }
 
     /// Merges everything at once into a maplet file (whose name is not durable yet).
@@ -380,21 +380,23 @@ impl MapletMerge {
         (count, reach.min(fingerprint_of(count).unwrap_or(nominal_end)))
     }
 
-    /// The finished maplet's description. All pages have been written.
-    pub(crate) fn header(&self) -> MapletHeader {
+    /// The finished maplet's description. All pages have been written; `hash_id` says with which hash the
+    /// fingerprints were made.
+    pub(crate) fn header(&self, hash_id: u32) -> MapletHeader {
         debug_assert!(self.is_done());
         MapletHeader {
             geometry: self.geometry,
             pages: self.page,
             fingerprints: self.fingerprints,
             branches: self.counts[..self.branches].to_vec(),
+            hash_id,
         }
     }
 
     /// Writes the header page, makes the file durable (not yet its name) and opens the maplet. All pages
     /// have been written, to this writer and nothing else.
     pub(crate) fn finish_file(self, mut writer: PageFileWriter) -> Result<Maplet> {
-        let header = self.header();
+        let header = self.header(writer.files().hasher.id());
         let mut payload = Vec::new();
         header.encode(&mut payload);
         writer.append(PAGE_KIND_MAPLET_HEADER, &payload, Compression::None)?;

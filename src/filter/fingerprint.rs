@@ -4,7 +4,7 @@ use super::geometry::{FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN};
 use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
 
-/// The high bits of a key's hash (`base::checksum::hash_key`).
+/// The high bits of a key's hash (`base::key_hash`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Fingerprint(pub(crate) u64);
 

@@ -7,9 +7,9 @@ use super::header::MapletHeader;
 use super::page::{self, Answer, PAYLOAD_BYTES};
 use super::{BlockFilter, BlockFilterBuilder};
 use super::{FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder, SortedFingerprints};
-use crate::base::checksum::hash_key;
 use crate::base::codec::Decoder;
 use crate::base::fuzz::{FILE, Target, named, split_array, split_first};
+use crate::base::key_hash::hash_key;
 use crate::cache::fuzz::{ID, bytes_of, data_files, with_file};
 use crate::cache::{Compression, FileType, PageFile, PageFileWriter, ReadContext};
 

@@ -24,6 +24,8 @@ pub(crate) struct MapletHeader {
     pub(super) pages: u32,
     pub(super) fingerprints: u64,
     pub(super) branches: Vec<BranchCounts>,
+    /// Which hash the fingerprints are of ([`KeyHasher::id`](crate::base::key_hash::KeyHasher::id)).
+    pub(super) hash_id: u32,
 }
 
 impl MapletHeader {
@@ -40,6 +42,7 @@ impl MapletHeader {
         out.extend_from_slice(&g.nominal_pages.to_le_bytes());
         out.extend_from_slice(&self.pages.to_le_bytes());
         out.extend_from_slice(&self.fingerprints.to_le_bytes());
+        out.extend_from_slice(&self.hash_id.to_le_bytes());
         for branch in &self.branches {
             put_varint(out, branch.entries);
             put_varint(out, branch.superseded);
@@ -96,6 +99,7 @@ impl MapletHeader {
             return Err(decoder.corrupt("maplet pages", expected, pages));
         }
         let fingerprints = decoder.u64("maplet fingerprints")?;
+        let hash_id = decoder.u32("maplet key hash")?;
         let mut counts = Vec::with_capacity(branches);
         for _ in 0..branches {
             let entries = decoder.varint("maplet branch entries")?;
@@ -108,7 +112,7 @@ impl MapletHeader {
             counts.push(BranchCounts { entries, superseded });
         }
         let geometry = Geometry { fingerprint_bits, quotient_bits, value_bits, nominal_pages };
-        let header = MapletHeader { geometry, pages, fingerprints, branches: counts };
+        let header = MapletHeader { geometry, pages, fingerprints, branches: counts, hash_id };
         if header.entries() - header.superseded_total() != fingerprints
             || (fingerprints == 0) != (pages == 0)
         {
@@ -171,7 +175,7 @@ mod tests {
             BranchCounts { entries: 400, superseded: 0 },
         ];
         let geometry = Geometry::new(32, 3, 1100).unwrap();
-        MapletHeader { geometry, pages: 1, fingerprints: 1000, branches }
+        MapletHeader { geometry, pages: 1, fingerprints: 1000, branches, hash_id: 0x1234_5678 }
     }
 
     fn decode(bytes: &[u8]) -> Result<MapletHeader> {

@@ -52,6 +52,12 @@ impl Maplet {
             if header.pages != pointer.unit {
                 return Err(file.corrupt(pointer, "maplet pages", pointer.unit, header.pages));
             }
+            let hash_id = file.files().hasher.id();
+            if header.hash_id != hash_id {
+                let expected = format_args!("{hash_id:#010x}, this store's");
+                let found = format_args!("{:#010x}", header.hash_id);
+                return Err(file.corrupt(pointer, "maplet key hash", expected, found));
+            }
             Maplet::embedded(file, 0, header)
         };
         files.into_iter().zip(headers).map(open).collect()

@@ -113,7 +113,7 @@ impl Sieve {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::checksum::hash_key;
+    use crate::base::key_hash::hash_key;
 
     fn hashes(range: std::ops::Range<u64>) -> Vec<u64> {
         range.map(|n| hash_key(&n.to_be_bytes())).collect()

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::base::ids::FileId;
+use crate::base::key_hash::test_hasher;
 use crate::cache::{Cache, DataFiles};
 use crate::vfs::{MemoryVfs, Vfs};
 
@@ -27,5 +28,11 @@ impl Random {
 pub(super) fn data_files() -> Arc<DataFiles> {
     let (vfs, dir) = (MemoryVfs::new(), Path::new("d"));
     vfs.create_dir_all(dir).unwrap();
-    Arc::new(DataFiles::new(Arc::new(vfs), Arc::new(Cache::new(64 << 20)), dir, FileId(1)))
+    Arc::new(DataFiles::new(
+        Arc::new(vfs),
+        Arc::new(Cache::new(64 << 20)),
+        dir,
+        FileId(1),
+        test_hasher(),
+    ))
 }

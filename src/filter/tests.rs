@@ -311,7 +311,7 @@ fn a_merge_in_steps_writes_what_a_merge_at_once_writes() {
     }
     assert!(merge.is_done() && steps > 3);
     assert!(merge.pages_expected() <= header.pages());
-    assert_eq!(merge.header(), header);
+    assert_eq!(merge.header(header.hash_id), header);
     assert_eq!(at_once.0, in_steps.0);
 }
 

@@ -1,13 +1,8 @@
 //! Time as the store sees it: the machine's, or a counter that only tests move.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use crate::base::sync::plain::{AtomicU64, Ordering};
-
-/// Nanoseconds since 1970, for telling things apart, not for measuring.
-pub(crate) fn wall_clock_nanos() -> u128 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos()
-}
 
 /// A monotonic clock that starts at zero.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ mod courier;
 mod executor;
 mod random;
 
-pub(crate) use clock::{Clock, wall_clock_nanos};
+pub(crate) use clock::Clock;
 pub(crate) use courier::Courier;
 pub(crate) use executor::{Executor, Mode};
-pub(crate) use random::SplitMix;
+pub(crate) use random::{SplitMix, unpredictable};
 
 use crate::base::error::{Error, Result};
 

@@ -66,7 +66,6 @@ mod operation;
 mod reader;
 mod replay;
 mod retire;
-mod salvage;
 mod search;
 mod shard;
 mod sync;
@@ -83,7 +82,6 @@ pub(crate) use format::SegmentId;
 pub(crate) use operation::{Operation, Operations, encode_operation};
 pub(crate) use replay::{EpochLimit, ReplayPlan, ReplayReport};
 pub(crate) use retire::OldSegment;
-
 pub(crate) use shard::ShardGuard;
 
 use shard::Shard;

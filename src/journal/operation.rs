@@ -16,7 +16,7 @@ pub(crate) struct Operation<'a> {
     pub(crate) keyspace: KeyspaceId,
     pub(crate) kind: EntryKind,
     pub(crate) key: &'a [u8],
-    /// For `PutBlob` the pointer into the blob file; empty for `Delete`.
+    /// For `PutBlob` and `MergeBlob` the pointer into the blob file; empty for `Delete`.
     pub(crate) value: &'a [u8],
 }
 
@@ -124,7 +124,13 @@ mod tests {
         fn operations_round_trip(operations in proptest::collection::vec(
             (any::<u32>(), 0usize..4, proptest::collection::vec(any::<u8>(), 0..300),
              proptest::collection::vec(any::<u8>(), 0..300)), 1..8)) {
-            let kinds = [EntryKind::Put, EntryKind::Delete, EntryKind::Merge, EntryKind::PutBlob];
+            let kinds = [
+                EntryKind::Put,
+                EntryKind::Delete,
+                EntryKind::Merge,
+                EntryKind::PutBlob,
+                EntryKind::MergeBlob,
+            ];
             let mut payload = Vec::new();
             let mut bytes = 0;
             for (keyspace, kind, key, value) in &operations {

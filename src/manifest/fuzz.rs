@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Manifest;
 use super::edit::{Edit, Epochs, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 use super::log::{manifest_path, new_manifest};
-use super::open::OpenOptions;
+use super::open::{NewStore, OpenOptions};
 use super::record::{HEADER_BYTES, Identity, RECORD_HEAD_BYTES, RecordKind};
 use super::state::{RecoveredState, State};
 use super::superblock::Superblock;
@@ -15,9 +15,12 @@ use crate::base::codec::{Decoder, put_bytes};
 use crate::base::error::{Error, Result};
 use crate::base::fuzz::{FILE, Target, named, split_first};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::key_hash::HashSecret;
 use crate::vfs::{Access, MemoryVfs, Vfs};
 
 const IDENTITY: Identity = Identity { store_id: 42, number: 1 };
+const NEW_STORE: NewStore =
+    NewStore { store_id: 42, hash_secret: HashSecret(*b"0123456789abcdef") };
 
 pub(crate) const TARGETS: [Target; 3] = [
     Target { name: "superblock", run: superblock, seeds: superblock_seeds },
@@ -43,7 +46,7 @@ fn superblock(data: &[u8]) {
 }
 
 fn superblock_seeds() -> Vec<Vec<u8>> {
-    vec![Superblock::new(42).encode()]
+    vec![Superblock::new(NEW_STORE).encode()]
 }
 
 fn edit(data: &[u8]) {
@@ -132,10 +135,10 @@ fn manifest(data: &[u8]) {
     let vfs = MemoryVfs::new();
     vfs.create_dir_all(&dir()).expect("a directory");
     put(&vfs, &manifest_path(&dir(), IDENTITY.number), &bytes);
-    put(&vfs, &Superblock::path(&dir()), &Superblock::new(IDENTITY.store_id).encode());
+    put(&vfs, &Superblock::path(&dir()), &Superblock::new(NEW_STORE).encode());
     let vfs: Arc<dyn Vfs> = Arc::new(vfs);
     let open = || -> Result<(Manifest, RecoveredState)> {
-        Manifest::open(&vfs, &dir(), OpenOptions { create: false, new_store_id: 0 })
+        Manifest::open(&vfs, &dir(), OpenOptions { create: false, new_store: NEW_STORE })
     };
     let Some((manifest, found)) = named(open()) else { return };
     match manifest.commit(&Edit { next_file_id: Some(FileId(1)), ..Edit::default() }) {

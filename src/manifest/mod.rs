@@ -18,7 +18,6 @@ pub(crate) mod fuzz;
 mod log;
 mod open;
 mod record;
-mod salvage;
 mod state;
 mod superblock;
 
@@ -29,9 +28,8 @@ mod tests;
 
 pub(crate) use edit::{Edit, Epochs, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 pub(crate) use log::Manifest;
-pub(crate) use open::{LOCK_FILE_NAME, OpenOptions, create_copy};
-pub(crate) use salvage::SalvagedManifest;
-pub(crate) use state::RecoveredState;
+pub(crate) use open::{LOCK_FILE_NAME, NewStore, OpenOptions, create_copy};
+pub(crate) use state::{RecoveredKeyspace, RecoveredState};
 pub(crate) use superblock::FILE_NAME as SUPERBLOCK_FILE_NAME;
 
 /// The newest version of the store's format that this build reads, and the one that it writes.

@@ -12,6 +12,7 @@ use super::superblock::{self, Superblock};
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
+use crate::base::key_hash::HashSecret;
 use crate::base::planted::{Bug, planted};
 use crate::vfs::{Access, Vfs, create_dir_durably, sync_parent};
 
@@ -26,12 +27,21 @@ const FIRST_NUMBER: u64 = 1;
 pub(crate) struct OpenOptions {
     /// Whether a missing or empty directory becomes a store.
     pub(crate) create: bool,
-    /// The number of a store that is created: random, never used before.
-    pub(crate) new_store_id: u64,
+    /// What a store that is created gets.
+    pub(crate) new_store: NewStore,
+}
+
+/// What tells a new store from all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NewStore {
+    /// Its number: random, never used before.
+    pub(crate) store_id: u64,
+    /// What its keys are hashed with.
+    pub(crate) hash_secret: HashSecret,
 }
 
 /// What a manifest's file holds.
-pub(super) struct Loaded {
+struct Loaded {
     identity: Identity,
     state: State,
     trees: Trees,
@@ -44,17 +54,11 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    /// What it says.
-    pub(super) fn into_recovered(self) -> RecoveredState {
-        let store_id = self.identity.store_id;
-        let torn_bytes = self.file_bytes - self.end;
-        RecoveredState { store_id, torn_bytes, ..self.trees.join(&self.state) }
-    }
-
     /// Splits off what the open tells of what the manifest goes on with.
     fn recovered(self, superblock: Superblock, created: bool) -> (State, RecoveredState) {
         let recovered = RecoveredState {
             store_id: superblock.store_id,
+            hash_secret: superblock.hash_secret,
             format_version: superblock.version,
             created_by: superblock.created_by,
             created,
@@ -80,7 +84,7 @@ impl Manifest {
         let created = !vfs.exists(&Superblock::path(dir))?;
         if created {
             prepare_creation(&**vfs, dir, options.create)?;
-            create(&**vfs, dir, options.new_store_id)?;
+            create(&**vfs, dir, options.new_store)?;
         }
         let superblock = Superblock::read(&**vfs, dir)?;
         let numbers = manifest_numbers(&**vfs, dir)?;
@@ -210,20 +214,20 @@ fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
     sync_parent(vfs, dir)
 }
 
-fn create(vfs: &dyn Vfs, dir: &Path, store_id: u64) -> Result<()> {
-    let identity = Identity { store_id, number: FIRST_NUMBER };
-    put_in_place(vfs, dir, identity, &State::default(), &[])
+fn create(vfs: &dyn Vfs, dir: &Path, new: NewStore) -> Result<()> {
+    put_in_place(vfs, dir, new, &State::default(), &[])
 }
 
 /// Writes the first manifest, then the superblock: where that is, there must be a manifest.
 fn put_in_place(
     vfs: &dyn Vfs,
     dir: &Path,
-    identity: Identity,
+    new: NewStore,
     state: &State,
     trees: &[(KeyspaceId, Vec<u8>)],
 ) -> Result<()> {
-    let superblock = Superblock::new(identity.store_id);
+    let identity = Identity { store_id: new.store_id, number: FIRST_NUMBER };
+    let superblock = Superblock::new(new);
     if planted(Bug::SuperblockFirst) {
         superblock.write(vfs, dir)?;
         return write_manifest(vfs, dir, identity, state, trees).map(|_| ());
@@ -237,7 +241,7 @@ fn put_in_place(
 ///
 /// # Errors
 /// `Conflict` if the edit contradicts itself.
-pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, store_id: u64, edit: Edit) -> Result<()> {
+pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, new: NewStore, edit: Edit) -> Result<()> {
     let mut state = State::default();
     state.check(&edit).map_err(|what| Error::Conflict { what })?;
     state.apply(&edit);
@@ -249,11 +253,11 @@ pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, store_id: u64, edit: Edit) 
             _ => None,
         })
         .collect();
-    put_in_place(vfs, dir, Identity { store_id, number: FIRST_NUMBER }, &state, &trees)
+    put_in_place(vfs, dir, new, &state, &trees)
 }
 
 /// The manifests in `dir`, newest first.
-pub(super) fn manifest_numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u64>> {
+fn manifest_numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u64>> {
     let names = vfs.read_names(dir)?;
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| parse_manifest_name(name)).collect();
     numbers.sort_unstable_by(|a, b| b.cmp(a));
@@ -261,12 +265,7 @@ pub(super) fn manifest_numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u64>> {
 }
 
 /// Loads the newest manifest that was written whole.
-pub(super) fn load_newest(
-    vfs: &dyn Vfs,
-    dir: &Path,
-    store_id: u64,
-    numbers: &[u64],
-) -> Result<Loaded> {
+fn load_newest(vfs: &dyn Vfs, dir: &Path, store_id: u64, numbers: &[u64]) -> Result<Loaded> {
     let mut incomplete = None;
     for &number in numbers {
         match load(vfs, dir, Identity { store_id, number })? {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::edit::{Edit, Epochs, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::key_hash::HashSecret;
 use crate::base::planted::{Bug, planted};
 
 /// A keyspace's state without its tree.
@@ -122,6 +123,8 @@ impl State {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RecoveredState {
     pub(crate) store_id: u64,
+    /// What the store's keys are hashed with.
+    pub(crate) hash_secret: HashSecret,
     pub(crate) format_version: u32,
     /// Name and version of the program that created the store.
     pub(crate) created_by: String,

@@ -7,10 +7,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::FORMAT_VERSION;
+use super::{FORMAT_VERSION, NewStore};
 use crate::base::checksum::checksum;
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
+use crate::base::key_hash::HashSecret;
 use crate::base::planted::{Bug, planted};
 use crate::vfs::{Access, Vfs};
 
@@ -20,9 +21,10 @@ pub(crate) const FILE_NAME: &str = "SPINNEY";
 pub(super) const NEW_FILE_NAME: &str = "SPINNEY.new";
 
 const MAGIC: [u8; 8] = *b"SPINNEY\0";
-const BYTES: usize = 64;
-const CHECKSUM_OFFSET: usize = 56;
+const BYTES: usize = 80;
+const CHECKSUM_OFFSET: usize = 72;
 const CREATED_BY_BYTES: usize = 32;
+const SECRET_OFFSET: usize = 56;
 
 /// What the superblock says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,12 +33,15 @@ pub(super) struct Superblock {
     pub(super) store_id: u64,
     /// Name and version of the program that created the store.
     pub(super) created_by: String,
+    /// What the store's keys are hashed with.
+    pub(super) hash_secret: HashSecret,
 }
 
 impl Superblock {
-    pub(super) fn new(store_id: u64) -> Superblock {
+    pub(super) fn new(new: NewStore) -> Superblock {
         let created_by = concat!("spinney ", env!("CARGO_PKG_VERSION")).to_string();
-        Superblock { version: FORMAT_VERSION, store_id, created_by }
+        let NewStore { store_id, hash_secret } = new;
+        Superblock { version: FORMAT_VERSION, store_id, created_by, hash_secret }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -47,7 +52,8 @@ impl Superblock {
         out.extend_from_slice(&self.store_id.to_le_bytes());
         let name = self.created_by.as_bytes();
         out.extend_from_slice(&name[..name.len().min(CREATED_BY_BYTES)]);
-        out.resize(CHECKSUM_OFFSET, 0);
+        out.resize(SECRET_OFFSET, 0);
+        out.extend_from_slice(&self.hash_secret.0);
         out.extend_from_slice(&checksum(0, &out).to_le_bytes());
         out
     }
@@ -80,7 +86,10 @@ impl Superblock {
         let store_id = decoder.u64("superblock store id")?;
         let name = decoder.take(CREATED_BY_BYTES, "superblock creator")?;
         let created_by = String::from_utf8_lossy(name).trim_end_matches('\0').to_string();
-        Ok(Superblock { version, store_id, created_by })
+        let mut hash_secret = HashSecret::default();
+        let bytes = decoder.take(hash_secret.0.len(), "superblock hash secret")?;
+        hash_secret.0.copy_from_slice(bytes);
+        Ok(Superblock { version, store_id, created_by, hash_secret })
     }
 
     /// The superblock's path in a store.

@@ -12,9 +12,12 @@ use super::*;
 use crate::base::documented::hex_block;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::key_hash::HashSecret;
 use crate::vfs::Vfs;
 
 const STORE_ID: u64 = 0x0123_4567_89ab_cdef;
+const NEW_STORE: NewStore =
+    NewStore { store_id: STORE_ID, hash_secret: HashSecret(*b"0123456789abcdef") };
 
 fn dir() -> &'static Path {
     Path::new("/store")
@@ -26,7 +29,7 @@ fn manifest_path(number: u64) -> PathBuf {
 
 fn open_with(vfs: &Arc<TestVfs>, create: bool) -> Result<(Manifest, RecoveredState)> {
     let vfs: Arc<dyn Vfs> = Arc::clone(vfs) as Arc<dyn Vfs>;
-    Manifest::open(&vfs, dir(), OpenOptions { create, new_store_id: STORE_ID })
+    Manifest::open(&vfs, dir(), OpenOptions { create, new_store: NEW_STORE })
 }
 
 fn open(vfs: &Arc<TestVfs>) -> (Manifest, RecoveredState) {
@@ -405,7 +408,7 @@ fn creating_can_be_interrupted_anywhere() {
             let after = Arc::new(vfs.crash(crash));
             let (_, state) = open_with(&after, true).unwrap();
             assert!(!done || !state.created);
-            assert_eq!(state.store_id, STORE_ID);
+            assert_eq!((state.store_id, state.hash_secret), (STORE_ID, NEW_STORE.hash_secret));
             assert!(state.created_by.starts_with("spinney "));
             assert_eq!(after.names(), ["SPINNEY", "manifest-00000001"]);
         },
@@ -633,7 +636,7 @@ fn a_store_without_a_manifest_is_corrupt_not_new() {
 
 #[test]
 fn a_newer_format_is_named_as_such() {
-    for (name, checksum_at) in [("SPINNEY", 56), ("manifest-00000001", 32)] {
+    for (name, checksum_at) in [("SPINNEY", 72), ("manifest-00000001", 32)] {
         let (vfs, ..) = sample();
         let path = dir().join(name);
         let mut bytes = vfs.contents(&path);
@@ -692,6 +695,7 @@ fn the_worked_example_of_the_format_page_is_a_store() {
     };
     let expected = RecoveredState {
         store_id: STORE_ID,
+        hash_secret: NEW_STORE.hash_secret,
         format_version: 1,
         created_by: "spinney 0.1.0".to_string(),
         next_file_id: FileId(300),

@@ -18,9 +18,6 @@ use crate::base::panics::caught;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::Mutex;
 
-/// Of a longer key the message shows the start.
-const KEY_BYTES_SHOWN: usize = 64;
-
 thread_local! {
     /// How many operators the thread is inside of.
     static INSIDE: Cell<u32> = const { Cell::new(0) };
@@ -39,7 +36,7 @@ pub(crate) struct Contained {
 struct Panics {
     count: u64,
     /// The last one that nobody has been told of yet.
-    untold: Option<String>,
+    untold: Option<Error>,
 }
 
 impl Contained {
@@ -60,8 +57,7 @@ impl Contained {
 
     /// The operator's last panic as an error, once.
     pub(crate) fn take_untold(&self) -> Option<Error> {
-        let what = self.panics.lock().untold.take()?;
-        Some(Error::Merge { operator: self.name.clone(), what })
+        self.panics.lock().untold.take()
     }
 
     /// Refuses `call` on a thread that is inside an operator.
@@ -86,15 +82,10 @@ impl Contained {
         let result = caught(f);
         INSIDE.set(INSIDE.get() - 1);
         result.map_err(|message| {
-            let shown = &key[..key.len().min(KEY_BYTES_SHOWN)];
-            let what = format!(
-                "it panicked on key \"{}\" of keyspace {:?}: {message}",
-                shown.escape_ascii(),
-                self.keyspace
-            );
+            let what = format!("it panicked: {message}");
             let mut panics = self.panics.lock();
             panics.count += 1;
-            panics.untold = Some(what.clone());
+            panics.untold = Some(Error::merge(&self.keyspace, key, &self.name, &*what));
             what
         })
     }
@@ -146,19 +137,18 @@ mod tests {
         }
     }
 
-    const PANICKED: &str = "it panicked on key \"k\" of keyspace \"items\": ";
-
     #[test]
     fn a_panic_is_a_refusal_that_is_told_of_once() {
         let moody = Contained::new("items", "moody", Arc::new(Moody));
         assert_eq!(moody.full_merge(b"k", None, &[b"1", b"2"]), Ok(vec![2, 1]));
         let refused = moody.full_merge(b"k", None, &[b"1", b"2", b"3"]);
-        assert_eq!(refused, Err(format!("{PANICKED}too much")));
+        assert_eq!(refused, Err("it panicked: too much".to_string()));
         assert_eq!(moody.partial_merge(b"k", b"1", b"2"), None);
         assert_eq!(moody.panics(), 2);
         let untold = moody.take_untold();
-        assert!(matches!(&untold, Some(Error::Merge { operator, what })
-            if operator == "moody" && *what == format!("{PANICKED}not today")));
+        assert!(matches!(&untold, Some(Error::Merge { keyspace, key, operator, what })
+            if keyspace == "items" && key == "k" && operator == "moody"
+                && what == "it panicked: not today"));
         assert!(moody.take_untold().is_none());
         Contained::refuse_inside("flush").unwrap();
     }

@@ -25,4 +25,5 @@ pub(crate) use contained::Contained;
 pub(crate) use iterator::{MergeIterator, MergeSource};
 pub(crate) use operands::{Base, BlobReader, MergeContext, Operands};
 pub use operator::{Append, MergeOperator, U64Add};
+pub(crate) use versions::FoldLimits;
 pub(crate) use visible::VisibleIterator;

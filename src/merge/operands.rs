@@ -1,5 +1,11 @@
 //! Folding merge operands over what lies beneath them.
+//!
+//! Invariants:
+//! 1. Operands in blob files are read and folded in instalments: beside the value, at most as many bytes of them
+//!    as the value has are in memory at a time, or [`INSTALMENT_BYTES`] if that is more. So a fold copies each
+//!    byte a bounded number of times, and its memory depends on the value, not on how many operands there are.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::operator::MergeOperator;
@@ -7,19 +13,60 @@ use crate::base::error::{Error, Result};
 use crate::base::limits::VALUE_BYTES_MAX;
 use crate::base::planted::{Bug, planted};
 
-/// Fetches the value that the pointer of a `PutBlob` entry stands for.
+/// Bytes of operands that are read from blob files before they are folded, at least.
+const INSTALMENT_BYTES: usize = if cfg!(test) { 24 } else { 16 << 20 };
+
+/// Fetches the value that the pointer of a `PutBlob` or `MergeBlob` entry stands for.
 pub(crate) trait BlobReader: Send + Sync {
     /// Replaces `out` by the value.
     fn read_blob(&self, key: &[u8], pointer: &[u8], out: &mut Vec<u8>) -> Result<()>;
+
+    /// How long the value is, without reading it; `None` if the bytes are no pointer.
+    fn blob_bytes(&self, pointer: &[u8]) -> Option<u64>;
 }
 
 /// What a keyspace needs to fold merge operands.
 #[derive(Clone, Default)]
 pub(crate) struct MergeContext {
-    /// The keyspace's operator; without one, a merge entry is an error.
+    /// The keyspace's name, for errors.
+    pub(crate) keyspace: Arc<str>,
+    /// The name of the operator that the keyspace was created with.
+    pub(crate) operator_name: Option<Arc<str>>,
+    /// The operator, if it is registered; without one, operands cannot be folded.
     pub(crate) operator: Option<Arc<dyn MergeOperator>>,
-    /// Reads the values that operands meet in blob files.
+    /// Reads the values that are in blob files.
     pub(crate) blobs: Option<Arc<dyn BlobReader>>,
+}
+
+impl MergeContext {
+    /// The error of a fold that failed.
+    #[cold]
+    pub(crate) fn failed(&self, key: &[u8], what: impl Into<String>) -> Error {
+        let operator = self.operator_name.as_deref().unwrap_or_default();
+        Error::merge(&self.keyspace, key, operator, what)
+    }
+
+    /// The operator.
+    ///
+    /// # Errors
+    /// `Merge` if there is none.
+    pub(super) fn operator(&self, key: &[u8]) -> Result<&dyn MergeOperator> {
+        self.operator.as_deref().ok_or_else(|| {
+            let what =
+                "it is not registered; register it with Builder::merge_operator before opening";
+            self.failed(key, what)
+        })
+    }
+
+    /// Reads a value from its blob file.
+    pub(super) fn read(&self, key: &[u8], pointer: &[u8]) -> Result<Vec<u8>> {
+        let Some(blobs) = &self.blobs else {
+            return Err(self.failed(key, "a value is in a blob file, and none is open"));
+        };
+        let mut value = Vec::new();
+        blobs.read_blob(key, pointer, &mut value)?;
+        Ok(value)
+    }
 }
 
 /// What operands are applied to.
@@ -33,12 +80,20 @@ pub(crate) enum Base<'a> {
     Blob(&'a [u8]),
 }
 
+/// An operand: its bytes, or the pointer of those in a blob file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Operand<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) is_blob: bool,
+}
+
 /// Operands of one key, collected newest first (as entries come) or oldest first, in one reused
 /// buffer. A point read collects into one of these too.
 #[derive(Debug, Default)]
 pub(crate) struct Operands {
     bytes: Vec<u8>,
-    ends: Vec<usize>,
+    /// Where each ends, and whether it is a pointer.
+    ends: Vec<(usize, bool)>,
 }
 
 impl Operands {
@@ -53,10 +108,11 @@ impl Operands {
         self.ends.is_empty()
     }
 
-    /// Adds an operand after the others.
-    pub(crate) fn push(&mut self, operand: &[u8]) {
-        self.bytes.extend_from_slice(operand);
-        self.ends.push(self.bytes.len());
+    /// Adds an operand after the others; `is_blob` if its bytes are a pointer into a blob file.
+    pub(crate) fn push(&mut self, bytes: &[u8], is_blob: bool) {
+        self.bytes.extend_from_slice(bytes);
+        let is_blob = is_blob && !planted(Bug::MergeBlobOperandRaw);
+        self.ends.push((self.bytes.len(), is_blob));
     }
 
     /// The value that the operands make of `base`. `newest_first` tells the order of the pushes.
@@ -70,57 +126,83 @@ impl Operands {
         base: Base<'_>,
         newest_first: bool,
     ) -> Result<Vec<u8>> {
-        let Some(operator) = &context.operator else {
-            return Err(Error::Merge {
-                operator: String::new(),
-                what: format!(
-                    "the keyspace was opened without its merge operator, and key \"{}\" needs it",
-                    key.escape_ascii()
-                ),
-            });
-        };
-        let mut blob = Vec::new();
-        let existing = match base {
-            Base::Nothing => None,
-            Base::Blob(_) if planted(Bug::MergeBlobBaseIgnored) => None,
-            Base::Value(value) => Some(value),
-            Base::Blob(pointer) => {
-                let Some(blobs) = &context.blobs else {
-                    return Err(Error::Merge {
-                        operator: operator.name().to_string(),
-                        what: "the existing value lies in a blob file that is not open".to_string(),
-                    });
-                };
-                blobs.read_blob(key, pointer, &mut blob)?;
-                Some(&blob[..])
-            }
-        };
         let mut start = 0;
         let mut operands = Vec::with_capacity(self.ends.len());
-        for &end in &self.ends {
-            operands.push(&self.bytes[start..end]);
+        for &(end, is_blob) in &self.ends {
+            operands.push(Operand { bytes: &self.bytes[start..end], is_blob });
             start = end;
         }
         if newest_first && !planted(Bug::MergeOperandsReversed) {
             operands.reverse();
         }
-        full_merge(&**operator, key, existing, &operands)
+        fold(context, key, base, &operands)
     }
 }
 
+/// The value that the operands, oldest first, make of `base`.
+///
+/// # Errors
+/// `Merge` if there is no operator, it refuses, or its result is longer than a value may be; whatever reading a
+/// blob file gives.
+pub(super) fn fold(
+    context: &MergeContext,
+    key: &[u8],
+    base: Base<'_>,
+    operands: &[Operand<'_>],
+) -> Result<Vec<u8>> {
+    context.operator(key)?;
+    let mut value = match base {
+        Base::Nothing => None,
+        Base::Blob(_) if planted(Bug::MergeBlobBaseIgnored) => None,
+        Base::Value(value) => Some(Cow::Borrowed(value)),
+        Base::Blob(pointer) => Some(Cow::Owned(context.read(key, pointer)?)),
+    };
+    let mut gathered: Vec<Cow<'_, [u8]>> = Vec::with_capacity(operands.len().min(1024));
+    let mut read_bytes = 0;
+    for (i, operand) in operands.iter().enumerate() {
+        if operand.is_blob {
+            let bytes = context.read(key, operand.bytes)?;
+            read_bytes += bytes.len();
+            gathered.push(Cow::Owned(bytes));
+        } else {
+            gathered.push(Cow::Borrowed(operand.bytes));
+        }
+        let enough = value.as_ref().map_or(0, |value| value.len()).max(INSTALMENT_BYTES);
+        if read_bytes >= enough && i + 1 < operands.len() {
+            value = Some(Cow::Owned(full_merge(context, key, value.as_deref(), &gathered)?));
+            gathered.clear();
+            read_bytes = 0;
+        }
+    }
+    full_merge(context, key, value.as_deref(), &gathered)
+}
+
 /// Calls the operator and holds it to what a value may be.
-pub(super) fn full_merge(
-    operator: &dyn MergeOperator,
+fn full_merge(
+    context: &MergeContext,
     key: &[u8],
     existing: Option<&[u8]>,
-    operands: &[&[u8]],
+    operands: &[Cow<'_, [u8]>],
 ) -> Result<Vec<u8>> {
-    let failed = |what| Error::Merge { operator: operator.name().to_string(), what };
-    let value = operator.full_merge(key, existing, operands).map_err(failed)?;
+    let operands: Vec<&[u8]> = operands.iter().map(|operand| &**operand).collect();
+    let value = context.operator(key)?.full_merge(key, existing, &operands);
+    let value = value.map_err(|what| context.failed(key, what))?;
     if value.len() as u64 > VALUE_BYTES_MAX {
-        return Err(failed(format!("the result has {} bytes, too many for a value", value.len())));
+        let what = format!("the result has {} bytes, too many for a value", value.len());
+        return Err(context.failed(key, what));
     }
     Ok(value)
+}
+
+/// One operand for two, if the operator makes one of them that can be stored.
+pub(super) fn partial_merge(
+    operator: &dyn MergeOperator,
+    key: &[u8],
+    older: &[u8],
+    newer: &[u8],
+) -> Option<Vec<u8>> {
+    let operand = operator.partial_merge(key, older, newer)?;
+    (operand.len() as u64 <= VALUE_BYTES_MAX).then_some(operand)
 }
 
 /// The error for an entry kind that the formats reserve.

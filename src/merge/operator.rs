@@ -51,9 +51,13 @@ pub trait MergeOperator: Send + Sync + 'static {
 
     /// The value of `key` after `operands`, oldest first, have been applied to the `existing` value.
     ///
+    /// Operands may come in instalments: first some of the oldest, then others with the result as the existing
+    /// value.
+    ///
     /// # Errors
-    /// What is wrong with an operand or the existing value; the reader of the key gets it, and the
-    /// operands are kept as they are.
+    /// What is wrong with an operand or the existing value; the reader of the key gets it as
+    /// [`Error::Merge`](crate::Error::Merge), and the operands are kept as they are. A result above 4 GiB - 1 is
+    /// an error too.
     fn full_merge(
         &self,
         key: &[u8],
@@ -61,7 +65,10 @@ pub trait MergeOperator: Send + Sync + 'static {
         operands: &[&[u8]],
     ) -> Result<Vec<u8>, String>;
 
-    /// One operand that does what `older` followed by `newer` does, or `None` to keep both.
+    /// One operand that does what `older` followed by `newer` does, or `None` to keep both. With it, the number of
+    /// operands of a key stays small whatever its value's size. Without it, operands are folded over values of up
+    /// to a memtable's size alone (a sixteenth of the memory budget, 256 KiB to 64 MiB); of a larger value's key
+    /// all stay, to be folded by whoever reads it.
     fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         let _ = (key, older, newer);
         None

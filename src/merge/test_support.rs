@@ -48,7 +48,7 @@ impl From<EntryRef<'_>> for Entry {
 /// Versions in the order in which they were committed: few keys, some of which share long prefixes,
 /// all kinds, numbers dense with gaps, and values that say where they came from.
 pub(super) fn arb_history(count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Entry>> {
-    let version = (0u8..8, 0u8..8, 1u64..3);
+    let version = (0u8..8, 0u8..9, 1u64..3);
     prop::collection::vec(version, count).prop_map(|versions| {
         let mut seqno = 0;
         let mut history = Vec::new();
@@ -63,6 +63,7 @@ pub(super) fn arb_history(count: std::ops::Range<usize>) -> impl Strategy<Value 
                 0..3 => (EntryKind::Put, format!("p{seqno}.")),
                 3 | 4 => (EntryKind::Delete, String::new()),
                 5 | 6 => (EntryKind::Merge, format!("m{seqno}.")),
+                7 => (EntryKind::MergeBlob, format!("o{seqno}.")),
                 _ => (EntryKind::PutBlob, format!("b{seqno}.")),
             };
             history.push(Entry { key, seqno, kind, value: value.into_bytes() });
@@ -104,6 +105,9 @@ pub(super) fn visible(entries: &[Entry], snapshot: Seqno) -> BTreeMap<Vec<u8>, V
             EntryKind::Merge => {
                 model.entry(version.key.clone()).or_default().extend_from_slice(&version.value);
             }
+            EntryKind::MergeBlob => {
+                model.entry(version.key.clone()).or_default().extend(blob(&version.value));
+            }
             EntryKind::RangeDelete => unreachable!("no history has one"),
         }
     }
@@ -122,11 +126,19 @@ impl BlobReader for Blobs {
         *out = blob(pointer);
         Ok(())
     }
+
+    fn blob_bytes(&self, pointer: &[u8]) -> Option<u64> {
+        Some(blob(pointer).len() as u64)
+    }
 }
 
 /// The context that `visible` models.
 pub(super) fn context() -> MergeContext {
-    MergeContext { operator: Some(Arc::new(Append)), blobs: Some(Arc::new(Blobs)) }
+    MergeContext {
+        operator: Some(Arc::new(Append)),
+        blobs: Some(Arc::new(Blobs)),
+        ..MergeContext::default()
+    }
 }
 
 /// A sorted list as an `EntrySource`.

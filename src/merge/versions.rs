@@ -1,10 +1,29 @@
 //! What a compaction keeps of the versions of one key, once it has gathered them.
+//!
+//! Invariants:
+//! 1. Folding costs no more than it is worth. Where everything is in pages, which a compaction copies anyway,
+//!    all that can be folded is. Bytes in blob files are copied by a fold only into something at least half as
+//!    large again: an operand's bytes are copied by folds a number of times that is logarithmic in the size of
+//!    the value.
+//! 2. No fold has more input than `FoldLimits::fold_bytes_max`. What is larger stays operands.
+//! 3. A fold that fails, whatever the reason, leaves the versions as they were.
 
-use super::operands::full_merge;
-use super::operator::MergeOperator;
+use super::operands::{Base, MergeContext, Operand, fold, partial_merge};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
+
+/// What an entry costs beside its bytes: operands without bytes are worth folding too.
+const ENTRY_BYTES: u64 = 16;
+
+/// How far a compaction goes to fold operands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FoldLimits {
+    /// Shorter values are in pages.
+    pub(crate) inline_bytes: u64,
+    /// The most bytes that one fold takes in.
+    pub(crate) fold_bytes_max: u64,
+}
 
 #[derive(Debug)]
 struct Version {
@@ -12,6 +31,14 @@ struct Version {
     kind: EntryKind,
     stripe: usize,
     value: Value,
+    /// Length of the value, also of one in a blob file.
+    bytes: u64,
+}
+
+impl Version {
+    fn cost(&self) -> u64 {
+        self.bytes + ENTRY_BYTES
+    }
 }
 
 #[derive(Debug)]
@@ -29,12 +56,26 @@ pub(super) struct Dropped {
     pub(super) tombstones: u64,
 }
 
+/// Neighbouring operands that are to become one.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    /// The oldest is the one before this place.
+    end: usize,
+    operands: usize,
+    cost: u64,
+    /// All are in pages, and so is what they become.
+    inline: bool,
+}
+
 /// Versions of one key, newest first, in reused buffers.
 #[derive(Debug, Default)]
 pub(super) struct Versions {
     key: Vec<u8>,
     bytes: Vec<u8>,
     list: Vec<Version>,
+    /// The operator did not make one operand of two that were read from blob files for that: in this
+    /// compaction no more are.
+    keeps_operands: bool,
 }
 
 impl Versions {
@@ -54,24 +95,41 @@ impl Versions {
         self.list.is_empty()
     }
 
-    /// Whether what has been gathered hides an older version in `stripe`.
-    pub(super) fn supersedes(&self, stripe: usize) -> bool {
-        self.list.last().is_some_and(|last| last.stripe == stripe && last.kind != EntryKind::Merge)
+    /// Bytes of the values gathered.
+    pub(super) fn gathered_bytes(&self) -> u64 {
+        self.bytes.len() as u64
     }
 
-    /// Adds the next older version.
-    pub(super) fn push(&mut self, seqno: Seqno, kind: EntryKind, stripe: usize, value: &[u8]) {
+    /// Whether what has been gathered hides an older version in `stripe`.
+    pub(super) fn supersedes(&self, stripe: usize) -> bool {
+        self.list.last().is_some_and(|last| last.stripe == stripe && !last.kind.is_operand())
+    }
+
+    /// Whether the oldest version gathered is an operand, so that the next older one matters.
+    pub(super) fn ends_in_operand(&self) -> bool {
+        self.list.last().is_some_and(|last| last.kind.is_operand())
+    }
+
+    /// Adds the next older version. `bytes` is the length of what the value stands for.
+    pub(super) fn push(
+        &mut self,
+        seqno: Seqno,
+        kind: EntryKind,
+        stripe: usize,
+        value: &[u8],
+        bytes: u64,
+    ) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(value);
         let value = Value::Gathered { start, end: self.bytes.len() };
-        self.list.push(Version { seqno, kind, stripe, value });
+        self.list.push(Version { seqno, kind, stripe, value, bytes });
     }
 
     /// Whether what lies beneath the oldest version matters.
     pub(super) fn ends_open(&self) -> bool {
         self.list
             .last()
-            .is_some_and(|last| matches!(last.kind, EntryKind::Delete | EntryKind::Merge))
+            .is_some_and(|last| last.kind.is_operand() || last.kind == EntryKind::Delete)
     }
 
     /// The version at `index`, newest first.
@@ -84,7 +142,12 @@ impl Versions {
 
     /// Folds operands within their stripes and drops tombstones with nothing beneath. `bottom` says
     /// that nothing older than these versions exists.
-    pub(super) fn reduce(&mut self, operator: Option<&dyn MergeOperator>, bottom: bool) -> Dropped {
+    pub(super) fn reduce(
+        &mut self,
+        context: &MergeContext,
+        limits: FoldLimits,
+        bottom: bool,
+    ) -> Dropped {
         let mut dropped = Dropped::default();
         if bottom {
             while self.list.last().is_some_and(|last| last.kind == EntryKind::Delete) {
@@ -92,7 +155,9 @@ impl Versions {
                 dropped.tombstones += 1;
             }
         }
-        let Some(operator) = operator else { return dropped };
+        if context.operator.is_none() {
+            return dropped;
+        }
         let gathered = self.list.len();
         // From the oldest stripe to the newest.
         let mut end = self.list.len();
@@ -101,7 +166,7 @@ impl Versions {
             let newer = self.list[..end].iter().rposition(|v| v.stripe != stripe);
             let start = newer.map_or(0, |newer| newer + 1);
             let nothing_beneath = bottom && end == self.list.len();
-            self.reduce_stripe(operator, start, end, nothing_beneath);
+            self.reduce_stripe(context, limits, start, end, nothing_beneath);
             end = start;
         }
         dropped.folded = (gathered - self.list.len()) as u64;
@@ -111,63 +176,153 @@ impl Versions {
     /// Folds the operands at the front of `list[start..end]`, one stripe, over what follows them.
     fn reduce_stripe(
         &mut self,
-        operator: &dyn MergeOperator,
+        context: &MergeContext,
+        limits: FoldLimits,
         start: usize,
         end: usize,
         nothing_beneath: bool,
     ) {
         let last = &self.list[end - 1];
-        let operands_end = if last.kind == EntryKind::Merge { end } else { end - 1 };
+        let mut operands_end = if last.kind.is_operand() { end } else { end - 1 };
         if operands_end == start {
             return;
         }
-        let foldable = match last.kind {
-            EntryKind::Put | EntryKind::Delete => true,
-            EntryKind::Merge => nothing_beneath,
-            EntryKind::PutBlob | EntryKind::RangeDelete => false,
+        let base_bytes = match last.kind {
+            EntryKind::Put | EntryKind::PutBlob => Some(last.bytes),
+            EntryKind::Delete => Some(0),
+            EntryKind::Merge | EntryKind::MergeBlob => nothing_beneath.then_some(0),
+            EntryKind::RangeDelete => None,
         };
-        if foldable {
-            let has_base = last.kind == EntryKind::Put && !planted(Bug::MergeBaseIgnored);
-            let existing = has_base.then(|| value_of(&self.bytes, last));
-            let operands: Vec<&[u8]> = self.list[start..operands_end]
-                .iter()
-                .rev()
-                .skip(usize::from(planted(Bug::CompactLosesOperand)))
-                .map(|version| value_of(&self.bytes, version))
-                .collect();
-            if let Ok(value) = full_merge(operator, &self.key, existing, &operands) {
-                self.list[start].kind = EntryKind::Put;
-                self.list[start].value = Value::Made(value);
-                self.list.drain(start + 1..end);
-                return;
-            }
+        if let Some(base_bytes) = base_bytes
+            && let Some(from) = self.worth_folding(limits, start, operands_end, base_bytes)
+            && let Some(value) = self.fold_over_base(context, from, operands_end, end)
+        {
+            self.list[from].kind = EntryKind::Put;
+            self.list[from].bytes = value.len() as u64;
+            self.list[from].value = Value::Made(value);
+            self.list.drain(from + 1..end);
+            operands_end = from;
         }
-        self.fold_partially(operator, start, operands_end);
+        self.fold_partially(context, limits, start, operands_end);
+    }
+
+    /// Of the operands `list[start..end]`, the newest that is to be folded over a base of so many bytes, with
+    /// all that are older: as many as one fold takes in, if that is worth copying the base.
+    fn worth_folding(
+        &self,
+        limits: FoldLimits,
+        start: usize,
+        end: usize,
+        base_bytes: u64,
+    ) -> Option<usize> {
+        let (mut from, mut cost) = (end, 0);
+        while from > start
+            && base_bytes + cost + self.list[from - 1].cost() <= limits.fold_bytes_max
+        {
+            from -= 1;
+            cost += self.list[from].cost();
+        }
+        let operands = &self.list[from..end];
+        let all_inline =
+            base_bytes < limits.inline_bytes && operands.iter().all(|v| !v.kind.is_blob());
+        let worth = all_inline || cost * 2 >= base_bytes;
+        (from < end && worth).then_some(from)
+    }
+
+    /// What the operands `list[from..operands_end]` make of what is beneath them.
+    fn fold_over_base(
+        &self,
+        context: &MergeContext,
+        from: usize,
+        operands_end: usize,
+        end: usize,
+    ) -> Option<Vec<u8>> {
+        let base = match self.list[operands_end..end].last() {
+            _ if planted(Bug::MergeBaseIgnored) => Base::Nothing,
+            Some(base) => match base.kind {
+                EntryKind::Put => Base::Value(value_of(&self.bytes, base)),
+                EntryKind::PutBlob => Base::Blob(value_of(&self.bytes, base)),
+                _ => Base::Nothing,
+            },
+            None => Base::Nothing,
+        };
+        let operands: Vec<Operand<'_>> = self.list[from..operands_end]
+            .iter()
+            .rev()
+            .skip(usize::from(planted(Bug::CompactLosesOperand)))
+            .map(|version| Operand {
+                bytes: value_of(&self.bytes, version),
+                is_blob: version.kind.is_blob() && !planted(Bug::MergeBlobOperandRaw),
+            })
+            .collect();
+        fold(context, &self.key, base, &operands).ok()
+    }
+
+    /// Makes fewer operands of `list[start..end]`: each group of them becomes one.
+    fn fold_partially(
+        &mut self,
+        context: &MergeContext,
+        limits: FoldLimits,
+        start: usize,
+        end: usize,
+    ) {
+        // From the oldest to the newest; of two neighbours the older is the larger, in the end.
+        let mut groups: Vec<Group> = Vec::new();
+        for place in (start..end).rev() {
+            let version = &self.list[place];
+            let inline = !version.kind.is_blob();
+            let mut newest = Group { end: place + 1, operands: 1, cost: version.cost(), inline };
+            while let Some(&older) = groups.last() {
+                let cost = older.cost + newest.cost;
+                let inline = older.inline && newest.inline && cost < limits.inline_bytes;
+                let worth = newest.cost >= older.cost && cost <= limits.fold_bytes_max;
+                if !inline && !worth {
+                    break;
+                }
+                groups.pop();
+                let operands = older.operands + newest.operands;
+                newest = Group { end: older.end, operands, cost, inline };
+            }
+            groups.push(newest);
+        }
+        // The oldest group is at the end of the list: places before it stay what they are.
+        for group in groups.into_iter().filter(|group| group.operands > 1) {
+            self.fold_group(context, group.end - group.operands, group.end);
+        }
     }
 
     /// Folds neighbouring operands of `list[start..end]` pairwise until no more can be, so that each
     /// byte is copied a logarithmic number of times.
-    fn fold_partially(&mut self, operator: &dyn MergeOperator, start: usize, end: usize) {
+    fn fold_group(&mut self, context: &MergeContext, start: usize, end: usize) {
+        let Some(mut read) = self.read_group(context, start, end) else { return };
+        let Some(operator) = context.operator.as_deref() else { return };
         let rest = self.list.split_off(end);
-        let mut operands = self.list.split_off(start);
+        let versions = self.list.split_off(start);
+        let mut operands: Vec<(Version, Option<Vec<u8>>)> =
+            versions.into_iter().zip(read.drain(..)).collect();
         loop {
             let before = operands.len();
-            let mut folded: Vec<Version> = Vec::with_capacity(before.div_ceil(2));
+            let mut folded = Vec::with_capacity(before.div_ceil(2));
             let mut left = operands.into_iter().peekable();
             while let Some(mut newer) = left.next() {
-                if planted(Bug::MergePartialSwapped)
-                    && let Some(older) = left.peek_mut()
-                {
-                    std::mem::swap(&mut newer.value, &mut older.value);
-                }
                 if let Some(older) = left.peek()
-                    && let Some(value) = operator.partial_merge(
+                    && let Some(value) = partial_merge(
+                        operator,
                         &self.key,
-                        value_of(&self.bytes, older),
-                        value_of(&self.bytes, &newer),
+                        bytes_of(
+                            &self.bytes,
+                            if planted(Bug::MergePartialSwapped) { &newer } else { older },
+                        ),
+                        bytes_of(
+                            &self.bytes,
+                            if planted(Bug::MergePartialSwapped) { older } else { &newer },
+                        ),
                     )
                 {
-                    newer.value = Value::Made(value);
+                    newer.0.kind = EntryKind::Merge;
+                    newer.0.bytes = value.len() as u64;
+                    newer.0.value = Value::Made(value);
+                    newer.1 = None;
                     left.next();
                 }
                 folded.push(newer);
@@ -177,8 +332,45 @@ impl Versions {
                 break;
             }
         }
-        self.list.append(&mut operands);
+        self.list.extend(operands.into_iter().map(|(version, _)| version));
         self.list.extend(rest);
+    }
+
+    /// Reads those of the operands `list[start..end]` that are in blob files; `None` if the operator does not
+    /// make one operand of two, or one cannot be read.
+    fn read_group(
+        &mut self,
+        context: &MergeContext,
+        start: usize,
+        end: usize,
+    ) -> Option<Vec<Option<Vec<u8>>>> {
+        let group = &self.list[start..end];
+        if !group.iter().any(|version| version.kind.is_blob()) {
+            return Some(group.iter().map(|_| None).collect());
+        }
+        if self.keeps_operands {
+            return None;
+        }
+        let mut read = Vec::with_capacity(group.len());
+        for (i, version) in group.iter().enumerate() {
+            let value = value_of(&self.bytes, version);
+            let is_blob = version.kind.is_blob() && !planted(Bug::MergeBlobOperandRaw);
+            read.push(match is_blob {
+                true => Some(context.read(&self.key, value).ok()?),
+                false => None,
+            });
+            if i == 1 {
+                let bytes = |i: usize| {
+                    read[i].as_deref().unwrap_or_else(|| value_of(&self.bytes, &group[i]))
+                };
+                let operator = context.operator.as_deref()?;
+                if partial_merge(operator, &self.key, bytes(1), bytes(0)).is_none() {
+                    self.keeps_operands = true;
+                    return None;
+                }
+            }
+        }
+        Some(read)
     }
 }
 
@@ -187,4 +379,9 @@ fn value_of<'a>(bytes: &'a [u8], version: &'a Version) -> &'a [u8] {
         Value::Gathered { start, end } => &bytes[*start..*end],
         Value::Made(value) => value,
     }
+}
+
+/// The bytes of an operand, which have been read if they are in a blob file.
+fn bytes_of<'a>(bytes: &'a [u8], (version, read): &'a (Version, Option<Vec<u8>>)) -> &'a [u8] {
+    read.as_deref().unwrap_or_else(|| value_of(bytes, version))
 }

@@ -194,7 +194,7 @@ impl<C: MergeSource> VisibleIterator<C> {
                     return Ok(());
                 }
                 EntryKind::Delete => self.skip_versions()?,
-                EntryKind::Merge => return self.fold_forwards(),
+                EntryKind::Merge | EntryKind::MergeBlob => return self.fold_forwards(),
                 EntryKind::RangeDelete => return Err(refuse_range_delete(entry.key)),
             }
         }
@@ -209,8 +209,8 @@ impl<C: MergeSource> VisibleIterator<C> {
         self.operands.clear();
         let value = loop {
             let base = match self.merge.entry() {
-                Some(entry) if entry.kind == EntryKind::Merge => {
-                    self.operands.push(entry.value);
+                Some(entry) if entry.kind.is_operand() => {
+                    self.operands.push(entry.value, entry.kind.is_blob());
                     self.merge.next()?;
                     if self.merge.same_key() {
                         continue;
@@ -220,7 +220,7 @@ impl<C: MergeSource> VisibleIterator<C> {
                 Some(entry) => match entry.kind {
                     EntryKind::Put => Base::Value(entry.value),
                     EntryKind::PutBlob => Base::Blob(entry.value),
-                    EntryKind::Delete | EntryKind::Merge => Base::Nothing,
+                    EntryKind::Delete | EntryKind::Merge | EntryKind::MergeBlob => Base::Nothing,
                     EntryKind::RangeDelete => return Err(refuse_range_delete(entry.key)),
                 },
                 None => Base::Nothing,
@@ -263,7 +263,9 @@ impl<C: MergeSource> VisibleIterator<C> {
                             base = None;
                             self.operands.clear();
                         }
-                        EntryKind::Merge => self.operands.push(entry.value),
+                        EntryKind::Merge | EntryKind::MergeBlob => {
+                            self.operands.push(entry.value, entry.kind.is_blob());
+                        }
                         EntryKind::RangeDelete => return Err(refuse_range_delete(entry.key)),
                     }
                 }
@@ -435,9 +437,9 @@ mod tests {
         let operand = vec![Entry::new(b"a", 9, EntryKind::Merge, b"2")];
         let blob = [operand.clone(), vec![Entry::new(b"a", 4, EntryKind::PutBlob, b"p")]].concat();
         let range = vec![Entry::new(b"a", 9, EntryKind::RangeDelete, b"2")];
-        let add = MergeContext { operator: Some(Arc::new(U64Add)), blobs: None };
+        let add = MergeContext { operator: Some(Arc::new(U64Add)), ..MergeContext::default() };
         let cases = [
-            (operand.clone(), MergeContext::default(), "without its merge operator"),
+            (operand.clone(), MergeContext::default(), "not registered"),
             (operand, add.clone(), "operand has 1 bytes"),
             (blob, add, "blob file"),
             (range, context(), "range delete"),

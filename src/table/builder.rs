@@ -18,9 +18,8 @@ use super::index::{LevelBuilder, PLAIN_SEPARATOR, Subtree};
 use super::node::KIND_BITS;
 use super::node_builder::{NodeBuilder, common_prefix};
 use super::page_kind;
-use super::properties::{BlobReference, Origin, Properties};
+use super::properties::{BlobReference, Properties};
 use super::reader::Table;
-use crate::base::checksum::hash_key;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -37,7 +36,7 @@ const COMPRESSED_LEAF_UNITS: usize = 4;
 const LEAF_UNITS_MAX: usize = 8;
 
 /// How a table is written.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TableOptions {
     /// Of the leaves; nothing else is compressed.
     pub(crate) compression: Compression,
@@ -45,8 +44,6 @@ pub(crate) struct TableOptions {
     pub(crate) creation: u64,
     /// Whether the table has a filter of its keys.
     pub(crate) filter: bool,
-    /// Whose table it is.
-    pub(crate) origin: Option<Arc<Origin>>,
 }
 
 /// Builds a table.
@@ -54,7 +51,6 @@ pub(crate) struct TableBuilder {
     writer: PageFileWriter,
     blobs: Arc<BlobFiles>,
     properties: Properties,
-    origin: Option<Arc<Origin>>,
     blob_references: BTreeMap<FileId, BlobReference>,
     leaf: NodeBuilder,
     values: Vec<u8>,
@@ -95,6 +91,7 @@ impl TableBuilder {
                 deletes: 0,
                 merges: 0,
                 blob_puts: 0,
+                blob_merges: 0,
                 key_bytes: 0,
                 value_bytes: 0,
                 seqno_min: Seqno::MAX,
@@ -105,7 +102,6 @@ impl TableBuilder {
                 creation: options.creation,
                 blobs: Vec::new(),
             },
-            origin: options.origin,
             blob_references: BTreeMap::new(),
             leaf: NodeBuilder::new(),
             values: Vec::new(),
@@ -130,6 +126,12 @@ impl TableBuilder {
     /// Whether nothing has been added.
     pub(crate) fn is_empty(&self) -> bool {
         self.leaf.is_empty() && self.properties.leaf_pages == 0
+    }
+
+    /// The key of the entry that was added last.
+    #[inline]
+    pub(crate) fn last_key(&self) -> Option<&[u8]> {
+        self.leaf.last().map(|(key, _)| key)
     }
 
     /// About how many bytes the file would have if finished now.
@@ -168,9 +170,11 @@ impl TableBuilder {
             EntryKind::RangeDelete => {
                 return Err(Error::invalid("range deletes are not written by this version"));
             }
-            EntryKind::PutBlob => Some(BlobPointer::decode(value).ok_or_else(|| {
-                Error::invalid("the value of a blob entry is not a blob pointer")
-            })?),
+            EntryKind::PutBlob | EntryKind::MergeBlob => {
+                Some(BlobPointer::decode(value).ok_or_else(|| {
+                    Error::invalid("the value of a blob entry is not a blob pointer")
+                })?)
+            }
             EntryKind::Put | EntryKind::Delete | EntryKind::Merge => None,
         };
         let meta = seqno.0 << KIND_BITS | kind as u64;
@@ -206,7 +210,7 @@ impl TableBuilder {
             self.leaf_bytes_max = capacity((bytes + PAGE_HEADER_BYTES).div_ceil(UNIT_BYTES));
         }
         if let Some(keys) = self.filter_keys.as_mut().filter(|_| is_new_key) {
-            keys.add(hash_key(key));
+            keys.add(self.writer.files().hasher.hash(key));
         }
         self.note(seqno, kind, (key.len() + value.len()) as u64, blob);
         self.properties.key_bytes += key.len() as u64;
@@ -235,8 +239,11 @@ impl TableBuilder {
             EntryKind::Delete => properties.deletes += 1,
             EntryKind::Merge => properties.merges += 1,
             EntryKind::PutBlob => properties.blob_puts += 1,
+            EntryKind::MergeBlob => properties.blob_merges += 1,
             EntryKind::RangeDelete => unreachable!("refused in add"),
         }
+        let blob =
+            blob.filter(|_| kind == EntryKind::PutBlob || !planted(Bug::MergeBlobNotReferred));
         if let Some(pointer) = blob {
             let fresh = BlobReference { file: pointer.file, values: 0, bytes: 0 };
             let reference = self.blob_references.entry(pointer.file).or_insert(fresh);
@@ -289,6 +296,7 @@ impl TableBuilder {
         if self.filter.pages == 0 {
             self.filter.kind = kind;
             self.filter.first_unit = pointer.unit;
+            self.filter.hash_id = self.writer.files().hasher.id();
         }
         self.filter.pages += 1;
         self.filter.units += u32::from(pointer.units);
@@ -334,11 +342,11 @@ impl TableBuilder {
         self.properties.blobs = self.blob_references.into_values().collect();
         let blobs: Result<Vec<_>> =
             self.properties.blobs.iter().map(|blob| self.blobs.open(blob.file)).collect();
-        let mut encoded = self.properties.encode();
-        if let Some(origin) = &self.origin {
-            origin.encode(&mut encoded);
-        }
-        let properties = self.writer.append(page_kind::PROPERTIES, &encoded, Compression::None)?;
+        let properties = self.writer.append(
+            page_kind::PROPERTIES,
+            &self.properties.encode(),
+            Compression::None,
+        )?;
         let leaf_units = self.leaf_units;
         let footer = Footer { height, root, properties, leaf_units, filter: self.filter };
         self.writer.append(page_kind::FOOTER, &footer.encode(), Compression::None)?;

@@ -10,8 +10,7 @@ use super::leaf_cursor::LeafCursor;
 use super::node::{FLAG_CONTINUES, KIND_BITS, Node, Parsed, Shape};
 use super::properties::BlobReference;
 use super::reader::Table;
-use crate::base::checksum::hash_key;
-use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::cache::{PagePointer, PageScan};
@@ -53,7 +52,7 @@ impl Place {
 /// What the entries add up to.
 struct Totals {
     last: Option<Place>,
-    kinds: [u64; 6],
+    kinds: [u64; 7],
     key_bytes: u64,
     value_bytes: u64,
     seqnos: (Seqno, Seqno),
@@ -74,7 +73,7 @@ impl Totals {
         self.value_bytes += entry.value.len() as u64;
         self.seqnos = (self.seqnos.0.min(entry.seqno), self.seqnos.1.max(entry.seqno));
         self.kinds[usize::from(entry.kind as u8)] += 1;
-        if entry.kind == EntryKind::PutBlob {
+        if entry.kind.is_blob() {
             let pointer = BlobPointer::decode(entry.value).ok_or("blob pointer")?;
             let fresh = BlobReference { file: pointer.file, values: 0, bytes: 0 };
             let reference = self.blobs.entry(pointer.file).or_insert(fresh);
@@ -112,7 +111,7 @@ impl Table {
             keys: 0,
             totals: Totals {
                 last: None,
-                kinds: [0; 6],
+                kinds: [0; 7],
                 key_bytes: 0,
                 value_bytes: 0,
                 seqnos: (Seqno::MAX, Seqno(0)),
@@ -205,7 +204,7 @@ impl Checker<'_> {
             bytes += (entry.key.len() + entry.value.len()) as u64;
             self.keys += u64::from(!continued);
             if let Some(filter) = self.filter.as_ref().filter(|_| !continued)
-                && !filter.may_contain(hash_key(entry.key))
+                && !filter.may_contain(self.table.file.files().hasher.hash(entry.key))
             {
                 let found = format_args!("nothing of \"{}\"", entry.key.escape_ascii());
                 return Err(self.wrong(page, "filter", found));
@@ -239,7 +238,8 @@ impl Checker<'_> {
         }
         let mut found = properties.clone();
         let totals = self.totals;
-        [_, found.puts, found.deletes, found.merges, _, found.blob_puts] = totals.kinds;
+        [_, found.puts, found.deletes, found.merges, _, found.blob_puts, found.blob_merges] =
+            totals.kinds;
         (found.key_bytes, found.value_bytes) = (totals.key_bytes, totals.value_bytes);
         (found.seqno_min, found.seqno_max) = totals.seqnos;
         (found.leaf_pages, found.index_pages) = (self.seen.leaf_pages, self.seen.index_pages);

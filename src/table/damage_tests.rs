@@ -9,10 +9,11 @@ use super::node::{Node, Shape};
 use super::test_support::{Random, TestFiles};
 use super::tests::{Entry, build, build_with, sort};
 use super::{CacheUse, Table};
-use crate::base::checksum::{checksum, hash_key};
+use crate::base::checksum::checksum;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::key_hash::hash_key;
 use crate::cache::{FileType, ReadContext};
 
 fn entries(count: u64, value_bytes: usize) -> Vec<Entry> {

@@ -19,16 +19,18 @@ pub(crate) struct FilterUse {
     pub(crate) false_positives: u64,
 }
 
-/// The filter that a footer names, if this build can read it.
-pub(super) fn filter_of(footer: &Footer) -> Option<BlockFilter> {
+/// The filter that a footer names, if this build can read it and it was made with the hash of this
+/// name: asked with another, it would rule out keys that are there.
+pub(super) fn filter_of(footer: &Footer, hash_id: u32) -> Option<BlockFilter> {
     let section = footer.filter;
     let is_known = section.kind == FILTER_KIND_BLOCKS && section.pages > 0;
+    let is_known = is_known && section.hash_id == hash_id;
     is_known.then(|| BlockFilter::new(section.first_unit, section.pages))
 }
 
 impl Table {
     /// Whether the table may have an entry of the key with this hash
-    /// ([`hash_key`](crate::base::checksum::hash_key)). Reads one page, which goes through the cache.
+    /// ([`KeyHasher`](crate::base::key_hash::KeyHasher)). Reads one page, which goes through the cache.
     ///
     /// # Errors
     /// `Corruption` if the page is damaged. `NotResident` if it is not cached and `context` notes what is

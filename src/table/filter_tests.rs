@@ -8,10 +8,11 @@ use super::filter::FilterUse;
 use super::test_support::{Random, TestFiles};
 use super::tests::{Entry, build, build_with, sort};
 use super::{Table, TableBuilder, TableOptions};
-use crate::base::checksum::{checksum, hash_key};
+use crate::base::checksum::checksum;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Error;
 use crate::base::ids::{FileId, Seqno};
+use crate::base::key_hash::hash_key;
 use crate::cache::{Compression, FileType, ReadContext, fetch_misses};
 use crate::filter::FILTER_KIND_BLOCKS;
 
@@ -228,8 +229,7 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens/table-f
 /// The table that the golden is, number and all.
 fn golden() -> (TestFiles, Arc<Table>) {
     let files = TestFiles::new();
-    let options =
-        TableOptions { compression: Compression::Lz4, creation: 3, filter: true, origin: None };
+    let options = TableOptions { compression: Compression::Lz4, creation: 3, filter: true };
     let mut builder = TableBuilder::new(&files.files, &files.blobs, options).unwrap();
     for i in 0..3000u64 {
         let key = format!("{:05}", i * 7);

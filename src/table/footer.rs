@@ -25,6 +25,9 @@ pub(crate) struct FilterSection {
     pub(crate) units: u32,
     /// How many pages.
     pub(crate) pages: u32,
+    /// Which hash it was made with ([`KeyHasher::id`](crate::base::key_hash::KeyHasher::id)); 0 with no
+    /// filter.
+    pub(crate) hash_id: u32,
 }
 
 /// Where a table's parts lie.
@@ -49,7 +52,8 @@ impl Footer {
         out.extend_from_slice(&self.properties.unit.to_le_bytes());
         out.extend_from_slice(&self.properties.units.to_le_bytes());
         out.extend_from_slice(&[0, 0]);
-        let rest = [self.leaf_units, self.filter.first_unit, self.filter.units, self.filter.pages];
+        let filter = &self.filter;
+        let rest = [self.leaf_units, filter.first_unit, filter.units, filter.pages, filter.hash_id];
         for field in rest {
             out.extend_from_slice(&field.to_le_bytes());
         }
@@ -93,6 +97,7 @@ impl Footer {
             first_unit: from.u32("filter section")?,
             units: from.u32("filter section")?,
             pages: from.u32("filter section")?,
+            hash_id: from.u32("filter section")?,
         };
         let units = offset / crate::base::limits::UNIT_BYTES as u64;
         if filter.kind == FILTER_KIND_BLOCKS && (filter.pages == 0 || filter.units != filter.pages)

@@ -9,12 +9,11 @@ use super::index::{LevelBuilder, PLAIN_SEPARATOR, Subtree, child};
 use super::leaf_cursor::LeafCursor;
 use super::node::{KIND_BITS, Node, Shape};
 use super::node_builder::{NodeBuilder, common_prefix};
-use super::properties::{BlobReference, Origin, Properties};
+use super::properties::{BlobReference, Properties};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Error;
-use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::ids::{FileId, Seqno};
 use crate::cache::{Compression, PagePointer};
-use crate::manifest::KeyspaceMeta;
 
 const TABLE: &str = include_str!("../../docs/format/table.md");
 const BLOB: &str = include_str!("../../docs/format/blob.md");
@@ -111,7 +110,7 @@ fn the_footer_example() {
         root: PagePointer { unit: 70, units: 1 },
         properties: PagePointer { unit: 71, units: 1 },
         leaf_units: 64,
-        filter: FilterSection { kind: 1, first_unit: 64, units: 3, pages: 3 },
+        filter: FilterSection { kind: 1, first_unit: 64, units: 3, pages: 3, hash_id: 0x8877_6655 },
     };
     assert_eq!(footer.encode(), payload);
     let decode = |payload: &[u8]| Footer::decode(payload, Path::new("9.table"), 72 * 4096);
@@ -144,6 +143,7 @@ fn the_properties_example() {
         deletes: 1,
         merges: 0,
         blob_puts: 2,
+        blob_merges: 1,
         key_bytes: 20,
         value_bytes: 300,
         seqno_min: Seqno(4),
@@ -152,38 +152,17 @@ fn the_properties_example() {
         leaf_pages: 1,
         index_pages: 0,
         creation: 17,
-        blobs: vec![BlobReference { file: FileId(5), values: 2, bytes: 100_000 }],
+        blobs: vec![BlobReference { file: FileId(5), values: 3, bytes: 100_000 }],
     };
     assert_eq!(properties.encode(), payload);
     let decode = |payload: &[u8]| Properties::decode(payload, Path::new("9.table"), 4096);
     assert_eq!(decode(&payload).unwrap(), properties);
-    for n in 0..payload.len() {
-        assert!(decode(&payload[..n]).unwrap_err().is_corruption());
-    }
-}
-
-#[test]
-fn the_origin_example() {
-    let origin = Origin {
-        keyspace: KeyspaceId(3),
-        meta: KeyspaceMeta {
-            name: "users".to_string(),
-            kind: "stb".to_string(),
-            options: vec![1, 0, 0x80, 0x20, 0, 0x7f],
-            operator: None,
-        },
-    };
-    let mut encoded = Vec::new();
-    origin.encode(&mut encoded);
-    assert_eq!(encoded, example(TABLE, "### Example: an origin"));
-    let before = example(TABLE, "### Example: properties");
-    let payload = [&*before, &encoded].concat();
-    let decode = |bytes: &[u8]| Properties::decode_with_origin(bytes, Path::new("9.table"), 4096);
-    let (properties, found) = decode(&payload).unwrap();
-    assert_eq!(found, Some(origin));
-    assert_eq!(Properties::decode(&payload, Path::new("9.table"), 4096).unwrap(), properties);
-    assert_eq!(decode(&before).unwrap(), (properties, None));
-    for n in before.len() + 1..payload.len() {
+    // The last field is left out where it is 0.
+    let whole = payload.len() - 1;
+    let without = Properties { blob_merges: 0, ..properties };
+    assert_eq!(without.encode(), payload[..whole]);
+    assert_eq!(decode(&payload[..whole]).unwrap(), without);
+    for n in 0..whole {
         assert!(decode(&payload[..n]).unwrap_err().is_corruption());
     }
 }

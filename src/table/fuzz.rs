@@ -11,11 +11,11 @@ use super::leaf_cursor::LeafCursor;
 use super::node::{KIND_BITS, Node, Shape};
 use super::properties::Properties;
 use super::{BlobPointer, CacheUse, Table, TableBuilder, TableOptions};
-use crate::base::checksum::hash_key;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::fuzz::{FILE, Target, named, split_first};
 use crate::base::ids::{FileId, Seqno};
+use crate::base::key_hash::hash_key;
 use crate::base::limits::UNIT_BYTES;
 use crate::cache::fuzz::{ID, bytes_of, data_files, with_file};
 use crate::cache::{Compression, FileType, PagePointer, ReadContext};
@@ -54,7 +54,7 @@ fn footer_seeds() -> Vec<Vec<u8>> {
         leaf_units: 7,
         filter: FilterSection::default(),
     };
-    let filter = FilterSection { kind: 1, first_unit: 5, units: 2, pages: 2 };
+    let filter = FilterSection { kind: 1, first_unit: 5, units: 2, pages: 2, hash_id: 9 };
     let filtered = Footer { leaf_units: 5, filter, ..footer };
     let blob = BlobFooter { bytes: 9 * 4000, values: 3 };
     vec![footer.encode(), filtered.encode(), blob.encode()]
@@ -161,7 +161,7 @@ fn build(
 ) -> (Vec<u8>, Arc<Table>) {
     let files = data_files();
     let blobs = BlobFiles::new(&files);
-    let options = TableOptions { compression, creation, filter, origin: None };
+    let options = TableOptions { compression, creation, filter };
     let mut builder = TableBuilder::new(&files, &blobs, options).expect(WRITES);
     for (key, seqno, kind, value) in entries {
         builder.add(key, Seqno(*seqno), *kind, value).expect(WRITES);

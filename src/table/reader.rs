@@ -95,7 +95,7 @@ impl Table {
         properties: Properties,
         blobs: Vec<Arc<BlobFile>>,
     ) -> Arc<Table> {
-        let filter = filter_of(&footer);
+        let filter = filter_of(&footer, file.files().hasher.id());
         Arc::new(Table {
             file,
             footer,
@@ -141,7 +141,7 @@ impl Table {
         &self.blobs
     }
 
-    /// The value that an [`EntryKind::PutBlob`] entry of this table stands for; `pointer` is the
+    /// The value that a [`EntryKind::PutBlob`] or [`EntryKind::MergeBlob`] entry of this table stands for; `pointer` is the
     /// entry's value.
     #[cfg(test)]
     pub(crate) fn read_blob(&self, pointer: &[u8]) -> Result<Vec<u8>> {

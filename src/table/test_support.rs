@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use super::BlobFiles;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
+use crate::base::key_hash::test_hasher;
 use crate::cache::{Cache, DataFiles};
 use crate::vfs::{Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, Vfs};
 
@@ -186,7 +187,8 @@ impl TestFiles {
     pub(super) fn over(vfs: Arc<TestVfs>, cache_bytes: usize) -> TestFiles {
         let cache = Arc::new(Cache::new(cache_bytes));
         let dyn_vfs: Arc<dyn Vfs> = Arc::<TestVfs>::clone(&vfs);
-        let files = Arc::new(DataFiles::new(dyn_vfs, cache, Path::new("t"), FileId(1)));
+        let files =
+            Arc::new(DataFiles::new(dyn_vfs, cache, Path::new("t"), FileId(1), test_hasher()));
         let blobs = BlobFiles::new(&files);
         TestFiles { vfs, files, blobs }
     }

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 
 use super::test_support::{Random, TestFiles};
 use super::{BlobPointer, CacheUse, Table, TableBuilder, TableCursor, TableOptions};
-use crate::base::checksum::hash_key;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
+use crate::base::key_hash::hash_key;
 use crate::cache::{Compression, ReadContext, fetch_misses};
 
 pub(super) type Entry = (Vec<u8>, u64, EntryKind, Vec<u8>);
@@ -34,7 +34,7 @@ pub(super) fn build_with(
     entries: &[Entry],
 ) -> Arc<Table> {
     let compression = if lz4 { Compression::Lz4 } else { Compression::None };
-    let options = TableOptions { compression, creation: 7, filter, origin: None };
+    let options = TableOptions { compression, creation: 7, filter };
     let mut builder = TableBuilder::new(&files.files, &files.blobs, options).unwrap();
     for (key, seqno, kind, value) in entries {
         builder.add(key, Seqno(*seqno), *kind, value).unwrap();

@@ -13,7 +13,7 @@ use super::output::TableOutput;
 use crate::base::entry::{EntryRef, EntrySource};
 use crate::base::error::Result;
 use crate::base::ids::{FileId, Seqno};
-use crate::merge::{Bottom, CompactionOptions};
+use crate::merge::{Bottom, CompactionOptions, FoldLimits};
 use crate::table::{Table, TableScan};
 
 /// Input entries that one step looks at.
@@ -44,8 +44,11 @@ impl Compaction {
         CompactionOptions {
             snapshots: self.snapshots.clone(),
             bottom,
-            operator: context.operator.clone(),
-            on_blob_dropped: None,
+            context: context.merge.clone(),
+            limits: FoldLimits {
+                inline_bytes: context.options.blob_bytes_min as u64,
+                fold_bytes_max: context.options.fold_bytes_max,
+            },
         }
     }
 

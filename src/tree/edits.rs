@@ -55,6 +55,7 @@ pub(super) mod tests {
     use crate::base::entry::EntryKind;
     use crate::base::error::Error;
     use crate::base::ids::{FileId, Seqno};
+    use crate::base::key_hash::test_hasher;
     use crate::cache::{Cache, DataFiles};
     use crate::table::{BlobFiles, Table, TableBuilder, TableOptions};
     use crate::vfs::MemoryVfs;
@@ -68,7 +69,7 @@ pub(super) mod tests {
     pub(in crate::tree) fn data_files() -> Arc<DataFiles> {
         let cache = Arc::new(Cache::new(1 << 20));
         let vfs = Arc::new(MemoryVfs::new());
-        Arc::new(DataFiles::new(vfs, cache, Path::new("/"), FileId(5)))
+        Arc::new(DataFiles::new(vfs, cache, Path::new("/"), FileId(5), test_hasher()))
     }
 
     /// A table with one entry; `number` is the entry's, the file gets the next.

@@ -1,9 +1,13 @@
 //! What packing and compacting write: a table, and a blob file beside it for large values.
+//!
+//! Invariants:
+//! 1. No page gets a value of `blob_bytes_min` bytes or more, whether somebody put it, merged it in, or an operator
+//!    made it: each entry can be stored.
 
 use std::sync::Arc;
 
 use super::TreeContext;
-use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::table::{BlobFiles, BlobPointer, BlobWriter, Table, TableBuilder, TableOptions};
@@ -25,7 +29,6 @@ impl TableOutput {
             compression: context.options.compression,
             creation: files.next_file_id().0,
             filter,
-            origin: Some(Arc::clone(&context.origin)),
         };
         Ok(TableOutput {
             builder: TableBuilder::new(files, &context.blobs, options)?,
@@ -36,23 +39,23 @@ impl TableOutput {
         })
     }
 
-    /// Appends an entry of a memtable: a large value goes to the blob file.
+    /// Appends an entry of a memtable or of what an operator made: a large value goes to the blob file.
     #[inline]
     pub(super) fn add_new(&mut self, entry: EntryRef<'_>) -> Result<()> {
-        if entry.kind == EntryKind::Put && entry.value.len() >= self.blob_bytes_min {
+        if entry.value.len() >= self.blob_bytes_min && !entry.kind.is_blob() {
             return self.add_blob(entry, entry.value);
         }
         self.builder.add(entry.key, entry.seqno, entry.kind, entry.value)
     }
 
-    /// Appends an entry of a table: a value in one of the blob files `collected` (ascending) is
-    /// copied, so that the file can go.
+    /// Appends an entry of a compaction: as `add_new`, and a value in one of the blob files `collected`
+    /// (ascending) is copied, so that the file can be deleted.
     #[inline]
     pub(super) fn add_old(&mut self, entry: EntryRef<'_>, collected: &[FileId]) -> Result<()> {
-        if entry.kind == EntryKind::PutBlob && !collected.is_empty() {
+        if entry.kind.is_blob() && !collected.is_empty() {
             return self.add_relocated(entry, collected);
         }
-        self.builder.add(entry.key, entry.seqno, entry.kind, entry.value)
+        self.add_new(entry)
     }
 
     #[cold]
@@ -75,6 +78,9 @@ impl TableOutput {
 
     #[cold]
     fn add_blob(&mut self, entry: EntryRef<'_>, value: &[u8]) -> Result<()> {
+        let Some(kind) = entry.kind.in_blob() else {
+            return self.builder.add(entry.key, entry.seqno, entry.kind, entry.value);
+        };
         let writer = match &mut self.blob_writer {
             Some(writer) => writer,
             none => none.insert(BlobWriter::new(&self.blobs)?),
@@ -82,7 +88,13 @@ impl TableOutput {
         let pointer = writer.append(value)?;
         self.pointer.clear();
         pointer.encode(&mut self.pointer);
-        self.builder.add(entry.key, entry.seqno, EntryKind::PutBlob, &self.pointer)
+        self.builder.add(entry.key, entry.seqno, kind, &self.pointer)
+    }
+
+    /// The key of the entry that was appended last.
+    #[inline]
+    pub(super) fn last_key(&self) -> Option<&[u8]> {
+        self.builder.last_key()
     }
 
     /// Makes the files durable (not their names) and opens them; with the bytes written.

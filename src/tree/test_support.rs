@@ -6,10 +6,13 @@ use std::sync::Arc;
 use super::{TreeContext, TreeCounters, TreeObserver, TreeOptions, TreeVersion};
 use crate::base::entry::EntryKind;
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::key_hash::{HashSecret, test_hasher};
 use crate::cache::{Cache, Compression, DataFiles};
 use crate::jobs::Clock;
-use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, Manifest, OpenOptions};
-use crate::merge::{Append, MergeOperator};
+use crate::manifest::{
+    Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, Manifest, NewStore, OpenOptions,
+};
+use crate::merge::{Append, MergeContext, MergeOperator};
 use crate::table::{BlobFiles, Table, TableBuilder, TableOptions};
 use crate::vfs::{MemoryVfs, Vfs};
 
@@ -32,7 +35,10 @@ pub(super) fn context(kind: &str, observer: &Arc<dyn TreeObserver>) -> TreeConte
     let vfs: Arc<dyn Vfs> = Arc::new(MemoryVfs::new());
     let dir = Path::new("/store");
     vfs.create_dir_all(dir).unwrap();
-    let options = OpenOptions { create: true, new_store_id: 1 };
+    let options = OpenOptions {
+        create: true,
+        new_store: NewStore { store_id: 1, hash_secret: HashSecret::default() },
+    };
     let (manifest, _) = Manifest::open(&vfs, dir, options).unwrap();
     let keyspace = KeyspaceId(1);
     let operator: Arc<dyn MergeOperator> = Arc::new(Append);
@@ -45,9 +51,8 @@ pub(super) fn context(kind: &str, observer: &Arc<dyn TreeObserver>) -> TreeConte
     let keyspaces = vec![KeyspaceEdit { id: keyspace, change: KeyspaceChange::Create(meta) }];
     manifest.commit(&Edit { keyspaces, ..Edit::default() }).unwrap();
     let cache = Arc::new(Cache::new(1 << 20));
-    let files = Arc::new(DataFiles::new(vfs, cache, dir, FileId(1)));
+    let files = Arc::new(DataFiles::new(vfs, cache, dir, FileId(1), test_hasher()));
     TreeContext {
-        origin: Arc::default(),
         keyspace,
         options: TreeOptions {
             compression: Compression::None,
@@ -59,8 +64,9 @@ pub(super) fn context(kind: &str, observer: &Arc<dyn TreeObserver>) -> TreeConte
             blob_bytes_min: 4096,
             space_amplification_max_percent: 130,
             job_bytes_max: 1 << 20,
+            fold_bytes_max: 1 << 20,
         },
-        operator: Some(operator),
+        merge: MergeContext { operator: Some(operator), ..MergeContext::default() },
         blobs: BlobFiles::new(&files),
         files,
         manifest: Arc::new(manifest),

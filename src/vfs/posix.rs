@@ -11,6 +11,7 @@ use super::posix_file::PosixFile;
 use super::posix_mapped::PosixMapped;
 use super::{Access, DirEntry, File, IoQueue, Lock, MappedFile, ReadRequest, Vfs};
 use crate::base::error::{Error, Result};
+use crate::base::process::Birthplace;
 
 /// What a [`PosixVfs`] may use. What is allowed and not there is done without, with the same results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,7 +196,7 @@ impl Vfs for PosixVfs {
             Ok(()) => {
                 let dir = lock_dir(path)?;
                 named("lock", path, write_holder(&mut file))?;
-                Ok(Box::new(PosixLock { file, _dir: dir }))
+                Ok(Box::new(PosixLock { file, dir, birthplace: Birthplace::here() }))
             }
             // Who shares it has left no name.
             Err(fs::TryLockError::WouldBlock) if file.try_lock_shared().is_ok() => {
@@ -257,7 +258,8 @@ impl Vfs for PosixVfs {
 struct PosixLock {
     file: fs::File,
     /// Locked too, for those who have no lock file to share.
-    _dir: Option<fs::File>,
+    dir: Option<fs::File>,
+    birthplace: Birthplace,
 }
 
 /// A shared lock on an open file or directory: the kernel releases it when the file is closed.
@@ -302,10 +304,16 @@ impl Lock for PosixLock {}
 
 impl Drop for PosixLock {
     fn drop(&mut self) {
+        // A forked child shares its parent's locks: to unlock one would be to unlock the parent's.
+        if !self.birthplace.is_here() {
+            return;
+        }
         // The name stays: removing it would let two processes lock two files of that name. The
         // holder's number goes, as far as it can, so that nobody is told of a stale one.
         let _ = self.file.set_len(0);
         let _ = self.file.unlock();
+        // Not by closing it alone, which a forked child's copy would make of no effect.
+        let _ = self.dir.as_ref().map(fs::File::unlock);
     }
 }
 

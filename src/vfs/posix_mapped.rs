@@ -12,6 +12,8 @@
 //! 4. Once a write or a sync has failed, every later `check`, `sync` and `seal` fails with the same
 //!    error: after a failed sync the kernel may hold dropped pages for clean, so a second sync that
 //!    succeeds would prove nothing.
+//! 5. One sync at a time: the kernel tells of bytes that it could not write back once for each open file. Of
+//!    two syncs at once one would be told that all is well before the other has noted the failure.
 
 use std::ffi::c_void;
 use std::fs;
@@ -27,6 +29,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::{MappedFile, io_error};
 use crate::base::error::{Error, Result};
 use crate::base::limits::UNIT_BYTES;
+#[cfg(any(test, planted))]
+use crate::base::planted::quirks;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::Mutex;
 use crate::base::sync::plain::{AtomicBool, Ordering};
 
 /// See the module. Created by [`PosixVfs`](super::PosixVfs).
@@ -39,6 +45,11 @@ pub(super) struct PosixMapped {
     map: Option<Map>,
     sealed: AtomicBool,
     failed: OnceLock<Error>,
+    /// Held while the file is synced and the result is noted.
+    syncing: Mutex<()>,
+    /// A failure of writing back that the next sync is told of, and no other.
+    #[cfg(any(test, planted))]
+    pub(super) lost: AtomicBool,
 }
 
 impl PosixMapped {
@@ -68,7 +79,24 @@ impl PosixMapped {
             map,
             sealed: AtomicBool::new(false),
             failed: OnceLock::new(),
+            syncing: Mutex::default(),
+            #[cfg(any(test, planted))]
+            lost: AtomicBool::new(quirks::loses_what_is_written_back()),
         })
+    }
+
+    /// Hands what was stored to the disk.
+    fn write_back(&self) -> io::Result<()> {
+        if let Some(map) = &self.map {
+            map.flush()?;
+        }
+        #[cfg(any(test, planted))]
+        if self.lost.swap(false, Ordering::SeqCst) {
+            // Who is told first need not be the first to return.
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            return Err(io::Error::other("lost in writing back"));
+        }
+        self.file.sync_data()
     }
 
     fn note<T>(&self, result: io::Result<T>, op: &'static str, offset: Option<u64>, needed: u64) {
@@ -109,12 +137,9 @@ impl MappedFile for PosixMapped {
     }
 
     fn sync(&self) -> Result<()> {
+        let _alone = (!planted(Bug::SyncsAtOnce)).then(|| self.syncing.lock());
         self.check()?;
-        let result = match &self.map {
-            Some(map) => map.flush(),
-            None => Ok(()),
-        };
-        self.note(result.and_then(|()| self.file.sync_data()), "sync", None, 0);
+        self.note(self.write_back(), "sync", None, 0);
         self.check()
     }
 
@@ -321,6 +346,29 @@ mod tests {
                     if *p == path),
                 "{result:?}"
             );
+        }
+    }
+
+    /// The kernel could not write back what had been stored, and said so to one of two syncs that were under way
+    /// at once. The other was told that all was well, and acknowledged bytes that were lost.
+    #[test]
+    fn two_syncs_at_once_both_hear_of_what_was_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        for round in 0..20 {
+            let mapped = PosixMapped::create(&dir.path().join(format!("{round}")), 8192).unwrap();
+            mapped.write(0, b"bytes");
+            mapped.lost.store(true, Ordering::SeqCst);
+            let together = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                let sync = || {
+                    together.wait();
+                    mapped.sync()
+                };
+                let syncs = [scope.spawn(sync), scope.spawn(sync)];
+                for result in syncs.map(|sync| sync.join().unwrap()) {
+                    assert!(matches!(result, Err(Error::Io { op: "sync", .. })), "{result:?}");
+                }
+            });
         }
     }
 

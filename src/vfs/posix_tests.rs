@@ -83,6 +83,42 @@ fn direct_io_can_be_switched_off() {
     assert!(!buffered.is_direct());
 }
 
+/// Two threads read a file for the first time, on a file system that takes `O_DIRECT` and refuses the reads. One
+/// turned the file to buffered reads; the other, whose refusal was then of a file that seemed to be buffered,
+/// failed. The same for writes, and for what a ring hands back.
+#[test]
+fn all_who_are_refused_at_once_go_on_buffered() {
+    const THREADS: usize = 4;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    fs::write(&path, [9; 4 * 4096]).unwrap();
+    for round in 0..1000 {
+        let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let mut file = PosixFile::new(file, &path, Access::Direct, true);
+        file.refuses_direct = true;
+        if !file.is_direct() {
+            return; // nothing to refuse here
+        }
+        let together = std::sync::Barrier::new(THREADS);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (file, together) = (&file, &together);
+                scope.spawn(move || {
+                    let mut buf = AlignedBuf::new(4096);
+                    buf.fill(9);
+                    together.wait();
+                    match (round + thread) % 3 {
+                        0 => file.write_at(thread as u64 * 4096, &buf).unwrap(),
+                        _ => file.read_at(thread as u64 * 4096, &mut buf).unwrap(),
+                    }
+                    assert!(buf.iter().all(|byte| *byte == 9));
+                });
+            }
+        });
+        assert!(!file.is_direct());
+    }
+}
+
 #[test]
 fn the_holder_of_a_lock_is_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
+use crate::base::process::Birthplace;
 use crate::base::sync::yield_now;
 
 /// Entries of every ring: a few pages of memory, and as deep as an NVMe drive needs.
@@ -27,6 +28,7 @@ pub(super) struct Ring {
     ring: IoUring,
     in_flight: usize,
     broken: bool,
+    birthplace: Birthplace,
 }
 
 impl Ring {
@@ -50,12 +52,18 @@ impl Ring {
     }
 
     fn wrap(ring: IoUring) -> Ring {
-        Ring { ring, in_flight: 0, broken: false }
+        Ring { ring, in_flight: 0, broken: false, birthplace: Birthplace::here() }
     }
 
     /// Operations the kernel has or will get.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// Whether the ring is this process's, and not its parent's: a forked child has it too, and what it pushes
+    /// the parent would submit.
+    pub(super) fn is_ours(&self) -> bool {
+        self.birthplace.is_here()
     }
 
     /// Whether the ring is of no more use.

@@ -38,7 +38,9 @@ struct Lent(Option<Box<Ring>>);
 impl Lent {
     fn take() -> Lent {
         Lent(match RING.try_with(Cell::take) {
-            Ok(ThreadRing::Idle(ring)) => Some(ring),
+            Ok(ThreadRing::Idle(ring)) if ring.is_ours() => Some(ring),
+            // A forked child begins anew.
+            Ok(ThreadRing::Idle(_)) => Ring::for_one_thread().map(Box::new),
             Ok(ThreadRing::Untried) => Ring::for_one_thread().map(Box::new),
             Ok(ThreadRing::Absent) | Err(_) => None,
         })

@@ -85,8 +85,8 @@ impl RingQueue {
     pub(super) fn new(pool: &Arc<RingPool>, depth: usize) -> Option<RingQueue> {
         let idle = pool.idle.lock().pop();
         let ring = match idle {
-            Some(ring) => ring,
-            None => Ring::movable()?,
+            Some(ring) if ring.is_ours() => ring,
+            _ => Ring::movable()?,
         };
         Some(RingQueue {
             ring: Some(ring),

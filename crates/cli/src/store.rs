@@ -184,6 +184,11 @@ fn note_dropped(database: &Database) {
             grouped(recovery.records_dropped),
         );
     }
+    for name in &recovery.keyspaces_not_opened {
+        eprintln!(
+            "spinney: note: keyspace {name:?} could not be opened, the others could; `spinney check` says why"
+        );
+    }
 }
 
 /// A number of bytes that `--memory` takes, at least as large.

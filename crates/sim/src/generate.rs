@@ -302,8 +302,8 @@ impl Generator {
 
     fn value(&mut self) -> Value {
         let len = match self.random.below(400) {
-            // Past the journal and the memtable.
-            0 => 17_000,
+            // Past the journal and the memtable, unless the keyspace keeps all values in pages; and just not.
+            0 => [16_383, 16_384, 17_000, 40_000][self.random.below(4)],
             1..16 => self.random.below(3000),
             _ => self.random.below(self.value_bytes),
         };
@@ -334,7 +334,7 @@ impl Generator {
                 2..4 => Operator::Append,
                 _ => Operator::None,
             },
-            blob_bytes_min: [64, 200, 1000, 4096][random.below(4)],
+            blob_bytes_min: [64, 200, 1000, 4096, u32::MAX][random.below(5)],
             fanout_max: [2, 2, 3, 5, 0][random.below(5)],
             space_percent_max: [110, 130, 200, 1000][random.below(4)],
         }

@@ -21,7 +21,8 @@
 //! 6. [`concurrent`] (`spinney-sim threads`) lets real threads loose on a store and judges what they saw.
 //! 7. [`kill`] kills real processes.
 //! 8. [`torture`] kills processes that work on stores of gigabytes, and judges memory, space and time too.
-//! 9. `planted` (in builds with `--cfg planted`) sees whether all these find the bugs that are planted
+//! 9. [`promises`] judges space, memory and work to open in memory, where everything is repeatable.
+//! 10. `planted` (in builds with `--cfg planted`) sees whether all these find the bugs that are planted
 //!    into the engine.
 
 pub mod action;
@@ -49,6 +50,7 @@ pub mod mutate;
 pub mod outcome;
 #[cfg(planted)]
 pub mod planted;
+pub mod promises;
 pub mod random;
 pub mod reading;
 pub mod session;

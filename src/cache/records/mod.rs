@@ -105,9 +105,7 @@ impl Records {
             return false;
         }
         let Some(shard) = self.shard(name) else { return false };
-        let grown = shard.offer(name, keyspace, entry, is_current);
-        self.bytes.fetch_add(grown as u64, Ordering::Relaxed);
-        grown > 0
+        shard.offer(name, keyspace, entry, is_current, &self.bytes)
     }
 
     /// Returns when every `offer` that has asked `is_current` before the call is through.
@@ -118,12 +116,21 @@ impl Records {
     }
 
     /// The tree is about to hold `entry` as the newest version of its key: what is here of the key is
-    /// replaced, or forgotten if `entry` cannot be a record.
-    pub(crate) fn supersede(&self, keyspace: KeyspaceId, hash: u64, entry: EntryRef<'_>) {
+    /// replaced, or forgotten if `entry` cannot be a record. Returns whether more memory is in use than
+    /// before.
+    pub(crate) fn supersede(&self, keyspace: KeyspaceId, hash: u64, entry: EntryRef<'_>) -> bool {
         let name = Name::new(keyspace, hash);
-        if let Some(shard) = self.shard(name) {
-            shard.supersede(name, keyspace, entry);
-        }
+        let Some(shard) = self.shard(name) else { return false };
+        shard.supersede(name, keyspace, entry, &self.bytes)
+    }
+
+    /// Fails if memory is in use that [`Records::bytes`] does not count, or the other way round.
+    #[cfg(any(test, planted))]
+    pub(crate) fn check_bytes(&self) {
+        // With all writers kept out, so that nobody counts meanwhile.
+        let held: Vec<_> = self.shards.iter().map(|shard| shard.hold()).collect();
+        let used: usize = held.iter().zip(&self.shards).map(|(w, shard)| shard.bytes(w)).sum();
+        assert_eq!(self.bytes(), used, "memory of the record cache is counted wrong");
     }
 }
 

@@ -11,13 +11,18 @@
 //!    never. `tail` is raised, with a fence behind it, before the words are written over.
 //! 2. The table is changed under `writer`; readers only count uses in it, and only in a place that still
 //!    says what they found there.
-//! 3. A key has at most one place in the table.
+//! 3. A key has at most one place in the table. It may have none for a moment, under `writer`, although its
+//!    record stays: whoever must not miss it looks under `writer`.
+//! 4. What memory has grown by is added to the account under `writer`, by whatever it grew.
 
 use super::{Name, RECORD_BYTES_MAX};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::{KeyspaceId, Seqno};
+use crate::base::planted::{Bug, linger, planted};
 use crate::base::region::Region;
 use crate::base::sync::Mutex;
+#[cfg(any(test, planted))]
+use crate::base::sync::MutexGuard;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::plain::{self, fence};
 
@@ -73,7 +78,7 @@ impl Place {
 }
 
 /// What `writer` guards.
-struct Writer {
+pub(super) struct Writer {
     /// Where the next record is written.
     head: u64,
     /// Memory that counts as used, of the ring and the table.
@@ -246,22 +251,23 @@ impl Shard {
         Some(f(EntryRef { key, seqno: header.seqno, kind: EntryKind::Put, value }))
     }
 
-    /// See `Records::offer`. Returns by how many bytes memory has grown.
+    /// See `Records::offer`. Returns whether memory has grown, which is added to `account`.
     pub(super) fn offer(
         &self,
         name: Name,
         keyspace: KeyspaceId,
         entry: EntryRef<'_>,
         is_current: impl FnOnce() -> bool,
-    ) -> usize {
+        account: &AtomicU64,
+    ) -> bool {
         if !self.was_here(name) {
-            return 0;
+            return false;
         }
         let mut writer = self.writer.lock();
         if !is_current() || self.find(name, keyspace, entry.key).is_some() {
-            return 0;
+            return false;
         }
-        self.append(&mut writer, name, keyspace, entry)
+        self.append(&mut writer, name, keyspace, entry, account)
     }
 
     /// Whether the doorkeeper has seen the name before. It has now.
@@ -285,19 +291,33 @@ impl Shard {
         drop(self.writer.lock());
     }
 
-    /// See `Records::supersede`.
-    pub(super) fn supersede(&self, name: Name, keyspace: KeyspaceId, entry: EntryRef<'_>) {
-        if !self.bucket(name).iter().any(|word| Place(word.load(Ordering::Relaxed)).is_of(name)) {
-            return;
+    /// See `Records::supersede`. Returns whether memory has grown, which is added to `account`.
+    pub(super) fn supersede(
+        &self,
+        name: Name,
+        keyspace: KeyspaceId,
+        entry: EntryRef<'_>,
+        account: &AtomicU64,
+    ) -> bool {
+        if planted(Bug::RecordsLookedForUnlocked) && !self.seems_here(name) {
+            return false;
         }
+        // Before looking: a record that is being written once more is not in the table for a moment.
         let mut writer = self.writer.lock();
-        let Some(word) = self.find(name, keyspace, entry.key) else { return };
+        let Some(word) = self.find(name, keyspace, entry.key) else { return false };
         word.store(0, Ordering::Release);
-        let fits = entry.key.len() + entry.value.len() <= RECORD_BYTES_MAX;
-        if entry.kind == EntryKind::Put && fits {
-            // The ring is in use already: its memory hardly grows by this, and is counted next time.
-            self.append(&mut writer, name, keyspace, entry);
+        if entry.kind != EntryKind::Put || entry.key.len() + entry.value.len() > RECORD_BYTES_MAX {
+            return false;
         }
+        if planted(Bug::RecordsMemoryForgotten) {
+            return self.append(&mut writer, name, keyspace, entry, &AtomicU64::new(0));
+        }
+        self.append(&mut writer, name, keyspace, entry, account)
+    }
+
+    /// What a look without the lock tells: for [`Bug::RecordsLookedForUnlocked`].
+    fn seems_here(&self, name: Name) -> bool {
+        self.bucket(name).iter().any(|word| Place(word.load(Ordering::Relaxed)).is_of(name))
     }
 
     /// The key's place. Under the writer's lock.
@@ -309,14 +329,15 @@ impl Shard {
         })
     }
 
-    /// Writes a record at the head. Returns by how much memory has grown.
+    /// Writes a record at the head. Returns whether memory has grown.
     fn append(
         &self,
         writer: &mut Writer,
         name: Name,
         keyspace: KeyspaceId,
         entry: EntryRef<'_>,
-    ) -> usize {
+        account: &AtomicU64,
+    ) -> bool {
         let lengths =
             u64::from(keyspace.0) << 32 | (entry.key.len() as u64) << 16 | entry.value.len() as u64;
         let mut record = [0; RECORD_WORDS_MAX];
@@ -329,11 +350,12 @@ impl Shard {
             *word = u64::from_le_bytes(std::array::from_fn(|_| bytes.next().unwrap_or(0)));
         }
         self.make_room(writer, words);
-        self.put(writer, name, 0, &record[..words])
+        self.put(writer, name, 0, &record[..words]);
+        self.count_memory(writer, account)
     }
 
     /// Puts whole words at the head and the record into the table. There is room.
-    fn put(&self, writer: &mut Writer, name: Name, uses: u64, record: &[u64]) -> usize {
+    fn put(&self, writer: &mut Writer, name: Name, uses: u64, record: &[u64]) {
         let position = writer.head;
         for (word, value) in self.record(position, record.len()).iter().zip(record) {
             word.store(*value, Ordering::Relaxed);
@@ -353,18 +375,38 @@ impl Shard {
         if let Some(word) = self.bucket(name).iter().min_by_key(order) {
             word.store(Place::new(name, uses, position).0, Ordering::Release);
         }
-        self.count_memory(writer)
     }
 
-    fn count_memory(&self, writer: &mut Writer) -> usize {
+    /// Adds to `account` what memory has grown by since the last time; returns whether it has.
+    fn count_memory(&self, writer: &mut Writer, account: &AtomicU64) -> bool {
+        let grown = self.used_bytes(writer).saturating_sub(writer.counted_bytes);
+        writer.counted_bytes += grown;
+        account.fetch_add(grown as u64, Ordering::Relaxed);
+        grown > 0
+    }
+
+    /// Memory of the ring and the table that is in use, in steps.
+    fn used_bytes(&self, writer: &Writer) -> usize {
         // The first round began at `ring_words`.
         let touched = (writer.head as usize - self.ring_words).min(self.ring_words);
+        if touched == 0 {
+            return 0;
+        }
         let step = (self.ring_words / STEPS).max(1);
         let ring_words = touched.next_multiple_of(step).min(self.ring_words);
-        let counted = (self.table_words + ring_words) * 8;
-        let grown = counted.saturating_sub(writer.counted_bytes);
-        writer.counted_bytes += grown;
-        grown
+        (self.table_words + ring_words) * 8
+    }
+
+    /// Keeps writers out.
+    #[cfg(any(test, planted))]
+    pub(super) fn hold(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock()
+    }
+
+    /// All memory in use.
+    #[cfg(any(test, planted))]
+    pub(super) fn bytes(&self, writer: &Writer) -> usize {
+        self.doorkeeper_bytes() + self.used_bytes(writer)
     }
 
     /// Sees to it that `words` can be written at the head in one piece: the oldest records go, except
@@ -415,6 +457,7 @@ impl Shard {
         }
         word.store(0, Ordering::Release);
         self.raise_tail(tail + words as u64);
+        linger();
         self.put(writer, header.name, place.uses() - 1, &record[..words]);
         true
     }

@@ -34,7 +34,7 @@ fn while_the_best_guard_is_merged_the_next_best_is() {
         Superseding::unknown(),
         Arc::clone(&tree.context.counters),
         Arc::default(),
-        tree.parameters,
+        tree.parameters.clone(),
     );
     assert!(version.space_excess() > 0.0);
     let mut jobs = Vec::new();

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use super::FlsmTree;
 use super::guard::{Fragment, Key};
 use super::plan::{Action, Plan};
-use crate::base::checksum::hash_key;
 use crate::base::entry::{EntryKind, EntrySource};
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
@@ -27,7 +26,6 @@ struct Merging {
     output_bytes: u64,
     /// The next of the plan's cuts that has not been passed.
     next_cut: usize,
-    last_hash: Option<u64>,
 }
 
 /// What a compaction has made of its inputs.
@@ -79,7 +77,6 @@ impl CompactionJob {
             output: None,
             output_bytes: 0,
             next_cut: 0,
-            last_hash: None,
         }
     }
 
@@ -93,10 +90,9 @@ impl CompactionJob {
         loop {
             merging.entries.next()?;
             let Some(entry) = merging.entries.entry() else { break };
-            let hash = hash_key(entry.key);
-            let same_key = merging.last_hash.replace(hash) == Some(hash);
+            let last = merging.output.as_ref().and_then(TableOutput::last_key);
+            let same_key = last == Some(entry.key);
             self.made.unsettled |= same_key || entry.kind == EntryKind::Delete;
-            // (Keys that differ under one hash are only not cut between.)
             let crosses =
                 self.plan.cuts.get(merging.next_cut).is_some_and(|cut| **cut <= *entry.key);
             if crosses {

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use super::guard::{Extent, Fragment, Guard, Key, NEW, edit, table_extent, table_meets};
 use super::parameters::Parameters;
-use crate::base::checksum::hash_key;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::table::Table;
@@ -171,8 +170,9 @@ fn part(guard: &Guard, lower: Key, upper: Option<Key>) -> Result<Guard> {
 
 /// How high a key's guard may stand: a coin that comes up once in `fanout` says whether it is promoted
 /// another level.
-fn random_height(key: &[u8], fanout: usize) -> u32 {
-    let mut random = hash_key(key);
+fn random_height(key: &[u8], parameters: &Parameters) -> u32 {
+    let fanout = parameters.fanout_max;
+    let mut random = parameters.hasher.hash(key);
     let mut height = 0;
     while random.is_multiple_of(fanout as u64) && height < 64 {
         random /= fanout as u64;
@@ -197,7 +197,7 @@ fn promoted_bounds(guard: &Guard, parameters: &Parameters) -> Vec<Key> {
         let near = (ideal - reach.min(ideal - 1))..=(ideal + reach).min(count - 1);
         let height = |at: &usize| {
             let key = &guard.children[*at].lower;
-            (random_height(key, parameters.fanout_max), std::cmp::Reverse(at.abs_diff(ideal)))
+            (random_height(key, parameters), std::cmp::Reverse(at.abs_diff(ideal)))
         };
         if let Some(at) = near.max_by_key(height) {
             let key = &guard.children[at].lower;

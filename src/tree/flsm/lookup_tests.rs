@@ -1,9 +1,9 @@
 //! Which pages lookups read, of which tables, and how many at once.
 
 use super::*;
-use crate::base::checksum::hash_key;
 use crate::base::entry::EntryKind;
 use crate::base::ids::FileId;
+use crate::base::key_hash::{hash_key, test_hasher};
 use crate::base::limits::UNIT_BYTES;
 use crate::cache::{Cache, Compression, DataFiles};
 use crate::table::{BlobFiles, TableBuilder, TableOptions};
@@ -27,17 +27,17 @@ fn key_of(number: u64) -> Vec<u8> {
 impl Tree {
     fn new(filter: bool) -> Tree {
         let cache = Arc::new(Cache::new(4 << 20));
-        let files =
-            DataFiles::new(Arc::new(MemoryVfs::new()), cache, std::path::Path::new("/"), FileId(1));
+        let files = DataFiles::new(
+            Arc::new(MemoryVfs::new()),
+            cache,
+            std::path::Path::new("/"),
+            FileId(1),
+            test_hasher(),
+        );
         let files = Arc::new(files);
         let blobs = BlobFiles::new(&files);
         let fragment = |age: u64| {
-            let options = TableOptions {
-                compression: Compression::None,
-                creation: age,
-                filter,
-                origin: None,
-            };
+            let options = TableOptions { compression: Compression::None, creation: age, filter };
             let mut table = TableBuilder::new(&files, &blobs, options).unwrap();
             for number in 0..KEYS {
                 // Number 5 is in all of them.

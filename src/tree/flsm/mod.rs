@@ -37,7 +37,6 @@ use self::compaction::{CompactionJob, Made};
 use self::guard::{Guard, GuardId, NEW};
 use self::jobs::Jobs;
 use self::lookup::Presence;
-pub(super) use self::open::stretches;
 use self::parameters::Parameters;
 use self::plan::Plan;
 use self::superseding::Superseding;
@@ -79,7 +78,7 @@ impl FlsmTree {
         edits: &[Vec<u8>],
         flushed: Seqno,
     ) -> Result<Arc<FlsmTree>> {
-        let parameters = Parameters::new(&context.options);
+        let parameters = Parameters::new(&context.options, &context.files.hasher);
         let (root, last_guard) = open::recover(&context, edits)?;
         let inventory = Inventory::of(&root);
         let counters = Arc::clone(&context.counters);
@@ -89,8 +88,15 @@ impl FlsmTree {
             true => Superseding::nothing(),
             false => Superseding::unknown(),
         };
-        let version =
-            Version::new(root, flushed, totals, superseding, counters, presence, parameters);
+        let version = Version::new(
+            root,
+            flushed,
+            totals,
+            superseding,
+            counters,
+            presence,
+            parameters.clone(),
+        );
         Ok(Arc::new(FlsmTree {
             context,
             parameters,
@@ -122,7 +128,7 @@ impl FlsmTree {
             superseding,
             Arc::clone(&self.context.counters),
             Arc::clone(&before.presence),
-            self.parameters,
+            self.parameters.clone(),
         ));
         self.version.store(Arc::clone(&version));
         self.context.installed(version);

@@ -1,10 +1,15 @@
 //! Sizes of guards and fragments, derived from the memtable's.
 
+use std::sync::Arc;
+
+use crate::base::key_hash::KeyHasher;
 use crate::tree::TreeOptions;
 
 /// What the tree aims at.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Parameters {
+    /// What a guard's height is drawn with.
+    pub(super) hasher: Arc<KeyHasher>,
     /// A guard with more children is divided.
     pub(super) fanout_max: usize,
     /// A guard with more tables, one over the other, is compacted.
@@ -29,10 +34,11 @@ const TABLES_PER_GUARD_MAX: usize = 12;
 const FANOUT_MAX: usize = 16;
 
 impl Parameters {
-    pub(super) fn new(options: &TreeOptions) -> Parameters {
+    pub(super) fn new(options: &TreeOptions, hasher: &Arc<KeyHasher>) -> Parameters {
         let memtable = options.memtable_bytes.max(1024);
         let or = |chosen: usize, default: usize| if chosen == 0 { default } else { chosen };
         Parameters {
+            hasher: Arc::clone(hasher),
             fanout_max: or(options.fanout_max, FANOUT_MAX).max(2),
             tables_per_guard_max: or(options.tables_per_guard_max, TABLES_PER_GUARD_MAX).max(1),
             guard_bytes: (memtable * 2).min((64 << 20).max(memtable)),

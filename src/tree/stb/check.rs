@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::node::Node;
 use super::version::{Version, bundles, tables};
-use crate::base::checksum::hash_key;
 use crate::base::error::{Error, Result};
 use crate::cache::ReadContext;
 use crate::tree::{CheckCounts, files};
@@ -76,10 +75,11 @@ fn check_coverage(node: &Arc<Node>) -> Result<()> {
         let lower = &node.pivots[position].lower;
         let upper = node.pivot_upper(position).map(|upper| &**upper);
         for bundle in node.live_bundles(position) {
+            let hasher = &bundle.maplet.file().files().hasher;
             for (ordinal, table) in bundle.branches.iter().enumerate() {
                 let mut scan = table.scan(Some(lower), upper, CHUNK_BYTES)?;
                 while let Some(entry) = scan.entry() {
-                    let named = bundle.maplet.probe(hash_key(entry.key), &context)?;
+                    let named = bundle.maplet.probe(hasher.hash(entry.key), &context)?;
                     if !named.contains(ordinal as u8) {
                         return Err(Error::corruption(
                             &bundle.maplet.file().path(),

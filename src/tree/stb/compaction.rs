@@ -10,7 +10,6 @@ use std::sync::Arc;
 use super::StbTree;
 use super::node::Bundle;
 use super::plan::{Input, Plan, Segment};
-use crate::base::checksum::hash_key;
 use crate::base::entry::EntrySource;
 use crate::base::error::Result;
 use crate::base::pages::PageVec;
@@ -110,6 +109,7 @@ impl CompactionJob {
     /// Merges some entries; at the end of the segment, finishes its table.
     fn merge_some(&mut self) -> Result<Step> {
         let Stage::Merging(merging) = &mut self.stage else { return Ok(Step::Again) };
+        let hasher = &self.tree.context.files.hasher;
         let limit = merging.entries.counters().entries_in + STEP_ENTRIES;
         let ended = loop {
             merging.entries.next()?;
@@ -118,7 +118,7 @@ impl CompactionJob {
                 Some(output) => output,
                 none => none.insert(TableOutput::new(&self.tree.context, false)?),
             };
-            merging.hashes.push(hash_key(entry.key));
+            merging.hashes.push(hasher.hash(entry.key));
             self.compaction.add(output, entry)?;
             if merging.entries.counters().entries_in >= limit {
                 break false;

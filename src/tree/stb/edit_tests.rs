@@ -1,8 +1,8 @@
 //! Edits as the format's page shows them, and edits that cannot be.
 
 use super::*;
-use crate::base::checksum::hash_key;
 use crate::base::documented::hex_block;
+use crate::base::key_hash::hash_key;
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, SortedFingerprints};
 use crate::tree::edits::tests::{
     bears_changed_bytes, data_files, file, refuses_a_later_version, refuses_other_lengths, table,

@@ -35,7 +35,6 @@ use std::sync::Arc;
 use self::compaction::CompactionJob;
 use self::jobs::Jobs;
 use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet};
-pub(super) use self::open::stretches;
 use self::open::{OpenFiles, fetch_leaf_indexes};
 use self::parameters::Parameters;
 use self::plan::Plan;
@@ -44,7 +43,6 @@ use super::output::TableOutput;
 use super::record::{Still, commit_edit};
 use super::work::{compact_range, next_job};
 use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion, space};
-use crate::base::checksum::hash_key;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{NodeId, Seqno};
@@ -309,6 +307,7 @@ impl Tree for StbTree {
     fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed> {
         let mut output = TableOutput::new(&self.context, false)?;
         let mut hashes = PageVec::with_capacity(entries.entries());
+        let hasher = &self.context.files.hasher;
         let mut data_bytes = 0;
         let sample_keys = sample_keys(self.context.options.memtable_bytes);
         let mut sample = Vec::with_capacity(sample_keys);
@@ -316,8 +315,9 @@ impl Tree for StbTree {
         loop {
             entries.next()?;
             let Some(entry) = entries.entry() else { break };
+            let hash = hasher.hash(entry.key);
             if hashes.len() % sample_every == 0 {
-                sample.push((Box::from(entry.key), hash_key(entry.key)));
+                sample.push((Box::from(entry.key), hash));
             }
             let last = hashes.len() + 1 == entries.entries();
             if (planted(Bug::PackLosesLast) && last && !hashes.is_empty())
@@ -326,7 +326,7 @@ impl Tree for StbTree {
                 continue;
             }
             data_bytes += (entry.key.len() + entry.value.len()) as u64;
-            hashes.push(hash_key(entry.key));
+            hashes.push(hash);
             output.add_new(entry)?;
         }
         let (table, table_bytes) = output.finish()?;

@@ -181,8 +181,9 @@ impl Node {
                 summary.table_bytes.push(extent.bytes);
                 let counts = bundle.maplet.header().branch(ordinal as u8);
                 let entries = properties.entries().max(1);
-                // Versions of one key within the table share a fingerprint.
-                let versions = entries.saturating_sub(counts.entries);
+                // Versions of one key within the table share a fingerprint. Operands in blob files are mostly
+                // there to stay.
+                let versions = entries.saturating_sub(counts.entries + properties.blob_merges);
                 let dead = (counts.superseded + versions + properties.deletes).min(entries);
                 let part = |n: u64| (u128::from(n) * u128::from(dead) / u128::from(entries)) as u64;
                 let dropped = Extent { bytes: part(extent.bytes), entries: part(extent.entries) };

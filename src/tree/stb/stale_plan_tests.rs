@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::key_hash::hash_key;
 use crate::cache::ReadContext;
 use crate::jobs::Step;
 use crate::tree::test_support::{Reader, context};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::node::{Bundle, BundleId, Extent, Key, Node, Pivot};
-use crate::base::checksum::hash_key;
 use crate::base::ids::NodeId;
+use crate::base::key_hash::hash_key;
 use crate::cache::DataFiles;
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, SortedFingerprints};
 use crate::table::Table;

@@ -17,6 +17,7 @@ pub mod fuzz;
 pub mod kill;
 pub mod model;
 pub mod planted;
+pub mod promises;
 pub mod soak;
 pub mod threads;
 pub mod torture;

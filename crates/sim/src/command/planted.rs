@@ -11,7 +11,7 @@ use std::process::ExitCode;
 Examples:
   spinney-sim planted --list
   spinney-sim planted --jobs 2 --seeds 3
-  spinney-sim planted --bug journal-sync-skipped --bug separator-too-short --seconds 60")]
+  spinney-sim planted --bug journal-sync-skipped --bug separator-too-short --rounds 20")]
 pub struct Arguments {
     /// Only this bug; may be given several times.
     #[arg(long, value_name = "NAME")]
@@ -27,10 +27,10 @@ pub struct Arguments {
     pub seeds: u64,
     /// Look for a bug from one first seed for at most so many rounds, each of which carries out every
     /// regime once.
-    #[arg(long, default_value_t = 40)]
+    #[arg(long, default_value_t = 100)]
     pub rounds: u64,
-    /// And for at most so many seconds.
-    #[arg(long, default_value_t = 120.0)]
+    /// Give a search up after so many seconds: a last resort, for rounds are the same work on any machine.
+    #[arg(long, default_value_t = 3600.0)]
     pub seconds: f64,
     /// Processes at a time [default: one a core].
     #[arg(long)]

@@ -109,6 +109,11 @@ const PARTS: &[Part] = &[
         long: &["model", "--operations", "20000000"],
     },
     Part {
+        name: "promises",
+        gate: &["promises", "--runs", "12"],
+        long: &["promises", "--runs", "1000"],
+    },
+    Part {
         name: "strace",
         gate: &["kill", "--strace", "--seconds", "15"],
         long: &["kill", "--strace", "--seconds", "200"],

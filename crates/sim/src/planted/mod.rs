@@ -8,6 +8,7 @@
 //! Invariants:
 //! 1. A search does the same whenever it is repeated, but for regimes with threads.
 //! 2. A bug counts as found only if each of its searches has found it.
+//! 3. What limits a search is work: rounds, each of the same work on any machine. Time is a last resort.
 
 mod child;
 mod regimes;
@@ -53,7 +54,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     for (search, ended) in carry_out(searches, arguments) {
         score.add(&search, ended);
     }
-    let unlimited = Duration::from_secs(3600);
+    let unlimited = Duration::from_secs(4 * 3600);
     let clean = (0..arguments.seeds).map(|n| first_seed(arguments.seed, n));
     let rounds = |seed| score.rounds_from(seed);
     let clean = clean.map(|seed| Search::new(None, seed, rounds(seed), unlimited)).collect();
@@ -87,7 +88,8 @@ fn carry_out(searches: Vec<Search>, arguments: &Arguments) -> Vec<(Search, Ended
         let found = search.carry_out();
         if let (Some(bug), None) = (search.bug, &found.found) {
             let (name, rounds) = (bug.name(), found.rounds);
-            eprintln!("{name} not found from seed {} in {rounds} rounds", search.seed);
+            let why = if found.is_undecided { ", given up: too slow" } else { "" };
+            eprintln!("{name} not found from seed {} in {rounds} rounds{why}", search.seed);
         }
         if let (Ok(mut ended), Ok(mut told)) = (ended.lock(), told.lock()) {
             ended.push((search, found));

@@ -73,7 +73,9 @@ impl Score {
             let mut regime = most_frequent(&regimes).unwrap_or("-").to_string();
             if found.len() < ended.len() || found.is_empty() {
                 missed.push(bug.name());
-                regime = format!("MISSED {}/{}", found.len(), ended.len());
+                let undecided = ended.iter().any(|ended| ended.is_undecided);
+                let why = if undecided { "TOO SLOW" } else { "MISSED" };
+                regime = format!("{why} {}/{}", found.len(), ended.len());
             } else {
                 states_to_find.push(states);
             }

@@ -10,9 +10,14 @@ use serde_json::Value;
 use spinney::planted::Bug;
 
 use super::regimes::REGIMES;
+use crate::torture::process::Used;
 
-/// A regime that takes longer than this for its part of a round hangs.
-const PART_SECONDS_MAX: u64 = 20;
+/// A regime that takes more processor time than this for its part of a round hangs.
+const PART_PROCESSOR_MAX: Duration = Duration::from_secs(20);
+/// So does one that neither runs nor waits for a core for so long.
+const PART_ASLEEP_MAX: Duration = Duration::from_secs(30);
+/// How often that is looked at.
+const GLANCE: Duration = Duration::from_secs(1);
 
 /// A search for a bug, or for false alarms.
 pub(super) struct Search {
@@ -29,6 +34,8 @@ pub(super) struct Search {
 pub(super) struct Ended {
     /// The regime that told, and what.
     pub(super) found: Option<(String, String)>,
+    /// Whether it was given up for the time it took, which says nothing.
+    pub(super) is_undecided: bool,
     /// Rounds begun.
     pub(super) rounds: u64,
     /// States judged.
@@ -54,7 +61,7 @@ impl Search {
             }
         };
         let lines = lines_of(&mut child);
-        self.follow(&lines, started, &mut ended);
+        self.follow(child.id(), &lines, started, &mut ended);
         // Ended already, or to be ended; it is ours.
         let _ = child.kill();
         let status = child.wait();
@@ -77,17 +84,17 @@ impl Search {
     }
 
     /// Reads what the child tells until it has found something, is through, or its time is up.
-    fn follow(&self, lines: &Receiver<String>, started: Instant, ended: &mut Ended) {
-        let part_max = Duration::from_secs(PART_SECONDS_MAX);
+    fn follow(&self, process: u32, lines: &Receiver<String>, started: Instant, ended: &mut Ended) {
         let mut parts = 0;
+        let mut part = Part::begin(process);
         loop {
-            let left = self.limit.saturating_sub(started.elapsed());
-            let line = lines.recv_timeout(left.min(part_max));
+            let line = lines.recv_timeout(GLANCE);
             let under_way = REGIMES[parts % REGIMES.len()].name.to_string();
             match line {
                 Ok(line) => {
                     let told: Value = serde_json::from_str(&line).unwrap_or_default();
                     parts += 1;
+                    part = Part::begin(process);
                     ended.rounds = told["round"].as_u64().unwrap_or(0) + 1;
                     ended.states += told["states"].as_u64().unwrap_or(0);
                     if let Some(found) = told["found"].as_str() {
@@ -96,13 +103,17 @@ impl Search {
                         return;
                     }
                 }
-                Err(RecvTimeoutError::Timeout) if left > part_max => {
-                    let what = format!("no end of a part of a round in {PART_SECONDS_MAX} s");
-                    ended.rounds = (parts / REGIMES.len()) as u64 + 1;
-                    ended.found = Some((under_way, what));
-                    return;
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(what) = part.hangs(process) {
+                        ended.rounds = (parts / REGIMES.len()) as u64 + 1;
+                        ended.found = Some((under_way, what));
+                        return;
+                    }
+                    if started.elapsed() > self.limit {
+                        ended.is_undecided = true;
+                        return;
+                    }
                 }
-                Err(RecvTimeoutError::Timeout) => return,
                 // It is through, or has aborted.
                 Err(RecvTimeoutError::Disconnected) => {
                     if ended.rounds < self.rounds {
@@ -113,6 +124,34 @@ impl Search {
                 }
             }
         }
+    }
+}
+
+/// A part of a round, and whether it gets anywhere. How long it takes says nothing on a machine that has
+/// other things to do: what counts is the processor time it is given.
+struct Part {
+    begun: Used,
+    last: Used,
+    awake: Instant,
+}
+
+impl Part {
+    fn begin(process: u32) -> Part {
+        let now = Used::by(process);
+        Part { begun: now, last: now, awake: Instant::now() }
+    }
+
+    /// Why it hangs, if it does.
+    fn hangs(&mut self, process: u32) -> Option<String> {
+        let now = Used::by(process);
+        if now != self.last {
+            (self.last, self.awake) = (now, Instant::now());
+        }
+        if now.processor.saturating_sub(self.begun.processor) > PART_PROCESSOR_MAX {
+            return Some(format!("no end of a part of a round in {PART_PROCESSOR_MAX:?} of work"));
+        }
+        let asleep = self.awake.elapsed() > PART_ASLEEP_MAX;
+        asleep.then(|| format!("nobody does anything for {PART_ASLEEP_MAX:?}"))
     }
 }
 

@@ -59,6 +59,36 @@ fn program_bytes_in(maps: &str) -> u64 {
     files.values().filter(|(_, runs)| *runs).map(|(len, _)| len).sum()
 }
 
+/// What a process has had of the processors, and waited for them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Processor time, in steps of a hundredth of a second.
+    pub processor: Duration,
+    /// How long its threads, as far as they still run, have waited for a core.
+    waited: Duration,
+}
+
+impl Used {
+    /// By a process so far.
+    pub fn by(process: u32) -> Used {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        let mut delays = Delays::default();
+        delays.read(process);
+        let last =
+            |readings: &VecDeque<(Instant, Duration)>| readings.back().map(|(_, last)| *last);
+        let waited = delays.threads.values().filter_map(last).sum();
+        Used { processor: processor_in(&stat), waited }
+    }
+}
+
+fn processor_in(stat: &str) -> Duration {
+    // The second field is the command in parentheses, which may hold anything; utime and stime are the
+    // 14th and 15th, in ticks, of which Linux tells a hundred a second.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
+    let ticks: u64 = fields.take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(10 * ticks)
+}
+
 /// How many descriptors a process has.
 pub fn descriptors(process: u32) -> u64 {
     fs::read_dir(format!("/proc/{process}/fd")).map_or(0, |entries| entries.count() as u64)
@@ -120,6 +150,13 @@ mod tests {
         assert_eq!(Memory::parse(text), Some(memory));
         assert!(Memory::of(std::process::id()).is_some_and(|memory| memory.peak > 0));
         assert!(descriptors(std::process::id()) > 2);
+    }
+
+    #[test]
+    fn processor_time_is_the_users_and_the_kernels() {
+        let stat = "77 (a ) b) S 1 1 1 0 -1 4194560 11 12 13 14 250 50 8 9 20 0 1 0 5";
+        assert_eq!(processor_in(stat), Duration::from_secs(3));
+        assert!(Used::by(std::process::id()).waited >= Duration::ZERO);
     }
 
     #[test]

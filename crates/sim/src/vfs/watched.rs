@@ -19,6 +19,9 @@ pub trait Watcher: Debug + Send + Sync + 'static {
     /// A file is about to be written.
     fn writing(&self, path: &Path);
 
+    /// A file is about to be read.
+    fn reading(&self, _path: &Path, _bytes: usize) {}
+
     /// A file has been synced.
     fn synced(&self, _path: &Path) {}
 }
@@ -123,6 +126,7 @@ struct Watched<W, F: ?Sized> {
 
 impl<W: Watcher> File for Watched<W, dyn File> {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.watcher.reading(self.file.path(), buf.len());
         self.file.read_at(offset, buf)
     }
 

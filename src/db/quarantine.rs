@@ -1,0 +1,84 @@
+//! Quarantined keyspaces: those that could not be opened, kept as they are while the others are used.
+//!
+//! What is damaged in one keyspace's own files, or made by a newer Spinney, is the affair of that keyspace alone.
+//! Damage in what keyspaces share (superblock, manifest, journal) still keeps the store from being opened: nobody
+//! could say which keyspaces are whole then. So do a disk that fails and one that is full: they may be better on
+//! the next try, and a keyspace that is missing for so little would be taken for one that is lost.
+//!
+//! Invariants:
+//! 1. There is no handle on a quarantined keyspace, and it has no memtable: whoever asks for it gets the error that
+//!    opening it gave.
+//! 2. Nothing that it needs is deleted. No orphan is removed while there is one, since what its tables refer to
+//!    is not known; the manifest, which alone has its tree's edits, is not written anew; the journal is kept from
+//!    where its tree ends.
+//! 3. It is opened again with the store, or dropped.
+
+use std::collections::BTreeMap;
+
+use super::store::Store;
+use crate::base::error::{Error, Result};
+use crate::base::ids::{KeyspaceId, Seqno};
+use crate::base::sync::RwLock;
+
+/// A keyspace that could not be opened.
+#[derive(Debug, Clone)]
+pub(crate) struct Quarantined {
+    pub(crate) id: KeyspaceId,
+    /// Its tree holds everything up to here; the journal has the rest.
+    pub(crate) flushed: Seqno,
+    /// Why.
+    pub(crate) error: Error,
+}
+
+/// The quarantined keyspaces, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Quarantine(RwLock<BTreeMap<String, Quarantined>>);
+
+impl Quarantine {
+    pub(crate) fn new(keyspaces: BTreeMap<String, Quarantined>) -> Quarantine {
+        Quarantine(RwLock::new(keyspaces))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.read().is_empty()
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.0.read().keys().cloned().collect()
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<Quarantined> {
+        self.0.read().get(name).cloned()
+    }
+
+    pub(crate) fn remove(&self, name: &str) {
+        self.0.write().remove(name);
+    }
+
+    /// Why each could not be opened.
+    pub(crate) fn errors(&self) -> Vec<Error> {
+        self.0.read().values().map(|quarantined| quarantined.error.clone()).collect()
+    }
+
+    /// Up to where the journal is not needed for them; `None` without any.
+    pub(crate) fn settled_upto(&self) -> Option<Seqno> {
+        self.0.read().values().map(|quarantined| quarantined.flushed).min()
+    }
+}
+
+/// Whether an error of opening one keyspace is the affair of that keyspace alone. `shared` says whether a file
+/// is one that keyspaces share.
+pub(crate) fn concerns_one(error: &Error, shared: impl Fn(&std::path::Path) -> bool) -> bool {
+    match error {
+        Error::Corruption { file, .. } => !shared(file),
+        Error::UnsupportedVersion { .. } | Error::Conflict { .. } => true,
+        _ => false,
+    }
+}
+
+impl Store {
+    /// Refuses what needs a keyspace that is quarantined.
+    pub(crate) fn check_whole(&self) -> Result<()> {
+        self.quarantine.errors().into_iter().next().map_or(Ok(()), Err)
+    }
+}

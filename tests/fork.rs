@@ -1,0 +1,111 @@
+//! A forked child has its parent's handles and none of its threads: it is refused by name, and does no harm.
+#![cfg(target_os = "linux")]
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+
+use spinney::{Batch, Database, Durability, Error, Keyspace, KeyspaceOptions, TreeKind};
+
+/// Forks, and calls `f` in the child, which ends then.
+fn in_child(report: &Path, f: impl FnMut() -> Result<(), String> + Send + Sync + 'static) {
+    let path = report.to_path_buf();
+    let f = Mutex::new(f);
+    let mut command = Command::new("true");
+    let child = move || {
+        let result = (f.lock().unwrap())();
+        std::fs::write(&path, result.err().unwrap_or_else(|| "well".to_string()))
+    };
+    // SAFETY: the child allocates and opens files, which glibc allows between fork and exec.
+    let status = unsafe { command.pre_exec(child) }.status().unwrap();
+    assert!(status.success());
+    assert_eq!(std::fs::read_to_string(report).unwrap(), "well");
+    std::fs::remove_file(report).unwrap();
+}
+
+fn refused<T>(what: &str, result: Result<T, Error>) -> Result<(), String> {
+    match result {
+        Err(Error::Forked { .. }) => Ok(()),
+        Err(error) => Err(format!("{what}: {error}")),
+        Ok(_) => Err(format!("{what} was accepted")),
+    }
+}
+
+fn fill(items: &Keyspace, round: u8) {
+    for number in 0..2000u64 {
+        items.put(number.to_be_bytes(), [round; 100]).unwrap();
+    }
+}
+
+fn check(items: &Keyspace, round: u8) {
+    assert_eq!(items.iter().count(), 2000);
+    for pair in items.iter() {
+        assert_eq!(*pair.unwrap().1, [round; 100]);
+    }
+}
+
+/// A child's `put` once returned `Ok` and was lost; what it dropped unlocked its parent's store.
+#[test]
+fn a_forked_child_is_refused_and_does_no_harm() {
+    for kind in TreeKind::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store");
+        let report = dir.path().join("report");
+        let open = || Database::builder(&store).memory_budget(1 << 20).open();
+        let db = open().unwrap();
+        let items = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+        fill(&items, 1);
+        items.flush().unwrap();
+        // Old versions that the child's handles alone will hold, in its memory.
+        let held = Mutex::new(Some((db.clone(), items.clone(), db.snapshot(), items.iter())));
+        let path = store.clone();
+        in_child(&report, move || {
+            let Some((db, items, snapshot, mut iter)) = held.lock().unwrap().take() else {
+                return Ok(());
+            };
+            refused("put", items.put("key", "of the child"))?;
+            refused("delete", items.delete("key"))?;
+            let mut batch = Batch::new().durability(Durability::Sync);
+            batch.put(&items, "key", "of the child");
+            refused("write", db.write(&batch))?;
+            refused("get", items.get("key"))?;
+            refused("flush", items.flush())?;
+            refused("sync", db.sync())?;
+            refused("wait_idle", db.wait_idle())?;
+            refused("drop_keyspace", db.drop_keyspace("items"))?;
+            refused("checkpoint", db.checkpoint(path.join("copy")))?;
+            iter.next();
+            refused("close", db.clone().close())?;
+            // The parent still holds it.
+            match Database::builder(&path).open() {
+                Err(Error::Locked { .. }) => {}
+                other => return Err(format!("opening: {other:?}")),
+            }
+            drop((batch, iter, snapshot, items, db));
+            // And after all handles have been dropped, too.
+            match Database::builder(&path).open() {
+                Err(Error::Locked { .. }) => {}
+                other => return Err(format!("opening again: {other:?}")),
+            }
+            // A store of its own is as good as any.
+            let own = path.with_extension("own");
+            let db = Database::builder(&own).open().map_err(|error| error.to_string())?;
+            let mine = db.keyspace("mine", KeyspaceOptions::stb()).map_err(|e| e.to_string())?;
+            mine.put("key", "value").map_err(|error| error.to_string())?;
+            mine.flush().map_err(|error| error.to_string())?;
+            drop(mine);
+            db.close().map_err(|error| error.to_string())
+        });
+        // The parent goes on, and nothing of it has gone.
+        check(&items, 1);
+        fill(&items, 2);
+        items.compact(..).unwrap();
+        check(&items, 2);
+        drop(items);
+        db.close().unwrap();
+        let db = open().unwrap();
+        check(&db.existing_keyspace("items").unwrap(), 2);
+        assert!(db.recovery().stopped.is_none(), "{:?}", db.recovery());
+    }
+}
