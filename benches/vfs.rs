@@ -63,7 +63,7 @@ fn reads(path: &Path) {
     for (name, direct, io_uring) in
         [("plain", true, false), ("ring", true, true), ("buffered, ring", false, true)]
     {
-        let vfs = PosixVfs::with(PosixOptions { direct, io_uring });
+        let vfs = PosixVfs::with(PosixOptions { direct, io_uring, ..PosixOptions::default() });
         let file = vfs.open(path, Access::Direct, false).expect("the file");
         let mut random = Random(88_172_645_463_325_252);
         for count in [1, 2, 4, 8, 16, 32, 64, 256] {
@@ -89,7 +89,7 @@ fn read_batch(vfs: &PosixVfs, file: &dyn File, bufs: &mut [AlignedBuf], random: 
 
 fn queues(path: &Path) {
     for (name, io_uring) in [("plain", false), ("ring", true)] {
-        let vfs = PosixVfs::with(PosixOptions { direct: true, io_uring });
+        let vfs = PosixVfs::with(PosixOptions { io_uring, ..PosixOptions::default() });
         let file = vfs.open(path, Access::Direct, true).expect("the file");
         measure(&format!("making and dropping a queue, {name}"), 1, 1000, || {
             drop(black_box(vfs.io_queue(2)));

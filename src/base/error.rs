@@ -103,13 +103,26 @@ pub enum Error {
         /// The failure that poisoned the store.
         reason: String,
     },
-    /// The disk has no room. Nothing of the refused write has been stored.
+    /// The disk has no room, or a quota or the process's limit on file sizes (`RLIMIT_FSIZE`) allows no more.
+    /// Nothing of the refused write has been stored.
     #[error("no space left for {needed} bytes in {}; free some space and retry", path.display())]
     Full {
         /// The file or directory that could not grow.
         path: PathBuf,
         /// How many bytes were wanted.
         needed: u64,
+    },
+    /// The process, or the system, may open no more files. What was refused has not happened and may be
+    /// tried again.
+    #[error(
+        "{op} failed on {}: too many files are open; close some or raise the limit (`ulimit -n`), and retry",
+        path.display()
+    )]
+    TooManyFiles {
+        /// The operation that needed a descriptor: `"open"`, `"create"`, …
+        op: &'static str,
+        /// The file it was for.
+        path: PathBuf,
     },
     /// The caller passed something the store cannot take. Nothing has been stored.
     #[error("invalid argument: {what}")]
@@ -167,6 +180,10 @@ pub enum Error {
 /// Of a longer key an error shows the start.
 const KEY_BYTES_SHOWN: usize = 64;
 
+/// `EMFILE` and `ENFILE`.
+const EXHAUSTED: [i32; 2] =
+    [rustix::io::Errno::MFILE.raw_os_error(), rustix::io::Errno::NFILE.raw_os_error()];
+
 struct At(Option<u64>);
 
 impl fmt::Display for At {
@@ -179,11 +196,21 @@ impl fmt::Display for At {
 }
 
 impl Error {
-    /// Wraps an operating-system error; "no space" becomes [`Error::Full`].
+    /// Whether something was refused for want of room or of descriptors: it has not happened, nothing is in
+    /// doubt, and it may be tried again.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Error::Full { .. } | Error::TooManyFiles { .. })
+    }
+
+    /// Wraps an operating-system error; "no space" becomes [`Error::Full`], and a want of descriptors
+    /// [`Error::TooManyFiles`].
     pub fn io(op: &'static str, path: &Path, offset: Option<u64>, source: io::Error) -> Error {
         match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Error::Full { path: path.to_path_buf(), needed: 0 }
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => Error::Full { path: path.to_path_buf(), needed: 0 },
+            _ if source.raw_os_error().is_some_and(|code| EXHAUSTED.contains(&code)) => {
+                Error::TooManyFiles { op, path: path.to_path_buf() }
             }
             _ => Error::Io { op, path: path.to_path_buf(), offset, source: Arc::new(source) },
         }

@@ -352,6 +352,8 @@ bugs! {
         "A merged maplet's entries keep the numbers that their branches had.";
     SieveLosesKey, "sieve-loses-key", "filter",
         "A young bundle's sieve is made without its first key.";
+    DescriptorLeak, "descriptor-leak", "vfs",
+        "A file that is closed for another keeps its descriptor.";
     ManifestNotSynced, "manifest-not-synced", "manifest",
         "An edit is acknowledged before it is durable.";
     ManifestTornAccepted, "manifest-torn-accepted", "manifest",

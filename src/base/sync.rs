@@ -22,6 +22,7 @@ mod scheduled;
 
 /// The standard library's, always.
 pub(crate) mod plain {
+    pub(crate) use arc_swap::ArcSwapOption;
     pub(crate) use std::sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };

@@ -52,7 +52,10 @@ impl WorkSource for Store {
         if least == Urgency::Pressing {
             return None;
         }
-        if self.upkeep_due() && !self.upkeep_running.swap(true, Ordering::AcqRel) {
+        if is_over(&self.upkeep_rest_until_nanos)
+            && self.upkeep_due()
+            && !self.upkeep_running.swap(true, Ordering::AcqRel)
+        {
             return Some(Box::new(Upkeep { store }));
         }
         // The keyspace that is furthest behind first.
@@ -243,7 +246,8 @@ impl Store {
         let result = keyspace.tree.incorporate(packed, cut);
         match &result {
             // Nothing has changed: the manifest is as it was, or was never reached.
-            Ok(()) | Err(Error::Full { .. } | Error::Corruption { .. }) => {}
+            Ok(()) | Err(Error::Corruption { .. }) => {}
+            Err(error) if error.is_refusal() => {}
             Err(Error::Io { op: "read", .. }) => {}
             Err(error) => self.fail(error),
         }
@@ -373,7 +377,8 @@ impl Store {
         }
         match self.journal.maintain() {
             // A spare segment is a convenience: who needs one and cannot have it is told.
-            Ok(()) | Err(Error::Full { .. }) => Ok(()),
+            Ok(()) => Ok(()),
+            Err(error) if error.is_refusal() => Ok(()),
             Err(error) => {
                 self.fail(&error);
                 Err(error)
@@ -513,8 +518,13 @@ struct Upkeep {
 
 impl Job for Upkeep {
     fn step(&mut self) -> Result<Step> {
-        self.store.upkeep()?;
-        Ok(Step::Done)
+        let kept = self.store.upkeep();
+        if kept.is_err() && !self.store.executor.is_stepped() {
+            // What is refused now will be refused again at once.
+            let rest = self.store.clock.nanos() + REST_NANOS;
+            self.store.upkeep_rest_until_nanos.store(rest, Ordering::Relaxed);
+        }
+        kept.map(|()| Step::Done)
     }
 }
 

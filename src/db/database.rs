@@ -245,7 +245,7 @@ impl Database {
             Edit { keyspaces: vec![KeyspaceEdit { id: keyspace.id, change }], ..Edit::default() };
         let result = store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error));
         drop(changes);
-        if matches!(result, Err(Error::Full { .. })) {
+        if result.as_ref().is_err_and(Error::is_refusal) {
             keyspace.dropped.store(false, Ordering::Release);
         } else {
             store.keyspaces.write().remove(name);

@@ -620,6 +620,7 @@ fn open_locked(
         failure: Mutex::new(None),
         background_failure: Mutex::new(None),
         upkeep_running: AtomicBool::new(false),
+        upkeep_rest_until_nanos: AtomicU64::new(0),
         workers,
         memtables_share: AtomicU64::new(memtables_share),
         cache_share: AtomicU64::new(cache_bytes as u64),

@@ -132,6 +132,12 @@ pub struct Statistics {
     pub throttle_histogram: [u64; 6],
     /// Snapshots held.
     pub snapshots: u64,
+    /// Data files that are open now, of all stores that share a file system.
+    pub open_files: u64,
+    /// At most so many are kept open; 0 where there is no bound.
+    pub open_files_max: u64,
+    /// How often a data file was opened again since others had needed its descriptor.
+    pub files_reopened: u64,
     /// How often the event listener has panicked.
     pub listener_panics: u64,
     /// The message of the listener's first panic.
@@ -170,7 +176,7 @@ impl Statistics {
     /// The text format that Prometheus scrapes.
     pub fn to_prometheus(&self) -> String {
         let mut out = String::new();
-        let counters: [(&str, u64); 21] = [
+        let counters: [(&str, u64); 22] = [
             ("gets", self.gets),
             ("gets_absent", self.gets_absent),
             ("multi_get_keys", self.multi_get_keys),
@@ -189,6 +195,7 @@ impl Statistics {
             ("cache_evictions", self.cache_evictions),
             ("filter_probes", self.filter_probes),
             ("filter_false_positives", self.filter_false_positives),
+            ("files_reopened", self.files_reopened),
             ("listener_panics", self.listener_panics),
             ("events_lost", self.events_lost),
             ("throttled_microseconds", self.throttled.as_micros() as u64),
@@ -214,7 +221,7 @@ impl Statistics {
                 );
             }
         }
-        let gauges: [(&str, u64); 7] = [
+        let gauges: [(&str, u64); 9] = [
             ("memory_memtables_bytes", self.memory_memtables),
             ("memory_cache_bytes", self.memory_cache),
             ("memory_records_bytes", self.memory_records),
@@ -222,6 +229,8 @@ impl Statistics {
             ("memory_budget_bytes", self.memory_budget),
             ("journal_live_bytes", self.journal_live_bytes),
             ("snapshots", self.snapshots),
+            ("open_files", self.open_files),
+            ("open_files_max", self.open_files_max),
         ];
         for (name, value) in gauges {
             let _ = writeln!(out, "# TYPE spinney_{name} gauge");
@@ -292,8 +301,12 @@ impl Store {
         let journal = self.journal.statistics();
         let cache = self.cache.statistics();
         let throttle = self.throttle.statistics();
+        let open_files = self.vfs.open_files();
         let events = self.events.as_ref().map(|events| events.deliveries()).unwrap_or_default();
         let mut statistics = Statistics {
+            open_files: open_files.open,
+            open_files_max: open_files.max,
+            files_reopened: open_files.reopened,
             listener_panics: events.panics,
             listener_first_panic: events.first_panic,
             events_lost: events.lost,

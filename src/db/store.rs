@@ -169,6 +169,8 @@ pub(crate) struct Store {
     /// The last background failure that did not poison the store; cleared by success.
     pub(crate) background_failure: Mutex<Option<Error>>,
     pub(crate) upkeep_running: AtomicBool,
+    /// No upkeep before this time: it has failed.
+    pub(crate) upkeep_rest_until_nanos: AtomicU64,
     pub(crate) workers: usize,
     /// Bytes of the budget that memtables have at present.
     pub(crate) memtables_share: AtomicU64,
@@ -492,14 +494,15 @@ impl Store {
     /// A full disk or a refused argument leaves the journal whole; anything else does not.
     pub(crate) fn journal_failed(&self, error: &Error) {
         match error {
-            Error::Full { .. } | Error::InvalidArgument { .. } | Error::Closed { .. } => {}
+            Error::InvalidArgument { .. } | Error::Closed { .. } => {}
+            error if error.is_refusal() => {}
             error => self.fail(error),
         }
     }
 
     /// A full disk leaves the manifest as it was; anything else does not.
     pub(crate) fn manifest_failed(&self, error: &Error) {
-        if !matches!(error, Error::Full { .. }) {
+        if !error.is_refusal() {
             self.fail(error);
         }
     }
@@ -670,6 +673,7 @@ impl Store {
 
     /// Lets keyspaces whose background work failed try again at once.
     pub(crate) fn clear_rests(&self) {
+        self.upkeep_rest_until_nanos.store(0, Ordering::Relaxed);
         for keyspace in self.keyspaces.read().values() {
             keyspace.rest_until_nanos.store(0, Ordering::Relaxed);
             keyspace.tree_rest_until_nanos.store(0, Ordering::Relaxed);

@@ -97,7 +97,8 @@ impl Journal {
     /// Passes a sync's result on, and poisons if it failed for more than want of room.
     pub(super) fn poison_unless_full(&self, result: Result<()>) -> Result<()> {
         match &result {
-            Ok(()) | Err(Error::Full { .. }) => {}
+            Ok(()) => {}
+            Err(error) if error.is_refusal() => {}
             Err(error) => self.poison(error),
         }
         result

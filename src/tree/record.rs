@@ -32,7 +32,7 @@ pub(super) fn commit_edit(context: &TreeContext, payload: Vec<u8>, flushed: Seqn
     };
     if let Err(error) = context.manifest.commit(&edit) {
         // The record may or may not be on the disk: no file may go until the next open has seen.
-        if !matches!(error, Error::Full { .. }) && !planted(Bug::FilesGoInDoubt) {
+        if !error.is_refusal() && !planted(Bug::FilesGoInDoubt) {
             context.files.retain_all();
         }
         return Err(error);

@@ -546,7 +546,7 @@ fn in_memory() -> (MemoryVfs, PathBuf, ()) {
 #[cfg(all(test, not(miri)))]
 fn on_disk(direct: bool, io_uring: bool) -> (super::PosixVfs, PathBuf, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let vfs = super::PosixVfs::with(super::PosixOptions { direct, io_uring });
+    let vfs = super::PosixVfs::with(super::PosixOptions { direct, io_uring, open_files_max: 2 });
     (vfs, dir.path().to_path_buf(), dir)
 }
 

@@ -23,6 +23,7 @@ mod blocking_queue;
 #[cfg(any(test, feature = "conformance"))]
 #[doc(hidden)]
 pub mod conformance;
+mod descriptors;
 mod memory;
 mod memory_file;
 mod posix;
@@ -70,6 +71,18 @@ fn check_alignment(access: Access, offset: u64, bytes: &[u8]) {
         bytes.len(),
         bytes.as_ptr(),
     );
+}
+
+/// How many data files a file system keeps open, for all stores that share it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OpenFiles {
+    /// Data files that are open now.
+    pub open: u64,
+    /// Above so many, those that have not been read for longest are closed; 0: there is no bound.
+    pub max: u64,
+    /// How often a file was opened again.
+    pub reopened: u64,
 }
 
 /// How a file's bytes travel.
@@ -182,6 +195,11 @@ pub trait Vfs: Send + Sync + Debug {
         }
     }
 
+    /// How many files are kept open, where there is a bound on them.
+    fn open_files(&self) -> OpenFiles {
+        OpenFiles::default()
+    }
+
     /// A queue for up to `depth` operations in flight, for one background job.
     fn io_queue(&self, depth: usize) -> Box<dyn IoQueue>;
 }
@@ -233,9 +251,10 @@ pub trait File: Send + Sync + Debug {
     /// The name it was opened under, for messages.
     fn path(&self) -> &Path;
 
-    /// The operating system's handle, where there is one.
+    /// The operating system's file, where there is one; it stays open while the result lives. For a write, up
+    /// to which byte.
     #[doc(hidden)]
-    fn raw_fd(&self) -> Option<i32> {
+    fn pin(&self, _write_end: Option<u64>) -> Option<Arc<std::fs::File>> {
         None
     }
 }

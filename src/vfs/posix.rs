@@ -1,17 +1,20 @@
 //! [`PosixVfs`]: the operating system's files.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::blocking_queue::BlockingQueue;
+use super::descriptors::Descriptors;
 use super::posix_file::PosixFile;
 use super::posix_mapped::PosixMapped;
-use super::{Access, DirEntry, File, IoQueue, Lock, MappedFile, ReadRequest, Vfs};
+use super::{Access, DirEntry, File, IoQueue, Lock, MappedFile, OpenFiles, ReadRequest, Vfs};
 use crate::base::error::{Error, Result};
 use crate::base::process::Birthplace;
+use crate::base::sync::Mutex;
 
 /// What a [`PosixVfs`] may use. What is allowed and not there is done without, with the same results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,11 +23,14 @@ pub struct PosixOptions {
     pub direct: bool,
     /// Whether batches and queues go through io_uring.
     pub io_uring: bool,
+    /// How many data files are kept open; 0 (the default): a quarter of the process's limit on open files,
+    /// 1,024 at most, for all stores of the process together. Others are opened when they are read.
+    pub open_files_max: u64,
 }
 
 impl Default for PosixOptions {
     fn default() -> PosixOptions {
-        PosixOptions { direct: true, io_uring: true }
+        PosixOptions { direct: true, io_uring: true, open_files_max: 0 }
     }
 }
 
@@ -43,14 +49,23 @@ impl Default for PosixOptions {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct PosixVfs {
     options: PosixOptions,
+    descriptors: Arc<Descriptors>,
+    /// Directories in which a lock is held, by name: to make names durable must not need a descriptor.
+    dirs: Arc<Mutex<BTreeMap<PathBuf, Weak<fs::File>>>>,
     #[cfg(target_os = "linux")]
     rings: Arc<super::ring_queue::RingPool>,
 }
 
-/// A store of a terabyte has thousands of files, and many systems begin with a soft limit of 1024.
+impl Default for PosixVfs {
+    fn default() -> PosixVfs {
+        PosixVfs::with(PosixOptions::default())
+    }
+}
+
+/// Many systems begin with a soft limit of 1024, of which a program may need most itself.
 fn raise_open_files_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     static ONCE: std::sync::Once = std::sync::Once::new();
@@ -68,7 +83,7 @@ fn raise_open_files_limit() {
 
 impl PosixVfs {
     /// With all that the machine has. Raises the process's soft limit on open files to its hard limit
-    /// once, as a store keeps each of its files open.
+    /// once.
     pub fn new() -> PosixVfs {
         raise_open_files_limit();
         PosixVfs::default()
@@ -76,11 +91,33 @@ impl PosixVfs {
 
     /// With no more than `options` allow, for tests and comparison.
     pub fn with(options: PosixOptions) -> PosixVfs {
-        PosixVfs { options, ..PosixVfs::default() }
+        let descriptors = match options.open_files_max {
+            0 => Descriptors::of_process(),
+            max => Descriptors::new(max),
+        };
+        PosixVfs {
+            options,
+            descriptors,
+            dirs: Arc::default(),
+            #[cfg(target_os = "linux")]
+            rings: Arc::default(),
+        }
     }
 
-    fn file(&self, file: fs::File, path: &Path, access: Access) -> Arc<dyn File> {
-        Arc::new(PosixFile::new(file, path, access, self.options.direct))
+    /// Data files are those that are direct. Others stay open: the manifest must not fail.
+    fn file(&self, file: fs::File, path: &Path, access: Access, writable: bool) -> Arc<dyn File> {
+        Arc::new(match access {
+            Access::Buffered => PosixFile::new(file, path, access, self.options.direct),
+            Access::Direct => {
+                let how = (access, writable);
+                PosixFile::shared(&self.descriptors, file, path, how, self.options.direct)
+            }
+        })
+    }
+
+    /// The directory, if it is open.
+    fn open_dir(&self, path: &Path) -> Option<Arc<fs::File>> {
+        self.dirs.lock().get(path).and_then(Weak::upgrade)
     }
 }
 
@@ -97,17 +134,21 @@ fn named<T>(op: &'static str, path: &Path, result: io::Result<T>) -> Result<T> {
 
 impl Vfs for PosixVfs {
     fn create(&self, path: &Path, access: Access) -> Result<Arc<dyn File>> {
-        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(path);
-        Ok(self.file(named("create", path, file)?, path, access))
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let file = self.descriptors.open(|| options.open(path));
+        Ok(self.file(named("create", path, file)?, path, access, true))
     }
 
     fn open(&self, path: &Path, access: Access, writable: bool) -> Result<Arc<dyn File>> {
-        let file = fs::OpenOptions::new().read(true).write(writable).open(path);
-        Ok(self.file(named("open", path, file)?, path, access))
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(writable);
+        let file = self.descriptors.open(|| options.open(path));
+        Ok(self.file(named("open", path, file)?, path, access, writable))
     }
 
     fn create_mapped(&self, path: &Path, len: u64) -> Result<Arc<dyn MappedFile>> {
-        Ok(Arc::new(PosixMapped::create(path, len)?))
+        Ok(Arc::new(PosixMapped::create(&self.descriptors, path, len)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
@@ -132,7 +173,7 @@ impl Vfs for PosixVfs {
 
     fn read_dir(&self, path: &Path) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
-        for entry in named("list", path, fs::read_dir(path))? {
+        for entry in named("list", path, self.descriptors.open(|| fs::read_dir(path)))? {
             let entry = named("list", path, entry)?;
             // Through a symbolic link, as `open` would go; a dangling one is listed as it is.
             let metadata = fs::metadata(entry.path()).or_else(|_| entry.metadata());
@@ -153,7 +194,7 @@ impl Vfs for PosixVfs {
 
     fn read_names(&self, path: &Path) -> Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in named("list", path, fs::read_dir(path))? {
+        for entry in named("list", path, self.descriptors.open(|| fs::read_dir(path)))? {
             let entry = named("list", path, entry)?;
             names.push(entry.file_name().to_string_lossy().into_owned());
         }
@@ -185,7 +226,14 @@ impl Vfs for PosixVfs {
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
-        named("sync directory", path, fs::File::open(path).and_then(|dir| dir.sync_all()))
+        let dir = match self.open_dir(path) {
+            Some(dir) => dir,
+            None => {
+                let dir = self.descriptors.open(|| fs::File::open(path));
+                Arc::new(named("open directory", path, dir)?)
+            }
+        };
+        named("sync directory", path, dir.sync_all())
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn Lock>> {
@@ -194,8 +242,12 @@ impl Vfs for PosixVfs {
         let mut file = named("lock", path, file)?;
         match file.try_lock() {
             Ok(()) => {
-                let dir = lock_dir(path)?;
+                let dir = Arc::new(lock_dir(path)?);
                 named("lock", path, write_holder(&mut file))?;
+                let name = path.parent().unwrap_or(path).to_path_buf();
+                let mut dirs = self.dirs.lock();
+                dirs.retain(|_, dir| dir.strong_count() > 0);
+                dirs.insert(name, Arc::downgrade(&dir));
                 Ok(Box::new(PosixLock { file, dir, birthplace: Birthplace::here() }))
             }
             // Who shares it has left no name.
@@ -240,6 +292,10 @@ impl Vfs for PosixVfs {
         }
     }
 
+    fn open_files(&self) -> OpenFiles {
+        self.descriptors.statistics()
+    }
+
     fn io_queue(&self, depth: usize) -> Box<dyn IoQueue> {
         #[cfg(target_os = "linux")]
         if self.options.io_uring
@@ -258,7 +314,7 @@ impl Vfs for PosixVfs {
 struct PosixLock {
     file: fs::File,
     /// Locked too, for those who have no lock file to share.
-    dir: Option<fs::File>,
+    dir: Arc<fs::File>,
     birthplace: Birthplace,
 }
 
@@ -291,12 +347,12 @@ fn is_without_locks(error: &io::Error) -> bool {
 
 /// Locks the directory of a lock file that is locked already. A file system that has no such locks (NFS)
 /// does without: readers that find the lock file are kept out by that.
-fn lock_dir(path: &Path) -> Result<Option<fs::File>> {
-    let Ok(dir) = fs::File::open(dir_of(path)) else { return Ok(None) };
+fn lock_dir(path: &Path) -> Result<fs::File> {
+    let dir = named("lock", path, fs::File::open(dir_of(path)))?;
     match dir.try_lock() {
-        Ok(()) => Ok(Some(dir)),
+        Ok(()) => Ok(dir),
         Err(fs::TryLockError::WouldBlock) => Err(locked(path, Some(READERS.to_string()))),
-        Err(fs::TryLockError::Error(_)) => Ok(None),
+        Err(fs::TryLockError::Error(_)) => Ok(dir),
     }
 }
 
@@ -313,7 +369,7 @@ impl Drop for PosixLock {
         let _ = self.file.set_len(0);
         let _ = self.file.unlock();
         // Not by closing it alone, which a forked child's copy would make of no effect.
-        let _ = self.dir.as_ref().map(fs::File::unlock);
+        let _ = self.dir.unlock();
     }
 }
 

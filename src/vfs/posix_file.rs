@@ -10,90 +10,127 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
+use super::descriptors::{Descriptor, Descriptors};
 use super::{Access, File, check_alignment, io_error};
 use crate::base::error::{Error, Result};
 use crate::base::limits::UNIT_BYTES;
 #[cfg(any(test, planted))]
 use crate::base::planted::quirks;
 use crate::base::planted::{Bug, planted};
-use crate::base::sync::plain::{AtomicBool, Ordering};
+use crate::base::sync::plain::Ordering;
 
 /// A file opened by [`PosixVfs`](super::PosixVfs).
 #[derive(Debug)]
 pub(super) struct PosixFile {
-    file: fs::File,
-    path: PathBuf,
+    descriptor: Arc<Descriptor>,
     access: Access,
-    /// Whether `O_DIRECT` is set.
-    direct: AtomicBool,
+    /// The file cannot be longer, or the process gets a signal that ends it (`SIGXFSZ`).
+    bytes_max: u64,
     /// As some file systems do: takes `O_DIRECT` and refuses the reads and writes.
     #[cfg(any(test, planted))]
     pub(super) refuses_direct: bool,
 }
 
+/// The longest file that the process may write (`RLIMIT_FSIZE`). To write beyond it is an error where the
+/// signal for that is ignored, and the end of the process where it is not: so nothing beyond it is tried.
+pub(super) fn file_bytes_max() -> u64 {
+    use rustix::process::{Resource, getrlimit};
+    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
+}
+
 impl PosixFile {
-    /// Wraps an open file; `direct_allowed` is whether `O_DIRECT` may be used at all.
+    /// Wraps an open file that stays open; `direct_allowed` is whether `O_DIRECT` may be used at all.
     pub(super) fn new(
         file: fs::File,
         path: &Path,
         access: Access,
         direct_allowed: bool,
     ) -> PosixFile {
-        let direct = access == Access::Direct && direct_allowed && set_direct(&file, true).is_ok();
+        PosixFile::of(Descriptor::kept(file, path), access, direct_allowed)
+    }
+
+    /// Wraps an open file that is closed when others need its descriptor, and opened again by name.
+    pub(super) fn shared(
+        descriptors: &Arc<Descriptors>,
+        file: fs::File,
+        path: &Path,
+        (access, writable): (Access, bool),
+        direct_allowed: bool,
+    ) -> PosixFile {
+        let descriptor = Descriptor::shared(descriptors, file, path, writable);
+        PosixFile::of(descriptor, access, direct_allowed)
+    }
+
+    fn of(descriptor: Arc<Descriptor>, access: Access, direct_allowed: bool) -> PosixFile {
+        let direct = access == Access::Direct
+            && direct_allowed
+            && descriptor.get().is_ok_and(|file| set_direct(&file, true).is_ok());
+        descriptor.direct.store(direct, Ordering::Release);
         PosixFile {
-            file,
-            path: path.to_path_buf(),
+            descriptor,
             access,
-            direct: AtomicBool::new(direct),
+            bytes_max: file_bytes_max(),
             #[cfg(any(test, planted))]
             refuses_direct: quirks::refuses_direct(),
         }
     }
 
+    fn open(&self, op: &'static str, offset: Option<u64>) -> Result<Arc<fs::File>> {
+        self.descriptor.get().map_err(|e| Error::io(op, self.path(), offset, e))
+    }
+
     /// Whether reads and writes go past the page cache at present.
     pub(super) fn is_direct(&self) -> bool {
-        self.direct.load(Ordering::Acquire)
+        self.descriptor.direct.load(Ordering::Acquire)
     }
 
     /// Whether `error` was the kernel's refusal of direct I/O, asked for by a call that had found the file
     /// `direct`. If so the file is buffered from now on, and the call is to be made again.
-    fn turned_buffered(&self, error: &io::Error, direct: bool, offset: u64, bytes: &[u8]) -> bool {
-        let direct = if planted(Bug::RefusalByFlag) { self.is_direct() } else { direct };
+    fn turned_buffered(
+        &self,
+        file: &fs::File,
+        error: &io::Error,
+        direct: bool,
+        (offset, bytes): (u64, &[u8]),
+    ) -> bool {
+        // One that was opened again while another call turned the file may be direct still.
+        let direct = match planted(Bug::RefusalByFlag) {
+            true => self.is_direct(),
+            false => direct || is_set_direct(file),
+        };
         let refused = error.kind() == io::ErrorKind::InvalidInput
             && is_aligned(offset, bytes)
             && direct
             && i64::try_from(offset).is_ok();
         // Also if another call has done so meanwhile.
-        if refused && set_direct(&self.file, false).is_ok() {
-            self.direct.store(false, Ordering::Release);
+        if refused && set_direct(file, false).is_ok() {
+            self.descriptor.direct.store(false, Ordering::Release);
             return true;
         }
         false
     }
 
-    fn read_once(&self, at: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_once(&self, file: &fs::File, at: u64, buf: &mut [u8]) -> io::Result<usize> {
         #[cfg(any(test, planted))]
-        self.refuse()?;
-        self.file.read_at(buf, at)
+        self.refuse(file)?;
+        file.read_at(buf, at)
     }
 
-    fn write_once(&self, at: u64, bytes: &[u8]) -> io::Result<usize> {
+    fn write_once(&self, file: &fs::File, at: u64, bytes: &[u8]) -> io::Result<usize> {
         #[cfg(any(test, planted))]
-        self.refuse()?;
-        self.file.write_at(bytes, at)
+        self.refuse(file)?;
+        file.write_at(bytes, at)
     }
 
     /// Does what a kernel does that `refuses_direct`.
     #[cfg(any(test, planted))]
-    fn refuse(&self) -> io::Result<()> {
+    fn refuse(&self, file: &fs::File) -> io::Result<()> {
         #[cfg(target_os = "linux")]
-        if self.refuses_direct
-            && rustix::fs::fcntl_getfl(&self.file)?.contains(rustix::fs::OFlags::DIRECT)
-        {
+        if self.refuses_direct && is_set_direct(file) {
             // A call that is under way when another is refused.
             crate::base::sync::yield_now();
             return Err(io::ErrorKind::InvalidInput.into());
@@ -110,7 +147,7 @@ fn is_aligned(offset: u64, bytes: &[u8]) -> bool {
 }
 
 /// Switches `O_DIRECT` on or off; fails where the file system does not have it.
-fn set_direct(file: &fs::File, on: bool) -> io::Result<()> {
+pub(super) fn set_direct(file: &fs::File, on: bool) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
         // F_SETFL changes only the settable flags, and none of the others is ever set.
@@ -124,14 +161,28 @@ fn set_direct(file: &fs::File, on: bool) -> io::Result<()> {
     }
 }
 
+/// Whether `O_DIRECT` is on.
+fn is_set_direct(file: &fs::File) -> bool {
+    #[cfg(target_os = "linux")]
+    let is_set =
+        rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::DIRECT));
+    #[cfg(not(target_os = "linux"))]
+    let is_set = {
+        let _ = file;
+        false
+    };
+    is_set
+}
+
 impl File for PosixFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         check_alignment(self.access, offset, buf);
+        let file = self.open("read", Some(offset))?;
         let mut done = 0;
         while done < buf.len() {
             let at = offset.saturating_add(done as u64);
             let direct = self.is_direct();
-            match self.read_once(at, &mut buf[done..]) {
+            match self.read_once(&file, at, &mut buf[done..]) {
                 Ok(n) => {
                     let mut reached = done + n;
                     if reached < buf.len() && direct {
@@ -141,13 +192,13 @@ impl File for PosixFile {
                     }
                     if reached == done {
                         let eof = io::Error::from(io::ErrorKind::UnexpectedEof);
-                        return Err(Error::io("read", &self.path, Some(offset), eof));
+                        return Err(Error::io("read", self.path(), Some(offset), eof));
                     }
                     done = reached;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if self.turned_buffered(&e, direct, offset, buf) => {}
-                Err(e) => return Err(Error::io("read", &self.path, Some(offset), e)),
+                Err(e) if self.turned_buffered(&file, &e, direct, (offset, buf)) => {}
+                Err(e) => return Err(Error::io("read", self.path(), Some(offset), e)),
             }
         }
         Ok(())
@@ -156,44 +207,64 @@ impl File for PosixFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         check_alignment(self.access, offset, bytes);
         let needed = bytes.len() as u64;
+        if offset.saturating_add(needed) > self.bytes_max {
+            let limited = io::ErrorKind::FileTooLarge.into();
+            return Err(io_error("write", self.path(), Some(offset), needed, limited));
+        }
+        self.descriptor.writing();
+        let file = self.open("write", Some(offset))?;
         let mut done = 0;
         while done < bytes.len() {
             let at = offset.saturating_add(done as u64);
             let direct = self.is_direct();
-            let failure = match self.write_once(at, &bytes[done..]) {
+            let failure = match self.write_once(&file, at, &bytes[done..]) {
                 Ok(0) => io::Error::from(io::ErrorKind::WriteZero),
                 Ok(n) => {
                     done += n;
                     continue;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) if self.turned_buffered(&e, direct, offset, bytes) => continue,
+                Err(e) if self.turned_buffered(&file, &e, direct, (offset, bytes)) => continue,
                 Err(e) => e,
             };
-            return Err(io_error("write", &self.path, Some(offset), needed, failure));
+            return Err(io_error("write", self.path(), Some(offset), needed, failure));
         }
         Ok(())
     }
 
     fn sync(&self) -> Result<()> {
-        self.file.sync_data().map_err(|e| Error::io("sync", &self.path, None, e))
+        let file = self.open("sync", None)?;
+        file.sync_data().map_err(|e| Error::io("sync", self.path(), None, e))?;
+        self.descriptor.synced();
+        Ok(())
     }
 
     fn len(&self) -> Result<u64> {
-        let metadata =
-            self.file.metadata().map_err(|e| Error::io("read length", &self.path, None, e))?;
-        Ok(metadata.len())
+        let metadata = self.open("read length", None)?.metadata();
+        Ok(metadata.map_err(|e| Error::io("read length", self.path(), None, e))?.len())
     }
 
     fn truncate(&self, len: u64) -> Result<()> {
-        self.file.set_len(len).map_err(|e| io_error("truncate", &self.path, None, len, e))
+        if len > self.bytes_max {
+            let limited = io::ErrorKind::FileTooLarge.into();
+            return Err(io_error("truncate", self.path(), None, len, limited));
+        }
+        self.descriptor.writing();
+        let file = self.open("truncate", None)?;
+        file.set_len(len).map_err(|e| io_error("truncate", self.path(), None, len, e))
     }
 
     fn path(&self) -> &Path {
-        &self.path
+        self.descriptor.path()
     }
 
-    fn raw_fd(&self) -> Option<i32> {
-        Some(self.file.as_raw_fd())
+    fn pin(&self, write_end: Option<u64>) -> Option<Arc<fs::File>> {
+        if let Some(end) = write_end {
+            if end > self.bytes_max {
+                return None;
+            }
+            self.descriptor.writing();
+        }
+        self.descriptor.get().ok()
     }
 }

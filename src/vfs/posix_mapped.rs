@@ -26,6 +26,8 @@ use std::sync::OnceLock;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::descriptors::Descriptors;
+use super::posix_file::file_bytes_max;
 use super::{MappedFile, io_error};
 use crate::base::error::{Error, Result};
 use crate::base::limits::UNIT_BYTES;
@@ -54,15 +56,26 @@ pub(super) struct PosixMapped {
 
 impl PosixMapped {
     /// Creates the file with its room, or leaves nothing behind.
-    pub(super) fn create(path: &Path, len: u64) -> Result<PosixMapped> {
-        PosixMapped::create_as(path, len, true)
+    pub(super) fn create(descriptors: &Descriptors, path: &Path, len: u64) -> Result<PosixMapped> {
+        PosixMapped::create_as(descriptors, path, len, true)
     }
 
-    fn create_as(path: &Path, len: u64, may_map: bool) -> Result<PosixMapped> {
+    fn create_as(
+        descriptors: &Descriptors,
+        path: &Path,
+        len: u64,
+        may_map: bool,
+    ) -> Result<PosixMapped> {
         if len == 0 || i64::try_from(len).is_err() {
             return Err(Error::invalid(format!("a mapped file of {len} bytes")));
         }
-        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        if len > file_bytes_max() {
+            let limited = io::ErrorKind::FileTooLarge.into();
+            return Err(io_error("reserve", path, None, len, limited));
+        }
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let file = descriptors.open(|| options.open(path));
         let file = file.map_err(|e| Error::io("create", path, None, e))?;
         let overwrites = rewrites_in_place(&file);
         if let Err(e) = reserve(&file, len) {
@@ -317,7 +330,8 @@ mod tests {
     fn without_a_map_the_same_bytes_arrive() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("segment");
-        let mapped = PosixMapped::create_as(&path, 100_000, false).unwrap();
+        let mapped =
+            PosixMapped::create_as(&Descriptors::of_process(), &path, 100_000, false).unwrap();
         assert!(mapped.map.is_none());
         mapped.write(0, b"first");
         mapped.write(99_996, b"last");
@@ -336,7 +350,8 @@ mod tests {
     fn a_write_that_fails_is_told_of_for_ever_after() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("segment");
-        let mut mapped = PosixMapped::create_as(&path, 4096, false).unwrap();
+        let mut mapped =
+            PosixMapped::create_as(&Descriptors::of_process(), &path, 4096, false).unwrap();
         // A handle for reading only: each write fails.
         mapped.file = fs::File::open(&path).unwrap();
         mapped.write(7, b"x");
@@ -355,7 +370,12 @@ mod tests {
     fn two_syncs_at_once_both_hear_of_what_was_lost() {
         let dir = tempfile::tempdir().unwrap();
         for round in 0..20 {
-            let mapped = PosixMapped::create(&dir.path().join(format!("{round}")), 8192).unwrap();
+            let mapped = PosixMapped::create(
+                &Descriptors::of_process(),
+                &dir.path().join(format!("{round}")),
+                8192,
+            )
+            .unwrap();
             mapped.write(0, b"bytes");
             mapped.lost.store(true, Ordering::SeqCst);
             let together = std::sync::Barrier::new(2);
@@ -389,7 +409,9 @@ mod tests {
         };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("segment");
-        let mapped = PosixMapped::create(&path, (PAGES * UNIT_BYTES) as u64).unwrap();
+        let mapped =
+            PosixMapped::create(&Descriptors::of_process(), &path, (PAGES * UNIT_BYTES) as u64)
+                .unwrap();
         mapped.write(5, b"kept");
         let Some(map) = &mapped.map else { return };
         if map.populate(0..UNIT_BYTES).is_err() {
@@ -409,7 +431,9 @@ mod tests {
     #[test]
     fn sealing_gives_the_memory_back_and_keeps_the_addresses() {
         let dir = tempfile::tempdir().unwrap();
-        let mapped = PosixMapped::create(&dir.path().join("segment"), 1 << 20).unwrap();
+        let mapped =
+            PosixMapped::create(&Descriptors::of_process(), &dir.path().join("segment"), 1 << 20)
+                .unwrap();
         let map = mapped.map.as_ref().unwrap();
         let start = map.start.as_ptr().addr();
         mapped.write(0, &[1; 1 << 16]);

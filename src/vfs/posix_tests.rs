@@ -40,7 +40,7 @@ impl Drop for TinyDisk {
 fn a_full_file_system_is_an_error() {
     for (direct, io_uring) in [(true, true), (true, false), (false, true), (false, false)] {
         let Some(disk) = TinyDisk::mount() else { return };
-        let vfs = PosixVfs::with(PosixOptions { direct, io_uring });
+        let vfs = PosixVfs::with(PosixOptions { direct, io_uring, open_files_max: 2 });
         a_full_disk_is_an_error(&vfs, disk.0.path(), 1 << 20);
     }
 }

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Access, DirEntry, File, IoQueue, Lock, MappedFile, ReadRequest, Vfs};
+use super::{Access, DirEntry, File, IoQueue, Lock, MappedFile, OpenFiles, ReadRequest, Vfs};
 use crate::base::error::{Error, Result};
 
 /// Another file system, for reading alone.
@@ -79,6 +79,10 @@ impl Vfs for ReadOnlyVfs {
 
     fn read_batch(&self, requests: &mut [ReadRequest<'_>]) {
         self.0.read_batch(requests);
+    }
+
+    fn open_files(&self) -> OpenFiles {
+        self.0.open_files()
     }
 
     fn io_queue(&self, depth: usize) -> Box<dyn IoQueue> {

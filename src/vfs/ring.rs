@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
 
+use super::descriptors::is_exhaustion;
 use crate::base::process::Birthplace;
 use crate::base::sync::yield_now;
 
@@ -209,13 +210,21 @@ impl Outcome {
 /// Whether this machine has io_uring with what is needed of it, found out once.
 fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| {
-        let Ok(ring) = IoUring::new(2) else { return false };
-        let mut probe = Probe::new();
-        ring.submitter().register_probe(&mut probe).is_ok()
-            && probe.is_supported(opcode::Read::CODE)
-            && probe.is_supported(opcode::Write::CODE)
-    })
+    if let Some(available) = AVAILABLE.get() {
+        return *available;
+    }
+    let available = match IoUring::new(2) {
+        Ok(ring) => {
+            let mut probe = Probe::new();
+            ring.submitter().register_probe(&mut probe).is_ok()
+                && probe.is_supported(opcode::Read::CODE)
+                && probe.is_supported(opcode::Write::CODE)
+        }
+        // For want of a descriptor now, which says nothing of later.
+        Err(e) if is_exhaustion(&e) => return false,
+        Err(_) => false,
+    };
+    *AVAILABLE.get_or_init(|| available)
 }
 
 #[cfg(all(test, not(miri)))]

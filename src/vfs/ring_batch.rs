@@ -7,6 +7,9 @@
 //!    are those of plain reads.
 
 use std::cell::Cell;
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use io_uring::{opcode, types};
 
@@ -32,18 +35,20 @@ enum ThreadRing {
     Absent,
 }
 
-/// The thread's ring while buffers are lent to the kernel through it; `None` where there is no ring.
-struct Lent(Option<Box<Ring>>);
+/// The thread's ring while buffers are lent to the kernel through it; `None` where there is no ring. With the
+/// files that are read, which stay open so long.
+struct Lent(Option<Box<Ring>>, Vec<Arc<fs::File>>);
 
 impl Lent {
     fn take() -> Lent {
-        Lent(match RING.try_with(Cell::take) {
+        let ring = match RING.try_with(Cell::take) {
             Ok(ThreadRing::Idle(ring)) if ring.is_ours() => Some(ring),
             // A forked child begins anew.
             Ok(ThreadRing::Idle(_)) => Ring::for_one_thread().map(Box::new),
             Ok(ThreadRing::Untried) => Ring::for_one_thread().map(Box::new),
             Ok(ThreadRing::Absent) | Err(_) => None,
-        })
+        };
+        Lent(ring, Vec::new())
     }
 }
 
@@ -69,10 +74,11 @@ pub(super) fn read_batch(requests: &mut [ReadRequest<'_>]) {
         // Means "not carried out yet" until the end of this function.
         request.result = Err(Error::NotResident);
     }
-    if requests.iter().filter(|request| request.file.raw_fd().is_some()).count() > 1 {
+    if requests.iter().filter(|request| request.file.pin(None).is_some()).count() > 1 {
         let mut lent = Lent::take();
-        if let Some(ring) = &mut lent.0 {
-            ride(ring, requests);
+        let Lent(ring, files) = &mut lent;
+        if let Some(ring) = ring {
+            ride(ring, files, requests);
         }
     }
     for request in requests {
@@ -82,23 +88,25 @@ pub(super) fn read_batch(requests: &mut [ReadRequest<'_>]) {
     }
 }
 
-fn ride(ring: &mut Ring, requests: &mut [ReadRequest<'_>]) {
+fn ride(ring: &mut Ring, files: &mut Vec<Arc<fs::File>>, requests: &mut [ReadRequest<'_>]) {
     let mut next = 0;
     loop {
         while ring.has_room()
             && let Some(request) = requests.get_mut(next)
         {
-            if let Some(fd) = request.file.raw_fd()
+            if let Some(file) = request.file.pin(None)
                 && is_rideable(request.offset, request.buf.len())
             {
+                let fd = file.as_raw_fd();
+                files.push(file);
                 let len = request.buf.len() as u32;
                 let entry = opcode::Read::new(types::Fd(fd), request.buf.as_mut_ptr(), len)
                     .offset(request.offset)
                     .build()
                     .user_data(next as u64);
-                // SAFETY: the buffer and the file are borrowed by the request for longer than the
-                // `Lent` that owns the ring lives, and it waits for the kernel. Nothing touches
-                // the buffer meanwhile.
+                // SAFETY: the buffer is borrowed by the request for longer than the `Lent` that owns the
+                // ring lives, which has the file too, and it waits for the kernel. Nothing touches the
+                // buffer meanwhile.
                 unsafe { ring.push(&entry) };
             }
             next += 1;
@@ -168,10 +176,10 @@ mod tests {
             self.file.path()
         }
 
-        fn raw_fd(&self) -> Option<i32> {
+        fn pin(&self, write_end: Option<u64>) -> Option<Arc<fs::File>> {
             let left = self.handles_left.lock().unwrap();
             left.set(left.get().checked_sub(1).expect("no handle any more"));
-            self.file.raw_fd()
+            self.file.pin(write_end)
         }
     }
 

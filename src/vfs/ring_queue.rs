@@ -6,8 +6,10 @@
 //! 2. Whatever the ring did not carry out in full is done over by plain calls.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::mem;
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};
 
 use io_uring::{opcode, types};
@@ -49,6 +51,8 @@ struct Operation {
     buf: AlignedBuf,
     /// Bytes of `buf` to move.
     len: usize,
+    /// The open file, while it is in flight.
+    pinned: Option<Arc<fs::File>>,
     /// How it went; `None` while it is in flight.
     result: Option<Result<()>>,
 }
@@ -112,11 +116,13 @@ impl RingQueue {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let file = Arc::clone(file);
-        let operation = Operation { direction, file, offset, buf, len, result: None };
+        let write_end = (direction == Direction::Write).then(|| offset.saturating_add(len as u64));
+        let pinned = file.pin(write_end);
+        let operation = Operation { direction, file, offset, buf, len, pinned, result: None };
         let operation = self.operations.entry(ticket).or_insert(operation);
-        let taken = match (&mut self.ring, operation.file.raw_fd()) {
-            (Some(ring), Some(fd)) if is_rideable(offset, len) => {
-                let (fd, bytes) = (types::Fd(fd), operation.buf.as_mut_ptr());
+        let taken = match (&mut self.ring, &operation.pinned) {
+            (Some(ring), Some(file)) if is_rideable(offset, len) => {
+                let (fd, bytes) = (types::Fd(file.as_raw_fd()), operation.buf.as_mut_ptr());
                 let entry = match direction {
                     Direction::Read => {
                         opcode::Read::new(fd, bytes, len as u32).offset(offset).build()
@@ -171,6 +177,7 @@ impl RingQueue {
             operation.result = Some(Err(operation.failed(lost)));
             let fresh = AlignedBuf::new(operation.buf.len());
             mem::forget(mem::replace(&mut operation.buf, fresh));
+            mem::forget(operation.pinned.take());
             mem::forget(Arc::clone(&operation.file));
         }
     }
