@@ -13,6 +13,7 @@ use spinney::{CheckLevel, Database, Error, KeyspaceOptions, MIB, TreeKind};
 of_every_kind! {
     a_damaged_keyspace_keeps_no_other_from_being_opened
     a_damaged_keyspace_can_be_dropped
+    a_damaged_value_in_the_journal_keeps_no_other_keyspace_from_being_opened
 }
 
 fn open(vfs: &Arc<dyn Vfs>) -> Database {
@@ -45,7 +46,7 @@ fn damaged_store(kind: TreeKind) -> (Arc<dyn Vfs>, PathBuf, u64) {
     (vfs, path, len - 4096 + 30)
 }
 
-fn names_the_table(error: &Error, path: &Path) -> bool {
+fn names_the_file(error: &Error, path: &Path) -> bool {
     matches!(error, Error::Corruption { file, .. } if file == path)
 }
 
@@ -57,13 +58,13 @@ fn a_damaged_keyspace_keeps_no_other_from_being_opened(kind: TreeKind) {
         assert_eq!(db.keyspaces(), ["bad", "good"]);
         assert_eq!(db.recovery().keyspaces_not_opened, ["bad"]);
         let error = db.existing_keyspace("bad").unwrap_err();
-        assert!(names_the_table(&error, &path), "{error}");
+        assert!(names_the_file(&error, &path), "{error}");
         let error = db.keyspace("bad", KeyspaceOptions::new(kind)).unwrap_err();
-        assert!(names_the_table(&error, &path), "never as an empty one: {error}");
+        assert!(names_the_file(&error, &path), "never as an empty one: {error}");
         let report = db.check(CheckLevel::Structure).unwrap();
-        assert!(report.problems.iter().any(|problem| names_the_table(problem, &path)));
+        assert!(report.problems.iter().any(|problem| names_the_file(problem, &path)));
         let error = db.checkpoint("/data/copy").unwrap_err();
-        assert!(names_the_table(&error, &path), "{error}");
+        assert!(names_the_file(&error, &path), "{error}");
         // Enough that the journal would be given up as far as `good` is concerned, and the manifest written anew.
         let good = db.existing_keyspace("good").unwrap();
         assert!(good.get("key").unwrap().is_some());
@@ -107,4 +108,47 @@ fn a_damaged_keyspace_can_be_dropped(kind: TreeKind) {
     assert!(!vfs.exists(&path).unwrap(), "an orphan");
     let bad = db.existing_keyspace("bad").unwrap();
     assert_eq!(bad.iter().count(), 1);
+}
+
+/// A large value that the journal pointed to could not be read, and the whole store could not be opened. Its file is
+/// another keyspace's too, which goes on and would delete it.
+fn a_damaged_value_in_the_journal_keeps_no_other_keyspace_from_being_opened(kind: TreeKind) {
+    let vfs: Arc<dyn Vfs> = Arc::new(MemoryVfs::new());
+    let db = open(&vfs);
+    let options = KeyspaceOptions::new(kind);
+    let good = db.keyspace("good", options.clone()).unwrap();
+    let bad = db.keyspace("bad", options).unwrap();
+    let mut batch = db.batch();
+    batch.put(&bad, "large", vec![7; 20_000]);
+    batch.put(&good, "large", vec![7; 20_000]);
+    batch.commit().unwrap();
+    bad.put("alone", vec![7; 20_000]).unwrap();
+    drop((good, bad));
+    db.close().unwrap();
+    let blobs = files(&*vfs, &store_path()).into_iter().filter(|(name, _)| name.ends_with(".blob"));
+    let (name, len) = blobs.max().unwrap();
+    let path = store_path().join(name);
+    flip(&*vfs, &path, len - 4096 + 30);
+    let db = open(&vfs);
+    assert_eq!(db.recovery().keyspaces_not_opened, ["bad"]);
+    let error = db.existing_keyspace("bad").unwrap_err();
+    assert!(names_the_file(&error, &path), "{error}");
+    let good = db.existing_keyspace("good").unwrap();
+    assert!(good.get("large").unwrap().is_some());
+    good.delete("large").unwrap();
+    good.put("other", "value").unwrap();
+    for _ in 0..2 {
+        good.compact(..).unwrap();
+        db.wait_idle().unwrap();
+    }
+    drop(good);
+    db.close().unwrap();
+    flip(&*vfs, &path, len - 4096 + 30);
+    let db = open(&vfs);
+    let bad = db.existing_keyspace("bad").unwrap();
+    let lengths: Vec<usize> = bad.iter().map(|pair| pair.unwrap().1.len()).collect();
+    assert_eq!(lengths, [20_000; 2]);
+    assert_eq!(db.existing_keyspace("good").unwrap().iter().count(), 1);
+    let report = db.check(CheckLevel::Full).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
 }

@@ -288,6 +288,10 @@ bugs! {
         "A memtable does not keep the blob files of its large operands.";
     MergeBlobNotReplayed, "merge-blob-not-replayed", "db",
         "Opening does not keep the blob files of large operands in the journal.";
+    QuarantineNotCounted, "quarantine-not-counted", "db",
+        "The journal of a keyspace that could not be opened is given up.";
+    QuarantineOrphans, "quarantine-orphans", "db",
+        "Files of a keyspace that could not be opened are taken for orphans.";
     MergeBlobNotReferred, "merge-blob-not-referred", "table",
         "A table does not count its operands in blob files among what it refers to.";
     MergeBlobBaseIgnored, "merge-blob-base-ignored", "merge",

@@ -47,7 +47,7 @@ pub struct RecoveryReport {
     pub orphans_removed: u64,
     /// The names of keyspaces that could not be opened ([`Database::existing_keyspace`] says why): the others can be
     /// used. Such a keyspace keeps its files and
-    /// what the journal has of it, which therefore grows; once the cause is removed (a file restored from a
+    /// what the journal has of it, and meanwhile no data file of the store is deleted; once the cause is removed (a file restored from a
     /// checkpoint, say) the next open opens it. [`Database::drop_keyspace`] gives it up.
     pub keyspaces_not_opened: Vec<String>,
 }
@@ -222,6 +222,9 @@ impl Database {
             store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error))?;
             // Its files are orphans of the next open that opens all keyspaces.
             store.quarantine.remove(name);
+            if store.quarantine.is_empty() && store.failure.lock().is_none() {
+                store.files.retain_none();
+            }
             return Ok(());
         }
         let keyspace = self.find(name).ok_or_else(|| Error::NotFound {

@@ -180,7 +180,8 @@ impl Foundation {
         recovered: &RecoveredState,
         keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
         salvage: bool,
-    ) -> Result<ReplayReport> {
+    ) -> Result<(ReplayReport, BTreeMap<KeyspaceId, Error>)> {
+        let mut failed = BTreeMap::new();
         let limits = recovered
             .epochs
             .older
@@ -199,13 +200,15 @@ impl Foundation {
             for (seqno, operation) in (first.0..).zip(operations) {
                 let operation = operation?;
                 match keyspaces.get(&operation.keyspace) {
+                    Some(keyspace) if failed.contains_key(&keyspace.id) => {}
                     Some(keyspace) => {
                         let keep = room.as_mut().is_none_or(|room| {
                             let settled = keyspace.read.load().version.flushed();
                             Seqno(seqno) <= settled || room.takes(&operation, &self.pool)
                         });
                         if keep {
-                            self.replay_operation(keyspace, Seqno(seqno), &operation)?;
+                            self.replay_operation(keyspace, Seqno(seqno), &operation)
+                                .or_else(|error| self.fails_alone(keyspace, error, &mut failed))?;
                         }
                     }
                     None if operation.keyspace >= recovered.next_keyspace_id => {
@@ -237,15 +240,34 @@ impl Foundation {
                     // would be written for each record.
                     let full =
                         keyspace.read.load().active.exact_bytes() >= self.sizes.memtable_bytes;
-                    if full && keyspace.freeze(last, &self.pool, 0) {
-                        settle(keyspace)?;
+                    if full
+                        && !failed.contains_key(&keyspace.id)
+                        && keyspace.freeze(last, &self.pool, 0)
+                    {
+                        settle(keyspace)
+                            .or_else(|error| self.fails_alone(keyspace, error, &mut failed))?;
                     }
                 }
             }
             Ok(())
         })?;
         room.map_or(Ok(()), |room| room.check(&self.path))?;
-        Ok(report)
+        Ok((report, failed))
+    }
+
+    /// Notes that a keyspace cannot take in what the journal has of it, if that is its affair alone.
+    fn fails_alone(
+        &self,
+        keyspace: &KeyspaceState,
+        error: Error,
+        failed: &mut BTreeMap<KeyspaceId, Error>,
+    ) -> Result<()> {
+        let manifest = self.manifest.path();
+        if !concerns_one(&error, |file| *file == manifest || *file == self.path) {
+            return Err(error);
+        }
+        failed.insert(keyspace.id, error);
+        Ok(())
     }
 
     fn replay_operation(
@@ -326,11 +348,17 @@ impl Foundation {
     fn replay_checked(
         &self,
         recovered: &RecoveredState,
-        keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
-        quarantined: &BTreeMap<String, Quarantined>,
+        keyspaces: &mut BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        quarantined: &mut BTreeMap<String, Quarantined>,
         salvage: bool,
     ) -> Result<(ReplayReport, Seqno)> {
-        let report = self.replay(recovered, keyspaces, salvage)?;
+        let (report, failed) = self.replay(recovered, keyspaces, salvage)?;
+        for (id, error) in failed {
+            if let Some(keyspace) = keyspaces.remove(&id) {
+                let flushed = keyspace.read.load().version.flushed();
+                quarantined.insert(keyspace.name.clone(), Quarantined { id, flushed, error });
+            }
+        }
         let flushed = keyspaces.values().map(|keyspace| keyspace.read.load().version.flushed());
         let flushed = flushed.chain(quarantined.values().map(|keyspace| keyspace.flushed)).max();
         let replayed = report.last.max(recovered.journal_floor);
@@ -375,8 +403,8 @@ impl Foundation {
     fn begin_epoch(
         &self,
         recovered: &RecoveredState,
-        keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
-        quarantined: &BTreeMap<String, Quarantined>,
+        keyspaces: &mut BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        quarantined: &mut BTreeMap<String, Quarantined>,
         salvage: bool,
     ) -> Result<Begun> {
         let (report, last) = self.replay_checked(recovered, keyspaces, quarantined, salvage)?;
@@ -407,7 +435,7 @@ impl Foundation {
             next_file_id: Some(self.files.next_file_id()),
             ..Edit::default()
         })?;
-        let orphans_removed = match quarantined.is_empty() {
+        let orphans_removed = match quarantined.is_empty() || planted(Bug::QuarantineOrphans) {
             true => self.remove_orphans(keyspaces, FileId(0))?,
             false => 0,
         };
@@ -554,11 +582,11 @@ fn open_locked(
     // An open that fails leaves the files as they were.
     foundation.files.retain_all();
     let first_new = foundation.reserve_file_ids()?;
-    let (keyspaces, quarantined) = foundation
+    let (mut keyspaces, mut quarantined) = foundation
         .recover_keyspaces(&mut recovered)
         .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
     let begun = foundation
-        .begin_epoch(&recovered, &keyspaces, &quarantined, builder.salvage)
+        .begin_epoch(&recovered, &mut keyspaces, &mut quarantined, builder.salvage)
         .inspect_err(|_| {
             // Where the manifest is in doubt, so is what it names.
             if !read_only && foundation.manifest.poisoned().is_none() {
@@ -580,7 +608,7 @@ fn open_locked(
         },
         report.segments.clone(),
     )?);
-    if !read_only {
+    if !read_only && quarantine.is_empty() {
         foundation.files.retain_none();
     }
     let by_name =

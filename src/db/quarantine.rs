@@ -1,4 +1,5 @@
-//! Quarantined keyspaces: those that could not be opened, kept as they are while the others are used.
+//! Quarantined keyspaces: those that could not be opened, or not take in what the journal has of them; kept as they
+//! are while the others are used.
 //!
 //! What is damaged in one keyspace's own files, or made by a newer Spinney, is the affair of that keyspace alone.
 //! Damage in what keyspaces share (superblock, manifest, journal) still keeps the store from being opened: nobody
@@ -8,9 +9,9 @@
 //! Invariants:
 //! 1. There is no handle on a quarantined keyspace, and it has no memtable: whoever asks for it gets the error that
 //!    opening it gave.
-//! 2. Nothing that it needs is deleted. No orphan is removed while there is one, since what its tables refer to
-//!    is not known; the manifest, which alone has its tree's edits, is not written anew; the journal is kept from
-//!    where its tree ends.
+//! 2. Nothing that it needs is deleted. No data file is deleted while there is one, since what its tables and its
+//!    part of the journal refer to is not known, and a blob file may be another keyspace's too; the manifest, which
+//!    alone has its tree's edits, is not written anew; the journal is kept from where its tree ends.
 //! 3. It is opened again with the store, or dropped.
 
 use std::collections::BTreeMap;

@@ -408,7 +408,14 @@ impl Store {
         if count == 0 {
             return if durability == Durability::Sync { self.sync() } else { Ok(()) };
         }
-        let _alone = (held > LARGE_BATCH_BYTES).then(|| self.large_batches.lock());
+        let _alone = match held > LARGE_BATCH_BYTES {
+            true => {
+                // Whoever commits another one may wait for background work.
+                Contained::refuse_inside("a batch of more than 4 MiB")?;
+                Some(self.large_batches.lock())
+            }
+            false => None,
+        };
         self.admit(bytes, &operations)?;
         let last = if large {
             super::large::commit(self, &operations, count, durability)?

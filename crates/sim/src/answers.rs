@@ -101,7 +101,15 @@ impl Answers {
         if !self.names.iter().eq(contents.keys()) {
             return Err(format!("has the keyspaces {:?}", self.names));
         }
-        let mut keyspaces = self.keyspaces.iter();
+        self.agree_in(&self.names, contents)
+    }
+
+    /// Whether all that was answered of these keyspaces is so in `contents`; else what is not.
+    ///
+    /// # Errors
+    /// The first wrong answer.
+    pub fn agree_in(&self, names: &[String], contents: &Contents) -> Result<(), String> {
+        let mut keyspaces = self.keyspaces.iter().filter(|keyspace| names.contains(&keyspace.name));
         keyspaces.try_for_each(|keyspace| match contents.get(&keyspace.name) {
             Some(pairs) => keyspace.agree(pairs),
             None => Ok(()),

@@ -11,11 +11,12 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use spinney::{CheckLevel, Error, RecoveryReport};
+use spinney::{CheckLevel, Database, Error, RecoveryReport};
 
 use crate::answers::Answers;
 use crate::image::{Files, Image};
 use crate::outcome::panic_text;
+use crate::vfs::CrashVfs;
 
 /// The longest structure with one checksum in these stores, but for a large value: how far before the
 /// damage an error's offset may lie.
@@ -141,6 +142,10 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
     }
     let recovery = db.recovery();
     let told = differs(&recovery, &image.recovery);
+    let closed = &recovery.keyspaces_not_opened;
+    if !closed.is_empty() && damages.iter().all(Damage::is_in_data) {
+        judge_mended(image, &vfs, db, damages).map_err(|what| format!("once mended: {what}"))?;
+    }
     let verdict = |shown| Ok(Verdict { shown, operations });
     if let Err(wrong) = answers.agree(&image.states[image.expected]) {
         let in_journal = |damage: &&Damage| FileClass::of(&damage.path) == FileClass::Journal;
@@ -168,6 +173,49 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
         (None, false) => verdict(Shown::AtCheck),
         (None, true) if told || skips(&recovery, &image.recovery) => verdict(Shown::ByRecovery),
         (None, true) => verdict(Shown::Harmless),
+    }
+}
+
+/// Keyspaces that could not be opened must have kept all that they had: once the damage is gone they are what
+/// they were, whatever has been done to the others meanwhile.
+fn judge_mended(
+    image: &Image,
+    vfs: &CrashVfs,
+    db: Database,
+    damages: &[Damage],
+) -> Result<(), String> {
+    let said = |error: Error| error.to_string();
+    let closed = db.recovery().keyspaces_not_opened;
+    for name in db.keyspaces().iter().filter(|name| !closed.contains(name)) {
+        let keyspace = db.existing_keyspace(name).map_err(said)?;
+        // Enough for the journal and the manifest to be cut back, were it not for the closed ones.
+        for number in 0..60u32 {
+            keyspace.put(number.to_be_bytes(), [7; 300]).map_err(said)?;
+        }
+        keyspace.flush().map_err(said)?;
+    }
+    db.wait_idle().map_err(said)?;
+    db.close().map_err(said)?;
+    let mut files = Files::of(vfs);
+    for damage in damages {
+        let whole = image.files.content(&damage.path);
+        match (files.content_mut(&damage.path), whole) {
+            (Some(damaged), Some(whole)) => *damaged = whole.clone(),
+            _ => return Err(format!("{} is gone", damage.path.display())),
+        }
+    }
+    let db = image.builder(&files.vfs()).open().map_err(said)?;
+    let answers = Answers::read(&db, image);
+    match answers.error() {
+        Some(error) => Err(error.to_string()),
+        None => answers.agree_in(&closed, &image.states[image.expected]),
+    }
+}
+
+impl Damage {
+    /// Whether what one keyspace alone needs has been changed, and can be put back.
+    fn is_in_data(&self) -> bool {
+        self.in_place && FileClass::of(&self.path) == FileClass::Data
     }
 }
 

@@ -294,10 +294,19 @@ impl Generator {
         let deletes = if self.habit == Habit::Delete { 5 } else { 2 };
         let change = match self.random.below(10) {
             n if n < deletes => Change::Delete,
-            n if n < deletes + 2 => Change::Merge(self.value()),
+            n if n < deletes + 2 => Change::Merge(self.operand()),
             _ => Change::Put(self.value()),
         };
         Write { keyspace, key, change }
+    }
+
+    /// As a value, but large ones are not so rare: they go through more than values do.
+    fn operand(&mut self) -> Value {
+        let value = self.value();
+        match self.random.below(100) {
+            0 => Value { len: 16_384 + self.random.below(600) as u32, ..value },
+            _ => value,
+        }
     }
 
     fn value(&mut self) -> Value {
