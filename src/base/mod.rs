@@ -21,3 +21,4 @@ pub(crate) mod process;
 pub(crate) mod region;
 pub(crate) mod slice;
 pub(crate) mod sync;
+pub(crate) mod turn_cell;

@@ -172,6 +172,18 @@ bugs! {
         "Compactions are not told of the oldest snapshot.";
     IteratorReadsNewest, "iterator-reads-newest", "db",
         "An iterator shows what is written after it was made.";
+    IteratorNotRegistered, "iterator-not-registered", "db",
+        "Compactions drop what an iterator sees that has closed its cursors.";
+    IteratorResumesAtKey, "iterator-resumes-at-key", "db",
+        "An iterator that has closed its cursors goes on with the key that it showed last.";
+    IteratorResumesLater, "iterator-resumes-later", "db",
+        "An iterator that has closed its cursors goes on in the newest state.";
+    ChunksStayCounted, "chunks-stay-counted", "memtable",
+        "Small chunks of a memtable that is gone still count against the memory of memtables.";
+    PressureFreezesOwn, "pressure-freezes-own", "db",
+        "Where memtables take too much, only the writer's own is frozen.";
+    IteratorKeepsState, "iterator-keeps-state", "db",
+        "Idle iterators keep memtables and versions that have been replaced.";
     RangeEndInclusive, "range-end-inclusive", "db",
         "A range includes its excluded end.";
     IteratorEndsOverlap, "iterator-ends-overlap", "db",

@@ -10,12 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::page_cache::Cache;
+use super::read_ahead::ReadAhead;
 use crate::base::ids::FileId;
 use crate::base::key_hash::KeyHasher;
 use crate::base::planted::{Bug, FREED, planted};
 use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::vfs::Vfs;
+
+/// Buffers of readers that look ahead, unless told otherwise.
+const READ_AHEAD_BYTES_MAX: usize = 4 << 20;
 
 /// The kinds of data files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +55,8 @@ pub(crate) struct DataFiles {
     pub(crate) cache: Arc<Cache>,
     /// How the store's keys are hashed: filters in data files are made so.
     pub(crate) hasher: Arc<KeyHasher>,
+    /// Buffers of readers that look ahead.
+    pub(crate) read_ahead: Arc<ReadAhead>,
     dir: PathBuf,
     next_file_id: AtomicU64,
     retain: AtomicBool,
@@ -70,6 +76,7 @@ impl DataFiles {
             vfs,
             cache,
             hasher,
+            read_ahead: ReadAhead::new(READ_AHEAD_BYTES_MAX),
             dir: dir.to_path_buf(),
             next_file_id: AtomicU64::new(next_file_id.0),
             retain: AtomicBool::new(false),

@@ -5,12 +5,14 @@
 //! 1. A page is read once, and neighbours in a file with one read: what a drive and the system ask for a
 //!    read hardly grows with its length.
 //! 2. A page enters the cache verified, as pages read one by one do.
+//! 3. Buffers come from the share of read-ahead ([`ReadAhead`](super::ReadAhead)). Without a lease, at most
+//!    [`UNCOUNTED_BYTES`] are read at a time, or a single page.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use super::page_cache::PageClass;
 use super::page_file::{PageFile, PagePointer};
+use super::read_ahead::Lease;
 use crate::base::error::Result;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
@@ -31,15 +33,11 @@ impl PageMiss {
     }
 }
 
-/// A thread keeps a buffer of up to so many bytes for its next batch.
-const KEPT_BYTES_MAX: usize = 256 << 10;
+/// What is read at a time without a lease.
+const UNCOUNTED_BYTES: usize = 16 << 10;
 
 /// Pages read past the cache at once.
 const UNCACHED_PAGES_MAX: usize = 256;
-
-thread_local! {
-    static BUF: Cell<Option<AlignedBuf>> = const { Cell::new(None) };
-}
 
 /// Reads stretches of files (offset and length), all at once, one after another into `buf`; returns how each
 /// went.
@@ -68,12 +66,31 @@ fn read_stretches<'a>(
 pub(crate) fn fetch_misses(mut misses: Vec<PageMiss>) -> Result<u32> {
     misses.sort_by_key(|miss| (miss.file.id(), miss.pointer));
     misses.dedup_by_key(|miss| (miss.file.id(), miss.pointer));
-    let Some(first) = misses.first() else { return Ok(0) };
     misses.iter().try_for_each(|miss| miss.file.check_bounds(miss.pointer))?;
+    let mut rest = &misses[..];
+    while let Some(first) = rest.first() {
+        let wanted = rest.iter().map(|miss| miss.pointer.bytes()).sum();
+        let lease = first.file.files().read_ahead.lease(wanted, UNCOUNTED_BYTES.min(wanted));
+        let mut room = lease.as_ref().map_or(UNCOUNTED_BYTES, Lease::bytes);
+        let fits = |miss: &&PageMiss| {
+            let left = room.checked_sub(miss.pointer.bytes());
+            room = left.unwrap_or_default();
+            left.is_some()
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        let (now, later) = rest.split_at(count);
+        fetch_at_once(now)?;
+        rest = later;
+    }
+    Ok(misses.len() as u32)
+}
+
+/// Reads pages, sorted and each once, into the cache.
+fn fetch_at_once(misses: &[PageMiss]) -> Result<()> {
+    let Some(first) = misses.first() else { return Ok(()) };
     let vfs = Arc::clone(&first.file.files().vfs);
     let total_bytes = misses.iter().map(|miss| miss.pointer.bytes()).sum();
-    let kept = BUF.take().filter(|buf| buf.len() >= total_bytes);
-    let mut buf = kept.unwrap_or_else(|| AlignedBuf::unzeroed(total_bytes));
+    let mut buf = AlignedBuf::unzeroed(total_bytes);
     let runs = misses.chunk_by(PageMiss::borders).map(|run| {
         let bytes = run.iter().map(|miss| miss.pointer.bytes()).sum();
         (&*run[0].file, run[0].pointer.offset(), bytes)
@@ -91,10 +108,7 @@ pub(crate) fn fetch_misses(mut misses: Vec<PageMiss>) -> Result<u32> {
             miss.file.admit(miss.pointer, miss.class, page, true, |_| ())?;
         }
     }
-    if buf.len() <= KEPT_BYTES_MAX {
-        BUF.set(Some(buf));
-    }
-    Ok(misses.len() as u32)
+    Ok(())
 }
 
 /// Reads the pages past the cache, many at once, and returns their payloads in the same order: a store is

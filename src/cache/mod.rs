@@ -25,6 +25,7 @@ mod page_file_tests;
 mod page_scan;
 mod page_writer;
 mod pool;
+mod read_ahead;
 mod records;
 #[cfg(all(test, shuttle))]
 pub(crate) mod schedules;
@@ -36,4 +37,5 @@ pub(crate) use page_cache::{Cache, PageClass, PageKey};
 pub(crate) use page_file::{PageFile, PagePointer, ReadContext};
 pub(crate) use page_scan::PageScan;
 pub(crate) use page_writer::PageFileWriter;
+pub(crate) use read_ahead::Lease;
 pub(crate) use records::Records;

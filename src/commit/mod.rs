@@ -25,7 +25,7 @@ use crate::base::ids::Seqno;
 use crate::base::panics::watched;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::{Backoff, Mutex, thread_number};
-use crate::journal::{Journal, ShardGuard};
+use crate::journal::{Journal, Payload, ShardGuard};
 
 pub(crate) use throttle::{Price, Throttle};
 
@@ -67,7 +67,7 @@ impl Committer {
     /// As `check` and [`ShardGuard::reserve`], and nothing has happened then; as [`ShardGuard::check`].
     pub(crate) fn commit(
         &self,
-        payload: &[u8],
+        payload: Payload<'_>,
         count: u32,
         durability: Durability,
         check: impl Fn() -> Result<()>,

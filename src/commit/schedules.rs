@@ -33,7 +33,7 @@ impl Commits {
     fn commit(&self, count: u32) -> (u64, u64) {
         let mut taken = 0;
         let last = self.committer.commit(
-            b"not decoded",
+            crate::journal::Payload::Whole(b"not decoded"),
             count,
             Durability::Buffered,
             || Ok(()),

@@ -41,7 +41,7 @@ impl WorkSource for Store {
         let now = self.clock.nanos();
         let is_over = |rest: &AtomicU64| rest.load(Ordering::Relaxed) <= now;
         let mut keyspaces = self.all_keyspaces();
-        keyspaces.iter().for_each(|keyspace| keyspace.drop_unheld());
+        self.give_back(&keyspaces);
         keyspaces.retain(|keyspace| !keyspace.is_dropped());
         for keyspace in keyspaces.iter().filter(|keyspace| is_over(&keyspace.rest_until_nanos)) {
             if let Some(slot) = claim_slot(keyspace) {
@@ -138,6 +138,16 @@ impl Store {
         if let Some(error) = untold {
             *keyspace.operator_failure.lock() = Some(error.clone());
             self.emit(|| Event::Error { error });
+        }
+    }
+
+    /// Drops replaced read states that no reader holds any more. Where idle iterators hold some, closes their
+    /// cursors first.
+    pub(crate) fn give_back(&self, keyspaces: &[Arc<KeyspaceState>]) {
+        let drop_unheld = || keyspaces.iter().filter(|keyspace| keyspace.drop_unheld()).count();
+        if drop_unheld() > 0 {
+            self.open_iterators.close_outdated();
+            drop_unheld();
         }
     }
 

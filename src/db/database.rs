@@ -230,9 +230,14 @@ impl Database {
         let keyspace = self.find(name).ok_or_else(|| Error::NotFound {
             what: format!("keyspace {name:?}; the store has {:?}", self.keyspaces()),
         })?;
+        if keyspace.iterators.load(Ordering::SeqCst) > 0 {
+            // They go on, and are to keep files rather than memtables. If it fails, they keep memtables.
+            let cut = store.freeze(std::slice::from_ref(&keyspace), |_| true);
+            let _ = store.flush_frozen(&keyspace, cut);
+        }
         // It is settled whether it goes before a memtable is taken to have nowhere to go.
         let incorporation = store.incorporation.lock();
-        keyspace.dropped.store(true, Ordering::Release);
+        keyspace.dropped.store(true, Ordering::SeqCst);
         // Behind the barrier no commit follows that has not seen it.
         let last = store.committer.barrier(|last| last);
         // What was committed before must not get lost behind the drop.
@@ -253,6 +258,8 @@ impl Database {
         } else {
             store.keyspaces.write().remove(name);
             keyspace.pipeline.lock().slots.clear();
+            keyspace.is_gone.store(true, Ordering::SeqCst);
+            keyspace.forget_memtables();
             store.update_backlog();
         }
         drop(incorporation);
@@ -418,9 +425,9 @@ impl Store {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Lets go of what was kept for readers that are gone.
+    /// Drops what was kept for readers that are gone, and makes idle iterators give back what they keep.
     fn drop_unheld(&self) {
-        self.all_keyspaces().iter().for_each(|keyspace| keyspace.drop_unheld());
+        self.give_back(&self.all_keyspaces());
     }
 
     pub(crate) fn close(&self) -> Result<()> {

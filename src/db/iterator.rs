@@ -4,28 +4,39 @@
 //! region memtables and tables are merged, at its end the next one is opened. Front and back are two
 //! passes that stop when they meet.
 //!
+//! Between calls an iterator needs nothing but its sequence number and the two keys that its passes have
+//! reached. Its cursors, and with them the read state that they pin, may be closed by any thread then
+//! (`open_iterators`). The next call goes on from the key in the newest read state, which shows the same at
+//! the same number.
+//!
 //! Invariants:
-//! 1. An iterator reads one `ReadState` at one number: nothing that happens meanwhile shows.
+//! 1. An iterator's number is registered before the first read state is loaded and stays registered: every
+//!    later read state holds all that is visible at it.
 //! 2. Keys come strictly ascending from the front and strictly descending from the back, and no key
 //!    from both.
+//! 3. A pass without cursors is done with exactly the keys on its side of its `edge`.
+//! 4. Cursors are counted with the memory that they use (`OpenIterators::bytes`).
 
 use std::sync::Arc;
 
+use super::open_iterators::Place;
 use super::range::Bounds;
 use super::read::check_readable;
-use super::snapshots::SnapshotGuard;
+use super::snapshots::{Reader, SnapshotGuard};
 use super::state::{Blobs, KeyspaceState, ReadState};
 use super::store::OpenStore;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
+use crate::base::process::Birthplace;
 use crate::base::slice::Slice;
+use crate::base::turn_cell::TurnCell;
 use crate::cache::fetch_misses;
 use crate::memtable::MemtableCursor;
 use crate::merge::{MergeIterator, MergeSource, VisibleIterator};
 use crate::table::{CacheUse, TableCursor};
-use crate::tree::{Region, RegionAt};
+use crate::tree::{Region, RegionAt, TreeVersion};
 
 /// A cursor over either kind of run.
 enum RunCursor {
@@ -88,29 +99,68 @@ impl MergeSource for RunCursor {
     }
 }
 
-/// One end of an iterator.
-#[derive(Default)]
-struct Pass {
-    visible: Option<VisibleIterator<RunCursor>>,
-    /// The region that is open.
-    lower: Option<Arc<[u8]>>,
-    upper: Option<Arc<[u8]>>,
-    started: bool,
-    ended: bool,
+impl RunCursor {
+    /// Memory used.
+    fn memory_bytes(&self) -> usize {
+        match self {
+            RunCursor::Memtable(cursor) => size_of_val(&**cursor),
+            RunCursor::Table(cursor) => cursor.memory_bytes(),
+        }
+    }
 }
 
-impl Pass {
+/// A region that a pass reads.
+struct OpenRegion {
+    visible: VisibleIterator<RunCursor>,
+    lower: Arc<[u8]>,
+    upper: Option<Arc<[u8]>>,
+    /// Where it was taken from. Held until the cursors are closed, so that readers do not drop the last
+    /// reference to a version (see `retired`).
+    read: Arc<ReadState>,
+}
+
+impl OpenRegion {
     /// The key that was handed out last: nothing goes on before it is asked to.
     #[inline]
     fn last(&self) -> Option<&[u8]> {
-        self.visible.as_ref()?.current().map(|current| current.key)
+        self.visible.current().map(|current| current.key)
     }
+
+    fn memory_bytes(&self) -> usize {
+        let cursors = self.visible.merge().sources().map(RunCursor::memory_bytes);
+        size_of::<OpenRegion>() + self.visible.memory_bytes() + cursors.sum::<usize>()
+    }
+
+    /// Pages that its cursors have read one by one.
+    fn pages_read(&self) -> u64 {
+        let pages = self.visible.merge().sources().map(|cursor| match cursor {
+            RunCursor::Memtable(_) => 0,
+            RunCursor::Table(cursor) => u64::from(cursor.pages_read()),
+        });
+        pages.sum()
+    }
+}
+
+/// Cursors that an iterator has closed, and what they pin, to be dropped.
+pub(super) struct Cursors(#[expect(dead_code, reason = "only dropped")] Box<OpenRegion>);
+
+/// One end of an iterator.
+struct Pass<E> {
+    /// Up to which key it is done. While a region is open: when that was opened.
+    edge: E,
+    open: Option<Box<OpenRegion>>,
 }
 
 /// An iterator over (key, value) pairs in key order, from both ends.
 ///
-/// It owns what it reads: it may outlive every handle but keeps the space of its snapshot from being
-/// reclaimed until it is dropped. After an error it is at its end.
+/// It may outlive every handle but keeps the space of its snapshot from being reclaimed until it is
+/// dropped. It shows one moment, that at which it was made, from its first key to its last. After an error
+/// it is at its end.
+///
+/// # Memory
+/// Between two calls an iterator keeps pages and memtables only as long as the newest state has them too and
+/// all iterators together fit their share of the memory budget (a sixteenth). Beyond that it keeps less than
+/// 1 KiB, and its next call has to find its place anew: about the cost of a new iterator.
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
@@ -126,24 +176,41 @@ impl Pass {
 /// # Ok(()) }
 /// ```
 pub struct Iter {
-    inner: Option<Box<Inner>>,
+    inner: Option<Arc<TurnCell<Inner>>>,
+    birthplace: Birthplace,
     /// What `new` could not say.
     error: Option<Error>,
 }
 
-struct Inner {
+/// The number that an iterator reads at, kept readable.
+enum Number {
+    Own(SnapshotGuard),
+    Snapshot(Arc<SnapshotGuard>),
+}
+
+pub(super) struct Inner {
     store: Arc<OpenStore>,
     keyspace: Arc<KeyspaceState>,
-    read: Arc<ReadState>,
-    snapshot: Seqno,
-    _guard: Option<Arc<SnapshotGuard>>,
-    lower: Option<Vec<u8>>,
-    upper: Option<Vec<u8>>,
-    front: Pass,
-    back: Pass,
+    number: Number,
+    /// Its edge: keys below are done.
+    front: Pass<Vec<u8>>,
+    /// Its edge: keys from there on are done.
+    back: Pass<Option<Vec<u8>>>,
+    /// Among the iterators that have cursors open.
+    place: Option<Place>,
+    /// What its cursors were last counted with.
+    counted_bytes: usize,
+    /// Calls since the cursors were counted, and after how many they are counted anew.
+    calls: u32,
+    calls_counted: u32,
+    /// Its cursors have been closed before.
+    resumed: bool,
     /// Bytes handed out that the store's counter does not have yet.
     bytes_read: u64,
 }
+
+/// After so many calls an iterator's cursors are counted anew: they may have grown.
+const CALLS_COUNTED: u32 = 64;
 
 /// Bytes handed out are counted this many at a time, and when an iterator is dropped.
 const COUNTED_BYTES: u64 = 64 << 10;
@@ -155,53 +222,96 @@ impl Iter {
         snapshot: Option<&Arc<SnapshotGuard>>,
         (lower, upper): Bounds,
     ) -> Iter {
-        if let Err(error) = check_readable(store, keyspace) {
+        if let Err(error) = check_readable(store, keyspace).and_then(|()| keyspace.begin_iterator())
+        {
             return Iter::failed(error);
         }
         store.counters.iterators.add(1);
-        // First the state, then the number, as for point reads.
-        let read = keyspace.read.load_full();
-        let newest = || read.seqno_at_most(store.committer.visible());
-        let mut number = snapshot.map_or_else(newest, |guard| guard.seqno());
-        if planted(Bug::IteratorReadsNewest) && snapshot.is_none() {
-            number = Seqno::MAX;
+        if store.open_iterators.begin() {
+            store.share_memory();
         }
-        Iter {
-            inner: Some(Box::new(Inner {
-                store: Arc::clone(store),
-                keyspace: Arc::clone(keyspace),
-                read,
-                snapshot: number,
-                _guard: snapshot.cloned(),
-                lower,
-                upper,
-                front: Pass::default(),
-                back: Pass::default(),
-                bytes_read: 0,
-            })),
-            error: None,
-        }
+        let number = match snapshot {
+            Some(guard) => Number::Snapshot(Arc::clone(guard)),
+            None => {
+                let visible = || store.committer.visible();
+                Number::Own(store.snapshots.register(Reader::Iterator, visible))
+            }
+        };
+        let inner = Inner {
+            store: Arc::clone(store),
+            keyspace: Arc::clone(keyspace),
+            number,
+            front: Pass { edge: lower.unwrap_or_default(), open: None },
+            back: Pass { edge: upper, open: None },
+            place: None,
+            counted_bytes: 0,
+            calls: 0,
+            calls_counted: store.switches.iterator_calls_max.unwrap_or(CALLS_COUNTED),
+            resumed: false,
+            bytes_read: 0,
+        };
+        let birthplace = store.birthplace;
+        Iter { inner: Some(Arc::new(TurnCell::new(inner))), birthplace, error: None }
     }
 
     /// An iterator that yields an error and ends.
     pub(crate) fn failed(error: Error) -> Iter {
-        Iter { inner: None, error: Some(error) }
+        Iter { inner: None, birthplace: Birthplace::here(), error: Some(error) }
     }
 
     #[inline]
     fn step(&mut self, f: impl FnOnce(&mut Inner) -> Result<Option<Pair>>) -> Option<Result<Pair>> {
-        match self.inner.as_mut().map(|inner| f(inner)) {
-            Some(Ok(Some(pair))) => Some(Ok(pair)),
-            Some(other) => self.end(other.err()),
-            None => self.error.take().map(Err),
+        let result = match &self.inner {
+            Some(iterator) if !self.birthplace.is_here() => {
+                // In a forked child nobody may be left to end another's turn.
+                let path = iterator.try_enter().map(|inner| inner.store.path.clone());
+                Err(Error::Forked { path: path.unwrap_or_default() })
+            }
+            Some(iterator) => {
+                let mut inner = iterator.enter();
+                let result = f(&mut inner);
+                inner.calls += 1;
+                if inner.place.is_none() || inner.calls >= inner.calls_counted {
+                    inner.count_memory(iterator);
+                }
+                result
+            }
+            None => return self.error.take().map(Err),
+        };
+        match result {
+            Ok(Some(pair)) => Some(Ok(pair)),
+            other => self.end(other.err()),
         }
     }
 
-    /// At the end or failed: lets go of what is pinned.
+    /// At the end or failed: closes everything.
     #[cold]
     fn end(&mut self, error: Option<Error>) -> Option<Result<Pair>> {
-        self.inner = None;
+        self.close();
         error.map(Err)
+    }
+
+    fn close(&mut self) {
+        let Some(iterator) = self.inner.take() else { return };
+        if !self.birthplace.is_here() {
+            // Nor who holds the locks that closing takes, or who needs what is kept.
+            std::mem::forget(iterator);
+            return;
+        }
+        let mut inner = iterator.enter();
+        let closed = inner.close_cursors();
+        if let Some(place) = inner.place.take() {
+            // Before the last reference goes: what the place holds is never the last.
+            inner.store.open_iterators.leave(place);
+        }
+        drop(inner);
+        drop(closed);
+    }
+}
+
+impl Drop for Iter {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -209,9 +319,9 @@ type Pair = (Slice, Slice);
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.close_front();
-        self.close_back();
         self.store.counters.user_bytes_read.add(self.bytes_read);
+        self.store.open_iterators.end();
+        self.keyspace.end_iterator();
     }
 }
 
@@ -233,30 +343,41 @@ impl DoubleEndedIterator for Iter {
 impl std::iter::FusedIterator for Iter {}
 
 impl Inner {
+    #[inline]
+    fn seqno(&self) -> Seqno {
+        match &self.number {
+            Number::Own(_) if planted(Bug::IteratorReadsNewest) => Seqno::MAX,
+            Number::Own(_) if planted(Bug::IteratorResumesLater) && self.resumed => Seqno::MAX,
+            Number::Own(guard) => guard.seqno(),
+            Number::Snapshot(guard) => guard.seqno(),
+        }
+    }
+
     fn next_front(&mut self) -> Result<Option<Pair>> {
         loop {
-            if self.front.ended {
-                return Ok(None);
-            }
-            match &mut self.front.visible {
-                Some(visible) => visible.next()?,
-                None => self.open_front()?,
-            }
-            let Some(visible) = &self.front.visible else { continue };
-            let Some(current) = visible.current() else {
-                self.close_front();
-                if self.front.upper.is_none() {
-                    self.front.ended = true;
+            match &mut self.front.open {
+                Some(open) => open.visible.next()?,
+                None => {
+                    if !self.open_front()? {
+                        return Ok(None);
+                    }
                 }
+            }
+            let Some(open) = &self.front.open else { return Ok(None) };
+            let Some(current) = open.visible.current() else {
+                let Some(upper) = self.leave_region(End::Front) else { return Ok(None) };
+                self.front.edge = upper.to_vec();
                 continue;
+            };
+            let back = match &self.back.open {
+                Some(open) => open.last(),
+                None => self.back.edge.as_deref(),
             };
             let overlaps = |back: &[u8]| match planted(Bug::IteratorEndsOverlap) {
                 true => current.key > back,
                 false => current.key >= back,
             };
-            if self.back.last().is_some_and(overlaps) {
-                self.front.ended = true;
-                self.back.ended = true;
+            if back.is_some_and(overlaps) {
                 return Ok(None);
             }
             let pair = self.pair(current.key, current.kind, current.value)?;
@@ -267,24 +388,27 @@ impl Inner {
 
     fn next_back(&mut self) -> Result<Option<Pair>> {
         loop {
-            if self.back.ended {
-                return Ok(None);
+            match &mut self.back.open {
+                Some(open) => open.visible.prev()?,
+                None => {
+                    if !self.open_back()? {
+                        return Ok(None);
+                    }
+                }
             }
-            match &mut self.back.visible {
-                Some(visible) => visible.prev()?,
-                None => self.open_back()?,
-            }
-            let Some(visible) = &self.back.visible else { continue };
-            let Some(current) = visible.current() else {
-                self.close_back();
-                if self.back.lower.as_ref().is_none_or(|lower| lower.is_empty()) {
-                    self.back.ended = true;
+            let Some(open) = &self.back.open else { return Ok(None) };
+            let Some(current) = open.visible.current() else {
+                match self.leave_region(End::Back) {
+                    Some(lower) if !lower.is_empty() => self.back.edge = Some(lower.to_vec()),
+                    _ => return Ok(None),
                 }
                 continue;
             };
-            if self.front.last().is_some_and(|front| current.key <= front) {
-                self.front.ended = true;
-                self.back.ended = true;
+            let overlaps = match &self.front.open {
+                Some(open) => open.last().is_some_and(|front| current.key <= front),
+                None => *current.key < *self.front.edge,
+            };
+            if overlaps {
                 return Ok(None);
             }
             let pair = self.pair(current.key, current.kind, current.value)?;
@@ -293,28 +417,83 @@ impl Inner {
         }
     }
 
-    fn close_front(&mut self) {
-        let closed = self.front.visible.take();
-        self.count_pages(closed);
+    /// Closes a region that has been read to its end; returns the bound that the next one begins at.
+    #[cold]
+    fn leave_region(&mut self, end: End) -> Option<Arc<[u8]>> {
+        let open = match end {
+            End::Front => self.front.open.take()?,
+            End::Back => self.back.open.take()?,
+        };
+        self.store.counters.pages_read.add(open.pages_read());
+        match end {
+            End::Front => open.upper,
+            End::Back => Some(open.lower),
+        }
     }
 
-    fn close_back(&mut self) {
-        let closed = self.back.visible.take();
-        self.count_pages(closed);
+    /// Whether a cursor belongs to a read state that has been replaced.
+    pub(super) fn is_outdated(&self) -> bool {
+        let newest = self.keyspace.read.load();
+        let mut open = self.front.open.iter().chain(&self.back.open);
+        open.any(|open| !Arc::ptr_eq(&open.read, &newest))
     }
 
-    /// Counts what a region's cursors have read.
-    fn count_pages(&self, closed: Option<VisibleIterator<RunCursor>>) {
-        let Some(closed) = closed else { return };
-        let pages: u64 = closed
-            .merge()
-            .sources()
-            .map(|cursor| match cursor {
-                RunCursor::Memtable(_) => 0,
-                RunCursor::Table(cursor) => u64::from(cursor.pages_read()),
-            })
-            .sum();
+    /// Closes all cursors and remembers where they stood. What is returned may take its time to drop.
+    pub(super) fn close_cursors(&mut self) -> impl Iterator<Item = Cursors> + use<> {
+        let (front, back) = (self.front.open.take(), self.back.open.take());
+        if let Some(last) = front.as_ref().and_then(|open| open.last()) {
+            self.front.edge = last.to_vec();
+            if !planted(Bug::IteratorResumesAtKey) {
+                // The first key after it.
+                self.front.edge.push(0);
+            }
+        }
+        if let Some(last) = back.as_ref().and_then(|open| open.last()) {
+            let mut edge = last.to_vec();
+            if planted(Bug::IteratorResumesAtKey) {
+                edge.push(0);
+            }
+            self.back.edge = Some(edge);
+        }
+        let pages = front.iter().chain(&back).map(|open| open.pages_read()).sum();
         self.store.counters.pages_read.add(pages);
+        self.store.open_iterators.recount(self.counted_bytes, 0);
+        self.counted_bytes = 0;
+        self.resumed = true;
+        front.into_iter().chain(back).map(Cursors)
+    }
+
+    /// Its place has been taken back.
+    pub(super) fn left_place(&mut self) {
+        self.place = None;
+    }
+
+    /// Counts what its cursors use, and makes room for it.
+    #[cold]
+    fn count_memory(&mut self, iterator: &Arc<TurnCell<Inner>>) {
+        let is_last = self.calls >= self.calls_counted;
+        if is_last {
+            self.calls = 0;
+        }
+        if self.front.open.is_none() && self.back.open.is_none() {
+            return;
+        }
+        if is_last && self.store.switches.iterator_calls_max.is_some() {
+            drop(self.close_cursors());
+            if let Some(place) = self.place.take() {
+                self.store.open_iterators.leave(place);
+            }
+            return;
+        }
+        let iterators = &self.store.open_iterators;
+        if self.place.is_none() {
+            self.place = Some(iterators.enter(iterator));
+        }
+        let open = self.front.open.iter().chain(&self.back.open);
+        let bytes = open.map(|open| open.memory_bytes()).sum();
+        iterators.recount(self.counted_bytes, bytes);
+        self.counted_bytes = bytes;
+        iterators.make_room();
     }
 
     #[inline]
@@ -334,8 +513,8 @@ impl Inner {
         }
     }
 
-    fn region(&self, at: RegionAt<'_>) -> Result<Region> {
-        let region = self.read.version.region(at);
+    fn region(&self, version: &dyn TreeVersion, at: RegionAt<'_>) -> Result<Region> {
+        let region = version.region(at);
         if region.leads_on(at) {
             return Ok(region);
         }
@@ -353,64 +532,37 @@ impl Inner {
         ))
     }
 
-    /// Opens the next region at the front, or ends.
-    fn open_front(&mut self) -> Result<()> {
-        let from: Arc<[u8]> = if self.front.started {
-            match &self.front.upper {
-                Some(upper) => Arc::clone(upper),
-                None => {
-                    self.front.ended = true;
-                    return Ok(());
-                }
-            }
-        } else {
-            Arc::from(self.lower.as_deref().unwrap_or_default())
-        };
-        self.front.started = true;
-        if self.upper.as_deref().is_some_and(|upper| *from >= *upper) {
-            self.front.ended = true;
-            return Ok(());
+    /// Opens the region at the front's edge in the newest read state; false at the end.
+    fn open_front(&mut self) -> Result<bool> {
+        let from = &*self.front.edge;
+        if self.back.edge.as_deref().is_some_and(|upper| from >= upper) {
+            return Ok(false);
         }
-        let region = self.region(RegionAt::Key(&from))?;
-        let seek_from = from.max(Arc::clone(&region.lower));
-        let mut visible = self.merge(&region, self.cursors(&region, Some(&seek_from), true));
-        visible.seek(&seek_from)?;
-        self.front.lower = Some(region.lower);
-        self.front.upper = region.upper;
-        self.front.visible = Some(visible);
-        Ok(())
+        let read = self.keyspace.read.load_full();
+        let region = self.region(&*read.version, RegionAt::Key(from))?;
+        let from = from.max(&*region.lower);
+        let cursors = self.cursors(&read, &region, Some(from), true);
+        let mut visible = self.merge(&region, cursors);
+        visible.seek(from)?;
+        let Region { lower, upper, .. } = region;
+        self.front.open = Some(Box::new(OpenRegion { visible, lower, upper, read }));
+        Ok(true)
     }
 
-    /// Opens the next region at the back, or ends.
-    fn open_back(&mut self) -> Result<()> {
-        let before: Option<Arc<[u8]>> = if self.back.started {
-            match &self.back.lower {
-                Some(lower) if !lower.is_empty() => Some(Arc::clone(lower)),
-                _ => {
-                    self.back.ended = true;
-                    return Ok(());
-                }
-            }
-        } else {
-            self.upper.as_deref().map(Arc::from)
-        };
-        self.back.started = true;
-        let empty = match (&before, &self.lower) {
-            (Some(before), Some(lower)) => **before <= **lower,
-            (Some(before), None) => before.is_empty(),
-            (None, _) => false,
-        };
-        if empty {
-            self.back.ended = true;
-            return Ok(());
+    /// Opens the region below the back's edge in the newest read state; false at the end.
+    fn open_back(&mut self) -> Result<bool> {
+        let before = self.back.edge.as_deref();
+        if before.is_some_and(|before| before <= &*self.front.edge) {
+            return Ok(false);
         }
-        let region = self.region(RegionAt::Before(before.as_deref()))?;
-        let mut visible = self.merge(&region, self.cursors(&region, before.as_deref(), false));
+        let read = self.keyspace.read.load_full();
+        let region = self.region(&*read.version, RegionAt::Before(before))?;
+        let cursors = self.cursors(&read, &region, before, false);
+        let mut visible = self.merge(&region, cursors);
         visible.seek_last()?;
-        self.back.lower = Some(region.lower);
-        self.back.upper = region.upper;
-        self.back.visible = Some(visible);
-        Ok(())
+        let Region { lower, upper, .. } = region;
+        self.back.open = Some(Box::new(OpenRegion { visible, lower, upper, read }));
+        Ok(true)
     }
 
     /// Cursors over all that may hold something of a region, newest first, with what they will read
@@ -418,8 +570,14 @@ impl Inner {
     /// level, and forward also what is probably needed after it. Tables that begin only behind the sought
     /// key are opened when the merge gets there. What cannot be read is reported by the cursor that needs
     /// it, if any does.
-    fn cursors(&self, region: &Region, key: Option<&[u8]>, forward: bool) -> Vec<RunCursor> {
-        let slots = std::iter::once(&self.read.active).chain(&self.read.frozen);
+    fn cursors(
+        &self,
+        read: &ReadState,
+        region: &Region,
+        key: Option<&[u8]>,
+        forward: bool,
+    ) -> Vec<RunCursor> {
+        let slots = std::iter::once(&read.active).chain(&read.frozen);
         let mut cursors: Vec<RunCursor> = slots
             .filter(|slot| !slot.memtable.is_empty())
             .map(|slot| RunCursor::Memtable(Box::new(slot.memtable.cursor())))
@@ -470,26 +628,42 @@ impl Inner {
         }
     }
 
-    /// Where the region or the iterator ends.
+    /// Where the region or what is left of the iterator ends.
     fn upper_within<'a>(&'a self, region: &'a Region) -> Option<&'a [u8]> {
-        match (&self.upper, &region.upper) {
+        match (&self.back.edge, &region.upper) {
             (Some(own), Some(region)) => Some((&**own).min(region)),
             (own, region) => own.as_deref().or(region.as_deref()),
         }
     }
 
-    /// The pairs of a region, within the iterator's own bounds.
+    /// The pairs of a region that no pass had gone by when it was last opened.
     fn merge(&self, region: &Region, cursors: Vec<RunCursor>) -> VisibleIterator<RunCursor> {
-        let lower = match &self.lower {
-            Some(lower) if **lower > *region.lower => lower,
-            _ => &*region.lower,
-        };
         VisibleIterator::new(
             MergeIterator::new(cursors),
-            self.snapshot,
-            Some(lower),
+            self.seqno(),
+            Some((&*self.front.edge).max(&*region.lower)),
             self.upper_within(region),
             self.keyspace.merge.clone(),
         )
+    }
+}
+
+/// One of the two ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Front,
+    Back,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::open_iterators::ITERATOR_BYTES;
+    use super::*;
+
+    #[test]
+    fn an_iterator_without_cursors_is_small() {
+        // The number's place in a map and the allocations' heads are the rest.
+        let bytes = size_of::<TurnCell<Inner>>() + size_of::<Iter>();
+        assert!(bytes as u64 + 128 <= ITERATOR_BYTES, "{bytes} bytes");
     }
 }

@@ -15,7 +15,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::panics::watched;
 use crate::base::planted::{Bug, planted};
-use crate::journal::encode_operation;
+use crate::journal::{Payload, encode_operation};
 use crate::table::{BlobFile, BlobWriter};
 
 /// Commits a batch with large values. Returns its last number.
@@ -51,7 +51,7 @@ where
     let half_done = || store.panicked("a commit panicked half-way");
     let committed = || {
         store.committer.commit(
-            &payload,
+            Payload::Whole(&payload),
             count,
             durability,
             || still_there(operations),

@@ -19,7 +19,10 @@ pub(crate) mod large;
 #[cfg(all(test, not(any(loom, shuttle, miri))))]
 mod meeting_tests;
 pub(crate) mod open;
+pub(crate) mod open_iterators;
 pub(crate) mod options;
+mod payload;
+mod pressure;
 pub(crate) mod quarantine;
 pub(crate) mod range;
 mod read;

@@ -18,6 +18,7 @@ use super::background::{initial_drain_rate, pack};
 use super::counters::Counters;
 use super::database::RecoveryReport;
 use super::events::Event;
+use super::open_iterators::OpenIterators;
 use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
 use super::room::Room;
@@ -564,6 +565,7 @@ fn open_locked(
         recovered.next_file_id.max(FileId(1)),
         Arc::new(KeyHasher::new(recovered.hash_secret)),
     ));
+    files.read_ahead.set_bytes_max(sizes.read_ahead_bytes_max as usize);
     let foundation = Foundation {
         blobs: BlobFiles::new(&files),
         files,
@@ -629,6 +631,8 @@ fn open_locked(
         journal,
         throttle: Throttle::default(),
         snapshots: Arc::new(Snapshots::default()),
+        pressure: Mutex::new(()),
+        open_iterators: OpenIterators::new(sizes.iterators_bytes_max),
         executor: Executor::new(mode),
         counters: Counters::default(),
         events,

@@ -285,6 +285,8 @@ pub(crate) enum BackgroundMode {
 pub(crate) struct Switches {
     pub(crate) parallel_seeks: bool,
     pub(crate) seek_compaction: bool,
+    /// After so many calls an iterator closes its cursors.
+    pub(crate) iterator_calls_max: Option<u32>,
 }
 
 /// Opens a [`Database`].
@@ -322,7 +324,11 @@ impl Builder {
             salvage: false,
             background: BackgroundMode::Threads(0),
             journal_shards: 0,
-            switches: Switches { parallel_seeks: true, seek_compaction: true },
+            switches: Switches {
+                parallel_seeks: true,
+                seek_compaction: true,
+                iterator_calls_max: None,
+            },
             merge_operators: BTreeMap::new(),
             listener: None,
         };
@@ -341,7 +347,17 @@ impl Builder {
     }
 
     /// The memory the store may use, in bytes, for everything: memtables, cache, filters, indexes.
-    /// Resident memory stays below this × 1.1 + 32 MiB. Default 256 MiB; at least 1 MiB.
+    /// Default 256 MiB; at least 1 MiB.
+    ///
+    /// Resident memory stays below this × 1.1 + 32 MiB, whatever is held and however many keyspaces, threads and
+    /// iterators there are, with these exceptions:
+    ///
+    /// - A batch or value of more than a quarter of the budget adds up to twice its bytes: once as the caller holds
+    ///   it, once as a memtable or a buffer.
+    /// - An iterator keeps 768 bytes and the keys that it has reached, taken from the cache. The cache keeps at least
+    ///   an eighth of the budget; iterators beyond that (more than one for each 2 KiB of the budget) add theirs.
+    ///
+    /// [`Statistics`](crate::Statistics) shows where memory is.
     pub fn memory_budget(mut self, bytes: u64) -> Builder {
         self.memory_budget = bytes.max(MIB);
         self
@@ -407,6 +423,13 @@ impl Builder {
     /// nothing while they are only read.
     pub fn seek_compaction(mut self, compaction: bool) -> Builder {
         self.switches.seek_compaction = compaction;
+        self
+    }
+
+    /// Makes each iterator close its cursors after so many calls and find its place anew, as it does when memory
+    /// is short. Not kept in the store; for tests.
+    pub fn iterator_calls_max(mut self, calls: u32) -> Builder {
+        self.switches.iterator_calls_max = Some(calls.max(1));
         self
     }
 

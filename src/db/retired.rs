@@ -34,6 +34,11 @@ impl Retired {
         self.states.push(state);
     }
 
+    /// Whether nothing is kept.
+    pub(super) fn is_empty(&self) -> bool {
+        self.states.is_empty() && self.versions.is_empty()
+    }
+
     /// Takes what nobody else holds.
     pub(super) fn take_unheld(&mut self) -> Unheld {
         // Nobody can get hold anew of what only this holds.

@@ -6,7 +6,7 @@ use super::iterator::Iter;
 use super::keyspace::Keyspace;
 use super::range::{Bounds, KeyRange, bounds_of, bounds_of_prefix};
 use super::read;
-use super::snapshots::SnapshotGuard;
+use super::snapshots::{Reader, SnapshotGuard};
 use super::store::OpenStore;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
@@ -33,7 +33,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub(crate) fn new(store: &Arc<OpenStore>) -> Snapshot {
-        let guard = store.snapshots.register(|| store.committer.visible());
+        let guard = store.snapshots.register(Reader::Snapshot, || store.committer.visible());
         Snapshot { store: Arc::clone(store), guard: Arc::new(guard) }
     }
 

@@ -1,7 +1,13 @@
-//! The live snapshots: which sequence numbers compactions must keep readable.
+//! The sequence numbers that compactions must keep readable: those of snapshots and of iterators.
 //!
-//! Invariant: a snapshot is registered at the number that is visible at that moment, under the lock
-//! under which `list` reads; so whoever lists first drops only what a later snapshot cannot see.
+//! Registering a number costs one uncontended lock, whatever the number of snapshots and iterators. The numbers
+//! are counted in shards, one of them for each few threads. Equal numbers take no more memory than one.
+//!
+//! Invariants:
+//! 1. A number is read from the visible state under the lock of the shard that it is registered in.
+//! 2. `list` reads the visible number first and the shards then, one after another. So a number that it misses
+//!    was read later and is at least as high as the last of the list: what a compaction that respects the list
+//!    drops cannot be seen at it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,58 +15,89 @@ use std::sync::Arc;
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::process::Birthplace;
-use crate::base::sync::Mutex;
+use crate::base::sync::plain::{AtomicU64, Ordering};
+use crate::base::sync::{CachePadded, Mutex, thread_number};
 
-/// All live snapshots.
+const SHARDS: usize = 16;
+
+/// All registered numbers, each with how often it is registered.
 pub(crate) struct Snapshots {
-    live: Mutex<BTreeMap<Seqno, usize>>,
+    shards: [CachePadded<Mutex<BTreeMap<Seqno, usize>>>; SHARDS],
+    snapshots: AtomicU64,
     birthplace: Birthplace,
 }
 
 impl Default for Snapshots {
     fn default() -> Snapshots {
-        Snapshots { live: Mutex::default(), birthplace: Birthplace::here() }
+        Snapshots {
+            shards: std::array::from_fn(|_| CachePadded::default()),
+            snapshots: AtomicU64::new(0),
+            birthplace: Birthplace::here(),
+        }
     }
+}
+
+/// What a number is registered for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    Snapshot,
+    Iterator,
 }
 
 /// Keeps a number readable until dropped.
 pub(crate) struct SnapshotGuard {
     snapshots: Arc<Snapshots>,
     seqno: Seqno,
+    shard: u8,
+    reader: Reader,
 }
 
 impl Snapshots {
-    /// Registers a snapshot at the number that `visible` returns.
-    pub(crate) fn register(self: &Arc<Self>, visible: impl FnOnce() -> Seqno) -> SnapshotGuard {
-        let mut live = self.live.lock();
+    /// Registers the number that `visible` returns.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        reader: Reader,
+        visible: impl FnOnce() -> Seqno,
+    ) -> SnapshotGuard {
+        let shard = thread_number() % SHARDS;
+        self.snapshots.fetch_add(u64::from(reader == Reader::Snapshot), Ordering::Relaxed);
+        let mut live = self.shards[shard].lock();
         let seqno = visible();
         match live.entry(seqno).or_default() {
             count @ 1.. if planted(Bug::SnapshotReleasedEarly) => *count = 1,
             count => *count += 1,
         }
-        SnapshotGuard { snapshots: Arc::clone(self), seqno }
+        if planted(Bug::IteratorNotRegistered) && reader == Reader::Iterator {
+            live.remove(&seqno);
+        }
+        SnapshotGuard { snapshots: Arc::clone(self), seqno, shard: shard as u8, reader }
     }
 
-    /// The live snapshots' numbers, ascending, and `visible` after them.
+    /// The registered numbers up to the one that `visible` returns, ascending, and that one last.
     pub(crate) fn list(&self, visible: impl FnOnce() -> Seqno) -> Vec<Seqno> {
-        let live = self.live.lock();
-        let skipped = usize::from(planted(Bug::SnapshotOldestForgotten));
-        let mut list: Vec<Seqno> = live.keys().copied().skip(skipped).collect();
         let visible = visible();
-        if list.last().is_none_or(|last| *last < visible) {
-            list.push(visible);
+        let mut list = Vec::new();
+        for shard in &self.shards {
+            list.extend(shard.lock().range(..visible).map(|(seqno, _)| *seqno));
         }
+        list.sort_unstable();
+        list.dedup();
+        if planted(Bug::SnapshotOldestForgotten) && !list.is_empty() {
+            list.remove(0);
+        }
+        list.push(visible);
         list
     }
 
-    /// How many are live.
-    pub(crate) fn count(&self) -> u64 {
-        self.live.lock().values().map(|count| *count as u64).sum()
+    /// How many snapshots are held.
+    pub(crate) fn snapshots(&self) -> u64 {
+        self.snapshots.load(Ordering::Relaxed)
     }
 }
 
 impl SnapshotGuard {
     /// The number.
+    #[inline]
     pub(crate) fn seqno(&self) -> Seqno {
         self.seqno
     }
@@ -72,12 +109,43 @@ impl Drop for SnapshotGuard {
         if !self.snapshots.birthplace.is_here() {
             return;
         }
-        let mut live = self.snapshots.live.lock();
+        let is_snapshot = u64::from(self.reader == Reader::Snapshot);
+        self.snapshots.snapshots.fetch_sub(is_snapshot, Ordering::Relaxed);
+        let mut live = self.snapshots.shards[usize::from(self.shard)].lock();
         if let Some(count) = live.get_mut(&self.seqno) {
             *count -= 1;
             if *count == 0 {
                 live.remove(&self.seqno);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_all_threads_are_listed_once_and_go_with_their_last_holder() {
+        let snapshots = Arc::new(Snapshots::default());
+        let register = |number| snapshots.register(Reader::Iterator, || Seqno(number));
+        let held = register(7);
+        std::thread::scope(|scope| {
+            let others: Vec<_> = [3, 7, 12]
+                .into_iter()
+                .map(|number| scope.spawn(move || register(number)).join().unwrap())
+                .collect();
+            assert_eq!(snapshots.list(|| Seqno(9)), [Seqno(3), Seqno(7), Seqno(9)]);
+            assert_eq!(snapshots.list(|| Seqno(7)), [Seqno(3), Seqno(7)]);
+            assert_eq!(snapshots.snapshots(), 0);
+            drop(others);
+        });
+        assert_eq!(snapshots.list(|| Seqno(9)), [Seqno(7), Seqno(9)]);
+        drop(held);
+        assert_eq!(snapshots.list(|| Seqno(9)), [Seqno(9)]);
+        let snapshot = snapshots.register(Reader::Snapshot, || Seqno(9));
+        assert_eq!(snapshots.snapshots(), 1);
+        drop(snapshot);
+        assert_eq!(snapshots.snapshots(), 0);
     }
 }

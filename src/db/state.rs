@@ -143,6 +143,10 @@ pub(crate) struct KeyspaceState {
     pub(crate) flush_failure: Mutex<Option<Error>>,
     /// The last panic of the operator that `wait_idle` has not told of.
     pub(crate) operator_failure: Mutex<Option<Error>>,
+    /// It has been dropped durably.
+    pub(super) is_gone: AtomicBool,
+    /// Iterators on it.
+    pub(crate) iterators: AtomicU64,
     /// The newest generation of the tree; raised before a version with new entries is shown.
     generation: AtomicU64,
     /// The tree knows it weakly.
@@ -263,6 +267,8 @@ impl KeyspaceState {
             tree_rest_until_nanos: AtomicU64::new(0),
             flush_failure: Mutex::new(None),
             operator_failure: Mutex::new(None),
+            is_gone: AtomicBool::new(false),
+            iterators: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             observer: parts.observer,
         });
@@ -274,6 +280,45 @@ impl KeyspaceState {
     #[inline]
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
+    }
+
+    /// One more iterator reads it.
+    ///
+    /// # Errors
+    /// If it has been dropped.
+    pub(super) fn begin_iterator(&self) -> Result<()> {
+        // Before it is looked whether the keyspace was dropped: who drops it looks the other way round.
+        self.iterators.fetch_add(1, Ordering::SeqCst);
+        if self.dropped.load(Ordering::SeqCst) {
+            self.end_iterator();
+            return self.check_exists();
+        }
+        Ok(())
+    }
+
+    /// One less.
+    pub(super) fn end_iterator(&self) {
+        if self.iterators.fetch_sub(1, Ordering::SeqCst) == 1 && self.dropped.load(Ordering::SeqCst)
+        {
+            self.forget_memtables();
+        }
+    }
+
+    /// Nobody reads it any more if it has been dropped for good and no iterator is left: handles alone must not keep
+    /// its memtables.
+    pub(super) fn forget_memtables(&self) {
+        let mut retired = self.retired.lock();
+        if !self.is_gone.load(Ordering::SeqCst) || self.iterators.load(Ordering::SeqCst) > 0 {
+            return;
+        }
+        let read = self.read.load_full();
+        let active = Slot::new(&read.active.memtable.pool());
+        let (version, generation) = (Arc::clone(&read.version), read.generation);
+        self.read.store(Arc::new(ReadState { active, frozen: Vec::new(), version, generation }));
+        retired.add(read);
+        let unheld = retired.take_unheld();
+        drop(retired);
+        drop(unheld);
     }
 
     /// Refuses to go on with a keyspace that has been dropped.
@@ -332,10 +377,15 @@ impl KeyspaceState {
         retired.add(read);
     }
 
-    /// Lets go of earlier states that no reader holds any more: may take its time.
-    pub(crate) fn drop_unheld(&self) {
-        let unheld = self.retired.lock().take_unheld();
+    /// Drops earlier states that no reader holds any more: may take its time. Returns true if readers hold
+    /// others.
+    pub(crate) fn drop_unheld(&self) -> bool {
+        let mut retired = self.retired.lock();
+        let unheld = retired.take_unheld();
+        let are_held = !retired.is_empty();
+        drop(retired);
         drop(unheld);
+        are_held
     }
 
     /// Before the tree is shown with what these memtables hold, oldest first: see `cache::Records`.
@@ -381,6 +431,7 @@ impl KeyspaceState {
         // Set once: the slot was active until now.
         let _ = slot.cut.set(cut);
         slot.frozen_nanos.store(nanos, Ordering::Relaxed);
+        slot.memtable.freeze();
         let mut frozen = Vec::with_capacity(read.frozen.len() + 1);
         frozen.push(Arc::clone(&slot));
         frozen.extend_from_slice(&read.frozen);
@@ -399,6 +450,11 @@ impl KeyspaceState {
         }
         retired.add(read);
         true
+    }
+
+    /// Why its last memtable did not get into the tree, if it did not.
+    pub(crate) fn failure_to_flush(&self) -> Option<Error> {
+        self.flush_failure.lock().clone()
     }
 
     /// Everything of this keyspace up to here is in its tree, as far as `visible` is applied.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::open_iterators::ITERATOR_BYTES;
 use super::store::Store;
 use crate::base::counter::LatencyHistogram;
 
@@ -122,6 +123,17 @@ pub struct Statistics {
     pub memory_records: u64,
     /// Memory of trunks and table handles (estimate).
     pub memory_trees: u64,
+    /// Memory of iterators: their cursors, and what each keeps without.
+    pub memory_iterators: u64,
+    /// Memory of buffers of readers that look ahead.
+    pub memory_read_ahead: u64,
+    /// Memory that lies idle for later memtables.
+    pub memory_idle: u64,
+    /// Memory that background threads may use for buffers and for what they are writing.
+    pub memory_jobs: u64,
+    /// Memory that the journal's mapped segments may take: what is written of the current ones, and of the next
+    /// ones what is made ready.
+    pub memory_journal: u64,
     /// The budget.
     pub memory_budget: u64,
     /// Journal bytes on disk not yet retired.
@@ -132,6 +144,8 @@ pub struct Statistics {
     pub throttle_histogram: [u64; 6],
     /// Snapshots held.
     pub snapshots: u64,
+    /// Iterators held.
+    pub iterators_held: u64,
     /// Data files that are open now, of all stores that share a file system.
     pub open_files: u64,
     /// At most so many are kept open; 0 where there is no bound.
@@ -159,6 +173,19 @@ impl Statistics {
     /// The same with the journal.
     pub fn write_amplification_with_journal(&self) -> f64 {
         self.write_amplification() + ratio(self.journal.written_bytes, self.user_bytes_written)
+    }
+
+    /// All memory that is counted: beside it there are the program, the stacks of its threads and what the allocator
+    /// keeps. What background threads and the journal may take counts in full.
+    pub fn memory_total(&self) -> u64 {
+        self.memory_memtables
+            + self.memory_idle
+            + self.memory_cache
+            + self.memory_trees
+            + self.memory_iterators
+            + self.memory_read_ahead
+            + self.memory_jobs
+            + self.memory_journal
     }
 
     /// Pages read from disk per key asked for by point reads.
@@ -221,14 +248,20 @@ impl Statistics {
                 );
             }
         }
-        let gauges: [(&str, u64); 9] = [
+        let gauges: [(&str, u64); 15] = [
             ("memory_memtables_bytes", self.memory_memtables),
             ("memory_cache_bytes", self.memory_cache),
             ("memory_records_bytes", self.memory_records),
             ("memory_trees_bytes", self.memory_trees),
+            ("memory_iterators_bytes", self.memory_iterators),
+            ("memory_read_ahead_bytes", self.memory_read_ahead),
+            ("memory_idle_bytes", self.memory_idle),
+            ("memory_jobs_bytes", self.memory_jobs),
+            ("memory_journal_bytes", self.memory_journal),
             ("memory_budget_bytes", self.memory_budget),
             ("journal_live_bytes", self.journal_live_bytes),
             ("snapshots", self.snapshots),
+            ("iterators_held", self.iterators_held),
             ("open_files", self.open_files),
             ("open_files_max", self.open_files_max),
         ];
@@ -345,7 +378,14 @@ impl Store {
             journal_live_bytes: self.journal.bytes_live(),
             throttled: throttle.total,
             throttle_histogram: throttle.histogram,
-            snapshots: self.snapshots.count(),
+            memory_jobs: self.sizes.job_bytes() * self.workers as u64,
+            memory_journal: self.sizes.segment_bytes / 4 * 7 * self.journal.shard_count() as u64,
+            memory_read_ahead: self.files.read_ahead.bytes_used() as u64,
+            memory_idle: self.pool.bytes_retained() as u64,
+            memory_iterators: self.open_iterators.bytes()
+                + self.open_iterators.held() * ITERATOR_BYTES,
+            snapshots: self.snapshots.snapshots(),
+            iterators_held: self.open_iterators.held(),
             ..Statistics::default()
         };
         statistics.flush.written_bytes += counters.blob_direct_bytes.sum();

@@ -14,7 +14,9 @@ use std::time::Duration;
 use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
 use super::events::Event;
+use super::open_iterators::OpenIterators;
 use super::options::{Builder, Switches};
+use super::payload::{LARGE_BYTES, with_parts};
 use super::quarantine::Quarantine;
 use super::snapshots::Snapshots;
 use super::state::{KeyspaceState, Slot};
@@ -33,7 +35,7 @@ use crate::base::sync::{Mutex, RwLock};
 use crate::cache::{Cache, DataFiles};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Courier, Executor};
-use crate::journal::Journal;
+use crate::journal::{Journal, Payload, encode_operation};
 use crate::manifest::Manifest;
 use crate::memtable::ChunkPool;
 use crate::merge::{Contained, MergeOperator};
@@ -42,6 +44,9 @@ use crate::vfs::{Lock, Vfs};
 
 /// What a background job's thread uses beside the buffers of inputs.
 const JOB_REST_BYTES_MAX: u64 = 2 << 20;
+
+/// A thread keeps its buffer for journal records up to this size.
+const PAYLOAD_KEPT_BYTES_MAX: usize = 32 << 10;
 
 /// Sizes derived from the memory budget.
 #[derive(Debug, Clone, Copy)]
@@ -54,8 +59,14 @@ pub(crate) struct Sizes {
     pub(crate) frozen_max: usize,
     /// All memtables' chunks together.
     pub(crate) memtables_bytes_max: u64,
+    /// Of these, chunks of memtables that have not been frozen.
+    pub(crate) active_bytes_max: u64,
     /// Buffers of one background job.
     pub(crate) job_bytes_max: u64,
+    /// Cursors of idle iterators.
+    pub(crate) iterators_bytes_max: u64,
+    /// Buffers of readers that look ahead.
+    pub(crate) read_ahead_bytes_max: u64,
     pub(crate) segment_bytes: u64,
     /// A manifest below this size is not rewritten.
     pub(crate) manifest_bytes_min: u64,
@@ -81,7 +92,10 @@ impl Sizes {
             cache_bytes_chosen: builder.cache_bytes,
             frozen_max,
             memtables_bytes_max,
+            active_bytes_max: memtables_bytes_max / 8 * 5,
             job_bytes_max: (budget / 32).clamp(512 << 10, 16 << 20),
+            iterators_bytes_max: (budget / 16).max(256 << 10),
+            read_ahead_bytes_max: (budget / 16).clamp(256 << 10, 64 << 20),
             segment_bytes,
             manifest_bytes_min: (memtable_bytes * 4).min(1 << 20),
             journal_bytes_max: memtables_bytes_max * 3 + segment_bytes * 2 * shards as u64,
@@ -97,6 +111,11 @@ impl Sizes {
         (self.memory_budget / 2).max(self.memtables_bytes_max / 4 * 5)
     }
 
+    /// What a background job uses: beside its buffers it needs an output's, and lists of what it has written.
+    pub(crate) fn job_bytes(&self) -> u64 {
+        self.job_bytes_max + self.job_bytes_max.min(JOB_REST_BYTES_MAX)
+    }
+
     /// What is left of the budget for the page cache while memtables and trees hold so much.
     pub(crate) fn cache_bytes(
         &self,
@@ -107,9 +126,7 @@ impl Sizes {
         if let Some(bytes) = self.cache_bytes_chosen {
             return bytes;
         }
-        // Beside its buffers a job needs an output's, and lists of what it has written.
-        let job_bytes = self.job_bytes_max + self.job_bytes_max.min(JOB_REST_BYTES_MAX);
-        let used = memtables_bytes + trees_bytes + job_bytes * workers as u64;
+        let used = memtables_bytes + trees_bytes + self.job_bytes() * workers as u64;
         self.memory_budget.saturating_sub(used).max(self.memory_budget / 8).max(128 << 10)
     }
 
@@ -145,6 +162,9 @@ pub(crate) struct Store {
     pub(crate) committer: Committer,
     pub(crate) throttle: Throttle,
     pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) open_iterators: OpenIterators,
+    /// Held by who freezes memtables because all together take too much.
+    pub(crate) pressure: Mutex<()>,
     pub(crate) executor: Executor,
     pub(crate) counters: Counters,
     pub(crate) events: Option<Courier<Event>>,
@@ -215,7 +235,7 @@ impl Deref for Store {
 }
 
 /// How long a writer sleeps at most before it looks again whether it may go on.
-const WAIT_MAX: Duration = Duration::from_millis(5);
+pub(super) const WAIT_MAX: Duration = Duration::from_millis(5);
 
 /// Larger batches are committed one at a time.
 const LARGE_BATCH_BYTES: u64 = 4 << 20;
@@ -420,7 +440,7 @@ impl Store {
         let last = if large {
             super::large::commit(self, &operations, count, durability)?
         } else {
-            self.commit_admitted(&operations, count, durability)?
+            self.commit_admitted(&operations, count, bytes, durability)?
         };
         if durability == Durability::Sync && !planted(Bug::CommitBeforeSync) {
             self.journal.sync_upto(last).inspect_err(|error| self.fail(error))?;
@@ -451,6 +471,7 @@ impl Store {
         &self,
         operations: &impl Fn() -> I,
         count: u32,
+        bytes: u64,
         durability: Durability,
     ) -> Result<Seqno>
     where
@@ -459,39 +480,40 @@ impl Store {
         thread_local! {
             static PAYLOAD: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
         }
-        let mut payload = PAYLOAD.take();
-        payload.clear();
-        for operation in operations() {
-            crate::journal::encode_operation(
-                &mut payload,
-                operation.keyspace.id,
-                operation.kind,
-                operation.key,
-                operation.value,
-            );
-        }
         let check = || still_there(operations);
-        let half_done = || self.panicked("a commit panicked half-way");
-        let committed = || {
-            self.committer.commit(&payload, count, durability, check, |first| {
-                for (mut seqno, operation) in (first.0..).zip(operations()) {
-                    if planted(Bug::CommitOneNumberABatch) {
-                        seqno = first.0;
-                    }
-                    let read = operation.keyspace.read.load();
-                    read.active.memtable.insert(
-                        operation.key,
-                        Seqno(seqno),
-                        operation.kind,
-                        operation.value,
-                    );
+        let apply = |first: Seqno| {
+            for (mut seqno, operation) in (first.0..).zip(operations()) {
+                if planted(Bug::CommitOneNumberABatch) {
+                    seqno = first.0;
                 }
-            })
+                let read = operation.keyspace.read.load();
+                read.active.memtable.insert(
+                    operation.key,
+                    Seqno(seqno),
+                    operation.kind,
+                    operation.value,
+                );
+            }
         };
-        let result = watched(committed, half_done);
-        if payload.capacity() <= 1 << 20 {
-            PAYLOAD.set(payload);
-        }
+        let half_done = || self.panicked("a commit panicked half-way");
+        let commit = |payload: Payload<'_>| {
+            watched(|| self.committer.commit(payload, count, durability, check, apply), half_done)
+        };
+        let result = if bytes >= LARGE_BYTES {
+            with_parts(operations, commit)
+        } else {
+            let mut payload = PAYLOAD.take();
+            payload.clear();
+            for operation in operations() {
+                let Operation { keyspace, kind, key, value } = operation;
+                encode_operation(&mut payload, keyspace.id, kind, key, value);
+            }
+            let result = commit(Payload::Whole(&payload));
+            if payload.capacity() <= PAYLOAD_KEPT_BYTES_MAX {
+                PAYLOAD.set(payload);
+            }
+            result
+        };
         if planted(Bug::CommitFullSwallowed) && matches!(result, Err(Error::Full { .. })) {
             return Ok(self.committer.visible());
         }
@@ -542,6 +564,9 @@ impl Store {
             {
                 dearest = last;
             }
+        }
+        if self.is_pressed() {
+            self.relieve_pressure(operations)?;
         }
         if let Some(dearest) = dearest {
             self.throttle.pay(bytes, &dearest.price, &self.clock);
@@ -650,6 +675,7 @@ impl Store {
         let trees: u64 = (self.keyspaces.read().values())
             .map(|keyspace| keyspace.tree.state().memory_bytes)
             .sum();
+        let trees = trees + self.open_iterators.bytes_to_provide();
         let trees = trees.next_multiple_of((self.sizes.memory_budget / 64).max(64 << 10));
         let bytes = self.sizes.cache_bytes(self.workers, memtables.max(before), trees);
         if self.cache_share.swap(bytes, Ordering::Relaxed) != bytes {
@@ -666,10 +692,11 @@ impl Store {
     /// Sets the writers' price from how far the background is behind.
     pub(crate) fn update_backlog(&self) {
         let rate = f64::from_bits(self.drain_rate.load(Ordering::Relaxed));
+        let memory = self.memory_backlog();
         for keyspace in self.keyspaces.read().values() {
             let frozen = keyspace.read.load().frozen.len() as f64;
             let waiting = frozen / (self.sizes.frozen_max as f64 + 1.0);
-            let backlog = waiting.max(keyspace.tree.state().backlog);
+            let backlog = waiting.max(keyspace.tree.state().backlog).max(memory);
             if keyspace.price.set(backlog, rate) {
                 let delay_per_mib = keyspace.price.per_mib();
                 let keyspace = keyspace.name.clone();

@@ -79,10 +79,12 @@ mod test_support;
 mod tests;
 
 pub(crate) use format::SegmentId;
-pub(crate) use operation::{Operation, Operations, encode_operation};
+pub(crate) use operation::{
+    Operation, Operations, encode_operation, encode_operation_head, operation_bytes,
+};
 pub(crate) use replay::{EpochLimit, ReplayPlan, ReplayReport};
 pub(crate) use retire::OldSegment;
-pub(crate) use shard::ShardGuard;
+pub(crate) use shard::{Parts, Payload, ShardGuard};
 
 use shard::Shard;
 use sync::SyncState;

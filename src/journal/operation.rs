@@ -30,10 +30,23 @@ pub(crate) fn encode_operation(
     value: &[u8],
 ) {
     out.reserve(operation_bytes(keyspace, key.len(), value.len()));
+    encode_operation_head(out, keyspace, kind, key, value.len());
+    out.extend_from_slice(value);
+}
+
+/// Appends an operation without its value, which has to follow.
+#[inline]
+pub(crate) fn encode_operation_head(
+    out: &mut Vec<u8>,
+    keyspace: KeyspaceId,
+    kind: EntryKind,
+    key: &[u8],
+    value_len: usize,
+) {
     put_varint(out, u64::from(keyspace.0));
     out.push(kind as u8);
     put_bytes(out, key);
-    put_bytes(out, value);
+    put_varint(out, value_len as u64);
 }
 
 /// How many bytes `encode_operation` appends.

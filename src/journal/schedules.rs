@@ -39,7 +39,13 @@ impl Store {
         let mut payload = Vec::new();
         let value = vec![0x55; value_bytes];
         encode_operation(&mut payload, KeyspaceId(1), EntryKind::Put, b"key", &value);
-        self.committer.commit(&payload, 1, Durability::Buffered, || Ok(()), |_| ())
+        self.committer.commit(
+            crate::journal::Payload::Whole(&payload),
+            1,
+            Durability::Buffered,
+            || Ok(()),
+            |_| (),
+        )
     }
 
     fn commit_and_sync(&self, value_bytes: usize) -> Result<()> {

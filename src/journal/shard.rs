@@ -15,7 +15,7 @@ use super::format::{
     PAYLOAD_BYTES_MAX, Position, RECORD_HEADER_BYTES, RecordHeader, RecordKind,
     SEGMENT_HEADER_BYTES, record_bytes_max, seed_at,
 };
-use crate::base::checksum::checksum;
+use crate::base::checksum::{Checksummer, checksum};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
@@ -204,6 +204,53 @@ impl ShardState {
     }
 }
 
+/// What a record holds.
+#[derive(Clone, Copy)]
+pub(crate) enum Payload<'a> {
+    Whole(&'a [u8]),
+    /// So many bytes, that `parts` gives one part after another whenever it is called. For large batches, which
+    /// are never in memory as a whole then.
+    Parts {
+        bytes: usize,
+        parts: &'a Parts<'a>,
+    },
+}
+
+/// Gives the parts of a payload to who is passed to it.
+pub(crate) type Parts<'a> = dyn Fn(&mut dyn FnMut(&[u8])) + 'a;
+
+impl Payload<'_> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Payload::Whole(bytes) => bytes.len(),
+            Payload::Parts { bytes, .. } => *bytes,
+        }
+    }
+}
+
+/// A mapped file's memory is released each time so much of a large record has been written.
+const RELEASED_BYTES: usize = 1 << 20;
+
+/// Writes a large payload from `start` on, without keeping its memory; returns its checksum.
+fn write_parts(file: &dyn MappedFile, start: u64, seed: u64, parts: &Parts<'_>) -> u64 {
+    let mut checksummer = Checksummer::new(seed);
+    let (mut at, mut released) = (start, start);
+    parts(&mut |part| {
+        for part in part.chunks(RELEASED_BYTES) {
+            file.write(at, part);
+            checksummer.update(part);
+            at += part.len() as u64;
+            if at - released >= RELEASED_BYTES as u64 {
+                file.release(released..at);
+                released = at;
+            }
+        }
+    });
+    file.release(released..at);
+    checksummer.finish()
+}
+
 /// A locked shard: room is reserved and one record appended at a time.
 pub(crate) struct ShardGuard<'a> {
     journal: &'a Journal,
@@ -384,7 +431,7 @@ impl ShardGuard<'_> {
     /// # Panics
     /// Without such a reservation.
     #[inline]
-    pub(crate) fn append(&mut self, first: Seqno, count: u32, payload: &[u8]) {
+    pub(crate) fn append(&mut self, first: Seqno, count: u32, payload: Payload<'_>) {
         let bytes_max = record_bytes_max(payload.len() as u64);
         let state = &mut *self.state;
         assert!(bytes_max <= self.reserved_bytes, "an append needs a reservation of its size");
@@ -405,19 +452,26 @@ impl ShardGuard<'_> {
         if !short {
             (state.told, state.told_block) = (telling, block);
         }
-        let header = RecordHeader {
+        let mut header = RecordHeader {
             kind: RecordKind::Batch,
             short,
             seqno: first.0,
             count,
             payload_bytes: payload.len() as u32,
-            payload_checksum: checksum(seed, payload),
+            payload_checksum: 0,
             durable,
             watermark: state.synced,
         };
         let bytes = header.record_bytes();
         let file = &*current.segment.file;
-        file.write(offset + header.header_bytes() as u64, payload);
+        let start = offset + header.header_bytes() as u64;
+        header.payload_checksum = match payload {
+            Payload::Whole(payload) => {
+                file.write(start, payload);
+                checksum(seed, payload)
+            }
+            Payload::Parts { parts, .. } => write_parts(file, start, seed, parts),
+        };
         file.write(offset, &header.encode(seed)[..header.header_bytes()]);
         current.offset = offset + bytes;
         if current.first == Seqno(0) {

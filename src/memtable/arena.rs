@@ -18,12 +18,12 @@ use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
-use super::pool::{CHUNK_BYTES, Chunk, ChunkPool};
+use super::pool::{CHUNK_BYTES, Chunk, ChunkPool, chunk_bytes};
 use super::span::Span;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
 use crate::base::prefetch::{LINE_BYTES, prefetch_lines};
-use crate::base::sync::plain::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use crate::base::sync::plain::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{CachePadded, Mutex, thread_number};
 
 /// The trailer's bits that say how wide the lengths are; `u8` without either.
@@ -43,17 +43,21 @@ const CHUNKS_RESERVED: usize = CHUNKS_MAX / 16;
 const BLOCK_CHUNKS: usize = 256;
 const _: () = assert!(CHUNK_BYTES <= UNIT_BYTES << OFFSET_BITS);
 
-/// What a shard takes from the central lock at a time.
+/// What a shard takes from the central lock at a time, at most.
 const SPAN_BYTES: usize = CHUNK_BYTES / 16 / LINE_BYTES * LINE_BYTES;
 const SPAN_UNITS: u64 = (SPAN_BYTES / UNIT_BYTES) as u64;
 /// Larger entries go past the shards.
 const SHARD_ENTRY_BYTES_MAX: usize = SPAN_BYTES / 4;
 /// Larger entries get a chunk of their own.
 const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 4;
-/// Left-over regions smaller than this are forgotten.
-const REGION_BYTES_MIN: usize = SPAN_BYTES / 4;
 const REGIONS_MAX: usize = 8;
 const SHARDS: usize = 16;
+
+/// What a shard takes at a time from an arena that holds so many bytes: all shards together a quarter.
+fn span_bytes(held: usize) -> usize {
+    const SPAN_BYTES_MIN: usize = if SPAN_BYTES < 512 { SPAN_BYTES } else { 512 };
+    (held / (4 * SHARDS)).clamp(SPAN_BYTES_MIN, SPAN_BYTES) / LINE_BYTES * LINE_BYTES
+}
 
 /// Where an entry lies: chunk number above `OFFSET_BITS`, offset in units below. 0 is none.
 pub(super) type EntryId = u32;
@@ -68,6 +72,7 @@ pub(super) struct Arena {
     shards: [CachePadded<Shard>; SHARDS],
     central: Mutex<Central>,
     bytes: AtomicUsize,
+    frozen: AtomicBool,
 }
 
 /// Counters and a span, for the threads that map here.
@@ -130,6 +135,19 @@ impl Arena {
                 nodes: Region { chunk: 0, start: 0, end: 0 },
             }),
             bytes: AtomicUsize::new(0),
+            frozen: AtomicBool::new(false),
+        }
+    }
+
+    /// Where its chunks come from.
+    pub(super) fn pool(&self) -> Arc<ChunkPool> {
+        Arc::clone(&self.pool)
+    }
+
+    /// Nothing is allocated any more.
+    pub(super) fn freeze(&self) {
+        if !self.frozen.swap(true, Ordering::Relaxed) {
+            self.pool.note_frozen(self.bytes());
         }
     }
 
@@ -287,8 +305,14 @@ impl Arena {
             let mut central = self.central.lock();
             // It is spent, unless another thread has brought a new one since.
             if shard.span.is_spent() {
-                let id = region_id(self.cut(&mut central, SPAN_BYTES, true));
-                shard.span.renew(id, units);
+                let span = span_bytes(self.bytes());
+                if 4 * bytes > span && span < SPAN_BYTES {
+                    // Most of a small span would be lost to it.
+                    let id = region_id(self.cut(&mut central, bytes, true));
+                    return (id, self.resolve(id));
+                }
+                let id = region_id(self.cut(&mut central, span, true));
+                shard.span.renew(id, (span / UNIT_BYTES) as u64, units);
                 return (id, self.resolve(id));
             }
         }
@@ -307,7 +331,8 @@ impl Arena {
                     return first.wrapping_add(padding);
                 }
             }
-            central.nodes = self.cut(&mut central, SPAN_BYTES, false);
+            let span = span_bytes(self.bytes()).max(bytes + LINE_BYTES);
+            central.nodes = self.cut(&mut central, span, false);
         }
     }
 
@@ -316,7 +341,7 @@ impl Arena {
         let bytes = bytes.next_multiple_of(LINE_BYTES);
         let found = central.regions.iter().position(|region| region.end - region.start >= bytes);
         let at = found.unwrap_or_else(|| {
-            let region = self.add_chunk(central, CHUNK_BYTES, for_entries);
+            let region = self.add_chunk(central, chunk_bytes(self.bytes(), bytes), for_entries);
             if central.regions.len() == REGIONS_MAX {
                 central.regions.remove(0);
             }
@@ -326,7 +351,8 @@ impl Arena {
         let region = &mut central.regions[at];
         let piece = Region { end: region.start + bytes, ..*region };
         region.start += bytes;
-        if region.end - region.start < REGION_BYTES_MIN {
+        // What is smaller is forgotten.
+        if region.end - region.start < span_bytes(self.bytes()) / 4 {
             central.regions.remove(at);
         }
         piece
@@ -370,6 +396,7 @@ impl Drop for Arena {
                 drop(unsafe { Box::from_raw(block) });
             }
         }
-        self.pool.give_back(self.central.get_mut().chunks.drain(..));
+        let frozen = *self.frozen.get_mut();
+        self.pool.give_back(self.central.get_mut().chunks.drain(..), frozen);
     }
 }

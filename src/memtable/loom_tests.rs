@@ -189,7 +189,7 @@ fn allocate(span: &Span<UNITS>, chunks: &Chunks, units: u64) -> u32 {
             // Relaxed: whoever has an id has it through the span.
             chunks.known[*count].store(1, Ordering::Relaxed);
             let id = (*count as u32) << CHUNK_SHIFT;
-            span.renew(id, units);
+            span.renew(id, UNITS, units);
             break id;
         }
     };

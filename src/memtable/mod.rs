@@ -87,6 +87,16 @@ impl Memtable {
         self.index.arena.bytes()
     }
 
+    /// Where its memory comes from.
+    pub(crate) fn pool(&self) -> Arc<ChunkPool> {
+        self.index.arena.pool()
+    }
+
+    /// Nothing is inserted any more: its memory no longer counts as active.
+    pub(crate) fn freeze(&self) {
+        self.index.arena.freeze();
+    }
+
     /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.index.arena.totals().entries

@@ -1,29 +1,55 @@
 //! The chunks that arenas are made of, shared by all memtables so that memory goes from one to the
-//! next instead of back and forth through the allocator.
+//! next instead of back and forth through the allocator; and the one account of memtables' memory.
+//!
+//! Chunks come in classes, each twice as large as the one before. A memtable begins with the smallest: a
+//! thousand keyspaces with one entry each take 4 KiB each.
 //!
 //! Invariants:
-//! 1. `bytes_in_use` is the sum of `Memtable::bytes` over the memtables of this pool.
+//! 1. `bytes_in_use` is the sum of `Memtable::bytes` over the memtables of this pool, `bytes_active` the same
+//!    over those that have not been frozen.
 //! 2. Every byte of a chunk is initialised: zero when it comes from the allocator, whatever its last
 //!    user left there when it is used again.
-//! 3. At most `retained_bytes_max` bytes lie idle here; only chunks of `CHUNK_BYTES` are kept.
+//! 3. What lies idle here and what is in use are together at most `bytes_max`, unless what is in use is more.
 //! 4. A chunk that was cut from a region comes back before the region goes: arenas hold the pool.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
+use crate::base::planted::{Bug, planted};
 use crate::base::region::Region;
 use crate::base::sync::Mutex;
 use crate::base::sync::plain::{AtomicUsize, Ordering};
 
-/// What a chunk holds. A little less than 256 KiB, so that with the allocator's own header it fills
-/// whole pages. (Small where each byte costs time: under Miri and in scenarios.)
-pub(super) const CHUNK_BYTES: usize =
-    if cfg!(any(miri, shuttle)) { 16 * 1024 } else { 256 * 1024 } - 64;
+/// How many sizes of chunks there are.
+const CLASSES: usize = 7;
+/// What allocators and neighbours need beside a chunk: with it, chunks fill whole pages.
+const GAP_BYTES: usize = 64;
+/// What a chunk of the largest class holds: 256 KiB less the gap. (Small where each byte costs time: under Miri
+/// and in scenarios.)
+pub(super) const CHUNK_BYTES: usize = class_bytes(CLASSES - 1);
+
+/// What a chunk of a class holds.
+const fn class_bytes(class: usize) -> usize {
+    (if cfg!(any(miri, shuttle)) { 256 } else { 4096 } << class) - GAP_BYTES
+}
+
+/// The class of chunks of exactly so many bytes.
+fn class_of(bytes: usize) -> Option<usize> {
+    (0..CLASSES).find(|class| class_bytes(*class) == bytes)
+}
+
+/// The bytes of the chunk by which a memtable with `held` bytes grows so that it can hold `wanted` more: its
+/// unused part is less than half of the memtable.
+pub(super) fn chunk_bytes(held: usize, wanted: usize) -> usize {
+    let fits = |class: &usize| class_bytes(*class) >= wanted;
+    let class = (0..CLASSES).rev().find(|class| class_bytes(*class) <= held / 2).unwrap_or(0);
+    (class..CLASSES).find(fits).map_or(wanted, class_bytes)
+}
 
 const CHUNK_ALIGN: usize = 16;
 
 /// From one chunk of a region to the next.
-const CHUNK_STRIDE_BYTES: usize = CHUNK_BYTES + 64;
+const CHUNK_STRIDE_BYTES: usize = CHUNK_BYTES + GAP_BYTES;
 /// How many chunks are cut from one region, which the system can back by large pages: a memtable is
 /// read and written all over, and with small pages most accesses would wait for their translation too.
 const REGION_CHUNKS: usize = 32;
@@ -33,13 +59,16 @@ const REGIONS_BYTES_MIN: usize = 2 * REGION_CHUNKS * CHUNK_STRIDE_BYTES;
 /// Memory for memtables: hands out chunks, takes them back, keeps some for the next.
 pub(crate) struct ChunkPool {
     idle: Mutex<Idle>,
-    retained_bytes_max: usize,
+    bytes_max: usize,
     in_use_bytes: AtomicUsize,
+    active_bytes: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Idle {
-    warm: Vec<Chunk>,
+    /// By class.
+    warm: [Vec<Chunk>; CLASSES],
+    warm_bytes: usize,
     /// Chunks of regions whose memory was given back to the system.
     cold: Vec<Chunk>,
     regions: Vec<Region>,
@@ -77,56 +106,116 @@ impl Idle {
 }
 
 impl ChunkPool {
-    /// A pool that keeps up to `retained_bytes_max` idle bytes for later memtables.
-    pub(crate) fn new(retained_bytes_max: usize) -> ChunkPool {
-        ChunkPool { idle: Mutex::default(), retained_bytes_max, in_use_bytes: AtomicUsize::new(0) }
+    /// A pool for memtables that are to take up to `bytes_max`; it keeps idle what they do not take of it.
+    pub(crate) fn new(bytes_max: usize) -> ChunkPool {
+        ChunkPool {
+            idle: Mutex::default(),
+            bytes_max,
+            in_use_bytes: AtomicUsize::new(0),
+            active_bytes: AtomicUsize::new(0),
+        }
     }
 
     /// Bytes that memtables hold now.
+    #[inline]
     pub(crate) fn bytes_in_use(&self) -> usize {
         self.in_use_bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes that memtables hold which have not been frozen.
+    #[inline]
+    pub(crate) fn bytes_active(&self) -> usize {
+        self.active_bytes.load(Ordering::Relaxed)
+    }
+
     /// Bytes that lie idle for later memtables.
     pub(crate) fn bytes_retained(&self) -> usize {
-        self.idle.lock().warm.len() * CHUNK_BYTES
+        self.idle.lock().warm_bytes
     }
 
-    /// Whether chunks are cut from regions.
+    /// Whether large chunks are cut from regions.
     fn has_regions(&self) -> bool {
-        cfg!(not(any(miri, shuttle))) && self.retained_bytes_max >= REGIONS_BYTES_MIN
+        cfg!(not(any(miri, shuttle))) && self.bytes_max >= REGIONS_BYTES_MIN
     }
 
-    /// A chunk of exactly `bytes`, which is `CHUNK_BYTES` but for an entry that gets its own.
+    /// A chunk of exactly `bytes` for a memtable that is not frozen: those of a class, or those of an entry that
+    /// gets its own.
     pub(super) fn take(&self, bytes: usize) -> Chunk {
         self.in_use_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.active_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut idle = self.idle.lock();
+        if let Some(class) = class_of(bytes)
+            && let Some(chunk) = idle.warm[class].pop()
+        {
+            idle.warm_bytes -= bytes;
+            return chunk;
+        }
         let mut chunk = None;
         if bytes == CHUNK_BYTES {
-            let mut idle = self.idle.lock();
-            chunk = idle.warm.pop().or_else(|| idle.cold.pop());
+            chunk = idle.cold.pop();
             if chunk.is_none() && self.has_regions() {
                 chunk = idle.cut();
             }
         }
+        let is_too_much = idle.warm_bytes > 0 && self.is_too_much(&idle);
+        drop(idle);
+        if is_too_much {
+            self.trim();
+        }
         chunk.unwrap_or_else(|| Chunk::allocate(bytes))
     }
 
-    /// Takes back the chunks of a memtable that is gone.
-    pub(super) fn give_back(&self, chunks: impl Iterator<Item = Chunk>) {
+    /// A memtable with so many bytes has been frozen.
+    pub(super) fn note_frozen(&self, bytes: usize) {
+        self.active_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes back the chunks of a memtable that is gone, and that had been frozen or not.
+    pub(super) fn give_back(&self, chunks: impl Iterator<Item = Chunk>, frozen: bool) {
         // Declared before the guard, so that surplus memory is freed after the lock is released.
         let mut surplus = Vec::new();
         let mut idle = self.idle.lock();
         for chunk in chunks {
-            self.in_use_bytes.fetch_sub(chunk.bytes, Ordering::Relaxed);
-            let retained = (idle.warm.len() + 1) * CHUNK_BYTES;
-            if chunk.bytes == CHUNK_BYTES && retained <= self.retained_bytes_max {
-                idle.warm.push(chunk);
-            } else if chunk.on_heap {
-                surplus.push(chunk);
-            } else {
-                idle.cool(chunk);
+            let bytes = chunk.bytes;
+            if !frozen {
+                self.active_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            let before = match planted(Bug::ChunksStayCounted) && bytes != CHUNK_BYTES {
+                true => self.in_use_bytes.load(Ordering::Relaxed),
+                false => self.in_use_bytes.fetch_sub(bytes, Ordering::Relaxed),
+            };
+            match class_of(bytes) {
+                Some(class) if before + idle.warm_bytes <= self.bytes_max => {
+                    idle.warm[class].push(chunk);
+                    idle.warm_bytes += bytes;
+                }
+                _ if chunk.on_heap => surplus.push(chunk),
+                _ => idle.cool(chunk),
             }
         }
+    }
+
+    fn is_too_much(&self, idle: &Idle) -> bool {
+        self.bytes_in_use() + idle.warm_bytes > self.bytes_max
+    }
+
+    /// Gives back to the system what lies idle beyond what memtables may still take.
+    #[cold]
+    fn trim(&self) {
+        let mut surplus = Vec::new();
+        let mut idle = self.idle.lock();
+        for class in (0..CLASSES).rev() {
+            while self.is_too_much(&idle) {
+                let Some(chunk) = idle.warm[class].pop() else { break };
+                idle.warm_bytes -= chunk.bytes;
+                match chunk.on_heap {
+                    true => surplus.push(chunk),
+                    false => idle.cool(chunk),
+                }
+            }
+        }
+        drop(idle);
+        drop(surplus);
     }
 }
 
@@ -186,18 +275,53 @@ mod tests {
 
     #[test]
     fn chunks_are_counted_and_kept_up_to_the_limit() {
-        let pool = ChunkPool::new(2 * CHUNK_BYTES);
-        let chunks: Vec<Chunk> =
-            (0..3).map(|_| pool.take(CHUNK_BYTES)).chain([pool.take(1 << 20)]).collect();
+        let pool = ChunkPool::new(3 * CHUNK_BYTES);
+        let chunks: Vec<Chunk> = (0..3).map(|_| pool.take(CHUNK_BYTES)).collect();
+        let own = pool.take(1 << 20);
         assert_eq!(pool.bytes_in_use(), 3 * CHUNK_BYTES + (1 << 20));
+        assert_eq!(pool.bytes_active(), pool.bytes_in_use());
         assert_eq!(pool.bytes_retained(), 0);
-        let kept: Vec<*mut u8> = chunks[..2].iter().map(Chunk::start).collect();
-        pool.give_back(chunks.into_iter());
-        assert_eq!(pool.bytes_in_use(), 0);
+        pool.note_frozen(3 * CHUNK_BYTES);
+        assert_eq!(pool.bytes_active(), 1 << 20);
+        pool.give_back([own].into_iter(), false);
+        assert_eq!((pool.bytes_active(), pool.bytes_retained()), (0, 0));
+        let kept: Vec<*mut u8> = chunks.iter().map(Chunk::start).collect();
+        pool.give_back(chunks.into_iter(), true);
+        assert_eq!((pool.bytes_in_use(), pool.bytes_active()), (0, 0));
+        assert_eq!(pool.bytes_retained(), 3 * CHUNK_BYTES);
+        let taken = pool.take(CHUNK_BYTES);
+        assert!(kept.contains(&taken.start()));
         assert_eq!(pool.bytes_retained(), 2 * CHUNK_BYTES);
-        assert!(kept.contains(&pool.take(CHUNK_BYTES).start()));
-        assert_eq!(pool.bytes_retained(), CHUNK_BYTES);
         assert_eq!(pool.bytes_in_use(), CHUNK_BYTES);
+        pool.give_back([taken].into_iter(), false);
+    }
+
+    /// What lay idle was kept in full beside as much in use: memtables took twice their share.
+    #[test]
+    fn what_is_idle_and_what_is_in_use_share_one_limit() {
+        let limit = 4 * class_bytes(3);
+        let pool = ChunkPool::new(limit);
+        let large: Vec<Chunk> = (0..4).map(|_| pool.take(class_bytes(3))).collect();
+        pool.give_back(large.into_iter(), false);
+        assert_eq!(pool.bytes_retained(), limit);
+        let small: Vec<Chunk> = (0..9).map(|_| pool.take(class_bytes(0))).collect();
+        assert!(pool.bytes_in_use() + pool.bytes_retained() <= limit);
+        assert!(pool.bytes_retained() > 0);
+        pool.give_back(small.into_iter(), false);
+        assert!(pool.bytes_in_use() + pool.bytes_retained() <= limit);
+    }
+
+    #[test]
+    fn memtables_grow_by_less_than_half() {
+        let mut held = 0;
+        while held < 16 * CHUNK_BYTES {
+            let chunk = chunk_bytes(held, 100);
+            assert!(chunk >= 100 && (chunk <= held / 2 || chunk == class_bytes(0)), "{held}");
+            held += chunk;
+        }
+        assert_eq!(chunk_bytes(held, 100), CHUNK_BYTES);
+        assert_eq!(chunk_bytes(0, CHUNK_BYTES / 4), class_bytes(CLASSES - 2).min(CHUNK_BYTES / 2));
+        assert_eq!(chunk_bytes(0, 2 * CHUNK_BYTES), 2 * CHUNK_BYTES);
     }
 
     #[cfg(not(miri))]
@@ -218,11 +342,11 @@ mod tests {
             starts = chunks.iter().map(|chunk| chunk.start() as usize).collect();
             starts.sort_unstable();
             assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= CHUNK_STRIDE_BYTES));
-            pool.give_back(chunks.into_iter());
+            pool.give_back(chunks.into_iter(), true);
             assert_eq!(pool.bytes_retained(), most * CHUNK_BYTES);
         }
         let idle = pool.idle.lock();
-        assert_eq!(idle.cold.len() + idle.warm.len(), starts.len());
+        assert_eq!(idle.cold.len() + idle.warm[CLASSES - 1].len(), starts.len());
         assert_eq!(idle.regions.len(), starts.len().div_ceil(REGION_CHUNKS));
     }
 }

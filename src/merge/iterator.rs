@@ -115,6 +115,20 @@ impl<C: MergeSource> MergeIterator<C> {
         self.sources.iter().map(|source| &source.cursor)
     }
 
+    /// Memory used beside the sources themselves: bounds, the tournament, the run.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let bounds: usize = self.sources.iter().map(|source| source.bound.capacity()).sum();
+        let limit = match &self.run {
+            Run::Until(limit) => limit.capacity(),
+            Run::None | Run::ToEnd => 0,
+        };
+        self.sources.capacity() * size_of::<Source<C>>()
+            + bounds
+            + limit
+            + self.last.capacity()
+            + self.tree.memory_bytes()
+    }
+
     /// Positions every source and starts the tournament. A page that is not resident does not keep
     /// the other sources from noting theirs.
     fn seek_all(

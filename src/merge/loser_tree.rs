@@ -48,6 +48,13 @@ pub(super) struct LoserTree {
 }
 
 impl LoserTree {
+    /// Memory used on the heap.
+    pub(super) fn memory_bytes(&self) -> usize {
+        (self.nodes.capacity() + self.scratch.capacity()) * size_of::<u32>()
+            + self.codes.capacity() * size_of::<u128>()
+            + (self.orders.capacity() + self.base.capacity()) * size_of::<u64>()
+    }
+
     /// Starts anew with `count` sources. `order` gives the rank among equal keys of the entry that a
     /// source stands at, smaller first, or `None` if it stands nowhere.
     pub(super) fn build(

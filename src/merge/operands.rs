@@ -97,6 +97,11 @@ pub(crate) struct Operands {
 }
 
 impl Operands {
+    /// Memory used on the heap.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<usize>()
+    }
+
     /// Forgets all operands.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();

@@ -77,6 +77,16 @@ impl<C: MergeSource> VisibleIterator<C> {
         &self.merge
     }
 
+    /// Memory used beside its sources.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let bounds = [&self.lower, &self.upper].into_iter().flatten().map(|bound| bound.len());
+        self.merge.memory_bytes()
+            + self.key.capacity()
+            + self.value.capacity()
+            + self.operands.memory_bytes()
+            + bounds.sum::<usize>()
+    }
+
     /// The pair at the position, or `None` without one.
     #[inline]
     pub(crate) fn current(&self) -> Option<VisibleRef<'_>> {

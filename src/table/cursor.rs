@@ -4,7 +4,8 @@
 //! 1. It holds no page of the cache: the leaf it stands in is a private copy.
 //! 2. It reads ahead only once it has crossed from leaf to leaf in one direction, ever more, up to 32
 //!    pages through the cache; a long forward run goes on past the cache ([`PageScan`]), so that it does not
-//!    wash out what point reads need.
+//!    wash out what point reads need. Its buffers are leased from the share of all readers
+//!    ([`ReadAhead`](crate::cache::ReadAhead)); while there is no room there, leaves are read one by one.
 //! 3. After an error there is no position.
 
 use std::sync::Arc;
@@ -17,8 +18,9 @@ use super::scan::BEFORE_ALL_VERSIONS;
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
-use crate::cache::{PageClass, PageMiss, PagePointer, PageScan, ReadContext, fetch_misses};
+use crate::cache::{Lease, PageClass, PageMiss, PagePointer, PageScan, ReadContext, fetch_misses};
 
 /// The most pages read ahead through the cache at once.
 const AHEAD_PAGES_MAX: usize = 32;
@@ -26,8 +28,9 @@ const AHEAD_PAGES_MAX: usize = 32;
 const CACHED_RUN_PAGES: u32 = 64;
 /// The same for a cursor that was to bypass the cache anyway.
 const BYPASS_RUN_PAGES: u32 = 2;
-/// Units of a chunk when reading past the cache.
-const SCAN_CHUNK_UNITS: u32 = 32;
+/// Units of a chunk when reading past the cache, at most and at least.
+const SCAN_CHUNK_UNITS: usize = 32;
+const SCAN_CHUNK_UNITS_MIN: usize = 4;
 
 /// Whether a cursor leaves the leaves it reads in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +61,7 @@ pub(crate) struct TableCursor {
     loaded: Option<PagePointer>,
     /// How the index leads to it, root first; not kept while `pages` runs.
     path: Vec<Step>,
-    pages: Option<PageScan>,
+    pages: Option<(PageScan, Lease)>,
     /// Leaves crossed in this direction since the last seek.
     run: (Direction, u32),
     ahead_pages: usize,
@@ -93,6 +96,14 @@ impl TableCursor {
     /// The table it reads.
     pub(crate) fn table(&self) -> &Arc<Table> {
         &self.table
+    }
+
+    /// Memory used, but for buffers of a long run.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<TableCursor>()
+            + self.leaf.memory_bytes()
+            + self.path.capacity() * size_of::<Step>()
+            + self.foreseen_key.capacity()
     }
 
     /// Leaf and index pages read from the disk one by one so far.
@@ -235,7 +246,8 @@ impl TableCursor {
             return Ok(());
         }
         self.loaded = None;
-        let through_cache = self.cache_use == CacheUse::Fill || self.table.is_cached(page);
+        let fills = self.cache_use == CacheUse::Fill && self.run.1 <= CACHED_RUN_PAGES;
+        let through_cache = fills || self.table.is_cached(page);
         let (leaf, file) = (&mut self.leaf, &self.table.file);
         let loaded = if through_cache {
             file.with_page(page, PageClass::Leaf, &self.context, |payload| leaf.load(payload))?
@@ -261,11 +273,12 @@ impl TableCursor {
             CacheUse::Fill => CACHED_RUN_PAGES,
             CacheUse::Bypass => BYPASS_RUN_PAGES,
         };
-        if direction == Direction::Forward && self.run.1 > run_max {
+        let is_long = direction == Direction::Forward && self.run.1 > run_max;
+        if is_long && self.can_scan() {
             return self.cross_past_cache();
         }
         let Some(page) = self.neighbour(direction)? else { return Ok(()) };
-        if self.cache_use == CacheUse::Fill {
+        if self.cache_use == CacheUse::Fill && !is_long {
             self.read_ahead(page, direction)?;
         }
         self.load(page)?;
@@ -295,15 +308,27 @@ impl TableCursor {
         Ok(())
     }
 
-    fn cross_past_cache(&mut self) -> Result<()> {
-        let loaded = self.loaded.take();
-        if self.pages.is_none() {
-            let Some(loaded) = loaded else { return Ok(()) };
-            let next = loaded.unit + u32::from(loaded.units);
-            let units = next..self.table.footer.leaf_units.max(next);
-            self.pages = Some(self.table.file.scan(units, SCAN_CHUNK_UNITS));
+    /// Whether there is a pass past the cache, or memory for the buffers of one, which begins then.
+    fn can_scan(&mut self) -> bool {
+        if self.pages.is_some() {
+            return true;
         }
-        let Some(pages) = &mut self.pages else { return Ok(()) };
+        let Some(loaded) = self.loaded else { return false };
+        let file = &self.table.file;
+        let buffers = |units: usize| 2 * units * UNIT_BYTES;
+        let account = &file.files().read_ahead;
+        let lease = account.lease(buffers(SCAN_CHUNK_UNITS), buffers(SCAN_CHUNK_UNITS_MIN));
+        let Some(lease) = lease else { return false };
+        let next = loaded.unit + u32::from(loaded.units);
+        let units = next..self.table.footer.leaf_units.max(next);
+        let chunk_units = (lease.bytes() / buffers(1)) as u32;
+        self.pages = Some((file.scan(units, chunk_units), lease));
+        true
+    }
+
+    fn cross_past_cache(&mut self) -> Result<()> {
+        self.loaded = None;
+        let Some((pages, _)) = &mut self.pages else { return Ok(()) };
         let Some((page, payload)) = pages.next_page()? else { return Ok(()) };
         self.leaf.load(payload).map_err(|damage| self.table.damaged(page, damage))?;
         self.loaded = Some(page);

@@ -56,6 +56,11 @@ impl LeafCursor {
         Ok(())
     }
 
+    /// Memory used on the heap.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.payload.capacity() + self.key.capacity()
+    }
+
     /// How many entries the leaf has; 0 if none is loaded.
     #[inline]
     pub(super) fn entries(&self) -> usize {

@@ -34,7 +34,7 @@ pub(super) struct Claims<W> {
     ended: u64,
     /// Tables that hold versions which only snapshots need, with those snapshots: nothing is to be
     /// gained there before one of them has gone.
-    retained: BTreeMap<FileId, (Weak<Table>, Vec<Seqno>)>,
+    retained: BTreeMap<FileId, (Weak<Table>, Arc<[Seqno]>)>,
 }
 
 impl<W> Default for Claims<W> {
@@ -83,18 +83,19 @@ impl<W> Claims<W> {
     /// forgets those that are no more.
     pub(super) fn retain(&mut self, tables: &[Arc<Table>], snapshots: &[Seqno]) {
         self.retained.retain(|_, (table, _)| table.strong_count() > 0);
+        let snapshots = Arc::<[Seqno]>::from(snapshots);
         let with_snapshots =
-            |table: &Arc<Table>| (table.id(), (Arc::downgrade(table), snapshots.to_vec()));
+            |table: &Arc<Table>| (table.id(), (Arc::downgrade(table), Arc::clone(&snapshots)));
         self.retained.extend(tables.iter().map(with_snapshots));
     }
 
-    /// Whether merging the table by itself could drop something that the last merge could not.
+    /// Whether merging the table by itself could drop something that the last merge could not. `now` is ascending.
     pub(super) fn gains(&self, table: FileId, now: &[Seqno]) -> bool {
         match self.retained.get(&table) {
             // The newest state moves on; what was a snapshot's is free once it has gone.
             Some((_, then)) => {
                 let held = then.len().saturating_sub(1);
-                then[..held].iter().any(|snapshot| !now.contains(snapshot))
+                then[..held].iter().any(|snapshot| now.binary_search(snapshot).is_err())
             }
             None => true,
         }

@@ -271,6 +271,10 @@ pub trait MappedFile: Send + Sync + Debug {
     /// can be taken early. A hint, for a part of the file that will be written soon.
     fn warm(&self, _range: Range<u64>) {}
 
+    /// Takes the range's memory from the process; its bytes stay in the file. A hint, for what has been written and
+    /// will not be written again.
+    fn release(&self, _range: Range<u64>) {}
+
     /// What an earlier `write` met and could not return. Always `Ok` where the file is memory; on
     /// file systems that cannot map files, a full or broken disk shows here, and again from `sync`
     /// and `seal`. Cheap: to be asked before what was written is acknowledged.

@@ -145,6 +145,16 @@ impl MappedFile for PosixMapped {
         }
     }
 
+    fn release(&self, range: Range<u64>) {
+        if let Some(map) = &self.map
+            && !self.sealed.load(Ordering::Relaxed)
+            && range.start < range.end.min(self.len)
+        {
+            // Where it cannot be done the memory goes when the file is sealed.
+            let _ = map.release_part(range.start as usize..range.end.min(self.len) as usize);
+        }
+    }
+
     fn check(&self) -> Result<()> {
         self.failed.get().map_or(Ok(()), |e| Err(e.clone()))
     }
@@ -221,6 +231,22 @@ impl Map {
             unsafe {
                 let start: *mut c_void = self.start.as_ptr().add(first).cast();
                 rustix::mm::madvise(start, range.end - first, advice)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes whole pages of the range, which lies inside the map, from the process. They stay in the file.
+    fn release_part(&self, range: Range<usize>) -> io::Result<()> {
+        let first = range.start.next_multiple_of(UNIT_BYTES);
+        let end = range.end / UNIT_BYTES * UNIT_BYTES;
+        if first < end {
+            let advice = rustix::mm::Advice::LinuxDontNeed;
+            // SAFETY: the range is this map's. The map is shared, so its pages are the file's and keep their bytes:
+            // only the process's way to them goes, and the next access finds it again.
+            unsafe {
+                let start: *mut c_void = self.start.as_ptr().add(first).cast();
+                rustix::mm::madvise(start, end - first, advice)?;
             }
         }
         Ok(())
@@ -426,6 +452,21 @@ mod tests {
         let bytes = fs::read(&path).unwrap();
         assert_eq!(&bytes[..10], b"\0\0\0\0\0kept\0");
         assert_eq!(bytes.iter().filter(|byte| **byte == 7).count(), PAGES);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_released_stays_in_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let mapped = PosixMapped::create(&Descriptors::of_process(), &path, 1 << 20).unwrap();
+        mapped.write(100, &[7; 1 << 17]);
+        mapped.release(100..100 + (1 << 17));
+        mapped.write((1 << 17) + 100, &[8; 10]);
+        mapped.sync().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        assert!(bytes[100..100 + (1 << 17)].iter().all(|&byte| byte == 7));
+        assert_eq!(bytes[(1 << 17) + 100..][..10], [8; 10]);
     }
 
     #[test]

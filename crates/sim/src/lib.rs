@@ -45,6 +45,7 @@ pub mod keep;
 pub mod kill;
 pub mod kinds;
 pub mod mangle;
+pub mod memory;
 pub mod model;
 pub mod mutate;
 pub mod outcome;

@@ -26,6 +26,8 @@ pub struct Sizes {
     pub cache_bytes: Option<u64>,
     /// The journal's shards.
     pub shards: usize,
+    /// After how many calls iterators find their place anew, if they do so without need.
+    pub iterator_calls: Option<u32>,
 }
 
 impl Sizes {
@@ -40,6 +42,11 @@ impl Sizes {
             cache_bytes: match random.below(3) {
                 0 => Some(CACHE_PAGES_MIN * PAGE_BYTES),
                 1 => Some(4 * CACHE_PAGES_MIN * PAGE_BYTES),
+                _ => None,
+            },
+            iterator_calls: match random.below(3) {
+                0 => Some(1),
+                1 => Some(1 + random.below(5) as u32),
                 _ => None,
             },
         }
@@ -59,8 +66,12 @@ impl Sizes {
             .journal_shards(self.shards)
             .merge_operator(Arc::new(Greatest))
             .deterministic(self.seed);
-        match self.cache_bytes {
+        let builder = match self.cache_bytes {
             Some(bytes) => builder.cache_bytes(bytes),
+            None => builder,
+        };
+        match self.iterator_calls {
+            Some(calls) => builder.iterator_calls_max(calls),
             None => builder,
         }
     }

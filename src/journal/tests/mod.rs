@@ -71,7 +71,7 @@ fn append_to(journal: &Journal, shard: usize, first: u64, count: u32, payload: &
     let mut guard = journal.lock_shard(shard);
     assert_eq!(guard.index(), shard);
     guard.reserve(payload.len()).unwrap();
-    guard.append(Seqno(first), count, payload);
+    guard.append(Seqno(first), count, Payload::Whole(payload));
 }
 
 /// Replays and collects what is delivered; checks that it decodes.

@@ -16,7 +16,7 @@ impl Commits {
         let mut shard = self.journal.lock_shard(thread);
         shard.reserve(payload.len()).unwrap();
         let first = self.next.fetch_add(1, Ordering::SeqCst);
-        shard.append(Seqno(first), 1, payload);
+        shard.append(Seqno(first), 1, Payload::Whole(payload));
         drop(shard);
         while self.visible.load(Ordering::SeqCst) != first - 1 {
             std::thread::yield_now();
@@ -159,7 +159,7 @@ fn a_failed_write_poisons_before_it_is_acknowledged() {
     let journal = journal(&vfs, options(2, 4096, 1));
     let mut shard = journal.lock_shard(0);
     shard.reserve(100).unwrap();
-    shard.append(Seqno(1), 1, &solid_payload(50));
+    shard.append(Seqno(1), 1, Payload::Whole(&solid_payload(50)));
     shard.check().unwrap();
     vfs.faults.fail_write.store(true, Ordering::SeqCst);
     assert!(matches!(shard.check(), Err(Error::Io { .. })));

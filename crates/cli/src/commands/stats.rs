@@ -40,12 +40,18 @@ pub(super) fn run(store: &StoreOptions, options: &StatsOptions) -> Outcome {
     } else {
         writeln!(
             out,
-            "memory     {} of {}: memtables {}, cache {}, trees {}",
-            bytes(statistics.memory_memtables + statistics.memory_cache + statistics.memory_trees),
+            "memory     {} of {}: memtables {} (idle {}), cache {}, trees {}, iterators {}, read-ahead {}, \
+             jobs up to {}, journal up to {}",
+            bytes(statistics.memory_total()),
             bytes(statistics.memory_budget),
             bytes(statistics.memory_memtables),
+            bytes(statistics.memory_idle),
             bytes(statistics.memory_cache),
             bytes(statistics.memory_trees),
+            bytes(statistics.memory_iterators),
+            bytes(statistics.memory_read_ahead),
+            bytes(statistics.memory_jobs),
+            bytes(statistics.memory_journal),
         )?;
         writeln!(out, "journal    {} not yet retired", bytes(statistics.journal_live_bytes))?;
         writeln!(

@@ -107,7 +107,14 @@ pub fn alphabet() -> Vec<Action> {
 /// # Errors
 /// Whatever the store fails with.
 pub fn begin(kinds: Kinds) -> Result<Base, String> {
-    let sizes = Sizes { seed: 1, kinds, memtable_bytes: 1024, cache_bytes: None, shards: 2 };
+    let sizes = Sizes {
+        seed: 1,
+        kinds,
+        memtable_bytes: 1024,
+        cache_bytes: None,
+        shards: 2,
+        iterator_calls: None,
+    };
     let empty = Base { settles: false, ..Base::empty(sizes, None) };
     let made = empty.work(prelude())?;
     let at = made.log.len();

@@ -6,7 +6,7 @@ use crate::crash::{self, exhaustive};
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation};
 use crate::{bitflip, random};
-use crate::{compare, concurrent, faults};
+use crate::{compare, concurrent, faults, memory};
 
 /// A regime, cut to be one part of a round.
 pub(super) struct Regime {
@@ -25,6 +25,7 @@ pub(super) const REGIMES: &[Regime] = &[
     Regime { name: "recovery", run: run_recovery },
     Regime { name: "faults", run: run_faults },
     Regime { name: "bitflip", run: run_bitflip },
+    Regime { name: "memory", run: memory::run },
 ];
 
 /// Violations are counted here, not cut down.

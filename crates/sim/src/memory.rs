@@ -1,0 +1,83 @@
+//! Whether the memory that a store counts stays within its shares, whatever is held: a hundredth of a second each.
+//!
+//! What is counted is compared with resident memory elsewhere: by `tests/memory.rs` of the engine, and by
+//! [`torture`](crate::torture).
+//!
+//! Invariants:
+//! 1. A run is named by its seed and kinds, and does the same each time.
+
+use spinney::{Database, Iter, Keyspace, KeyspaceOptions, MIB};
+
+use crate::kinds::Kinds;
+use crate::outcome::{Outcome, Violation};
+use crate::random::Random;
+
+/// The budget is the least there is: memtables have 1 MiB together, a single one 256 KiB.
+const BUDGET: u64 = MIB;
+const MEMTABLES_BYTES_MAX: u64 = MIB;
+/// The last write and chunks that are used in part.
+const SLACK_BYTES: u64 = 64 << 10;
+const KEYSPACES: usize = 14;
+
+/// Carries out one run.
+pub fn run(seed: u64, kinds: Kinds) -> Outcome {
+    let mut outcome = Outcome::default();
+    outcome.count("memories");
+    if let Err(what) = judge(seed, kinds, &mut outcome.operations) {
+        let command = format!("spinney-sim planted (regime memory, seed {seed}, kinds {kinds})");
+        outcome.violations.push(Violation { what, command });
+    }
+    outcome
+}
+
+fn judge(seed: u64, kinds: Kinds, operations: &mut u64) -> Result<(), String> {
+    let failed = |error: spinney::Error| error.to_string();
+    let mut random = Random::new(&[seed, 7]);
+    let builder = Database::builder_in_memory().memory_budget(BUDGET).deterministic(seed);
+    let db = builder.open().map_err(failed)?;
+    let keyspaces = (0..KEYSPACES)
+        .map(|number| db.keyspace(&format!("k{number}"), KeyspaceOptions::new(kinds.of(number))))
+        .collect::<Result<Vec<Keyspace>, _>>()
+        .map_err(failed)?;
+    let mut held: Vec<Iter> = Vec::new();
+    let mut written = 0;
+    for number in 0..1500u64 {
+        // First all get their share, then two are written to.
+        let among = if number < 700 { KEYSPACES } else { 2 };
+        let keyspace = &keyspaces[random.below(among)];
+        let value = vec![number as u8; 500 + random.below(2000)];
+        written += value.len() as u64;
+        keyspace.put(number.to_be_bytes(), value).map_err(failed)?;
+        if number >= 700 && number % 50 == 0 {
+            let mut iter = keyspaces[0].iter();
+            iter.next().transpose().map_err(failed)?;
+            held.push(iter);
+        }
+        *operations += 1;
+        let counted = db.stats().memory_memtables;
+        // What is held is given back when the background next looks for work.
+        if number < 700 && counted > MEMTABLES_BYTES_MAX + SLACK_BYTES {
+            return Err(format!("memtables take {counted} bytes of {MEMTABLES_BYTES_MAX}"));
+        }
+    }
+    let flushes = db.stats().flush.count;
+    // Of fourteen keyspaces two are busy: most tables have several tenths of what a memtable may.
+    if flushes > written / (32 << 10) + KEYSPACES as u64 {
+        return Err(format!("{flushes} tables were made of {written} bytes"));
+    }
+    for keyspace in &keyspaces {
+        keyspace.flush().map_err(failed)?;
+    }
+    db.wait_idle().map_err(failed)?;
+    let statistics = db.stats();
+    let known: u64 = statistics.keyspaces.iter().map(|keyspace| keyspace.memtable_bytes).sum();
+    if statistics.memory_memtables != known {
+        return Err(format!(
+            "idle, memtables of keyspaces hold {known} bytes, and {} are counted: {} idle iterators are held",
+            statistics.memory_memtables,
+            held.len()
+        ));
+    }
+    drop(held);
+    Ok(())
+}

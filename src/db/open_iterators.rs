@@ -1,0 +1,199 @@
+//! Which iterators have cursors open, how much memory these use, and how idle iterators are made to close them.
+//!
+//! An iterator that has cursors pins a read state: memtables, and a version with its files. It can do without both
+//! between two calls, since its sequence number stays registered: it remembers its key and goes on from there in
+//! the newest state. So cursors are closed when the read state they belong to has been replaced, and the least
+//! recently found ones when the cursors of all iterators use more than their share.
+//!
+//! Invariants:
+//! 1. An iterator has a place here exactly while it has cursors open.
+//! 2. `bytes` is the sum of what the iterators with a place were last counted with.
+//! 3. An iterator's turn is only tried for while a shard's lock is held, since its owner takes that lock during
+//!    its turn. Cursors are dropped after the lock is released.
+
+use std::sync::Arc;
+
+use super::iterator::{Cursors, Inner};
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::plain::{AtomicU64, AtomicUsize, Ordering};
+use crate::base::sync::{CachePadded, Mutex, thread_number};
+use crate::base::turn_cell::TurnCell;
+
+const SHARDS: usize = 16;
+
+/// See the module's description.
+pub(crate) struct OpenIterators {
+    shards: [CachePadded<Mutex<Shard>>; SHARDS],
+    bytes: AtomicU64,
+    bytes_max: u64,
+    /// The shard that is asked next for memory.
+    hand: AtomicUsize,
+    /// How many iterators there are, with cursors or without.
+    held: AtomicU64,
+    /// For how many of them the cache has made room.
+    provided_for: AtomicU64,
+}
+
+/// What an iterator keeps whatever happens, with its place among the registered numbers and the allocator's share;
+/// the keys that its passes have reached not counted.
+pub(crate) const ITERATOR_BYTES: u64 = 768;
+
+/// The cache makes room for iterators when there are so many more of them.
+const ITERATORS_STEP: u64 = 2048;
+
+#[derive(Default)]
+struct Shard {
+    iterators: Vec<Option<Arc<TurnCell<Inner>>>>,
+    free: Vec<u32>,
+    /// The place that is asked next for memory.
+    hand: usize,
+}
+
+/// Where an iterator is entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    shard: u32,
+    index: u32,
+}
+
+impl OpenIterators {
+    /// None yet; their cursors may use `bytes_max`.
+    pub(crate) fn new(bytes_max: u64) -> OpenIterators {
+        OpenIterators {
+            shards: std::array::from_fn(|_| CachePadded::new(Mutex::default())),
+            bytes: AtomicU64::new(0),
+            bytes_max,
+            hand: AtomicUsize::new(0),
+            held: AtomicU64::new(0),
+            provided_for: AtomicU64::new(0),
+        }
+    }
+
+    /// One more iterator. Returns true if the cache is to make room for those that there are.
+    pub(super) fn begin(&self) -> bool {
+        let held = self.held.fetch_add(1, Ordering::Relaxed) + 1;
+        held >= self.provided_for.load(Ordering::Relaxed) + ITERATORS_STEP
+    }
+
+    /// One less.
+    pub(super) fn end(&self) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many iterators there are.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Memory that iterators need beside their cursors, to be taken from the cache.
+    pub(crate) fn bytes_to_provide(&self) -> u64 {
+        let held = self.held() / ITERATORS_STEP * ITERATORS_STEP;
+        self.provided_for.store(held, Ordering::Relaxed);
+        held * ITERATOR_BYTES
+    }
+
+    /// Memory of all cursors.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Gives an iterator a place.
+    pub(super) fn enter(&self, iterator: &Arc<TurnCell<Inner>>) -> Place {
+        let shard = thread_number() % SHARDS;
+        let mut locked = self.shards[shard].lock();
+        let index = match locked.free.pop() {
+            Some(index) => index,
+            None => {
+                locked.iterators.push(None);
+                (locked.iterators.len() - 1) as u32
+            }
+        };
+        locked.iterators[index as usize] = Some(Arc::clone(iterator));
+        Place { shard: shard as u32, index }
+    }
+
+    /// Takes the place back from an iterator without cursors.
+    pub(super) fn leave(&self, place: Place) {
+        let left = self.shards[place.shard as usize].lock().take(place.index as usize);
+        drop(left);
+    }
+
+    /// An iterator that was counted with `before` uses `now`.
+    #[inline]
+    pub(super) fn recount(&self, before: usize, now: usize) {
+        if before != now {
+            self.bytes.fetch_add((now as u64).wrapping_sub(before as u64), Ordering::Relaxed);
+        }
+    }
+
+    /// Closes cursors of idle iterators until all that are open fit their share. Those that are in use are left
+    /// alone.
+    #[inline]
+    pub(super) fn make_room(&self) {
+        if self.bytes() > self.bytes_max {
+            self.close_some();
+        }
+    }
+
+    #[cold]
+    fn close_some(&self) {
+        // Each shard once: what is in use now may be all there is.
+        for _ in 0..SHARDS {
+            if self.bytes() <= self.bytes_max || planted(Bug::IteratorKeepsState) {
+                return;
+            }
+            let shard = self.hand.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let mut locked = self.shards[shard].lock();
+            let mut closed = Vec::new();
+            for _ in 0..locked.iterators.len() {
+                if self.bytes() <= self.bytes_max {
+                    break;
+                }
+                let index = locked.hand;
+                locked.hand = (index + 1) % locked.iterators.len();
+                locked.close(index, |_| true, &mut closed);
+            }
+            drop(locked);
+            drop(closed);
+        }
+    }
+
+    /// Closes the cursors of idle iterators that belong to replaced read states.
+    pub(crate) fn close_outdated(&self) {
+        if planted(Bug::IteratorKeepsState) {
+            return;
+        }
+        for shard in &self.shards {
+            let mut locked = shard.lock();
+            let mut closed = Vec::new();
+            for index in 0..locked.iterators.len() {
+                locked.close(index, Inner::is_outdated, &mut closed);
+            }
+            drop(locked);
+            drop(closed);
+        }
+    }
+}
+
+impl Shard {
+    fn take(&mut self, index: usize) -> Option<Arc<TurnCell<Inner>>> {
+        let taken = self.iterators[index].take();
+        self.free.push(index as u32);
+        taken
+    }
+
+    /// Closes the cursors of the iterator at a place if it is idle and `due`. It keeps itself alive: its owner
+    /// takes it out of its place before dropping it.
+    fn close(&mut self, index: usize, due: impl Fn(&Inner) -> bool, closed: &mut Vec<Cursors>) {
+        let Some(iterator) = &self.iterators[index] else { return };
+        let Some(mut turn) = iterator.try_enter() else { return };
+        if !due(&turn) {
+            return;
+        }
+        closed.extend(turn.close_cursors());
+        turn.left_place();
+        drop(turn);
+        // Never the last reference: its owner has one until it has taken the iterator out of its place.
+        self.take(index);
+    }
+}

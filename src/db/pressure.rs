@@ -1,0 +1,126 @@
+//! What is done when the memtables of all keyspaces together take more than their share.
+//!
+//! A memtable is frozen when it is full. With many keyspaces none may ever be: so whoever writes while all
+//! together are too large freezes the largest of them, whosesoever it is. The largest make the largest tables.
+//!
+//! Invariants:
+//! 1. A writer waits only while memtables are on their way into trees, and never for those of keyspaces whose
+//!    flushes fail: a keyspace's trouble is told to its own writers.
+//! 2. One thread at a time chooses what is frozen, so that the same pressure is not answered twice.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::state::KeyspaceState;
+use super::store::{Operation, Store, WAIT_MAX};
+use crate::base::error::Result;
+use crate::base::planted::{Bug, planted};
+
+impl Store {
+    /// Whether all memtables together take more than they may.
+    #[inline]
+    pub(super) fn is_pressed(&self) -> bool {
+        self.pool.bytes_active() as u64 > self.sizes.active_bytes_max
+            || self.pool.bytes_in_use() as u64 > self.sizes.memtables_bytes_max
+    }
+
+    /// Freezes the largest memtables anywhere, and waits until all of them fit their share again.
+    #[cold]
+    pub(super) fn relieve_pressure<'a, I>(&self, operations: &impl Fn() -> I) -> Result<()>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        let mut waited_from = None;
+        let mut tried_again = false;
+        loop {
+            self.check_writable()?;
+            if self.pool.bytes_active() as u64 > self.sizes.active_bytes_max
+                && let Some(_alone) = self.pressure.try_lock()
+            {
+                self.freeze_largest(operations);
+            }
+            if self.pool.bytes_in_use() as u64 <= self.sizes.memtables_bytes_max {
+                break;
+            }
+            // What cannot be had back now is not waited for: readers may hold it, or its keyspace was dropped.
+            let waits = |keyspace: &Arc<KeyspaceState>| !keyspace.pipeline.lock().slots.is_empty();
+            if !self.all_keyspaces().iter().any(waits) {
+                break;
+            }
+            let failure = operations().find_map(|operation| operation.keyspace.failure_to_flush());
+            if let Some(error) = failure {
+                if tried_again || !self.executor.is_stepped() {
+                    return Err(error);
+                }
+                tried_again = true;
+                self.clear_rests();
+            }
+            let is_failing = |keyspace: &Arc<KeyspaceState>| {
+                waits(keyspace) && keyspace.flush_failure.lock().is_none()
+            };
+            if !self.all_keyspaces().iter().any(is_failing) {
+                // Others' memtables are stuck. Their keyspaces' writers are refused, this one's go on.
+                break;
+            }
+            waited_from.get_or_insert_with(|| self.clock.nanos());
+            self.executor.notify();
+            if !self.executor.wait(WAIT_MAX) {
+                break;
+            }
+        }
+        if let Some(from) = waited_from {
+            self.throttle.record(self.clock.nanos().saturating_sub(from));
+        }
+        Ok(())
+    }
+
+    /// Freezes the largest memtables, an eighth of what may be active together: tables as large as can be had,
+    /// and one barrier for several.
+    fn freeze_largest<'a, I>(&self, operations: &impl Fn() -> I)
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        let mut largest: Vec<(u64, Arc<KeyspaceState>)> = Vec::new();
+        for keyspace in self.all_keyspaces() {
+            let read = keyspace.read.load();
+            let can_freeze = read.frozen.len() < self.sizes.frozen_max
+                && !read.active.memtable.is_empty()
+                && keyspace.flush_failure.lock().is_none();
+            if planted(Bug::PressureFreezesOwn)
+                && !operations().any(|operation| Arc::ptr_eq(operation.keyspace, &keyspace))
+            {
+                continue;
+            }
+            let bytes = read.active.bytes();
+            drop(read);
+            if can_freeze {
+                largest.push((bytes, keyspace));
+            }
+        }
+        largest.sort_by_key(|(bytes, _)| Reverse(*bytes));
+        let mut wanted = (self.sizes.active_bytes_max / 8) as i64;
+        let chosen: Vec<Arc<KeyspaceState>> = largest
+            .into_iter()
+            .take_while(|(bytes, _)| {
+                let is_wanted = wanted > 0;
+                wanted -= *bytes as i64;
+                is_wanted
+            })
+            .map(|(_, keyspace)| keyspace)
+            .collect();
+        if !chosen.is_empty() {
+            self.freeze(&chosen, |_| true);
+        }
+    }
+
+    /// How far frozen memtables of all keyspaces have used up what active ones leave, where several keyspaces
+    /// are written to: writers are slowed before they have to wait.
+    pub(super) fn memory_backlog(&self) -> f64 {
+        let (active, in_use) = (self.pool.bytes_active() as u64, self.pool.bytes_in_use() as u64);
+        if active <= 2 * self.sizes.memtable_bytes {
+            return 0.0;
+        }
+        let left = self.sizes.memtables_bytes_max.saturating_sub(active).max(1);
+        in_use.saturating_sub(active) as f64 / left as f64
+    }
+}

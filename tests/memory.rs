@@ -1,0 +1,286 @@
+//! Promise 5: resident memory stays below the budget × 1.1 + 32 MiB, whatever users hold.
+//!
+//! Each row runs in a process of its own, which this test starts and which samples its resident memory
+//! (`VmRSS`, mapped files included) every few milliseconds. What the row's own code holds (the bytes of a batch,
+//! pairs that were read) comes on top and is said at the row.
+
+#![cfg(target_os = "linux")]
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use spinney::{Database, Iter, Keyspace, KeyspaceOptions, MIB};
+
+/// A way of using a store.
+struct Row {
+    name: &'static str,
+    budget: u64,
+    /// What the row itself holds, and what the promise names as its exception.
+    own_bytes: u64,
+    run: fn(&Database),
+}
+
+const BATCH_BYTES: u64 = 100 * MIB;
+
+const ROWS: &[Row] = &[
+    Row { name: "held", budget: 64 * MIB, own_bytes: 0, run: iterators_held_during_writes },
+    Row { name: "held_back", budget: 16 * MIB, own_bytes: 0, run: reverse_iterators_held },
+    Row { name: "many", budget: 64 * MIB, own_bytes: 0, run: many_iterators },
+    Row { name: "threads", budget: 64 * MIB, own_bytes: 0, run: many_iterators_in_threads },
+    Row { name: "busy", budget: 64 * MIB, own_bytes: 0, run: busy_keyspaces },
+    Row { name: "busy_1", budget: MIB, own_bytes: 0, run: busy_keyspaces_in_a_mebibyte },
+    Row { name: "small", budget: 64 * MIB, own_bytes: 0, run: a_small_put_in_each_keyspace },
+    Row { name: "scans", budget: 64 * MIB, own_bytes: 0, run: scanning_threads },
+    Row { name: "scans_16", budget: 16 * MIB, own_bytes: 0, run: scanning_threads },
+    // The batch itself, and its memtable.
+    Row { name: "batch", budget: 64 * MIB, own_bytes: 2 * BATCH_BYTES, run: a_large_batch },
+    Row { name: "dropped", budget: 64 * MIB, own_bytes: 0, run: iterators_over_dropped_keyspaces },
+    // The keys and the values that are asked for.
+    Row { name: "multi_get", budget: 16 * MIB, own_bytes: 48 * MIB, run: a_large_multi_get },
+];
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// What a child process does: carries out the row that the environment names. Nothing where it names none.
+#[test]
+fn child() {
+    let Ok(name) = std::env::var("SPINNEY_MEMORY_ROW") else { return };
+    let row = ROWS.iter().find(|row| row.name == name).expect("a row of that name");
+    let dir = tempfile::tempdir().unwrap();
+    let (peak, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut statistics = None;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                peak.fetch_max(resident_bytes(), Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(3));
+            }
+        });
+        let db = open(dir.path(), row.budget);
+        (row.run)(&db);
+        statistics = Some(db.stats());
+        done.store(true, Ordering::Relaxed);
+    });
+    let limit = row.budget + row.budget / 10 + 32 * MIB + row.own_bytes;
+    let peak = peak.into_inner();
+    let mib = |bytes: u64| bytes as f64 / MIB as f64;
+    println!("RESULT {name}: {:.1} MiB resident at most, promised {:.1}", mib(peak), mib(limit));
+    assert!(peak <= limit, "{:.1} MiB of {:.1}\n{statistics:#?}", mib(peak), mib(limit));
+}
+
+fn run(name: &str) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env("SPINNEY_MEMORY_ROW", name)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let result = said.lines().find(|line| line.contains("RESULT")).unwrap_or("no result");
+    println!("{result}");
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// One after the other: children of several tests at once would only make each other slow.
+#[test]
+fn resident_memory_stays_within_the_promise_in_every_row() {
+    let mut failed = Vec::new();
+    for row in ROWS {
+        if std::panic::catch_unwind(|| run(row.name)).is_err() {
+            failed.push(row.name);
+        }
+    }
+    assert!(failed.is_empty(), "beyond the promise: {failed:?}");
+}
+
+fn open(dir: &Path, budget: u64) -> Database {
+    Database::builder(dir.join("store")).memory_budget(budget).background_threads(2).open().unwrap()
+}
+
+fn keyspace(db: &Database, name: &str) -> Keyspace {
+    db.keyspace(name, KeyspaceOptions::stb()).unwrap()
+}
+
+fn key(number: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    key
+}
+
+/// Not compressible, and different for each number.
+fn value(number: u64, len: usize) -> Vec<u8> {
+    let mut state = number;
+    let mut value = Vec::with_capacity(len + 8);
+    while value.len() < len {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        value.extend_from_slice(&(state ^ state >> 29).to_le_bytes());
+    }
+    value.truncate(len);
+    value
+}
+
+fn fill(keyspace: &Keyspace, numbers: std::ops::Range<u64>, len: usize) {
+    for number in numbers {
+        keyspace.put(key(number), value(number, len)).unwrap();
+    }
+}
+
+/// How many pairs an iterator still has, in the order of a `step`.
+fn rest(
+    mut step: impl FnMut() -> Option<spinney::Result<(spinney::Slice, spinney::Slice)>>,
+) -> u64 {
+    let mut count = 0;
+    let mut last: Option<spinney::Slice> = None;
+    while let Some(pair) = step() {
+        let (key, _) = pair.unwrap();
+        assert_ne!(last.as_deref(), Some(&*key), "a key twice");
+        last = Some(key);
+        count += 1;
+    }
+    count
+}
+
+/// 265 iterators, one before each next 384 KiB: each pinned the memtables and the version that it began with,
+/// 7.6 times the budget after a gigabyte.
+fn iterators_held_during_writes(db: &Database) {
+    let items = keyspace(db, "items");
+    fill(&items, 0..1000, 1000);
+    let mut held: Vec<(u64, Iter)> = Vec::new();
+    for round in 0..265 {
+        let mut iter = items.iter();
+        iter.next().unwrap().unwrap();
+        held.push((1000 + round * 384, iter));
+        fill(&items, 1000 + round * 384..1000 + (round + 1) * 384, 1000);
+    }
+    // Each still shows its own moment.
+    for (pairs, mut iter) in held.into_iter().step_by(60) {
+        assert_eq!(rest(|| iter.next()), pairs - 1);
+    }
+}
+
+fn reverse_iterators_held(db: &Database) {
+    let items = keyspace(db, "items");
+    fill(&items, 0..1000, 1000);
+    let mut held: Vec<(u64, Iter)> = Vec::new();
+    for round in 0..100 {
+        let mut iter = items.iter();
+        iter.next_back().unwrap().unwrap();
+        held.push((1000, iter));
+        // The same keys again: the iterators see older versions of them.
+        fill(&items, 0..1000, 1000 + round as usize % 7);
+    }
+    for (pairs, mut iter) in held.into_iter().step_by(25) {
+        assert_eq!(rest(|| iter.next_back()), pairs - 1);
+    }
+}
+
+/// Each had a copy of a leaf for each table: 14 times the budget with 10,000.
+fn many_iterators(db: &Database) {
+    let items = keyspace(db, "items");
+    fill(&items, 0..40_000, 1000);
+    let mut held: Vec<Iter> = (0..10_000).map(|_| items.iter()).collect();
+    for _ in 0..2 {
+        held.iter_mut().for_each(|iter| drop(iter.next().unwrap().unwrap()));
+    }
+}
+
+/// 25 times the budget with 20,000 iterators.
+fn many_iterators_in_threads(db: &Database) {
+    let items = keyspace(db, "items");
+    fill(&items, 0..40_000, 1000);
+    thread::scope(|scope| {
+        for number in 0..16 {
+            let items = &items;
+            scope.spawn(move || {
+                let mut held: Vec<Iter> =
+                    (0..1250).map(|n| items.range(key(number * 1250 + n)..)).collect();
+                held.iter_mut().for_each(|iter| drop(iter.next()));
+            });
+        }
+    });
+}
+
+/// A hundred memtables grew each as if it were alone: 2.2 times the budget.
+fn busy_keyspaces(db: &Database) {
+    write_in_turns(db, 100, 100_000);
+}
+
+fn busy_keyspaces_in_a_mebibyte(db: &Database) {
+    write_in_turns(db, 10, 5_000);
+}
+
+fn write_in_turns(db: &Database, keyspaces: u64, pairs: u64) {
+    let all: Vec<Keyspace> = (0..keyspaces).map(|n| keyspace(db, &format!("k{n}"))).collect();
+    for number in 0..pairs {
+        all[(number % keyspaces) as usize].put(key(number), value(number, 1000)).unwrap();
+    }
+    let statistics = db.stats();
+    let flushes = statistics.flush.count;
+    println!("{flushes} tables of {} bytes", statistics.flush.written_bytes / flushes.max(1));
+    // All memtables together have a quarter of the budget, and 1 MiB at least.
+    let share = (statistics.memory_budget / 4).max(MIB) / keyspaces;
+    assert!(statistics.flush.written_bytes / flushes.max(1) > share / 2, "absurdly small tables");
+}
+
+/// A chunk of 256 KiB for each: 2.9 times the budget.
+fn a_small_put_in_each_keyspace(db: &Database) {
+    for number in 0..1000u64 {
+        keyspace(db, &format!("k{number}")).put(key(number), value(number, 100)).unwrap();
+    }
+}
+
+/// Each scan had its own buffers for reading ahead: 1.4 times the budget with 64 threads, 1.7 with 16 MiB.
+fn scanning_threads(db: &Database) {
+    let items = keyspace(db, "items");
+    fill(&items, 0..80_000, 1000);
+    items.flush().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| {
+                assert_eq!(items.iter().take(8_000).filter(|pair| pair.is_ok()).count(), 8_000)
+            });
+        }
+    });
+}
+
+/// It lay in the batch, in the journal's record before it was copied, in the mapped journal and in the memtable:
+/// six times its bytes.
+fn a_large_batch(db: &Database) {
+    let items = keyspace(db, "items");
+    let mut batch = db.batch();
+    for number in 0..BATCH_BYTES / 1024 {
+        batch.put(&items, key(number), value(number, 1000));
+    }
+    batch.commit().unwrap();
+    items.flush().unwrap();
+}
+
+/// Iterators go on after their keyspace has been dropped, and keep its memtables until they are dropped: those
+/// are never more than all memtables may take.
+fn iterators_over_dropped_keyspaces(db: &Database) {
+    for round in 0..12u64 {
+        let name = format!("k{round}");
+        let items = keyspace(db, &name);
+        fill(&items, 0..8000, 1000);
+        let mut iter = items.iter();
+        iter.next().unwrap().unwrap();
+        db.drop_keyspace(&name).unwrap();
+        assert_eq!(rest(|| iter.next()), 7999);
+    }
+}
+
+/// The pages of all keys were read into one buffer.
+fn a_large_multi_get(db: &Database) {
+    let items = keyspace(db, "items");
+    fill(&items, 0..60_000, 500);
+    items.flush().unwrap();
+    let found = items.multi_get((0..60_000).map(key)).unwrap();
+    assert!(found.iter().all(Option::is_some));
+}
