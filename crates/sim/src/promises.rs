@@ -16,32 +16,52 @@ use rustix::time::{ClockId, clock_gettime};
 use spinney::vfs::{MemoryVfs, Vfs};
 use spinney::{Builder, Database, Iter, Keyspace, KeyspaceOptions, MIB, Snapshot};
 
+use crate::disk::Disk;
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation};
 use crate::random::Random;
 use crate::torture::promise;
-use crate::vfs::{WatchedVfs, Watcher};
+use crate::vfs::{CrashVfs, WatchedVfs, Watcher};
 
 const DIR: &str = "/store";
 /// Overwrites between two looks at the store.
 const LOOK_EVERY: usize = 1000;
 
-/// Judges the promises on the stores of a seed.
+/// Judges all of it on the stores of a seed.
 pub fn run(seed: u64, kinds: Kinds) -> Outcome {
+    let mut outcome = run_overwrites(seed, kinds);
+    outcome.add(run_opening(seed, kinds));
+    outcome
+}
+
+/// Judges space and memory.
+pub fn run_overwrites(seed: u64, kinds: Kinds) -> Outcome {
     let mut outcome = Outcome::default();
     let mut random = Random::new(&[seed, 41]);
-    let judged = [
-        ("space and memory", overwrites(seed, kinds, &mut random, &mut outcome)),
-        ("openings", opening(seed, kinds, &mut outcome)),
-    ];
-    for (what, verdict) in judged {
-        match verdict {
-            Ok(()) => outcome.count(what),
-            Err(what) => outcome.violations.push(Violation {
-                what: format!("seed {seed}, {kinds}: {what}"),
-                command: format!("spinney-sim promises --kind {kinds} --seed {seed} --runs 1"),
-            }),
-        }
+    let verdict = overwrites(seed, kinds, &mut random, &mut outcome);
+    conclude(outcome, "space and memory", verdict, seed, kinds)
+}
+
+/// Judges work to open.
+pub fn run_opening(seed: u64, kinds: Kinds) -> Outcome {
+    let mut outcome = Outcome::default();
+    let verdict = opening(seed, kinds, &mut outcome);
+    conclude(outcome, "openings", verdict, seed, kinds)
+}
+
+fn conclude(
+    mut outcome: Outcome,
+    judged: &str,
+    verdict: Result<(), String>,
+    seed: u64,
+    kinds: Kinds,
+) -> Outcome {
+    match verdict {
+        Ok(()) => outcome.count(judged),
+        Err(what) => outcome.violations.push(Violation {
+            what: format!("seed {seed}, {kinds}: {what}"),
+            command: format!("spinney-sim promises --kind {kinds} --seed {seed} --runs 1"),
+        }),
     }
     outcome
 }
@@ -74,6 +94,10 @@ impl Sizes {
             .memtable_bytes(self.memtable_bytes)
             .journal_shards(1)
             .deterministic(self.seed)
+    }
+
+    fn open(&self, vfs: &CrashVfs) -> Result<Database, String> {
+        self.builder(&(Arc::new(vfs.clone()) as Arc<dyn Vfs>)).open().map_err(failed)
     }
 
     fn key(&self, index: usize) -> [u8; 8] {
@@ -130,9 +154,9 @@ fn overwrites(
         value_bytes: [100, 200][random.below(2)],
     };
     let options = KeyspaceOptions::new(kinds.of(random.below(4)));
-    let vfs: Arc<dyn Vfs> = Arc::new(MemoryVfs::new());
-    let db = sizes.builder(&vfs).open().map_err(failed)?;
-    let space = db.keyspace("overwritten", options.clone()).map_err(failed)?;
+    let mut vfs = CrashVfs::new(&Disk::with_a_directory());
+    let mut db = sizes.open(&vfs)?;
+    let mut space = db.keyspace("overwritten", options.clone()).map_err(failed)?;
     let mut pairs = BTreeMap::new();
     for index in 0..sizes.keys {
         let value = sizes.value(random);
@@ -144,6 +168,7 @@ fn overwrites(
     let rounds = 4 + random.below(2);
     // Not in the last: what was held must have been given back by the end.
     let holding = if random.one_in(2) { Some(random.below(rounds - 1)) } else { None };
+    let killed = random.one_in(2).then(|| (random.below(rounds), random.below(sizes.keys)));
     for round in 0..rounds {
         let mut held = Held::default();
         for number in 0..sizes.keys {
@@ -154,7 +179,8 @@ fn overwrites(
             if number % LOOK_EVERY == 0 {
                 db.wait_idle().map_err(failed)?;
                 let was_held = holding.is_some_and(|holding| holding <= round);
-                look(&db, &sizes, (!was_held).then_some((&*vfs, fresh)))?;
+                look(&db, &sizes, (!was_held).then_some((&vfs, fresh)))?;
+                vfs.take_log();
                 if holding == Some(round) {
                     held.snapshots.push(db.snapshot());
                     for _ in 0..20 {
@@ -162,11 +188,20 @@ fn overwrites(
                     }
                 }
             }
+            if killed == Some((round, number)) {
+                // The process dies, with all that it held: what the system has of the files stays.
+                held = Held::default();
+                let (names, files) = vfs.view();
+                vfs = CrashVfs::of_files(names, files);
+                db = sizes.open(&vfs)?;
+                space = db.existing_keyspace("overwritten").map_err(failed)?;
+                outcome.count("killed and opened again");
+            }
             outcome.operations += 1;
         }
     }
     db.wait_idle().map_err(failed)?;
-    settled(&db, &*vfs, &sizes, fresh)
+    settled(&db, &vfs, &sizes, fresh)
 }
 
 fn begun(space: &Keyspace, sizes: &Sizes, random: &mut Random) -> Result<Iter, String> {

@@ -10,7 +10,8 @@ use super::{Common, finish};
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation, panic_text};
 use crate::torture::child;
-use crate::torture::life::{Lives, Worst, judge_again};
+use crate::torture::evidence::judge_again;
+use crate::torture::life::{Lives, Worst};
 use crate::torture::script::Script;
 
 /// Works on stores of gigabytes, kills the process again and again, and judges data, memory, space,

@@ -11,46 +11,29 @@ use std::fs;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
 use spinney_bench::measure::cgroup::Cgroup;
 
 use super::child::{COPIES, STORE};
+use super::evidence::{LEFT, link_dir};
 use super::frames::{COUNTS, Told};
 use super::fresh::{Fresh, data_bytes};
 use super::ledger::{Ledger, Verdict};
-use super::look::{Extent, look, plausible, seen};
+use super::look::{plausible, seen};
 use super::plan::Plan;
-use super::process::{Delays, Memory, descriptors, program_bytes};
+use super::process::program_bytes;
 use super::promise;
 use super::script::{Script, VALUE_BYTES_MAX};
+use super::watch::{Moment, PATIENCE, Signals, kill};
 use crate::outcome::Outcome;
 use crate::random::Random;
 
-/// What a child has left, before anybody opened it.
-pub const LEFT: &str = "left";
-/// A child that says nothing for so long hangs.
-const PATIENCE: Duration = Duration::from_secs(300);
-/// How often memory is looked at.
-const GLANCE: Duration = Duration::from_millis(20);
 /// How often the directory is.
 const SPACE_GLANCE: Duration = Duration::from_millis(250);
 /// What a process takes without a store, in its cgroup: the pages of its program are its parent's.
 const OWN_BYTES: u64 = 24 << 20;
-
-/// When a child is killed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Moment {
-    AfterStart(Duration),
-    AfterWorking(Duration),
-    /// Once it has been idle for long enough.
-    Idle,
-    /// It closes the store and ends.
-    Never,
-}
 
 /// The worst that was seen, for the figures.
 #[derive(Debug, Clone, Copy, Default)]
@@ -120,20 +103,6 @@ struct Running {
     space_seen: Instant,
     live: BTreeMap<usize, u64>,
     exceeded: bool,
-}
-
-/// What the thread that watches and the one that listens tell each other.
-#[derive(Default)]
-struct Signals {
-    working: AtomicBool,
-    idle: AtomicBool,
-    ended: AtomicBool,
-    kill: AtomicBool,
-    heard: AtomicU64,
-    peak: AtomicU64,
-    descriptors: AtomicU64,
-    hung: AtomicBool,
-    delays: Mutex<Delays>,
 }
 
 impl Lives {
@@ -208,11 +177,16 @@ impl Lives {
 
     fn moment(&mut self, plan: &Plan) -> Moment {
         let opening = self.opening.as_micros() as usize;
+        let is_filling = !self.is_full();
         let random = &mut self.random;
         let micros = |micros: usize| Duration::from_micros(micros as u64);
         match (plan.closes, plan.work_millis) {
             (true, _) => Moment::Never,
             (_, 1..) => Moment::Idle,
+            // Gigabytes want to be written first.
+            _ if is_filling && !random.one_in(4) => {
+                Moment::AfterWorking(micros(10_000_000 + random.below(30_000_000)))
+            }
             _ if random.one_in(4) => Moment::AfterStart(micros(random.below(opening * 5 / 4 + 1))),
             _ if random.one_in(4) => Moment::AfterWorking(micros(random.below(400_000))),
             _ => Moment::AfterWorking(micros(random.below(8_000_000))),
@@ -288,7 +262,7 @@ impl Lives {
         });
         kill(process);
         let status = child.wait();
-        let killed = signals.kill.load(Ordering::Relaxed);
+        let killed = signals.kill.load(Ordering::Relaxed) || cgroup.is_some_and(Cgroup::has_killed);
         if verdict.is_ok() {
             verdict = self.judge_process(&mut running, &signals, cgroup);
         }
@@ -356,7 +330,7 @@ impl Lives {
                 Ok(Some(told)) => told,
                 Ok(None) => return verdict,
                 // Cut off in the middle of a frame, by its death.
-                Err(_) if signals.kill.load(Ordering::Relaxed) => return verdict,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return verdict,
                 Err(error) => return verdict.and(Err(format!("the pipe: {error}"))),
             };
             let heard = running.started.elapsed();
@@ -579,13 +553,16 @@ impl Lives {
             return Err(format!("the child has said nothing for {PATIENCE:?}"));
         }
         if cgroup.is_some_and(Cgroup::has_killed) {
-            return Err(format!(
-                "the system killed the child for its memory: {} MiB were resident, {} MiB are promised, \
-                 and {} MiB its own",
-                peak >> 20,
-                promise::memory(running.plan.budget) >> 20,
-                running.own >> 20
-            ));
+            return self.exceeds(
+                running,
+                format!(
+                    "the system killed the child for its memory: {} MiB were resident, {} MiB are \
+                     promised, and {} MiB its own",
+                    peak >> 20,
+                    promise::memory(running.plan.budget) >> 20,
+                    running.own >> 20
+                ),
+            );
         }
         if running.own > 0 && peak > most {
             return self.exceeds(
@@ -676,120 +653,5 @@ impl Lives {
             }
             false => self.before.save(&self.dir),
         }
-    }
-}
-
-impl Signals {
-    /// Looks at a process until it has ended, and kills it when its moment has come.
-    fn watch(&self, process: u32, moment: Moment, started: Instant) {
-        let mut working = None;
-        let mut glances = 0_u64;
-        while !self.ended.load(Ordering::Relaxed) {
-            if let Some(memory) = Memory::of(process) {
-                self.peak.fetch_max(memory.peak, Ordering::Relaxed);
-            }
-            if glances.is_multiple_of(5) {
-                self.descriptors.fetch_max(descriptors(process), Ordering::Relaxed);
-                self.delays.lock().unwrap_or_else(|held| held.into_inner()).read(process);
-            }
-            glances += 1;
-            if self.working.load(Ordering::Relaxed) {
-                working.get_or_insert(Instant::now());
-            }
-            let due = match moment {
-                Moment::AfterStart(after) => Some(started + after),
-                Moment::AfterWorking(after) => working.map(|working| working + after),
-                Moment::Idle => self.idle.load(Ordering::Relaxed).then_some(started),
-                Moment::Never => None,
-            };
-            let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
-            let is_hung = started.elapsed().saturating_sub(heard) > PATIENCE;
-            self.hung.fetch_or(is_hung, Ordering::Relaxed);
-            let now = Instant::now();
-            if is_hung || due.is_some_and(|due| due <= now) {
-                self.kill.store(true, Ordering::Relaxed);
-                kill(process);
-                return;
-            }
-            let rest = due.map_or(GLANCE, |due| due.saturating_duration_since(now).min(GLANCE));
-            std::thread::sleep(rest);
-        }
-    }
-}
-
-fn kill(process: u32) {
-    if let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) {
-        // It may be dead already; its parent has not waited for it yet, so the number is still its own.
-        let _ = kill_process(process, Signal::KILL);
-    }
-}
-
-/// Makes `to` a directory with the files of `from`: those that never change by hard links.
-fn link_dir(from: &Path, to: &Path) -> io::Result<()> {
-    let _ = fs::remove_dir_all(to);
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (path, name) = (entry.path(), entry.file_name());
-        let is_data = name.to_string_lossy().ends_with(".table")
-            || name.to_string_lossy().ends_with(".maplet")
-            || name.to_string_lossy().ends_with(".blob");
-        match is_data {
-            true => fs::hard_link(path, to.join(name))?,
-            false => drop(fs::copy(path, to.join(name))?),
-        }
-    }
-    Ok(())
-}
-
-/// Judges again what [`Lives`] has kept in `dir`: reads and checks everything, and looks at space after ten
-/// idle seconds.
-///
-/// # Errors
-/// What was promised and is not so; or it cannot be read.
-pub fn judge_again(dir: &Path) -> Verdict<()> {
-    let failed = |error: io::Error| format!("{}: {error}", dir.display());
-    let mut ledger = Ledger::load(dir).map_err(failed)?;
-    let again = dir.join("again");
-    link_dir(&dir.join(LEFT), &again).map_err(failed)?;
-    let script = ledger.script.clone();
-    let opened = script.builder(&again, 64 << 20).create_if_missing(!ledger.created).open();
-    let db = opened.map_err(|error| format!("open: {error}"))?;
-    let extent = Extent {
-        under_way: ledger.writers.iter().map(|writer| writer.under_way()).collect(),
-        created: ledger.created,
-        sample: 5000,
-        full: true,
-        draw: 0,
-    };
-    let spaces = look(&db, &script, &extent, &mut |told| match told {
-        Told::Read { space, index, seen } => ledger.read(space, index, seen),
-        Told::Settled { writer } => {
-            ledger.settle(writer);
-            Ok(())
-        }
-        Told::ScanBegun { space } => {
-            ledger.scan_begun(space);
-            Ok(())
-        }
-        Told::ScanEnded { space } => ledger.scan_ended(space),
-        _ => Ok(()),
-    })?;
-    std::thread::sleep(promise::IDLE);
-    let files = data_bytes(&again).map_err(failed)?;
-    let fresh = Fresh::measure(&script, &dir.join("fresh"))?.bytes(&ledger);
-    eprintln!(
-        "{} pairs; data files take {:.1} MB, freshly loaded {:.1} (× {:.2})",
-        ledger.spaces.iter().map(|space| space.live_keys).sum::<u64>(),
-        files as f64 / 1e6,
-        fresh as f64 / 1e6,
-        files as f64 / fresh as f64
-    );
-    drop(spaces);
-    db.close().map_err(|error| format!("close: {error}"))?;
-    let allowed = promise::space_allowance(64 << 20, script.spaces.len() as u64);
-    match files as f64 <= fresh as f64 * promise::SPACE_IDLE + allowed as f64 {
-        true => Ok(()),
-        false => Err(format!("space: × {} is promised", promise::SPACE_IDLE)),
     }
 }

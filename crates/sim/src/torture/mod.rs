@@ -7,9 +7,11 @@
 //!    reads what it has found.
 //! 4. [`process`] asks the system about the child; [`promise`] says how much of everything is too much;
 //!    [`fresh`] how much space would be right.
-//! 5. [`life`] starts a child, watches it, kills it, and keeps what a violation needs to be shown again.
+//! 5. [`life`] starts a child, which [`watch`] looks at and kills, and judges it; [`evidence`] is what a
+//!    violation needs to be shown again.
 
 pub mod child;
+pub mod evidence;
 pub mod frames;
 pub mod fresh;
 pub mod ledger;
@@ -19,3 +21,4 @@ pub mod plan;
 pub mod process;
 pub mod promise;
 pub mod script;
+pub mod watch;
