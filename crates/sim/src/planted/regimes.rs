@@ -6,7 +6,7 @@ use crate::crash::{self, exhaustive};
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation};
 use crate::{bitflip, random};
-use crate::{compare, concurrent, faults, memory};
+use crate::{compare, concurrent, faults, memory, promises};
 
 /// A regime, cut to be one part of a round.
 pub(super) struct Regime {
@@ -26,6 +26,7 @@ pub(super) const REGIMES: &[Regime] = &[
     Regime { name: "faults", run: run_faults },
     Regime { name: "bitflip", run: run_bitflip },
     Regime { name: "memory", run: memory::run },
+    Regime { name: "opening", run: promises::run_opening },
 ];
 
 /// Violations are counted here, not cut down.

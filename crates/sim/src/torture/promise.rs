@@ -15,8 +15,9 @@ pub const LIVE_ERROR: f64 = 0.1;
 pub const IDLE: Duration = Duration::from_secs(10);
 /// No write takes longer, what its process waited for cores left out.
 pub const STALL_MAX: Duration = Duration::from_secs(1);
-/// The most descriptors.
-pub const DESCRIPTORS_MAX: u64 = 1024;
+/// The most descriptors: 1,024 of data files that can be opened again, and those of the journal, the
+/// manifest, files that are being written, the directory, the lock and the process itself.
+pub const DESCRIPTORS_MAX: u64 = 1024 + 128;
 
 /// Resident memory of a store with that budget.
 pub fn memory(budget: u64) -> u64 {
