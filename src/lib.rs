@@ -70,6 +70,7 @@ pub(crate) mod base;
 pub use db::batch::{Batch, BatchOperation};
 pub use db::check::CheckReport;
 pub use db::checkpoint::CheckpointProgress;
+pub use db::damage::DamagedRange;
 pub use db::database::{Database, RecoveryReport};
 pub use db::events::{Event, EventListener};
 pub use db::iterator::Iter;
@@ -78,6 +79,9 @@ pub use db::options::{
     Builder, CheckLevel, Compression, GIB, KeyspaceOptions, MIB, TreeKind,
 };
 pub use db::range::KeyRange;
+pub use db::repair::{
+    Repair, RepairBasis, RepairDamage, RepairProgress, RepairReport, RepairedKeyspace, repair,
+};
 pub use db::snapshot::Snapshot;
 pub use db::statistics::{KeyspaceStatistics, LatencySummary, Statistics, Traffic};
 pub use merge::{Append, MergeOperator, U64Add};

@@ -150,7 +150,7 @@ fn assert_names(error: &Error, file: &str, context: &str) {
     match error {
         Error::Corruption { expected, found, .. } => {
             assert!(!expected.is_empty() && !found.is_empty(), "{context}: {text}");
-            assert!(text.contains("run `spinney check`"), "{context}: {text}");
+            assert!(text.contains("`spinney repair`"), "{context}: {text}");
         }
         Error::UnsupportedVersion { .. } => {
             assert!(text.contains("upgrade Spinney"), "{context}: {text}");

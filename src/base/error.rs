@@ -28,8 +28,8 @@ pub enum Error {
     },
     /// Bytes on disk are not what was written. The store never guesses past this.
     #[error(
-        "corruption in {} at byte {offset}: {what}: expected {expected}, found {found}; \
-         run `spinney check` for the extent of the damage and restore the file from a checkpoint",
+        "corruption in {} at byte {offset}: {what}: expected {expected}, found {found}; restore the file from \
+         a checkpoint, or make a new store of what can be read with `spinney repair`",
         file.display()
     )]
     Corruption {
@@ -264,6 +264,17 @@ impl Error {
     /// Refuses an argument.
     pub fn invalid(what: impl Into<String>) -> Error {
         Error::InvalidArgument { what: what.into() }
+    }
+
+    /// The error without advice: for lists of damage, which give their own.
+    pub fn description(&self) -> String {
+        match self {
+            Error::Corruption { file, offset, what, expected, found } => format!(
+                "{} at byte {offset}: {what}: expected {expected}, found {found}",
+                file.display()
+            ),
+            error => error.to_string(),
+        }
     }
 
     /// True for damage that `spinney check` would report.

@@ -110,6 +110,17 @@ impl PageFile {
         }))
     }
 
+    /// Opens what there is of a data file, for repairs: a part of a unit at its end is left out.
+    pub(crate) fn open_torn(
+        files: &Arc<DataFiles>,
+        id: FileId,
+        file_type: FileType,
+    ) -> Result<Arc<PageFile>> {
+        let file = files.vfs.open(&files.path(id, file_type), Access::Direct, false)?;
+        let units = u32::try_from(file.len()? / UNIT_BYTES as u64).unwrap_or(u32::MAX);
+        Ok(Arc::new(PageFile { id, file_type, units, file, files: Arc::clone(files) }))
+    }
+
     /// The file that a writer has finished.
     pub(super) fn of_written(
         files: &Arc<DataFiles>,

@@ -63,7 +63,6 @@ impl PageScan {
     }
 
     /// The kind of the page that `next_page` gave last.
-    #[cfg(test)]
     pub(crate) fn kind(&self) -> u8 {
         self.kind
     }
@@ -95,6 +94,17 @@ impl PageScan {
         self.kind = header.kind;
         self.next_unit += u32::from(pointer.units);
         Ok(Some((pointer, page)))
+    }
+
+    /// Goes one unit on, after an error: what follows a damaged page is found by trying, since the unit that
+    /// a page begins with shows itself by its header's checksum.
+    pub(crate) fn skip_unit(&mut self) {
+        self.next_unit += 1;
+    }
+
+    /// The unit that `next_page` looks at next.
+    pub(crate) fn next_unit(&self) -> u32 {
+        self.next_unit
     }
 
     /// Copies a page out of the chunks it lies in.

@@ -14,7 +14,7 @@ use crate::base::key_hash::HashSecret;
 use crate::base::planted::{Bug, planted};
 use crate::jobs::unpredictable;
 use crate::manifest::{
-    Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta, NewStore, SUPERBLOCK_FILE_NAME, create_copy,
+    Edit, KeyspaceChange, KeyspaceEdit, NewStore, SUPERBLOCK_FILE_NAME, create_copy,
 };
 use crate::vfs::{Access, Vfs, create_dir_durably, sync_parent};
 
@@ -93,13 +93,7 @@ fn copy(store: &Store, dir: &Path, progress: &mut dyn FnMut(CheckpointProgress))
             }
             let changes = keyspace.tree.lock_changes();
             let id = keyspace.id;
-            let options = &keyspace.options;
-            let meta = KeyspaceMeta {
-                name: keyspace.name.clone(),
-                kind: options.kind.name().to_string(),
-                options: options.encode(),
-                operator: options.merge_operator.clone(),
-            };
+            let meta = keyspace.options.meta(&keyspace.name);
             edit.keyspaces.push(KeyspaceEdit { id, change: KeyspaceChange::Create(meta) });
             if let Some(snapshot) = changes.snapshot() {
                 let change = KeyspaceChange::TreeSnapshot(snapshot);

@@ -19,7 +19,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
-use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
+use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit};
 use crate::merge::Contained;
 
 /// Longest keyspace name, in bytes.
@@ -151,12 +151,7 @@ impl Database {
         };
         let flushed = seed.flushed;
         let keyspace = store.make_keyspace(seed, &[])?;
-        let meta = KeyspaceMeta {
-            name: name.to_string(),
-            kind: options.kind.name().to_string(),
-            options: options.encode(),
-            operator: options.merge_operator,
-        };
+        let meta = options.meta(name);
         let edit = Edit {
             keyspaces: vec![
                 KeyspaceEdit { id, change: KeyspaceChange::Create(meta) },

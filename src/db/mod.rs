@@ -9,6 +9,7 @@ pub(crate) mod batch;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
 pub(crate) mod counters;
+pub(crate) mod damage;
 pub(crate) mod database;
 pub(crate) mod events;
 #[cfg(feature = "fuzz")]
@@ -26,6 +27,7 @@ mod pressure;
 pub(crate) mod quarantine;
 pub(crate) mod range;
 mod read;
+pub(crate) mod repair;
 mod retired;
 mod room;
 #[cfg(all(test, shuttle))]

@@ -45,7 +45,7 @@ use crate::manifest::{
 };
 use crate::memtable::ChunkPool;
 use crate::merge::{Contained, MergeContext, MergeOperator};
-use crate::table::{BlobFiles, BlobPointer};
+use crate::table::{BlobFiles, BlobPointer, Origin};
 use crate::tree::{self, TreeContext, TreeCounters, TreeObserver, TreeOptions};
 use crate::vfs::{Lock, ReadOnlyVfs, Vfs, create_dir_durably};
 
@@ -89,6 +89,7 @@ impl Foundation {
         let options = &seed.options;
         let context = TreeContext {
             keyspace: seed.id,
+            origin: Arc::new(Origin { keyspace: seed.id, meta: options.meta(&seed.name) }),
             options: TreeOptions {
                 compression: options.compression.page_compression(),
                 memtable_bytes: self.sizes.memtable_bytes,

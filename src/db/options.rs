@@ -12,6 +12,7 @@ use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::limits::INLINE_BYTES_MAX;
 use crate::cache::Compression as PageCompression;
+use crate::manifest::KeyspaceMeta;
 use crate::merge::MergeOperator;
 use crate::vfs::{MemoryVfs, PosixVfs, Vfs};
 
@@ -197,6 +198,16 @@ impl KeyspaceOptions {
     /// The tree that holds the keyspace.
     pub fn kind(&self) -> TreeKind {
         self.kind
+    }
+
+    /// What the manifest keeps of a keyspace of this name with these options.
+    pub(crate) fn meta(&self, name: &str) -> KeyspaceMeta {
+        KeyspaceMeta {
+            name: name.to_string(),
+            kind: self.kind.name().to_string(),
+            options: self.encode(),
+            operator: self.merge_operator.clone(),
+        }
     }
 
     /// The stored form (`docs/format/keyspace-options.md`).

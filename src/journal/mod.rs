@@ -66,6 +66,7 @@ mod operation;
 mod reader;
 mod replay;
 mod retire;
+mod salvage;
 mod search;
 mod shard;
 mod sync;

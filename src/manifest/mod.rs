@@ -18,6 +18,7 @@ pub(crate) mod fuzz;
 mod log;
 mod open;
 mod record;
+mod salvage;
 mod state;
 mod superblock;
 
@@ -29,6 +30,7 @@ mod tests;
 pub(crate) use edit::{Edit, Epochs, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 pub(crate) use log::Manifest;
 pub(crate) use open::{LOCK_FILE_NAME, NewStore, OpenOptions, create_copy};
+pub(crate) use salvage::SalvagedManifest;
 pub(crate) use state::{RecoveredKeyspace, RecoveredState};
 pub(crate) use superblock::FILE_NAME as SUPERBLOCK_FILE_NAME;
 

@@ -41,7 +41,7 @@ pub(crate) struct NewStore {
 }
 
 /// What a manifest's file holds.
-struct Loaded {
+pub(super) struct Loaded {
     identity: Identity,
     state: State,
     trees: Trees,
@@ -54,6 +54,13 @@ struct Loaded {
 }
 
 impl Loaded {
+    /// What it says.
+    pub(super) fn into_recovered(self) -> RecoveredState {
+        let store_id = self.identity.store_id;
+        let torn_bytes = self.file_bytes - self.end;
+        RecoveredState { store_id, torn_bytes, ..self.trees.join(&self.state) }
+    }
+
     /// Splits off what the open tells of what the manifest goes on with.
     fn recovered(self, superblock: Superblock, created: bool) -> (State, RecoveredState) {
         let recovered = RecoveredState {
@@ -257,7 +264,7 @@ pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, new: NewStore, edit: Edit) 
 }
 
 /// The manifests in `dir`, newest first.
-fn manifest_numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u64>> {
+pub(super) fn manifest_numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u64>> {
     let names = vfs.read_names(dir)?;
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| parse_manifest_name(name)).collect();
     numbers.sort_unstable_by(|a, b| b.cmp(a));
@@ -265,7 +272,12 @@ fn manifest_numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u64>> {
 }
 
 /// Loads the newest manifest that was written whole.
-fn load_newest(vfs: &dyn Vfs, dir: &Path, store_id: u64, numbers: &[u64]) -> Result<Loaded> {
+pub(super) fn load_newest(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    store_id: u64,
+    numbers: &[u64],
+) -> Result<Loaded> {
     let mut incomplete = None;
     for &number in numbers {
         match load(vfs, dir, Identity { store_id, number })? {

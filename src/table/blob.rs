@@ -176,6 +176,13 @@ impl BlobFile {
         Ok(BlobFile { file, footer })
     }
 
+    /// Opens what there is of a blob file, for repairs: each value shows by its checksums whether it is whole.
+    fn open_torn(files: &Arc<DataFiles>, id: FileId) -> Result<BlobFile> {
+        let file = PageFile::open_torn(files, id, FileType::Blob)?;
+        let footer = BlobFooter { bytes: u64::from(file.units()) * PIECE_BYTES as u64, values: 0 };
+        Ok(BlobFile { file, footer })
+    }
+
     /// The file's number.
     pub(crate) fn id(&self) -> FileId {
         self.file.id()
@@ -267,13 +274,20 @@ impl BlobFile {
 /// The blob files that are open, so that tables share handles.
 pub(crate) struct BlobFiles {
     files: Arc<DataFiles>,
+    /// Whether files are opened whatever state they are in.
+    torn: bool,
     open: Mutex<BTreeMap<FileId, Weak<BlobFile>>>,
 }
 
 impl BlobFiles {
     /// None open yet.
     pub(crate) fn new(files: &Arc<DataFiles>) -> Arc<BlobFiles> {
-        Arc::new(BlobFiles { files: Arc::clone(files), open: Mutex::default() })
+        Arc::new(BlobFiles { files: Arc::clone(files), torn: false, open: Mutex::default() })
+    }
+
+    /// The same for repairs: files that are damaged are opened too, and give what values they can.
+    pub(crate) fn of_damaged_store(files: &Arc<DataFiles>) -> Arc<BlobFiles> {
+        Arc::new(BlobFiles { files: Arc::clone(files), torn: true, open: Mutex::default() })
     }
 
     /// The blob file's handle, opened unless it is open.
@@ -282,7 +296,10 @@ impl BlobFiles {
         if let Some(file) = open.get(&id).and_then(Weak::upgrade) {
             return Ok(file);
         }
-        let file = Arc::new(BlobFile::open(&self.files, id)?);
+        let file = match self.torn {
+            true => Arc::new(BlobFile::open_torn(&self.files, id)?),
+            false => Arc::new(BlobFile::open(&self.files, id)?),
+        };
         open.retain(|_, file| file.strong_count() > 0);
         open.insert(id, Arc::downgrade(&file));
         Ok(file)

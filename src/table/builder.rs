@@ -18,7 +18,7 @@ use super::index::{LevelBuilder, PLAIN_SEPARATOR, Subtree};
 use super::node::KIND_BITS;
 use super::node_builder::{NodeBuilder, common_prefix};
 use super::page_kind;
-use super::properties::{BlobReference, Properties};
+use super::properties::{BlobReference, Origin, Properties};
 use super::reader::Table;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
@@ -36,7 +36,7 @@ const COMPRESSED_LEAF_UNITS: usize = 4;
 const LEAF_UNITS_MAX: usize = 8;
 
 /// How a table is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct TableOptions {
     /// Of the leaves; nothing else is compressed.
     pub(crate) compression: Compression,
@@ -44,6 +44,8 @@ pub(crate) struct TableOptions {
     pub(crate) creation: u64,
     /// Whether the table has a filter of its keys.
     pub(crate) filter: bool,
+    /// Whose table it is.
+    pub(crate) origin: Option<Arc<Origin>>,
 }
 
 /// Builds a table.
@@ -51,6 +53,7 @@ pub(crate) struct TableBuilder {
     writer: PageFileWriter,
     blobs: Arc<BlobFiles>,
     properties: Properties,
+    origin: Option<Arc<Origin>>,
     blob_references: BTreeMap<FileId, BlobReference>,
     leaf: NodeBuilder,
     values: Vec<u8>,
@@ -102,6 +105,7 @@ impl TableBuilder {
                 creation: options.creation,
                 blobs: Vec::new(),
             },
+            origin: options.origin,
             blob_references: BTreeMap::new(),
             leaf: NodeBuilder::new(),
             values: Vec::new(),
@@ -342,11 +346,11 @@ impl TableBuilder {
         self.properties.blobs = self.blob_references.into_values().collect();
         let blobs: Result<Vec<_>> =
             self.properties.blobs.iter().map(|blob| self.blobs.open(blob.file)).collect();
-        let properties = self.writer.append(
-            page_kind::PROPERTIES,
-            &self.properties.encode(),
-            Compression::None,
-        )?;
+        let mut encoded = self.properties.encode();
+        if let Some(origin) = &self.origin {
+            origin.encode(&mut encoded);
+        }
+        let properties = self.writer.append(page_kind::PROPERTIES, &encoded, Compression::None)?;
         let leaf_units = self.leaf_units;
         let footer = Footer { height, root, properties, leaf_units, filter: self.filter };
         self.writer.append(page_kind::FOOTER, &footer.encode(), Compression::None)?;

@@ -9,11 +9,12 @@ use super::index::{LevelBuilder, PLAIN_SEPARATOR, Subtree, child};
 use super::leaf_cursor::LeafCursor;
 use super::node::{KIND_BITS, Node, Shape};
 use super::node_builder::{NodeBuilder, common_prefix};
-use super::properties::{BlobReference, Properties};
+use super::properties::{BlobReference, Origin, Properties};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Error;
-use crate::base::ids::{FileId, Seqno};
+use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::cache::{Compression, PagePointer};
+use crate::manifest::KeyspaceMeta;
 
 const TABLE: &str = include_str!("../../docs/format/table.md");
 const BLOB: &str = include_str!("../../docs/format/blob.md");
@@ -157,12 +158,38 @@ fn the_properties_example() {
     assert_eq!(properties.encode(), payload);
     let decode = |payload: &[u8]| Properties::decode(payload, Path::new("9.table"), 4096);
     assert_eq!(decode(&payload).unwrap(), properties);
-    // The last field is left out where it is 0.
+    // The first builds did not write the last field.
     let whole = payload.len() - 1;
     let without = Properties { blob_merges: 0, ..properties };
-    assert_eq!(without.encode(), payload[..whole]);
+    assert_eq!(without.encode(), [&payload[..whole], &[0]].concat());
     assert_eq!(decode(&payload[..whole]).unwrap(), without);
     for n in 0..whole {
+        assert!(decode(&payload[..n]).unwrap_err().is_corruption());
+    }
+}
+
+#[test]
+fn the_origin_example() {
+    let origin = Origin {
+        keyspace: KeyspaceId(3),
+        meta: KeyspaceMeta {
+            name: "users".to_string(),
+            kind: "stb".to_string(),
+            options: vec![1, 0, 0x80, 0x20, 0, 0x7f],
+            operator: None,
+        },
+    };
+    let mut encoded = Vec::new();
+    origin.encode(&mut encoded);
+    assert_eq!(encoded, example(TABLE, "### Example: an origin"));
+    let before = example(TABLE, "### Example: properties");
+    let payload = [&*before, &encoded].concat();
+    let decode = |bytes: &[u8]| Properties::decode_with_origin(bytes, Path::new("9.table"), 4096);
+    let (properties, found) = decode(&payload).unwrap();
+    assert_eq!(found, Some(origin));
+    assert_eq!(Properties::decode(&payload, Path::new("9.table"), 4096).unwrap(), properties);
+    assert_eq!(decode(&before).unwrap(), (properties, None));
+    for n in before.len() + 1..payload.len() {
         assert!(decode(&payload[..n]).unwrap_err().is_corruption());
     }
 }

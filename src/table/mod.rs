@@ -30,6 +30,7 @@ mod node_builder;
 mod properties;
 mod reader;
 mod run_length;
+mod salvage;
 mod scan;
 mod statistics;
 
@@ -51,7 +52,9 @@ pub(crate) use blob_pointer::BlobPointer;
 pub(crate) use builder::{TableBuilder, TableOptions};
 pub(crate) use cursor::{CacheUse, TableCursor};
 pub(crate) use filter::FilterUse;
+pub(crate) use properties::Origin;
 pub(crate) use reader::Table;
+pub(crate) use salvage::{LostPart, TableSalvage};
 pub(crate) use scan::TableScan;
 
 /// The page kinds of table and blob files. On disk: never renumber.

@@ -4,8 +4,50 @@ use std::path::Path;
 
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
-use crate::base::ids::{FileId, Seqno};
+use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::cache::Compression;
+use crate::manifest::KeyspaceMeta;
+
+/// Whose table it is: enough to make the keyspace anew if the manifest is lost. Written at the end of the
+/// properties and read by repairs alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) keyspace: KeyspaceId,
+    pub(crate) meta: KeyspaceMeta,
+}
+
+impl Origin {
+    /// Appends the origin to encoded properties.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, u64::from(self.keyspace.0));
+        put_bytes(out, self.meta.name.as_bytes());
+        put_bytes(out, self.meta.kind.as_bytes());
+        put_bytes(out, &self.meta.options);
+        // An operator's name is never empty.
+        put_bytes(out, self.meta.operator.as_deref().unwrap_or_default().as_bytes());
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Result<Origin> {
+        let number = from.varint("keyspace number")?;
+        let keyspace = u32::try_from(number)
+            .map_err(|_| from.corrupt("keyspace number", "32 bits", number))?;
+        let mut text = |what| {
+            let bytes = from.byte_string(what)?;
+            let text = std::str::from_utf8(bytes).map(str::to_string);
+            text.map_err(|error| from.corrupt(what, "UTF-8", error))
+        };
+        let (name, kind) = (text("keyspace name")?, text("keyspace kind")?);
+        let options = from.byte_string("keyspace options")?.to_vec();
+        let operator = from.byte_string("merge operator name")?;
+        let operator = std::str::from_utf8(operator)
+            .map_err(|error| from.corrupt("merge operator name", "UTF-8", error))?;
+        let operator = (!operator.is_empty()).then(|| operator.to_string());
+        Ok(Origin {
+            keyspace: KeyspaceId(keyspace),
+            meta: KeyspaceMeta { name, kind, options, operator },
+        })
+    }
+}
 
 /// What a table refers to in one blob file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,15 +134,28 @@ impl Properties {
             put_varint(&mut out, blob.values);
             put_varint(&mut out, blob.bytes);
         }
-        if self.blob_merges > 0 {
-            put_varint(&mut out, self.blob_merges);
-        }
+        put_varint(&mut out, self.blob_merges);
         out
     }
 
     /// Reads the payload of the properties page, which starts at `offset` of `file`.
     pub(super) fn decode(payload: &[u8], file: &Path, offset: u64) -> Result<Properties> {
+        Properties::decode_from(&mut Decoder::new(payload, file, offset))
+    }
+
+    /// The same with the origin, if the table says it.
+    pub(super) fn decode_with_origin(
+        payload: &[u8],
+        file: &Path,
+        offset: u64,
+    ) -> Result<(Properties, Option<Origin>)> {
         let mut from = Decoder::new(payload, file, offset);
+        let properties = Properties::decode_from(&mut from)?;
+        let origin = (!from.is_empty()).then(|| Origin::decode(&mut from)).transpose()?;
+        Ok((properties, origin))
+    }
+
+    fn decode_from(from: &mut Decoder<'_>) -> Result<Properties> {
         let first_key = from.byte_string("first key")?.to_vec();
         let last_key = from.byte_string("last key")?.to_vec();
         let counts = [

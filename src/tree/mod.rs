@@ -36,17 +36,18 @@ mod test_support;
 mod work;
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use crate::base::counter::ShardedCounter;
 use crate::base::entry::{EntryRef, EntrySource};
 use crate::base::error::{Error, Result};
-use crate::base::ids::{KeyspaceId, Seqno};
+use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::cache::{Compression, DataFiles, ReadContext};
 use crate::jobs::{Clock, Job};
 use crate::manifest::Manifest;
 use crate::merge::MergeContext;
-use crate::table::{BlobFiles, Table};
+use crate::table::{BlobFiles, Origin, Table};
 use description::TreeDescription;
 
 /// What a tree is made with.
@@ -102,6 +103,8 @@ pub(crate) struct TreeCounters {
 #[derive(Clone)]
 pub(crate) struct TreeContext {
     pub(crate) keyspace: KeyspaceId,
+    /// What tables say of the keyspace.
+    pub(crate) origin: Arc<Origin>,
     pub(crate) options: TreeOptions,
     /// How merge operands are folded.
     pub(crate) merge: MergeContext,
@@ -264,6 +267,35 @@ impl EntrySource for &mut dyn PackSource {
     }
 }
 
+/// A stretch of keys, as edits say it without a file being opened: for repairs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    /// The first key of the stretch.
+    pub(crate) lower: Vec<u8>,
+    /// The first key behind it.
+    pub(crate) upper: Option<Vec<u8>>,
+    /// Every table that may hold an entry of the stretch. What they hold outside it does not count.
+    pub(crate) tables: Vec<FileId>,
+}
+
+/// The stretches of a tree of some kind, ascending and without gaps.
+///
+/// # Errors
+/// `Corruption` for edits that do not fit together, `UnsupportedVersion`, `Conflict` for a kind that this
+/// build does not have.
+pub(crate) fn stretches(kind: &str, edits: &[Vec<u8>], file: &Path) -> Result<Vec<Stretch>> {
+    match kind {
+        _ if edits.is_empty() => Ok(Vec::new()),
+        "stb" => stb::stretches(edits, file),
+        "flsm" => flsm::stretches(edits, file),
+        other => Err(unknown_kind(other)),
+    }
+}
+
+fn unknown_kind(kind: &str) -> Error {
+    Error::Conflict { what: format!("this build has no tree kind {kind:?}; upgrade Spinney") }
+}
+
 /// Opens the tree of a keyspace from its manifest edits (none for a new keyspace): where a kind is
 /// registered.
 ///
@@ -278,8 +310,6 @@ pub(crate) fn open(
     match kind {
         "stb" => Ok(stb::StbTree::open(context, edits, flushed)?),
         "flsm" => Ok(flsm::FlsmTree::open(context, edits, flushed)?),
-        other => Err(Error::Conflict {
-            what: format!("this build has no tree kind {other:?}; upgrade Spinney"),
-        }),
+        other => Err(unknown_kind(other)),
     }
 }

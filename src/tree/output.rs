@@ -29,6 +29,7 @@ impl TableOutput {
             compression: context.options.compression,
             creation: files.next_file_id().0,
             filter,
+            origin: Some(Arc::clone(&context.origin)),
         };
         Ok(TableOutput {
             builder: TableBuilder::new(files, &context.blobs, options)?,

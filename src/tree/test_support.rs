@@ -53,6 +53,7 @@ pub(super) fn context(kind: &str, observer: &Arc<dyn TreeObserver>) -> TreeConte
     let cache = Arc::new(Cache::new(1 << 20));
     let files = Arc::new(DataFiles::new(vfs, cache, dir, FileId(1), test_hasher()));
     TreeContext {
+        origin: Arc::default(),
         keyspace,
         options: TreeOptions {
             compression: Compression::None,

@@ -15,6 +15,7 @@ use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::table::Table;
+use crate::tree::Stretch;
 
 const EDIT_VERSION: u8 = 1;
 
@@ -129,6 +130,37 @@ impl Recovered {
             guards.extend(&guard.children);
         }
         tables
+    }
+
+    /// The ranges of the last level's guards, each with the tables that reach into it.
+    ///
+    /// # Errors
+    /// `Corruption` if a guard is undefined.
+    pub(super) fn stretches(&self, file: &Path) -> Result<Vec<Stretch>> {
+        let mut stretches: Vec<Stretch> = Vec::new();
+        let mut waiting = vec![(self.root, Vec::new())];
+        // No more guards are looked at than there are, should they name each other in a circle.
+        let mut left = self.guards.len();
+        while let Some((id, above)) = waiting.pop() {
+            let guard = self.record(id, file)?;
+            left = left.checked_sub(1).ok_or_else(|| {
+                Error::corruption(file, 0, "flsm guard number", "each guard below one other", id)
+            })?;
+            let mut tables: Vec<FileId> = above;
+            tables.extend(guard.fragments.iter().map(|fragment| fragment.table));
+            if guard.children.is_empty() {
+                stretches.push(Stretch { lower: guard.lower.clone(), upper: None, tables });
+            } else {
+                let below = guard.children.iter().map(|&child| (child, tables.clone()));
+                waiting.extend(below);
+            }
+        }
+        stretches.sort_by(|a, b| a.lower.cmp(&b.lower));
+        let lowers: Vec<Vec<u8>> = stretches.iter().map(|stretch| stretch.lower.clone()).collect();
+        for (stretch, next) in stretches.iter_mut().zip(lowers.into_iter().skip(1)) {
+            stretch.upper = Some(next);
+        }
+        Ok(stretches)
     }
 
     /// Builds the tree.

@@ -37,7 +37,12 @@ impl Tree {
         let files = Arc::new(files);
         let blobs = BlobFiles::new(&files);
         let fragment = |age: u64| {
-            let options = TableOptions { compression: Compression::None, creation: age, filter };
+            let options = TableOptions {
+                compression: Compression::None,
+                creation: age,
+                filter,
+                origin: None,
+            };
             let mut table = TableBuilder::new(&files, &blobs, options).unwrap();
             for number in 0..KEYS {
                 // Number 5 is in all of them.

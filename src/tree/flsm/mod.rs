@@ -37,6 +37,7 @@ use self::compaction::{CompactionJob, Made};
 use self::guard::{Guard, GuardId, NEW};
 use self::jobs::Jobs;
 use self::lookup::Presence;
+pub(super) use self::open::stretches;
 use self::parameters::Parameters;
 use self::plan::Plan;
 use self::superseding::Superseding;

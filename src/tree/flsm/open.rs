@@ -1,6 +1,7 @@
 //! Opening a tree from its edits: the ends of all tables are read together, not one after the other.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::edit::Recovered;
@@ -8,7 +9,7 @@ use super::guard::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::table::Table;
-use crate::tree::TreeContext;
+use crate::tree::{Stretch, TreeContext};
 
 /// The tree that the edits say, with the highest number that they give to a guard.
 pub(super) fn recover(context: &TreeContext, edits: &[Vec<u8>]) -> Result<(Arc<Guard>, u64)> {
@@ -28,4 +29,11 @@ pub(super) fn recover(context: &TreeContext, edits: &[Vec<u8>]) -> Result<(Arc<G
         None => Err(Error::corruption(&file, 0, "flsm table number", "an open table", id)),
     })?;
     Ok((root, recovered.last_number()))
+}
+
+/// The stretches of the tree that the edits say; no file is opened.
+pub(in crate::tree) fn stretches(edits: &[Vec<u8>], file: &Path) -> Result<Vec<Stretch>> {
+    let mut recovered = Recovered::default();
+    edits.iter().try_for_each(|edit| recovered.apply(edit, file))?;
+    recovered.stretches(file)
 }

@@ -13,6 +13,7 @@ use super::node::{Bundle, BundleId, Derived, Extent, Key, Node, Pivot};
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, NodeId};
+use crate::tree::Stretch;
 
 const EDIT_VERSION: u8 = 1;
 
@@ -175,6 +176,40 @@ impl Recovered {
             nodes.extend(node.pivots.iter().map(|pivot| pivot.child));
         }
         bundles
+    }
+
+    /// The leaves' ranges, each with the tables that are live in it.
+    ///
+    /// # Errors
+    /// `Corruption` if a node or bundle is undefined.
+    pub(super) fn stretches(&self, file: &Path) -> Result<Vec<Stretch>> {
+        let missing = |what| Error::corruption(file, 0, what, "one that an edit defines", "none");
+        let mut stretches = Vec::new();
+        // A node, and the tables of the nodes above that are live in it. No more nodes are looked at than
+        // there are, should they name each other in a circle.
+        let mut waiting = vec![(self.root, Vec::new())];
+        let mut left = self.nodes.len();
+        while let Some((id, above)) = waiting.pop() {
+            let node = self.nodes.get(&id).ok_or_else(|| missing("stb node number"))?;
+            left = left.checked_sub(1).ok_or_else(|| missing("stb node number"))?;
+            for (at, pivot) in node.pivots.iter().enumerate().rev() {
+                let mut tables: Vec<FileId> = above.clone();
+                for number in node.bundles.iter().skip(pivot.bundle_start) {
+                    let bundle = self.bundles.get(number);
+                    let bundle = bundle.ok_or_else(|| missing("stb bundle number"))?;
+                    tables.extend(&bundle.branches);
+                }
+                if pivot.child != 0 {
+                    waiting.push((pivot.child, tables));
+                    continue;
+                }
+                let next = node.pivots.get(at + 1).map(|next| next.lower.clone());
+                let (lower, upper) = (pivot.lower.clone(), next.or_else(|| node.upper.clone()));
+                stretches.push(Stretch { lower, upper, tables });
+            }
+        }
+        stretches.sort_by(|a, b| a.lower.cmp(&b.lower));
+        Ok(stretches)
     }
 
     /// Builds the trunk; `open` opens a bundle's files.

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use self::compaction::CompactionJob;
 use self::jobs::Jobs;
 use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet};
+pub(super) use self::open::stretches;
 use self::open::{OpenFiles, fetch_leaf_indexes};
 use self::parameters::Parameters;
 use self::plan::Plan;

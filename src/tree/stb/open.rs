@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::edit::{BundleRecord, Recovered};
@@ -11,7 +12,7 @@ use crate::base::ids::FileId;
 use crate::cache::{FileType, PageFile, ReadContext, fetch_misses};
 use crate::filter::{Maplet, Sieve};
 use crate::table::Table;
-use crate::tree::TreeContext;
+use crate::tree::{Stretch, TreeContext};
 
 /// Levels of an index whose pages are read together; what is below is read page by page.
 const INDEX_HEIGHT_MAX: usize = 4;
@@ -106,4 +107,11 @@ pub(super) fn fetch_leaf_indexes(root: &Arc<Node>) {
             }
         }
     }
+}
+
+/// The stretches of the tree that the edits say; no file is opened.
+pub(in crate::tree) fn stretches(edits: &[Vec<u8>], file: &Path) -> Result<Vec<Stretch>> {
+    let mut recovered = Recovered::default();
+    edits.iter().try_for_each(|edit| recovered.apply(edit, file))?;
+    recovered.stretches(file)
 }

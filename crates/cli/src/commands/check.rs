@@ -31,7 +31,7 @@ pub(super) fn run(store: &StoreOptions, options: &CheckOptions) -> Outcome {
     let recovery = database.recovery();
     let mut out = super::output();
     for problem in &report.problems {
-        writeln!(out, "{problem}")?;
+        writeln!(out, "{}", problem.description())?;
     }
     writeln!(
         out,
@@ -60,8 +60,8 @@ pub(super) fn run(store: &StoreOptions, options: &CheckOptions) -> Outcome {
     Err(Failure::Message(
         EXIT_DAMAGED,
         format!(
-            "{} is damaged ({} problems); restore the named files from a checkpoint, or export what \
-             can still be read",
+            "{} is damaged ({} problems); restore the named files from a checkpoint, or make a new store \
+             of what can be read with `spinney repair`",
             options.store.path.display(),
             report.problems.len()
         ),

@@ -9,6 +9,7 @@ mod import;
 mod keyspaces;
 mod maintain;
 mod put;
+mod repair;
 mod scan;
 mod stats;
 
@@ -58,6 +59,7 @@ enum Command {
     Count(count::CountOptions),
     Stats(stats::StatsOptions),
     Check(check::CheckOptions),
+    Repair(repair::RepairOptions),
     Compact(maintain::CompactOptions),
     Flush(maintain::FlushOptions),
     Keyspaces(keyspaces::KeyspacesOptions),
@@ -88,6 +90,7 @@ pub(crate) fn run(arguments: Arguments) -> Outcome {
         Command::Count(options) => count::run(store, &options),
         Command::Stats(options) => stats::run(store, &options),
         Command::Check(options) => check::run(store, &options),
+        Command::Repair(options) => repair::run(store, &options),
         Command::Compact(options) => maintain::run_compact(store, &options),
         Command::Flush(options) => maintain::run_flush(store, &options),
         Command::Keyspaces(options) => keyspaces::run(store, &options),

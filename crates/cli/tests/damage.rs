@@ -1,0 +1,68 @@
+//! The command on damaged stores: what can be read comes out, and what cannot is listed.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::spinney;
+
+const PAIRS: usize = 60_000;
+
+/// A store of `PAIRS` pairs in tables.
+fn store(dir: &Path) -> String {
+    let path = dir.join("store").to_str().unwrap().to_string();
+    let lines: String = (0..PAIRS).map(|i| format!("key-{i:06}\tvalue {i:050}\n")).collect();
+    let run = spinney(&["import", &path, "--format", "tsv", "-"], lines.as_bytes());
+    assert_eq!(run.code, 0, "{}", run.stderr_text());
+    assert_eq!(spinney(&["compact", &path], b"").code, 0);
+    path
+}
+
+/// The largest table.
+fn table(path: &str) -> PathBuf {
+    let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    let tables = entries.filter(|entry| entry.path().extension().is_some_and(|it| it == "table"));
+    tables.max_by_key(|entry| entry.metadata().unwrap().len()).unwrap().path()
+}
+
+fn damage(file: &Path, offset: usize) {
+    let mut bytes = fs::read(file).unwrap();
+    bytes[offset] ^= 0xff;
+    fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn a_store_is_repaired_and_the_report_says_what_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = store(dir.path());
+    let table = table(&path);
+    damage(&table, 10 * 4096 + 99);
+    let run = spinney(&["check", &path, "--full"], b"");
+    assert_eq!(run.code, 3);
+    // The same damage once, and no advice to do what has just been done.
+    assert_eq!(run.stdout_text().matches("at byte 40960").count(), 1, "{}", run.stdout_text());
+    assert!(!run.stdout_text().contains("spinney check") && run.stderr_text().contains("repair"));
+    let target = dir.path().join("repaired").to_str().unwrap().to_string();
+    let run = spinney(&["repair", &path, &target], b"");
+    assert_eq!(run.code, 3, "{}", run.stderr_text());
+    let said = run.stdout_text();
+    assert!(said.contains("keys from \"key-") && said.contains("at byte 40960"), "{said}");
+    assert_eq!(spinney(&["check", &target, "--full"], b"").code, 0);
+    let count = spinney(&["count", &target], b"").stdout_text();
+    let count: usize =
+        count.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
+    assert!(count < PAIRS && count > PAIRS - 200, "{count}");
+    // Without a manifest, in place.
+    for name in ["SPINNEY", "manifest-00000001"] {
+        fs::remove_file(Path::new(&target).join(name)).unwrap();
+    }
+    let run = spinney(&["repair", &target, "--in-place"], b"");
+    assert_eq!(run.code, 3, "{}", run.stderr_text());
+    assert!(run.stdout_text().contains("the manifest is lost"), "{}", run.stdout_text());
+    assert!(Path::new(&format!("{target}.damaged")).exists());
+    let again = spinney(&["count", &target], b"").stdout_text();
+    assert!(
+        again.contains(&count.to_string()) || again.replace(',', "").contains(&count.to_string())
+    );
+}

@@ -1,0 +1,315 @@
+//! The newest version of each key of a keyspace, from tables that may be damaged and the journal.
+//!
+//! Invariants:
+//! 1. When a key is handed out, every damage of a table that may hold a version of it is known.
+//! 2. Damage outside the ranges in which a table counts is none.
+//! 3. A table is read once, from its beginning to its end, whatever number of ranges it counts in.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, btree_map};
+use std::iter::Peekable;
+
+use super::super::damage::{DamagedRange, after};
+use super::source::{Source, SourceKeyspace, Version};
+use crate::base::entry::EntryKind;
+use crate::base::error::{Error, Result};
+use crate::base::ids::FileId;
+use crate::base::planted::{Bug, planted};
+use crate::merge::{Base, Operands};
+use crate::table::{LostPart, TableSalvage};
+use crate::tree::Stretch;
+
+/// A table on its way.
+struct Input {
+    /// `None`: it could not be opened.
+    scan: Option<TableSalvage>,
+    /// Whether the scan has been begun.
+    started: bool,
+    /// The ranges in which something of it is lost.
+    lost: Vec<(DamagedRange, Error)>,
+    /// Why it could not be opened.
+    failed: Option<Error>,
+}
+
+impl Input {
+    fn open(source: &Source, id: FileId) -> Result<Input> {
+        let (scan, failed) = match TableSalvage::open(&source.files, id) {
+            Ok(scan) => (Some(scan), None),
+            Err(error @ Error::UnsupportedVersion { .. }) => return Err(error),
+            Err(error) => (None, Some(error)),
+        };
+        Ok(Input { scan, started: false, lost: Vec::new(), failed })
+    }
+
+    /// A key that no entry that is still to come is before; `None` if none is to come.
+    fn bound(&self) -> Option<Vec<u8>> {
+        let scan = self.scan.as_ref()?;
+        match self.started {
+            true => scan.entry().map(|entry| entry.key.to_vec()),
+            false => Some(scan.properties().map_or(Vec::new(), |it| it.first_key.clone())),
+        }
+    }
+
+    /// Goes one entry on.
+    fn advance(&mut self) -> Result<()> {
+        let Some(scan) = &mut self.scan else { return Ok(()) };
+        self.started = true;
+        let is_operand = scan.entry().is_some_and(|entry| entry.kind.is_operand());
+        scan.next()?;
+        let lost = scan.take_lost();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let first = scan.properties().map(|it| it.first_key.clone()).unwrap_or_default();
+        self.lost.extend(lost.into_iter().map(|LostPart { after: last, upto, error }| {
+            let lower = match last {
+                // What the operand is applied to may be lost.
+                Some(key) if is_operand => key,
+                Some(key) => after(&key),
+                None => first.clone(),
+            };
+            (DamagedRange { lower, upper: upto.map(|key| after(&key)) }, error)
+        }));
+        Ok(())
+    }
+}
+
+/// Damage of one file, in one range.
+struct Damage {
+    file: Option<FileId>,
+    range: DamagedRange,
+    error: Error,
+}
+
+/// See the module's description.
+pub(super) struct Newest<'a> {
+    source: &'a Source,
+    keyspace: &'a SourceKeyspace,
+    inputs: BTreeMap<FileId, Input>,
+    replayed: Peekable<btree_map::Iter<'a, Vec<u8>, Vec<Version>>>,
+    /// How many stretches have been begun.
+    begun: usize,
+    /// The stretch that is being read.
+    stretch: Option<&'a Stretch>,
+    /// Its tables by the next key that each may have.
+    heap: BinaryHeap<Reverse<(Vec<u8>, FileId)>>,
+    damage: Vec<Damage>,
+    /// Where the damage of this stretch begins in `damage`.
+    damage_here: usize,
+}
+
+impl<'a> Newest<'a> {
+    pub(super) fn new(source: &'a Source, keyspace: &'a SourceKeyspace) -> Newest<'a> {
+        Newest {
+            source,
+            keyspace,
+            inputs: BTreeMap::new(),
+            replayed: keyspace.replayed.iter().peekable(),
+            begun: 0,
+            stretch: None,
+            heap: BinaryHeap::new(),
+            damage: Vec::new(),
+            damage_here: 0,
+        }
+    }
+
+    /// The next key that has a value, and the value.
+    pub(super) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let mut versions = Vec::new();
+        loop {
+            let Some(stretch) = self.stretch else {
+                if !self.begin_stretch()? {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let in_tables = self.heap.peek().map(|Reverse((key, _))| key);
+            let in_journal = self.replayed.peek().map(|(key, _)| *key);
+            let key = match (in_tables, in_journal) {
+                (Some(a), Some(b)) => a.min(b).clone(),
+                (Some(key), None) | (None, Some(key)) => key.clone(),
+                (None, None) => {
+                    self.stretch = None;
+                    continue;
+                }
+            };
+            if stretch.upper.as_ref().is_some_and(|upper| key >= *upper) {
+                self.stretch = None;
+                continue;
+            }
+            versions.clear();
+            self.gather(&key, &mut versions)?;
+            match self.value(&key, &mut versions) {
+                Ok(Some(value)) => return Ok(Some((key, value))),
+                Ok(None) => {}
+                Err(error) => {
+                    let range = DamagedRange::of_key(&key);
+                    self.damage.push(Damage { file: None, range, error });
+                }
+            }
+        }
+    }
+
+    /// Whether a newer version of the key that was handed out last may be lost.
+    pub(super) fn is_doubtful(&self, key: &[u8]) -> bool {
+        let here = self.damage.get(self.damage_here..).unwrap_or_default();
+        here.iter().any(|damage| damage.range.contains(key))
+    }
+
+    /// All damage, in the order in which it was met.
+    pub(super) fn into_damage(self) -> Vec<(DamagedRange, Error)> {
+        self.damage.into_iter().map(|damage| (damage.range, damage.error)).collect()
+    }
+
+    /// Begins the next stretch; false if there is none.
+    fn begin_stretch(&mut self) -> Result<bool> {
+        let Some(stretch) = self.keyspace.stretches.get(self.begun) else { return Ok(false) };
+        self.begun += 1;
+        self.stretch = Some(stretch);
+        self.heap.clear();
+        self.damage_here = self.damage.len();
+        for &id in &stretch.tables {
+            let input = match self.inputs.entry(id) {
+                btree_map::Entry::Occupied(found) => found.into_mut(),
+                btree_map::Entry::Vacant(free) => free.insert(Input::open(self.source, id)?),
+            };
+            let known = input.lost.clone();
+            if let Some(error) = &input.failed {
+                let (lower, upper) = (stretch.lower.clone(), stretch.upper.clone());
+                let error = error.clone();
+                self.note(id, &DamagedRange { lower, upper }, &error);
+                continue;
+            }
+            for (range, error) in &known {
+                self.note(id, range, error);
+            }
+            self.push(id);
+        }
+        // A table may be named twice.
+        let mut waiting = std::mem::take(&mut self.heap).into_sorted_vec();
+        waiting.dedup();
+        self.heap = waiting.into();
+        Ok(true)
+    }
+
+    fn push(&mut self, id: FileId) {
+        if let Some(bound) = self.inputs.get(&id).and_then(Input::bound) {
+            self.heap.push(Reverse((bound, id)));
+        }
+    }
+
+    /// Notes damage of a table as far as it lies in this stretch.
+    fn note(&mut self, id: FileId, range: &DamagedRange, error: &Error) {
+        let Some(stretch) = self.stretch else { return };
+        if planted(Bug::RepairDamageUntold) {
+            return;
+        }
+        let Some(range) = range.within(&stretch.lower, stretch.upper.as_deref()) else { return };
+        // The same damage in the stretch before.
+        let goes_on = |damage: &&mut Damage| {
+            damage.file == Some(id)
+                && damage.range.upper.as_deref() == Some(&range.lower)
+                && damage.error.to_string() == error.to_string()
+        };
+        let joined = self.damage.iter_mut().rev().take(64).find(goes_on);
+        match joined {
+            Some(damage) => {
+                damage.range.upper = range.upper;
+                // It counts for this stretch too.
+                let at = self.damage.iter().position(|damage| damage.file == Some(id));
+                self.damage_here = self.damage_here.min(at.unwrap_or(0));
+            }
+            None => self.damage.push(Damage { file: Some(id), range, error: error.clone() }),
+        }
+    }
+
+    /// Moves a table on, and notes what damage that shows.
+    fn advance(&mut self, id: FileId) -> Result<()> {
+        let Some(input) = self.inputs.get_mut(&id) else { return Ok(()) };
+        let known = input.lost.len();
+        input.advance()?;
+        let new: Vec<_> = input.lost.get(known..).unwrap_or_default().to_vec();
+        for (range, error) in &new {
+            self.note(id, range, error);
+        }
+        Ok(())
+    }
+
+    /// Takes all versions of a key, and goes on to the key after it.
+    fn gather(&mut self, key: &[u8], versions: &mut Vec<Version>) -> Result<()> {
+        while let Some(Reverse((bound, id))) = self.heap.peek()
+            && **bound == *key
+        {
+            let id = *id;
+            self.heap.pop();
+            let lower = self.stretch.map(|stretch| stretch.lower.clone()).unwrap_or_default();
+            loop {
+                let Some(input) = self.inputs.get(&id) else { break };
+                if input.started {
+                    let entry = input.scan.as_ref().and_then(|scan| scan.entry());
+                    let Some(entry) = entry else { break };
+                    // What lies before the stretch does not count in any that is still to come.
+                    let passed = *entry.key < *lower;
+                    if !passed && *entry.key != *key {
+                        break;
+                    }
+                    if !passed {
+                        let (seqno, kind, value) = (entry.seqno, entry.kind, entry.value.to_vec());
+                        versions.push(Version { seqno, kind, value });
+                    }
+                }
+                self.advance(id)?;
+            }
+            self.push(id);
+        }
+        if self.replayed.peek().is_some_and(|(next, _)| ***next == *key)
+            && let Some((_, found)) = self.replayed.next()
+        {
+            versions.extend(found.iter().cloned());
+        }
+        Ok(())
+    }
+
+    /// What the versions make of the key's value.
+    fn value(&self, key: &[u8], versions: &mut Vec<Version>) -> Result<Option<Vec<u8>>> {
+        // Of one number there may be an operand and what a merge of it has made: that is whole.
+        versions.sort_by_key(|version| (Reverse(version.seqno), version.kind.is_operand()));
+        versions.dedup_by_key(|version| version.seqno);
+        let context = &self.keyspace.merge;
+        let mut operands = Operands::default();
+        for version in versions.iter() {
+            let base = match version.kind {
+                EntryKind::Put => Base::Value(&version.value),
+                EntryKind::PutBlob => Base::Blob(&version.value),
+                EntryKind::Delete if planted(Bug::RepairForgetsTombstones) => continue,
+                EntryKind::Delete => Base::Nothing,
+                EntryKind::Merge | EntryKind::MergeBlob => {
+                    operands.push(&version.value, version.kind.is_blob());
+                    continue;
+                }
+                EntryKind::RangeDelete => {
+                    return Err(Error::invalid("range deletes are not read by this version"));
+                }
+            };
+            if !operands.is_empty() {
+                return operands.fold(context, key, base, true).map(Some);
+            }
+            return match base {
+                Base::Nothing => Ok(None),
+                Base::Value(value) => Ok(Some(value.to_vec())),
+                Base::Blob(pointer) => {
+                    let mut value = Vec::new();
+                    match &context.blobs {
+                        Some(blobs) => blobs.read_blob(key, pointer, &mut value)?,
+                        None => return Ok(None),
+                    }
+                    Ok(Some(value))
+                }
+            };
+        }
+        match operands.is_empty() {
+            true => Ok(None),
+            false => operands.fold(context, key, Base::Nothing, true).map(Some),
+        }
+    }
+}

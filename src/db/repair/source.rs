@@ -1,0 +1,386 @@
+//! What there is of a damaged store: keyspaces, the tables that count for each range of keys, the journal.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::super::options::{Builder, KeyspaceOptions, MIB, TreeKind};
+use super::super::state::Blobs;
+use super::{LOCK_FILE_NAME, RepairBasis, RepairReport};
+use crate::base::entry::EntryKind;
+use crate::base::error::{Error, Result};
+use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::key_hash::{HashSecret, KeyHasher};
+use crate::cache::{Cache, DataFiles, FileType};
+use crate::journal::{EpochLimit, Journal, Operations, ReplayPlan};
+use crate::manifest::{KeyspaceMeta, Manifest, RecoveredState, SalvagedManifest};
+use crate::merge::{Contained, MergeContext, MergeOperator};
+use crate::table::{BlobFiles, TableSalvage};
+use crate::tree::{Stretch, stretches};
+use crate::vfs::{Lock, ReadOnlyVfs, Vfs};
+
+/// One version of a key.
+#[derive(Debug, Clone)]
+pub(super) struct Version {
+    pub(super) seqno: Seqno,
+    pub(super) kind: EntryKind,
+    pub(super) value: Vec<u8>,
+}
+
+/// The journal's part of a keyspace.
+pub(super) type Replayed = BTreeMap<Vec<u8>, Vec<Version>>;
+
+/// A keyspace that was found.
+pub(super) struct SourceKeyspace {
+    pub(super) name: String,
+    pub(super) options: KeyspaceOptions,
+    pub(super) merge: MergeContext,
+    /// Ascending, without gaps, over all keys.
+    pub(super) stretches: Vec<Stretch>,
+    pub(super) replayed: Replayed,
+}
+
+/// A damaged store.
+pub(super) struct Source {
+    pub(super) files: Arc<DataFiles>,
+    pub(super) keyspaces: Vec<SourceKeyspace>,
+    basis: RepairBasis,
+    problems: Vec<Error>,
+    left_out: Vec<String>,
+    journal_records: u64,
+    journal_incomplete: bool,
+    _lock: Box<dyn Lock>,
+}
+
+/// What a table file says of itself.
+struct FoundTable {
+    id: FileId,
+    keyspace: KeyspaceId,
+    /// A number that grows with every table made, and whose it is.
+    origin: Option<(u64, KeyspaceMeta)>,
+}
+
+impl Source {
+    pub(super) fn open(path: &Path, builder: &Builder) -> Result<Source> {
+        let vfs: Arc<dyn Vfs> = Arc::new(ReadOnlyVfs(Arc::clone(&builder.vfs)));
+        let not_a_store = |reason: &str| Error::NotAStore {
+            path: path.to_path_buf(),
+            reason: reason.to_string(),
+        };
+        if !vfs.exists(path)? {
+            return Err(not_a_store("there is no such directory"));
+        }
+        let lock = vfs.lock_shared(&path.join(LOCK_FILE_NAME))?;
+        let names: BTreeSet<String> = vfs.read_names(path)?.into_iter().collect();
+        let is_part = |name: &String| {
+            DataFiles::parse_name(name).is_some()
+                || name.starts_with("journal-")
+                || name.starts_with("manifest-")
+        };
+        if !names.iter().any(is_part) {
+            return Err(not_a_store("it holds no file of a store"));
+        }
+        let cache = Arc::new(Cache::with_records(MIB as usize, 0, true));
+        // No filter is asked, and none is written.
+        let hasher = Arc::new(KeyHasher::new(HashSecret::default()));
+        let files = Arc::new(DataFiles::new(Arc::clone(&vfs), cache, path, FileId(1), hasher));
+        // Nothing is removed when a handle goes.
+        files.retain_all();
+        let blobs = BlobFiles::of_damaged_store(&files);
+        let manifest = Manifest::salvage(&*vfs, path)?;
+        let mut source = Source {
+            files,
+            keyspaces: Vec::new(),
+            basis: RepairBasis::Files,
+            problems: manifest.problems.clone(),
+            left_out: Vec::new(),
+            journal_records: 0,
+            journal_incomplete: false,
+            _lock: lock,
+        };
+        let exact = source.exact_stretches(&manifest, &names);
+        let mut found = match exact {
+            Some(found) => {
+                source.basis = RepairBasis::Manifest;
+                found
+            }
+            None => source.found_stretches(&manifest, &names)?,
+        };
+        let replayed = source.replay(&*vfs, path, &manifest, &mut found)?;
+        source.make_keyspaces(found, replayed, builder, &blobs)?;
+        Ok(source)
+    }
+
+    /// What a report begins with.
+    pub(super) fn report(&self) -> RepairReport {
+        RepairReport {
+            basis: self.basis,
+            keyspaces: Vec::new(),
+            damage: Vec::new(),
+            problems: self.problems.clone(),
+            journal_records: self.journal_records,
+            journal_incomplete: self.journal_incomplete,
+            left_out: self.left_out.clone(),
+        }
+    }
+
+    /// The keyspaces as a whole manifest says them.
+    fn exact_stretches(
+        &self,
+        manifest: &SalvagedManifest,
+        names: &BTreeSet<String>,
+    ) -> Option<Found> {
+        if !manifest.whole {
+            return None;
+        }
+        let mut found = BTreeMap::new();
+        let mut all_there = true;
+        for keyspace in &manifest.state.keyspaces {
+            let edits: Vec<Vec<u8>> =
+                keyspace.tree_snapshot.iter().chain(&keyspace.tree_edits).cloned().collect();
+            let stretches = stretches(&keyspace.meta.kind, &edits, self.files.dir()).ok()?;
+            all_there &= stretches.iter().flat_map(|stretch| &stretch.tables).all(|&table| {
+                let path = self.files.path(table, FileType::Table);
+                path.file_name().is_some_and(|name| names.contains(&*name.to_string_lossy()))
+            });
+            found.insert(keyspace.id, (keyspace.meta.clone(), stretches));
+        }
+        // Where the manifest ends with bytes that are no record and what it asks for is gone, the record may
+        // have been a whole one that did without it.
+        (all_there || manifest.state.torn_bytes == 0).then_some(found)
+    }
+
+    /// The keyspaces as the tables say them, each with one stretch that has all of its tables.
+    fn found_stretches(
+        &mut self,
+        manifest: &SalvagedManifest,
+        names: &BTreeSet<String>,
+    ) -> Result<Found> {
+        let state = &manifest.state;
+        // Whose tables are of which nothing can be read but their leaves.
+        let mut owners: BTreeMap<FileId, KeyspaceId> = BTreeMap::new();
+        let mut metas: BTreeMap<KeyspaceId, (u64, KeyspaceMeta)> = BTreeMap::new();
+        for keyspace in &state.keyspaces {
+            let edits: Vec<Vec<u8>> =
+                keyspace.tree_snapshot.iter().chain(&keyspace.tree_edits).cloned().collect();
+            let known = stretches(&keyspace.meta.kind, &edits, self.files.dir());
+            let tables = known.iter().flatten().flat_map(|stretch| &stretch.tables);
+            owners.extend(tables.map(|&table| (table, keyspace.id)));
+            metas.insert(keyspace.id, (0, keyspace.meta.clone()));
+        }
+        let mut tables: BTreeMap<KeyspaceId, Vec<FileId>> = BTreeMap::new();
+        for name in names {
+            let Some((id, FileType::Table)) = DataFiles::parse_name(name) else { continue };
+            let Some(table) = self.identify(id, owners.get(&id).copied())? else { continue };
+            let dropped = table.keyspace < state.next_keyspace_id
+                && !state.keyspaces.iter().any(|keyspace| keyspace.id == table.keyspace);
+            if dropped {
+                self.left_out.push(format!("{name}: a table of a keyspace that has been dropped"));
+                continue;
+            }
+            tables.entry(table.keyspace).or_default().push(table.id);
+            if let Some((creation, meta)) = table.origin {
+                let known = metas.entry(table.keyspace).or_insert((0, KeyspaceMeta::default()));
+                if known.0 <= creation {
+                    *known = (creation, meta);
+                }
+            }
+        }
+        let found = metas.into_iter().map(|(id, (_, meta))| {
+            let tables = tables.remove(&id).unwrap_or_default();
+            (id, (meta, vec![Stretch { lower: Vec::new(), upper: None, tables }]))
+        });
+        Ok(found.collect())
+    }
+
+    /// Finds out whose a table is.
+    fn identify(&mut self, id: FileId, owner: Option<KeyspaceId>) -> Result<Option<FoundTable>> {
+        let table = match TableSalvage::open(&self.files, id) {
+            Err(error @ Error::UnsupportedVersion { .. }) => return Err(error),
+            Err(error) => {
+                self.left_out.push(error.to_string());
+                return Ok(None);
+            }
+            Ok(table) => table,
+        };
+        let creation = table.properties().map_or(0, |properties| properties.creation);
+        let origin = table.origin().map(|origin| (creation, origin.meta.clone()));
+        let keyspace = table.origin().map(|origin| origin.keyspace).or(owner);
+        if keyspace.is_none() {
+            let name = table.path();
+            self.left_out.push(format!(
+                "{}: nothing says whose table it is (it was being written when the process ended, or is \
+                 damaged)",
+                name.display()
+            ));
+        }
+        Ok(keyspace.map(|keyspace| FoundTable { id, keyspace, origin }))
+    }
+
+    /// Reads the journal.
+    fn replay(
+        &mut self,
+        vfs: &dyn Vfs,
+        dir: &Path,
+        manifest: &SalvagedManifest,
+        found: &mut Found,
+    ) -> Result<BTreeMap<KeyspaceId, Replayed>> {
+        let state = &manifest.state;
+        let mut replay = Replay::default();
+        if self.basis == RepairBasis::Manifest {
+            let flushed = state.keyspaces.iter().map(|keyspace| (keyspace.id, keyspace.flushed));
+            replay.flushed = flushed.collect();
+            let plan = replay_plan(state)?;
+            let take = |first, _, operations: Operations<'_>| replay.take(first, operations);
+            match Journal::replay(vfs, dir, &plan, take) {
+                Ok(report) => {
+                    self.journal_records = report.records;
+                    let settled = replay.flushed.values().copied().max().unwrap_or_default();
+                    let last = report.last.max(state.journal_floor).max(settled);
+                    if last < state.last_seqno {
+                        self.journal_incomplete = true;
+                        self.problems.push(Error::corruption(
+                            &dir.join(format!("journal-{:08}-*.log", state.epochs.current)),
+                            0,
+                            "journal",
+                            format_args!("commits up to {}", state.last_seqno),
+                            format_args!("commits up to {last}"),
+                        ));
+                    }
+                    let torn = report.torn.iter().map(|torn| {
+                        let found = "one that is cut, and no commit behind it was taken";
+                        Error::corruption(&torn.file, torn.offset, torn.what, "a record", found)
+                    });
+                    self.problems.extend(torn);
+                    // Of a journal that is only torn, what opening takes: a prefix of the commits. Of one that
+                    // is damaged, what lies behind the damage too.
+                    let damaged = self.journal_incomplete || !report.damage_salvaged.is_empty();
+                    self.journal_incomplete = damaged || !report.torn.is_empty();
+                    self.problems.extend(report.damage_salvaged);
+                    if !damaged {
+                        return Ok(replay.versions);
+                    }
+                    replay.versions.clear();
+                }
+                Err(error) if !error.is_corruption() => return Err(error),
+                Err(error) => {
+                    self.problems.push(error);
+                    self.journal_incomplete = true;
+                    replay.versions.clear();
+                }
+            }
+        }
+        let store_id = match manifest.store_id {
+            Some(store_id) => Some(store_id),
+            None => Journal::find_store_id(vfs, dir)?,
+        };
+        if let Some(store_id) = store_id {
+            let take = |first, operations: Operations<'_>| replay.take(first, operations);
+            let read = Journal::salvage(vfs, dir, store_id, take)?;
+            self.journal_records = read.records;
+            self.journal_incomplete |= !read.problems.is_empty();
+            let told: BTreeSet<String> = self.problems.iter().map(Error::to_string).collect();
+            let new = read.problems.into_iter().filter(|error| !told.contains(&error.to_string()));
+            self.problems.extend(new);
+        }
+        for id in replay.versions.keys().filter(|id| **id >= state.next_keyspace_id) {
+            // There may be nothing of it but the journal.
+            found.entry(*id).or_insert_with(|| (KeyspaceMeta::default(), Vec::new()));
+        }
+        Ok(replay.versions)
+    }
+
+    fn make_keyspaces(
+        &mut self,
+        found: Found,
+        mut replayed: BTreeMap<KeyspaceId, Replayed>,
+        builder: &Builder,
+        blobs: &Arc<BlobFiles>,
+    ) -> Result<()> {
+        for (id, (meta, mut stretches)) in found {
+            let name = match meta.name.as_str() {
+                "" => format!("recovered-{id}"),
+                name => name.to_string(),
+            };
+            let kind = TreeKind::from_name(&meta.kind).unwrap_or(TreeKind::Stb);
+            let options = match meta.kind.as_str() {
+                "" => KeyspaceOptions::new(kind),
+                _ => {
+                    let operator = meta.operator.clone();
+                    KeyspaceOptions::decode(kind, operator, &meta.options, self.files.dir())?
+                }
+            };
+            let operator = match &meta.operator {
+                None => None,
+                Some(operator) => match builder.merge_operators.get(operator) {
+                    Some(found) => Some(Contained::new(&name, operator, Arc::clone(found))),
+                    None => {
+                        return Err(Error::Conflict {
+                            what: format!(
+                                "keyspace {name:?} needs the merge operator {operator:?}; register it \
+                                 with Repair::merge_operator"
+                            ),
+                        });
+                    }
+                },
+            };
+            if stretches.is_empty() {
+                stretches.push(Stretch { lower: Vec::new(), upper: None, tables: Vec::new() });
+            }
+            let merge = MergeContext {
+                keyspace: Arc::from(name.as_str()),
+                operator_name: meta.operator.as_deref().map(Arc::from),
+                operator: operator.map(|operator| operator as Arc<dyn MergeOperator>),
+                blobs: Some(Arc::new(Blobs(Arc::clone(blobs)))),
+            };
+            let replayed = replayed.remove(&id).unwrap_or_default();
+            self.keyspaces.push(SourceKeyspace { name, options, merge, stretches, replayed });
+        }
+        Ok(())
+    }
+}
+
+/// What is known of keyspaces before they are made.
+type Found = BTreeMap<KeyspaceId, (KeyspaceMeta, Vec<Stretch>)>;
+
+/// What a journal has brought.
+#[derive(Default)]
+struct Replay {
+    /// Trees hold what they have up to here.
+    flushed: BTreeMap<KeyspaceId, Seqno>,
+    versions: BTreeMap<KeyspaceId, Replayed>,
+}
+
+impl Replay {
+    fn take(&mut self, first: Seqno, operations: Operations<'_>) -> Result<()> {
+        for (seqno, operation) in (first.0..).zip(operations) {
+            let operation = operation?;
+            let seqno = Seqno(seqno);
+            if self.flushed.get(&operation.keyspace).is_some_and(|flushed| seqno <= *flushed) {
+                continue;
+            }
+            let (kind, value) = (operation.kind, operation.value.to_vec());
+            let versions = self.versions.entry(operation.keyspace).or_default();
+            let versions = versions.entry(operation.key.to_vec()).or_default();
+            versions.push(Version { seqno, kind, value });
+        }
+        Ok(())
+    }
+}
+
+/// What opening would replay, as far as it can be read.
+fn replay_plan(state: &RecoveredState) -> Result<ReplayPlan> {
+    let number = |epoch: u64| {
+        u32::try_from(epoch).map_err(|_| Error::invalid(format!("journal epoch {epoch}")))
+    };
+    let limits = state.epochs.older.iter();
+    let limits = limits.map(|&(epoch, last)| Ok(EpochLimit { epoch: number(epoch)?, last }));
+    Ok(ReplayPlan {
+        store_id: state.store_id,
+        floor: state.journal_floor,
+        limits: limits.collect::<Result<_>>()?,
+        newest_epoch: number(state.epochs.current)?,
+        salvage: true,
+        read_only: true,
+    })
+}

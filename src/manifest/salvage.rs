@@ -1,0 +1,125 @@
+//! What can be read of a store whose superblock or manifest may be damaged, for repairs.
+//!
+//! Invariants:
+//! 1. Nothing is changed.
+//! 2. What is said to be whole is what opening would take for the store's state.
+
+use std::path::Path;
+
+use super::edit::Edit;
+use super::log::{Manifest, manifest_path};
+use super::open::{load_newest, manifest_numbers};
+use super::record::{HEADER_BYTES, Identity, RECORD_HEAD_BYTES, RecordKind};
+use super::state::{RecoveredState, State, Trees};
+use super::superblock::Superblock;
+use crate::base::codec::Decoder;
+use crate::base::error::{Error, Result};
+use crate::vfs::{Access, Vfs};
+
+/// What is left of superblock and manifest.
+#[derive(Debug, Default)]
+pub(crate) struct SalvagedManifest {
+    /// The store's number, if the superblock or a manifest says it.
+    pub(crate) store_id: Option<u64>,
+    /// What the manifest says, up to the first damage in it. Empty without one.
+    pub(crate) state: RecoveredState,
+    /// Whether that is all that the manifest ever said.
+    pub(crate) whole: bool,
+    /// What is wrong.
+    pub(crate) problems: Vec<Error>,
+}
+
+impl Manifest {
+    /// Reads what can be read of the superblock and the manifests in `dir`.
+    ///
+    /// # Errors
+    /// `UnsupportedVersion`; `Io` for what is not damage.
+    pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path) -> Result<SalvagedManifest> {
+        let mut found = SalvagedManifest::default();
+        match Superblock::read(vfs, dir) {
+            Ok(superblock) => found.store_id = Some(superblock.store_id),
+            Err(error) => found.problems.push(unless_newer(error)?),
+        }
+        let numbers = manifest_numbers(vfs, dir)?;
+        if found.store_id.is_none() {
+            found.store_id = numbers.iter().find_map(|&number| store_id_of(vfs, dir, number));
+        }
+        if let Some(store_id) = found.store_id {
+            match load_newest(vfs, dir, store_id, &numbers) {
+                Ok(loaded) => {
+                    found.state = loaded.into_recovered();
+                    found.whole = true;
+                    return Ok(found);
+                }
+                Err(error) => found.problems.push(unless_newer(error)?),
+            }
+        }
+        for &number in &numbers {
+            let path = manifest_path(dir, number);
+            match read_prefix(
+                vfs,
+                &path,
+                Identity { store_id: found.store_id.unwrap_or_default(), number },
+            ) {
+                Ok(state) => {
+                    found.state = state;
+                    return Ok(found);
+                }
+                Err(error) => found.problems.push(unless_newer(error)?),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A newer format is not guessed at.
+fn unless_newer(error: Error) -> Result<Error> {
+    match error {
+        Error::UnsupportedVersion { .. } => Err(error),
+        error => Ok(error),
+    }
+}
+
+/// The store's number in a manifest's header.
+fn store_id_of(vfs: &dyn Vfs, dir: &Path, number: u64) -> Option<u64> {
+    let path = manifest_path(dir, number);
+    let mut header = [0; HEADER_BYTES];
+    vfs.open(&path, Access::Buffered, false).ok()?.read_at(0, &mut header).ok()?;
+    Some(Identity::decode_header(&header, &path).ok()?.store_id)
+}
+
+/// What a manifest says before the first record that cannot be read.
+fn read_prefix(vfs: &dyn Vfs, path: &Path, identity: Identity) -> Result<RecoveredState> {
+    let file = vfs.open(path, Access::Buffered, false)?;
+    let mut bytes = vec![0; file.len()? as usize];
+    file.read_at(0, &mut bytes)?;
+    let (mut state, mut trees) = (State::default(), Trees::default());
+    let mut take = |encoded: &[u8], at: usize| -> Result<()> {
+        let edit = Edit::decode(&mut Decoder::new(encoded, path, at as u64))?;
+        if let Err(what) = state.check(&edit) {
+            let expected = "a change of what exists";
+            return Err(Error::corruption(path, at as u64, "edit", expected, what));
+        }
+        state.apply(&edit);
+        trees.apply(edit);
+        Ok(())
+    };
+    let first = identity.record(&bytes, HEADER_BYTES, path)?;
+    if first.kind != RecordKind::Snapshot {
+        let offset = HEADER_BYTES as u64;
+        return Err(Error::corruption(path, offset, "first record", "a snapshot", "edits"));
+    }
+    take(first.payload, HEADER_BYTES + RECORD_HEAD_BYTES)?;
+    let mut end = first.end;
+    'records: while let Ok(record) = identity.record(&bytes, end, path) {
+        let mut decoder = Decoder::new(record.payload, path, (end + RECORD_HEAD_BYTES) as u64);
+        while !decoder.is_empty() {
+            let Ok(encoded) = decoder.byte_string("edit") else { break 'records };
+            if take(encoded, end).is_err() {
+                break 'records;
+            }
+        }
+        end = record.end;
+    }
+    Ok(RecoveredState { store_id: identity.store_id, ..trees.join(&state) })
+}

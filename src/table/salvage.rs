@@ -1,0 +1,263 @@
+//! Reads what can be read of a table, without its index: every leaf that is whole, in order.
+//!
+//! Leaves lie one after another from the first unit, each with its entries' full order in itself, so neither
+//! footer nor index is needed. What lies between two leaves that can be read is told by their keys.
+//!
+//! Invariants:
+//! 1. Entries come in the table's order, each as it was written.
+//! 2. Damage is reported before the first entry behind it is shown.
+
+use std::sync::Arc;
+
+use super::footer::Footer;
+use super::leaf_cursor::LeafCursor;
+use super::node::Parsed;
+use super::page_kind;
+use super::properties::{Origin, Properties};
+use crate::base::entry::EntryRef;
+use crate::base::error::{Error, Result};
+use crate::base::ids::FileId;
+use crate::cache::{DataFiles, FileType, PageFile, PagePointer, PageScan};
+
+/// Units that are read at once.
+const CHUNK_UNITS: u32 = 32;
+/// Units from a file's end in which properties are looked for without a footer.
+const PROPERTIES_UNITS_MAX: u32 = 64;
+
+/// A part of a table that cannot be read.
+#[derive(Debug, Clone)]
+pub(crate) struct LostPart {
+    /// The last key before it: the lost part may hold older versions of it, and keys behind it. `None`: it
+    /// is the table's beginning.
+    pub(crate) after: Option<Vec<u8>>,
+    /// The largest key that it may hold. `None`: it is not known.
+    pub(crate) upto: Option<Vec<u8>>,
+    /// What is wrong, and where.
+    pub(crate) error: Error,
+}
+
+/// One pass over a table.
+pub(crate) struct TableSalvage {
+    file: Arc<PageFile>,
+    /// Only while leaves are being read: it has buffers and a queue.
+    pages: Option<PageScan>,
+    /// Where the scan ends.
+    end_unit: u32,
+    leaf: LeafCursor,
+    /// The table's totals and whose it is, if they can be read.
+    properties: Option<(Properties, Option<Origin>)>,
+    /// Where the leaves end, if that is known.
+    leaf_units: Option<u32>,
+    started: bool,
+    /// The unit behind the last page read.
+    unit: u32,
+    /// The last key of the last leaf.
+    last_key: Option<Vec<u8>>,
+    lost: Vec<LostPart>,
+}
+
+/// Whether reading on may help: a part of the file is damaged, or the disk does not give it.
+fn is_damage(error: &Error) -> bool {
+    error.is_corruption() || matches!(error, Error::Io { op: "read", .. })
+}
+
+impl TableSalvage {
+    /// Opens what there is of a table.
+    ///
+    /// # Errors
+    /// `Io` if there is no such file; `UnsupportedVersion`.
+    pub(crate) fn open(files: &Arc<DataFiles>, id: FileId) -> Result<TableSalvage> {
+        let file = PageFile::open_torn(files, id, FileType::Table)?;
+        let (properties, leaf_units) = match file.units() {
+            0 => (None, None),
+            _ => ends(&file)?,
+        };
+        let end = leaf_units.unwrap_or(file.units());
+        Ok(TableSalvage {
+            pages: None,
+            end_unit: end,
+            file,
+            leaf: LeafCursor::new(),
+            properties,
+            leaf_units,
+            started: false,
+            unit: 0,
+            last_key: None,
+            lost: Vec::new(),
+        })
+    }
+
+    /// The table's totals, if they can be read.
+    pub(crate) fn properties(&self) -> Option<&Properties> {
+        self.properties.as_ref().map(|(properties, _)| properties)
+    }
+
+    /// Whose table it is, if that can be read.
+    pub(crate) fn origin(&self) -> Option<&Origin> {
+        self.properties.as_ref()?.1.as_ref()
+    }
+
+    /// The file's name.
+    pub(crate) fn path(&self) -> std::path::PathBuf {
+        self.file.path()
+    }
+
+    /// What was found to be lost since this was last asked.
+    pub(crate) fn take_lost(&mut self) -> Vec<LostPart> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// The entry that the pass stands on; `None` before the first call of `next` and past the last.
+    pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
+        self.leaf.entry()
+    }
+
+    /// Goes one entry on.
+    ///
+    /// # Errors
+    /// What is neither damage nor a failed read.
+    pub(crate) fn next(&mut self) -> Result<()> {
+        if !self.started {
+            self.started = true;
+            self.pages = Some(self.file.scan(0..self.end_unit, CHUNK_UNITS));
+            return self.next_leaf();
+        }
+        let next = self.leaf.index() + 1;
+        if next < self.leaf.entries() {
+            let page = PagePointer { unit: self.unit.saturating_sub(1), units: 1 };
+            match self.leaf.place(next) {
+                Ok(()) => return Ok(()),
+                Err(damage) => self.lose(self.wrong(page, damage)),
+            }
+        }
+        self.next_leaf()
+    }
+
+    fn wrong(&self, page: PagePointer, what: &'static str) -> Error {
+        self.file.corrupt(page, what, "a well-formed page", "bytes that cannot be one")
+    }
+
+    fn lose(&mut self, error: Error) {
+        // One leaf after another is one part.
+        let open = self.lost.last().is_some_and(|lost| lost.upto.is_none());
+        if !open {
+            let after = self.last_key.clone();
+            self.lost.push(LostPart { after, upto: None, error });
+        }
+    }
+
+    /// Goes to the first entry of the next leaf that can be read.
+    fn next_leaf(&mut self) -> Result<()> {
+        let Some(mut pages) = self.pages.take() else {
+            self.leaf.unplace();
+            return Ok(());
+        };
+        loop {
+            self.leaf.unplace();
+            let page = PagePointer { unit: pages.next_unit(), units: 1 };
+            let loaded = match pages.next_page() {
+                Ok(None) => break,
+                Ok(Some((_, payload))) => {
+                    self.leaf.load(payload).map_err(|what| self.wrong(page, what))
+                }
+                Err(error) if is_damage(&error) => Err(error),
+                Err(error) => return Err(error),
+            };
+            if pages.next_unit() == page.unit {
+                pages.skip_unit();
+            } else if pages.kind() != page_kind::LEAF {
+                // All leaves lie before the first page of another kind.
+                break;
+            }
+            self.unit = pages.next_unit();
+            let damage =
+                loaded.and_then(|()| self.first_and_last().map_err(|what| self.wrong(page, what)));
+            match damage {
+                Ok((first, last)) => {
+                    if let Some(lost) = self.lost.last_mut().filter(|lost| lost.upto.is_none()) {
+                        lost.upto = Some(first);
+                    }
+                    self.last_key = Some(last);
+                    self.pages = Some(pages);
+                    return Ok(());
+                }
+                Err(error) => self.lose(error),
+            }
+        }
+        self.leaf = LeafCursor::new();
+        self.finish();
+        Ok(())
+    }
+
+    /// Places the cursor on the leaf's first entry; returns its first and last key.
+    fn first_and_last(&mut self) -> Parsed<(Vec<u8>, Vec<u8>)> {
+        let entries = self.leaf.entries();
+        let mut key_at = |at: usize| -> Parsed<Vec<u8>> {
+            self.leaf.place(at)?;
+            Ok(self.leaf.entry().map(|entry| entry.key.to_vec()).unwrap_or_default())
+        };
+        let last = key_at(entries.saturating_sub(1))?;
+        Ok((key_at(0)?, last))
+    }
+
+    /// At the end: damage of which the other end is open reaches up to the table's last key.
+    fn finish(&mut self) {
+        let end = self.properties().map(|properties| properties.last_key.clone());
+        let is_short = match (&end, &self.last_key) {
+            (Some(end), Some(last)) => last < end,
+            (Some(_), None) => true,
+            // Without properties or footer nothing tells whether leaves are missing at the end.
+            (None, _) => self.leaf_units.is_none(),
+        };
+        if is_short {
+            let page = PagePointer { unit: self.file.units(), units: 1 };
+            let (expected, found) = ("leaves up to the table's last key", "none");
+            self.lose(self.file.corrupt(page, "end of the table", expected, found));
+        }
+        if let (Some(lost), Some(end)) = (self.lost.last_mut(), end)
+            && lost.upto.is_none()
+        {
+            lost.upto = Some(end);
+        }
+    }
+}
+
+/// A table's properties and origin, and where its leaves end, as far as its end can be read.
+type Ends = (Option<(Properties, Option<Origin>)>, Option<u32>);
+
+fn ends(file: &Arc<PageFile>) -> Result<Ends> {
+    let read = |pointer| match file.read_uncached(pointer) {
+        Ok(payload) => Ok(Some(payload)),
+        Err(error) if is_damage(&error) => Ok(None),
+        Err(error) => Err(error),
+    };
+    let last = file.last_unit();
+    let footer = match read(last)? {
+        Some(payload) => match Footer::decode(&payload, &file.path(), last.offset()) {
+            Ok(footer) => Some(footer),
+            Err(error) if is_damage(&error) => None,
+            Err(error) => return Err(error),
+        },
+        None => None,
+    };
+    let decode = |payload: &[u8], at: PagePointer| {
+        Properties::decode_with_origin(payload, &file.path(), at.offset()).ok()
+    };
+    if let Some(footer) = footer {
+        let payload = read(footer.properties)?;
+        let properties = payload.and_then(|payload| decode(&payload, footer.properties));
+        return Ok((properties, Some(footer.leaf_units)));
+    }
+    // Properties are the last page but one.
+    let first = file.units().saturating_sub(PROPERTIES_UNITS_MAX);
+    for unit in (first..file.units()).rev() {
+        let mut pages = file.scan(unit..file.units(), 1);
+        if let Ok(Some((pointer, payload))) = pages.next_page() {
+            let found = decode(payload, pointer);
+            if pages.kind() == page_kind::PROPERTIES {
+                return Ok((found, None));
+            }
+        }
+    }
+    Ok((None, None))
+}

@@ -1,0 +1,324 @@
+//! Repair: whatever is damaged, what can be read comes out, nothing is invented, and the report says
+//! where something may be missing.
+
+#[macro_use]
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{Random, contents, copy, files, flip, pairs, store_path};
+use spinney::vfs::{Access, MemoryVfs, Vfs};
+use spinney::{
+    Builder, CheckLevel, Database, Error, KeyspaceOptions, MIB, Repair, RepairBasis, RepairReport,
+    TreeKind,
+};
+
+of_every_kind! {
+    a_sound_store_is_copied_exactly a_store_without_superblock_and_manifest_comes_back
+    damage_of_every_file_loses_no_more_than_the_report_says
+    a_damaged_manifest_keeps_tombstones a_repair_in_place_keeps_the_original_aside
+    doubtful_pairs_can_be_left_out what_is_no_store_is_refused
+}
+
+/// The values that each key has had, oldest first; `None` where it was deleted.
+type History = BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>;
+
+struct Made {
+    vfs: MemoryVfs,
+    histories: BTreeMap<&'static str, History>,
+}
+
+fn builder(vfs: &MemoryVfs, path: &Path) -> Builder {
+    Database::builder(path)
+        .vfs(Arc::new(vfs.clone()))
+        .memory_budget(2 * MIB)
+        .memtable_bytes(12 << 10)
+        .deterministic(5)
+}
+
+/// A store of three keyspaces with overwrites, deletes, merges and large values, of which a part is in the
+/// journal alone; dead or closed.
+fn made(kind: TreeKind, closed: bool) -> Made {
+    let vfs = MemoryVfs::new();
+    let db = builder(&vfs, &store_path()).open().unwrap();
+    let plain = db.keyspace("plain", KeyspaceOptions::new(kind).fanout_max(3)).unwrap();
+    let sums = KeyspaceOptions::new(kind).merge_operator("append");
+    let sums = db.keyspace("sums", sums).unwrap();
+    let large = db.keyspace("large", KeyspaceOptions::new(kind).blob_bytes_min(300)).unwrap();
+    let mut histories: BTreeMap<&'static str, History> = BTreeMap::new();
+    let mut random = Random(kind as u64 + 77);
+    let dropped = db.keyspace("dropped", KeyspaceOptions::new(kind)).unwrap();
+    for i in 0..300 {
+        dropped.put(format!("{i}"), vec![1; 60]).unwrap();
+    }
+    dropped.flush().unwrap();
+    db.drop_keyspace("dropped").unwrap();
+    drop(dropped);
+    for i in 0..6000u64 {
+        let key = format!("key {:05}", random.below(1500)).into_bytes();
+        let history = histories.entry("plain").or_default().entry(key.clone()).or_default();
+        if random.below(6) == 0 {
+            plain.delete(&key).unwrap();
+            history.push(None);
+        } else {
+            let value = format!("{i} of {}", String::from_utf8_lossy(&key)).into_bytes();
+            plain.put(&key, &value).unwrap();
+            history.push(Some(value));
+        }
+        if i % 10 == 0 {
+            let key = format!("sum {:03}", random.below(100)).into_bytes();
+            let history = histories.entry("sums").or_default().entry(key.clone()).or_default();
+            let mut value = history.last().cloned().flatten().unwrap_or_default();
+            let operand = format!("{i};").into_bytes();
+            sums.merge(&key, &operand).unwrap();
+            value.extend_from_slice(&operand);
+            history.push(Some(value));
+        }
+        if i % 25 == 0 {
+            let key = format!("large {:03}", random.below(120)).into_bytes();
+            let bytes = 200 + random.below(9000) as usize;
+            let value = random.bytes(bytes);
+            large.put(&key, &value).unwrap();
+            histories.entry("large").or_default().entry(key).or_default().push(Some(value));
+        }
+        if i < 5000 {
+            while random.below(3) > 0 && db.step().unwrap() {}
+        }
+    }
+    if !closed {
+        return Made { vfs: copy(&vfs, &store_path()), histories };
+    }
+    drop((plain, sums, large));
+    db.close().unwrap();
+    Made { vfs, histories }
+}
+
+fn repair(vfs: &MemoryVfs, strict: bool) -> spinney::Result<(RepairReport, Database)> {
+    let target = Path::new("/repaired");
+    let report = Repair::new(store_path())
+        .vfs(Arc::new(vfs.clone()))
+        .memory_budget(2 * MIB)
+        .deterministic(6)
+        .without_doubtful(strict)
+        .into_new(target)?;
+    Ok((report, builder(vfs, target).open().unwrap()))
+}
+
+fn current(history: &History) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let now = history
+        .iter()
+        .filter_map(|(key, values)| Some((key.clone(), values.last().cloned().flatten()?)));
+    now.collect()
+}
+
+fn found(db: &Database, name: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    match db.existing_keyspace(name) {
+        Ok(keyspace) => pairs(keyspace.iter()).into_iter().collect(),
+        Err(_) => BTreeMap::new(),
+    }
+}
+
+fn assert_sound(db: &Database) {
+    let report = db.check(CheckLevel::Full).unwrap();
+    assert!(report.problems.is_empty(), "{:#?}", report.problems);
+}
+
+/// Holds the result against what was written; returns how many pairs are as they were, and how many there
+/// should be.
+fn judge(
+    made: &Made,
+    report: &RepairReport,
+    db: &Database,
+    strict: bool,
+    story: &str,
+) -> (usize, usize) {
+    assert_sound(db);
+    let (mut right, mut all) = (0, 0);
+    for (name, history) in &made.histories {
+        let (now, found) = (current(history), found(db, name));
+        let keys: BTreeSet<&Vec<u8>> = now.keys().chain(found.keys()).collect();
+        for key in keys {
+            let (expected, got) = (now.get(key), found.get(key));
+            all += usize::from(expected.is_some());
+            if expected == got {
+                right += usize::from(expected.is_some());
+                continue;
+            }
+            let declared = report.journal_incomplete
+                || report.basis == RepairBasis::Files
+                || report.damage.iter().any(|it| it.keyspace == **name && it.range.contains(key));
+            let shown = String::from_utf8_lossy(key);
+            assert!(declared, "{story}: {name} {shown:?} is wrong outside of\n{report:#?}");
+            let Some(got) = got else { continue };
+            // Never something that the key has not had. (Operands whose base is lost make what it never had.)
+            let had = history[key].iter().flatten().any(|value| value == got);
+            assert!(had || *name == "sums", "{story}: {name} {shown:?} never had that value");
+            let in_range =
+                report.damage.iter().any(|it| it.keyspace == **name && it.range.contains(key));
+            assert!(!(strict && in_range), "{story}: {name} {shown:?} is doubtful and there");
+        }
+    }
+    (right, all)
+}
+
+fn a_sound_store_is_copied_exactly(kind: TreeKind) {
+    for closed in [true, false] {
+        let made = made(kind, closed);
+        let before: Vec<_> = files(&made.vfs, &store_path());
+        let (report, db) = repair(&made.vfs, false).unwrap();
+        assert!(report.is_exact() && report.problems.is_empty(), "{report:#?}");
+        assert_eq!(report.basis, RepairBasis::Manifest);
+        let (right, all) = judge(&made, &report, &db, false, "sound");
+        assert_eq!(right, all);
+        let names = report.keyspaces.iter().map(|keyspace| keyspace.name.as_str());
+        assert!(names.eq(["plain", "sums", "large"]));
+        assert_eq!(files(&made.vfs, &store_path()), before);
+    }
+}
+
+fn a_store_without_superblock_and_manifest_comes_back(kind: TreeKind) {
+    let made = made(kind, false);
+    for (name, _) in files(&made.vfs, &store_path()) {
+        if name == "SPINNEY" || name.starts_with("manifest-") {
+            made.vfs.remove(&store_path().join(name)).unwrap();
+        }
+    }
+    let (report, db) = repair(&made.vfs, false).unwrap();
+    assert_eq!(report.basis, RepairBasis::Files);
+    assert!(report.may_resurrect() && !report.problems.is_empty());
+    let (right, all) = judge(&made, &report, &db, false, "no manifest");
+    assert_eq!(right, all, "{report:#?}");
+    let plain = db.existing_keyspace("plain").unwrap();
+    assert_eq!(plain.options(), &KeyspaceOptions::new(kind).fanout_max(3));
+    let sums = db.existing_keyspace("sums").unwrap();
+    assert_eq!(sums.options(), &KeyspaceOptions::new(kind).merge_operator("append"));
+}
+
+fn zero_page(vfs: &MemoryVfs, path: &Path, offset: u64) {
+    let len = vfs.open(path, Access::Buffered, false).unwrap().len().unwrap();
+    let bytes = (len - offset).min(4096) as usize;
+    vfs.open(path, Access::Buffered, true).unwrap().write_at(offset, &vec![0; bytes]).unwrap();
+}
+
+fn damage_of_every_file_loses_no_more_than_the_report_says(kind: TreeKind) {
+    let made = made(kind, false);
+    let mut random = Random(9);
+    let (mut right, mut all) = (0, 0);
+    for (name, len) in files(&made.vfs, &store_path()) {
+        if name == "LOCK" || len == 0 {
+            continue;
+        }
+        for damage in ["flipped", "zeroed", "cut", "gone"] {
+            // Each file meets two of them or so.
+            if random.below(3) > 0 {
+                continue;
+            }
+            let vfs = copy(&made.vfs, &store_path());
+            let path = store_path().join(&name);
+            // Where journal segments are filled.
+            let end = contents(&vfs, &path).iter().rposition(|&byte| byte != 0).unwrap_or(0) as u64;
+            let at = random.below(end + 1);
+            match damage {
+                "flipped" => flip(&vfs, &path, at),
+                "zeroed" => zero_page(&vfs, &path, at / 4096 * 4096),
+                "cut" => vfs.open(&path, Access::Buffered, true).unwrap().truncate(at).unwrap(),
+                _ => vfs.remove(&path).unwrap(),
+            }
+            let strict = random.below(2) == 0;
+            let story = format!("{name} {damage} at {at}, strict: {strict}");
+            let (report, db) = match repair(&vfs, strict) {
+                Ok(found) => found,
+                Err(error) => panic!("{story}: {error}"),
+            };
+            // Zeros at the end of a journal look like what was never written, as for every opening.
+            let mut report = report;
+            report.journal_incomplete |= name.starts_with("journal") && damage != "flipped";
+            let (some, most) = judge(&made, &report, &db, strict, &story);
+            let is_data = name.ends_with("table") || name.ends_with("blob");
+            if is_data && damage != "gone" && damage != "cut" && !strict {
+                assert!(some * 20 >= most * 18, "{story}: {some} of {most}: {report:#?}");
+            }
+            if !strict {
+                right += some;
+                all += most;
+            }
+        }
+    }
+    println!("{right} of {all} pairs");
+    assert!(right * 100 >= all * 85, "{right} of {all}");
+}
+
+fn a_damaged_manifest_keeps_tombstones(kind: TreeKind) {
+    let made = made(kind, true);
+    let name = files(&made.vfs, &store_path())
+        .into_iter()
+        .find(|(name, _)| name.starts_with("manifest-"))
+        .unwrap();
+    flip(&made.vfs, &store_path().join(name.0), 48);
+    let opened = builder(&made.vfs, &store_path()).open();
+    assert!(matches!(opened, Err(Error::Corruption { .. })));
+    let (report, db) = repair(&made.vfs, false).unwrap();
+    assert_eq!(report.basis, RepairBasis::Files);
+    let (right, all) = judge(&made, &report, &db, false, "manifest");
+    assert_eq!(right, all);
+    // Most of what was deleted stays so: tombstones count as versions.
+    let plain = &made.histories["plain"];
+    let deleted = plain.values().filter(|values| values.last() == Some(&None)).count();
+    let found = found(&db, "plain");
+    let back = plain
+        .iter()
+        .filter(|(key, values)| values.last() == Some(&None) && found.contains_key(*key))
+        .count();
+    assert!(deleted > 100 && back * 10 <= deleted, "{back} of {deleted} are back");
+}
+
+fn a_repair_in_place_keeps_the_original_aside(kind: TreeKind) {
+    let made = made(kind, true);
+    made.vfs.remove(&store_path().join("SPINNEY")).unwrap();
+    let before = files(&made.vfs, &store_path());
+    let in_place = || Repair::new(store_path()).vfs(Arc::new(made.vfs.clone())).deterministic(6);
+    let report = in_place().in_place().unwrap();
+    assert_eq!(report.keyspaces.len(), 3);
+    let db = builder(&made.vfs, &store_path()).open().unwrap();
+    let (right, all) = judge(&made, &report, &db, false, "in place");
+    assert_eq!(right, all);
+    let aside = format!("{}.damaged", store_path().display());
+    assert_eq!(files(&made.vfs, aside.as_ref()), before);
+    drop(db);
+    assert!(matches!(in_place().in_place(), Err(Error::Conflict { .. })));
+}
+
+fn doubtful_pairs_can_be_left_out(kind: TreeKind) {
+    let made = made(kind, true);
+    let (table, _) = files(&made.vfs, &store_path())
+        .into_iter()
+        .filter(|(name, _)| name.ends_with(".table"))
+        .max_by_key(|(_, len)| *len)
+        .unwrap();
+    flip(&made.vfs, &store_path().join(&table), 4096 + 100);
+    let (report, db) = repair(&made.vfs, true).unwrap();
+    judge(&made, &report, &db, true, "strict");
+    let damage = &report.damage[0];
+    assert!(damage.range.upper.is_some() && !damage.range.lower.is_empty());
+    let Error::Corruption { file, offset, .. } = &damage.error else { panic!("{damage:?}") };
+    assert_eq!((file, *offset), (&store_path().join(table), 4096));
+}
+
+fn what_is_no_store_is_refused(kind: TreeKind) {
+    let made = made(kind, true);
+    let vfs = Arc::new(made.vfs.clone());
+    made.vfs.create_dir_all("/empty".as_ref()).unwrap();
+    for source in ["/empty", "/none"] {
+        let refused = Repair::new(source).vfs(vfs.clone()).into_new("/target");
+        assert!(matches!(refused, Err(Error::NotAStore { .. })), "{refused:?}");
+    }
+    let refused = Repair::new(store_path()).vfs(vfs.clone()).into_new(store_path());
+    assert!(matches!(refused, Err(Error::Conflict { .. })), "{refused:?}");
+    let open = builder(&made.vfs, &store_path()).open().unwrap();
+    let refused = Repair::new(store_path()).vfs(vfs).into_new("/target");
+    assert!(matches!(refused, Err(Error::Locked { .. })), "{refused:?}");
+    drop(open);
+    assert!(!made.vfs.exists("/target".as_ref()).unwrap());
+}
