@@ -43,12 +43,16 @@ impl Judge<'_> {
         };
         let names = db.keyspaces();
         let mut found = Vec::new();
+        let closed = db.recovery().keyspaces_not_opened;
         for name in &names {
-            found.push(self.read(&db, name)?);
+            match db.existing_keyspace(name) {
+                Err(error) if closed.contains(name) => named(&error)?,
+                _ => found.push(self.read(&db, name)?),
+            }
         }
         let report = db.check(CheckLevel::Full).map_err(|error| format!("check: {error}"))?;
         report.problems.iter().try_for_each(named)?;
-        if found.iter().any(|keyspace| !keyspace.whole) {
+        if !closed.is_empty() || found.iter().any(|keyspace| !keyspace.whole) {
             return match report.problems.is_empty() {
                 true => Err("a read fails where a full check finds nothing".to_string()),
                 false => Ok(()),

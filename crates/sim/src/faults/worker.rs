@@ -196,6 +196,13 @@ impl Worker {
                 return Ok(false);
             }
         };
+        // A store of which a keyspace could not be opened is taken for one that could not.
+        for name in db.recovery().keyspaces_not_opened {
+            if let Err(error) = db.existing_keyspace(&name) {
+                self.met("open", &error)?;
+                return Ok(false);
+            }
+        }
         self.passing = false;
         self.keyspaces = (0..KEYSPACES).map(|_| There::No).collect();
         for (place, incarnation) in self.history.keyspaces.iter().enumerate() {
