@@ -206,6 +206,10 @@ bugs! {
         "A record points into a blob file whose name is not durable.";
     KeyspaceDropBeforeSync, "keyspace-drop-before-sync", "db",
         "A keyspace is dropped durably while commits before that are not durable.";
+    IncorporationStops, "incorporation-stops", "db",
+        "A memtable that does not get into its tree keeps those of other keyspaces waiting.";
+    CloseDoesNotWait, "close-does-not-wait", "db",
+        "Closing a store that another thread is closing returns before it is closed.";
     CloseWithoutSync, "close-without-sync", "db",
         "Closing leaves the journal as it is.";
     CheckpointMissesNewest, "checkpoint-misses-newest", "db",

@@ -24,7 +24,7 @@ mod scheduled;
 pub(crate) mod plain {
     pub(crate) use arc_swap::ArcSwapOption;
     pub(crate) use std::sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
     };
 }
 
@@ -40,7 +40,7 @@ pub(crate) mod atomic {
     pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 }
 
-/// Atomics of the small types that loom tries.
+/// What the small types stand on that loom tries.
 pub(crate) mod modelled {
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -50,6 +50,24 @@ pub(crate) mod modelled {
 
     #[cfg(shuttle)]
     pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+    #[cfg(not(loom))]
+    pub(crate) use super::Mutex;
+
+    /// As `parking_lot::Mutex`.
+    #[cfg(loom)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    #[cfg(loom)]
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Mutex<T> {
+            Mutex(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+            self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+    }
 }
 
 #[cfg(not(shuttle))]

@@ -39,3 +39,5 @@ pub(crate) use page_scan::PageScan;
 pub(crate) use page_writer::PageFileWriter;
 pub(crate) use read_ahead::Lease;
 pub(crate) use records::Records;
+#[cfg(all(test, shuttle))]
+pub(crate) use records::schedules as records_schedules;

@@ -173,12 +173,53 @@ impl Store {
 
     /// Incorporates packed memtables of all keyspaces, oldest first, as far as they are packed. If
     /// another thread is at it, it is left to that one: it looks again when it is through.
+    ///
+    /// # Errors
+    /// The first failure. It keeps no other keyspace's memtables waiting.
     pub(crate) fn incorporate_packed(&self) -> Result<()> {
+        let mut first = None;
+        self.incorporate_each(&mut |_, error| {
+            first.get_or_insert(error);
+        });
+        first.map_or(Ok(()), Err)
+    }
+
+    /// The same for a caller that wants to know of one keyspace: failures of others are told as those of
+    /// background work.
+    fn incorporate_packed_of(&self, keyspace: &KeyspaceState) -> Result<()> {
+        let mut mine = None;
+        self.incorporate_each(&mut |other, error| match other.id == keyspace.id {
+            true => mine = Some(error),
+            false => self.job_failed(&error),
+        });
+        mine.map_or(Ok(()), Err)
+    }
+
+    /// Calls `f` while nobody else makes memtables part of trees. What was packed meanwhile is incorporated
+    /// behind it, however `f` ends.
+    ///
+    /// # Errors
+    /// As `f`; failures of the incorporation are told as those of background work.
+    pub(crate) fn while_incorporating_alone<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        let result = {
+            let _alone = self.incorporation.lock();
+            f()
+        };
+        self.incorporate_each(&mut |_, error| self.job_failed(&error));
+        result
+    }
+
+    fn incorporate_each(&self, failed: &mut dyn FnMut(&KeyspaceState, Error)) {
         loop {
             {
-                let Some(_alone) = self.incorporation.try_lock() else { return Ok(()) };
+                let Some(_alone) = self.incorporation.try_lock() else { return };
                 for keyspace in self.all_keyspaces() {
-                    self.incorporate_due(&keyspace, Seqno::MAX)?;
+                    let Err(error) = self.incorporate_due(&keyspace, Seqno::MAX) else { continue };
+                    failed(&keyspace, error);
+                    // A store that is poisoned takes nothing in any more.
+                    if planted(Bug::IncorporationStops) || self.failure.lock().is_some() {
+                        return;
+                    }
                 }
             }
             let due = |keyspace: &Arc<KeyspaceState>| {
@@ -187,7 +228,7 @@ impl Store {
                     && matches!(pipeline.slots.front(), Some((_, Stage::Packed(_))))
             };
             if !self.all_keyspaces().iter().any(due) {
-                return Ok(());
+                return;
             }
         }
     }
@@ -303,7 +344,7 @@ impl Store {
 
     /// Packs and incorporates what is frozen up to `upto`, on this thread as far as no other does.
     pub(crate) fn flush_frozen(&self, keyspace: &Arc<KeyspaceState>, upto: Seqno) -> Result<()> {
-        self.drain(keyspace, upto, || self.incorporate_packed())
+        self.drain(keyspace, upto, || self.incorporate_packed_of(keyspace))
     }
 
     /// The same for a caller that holds `incorporation`; nothing frozen later is incorporated.
@@ -375,6 +416,7 @@ impl Store {
         total > self.sizes.manifest_bytes_min
             && self.quarantine.is_empty()
             && total > self.manifest.bytes_live() * MANIFEST_GROWTH_MAX
+            && self.registry.try_lock().is_some()
     }
 
     /// Whether a background thread would find something to do.
@@ -440,9 +482,11 @@ impl Store {
         }
     }
 
-    /// Writes the manifest anew, without what is dead in it.
+    /// Writes the manifest anew, without what is dead in it. Some other time, if keyspaces are being created,
+    /// dropped or copied: whoever is at that may be waiting for background work, or be carrying it out himself
+    /// in this very call.
     pub(crate) fn rewrite_manifest(&self) -> Result<()> {
-        let _registry = self.registry.lock();
+        let Some(_registry) = self.registry.try_lock() else { return Ok(()) };
         let keyspaces = self.all_keyspaces();
         let locks: Vec<_> =
             keyspaces.iter().map(|keyspace| (keyspace.id, keyspace.tree.lock_changes())).collect();

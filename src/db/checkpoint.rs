@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::store::Store;
 use crate::base::error::{Error, Result};
@@ -16,6 +17,7 @@ use crate::jobs::unpredictable;
 use crate::manifest::{
     Edit, KeyspaceChange, KeyspaceEdit, NewStore, SUPERBLOCK_FILE_NAME, create_copy,
 };
+use crate::tree::TreeVersion;
 use crate::vfs::{Access, Vfs, create_dir_durably, sync_parent};
 
 /// How far a checkpoint is.
@@ -75,17 +77,17 @@ fn discard(vfs: &dyn Vfs, dir: &Path, existed: bool) {
     }
 }
 
-fn copy(store: &Store, dir: &Path, progress: &mut dyn FnMut(CheckpointProgress)) -> Result<()> {
-    let vfs = &store.vfs;
-    create_dir_durably(&**vfs, dir)?;
+/// What a copy is made of: its manifest, and the versions whose files it links.
+type Captured = (Edit, Vec<Arc<dyn TreeVersion>>);
+
+fn capture(store: &Store) -> Result<Captured> {
     let _registry = store.registry.lock();
     let mut keyspaces = store.all_keyspaces();
     // In the order of their creation, as the manifest wants it.
     keyspaces.sort_by_key(|keyspace| keyspace.id);
-    let mut edit = Edit::default();
-    let mut versions = Vec::new();
-    {
-        let _incorporation = store.incorporation.lock();
+    store.while_incorporating_alone(|| {
+        let mut edit = Edit::default();
+        let mut versions = Vec::new();
         let cut = store.freeze(&keyspaces, |_| true);
         for keyspace in &keyspaces {
             if !planted(Bug::CheckpointMissesNewest) {
@@ -105,9 +107,15 @@ fn copy(store: &Store, dir: &Path, progress: &mut dyn FnMut(CheckpointProgress))
         edit.journal_floor = Some(cut);
         edit.last_seqno = Some(cut);
         edit.next_file_id = Some(store.files.next_file_id());
-    }
-    // What was packed meanwhile has had to wait.
-    store.incorporate_packed()?;
+        Ok((edit, versions))
+    })
+}
+
+fn copy(store: &Store, dir: &Path, progress: &mut dyn FnMut(CheckpointProgress)) -> Result<()> {
+    let vfs = &store.vfs;
+    create_dir_durably(&**vfs, dir)?;
+    // From here on no lock is held: to copy may take long, and `progress` may call the store.
+    let (edit, versions) = capture(store)?;
     // A blob file may serve several keyspaces.
     let files: BTreeSet<PathBuf> = versions.iter().flat_map(|version| version.files()).collect();
     let mut done = CheckpointProgress { files_total: files.len() as u64, ..Default::default() };

@@ -14,11 +14,13 @@ use super::quarantine::Quarantined;
 use super::snapshot::Snapshot;
 use super::state::KeyspaceState;
 use super::statistics::Statistics;
-use super::store::{OpenStore, Store};
+use super::store::{Closing, OpenStore, Store};
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
+use crate::base::panics::watched;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
+use crate::base::sync::thread;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit};
 use crate::merge::Contained;
 
@@ -231,7 +233,11 @@ impl Database {
             let _ = store.flush_frozen(&keyspace, cut);
         }
         // It is settled whether it goes before a memtable is taken to have nowhere to go.
-        let incorporation = store.incorporation.lock();
+        store.while_incorporating_alone(|| self.drop_alone(name, &keyspace))
+    }
+
+    fn drop_alone(&self, name: &str, keyspace: &Arc<KeyspaceState>) -> Result<()> {
+        let store = &self.store;
         keyspace.dropped.store(true, Ordering::SeqCst);
         // Behind the barrier no commit follows that has not seen it.
         let last = store.committer.barrier(|last| last);
@@ -257,9 +263,6 @@ impl Database {
             keyspace.forget_memtables();
             store.update_backlog();
         }
-        drop(incorporation);
-        // What was packed meanwhile has had to wait; if it fails, whose it is will be told.
-        let _ = store.incorporate_packed();
         result
     }
 
@@ -350,9 +353,12 @@ impl Database {
     }
 
     /// Closes the store for all handles: ends background work, makes the journal durable and releases
-    /// the lock once the last handle is gone. What is in memtables stays in the journal.
+    /// the lock once the last handle is gone. What is in memtables stays in the journal. Of several calls
+    /// each returns when the store is closed, with the same result.
     ///
     /// # Errors
+    /// `Closed` if it is called by an event listener while another thread closes the store, or twice from
+    /// within itself: that call cannot wait.
     /// What the journal's last sync fails with; `Poisoned` if the store was: what had not been synced
     /// before may be lost with the next power loss.
     pub fn close(self) -> Result<()> {
@@ -425,13 +431,48 @@ impl Store {
         self.give_back(&self.all_keyspaces());
     }
 
+    /// Closes the store, once: whoever else closes it waits for that, and is told the same.
     pub(crate) fn close(&self) -> Result<()> {
         if !self.birthplace.is_here() {
             return Err(Error::Forked { path: self.path.clone() });
         }
-        if self.closed.swap(true, Ordering::AcqRel) {
+        let was_closed = self.closed.swap(true, Ordering::AcqRel);
+        if was_closed && planted(Bug::CloseDoesNotWait) {
             return Ok(());
         }
+        let me = thread::current().id();
+        let mut closing = self.closing.lock();
+        loop {
+            match &*closing {
+                Closing::Not => break,
+                Closing::Done(result) => return result.clone(),
+                // A listener, for which the one who closes waits.
+                Closing::By(closer) if *closer == me || self.is_listening() => {
+                    let path = self.path.display();
+                    let what = format!("the store in {path} (it is being closed at this moment)");
+                    return Err(Error::Closed { what });
+                }
+                Closing::By(_) => self.closed_by_one.wait(&mut closing),
+            }
+        }
+        *closing = Closing::By(me);
+        drop(closing);
+        let done = |result| {
+            *self.closing.lock() = Closing::Done(result);
+            self.closed_by_one.notify_all();
+        };
+        let panicked = || Error::Poisoned { reason: "closing the store panicked".to_string() };
+        let result = watched(|| self.close_alone(), || done(Err(panicked())));
+        done(result.clone());
+        result
+    }
+
+    /// Whether this is the thread that delivers events.
+    fn is_listening(&self) -> bool {
+        self.events.as_ref().is_some_and(|events| events.is_this_thread())
+    }
+
+    fn close_alone(&self) -> Result<()> {
         self.executor.stop();
         if let Some(events) = &self.events {
             events.close();

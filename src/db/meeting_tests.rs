@@ -1,14 +1,17 @@
 //! Threads that meet where a look and a step belong together, each story told in one order of steps;
 //! `spinney-sim threads` and `db::schedules` try the same in any order.
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::read::multi_get_while;
+use super::state::Stage;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
-use crate::{Database, Keyspace, KeyspaceOptions, TreeKind};
+use crate::vfs::{Access, File, MemoryVfs, Vfs};
+use crate::{Database, Error, Keyspace, KeyspaceOptions, TreeKind};
 
 /// How long a thread may take for what it does at once.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -116,4 +119,118 @@ fn a_batched_read_sees_a_batch_whole_whatever_is_frozen_meanwhile() {
         }
         assert!(db.stats().cache_hits_record > 0, "no key has a record");
     }
+}
+
+/// Takes all the room there is but for about so many bytes.
+fn fill(vfs: &MemoryVfs, path: &str, but: usize) -> Arc<dyn File> {
+    let file = vfs.create(Path::new(path), Access::Buffered).unwrap();
+    for shift in (0..16).rev() {
+        // What is too much is left to the smaller pieces.
+        while file.write_at(file.len().unwrap(), &vec![0; 1 << shift]).is_ok() {}
+    }
+    file.truncate(file.len().unwrap().saturating_sub(but as u64)).unwrap();
+    file
+}
+
+/// A keyspace's memtable could not get into its tree. Those of the keyspaces behind it in the alphabet were packed,
+/// and stayed so until their next flush; and a flush of theirs failed with the error of the first.
+#[test]
+fn a_failure_of_one_keyspace_keeps_no_other_waiting() {
+    let vfs = MemoryVfs::with_capacity(16 << 20);
+    let builder = Database::builder("/store").vfs(Arc::new(vfs.clone()));
+    let db = builder.memtable_bytes(4096).deterministic(1).open().unwrap();
+    let [fails, other] = ["a", "b"].map(|name| db.keyspace(name, KeyspaceOptions::stb()).unwrap());
+    let store = Arc::clone(other.store());
+    // Nodes whose bounds are long: what the manifest has to be told of the first takes more than will be left,
+    // of the second less.
+    let long_key = |number: u32| [&[7; 3000][..], &number.to_be_bytes()].concat();
+    for number in 0.. {
+        let before = store.manifest.bytes_total();
+        fails.put(long_key(number), [0; 500]).unwrap();
+        fails.flush().unwrap();
+        if store.manifest.bytes_total() > before + 10_000 {
+            break;
+        }
+        db.wait_idle().unwrap();
+        assert!(number < 500, "no bound gets into the manifest");
+    }
+    fails.put("last", "value").unwrap();
+    other.put("key", "value").unwrap();
+    store.freeze(&[Arc::clone(fails.state()), Arc::clone(other.state())], |_| true);
+    for keyspace in [&fails, &other] {
+        let mut pipeline = keyspace.state().pipeline.lock();
+        let (slot, stage) = pipeline.slots.front_mut().unwrap();
+        let packed = super::background::pack(&*keyspace.state().tree, slot).unwrap();
+        *stage = Stage::Packed(packed);
+    }
+    let filler = fill(&vfs, "/filler", 4000);
+    let incorporated = store.incorporate_packed();
+    assert!(matches!(incorporated, Err(Error::Full { .. })), "{incorporated:?}");
+    assert!(other.state().pipeline.lock().slots.is_empty(), "it waits for nothing");
+    other.flush().unwrap();
+    assert_eq!(fails.state().pipeline.lock().slots.len(), 1, "it is still to be done");
+    vfs.remove(Path::new("/filler")).unwrap();
+    drop(filler);
+    fails.flush().unwrap();
+    assert_eq!(fails.get("last").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+/// In deterministic mode a checkpoint held the lock under which keyspaces are created and dropped, and carried out
+/// the steps of background work that it waited for. One of them was to write the manifest anew, which wanted the
+/// same lock: the thread waited for itself.
+#[test]
+fn a_rewrite_of_the_manifest_waits_for_nobody_who_may_wait_for_it() {
+    let db = Database::builder_in_memory().memtable_bytes(1024).deterministic(1).open().unwrap();
+    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let store = Arc::clone(items.store());
+    while store.manifest.bytes_total() < 5 * store.manifest.bytes_live().max(4096) {
+        items.put("key", vec![7; 300]).unwrap();
+        let cut = store.freeze(std::slice::from_ref(items.state()), |_| true);
+        let (slot, _) = items.state().pipeline.lock().slots.pop_front().unwrap();
+        let packed = super::background::pack(&*items.state().tree, &slot).unwrap();
+        items.state().tree.incorporate(packed, cut).unwrap();
+    }
+    let before = store.manifest.bytes_total();
+    let (tell, told) = mpsc::channel();
+    {
+        let store = Arc::clone(&store);
+        thread::spawn(move || {
+            let _registry = store.registry.lock();
+            tell.send(store.upkeep().and_then(|()| store.rewrite_manifest())).unwrap();
+        });
+    }
+    told.recv_timeout(PATIENCE).expect("it waits for its own thread").unwrap();
+    assert!(store.manifest.bytes_total() >= before, "some other time");
+    store.upkeep().unwrap();
+    assert!(store.manifest.bytes_total() < before / 2, "when nobody is at it");
+}
+
+/// A thread closed the store, and another one did too. The second was told at once that all was well, before the
+/// journal had been synced, and also if that failed then.
+#[test]
+fn whoever_closes_a_store_is_told_how_that_went() {
+    let db = Database::builder_in_memory().open().unwrap();
+    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    items.put("key", "value").unwrap();
+    let store = Arc::clone(items.store());
+    // Closing has to wait for this.
+    let shard = store.journal.lock_shard(0);
+    let shards = [shard]
+        .into_iter()
+        .chain((1..store.journal.shard_count()).map(|n| store.journal.lock_shard(n)));
+    let shards: Vec<_> = shards.collect();
+    let (tell, told) = mpsc::channel();
+    for _ in 0..2 {
+        let (db, tell) = (db.clone(), tell.clone());
+        thread::spawn(move || tell.send(db.close()).unwrap());
+    }
+    let early = told.recv_timeout(Duration::from_millis(300));
+    assert!(early.is_err(), "closed, while the journal is not: {early:?}");
+    store.journal.poison(&Error::invalid("the disk is gone"));
+    drop(shards);
+    for _ in 0..2 {
+        let closed = told.recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(closed, Err(Error::Poisoned { .. })), "{closed:?}");
+    }
+    assert!(matches!(db.close(), Err(Error::Poisoned { .. })), "and whoever asks later");
 }

@@ -32,7 +32,7 @@ use crate::base::key_hash::{HashSecret, KeyHasher};
 use crate::base::planted::{Bug, planted};
 use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use crate::base::sync::{Mutex, RwLock};
+use crate::base::sync::{Condvar, Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Courier, Executor, Mode, SplitMix, WorkSource, unpredictable};
@@ -648,6 +648,8 @@ fn open_locked(
         incorporation: Mutex::new(()),
         next_keyspace_id: AtomicU32::new(recovered.next_keyspace_id.0.max(1)),
         closed: AtomicBool::new(false),
+        closing: Mutex::default(),
+        closed_by_one: Condvar::new(),
         birthplace: Birthplace::here(),
         panicked: AtomicBool::new(false),
         failure: Mutex::new(None),

@@ -31,7 +31,8 @@ use crate::base::panics::{overheard, watched};
 use crate::base::planted::{Bug, planted};
 use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::base::sync::{Mutex, RwLock};
+use crate::base::sync::thread::ThreadId;
+use crate::base::sync::{Condvar, Mutex, RwLock};
 use crate::cache::{Cache, DataFiles};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Courier, Executor};
@@ -182,6 +183,9 @@ pub(crate) struct Store {
     pub(crate) incorporation: Mutex<()>,
     pub(crate) next_keyspace_id: AtomicU32,
     pub(crate) closed: AtomicBool,
+    pub(crate) closing: Mutex<Closing>,
+    /// Signalled when `closing` is done.
+    pub(crate) closed_by_one: Condvar,
     pub(crate) birthplace: Birthplace,
     /// Our own code has panicked: what it was at may be half done, so nothing is built on it.
     pub(crate) panicked: AtomicBool,
@@ -200,6 +204,15 @@ pub(crate) struct Store {
     pub(crate) drain_rate: AtomicU64,
     /// Declared last: released last.
     pub(crate) _lock: Box<dyn Lock>,
+}
+
+/// How far closing the store has come.
+#[derive(Default)]
+pub(crate) enum Closing {
+    #[default]
+    Not,
+    By(ThreadId),
+    Done(Result<()>),
 }
 
 /// What handles share: the store is closed when the last handle goes, though a job may hold on to the

@@ -118,6 +118,11 @@ impl<T: Send + 'static> Courier<T> {
         }
     }
 
+    /// Whether this is the thread that delivers.
+    pub(crate) fn is_this_thread(&self) -> bool {
+        self.thread.as_ref().is_some_and(|it| it.thread().id() == thread::current().id())
+    }
+
     /// Takes nothing more and waits, a few seconds at most, until what was sent has been delivered. A callback
     /// may call this: nobody waits then.
     pub(crate) fn close(&self) {

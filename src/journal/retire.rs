@@ -48,6 +48,8 @@ impl Journal {
             });
             if worth_it && let Some(spare) = state.spares.pop_front() {
                 state.roll_to(spare);
+                // Before anybody is acknowledged who appends behind the mark.
+                self.check_mark(&state)?;
                 let unsealed = state.take_unsealed();
                 drop(state);
                 self.seal(unsealed)?;

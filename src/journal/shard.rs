@@ -298,6 +298,16 @@ impl Journal {
             .inspect_err(|error| self.poison(error))
     }
 
+    /// Whether the mark at the end of the segment that was filled last has arrived. Its memory can wait to be
+    /// released, but not this news: without the mark a replay ends there, whatever follows in the next segment.
+    pub(super) fn check_mark(&self, state: &ShardState) -> Result<()> {
+        let rolled = state.rolled.back().and_then(|rolled| rolled.unsealed.as_ref());
+        rolled
+            .map_or(Ok(()), |file| file.check())
+            .map_err(|error| error.not_refused("write"))
+            .inspect_err(|error| self.poison(error))
+    }
+
     /// Creates a segment: when this returns, its name and header are durable.
     pub(super) fn create_segment(&self, index: usize, number: u32, len: u64) -> Result<Segment> {
         let id = self.segment_id(index, number);
@@ -400,13 +410,7 @@ impl ShardGuard<'_> {
         }
         self.state.roll_to(next);
         self.journal.seal(unsealed)?;
-        // Its memory can wait, but not the news that its last mark has not arrived: without that a replay ends
-        // there, whatever follows in the next segment.
-        let rolled = self.state.rolled.back().and_then(|rolled| rolled.unsealed.as_ref());
-        rolled
-            .map_or(Ok(()), |file| file.check())
-            .map_err(|error| error.not_refused("write"))
-            .inspect_err(|error| self.journal.poison(error))
+        self.journal.check_mark(&self.state)
     }
 
     /// Whether what was appended to the current segment has arrived. To be asked after `append`, before

@@ -15,6 +15,10 @@
 //! 2. A read takes no lock and writes to no shared memory, unless the record is new to it.
 //! 3. A record is admitted when its key is offered for the second time, as far as the shard remembers.
 
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, shuttle))]
+pub(crate) mod schedules;
 mod shard;
 #[cfg(test)]
 mod tests;
@@ -26,7 +30,7 @@ use crate::base::sync::CachePadded;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of key and value of the largest record: above, a page holds hardly more than the record.
-pub(crate) const RECORD_BYTES_MAX: usize = 2048;
+pub(crate) const RECORD_BYTES_MAX: usize = if cfg!(loom) { 16 } else { 2048 };
 /// Below this there is no room worth having.
 const SHARD_BYTES_MIN: usize = 8 << 10;
 /// A shard of this size or more may be cut in two, for writers.

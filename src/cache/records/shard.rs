@@ -19,12 +19,8 @@ use super::{Name, RECORD_BYTES_MAX};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::planted::{Bug, linger, planted};
-use crate::base::region::Region;
-use crate::base::sync::Mutex;
-#[cfg(any(test, planted))]
-use crate::base::sync::MutexGuard;
-use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::base::sync::plain::{self, fence};
+use crate::base::sync::atomic;
+use crate::base::sync::modelled::{AtomicBool, AtomicU64, Mutex, Ordering, fence};
 
 /// Words of a record before its key: name, sequence number, keyspace and lengths.
 const HEADER_WORDS: usize = 3;
@@ -77,6 +73,46 @@ impl Place {
     }
 }
 
+#[cfg(not(loom))]
+type Word = crate::base::sync::plain::AtomicU64;
+#[cfg(loom)]
+type Word = AtomicU64;
+
+/// Words that are zero until written.
+#[cfg(not(loom))]
+struct Words {
+    region: crate::base::region::Region,
+    count: usize,
+}
+
+#[cfg(not(loom))]
+impl Words {
+    fn reserve(count: usize) -> Option<Words> {
+        Some(Words { region: crate::base::region::Region::reserve(count * 8)?, count })
+    }
+
+    #[inline]
+    fn all(&self) -> &[Word] {
+        // SAFETY: the region has room for so many words, is aligned, zero until written, and lives as
+        // long as `self`; nothing reads or writes it but through these atomics.
+        unsafe { std::slice::from_raw_parts(self.region.base().as_ptr().cast(), self.count) }
+    }
+}
+
+#[cfg(loom)]
+struct Words(Box<[Word]>);
+
+#[cfg(loom)]
+impl Words {
+    fn reserve(count: usize) -> Option<Words> {
+        Some(Words((0..count).map(|_| Word::new(0)).collect()))
+    }
+
+    fn all(&self) -> &[Word] {
+        &self.0
+    }
+}
+
 /// What `writer` guards.
 pub(super) struct Writer {
     /// Where the next record is written.
@@ -87,8 +123,8 @@ pub(super) struct Writer {
 
 /// See the module's description.
 pub(super) struct Shard {
-    region: Region,
-    /// Words of each part; they lie one behind the other in `region`.
+    words: Words,
+    /// How many each part has; they lie one behind the other.
     table_words: usize,
     doorkeeper_words: usize,
     ring_words: usize,
@@ -137,9 +173,9 @@ impl Shard {
         let doorkeeper_words = (table_words * DOORKEEPER_SHARE).div_ceil(4);
         let ring_words =
             (bytes / 8).saturating_sub(table_words + doorkeeper_words).max(2 * RECORD_WORDS_MAX);
-        let region = Region::reserve((table_words + doorkeeper_words + ring_words) * 8)?;
+        let words = Words::reserve(table_words + doorkeeper_words + ring_words)?;
         Some(Shard {
-            region,
+            words,
             table_words,
             doorkeeper_words,
             ring_words,
@@ -159,27 +195,20 @@ impl Shard {
         !self.filled.load(Ordering::Relaxed)
     }
 
-    fn words(&self) -> &[plain::AtomicU64] {
-        let words = self.table_words + self.doorkeeper_words + self.ring_words;
-        // SAFETY: the region has room for so many words, is aligned, zero until written, and lives as
-        // long as `self`; nothing reads or writes it but through these atomics.
-        unsafe { std::slice::from_raw_parts(self.region.base().as_ptr().cast(), words) }
-    }
-
-    fn bucket(&self, name: Name) -> &[plain::AtomicU64] {
+    fn bucket(&self, name: Name) -> &[Word] {
         let buckets = (self.table_words / BUCKET_PLACES) as u64;
         // The shard was chosen by the topmost bits; these are the ones below.
         let number = (((name.0 >> 12 & 0xffff_ffff) * buckets) >> 32) as usize;
         let first = number * BUCKET_PLACES;
-        self.words().get(first..first + BUCKET_PLACES).unwrap_or_default()
+        self.words.all().get(first..first + BUCKET_PLACES).unwrap_or_default()
     }
 
-    fn ring(&self) -> &[plain::AtomicU64] {
-        &self.words()[self.table_words + self.doorkeeper_words..]
+    fn ring(&self) -> &[Word] {
+        &self.words.all()[self.table_words + self.doorkeeper_words..]
     }
 
     /// The words of the record at `position`, which does not reach beyond the ring's end if it is one.
-    fn record(&self, position: u64, words: usize) -> &[plain::AtomicU64] {
+    fn record(&self, position: u64, words: usize) -> &[Word] {
         let start = (position % self.ring_words as u64) as usize;
         self.ring().get(start..start + words).unwrap_or_default()
     }
@@ -258,7 +287,7 @@ impl Shard {
         keyspace: KeyspaceId,
         entry: EntryRef<'_>,
         is_current: impl FnOnce() -> bool,
-        account: &AtomicU64,
+        account: &atomic::AtomicU64,
     ) -> bool {
         if !self.was_here(name) {
             return false;
@@ -273,7 +302,7 @@ impl Shard {
     /// Whether the doorkeeper has seen the name before. It has now.
     fn was_here(&self, name: Name) -> bool {
         let start = self.table_words;
-        let words = self.words().get(start..start + self.doorkeeper_words).unwrap_or_default();
+        let words = self.words.all().get(start..start + self.doorkeeper_words).unwrap_or_default();
         let place = (name.0 >> 8) as usize % (words.len() * 4).max(1);
         let Some(word) = words.get(place / 4) else { return false };
         let shift = place % 4 * 16;
@@ -297,7 +326,7 @@ impl Shard {
         name: Name,
         keyspace: KeyspaceId,
         entry: EntryRef<'_>,
-        account: &AtomicU64,
+        account: &atomic::AtomicU64,
     ) -> bool {
         if planted(Bug::RecordsLookedForUnlocked) && !self.seems_here(name) {
             return false;
@@ -310,7 +339,7 @@ impl Shard {
             return false;
         }
         if planted(Bug::RecordsMemoryForgotten) {
-            return self.append(&mut writer, name, keyspace, entry, &AtomicU64::new(0));
+            return self.append(&mut writer, name, keyspace, entry, &atomic::AtomicU64::new(0));
         }
         self.append(&mut writer, name, keyspace, entry, account)
     }
@@ -321,7 +350,7 @@ impl Shard {
     }
 
     /// The key's place. Under the writer's lock.
-    fn find(&self, name: Name, keyspace: KeyspaceId, key: &[u8]) -> Option<&plain::AtomicU64> {
+    fn find(&self, name: Name, keyspace: KeyspaceId, key: &[u8]) -> Option<&Word> {
         self.bucket(name).iter().find(|word| {
             let place = Place(word.load(Ordering::Relaxed));
             place.is_of(name)
@@ -336,7 +365,7 @@ impl Shard {
         name: Name,
         keyspace: KeyspaceId,
         entry: EntryRef<'_>,
-        account: &AtomicU64,
+        account: &atomic::AtomicU64,
     ) -> bool {
         let lengths =
             u64::from(keyspace.0) << 32 | (entry.key.len() as u64) << 16 | entry.value.len() as u64;
@@ -364,7 +393,7 @@ impl Shard {
         self.filled.store(true, Ordering::Relaxed);
         // A free place, or that of the oldest record: it would be the first to go.
         let tail = self.tail.load(Ordering::Relaxed);
-        let order = |word: &&plain::AtomicU64| {
+        let order = |word: &&Word| {
             let place = Place(word.load(Ordering::Relaxed));
             if place.position() < tail {
                 0
@@ -378,7 +407,7 @@ impl Shard {
     }
 
     /// Adds to `account` what memory has grown by since the last time; returns whether it has.
-    fn count_memory(&self, writer: &mut Writer, account: &AtomicU64) -> bool {
+    fn count_memory(&self, writer: &mut Writer, account: &atomic::AtomicU64) -> bool {
         let grown = self.used_bytes(writer).saturating_sub(writer.counted_bytes);
         writer.counted_bytes += grown;
         account.fetch_add(grown as u64, Ordering::Relaxed);
@@ -399,7 +428,7 @@ impl Shard {
 
     /// Keeps writers out.
     #[cfg(any(test, planted))]
-    pub(super) fn hold(&self) -> MutexGuard<'_, Writer> {
+    pub(super) fn hold(&self) -> impl std::ops::Deref<Target = Writer> + '_ {
         self.writer.lock()
     }
 
@@ -463,9 +492,9 @@ impl Shard {
     }
 
     /// The record at the tail, if it is still in the table.
-    fn oldest(&self, tail: u64) -> Option<(Header, Place, &plain::AtomicU64)> {
+    fn oldest(&self, tail: u64) -> Option<(Header, Place, &Word)> {
         let header = self.header(tail).filter(|header| header.name.0 != SKIPPED)?;
-        let of = |word: &plain::AtomicU64| Place(word.load(Ordering::Relaxed));
+        let of = |word: &Word| Place(word.load(Ordering::Relaxed));
         let word = self.bucket(header.name).iter().find(|word| of(word).position() == tail)?;
         let place = of(word);
         Some((header, place, word))

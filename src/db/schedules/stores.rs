@@ -7,15 +7,21 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::ids::Seqno;
 use crate::db::state::{Slot, Stage};
 use crate::vfs::{Access, File, MemoryVfs, Vfs};
 use crate::{Database, Durability, Error, Keyspace, KeyspaceOptions, TreeKind};
 
 fn open(vfs: &MemoryVfs) -> Database {
+    open_with(vfs, 1024)
+}
+
+fn open_with(vfs: &MemoryVfs, memtable_bytes: u64) -> Database {
     let builder = Database::builder("/store").vfs(Arc::new(vfs.clone()));
     builder
         .memory_budget(0)
-        .memtable_bytes(1024)
+        .memtable_bytes(memtable_bytes)
         .background_threads(1)
         .journal_shards(2)
         .open()
@@ -75,6 +81,93 @@ pub(super) fn batches_are_whole() {
     for writer in writers {
         writer.join().unwrap();
     }
+}
+
+/// Makes the tree's value of a key a record of the cache.
+fn make_record(space: &Keyspace, key: &[u8], value: &[u8]) {
+    let (records, id) = (space.store().cache.records(), space.state().id);
+    let hash = space.state().hasher.hash(key);
+    let entry = EntryRef { key, seqno: Seqno(1), kind: EntryKind::Put, value };
+    // As often as the cache wants to be asked.
+    for _ in 0..2 {
+        records.offer(id, hash, entry, || true);
+    }
+}
+
+/// Keys that have records are overwritten, and their memtables get into the trees: whoever looks then sees the
+/// new values, in two keyspaces.
+pub(super) fn records_are_never_outdated() {
+    let db = open_with(&MemoryVfs::new(), 4096);
+    let spaces = [keyspace(&db, "a"), keyspace(&db, "b")];
+    for space in &spaces {
+        space.put("key", 0u64.to_be_bytes()).unwrap();
+        space.flush().unwrap();
+        make_record(space, b"key", &0u64.to_be_bytes());
+    }
+    let done = Arc::new(AtomicU64::new(0));
+    let writer = {
+        let (spaces, done) = (spaces.clone(), Arc::clone(&done));
+        thread::spawn(move || {
+            for round in 1..=2u64 {
+                for space in &spaces {
+                    space.put("key", round.to_be_bytes()).unwrap();
+                    // The background takes it from here.
+                    space.store().freeze(&[Arc::clone(space.state())], |_| true);
+                }
+                done.store(round, Ordering::SeqCst);
+            }
+        })
+    };
+    for _ in 0..3 {
+        let must = done.load(Ordering::SeqCst);
+        for space in &spaces {
+            let found = number(&space.get("key").unwrap().unwrap());
+            assert!(found >= must, "{found}, {must} was done: an outdated record");
+        }
+    }
+    writer.join().unwrap();
+    db.wait_idle().unwrap();
+    for space in &spaces {
+        let found = number(&space.get("key").unwrap().unwrap());
+        assert_eq!(found, 2, "an outdated record");
+    }
+}
+
+/// A batched read without a snapshot sees a batch of two keys, one of which has a record, whole or not at all,
+/// although memtables are frozen and incorporated meanwhile.
+pub(super) fn batched_reads_see_batches_whole() {
+    let db = open_with(&MemoryVfs::new(), 4096);
+    let spaces = [keyspace(&db, "a"), keyspace(&db, "b")];
+    let write = |db: &Database, spaces: &[Keyspace; 2], round: u64| {
+        let mut batch = db.batch();
+        for space in spaces {
+            batch.put(space, "recorded", round.to_be_bytes());
+            batch.put(space, "other", round.to_be_bytes());
+        }
+        batch.commit().unwrap();
+    };
+    write(&db, &spaces, 0);
+    for space in &spaces {
+        space.flush().unwrap();
+        make_record(space, b"recorded", &0u64.to_be_bytes());
+    }
+    let writer = {
+        let (db, spaces) = (db.clone(), spaces.clone());
+        thread::spawn(move || {
+            for space in &spaces {
+                space.put("neither", "").unwrap();
+                space.store().freeze(&[Arc::clone(space.state())], |_| true);
+            }
+            write(&db, &spaces, 1);
+            spaces.iter().for_each(|space| space.flush().unwrap());
+        })
+    };
+    for round in 0..4 {
+        let values = spaces[round % 2].multi_get(["recorded", "other"]).unwrap();
+        let [recorded, other] = [0, 1].map(|at: usize| number(values[at].as_ref().unwrap()));
+        assert_eq!(recorded, other, "half a batch");
+    }
+    writer.join().unwrap();
 }
 
 /// Memtables are frozen, packed and incorporated under a writer; readers miss nothing of what it was
@@ -281,8 +374,22 @@ pub(super) fn a_checkpoint_under_writers() {
 /// A keyspace is dropped while batches go to it and to another: none takes effect once it is gone, those
 /// before are durable, and the journal that still holds them does no harm to a keyspace of that name.
 pub(super) fn batches_meet_a_drop() {
+    meet_a_drop(1024, 8);
+}
+
+/// The same, with segments that are full after two or three batches: some of them wait for the next.
+pub(super) fn batches_that_wait_for_segments_meet_a_drop() {
+    meet_a_drop(16 << 10, 2500);
+}
+
+fn meet_a_drop(memtable_bytes: u64, value_bytes: usize) {
     let vfs = MemoryVfs::new();
-    let db = Arc::new(open(&vfs));
+    let db = Arc::new(open_with(&vfs, memtable_bytes));
+    let value = move |round: u64| {
+        let mut value = round.to_be_bytes().to_vec();
+        value.resize(value_bytes, 0x55);
+        value
+    };
     let (doomed, stays) = (keyspace(&db, "doomed"), keyspace(&db, "stays"));
     let writers: Vec<_> = (0..2u8)
         .map(|writer| {
@@ -290,8 +397,8 @@ pub(super) fn batches_meet_a_drop() {
             thread::spawn(move || {
                 for round in 1..=2u64 {
                     let mut batch = db.batch();
-                    batch.put(&doomed, [writer], round.to_be_bytes());
-                    batch.put(&stays, [writer], round.to_be_bytes());
+                    batch.put(&doomed, [writer], value(round));
+                    batch.put(&stays, [writer], value(round));
                     match batch.commit() {
                         Ok(()) => {}
                         Err(Error::Closed { .. }) => return round - 1,

@@ -95,8 +95,8 @@ const PARTS: &[Part] = &[
     Part { name: "kill", gate: &["kill", "--kills", "40"], long: &["kill", "--kills", "1000"] },
     Part {
         name: "threads",
-        gate: &["threads", "--seconds", "40"],
-        long: &["threads", "--seconds", "600"],
+        gate: &["threads", "--seconds", "240"],
+        long: &["threads", "--seconds", "3600"],
     },
     Part {
         name: "bitflip",

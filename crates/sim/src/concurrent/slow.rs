@@ -1,8 +1,9 @@
 //! Files that are slow now and then: what takes long on a busy machine is under way for long enough that
-//! others meet it half done.
+//! others meet it half done. And who notes whether a store that is closed is left alone.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::random;
@@ -18,11 +19,32 @@ const DELAY_MICROS_MAX: u64 = 400;
 pub(super) struct Pace {
     seed: u64,
     turn: AtomicU64,
+    rest: Arc<Rest>,
 }
 
 impl Pace {
-    pub(super) fn new(seed: u64) -> Pace {
-        Pace { seed, turn: AtomicU64::new(0) }
+    pub(super) fn new(seed: u64, rest: &Arc<Rest>) -> Pace {
+        Pace { seed, turn: AtomicU64::new(0), rest: Arc::clone(rest) }
+    }
+}
+
+/// Whether the store is closed, and has been written to since.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    closed: AtomicBool,
+    broken: AtomicBool,
+}
+
+impl Rest {
+    /// A call that closes the store has returned.
+    pub(super) fn begin(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// The store is about to be opened. Returns whether it had been left alone.
+    pub(super) fn end(&self) -> bool {
+        self.closed.store(false, Ordering::SeqCst);
+        !self.broken.swap(false, Ordering::SeqCst)
     }
 }
 
@@ -30,6 +52,9 @@ impl Watcher for Pace {
     const FILES: bool = false;
 
     fn writing(&self, _path: &Path) {
+        if self.rest.closed.load(Ordering::SeqCst) {
+            self.rest.broken.store(true, Ordering::SeqCst);
+        }
         let draw = random::mix(self.seed ^ self.turn.fetch_add(1, Ordering::Relaxed));
         if draw.is_multiple_of(ONE_IN) {
             std::thread::sleep(Duration::from_micros((draw >> 32) % DELAY_MICROS_MAX));

@@ -10,7 +10,7 @@ use spinney::{Database, Error};
 use super::history::{Action, Found, Operation, Scan};
 use super::value::key_bytes;
 use super::worker::take;
-use super::workload::{PASSING, Recorder, Shared, Space, locked, remove_all};
+use super::workload::{PASSING, Recorder, Shared, Space, Theme, locked, remove_all};
 use crate::random::Random;
 
 /// The thread.
@@ -59,6 +59,9 @@ impl Upkeep {
 
     fn step(&mut self) {
         let db = self.db.clone();
+        if self.recorder.shared.sizes.theme == Theme::Rolls && self.random.one_in(2) {
+            return self.change_passing();
+        }
         match self.random.below(20) {
             0..6 => {
                 if let Some(space) = self.any_space() {

@@ -7,7 +7,7 @@ use spinney::{Database, Durability, Error, Iter, Result, Slice, Snapshot};
 
 use super::history::{Action, Change, Found, Id, Operation, Scan, Write};
 use super::value::{key_bytes, key_number, operand, operands};
-use super::workload::{Recorder, Shared, Space, locked};
+use super::workload::{Recorder, Shared, Space, Theme, locked};
 use crate::random::Random;
 
 /// An iterator that is passed on over a while.
@@ -113,6 +113,20 @@ impl Worker {
     }
 
     fn step(&mut self) {
+        let theme = self.shared().sizes.theme;
+        match theme {
+            // The same keys in one view again and again, by all ways of reading.
+            Theme::Records if self.random.one_in(2) => {
+                return match self.random.below(8) {
+                    0..4 => self.read_now(),
+                    4..7 => self.read_snapshot(),
+                    _ => self.iterate(),
+                };
+            }
+            // What meets a drop is a batch over several keyspaces.
+            Theme::Rolls if self.random.one_in(3) => return self.write_batch(),
+            _ => {}
+        }
         match self.random.below(100) {
             0..28 => self.write_one(),
             28..43 => self.write_batch(),

@@ -16,7 +16,7 @@ use spinney::{Builder, CheckLevel, Compression, Database, Keyspace, KeyspaceOpti
 
 use super::Extent;
 use super::history::{Action, Clock, History, Operation};
-use super::slow::Pace;
+use super::slow::{Pace, Rest};
 use super::upkeep::Upkeep;
 use super::worker::Worker;
 use crate::kinds::Kinds;
@@ -36,6 +36,7 @@ pub(super) struct Sizes {
     pub(super) keys: u32,
     pub(super) value_bytes: usize,
     pub(super) keyspaces: usize,
+    pub(super) theme: Theme,
     memtable_bytes: u64,
     shards: usize,
     background_threads: usize,
@@ -44,10 +45,51 @@ pub(super) struct Sizes {
     cache_bytes: Option<u64>,
 }
 
+/// What a run has more of than others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Theme {
+    /// A little of everything.
+    Plain,
+    /// Reads of keys that the record cache has room for a few of, in several keyspaces.
+    Records,
+    /// Segments that are full after a few commits, and keyspaces that come and go under them.
+    Rolls,
+}
+
 impl Sizes {
     fn new(seed: u64) -> Sizes {
+        let sizes = Sizes::plain(seed);
+        let mut random = Random::new(&[seed, 23]);
+        match random.below(4) {
+            // So few that memtables leave, and records are superseded and written once more, all the time. The
+            // cache is so small that half of what is read comes from the disk: nothing else becomes a record.
+            0 => Sizes {
+                theme: Theme::Records,
+                keys: [4, 12][random.below(2)],
+                value_bytes: [200, 1200][random.below(2)],
+                keyspaces: 2 + random.below(2),
+                memtable_bytes: [1024, 4096][random.below(2)],
+                background_threads: 1 + random.below(3),
+                cache_bytes: Some([25 << 10, 40 << 10][random.below(2)]),
+                ..sizes
+            },
+            // A segment is half a memtable, 8 KiB at least.
+            1 => Sizes {
+                theme: Theme::Rolls,
+                value_bytes: [1500, 4000][random.below(2)],
+                keyspaces: 1 + random.below(2),
+                memtable_bytes: 16_384,
+                shards: 1 + random.below(2),
+                ..sizes
+            },
+            _ => sizes,
+        }
+    }
+
+    fn plain(seed: u64) -> Sizes {
         let mut random = Random::new(&[seed, 21]);
         Sizes {
+            theme: Theme::Plain,
             keys: [6, 30, 120][random.below(3)],
             value_bytes: [8, 40, 200][random.below(3)],
             keyspaces: 1 + random.below(3),
@@ -85,6 +127,7 @@ pub(super) struct Shared {
     created: AtomicU32,
     pub(super) working: AtomicUsize,
     pub(super) stop: AtomicBool,
+    rest: Arc<Rest>,
 }
 
 /// A lock, whoever panicked while holding it.
@@ -184,9 +227,10 @@ pub(super) fn record(seed: u64, kinds: Kinds, extent: &Extent) -> History {
         0 => 2 + random.below(7),
         threads => threads,
     };
+    let rest = Arc::new(Rest::default());
     let (vfs, dir): (Arc<dyn Vfs>, PathBuf) = match &extent.dir {
         None => {
-            let vfs = WatchedVfs::new(MemoryVfs::new(), Pace::new(seed));
+            let vfs = WatchedVfs::new(MemoryVfs::new(), Pace::new(seed, &rest));
             (Arc::new(vfs), PathBuf::from("/threads"))
         }
         Some(dir) => (Arc::new(PosixVfs::new()), dir.join(format!("threads-{kinds}-{seed}"))),
@@ -205,6 +249,7 @@ pub(super) fn record(seed: u64, kinds: Kinds, extent: &Extent) -> History {
         created: AtomicU32::new(0),
         working: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
+        rest,
     });
     let mut main = Main {
         recorder: Recorder { shared: Arc::clone(&shared), thread: 0, operations: Vec::new() },
@@ -281,6 +326,10 @@ impl Main {
 
     fn open(&mut self, names: &[&str], first: bool) -> Option<Database> {
         let shared = Arc::clone(&self.recorder.shared);
+        if !shared.rest.end() {
+            let what = "the journal was written after the store had been closed".to_string();
+            self.recorder.note(shared.clock.tick(), Action::Odd(what));
+        }
         let db = self.recorder.must("open", || shared.builder(&shared.dir).open())?;
         let mut spaces = Vec::new();
         for (number, name) in names.iter().enumerate() {
@@ -393,13 +442,38 @@ impl Main {
     fn close(&mut self, db: Database) {
         let shared = Arc::clone(&self.recorder.shared);
         if self.random.one_in(2) {
-            self.recorder.must("close", || db.close());
+            self.close_all(db);
             shared.set_spaces(Vec::new());
         } else {
             let begun = shared.clock.tick();
             shared.set_spaces(Vec::new());
             drop(db);
             self.recorder.note(begun, Action::Note("drop all handles".to_string()));
+        }
+    }
+
+    /// Closes the store, now and then by several threads at once: it is closed when the first of them returns.
+    fn close_all(&mut self, db: Database) {
+        let shared = Arc::clone(&self.recorder.shared);
+        let others = if self.random.one_in(2) { 1 + self.random.below(2) } else { 0 };
+        let close = |db: Database| {
+            let closed = db.close();
+            shared.rest.begin();
+            closed
+        };
+        let closed = std::thread::scope(|scope| {
+            let others: Vec<_> = (0..others)
+                .map(|_| {
+                    let db = db.clone();
+                    scope.spawn(|| close(db))
+                })
+                .collect();
+            let mut closed = vec![close(db)];
+            closed.extend(others.into_iter().flat_map(std::thread::ScopedJoinHandle::join));
+            closed
+        });
+        for closed in closed {
+            self.recorder.must("close", || closed);
         }
     }
 

@@ -14,6 +14,7 @@ mod child;
 mod regimes;
 mod report;
 mod search;
+mod system;
 
 use std::process::ExitCode;
 use std::sync::Mutex;

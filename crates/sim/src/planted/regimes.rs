@@ -27,6 +27,7 @@ pub(super) const REGIMES: &[Regime] = &[
     Regime { name: "bitflip", run: run_bitflip },
     Regime { name: "memory", run: memory::run },
     Regime { name: "opening", run: promises::run_opening },
+    Regime { name: "system", run: super::system::run },
 ];
 
 /// Violations are counted here, not cut down.
