@@ -60,6 +60,9 @@ pub(crate) struct KeyspaceSeed {
     pub(crate) flushed: Seqno,
 }
 
+/// Keyspaces that are open, and those that could not be opened.
+type Opened = (BTreeMap<KeyspaceId, Arc<KeyspaceState>>, BTreeMap<String, Quarantined>);
+
 impl Foundation {
     /// Makes the state of a keyspace from what the manifest has of it.
     pub(crate) fn make_keyspace(
@@ -130,10 +133,7 @@ impl Foundation {
     }
 
     /// Opens the keyspaces that the manifest has, and tells of those that could not be opened.
-    fn recover_keyspaces(
-        &self,
-        recovered: &mut RecoveredState,
-    ) -> Result<(BTreeMap<KeyspaceId, Arc<KeyspaceState>>, BTreeMap<String, Quarantined>)> {
+    fn recover_keyspaces(&self, recovered: &mut RecoveredState) -> Result<Opened> {
         let mut keyspaces = BTreeMap::new();
         let mut quarantined = BTreeMap::new();
         let manifest = self.manifest.path();
