@@ -97,5 +97,5 @@ pub use base::slice::Slice;
 #[cfg(planted)]
 #[doc(hidden)]
 pub mod planted {
-    pub use crate::base::planted::{Bug, activate};
+    pub use crate::base::planted::{Bug, activate, quirks};
 }
