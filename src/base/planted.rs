@@ -228,10 +228,6 @@ bugs! {
         "Orphans stay where they are.";
     OpenNumbersTooLow, "open-numbers-too-low", "db",
         "New commits get numbers that the trees hold already.";
-    RepairForgetsTombstones, "repair-forgets-tombstones", "db",
-        "A repair passes over tombstones: what had been deleted is back.";
-    RepairDamageUntold, "repair-damage-untold", "db",
-        "A repair shows older versions where a leaf is damaged and does not report the range.";
     OpenFloorNotRaised, "open-floor-not-raised", "db",
         "New commits start behind a gap in the journal.";
     PackLosesLast, "pack-loses-last", "tree",

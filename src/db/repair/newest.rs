@@ -14,7 +14,6 @@ use super::source::{Source, SourceKeyspace, Version};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
-use crate::base::planted::{Bug, planted};
 use crate::merge::{Base, Operands};
 use crate::table::{LostPart, TableSalvage};
 use crate::tree::Stretch;
@@ -201,9 +200,6 @@ impl<'a> Newest<'a> {
     /// Notes damage of a table as far as it lies in this stretch.
     fn note(&mut self, id: FileId, range: &DamagedRange, error: &Error) {
         let Some(stretch) = self.stretch else { return };
-        if planted(Bug::RepairDamageUntold) {
-            return;
-        }
         let Some(range) = range.within(&stretch.lower, stretch.upper.as_deref()) else { return };
         // The same damage in the stretch before.
         let goes_on = |damage: &&mut Damage| {
@@ -281,7 +277,6 @@ impl<'a> Newest<'a> {
             let base = match version.kind {
                 EntryKind::Put => Base::Value(&version.value),
                 EntryKind::PutBlob => Base::Blob(&version.value),
-                EntryKind::Delete if planted(Bug::RepairForgetsTombstones) => continue,
                 EntryKind::Delete => Base::Nothing,
                 EntryKind::Merge | EntryKind::MergeBlob => {
                     operands.push(&version.value, version.kind.is_blob());
