@@ -10,7 +10,10 @@
 //! 2. A guard's fragments stand oldest first: where two hold versions of one key, those of the later are
 //!    younger. A table may be a fragment of several guards; each sees what lies in its own range alone.
 //! 3. What a guard holds of a key is younger than what any guard below it holds of the key.
-//! 4. Order is age, which the sequence numbers give. File numbers say nothing of it.
+//! 4. Order is age, key by key. Of two tables with keys in common either may have the lower sequence numbers
+//!    elsewhere: a merge in place takes a small old fragment along with young ones, and the output is then
+//!    younger than its older neighbours wherever both have a key, and older where it alone has one. So
+//!    nothing follows from a table's least and greatest number, nor from file numbers.
 
 use std::sync::Arc;
 
