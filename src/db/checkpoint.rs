@@ -40,17 +40,17 @@ pub(crate) fn checkpoint(
     store.check_writable()?;
     store.check_whole()?;
     let vfs = &store.vfs;
-    if vfs.canonical(dir)?.starts_with(vfs.canonical(&store.path)?) {
-        return Err(Error::invalid(format!(
-            "{} is inside the store itself, which holds its own files alone; name a directory elsewhere",
-            dir.display()
-        )));
-    }
     let existed = vfs.exists(dir)?;
     if existed && !vfs.read_dir(dir)?.is_empty() {
         return Err(Error::Conflict {
             what: format!("{} is not empty; name a new directory", dir.display()),
         });
+    }
+    if vfs.canonical(dir)?.starts_with(vfs.canonical(&store.path)?) {
+        return Err(Error::invalid(format!(
+            "{} is inside the store itself, which holds its own files alone; name a directory elsewhere",
+            dir.display()
+        )));
     }
     let result = copy(store, dir, progress);
     if result.is_err() {

@@ -23,7 +23,7 @@
 //! 8. [`torture`] kills processes that work on stores of gigabytes, and judges memory, space and time too.
 //! 9. [`promises`] judges space, memory and work to open in memory, where everything is repeatable.
 //! 10. `planted` (in builds with `--cfg planted`) sees whether all these find the bugs that are planted
-//!    into the engine.
+//!     into the engine.
 
 pub mod action;
 pub mod allocation;

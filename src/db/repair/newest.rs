@@ -239,8 +239,7 @@ impl<'a> Newest<'a> {
             let id = *id;
             self.heap.pop();
             let lower = self.stretch.map(|stretch| stretch.lower.clone()).unwrap_or_default();
-            loop {
-                let Some(input) = self.inputs.get(&id) else { break };
+            while let Some(input) = self.inputs.get(&id) {
                 if input.started {
                     let entry = input.scan.as_ref().and_then(|scan| scan.entry());
                     let Some(entry) = entry else { break };
