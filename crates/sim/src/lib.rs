@@ -22,13 +22,15 @@
 //! 7. [`kill`] kills real processes.
 //! 8. [`torture`] kills processes that work on stores of gigabytes, and judges memory, space and time too.
 //! 9. [`promises`] judges space, memory and work to open in memory, where everything is repeatable.
-//! 10. `planted` (in builds with `--cfg planted`) sees whether all these find the bugs that are planted
+//! 10. [`callbacks`]: code of others that panics.
+//! 11. `planted` (in builds with `--cfg planted`) sees whether all these find the bugs that are planted
 //!     into the engine.
 
 pub mod action;
 pub mod allocation;
 pub mod answers;
 pub mod bitflip;
+pub mod callbacks;
 pub mod command;
 pub mod compare;
 pub mod concurrent;

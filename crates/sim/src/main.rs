@@ -20,6 +20,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Regime {
     Bitflip(command::bitflip::Arguments),
+    Callbacks(command::callbacks::Arguments),
     Crash(command::crash::Arguments),
     Faults(command::faults::Arguments),
     Fuzz(command::fuzz::Arguments),
@@ -39,6 +40,7 @@ enum Regime {
 fn main() -> ExitCode {
     match Arguments::parse().regime {
         Regime::Bitflip(arguments) => command::bitflip::run(&arguments),
+        Regime::Callbacks(arguments) => command::callbacks::run(&arguments),
         Regime::Crash(arguments) => command::crash::run(&arguments),
         Regime::Faults(arguments) => command::faults::run(&arguments),
         Regime::Fuzz(arguments) => command::fuzz::run(&arguments),

@@ -11,6 +11,7 @@ use crate::outcome::Outcome;
 
 mod at_once;
 pub mod bitflip;
+pub mod callbacks;
 pub mod crash;
 pub mod faults;
 pub mod fuzz;

@@ -21,6 +21,7 @@ pub(super) const REGIMES: &[Regime] = &[
     Regime { name: "crash", run: run_crash },
     Regime { name: "model", run: run_model },
     Regime { name: "threads", run: run_threads },
+    Regime { name: "callbacks", run: crate::callbacks::run },
     Regime { name: "exhaustive", run: run_exhaustive },
     Regime { name: "recovery", run: run_recovery },
     Regime { name: "faults", run: run_faults },
