@@ -10,7 +10,7 @@
 //! 1. Words at positions below `tail` may be overwritten at any time, those from `tail` to the head
 //!    never. `tail` is raised, with a fence behind it, before the words are written over.
 //! 2. The table is changed under `writer`; readers only count uses in it, and only in a place that still
-//!    says what they found there.
+//!    says what they found there. Both by read-modify-writes, which have one order.
 //! 3. A key has at most one place in the table. It may have none for a moment, under `writer`, although its
 //!    record stays: whoever must not miss it looks under `writer`.
 //! 4. What memory has grown by is added to the account under `writer`, by whatever it grew.
@@ -334,7 +334,7 @@ impl Shard {
         // Before looking: a record that is being written once more is not in the table for a moment.
         let mut writer = self.writer.lock();
         let Some(word) = self.find(name, keyspace, entry.key) else { return false };
-        word.store(0, Ordering::Release);
+        word.swap(0, Ordering::AcqRel);
         if entry.kind != EntryKind::Put || entry.key.len() + entry.value.len() > RECORD_BYTES_MAX {
             return false;
         }
@@ -402,7 +402,7 @@ impl Shard {
             }
         };
         if let Some(word) = self.bucket(name).iter().min_by_key(order) {
-            word.store(Place::new(name, uses, position).0, Ordering::Release);
+            word.swap(Place::new(name, uses, position).0, Ordering::AcqRel);
         }
     }
 
@@ -484,7 +484,7 @@ impl Shard {
         for (value, word) in record.iter_mut().zip(self.record(tail, words)) {
             *value = word.load(Ordering::Relaxed);
         }
-        word.store(0, Ordering::Release);
+        word.swap(0, Ordering::AcqRel);
         self.raise_tail(tail + words as u64);
         linger();
         self.put(writer, header.name, place.uses() - 1, &record[..words]);
@@ -504,7 +504,7 @@ impl Shard {
     fn drop_oldest(&self, writer: &Writer) {
         let tail = self.tail.load(Ordering::Relaxed);
         if let Some((_, _, word)) = self.oldest(tail) {
-            word.store(0, Ordering::Release);
+            word.swap(0, Ordering::AcqRel);
         }
         let words = match self.header(tail) {
             Some(header) if header.name.0 != SKIPPED => header.words() as u64,
