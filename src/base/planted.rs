@@ -394,6 +394,12 @@ bugs! {
         "The superblock is put in place before it is durable.";
     SuperblockFirst, "superblock-first", "manifest",
         "The superblock is put in place before there is a manifest.";
+    LiveForgetsOverwrites, "live-forgets-overwrites", "tree",
+        "What is overwritten still counts as live.";
+    LiveForgetsDeletes, "live-forgets-deletes", "tree",
+        "What is deleted still counts as live.";
+    RetainedForever, "retained-forever", "tree",
+        "What was kept for a snapshot is not looked at again once the snapshot has gone.";
     KeyspaceCreateLazy, "keyspace-create-lazy", "manifest",
         "Creating a keyspace returns before it is durable.";
     KeyspaceDropLazy, "keyspace-drop-lazy", "manifest",

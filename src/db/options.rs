@@ -132,7 +132,7 @@ impl KeyspaceOptions {
     pub fn flsm() -> KeyspaceOptions {
         KeyspaceOptions {
             kind: TreeKind::Flsm,
-            space_amplification_max_percent: 140,
+            space_amplification_max_percent: 130,
             ..KeyspaceOptions::stb()
         }
     }
@@ -189,7 +189,7 @@ impl KeyspaceOptions {
 
     /// Reclaims space, at the cost of more writing, whenever disk space exceeds this many times the
     /// live data. Where entries leave more than 6% of their pages unused (three values of 1 KiB in 4
-    /// KiB), live data counts with what it takes there. Default 1.27 (`flsm`: 1.4); at least 1.1.
+    /// KiB), live data counts with what it takes there. Default 1.27 (`flsm`: 1.3); at least 1.1.
     pub fn space_amplification_max(mut self, times: f64) -> KeyspaceOptions {
         self.space_amplification_max_percent = (times.clamp(1.1, 100.0) * 100.0).round() as u32;
         self

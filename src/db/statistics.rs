@@ -51,7 +51,7 @@ pub struct KeyspaceStatistics {
     pub tables: u64,
     /// Bytes of its files on disk.
     pub disk_bytes: u64,
-    /// Estimate of the bytes that would remain if everything superseded were dropped.
+    /// What its files would take if they held live pairs alone, freshly compacted. An estimate: within 10%.
     pub live_bytes: u64,
     /// Bytes in memtables.
     pub memtable_bytes: u64,

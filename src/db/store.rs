@@ -707,9 +707,10 @@ impl Store {
         let rate = f64::from_bits(self.drain_rate.load(Ordering::Relaxed));
         let memory = self.memory_backlog();
         for keyspace in self.keyspaces.read().values() {
-            let frozen = keyspace.read.load().frozen.len() as f64;
-            let waiting = frozen / (self.sizes.frozen_max as f64 + 1.0);
-            let backlog = waiting.max(keyspace.tree.state().backlog).max(memory);
+            let read = keyspace.read.load();
+            let waiting = read.frozen.len() as f64 / (self.sizes.frozen_max as f64 + 1.0);
+            let frozen_bytes = read.frozen.iter().map(|slot| slot.exact_bytes()).sum();
+            let backlog = waiting.max(keyspace.tree.backlog(frozen_bytes)).max(memory);
             if keyspace.price.set(backlog, rate) {
                 let delay_per_mib = keyspace.price.per_mib();
                 let keyspace = keyspace.name.clone();

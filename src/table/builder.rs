@@ -20,6 +20,7 @@ use super::node_builder::{NodeBuilder, common_prefix};
 use super::page_kind;
 use super::properties::{BlobReference, Origin, Properties};
 use super::reader::Table;
+use super::sample::{KeySample, KeySampler};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -36,7 +37,7 @@ const COMPRESSED_LEAF_UNITS: usize = 4;
 const LEAF_UNITS_MAX: usize = 8;
 
 /// How a table is written.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableOptions {
     /// Of the leaves; nothing else is compressed.
     pub(crate) compression: Compression,
@@ -44,8 +45,22 @@ pub(crate) struct TableOptions {
     pub(crate) creation: u64,
     /// Whether the table has a filter of its keys.
     pub(crate) filter: bool,
+    /// The most keys of the table's sample.
+    pub(crate) sample_keys: usize,
     /// Whose table it is.
     pub(crate) origin: Option<Arc<Origin>>,
+}
+
+impl Default for TableOptions {
+    fn default() -> TableOptions {
+        TableOptions {
+            compression: Compression::None,
+            creation: 0,
+            filter: false,
+            sample_keys: 256,
+            origin: None,
+        }
+    }
 }
 
 /// Builds a table.
@@ -68,6 +83,7 @@ pub(crate) struct TableBuilder {
     filter: FilterSection,
     /// The keys, if the table is to have a filter.
     filter_keys: Option<BlockFilterBuilder>,
+    sampler: KeySampler,
     /// The closed leaf's last key while the open leaf is empty.
     last_key: Vec<u8>,
     page: Vec<u8>,
@@ -104,6 +120,7 @@ impl TableBuilder {
                 index_pages: 0,
                 creation: options.creation,
                 blobs: Vec::new(),
+                sample: KeySample::default(),
             },
             origin: options.origin,
             blob_references: BTreeMap::new(),
@@ -122,6 +139,7 @@ impl TableBuilder {
             leaf_units: 0,
             filter: FilterSection::default(),
             filter_keys: options.filter.then(BlockFilterBuilder::default),
+            sampler: KeySampler::new(options.sample_keys),
             last_key: Vec::new(),
             page: Vec::new(),
         })
@@ -158,8 +176,22 @@ impl TableBuilder {
     /// # Panics
     /// If the entry does not stand after the one before it: going on would write a table that gives
     /// wrong answers.
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn add(
         &mut self,
+        key: &[u8],
+        seqno: Seqno,
+        kind: EntryKind,
+        value: &[u8],
+    ) -> Result<()> {
+        let hash = self.writer.files().hasher.hash(key);
+        self.add_hashed(hash, key, seqno, kind, value)
+    }
+
+    /// As [`TableBuilder::add`], of a key whose hash is known.
+    pub(crate) fn add_hashed(
+        &mut self,
+        hash: u64,
         key: &[u8],
         seqno: Seqno,
         kind: EntryKind,
@@ -213,8 +245,14 @@ impl TableBuilder {
         if bytes > self.leaf_bytes_max {
             self.leaf_bytes_max = capacity((bytes + PAGE_HEADER_BYTES).div_ceil(UNIT_BYTES));
         }
-        if let Some(keys) = self.filter_keys.as_mut().filter(|_| is_new_key) {
-            keys.add(self.writer.files().hasher.hash(key));
+        if is_new_key {
+            if let Some(keys) = &mut self.filter_keys {
+                keys.add(hash);
+            }
+            let (entries, blob_bytes) = (self.properties.entries(), blob.map_or(0, |b| b.length));
+            self.sampler.add_key(hash, entries, (key.len(), value.len()), kind, blob_bytes);
+        } else {
+            self.sampler.add_version(key.len() + value.len());
         }
         self.note(seqno, kind, (key.len() + value.len()) as u64, blob);
         self.properties.key_bytes += key.len() as u64;
@@ -344,6 +382,7 @@ impl TableBuilder {
             self.properties.last_key.pop();
         }
         self.properties.blobs = self.blob_references.into_values().collect();
+        self.properties.sample = self.sampler.finish();
         let blobs: Result<Vec<_>> =
             self.properties.blobs.iter().map(|blob| self.blobs.open(blob.file)).collect();
         let mut encoded = self.properties.encode();

@@ -229,8 +229,12 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens/table-f
 /// The table that the golden is, number and all.
 fn golden() -> (TestFiles, Arc<Table>) {
     let files = TestFiles::new();
-    let options =
-        TableOptions { compression: Compression::Lz4, creation: 3, filter: true, origin: None };
+    let options = TableOptions {
+        compression: Compression::Lz4,
+        creation: 3,
+        filter: true,
+        ..TableOptions::default()
+    };
     let mut builder = TableBuilder::new(&files.files, &files.blobs, options).unwrap();
     for i in 0..3000u64 {
         let key = format!("{:05}", i * 7);

@@ -10,6 +10,7 @@ use super::leaf_cursor::LeafCursor;
 use super::node::{KIND_BITS, Node, Shape};
 use super::node_builder::{NodeBuilder, common_prefix};
 use super::properties::{BlobReference, Origin, Properties};
+use super::sample::KeySampler;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Error;
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
@@ -137,6 +138,12 @@ fn the_footer_example() {
 #[test]
 fn the_properties_example() {
     let payload = example(TABLE, "### Example: properties");
+    let mut sampler = KeySampler::new(2);
+    sampler.add_key(0x2c << 32, 0, (3, 21), EntryKind::PutBlob, 50_000);
+    sampler.add_key(0x9000 << 32, 2, (3, 100), EntryKind::Put, 0);
+    sampler.add_key(0x15 << 32, 3, (5, 50), EntryKind::Put, 0);
+    sampler.add_version(55);
+    let sample = sampler.finish();
     let properties = Properties {
         first_key: b"ash".to_vec(),
         last_key: b"yew".to_vec(),
@@ -154,16 +161,12 @@ fn the_properties_example() {
         index_pages: 0,
         creation: 17,
         blobs: vec![BlobReference { file: FileId(5), values: 3, bytes: 100_000 }],
+        sample,
     };
     assert_eq!(properties.encode(), payload);
     let decode = |payload: &[u8]| Properties::decode(payload, Path::new("9.table"), 4096);
     assert_eq!(decode(&payload).unwrap(), properties);
-    // The first builds did not write the last field.
-    let whole = payload.len() - 1;
-    let without = Properties { blob_merges: 0, ..properties };
-    assert_eq!(without.encode(), [&payload[..whole], &[0]].concat());
-    assert_eq!(decode(&payload[..whole]).unwrap(), without);
-    for n in 0..whole {
+    for n in 0..payload.len() {
         assert!(decode(&payload[..n]).unwrap_err().is_corruption());
     }
 }

@@ -161,7 +161,7 @@ fn build(
 ) -> (Vec<u8>, Arc<Table>) {
     let files = data_files();
     let blobs = BlobFiles::new(&files);
-    let options = TableOptions { compression, creation, filter, origin: None };
+    let options = TableOptions { compression, creation, filter, ..TableOptions::default() };
     let mut builder = TableBuilder::new(&files, &blobs, options).expect(WRITES);
     for (key, seqno, kind, value) in entries {
         builder.add(key, Seqno(*seqno), *kind, value).expect(WRITES);

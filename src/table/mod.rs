@@ -31,6 +31,7 @@ mod properties;
 mod reader;
 mod run_length;
 mod salvage;
+mod sample;
 mod scan;
 mod statistics;
 
@@ -55,6 +56,7 @@ pub(crate) use filter::FilterUse;
 pub(crate) use properties::Origin;
 pub(crate) use reader::Table;
 pub(crate) use salvage::{LostPart, TableSalvage};
+pub(crate) use sample::{KeySample, SAMPLE_ALL, SampledKey};
 pub(crate) use scan::TableScan;
 
 /// The page kinds of table and blob files. On disk: never renumber.

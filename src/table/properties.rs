@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::sample::KeySample;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
@@ -94,6 +95,8 @@ pub(crate) struct Properties {
     pub(crate) creation: u64,
     /// The blob files referred to, by file number ascending.
     pub(crate) blobs: Vec<BlobReference>,
+    /// Some of the keys.
+    pub(crate) sample: KeySample,
 }
 
 impl Properties {
@@ -135,6 +138,7 @@ impl Properties {
             put_varint(&mut out, blob.bytes);
         }
         put_varint(&mut out, self.blob_merges);
+        self.sample.encode(&mut out);
         out
     }
 
@@ -187,11 +191,12 @@ impl Properties {
                 bytes: from.varint("blob bytes")?,
             });
         }
-        let blob_merges = if from.is_empty() { 0 } else { from.varint("blob merges")? };
+        let blob_merges = from.varint("blob merges")?;
         let entries = counts.iter().try_fold(blob_merges, |sum, &n| sum.checked_add(n));
         if entries.is_none_or(|n| n == 0) || key_bytes.checked_add(value_bytes).is_none() {
             return Err(from.corrupt("table totals", "at least one entry", "none or too many"));
         }
+        let sample = KeySample::decode(from)?;
         Ok(Properties {
             first_key,
             last_key,
@@ -209,6 +214,7 @@ impl Properties {
             index_pages,
             creation,
             blobs,
+            sample,
         })
     }
 }

@@ -9,6 +9,8 @@ use crate::cache::ReadContext;
 /// How much lies in a range of keys, to within one leaf at each end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct RangeStatistics {
+    /// Entries of the table before the range.
+    pub(crate) first: u64,
     /// Entries.
     pub(crate) tuples: u64,
     /// Their key and value bytes.
@@ -31,6 +33,7 @@ impl Table {
         let from = lower.map_or(Ok(RangeStatistics::default()), before);
         let (to, from) = (upper.map_or(Ok(self.totals()), before)?, from?);
         Ok(RangeStatistics {
+            first: from.tuples,
             tuples: to.tuples.saturating_sub(from.tuples),
             bytes: to.bytes.saturating_sub(from.bytes),
         })
@@ -38,7 +41,7 @@ impl Table {
 
     fn totals(&self) -> RangeStatistics {
         let properties = self.properties();
-        RangeStatistics { tuples: properties.entries(), bytes: properties.entry_bytes() }
+        RangeStatistics { first: 0, tuples: properties.entries(), bytes: properties.entry_bytes() }
     }
 
     /// How much lies before `key`: half of its leaf is taken to, unless it starts with it.
@@ -65,7 +68,7 @@ impl Table {
                 false => (tuples.0.midpoint(tuples.1), bytes.0.midpoint(bytes.1)),
             };
         }
-        Ok(RangeStatistics { tuples: found.0, bytes: found.1 })
+        Ok(RangeStatistics { first: 0, tuples: found.0, bytes: found.1 })
     }
 
     /// Up to `parts - 1` keys, ascending and strictly between the bounds, that cut the entries from

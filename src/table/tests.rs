@@ -34,7 +34,7 @@ pub(super) fn build_with(
     entries: &[Entry],
 ) -> Arc<Table> {
     let compression = if lz4 { Compression::Lz4 } else { Compression::None };
-    let options = TableOptions { compression, creation: 7, filter, origin: None };
+    let options = TableOptions { compression, creation: 7, filter, ..TableOptions::default() };
     let mut builder = TableBuilder::new(&files.files, &files.blobs, options).unwrap();
     for (key, seqno, kind, value) in entries {
         builder.add(key, Seqno(*seqno), *kind, value).unwrap();

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 
 use super::extent::{Key, ranges_meet};
 use crate::base::ids::{FileId, Seqno};
+use crate::base::planted::{Bug, planted};
 use crate::table::Table;
 
 /// A range of keys of one level.
@@ -32,9 +33,26 @@ pub(super) struct Claims<W> {
     active: Vec<(u64, W)>,
     /// How many have ended.
     ended: u64,
-    /// Tables that hold versions which only snapshots need, with those snapshots: nothing is to be
-    /// gained there before one of them has gone.
-    retained: BTreeMap<FileId, (Weak<Table>, Arc<[Seqno]>)>,
+    /// Tables that hold versions which only snapshots need.
+    retained: BTreeMap<FileId, Retained>,
+}
+
+/// A table with versions that only snapshots need: nothing is to be gained there before one of them has gone.
+struct Retained {
+    table: Weak<Table>,
+    /// The last is the newest state.
+    snapshots: Arc<[Seqno]>,
+    /// Key and value bytes of those versions, about.
+    bytes: u64,
+}
+
+impl Retained {
+    /// Whether one of the snapshots has gone. The newest state moves on; what was a snapshot's is free once it has
+    /// gone.
+    fn is_freed(&self, now: &[Seqno]) -> bool {
+        let held = self.snapshots.len().saturating_sub(1);
+        self.snapshots[..held].iter().any(|snapshot| now.binary_search(snapshot).is_err())
+    }
 }
 
 impl<W> Default for Claims<W> {
@@ -51,6 +69,11 @@ impl<W> Claims<W> {
 
     pub(super) fn is_idle(&self) -> bool {
         self.active.is_empty()
+    }
+
+    /// The work of all jobs that are under way.
+    pub(super) fn active(&self) -> impl Iterator<Item = &W> {
+        self.active.iter().map(|(_, work)| work)
     }
 
     /// Whether a job is under way of whose work `conflicts` says so.
@@ -82,21 +105,29 @@ impl<W> Claims<W> {
     /// Remembers that tables hold what only `snapshots` need (the last of them is the newest state), and
     /// forgets those that are no more.
     pub(super) fn retain(&mut self, tables: &[Arc<Table>], snapshots: &[Seqno]) {
-        self.retained.retain(|_, (table, _)| table.strong_count() > 0);
+        self.retained.retain(|_, retained| retained.table.strong_count() > 0);
         let snapshots = Arc::<[Seqno]>::from(snapshots);
-        let with_snapshots =
-            |table: &Arc<Table>| (table.id(), (Arc::downgrade(table), Arc::clone(&snapshots)));
-        self.retained.extend(tables.iter().map(with_snapshots));
+        let retained = |table: &Arc<Table>| {
+            let properties = table.properties();
+            let bytes = properties.entry_bytes() as f64 * properties.sample.old_share();
+            let (table, snapshots) = (Arc::downgrade(table), Arc::clone(&snapshots));
+            Retained { table, snapshots, bytes: bytes as u64 }
+        };
+        self.retained.extend(tables.iter().map(|table| (table.id(), retained(table))));
+    }
+
+    /// Key and value bytes that are kept for snapshots, and cannot be had back before one of those has gone.
+    pub(super) fn retained_bytes(&self, now: &[Seqno]) -> u64 {
+        let held =
+            |retained: &&Retained| retained.table.strong_count() > 0 && !retained.is_freed(now);
+        self.retained.values().filter(held).map(|retained| retained.bytes).sum()
     }
 
     /// Whether merging the table by itself could drop something that the last merge could not. `now` is ascending.
     pub(super) fn gains(&self, table: FileId, now: &[Seqno]) -> bool {
         match self.retained.get(&table) {
-            // The newest state moves on; what was a snapshot's is free once it has gone.
-            Some((_, then)) => {
-                let held = then.len().saturating_sub(1);
-                then[..held].iter().any(|snapshot| now.binary_search(snapshot).is_err())
-            }
+            Some(_) if planted(Bug::RetainedForever) => false,
+            Some(retained) => retained.is_freed(now),
             None => true,
         }
     }

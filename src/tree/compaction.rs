@@ -52,10 +52,15 @@ impl Compaction {
         }
     }
 
-    /// Appends a merged entry to an output.
+    /// Appends a merged entry, with its key's hash, to an output.
     #[inline]
-    pub(super) fn add(&self, output: &mut TableOutput, entry: EntryRef<'_>) -> Result<()> {
-        output.add_old(entry, &self.collected_blobs)
+    pub(super) fn add(
+        &self,
+        output: &mut TableOutput,
+        hash: u64,
+        entry: EntryRef<'_>,
+    ) -> Result<()> {
+        output.add_old(hash, entry, &self.collected_blobs)
     }
 
     /// Makes an output a table.

@@ -23,6 +23,21 @@ impl Extent {
     }
 }
 
+/// A stretch of a table's entries.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Stretch {
+    /// Entries of the table before it.
+    pub(super) first: u64,
+    pub(super) extent: Extent,
+}
+
+impl Stretch {
+    /// The numbers of its entries.
+    pub(super) fn entries(&self) -> std::ops::Range<u64> {
+        self.first..self.first + self.extent.entries
+    }
+}
+
 /// Whether two key ranges have a key in common. Upper bounds are exclusive; `None` is no bound.
 pub(super) fn ranges_meet(a: (&[u8], Option<&[u8]>), b: (&[u8], Option<&[u8]>)) -> bool {
     a.1.is_none_or(|upper| b.0 < upper) && b.1.is_none_or(|upper| a.0 < upper)
@@ -59,9 +74,19 @@ pub(super) fn table_extent(
     lower: &[u8],
     upper: Option<&[u8]>,
 ) -> Result<Extent> {
+    table_stretch(table, lower, upper).map(|stretch| stretch.extent)
+}
+
+/// Which of the entries of `table` lie in a key range.
+pub(super) fn table_stretch(
+    table: &Arc<Table>,
+    lower: &[u8],
+    upper: Option<&[u8]>,
+) -> Result<Stretch> {
     if !table_meets(table, lower, upper) {
-        return Ok(Extent::default());
+        return Ok(Stretch::default());
     }
     let statistics = table.range_statistics(Some(lower), upper, &ReadContext::blocking())?;
-    Ok(Extent { bytes: statistics.bytes, entries: statistics.tuples })
+    let extent = Extent { bytes: statistics.bytes, entries: statistics.tuples };
+    Ok(Stretch { first: statistics.first, extent })
 }

@@ -26,6 +26,7 @@ pub(crate) mod fuzz {
 mod extent;
 mod files;
 mod flsm;
+mod live;
 mod output;
 mod record;
 mod report;
@@ -43,6 +44,7 @@ use crate::base::counter::ShardedCounter;
 use crate::base::entry::{EntryRef, EntrySource};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::sync::plain::AtomicU64;
 use crate::cache::{Compression, DataFiles, ReadContext};
 use crate::jobs::{Clock, Job};
 use crate::manifest::Manifest;
@@ -97,6 +99,8 @@ pub(crate) struct TreeCounters {
     pub(crate) compactions: ShardedCounter,
     pub(crate) filter_probes: ShardedCounter,
     pub(crate) filter_false_positives: ShardedCounter,
+    /// Tables of the newest version.
+    pub(crate) tables: AtomicU64,
 }
 
 /// What a tree stands on.
@@ -119,13 +123,16 @@ pub(crate) struct TreeContext {
 /// How far a tree is behind, and how large it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct TreeState {
-    /// 0: nothing to do. 1: writers must not go on before something has been done.
+    /// See [`Tree::backlog`], of the tree alone.
     pub(crate) backlog: f64,
     pub(crate) compaction_pending_bytes: u64,
     pub(crate) tables: u64,
     pub(crate) entries: u64,
     pub(crate) disk_bytes: u64,
+    /// What the data files would take if they held live pairs alone (estimate).
     pub(crate) live_bytes: u64,
+    /// Keys that have a value (estimate).
+    pub(crate) live_keys: u64,
     pub(crate) memory_bytes: u64,
 }
 
@@ -239,6 +246,10 @@ pub(crate) trait Tree: Send + Sync {
         upper: Option<&[u8]>,
         wait: &dyn Fn() -> Result<()>,
     ) -> Result<()>;
+
+    /// How far behind it is, with frozen memtables of so many bytes: 0 if there is nothing to do; at 1, writers
+    /// must not go on before something has been done.
+    fn backlog(&self, frozen_bytes: u64) -> f64;
 
     /// How far behind and how large it is.
     fn state(&self) -> TreeState;

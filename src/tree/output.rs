@@ -29,6 +29,7 @@ impl TableOutput {
             compression: context.options.compression,
             creation: files.next_file_id().0,
             filter,
+            sample_keys: context.sample_keys(),
             origin: Some(Arc::clone(&context.origin)),
         };
         Ok(TableOutput {
@@ -40,33 +41,46 @@ impl TableOutput {
         })
     }
 
-    /// Appends an entry of a memtable or of what an operator made: a large value goes to the blob file.
+    /// Appends an entry of a memtable or of what an operator made, with its key's hash: a large value goes to the
+    /// blob file.
     #[inline]
-    pub(super) fn add_new(&mut self, entry: EntryRef<'_>) -> Result<()> {
+    pub(super) fn add_new(&mut self, hash: u64, entry: EntryRef<'_>) -> Result<()> {
         if entry.value.len() >= self.blob_bytes_min && !entry.kind.is_blob() {
-            return self.add_blob(entry, entry.value);
+            return self.add_blob(hash, entry, entry.value);
         }
-        self.builder.add(entry.key, entry.seqno, entry.kind, entry.value)
+        self.builder.add_hashed(hash, entry.key, entry.seqno, entry.kind, entry.value)
     }
 
-    /// Appends an entry of a compaction: as `add_new`, and a value in one of the blob files `collected`
-    /// (ascending) is copied, so that the file can be deleted.
+    /// Appends an entry of a compaction, with its key's hash: as `add_new`, and a value in one of the blob files
+    /// `collected` (ascending) is copied, so that the file can be deleted.
     #[inline]
-    pub(super) fn add_old(&mut self, entry: EntryRef<'_>, collected: &[FileId]) -> Result<()> {
+    pub(super) fn add_old(
+        &mut self,
+        hash: u64,
+        entry: EntryRef<'_>,
+        collected: &[FileId],
+    ) -> Result<()> {
         if entry.kind.is_blob() && !collected.is_empty() {
-            return self.add_relocated(entry, collected);
+            return self.add_relocated(hash, entry, collected);
         }
-        self.add_new(entry)
+        self.add_new(hash, entry)
     }
 
     #[cold]
-    fn add_relocated(&mut self, entry: EntryRef<'_>, collected: &[FileId]) -> Result<()> {
+    fn add_relocated(
+        &mut self,
+        hash: u64,
+        entry: EntryRef<'_>,
+        collected: &[FileId],
+    ) -> Result<()> {
         match BlobPointer::decode(entry.value) {
             Some(pointer) if collected.binary_search(&pointer.file).is_ok() => {
                 let value = self.blobs.open(pointer.file)?.read(&pointer)?;
-                self.add_blob(entry, &value)
+                self.add_blob(hash, entry, &value)
             }
-            Some(_) => self.builder.add(entry.key, entry.seqno, entry.kind, entry.value),
+            Some(_) => {
+                self.builder.add_hashed(hash, entry.key, entry.seqno, entry.kind, entry.value)
+            }
             None => Err(Error::corruption(
                 std::path::Path::new("table"),
                 0,
@@ -78,9 +92,9 @@ impl TableOutput {
     }
 
     #[cold]
-    fn add_blob(&mut self, entry: EntryRef<'_>, value: &[u8]) -> Result<()> {
+    fn add_blob(&mut self, hash: u64, entry: EntryRef<'_>, value: &[u8]) -> Result<()> {
         let Some(kind) = entry.kind.in_blob() else {
-            return self.builder.add(entry.key, entry.seqno, entry.kind, entry.value);
+            return self.builder.add_hashed(hash, entry.key, entry.seqno, entry.kind, entry.value);
         };
         let writer = match &mut self.blob_writer {
             Some(writer) => writer,
@@ -89,7 +103,7 @@ impl TableOutput {
         let pointer = writer.append(value)?;
         self.pointer.clear();
         pointer.encode(&mut self.pointer);
-        self.builder.add(entry.key, entry.seqno, kind, &self.pointer)
+        self.builder.add_hashed(hash, entry.key, entry.seqno, kind, &self.pointer)
     }
 
     /// The key of the entry that was appended last.

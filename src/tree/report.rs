@@ -4,6 +4,12 @@ use std::sync::Arc;
 
 use super::{TreeContext, TreeVersion};
 use crate::base::ids::Seqno;
+use crate::base::sync::plain::Ordering;
+
+/// How many keys all tables' samples should have together.
+const SAMPLE_KEYS_ALL: u64 = 8192;
+/// How many a table's sample may always have.
+const SAMPLE_KEYS_MIN: u64 = 64;
 
 impl TreeContext {
     /// The live snapshots, ascending, the newest visible state last.
@@ -16,6 +22,13 @@ impl TreeContext {
         if let Some(observer) = self.observer.upgrade() {
             observer.installed(version);
         }
+    }
+
+    /// The most keys that the sample of a new table should have: a tree of few tables needs more of each.
+    pub(super) fn sample_keys(&self) -> usize {
+        let most = (self.options.memtable_bytes >> 10).clamp(SAMPLE_KEYS_MIN, 1024);
+        let tables = self.counters.tables.load(Ordering::Relaxed);
+        (SAMPLE_KEYS_ALL / (tables + 1)).clamp(SAMPLE_KEYS_MIN, most) as usize
     }
 
     /// A memtable has been packed.

@@ -1,10 +1,28 @@
 //! How much space a tree may take, and how much it takes beyond that.
+//!
+//! Invariants:
+//! 1. Space is reclaimed above `space_amplification_max` times what is live and half a memtable, and writers
+//!    all but stop at [`STOP_SHARE`] and a memtable above the former. What frozen memtables and running compactions
+//!    will add counts for writers as if it were there.
+
+use crate::base::limits::UNIT_BYTES;
 
 /// What small entries take in tables, index pages and the like included, over their own bytes.
 const USUAL_OVERHEAD: f64 = 1.06;
 
-/// Disk space above the allowed, in shares of the live bytes, at which writers all but stand still.
-pub(super) const SPACE_EXCESS_MAX: f64 = 0.15;
+/// What an entry takes in its page beside its key and value, about.
+const ENTRY_OVERHEAD_BYTES: f64 = 10.0;
+/// The most that entries take in pages, over their own bytes: a leaf grows rather than waste more.
+const PAGE_WASTE_MAX: f64 = 1.34;
+
+/// Disk space above the allowed, in shares of the live bytes, at which reclaiming goes before all else.
+pub(super) const PRESSING_SHARE: f64 = 0.04;
+/// The same at which writers begin to be slowed.
+const SLOW_SHARE: f64 = 0.0;
+/// The same at which writers all but stop.
+const STOP_SHARE: f64 = 0.15;
+/// Outputs of compactions that run at once, in shares of the live bytes and beside half a memtable.
+const OUTPUTS_SHARE: f64 = 0.25;
 
 /// What a tree takes, and what of it is known to be live.
 #[derive(Debug, Clone, Copy)]
@@ -18,30 +36,72 @@ pub(super) struct Space {
     pub(super) live_entry_bytes: u64,
     /// Live values in blob files.
     pub(super) live_blob_bytes: u64,
+    /// Of the disk bytes, those of filters that are files of their own.
+    pub(super) filter_bytes: u64,
+    /// Entries in tables, dead ones too.
+    pub(super) entries: u64,
+    /// Keys that have a value.
+    pub(super) live_keys: u64,
+    /// What a memtable holds.
+    pub(super) memtable_bytes: u64,
+    pub(super) amplification_max_percent: u64,
 }
 
 impl Space {
+    /// What the data files would take if they held what is live alone, written as now.
+    pub(super) fn live_bytes(&self) -> u64 {
+        let share = |of: u64, whole: u64| (of as f64 / whole.max(1) as f64).min(1.0);
+        let tables = self.table_bytes as f64 * share(self.live_entry_bytes, self.entry_bytes);
+        let filters = self.filter_bytes as f64 * share(self.live_keys, self.entries);
+        (tables + filters) as u64 + self.live_blob_bytes
+    }
+
     /// How many times their own bytes entries take in their pages, where that is more than usual: three
-    /// entries of 1,050 bytes fill a page of 4 KiB, with 900 to spare. No compaction gets that back.
+    /// entries of 1,050 bytes fill a page of 4 KiB, with 900 to spare. No compaction gets that back. What small
+    /// tables waste beyond that is had back when they are merged.
     fn page_waste(&self) -> f64 {
         let own = self.entry_bytes.max(1) as f64 * USUAL_OVERHEAD;
-        (self.table_bytes as f64 / own).max(1.0)
+        let entry = self.entry_bytes as f64 / self.entries.max(1) as f64;
+        let page = UNIT_BYTES as f64;
+        let in_page = (page / (entry + ENTRY_OVERHEAD_BYTES)).floor().max(1.0);
+        let by_size = (page / (in_page * entry.max(1.0))).min(PAGE_WASTE_MAX) / USUAL_OVERHEAD;
+        (self.table_bytes as f64 / own).min(by_size).max(1.0)
     }
 
-    /// How far the tree is above what it is allowed, in shares of the live bytes. `free_bytes` do not count.
-    pub(super) fn excess(&self, free_bytes: u64, amplification_max_percent: u64) -> f64 {
+    /// How far so many bytes are above what is allowed, in shares of the live bytes.
+    fn above(&self, bytes: f64) -> f64 {
         let in_pages = self.live_entry_bytes as f64 * self.page_waste();
         let live = (in_pages + self.live_blob_bytes as f64).max(1.0);
-        let disk = self.disk_bytes as f64 - free_bytes as f64;
-        disk / live - amplification_max_percent as f64 / 100.0
+        bytes / live - self.amplification_max_percent as f64 / 100.0
     }
-}
 
-/// How far behind a tree is that takes too much space: writers are slowed from a little above the allowed
-/// on, ever more up to the limit. Not if there is nothing to be had back: waiting would not help.
-pub(super) fn backlog(excess: f64, nothing_to_reclaim: bool) -> f64 {
-    match nothing_to_reclaim {
-        false => (excess / SPACE_EXCESS_MAX + 0.4).clamp(0.0, 0.98),
-        true => 0.0,
+    /// How far the tree is above what it may take before space is reclaimed. Half a memtable is not worth it.
+    pub(super) fn excess(&self) -> f64 {
+        self.above(self.disk_bytes as f64 - self.memtable_bytes as f64 / 2.0)
+    }
+
+    /// How far the tree is above what is allowed with `coming` bytes that will be there soon, less a memtable.
+    fn excess_with(&self, coming: u64) -> f64 {
+        self.above((self.disk_bytes + coming) as f64 - self.memtable_bytes as f64)
+    }
+
+    /// How far behind reclaiming is: writers are slowed from a little above the allowed on, ever more up to the
+    /// limit.
+    pub(super) fn backlog(&self, coming: u64) -> f64 {
+        let part = (self.excess_with(coming) - SLOW_SHARE) / (STOP_SHARE - SLOW_SHARE);
+        (0.5 + part / 2.0).clamp(0.0, 0.99)
+    }
+
+    /// Whether several compactions may run at once whose outputs will take so much: until they are done, that is
+    /// beside their inputs.
+    pub(super) fn has_room(&self, outputs: u64) -> bool {
+        let live = self.live_entry_bytes as f64;
+        outputs as f64 <= live * OUTPUTS_SHARE + self.memtable_bytes as f64 / 2.0
+    }
+
+    /// What merging so many bytes of tables will leave of them, about.
+    pub(super) fn left_of(&self, bytes: u64) -> u64 {
+        let share = self.live_entry_bytes as f64 / self.entry_bytes.max(1) as f64;
+        (bytes as f64 * share.min(1.0)) as u64
     }
 }

@@ -18,6 +18,7 @@ use crate::outcome::{Outcome, Violation, panic_text};
 use crate::session::{Failure, Session, World};
 use crate::shrink::shrink;
 use crate::sizes::Sizes;
+use crate::space;
 
 /// How much a run does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +43,9 @@ pub fn run(seed: u64, kinds: Kinds, extent: Extent, keep: Option<&Keep>) -> Outc
     let mut outcome = Outcome::default();
     outcome.count("lists");
     outcome.operations = list.iter().map(Action::operations).sum();
+    if keep.is_none() && seed.is_multiple_of(space::EVERY) {
+        outcome.add(space::run(seed, kinds));
+    }
     let Err(failure) = carry_out(sizes, &list) else { return outcome };
     let numbers = keep.map_or_else(|| (0..all.len()).collect(), |keep| keep.numbers().to_vec());
     outcome.violations.push(explain(sizes, seed, extent, &list, &numbers, &failure));

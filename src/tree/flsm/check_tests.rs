@@ -8,7 +8,6 @@ use crate::table::Table;
 use crate::tree::flsm::FlsmTree;
 use crate::tree::flsm::guard::Key;
 use crate::tree::flsm::plan::{Wish, plan};
-use crate::tree::flsm::superseding::Superseding;
 use crate::tree::test_support::{Reader, context, key_of, table_of};
 use crate::tree::{TreeObserver, TreeVersion};
 
@@ -30,8 +29,7 @@ impl Fixture {
 
     fn show(&self, root: Guard) {
         let mut changes = self.tree.changes.lock();
-        let superseding = Superseding::unknown();
-        self.tree.commit(&mut changes, Arc::new(root), Seqno(100), superseding).unwrap();
+        self.tree.commit(&mut changes, Arc::new(root), Seqno(100)).unwrap();
     }
 
     fn problems(&self) -> Vec<String> {

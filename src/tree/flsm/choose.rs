@@ -12,15 +12,18 @@ use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::sync::plain::Ordering;
 use crate::tree::files::dead_blob_gain;
-use crate::tree::space::SPACE_EXCESS_MAX;
+use crate::tree::space::PRESSING_SHARE;
 
 /// Reads of iterators that a guard has to have wasted, beyond what merging it costs, to be merged.
 const SEEK_BYTES_MIN: u64 = 64 << 10;
 
+/// A gain, in thousandths of what is merged for it, that is good enough not to look for more above the last level.
+const GAIN_ENOUGH: u64 = 200;
+
 impl FlsmTree {
     /// The plan that is most urgent among those nobody works on.
     pub(super) fn choose(&self, version: &Version) -> Result<Option<Plan>> {
-        if version.space_excess() > SPACE_EXCESS_MAX / 4.0
+        if self.space(version).excess() > PRESSING_SHARE
             && let Some(plan) = self.choose_reclaiming(version)?
         {
             return Ok(Some(plan));
@@ -70,29 +73,57 @@ impl FlsmTree {
     /// Of the guards that nobody works on, the one in which a full merge gives back most for what it costs, if
     /// the tree takes too much space.
     fn choose_reclaiming(&self, version: &Version) -> Result<Option<Plan>> {
-        if version.space_excess() <= 0.0 {
+        if self.space(version).excess() <= 0.0 {
             return Ok(None);
         }
         let now = self.context.snapshots();
         let dead_blobs = version.mostly_dead_blobs();
+        let score_of = |gain: u64, bytes: u64| match gain * 20 < bytes {
+            true => 0,
+            false => gain * 1000 / bytes.max(1),
+        };
         let mut best: Option<(u64, &Arc<Guard>)> = None;
-        walk(&version.root, &mut |guard| {
-            let bytes = guard.bytes();
-            if bytes == 0 {
-                return;
+        for by_path in [false, true] {
+            if best.is_some_and(|(score, _)| score >= GAIN_ENOUGH) {
+                break;
             }
-            let mut gain = self.gain(guard, version, &now);
-            for fragment in &guard.fragments {
-                gain += dead_blob_gain(&fragment.table, &dead_blobs);
+            // What lies above the last level would be merged there later for less, with what comes after it.
+            let least = best.map_or(0, |(score, _)| score + score / 2);
+            walk(&version.root, &mut |guard| {
+                let bytes = guard.bytes();
+                if bytes == 0 {
+                    return;
+                }
+                let score = match by_path {
+                    true => {
+                        let path = version.path_gains().get(&guard.id).copied().unwrap_or_default();
+                        score_of(path.gain, path.bytes)
+                    }
+                    false => {
+                        let tables = guard.fragments.iter().map(|fragment| &fragment.table);
+                        let blobs: u64 = tables.map(|t| dead_blob_gain(t, &dead_blobs)).sum();
+                        score_of(self.gain(guard, &now) + blobs, bytes)
+                    }
+                };
+                if score > least
+                    && best.is_none_or(|(most, _)| most < score)
+                    && self.is_free(guard.height, guard.range())
+                {
+                    best = Some((score, guard));
+                }
+            });
+        }
+        if let Some((_, guard)) = best {
+            // What is being merged takes space of its own until it is done.
+            let (merging, idle) = {
+                let jobs = self.jobs.lock();
+                (jobs.merge_bytes(), jobs.claims.is_idle())
+            };
+            let space = self.space(version);
+            if !idle && !space.has_room(space.left_of(merging + guard.bytes())) {
+                return Ok(None);
             }
-            let score = gain * 1000 / bytes;
-            if gain * 20 < bytes || best.is_some_and(|(most, _)| most >= score) {
-                return;
-            }
-            if self.is_free(guard.height, guard.range()) {
-                best = Some((score, guard));
-            }
-        });
+        }
         let nothing = best.is_none() && self.jobs.lock().claims.is_idle();
         self.nothing_to_reclaim.store(nothing, Ordering::Relaxed);
         match best {
@@ -101,26 +132,20 @@ impl FlsmTree {
         }
     }
 
-    /// Bytes that a full merge of a guard would give back, estimated. Above the last level that is what
-    /// its tables hold on to outside of it: what they hold inside is only passed on.
-    fn gain(&self, guard: &Guard, version: &Version, now: &[Seqno]) -> u64 {
+    /// Bytes that a full merge of a guard would give back, estimated: what it holds that is superseded there
+    /// (on the last level deleted, too), and what its tables hold on to outside of it.
+    fn gain(&self, guard: &Guard, now: &[Seqno]) -> u64 {
         let outside: u64 = (guard.fragments.iter())
             .map(|f| f.table.properties().entry_bytes().saturating_sub(f.extent.bytes))
             .sum();
         // Other guards may hold on to the same.
         let outside = outside / 4;
-        if guard.height > 0 {
-            return outside / 4;
-        }
+        let dead = (guard.bytes() as f64 * guard.dead().share) as u64;
         match guard.fragments.as_slice() {
+            _ if guard.height > 0 => dead + outside / 4,
             [only] if only.settled => outside,
             [only] if !self.jobs.lock().claims.gains(only.table.id(), now) => outside,
-            _ => {
-                let totals = guard.own_totals(&self.parameters);
-                let superseding = totals.young_bytes as f64 * version.superseding.share;
-                let dead = superseding as u64 + totals.tombstone_bytes;
-                dead.min(totals.young_bytes + totals.base_bytes) + outside
-            }
+            _ => dead + outside,
         }
     }
 

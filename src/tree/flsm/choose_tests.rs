@@ -4,7 +4,7 @@ use super::*;
 use crate::base::entry::EntryKind;
 use crate::tree::TreeObserver;
 use crate::tree::flsm::guard::Key;
-use crate::tree::flsm::superseding::Superseding;
+use crate::tree::flsm::live_keys;
 use crate::tree::flsm::totals::Inventory;
 use crate::tree::test_support::{Reader, context, key_of, table_of};
 
@@ -12,12 +12,13 @@ use crate::tree::test_support::{Reader, context, key_of, table_of};
 fn while_the_best_guard_is_merged_the_next_best_is() {
     let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
     let tree = FlsmTree::open(context("flsm", &observer), &[], Seqno(0)).unwrap();
-    // Guards of a hundred keys, whose tables have others that no guard sees: 40, 160 and 80.
+    // Guards of a hundred keys, whose tables have others that no guard sees: 40, 160, 80, and 60 of all others.
     let mut root = Guard::empty(1, Key::from(&[][..]), None);
-    for (at, dead) in [(0, 0), (1, 40), (2, 160), (3, 80)] {
+    for (at, dead) in [0, 40, 160, 80].into_iter().chain([60; 9]).enumerate() {
+        let at = at as u64;
         let from = at * 1000;
         let lower = if at == 0 { Key::from(&[][..]) } else { Key::from(key_of(from)) };
-        let mut guard = Guard::empty(0, lower, (at < 3).then(|| Key::from(key_of(from + 1000))));
+        let mut guard = Guard::empty(0, lower, (at < 12).then(|| Key::from(key_of(from + 1000))));
         if at > 0 {
             let keys = from - dead..from + 100;
             let table = table_of(&tree.context.files, EntryKind::Put, 1, keys);
@@ -31,7 +32,7 @@ fn while_the_best_guard_is_merged_the_next_best_is() {
         Arc::clone(&root),
         Seqno(1),
         Inventory::of(&root).totals,
-        Superseding::unknown(),
+        live_keys(&root).live(),
         Arc::clone(&tree.context.counters),
         Arc::default(),
         tree.parameters.clone(),
@@ -43,6 +44,7 @@ fn while_the_best_guard_is_merged_the_next_best_is() {
         chosen.push(root.children.iter().position(|guard| guard.lower == plan.lower).unwrap());
         jobs.push(tree.claim(plan, tree.jobs_ended()).expect("nobody works there"));
     }
-    assert_eq!(chosen, [2, 3, 1]);
-    assert!(!tree.nothing_to_reclaim.load(Ordering::Relaxed), "all are being merged");
+    // Not all at once: outputs take space before they give any back.
+    assert!(chosen.starts_with(&[2, 3]) && chosen.len() < 6, "{chosen:?}");
+    assert!(!tree.nothing_to_reclaim.load(Ordering::Relaxed));
 }

@@ -35,9 +35,8 @@ pub(super) struct Made {
     pub(super) tables: Vec<Arc<Table>>,
     /// Whether they hold more than one version of a key, or tombstones.
     pub(super) unsettled: bool,
-    /// Bytes of keys and values read and written.
-    pub(super) bytes_in: u64,
-    pub(super) bytes_out: u64,
+    /// Whether nothing older was left out.
+    pub(super) is_all: bool,
 }
 
 /// A compaction under way.
@@ -64,6 +63,7 @@ impl CompactionJob {
         let context = &self.tree.context;
         let chunk_bytes = chunk_bytes(context, inputs.len());
         let older = std::mem::take(&mut self.plan.older);
+        self.made.is_all = older.is_empty();
         let bottom = match older.is_empty() {
             true => Bottom::Always,
             false => Bottom::Ask(Box::new(move |key| !Plan::may_be_older(&older, key))),
@@ -121,7 +121,8 @@ impl CompactionJob {
                     none.insert(TableOutput::new(context, context.options.filters)?)
                 }
             };
-            self.compaction.add(output, entry)?;
+            let hash = self.tree.context.files.hasher.hash(entry.key);
+            self.compaction.add(output, hash, entry)?;
             merging.output_bytes += (entry.key.len() + entry.value.len()) as u64;
             if merging.entries.counters().entries_in >= limit {
                 self.merging = Some(merging);
@@ -131,8 +132,6 @@ impl CompactionJob {
         if let Some(output) = merging.output.take() {
             self.made.tables.push(self.compaction.finish(output)?);
         }
-        let counters = merging.entries.counters();
-        (self.made.bytes_in, self.made.bytes_out) = (counters.bytes_in, counters.bytes_out);
         self.install()
     }
 

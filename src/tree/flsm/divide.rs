@@ -11,7 +11,9 @@
 
 use std::sync::Arc;
 
-use super::guard::{Extent, Fragment, Guard, Key, NEW, edit, table_extent, table_meets};
+use super::guard::{
+    Extent, Fragment, Guard, Key, NEW, Stretch, edit, table_extent, table_meets, table_stretch,
+};
 use super::parameters::Parameters;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
@@ -161,8 +163,8 @@ fn part(guard: &Guard, lower: Key, upper: Option<Key>) -> Result<Guard> {
     for fragment in &guard.fragments {
         let (lower, upper) = part.range();
         if table_meets(&fragment.table, lower, upper) {
-            let extent = table_extent(&fragment.table, lower, upper)?;
-            part.fragments.push(Fragment { extent, ..fragment.clone() });
+            let Stretch { first, extent } = table_stretch(&fragment.table, lower, upper)?;
+            part.fragments.push(Fragment { extent, first, ..fragment.clone() });
         }
     }
     Ok(part)

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::guard::{Extent, Fragment, Guard, GuardId, Key};
+use super::guard::{Extent, Fragment, Guard, GuardId, Key, Stretch as Part};
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
@@ -38,6 +38,7 @@ pub(super) fn encode(root: &Arc<Guard>, is_new: &dyn Fn(&Guard) -> bool) -> Vec<
             out.push(if fragment.settled { FLAG_SETTLED } else { 0 });
             put_varint(&mut out, fragment.extent.bytes);
             put_varint(&mut out, fragment.extent.entries);
+            put_varint(&mut out, fragment.first);
         }
         put_varint(&mut out, guard.children.len() as u64);
         for child in &guard.children {
@@ -65,7 +66,7 @@ fn gather<'a>(
 struct FragmentRecord {
     table: FileId,
     settled: bool,
-    extent: Extent,
+    stretch: Part,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,8 +221,8 @@ impl Recovered {
         guard.id = GuardId(id);
         for fragment in &record.fragments {
             let table = open(fragment.table)?;
-            let (extent, settled) = (fragment.extent, fragment.settled);
-            guard.fragments.push(Fragment { table, extent, settled });
+            let (Part { first, extent }, settled) = (fragment.stretch, fragment.settled);
+            guard.fragments.push(Fragment { table, extent, first, settled });
         }
         let mut lowers: Vec<Key> = Vec::with_capacity(record.children.len());
         for &child in &record.children {
@@ -256,7 +257,7 @@ fn decode_guard(decoder: &mut Decoder<'_>) -> Result<(u64, GuardRecord)> {
     let height = u32::try_from(height)
         .map_err(|_| decoder.corrupt("flsm guard height", "a small number", height))?;
     let lower = decoder.byte_string("flsm guard key")?.to_vec();
-    let count = decoder.count(4, "flsm fragment count")?;
+    let count = decoder.count(5, "flsm fragment count")?;
     let mut fragments = Vec::with_capacity(count);
     for _ in 0..count {
         let table = FileId(decoder.varint("flsm table number")?);
@@ -267,11 +268,17 @@ fn decode_guard(decoder: &mut Decoder<'_>) -> Result<(u64, GuardRecord)> {
         };
         let bytes = decoder.varint("flsm fragment bytes")?;
         let entries = decoder.varint("flsm fragment entries")?;
+        let first = decoder.varint("flsm fragment place")?;
         // Sums of these are made without looking.
-        if bytes | entries >= 1 << 48 {
-            return Err(decoder.corrupt("flsm fragment size", "below 2^48", bytes.max(entries)));
+        if bytes | entries | first >= 1 << 48 {
+            return Err(decoder.corrupt(
+                "flsm fragment size",
+                "below 2^48",
+                bytes.max(entries).max(first),
+            ));
         }
-        fragments.push(FragmentRecord { table, settled, extent: Extent { bytes, entries } });
+        let stretch = Part { first, extent: Extent { bytes, entries } };
+        fragments.push(FragmentRecord { table, settled, stretch });
     }
     let count = decoder.count(1, "flsm child count")?;
     let children =

@@ -17,11 +17,17 @@ fn tables() -> Vec<Arc<Table>> {
     (5..=9).map(|number| table(&files, number)).collect()
 }
 
-fn fragment(tables: &[Arc<Table>], number: u64, settled: bool, size: (u64, u64)) -> Fragment {
+fn fragment(
+    tables: &[Arc<Table>],
+    number: u64,
+    settled: bool,
+    size: (u64, u64),
+    first: u64,
+) -> Fragment {
     let table =
         tables.iter().find(|table| table.id() == FileId(number)).expect("an example's table");
     let extent = Extent { bytes: size.0, entries: size.1 };
-    Fragment { table: Arc::clone(table), settled, extent }
+    Fragment { table: Arc::clone(table), settled, extent, first }
 }
 
 /// The roots of the example before and after the compaction.
@@ -33,11 +39,13 @@ fn roots() -> (Arc<Guard>, Arc<Guard>) {
         (guard.id, guard.fragments, guard.children) = (GuardId(id), fragments, children);
         Arc::new(guard)
     };
-    let both = vec![fragment(&tables, 5, true, (5000, 50)), fragment(&tables, 7, false, (500, 5))];
+    let both =
+        vec![fragment(&tables, 5, true, (5000, 50), 0), fragment(&tables, 7, false, (500, 5), 0)];
     let left = guard(1, 0, "", Some("m"), both, vec![]);
-    let right = guard(2, 0, "m", None, vec![fragment(&tables, 7, false, (3000, 30))], vec![]);
+    let right = guard(2, 0, "m", None, vec![fragment(&tables, 7, false, (3000, 30), 5)], vec![]);
     let root = |id, left| guard(id, 1, "", None, vec![], vec![left, Arc::clone(&right)]);
-    let merged = guard(4, 0, "", Some("m"), vec![fragment(&tables, 9, true, (5600, 56))], vec![]);
+    let merged =
+        guard(4, 0, "", Some("m"), vec![fragment(&tables, 9, true, (5600, 56), 0)], vec![]);
     (root(3, left), root(5, merged))
 }
 

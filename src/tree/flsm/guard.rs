@@ -24,7 +24,7 @@ use crate::table::Table;
 use crate::tree::derived::Derived;
 use crate::tree::extent::position_before;
 pub(super) use crate::tree::extent::{
-    Extent, Key, ranges_meet, table_extent, table_is_inside, table_meets,
+    Extent, Key, Stretch, ranges_meet, table_extent, table_is_inside, table_meets, table_stretch,
 };
 
 /// Numbers guards within a keyspace; never reused.
@@ -40,6 +40,8 @@ pub(super) struct Fragment {
     pub(super) table: Arc<Table>,
     /// What of it lies in the guard's range.
     pub(super) extent: Extent,
+    /// Entries of the table before that.
+    pub(super) first: u64,
     /// Whether it came from a merge of all that there was in its range, on the last level, and holds one
     /// version a key and no tombstone.
     pub(super) settled: bool,
@@ -50,6 +52,7 @@ pub(super) struct Fragment {
 pub(super) struct Guard {
     pub(super) totals: Derived<super::totals::Totals>,
     pub(super) depth: Derived<usize>,
+    pub(super) dead: Derived<crate::tree::live::Dead>,
     /// Tables that iterators had to open here beyond the one that would do, since the guard was last
     /// compacted for that. Shared by the guard's copies.
     pub(super) seeks: Arc<AtomicU64>,
@@ -64,12 +67,20 @@ pub(super) struct Guard {
     pub(super) children: Vec<Arc<Guard>>,
 }
 
+impl Fragment {
+    /// Which of the table's entries lie in the guard's range.
+    pub(super) fn stretch(&self) -> Stretch {
+        Stretch { first: self.first, extent: self.extent }
+    }
+}
+
 impl Guard {
     /// A guard of a range, with nothing in it.
     pub(super) fn empty(height: u32, lower: Key, upper: Option<Key>) -> Guard {
         Guard {
             totals: Derived::default(),
             depth: Derived::default(),
+            dead: Derived::default(),
             seeks: Arc::default(),
             id: NEW,
             height,
@@ -145,8 +156,8 @@ pub(super) fn fragments_of(
     let inside = tables.iter().filter(|table| table_meets(table, lower, upper) && seen(table));
     inside
         .map(|table| {
-            let extent = table_extent(table, lower, upper)?;
-            Ok(Fragment { table: Arc::clone(table), extent, settled })
+            let Stretch { first, extent } = table_stretch(table, lower, upper)?;
+            Ok(Fragment { table: Arc::clone(table), extent, first, settled })
         })
         .collect()
 }
@@ -157,6 +168,7 @@ pub(super) fn edit(guard: &mut Arc<Guard>) -> &mut Guard {
     guard.id = NEW;
     guard.totals = Derived::default();
     guard.depth = Derived::default();
+    guard.dead = Derived::default();
     guard
 }
 

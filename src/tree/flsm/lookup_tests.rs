@@ -5,7 +5,7 @@ use crate::base::entry::EntryKind;
 use crate::base::ids::FileId;
 use crate::base::key_hash::{hash_key, test_hasher};
 use crate::base::limits::UNIT_BYTES;
-use crate::cache::{Cache, Compression, DataFiles};
+use crate::cache::{Cache, DataFiles};
 use crate::table::{BlobFiles, TableBuilder, TableOptions};
 use crate::tree::extent::{Extent, Key};
 use crate::vfs::{Access, AlignedBuf, MemoryVfs};
@@ -37,12 +37,7 @@ impl Tree {
         let files = Arc::new(files);
         let blobs = BlobFiles::new(&files);
         let fragment = |age: u64| {
-            let options = TableOptions {
-                compression: Compression::None,
-                creation: age,
-                filter,
-                origin: None,
-            };
+            let options = TableOptions { creation: age, filter, ..TableOptions::default() };
             let mut table = TableBuilder::new(&files, &blobs, options).unwrap();
             for number in 0..KEYS {
                 // Number 5 is in all of them.
@@ -52,7 +47,7 @@ impl Tree {
             let extent = Extent { bytes: 0, entries: KEYS };
             let table = table.finish().unwrap();
             table.pages().forget_pages();
-            Fragment { table, settled: false, extent }
+            Fragment { table, settled: false, extent, first: 0 }
         };
         let mut last = Guard::empty(0, Key::from(&[][..]), None);
         last.fragments = (0..2).map(fragment).collect();

@@ -27,7 +27,6 @@ mod lookup;
 mod open;
 mod parameters;
 mod plan;
-mod superseding;
 mod totals;
 mod version;
 
@@ -40,13 +39,14 @@ use self::lookup::Presence;
 pub(super) use self::open::stretches;
 use self::parameters::Parameters;
 use self::plan::Plan;
-use self::superseding::Superseding;
 use self::totals::Inventory;
 use self::version::Version;
+use super::live::LiveKeys;
 use super::output::TableOutput;
 use super::record::{Still, commit_edit};
+use super::space::Space;
 use super::work::{compact_range, next_job};
-use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion, space};
+use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::sync::atomic::{AtomicBool, Ordering};
@@ -58,6 +58,7 @@ use crate::table::Table;
 struct Changes {
     next_guard: u64,
     inventory: Inventory,
+    live: LiveKeys,
 }
 
 /// A fragmented log-structured merge tree.
@@ -85,15 +86,13 @@ impl FlsmTree {
         let counters = Arc::clone(&context.counters);
         let presence = Arc::new(Presence::default());
         let totals = inventory.totals;
-        let superseding = match edits.is_empty() {
-            true => Superseding::nothing(),
-            false => Superseding::unknown(),
-        };
+        let live = live_keys(&root);
+        counters.tables.store(totals.tables, Ordering::Relaxed);
         let version = Version::new(
             root,
             flushed,
             totals,
-            superseding,
+            live.live(),
             counters,
             presence,
             parameters.clone(),
@@ -101,7 +100,7 @@ impl FlsmTree {
         Ok(Arc::new(FlsmTree {
             context,
             parameters,
-            changes: Mutex::new(Changes { next_guard: last_guard + 1, inventory }),
+            changes: Mutex::new(Changes { next_guard: last_guard + 1, inventory, live }),
             version: ArcSwap::from_pointee(version),
             jobs: Mutex::default(),
             nothing_to_reclaim: AtomicBool::new(false),
@@ -114,7 +113,6 @@ impl FlsmTree {
         changes: &mut MutexGuard<'_, Changes>,
         mut root: Arc<Guard>,
         flushed: Seqno,
-        superseding: Superseding,
     ) -> Result<()> {
         let first_new = changes.next_guard;
         number_guards(&mut root, &mut changes.next_guard);
@@ -122,11 +120,16 @@ impl FlsmTree {
         commit_edit(&self.context, payload, flushed)?;
         let before = self.version.load_full();
         changes.inventory.change(&before.root, &root, first_new);
+        let totals = changes.inventory.totals;
+        self.context.counters.tables.store(totals.tables, Ordering::Relaxed);
+        if changes.live.is_small() && changes.live.is_outgrown(&version::tables(&root)) {
+            changes.live = live_keys(&root);
+        }
         let version = Arc::new(Version::new(
             root,
             flushed,
-            changes.inventory.totals,
-            superseding,
+            totals,
+            changes.live.live(),
             Arc::clone(&self.context.counters),
             Arc::clone(&before.presence),
             self.parameters.clone(),
@@ -143,8 +146,10 @@ impl FlsmTree {
         let root = Arc::clone(&version.root);
         let parts = install::replace(root, plan, made, &self.parameters)?;
         let root = divide::settle(parts, &self.parameters)?;
-        let superseding = self.superseding(&version, plan, made);
-        self.commit(&mut changes, root, version.flushed, superseding)
+        if plan.height == 0 && made.is_all {
+            made.tables.iter().for_each(|table| changes.live.learn(&table.properties().sample));
+        }
+        self.commit(&mut changes, root, version.flushed)
     }
 
     /// Makes one guard of two.
@@ -154,19 +159,18 @@ impl FlsmTree {
         let mut root = Arc::clone(&version.root);
         if install::join(&mut root, plan, &self.parameters) {
             let root = divide::settle(vec![root], &self.parameters)?;
-            self.commit(&mut changes, root, version.flushed, version.superseding)?;
+            self.commit(&mut changes, root, version.flushed)?;
         }
         Ok(())
     }
 
-    /// With what a merge of old with young on the last level tells of how much the young supersede.
-    fn superseding(&self, version: &Version, plan: &Plan, made: &Made) -> Superseding {
-        let base = plan.inputs.first().map_or(0, |input| input.extent.bytes);
-        let young = made.bytes_in.saturating_sub(base);
-        if plan.height > 0 || !plan.older.is_empty() || young == 0 {
-            return version.superseding;
-        }
-        version.superseding.learn(young, made.bytes_in.saturating_sub(made.bytes_out))
+    /// What the tree takes. What snapshots hold on to counts as live: it cannot be had back.
+    fn space(&self, version: &Version) -> Space {
+        let now = self.context.snapshots();
+        let retained_bytes = self.jobs.lock().claims.retained_bytes(&now);
+        let mut space = version.space();
+        space.live_entry_bytes = (space.live_entry_bytes + retained_bytes).min(space.entry_bytes);
+        space
     }
 
     /// How many jobs have ended; to be asked before the version that a plan is made from is loaded.
@@ -188,6 +192,20 @@ impl FlsmTree {
     fn note_damage(&self, error: &Error, height: u32, range: (&[u8], Option<&[u8]>)) {
         self.jobs.lock().damaged.note(error, height, range, self.context.clock.nanos());
     }
+}
+
+/// What the samples of a tree's tables say of the keys that are live in it.
+fn live_keys(root: &Arc<Guard>) -> LiveKeys {
+    fn take(guard: &Guard, live: &mut LiveKeys) {
+        guard.children.iter().for_each(|child| take(child, live));
+        for fragment in &guard.fragments {
+            let sample = &fragment.table.properties().sample;
+            live.apply_stretch(sample, fragment.stretch().entries());
+        }
+    }
+    let mut live = LiveKeys::default();
+    take(root, &mut live);
+    live
 }
 
 /// Gives numbers to the new guards, children first.
@@ -213,7 +231,7 @@ impl Tree for FlsmTree {
             entries.next()?;
             let Some(entry) = entries.entry() else { break };
             data_bytes += (entry.key.len() + entry.value.len()) as u64;
-            output.add_new(entry)?;
+            output.add_new(self.context.files.hasher.hash(entry.key), entry)?;
         }
         let (table, written_bytes) = output.finish()?;
         self.context.packed(written_bytes);
@@ -224,11 +242,13 @@ impl Tree for FlsmTree {
         let mut changes = self.changes.lock();
         let version = self.version.load_full();
         let mut root = Arc::clone(&version.root);
+        let mut incorporated = None;
         if let Some(packed) = packed {
             let Ok(table) = packed.inner.downcast::<Arc<Table>>() else {
                 unreachable!("packed by another kind of tree")
             };
-            divide::receive(&mut root, true, &[*table], &self.parameters)?;
+            divide::receive(&mut root, true, &[Arc::clone(&table)], &self.parameters)?;
+            incorporated = Some(table);
             match divide::settle(vec![Arc::clone(&root)], &self.parameters) {
                 Ok(settled) => root = settled,
                 // What lies damaged below stays where it is; what is new can still be taken in.
@@ -236,8 +256,14 @@ impl Tree for FlsmTree {
                 Err(error) => return Err(error),
             }
         }
-        let superseding = version.superseding;
-        self.commit(&mut changes, root, flushed.max(version.flushed), superseding)
+        if let Some(table) = incorporated {
+            changes.live.apply(&table.properties().sample);
+        }
+        let result = self.commit(&mut changes, root, flushed.max(version.flushed));
+        if result.is_err() {
+            changes.live = live_keys(&version.root);
+        }
+        result
     }
 
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
@@ -271,24 +297,37 @@ impl Tree for FlsmTree {
         Ok(())
     }
 
-    fn state(&self) -> TreeState {
+    fn backlog(&self, frozen_bytes: u64) -> f64 {
         let version = self.version.load();
+        let (damaged, merge_bytes) = {
+            let jobs = self.jobs.lock();
+            (jobs.damaged.exists(self.context.clock.nanos()), jobs.merge_bytes())
+        };
         // A guard that has just become due is nobody's worry; at two and a half times what it should
         // hold, writers have to wait.
         // (Where damage keeps a guard from being compacted, waiting helps nobody.)
-        let behind = match self.jobs.lock().damaged.exists(self.context.clock.nanos()) {
+        let behind = match damaged {
             true => 0.0,
             false => ((version.totals.urgency - 1.0) / 1.5).max(0.0),
         };
-        let nothing_to_reclaim = self.nothing_to_reclaim.load(Ordering::Relaxed);
-        let excess = space::backlog(version.space_excess(), nothing_to_reclaim);
+        if self.nothing_to_reclaim.load(Ordering::Relaxed) {
+            return behind;
+        }
+        let space = self.space(&version);
+        let coming = space.left_of(merge_bytes) + version.live.dead_of(frozen_bytes);
+        behind.max(space.backlog(coming))
+    }
+
+    fn state(&self) -> TreeState {
+        let version = self.version.load();
         TreeState {
-            backlog: behind.max(excess),
+            backlog: self.backlog(0),
             compaction_pending_bytes: version.totals.pending_bytes,
             tables: version.files.tables,
             entries: version.files.entries,
             disk_bytes: version.disk_bytes(),
             live_bytes: version.live_bytes(),
+            live_keys: version.live.keys,
             memory_bytes: version.memory_bytes(),
         }
     }

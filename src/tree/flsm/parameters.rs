@@ -23,8 +23,8 @@ pub(super) struct Parameters {
     /// Fragments of this size gain nothing by being merged before they move down.
     pub(super) pass_bytes_min: u64,
     pub(super) space_amplification_max_percent: u64,
-    /// Disk bytes that do not count when space is judged: a small tree is not worth squeezing.
-    pub(super) space_bytes_free: u64,
+    /// What a memtable holds.
+    pub(super) memtable_bytes: u64,
 }
 
 /// `tables_per_guard_max` unless a keyspace chooses another.
@@ -46,7 +46,7 @@ impl Parameters {
             file_bytes_min: memtable / 4,
             pass_bytes_min: memtable / 4,
             space_amplification_max_percent: options.space_amplification_max_percent,
-            space_bytes_free: memtable * 2,
+            memtable_bytes: memtable,
         }
     }
 

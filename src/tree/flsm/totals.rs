@@ -9,18 +9,13 @@ use super::parameters::Parameters;
 use super::plan::is_joinable;
 use crate::base::ids::FileId;
 use crate::table::{BlobFile, Table};
+use crate::tree::live::{Dead, Overlap};
 
 /// What guards hold and how far they are behind.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Totals {
     pub(super) guards: u64,
     pub(super) fragments: u64,
-    /// Bytes on the last level that nothing there can supersede: the oldest fragments'.
-    pub(super) base_bytes: u64,
-    /// Bytes of the other fragments, of all levels.
-    pub(super) young_bytes: u64,
-    /// Bytes that the tombstones among those stand for: their own and their victims'.
-    pub(super) tombstone_bytes: u64,
     /// Bytes of guards that are due for compaction.
     pub(super) pending_bytes: u64,
     /// How far the guard that is furthest behind is: from 1 on it is due.
@@ -38,9 +33,6 @@ impl Guard {
                 let below = child.totals(parameters);
                 totals.guards += below.guards;
                 totals.fragments += below.fragments;
-                totals.base_bytes += below.base_bytes;
-                totals.young_bytes += below.young_bytes;
-                totals.tombstone_bytes += below.tombstone_bytes;
                 totals.pending_bytes += below.pending_bytes;
                 totals.urgency = totals.urgency.max(below.urgency);
                 totals.joinable |= below.joinable;
@@ -52,29 +44,23 @@ impl Guard {
     /// The same of the guard alone.
     pub(super) fn own_totals(&self, parameters: &Parameters) -> Totals {
         let urgency = self.urgency(parameters);
-        let mut totals = Totals {
+        Totals {
             guards: 1,
             fragments: self.fragments.len() as u64,
             urgency,
             joinable: self.children.windows(2).any(|two| is_joinable(&two[0], &two[1], parameters)),
             pending_bytes: if urgency >= 1.0 { self.bytes() } else { 0 },
-            ..Totals::default()
-        };
-        for (position, fragment) in self.fragments.iter().enumerate() {
-            if self.height == 0 && position == 0 {
-                totals.base_bytes += fragment.extent.bytes;
-            } else {
-                totals.young_bytes += fragment.extent.bytes;
-            }
-            let properties = fragment.table.properties();
-            let part = |of: u64| {
-                u128::from(of) * u128::from(fragment.extent.entries)
-                    / u128::from(properties.entries().max(1))
-            };
-            let victims = properties.entry_bytes() / properties.entries().max(1);
-            totals.tombstone_bytes += (part(properties.deletes) as u64).saturating_mul(victims * 2);
         }
-        totals
+    }
+
+    /// What a merge of all that the guard holds would drop, of what it holds: none if it is one fragment that a
+    /// merge has made.
+    pub(super) fn dead(&self) -> Dead {
+        *self.dead.get_or(|| {
+            let mut overlap = Overlap::default();
+            self.fragments.iter().for_each(|f| overlap.add(&f.table, f.stretch()));
+            overlap.dead()
+        })
     }
 
     /// How near the guard is to being due for compaction: from 1 on it is.
@@ -123,6 +109,8 @@ pub(super) struct FileTotals {
     pub(super) blob_bytes: u64,
     /// Bytes of values in blob files that tables point to.
     pub(super) blob_value_bytes: u64,
+    /// Memory that the tables' samples use.
+    pub(super) sample_bytes: u64,
 }
 
 /// How many fragments refer to each table, and how many tables to each blob file.
@@ -181,6 +169,7 @@ impl Inventory {
             totals.entries += properties.entries();
             totals.table_bytes += table.bytes();
             totals.entry_bytes += properties.entry_bytes();
+            totals.sample_bytes += properties.sample.memory_bytes();
             totals.blob_value_bytes += properties.blobs.iter().map(|blob| blob.bytes).sum::<u64>();
             table.blobs().iter().for_each(|blob| self.add_blob(blob));
         }
@@ -204,6 +193,7 @@ impl Inventory {
         totals.entries -= properties.entries();
         totals.table_bytes -= table.bytes();
         totals.entry_bytes -= properties.entry_bytes();
+        totals.sample_bytes -= properties.sample.memory_bytes();
         totals.blob_value_bytes -= properties.blobs.iter().map(|blob| blob.bytes).sum::<u64>();
         for blob in table.blobs() {
             if is_last(&mut self.blobs, blob.id()) {

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::describe::describe;
-use super::guard::{Guard, table_meets, walk};
+use super::guard::{Guard, GuardId, table_meets, table_stretch, walk};
 use super::lookup::{Lookup, Presence};
 use super::parameters::Parameters;
-use super::superseding::Superseding;
 use super::totals::{FileTotals, Totals};
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
@@ -19,6 +18,7 @@ use crate::base::sync::plain::Ordering;
 use crate::cache::ReadContext;
 use crate::table::Table;
 use crate::tree::description::TreeDescription;
+use crate::tree::live::{Live, Overlap};
 use crate::tree::space::Space;
 use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion, files};
 
@@ -28,11 +28,50 @@ pub(super) struct Version {
     pub(super) flushed: Seqno,
     pub(super) totals: Totals,
     pub(super) files: FileTotals,
-    /// How much of what is young lately turned out to supersede older entries.
-    pub(super) superseding: Superseding,
+    /// What is live, estimated.
+    pub(super) live: Live,
     pub(super) counters: Arc<TreeCounters>,
     pub(super) presence: Arc<Presence>,
     pub(super) parameters: Parameters,
+    path_gains: OnceLock<BTreeMap<GuardId, PathGain>>,
+}
+
+/// What handing all that a guard and those below it hold down to the last level, and merging it there, gives
+/// back.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PathGain {
+    pub(super) gain: u64,
+    /// Bytes that would be merged.
+    pub(super) bytes: u64,
+}
+
+/// Gathers the gains of the topmost guards that hold something. `above` are the guards above, the root first.
+fn gather_path_gains<'a>(
+    guard: &'a Arc<Guard>,
+    above: &mut Vec<&'a Arc<Guard>>,
+    gains: &mut BTreeMap<GuardId, PathGain>,
+) {
+    if guard.height > 0 {
+        above.push(guard);
+        guard.children.iter().for_each(|child| gather_path_gains(child, above, gains));
+        above.pop();
+        return;
+    }
+    let Some(top) = above.iter().position(|guard| !guard.fragments.is_empty()) else { return };
+    let (lower, upper) = guard.range();
+    let mut overlap = Overlap::default();
+    guard.fragments.iter().for_each(|f| overlap.add(&f.table, f.stretch()));
+    let own_bytes = overlap.bytes();
+    for fragment in above[top..].iter().rev().flat_map(|guard| &guard.fragments) {
+        // An index that cannot be read is reported by whoever needs it, not by an estimate.
+        let stretch = table_stretch(&fragment.table, lower, upper).unwrap_or_default();
+        overlap.add(&fragment.table, stretch);
+    }
+    if overlap.bytes() > own_bytes {
+        let gain = gains.entry(above[top].id).or_default();
+        gain.gain += (overlap.bytes() as f64 * overlap.dead().share) as u64;
+        gain.bytes += overlap.bytes();
+    }
 }
 
 /// Every table that is reachable, once, by number.
@@ -49,49 +88,72 @@ impl Version {
         root: Arc<Guard>,
         flushed: Seqno,
         files: FileTotals,
-        superseding: Superseding,
+        live: Live,
         counters: Arc<TreeCounters>,
         presence: Arc<Presence>,
         parameters: Parameters,
     ) -> Version {
         let totals = *root.totals(&parameters);
-        Version { root, flushed, totals, files, superseding, counters, presence, parameters }
-    }
-
-    /// Bytes of keys and values that would remain if everything superseded were dropped, as far as is
-    /// known.
-    fn live_entry_bytes(&self) -> u64 {
-        let young = self.totals.young_bytes as f64 * (1.0 - self.superseding.share);
-        let live = self.totals.base_bytes + young as u64;
-        live.saturating_sub(self.totals.tombstone_bytes).max(live / 16)
-    }
-
-    /// The same with values in blob files.
-    pub(super) fn live_bytes(&self) -> u64 {
-        let share = self.live_entry_bytes() as f64 / self.files.entry_bytes.max(1) as f64;
-        self.live_entry_bytes() + (self.files.blob_value_bytes as f64 * share.min(1.0)) as u64
+        Version {
+            root,
+            flushed,
+            totals,
+            files,
+            live,
+            counters,
+            presence,
+            parameters,
+            path_gains: OnceLock::new(),
+        }
     }
 
     pub(super) fn disk_bytes(&self) -> u64 {
         self.files.table_bytes + self.files.blob_bytes
     }
 
-    /// How far disk space is above what is allowed, in shares of the live bytes.
-    pub(super) fn space_excess(&self) -> f64 {
-        let live_entry_bytes = self.live_entry_bytes();
-        let space = Space {
+    /// What the tree takes, and what of it is live.
+    pub(super) fn space(&self) -> Space {
+        let Version { files, live, .. } = self;
+        Space {
             disk_bytes: self.disk_bytes(),
-            table_bytes: self.files.table_bytes,
-            entry_bytes: self.files.entry_bytes,
-            live_entry_bytes,
-            live_blob_bytes: self.live_bytes() - live_entry_bytes,
-        };
-        let Parameters { space_bytes_free, space_amplification_max_percent, .. } = self.parameters;
-        space.excess(space_bytes_free, space_amplification_max_percent)
+            table_bytes: files.table_bytes,
+            entry_bytes: files.entry_bytes,
+            live_entry_bytes: live.entry_bytes.min(files.entry_bytes),
+            live_blob_bytes: live.blob_bytes.min(files.blob_value_bytes),
+            filter_bytes: 0,
+            entries: files.entries,
+            live_keys: live.keys,
+            memtable_bytes: self.parameters.memtable_bytes,
+            amplification_max_percent: self.parameters.space_amplification_max_percent,
+        }
+    }
+
+    /// What the data files would take if they held live pairs alone.
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.space().live_bytes()
+    }
+
+    /// How far disk space is above what it may be before it is reclaimed, in shares of the live bytes.
+    #[cfg(test)]
+    pub(super) fn space_excess(&self) -> f64 {
+        self.space().excess()
+    }
+
+    /// What handing down what lies above the last level would give back, by the guard to begin with.
+    pub(super) fn path_gains(&self) -> &BTreeMap<GuardId, PathGain> {
+        self.path_gains.get_or_init(|| {
+            let mut gains = BTreeMap::new();
+            gather_path_gains(&self.root, &mut Vec::new(), &mut gains);
+            gains
+        })
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.totals.guards * 384 + self.totals.fragments * 40 + self.files.tables * 1024
+        self.totals.guards * 384
+            + self.totals.fragments * 48
+            + self.files.tables * 1024
+            + self.files.sample_bytes
+            + self.live.memory_bytes
     }
 
     /// The blob files, ascending, of which tables point to less than half.

@@ -11,19 +11,32 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::sync::plain::Ordering;
-use crate::tree::space::SPACE_EXCESS_MAX;
+use crate::tree::space::PRESSING_SHARE;
 
 /// Reads of iterators that a leaf has to have wasted, beyond what merging it costs, to be merged.
 const SEEK_BYTES_MIN: u64 = 64 << 10;
 
+/// A gain, in thousandths of what is merged for it, that is good enough not to look for more above leaves.
+const GAIN_ENOUGH: u64 = 200;
+
+/// What is to be done next.
+pub(super) enum Choice {
+    Plan(Plan),
+    /// What is on its way to the leaf of a range is to be handed down to it, and merged there.
+    Path {
+        lower: Key,
+        upper: Option<Key>,
+    },
+}
+
 impl StbTree {
     /// The plan that is most urgent among those nobody works on.
-    pub(super) fn choose(&self, version: &Version) -> Result<Option<Plan>> {
+    pub(super) fn choose(&self, version: &Version) -> Result<Option<Choice>> {
         // A full compaction tidies its leaf too, so when space is short it comes first.
-        if version.space_excess() > SPACE_EXCESS_MAX / 4.0
-            && let Some(plan) = self.choose_reclaiming(version)?
+        if self.space(version).excess() > PRESSING_SHARE
+            && let Some(choice) = self.choose_reclaiming(version)?
         {
-            return Ok(Some(plan));
+            return Ok(Some(choice));
         }
         let mut best: Option<Plan> = None;
         let mut failure = None;
@@ -47,41 +60,73 @@ impl StbTree {
         });
         match failure {
             Some(error) => Err(error),
-            None if best.is_some() => Ok(best),
+            None if best.is_some() => Ok(best.map(Choice::Plan)),
             None => self.choose_reclaiming(version),
         }
     }
 
-    /// Of the leaves that nobody works on, the one in which a full compaction gives back most for its size, if
-    /// the tree takes too much space.
-    fn choose_reclaiming(&self, version: &Version) -> Result<Option<Plan>> {
-        if version.space_excess() <= 0.0 {
+    /// Of the leaves that nobody works on, the one in which a full compaction gives back most for its size, by
+    /// itself or with what is on its way to it, if the tree takes too much space.
+    fn choose_reclaiming(&self, version: &Version) -> Result<Option<Choice>> {
+        if self.space(version).excess() <= 0.0 {
             return Ok(None);
         }
         let now = self.context.snapshots();
         let dead = version.dead_parts();
-        let mut best: Option<(u64, &Arc<Node>)> = None;
-        walk(&version.root, &mut |node| {
-            if node.height > 0 || node.bundles.is_empty() {
-                return;
+        let score_of = |gain: u64, bytes: u64| match gain * 20 < bytes {
+            true => 0,
+            false => gain * 1000 / bytes.max(1),
+        };
+        let mut best: Option<(u64, &Arc<Node>, bool)> = None;
+        for by_path in [false, true] {
+            if best.is_some_and(|(score, ..)| score >= GAIN_ENOUGH) {
+                break;
             }
-            let live = node.live().bytes.max(1);
-            let gain = dead.gain(node);
-            if gain * 20 < live || !self.gains(node, &now) {
-                return;
+            // What is on its way to a leaf would be merged later for less, with what comes after it.
+            let least = best.map_or(0, |(score, ..)| score + score / 2);
+            walk(&version.root, &mut |node| {
+                if node.height > 0 {
+                    return;
+                }
+                let live = node.live().bytes.max(1);
+                let score = match by_path {
+                    true => {
+                        let path = version.path_gains().of(node);
+                        score_of(path.gain, live + path.index_bytes)
+                    }
+                    false if node.bundles.is_empty() || !self.gains(node, &now) => 0,
+                    false => score_of(dead.gain(node), live),
+                };
+                if score > least
+                    && best.is_none_or(|(most, ..)| most < score)
+                    && !self.is_left_alone(node)
+                    && self.jobs.lock().is_untouched(node)
+                {
+                    best = Some((score, node, by_path));
+                }
+            });
+        }
+        if let Some((_, node, by_path)) = best {
+            // What is being merged takes space of its own until it is done.
+            let (merging, idle) = {
+                let jobs = self.jobs.lock();
+                (jobs.merge_bytes(), jobs.claims.is_idle())
+            };
+            let path_bytes = if by_path { version.path_gains().of(node).index_bytes } else { 0 };
+            let space = self.space(version);
+            let bytes = space.left_of(merging + node.live().bytes + path_bytes);
+            if !idle && !space.has_room(bytes) {
+                return Ok(None);
             }
-            let score = gain * 1000 / live;
-            if best.is_none_or(|(most, _)| most < score)
-                && !self.is_left_alone(node)
-                && self.jobs.lock().is_untouched(node)
-            {
-                best = Some((score, node));
-            }
-        });
+        }
         let nothing = best.is_none() && self.jobs.lock().claims.is_idle();
         self.nothing_to_reclaim.store(nothing, Ordering::Relaxed);
         match best {
-            Some((_, node)) => self.plan(node, Wish::Full),
+            Some((_, node, true)) => {
+                let (lower, upper) = (Arc::clone(&node.lower), node.upper.clone());
+                Ok(Some(Choice::Path { lower, upper }))
+            }
+            Some((_, node, false)) => Ok(self.plan(node, Wish::Full)?.map(Choice::Plan)),
             None => Ok(None),
         }
     }

@@ -4,6 +4,7 @@ use super::*;
 use crate::base::entry::EntryKind;
 use crate::base::ids::Seqno;
 use crate::tree::TreeObserver;
+use crate::tree::stb::live_keys;
 use crate::tree::stb::test_support::{bundle, leaf, root};
 use crate::tree::test_support::{Reader, context, table_of};
 
@@ -13,28 +14,32 @@ use crate::tree::test_support::{Reader, context, table_of};
 fn while_the_best_leaf_is_merged_the_next_best_is() {
     let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
     let tree = StbTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
-    // Leaves of a hundred keys, whose tables have others that are live nowhere: 10, 80 and 40.
+    // Leaves of a hundred keys, whose tables have others that are live nowhere: 10, 80, 40, and 30 of all others.
     let files = &tree.context.files;
     let mut leaves = vec![leaf(1, (0, Some(1000)), &[])];
-    for (at, dead) in [(1, 10), (2, 80), (3, 40)] {
+    for (at, dead) in [10, 80, 40].into_iter().chain([30; 9]).enumerate() {
+        let (at, dead) = (at as u64 + 1, dead);
         let from = at * 1000;
         let table = table_of(files, EntryKind::Put, 1, from - dead..from + 100);
         let bundle = bundle(files, at, &table, from - dead..from + 100);
-        leaves.push(leaf(at + 1, (from, (at < 3).then_some(from + 1000)), &[&bundle]));
+        leaves.push(leaf(at + 1, (from, (at < 12).then_some(from + 1000)), &[&bundle]));
     }
     let root = root(9, &leaves, None);
     let counters = Arc::clone(&tree.context.counters);
-    let version = Version::new(root, Seqno(2), 0.0, counters, tree.parameters);
+    let live = live_keys(&root).unwrap().live();
+    let version = Version::new(root, Seqno(2), live, counters, tree.parameters);
     assert!(version.space_excess() > 0.0);
     tree.version.store(Arc::new(version));
     let version = tree.version.load_full();
     let mut jobs = Vec::new();
     let mut chosen = Vec::new();
-    while let Some(plan) = tree.choose_reclaiming(&version).unwrap() {
+    while let Some(choice) = tree.choose_reclaiming(&version).unwrap() {
+        let Choice::Plan(plan) = choice else { panic!("nothing is on its way") };
         chosen.push(leaves.iter().position(|leaf| leaf.lower == plan.lower).unwrap());
         jobs.push(tree.claim(plan, tree.jobs_ended()).expect("nobody works there"));
         assert!(!tree.nothing_to_reclaim.load(Ordering::Relaxed));
     }
-    assert_eq!(chosen, [2, 3, 1]);
-    assert!(!tree.nothing_to_reclaim.load(Ordering::Relaxed), "all are being merged");
+    // Not all at once: outputs take space before they give any back.
+    assert!(chosen.starts_with(&[2, 3]) && chosen.len() < 6, "{chosen:?}");
+    assert!(!tree.nothing_to_reclaim.load(Ordering::Relaxed));
 }

@@ -118,8 +118,9 @@ impl CompactionJob {
                 Some(output) => output,
                 none => none.insert(TableOutput::new(&self.tree.context, false)?),
             };
-            merging.hashes.push(hasher.hash(entry.key));
-            self.compaction.add(output, entry)?;
+            let hash = hasher.hash(entry.key);
+            merging.hashes.push(hash);
+            self.compaction.add(output, hash, entry)?;
             if merging.entries.counters().entries_in >= limit {
                 break false;
             }

@@ -16,6 +16,8 @@ use crate::tree::damaged::Damaged;
 pub(super) struct Work {
     place: Place,
     bundles: Vec<BundleId>,
+    /// Bytes that are merged.
+    merge_bytes: u64,
 }
 
 impl Work {
@@ -46,6 +48,11 @@ impl Jobs {
         BundleId(self.next_bundle - 1)
     }
 
+    /// Bytes that all jobs together merge.
+    pub(super) fn merge_bytes(&self) -> u64 {
+        self.claims.active().map(|work| work.merge_bytes).sum()
+    }
+
     /// Whether nobody works on what a plan takes in.
     pub(super) fn is_free(&self, plan: &Plan) -> bool {
         !self.claims.any(|work| work.meets(plan.height, plan.range(), &plan.bundles))
@@ -64,8 +71,10 @@ impl Jobs {
             upper: plan.upper.clone(),
         };
         let bundles = plan.bundles.iter().map(|bundle| bundle.id).collect();
-        self.claims.claim(Work { place, bundles }, ended_before, |work| {
-            work.meets(plan.height, plan.range(), &plan.bundles)
-        })
+        self.claims.claim(
+            Work { place, bundles, merge_bytes: plan.merge_bytes },
+            ended_before,
+            |work| work.meets(plan.height, plan.range(), &plan.bundles),
+        )
     }
 }

@@ -32,6 +32,7 @@ mod version;
 
 use std::sync::Arc;
 
+use self::choose::Choice;
 use self::compaction::CompactionJob;
 use self::jobs::Jobs;
 use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet};
@@ -39,11 +40,13 @@ pub(super) use self::open::stretches;
 use self::open::{OpenFiles, fetch_leaf_indexes};
 use self::parameters::Parameters;
 use self::plan::Plan;
-use self::version::Version;
+use self::version::{Version, bundles, tables};
+use super::live::LiveKeys;
 use super::output::TableOutput;
 use super::record::{Still, commit_edit};
+use super::space::Space;
 use super::work::{compact_range, next_job};
-use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion, space};
+use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{NodeId, Seqno};
@@ -57,6 +60,7 @@ use crate::jobs::Job;
 /// Guarded by the change lock.
 struct Changes {
     next_node: u64,
+    live: LiveKeys,
 }
 
 /// An STBε-tree.
@@ -94,11 +98,14 @@ impl StbTree {
             fetch_leaf_indexes(&root);
             root
         };
-        let version = Version::new(root, flushed, 0.0, Arc::clone(&context.counters), parameters);
+        let live = live_keys(&root)?;
+        let counters = Arc::clone(&context.counters);
+        let version = Version::new(root, flushed, live.live(), counters, parameters);
+        context.counters.tables.store(version.summary.tables, Ordering::Relaxed);
         Ok(Arc::new(StbTree {
             context,
             parameters,
-            changes: Mutex::new(Changes { next_node: last_node + 1 }),
+            changes: Mutex::new(Changes { next_node: last_node + 1, live }),
             version: ArcSwap::from_pointee(version),
             nothing_to_reclaim: AtomicBool::new(false),
             jobs: Mutex::new(Jobs::new(last_bundle)),
@@ -115,7 +122,6 @@ impl StbTree {
         changes: &mut MutexGuard<'_, Changes>,
         mut root: Arc<Node>,
         flushed: Seqno,
-        superseding_share: f64,
     ) -> Result<()> {
         let first_new = changes.next_node;
         number_nodes(&mut root, &mut changes.next_node);
@@ -125,13 +131,14 @@ impl StbTree {
         });
         drop(before);
         commit_edit(&self.context, payload, flushed)?;
-        let version = Arc::new(Version::new(
-            root,
-            flushed,
-            superseding_share,
-            Arc::clone(&self.context.counters),
-            self.parameters,
-        ));
+        if changes.live.is_small() && changes.live.is_outgrown(&tables(&bundles(&root))) {
+            // An estimate: what is damaged is reported by who needs it.
+            changes.live = live_keys(&root).unwrap_or_else(|_| changes.live.clone());
+        }
+        let counters = Arc::clone(&self.context.counters);
+        let version =
+            Arc::new(Version::new(root, flushed, changes.live.live(), counters, self.parameters));
+        self.context.counters.tables.store(version.summary.tables, Ordering::Relaxed);
         self.version.store(Arc::clone(&version));
         self.context.installed(version);
         Ok(())
@@ -142,14 +149,19 @@ impl StbTree {
         let mut changes = self.changes.lock();
         let version = self.version.load_full();
         let mut root = Arc::clone(&version.root);
-        if self.replace(&mut root, plan, &plan.bundle_ids(), output.as_ref())? {
-            trunk::settle(&mut root, &self.parameters)?;
+        let sized = self.sized(&version);
+        if self.replace(&mut root, plan, &plan.bundle_ids(), output.as_ref(), &sized)? {
+            trunk::settle(&mut root, &sized)?;
             if planted(Bug::FilesGoBeforeEdit) {
                 for bundle in &plan.bundles {
                     self.context.files.vfs.remove(&bundle.maplet.file().path())?;
                 }
             }
-            self.commit(&mut changes, root, version.flushed, version.superseding_share)?;
+            if plan.bottom {
+                let branches = output.iter().flat_map(|bundle| &bundle.branches);
+                branches.for_each(|table| changes.live.learn(&table.properties().sample));
+            }
+            self.commit(&mut changes, root, version.flushed)?;
         }
         Ok(())
     }
@@ -160,6 +172,7 @@ impl StbTree {
         plan: &Plan,
         inputs: &[BundleId],
         output: Option<&Arc<Bundle>>,
+        parameters: &Parameters,
     ) -> Result<bool> {
         if node.height == plan.height {
             if !node.bundles.iter().any(|bundle| inputs.contains(&bundle.id)) {
@@ -175,14 +188,28 @@ impl StbTree {
                 continue;
             }
             let mut child = Arc::clone(child);
-            if self.replace(&mut child, plan, inputs, output)? {
+            if self.replace(&mut child, plan, inputs, output, parameters)? {
                 let node = edit_node(node);
                 node.pivots[position].child = Some(child);
-                trunk::split_child(node, position, &self.parameters)?;
+                trunk::split_child(node, position, parameters)?;
                 changed = true;
             }
         }
         Ok(changed)
+    }
+
+    /// Sizes for a tree as large as this version.
+    fn sized(&self, version: &Version) -> Parameters {
+        self.parameters.sized(version.live.entry_bytes)
+    }
+
+    /// What the tree takes. What snapshots hold on to counts as live: it cannot be had back.
+    fn space(&self, version: &Version) -> Space {
+        let now = self.context.snapshots();
+        let retained_bytes = self.jobs.lock().claims.retained_bytes(&now);
+        let mut space = version.space();
+        space.live_entry_bytes = (space.live_entry_bytes + retained_bytes).min(space.entry_bytes);
+        space
     }
 
     /// How many jobs have ended; to be asked before the version that a plan is made from is loaded.
@@ -216,9 +243,10 @@ impl StbTree {
         let mut changes = self.changes.lock();
         let version = self.version.load_full();
         let mut root = Arc::clone(&version.root);
-        if flush_below(&mut root, lower, upper, &self.parameters)? {
-            trunk::settle(&mut root, &self.parameters)?;
-            self.commit(&mut changes, root, version.flushed, version.superseding_share)?;
+        let sized = self.sized(&version);
+        if flush_below(&mut root, lower, upper, &sized)? {
+            trunk::settle(&mut root, &sized)?;
+            self.commit(&mut changes, root, version.flushed)?;
         }
         Ok(())
     }
@@ -276,28 +304,27 @@ fn number_nodes(node: &mut Arc<Node>, next: &mut u64) {
     *next += 1;
 }
 
-/// What `pack` hands to `incorporate`.
-struct PackedBundle {
-    bundle: Arc<Bundle>,
-    /// Some of its keys, with their hashes.
-    sample: Vec<(Box<[u8]>, u64)>,
-}
-
-impl PackedBundle {
-    /// The share of the sampled keys that the tree holds already.
-    fn superseding_share(&self, version: &Version) -> Result<f64> {
-        let mut held = 0;
-        for (key, hash) in &self.sample {
-            held += usize::from(version.may_hold(key, *hash)?);
+/// What the samples of a trunk's tables say of the keys that are live in it.
+fn live_keys(root: &Arc<Node>) -> Result<LiveKeys> {
+    fn take(node: &Arc<Node>, live: &mut LiveKeys) -> Result<()> {
+        node.pivots
+            .iter()
+            .filter_map(|pivot| pivot.child.as_ref())
+            .try_for_each(|child| take(child, live))?;
+        for (position, bundle) in node.bundles.iter().enumerate() {
+            let ranges = plan::live_ranges(node, position);
+            for table in &bundle.branches {
+                for (lower, upper) in &ranges {
+                    let stretch = node::table_stretch(table, lower, upper.as_deref())?;
+                    live.apply_stretch(&table.properties().sample, stretch.entries());
+                }
+            }
         }
-        Ok(held as f64 / self.sample.len().max(1) as f64)
+        Ok(())
     }
-}
-
-/// Keys of a packed memtable that are looked up to learn how many of its entries supersede others. Each
-/// may read a page, so a small memtable has fewer.
-fn sample_keys(memtable_bytes: u64) -> usize {
-    (memtable_bytes >> 18).clamp(8, 32) as usize
+    let mut live = LiveKeys::default();
+    take(root, &mut live)?;
+    Ok(live)
 }
 
 impl Tree for StbTree {
@@ -310,16 +337,9 @@ impl Tree for StbTree {
         let mut hashes = PageVec::with_capacity(entries.entries());
         let hasher = &self.context.files.hasher;
         let mut data_bytes = 0;
-        let sample_keys = sample_keys(self.context.options.memtable_bytes);
-        let mut sample = Vec::with_capacity(sample_keys);
-        let sample_every = entries.entries() / sample_keys + 1;
         loop {
             entries.next()?;
             let Some(entry) = entries.entry() else { break };
-            let hash = hasher.hash(entry.key);
-            if hashes.len() % sample_every == 0 {
-                sample.push((Box::from(entry.key), hash));
-            }
             let last = hashes.len() + 1 == entries.entries();
             if (planted(Bug::PackLosesLast) && last && !hashes.is_empty())
                 || (planted(Bug::PackSkipsTombstones) && !last && entry.kind == EntryKind::Delete)
@@ -327,8 +347,9 @@ impl Tree for StbTree {
                 continue;
             }
             data_bytes += (entry.key.len() + entry.value.len()) as u64;
+            let hash = hasher.hash(entry.key);
             hashes.push(hash);
-            output.add_new(entry)?;
+            output.add_new(hash, entry)?;
         }
         let (table, table_bytes) = output.finish()?;
         let sieve = Some(Sieve::of_hashes(&hashes));
@@ -340,39 +361,48 @@ impl Tree for StbTree {
         let id = self.allocate_bundle();
         let maplet = Arc::new(maplet);
         let bundle = Arc::new(Bundle { id, branches: vec![table], maplet, sieve });
-        let inner = Box::new(PackedBundle { bundle, sample });
-        Ok(Packed { inner, data_bytes, written_bytes })
+        Ok(Packed { inner: Box::new(bundle), data_bytes, written_bytes })
     }
 
     fn incorporate(&self, packed: Option<Packed>, flushed: Seqno) -> Result<()> {
         let mut changes = self.changes.lock();
         let version = self.version.load_full();
         let mut root = Arc::clone(&version.root);
-        let mut share = version.superseding_share;
+        let mut incorporated = None;
         if let Some(packed) = packed {
-            let Ok(packed) = packed.inner.downcast::<PackedBundle>() else {
+            let Ok(packed) = packed.inner.downcast::<Arc<Bundle>>() else {
                 unreachable!("packed by another kind of tree")
             };
-            // An estimate: what is damaged is reported by who needs it.
-            share = share * 0.75 + packed.superseding_share(&version).unwrap_or(share) * 0.25;
-            edit_node(&mut root).receive(&[packed.bundle])?;
+            edit_node(&mut root).receive(&[Arc::clone(&packed)])?;
+            incorporated = Some(packed);
             let mut settled = Arc::clone(&root);
-            match trunk::settle(&mut settled, &self.parameters) {
+            match trunk::settle(&mut settled, &self.sized(&version)) {
                 Ok(()) => root = settled,
                 // What lies damaged below stays where it is; what is new can still be taken in.
                 Err(error) if error.is_corruption() => {}
                 Err(error) => return Err(error),
             }
         }
-        self.commit(&mut changes, root, flushed.max(version.flushed), share)
+        for table in incorporated.iter().flat_map(|bundle| &bundle.branches) {
+            changes.live.apply(&table.properties().sample);
+        }
+        let result = self.commit(&mut changes, root, flushed.max(version.flushed));
+        if result.is_err() {
+            changes.live = live_keys(&version.root).unwrap_or_default();
+        }
+        result
     }
 
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
         let choose = || {
             let version = self.version.load_full();
             match self.choose(&version)? {
+                Some(Choice::Plan(plan)) => Ok(Some(plan)),
+                Some(Choice::Path { lower, upper }) => {
+                    self.flush_range(&lower, upper.as_deref())?;
+                    Ok(self.next_uncompacted(&lower, upper.as_deref())?.map(|(plan, _)| plan))
+                }
                 None => self.plan_sought(&version),
-                chosen => Ok(chosen),
             }
         };
         next_job(|| self.jobs_ended(), choose, |plan, ended| self.claim(plan, ended))
@@ -400,25 +430,40 @@ impl Tree for StbTree {
         )
     }
 
+    fn backlog(&self, frozen_bytes: u64) -> f64 {
+        let version = self.version.load();
+        let (damaged, merge_bytes) = {
+            let jobs = self.jobs.lock();
+            (jobs.damaged.exists(self.context.clock.nanos()), jobs.merge_bytes())
+        };
+        // Where damage keeps a node from being compacted, waiting helps nobody.
+        let pending = match damaged {
+            true => 0.0,
+            false => {
+                version.summary.pending_bytes as f64 / self.parameters.pending_bytes_max as f64
+            }
+        };
+        if self.nothing_to_reclaim.load(Ordering::Relaxed) {
+            return pending;
+        }
+        let space = self.space(&version);
+        let coming = space.left_of(merge_bytes) + version.live.dead_of(frozen_bytes);
+        pending.max(space.backlog(coming))
+    }
+
     fn state(&self) -> TreeState {
         let version = self.version.load();
         let summary = &version.summary;
         let live_bytes = version.live_bytes();
-        // Where damage keeps a node from being compacted, waiting helps nobody.
-        let pending = match self.jobs.lock().damaged.exists(self.context.clock.nanos()) {
-            true => 0.0,
-            false => summary.pending_bytes as f64 / self.parameters.pending_bytes_max as f64,
-        };
-        let nothing_to_reclaim = self.nothing_to_reclaim.load(Ordering::Relaxed);
-        let excess = space::backlog(version.space_excess(), nothing_to_reclaim);
         TreeState {
-            backlog: pending.max(excess),
+            backlog: self.backlog(0),
             compaction_pending_bytes: summary.pending_bytes,
             tables: summary.tables,
             entries: summary.entries,
             disk_bytes: summary.disk_bytes,
             live_bytes,
-            memory_bytes: summary.memory_bytes,
+            live_keys: version.live.keys,
+            memory_bytes: summary.memory_bytes + version.live.memory_bytes,
         }
     }
 

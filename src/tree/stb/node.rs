@@ -23,8 +23,9 @@ use crate::table::Table;
 pub(super) use crate::tree::derived::Derived;
 use crate::tree::extent::position_before;
 pub(super) use crate::tree::extent::{
-    Extent, Key, ranges_meet, table_extent, table_is_inside, table_meets,
+    Extent, Key, Stretch, ranges_meet, table_extent, table_is_inside, table_meets, table_stretch,
 };
+use crate::tree::live::Overlap;
 
 /// Numbers bundles within a keyspace; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,6 +51,9 @@ pub(super) struct Pivot {
     pub(super) live: Extent,
 }
 
+/// Sampled keys of a leaf with which samples tell more than maplets.
+const SAMPLED_KEYS_MIN: usize = 32;
+
 /// What compactions and statistics want to know of a leaf, as estimated from indexes and maplets.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeafSummary {
@@ -59,8 +63,8 @@ pub(super) struct LeafSummary {
     pub(super) reclaimable_blob_bytes: u64,
     /// Bytes of the oldest bundle within the leaf.
     pub(super) settled_bytes: u64,
-    /// By branch, oldest first: bytes of it within the leaf.
-    pub(super) table_bytes: Vec<u64>,
+    /// By branch, oldest first: which of its entries are within the leaf.
+    pub(super) stretches: Vec<Stretch>,
 }
 
 /// A trunk node.
@@ -169,16 +173,20 @@ impl Node {
 
     fn summarize(&self) -> LeafSummary {
         let mut summary = LeafSummary::default();
+        let mut overlap = Overlap::default();
+        let mut blob_bytes = 0;
         let (lower, upper) = self.range();
         for (position, bundle) in self.bundles.iter().enumerate() {
             for (ordinal, table) in bundle.branches.iter().enumerate() {
                 // An index that cannot be read is reported by whoever needs it, not by an estimate.
-                let extent = table_extent(table, lower, upper).unwrap_or_default();
+                let stretch = table_stretch(table, lower, upper).unwrap_or_default();
+                let extent = stretch.extent;
                 let properties = table.properties();
                 if position == 0 {
                     summary.settled_bytes += extent.bytes;
                 }
-                summary.table_bytes.push(extent.bytes);
+                summary.stretches.push(stretch);
+                overlap.add(table, stretch);
                 let counts = bundle.maplet.header().branch(ordinal as u8);
                 let entries = properties.entries().max(1);
                 // Versions of one key within the table share a fingerprint. Operands in blob files are mostly
@@ -188,11 +196,18 @@ impl Node {
                 let part = |n: u64| (u128::from(n) * u128::from(dead) / u128::from(entries)) as u64;
                 let dropped = Extent { bytes: part(extent.bytes), entries: part(extent.entries) };
                 summary.reclaimable.add(dropped);
-                let blob_bytes: u64 = properties.blobs.iter().map(|blob| blob.bytes).sum();
-                summary.reclaimable_blob_bytes += (u128::from(blob_bytes)
-                    * u128::from(dropped.entries)
-                    / u128::from(entries)) as u64;
+                let in_blobs: u64 = properties.blobs.iter().map(|blob| blob.bytes).sum();
+                let share = |of: u64| (u128::from(in_blobs) * u128::from(of)) / u128::from(entries);
+                summary.reclaimable_blob_bytes += share(dropped.entries) as u64;
+                blob_bytes += share(extent.entries) as u64;
             }
+        }
+        // Maplets count what is superseded within their bundles alone; samples compare all branches.
+        let dead = overlap.dead();
+        if summary.stretches.len() > 1 && dead.keys >= SAMPLED_KEYS_MIN {
+            let bytes = overlap.bytes();
+            summary.reclaimable.bytes = (bytes as f64 * dead.share) as u64;
+            summary.reclaimable_blob_bytes = (blob_bytes as f64 * dead.blob_share) as u64;
         }
         summary
     }

@@ -20,8 +20,8 @@ pub(super) struct Parameters {
     /// Pending compaction bytes at which writers have to wait.
     pub(super) pending_bytes_max: u64,
     pub(super) space_amplification_max_percent: u64,
-    /// Disk bytes that do not count when space is judged: a small tree is not worth squeezing.
-    pub(super) space_bytes_free: u64,
+    /// What a memtable holds.
+    pub(super) memtable_bytes: u64,
 }
 
 impl Parameters {
@@ -36,8 +36,16 @@ impl Parameters {
             bundles_max: 4,
             pending_bytes_max: memtable * 10,
             space_amplification_max_percent: options.space_amplification_max_percent,
-            space_bytes_free: memtable * 2,
+            memtable_bytes: memtable,
         }
+    }
+
+    /// The same for a tree of so many live bytes: leaves of a small one are smaller, so that merging some of
+    /// them does not need much space.
+    pub(super) fn sized(self, live_bytes: u64) -> Parameters {
+        let least = (self.memtable_bytes * 2).min(self.leaf_bytes_max);
+        let leaf_bytes_max = (live_bytes / 4).clamp(least, self.leaf_bytes_max);
+        Parameters { leaf_bytes_max, ..self }
     }
 
     pub(super) fn named(&self) -> Vec<(String, u64)> {

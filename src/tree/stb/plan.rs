@@ -127,7 +127,7 @@ fn is_adoptable(node: &Node, position: usize, to: usize, table: &Table) -> bool 
 }
 
 /// The ranges in which the bundle at `position` is live, neighbours joined.
-fn live_ranges(node: &Node, position: usize) -> Vec<(Key, Option<Key>)> {
+pub(super) fn live_ranges(node: &Node, position: usize) -> Vec<(Key, Option<Key>)> {
     let mut ranges: Vec<(Key, Option<Key>)> = Vec::new();
     let mut joins = false;
     for (i, pivot) in node.pivots.iter().enumerate() {

@@ -11,16 +11,28 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::node::{Node, walk};
-use crate::base::ids::FileId;
+use super::node::{Bundle, Node, table_stretch, walk};
+use crate::base::ids::{FileId, NodeId};
 use crate::table::Table;
 use crate::tree::files::dead_blob_gain;
+use crate::tree::live::Overlap;
 
 /// Of one table: bytes that are live in leaves, and bytes that are live nowhere.
 #[derive(Debug, Clone, Copy, Default)]
 struct Part {
     live: u64,
     dead: u64,
+}
+
+/// Sampled keys on the way to a leaf and in it that tell something: of little, few do.
+const PATH_KEYS_MIN: usize = 4;
+
+/// What handing all that is on its way to a leaf down to it, and merging it there, gives back.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PathGain {
+    pub(super) gain: u64,
+    /// Bytes that are on their way to the leaf.
+    pub(super) index_bytes: u64,
 }
 
 /// What is dead in each table that only leaves refer to.
@@ -30,10 +42,63 @@ pub(super) struct DeadParts {
     blobs: Vec<FileId>,
 }
 
+/// What each leaf gives back with what is on its way to it.
+pub(super) struct PathGains(BTreeMap<NodeId, PathGain>);
+
+impl PathGains {
+    /// Compares what is above each leaf with what is in it.
+    pub(super) fn new(root: &Arc<Node>) -> PathGains {
+        let mut gains = BTreeMap::new();
+        gather_path_gains(root, &mut Vec::new(), &mut gains);
+        PathGains(gains)
+    }
+
+    /// A leaf's.
+    pub(super) fn of(&self, leaf: &Node) -> PathGain {
+        self.0.get(&leaf.id).copied().unwrap_or_default()
+    }
+}
+
 /// The tables of a leaf, with how much of each lies in it.
 fn tables(leaf: &Node) -> impl Iterator<Item = (&Arc<Table>, u64)> {
     let branches = leaf.bundles.iter().flat_map(|bundle| &bundle.branches);
-    branches.zip(leaf.leaf_summary().table_bytes.iter().copied())
+    let stretches = leaf.leaf_summary().stretches.iter();
+    branches.zip(stretches.map(|stretch| stretch.extent.bytes))
+}
+
+/// Gathers what merging each leaf below `node` with all on its path would give back. `above` are the live
+/// bundles above the node, youngest first.
+fn gather_path_gains<'a>(
+    node: &'a Arc<Node>,
+    above: &mut Vec<&'a [Arc<Bundle>]>,
+    gains: &mut BTreeMap<NodeId, PathGain>,
+) {
+    for (position, pivot) in node.pivots.iter().enumerate() {
+        if let Some(child) = &pivot.child {
+            above.push(node.live_bundles(position));
+            gather_path_gains(child, above, gains);
+            above.pop();
+        }
+    }
+    if node.height > 0 {
+        return;
+    }
+    let (lower, upper) = node.range();
+    let mut overlap = Overlap::default();
+    let branches = node.bundles.iter().flat_map(|bundle| &bundle.branches);
+    let own = branches.zip(&node.leaf_summary().stretches);
+    own.for_each(|(table, stretch)| overlap.add(table, *stretch));
+    let own_bytes = overlap.bytes();
+    for table in above.iter().rev().flat_map(|b| b.iter()).flat_map(|bundle| &bundle.branches) {
+        // An index that cannot be read is reported by whoever needs it, not by an estimate.
+        overlap.add(table, table_stretch(table, lower, upper).unwrap_or_default());
+    }
+    let index_bytes = overlap.bytes() - own_bytes;
+    let dead = overlap.dead();
+    if index_bytes > 0 && dead.keys >= PATH_KEYS_MIN {
+        let gain = (overlap.bytes() as f64 * dead.share) as u64;
+        gains.insert(node.id, PathGain { gain, index_bytes });
+    }
 }
 
 impl DeadParts {

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::node::{Bundle, BundleId, Node, table_extent, table_meets, walk};
 use super::parameters::Parameters;
-use super::reclaim::DeadParts;
+use super::reclaim::{DeadParts, PathGains};
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -17,6 +17,7 @@ use crate::table::Table;
 use crate::tree::description::{
     BranchDescription, BundleDescription, NodeDescription, PivotDescription, TreeDescription,
 };
+use crate::tree::live::Live;
 use crate::tree::space::Space;
 use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion, files};
 
@@ -30,14 +31,12 @@ pub(super) struct Summary {
     pub(super) table_bytes: u64,
     /// Keys and values in tables, dead ones too.
     pub(super) entry_bytes: u64,
-    /// Bytes in leaves that no younger entry is known to supersede.
-    pub(super) leaf_unique_bytes: u64,
+    /// Of the disk bytes, the maplets'.
+    pub(super) filter_bytes: u64,
     /// Live bytes in index nodes: on their way to a leaf.
     pub(super) index_bytes: u64,
     /// Live bytes in leaves that no compaction has merged there yet.
     pub(super) pending_bytes: u64,
-    /// Bytes of values in blob files that tables point to and nothing is known to supersede.
-    pub(super) blob_live_bytes: u64,
     pub(super) memory_bytes: u64,
 }
 
@@ -46,13 +45,14 @@ pub(super) struct Version {
     pub(super) root: Arc<Node>,
     pub(super) flushed: Seqno,
     pub(super) summary: Summary,
-    /// The share of incoming entries that lately superseded one.
-    pub(super) superseding_share: f64,
+    /// What is live, estimated.
+    pub(super) live: Live,
     pub(super) counters: Arc<TreeCounters>,
     pub(super) parameters: Parameters,
     /// Of the bundles that are reachable, ascending.
     bundle_ids: Vec<BundleId>,
     dead_parts: OnceLock<DeadParts>,
+    path_gains: OnceLock<PathGains>,
 }
 
 /// Every bundle that is reachable, once, by number. Each commit asks for them: sorting references takes a
@@ -77,7 +77,7 @@ impl Version {
     pub(super) fn new(
         root: Arc<Node>,
         flushed: Seqno,
-        superseding_share: f64,
+        live: Live,
         counters: Arc<TreeCounters>,
         parameters: Parameters,
     ) -> Version {
@@ -90,15 +90,14 @@ impl Version {
             summary.disk_bytes += table.bytes();
             summary.table_bytes += table.bytes();
             summary.entry_bytes += table.properties().entry_bytes();
-            summary.blob_live_bytes +=
-                table.properties().blobs.iter().map(|blob| blob.bytes).sum::<u64>();
-            summary.memory_bytes += 1024;
+            summary.memory_bytes += 1024 + table.properties().sample.memory_bytes();
         }
         for bundle in &bundles {
-            summary.disk_bytes += bundle.maplet.file().bytes();
+            summary.filter_bytes += bundle.maplet.file().bytes();
             summary.memory_bytes += 256 + 24 * bundle.branches.len() as u64;
             summary.memory_bytes += bundle.sieve.as_ref().map_or(0, |sieve| sieve.bytes() as u64);
         }
+        summary.disk_bytes += summary.filter_bytes;
         for blob in files::blobs(&tables) {
             summary.disk_bytes += blob.bytes();
         }
@@ -110,9 +109,6 @@ impl Version {
                 return;
             }
             let leaf = node.leaf_summary();
-            summary.leaf_unique_bytes += live.bytes.saturating_sub(leaf.reclaimable.bytes);
-            summary.blob_live_bytes =
-                summary.blob_live_bytes.saturating_sub(leaf.reclaimable_blob_bytes);
             if node.bundles.len() >= parameters.bundles_max {
                 summary.pending_bytes += live.bytes.saturating_sub(leaf.settled_bytes);
             }
@@ -122,10 +118,11 @@ impl Version {
             bundle_ids,
             flushed,
             summary,
-            superseding_share,
+            live,
             counters,
             parameters,
             dead_parts: OnceLock::new(),
+            path_gains: OnceLock::new(),
             root,
         }
     }
@@ -135,46 +132,42 @@ impl Version {
         self.bundle_ids.binary_search(&id).is_ok()
     }
 
-    /// Bytes that would remain if everything superseded were dropped, as far as is known: of what is on
-    /// its way to a leaf, the share counts that lately was new.
-    pub(super) fn live_bytes(&self) -> u64 {
-        let summary = &self.summary;
-        let new_bytes = (summary.index_bytes as f64 * (1.0 - self.superseding_share)) as u64;
-        summary.leaf_unique_bytes + new_bytes + summary.blob_live_bytes
-    }
-
-    /// How far disk space is above what is allowed, in shares of the live bytes.
-    pub(super) fn space_excess(&self) -> f64 {
-        let summary = &self.summary;
-        let space = Space {
+    /// What the tree takes, and what of it is live.
+    pub(super) fn space(&self) -> Space {
+        let Version { summary, live, .. } = self;
+        Space {
             disk_bytes: summary.disk_bytes,
             table_bytes: summary.table_bytes,
             entry_bytes: summary.entry_bytes,
-            live_entry_bytes: self.live_bytes() - summary.blob_live_bytes,
-            live_blob_bytes: summary.blob_live_bytes,
-        };
-        let Parameters { space_bytes_free, space_amplification_max_percent, .. } = self.parameters;
-        space.excess(space_bytes_free, space_amplification_max_percent)
+            live_entry_bytes: live.entry_bytes.min(summary.entry_bytes),
+            live_blob_bytes: live.blob_bytes,
+            filter_bytes: summary.filter_bytes,
+            entries: summary.entries,
+            live_keys: live.keys,
+            memtable_bytes: self.parameters.memtable_bytes,
+            amplification_max_percent: self.parameters.space_amplification_max_percent,
+        }
     }
 
-    /// Whether the maplets name a branch for the key: whether a new entry for it supersedes one.
-    pub(super) fn may_hold(&self, key: &[u8], hash: u64) -> Result<bool> {
-        let context = ReadContext::blocking();
-        for (node, position) in self.path(|node| node.pivot_of(key)) {
-            for bundle in node.live_bundles(position) {
-                if bundle.may_hold(hash)
-                    && bundle.maplet.probe(hash, &context)?.pop_newest().is_some()
-                {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
+    /// What the data files would take if they held live pairs alone.
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.space().live_bytes()
+    }
+
+    /// How far disk space is above what it may be before it is reclaimed, in shares of the live bytes.
+    #[cfg(test)]
+    pub(super) fn space_excess(&self) -> f64 {
+        self.space().excess()
     }
 
     /// What compactions of leaves would give back.
     pub(super) fn dead_parts(&self) -> &DeadParts {
         self.dead_parts.get_or_init(|| DeadParts::new(&self.root, self.mostly_dead_blobs()))
+    }
+
+    /// What they would give back with what is on its way to them.
+    pub(super) fn path_gains(&self) -> &PathGains {
+        self.path_gains.get_or_init(|| PathGains::new(&self.root))
     }
 
     /// The blob files, ascending, of which tables point to less than half.

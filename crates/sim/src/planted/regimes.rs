@@ -6,7 +6,7 @@ use crate::crash::{self, exhaustive};
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation};
 use crate::{bitflip, random};
-use crate::{compare, concurrent, faults, memory, promises};
+use crate::{compare, concurrent, faults, memory, promises, space};
 
 /// A regime, cut to be one part of a round.
 pub(super) struct Regime {
@@ -29,6 +29,7 @@ pub(super) const REGIMES: &[Regime] = &[
     Regime { name: "memory", run: memory::run },
     Regime { name: "opening", run: promises::run_opening },
     Regime { name: "system", run: super::system::run },
+    Regime { name: "space", run: space::run },
 ];
 
 /// Violations are counted here, not cut down.

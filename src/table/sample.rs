@@ -1,0 +1,307 @@
+//! A sample of a table's keys, chosen by their hashes: all keys whose hash is below a threshold.
+//!
+//! Tables of one keyspace choose the same keys, so samples of several tables tell how much of what one holds is
+//! also in another, without reading either. A sampled key knows where in the table it is, how many bytes its
+//! versions take, and what its newest version is.
+//!
+//! Invariants:
+//! 1. A sample holds every key of its table whose hash is below `threshold`, and no other.
+//! 2. Keys are in ascending order of hash, then of position.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use crate::base::codec::{Decoder, put_varint};
+use crate::base::entry::EntryKind;
+use crate::base::error::Result;
+
+/// A threshold above all hashes: the sample holds every key.
+pub(crate) const SAMPLE_ALL: u64 = 1 << 32;
+
+/// A key of a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SampledKey {
+    /// The high half of the key's hash.
+    pub(crate) hash: u32,
+    /// Entries of the table before the key's first.
+    pub(crate) position: u32,
+    /// Key and value bytes of all its versions.
+    pub(crate) bytes: u32,
+    /// Key and value bytes of the newest version.
+    pub(crate) newest_bytes: u32,
+    /// Bytes of the newest version's value if it is in a blob file.
+    pub(crate) blob_bytes: u32,
+    /// Bytes of the key.
+    pub(crate) key_bytes: u16,
+    /// How many versions there are; 255 stands for more, too.
+    pub(crate) versions: u8,
+    /// Kind of the newest version.
+    pub(crate) kind: EntryKind,
+}
+
+impl Ord for SampledKey {
+    fn cmp(&self, other: &SampledKey) -> Ordering {
+        (self.hash, self.position).cmp(&(other.hash, other.position))
+    }
+}
+
+impl PartialOrd for SampledKey {
+    fn partial_cmp(&self, other: &SampledKey) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The sample of a table.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct KeySample {
+    threshold: u64,
+    keys: Box<[SampledKey]>,
+}
+
+impl KeySample {
+    /// Hashes below this are in the sample.
+    pub(crate) fn threshold(&self) -> u64 {
+        self.threshold
+    }
+
+    /// The keys with hashes below `threshold`.
+    pub(crate) fn below(&self, threshold: u64) -> &[SampledKey] {
+        let end = self.keys.partition_point(|key| u64::from(key.hash) < threshold);
+        &self.keys[..end]
+    }
+
+    /// The share of the bytes of the sampled keys that older versions than the newest take.
+    pub(crate) fn old_share(&self) -> f64 {
+        let sum = |of: fn(&SampledKey) -> u32| self.keys.iter().map(|key| u64::from(of(key))).sum();
+        let (all, newest): (u64, u64) = (sum(|key| key.bytes), sum(|key| key.newest_bytes));
+        all.saturating_sub(newest) as f64 / all.max(1) as f64
+    }
+
+    /// Memory used.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        size_of_val(&*self.keys) as u64
+    }
+
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.threshold);
+        put_varint(out, self.keys.len() as u64);
+        let mut before = 0;
+        for key in &self.keys {
+            put_varint(out, u64::from(key.hash - before));
+            before = key.hash;
+            put_varint(out, u64::from(key.position));
+            put_varint(out, u64::from(key.bytes));
+            put_varint(out, u64::from(key.newest_bytes));
+            put_varint(out, u64::from(key.key_bytes));
+            out.extend_from_slice(&[key.versions, key.kind as u8]);
+            if key.kind.is_blob() {
+                put_varint(out, u64::from(key.blob_bytes));
+            }
+        }
+    }
+
+    pub(super) fn decode(from: &mut Decoder<'_>) -> Result<KeySample> {
+        let threshold = from.varint("sample threshold")?;
+        if threshold > SAMPLE_ALL {
+            return Err(from.corrupt("sample threshold", "at most 2^32", threshold));
+        }
+        let count = from.count(7, "sampled keys")?;
+        let mut keys: Vec<SampledKey> = Vec::with_capacity(count);
+        let mut before = 0u64;
+        for _ in 0..count {
+            let hash = before.saturating_add(from.varint("hash of a sampled key")?);
+            if hash >= threshold {
+                let expected = format_args!("below {threshold}");
+                return Err(from.corrupt("hash of a sampled key", expected, hash));
+            }
+            before = hash;
+            let mut number = |what| {
+                let n = from.varint(what)?;
+                u32::try_from(n).map_err(|_| from.corrupt(what, "32 bits", n))
+            };
+            let position = number("position of a sampled key")?;
+            let bytes = number("bytes of a sampled key")?;
+            let newest_bytes = number("bytes of a newest version")?;
+            let key_bytes = number("length of a sampled key")?;
+            let key_bytes = u16::try_from(key_bytes)
+                .map_err(|_| from.corrupt("length of a sampled key", "16 bits", key_bytes))?;
+            let versions = from.u8("versions of a sampled key")?;
+            let tag = from.u8("kind of a sampled key")?;
+            let kind = EntryKind::from_tag(tag)
+                .ok_or_else(|| from.corrupt("kind of a sampled key", "a known kind", tag))?;
+            let blob_bytes = match kind.is_blob() {
+                true => {
+                    let n = from.varint("blob bytes of a sampled key")?;
+                    let many = |_| from.corrupt("blob bytes of a sampled key", "32 bits", n);
+                    u32::try_from(n).map_err(many)?
+                }
+                false => 0,
+            };
+            keys.push(SampledKey {
+                hash: hash as u32,
+                position,
+                bytes,
+                newest_bytes,
+                blob_bytes,
+                key_bytes,
+                versions,
+                kind,
+            });
+        }
+        Ok(KeySample { threshold, keys: keys.into() })
+    }
+}
+
+/// Chooses the sample of a table that is being built: the keys with the smallest hashes, up to a number.
+pub(super) struct KeySampler {
+    keys_max: usize,
+    threshold: u64,
+    /// The greatest hash on top.
+    keys: BinaryHeap<SampledKey>,
+    /// The key that is being added, if it is in the sample so far.
+    current: Option<SampledKey>,
+}
+
+impl KeySampler {
+    pub(super) fn new(keys_max: usize) -> KeySampler {
+        let threshold = if keys_max == 0 { 0 } else { SAMPLE_ALL };
+        KeySampler { keys_max, threshold, keys: BinaryHeap::new(), current: None }
+    }
+
+    /// Takes in the newest version of the next key, which has so many entries of the table before it.
+    #[inline]
+    pub(super) fn add_key(
+        &mut self,
+        hash: u64,
+        position: u64,
+        (key_bytes, value_bytes): (usize, usize),
+        kind: EntryKind,
+        blob_bytes: u32,
+    ) {
+        let hash = (hash >> 32) as u32;
+        if self.current.is_none() && u64::from(hash) >= self.threshold {
+            return;
+        }
+        self.keep_current();
+        if u64::from(hash) >= self.threshold {
+            return;
+        }
+        let Ok(position) = u32::try_from(position) else { return };
+        let bytes = clamp(key_bytes + value_bytes);
+        self.current = Some(SampledKey {
+            hash,
+            position,
+            bytes,
+            newest_bytes: bytes,
+            blob_bytes,
+            key_bytes: key_bytes.min(usize::from(u16::MAX)) as u16,
+            versions: 1,
+            kind,
+        });
+    }
+
+    /// Takes in an older version of the same key.
+    #[inline]
+    pub(super) fn add_version(&mut self, bytes: usize) {
+        if let Some(current) = &mut self.current {
+            current.bytes = current.bytes.saturating_add(clamp(bytes));
+            current.versions = current.versions.saturating_add(1);
+        }
+    }
+
+    #[cold]
+    fn keep_current(&mut self) {
+        let Some(current) = self.current.take() else { return };
+        self.keys.push(current);
+        if self.keys.len() <= self.keys_max {
+            return;
+        }
+        // All keys of the greatest hash go, or the threshold would cut between two of one hash.
+        let Some(greatest) = self.keys.pop() else { return };
+        self.threshold = u64::from(greatest.hash);
+        while self.keys.peek().is_some_and(|key| key.hash == greatest.hash) {
+            self.keys.pop();
+        }
+    }
+
+    /// The sample.
+    pub(super) fn finish(mut self) -> KeySample {
+        self.keep_current();
+        KeySample { threshold: self.threshold, keys: self.keys.into_sorted_vec().into() }
+    }
+}
+
+fn clamp(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::base::key_hash::hash_key;
+
+    fn sample(keys: impl Iterator<Item = u32>, keys_max: usize) -> KeySample {
+        let mut sampler = KeySampler::new(keys_max);
+        for key in keys {
+            let hash = hash_key(&key.to_be_bytes());
+            sampler.add_key(hash, u64::from(key) * 2, (4, 10), EntryKind::Put, 0);
+            sampler.add_version(7);
+        }
+        sampler.finish()
+    }
+
+    /// What two samples have in common is what their keys have in common.
+    #[test]
+    fn samples_tell_how_many_keys_two_tables_share() {
+        let (a, b) = (sample(0..10_000, 500), sample(5_000..25_000, 500));
+        assert_eq!((a.keys.len(), b.keys.len()), (500, 500));
+        let threshold = a.threshold().min(b.threshold());
+        let hashes = |s: &KeySample| s.below(threshold).iter().map(|k| k.hash).collect::<Vec<_>>();
+        let (a, b) = (hashes(&a), hashes(&b));
+        let shared = a.iter().filter(|hash| b.contains(hash)).count() as f64;
+        let union = a.len() as f64 + b.len() as f64 - shared;
+        assert!((shared / union - 0.2).abs() < 0.05, "{shared} of {union}");
+        let keys = union * (SAMPLE_ALL as f64 / threshold as f64);
+        assert!((keys / 25_000.0 - 1.0).abs() < 0.1, "{keys} keys");
+    }
+
+    #[test]
+    fn a_small_table_is_sampled_whole_and_a_sample_may_be_empty() {
+        let all = sample(0..100, 100);
+        assert_eq!((all.threshold(), all.keys.len()), (SAMPLE_ALL, 100));
+        assert!(all.keys.iter().all(|key| (key.bytes, key.newest_bytes) == (21, 14)));
+        assert!(all.keys.iter().all(|key| (key.versions, key.key_bytes) == (2, 4)));
+        let none = sample(0..100, 0);
+        assert_eq!((none.threshold(), none.keys.len()), (0, 0));
+    }
+
+    #[test]
+    fn hashes_that_are_equal_stay_or_go_together() {
+        let mut sampler = KeySampler::new(3);
+        for (position, hash) in [5, 9, 9, 9, 9, 2].into_iter().enumerate() {
+            sampler.add_key(hash << 32, position as u64, (1, 1), EntryKind::Put, 0);
+        }
+        let sample = sampler.finish();
+        let hashes: Vec<u32> = sample.keys.iter().map(|key| key.hash).collect();
+        assert_eq!((sample.threshold(), hashes), (9, vec![2, 5]));
+    }
+
+    #[test]
+    fn a_sample_round_trips_and_a_cut_one_is_refused() {
+        let mut sampler = KeySampler::new(10);
+        sampler.add_key(7 << 32, 0, (3, 900), EntryKind::Put, 0);
+        sampler.add_key(3 << 32, 1, (3, 20), EntryKind::PutBlob, 5000);
+        sampler.add_key(4 << 32, 2, (3, 0), EntryKind::Delete, 0);
+        let sample = sampler.finish();
+        let mut bytes = Vec::new();
+        sample.encode(&mut bytes);
+        let decode =
+            |bytes: &[u8]| KeySample::decode(&mut Decoder::new(bytes, Path::new("9.table"), 0));
+        assert_eq!(decode(&bytes).unwrap(), sample);
+        for n in 0..bytes.len() {
+            assert!(decode(&bytes[..n]).unwrap_err().is_corruption());
+        }
+    }
+}

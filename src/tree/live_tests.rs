@@ -1,0 +1,116 @@
+//! What samples tell of what is live, against what was written.
+
+use super::*;
+use crate::tree::edits::tests::data_files;
+use crate::tree::extent::table_stretch;
+use crate::tree::test_support::table_of;
+
+/// Puts of [`table_of`] have 8 bytes of key and 100 of value.
+const PAIR_BYTES: u64 = 108;
+
+fn within(found: u64, expected: u64, percent: u64) -> bool {
+    found.abs_diff(expected) * 100 <= expected * percent
+}
+
+#[test]
+fn overwrites_and_deletes_across_tables_are_not_live() {
+    let files = data_files();
+    let mut live = LiveKeys::default();
+    let mut take = |kind, age, keys: Vec<u64>| {
+        let table = table_of(&files, kind, age, keys);
+        live.apply(&table.properties().sample);
+        live.live()
+    };
+    let loaded = take(EntryKind::Put, 1, (0..20_000).collect());
+    assert!(within(loaded.keys, 20_000, 15) && within(loaded.entry_bytes, 20_000 * PAIR_BYTES, 15));
+    let same = take(EntryKind::Put, 2, (0..20_000).collect());
+    assert_eq!((same.keys, same.entry_bytes), (loaded.keys, loaded.entry_bytes));
+    assert!((same.superseding_share - 0.5).abs() < 1e-9);
+    let more = take(EntryKind::Put, 3, (10_000..30_000).collect());
+    assert!(within(more.keys, 30_000, 15), "{more:?}");
+    let less = take(EntryKind::Delete, 4, (0..30_000).step_by(2).collect());
+    assert!(within(less.keys, 15_000, 15), "{less:?}");
+    assert!(within(less.entry_bytes, 15_000 * PAIR_BYTES, 15), "{less:?}");
+    let none = take(EntryKind::Delete, 5, (1..30_000).step_by(2).collect());
+    assert_eq!((none.keys, none.entry_bytes), (0, 0));
+}
+
+/// A keyspace that deletes had made small kept the coarse sample of when it was large.
+#[test]
+fn a_keyspace_that_has_become_small_is_sampled_anew() {
+    let files = data_files();
+    let large = table_of(&files, EntryKind::Put, 1, 0..100_000);
+    let small = table_of(&files, EntryKind::Put, 2, 0..200);
+    let mut live = LiveKeys::default();
+    live.apply(&large.properties().sample);
+    assert!(live.is_small() && !live.is_outgrown(&[&large, &small]));
+    assert!(live.is_outgrown(&[&small]));
+    live.apply(&small.properties().sample);
+    assert!(live.is_outgrown(&[&small]), "it is still as coarse");
+    live = LiveKeys::default();
+    live.apply(&small.properties().sample);
+    assert_eq!(live.live().keys, 200);
+}
+
+/// Of many tables only as many keys are followed as there is room for.
+#[test]
+fn the_sample_stays_small() {
+    let files = data_files();
+    let mut live = LiveKeys::default();
+    for age in 0..40 {
+        let table = table_of(&files, EntryKind::Put, age, age * 250..(age + 1) * 250);
+        live.apply(&table.properties().sample);
+    }
+    assert!(live.keys.len() <= KEYS_MAX && live.keys.len() > KEYS_MAX / 4);
+    assert!(within(live.live().keys, 10_000, 10), "{:?}", live.live());
+}
+
+fn operand(bytes: u32, versions: u8, kind: EntryKind) -> SampledKey {
+    let newest_bytes = 10 + bytes;
+    SampledKey {
+        hash: 1,
+        position: 0,
+        bytes: newest_bytes * u32::from(versions),
+        newest_bytes,
+        blob_bytes: 0,
+        key_bytes: 10,
+        versions,
+        kind,
+    }
+}
+
+#[test]
+fn operands_replace_counters_and_lengthen_what_is_longer() {
+    let add = |before, bytes, versions| {
+        LiveKey::after(before, &operand(bytes, versions, EntryKind::Merge))
+    };
+    let counter = add(add(None, 8, 1), 8, 5);
+    assert_eq!(counter.map(|key| key.entry_bytes), Some(18));
+    let text = add(add(None, 100, 2), 100, 3);
+    assert_eq!(text.map(|key| key.entry_bytes), Some(510));
+    let put = LiveKey::after(None, &operand(200, 1, EntryKind::Put));
+    assert_eq!(add(put, 8, 1).map(|key| key.entry_bytes), Some(218));
+    assert!(LiveKey::after(counter, &operand(0, 1, EntryKind::Delete)).is_none());
+}
+
+#[test]
+fn the_overlap_of_stretches_is_what_a_merge_drops() {
+    let files = data_files();
+    let old = table_of(&files, EntryKind::Put, 1, 0..4000);
+    let young = table_of(&files, EntryKind::Put, 2, 2000..6000);
+    let gone = table_of(&files, EntryKind::Delete, 3, 4000..6000);
+    let dead_in = |tables: &[&Arc<Table>], lower: u64, upper: u64| {
+        let mut overlap = Overlap::default();
+        let key = |number: u64| crate::tree::test_support::key_of(number);
+        for table in tables {
+            let stretch = table_stretch(table, &key(lower), Some(&key(upper))).unwrap();
+            overlap.add(table, stretch);
+        }
+        overlap.dead().share
+    };
+    assert_eq!(dead_in(&[&old], 0, 6000), 0.0);
+    assert!((dead_in(&[&old, &young], 0, 6000) - 0.25).abs() < 0.06);
+    assert!(dead_in(&[&old, &young], 0, 1900) < 0.02, "they do not meet there");
+    assert!((dead_in(&[&old, &young], 2000, 4000) - 0.5).abs() < 0.08);
+    assert!(dead_in(&[&young, &gone], 4000, 6000) > 0.95);
+}
