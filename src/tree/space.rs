@@ -12,6 +12,8 @@ const USUAL_OVERHEAD: f64 = 1.06;
 
 /// What an entry takes in its page beside its key and value, about.
 const ENTRY_OVERHEAD_BYTES: f64 = 10.0;
+/// What a table of a memtable takes beside its leaves: an index, a filter, properties, a footer.
+const TABLE_OVERHEAD_BYTES: f64 = 5.0 * UNIT_BYTES as f64;
 /// The most that entries take in pages, over their own bytes: a leaf grows rather than waste more.
 const PAGE_WASTE_MAX: f64 = 1.34;
 
@@ -57,15 +59,17 @@ impl Space {
     }
 
     /// How many times their own bytes entries take in their pages, where that is more than usual: three
-    /// entries of 1,050 bytes fill a page of 4 KiB, with 900 to spare. No compaction gets that back. What small
-    /// tables waste beyond that is had back when they are merged.
+    /// entries of 1,050 bytes fill a page of 4 KiB, with 900 to spare. No compaction gets that back. What tables that
+    /// are smaller than a memtable's waste beyond that is had back when they are merged.
     fn page_waste(&self) -> f64 {
         let own = self.entry_bytes.max(1) as f64 * USUAL_OVERHEAD;
         let entry = self.entry_bytes as f64 / self.entries.max(1) as f64;
         let page = UNIT_BYTES as f64;
         let in_page = (page / (entry + ENTRY_OVERHEAD_BYTES)).floor().max(1.0);
         let by_size = (page / (in_page * entry.max(1.0))).min(PAGE_WASTE_MAX) / USUAL_OVERHEAD;
-        (self.table_bytes as f64 / own).min(by_size).max(1.0)
+        let table = self.memtable_bytes.max(1) as f64;
+        let most = by_size * (1.0 + TABLE_OVERHEAD_BYTES / table);
+        (self.table_bytes as f64 / own).min(most).max(1.0)
     }
 
     /// How far so many bytes are above what is allowed, in shares of the live bytes.
