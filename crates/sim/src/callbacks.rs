@@ -20,6 +20,9 @@ use crate::outcome::{Outcome, Violation, panic_text};
 use crate::random;
 use crate::vfs::{WatchedVfs, Watcher};
 
+/// One way in which code of others is called.
+type Scenario = fn(u64, Kinds) -> Judged;
+
 /// What takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -28,7 +31,7 @@ type Judged = Result<(), String>;
 /// Carries the regime out once.
 pub fn run(seed: u64, kinds: Kinds) -> Outcome {
     let mut outcome = Outcome::default();
-    let scenarios: [(&str, fn(u64, Kinds) -> Judged); 3] =
+    let scenarios: [(&str, Scenario); 3] =
         [("callbacks", user_code), ("disk", own_code), ("descriptors", descriptors)];
     for (name, scenario) in scenarios {
         let judged = soon(move || scenario(seed, kinds));
