@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::node::{Bundle, Node, table_stretch, walk};
+use super::node::{Bundle, Node, table_meets, table_stretch, walk};
 use crate::base::ids::{FileId, NodeId};
 use crate::table::Table;
 use crate::tree::files::dead_blob_gain;
@@ -25,7 +25,7 @@ struct Part {
 }
 
 /// Sampled keys on the way to a leaf and in it that tell something: of little, few do.
-const PATH_KEYS_MIN: usize = 4;
+const PATH_KEYS_MIN: usize = 1;
 
 /// What handing all that is on its way to a leaf down to it, and merging it there, gives back.
 #[derive(Debug, Clone, Copy, Default)]
@@ -89,15 +89,21 @@ fn gather_path_gains<'a>(
     let own = branches.zip(&node.leaf_summary().stretches);
     own.for_each(|(table, stretch)| overlap.add(table, *stretch));
     let own_bytes = overlap.bytes();
+    let mut meets = false;
     for table in above.iter().rev().flat_map(|b| b.iter()).flat_map(|bundle| &bundle.branches) {
         // An index that cannot be read is reported by whoever needs it, not by an estimate.
         overlap.add(table, table_stretch(table, lower, upper).unwrap_or_default());
+        meets |= table_meets(table, lower, upper);
     }
     let index_bytes = overlap.bytes() - own_bytes;
     let dead = overlap.dead();
     if index_bytes > 0 && dead.keys >= PATH_KEYS_MIN {
         let gain = (overlap.bytes() as f64 * dead.share) as u64;
         gains.insert(node.id, PathGain { gain, index_bytes });
+    } else if meets {
+        // Less than a page, which no index tells: a few tombstones may be what ends all that the leaf holds, and
+        // it may be the last that holds on to the tables above.
+        gains.insert(node.id, PathGain { gain: own_bytes / 16, index_bytes: 0 });
     }
 }
 
