@@ -112,7 +112,7 @@ fn user_code(seed: u64, kinds: Kinds) -> Judged {
         plain("compact", keyspace.compact(..))?;
     }
     let told = |result: &spinney::Result<()>| match result {
-        Err(Error::Merge { what, .. }) => what.contains("panicked") && what.contains("bad"),
+        Err(Error::Merge { keyspace, what, .. }) => keyspace == "bad" && what.contains("panicked"),
         _ => false,
     };
     let idle = db.wait_idle();
