@@ -384,8 +384,8 @@ fn a_store_of_a_newer_format_asks_for_an_upgrade() {
     let path = store_path().join("SPINNEY");
     let mut bytes = contents(&vfs, &path);
     bytes[8..12].copy_from_slice(&2u32.to_le_bytes());
-    let sum = xxhash_rust::xxh3::xxh3_64_with_seed(&bytes[..56], 0);
-    bytes[56..64].copy_from_slice(&sum.to_le_bytes());
+    let sum = xxhash_rust::xxh3::xxh3_64_with_seed(&bytes[..72], 0);
+    bytes[72..80].copy_from_slice(&sum.to_le_bytes());
     vfs.open(&path, Access::Buffered, true).unwrap().write_at(0, &bytes).unwrap();
     let error = builder(&vfs).open().unwrap_err();
     assert!(matches!(error, Error::UnsupportedVersion { found: 2, supported: 1, .. }), "{error:?}");
