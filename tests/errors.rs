@@ -69,6 +69,9 @@ fn make_store(kind: TreeKind, died: bool) -> MemoryVfs {
         if number < 300 {
             while db.step().unwrap() {}
         }
+        if number == 299 {
+            keyspace.flush().unwrap();
+        }
     }
     if died {
         return copy(&vfs, &store_path());
