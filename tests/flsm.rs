@@ -439,12 +439,19 @@ fn ascending_keys_are_written_once() {
 }
 
 /// A few keys that are written over and over were handed down in crumbs: each guard above the last level
-/// gave each of those below a fragment of a few hundred bytes, in a file of four pages. This took 338
-/// compactions, and takes 284 now that crumbs are merged where they are.
+/// gave each of those below a fragment of a few hundred bytes, in a file of four pages. Guards are chosen by hashes
+/// with a secret of the store, so it takes several stores to tell: of six, the rule that crumbs are merged where they
+/// are makes it 322 to 417 compactions each (375 in the mean), and without it they are 629 to 671 (647).
 #[test]
 fn few_keys_written_often_are_merged_where_they_are_few() {
+    let compactions: u64 = (1..=6).map(compactions_of_few_keys).sum();
+    assert!(compactions < 6 * 450, "{compactions} compactions of six stores");
+}
+
+/// Writes a few of many keys over and over, and returns how many compactions that took.
+fn compactions_of_few_keys(seed: u64) -> u64 {
     let vfs = MemoryVfs::new();
-    let db = builder(&vfs, 16 << 10, 3).open().unwrap();
+    let db = builder(&vfs, 16 << 10, seed).open().unwrap();
     let keyspace = db.keyspace("items", KeyspaceOptions::flsm()).unwrap();
     let mut random = Random(9);
     for _ in 0..30_000 {
@@ -462,13 +469,13 @@ fn few_keys_written_often_are_merged_where_they_are_few() {
     keyspace.flush().unwrap();
     while db.step().unwrap() {}
     let compactions = db.stats().compaction.count - before;
-    assert!(compactions < 310, "{compactions} compactions");
     let height = keyspace.describe().unwrap().nodes[0].height;
     assert!(height >= 2, "no guards between the root and the last level");
     for key in &hot {
         assert_eq!(*keyspace.get(key.to_be_bytes()).unwrap().unwrap(), 1999u64.to_le_bytes());
     }
     assert_sound(&db);
+    compactions
 }
 
 /// Many small stores of few and small guards, so that guards are divided, joined and merged in place in every
