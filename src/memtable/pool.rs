@@ -42,7 +42,10 @@ fn class_of(bytes: usize) -> Option<usize> {
 /// unused part is less than half of the memtable.
 pub(super) fn chunk_bytes(held: usize, wanted: usize) -> usize {
     let fits = |class: &usize| class_bytes(*class) >= wanted;
-    let class = (0..CLASSES).rev().find(|class| class_bytes(*class) <= held / 2).unwrap_or(0);
+    // The largest come in regions from the system, the others from the heap, where nothing large is to be taken that
+    // is soon given back: so the largest but one are left out.
+    let grows_by = |class: &usize| *class != CLASSES - 2 && class_bytes(*class) <= held / 2;
+    let class = (0..CLASSES).rev().find(grows_by).unwrap_or(0);
     (class..CLASSES).find(fits).map_or(wanted, class_bytes)
 }
 
