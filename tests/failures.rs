@@ -446,7 +446,7 @@ fn damage_in_old_tables_does_not_refuse_writes(kind: TreeKind) {
         keyspace.put(key, value(number)).unwrap_or_else(|error| panic!("{number}: {error}"));
     }
     let throttled = db.stats().throttled;
-    assert!(throttled < Duration::from_secs(5), "{throttled:?}");
+    assert!(throttled < Duration::from_secs(2), "{throttled:?}");
 }
 
 /// Replay wrote a table for each record where the chunks of memory that memtables come in are larger

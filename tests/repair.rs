@@ -240,14 +240,15 @@ fn damage_of_every_file_loses_no_more_than_the_report_says(kind: TreeKind) {
             if is_data && damage != "gone" && damage != "cut" && !strict {
                 assert!(some * 20 >= most * 18, "{story}: {some} of {most}: {report:#?}");
             }
-            if !strict {
+            // What follows a gap in the journal is doubtful, however much that is: only data files are counted.
+            if !strict && is_data {
                 right += some;
                 all += most;
             }
         }
     }
     println!("{right} of {all} pairs");
-    assert!(right * 100 >= all * 85, "{right} of {all}");
+    assert!(right * 100 >= all * 99, "{right} of {all}");
 }
 
 fn a_damaged_manifest_keeps_tombstones(kind: TreeKind) {

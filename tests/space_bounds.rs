@@ -122,12 +122,14 @@ impl Store {
     /// Waits until the store finds nothing more to do and its data files stay as they are: ten seconds on a machine
     /// that has nothing else to do.
     fn rest(&self) {
+        self.rest_for(Duration::from_secs(2));
+    }
+
+    fn rest_for(&self, unchanged: Duration) {
         self.db.wait_idle().expect("an idle store");
         let started = Instant::now();
         let mut since = (0, started);
-        while started.elapsed() < Duration::from_secs(60)
-            && since.1.elapsed() < Duration::from_secs(2)
-        {
+        while started.elapsed() < Duration::from_secs(60) && since.1.elapsed() < unchanged {
             let bytes = data_bytes(self.dir.path());
             if bytes != since.0 {
                 since = (bytes, Instant::now());
@@ -146,7 +148,8 @@ impl Store {
         let fresh = Store::new(self.options.clone(), self.budget, 0);
         pairs.into_iter().for_each(|(key, value)| fresh.keyspace.put(key, value).expect("a put"));
         fresh.keyspace.compact(..).expect("a compaction");
-        fresh.db.wait_idle().expect("an idle store");
+        // Who still holds a version of before lets go of its files a moment later.
+        fresh.rest_for(Duration::from_millis(200));
         data_bytes(fresh.dir.path())
     }
 

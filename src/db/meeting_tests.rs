@@ -195,8 +195,10 @@ fn a_rewrite_of_the_manifest_waits_for_nobody_who_may_wait_for_it() {
     {
         let store = Arc::clone(&store);
         thread::spawn(move || {
-            let _registry = store.registry.lock();
-            tell.send(store.upkeep().and_then(|()| store.rewrite_manifest())).unwrap();
+            let registry = store.registry.lock();
+            let carried_out = store.upkeep().and_then(|()| store.rewrite_manifest());
+            drop(registry);
+            tell.send(carried_out).unwrap();
         });
     }
     told.recv_timeout(PATIENCE).expect("it waits for its own thread").unwrap();

@@ -53,6 +53,9 @@ pub struct KeyspaceStatistics {
     pub disk_bytes: u64,
     /// What its files would take if they held live pairs alone, freshly compacted. An estimate: within 10%.
     pub live_bytes: u64,
+    /// How many keys have a value. An estimate: within 10% once the keyspace has been flushed. Entries in memtables
+    /// are taken to be of new keys as often as those before them were.
+    pub keys_estimate: u64,
     /// Bytes in memtables.
     pub memtable_bytes: u64,
     /// Memtables frozen and not yet part of the tree.
@@ -296,12 +299,13 @@ impl Statistics {
         }
         let _ = writeln!(out, "spinney_throttle_seconds_sum {}", self.throttled.as_secs_f64());
         let _ = writeln!(out, "spinney_throttle_seconds_count {cumulative}");
-        let by_keyspace: [(&str, KeyspaceGauge); 9] = [
+        let by_keyspace: [(&str, KeyspaceGauge); 10] = [
             ("table_entries", |k| k.table_entries),
             ("memtable_entries", |k| k.memtable_entries),
             ("tables", |k| k.tables),
             ("disk_bytes", |k| k.disk_bytes),
             ("live_bytes", |k| k.live_bytes),
+            ("keys_estimate", |k| k.keys_estimate),
             ("memtable_bytes", |k| k.memtable_bytes),
             ("memtables_frozen", |k| k.memtables_frozen),
             ("compaction_pending_bytes", |k| k.compaction_pending_bytes),
@@ -402,6 +406,8 @@ impl Store {
             statistics.memory_trees += state.memory_bytes;
             let read = keyspace.read.load();
             let slots = || read.frozen.iter().chain([&read.active]);
+            let memtable_entries = slots().map(|slot| slot.memtable.len() as u64).sum();
+            let new_keys = memtable_entries as f64 * (1.0 - state.superseding_share);
             statistics.keyspaces.push(KeyspaceStatistics {
                 name: keyspace.name.clone(),
                 kind: keyspace.options.kind().to_string(),
@@ -409,7 +415,8 @@ impl Store {
                 tables: state.tables,
                 disk_bytes: state.disk_bytes,
                 live_bytes: state.live_bytes,
-                memtable_entries: slots().map(|slot| slot.memtable.len() as u64).sum(),
+                memtable_entries,
+                keys_estimate: state.live_keys + new_keys as u64,
                 memtable_bytes: slots().map(|slot| slot.bytes()).sum(),
                 memtables_frozen: read.frozen.len() as u64,
                 compaction_pending_bytes: state.compaction_pending_bytes,

@@ -6,7 +6,7 @@
 //! the choice of what to merge.
 //!
 //! Invariants:
-//! 1. `LiveKeys` holds every live key whose hash is below `threshold`, and no other.
+//! 1. `LiveKeys` holds every live key whose hash is below `threshold` (rounded down to three bits), and no other.
 //! 2. Samples are applied oldest first.
 
 use std::collections::BTreeMap;
@@ -127,40 +127,45 @@ impl Default for LiveKeys {
 impl LiveKeys {
     /// Takes in a table that is younger than all before it.
     pub(super) fn apply(&mut self, sample: &KeySample) {
-        if sample.threshold() < self.threshold {
-            self.lower(sample.threshold());
-        }
+        self.lower_to(sample);
         let added: u64 = sample.below(self.threshold).iter().map(|key| u64::from(key.bytes)).sum();
         let (threshold, before) = (self.threshold, self.entry_bytes);
-        self.apply_stretch(sample, 0..u64::MAX);
+        sample.below(threshold).iter().for_each(|key| self.apply_key(key));
+        self.lower_to_keys_max();
         if added > 0 && self.threshold == threshold {
             let new = self.entry_bytes.saturating_sub(before) as f64 / added as f64;
             self.superseding_share = (self.superseding_share + (1.0 - new).clamp(0.0, 1.0)) / 2.0;
         }
     }
 
-    /// The same of a stretch of a table's entries.
-    pub(super) fn apply_stretch(&mut self, sample: &KeySample, entries: std::ops::Range<u64>) {
-        if sample.threshold() < self.threshold {
-            self.lower(sample.threshold());
-        }
-        for key in sample.below(self.threshold) {
-            if !entries.contains(&u64::from(key.position)) {
-                continue;
-            }
-            let before = self.take(key.hash);
-            let mut after = LiveKey::after(before, key);
-            if planted(Bug::LiveForgetsOverwrites)
-                && let (Some(before), Some(after)) = (before, &mut after)
-            {
-                after.entry_bytes = after.entry_bytes.saturating_add(before.entry_bytes);
-            }
-            if let Some(after) = after {
-                self.put(key.hash, after);
+    /// The same of a stretch of a table's entries. The ends of a stretch are known to a page: deletes count that may
+    /// lie in it, or puts beneath them would stay live for good.
+    pub(super) fn apply_stretch(&mut self, table: &Table, stretch: Stretch) {
+        let properties = table.properties();
+        let page = properties.entries() / u64::from(properties.leaf_pages).max(1) + 1;
+        let entries = stretch.entries();
+        let near = entries.start.saturating_sub(page)..entries.end.saturating_add(page);
+        self.lower_to(&properties.sample);
+        for key in properties.sample.below(self.threshold) {
+            let position = u64::from(key.position);
+            let is_delete = key.kind == EntryKind::Delete;
+            if entries.contains(&position) || is_delete && near.contains(&position) {
+                self.apply_key(key);
             }
         }
-        while self.keys.len() > KEYS_MAX {
-            self.lower(self.threshold / 2);
+        self.lower_to_keys_max();
+    }
+
+    fn apply_key(&mut self, key: &SampledKey) {
+        let before = self.take(key.hash);
+        let mut after = LiveKey::after(before, key);
+        if planted(Bug::LiveForgetsOverwrites)
+            && let (Some(before), Some(after)) = (before, &mut after)
+        {
+            after.entry_bytes = after.entry_bytes.saturating_add(before.entry_bytes);
+        }
+        if let Some(after) = after {
+            self.put(key.hash, after);
         }
     }
 
@@ -191,6 +196,21 @@ impl LiveKeys {
         self.blob_bytes += u64::from(key.blob_bytes);
         self.guesses += usize::from(key.is_guess);
         self.keys.insert(hash, key);
+    }
+
+    /// Follows no keys that a sample does not have.
+    fn lower_to(&mut self, sample: &KeySample) {
+        let threshold = rounded_down(sample.threshold());
+        if threshold < self.threshold {
+            self.lower(threshold);
+        }
+    }
+
+    /// Follows no more keys than are wanted.
+    fn lower_to_keys_max(&mut self) {
+        while self.keys.len() > KEYS_MAX {
+            self.lower(self.threshold / 2);
+        }
     }
 
     fn lower(&mut self, threshold: u64) {
@@ -227,8 +247,17 @@ impl LiveKeys {
     /// Whether so few keys are followed that beginning again with the samples of `tables` gives a better
     /// estimate: the keyspace has become smaller.
     pub(super) fn is_outgrown(&self, tables: &[&Arc<Table>]) -> bool {
-        self.is_small() && threshold_of(tables.iter().map(|table| &***table)) / 2 >= self.threshold
+        self.is_small()
+            && rounded_down(threshold_of(tables.iter().map(|table| &***table))) > self.threshold
     }
+}
+
+/// The greatest number of three bits and zeros up to `threshold`. A table's own threshold is the lower the more of its
+/// keys happen to have small hashes, and the lowest of many tables would be that of the table with the most: counts
+/// below it would be too high.
+fn rounded_down(threshold: u64) -> u64 {
+    let zeros = threshold.checked_ilog2().unwrap_or(0).saturating_sub(2);
+    threshold >> zeros << zeros
 }
 
 /// The hashes below which all tables' samples are complete.

@@ -133,6 +133,8 @@ pub(crate) struct TreeState {
     pub(crate) live_bytes: u64,
     /// Keys that have a value (estimate).
     pub(crate) live_keys: u64,
+    /// Of what was incorporated lately, the share of the bytes that took the place of others.
+    pub(crate) superseding_share: f64,
     pub(crate) memory_bytes: u64,
 }
 

@@ -10,6 +10,8 @@ use crate::base::sync::plain::Ordering;
 const SAMPLE_KEYS_ALL: u64 = 8192;
 /// How many a table's sample may always have.
 const SAMPLE_KEYS_MIN: u64 = 64;
+/// How many it may have in a tree of few tables, however small memtables are.
+const SAMPLE_KEYS_FEW: u64 = 256;
 
 impl TreeContext {
     /// The live snapshots, ascending, the newest visible state last.
@@ -26,7 +28,7 @@ impl TreeContext {
 
     /// The most keys that the sample of a new table should have: a tree of few tables needs more of each.
     pub(super) fn sample_keys(&self) -> usize {
-        let most = (self.options.memtable_bytes >> 10).clamp(SAMPLE_KEYS_MIN, 1024);
+        let most = (self.options.memtable_bytes >> 10).clamp(SAMPLE_KEYS_FEW, 1024);
         let tables = self.counters.tables.load(Ordering::Relaxed);
         (SAMPLE_KEYS_ALL / (tables + 1)).clamp(SAMPLE_KEYS_MIN, most) as usize
     }

@@ -14,6 +14,8 @@ const USUAL_OVERHEAD: f64 = 1.06;
 const ENTRY_OVERHEAD_BYTES: f64 = 10.0;
 /// What a table of a memtable takes beside its leaves: an index, a filter, properties, a footer.
 const TABLE_OVERHEAD_BYTES: f64 = 5.0 * UNIT_BYTES as f64;
+/// How many memtables' worth a table of a compacted tree holds, about.
+const MERGED_MEMTABLES: u64 = 3;
 /// The most that entries take in pages, over their own bytes: a leaf grows rather than waste more.
 const PAGE_WASTE_MAX: f64 = 1.34;
 
@@ -32,6 +34,8 @@ pub(super) struct Space {
     pub(super) disk_bytes: u64,
     /// Of these, the tables'.
     pub(super) table_bytes: u64,
+    /// How many tables.
+    pub(super) tables: u64,
     /// Keys and values in tables, dead ones too.
     pub(super) entry_bytes: u64,
     /// Those of them that are live.
@@ -50,10 +54,19 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// What the data files would take if they held what is live alone, written as now.
+    /// What the data files would take if they held what is live alone, in tables of a few memtables each.
     pub(super) fn live_bytes(&self) -> u64 {
         let share = |of: u64, whole: u64| (of as f64 / whole.max(1) as f64).min(1.0);
-        let tables = self.table_bytes as f64 * share(self.live_entry_bytes, self.entry_bytes);
+        let in_pages = |bytes: u64, entries: u64| bytes + entries * ENTRY_OVERHEAD_BYTES as u64;
+        let bytes = self.table_bytes as f64;
+        let entries = (self.entry_bytes as f64 * USUAL_OVERHEAD).min(bytes);
+        let leaves = (bytes - self.tables as f64 * TABLE_OVERHEAD_BYTES).max(entries)
+            * share(
+                in_pages(self.live_entry_bytes, self.live_keys),
+                in_pages(self.entry_bytes, self.entries),
+            );
+        let table = (self.memtable_bytes * MERGED_MEMTABLES) as f64;
+        let tables = leaves + (leaves / table).ceil() * TABLE_OVERHEAD_BYTES.min(leaves);
         let filters = self.filter_bytes as f64 * share(self.live_keys, self.entries);
         (tables + filters) as u64 + self.live_blob_bytes
     }

@@ -347,7 +347,7 @@ fn a_preset_may_run_several_sizes() {
     }
     let page = std::fs::read_to_string(dir.path().join("figures/report.html")).unwrap();
     assert!(
-        page.contains("get: operations per second by records") && page.contains("<td>4000</td>")
+        page.contains("get: operations per second by records") && page.contains("<td>4,000</td>")
     );
     let refused = bench(&["compare", "--preset", "paper-memory", "--memory", "8MiB"], dir.path());
     assert_eq!(refused.status.code(), Some(2));

@@ -18,11 +18,12 @@ use crate::outcome::{Outcome, Violation, panic_text};
 use crate::random::Random;
 
 /// Stores whose seed is a multiple of this are judged by what space they take, beside the lists of actions.
-pub const EVERY: u64 = 8;
+pub const EVERY: u64 = 32;
 /// What data files may take at rest, as a multiple of what the same pairs take freshly loaded and compacted.
 const TIMES_MAX: f64 = 1.4;
-/// A memtable of these stores: large enough for pages not to matter much, small enough for many of them.
-const MEMTABLE_BYTES: u64 = 64 << 10;
+/// A memtable of these stores, the least that a budget of memory makes: with smaller ones the pages of indexes count
+/// for more than is promised.
+const MEMTABLE_BYTES: u64 = 256 << 10;
 /// What estimates may be off by beside a tenth.
 const PAGES_BYTES: u64 = 32 << 10;
 
@@ -121,7 +122,7 @@ fn judge(seed: u64, kind: TreeKind, operations: &mut u64) -> Result<(), String> 
     let failed = |error: Error| format!("a store judged by its space: {error}");
     let mut random = Random::new(&[seed, 0x5bace]);
     let store = Judged::new(seed, kind).map_err(failed)?;
-    let keys = 2000 + random.below(3000);
+    let keys = 8000 + random.below(12_000);
     let value_bytes = 60 + random.below(140);
     let deletes_one_in = [0, 0, 2, 4][random.below(4)];
     let (rounds, holds) = (1 + random.below(4), random.one_in(3));

@@ -199,8 +199,7 @@ fn live_keys(root: &Arc<Guard>) -> LiveKeys {
     fn take(guard: &Guard, live: &mut LiveKeys) {
         guard.children.iter().for_each(|child| take(child, live));
         for fragment in &guard.fragments {
-            let sample = &fragment.table.properties().sample;
-            live.apply_stretch(sample, fragment.stretch().entries());
+            live.apply_stretch(&fragment.table, fragment.stretch());
         }
     }
     let mut live = LiveKeys::default();
@@ -303,13 +302,13 @@ impl Tree for FlsmTree {
             let jobs = self.jobs.lock();
             (jobs.damaged.exists(self.context.clock.nanos()), jobs.merge_bytes())
         };
+        // Where damage keeps a guard from being compacted, waiting helps nobody.
+        if damaged {
+            return 0.0;
+        }
         // A guard that has just become due is nobody's worry; at two and a half times what it should
         // hold, writers have to wait.
-        // (Where damage keeps a guard from being compacted, waiting helps nobody.)
-        let behind = match damaged {
-            true => 0.0,
-            false => ((version.totals.urgency - 1.0) / 1.5).max(0.0),
-        };
+        let behind = ((version.totals.urgency - 1.0) / 1.5).max(0.0);
         if self.nothing_to_reclaim.load(Ordering::Relaxed) {
             return behind;
         }
@@ -328,6 +327,7 @@ impl Tree for FlsmTree {
             disk_bytes: version.disk_bytes(),
             live_bytes: version.live_bytes(),
             live_keys: version.live.keys,
+            superseding_share: version.live.superseding_share,
             memory_bytes: version.memory_bytes(),
         }
     }

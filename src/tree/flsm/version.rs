@@ -117,6 +117,7 @@ impl Version {
         Space {
             disk_bytes: self.disk_bytes(),
             table_bytes: files.table_bytes,
+            tables: files.tables,
             entry_bytes: files.entry_bytes,
             live_entry_bytes: live.entry_bytes.min(files.entry_bytes),
             live_blob_bytes: live.blob_bytes.min(files.blob_value_bytes),

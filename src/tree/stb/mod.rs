@@ -316,7 +316,7 @@ fn live_keys(root: &Arc<Node>) -> Result<LiveKeys> {
             for table in &bundle.branches {
                 for (lower, upper) in &ranges {
                     let stretch = node::table_stretch(table, lower, upper.as_deref())?;
-                    live.apply_stretch(&table.properties().sample, stretch.entries());
+                    live.apply_stretch(table, stretch);
                 }
             }
         }
@@ -437,12 +437,11 @@ impl Tree for StbTree {
             (jobs.damaged.exists(self.context.clock.nanos()), jobs.merge_bytes())
         };
         // Where damage keeps a node from being compacted, waiting helps nobody.
-        let pending = match damaged {
-            true => 0.0,
-            false => {
-                version.summary.pending_bytes as f64 / self.parameters.pending_bytes_max as f64
-            }
-        };
+        if damaged {
+            return 0.0;
+        }
+        let pending =
+            version.summary.pending_bytes as f64 / self.parameters.pending_bytes_max as f64;
         if self.nothing_to_reclaim.load(Ordering::Relaxed) {
             return pending;
         }
@@ -463,6 +462,7 @@ impl Tree for StbTree {
             disk_bytes: summary.disk_bytes,
             live_bytes,
             live_keys: version.live.keys,
+            superseding_share: version.live.superseding_share,
             memory_bytes: summary.memory_bytes + version.live.memory_bytes,
         }
     }

@@ -138,6 +138,7 @@ impl Version {
         Space {
             disk_bytes: summary.disk_bytes,
             table_bytes: summary.table_bytes,
+            tables: summary.tables,
             entry_bytes: summary.entry_bytes,
             live_entry_bytes: live.entry_bytes.min(summary.entry_bytes),
             live_blob_bytes: live.blob_bytes,
