@@ -281,4 +281,9 @@ impl Error {
     pub fn is_corruption(&self) -> bool {
         matches!(self, Error::Corruption { .. })
     }
+
+    /// Whether reading elsewhere may help: a part of a file is damaged, or the disk does not give it.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        self.is_corruption() || matches!(self, Error::Io { op: "read", .. })
+    }
 }

@@ -176,6 +176,10 @@ bugs! {
         "Compactions drop what an iterator sees that has closed its cursors.";
     IteratorResumesAtKey, "iterator-resumes-at-key", "db",
         "An iterator that has closed its cursors goes on with the key that it showed last.";
+    DamageHidesBefore, "damage-hides-before", "db",
+        "An iterator that goes past damage leaves out what other tables hold before it.";
+    DamageHidesBehind, "damage-hides-behind", "db",
+        "An iterator that goes past damage leaves out the first key behind it.";
     IteratorResumesLater, "iterator-resumes-later", "db",
         "An iterator that has closed its cursors goes on in the newest state.";
     ChunksStayCounted, "chunks-stay-counted", "memtable",

@@ -17,8 +17,12 @@
 //! 3. A pass without cursors is done with exactly the keys on its side of its `edge`.
 //! 4. Cursors are counted with the memory that they use (`OpenIterators::bytes`).
 
+mod damage;
+
 use std::sync::Arc;
 
+use self::damage::Ahead;
+use super::damage::DamagedRange;
 use super::open_iterators::Place;
 use super::range::Bounds;
 use super::read::check_readable;
@@ -35,7 +39,7 @@ use crate::base::turn_cell::TurnCell;
 use crate::cache::fetch_misses;
 use crate::memtable::MemtableCursor;
 use crate::merge::{MergeIterator, MergeSource, VisibleIterator};
-use crate::table::{CacheUse, TableCursor};
+use crate::table::{CacheUse, Table, TableCursor};
 use crate::tree::{Region, RegionAt, TreeVersion};
 
 /// A cursor over either kind of run.
@@ -149,13 +153,23 @@ struct Pass<E> {
     /// Up to which key it is done. While a region is open: when that was opened.
     edge: E,
     open: Option<Box<OpenRegion>>,
+    /// A part that cannot be read and that the pass has not come to yet.
+    ahead: Option<Box<Ahead>>,
+    /// A page read ahead could not be read: its cursors read one page after the other.
+    careful: bool,
+}
+
+impl<E> Pass<E> {
+    fn new(edge: E) -> Pass<E> {
+        Pass { edge, open: None, ahead: None, careful: false }
+    }
 }
 
 /// An iterator over (key, value) pairs in key order, from both ends.
 ///
 /// It may outlive every handle but keeps the space of its snapshot from being reclaimed until it is
 /// dropped. It shows one moment, that at which it was made, from its first key to its last. After an error
-/// it is at its end.
+/// it is at its end, unless that is about a range of keys that cannot be read ([`Iter::damaged_range`]).
 ///
 /// # Memory
 /// Between two calls an iterator keeps pages and memtables only as long as the newest state has them too and
@@ -180,6 +194,7 @@ pub struct Iter {
     birthplace: Birthplace,
     /// What `new` could not say.
     error: Option<Error>,
+    damaged: Option<Box<DamagedRange>>,
 }
 
 /// The number that an iterator reads at, kept readable.
@@ -207,6 +222,8 @@ pub(super) struct Inner {
     resumed: bool,
     /// Bytes handed out that the store's counter does not have yet.
     bytes_read: u64,
+    /// What the error is about that is being handed out.
+    damaged: Option<Box<DamagedRange>>,
 }
 
 /// After so many calls an iterator's cursors are counted anew: they may have grown.
@@ -241,22 +258,23 @@ impl Iter {
             store: Arc::clone(store),
             keyspace: Arc::clone(keyspace),
             number,
-            front: Pass { edge: lower.unwrap_or_default(), open: None },
-            back: Pass { edge: upper, open: None },
+            front: Pass::new(lower.unwrap_or_default()),
+            back: Pass::new(upper),
             place: None,
             counted_bytes: 0,
             calls: 0,
             calls_counted: store.switches.iterator_calls_max.unwrap_or(CALLS_COUNTED),
             resumed: false,
             bytes_read: 0,
+            damaged: None,
         };
         let birthplace = store.birthplace;
-        Iter { inner: Some(Arc::new(TurnCell::new(inner))), birthplace, error: None }
+        Iter { inner: Some(Arc::new(TurnCell::new(inner))), birthplace, error: None, damaged: None }
     }
 
     /// An iterator that yields an error and ends.
     pub(crate) fn failed(error: Error) -> Iter {
-        Iter { inner: None, birthplace: Birthplace::here(), error: Some(error) }
+        Iter { inner: None, birthplace: Birthplace::here(), error: Some(error), damaged: None }
     }
 
     #[inline]
@@ -284,11 +302,40 @@ impl Iter {
         }
     }
 
-    /// At the end or failed: closes everything.
+    /// At the end or failed: closes everything, unless it can go on behind what failed.
     #[cold]
     fn end(&mut self, error: Option<Error>) -> Option<Result<Pair>> {
-        self.close();
+        if let Some(iterator) = self.inner.as_ref().filter(|_| self.birthplace.is_here()) {
+            self.damaged = iterator.enter().damaged.take();
+        }
+        if error.is_none() || self.damaged.is_none() {
+            self.close();
+        }
         error.map(Err)
+    }
+
+    /// The keys that the last error is about, if it was that a part of a file is damaged or that the disk does not
+    /// give it. The iterator then goes on behind them when it is asked again. What is left out is all that the range
+    /// holds: pairs of it that can be read may be outdated.
+    ///
+    /// `None`: there was no error, or the iterator is at its end.
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let db = spinney::Database::builder_in_memory().open()?;
+    /// # let items = db.keyspace("items", spinney::KeyspaceOptions::stb())?;
+    /// let mut iter = items.iter();
+    /// while let Some(pair) = iter.next() {
+    ///     match (pair, iter.damaged_range()) {
+    ///         (Ok((key, value)), _) => println!("{key:?}: {value:?}"),
+    ///         (Err(error), Some(range)) => eprintln!("{range}: {error}"),
+    ///         (Err(error), None) => return Err(error),
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn damaged_range(&self) -> Option<&DamagedRange> {
+        self.damaged.as_deref()
     }
 
     fn close(&mut self) {
@@ -353,18 +400,32 @@ impl Inner {
         }
     }
 
+    #[inline]
     fn next_front(&mut self) -> Result<Option<Pair>> {
+        self.advance_front().or_else(|error| self.pass_damage(End::Front, error))
+    }
+
+    #[inline]
+    fn next_back(&mut self) -> Result<Option<Pair>> {
+        self.advance_back().or_else(|error| self.pass_damage(End::Back, error))
+    }
+
+    fn advance_front(&mut self) -> Result<Option<Pair>> {
         loop {
             match &mut self.front.open {
                 Some(open) => open.visible.next()?,
                 None => {
                     if !self.open_front()? {
-                        return Ok(None);
+                        return self.reach_hole(End::Front);
                     }
                 }
             }
             let Some(open) = &self.front.open else { return Ok(None) };
             let Some(current) = open.visible.current() else {
+                if self.front.ahead.is_some() {
+                    self.leave_region(End::Front);
+                    return self.reach_hole(End::Front);
+                }
                 let Some(upper) = self.leave_region(End::Front) else { return Ok(None) };
                 self.front.edge = upper.to_vec();
                 continue;
@@ -380,24 +441,34 @@ impl Inner {
             if back.is_some_and(overlaps) {
                 return Ok(None);
             }
-            let pair = self.pair(current.key, current.kind, current.value)?;
+            let pair = match self.pair(current.key, current.kind, current.value) {
+                Ok(pair) => pair,
+                Err(error) => {
+                    let key = Arc::from(current.key);
+                    return self.lose_value(key, error);
+                }
+            };
             self.note_bytes_read(&pair);
             return Ok(Some(pair));
         }
     }
 
-    fn next_back(&mut self) -> Result<Option<Pair>> {
+    fn advance_back(&mut self) -> Result<Option<Pair>> {
         loop {
             match &mut self.back.open {
                 Some(open) => open.visible.prev()?,
                 None => {
                     if !self.open_back()? {
-                        return Ok(None);
+                        return self.reach_hole(End::Back);
                     }
                 }
             }
             let Some(open) = &self.back.open else { return Ok(None) };
             let Some(current) = open.visible.current() else {
+                if self.back.ahead.is_some() {
+                    self.leave_region(End::Back);
+                    return self.reach_hole(End::Back);
+                }
                 match self.leave_region(End::Back) {
                     Some(lower) if !lower.is_empty() => self.back.edge = Some(lower.to_vec()),
                     _ => return Ok(None),
@@ -411,7 +482,13 @@ impl Inner {
             if overlaps {
                 return Ok(None);
             }
-            let pair = self.pair(current.key, current.kind, current.value)?;
+            let pair = match self.pair(current.key, current.kind, current.value) {
+                Ok(pair) => pair,
+                Err(error) => {
+                    let key = Arc::from(current.key);
+                    return self.lose_value(key, error);
+                }
+            };
             self.note_bytes_read(&pair);
             return Ok(Some(pair));
         }
@@ -542,11 +619,11 @@ impl Inner {
         let region = self.region(&*read.version, RegionAt::Key(from))?;
         let from = from.max(&*region.lower);
         let cursors = self.cursors(&read, &region, Some(from), true);
-        let mut visible = self.merge(&region, cursors);
-        visible.seek(from)?;
+        let mut visible = self.merge(&region, cursors, End::Front);
+        let sought = visible.seek(from);
         let Region { lower, upper, .. } = region;
         self.front.open = Some(Box::new(OpenRegion { visible, lower, upper, read }));
-        Ok(true)
+        sought.map(|()| true)
     }
 
     /// Opens the region below the back's edge in the newest read state; false at the end.
@@ -558,11 +635,11 @@ impl Inner {
         let read = self.keyspace.read.load_full();
         let region = self.region(&*read.version, RegionAt::Before(before))?;
         let cursors = self.cursors(&read, &region, before, false);
-        let mut visible = self.merge(&region, cursors);
-        visible.seek_last()?;
+        let mut visible = self.merge(&region, cursors, End::Back);
+        let sought = visible.seek_last();
         let Region { lower, upper, .. } = region;
         self.back.open = Some(Box::new(OpenRegion { visible, lower, upper, read }));
-        Ok(true)
+        sought.map(|()| true)
     }
 
     /// Cursors over all that may hold something of a region, newest first, with what they will read
@@ -582,8 +659,31 @@ impl Inner {
             .filter(|slot| !slot.memtable.is_empty())
             .map(|slot| RunCursor::Memtable(Box::new(slot.memtable.cursor())))
             .collect();
-        let tables = region.tables.iter().map(|table| Box::new(table.cursor(CacheUse::Fill)));
+        let (is_careful, limit) = match forward {
+            true => (self.front.careful, self.upper_ahead(region)),
+            false => (self.back.careful, Some(self.lower_ahead(region))),
+        };
+        let is_ahead = |table: &&Arc<Table>| match forward {
+            true => {
+                key.is_none_or(|key| table.last_key() >= key)
+                    && limit.is_none_or(|limit| table.first_key() < limit)
+            }
+            false => {
+                key.is_none_or(|key| table.first_key() < key)
+                    && limit.is_none_or(|limit| table.last_key() >= limit)
+            }
+        };
+        let tables = region.tables.iter().filter(is_ahead);
+        let tables = tables.map(|table| Box::new(table.cursor(CacheUse::Fill)));
         cursors.extend(tables.map(RunCursor::Table));
+        if is_careful {
+            for cursor in &mut cursors {
+                if let RunCursor::Table(cursor) = cursor {
+                    cursor.go_carefully(limit);
+                }
+            }
+            return cursors;
+        }
         let Some(key) = key else { return cursors };
         let due: Vec<&mut TableCursor> = cursors
             .iter_mut()
@@ -636,20 +736,44 @@ impl Inner {
         }
     }
 
-    /// The pairs of a region that no pass had gone by when it was last opened.
-    fn merge(&self, region: &Region, cursors: Vec<RunCursor>) -> VisibleIterator<RunCursor> {
+    /// Where the front's pass stops: at a hole, or where the region or what is left ends.
+    fn upper_ahead<'a>(&'a self, region: &'a Region) -> Option<&'a [u8]> {
+        let hole = self.front.ahead.as_ref().map(|hole| &*hole.range.lower);
+        match (self.upper_within(region), hole) {
+            (Some(end), Some(hole)) => Some(end.min(hole)),
+            (end, hole) => end.or(hole),
+        }
+    }
+
+    /// The same of the back's pass.
+    fn lower_ahead<'a>(&'a self, region: &'a Region) -> &'a [u8] {
+        let hole = self.back.ahead.as_ref().and_then(|hole| hole.range.upper.as_deref());
+        (&*self.front.edge).max(&*region.lower).max(hole.unwrap_or_default())
+    }
+
+    /// The pairs of a region that no pass had gone by when it was last opened, up to a hole on the way.
+    fn merge(
+        &self,
+        region: &Region,
+        cursors: Vec<RunCursor>,
+        end: End,
+    ) -> VisibleIterator<RunCursor> {
+        let (lower, upper) = match end {
+            End::Front => ((&*self.front.edge).max(&*region.lower), self.upper_ahead(region)),
+            End::Back => (self.lower_ahead(region), self.upper_within(region)),
+        };
         VisibleIterator::new(
             MergeIterator::new(cursors),
             self.seqno(),
-            Some((&*self.front.edge).max(&*region.lower)),
-            self.upper_within(region),
+            Some(lower),
+            upper,
             self.keyspace.merge.clone(),
         )
     }
 }
 
 /// One of the two ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Front,
     Back,

@@ -6,7 +6,7 @@
 //! 2. A waiting source has not been positioned: none of its entries from the sought key on is before
 //!    its bound. It plays with the bound, ranked before every real entry of that key, so it is
 //!    positioned before the iterator passes anything it might hold. Only forwards is anything waiting.
-//! 3. After an error there is no position; seek again.
+//! 3. After an error there is no position; seek again. What was passed is known (`left_key`).
 //! 4. In a run (one source has been the winner for a while), the tournament stands as it
 //!    stood when the run began: its base is the key that the source stood at then, and `limit` is the
 //!    first key of any other source. It is played again when the source gets to the limit.
@@ -69,8 +69,12 @@ pub(crate) struct MergeIterator<C> {
     /// How many times in succession the winner has won again.
     wins: u32,
     run: Run,
-    /// In a run: the key before the current one.
+    /// In a run: the key before the current one. In a failed wake: the key that was current before.
     last: Vec<u8>,
+    /// Whether a run has ended at `last` in this step.
+    run_ended: bool,
+    /// A source that waited could not be positioned.
+    wake_failed: bool,
 }
 
 /// Whether the tournament is left alone while one source is ahead of all others.
@@ -101,6 +105,16 @@ impl<C: MergeSource> MergeIterator<C> {
             wins: 0,
             run: Run::None,
             last: Vec::new(),
+            run_ended: false,
+            wake_failed: false,
+        }
+    }
+
+    /// After a step has failed: the key of the entry that it was to go on from.
+    pub(crate) fn left_key(&self) -> Vec<u8> {
+        match self.run {
+            Run::None if !self.wake_failed => self.tree.base(),
+            _ => self.last.clone(),
         }
     }
 
@@ -139,6 +153,7 @@ impl<C: MergeSource> MergeIterator<C> {
     ) -> Result<()> {
         self.current = None;
         self.same_key = false;
+        self.wake_failed = false;
         self.backwards = backwards;
         let mut missing = None;
         for source in &mut self.sources {
@@ -185,6 +200,10 @@ impl<C: MergeSource> MergeIterator<C> {
     #[cold]
     fn wake(&mut self, mut winner: usize) -> Result<()> {
         self.current = None;
+        if !std::mem::take(&mut self.run_ended) {
+            self.last = self.tree.base();
+        }
+        self.wake_failed = true;
         loop {
             let source = &mut self.sources[winner];
             self.tree.remember_winner(&source.bound);
@@ -195,6 +214,7 @@ impl<C: MergeSource> MergeIterator<C> {
             match self.tree.winner() {
                 Some(next) if self.sources[next].waiting => winner = next,
                 other => {
+                    self.wake_failed = false;
                     self.current = other;
                     return Ok(());
                 }
@@ -217,6 +237,7 @@ impl<C: MergeSource> MergeIterator<C> {
             }
         }
         step(&mut source.cursor, backwards)?;
+        self.run_ended = false;
         self.replace_winner(current);
         self.wins = if self.tree.winner() == Some(current) { self.wins + 1 } else { 0 };
         self.settle(self.tree.winner_equals_base())
@@ -254,6 +275,7 @@ impl<C: MergeSource> MergeIterator<C> {
         }
         self.wins = 0;
         self.run = Run::None;
+        self.run_ended = true;
         self.replace_winner(current);
         // If the run got anywhere, its last key lay before the limit, so no key equals it, nor the base.
         self.settle(self.tree.winner_equals_base())

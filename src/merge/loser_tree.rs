@@ -142,6 +142,12 @@ impl LoserTree {
         }
     }
 
+    /// The key that was remembered last.
+    pub(super) fn base(&self) -> Vec<u8> {
+        let columns = self.base.iter().flat_map(|column| column.to_be_bytes());
+        columns.take(self.base_bytes).collect()
+    }
+
     /// Plays again after the winner's source has moved from the remembered key on to a key of rank
     /// `order`, or to its end.
     #[inline]

@@ -26,4 +26,4 @@ pub(crate) use iterator::{MergeIterator, MergeSource};
 pub(crate) use operands::{Base, BlobReader, MergeContext, Operands};
 pub use operator::{Append, MergeOperator, U64Add};
 pub(crate) use versions::FoldLimits;
-pub(crate) use visible::VisibleIterator;
+pub(crate) use visible::{Stopped, VisibleIterator};

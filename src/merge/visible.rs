@@ -5,12 +5,13 @@
 //!    in the iterator's own buffers and the merge stands past all versions of the key (forwards) or at
 //!    the entry before the run of versions that was read (backwards).
 //! 2. No key outside `[lower, upper)` is yielded, and the merge is never positioned by a seek outside.
-//! 3. After an error there is no position; seek again.
+//! 3. After an error there is no position; seek again. `Stopped` says where: keys before it have all been shown
+//!    that are to be.
 
 use super::iterator::{MergeIterator, MergeSource};
 use super::operands::{Base, MergeContext, Operands, refuse_range_delete};
 use crate::base::entry::{Cursor, EntryKind};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 
@@ -35,6 +36,17 @@ enum State {
     Owned { seqno: Seqno, kind: EntryKind },
 }
 
+/// Where a step failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// While it went on from this key, which has been shown.
+    After,
+    /// Where this key, which has not been shown, is or lies behind.
+    Before,
+    /// At this key's value: its versions are all there.
+    AtValue,
+}
+
 /// The pairs visible at a snapshot, in both directions. A new iterator has no position.
 pub(crate) struct VisibleIterator<C> {
     merge: MergeIterator<C>,
@@ -47,6 +59,8 @@ pub(crate) struct VisibleIterator<C> {
     key: Vec<u8>,
     value: Vec<u8>,
     operands: Operands,
+    /// Of `key`.
+    stopped: Option<Stopped>,
 }
 
 impl<C: MergeSource> VisibleIterator<C> {
@@ -69,7 +83,22 @@ impl<C: MergeSource> VisibleIterator<C> {
             key: Vec::new(),
             value: Vec::new(),
             operands: Operands::default(),
+            stopped: None,
         }
+    }
+
+    /// After an error: where it was met. `None`: while positioning, so that nothing has been passed.
+    pub(crate) fn stopped(&self) -> Option<(&[u8], Stopped)> {
+        self.stopped.map(|stopped| (&*self.key, stopped))
+    }
+
+    #[cold]
+    fn stop(&mut self, error: Error, stopped: Stopped) -> Error {
+        if self.stopped != Some(Stopped::AtValue) {
+            self.key = self.merge.left_key();
+            self.stopped = Some(stopped);
+        }
+        error
     }
 
     /// The merge beneath.
@@ -119,7 +148,7 @@ impl<C: MergeSource> VisibleIterator<C> {
     pub(crate) fn seek_last(&mut self) -> Result<()> {
         self.state = State::Nowhere;
         self.seek_merge_last()?;
-        self.resolve_backwards()
+        self.resolve_backwards().map_err(|error| self.stop(error, Stopped::Before))
     }
 
     /// Goes to the first pair with a key `>= key`.
@@ -129,7 +158,7 @@ impl<C: MergeSource> VisibleIterator<C> {
             Some(lower) if **lower > *key => self.merge.seek(lower)?,
             _ => self.merge.seek(key)?,
         }
-        self.resolve_forwards()
+        self.resolve_forwards().map_err(|error| self.stop(error, Stopped::Before))
     }
 
     /// Goes to the last pair with a key `< key`.
@@ -148,11 +177,13 @@ impl<C: MergeSource> VisibleIterator<C> {
     pub(crate) fn next(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.state, State::Nowhere) {
             State::Nowhere => return Ok(()),
-            State::Borrowed => self.skip_versions()?,
+            State::Borrowed => {
+                self.skip_versions().map_err(|error| self.stop(error, Stopped::After))?;
+            }
             State::Owned { .. } if self.backwards => self.turn_forwards()?,
             State::Owned { .. } => {}
         }
-        self.resolve_forwards()
+        self.resolve_forwards().map_err(|error| self.stop(error, Stopped::Before))
     }
 
     /// Goes one pair back; before the first there is no position.
@@ -164,7 +195,7 @@ impl<C: MergeSource> VisibleIterator<C> {
             self.turn_backwards()?;
         }
         self.state = State::Nowhere;
-        self.resolve_backwards()
+        self.resolve_backwards().map_err(|error| self.stop(error, Stopped::Before))
     }
 
     fn seek_merge_last(&mut self) -> Result<()> {
@@ -235,7 +266,8 @@ impl<C: MergeSource> VisibleIterator<C> {
                 },
                 None => Base::Nothing,
             };
-            break self.operands.fold(&self.context, &self.key, base, true)?;
+            let folded = self.operands.fold(&self.context, &self.key, base, true);
+            break folded.inspect_err(|_| self.stopped = Some(Stopped::AtValue))?;
         };
         self.value = value;
         // At the base, or past the key already.
@@ -290,7 +322,8 @@ impl<C: MergeSource> VisibleIterator<C> {
                     Some(_) => Base::Value(&self.value),
                     None => Base::Nothing,
                 };
-                self.value = self.operands.fold(&self.context, &self.key, base, false)?;
+                let folded = self.operands.fold(&self.context, &self.key, base, false);
+                self.value = folded.inspect_err(|_| self.stopped = Some(Stopped::AtValue))?;
                 self.state = State::Owned { seqno: newest, kind: EntryKind::Put };
                 return Ok(());
             }

@@ -8,9 +8,10 @@
 //!    ([`ReadAhead`](crate::cache::ReadAhead)); while there is no room there, leaves are read one by one.
 //! 3. After an error there is no position.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::index::child_pointer;
+use super::index::{PLAIN_SEPARATOR, child_pointer};
 use super::leaf_cursor::LeafCursor;
 use super::node::Parsed;
 use super::reader::{Step, Table};
@@ -70,6 +71,10 @@ pub(crate) struct TableCursor {
     /// Where the way to a key and threshold ends that `path` leads, if it has been looked up ahead.
     foreseen: Option<(PagePointer, u64)>,
     foreseen_key: Vec<u8>,
+    /// It may not go on as it usually does: see [`TableCursor::go_carefully`].
+    careful: bool,
+    /// Pages on the far side of this key are as if they were not there.
+    limit: Option<Box<[u8]>>,
 }
 
 impl Table {
@@ -88,6 +93,8 @@ impl Table {
             sought: false,
             foreseen: None,
             foreseen_key: Vec::new(),
+            careful: false,
+            limit: None,
         }
     }
 }
@@ -109,6 +116,13 @@ impl TableCursor {
     /// Leaf and index pages read from the disk one by one so far.
     pub(crate) fn pages_read(&self) -> u32 {
         self.context.pages_read.get()
+    }
+
+    /// Reads only what it has to, page by page, and no page from `limit` on (backwards: below it): one there is known
+    /// to be damaged. Whoever has such a cursor asks for nothing on that side.
+    pub(crate) fn go_carefully(&mut self, limit: Option<&[u8]>) {
+        self.careful = true;
+        self.limit = limit.map(Box::from);
     }
 
     /// Goes to the newest version of `key` up to `snapshot`, or else to the first entry of the first
@@ -310,6 +324,9 @@ impl TableCursor {
 
     /// Whether there is a pass past the cache, or memory for the buffers of one, which begins then.
     fn can_scan(&mut self) -> bool {
+        if self.careful {
+            return false;
+        }
         if self.pages.is_some() {
             return true;
         }
@@ -343,6 +360,9 @@ impl TableCursor {
         };
         let Some(depth) = self.path.iter().rposition(can_step) else { return Ok(None) };
         let height = usize::from(self.table.footer.height);
+        if self.is_at_limit(direction, self.path[depth], (height - depth) as u8)? {
+            return Ok(None);
+        }
         let mut page = self.path[depth].page;
         for at in depth..height {
             let old = (at == depth).then(|| self.path[at].child);
@@ -361,6 +381,19 @@ impl TableCursor {
             page = child;
         }
         Ok(Some(page))
+    }
+
+    /// Whether the neighbour of a step's child in `direction` lies on the far side of the limit.
+    fn is_at_limit(&self, direction: Direction, step: Step, level: u8) -> Result<bool> {
+        let Some(limit) = &self.limit else { return Ok(false) };
+        self.table.with_index(step.page, level, &self.context, |node| match direction {
+            Direction::Forward => Ok(*node.key(step.child + 1)? >= **limit),
+            // Of a separator in the midst of a key's versions the newer ones are on the other side.
+            Direction::Back => match node.key(step.child)?[..].cmp(limit) {
+                Ordering::Equal => Ok(node.meta(step.child) == PLAIN_SEPARATOR),
+                order => Ok(order == Ordering::Less),
+            },
+        })
     }
 
     /// Reads `page` and its next siblings into the cache, all at once, if `page` is not there.

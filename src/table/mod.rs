@@ -23,6 +23,7 @@ mod filter;
 mod footer;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
+mod hole;
 mod index;
 mod leaf_cursor;
 mod node;
@@ -53,6 +54,7 @@ pub(crate) use blob_pointer::BlobPointer;
 pub(crate) use builder::{TableBuilder, TableOptions};
 pub(crate) use cursor::{CacheUse, TableCursor};
 pub(crate) use filter::FilterUse;
+pub(crate) use hole::HoleAt;
 pub(crate) use properties::Origin;
 pub(crate) use reader::Table;
 pub(crate) use salvage::{LostPart, TableSalvage};

@@ -56,11 +56,6 @@ pub(crate) struct TableSalvage {
     lost: Vec<LostPart>,
 }
 
-/// Whether reading on may help: a part of the file is damaged, or the disk does not give it.
-fn is_damage(error: &Error) -> bool {
-    error.is_corruption() || matches!(error, Error::Io { op: "read", .. })
-}
-
 impl TableSalvage {
     /// Opens what there is of a table.
     ///
@@ -160,7 +155,7 @@ impl TableSalvage {
                 Ok(Some((_, payload))) => {
                     self.leaf.load(payload).map_err(|what| self.wrong(page, what))
                 }
-                Err(error) if is_damage(&error) => Err(error),
+                Err(error) if error.is_unreadable() => Err(error),
                 Err(error) => return Err(error),
             };
             if pages.next_unit() == page.unit {
@@ -228,14 +223,14 @@ type Ends = (Option<(Properties, Option<Origin>)>, Option<u32>);
 fn ends(file: &Arc<PageFile>) -> Result<Ends> {
     let read = |pointer| match file.read_uncached(pointer) {
         Ok(payload) => Ok(Some(payload)),
-        Err(error) if is_damage(&error) => Ok(None),
+        Err(error) if error.is_unreadable() => Ok(None),
         Err(error) => Err(error),
     };
     let last = file.last_unit();
     let footer = match read(last)? {
         Some(payload) => match Footer::decode(&payload, &file.path(), last.offset()) {
             Ok(footer) => Some(footer),
-            Err(error) if is_damage(&error) => None,
+            Err(error) if error.is_unreadable() => None,
             Err(error) => return Err(error),
         },
         None => None,

@@ -5,6 +5,7 @@
 
 mod bench;
 mod commands;
+mod damaged;
 mod failure;
 mod formats;
 mod input;

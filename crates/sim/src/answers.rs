@@ -1,30 +1,85 @@
 //! All answers that a store gives, whether right, wrong or an error.
 
-use spinney::{Database, Error, Keyspace, Slice};
+use spinney::{DamagedRange, Database, Error, Iter, Keyspace, Slice};
 
 use crate::image::{Contents, Image};
 use crate::model::Pairs;
 
-/// What a walk over all pairs has given.
-#[derive(Debug, Default)]
+/// In which order a walk asks for pairs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Forward,
+    Backward,
+    /// From both ends in turn.
+    Both,
+}
+
+/// What a walk over all pairs has given, which goes on behind what cannot be read.
+#[derive(Debug)]
 struct Walk {
-    pairs: Vec<(Slice, Slice)>,
-    error: Option<Error>,
+    order: Order,
+    /// From the front.
+    front: Vec<(Slice, Slice)>,
+    /// From the back, descending.
+    back: Vec<(Slice, Slice)>,
+    /// What could not be read.
+    holes: Vec<DamagedRange>,
+    /// Each hole's, and the one that it ended with, if any.
+    errors: Vec<Error>,
 }
 
 impl Walk {
-    fn of(pairs: impl Iterator<Item = Result<(Slice, Slice), Error>>) -> Walk {
-        let mut walk = Walk::default();
-        for pair in pairs {
+    fn of(mut pairs: Iter, order: Order) -> Walk {
+        let (front, back) = (Vec::new(), Vec::new());
+        let mut walk = Walk { order, front, back, holes: Vec::new(), errors: Vec::new() };
+        for step in 0.. {
+            let is_back = order == Order::Backward || order == Order::Both && step % 2 == 1;
+            let pair = if is_back { pairs.next_back() } else { pairs.next() };
             match pair {
-                Ok(pair) => walk.pairs.push(pair),
-                Err(error) => {
-                    walk.error = Some(error);
-                    break;
+                None => break,
+                Some(Ok(pair)) if is_back => walk.back.push(pair),
+                Some(Ok(pair)) => walk.front.push(pair),
+                Some(Err(error)) => {
+                    walk.errors.push(error);
+                    walk.holes.extend(pairs.damaged_range().cloned());
                 }
             }
         }
         walk
+    }
+
+    /// Whether it got to its end.
+    fn is_whole(&self) -> bool {
+        self.errors.len() == self.holes.len()
+    }
+
+    /// Whether it has shown what there is, but for what lies in holes; else a key that is wrong.
+    fn agree(&self, pairs: &Pairs) -> Result<(), Vec<u8>> {
+        let is_lost = |key: &[u8]| self.holes.iter().any(|hole| hole.contains(key));
+        let shown = self.front.iter().chain(self.back.iter().rev());
+        let mut there = pairs.iter().peekable();
+        for (number, (key, value)) in shown.enumerate() {
+            if is_lost(key) {
+                return Err(key.to_vec());
+            }
+            while let Some((next, _)) = there.peek()
+                && ***next < **key
+            {
+                // Without an end, what lies between the passes has not been asked for.
+                let is_between = !self.is_whole() && number == self.front.len();
+                if !is_lost(next) && !is_between {
+                    return Err(next.to_vec());
+                }
+                there.next();
+            }
+            if there.next().is_none_or(|(k, v)| **k != **key || **v != **value) {
+                return Err(key.to_vec());
+            }
+        }
+        match there.find(|(key, _)| !is_lost(key)) {
+            Some((key, _)) if self.is_whole() || self.order == Order::Backward => Err(key.clone()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -35,8 +90,7 @@ type Got = Result<Option<Slice>, Error>;
 #[derive(Debug)]
 struct KeyspaceAnswers {
     name: String,
-    forward: Walk,
-    backward: Walk,
+    walks: [Walk; 3],
     /// For each key that was ever written.
     gets: Vec<(Vec<u8>, Got)>,
     /// The same keys at once.
@@ -69,21 +123,22 @@ impl Answers {
 
     fn ask(&mut self, keyspace: &Keyspace, image: &Image) {
         let keys = image.keys(keyspace.name());
-        let forward = Walk::of(keyspace.iter());
-        let backward = Walk::of(keyspace.iter().rev());
+        let walks = [Order::Forward, Order::Backward, Order::Both]
+            .map(|order| Walk::of(keyspace.iter(), order));
         let batch = keyspace.multi_get(keys);
         let gets = keys.iter().map(|key| (key.clone(), keyspace.get(key))).collect();
-        self.operations += (forward.pairs.len() + backward.pairs.len() + 2 * keys.len()) as u64;
+        let shown: usize = walks.iter().map(|walk| walk.front.len() + walk.back.len()).sum();
+        self.operations += (shown + 2 * keys.len()) as u64;
         let name = keyspace.name().to_string();
-        self.keyspaces.push(KeyspaceAnswers { name, forward, backward, gets, batch });
+        self.keyspaces.push(KeyspaceAnswers { name, walks, gets, batch });
     }
 
     /// All errors met.
     pub fn errors(&self) -> impl Iterator<Item = &Error> {
         let keyspaces = self.keyspaces.iter().flat_map(|keyspace| {
-            let walks = [keyspace.forward.error.as_ref(), keyspace.backward.error.as_ref()];
+            let walks = keyspace.walks.iter().flat_map(|walk| &walk.errors);
             let gets = keyspace.gets.iter().map(|(_, got)| got.as_ref().err());
-            walks.into_iter().chain(gets).chain([keyspace.batch.as_ref().err()]).flatten()
+            walks.chain(gets.chain([keyspace.batch.as_ref().err()]).flatten())
         });
         keyspaces.chain(&self.other)
     }
@@ -122,18 +177,8 @@ impl KeyspaceAnswers {
         let wrong = |how: &str, key: &[u8]| {
             Err(format!("{how} at \"{}\" in {}", key.escape_ascii(), self.name))
         };
-        let walks = [("forward", &self.forward, false), ("backward", &self.backward, true)];
-        for (how, walk, is_backward) in walks {
-            let mut there = pairs.iter();
-            for (key, value) in &walk.pairs {
-                let expected = if is_backward { there.next_back() } else { there.next() };
-                if expected.is_none_or(|(k, v)| **k != **key || **v != **value) {
-                    return wrong(how, key);
-                }
-            }
-            if walk.error.is_none() && there.next().is_some() {
-                return wrong(how, b"the end");
-            }
+        for walk in &self.walks {
+            walk.agree(pairs).or_else(|key| wrong(&format!("{:?} walk", walk.order), &key))?;
         }
         for (key, got) in &self.gets {
             let Ok(got) = got else { continue };

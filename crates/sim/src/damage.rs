@@ -188,14 +188,18 @@ fn judge_mended(
     let closed = db.recovery().keyspaces_not_opened;
     for name in db.keyspaces().iter().filter(|name| !closed.contains(name)) {
         let keyspace = db.existing_keyspace(name).map_err(said)?;
-        // Enough for the journal and the manifest to be cut back, were it not for the closed ones.
-        for number in 0..60u32 {
-            keyspace.put(number.to_be_bytes(), [7; 300]).map_err(said)?;
-        }
-        keyspace.flush().map_err(said)?;
+        // Enough for the journal and the manifest to be cut back, were it not for the closed ones. Those that are open
+        // may be damaged too.
+        let write = || {
+            for number in 0..60u32 {
+                keyspace.put(number.to_be_bytes(), [7; 300])?;
+            }
+            keyspace.flush()
+        };
+        write().or_else(|error| check_error(&error, image, damages))?;
     }
-    db.wait_idle().map_err(said)?;
-    db.close().map_err(said)?;
+    db.wait_idle().or_else(|error| check_error(&error, image, damages))?;
+    db.close().or_else(|error| check_error(&error, image, damages))?;
     let mut files = Files::of(vfs);
     for damage in damages {
         let whole = image.files.content(&damage.path);

@@ -9,6 +9,7 @@ use spinney::Database;
 
 use super::StorePath;
 use super::import::{HEADER_KEY, header_keyspace, parse_delimiter};
+use crate::damaged::{DamagedOptions, Skipped};
 use crate::failure::{Failure, Outcome};
 use crate::formats::Format;
 use crate::formats::write::PairWriter;
@@ -26,6 +27,7 @@ Examples:
   spinney export my.store --format tsv --escape     any pairs, binary ones too
   spinney export my.store --format csv -o out.csv   records imported as csv, with their header
   spinney export my.store --format jsonl --pairs    {\"key\":…,\"value\":…} lines
+  spinney export my.store -f tsv --skip-damaged     all that can be read of a damaged store
   spinney export my.store --format raw              values back to back (after import --key line)")]
 pub(crate) struct ExportOptions {
     #[command(flatten)]
@@ -49,6 +51,8 @@ pub(crate) struct ExportOptions {
     /// Write no header line (csv)
     #[arg(long)]
     no_header: bool,
+    #[command(flatten)]
+    damaged: DamagedOptions,
     #[command(flatten)]
     spelling: SpellingOptions,
 }
@@ -79,8 +83,8 @@ pub(super) fn run(store: &StoreOptions, options: &ExportOptions) -> Outcome {
     let unwritten = |records: u64, error: io::Error| unwritten(options, records, error);
     writer.begin(header.as_deref(), &mut out).map_err(|error| unwritten(records, error))?;
     let mut line = Vec::new();
-    for pair in keyspace.iter() {
-        let (key, value) = pair?;
+    let (mut pairs, mut skipped) = (keyspace.iter(), Skipped::new(options.damaged));
+    while let Some((key, value)) = skipped.next(&mut pairs, false)? {
         if let Some(objection) = writer.objection(&key, &value) {
             return Err(Failure::other(objection));
         }
@@ -90,8 +94,9 @@ pub(super) fn run(store: &StoreOptions, options: &ExportOptions) -> Outcome {
         records += 1;
     }
     out.flush().map_err(|error| unwritten(records, error))?;
-    drop(keyspace);
-    Ok(database.close()?)
+    drop((pairs, keyspace));
+    database.close()?;
+    skipped.end()
 }
 
 fn header(

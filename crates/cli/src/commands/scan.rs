@@ -7,6 +7,7 @@ use std::ops::Bound;
 use clap::Args;
 
 use super::{StorePath, argument};
+use crate::damaged::{DamagedOptions, Skipped};
 use crate::failure::{EXIT_NOT_FOUND, Failure, Outcome};
 use crate::spelling::{Spelling, SpellingOptions};
 use crate::store::StoreOptions;
@@ -41,6 +42,8 @@ pub(crate) struct ScanOptions {
     /// Print keys without values
     #[arg(long)]
     keys_only: bool,
+    #[command(flatten)]
+    damaged: DamagedOptions,
     #[command(flatten)]
     spelling: SpellingOptions,
 }
@@ -81,13 +84,10 @@ pub(super) fn run(store: &StoreOptions, options: &ScanOptions) -> Outcome {
     let limit = options.limit.unwrap_or(u64::MAX);
     let mut out = super::output();
     let (mut count, mut line) = (0, Vec::new());
+    let mut skipped = Skipped::new(options.damaged);
     while count < limit {
-        let next = pairs.as_mut().and_then(|pairs| match options.reverse {
-            true => pairs.next_back(),
-            false => pairs.next(),
-        });
-        let Some(pair) = next else { break };
-        let (key, value) = pair?;
+        let Some(pairs) = &mut pairs else { break };
+        let Some((key, value)) = skipped.next(pairs, options.reverse)? else { break };
         count += 1;
         line.clear();
         spelling.encode(&key, &mut line);
@@ -101,6 +101,7 @@ pub(super) fn run(store: &StoreOptions, options: &ScanOptions) -> Outcome {
     out.flush()?;
     drop((pairs, keyspace));
     database.close()?;
+    skipped.end()?;
     if count == 0 { Err(Failure::Silent(EXIT_NOT_FOUND)) } else { Ok(()) }
 }
 

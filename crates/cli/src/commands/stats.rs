@@ -62,6 +62,7 @@ pub(super) fn run(store: &StoreOptions, options: &StatsOptions) -> Outcome {
         )?;
         for keyspace in &statistics.keyspaces {
             writeln!(out, "\nkeyspace {} ({})", keyspace.name, keyspace.kind)?;
+            writeln!(out, "  keys      about {}", grouped(keyspace.keys_estimate))?;
             writeln!(
                 out,
                 "  entries   {} in {} tables, {} in memtables (versions and tombstones included)",

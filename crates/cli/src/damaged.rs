@@ -1,0 +1,79 @@
+//! Going on where a part of a store cannot be read.
+
+use clap::Args;
+use spinney::{Iter, Slice};
+
+use crate::failure::{EXIT_DAMAGED, Failure, Outcome};
+use spinney_bench::quantity::grouped;
+
+/// Whether to.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct DamagedOptions {
+    /// Go on behind what cannot be read, list it on standard error, and exit with 3 if there was any
+    #[arg(long)]
+    skip_damaged: bool,
+}
+
+/// What a walk over pairs has left out.
+pub(crate) struct Skipped {
+    options: DamagedOptions,
+    ranges: u64,
+}
+
+impl Skipped {
+    pub(crate) fn new(options: DamagedOptions) -> Skipped {
+        Skipped { options, ranges: 0 }
+    }
+
+    /// The next pair that can be read, from the front or from the back; `None` at the end.
+    pub(crate) fn next(
+        &mut self,
+        pairs: &mut Iter,
+        from_back: bool,
+    ) -> Outcome<Option<(Slice, Slice)>> {
+        loop {
+            let next = if from_back { pairs.next_back() } else { pairs.next() };
+            let error = match next {
+                None => return Ok(None),
+                Some(Ok(pair)) => return Ok(Some(pair)),
+                Some(Err(error)) => error,
+            };
+            match pairs.damaged_range() {
+                Some(range) if self.options.skip_damaged => {
+                    eprintln!("missing: {range}: {}", error.description());
+                    self.ranges += 1;
+                }
+                Some(range) => {
+                    return Err(Failure::Message(
+                        EXIT_DAMAGED,
+                        format!(
+                            "{range} cannot be read: {}; --skip-damaged goes on behind them, and `spinney repair` \
+                             makes a new store of what can be read",
+                            error.description()
+                        ),
+                    ));
+                }
+                None => return Err(error.into()),
+            }
+        }
+    }
+
+    /// At the end: whether anything was left out.
+    pub(crate) fn end(self) -> Outcome {
+        match self.ranges {
+            0 => Ok(()),
+            ranges => Err(Failure::Message(
+                EXIT_DAMAGED,
+                format!(
+                    "{} of keys could not be read and {} missing; `spinney repair` may find older values there",
+                    if ranges == 1 {
+                        "a range".into()
+                    } else {
+                        format!("{} ranges", grouped(ranges))
+                    },
+                    if ranges == 1 { "is" } else { "are" },
+                ),
+            )),
+        }
+    }
+}

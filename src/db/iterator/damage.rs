@@ -1,0 +1,241 @@
+//! How an iterator goes past what cannot be read.
+//!
+//! A step that fails on a damaged page has lost its position. The pass closes its cursors, goes back to the key up to
+//! which it is done, and asks the tables of that region where the hole is. What other tables hold before the hole
+//! is shown first, by cursors that do not touch it. Then the error is given out with the hole's range, and the
+//! next call goes on behind it: what other tables hold in the range may be outdated.
+//!
+//! Invariants:
+//! 1. No pair in a range that is given out as damaged is shown afterwards, from either end.
+//! 2. Each hole that is given out moves the pass on, so that an iterator ends whatever is damaged.
+
+use std::sync::Arc;
+
+use super::{End, Inner, Pair};
+use crate::base::error::{Error, Result};
+use crate::base::planted::{Bug, planted};
+use crate::db::damage::{DamagedRange, after};
+use crate::merge::Stopped;
+use crate::table::HoleAt;
+use crate::tree::RegionAt;
+
+/// A hole on the way of a pass.
+#[derive(Debug, Clone)]
+pub(super) struct Ahead {
+    pub(super) range: DamagedRange,
+    error: Error,
+    /// The range ends where its region does, and the damage may go on in the next.
+    may_go_on: bool,
+}
+
+impl Inner {
+    /// A step has failed: goes on to the next pair, or to a hole that is before it.
+    #[cold]
+    pub(super) fn pass_damage(&mut self, end: End, error: Error) -> Result<Option<Pair>> {
+        let mut error = error;
+        loop {
+            if self.damaged.is_some() || !error.is_unreadable() {
+                return Err(error);
+            }
+            let at_value = self.close_failed(end);
+            let hole = match at_value {
+                Some(key) => {
+                    let range = DamagedRange::of_key(&key);
+                    Some(Ahead { range, error: error.clone(), may_go_on: false })
+                }
+                None => self.hole(end)?,
+            };
+            match hole {
+                Some(hole) => {
+                    if let Some(reached) = self.note_ahead(end, hole) {
+                        return self.give_out(end, *reached);
+                    }
+                }
+                // A page that was read ahead, or one behind the region: careful cursors read neither.
+                None if !*self.careful(end) => {}
+                None => return Err(error),
+            }
+            *self.careful(end) = true;
+            match self.advance(end) {
+                Ok(pair) => return Ok(pair),
+                Err(again) => error = again,
+            }
+        }
+    }
+
+    fn advance(&mut self, end: End) -> Result<Option<Pair>> {
+        match end {
+            End::Front => self.advance_front(),
+            End::Back => self.advance_back(),
+        }
+    }
+
+    fn careful(&mut self, end: End) -> &mut bool {
+        match end {
+            End::Front => &mut self.front.careful,
+            End::Back => &mut self.back.careful,
+        }
+    }
+
+    fn ahead(&mut self, end: End) -> &mut Option<Box<Ahead>> {
+        match end {
+            End::Front => &mut self.front.ahead,
+            End::Back => &mut self.back.ahead,
+        }
+    }
+
+    /// Closes a pass's region after a failure, and moves its edge to where that was met. Returns the key if
+    /// its value alone could not be read.
+    fn close_failed(&mut self, end: End) -> Option<Vec<u8>> {
+        let open = match end {
+            End::Front => self.front.open.take(),
+            End::Back => self.back.open.take(),
+        }?;
+        self.store.counters.pages_read.add(open.pages_read());
+        let (key, stopped) = open.visible.stopped()?;
+        match (end, stopped) {
+            (End::Front, Stopped::After) => self.front.edge = after(key),
+            (End::Front, Stopped::Before | Stopped::AtValue) => self.front.edge = key.to_vec(),
+            (End::Back, Stopped::After) => self.back.edge = Some(key.to_vec()),
+            (End::Back, Stopped::Before | Stopped::AtValue) => self.back.edge = Some(after(key)),
+        }
+        (stopped == Stopped::AtValue).then(|| key.to_vec())
+    }
+
+    /// The first hole from the pass's edge on, if a cursor would meet one there.
+    fn hole(&self, end: End) -> Result<Option<Ahead>> {
+        let read = self.keyspace.read.load_full();
+        let (at, hole_at) = match end {
+            End::Front => (RegionAt::Key(&self.front.edge), HoleAt::From(&self.front.edge)),
+            End::Back => {
+                let edge = self.back.edge.as_deref();
+                (RegionAt::Before(edge), HoleAt::Before(edge))
+            }
+        };
+        let region = self.region(&*read.version, at)?;
+        let mut first: Option<Ahead> = None;
+        for table in &region.tables {
+            let Some(hole) = table.hole(hole_at)? else { continue };
+            let may_go_on = match end {
+                End::Front => region.upper.as_ref().is_some_and(|upper| *hole.upper > **upper),
+                End::Back => *hole.lower < *region.lower,
+            };
+            let range = DamagedRange { lower: hole.lower, upper: Some(hole.upper) };
+            let range = range.within(&region.lower, region.upper.as_deref());
+            let Some(range) = range.and_then(|range| self.left_of(range)) else { continue };
+            let is_first = first.as_ref().is_none_or(|first| match end {
+                End::Front => range.lower < first.range.lower,
+                End::Back => range.upper > first.range.upper,
+            });
+            if is_first {
+                first = Some(Ahead { range, error: hole.error, may_go_on });
+            }
+        }
+        Ok(first)
+    }
+
+    /// The part of a range that neither pass is done with.
+    fn left_of(&self, range: DamagedRange) -> Option<DamagedRange> {
+        let back = match &self.back.open {
+            Some(open) => open.last(),
+            None => self.back.edge.as_deref(),
+        };
+        let range = range.within(&self.front.edge, back)?;
+        match self.front.open.as_ref().and_then(|open| open.last()) {
+            Some(last) => range.within(&after(last), None),
+            None => Some(range),
+        }
+    }
+
+    /// Notes a hole that the pass is to stop before. Returns the one that it has reached, if it has.
+    fn note_ahead(&mut self, end: End, hole: Ahead) -> Option<Box<Ahead>> {
+        if let Some(known) = self.ahead(end).take() {
+            let is_nearer = match end {
+                End::Front => hole.range.lower < known.range.lower,
+                End::Back => hole.range.upper > known.range.upper,
+            };
+            if !is_nearer {
+                // Nothing was before the known one any more, or it would have been shown.
+                return Some(known);
+            }
+        }
+        let is_reached = match end {
+            End::Front => hole.range.lower <= self.front.edge,
+            End::Back => match (&hole.range.upper, &self.back.edge) {
+                (Some(upper), Some(edge)) => upper >= edge,
+                (upper, _) => upper.is_none(),
+            },
+        };
+        let hole = Box::new(hole);
+        if is_reached || planted(Bug::DamageHidesBefore) {
+            return Some(hole);
+        }
+        *self.ahead(end) = Some(hole);
+        None
+    }
+
+    /// If the pass has shown all that is before a hole, gives that out.
+    #[cold]
+    pub(super) fn reach_hole(&mut self, end: End) -> Result<Option<Pair>> {
+        match self.ahead(end).take() {
+            Some(hole) => self.give_out(end, *hole),
+            None => Ok(None),
+        }
+    }
+
+    /// Gives a hole out as the error that it is, with its range, and goes past it.
+    fn give_out(&mut self, end: End, hole: Ahead) -> Result<Option<Pair>> {
+        let Ahead { range, error, mut may_go_on } = hole;
+        // The other end may have gone past it.
+        let Some(mut range) = self.left_of(range) else { return Ok(None) };
+        self.go_past(end, &range);
+        // A page may reach into the next region, and count there too.
+        while may_go_on {
+            let Some(next) = self.hole(end)? else { break };
+            let is_same = next.error.to_string() == error.to_string()
+                && match end {
+                    End::Front => Some(&next.range.lower) == range.upper.as_ref(),
+                    End::Back => next.range.upper.as_ref() == Some(&range.lower),
+                };
+            if !is_same {
+                break;
+            }
+            match end {
+                End::Front => range.upper = next.range.upper,
+                End::Back => range.lower = next.range.lower,
+            }
+            may_go_on = next.may_go_on;
+            self.go_past(end, &range);
+        }
+        *self.careful(end) = false;
+        self.damaged = Some(Box::new(range));
+        Err(error)
+    }
+
+    fn go_past(&mut self, end: End, range: &DamagedRange) {
+        match end {
+            End::Front => {
+                self.front.edge = match (&range.upper, &self.back.edge) {
+                    (Some(upper), _) if planted(Bug::DamageHidesBehind) => after(upper),
+                    (Some(upper), _) => upper.clone(),
+                    // Nothing is behind it.
+                    (None, Some(edge)) => edge.clone(),
+                    (None, None) => {
+                        self.back.edge = Some(self.front.edge.clone());
+                        return;
+                    }
+                };
+            }
+            End::Back => self.back.edge = Some(range.lower.clone()),
+        }
+    }
+
+    /// The value of a key cannot be read: that costs the key alone.
+    #[cold]
+    pub(super) fn lose_value(&mut self, key: Arc<[u8]>, error: Error) -> Result<Option<Pair>> {
+        if error.is_unreadable() {
+            self.damaged = Some(Box::new(DamagedRange::of_key(&key)));
+        }
+        Err(error)
+    }
+}

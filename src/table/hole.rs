@@ -1,0 +1,142 @@
+//! Where a table cannot be read, and which keys that may cost.
+//!
+//! Invariants:
+//! 1. Every entry that a page holds lies between the bounds that are given for it, as the index above it tells.
+//! 2. A page counts as damaged if a cursor could fail on it: it cannot be read, is no page of its kind, or an entry in
+//!    it is malformed.
+
+use super::index::{PLAIN_SEPARATOR, child_pointer};
+use super::leaf_cursor::LeafCursor;
+use super::node::Parsed;
+use super::reader::Table;
+use crate::base::error::{Error, Result};
+use crate::cache::{PageClass, PagePointer, ReadContext};
+
+/// A part of a table that cannot be read.
+#[derive(Debug, Clone)]
+pub(crate) struct Hole {
+    /// No entry of it is before this key.
+    pub(crate) lower: Vec<u8>,
+    /// All entries of it are before this key.
+    pub(crate) upper: Vec<u8>,
+    /// What is wrong, and where.
+    pub(crate) error: Error,
+}
+
+/// Where a hole is looked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum HoleAt<'a> {
+    /// From this key on forwards.
+    From(&'a [u8]),
+    /// From before this key (without one: from the end) backwards.
+    Before(Option<&'a [u8]>),
+}
+
+/// As many leaves a cursor may have to do with that stands at a key: that in which the key would be, and one to each
+/// side of it.
+const LEAVES_MAX: usize = 3;
+
+/// A page with the bounds of its keys.
+struct Bounded {
+    page: PagePointer,
+    lower: Vec<u8>,
+    upper: Vec<u8>,
+}
+
+impl Table {
+    /// The first hole that a cursor meets which stands at the given place, if it stands at one or meets one with its
+    /// next step.
+    ///
+    /// # Errors
+    /// What is neither damage nor a failed read.
+    pub(crate) fn hole(&self, at: HoleAt<'_>) -> Result<Option<Hole>> {
+        let upper = [self.last_key(), &[0]].concat();
+        let root = Bounded { page: self.footer.root, lower: self.first_key().to_vec(), upper };
+        let mut leaves = LEAVES_MAX;
+        self.hole_below(root, self.footer.height, at, &mut leaves)
+    }
+
+    fn hole_below(
+        &self,
+        parent: Bounded,
+        level: u8,
+        at: HoleAt<'_>,
+        leaves: &mut usize,
+    ) -> Result<Option<Hole>> {
+        let context = ReadContext::blocking();
+        if level == 0 {
+            return match self.leaf_is_whole(parent.page, &context) {
+                Err(error) => hole(parent, error),
+                Ok(()) => {
+                    // Leaves of nothing but the sought key's versions do not count.
+                    let is_of_one_key = matches!(at, HoleAt::From(key) if *parent.lower == *key);
+                    *leaves -= usize::from(!is_of_one_key);
+                    Ok(None)
+                }
+            };
+        }
+        let children = self.with_index(parent.page, level, &context, |node| {
+            let entries = node.shape.entries;
+            let mut children = Vec::with_capacity(entries);
+            for child in 0..entries {
+                let lower = match child {
+                    0 => parent.lower.clone(),
+                    _ => node.key(child)?,
+                };
+                let upper = match child + 1 {
+                    next if next == entries => parent.upper.clone(),
+                    next => {
+                        let mut upper = node.key(next)?;
+                        if node.meta(next) != PLAIN_SEPARATOR {
+                            // Newer versions of the same key lie before it.
+                            upper.push(0);
+                        }
+                        upper
+                    }
+                };
+                children.push(Bounded { page: child_pointer(node, child)?, lower, upper });
+            }
+            Ok(children)
+        });
+        let mut children = match children {
+            Ok(children) => children,
+            Err(error) => return hole(parent, error),
+        };
+        if let HoleAt::Before(_) = at {
+            children.reverse();
+        }
+        for child in children {
+            let is_passed = match at {
+                HoleAt::From(key) => *child.upper <= *key,
+                HoleAt::Before(Some(key)) => *child.lower >= *key,
+                HoleAt::Before(None) => false,
+            };
+            if is_passed {
+                continue;
+            }
+            let found = self.hole_below(child, level - 1, at, leaves)?;
+            if found.is_some() || *leaves == 0 {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    fn leaf_is_whole(&self, page: PagePointer, context: &ReadContext) -> Result<()> {
+        let read = |payload: &[u8]| -> Parsed<()> {
+            let mut leaf = LeafCursor::new();
+            leaf.load(payload)?;
+            (0..leaf.entries()).try_for_each(|entry| leaf.place(entry))
+        };
+        let read = self.file.with_page(page, PageClass::Leaf, context, read)?;
+        read.map_err(|damage| self.damaged(page, damage))
+    }
+}
+
+/// A page that an error was met in, if that is damage.
+fn hole(page: Bounded, error: Error) -> Result<Option<Hole>> {
+    match error.is_unreadable() {
+        true => Ok(Some(Hole { lower: page.lower, upper: page.upper, error })),
+        false => Err(error),
+    }
+}
