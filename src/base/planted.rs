@@ -179,7 +179,7 @@ bugs! {
     DamageHidesBefore, "damage-hides-before", "db",
         "An iterator that goes past damage leaves out what other tables hold before it.";
     DamageHidesBehind, "damage-hides-behind", "db",
-        "An iterator that goes past damage leaves out the first key behind it.";
+        "An iterator that goes past damage leaves out the next keys behind it.";
     IteratorResumesLater, "iterator-resumes-later", "db",
         "An iterator that has closed its cursors goes on in the newest state.";
     ChunksStayCounted, "chunks-stay-counted", "memtable",

@@ -216,7 +216,10 @@ impl Inner {
         match end {
             End::Front => {
                 self.front.edge = match (&range.upper, &self.back.edge) {
-                    (Some(upper), _) if planted(Bug::DamageHidesBehind) => after(upper),
+                    (Some(upper), _) if planted(Bug::DamageHidesBehind) => {
+                        [upper.get(..upper.len().saturating_sub(3)).unwrap_or_default(), &[0xff]]
+                            .concat()
+                    }
                     (Some(upper), _) => upper.clone(),
                     // Nothing is behind it.
                     (None, Some(edge)) => edge.clone(),
