@@ -48,9 +48,9 @@ pub(super) struct PathGains(BTreeMap<NodeId, PathGain>);
 impl PathGains {
     /// Compares what is above each leaf with what is in it.
     pub(super) fn new(root: &Arc<Node>) -> PathGains {
-        let mut gains = BTreeMap::new();
-        gather_path_gains(root, &mut Vec::new(), &mut gains);
-        PathGains(gains)
+        let mut paths = Paths::default();
+        paths.gather(root, &mut Vec::new());
+        PathGains(paths.gains())
     }
 
     /// A leaf's.
@@ -66,44 +66,97 @@ fn tables(leaf: &Node) -> impl Iterator<Item = (&Arc<Table>, u64)> {
     branches.zip(stretches.map(|stretch| stretch.extent.bytes))
 }
 
-/// Gathers what merging each leaf below `node` with all on its path would give back. `above` are the live
-/// bundles above the node, youngest first.
-fn gather_path_gains<'a>(
-    node: &'a Arc<Node>,
-    above: &mut Vec<&'a [Arc<Bundle>]>,
-    gains: &mut BTreeMap<NodeId, PathGain>,
-) {
-    for (position, pivot) in node.pivots.iter().enumerate() {
-        if let Some(child) = &pivot.child {
-            above.push(node.live_bundles(position));
-            gather_path_gains(child, above, gains);
-            above.pop();
+/// A leaf with what is on its way to it.
+struct Path {
+    leaf: NodeId,
+    gain: PathGain,
+    /// The tables above it that reach into it, with how much.
+    above: Vec<(FileId, u64)>,
+}
+
+/// All leaves' paths, and of each table on one what is live of it somewhere.
+#[derive(Default)]
+struct Paths {
+    paths: Vec<Path>,
+    parts: BTreeMap<FileId, Part>,
+}
+
+impl Paths {
+    fn note(&mut self, table: &Table, live: u64) {
+        let whole = Part { live: 0, dead: table.properties().entry_bytes() };
+        let part = self.parts.entry(table.id()).or_insert(whole);
+        part.live += live;
+        part.dead = part.dead.saturating_sub(live);
+    }
+
+    /// Gathers what merging each leaf below `node` with all on its path would drop. `above` are the live
+    /// bundles above the node, youngest first.
+    fn gather<'a>(&mut self, node: &'a Arc<Node>, above: &mut Vec<&'a [Arc<Bundle>]>) {
+        for (position, pivot) in node.pivots.iter().enumerate() {
+            if let Some(child) = &pivot.child {
+                above.push(node.live_bundles(position));
+                self.gather(child, above);
+                above.pop();
+            }
         }
+        if node.height > 0 {
+            return;
+        }
+        let (lower, upper) = node.range();
+        let mut overlap = Overlap::default();
+        let branches = node.bundles.iter().flat_map(|bundle| &bundle.branches);
+        for (table, stretch) in branches.zip(&node.leaf_summary().stretches) {
+            overlap.add(table, *stretch);
+            self.note(table, stretch.extent.bytes);
+        }
+        let own_bytes = overlap.bytes();
+        let mut reaching = Vec::new();
+        for table in above.iter().rev().flat_map(|b| b.iter()).flat_map(|bundle| &bundle.branches) {
+            if !table_meets(table, lower, upper) {
+                continue;
+            }
+            // An index that cannot be read is reported by whoever needs it, not by an estimate.
+            let stretch = table_stretch(table, lower, upper).unwrap_or_default();
+            overlap.add(table, stretch);
+            // Less than a page is told by no index.
+            let bytes = stretch.extent.bytes.max(1);
+            self.note(table, bytes);
+            reaching.push((table.id(), bytes));
+        }
+        if reaching.is_empty() {
+            return;
+        }
+        let index_bytes = overlap.bytes() - own_bytes;
+        let dead = overlap.dead();
+        let gain = match index_bytes > 0 && dead.keys >= PATH_KEYS_MIN {
+            true => (overlap.bytes() as f64 * dead.share) as u64,
+            // A few tombstones may be what ends all that the leaf holds.
+            false => own_bytes / 16,
+        };
+        let gain = PathGain { gain, index_bytes };
+        self.paths.push(Path { leaf: node.id, gain, above: reaching });
     }
-    if node.height > 0 {
-        return;
+
+    /// The same with what is dead in the tables above, which the last leaf that needs something of them holds on
+    /// to: each leaf gets its part of that.
+    fn gains(self) -> BTreeMap<NodeId, PathGain> {
+        let Paths { paths, parts } = self;
+        let with_parts = paths.into_iter().map(|Path { leaf, mut gain, above }| {
+            for (table, bytes) in above {
+                if let Some(part) = parts.get(&table) {
+                    gain.gain += part.share(bytes);
+                }
+            }
+            (leaf, gain)
+        });
+        with_parts.collect()
     }
-    let (lower, upper) = node.range();
-    let mut overlap = Overlap::default();
-    let branches = node.bundles.iter().flat_map(|bundle| &bundle.branches);
-    let own = branches.zip(&node.leaf_summary().stretches);
-    own.for_each(|(table, stretch)| overlap.add(table, *stretch));
-    let own_bytes = overlap.bytes();
-    let mut meets = false;
-    for table in above.iter().rev().flat_map(|b| b.iter()).flat_map(|bundle| &bundle.branches) {
-        // An index that cannot be read is reported by whoever needs it, not by an estimate.
-        overlap.add(table, table_stretch(table, lower, upper).unwrap_or_default());
-        meets |= table_meets(table, lower, upper);
-    }
-    let index_bytes = overlap.bytes() - own_bytes;
-    let dead = overlap.dead();
-    if index_bytes > 0 && dead.keys >= PATH_KEYS_MIN {
-        let gain = (overlap.bytes() as f64 * dead.share) as u64;
-        gains.insert(node.id, PathGain { gain, index_bytes });
-    } else if meets {
-        // Less than a page, which no index tells: a few tombstones may be what ends all that the leaf holds, and
-        // it may be the last that holds on to the tables above.
-        gains.insert(node.id, PathGain { gain: own_bytes / 16, index_bytes: 0 });
+}
+
+impl Part {
+    /// What of the dead bytes is a leaf's that so many of the live ones lie in.
+    fn share(&self, bytes: u64) -> u64 {
+        (u128::from(self.dead) * u128::from(bytes) / u128::from(self.live.max(1))) as u64
     }
 }
 
@@ -138,8 +191,7 @@ impl DeadParts {
         let mut gain = summary.reclaimable.bytes + summary.reclaimable_blob_bytes;
         for (table, bytes) in tables(leaf) {
             if let Some(part) = self.parts.get(&table.id()) {
-                let share = u128::from(part.dead) * u128::from(bytes);
-                gain += (share / u128::from(part.live.max(1))) as u64;
+                gain += part.share(bytes);
             }
             gain += dead_blob_gain(table, &self.blobs);
         }
