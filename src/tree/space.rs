@@ -59,7 +59,7 @@ impl Space {
         let share = |of: u64, whole: u64| (of as f64 / whole.max(1) as f64).min(1.0);
         let in_pages = |bytes: u64, entries: u64| bytes + entries * ENTRY_OVERHEAD_BYTES as u64;
         let bytes = self.table_bytes as f64;
-        let entries = (self.entry_bytes as f64 * USUAL_OVERHEAD).min(bytes);
+        let entries = (self.entry_bytes as f64).min(bytes);
         let leaves = (bytes - self.tables as f64 * TABLE_OVERHEAD_BYTES).max(entries)
             * share(
                 in_pages(self.live_entry_bytes, self.live_keys),
