@@ -222,6 +222,8 @@ bugs! {
         "A checkpoint lacks the blob files.";
     CheckpointOtherSecret, "checkpoint-other-secret", "db",
         "A checkpoint hashes keys with a secret that its files were not made with.";
+    OpenWeighsEachRecord, "open-weighs-each-record", "db",
+        "A replay weighs the memtables of all keyspaces after each record.";
     OpenReplaysFlushed, "open-replays-flushed", "db",
         "Replay brings back what the trees hold already.";
     OpenReplaysDropped, "open-replays-dropped", "db",

@@ -52,6 +52,9 @@ pub struct RecoveryReport {
     /// what the journal has of it, and meanwhile no data file of the store is deleted; once the cause is removed (a file restored from a
     /// checkpoint, say) the next open opens it. [`Database::drop_keyspace`] gives it up.
     pub keyspaces_not_opened: Vec<String>,
+    /// How many memtables were weighed to find the largest, when replayed records needed room. It grows with
+    /// the journal's bytes and the number of keyspaces, not with records times keyspaces.
+    pub memtables_weighed: u64,
 }
 
 /// An open store. Clones share it; it is closed by [`Database::close`] or when the last handle of any

@@ -28,6 +28,7 @@ pub(crate) mod quarantine;
 pub(crate) mod range;
 mod read;
 pub(crate) mod repair;
+mod replay;
 mod retired;
 mod room;
 #[cfg(all(test, shuttle))]

@@ -14,18 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use super::background::{initial_drain_rate, pack};
+use super::background::initial_drain_rate;
 use super::counters::Counters;
 use super::database::RecoveryReport;
 use super::events::Event;
 use super::open_iterators::OpenIterators;
 use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
-use super::room::Room;
+use super::replay::Replayed;
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
 use super::store::{Foundation, Sizes, Store};
-use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::{HashSecret, KeyHasher};
@@ -36,16 +35,14 @@ use crate::base::sync::{Condvar, Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Courier, Executor, Mode, SplitMix, WorkSource, unpredictable};
-use crate::journal::{
-    EpochLimit, Journal, JournalOptions, Operation, ReplayPlan, ReplayReport, SHARDS_MAX,
-};
+use crate::journal::{Journal, JournalOptions, ReplayReport, SHARDS_MAX};
 use crate::manifest::{
     Edit, Epochs, LOCK_FILE_NAME, Manifest, NewStore, OpenOptions, RecoveredKeyspace,
     RecoveredState,
 };
 use crate::memtable::ChunkPool;
 use crate::merge::{Contained, MergeContext, MergeOperator};
-use crate::table::{BlobFiles, BlobPointer, Origin};
+use crate::table::{BlobFiles, Origin};
 use crate::tree::{self, TreeContext, TreeCounters, TreeObserver, TreeOptions};
 use crate::vfs::{Lock, ReadOnlyVfs, Vfs, create_dir_durably};
 
@@ -176,133 +173,6 @@ impl Foundation {
         self.make_keyspace(KeyspaceSeed { id, name, options, flushed }, &edits)
     }
 
-    /// Replays the journal into the keyspaces' memtables.
-    fn replay(
-        &self,
-        recovered: &RecoveredState,
-        keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
-        salvage: bool,
-    ) -> Result<(ReplayReport, BTreeMap<KeyspaceId, Error>)> {
-        let mut failed = BTreeMap::new();
-        let limits = recovered
-            .epochs
-            .older
-            .iter()
-            .map(|&(epoch, last)| Ok(EpochLimit { epoch: epoch_number(epoch)?, last }));
-        let plan = ReplayPlan {
-            store_id: recovered.store_id,
-            floor: recovered.journal_floor,
-            limits: limits.collect::<Result<_>>()?,
-            newest_epoch: epoch_number(recovered.epochs.current)?,
-            salvage,
-            read_only: self.read_only,
-        };
-        let mut room = self.read_only.then(|| Room::new(&self.sizes));
-        let report = Journal::replay(&*self.vfs, &self.path, &plan, |first, count, operations| {
-            for (seqno, operation) in (first.0..).zip(operations) {
-                let operation = operation?;
-                match keyspaces.get(&operation.keyspace) {
-                    Some(keyspace) if failed.contains_key(&keyspace.id) => {}
-                    Some(keyspace) => {
-                        let keep = room.as_mut().is_none_or(|room| {
-                            let settled = keyspace.read.load().version.flushed();
-                            Seqno(seqno) <= settled || room.takes(&operation, &self.pool)
-                        });
-                        if keep {
-                            self.replay_operation(keyspace, Seqno(seqno), &operation)
-                                .or_else(|error| self.fails_alone(keyspace, error, &mut failed))?;
-                        }
-                    }
-                    None if operation.keyspace >= recovered.next_keyspace_id => {
-                        return Err(Error::corruption(
-                            &self.manifest.path(),
-                            0,
-                            "keyspaces in the manifest",
-                            format_args!("number {}, which the journal has", operation.keyspace),
-                            format_args!("numbers below {}", recovered.next_keyspace_id),
-                        ));
-                    }
-                    None if planted(Bug::OpenReplaysDropped) => {
-                        if let Some((_, other)) = keyspaces.range(..operation.keyspace).next_back()
-                        {
-                            self.replay_operation(other, Seqno(seqno), &operation)?;
-                        }
-                    }
-                    // It was dropped after this was written.
-                    None => {}
-                }
-            }
-            if self.read_only {
-                return Ok(());
-            }
-            let last = Seqno(first.0 + u64::from(count) - 1);
-            if self.pool.bytes_in_use() as u64 > self.sizes.memtables_bytes_max * 3 / 4 {
-                for keyspace in keyspaces.values() {
-                    // Memory comes in chunks: where one is as much as all memtables may take, a table
-                    // would be written for each record.
-                    let full =
-                        keyspace.read.load().active.exact_bytes() >= self.sizes.memtable_bytes;
-                    if full
-                        && !failed.contains_key(&keyspace.id)
-                        && keyspace.freeze(last, &self.pool, 0)
-                    {
-                        settle(keyspace)
-                            .or_else(|error| self.fails_alone(keyspace, error, &mut failed))?;
-                    }
-                }
-            }
-            Ok(())
-        })?;
-        room.map_or(Ok(()), |room| room.check(&self.path))?;
-        Ok((report, failed))
-    }
-
-    /// Notes that a keyspace cannot take in what the journal has of it, if that is its affair alone.
-    fn fails_alone(
-        &self,
-        keyspace: &KeyspaceState,
-        error: Error,
-        failed: &mut BTreeMap<KeyspaceId, Error>,
-    ) -> Result<()> {
-        let manifest = self.manifest.path();
-        if !concerns_one(&error, |file| *file == manifest || *file == self.path) {
-            return Err(error);
-        }
-        failed.insert(keyspace.id, error);
-        Ok(())
-    }
-
-    fn replay_operation(
-        &self,
-        keyspace: &KeyspaceState,
-        seqno: Seqno,
-        operation: &Operation<'_>,
-    ) -> Result<()> {
-        let read = keyspace.read.load();
-        if seqno <= read.version.flushed() && !planted(Bug::OpenReplaysFlushed) {
-            return Ok(());
-        }
-        let is_blob = operation.kind == EntryKind::PutBlob
-            || (operation.kind == EntryKind::MergeBlob && !planted(Bug::MergeBlobNotReplayed));
-        if is_blob {
-            let pointer = BlobPointer::decode(operation.value).ok_or_else(|| {
-                Error::corruption(
-                    &self.path,
-                    0,
-                    "blob pointer in the journal",
-                    "file, offset, length and checksum",
-                    format_args!("\"{}\"", operation.value.escape_ascii()),
-                )
-            })?;
-            let mut blobs = read.active.blobs.lock();
-            if !blobs.iter().any(|blob| blob.id() == pointer.file) {
-                blobs.push(self.blobs.open(pointer.file)?);
-            }
-        }
-        read.active.memtable.insert(operation.key, seqno, operation.kind, operation.value);
-        Ok(())
-    }
-
     /// The data files that trees and replayed pointers name.
     fn named_files(
         &self,
@@ -353,8 +223,9 @@ impl Foundation {
         keyspaces: &mut BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
         quarantined: &mut BTreeMap<String, Quarantined>,
         salvage: bool,
-    ) -> Result<(ReplayReport, Seqno)> {
-        let (report, failed) = self.replay(recovered, keyspaces, salvage)?;
+    ) -> Result<(ReplayReport, u64, Seqno)> {
+        let Replayed { report, failed, memtables_weighed } =
+            self.replay(recovered, keyspaces, salvage)?;
         for (id, error) in failed {
             if let Some(keyspace) = keyspaces.remove(&id) {
                 let flushed = keyspace.read.load().version.flushed();
@@ -398,7 +269,7 @@ impl Foundation {
             true => report.last,
             false => found.max(recovered.last_seqno),
         };
-        Ok((report, last))
+        Ok((report, memtables_weighed, last))
     }
 
     /// Replays the journal and makes the manifest begin a new epoch, unless the store is only read.
@@ -409,10 +280,11 @@ impl Foundation {
         quarantined: &mut BTreeMap<String, Quarantined>,
         salvage: bool,
     ) -> Result<Begun> {
-        let (report, last) = self.replay_checked(recovered, keyspaces, quarantined, salvage)?;
+        let (report, memtables_weighed, last) =
+            self.replay_checked(recovered, keyspaces, quarantined, salvage)?;
         if self.read_only {
             let epoch = epoch_number(recovered.epochs.current)?;
-            return Ok(Begun { report, epoch, last, orphans_removed: 0 });
+            return Ok(Begun { report, memtables_weighed, epoch, last, orphans_removed: 0 });
         }
         let epoch = epoch_number(recovered.epochs.current + 1)?;
         let older =
@@ -424,10 +296,8 @@ impl Foundation {
             if let Some(quarantined) = quarantined.values().find(|q| q.flushed < report.last) {
                 return Err(quarantined.error.clone());
             }
-            for keyspace in keyspaces.values() {
-                keyspace.freeze(last, &self.pool, 0);
-                settle(keyspace)?;
-            }
+            let all: Vec<_> = keyspaces.values().collect();
+            self.freeze_and_settle(&all, last, None)?;
             journal_floor = Some(last);
         }
         self.manifest.commit(&Edit {
@@ -441,7 +311,7 @@ impl Foundation {
             true => self.remove_orphans(keyspaces, FileId(0))?,
             false => 0,
         };
-        Ok(Begun { report, epoch, last, orphans_removed })
+        Ok(Begun { report, memtables_weighed, epoch, last, orphans_removed })
     }
 }
 
@@ -451,22 +321,11 @@ struct Begun {
     /// The last sequence number that has been used.
     last: Seqno,
     report: ReplayReport,
+    memtables_weighed: u64,
     orphans_removed: u64,
 }
 
-/// Makes what was frozen during the replay part of the tree.
-fn settle(keyspace: &KeyspaceState) -> Result<()> {
-    let slots = std::mem::take(&mut keyspace.pipeline.lock().slots);
-    for (slot, _) in slots {
-        let packed = pack(&*keyspace.tree, &slot)?;
-        if let Some(&cut) = slot.cut.get() {
-            keyspace.tree.incorporate(packed, cut)?;
-        }
-    }
-    Ok(())
-}
-
-fn epoch_number(epoch: u64) -> Result<u32> {
+pub(super) fn epoch_number(epoch: u64) -> Result<u32> {
     u32::try_from(epoch).map_err(|_| Error::Conflict {
         what: format!("the store has been opened {epoch} times, more than its format can count"),
     })
@@ -598,7 +457,7 @@ fn open_locked(
             }
         })
         .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
-    let Begun { report, epoch, last, orphans_removed } = begun;
+    let Begun { report, memtables_weighed, epoch, last, orphans_removed } = begun;
     let quarantine = Quarantine::new(quarantined);
     let journal = Arc::new(Journal::create(
         Arc::clone(&foundation.vfs),
@@ -639,6 +498,7 @@ fn open_locked(
         events,
         recovery: RecoveryReport {
             keyspaces_not_opened: quarantine.names(),
+            memtables_weighed,
             ..recovery_report(&report, recovered.torn_bytes, orphans_removed)
         },
         keyspaces: RwLock::new(by_name),
@@ -729,5 +589,6 @@ fn recovery_report(
         journal_damage_skipped: report.damage_skipped.iter().map(Error::to_string).collect(),
         orphans_removed,
         keyspaces_not_opened: Vec::new(),
+        memtables_weighed: 0,
     }
 }

@@ -117,6 +117,12 @@ impl Sizes {
         self.job_bytes_max + self.job_bytes_max.min(JOB_REST_BYTES_MAX)
     }
 
+    /// What memtables may take while the journal is replayed: no cache needs the rest of the budget yet. Fewer
+    /// and larger tables come of it.
+    pub(crate) fn replay_memtables_bytes_max(&self) -> u64 {
+        (self.memtable_bytes * 8).min(self.memory_budget / 2)
+    }
+
     /// What is left of the budget for the page cache while memtables and trees hold so much.
     pub(crate) fn cache_bytes(
         &self,

@@ -28,6 +28,11 @@ impl Clock {
         Clock::Virtual(AtomicU64::new(0))
     }
 
+    /// Whether it is the machine's: what happens need not follow from a seed.
+    pub(crate) fn is_real(&self) -> bool {
+        matches!(self, Clock::Real(_))
+    }
+
     /// Nanoseconds since the clock was made.
     pub(crate) fn nanos(&self) -> u64 {
         match self {

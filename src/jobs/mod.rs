@@ -14,11 +14,13 @@
 mod clock;
 mod courier;
 mod executor;
+mod parallel;
 mod random;
 
 pub(crate) use clock::Clock;
 pub(crate) use courier::Courier;
 pub(crate) use executor::{Executor, Mode};
+pub(crate) use parallel::for_each_at_once;
 pub(crate) use random::{SplitMix, unpredictable};
 
 use crate::base::error::{Error, Result};

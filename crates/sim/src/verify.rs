@@ -263,7 +263,25 @@ impl Judge<'_> {
 
     fn open(&self, vfs: &CrashVfs) -> Verdict<Database> {
         let builder = self.sizes.builder(vfs, STORE).create_if_missing(self.may_be_missing);
-        builder.open().map_err(|error| format!("open: {error}"))
+        let db = builder.open().map_err(|error| format!("open: {error}"))?;
+        self.judge_cost(&db)?;
+        Ok(db)
+    }
+
+    /// Opening costs the journal's bytes: memtables are weighed, to make room among them, once for so many
+    /// bytes and not after each record.
+    fn judge_cost(&self, db: &Database) -> Verdict<()> {
+        let recovery = db.recovery();
+        // An entry of a journal takes up to eight times as much in a memtable. Room is made each time that a
+        // third of what memtables may then take has come, and a few times at the end.
+        let share = self.sizes.memtable_bytes * 8 / 3;
+        let times = 12 + recovery.bytes_replayed * 8 / share.max(1);
+        match recovery.memtables_weighed <= times * db.keyspaces().len() as u64 {
+            true => Ok(()),
+            false => Err(format!(
+                "opening weighed memtables far more often than {times} times: {recovery:?}"
+            )),
+        }
     }
 
     fn open_again(&self, vfs: &CrashVfs, found: &Found, after: After) -> Verdict<()> {

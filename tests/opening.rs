@@ -1,0 +1,68 @@
+//! What opening costs after a crash: the journal's bytes, whatever the number of keyspaces.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{copy, store_path};
+use spinney::vfs::MemoryVfs;
+use spinney::{Builder, Database, KeyspaceOptions, MIB, TreeKind};
+
+const RECORDS: u64 = 40_000;
+
+fn builder(vfs: &MemoryVfs) -> Builder {
+    Database::builder(store_path()).vfs(Arc::new(vfs.clone())).deterministic(1)
+}
+
+/// What the death of the process leaves of a store into whose keyspaces records were put in turn: all of them in
+/// the journal.
+fn crashed(kind: TreeKind, keyspaces: u64) -> MemoryVfs {
+    let vfs = MemoryVfs::new();
+    let db = builder(&vfs).memory_budget(512 * MIB).memtable_bytes(64 * MIB).open().unwrap();
+    let create = |n| db.keyspace(&format!("keyspace {n}"), KeyspaceOptions::new(kind)).unwrap();
+    let keyspaces: Vec<_> = (0..keyspaces).map(create).collect();
+    for n in 0..RECORDS {
+        let keyspace = &keyspaces[n as usize % keyspaces.len()];
+        keyspace.put(n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), [1; 100]).unwrap();
+    }
+    copy(&vfs, &store_path())
+}
+
+/// Nanoseconds of the processor's time that this thread has had.
+fn processor_nanos() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    stat.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// After each record, replay summed the memtables of all keyspaces: 208 MiB of journal took 50 s with a hundred of
+/// them. Only here is no other thread, and time is the processor's, so that other work does not count.
+#[test]
+fn replaying_costs_the_journal_s_bytes() {
+    for kind in TreeKind::ALL {
+        let cost = |keyspaces: u64| {
+            let vfs = crashed(kind, keyspaces);
+            (0..3)
+                .map(|_| {
+                    let copied = copy(&vfs, &store_path());
+                    let before = processor_nanos();
+                    let db = builder(&copied).memory_budget(8 * MIB).open().unwrap();
+                    let nanos = processor_nanos() - before;
+                    let recovery = db.recovery();
+                    assert_eq!(recovery.records_replayed, RECORDS);
+                    // Room is made once for so many bytes, and at the end.
+                    let share = 8 * MIB / 16 * 8 / 3;
+                    let times = recovery.bytes_replayed * 2 / share + 8;
+                    assert!(recovery.memtables_weighed <= times * keyspaces, "{recovery:?}");
+                    assert_eq!(db.keyspaces().len() as u64, keyspaces);
+                    nanos
+                })
+                .min()
+                .unwrap()
+        };
+        let (one, many) = (cost(1), cost(400));
+        println!("{kind}: one keyspace {one} ns, 400 keyspaces {many} ns");
+        // Guarded by the count above; time only catches what that does not count. (400 keyspaces are opened,
+        // and their small tables are written.)
+        assert!(many < one * 16, "{many} ns with 400 keyspaces, {one} ns with one");
+    }
+}
