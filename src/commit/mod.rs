@@ -59,7 +59,8 @@ impl Committer {
     }
 
     /// Commits a batch of `count` operations: journals `payload`, calls `apply` with the first number
-    /// and returns the last, when it and all before it are visible. What `check` sees is as the last
+    /// and returns the last, when it and all before it are visible. On a full disk `makes_room` is asked whether the batch
+    /// may have what is left free for that. What `check` sees is as the last
     /// [`Committer::barrier`] left it, and no other begins before the batch has been applied: `check` is
     /// called with the room reserved, when nothing is left to wait for.
     ///
@@ -70,6 +71,7 @@ impl Committer {
         payload: Payload<'_>,
         count: u32,
         durability: Durability,
+        makes_room: impl Fn() -> bool,
         check: impl Fn() -> Result<()>,
         apply: impl FnOnce(Seqno),
     ) -> Result<Seqno> {
@@ -86,7 +88,10 @@ impl Committer {
         if planted(Bug::CommitChecksBeforeWait) {
             check()?;
         }
-        shard.reserve(payload.len())?;
+        match shard.reserve(payload.len()) {
+            Err(Error::Full { .. }) if makes_room() => shard.reserve_to_make_room(payload.len())?,
+            reserved => reserved?,
+        }
         // Not before: a reservation may have to wait for a segment, and lets barriers pass meanwhile.
         if !planted(Bug::CommitChecksBeforeWait) {
             check()?;

@@ -22,7 +22,13 @@ struct Commits {
 
 impl Commits {
     fn new(shards: usize) -> Arc<Commits> {
-        let options = JournalOptions { shards, segment_bytes: 4096, store_id: 1, epoch: 1 };
+        let options = JournalOptions {
+            shards,
+            segment_bytes: 4096,
+            free_bytes_min: 0,
+            store_id: 1,
+            epoch: 1,
+        };
         let vfs = Arc::new(MemoryVfs::new());
         let journal = Journal::create(vfs, Path::new("/"), options, Vec::new()).unwrap();
         let committer = Committer::new(Arc::new(journal), Seqno(0), false);

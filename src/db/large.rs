@@ -54,6 +54,7 @@ where
             Payload::Whole(&payload),
             count,
             durability,
+            || false,
             || still_there(operations),
             |first| {
                 let mut next = pointers.iter();

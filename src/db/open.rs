@@ -465,6 +465,7 @@ fn open_locked(
         JournalOptions {
             shards,
             segment_bytes: sizes.segment_bytes,
+            free_bytes_min: sizes.free_bytes_min,
             store_id: recovered.store_id,
             epoch,
         },

@@ -69,6 +69,9 @@ pub(crate) struct Sizes {
     /// Buffers of readers that look ahead.
     pub(crate) read_ahead_bytes_max: u64,
     pub(crate) segment_bytes: u64,
+    /// What is left free of the disk for what makes room there: all memtables can be written, and deletes
+    /// journaled.
+    pub(crate) free_bytes_min: u64,
     /// A manifest below this size is not rewritten.
     pub(crate) manifest_bytes_min: u64,
     /// Journal bytes beyond which the keyspace that holds on to the oldest is flushed.
@@ -98,6 +101,7 @@ impl Sizes {
             iterators_bytes_max: (budget / 16).max(256 << 10),
             read_ahead_bytes_max: (budget / 16).clamp(256 << 10, 64 << 20),
             segment_bytes,
+            free_bytes_min: memtables_bytes_max + (1 << 20),
             manifest_bytes_min: (memtable_bytes * 4).min(1 << 20),
             journal_bytes_max: memtables_bytes_max * 3 + segment_bytes * 2 * shards as u64,
             direct_value_bytes: (memtable_bytes as usize / 4)
@@ -499,6 +503,7 @@ impl Store {
         thread_local! {
             static PAYLOAD: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
         }
+        let makes_room = || operations().all(|operation| operation.kind == EntryKind::Delete);
         let check = || still_there(operations);
         let apply = |first: Seqno| {
             for (mut seqno, operation) in (first.0..).zip(operations()) {
@@ -516,7 +521,10 @@ impl Store {
         };
         let half_done = || self.panicked("a commit panicked half-way");
         let commit = |payload: Payload<'_>| {
-            watched(|| self.committer.commit(payload, count, durability, check, apply), half_done)
+            watched(
+                || self.committer.commit(payload, count, durability, makes_room, check, apply),
+                half_done,
+            )
         };
         let result = if bytes >= LARGE_BYTES {
             with_parts(operations, commit)

@@ -100,6 +100,8 @@ pub(crate) struct JournalOptions {
     pub(crate) shards: usize,
     /// Length of a segment; rounded up to whole 4 KiB units.
     pub(crate) segment_bytes: u64,
+    /// So much is left free for what makes room: deletes, flushes, compactions. At most a tenth of the disk.
+    pub(crate) free_bytes_min: u64,
     /// The store's own random number: no other store's records pass as this one's.
     pub(crate) store_id: u64,
     /// One more than that of the last open. The manifest must have recorded it durably before.

@@ -171,6 +171,10 @@ impl Journal {
             if state.preparing || state.spares.len() >= state.spares_wanted() {
                 return Ok(false);
             }
+            if !self.leaves_free(self.options.segment_bytes) {
+                // Who then needs one will be told.
+                return Ok(false);
+            }
             state.preparing = true;
             (state.next_number + state.spares.len() as u32, state.is_worth_warming())
         };

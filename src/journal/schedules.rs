@@ -27,7 +27,13 @@ struct Store {
 impl Store {
     fn new(shards: usize) -> Arc<Store> {
         let vfs = TestVfs::new();
-        let options = JournalOptions { shards, segment_bytes: 4096, store_id: 1, epoch: 1 };
+        let options = JournalOptions {
+            shards,
+            segment_bytes: 4096,
+            free_bytes_min: 0,
+            store_id: 1,
+            epoch: 1,
+        };
         let as_vfs: Arc<dyn Vfs> = Arc::<TestVfs>::clone(&vfs);
         let journal = Journal::create(as_vfs, Path::new(DIR), options, Vec::new()).unwrap();
         let journal = Arc::new(journal);

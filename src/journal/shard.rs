@@ -90,6 +90,9 @@ impl Current {
     }
 }
 
+/// Where there is no room for a segment of the usual length, one of so small a part of it will do.
+const SMALL_SEGMENT_PART: u64 = 64;
+
 /// In so many parts of a segment does maintenance go: at each it warms one more, and in the middle it makes spares.
 pub(super) fn maintained_parts(segment_bytes: u64) -> u64 {
     if segment_bytes < WARMED_SEGMENT_BYTES_MIN { 2 } else { 4 }
@@ -308,6 +311,14 @@ impl Journal {
             .inspect_err(|error| self.poison(error))
     }
 
+    /// Whether the disk keeps what is to be left free once it has so many bytes less.
+    pub(super) fn leaves_free(&self, bytes: u64) -> bool {
+        // A file system that does not say will say when it is full.
+        let Ok(Some(space)) = self.vfs.space(&self.dir) else { return true };
+        let free_min = self.options.free_bytes_min.min(space.total_bytes / 10);
+        free_min == 0 || space.available_bytes >= bytes + free_min
+    }
+
     /// Creates a segment: when this returns, its name and header are durable.
     pub(super) fn create_segment(&self, index: usize, number: u32, len: u64) -> Result<Segment> {
         let id = self.segment_id(index, number);
@@ -356,6 +367,20 @@ impl ShardGuard<'_> {
     /// `InvalidArgument` for more than a record can hold; `Poisoned`; `Closed`.
     #[inline]
     pub(crate) fn reserve(&mut self, payload_bytes: usize) -> Result<()> {
+        self.reserve_for(payload_bytes, false)
+    }
+
+    /// The same for a batch that makes room: it may have of the disk what is left free for that.
+    ///
+    /// # Errors
+    /// As [`ShardGuard::reserve`].
+    #[cold]
+    pub(crate) fn reserve_to_make_room(&mut self, payload_bytes: usize) -> Result<()> {
+        self.reserve_for(payload_bytes, true)
+    }
+
+    #[inline]
+    fn reserve_for(&mut self, payload_bytes: usize, makes_room: bool) -> Result<()> {
         self.reserved_bytes = 0;
         self.journal.check_open()?;
         if payload_bytes as u64 > PAYLOAD_BYTES_MAX {
@@ -365,7 +390,7 @@ impl ShardGuard<'_> {
         }
         let bytes = record_bytes_max(payload_bytes as u64);
         if !self.fits(bytes) {
-            self.roll(bytes)?;
+            self.roll(bytes, makes_room)?;
         }
         self.reserved_bytes = bytes;
         Ok(())
@@ -377,7 +402,7 @@ impl ShardGuard<'_> {
     }
 
     #[cold]
-    fn roll(&mut self, bytes: u64) -> Result<()> {
+    fn roll(&mut self, bytes: u64, makes_room: bool) -> Result<()> {
         let shard = &self.journal.shards[self.index];
         let needed = SEGMENT_HEADER_BYTES as u64 + bytes + MARKER_BYTES;
         let has_spare =
@@ -397,10 +422,8 @@ impl ShardGuard<'_> {
         let next = match self.state.spares.pop_front() {
             Some(spare) => spare,
             None => {
-                let len = self.journal.options.segment_bytes;
-                let len = len.max(needed.next_multiple_of(UNIT_BYTES as u64));
                 self.journal.segments_created_inline.fetch_add(1, Ordering::Relaxed);
-                self.journal.create_segment(self.index, self.state.next_number, len)?
+                self.create_next(needed, makes_room)?
             }
         };
         // Should nobody `maintain`, then this does it, one segment late.
@@ -411,6 +434,24 @@ impl ShardGuard<'_> {
         self.state.roll_to(next);
         self.journal.seal(unsealed)?;
         self.journal.check_mark(&self.state)
+    }
+
+    /// Creates the next segment, for a record that needs so many bytes. Where there is no room for one of the usual
+    /// length, a small one lets a store be emptied that is full, and leaves room for what that takes.
+    fn create_next(&self, needed: u64, makes_room: bool) -> Result<Segment> {
+        let needed = needed.next_multiple_of(UNIT_BYTES as u64);
+        let usual = self.journal.options.segment_bytes.max(needed);
+        let small = (self.journal.options.segment_bytes / SMALL_SEGMENT_PART)
+            .next_multiple_of(UNIT_BYTES as u64)
+            .max(needed);
+        let create = |len| match self.journal.leaves_free(len) || makes_room && len == small {
+            true => self.journal.create_segment(self.index, self.state.next_number, len),
+            false => Err(Error::Full { path: self.journal.dir.clone(), needed: len }),
+        };
+        match create(usual) {
+            Err(Error::Full { .. }) if small < usual => create(small),
+            created => created,
+        }
     }
 
     /// Whether what was appended to the current segment has arrived. To be asked after `append`, before

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::blocking_queue::BlockingQueue;
 use super::memory_file::{Inode, MemoryFile, MemoryMapped, Space};
-use super::{Access, DirEntry, File, IoQueue, Lock, MappedFile, Vfs, io_error};
+use super::{Access, DirEntry, DiskSpace, File, IoQueue, Lock, MappedFile, Vfs, io_error};
 use crate::base::error::{Error, Result};
 use crate::base::sync::plain::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{Mutex, MutexGuard};
@@ -316,6 +316,12 @@ impl Vfs for MemoryVfs {
     fn exists(&self, path: &Path) -> Result<bool> {
         let key = key(path);
         Ok(is_root(&key) || self.nodes().contains_key(&key))
+    }
+
+    fn space(&self, _: &Path) -> Result<Option<DiskSpace>> {
+        let capacity = self.space.capacity;
+        let available_bytes = capacity.saturating_sub(self.used_bytes());
+        Ok((capacity < u64::MAX).then_some(DiskSpace { available_bytes, total_bytes: capacity }))
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {

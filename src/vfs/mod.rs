@@ -119,6 +119,15 @@ pub struct ReadRequest<'a> {
     pub result: Result<()>,
 }
 
+/// How much room a file system has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Bytes that may still be taken.
+    pub available_bytes: u64,
+    /// Bytes of the file system as a whole.
+    pub total_bytes: u64,
+}
+
 /// A file system.
 pub trait Vfs: Send + Sync + Debug {
     /// Creates a file that must not exist yet, readable and writable.
@@ -168,6 +177,15 @@ pub trait Vfs: Send + Sync + Debug {
             }
         }
         Ok(plain)
+    }
+
+    /// How much room there is for files in the directory `path`, where that is known.
+    ///
+    /// # Errors
+    /// `Io` if the file system does not say.
+    fn space(&self, path: &Path) -> Result<Option<DiskSpace>> {
+        let _ = path;
+        Ok(None)
     }
 
     /// Makes created, renamed and removed names in `path` durable.

@@ -11,7 +11,9 @@ use super::blocking_queue::BlockingQueue;
 use super::descriptors::Descriptors;
 use super::posix_file::PosixFile;
 use super::posix_mapped::PosixMapped;
-use super::{Access, DirEntry, File, IoQueue, Lock, MappedFile, OpenFiles, ReadRequest, Vfs};
+use super::{
+    Access, DirEntry, DiskSpace, File, IoQueue, Lock, MappedFile, OpenFiles, ReadRequest, Vfs,
+};
 use crate::base::error::{Error, Result};
 use crate::base::process::Birthplace;
 use crate::base::sync::Mutex;
@@ -223,6 +225,14 @@ impl Vfs for PosixVfs {
             }
         }
         Ok(found)
+    }
+
+    fn space(&self, path: &Path) -> Result<Option<DiskSpace>> {
+        let found = named("ask for room in", path, rustix::fs::statvfs(path).map_err(Into::into))?;
+        Ok(Some(DiskSpace {
+            available_bytes: found.f_bavail.saturating_mul(found.f_frsize),
+            total_bytes: found.f_blocks.saturating_mul(found.f_frsize),
+        }))
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {

@@ -26,7 +26,7 @@ fn segment(epoch: u32, shard: u32, number: u32) -> PathBuf {
 }
 
 fn options(shards: usize, segment_bytes: u64, epoch: u32) -> JournalOptions {
-    JournalOptions { shards, segment_bytes, store_id: STORE, epoch }
+    JournalOptions { shards, segment_bytes, free_bytes_min: 0, store_id: STORE, epoch }
 }
 
 fn plan(newest_epoch: u32) -> ReplayPlan {

@@ -1,0 +1,139 @@
+//! A full disk: what is written is refused, what is there can be read, and what makes room goes on.
+
+#[macro_use]
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{Random, store_path};
+use spinney::vfs::{Access, MemoryVfs, Vfs};
+use spinney::{Database, Error, Keyspace, KeyspaceOptions, MIB, TreeKind};
+
+of_every_kind! {
+    a_full_store_can_be_emptied_by_deletes
+    a_store_without_its_reserve_can_be_emptied_by_deletes
+    a_full_store_can_be_emptied_by_dropping_a_keyspace
+    a_store_that_was_full_and_is_opened_again_can_be_emptied
+}
+
+const CAPACITY: u64 = 200 * MIB;
+
+fn open(vfs: &MemoryVfs) -> Database {
+    Database::builder(store_path())
+        .vfs(Arc::new(vfs.clone()))
+        .memory_budget(128 * MIB)
+        .open()
+        .unwrap()
+}
+
+/// Writes until the disk is full; returns how many keys were written.
+fn fill(keyspace: &Keyspace) -> u64 {
+    let mut random = Random(1);
+    for number in 0.. {
+        match keyspace.put(key(number), random.bytes(4000)) {
+            Ok(()) => {}
+            Err(Error::Full { .. }) => return number,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("the disk is full by now");
+}
+
+fn key(number: u64) -> [u8; 8] {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+/// Takes all room but `left`.
+fn leave(vfs: &MemoryVfs, left: u64) {
+    let filler = vfs.open(Path::new("/filler"), Access::Buffered, true);
+    let filler = filler.or_else(|_| vfs.create(Path::new("/filler"), Access::Buffered)).unwrap();
+    let (mut at, mut step) = (0, 8 * MIB);
+    while step >= 4096 {
+        match filler.write_at(at, &vec![7; step as usize]) {
+            Ok(()) => at += step,
+            Err(_) => step /= 2,
+        }
+    }
+    filler.truncate(at.saturating_sub(left)).unwrap();
+}
+
+fn empty_and_use(db: &Database, keyspace: &Keyspace, keys: u64) {
+    for number in 0..keys {
+        // What there is no room for yet has it soon.
+        let mut refused = 0;
+        while let Err(error) = keyspace.delete(key(number)) {
+            assert!(matches!(error, Error::Full { .. }), "{error}");
+            refused += 1;
+            assert!(refused < 200, "{number} of {keys}: {error}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+    assert_eq!(keyspace.iter().count(), 0);
+    // A flush may find that a compaction has the room that it needs; that one then has it.
+    let mut tries = 0;
+    while let Err(error) = keyspace.flush().and_then(|()| db.wait_idle()) {
+        assert!(matches!(error, Error::Full { .. }), "{error}");
+        tries += 1;
+        assert!(tries < 20, "{error}");
+    }
+    println!("{tries} tries");
+    let disk = db.stats().keyspaces[0].disk_bytes;
+    assert!(disk < CAPACITY / 10, "{disk} bytes of an empty store");
+    let again = fill(keyspace);
+    assert!(again > keys / 2, "{again} of {keys}");
+}
+
+/// With 8 MiB free `delete` was refused: the next segment of the journal wanted more. And where writers had taken all
+/// that there was, nothing could make room.
+fn a_full_store_can_be_emptied_by_deletes(kind: TreeKind) {
+    let vfs = MemoryVfs::with_capacity(CAPACITY);
+    let db = open(&vfs);
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+    let keys = fill(&keyspace);
+    for number in 0..keys {
+        assert!(keyspace.get(key(number)).unwrap().is_some());
+    }
+    empty_and_use(&db, &keyspace, keys);
+}
+
+/// Others have taken what the store had left free, but for 3 MiB.
+fn a_store_without_its_reserve_can_be_emptied_by_deletes(kind: TreeKind) {
+    let vfs = MemoryVfs::with_capacity(CAPACITY);
+    let db = open(&vfs);
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+    let keys = fill(&keyspace);
+    let _ = db.wait_idle();
+    leave(&vfs, 3 * MIB);
+    for number in 0..keys / 2 {
+        keyspace.delete(key(number)).unwrap();
+    }
+    vfs.remove(Path::new("/filler")).unwrap();
+    empty_and_use(&db, &keyspace, keys);
+}
+
+fn a_full_store_can_be_emptied_by_dropping_a_keyspace(kind: TreeKind) {
+    let vfs = MemoryVfs::with_capacity(CAPACITY);
+    let db = open(&vfs);
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+    let keys = fill(&keyspace);
+    leave(&vfs, 64 << 10);
+    db.drop_keyspace("items").unwrap();
+    drop(keyspace);
+    vfs.remove(Path::new("/filler")).unwrap();
+    db.wait_idle().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+    assert!(fill(&keyspace) > keys / 2);
+}
+
+fn a_store_that_was_full_and_is_opened_again_can_be_emptied(kind: TreeKind) {
+    let vfs = MemoryVfs::with_capacity(CAPACITY);
+    let db = open(&vfs);
+    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+    let keys = fill(&keyspace);
+    drop(keyspace);
+    let _ = db.close();
+    let db = open(&vfs);
+    let keyspace = db.existing_keyspace("items").unwrap();
+    empty_and_use(&db, &keyspace, keys);
+}
