@@ -175,7 +175,8 @@ fn beyond_the_limit_on_file_sizes_writes_are_refused_and_the_process_lives() {
             before => set_limit(Resource::Fsize, before),
         }
         items.put("last", "one").unwrap();
-        items.flush().unwrap();
+        // What was under way may have met the limit yet.
+        items.flush().or_else(|_| items.flush()).unwrap();
         db.wait_idle().unwrap();
         assert_eq!(items.iter().filter(Result::is_ok).count() as u64, written + 2);
     }

@@ -487,6 +487,9 @@ impl Shard {
         word.swap(0, Ordering::AcqRel);
         self.raise_tail(tail + words as u64);
         linger();
+        if planted(Bug::RecordsLookedForUnlocked) {
+            (0..1000).for_each(|_| linger());
+        }
         self.put(writer, header.name, place.uses() - 1, &record[..words]);
         true
     }
