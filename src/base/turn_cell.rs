@@ -35,22 +35,29 @@ impl<T> TurnCell<T> {
     /// Waits for the value. For the owner: others hold it for a moment only.
     #[inline]
     pub(crate) fn enter(&self) -> Turn<'_, T> {
-        if self.taken.swap(true, Ordering::Acquire) {
+        if !self.take() {
             self.wait();
         }
         Turn(self)
     }
 
+    /// Begins a turn, unless there is one. (A failed exchange writes nothing: what ends the other turn stays the last
+    /// write.)
+    #[inline]
+    fn take(&self) -> bool {
+        self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
     /// The value, unless somebody uses it.
     pub(crate) fn try_enter(&self) -> Option<Turn<'_, T>> {
         // A turn that does not exist must not be dropped either.
-        if self.taken.swap(true, Ordering::Acquire) { None } else { Some(Turn(self)) }
+        if self.take() { Some(Turn(self)) } else { None }
     }
 
     #[cold]
     fn wait(&self) {
         let mut tries = 0u32;
-        while self.taken.swap(true, Ordering::Acquire) {
+        while !self.take() {
             tries += 1;
             if tries.is_multiple_of(64) { yield_now() } else { spin_loop() }
         }
