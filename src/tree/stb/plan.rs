@@ -186,7 +186,8 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, wish: Wish) -> Result<O
     }
     let mut segments: Vec<Segment> = Vec::new();
     for input in inputs {
-        if !full && input.adoptable && !small(&input) {
+        let adopts = input.adoptable && !small(&input);
+        if !full && (adopts || (!leaf && planted(Bug::AdoptAnything))) {
             segments.push(Segment::Adopt(input));
         } else if let Some(Segment::Merge(inputs)) = segments.last_mut() {
             inputs.push(input);
