@@ -42,6 +42,7 @@ impl Commits {
             crate::journal::Payload::Whole(b"not decoded"),
             count,
             Durability::Buffered,
+            || false,
             || Ok(()),
             |first| {
                 taken = first.0;

@@ -49,6 +49,7 @@ impl Store {
             crate::journal::Payload::Whole(&payload),
             1,
             Durability::Buffered,
+            || false,
             || Ok(()),
             |_| (),
         )
