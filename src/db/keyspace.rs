@@ -13,6 +13,7 @@ use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 use crate::base::slice::Slice;
+use crate::base::sync::plain::Ordering;
 use crate::merge::Contained;
 use crate::tree::description::TreeDescription;
 
@@ -220,6 +221,9 @@ impl Keyspace {
         self.store.check_writable()?;
         read::check_readable(&self.store, &self.state)?;
         Contained::refuse_inside("flush")?;
+        // What failed before is tried again, and counts only if it fails again.
+        *self.state.flush_failure.lock() = None;
+        self.state.rest_until_nanos.store(0, Ordering::Relaxed);
         let result = self.store.changing("a flush", || {
             let cut = self.store.freeze(std::slice::from_ref(&self.state), |_| true);
             self.store.flush_frozen(&self.state, cut)
