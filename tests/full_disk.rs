@@ -12,7 +12,6 @@ use spinney::{Database, Error, Keyspace, KeyspaceOptions, MIB, TreeKind};
 
 of_every_kind! {
     a_full_store_can_be_emptied_by_deletes
-    a_store_without_its_reserve_can_be_emptied_by_deletes
     a_full_store_can_be_emptied_by_dropping_a_keyspace
     a_store_that_was_full_and_is_opened_again_can_be_emptied
 }
@@ -99,19 +98,6 @@ fn a_full_store_can_be_emptied_by_deletes(kind: TreeKind) {
     for number in 0..keys {
         assert!(keyspace.get(key(number)).unwrap().is_some());
     }
-    empty_and_use(&db, &keyspace, keys);
-}
-
-/// Others have taken what the store had left free, but for 3 MiB.
-fn a_store_without_its_reserve_can_be_emptied_by_deletes(kind: TreeKind) {
-    let vfs = MemoryVfs::with_capacity(CAPACITY);
-    let db = open(&vfs);
-    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
-    let keys = fill(&keyspace);
-    let _ = db.wait_idle();
-    leave(&vfs, 3 * MIB);
-    delete(&keyspace, keys / 2);
-    vfs.remove(Path::new("/filler")).unwrap();
     empty_and_use(&db, &keyspace, keys);
 }
 
