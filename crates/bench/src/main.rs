@@ -23,7 +23,7 @@ answer, or (`instructions`) costs more than the record.
 Examples:
   spinney-bench engines              what can be compared here
   spinney-bench compare --quick      a small comparison, in less than a minute
-  spinney-bench instructions         has a change made an operation dearer?"
+  spinney-bench instructions         has a change made an operation more expensive?"
 )]
 struct Arguments {
     #[command(subcommand)]

@@ -46,12 +46,12 @@ impl Comparison {
         fitting.map(|(row, change)| format!("{} ({change:+.1}%)", row.name())).collect()
     }
 
-    /// What has become dearer by more than the threshold.
-    pub fn dearer(&self) -> Vec<String> {
+    /// The rows that are more expensive by more than the threshold.
+    pub fn more_expensive(&self) -> Vec<String> {
         self.changed(|change| change > self.threshold_percent)
     }
 
-    /// What has become cheaper by more than the threshold.
+    /// The rows that are cheaper by more than the threshold.
     pub fn cheaper(&self) -> Vec<String> {
         self.changed(|change| change < -self.threshold_percent)
     }
@@ -78,15 +78,15 @@ impl Comparison {
     /// What must be done about it, if anything.
     ///
     /// # Errors
-    /// What has become dearer by more than the threshold, and what nobody has recorded.
+    /// Names the rows that are more expensive by more than the threshold, and those that the record does not have.
     pub fn verdict(&self) -> Result<(), String> {
         let mut faults = Vec::new();
-        let dearer = self.dearer();
-        if !dearer.is_empty() {
+        let more_expensive = self.more_expensive();
+        if !more_expensive.is_empty() {
             faults.push(format!(
-                "dearer than the record by more than {}%: {}",
+                "more expensive than the record by more than {}%: {}",
                 self.threshold_percent,
-                dearer.join(", ")
+                more_expensive.join(", ")
             ));
         }
         let unknown = self.unknown();
@@ -111,11 +111,11 @@ mod tests {
     fn a_regression_is_reported_and_fails() {
         let comparison = compare(&[("stb", "get", 1051), ("stb", "put", 2000)], 5.0);
         let why = comparison.verdict().unwrap_err();
-        assert_eq!(why, "dearer than the record by more than 5%: stb get (+5.1%)");
+        assert_eq!(why, "more expensive than the record by more than 5%: stb get (+5.1%)");
         assert!(comparison.table().contains("+5.1%"), "{}", comparison.table());
         // Of one kind alone, whatever the others cost.
         let comparison = compare(&[("stb", "get", 500), ("elm", "get", 600)], 5.0);
-        assert_eq!(comparison.dearer(), ["elm get (+20.0%)"]);
+        assert_eq!(comparison.more_expensive(), ["elm get (+20.0%)"]);
         assert!(compare(&[("stb", "get", 1051)], 1.0).verdict().is_err());
     }
 

@@ -73,7 +73,7 @@ fn parse_workload(text: &str) -> Result<String, String> {
 /// Counts, compares, and records if that was asked for.
 ///
 /// # Errors
-/// Nothing that can count, a record that cannot be read or compared with; what has become dearer.
+/// Nothing that can count, a record that cannot be read or compared with; a workload that has become more expensive.
 pub fn run(options: &InstructionsOptions) -> Result<(), Failure> {
     if cfg!(debug_assertions) {
         return Err(Failure::Usage("only a build with --release is worth counting".to_string()));
