@@ -5,40 +5,22 @@
 //! The bounds are those of README's promise 6. Two memtables are allowed beside them, and two more while
 //! compactions run.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use common::Random;
 use spinney::{Database, Keyspace, KeyspaceOptions, MIB, TreeKind};
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Numbers from a seed (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.next() as u8).collect()
-    }
-
-    /// A number below `n`, small ones far more often (about Zipf's 0.99).
-    fn skewed(&mut self, n: u64) -> u64 {
-        let unit = self.next() as f64 / u64::MAX as f64;
-        let rank = ((n as f64).powf(0.01) - 1.0) * unit + 1.0;
-        Random(rank.powf(100.0) as u64).below(n)
-    }
+/// A number below `n`, small ones far more often (about Zipf's 0.99).
+fn skewed(random: &mut Random, n: u64) -> u64 {
+    let unit = random.next() as f64 / u64::MAX as f64;
+    let rank = ((n as f64).powf(0.01) - 1.0) * unit + 1.0;
+    Random(rank.powf(100.0) as u64).below(n)
 }
 
 /// A store, what it should hold, and what it may take.
@@ -214,7 +196,7 @@ fn pairs_that_are_overwritten_again_and_again_are_live_once() {
             let mut store = Store::of(kind, budget);
             store.load(keys);
             for _ in 0..keys * 4 {
-                let number = store.random.skewed(keys);
+                let number = skewed(&mut store.random, keys);
                 store.put(number);
             }
             store.judge(&format!("{kind:?}, {keys} pairs, a budget of {} MiB", budget / MIB));
