@@ -97,5 +97,5 @@ pub use base::slice::Slice;
 #[cfg(planted)]
 #[doc(hidden)]
 pub mod planted {
-    pub use crate::base::planted::{Bug, activate, quirks};
+    pub use crate::base::planted::{Bug, activate, leave_windows_open, quirks};
 }

@@ -8,7 +8,7 @@
 
 use crate::base::sync::plain::AtomicU64;
 #[cfg(planted)]
-use crate::base::sync::plain::{AtomicUsize, Ordering};
+use crate::base::sync::plain::{AtomicBool, AtomicUsize, Ordering};
 
 macro_rules! bugs {
     ($($bug:ident, $name:literal, $module:literal, $what:literal;)*) => {
@@ -58,6 +58,36 @@ pub(crate) fn linger() {
             crate::base::sync::yield_now();
         }
     }
+}
+
+/// Leaves a window open that the bug has, one time in `one_in`: long enough for other threads to do in it what they do,
+/// on any machine. Without it the score would say how threads happen to run, and not what the regimes can tell. Only
+/// while a regime asks for it, see [`leave_windows_open`]: most have no other threads.
+#[inline(always)]
+pub(crate) fn hold_open(bug: Bug, one_in: usize) {
+    #[cfg(all(planted, not(shuttle)))]
+    if planted(bug) && HOLDS.load(Ordering::Relaxed) {
+        use crate::base::sync::{Condvar, Mutex};
+
+        static TURN: AtomicUsize = AtomicUsize::new(0);
+        if TURN.fetch_add(1, Ordering::Relaxed).is_multiple_of(one_in) {
+            let nobody_tells = Mutex::new(());
+            Condvar::new().wait_for(&mut nobody_tells.lock(), WINDOW);
+        }
+    }
+    #[cfg(not(all(planted, not(shuttle))))]
+    let _ = (bug, one_in);
+}
+
+#[cfg(all(planted, not(shuttle)))]
+const WINDOW: std::time::Duration = std::time::Duration::from_millis(3);
+#[cfg(planted)]
+static HOLDS: AtomicBool = AtomicBool::new(false);
+
+/// Whether bugs leave their windows open from now on.
+#[cfg(planted)]
+pub fn leave_windows_open(holds: bool) {
+    HOLDS.store(holds, Ordering::Relaxed);
 }
 
 /// What kernels and file systems do that a test cannot make the machine's own do. For files of the operating

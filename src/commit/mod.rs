@@ -23,7 +23,7 @@ use crate::base::durability::Durability;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::panics::watched;
-use crate::base::planted::{Bug, planted};
+use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::sync::{Backoff, Mutex, thread_number};
 use crate::journal::{Journal, Payload, ShardGuard};
 
@@ -87,6 +87,10 @@ impl Committer {
         let mut shard = self.journal.lock_shard(preferred);
         if planted(Bug::CommitChecksBeforeWait) {
             check()?;
+            // As it does to wait for a segment.
+            drop(shard);
+            hold_open(Bug::CommitChecksBeforeWait, 256);
+            shard = self.journal.lock_shard(preferred);
         }
         match shard.reserve(payload.len()) {
             Err(Error::Full { .. }) if makes_room() => shard.reserve_to_make_room(payload.len())?,

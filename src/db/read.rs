@@ -8,7 +8,7 @@ use super::store::Store;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
-use crate::base::planted::{Bug, planted};
+use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::slice::Slice;
 use crate::cache::{ReadContext, Records, fetch_misses};
 use crate::merge::{Base, Operands};
@@ -216,7 +216,7 @@ pub(crate) fn multi_get(
     keys: &[impl AsRef<[u8]>],
     snapshot: Option<Seqno>,
 ) -> Result<Vec<Option<Slice>>> {
-    multi_get_while(store, keyspace, keys, snapshot, || {})
+    multi_get_while(store, keyspace, keys, snapshot, || hold_open(Bug::ReadBeyondCut, 64))
 }
 
 /// The same. What `meanwhile` does happens once the state has been loaded, and before the number is.

@@ -22,7 +22,7 @@ use crate::base::entry::Cursor;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::key_hash::KeyHasher;
-use crate::base::planted::{Bug, linger, planted};
+use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex};
 use crate::cache::Cache;
@@ -395,6 +395,8 @@ impl KeyspaceState {
         if records.is_empty() || planted(Bug::RecordsNotSuperseded) {
             return;
         }
+        // Others write records once more from here on.
+        hold_open(Bug::RecordsLookedForUnlocked, 2);
         let mut have_grown = false;
         for slot in slots {
             let mut cursor = slot.memtable.cursor();
@@ -442,7 +444,7 @@ impl KeyspaceState {
         // From the pipeline another thread may take it into the tree at once, which has to find it frozen.
         if planted(Bug::FreezeAnnouncedEarly) {
             announce();
-            linger();
+            hold_open(Bug::FreezeAnnouncedEarly, 3);
             self.read.store(state);
         } else {
             self.read.store(state);

@@ -8,6 +8,7 @@
 //!    where the record would begin.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::Journal;
@@ -22,7 +23,7 @@ use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
-use crate::vfs::MappedFile;
+use crate::vfs::{MappedFile, Vfs};
 
 /// Segments that are made ahead of a shard that is busy. At a million inserts a second half a segment is full
 /// in a hundredth of a second, and to make one takes two syncs.
@@ -324,6 +325,9 @@ impl Journal {
         let id = self.segment_id(index, number);
         let path = self.dir.join(id.file_name());
         let store_id = self.options.store_id;
+        // Whatever part of it exists must not be in the way of the next attempt, also if the file system panics.
+        // Should removing it fail too, then so will that attempt, by name.
+        let unfinished = Unfinished { vfs: &*self.vfs, path: &path };
         let create = || -> Result<Arc<dyn MappedFile>> {
             let file = self.vfs.create_mapped(&path, len)?;
             file.write(0, &id.encode_header(store_id, len));
@@ -337,19 +341,25 @@ impl Journal {
         };
         match create() {
             Ok(file) => {
+                std::mem::forget(unfinished);
                 self.segments_created.fetch_add(1, Ordering::Relaxed);
                 Ok(Segment { number, file, seed: id.seed(store_id), len, warm_upto: 0 })
             }
-            Err(error) => {
-                // Whatever part of it exists must not be in the way of the next attempt. Should this
-                // fail too, then so will that attempt, by name.
-                let _ = self.vfs.remove(&path);
-                Err(match error {
-                    Error::Full { path, .. } => Error::Full { path, needed: len },
-                    error => error,
-                })
-            }
+            Err(Error::Full { path, .. }) => Err(Error::Full { path, needed: len }),
+            Err(error) => Err(error),
         }
+    }
+}
+
+/// A file in the making, which is removed if nothing comes of it.
+struct Unfinished<'a> {
+    vfs: &'a dyn Vfs,
+    path: &'a Path,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        let _ = self.vfs.remove(self.path);
     }
 }
 

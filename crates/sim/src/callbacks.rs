@@ -2,13 +2,13 @@
 //! that are closed for want of descriptors.
 //!
 //! A store with threads is given an operator that panics on one key and a listener that panics on every
-//! event, and later a file system that panics once. Judged is that nobody waits for ever, that each is told
+//! event, and later a file system that panics once, or is full once. Judged is that nobody waits indefinitely, that each is told
 //! what concerns them, and that what was acknowledged is there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -31,8 +31,12 @@ type Judged = Result<(), String>;
 /// Carries the regime out once.
 pub fn run(seed: u64, kinds: Kinds) -> Outcome {
     let mut outcome = Outcome::default();
-    let scenarios: [(&str, Scenario); 3] =
-        [("callbacks", user_code), ("disk", own_code), ("descriptors", descriptors)];
+    let scenarios: [(&str, Scenario); 4] = [
+        ("callbacks", user_code),
+        ("disk", own_code),
+        ("descriptors", descriptors),
+        ("refused", refused),
+    ];
     for (name, scenario) in scenarios {
         let judged = soon(move || scenario(seed, kinds));
         outcome.count(name);
@@ -52,7 +56,9 @@ fn soon(f: impl FnOnce() -> Judged + Send + 'static) -> Judged {
         let done = catch_unwind(AssertUnwindSafe(f));
         let _ = sender.send(done.unwrap_or_else(|panic| Err(panic_text(&*panic))));
     });
-    receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| Err("somebody waits for ever".to_string()))
+    receiver
+        .recv_timeout(PATIENCE)
+        .unwrap_or_else(|_| Err("somebody waits indefinitely".to_string()))
 }
 
 /// Appends, and panics on one operand.
@@ -216,6 +222,90 @@ fn own_code(seed: u64, kinds: Kinds) -> Judged {
     let items = plain("existing", db.existing_keyspace("items"))?;
     let read = plain("get", items.get("key"))?;
     expect("get after reopening", read.as_deref() == Some(&b"value"[..]), read)
+}
+
+/// Refuses the first write to the manifest, once both keyspaces' memtables have been packed.
+#[derive(Debug, Default)]
+struct Refusal {
+    is_due: AtomicBool,
+    tables: AtomicU64,
+}
+
+/// How long the memtable of one keyspace may be packed behind that of the other.
+const BEHIND_MAX: Duration = Duration::from_millis(500);
+
+impl Watcher for Refusal {
+    const FILES: bool = true;
+
+    fn writing(&self, _path: &Path) {}
+
+    fn refuses(&self, path: &Path) -> bool {
+        let is_manifest = path.extension().is_none_or(|it| it != "table" && it != "maplet");
+        if !is_manifest || !self.is_due.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        let start = Instant::now();
+        while self.tables.load(Ordering::SeqCst) < 2 && start.elapsed() < BEHIND_MAX {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // The other one is on its way from a table to the tree, and finds that somebody is at it.
+        std::thread::sleep(Duration::from_millis(5));
+        true
+    }
+
+    fn synced(&self, path: &Path) {
+        if path.extension().is_some_and(|it| it == "table") {
+            self.tables.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// The disk has no room for what one keyspace wants to say: that keeps the other's memtable waiting no longer.
+fn refused(seed: u64, kinds: Kinds) -> Judged {
+    // Once may be this machine: that nobody looked for a second.
+    match one_is_refused(seed, kinds)? {
+        true => Ok(()),
+        false => {
+            let again = one_is_refused(seed, kinds)?;
+            expect("a keyspace whose memtable is packed, and another that failed", again, "waits")
+        }
+    }
+}
+
+/// Returns whether one keyspace's memtable was in its tree while the other's had to wait.
+fn one_is_refused(_seed: u64, kinds: Kinds) -> Result<bool, String> {
+    let vfs = WatchedVfs::new(MemoryVfs::new(), Refusal::default());
+    let db = plain("open", builder(vfs.clone()).memtable_bytes(64 << 10).open())?;
+    for number in 0..2 {
+        let name = ["a", "b"][number];
+        plain("create", db.keyspace(name, KeyspaceOptions::new(kinds.of(number))))?;
+    }
+    let both = [plain("a", db.existing_keyspace("a"))?, plain("b", db.existing_keyspace("b"))?];
+    plain("wait_idle", db.wait_idle())?;
+    vfs.watcher().is_due.store(true, Ordering::SeqCst);
+    let waiting = || {
+        let keyspaces = db.stats().keyspaces;
+        keyspaces.iter().filter(|keyspace| keyspace.memtables_frozen > 0).count()
+    };
+    // Both are full at the same time.
+    for number in 0u64.. {
+        let mut batch = db.batch();
+        both.iter().for_each(|keyspace| batch.put(keyspace, number.to_be_bytes(), [7; 1000]));
+        plain("commit", batch.commit())?;
+        if waiting() == 2 || number > 1000 {
+            break;
+        }
+    }
+    let start = Instant::now();
+    // It is tried again after a second.
+    while start.elapsed() < PATIENCE / 2 {
+        match waiting() {
+            1 => return Ok(true),
+            0 => return Ok(false),
+            _ => std::thread::sleep(Duration::from_micros(200)),
+        }
+    }
+    Err("neither memtable gets into its tree".to_string())
 }
 
 /// A directory that goes with it.

@@ -23,7 +23,8 @@
 //! 8. [`torture`] kills processes that work on stores of gigabytes, and judges memory, space and time too.
 //! 9. [`promises`] judges space, memory and work to open in memory, where everything is repeatable.
 //! 10. [`callbacks`]: code of others that panics.
-//! 11. `planted` (in builds with `--cfg planted`) sees whether all these find the bugs that are planted
+//! 11. [`views`]: threads that overwrite the same keys, and readers that compare what they see.
+//! 12. `planted` (in builds with `--cfg planted`) sees whether all these find the bugs that are planted
 //!     into the engine.
 
 pub mod action;
@@ -63,4 +64,5 @@ pub mod space;
 pub mod torture;
 pub mod verify;
 pub mod vfs;
+pub mod views;
 pub mod workload;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use spinney_sim::allocation::Counting;
-use spinney_sim::command;
+use spinney_sim::{callbacks, command, promises, views};
 
 /// Fuzzing looks at what a case allocates.
 #[global_allocator]
@@ -20,7 +20,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Regime {
     Bitflip(command::bitflip::Arguments),
-    Callbacks(command::callbacks::Arguments),
+    /// Gives stores code that panics to call: operators, listeners, the file system. Nobody waits indefinitely, and
+    /// each is told what concerns them.
+    #[command(after_help = "Examples:
+  spinney-sim callbacks --seconds 30
+  spinney-sim callbacks --kind stb --seed 7 --runs 1")]
+    Callbacks(command::plain::Arguments),
     Crash(command::crash::Arguments),
     Faults(command::faults::Arguments),
     Fuzz(command::fuzz::Arguments),
@@ -29,18 +34,31 @@ enum Regime {
     KillChild(command::kill::ChildArguments),
     Model(command::model::Arguments),
     Planted(command::planted::Arguments),
-    Promises(command::promises::Arguments),
+    /// Judges space, memory and work to open of stores in memory, without crashes.
+    #[command(after_help = "Examples:
+  spinney-sim promises --runs 20
+  spinney-sim promises --kind mixed --seed 7 --runs 1")]
+    Promises(command::plain::Arguments),
     Soak(command::soak::Arguments),
     Threads(command::threads::Arguments),
     Torture(command::torture::Arguments),
     #[command(hide = true)]
     TortureChild(command::torture::ChildArguments),
+    /// Lets threads overwrite the same keys in whole batches, and compares what readers see.
+    #[command(after_help = "Examples:
+  spinney-sim views --seconds 30
+  spinney-sim views --kind flsm --seed 7 --runs 1")]
+    Views(command::plain::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().regime {
         Regime::Bitflip(arguments) => command::bitflip::run(&arguments),
-        Regime::Callbacks(arguments) => command::callbacks::run(&arguments),
+        Regime::Callbacks(arguments) => {
+            // Panics are what this is about: they are judged, not shown.
+            std::panic::set_hook(Box::new(|_| ()));
+            command::plain::run("callbacks", &arguments, callbacks::run)
+        }
         Regime::Crash(arguments) => command::crash::run(&arguments),
         Regime::Faults(arguments) => command::faults::run(&arguments),
         Regime::Fuzz(arguments) => command::fuzz::run(&arguments),
@@ -48,11 +66,12 @@ fn main() -> ExitCode {
         Regime::KillChild(arguments) => command::kill::run_child(&arguments),
         Regime::Model(arguments) => command::model::run(&arguments),
         Regime::Planted(arguments) => command::planted::run(&arguments),
-        Regime::Promises(arguments) => command::promises::run(&arguments),
+        Regime::Promises(arguments) => command::plain::run("promises", &arguments, promises::run),
         Regime::Soak(arguments) => command::soak::run(&arguments),
         Regime::Threads(arguments) => command::threads::run(&arguments),
         Regime::Torture(arguments) => command::torture::run(&arguments),
         Regime::TortureChild(arguments) => command::torture::run_child(&arguments),
+        Regime::Views(arguments) => command::plain::run("views", &arguments, views::run),
     }
 }
 

@@ -18,7 +18,7 @@
 use super::{Name, RECORD_BYTES_MAX};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::{KeyspaceId, Seqno};
-use crate::base::planted::{Bug, linger, planted};
+use crate::base::planted::{Bug, hold_open, linger, planted};
 use crate::base::sync::atomic;
 use crate::base::sync::modelled::{AtomicBool, AtomicU64, Mutex, Ordering, fence};
 
@@ -487,9 +487,7 @@ impl Shard {
         word.swap(0, Ordering::AcqRel);
         self.raise_tail(tail + words as u64);
         linger();
-        if planted(Bug::RecordsLookedForUnlocked) {
-            (0..1000).for_each(|_| linger());
-        }
+        hold_open(Bug::RecordsLookedForUnlocked, 16);
         self.put(writer, header.name, place.uses() - 1, &record[..words]);
         true
     }

@@ -11,14 +11,13 @@ use crate::outcome::Outcome;
 
 mod at_once;
 pub mod bitflip;
-pub mod callbacks;
 pub mod crash;
 pub mod faults;
 pub mod fuzz;
 pub mod kill;
 pub mod model;
+pub mod plain;
 pub mod planted;
-pub mod promises;
 pub mod soak;
 pub mod threads;
 pub mod torture;

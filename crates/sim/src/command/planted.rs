@@ -16,6 +16,9 @@ pub struct Arguments {
     /// Only this bug; may be given several times.
     #[arg(long, value_name = "NAME")]
     pub bug: Vec<String>,
+    /// Carry out only this regime in each round; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub regime: Vec<String>,
     /// Name the bugs and what they break, and end.
     #[arg(long)]
     pub list: bool,

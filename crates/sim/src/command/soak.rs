@@ -99,6 +99,7 @@ const PARTS: &[Part] = &[
         gate: &["threads", "--seconds", "240"],
         long: &["threads", "--seconds", "3600"],
     },
+    Part { name: "views", gate: &["views", "--runs", "40"], long: &["views", "--seconds", "600"] },
     Part {
         name: "bitflip",
         gate: &["bitflip", "--seconds", "40"],

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 use spinney::planted::{Bug, activate};
 
-use super::regimes::REGIMES;
+use super::regimes::chosen;
 use crate::command::planted::Arguments;
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation, panic_text};
@@ -37,7 +37,7 @@ pub fn child(name: &str, arguments: &Arguments) -> ExitCode {
     for round in 0..arguments.rounds {
         let seed = arguments.seed.wrapping_add(round);
         let kinds = kinds[(round % kinds.len() as u64) as usize];
-        for regime in REGIMES {
+        for regime in chosen(&arguments.regime) {
             let run = catch_unwind(AssertUnwindSafe(|| (regime.run)(seed, kinds)));
             let outcome = run.unwrap_or_else(|panic| Outcome {
                 violations: vec![Violation { what: panic_text(&*panic), command: String::new() }],

@@ -44,12 +44,17 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
+    if regimes::chosen(&arguments.regime).is_empty() {
+        eprintln!("no regime of a round is called {}", arguments.regime.join(" or "));
+        return ExitCode::FAILURE;
+    }
     let started = Instant::now();
     let mut searches = Vec::new();
     for seed in (0..arguments.seeds).map(|n| first_seed(arguments.seed, n)) {
         let limit = Duration::from_secs_f64(arguments.seconds);
-        searches
-            .extend(bugs.iter().map(|&bug| Search::new(Some(bug), seed, arguments.rounds, limit)));
+        let search =
+            |bug| Search::new(bug, seed, arguments.rounds, limit).within(&arguments.regime);
+        searches.extend(bugs.iter().map(|&bug| search(Some(bug))));
     }
     let mut score = Score::new(bugs, arguments.verbose);
     for (search, ended) in carry_out(searches, arguments) {
@@ -58,7 +63,9 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let unlimited = Duration::from_secs(4 * 3600);
     let clean = (0..arguments.seeds).map(|n| first_seed(arguments.seed, n));
     let rounds = |seed| score.rounds_from(seed);
-    let clean = clean.map(|seed| Search::new(None, seed, rounds(seed), unlimited)).collect();
+    let clean = clean
+        .map(|seed| Search::new(None, seed, rounds(seed), unlimited).within(&arguments.regime))
+        .collect();
     for (search, ended) in carry_out(clean, arguments) {
         score.add_clean(&search, ended);
     }

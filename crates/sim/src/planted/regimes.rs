@@ -16,11 +16,17 @@ pub(super) struct Regime {
     pub(super) run: fn(seed: u64, kinds: Kinds) -> Outcome,
 }
 
-/// In the order of a round.
-pub(super) const REGIMES: &[Regime] = &[
+/// Those of these names, in the order of a round; all if none is named.
+pub(super) fn chosen(names: &[String]) -> Vec<&'static Regime> {
+    let is_chosen = |regime: &&Regime| names.is_empty() || names.iter().any(|n| n == regime.name);
+    REGIMES.iter().filter(is_chosen).collect()
+}
+
+const REGIMES: &[Regime] = &[
     Regime { name: "crash", run: run_crash },
     Regime { name: "model", run: run_model },
     Regime { name: "threads", run: run_threads },
+    Regime { name: "views", run: crate::views::run },
     Regime { name: "callbacks", run: crate::callbacks::run },
     Regime { name: "exhaustive", run: run_exhaustive },
     Regime { name: "recovery", run: run_recovery },

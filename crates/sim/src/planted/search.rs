@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use spinney::planted::Bug;
 
-use super::regimes::REGIMES;
+use super::regimes::chosen;
 use crate::torture::process::Used;
 
 /// A regime that takes more processor time than this for its part of a round hangs.
@@ -27,6 +27,8 @@ pub(super) struct Search {
     pub(super) seed: u64,
     rounds: u64,
     limit: Duration,
+    /// The regimes of a round, by name; all if none is named.
+    regimes: Vec<String>,
 }
 
 /// How a search ended.
@@ -46,7 +48,12 @@ pub(super) struct Ended {
 impl Search {
     /// A search of at most so many rounds that take at most this time.
     pub(super) fn new(bug: Option<Bug>, seed: u64, rounds: u64, limit: Duration) -> Search {
-        Search { bug, seed, rounds, limit }
+        Search { bug, seed, rounds, limit, regimes: Vec::new() }
+    }
+
+    /// The same with these regimes alone, if any is named.
+    pub(super) fn within(self, regimes: &[String]) -> Search {
+        Search { regimes: regimes.to_vec(), ..self }
     }
 
     /// Carries it out.
@@ -80,16 +87,20 @@ impl Search {
         command.arg("--seed").arg(self.seed.to_string());
         command.arg("--rounds").arg(self.rounds.to_string());
         command.arg("--seconds").arg(self.limit.as_secs_f64().to_string());
+        self.regimes.iter().for_each(|regime| {
+            command.arg("--regime").arg(regime);
+        });
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
     }
 
     /// Reads what the child tells until it has found something, is through, or its time is up.
     fn follow(&self, process: u32, lines: &Receiver<String>, started: Instant, ended: &mut Ended) {
+        let regimes = chosen(&self.regimes);
         let mut parts = 0;
         let mut part = Part::begin(process);
         loop {
             let line = lines.recv_timeout(GLANCE);
-            let under_way = REGIMES[parts % REGIMES.len()].name.to_string();
+            let under_way = regimes[parts % regimes.len()].name.to_string();
             match line {
                 Ok(line) => {
                     let told: Value = serde_json::from_str(&line).unwrap_or_default();
@@ -105,7 +116,7 @@ impl Search {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if let Some(what) = part.hangs(process) {
-                        ended.rounds = (parts / REGIMES.len()) as u64 + 1;
+                        ended.rounds = (parts / regimes.len()) as u64 + 1;
                         ended.found = Some((under_way, what));
                         return;
                     }
@@ -117,7 +128,7 @@ impl Search {
                 // It is through, or has aborted.
                 Err(RecvTimeoutError::Disconnected) => {
                     if ended.rounds < self.rounds {
-                        ended.rounds = (parts / REGIMES.len()) as u64 + 1;
+                        ended.rounds = (parts / regimes.len()) as u64 + 1;
                         ended.found = Some((under_way, String::new()));
                     }
                     return;

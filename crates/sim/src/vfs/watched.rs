@@ -1,14 +1,14 @@
 //! [`WatchedVfs`]: a file system whose writes and syncs somebody is told of, and may hold up.
 //!
 //! Invariants:
-//! 1. Nothing but time differs from the files beneath.
+//! 1. Nothing but time differs from the files beneath, and what the watcher refuses.
 
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
-use spinney::Result;
 use spinney::vfs::{Access, DirEntry, File, IoQueue, Lock, MappedFile, ReadRequest, Vfs};
+use spinney::{Error, Result};
 
 /// Who is told.
 pub trait Watcher: Debug + Send + Sync + 'static {
@@ -18,6 +18,11 @@ pub trait Watcher: Debug + Send + Sync + 'static {
 
     /// A file is about to be written.
     fn writing(&self, path: &Path);
+
+    /// Whether a write to a file that is not mapped finds the disk full; nothing is written then.
+    fn refuses(&self, _path: &Path) -> bool {
+        false
+    }
 
     /// A file is about to be read.
     fn reading(&self, _path: &Path, _bytes: usize) {}
@@ -132,6 +137,10 @@ impl<W: Watcher> File for Watched<W, dyn File> {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.watcher.writing(self.file.path());
+        if self.watcher.refuses(self.file.path()) {
+            let path = self.file.path().to_path_buf();
+            return Err(Error::Full { path, needed: bytes.len() as u64 });
+        }
         self.file.write_at(offset, bytes)
     }
 
