@@ -7,10 +7,11 @@
 //!    closing or poisoned (`retain`): then the next open decides from the manifest.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::page_cache::Cache;
 use super::read_ahead::ReadAhead;
+use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::key_hash::KeyHasher;
 use crate::base::planted::{Bug, FREED, planted};
@@ -49,6 +50,15 @@ impl FileType {
     }
 }
 
+/// What of the disk a compaction may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// What is free beyond the reserve, which is for what makes room.
+    BeyondReserve,
+    /// The reserve too, but for what memtables need to get into trees.
+    ButForMemtables,
+}
+
 /// The store's data files.
 pub(crate) struct DataFiles {
     pub(crate) vfs: Arc<dyn Vfs>,
@@ -61,6 +71,8 @@ pub(crate) struct DataFiles {
     next_file_id: AtomicU64,
     retain: AtomicBool,
     birthplace: Birthplace,
+    /// What of the disk is to be left free by whoever can wait: the reserve, and what memtables need.
+    kept_free: OnceLock<(u64, Box<dyn Fn() -> u64 + Send + Sync>)>,
 }
 
 impl DataFiles {
@@ -81,6 +93,34 @@ impl DataFiles {
             next_file_id: AtomicU64::new(next_file_id.0),
             retain: AtomicBool::new(false),
             birthplace: Birthplace::here(),
+            kept_free: OnceLock::new(),
+        }
+    }
+
+    /// From now on [`DataFiles::check_room`] leaves something free: `reserve_bytes`, or what memtables need, each at
+    /// most a tenth of the disk.
+    pub(crate) fn keep_free(
+        &self,
+        reserve_bytes: u64,
+        memtables_bytes: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        // The first to say so.
+        let _ = self.kept_free.set((reserve_bytes, Box::new(memtables_bytes)));
+    }
+
+    /// Fails with `Full` unless so many bytes can be written and what is to be left free is left. For whoever can
+    /// wait: those who make room need it first.
+    pub(crate) fn check_room(&self, room: Room, bytes: u64) -> Result<()> {
+        let Some((reserve_bytes, memtables_bytes)) = self.kept_free.get() else { return Ok(()) };
+        // A file system that does not say will say when it is full.
+        let Ok(Some(space)) = self.vfs.space(&self.dir) else { return Ok(()) };
+        let kept = match room {
+            Room::BeyondReserve => *reserve_bytes,
+            Room::ButForMemtables => memtables_bytes(),
+        };
+        match space.available_bytes >= bytes + kept.min(space.total_bytes / 10) {
+            true => Ok(()),
+            false => Err(Error::Full { path: self.dir.clone(), needed: bytes }),
         }
     }
 

@@ -24,6 +24,8 @@ use crate::tree::{PackSource, Packed, Tree};
 
 /// How long a keyspace rests after its background work has failed.
 const REST_NANOS: u64 = 1_000_000_000;
+/// How long after a compaction that there was no room for: the next may be one that makes room.
+const REST_FULL_NANOS: u64 = 5_000_000;
 /// A manifest is rewritten when it is this many times what is live in it.
 const MANIFEST_GROWTH_MAX: u64 = 4;
 
@@ -550,8 +552,11 @@ impl Job for TreeJob {
         if step.is_err() && self.keyspace.is_dropped() {
             return Ok(Step::Done);
         }
-        if step.is_err() {
-            let rest = self.store.clock.nanos() + REST_NANOS;
+        if let Err(error) = &step {
+            // What there is no room for is left alone by the tree: others may make room.
+            let is_full = matches!(error, Error::Full { .. });
+            let nanos = if is_full { REST_FULL_NANOS } else { REST_NANOS };
+            let rest = self.store.clock.nanos() + nanos;
             self.keyspace.tree_rest_until_nanos.store(rest, Ordering::Relaxed);
         }
         step

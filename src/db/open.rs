@@ -426,6 +426,11 @@ fn open_locked(
         Arc::new(KeyHasher::new(recovered.hash_secret)),
     ));
     files.read_ahead.set_bytes_max(sizes.read_ahead_bytes_max as usize);
+    let pool = Arc::new(ChunkPool::new(sizes.memtables_bytes_max as usize));
+    files.keep_free(sizes.free_bytes_min, {
+        let pool = Arc::clone(&pool);
+        move || pool.bytes_in_use() as u64
+    });
     let foundation = Foundation {
         blobs: BlobFiles::new(&files),
         files,
@@ -436,7 +441,7 @@ fn open_locked(
         switches: builder.switches,
         manifest: Arc::new(manifest),
         cache,
-        pool: Arc::new(ChunkPool::new(sizes.memtables_bytes_max as usize)),
+        pool,
         clock: Arc::new(clock),
         merge_operators: builder.merge_operators,
         store: Arc::new(OnceLock::new()),

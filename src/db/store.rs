@@ -544,7 +544,28 @@ impl Store {
         if planted(Bug::CommitFullSwallowed) && matches!(result, Err(Error::Full { .. })) {
             return Ok(self.committer.visible());
         }
+        if matches!(result, Err(Error::Full { .. })) {
+            self.flush_for_room();
+        }
         result.inspect_err(|error| self.journal_failed(error))
+    }
+
+    /// A batch was refused for want of room. The journal takes as much of it as memtables have, and gives that back
+    /// once they are in the trees, where compactions can drop what they delete.
+    #[cold]
+    fn flush_for_room(&self) {
+        let keyspaces = self.all_keyspaces();
+        let is_flushing =
+            |keyspace: &Arc<KeyspaceState>| !keyspace.pipeline.lock().slots.is_empty();
+        if keyspaces.iter().any(is_flushing) {
+            return;
+        }
+        let active_bytes = |keyspace: &KeyspaceState| keyspace.read.load().active.exact_bytes();
+        let all: u64 = keyspaces.iter().map(|keyspace| active_bytes(keyspace)).sum();
+        // Less does not free a segment, and each refused batch would make a table.
+        if all >= self.sizes.segment_bytes {
+            self.freeze(&keyspaces, |keyspace| active_bytes(keyspace) > 0);
+        }
     }
 
     /// A full disk or a refused argument leaves the journal whole; anything else does not.

@@ -280,6 +280,11 @@ pub(crate) struct BlobFiles {
 }
 
 impl BlobFiles {
+    /// The store's data files.
+    pub(crate) fn files(&self) -> &Arc<DataFiles> {
+        &self.files
+    }
+
     /// None open yet.
     pub(crate) fn new(files: &Arc<DataFiles>) -> Arc<BlobFiles> {
         Arc::new(BlobFiles { files: Arc::clone(files), torn: false, open: Mutex::default() })

@@ -13,11 +13,20 @@ use super::output::TableOutput;
 use crate::base::entry::{EntryRef, EntrySource};
 use crate::base::error::Result;
 use crate::base::ids::{FileId, Seqno};
+use crate::cache::Room;
 use crate::merge::{Bottom, CompactionOptions, FoldLimits};
 use crate::table::{Table, TableScan};
 
 /// Input entries that one step looks at.
 pub(super) const STEP_ENTRIES: u64 = 4096;
+
+/// What of the disk the merge of such tables may have: as much as one that makes room if it carries deletes.
+pub(super) fn room_of<'a>(inputs: impl IntoIterator<Item = &'a Table>) -> Room {
+    match inputs.into_iter().any(|table| table.properties().deletes > 0) {
+        true => Room::ButForMemtables,
+        false => Room::BeyondReserve,
+    }
+}
 
 /// What a compaction keeps from its beginning to its end.
 pub(super) struct Compaction {

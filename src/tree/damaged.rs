@@ -1,15 +1,17 @@
-//! Where damage was met.
+//! Where a compaction failed: for damage, or for want of room.
 //!
 //! Invariants:
-//! 1. A place in which damage was met is left alone for a while, so that it does not keep the others from
-//!    their turn. Nobody waits for it either.
+//! 1. Such a place is left alone for a while, so that it does not keep the others from their turn. Nobody waits
+//!    for it either. On a full disk the others may be those that make room.
 
 use super::claims::Place;
 use super::extent::Key;
 use crate::base::error::Error;
 
-/// How long a place in which damage was met is left alone.
-const LEFT_ALONE_NANOS: u64 = 60_000_000_000;
+/// How long a place with damage is left alone.
+const DAMAGED_NANOS: u64 = 60_000_000_000;
+/// How long a place is that there was no room for.
+const REFUSED_NANOS: u64 = 1_000_000_000;
 
 /// The places of a tree that are left alone.
 #[derive(Default)]
@@ -24,7 +26,7 @@ impl Damaged {
         self.places.iter().any(|(place, until)| now < *until && place.meets(height, range))
     }
 
-    /// Leaves a range of a level alone, if the error tells of damage.
+    /// Leaves a range of a level alone, if the error tells of damage or of a full disk.
     pub(super) fn note(
         &mut self,
         error: &Error,
@@ -32,11 +34,14 @@ impl Damaged {
         range: (&[u8], Option<&[u8]>),
         now: u64,
     ) {
-        if error.is_corruption() {
-            self.places.retain(|(_, until)| now < *until);
-            let place = Place { height, lower: Key::from(range.0), upper: range.1.map(Key::from) };
-            self.places.push((place, now.saturating_add(LEFT_ALONE_NANOS)));
-        }
+        let nanos = match error {
+            error if error.is_corruption() => DAMAGED_NANOS,
+            Error::Full { .. } => REFUSED_NANOS,
+            _ => return,
+        };
+        self.places.retain(|(_, until)| now < *until);
+        let place = Place { height, lower: Key::from(range.0), upper: range.1.map(Key::from) };
+        self.places.push((place, now.saturating_add(nanos)));
     }
 
     /// Whether there is such a place.
@@ -52,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_damage_is_left_alone_and_for_a_while() {
+    fn what_failed_for_damage_or_room_is_left_alone_for_a_while() {
         let mut damaged = Damaged::default();
         let range = (&b"b"[..], Some(&b"d"[..]));
         damaged.note(&Error::NotResident, 0, range, 5);
@@ -61,7 +66,10 @@ mod tests {
         assert!(damaged.exists(5) && damaged.meets(0, (b"c", None), 5));
         assert!(!damaged.meets(1, (b"c", None), 5), "another level");
         assert!(!damaged.meets(0, (b"d", None), 5), "behind it");
-        let later = 5 + LEFT_ALONE_NANOS;
+        let full = Error::Full { path: "t".into(), needed: 1 };
+        damaged.note(&full, 2, range, 5);
+        assert!(damaged.meets(2, range, 5) && !damaged.meets(2, range, 5 + REFUSED_NANOS));
+        let later = 5 + DAMAGED_NANOS;
         assert!(!damaged.exists(later) && !damaged.meets(0, (b"c", None), later));
     }
 }

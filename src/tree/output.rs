@@ -3,6 +3,10 @@
 //! Invariants:
 //! 1. No page gets a value of `blob_bytes_min` bytes or more, whether somebody put it, merged it in, or an operator
 //!    made it: each entry can be stored.
+//! 2. What a compaction writes leaves as much of the disk free as [`DataFiles::check_room`] asks for: a memtable can
+//!    always be packed, and a full disk is never one that compactions have filled.
+//!
+//! [`DataFiles::check_room`]: crate::cache::DataFiles::check_room
 
 use std::sync::Arc;
 
@@ -10,6 +14,7 @@ use super::TreeContext;
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
+use crate::cache::Room;
 use crate::table::{BlobFiles, BlobPointer, BlobWriter, Table, TableBuilder, TableOptions};
 
 /// A table in the making, with the blob file that its large values go to.
@@ -19,7 +24,12 @@ pub(super) struct TableOutput {
     blob_writer: Option<BlobWriter>,
     blob_bytes_min: usize,
     pointer: Vec<u8>,
+    /// Of a compaction: what it asks for, and the bytes appended since it last did.
+    room: Option<(Room, u64)>,
 }
+
+/// So many bytes are appended before a compaction asks for room again.
+const ROOM_BYTES: u64 = 64 << 10;
 
 impl TableOutput {
     /// An output whose table has a filter of its own if `filter`.
@@ -38,7 +48,32 @@ impl TableOutput {
             blob_writer: None,
             blob_bytes_min: context.options.blob_bytes_min,
             pointer: Vec::new(),
+            room: None,
         })
+    }
+
+    /// The same for a compaction.
+    ///
+    /// # Errors
+    /// Also `Full` if there is room for memtables alone, as from the methods that append.
+    pub(super) fn of_compaction(
+        context: &TreeContext,
+        filter: bool,
+        room: Room,
+    ) -> Result<TableOutput> {
+        context.files.check_room(room, ROOM_BYTES)?;
+        Ok(TableOutput { room: Some((room, 0)), ..TableOutput::new(context, filter)? })
+    }
+
+    #[inline]
+    fn appending(&mut self, bytes: usize) -> Result<()> {
+        let Some((room, unchecked)) = &mut self.room else { return Ok(()) };
+        *unchecked += bytes as u64;
+        if *unchecked < ROOM_BYTES {
+            return Ok(());
+        }
+        *unchecked = 0;
+        self.blobs.files().check_room(*room, ROOM_BYTES.max(bytes as u64))
     }
 
     /// Appends an entry of a memtable or of what an operator made, with its key's hash: a large value goes to the
@@ -48,6 +83,7 @@ impl TableOutput {
         if entry.value.len() >= self.blob_bytes_min && !entry.kind.is_blob() {
             return self.add_blob(hash, entry, entry.value);
         }
+        self.appending(entry.key.len() + entry.value.len())?;
         self.builder.add_hashed(hash, entry.key, entry.seqno, entry.kind, entry.value)
     }
 
@@ -96,6 +132,7 @@ impl TableOutput {
         let Some(kind) = entry.kind.in_blob() else {
             return self.builder.add_hashed(hash, entry.key, entry.seqno, entry.kind, entry.value);
         };
+        self.appending(value.len())?;
         let writer = match &mut self.blob_writer {
             Some(writer) => writer,
             none => none.insert(BlobWriter::new(&self.blobs)?),

@@ -17,7 +17,7 @@ use crate::base::planted::{Bug, planted};
 use crate::jobs::{Job, Step};
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::Table;
-use crate::tree::compaction::{Compaction, InputScan, STEP_ENTRIES, chunk_bytes};
+use crate::tree::compaction::{Compaction, InputScan, STEP_ENTRIES, chunk_bytes, room_of};
 use crate::tree::output::TableOutput;
 
 struct Merging {
@@ -118,7 +118,10 @@ impl CompactionJob {
                 Some(output) => output,
                 none => {
                     let context = &self.tree.context;
-                    none.insert(TableOutput::new(context, context.options.filters)?)
+                    let inputs = self.plan.inputs.iter().map(|input| &*input.table);
+                    let room = room_of(inputs);
+                    let filters = context.options.filters;
+                    none.insert(TableOutput::of_compaction(context, filters, room)?)
                 }
             };
             let hash = self.tree.context.files.hasher.hash(entry.key);

@@ -14,12 +14,12 @@ use crate::base::entry::EntrySource;
 use crate::base::error::Result;
 use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
-use crate::cache::{FileType, PageFileWriter};
+use crate::cache::{FileType, PageFileWriter, Room};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, MapletMerge, SortedFingerprints};
 use crate::jobs::{Job, Step};
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::Table;
-use crate::tree::compaction::{Compaction, InputScan, STEP_ENTRIES, chunk_bytes};
+use crate::tree::compaction::{Compaction, InputScan, STEP_ENTRIES, chunk_bytes, room_of};
 use crate::tree::output::TableOutput;
 
 /// Maplet pages that one step writes.
@@ -35,6 +35,7 @@ struct Output {
 struct Merging {
     entries: CompactionIterator<'static, InputScan>,
     output: Option<TableOutput>,
+    room: Room,
     hashes: PageVec<u64>,
 }
 
@@ -101,6 +102,7 @@ impl CompactionJob {
         self.stage = Stage::Merging(Box::new(Merging {
             entries: CompactionIterator::new(inputs.iter().rev().map(scan).collect(), options),
             output: None,
+            room: room_of(inputs.iter().map(|input| &*input.table)),
             hashes: PageVec::with_capacity((expected as usize).min(1 << 20)),
         }));
         Ok(Step::Again)
@@ -116,7 +118,10 @@ impl CompactionJob {
             let Some(entry) = merging.entries.entry() else { break true };
             let output = match &mut merging.output {
                 Some(output) => output,
-                none => none.insert(TableOutput::new(&self.tree.context, false)?),
+                none => {
+                    let context = &self.tree.context;
+                    none.insert(TableOutput::of_compaction(context, false, merging.room)?)
+                }
             };
             let hash = hasher.hash(entry.key);
             merging.hashes.push(hash);
