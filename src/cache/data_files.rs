@@ -73,6 +73,19 @@ pub(crate) struct DataFiles {
     birthplace: Birthplace,
     /// What of the disk is to be left free by whoever can wait: the reserve, and what memtables need.
     kept_free: OnceLock<(u64, Box<dyn Fn() -> u64 + Send + Sync>)>,
+    /// Somebody has a [`ReserveTurn`].
+    is_reserve_taken: AtomicBool,
+}
+
+/// Whoever holds it may take of the reserve: one at a time, or several would each take what another needs to end.
+pub(crate) struct ReserveTurn {
+    files: Arc<DataFiles>,
+}
+
+impl Drop for ReserveTurn {
+    fn drop(&mut self) {
+        self.files.is_reserve_taken.store(false, Ordering::Release);
+    }
 }
 
 impl DataFiles {
@@ -94,11 +107,12 @@ impl DataFiles {
             retain: AtomicBool::new(false),
             birthplace: Birthplace::here(),
             kept_free: OnceLock::new(),
+            is_reserve_taken: AtomicBool::new(false),
         }
     }
 
-    /// From now on [`DataFiles::check_room`] leaves something free: `reserve_bytes`, or what memtables need, each at
-    /// most a tenth of the disk.
+    /// From now on [`DataFiles::check_room`] leaves something free: `reserve_bytes`, or of that what memtables need, each
+    /// at most a tenth of the disk.
     pub(crate) fn keep_free(
         &self,
         reserve_bytes: u64,
@@ -108,18 +122,27 @@ impl DataFiles {
         let _ = self.kept_free.set((reserve_bytes, Box::new(memtables_bytes)));
     }
 
-    /// Fails with `Full` unless so many bytes can be written and what is to be left free is left. For whoever can
-    /// wait: those who make room need it first.
-    pub(crate) fn check_room(&self, room: Room, bytes: u64) -> Result<()> {
-        let Some((reserve_bytes, memtables_bytes)) = self.kept_free.get() else { return Ok(()) };
+    /// The turn to take of the reserve, unless somebody has it.
+    pub(crate) fn take_reserve_turn(self: &Arc<Self>) -> Option<ReserveTurn> {
+        let was_taken = self.is_reserve_taken.swap(true, Ordering::Acquire);
+        (!was_taken).then(|| ReserveTurn { files: Arc::clone(self) })
+    }
+
+    /// Fails with `Full` unless so many bytes can be written and what is to be left free is left; returns how many
+    /// could be. For whoever can wait: those who make room need it first.
+    pub(crate) fn check_room(&self, room: Room, bytes: u64) -> Result<u64> {
+        let Some((reserve_bytes, memtables_bytes)) = self.kept_free.get() else {
+            return Ok(u64::MAX);
+        };
         // A file system that does not say will say when it is full.
-        let Ok(Some(space)) = self.vfs.space(&self.dir) else { return Ok(()) };
+        let Ok(Some(space)) = self.vfs.space(&self.dir) else { return Ok(u64::MAX) };
         let kept = match room {
             Room::BeyondReserve => *reserve_bytes,
-            Room::ButForMemtables => memtables_bytes(),
+            Room::ButForMemtables => memtables_bytes().min(*reserve_bytes),
         };
-        match space.available_bytes >= bytes + kept.min(space.total_bytes / 10) {
-            true => Ok(()),
+        let left = space.available_bytes.saturating_sub(kept.min(space.total_bytes / 10));
+        match left >= bytes {
+            true => Ok(left),
             false => Err(Error::Full { path: self.dir.clone(), needed: bytes }),
         }
     }

@@ -30,7 +30,7 @@ mod records;
 #[cfg(all(test, shuttle))]
 pub(crate) mod schedules;
 
-pub(crate) use data_files::{DataFiles, FileType, Room};
+pub(crate) use data_files::{DataFiles, FileType, ReserveTurn, Room};
 pub(crate) use fetch::{PageMiss, fetch_misses, read_ends, read_pages};
 pub(crate) use page::{Compression, PAGE_HEADER_BYTES};
 pub(crate) use page_cache::{Cache, PageClass, PageKey};

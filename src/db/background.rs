@@ -516,6 +516,9 @@ impl Job for FlushJob {
     fn step(&mut self) -> Result<Step> {
         let packed = self.store.pack_claimed(&self.keyspace, &self.slot);
         self.store.hear_of_operator(&self.keyspace);
+        if packed.is_err() && self.keyspace.is_dropped() {
+            return Ok(Step::Done);
+        }
         packed?;
         self.store.incorporate_packed()?;
         Ok(Step::Done)

@@ -69,8 +69,8 @@ pub(crate) struct Sizes {
     /// Buffers of readers that look ahead.
     pub(crate) read_ahead_bytes_max: u64,
     pub(crate) segment_bytes: u64,
-    /// What is left free of the disk for what makes room there: all memtables can be written, and deletes
-    /// journaled.
+    /// What is left free of the disk for what makes room there: the memtables of a keyspace can be written, and deletes
+    /// journaled. Not those of all: a large budget on a disk that has a few gigabytes left would take no write.
     pub(crate) free_bytes_min: u64,
     /// A manifest below this size is not rewritten.
     pub(crate) manifest_bytes_min: u64,
@@ -101,7 +101,7 @@ impl Sizes {
             iterators_bytes_max: (budget / 16).max(256 << 10),
             read_ahead_bytes_max: (budget / 16).clamp(256 << 10, 64 << 20),
             segment_bytes,
-            free_bytes_min: memtables_bytes_max + (1 << 20),
+            free_bytes_min: memtable_bytes * (frozen_max as u64 + 1) + (1 << 20),
             manifest_bytes_min: (memtable_bytes * 4).min(1 << 20),
             journal_bytes_max: memtables_bytes_max * 3 + segment_bytes * 2 * shards as u64,
             direct_value_bytes: (memtable_bytes as usize / 4)

@@ -8,24 +8,36 @@
 use std::sync::Arc;
 
 use super::TreeContext;
-use super::extent::Key;
+use super::extent::{Extent, Key, Stretch};
+use super::live::Overlap;
 use super::output::TableOutput;
 use crate::base::entry::{EntryRef, EntrySource};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
-use crate::cache::Room;
+use crate::cache::{ReserveTurn, Room};
 use crate::merge::{Bottom, CompactionOptions, FoldLimits};
 use crate::table::{Table, TableScan};
 
 /// Input entries that one step looks at.
 pub(super) const STEP_ENTRIES: u64 = 4096;
 
-/// What of the disk the merge of such tables may have: as much as one that makes room if it carries deletes.
-pub(super) fn room_of<'a>(inputs: impl IntoIterator<Item = &'a Table>) -> Room {
-    match inputs.into_iter().any(|table| table.properties().deletes > 0) {
-        true => Room::ButForMemtables,
-        false => Room::BeyondReserve,
+/// What is dropped of the inputs of a merge that makes room is at least this share.
+const DEAD_SHARE_MIN: f64 = 1.0 / 16.0;
+
+/// Whether a merge of such tables, oldest first, makes room: it carries deletes, or part of them is superseded.
+fn makes_room<'a>(inputs: impl IntoIterator<Item = &'a Arc<Table>>) -> bool {
+    let mut overlap = Overlap::default();
+    for table in inputs {
+        let properties = table.properties();
+        if properties.deletes > 0 {
+            return true;
+        }
+        let bytes = properties.key_bytes + properties.value_bytes;
+        let extent = Extent { bytes, entries: properties.entries() };
+        overlap.add(table, Stretch { first: 0, extent });
     }
+    let dead = overlap.dead();
+    dead.share.max(dead.blob_share) >= DEAD_SHARE_MIN
 }
 
 /// What a compaction keeps from its beginning to its end.
@@ -35,13 +47,21 @@ pub(super) struct Compaction {
     collected_blobs: Vec<FileId>,
     started_nanos: u64,
     written_bytes: u64,
+    /// While it takes of what is to be left free.
+    reserve_turn: Option<ReserveTurn>,
 }
 
 impl Compaction {
     pub(super) fn begin(context: &TreeContext, collected_blobs: Vec<FileId>) -> Compaction {
         let snapshots = context.snapshots();
         let started_nanos = context.clock.nanos();
-        Compaction { snapshots, collected_blobs, started_nanos, written_bytes: 0 }
+        Compaction {
+            snapshots,
+            collected_blobs,
+            started_nanos,
+            written_bytes: 0,
+            reserve_turn: None,
+        }
     }
 
     /// How a merge of its inputs is to be done.
@@ -58,6 +78,31 @@ impl Compaction {
                 inline_bytes: context.options.blob_bytes_min as u64,
                 fold_bytes_max: context.options.fold_bytes_max,
             },
+        }
+    }
+
+    /// An output of a merge of `inputs`, oldest first. Where there is no room beyond the reserve, one compaction at a
+    /// time may take of that, if it makes room.
+    ///
+    /// # Errors
+    /// As [`TableOutput::of_compaction`].
+    pub(super) fn output<'a>(
+        &mut self,
+        context: &TreeContext,
+        filter: bool,
+        inputs: impl IntoIterator<Item = &'a Arc<Table>>,
+    ) -> Result<TableOutput> {
+        match TableOutput::of_compaction(context, filter, Room::BeyondReserve) {
+            Err(Error::Full { path, needed }) => {
+                if self.reserve_turn.is_none() && makes_room(inputs) {
+                    self.reserve_turn = context.files.take_reserve_turn();
+                }
+                match self.reserve_turn {
+                    Some(_) => TableOutput::of_compaction(context, filter, Room::ButForMemtables),
+                    None => Err(Error::Full { path, needed }),
+                }
+            }
+            output => output,
         }
     }
 

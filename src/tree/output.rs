@@ -24,12 +24,14 @@ pub(super) struct TableOutput {
     blob_writer: Option<BlobWriter>,
     blob_bytes_min: usize,
     pointer: Vec<u8>,
-    /// Of a compaction: what it asks for, and the bytes appended since it last did.
+    /// Of a compaction: what it may have, and the bytes it may append before it asks again.
     room: Option<(Room, u64)>,
 }
 
-/// So many bytes are appended before a compaction asks for room again.
+/// A compaction asks for room for so many bytes at a time.
 const ROOM_BYTES: u64 = 64 << 10;
+/// While there is plenty it asks again once it has taken this part of what was left.
+const ROOM_PART: u64 = 16;
 
 impl TableOutput {
     /// An output whose table has a filter of its own if `filter`.
@@ -52,28 +54,37 @@ impl TableOutput {
         })
     }
 
-    /// The same for a compaction.
+    /// The same for a compaction, which may have so much of the disk.
     ///
     /// # Errors
-    /// Also `Full` if there is room for memtables alone, as from the methods that append.
+    /// Also `Full` if that is not there, as from the methods that append.
     pub(super) fn of_compaction(
         context: &TreeContext,
         filter: bool,
         room: Room,
     ) -> Result<TableOutput> {
-        context.files.check_room(room, ROOM_BYTES)?;
-        Ok(TableOutput { room: Some((room, 0)), ..TableOutput::new(context, filter)? })
+        let left = context.files.check_room(room, ROOM_BYTES)? / ROOM_PART;
+        Ok(TableOutput { room: Some((room, left)), ..TableOutput::new(context, filter)? })
     }
 
     #[inline]
     fn appending(&mut self, bytes: usize) -> Result<()> {
-        let Some((room, unchecked)) = &mut self.room else { return Ok(()) };
-        *unchecked += bytes as u64;
-        if *unchecked < ROOM_BYTES {
-            return Ok(());
+        match &mut self.room {
+            Some((_, left)) if *left < bytes as u64 => self.ask_for_room(bytes as u64),
+            Some((_, left)) => {
+                *left -= bytes as u64;
+                Ok(())
+            }
+            None => Ok(()),
         }
-        *unchecked = 0;
-        self.blobs.files().check_room(*room, ROOM_BYTES.max(bytes as u64))
+    }
+
+    #[cold]
+    fn ask_for_room(&mut self, bytes: u64) -> Result<()> {
+        let Some((room, left)) = &mut self.room else { return Ok(()) };
+        *left = self.blobs.files().check_room(*room, bytes.max(ROOM_BYTES))? / ROOM_PART;
+        *left = (*left).max(ROOM_BYTES).saturating_sub(bytes);
+        Ok(())
     }
 
     /// Appends an entry of a memtable or of what an operator made, with its key's hash: a large value goes to the

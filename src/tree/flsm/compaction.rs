@@ -17,7 +17,7 @@ use crate::base::planted::{Bug, planted};
 use crate::jobs::{Job, Step};
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::Table;
-use crate::tree::compaction::{Compaction, InputScan, STEP_ENTRIES, chunk_bytes, room_of};
+use crate::tree::compaction::{Compaction, InputScan, STEP_ENTRIES, chunk_bytes};
 use crate::tree::output::TableOutput;
 
 struct Merging {
@@ -118,10 +118,9 @@ impl CompactionJob {
                 Some(output) => output,
                 none => {
                     let context = &self.tree.context;
-                    let inputs = self.plan.inputs.iter().map(|input| &*input.table);
-                    let room = room_of(inputs);
+                    let inputs = self.plan.inputs.iter().map(|input| &input.table);
                     let filters = context.options.filters;
-                    none.insert(TableOutput::of_compaction(context, filters, room)?)
+                    none.insert(self.compaction.output(context, filters, inputs)?)
                 }
             };
             let hash = self.tree.context.files.hasher.hash(entry.key);

@@ -14,12 +14,12 @@ use crate::base::entry::EntrySource;
 use crate::base::error::Result;
 use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
-use crate::cache::{FileType, PageFileWriter, Room};
+use crate::cache::{FileType, PageFileWriter};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, MapletMerge, SortedFingerprints};
 use crate::jobs::{Job, Step};
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::Table;
-use crate::tree::compaction::{Compaction, InputScan, STEP_ENTRIES, chunk_bytes, room_of};
+use crate::tree::compaction::{Compaction, InputScan, STEP_ENTRIES, chunk_bytes};
 use crate::tree::output::TableOutput;
 
 /// Maplet pages that one step writes.
@@ -35,7 +35,8 @@ struct Output {
 struct Merging {
     entries: CompactionIterator<'static, InputScan>,
     output: Option<TableOutput>,
-    room: Room,
+    /// Oldest first.
+    tables: Vec<Arc<Table>>,
     hashes: PageVec<u64>,
 }
 
@@ -102,7 +103,7 @@ impl CompactionJob {
         self.stage = Stage::Merging(Box::new(Merging {
             entries: CompactionIterator::new(inputs.iter().rev().map(scan).collect(), options),
             output: None,
-            room: room_of(inputs.iter().map(|input| &*input.table)),
+            tables: inputs.iter().map(|input| Arc::clone(&input.table)).collect(),
             hashes: PageVec::with_capacity((expected as usize).min(1 << 20)),
         }));
         Ok(Step::Again)
@@ -120,7 +121,7 @@ impl CompactionJob {
                 Some(output) => output,
                 none => {
                     let context = &self.tree.context;
-                    none.insert(TableOutput::of_compaction(context, false, merging.room)?)
+                    none.insert(self.compaction.output(context, false, &merging.tables)?)
                 }
             };
             let hash = hasher.hash(entry.key);
