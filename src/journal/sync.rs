@@ -15,7 +15,7 @@ use super::shard::ShardState;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::panics::caught;
-use crate::base::planted::{Bug, planted};
+use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::sync::MutexGuard;
 use crate::base::sync::atomic::Ordering;
 use crate::vfs::MappedFile;
@@ -141,6 +141,8 @@ impl Journal {
                 })
             });
             if planted(Bug::JournalLeaderLost) && result.is_err() {
+                // Who comes later is refused at once.
+                MutexGuard::unlocked(&mut state, || hold_open(Bug::JournalLeaderLost, 1));
                 return result;
             }
             state.leading = false;

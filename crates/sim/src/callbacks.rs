@@ -30,6 +30,15 @@ type Judged = Result<(), String>;
 
 /// Carries the regime out once.
 pub fn run(seed: u64, kinds: Kinds) -> Outcome {
+    #[cfg(planted)]
+    spinney::planted::leave_windows_open(true);
+    let outcome = all(seed, kinds);
+    #[cfg(planted)]
+    spinney::planted::leave_windows_open(false);
+    outcome
+}
+
+fn all(seed: u64, kinds: Kinds) -> Outcome {
     let mut outcome = Outcome::default();
     let scenarios: [(&str, Scenario); 4] = [
         ("callbacks", user_code),
