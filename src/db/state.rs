@@ -444,7 +444,7 @@ impl KeyspaceState {
         // From the pipeline another thread may take it into the tree at once, which has to find it frozen.
         if planted(Bug::FreezeAnnouncedEarly) {
             announce();
-            hold_open(Bug::FreezeAnnouncedEarly, 3);
+            hold_open(Bug::FreezeAnnouncedEarly, 1);
             self.read.store(state);
         } else {
             self.read.store(state);
