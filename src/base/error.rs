@@ -97,7 +97,7 @@ pub enum Error {
     /// A journal write, sync or manifest write failed earlier. Reads go on; writes are refused until
     /// the store has been closed and reopened.
     #[error(
-        "the store no longer accepts writes since {reason}; close and reopen it once the cause is mended"
+        "the store no longer accepts writes since {reason}; close and reopen it once the cause is fixed"
     )]
     Poisoned {
         /// The failure that poisoned the store.

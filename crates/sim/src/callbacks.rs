@@ -16,12 +16,9 @@ use spinney::vfs::{Access, AlignedBuf, MemoryVfs, PosixOptions, PosixVfs, Vfs};
 use spinney::{Builder, Database, Error, Event, Keyspace, KeyspaceOptions, MergeOperator};
 
 use crate::kinds::Kinds;
-use crate::outcome::{Outcome, Violation, panic_text};
+use crate::outcome::{Outcome, Scenario, of_scenarios, panic_text};
 use crate::random;
 use crate::vfs::{WatchedVfs, Watcher};
-
-/// One way in which code of others is called.
-type Scenario = fn(u64, Kinds) -> Judged;
 
 /// What takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -30,32 +27,15 @@ type Judged = Result<(), String>;
 
 /// Carries the regime out once.
 pub fn run(seed: u64, kinds: Kinds) -> Outcome {
-    #[cfg(planted)]
-    spinney::planted::leave_windows_open(true);
-    let outcome = all(seed, kinds);
-    #[cfg(planted)]
-    spinney::planted::leave_windows_open(false);
-    outcome
-}
-
-fn all(seed: u64, kinds: Kinds) -> Outcome {
-    let mut outcome = Outcome::default();
     let scenarios: [(&str, Scenario); 4] = [
         ("callbacks", user_code),
         ("disk", own_code),
         ("descriptors", descriptors),
         ("refused", refused),
     ];
-    for (name, scenario) in scenarios {
-        let judged = soon(move || scenario(seed, kinds));
-        outcome.count(name);
-        outcome.operations += 1;
-        if let Err(what) = judged {
-            let command = format!("spinney-sim callbacks --kind {kinds} --seed {seed} --runs 1");
-            outcome.violations.push(Violation { what: format!("{name}: {what}"), command });
-        }
-    }
-    outcome
+    of_scenarios("callbacks", (seed, kinds), &scenarios, |scenario| {
+        soon(move || scenario(seed, kinds))
+    })
 }
 
 /// Calls `f` on a thread of its own, which is left alone if it hangs.

@@ -144,7 +144,8 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
     let told = differs(&recovery, &image.recovery);
     let closed = &recovery.keyspaces_not_opened;
     if !closed.is_empty() && damages.iter().all(Damage::is_in_data) {
-        judge_mended(image, &vfs, db, damages).map_err(|what| format!("once mended: {what}"))?;
+        judge_repaired(image, &vfs, db, damages)
+            .map_err(|what| format!("once repaired: {what}"))?;
     }
     let verdict = |shown| Ok(Verdict { shown, operations });
     if let Err(wrong) = answers.agree(&image.states[image.expected]) {
@@ -178,7 +179,7 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
 
 /// Keyspaces that could not be opened must have kept all that they had: once the damage is gone they are what
 /// they were, whatever has been done to the others meanwhile.
-fn judge_mended(
+fn judge_repaired(
     image: &Image,
     vfs: &CrashVfs,
     db: Database,

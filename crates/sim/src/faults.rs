@@ -273,7 +273,9 @@ impl Run {
     /// Nothing has been left that the next open would have to clear away.
     fn judge_files(&self, worker: &Worker) -> Verdict {
         let builder = self.sizes.builder(&worker.vfs, crate::workload::STORE);
-        let db = builder.open().map_err(|error| format!("opening once mended: {error}"))?;
+        let db = builder
+            .open()
+            .map_err(|error| format!("opening once the disk works again: {error}"))?;
         match db.recovery().orphans_removed {
             0 => Ok(()),
             files => Err(format!("{files} files are left that nothing refers to")),

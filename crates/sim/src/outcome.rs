@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 
+use crate::kinds::Kinds;
+
 /// Something promised that is not so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
@@ -47,6 +49,33 @@ impl Outcome {
         self.operations += other.operations;
         self.violations.extend(other.violations);
     }
+}
+
+/// One of the things that a regime tries: what was wrong, if anything.
+pub type Scenario = fn(u64, Kinds) -> Result<(), String>;
+
+/// Carries out a regime that is a list of scenarios, each by `judge`. Planted bugs of threads leave their windows open
+/// meanwhile.
+pub fn of_scenarios(
+    regime: &str,
+    (seed, kinds): (u64, Kinds),
+    scenarios: &[(&str, Scenario)],
+    judge: impl Fn(Scenario) -> Result<(), String>,
+) -> Outcome {
+    #[cfg(planted)]
+    spinney::planted::leave_windows_open(true);
+    let mut outcome = Outcome::default();
+    for &(name, scenario) in scenarios {
+        outcome.count(name);
+        outcome.operations += 1;
+        if let Err(what) = judge(scenario) {
+            let command = format!("spinney-sim {regime} --kind {kinds} --seed {seed} --runs 1");
+            outcome.violations.push(Violation { what: format!("{name}: {what}"), command });
+        }
+    }
+    #[cfg(planted)]
+    spinney::planted::leave_windows_open(false);
+    outcome
 }
 
 /// What a caught panic said.

@@ -16,7 +16,7 @@ use spinney::vfs::MemoryVfs;
 use spinney::{Builder, Database, Error, Keyspace, KeyspaceOptions};
 
 use crate::kinds::Kinds;
-use crate::outcome::{Outcome, Violation};
+use crate::outcome::{Outcome, Scenario, of_scenarios};
 use crate::random::Random;
 
 /// Batches of a run.
@@ -27,33 +27,12 @@ const OTHERS: usize = 100;
 /// Keyspaces that are dropped in a run.
 const DROPS: u64 = 8;
 
-/// One of the things that are asked.
-type Scenario = fn(u64, Kinds) -> Judged;
-
 type Judged = Result<(), String>;
 
 /// Carries the regime out once.
 pub fn run(seed: u64, kinds: Kinds) -> Outcome {
-    #[cfg(planted)]
-    spinney::planted::leave_windows_open(true);
-    let outcome = both(seed, kinds);
-    #[cfg(planted)]
-    spinney::planted::leave_windows_open(false);
-    outcome
-}
-
-fn both(seed: u64, kinds: Kinds) -> Outcome {
-    let mut outcome = Outcome::default();
     let scenarios: [(&str, Scenario); 2] = [("views", views), ("drops", drops)];
-    for (name, scenario) in scenarios {
-        outcome.count(name);
-        outcome.operations += 1;
-        if let Err(what) = scenario(seed, kinds) {
-            let command = format!("spinney-sim views --kind {kinds} --seed {seed} --runs 1");
-            outcome.violations.push(Violation { what: format!("{name}: {what}"), command });
-        }
-    }
-    outcome
+    of_scenarios("views", (seed, kinds), &scenarios, |scenario| scenario(seed, kinds))
 }
 
 fn plain<T>(what: &str, result: spinney::Result<T>) -> Result<T, String> {

@@ -390,7 +390,7 @@ impl Main {
                 shared.working.fetch_sub(1, Ordering::SeqCst);
                 let operations = std::mem::take(&mut worker.recorder.operations);
                 let count = worker.written;
-                // With its handles, the last of which lets go of the store.
+                // And its handles: when the last one is dropped, the store closes.
                 drop(worker);
                 let _ = sender.send(Done { thread, operations, count });
             });

@@ -159,7 +159,7 @@ impl Worker {
                 }
                 let room = |class| matches!(class, Class::Write | Class::Name | Class::Reserve);
                 if fault.is_full() && strikes.iter().all(|s| room(s.class)) {
-                    return wrong("refuses writes for ever because the disk was full");
+                    return wrong("refuses writes indefinitely because the disk was full");
                 }
                 self.poisoned = true;
             }
@@ -243,7 +243,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Does the steps, then lets the disk be mended, and looks whether all is well.
+    /// Does the steps, then makes the disk work again, and checks that everything is right.
     pub(super) fn work(&mut self, steps: &[Step]) -> Verdict {
         let mut going = self.begin()?;
         for step in steps {
@@ -307,7 +307,7 @@ impl Worker {
         let Some(db) = self.db.clone() else { return Ok(()) };
         let mut last = None;
         for _ in 0..4 {
-            self.note(|| "wait_idle, mended".to_string());
+            self.note(|| "wait_idle, the disk works again".to_string());
             match db.wait_idle() {
                 Ok(()) => return Ok(()),
                 Err(error) => last = Some(error),
@@ -335,7 +335,7 @@ impl Worker {
         let done = self.commit(true, &writes)?;
         if done == refuses && !self.lies_when_written() {
             let what = if done { "is taken after the journal failed" } else { "is refused" };
-            return Err(format!("a commit {what} once the disk has been mended"));
+            return Err(format!("a commit {what} once the disk works again"));
         }
         self.resolve().map(|_| ())
     }

@@ -25,7 +25,7 @@ pub fn child(name: &str, arguments: &Arguments) -> ExitCode {
         return ExitCode::FAILURE;
     }
     activate(bug);
-    // Should the parent not be there to end it, a bug that hangs must not run on for ever.
+    // Should the parent not be there to end it, a bug that hangs must not run on indefinitely.
     let limit = Duration::from_secs_f64(arguments.seconds + GRACE_SECONDS);
     thread::spawn(move || {
         thread::sleep(limit);

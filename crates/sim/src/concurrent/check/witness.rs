@@ -4,7 +4,7 @@
 //! An observer that can be next is taken at once, since it changes nothing for the others. A commit
 //! is taken only if nobody who still has to see what it replaces is left behind.
 //!
-//! A wrong choice early on shows late, and going back step by step from there may take for ever. So the
+//! A wrong choice early on shows late, and going back step by step from there may never end. So the
 //! search begins anew now and then, and prefers other commits each time; what is known to lead nowhere
 //! stays known.
 //!
