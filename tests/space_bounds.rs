@@ -301,3 +301,30 @@ fn operands_are_as_large_as_what_they_make() {
         );
     }
 }
+
+/// A memtable with a put and operands of one key was taken for one with operands alone, which were added to what the
+/// put had replaced: a fifth too much was said to be live.
+#[test]
+fn operands_after_a_put_add_to_that_put() {
+    for kind in KINDS {
+        let options = KeyspaceOptions::new(kind).merge_operator("append");
+        let mut store = Store::new(options, 16 * MIB, 300);
+        let keys = 5_000;
+        store.load(keys);
+        for _ in 0..keys * 20 {
+            let number = store.random.below(keys);
+            let draw = store.random.below(16);
+            store.value_bytes = store.random.below(300) as usize;
+            match draw {
+                0 => store.delete(number),
+                1..10 => {
+                    let operand = store.random.bytes(store.value_bytes / 5);
+                    store.keyspace.merge(key(number), &operand[..]).expect("an operand");
+                    store.pairs.entry(key(number)).or_default().extend(operand);
+                }
+                _ => store.put(number),
+            }
+        }
+        store.judge(&format!("{kind:?}"));
+    }
+}

@@ -245,14 +245,14 @@ impl TableBuilder {
         if bytes > self.leaf_bytes_max {
             self.leaf_bytes_max = capacity((bytes + PAGE_HEADER_BYTES).div_ceil(UNIT_BYTES));
         }
+        let (bytes, blob_bytes) = ((key.len(), value.len()), blob.map_or(0, |b| b.length));
         if is_new_key {
             if let Some(keys) = &mut self.filter_keys {
                 keys.add(hash);
             }
-            let (entries, blob_bytes) = (self.properties.entries(), blob.map_or(0, |b| b.length));
-            self.sampler.add_key(hash, entries, (key.len(), value.len()), kind, blob_bytes);
+            self.sampler.add_key(hash, self.properties.entries(), bytes, kind, blob_bytes);
         } else {
-            self.sampler.add_version(key.len() + value.len());
+            self.sampler.add_version(bytes, kind, blob_bytes);
         }
         self.note(seqno, kind, (key.len() + value.len()) as u64, blob);
         self.properties.key_bytes += key.len() as u64;

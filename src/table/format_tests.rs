@@ -142,7 +142,7 @@ fn the_properties_example() {
     sampler.add_key(0x2c << 32, 0, (3, 21), EntryKind::PutBlob, 50_000);
     sampler.add_key(0x9000 << 32, 2, (3, 100), EntryKind::Put, 0);
     sampler.add_key(0x15 << 32, 3, (5, 50), EntryKind::Put, 0);
-    sampler.add_version(55);
+    sampler.add_version((5, 50), EntryKind::Put, 0);
     let sample = sampler.finish();
     let properties = Properties {
         first_key: b"ash".to_vec(),

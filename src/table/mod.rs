@@ -58,7 +58,7 @@ pub(crate) use hole::HoleAt;
 pub(crate) use properties::Origin;
 pub(crate) use reader::Table;
 pub(crate) use salvage::{LostPart, TableSalvage};
-pub(crate) use sample::{KeySample, SAMPLE_ALL, SampledKey};
+pub(crate) use sample::{KeySample, SAMPLE_ALL, SampledKey, folded_bytes};
 pub(crate) use scan::TableScan;
 
 /// The page kinds of table and blob files. On disk: never renumber.

@@ -15,15 +15,12 @@ use std::sync::Arc;
 use super::extent::Stretch;
 use crate::base::entry::EntryKind;
 use crate::base::planted::{Bug, planted};
-use crate::table::{KeySample, SAMPLE_ALL, SampledKey, Table};
+use crate::table::{KeySample, SAMPLE_ALL, SampledKey, Table, folded_bytes};
 
 /// The most keys that are followed. The estimate is then off by 2.2% or less in two of three cases.
 const KEYS_MAX: usize = 4096;
 /// With fewer, it is worth to begin again from the tables if those have more.
 const KEYS_FEW: usize = 1024;
-/// Operands up to this size that are as long as the value are taken to replace it (a counter's do); others are
-/// taken to make it longer.
-const COUNTER_BYTES_MAX: u32 = 16;
 
 /// What is live in a tree, estimated.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -64,7 +61,8 @@ impl LiveKey {
             EntryKind::Put | EntryKind::PutBlob => Some(LiveKey {
                 entry_bytes: newer.newest_bytes,
                 blob_bytes: newer.blob_bytes,
-                is_guess: false,
+                // Its sample may have folded operands into it.
+                is_guess: newer.versions > 1,
             }),
             EntryKind::Delete if planted(Bug::LiveForgetsDeletes) => before,
             EntryKind::Delete => None,
@@ -73,14 +71,15 @@ impl LiveKey {
                 let value = before.map(|before| before.entry_bytes.saturating_sub(key_bytes));
                 let versions = u32::from(newer.versions);
                 let operands = newer.bytes.saturating_sub(key_bytes.saturating_mul(versions));
-                let counts = operand <= COUNTER_BYTES_MAX
-                    && operands == operand.saturating_mul(versions)
-                    && value.is_none_or(|value| value == operand);
-                let value =
-                    if counts { operand } else { value.unwrap_or(0).saturating_add(operands) };
+                // What is in a blob file stays there once operands are folded into it.
+                if let Some(before) = before.filter(|before| before.blob_bytes > 0) {
+                    let blob_bytes = before.blob_bytes.saturating_add(operands);
+                    return Some(LiveKey { blob_bytes, is_guess: true, ..before });
+                }
+                let value = folded_bytes(value, operand, operands, versions);
                 Some(LiveKey {
                     entry_bytes: key_bytes.saturating_add(value),
-                    blob_bytes: before.map_or(0, |before| before.blob_bytes),
+                    blob_bytes: 0,
                     is_guess: true,
                 })
             }
@@ -175,8 +174,9 @@ impl LiveKeys {
             return;
         }
         for key in sample.below(self.threshold) {
-            let is_folded = matches!(key.kind, EntryKind::Put | EntryKind::PutBlob);
-            if is_folded && self.keys.get(&key.hash).is_some_and(|known| known.is_guess) {
+            let is_put = matches!(key.kind, EntryKind::Put | EntryKind::PutBlob);
+            let is_known = is_put && key.versions == 1;
+            if is_known && self.keys.get(&key.hash).is_some_and(|known| known.is_guess) {
                 let after = LiveKey::after(self.take(key.hash), key);
                 after.into_iter().for_each(|after| self.put(key.hash, after));
             }
