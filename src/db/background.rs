@@ -63,11 +63,10 @@ impl WorkSource for Store {
         {
             return Some(Box::new(Upkeep { store }));
         }
-        // The keyspace that is furthest behind first.
-        let mut candidates: Vec<&Arc<KeyspaceState>> =
-            keyspaces.iter().filter(|keyspace| is_over(&keyspace.tree_rest_until_nanos)).collect();
-        candidates.sort_by(|a, b| b.tree.state().backlog.total_cmp(&a.tree.state().backlog));
-        candidates.into_iter().find_map(|keyspace| {
+        let candidates =
+            keyspaces.iter().filter(|keyspace| is_over(&keyspace.tree_rest_until_nanos));
+        let mut candidates = furthest_behind_first(candidates, |k| k.tree.state().backlog);
+        candidates.find_map(|keyspace| {
             let job = Arc::clone(&keyspace.tree).next_job()?;
             let (store, keyspace) = (Arc::clone(&store), Arc::clone(keyspace));
             Some(Box::new(TreeJob { store, keyspace, job }) as Box<dyn Job>)
@@ -91,6 +90,17 @@ impl WorkSource for Store {
             }
         }
     }
+}
+
+/// Those with the greatest backlog first. Each is asked once: writers and other workers change it meanwhile, and a
+/// sort that is told different things of one element may panic.
+fn furthest_behind_first<T>(
+    items: impl Iterator<Item = T>,
+    backlog: impl Fn(&T) -> f64,
+) -> impl Iterator<Item = T> {
+    let mut items: Vec<(f64, T)> = items.map(|item| (backlog(&item), item)).collect();
+    items.sort_by(|a, b| b.0.total_cmp(&a.0));
+    items.into_iter().map(|(_, item)| item)
 }
 
 /// The oldest memtable of the keyspace that nobody packs.
@@ -604,4 +614,29 @@ impl Drop for Upkeep {
 /// A rate to begin with, before any has been seen.
 pub(crate) fn initial_drain_rate() -> AtomicU64 {
     AtomicU64::new(64e6_f64.to_bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::furthest_behind_first;
+
+    /// The sort asked for backlogs again at each comparison. With 60 busy keyspaces they changed under it: it panicked
+    /// on a worker, and the store was poisoned.
+    #[test]
+    fn a_backlog_that_changes_while_keyspaces_are_sorted_is_no_panic() {
+        let draw = Cell::new(1u64);
+        let backlog = |_: &usize| {
+            draw.set(draw.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+            (draw.get() >> 33) as f64
+        };
+        for _ in 0..200 {
+            let mut sorted: Vec<usize> = furthest_behind_first(0..100, backlog).collect();
+            sorted.sort_unstable();
+            assert!(sorted.into_iter().eq(0..100));
+        }
+        let sorted = furthest_behind_first([0.5, 2.0, 1.0].into_iter(), |backlog| *backlog);
+        assert!(sorted.eq([2.0, 1.0, 0.5]));
+    }
 }
