@@ -62,7 +62,7 @@ fn read_stretches<'a>(
 ///
 /// The cache need not keep them (a page may be too large for it): an operation that finds a page still
 /// missing after it has been fetched must read it with
-/// [`ReadContext::blocking`](super::ReadContext::blocking), or it might go on for ever.
+/// [`ReadContext::blocking`](super::ReadContext::blocking), or it might never end.
 pub(crate) fn fetch_misses(mut misses: Vec<PageMiss>) -> Result<u32> {
     misses.sort_by_key(|miss| (miss.file.id(), miss.pointer));
     misses.dedup_by_key(|miss| (miss.file.id(), miss.pointer));

@@ -622,8 +622,8 @@ mod tests {
 
     use super::furthest_behind_first;
 
-    /// The sort asked for backlogs again at each comparison. With 60 busy keyspaces they changed under it: it panicked
-    /// on a worker, and the store was poisoned.
+    /// The sort asked for backlogs again at each comparison, while others changed them. From some twenty keyspaces on
+    /// it can panic then, on a worker, which poisons the store.
     #[test]
     fn a_backlog_that_changes_while_keyspaces_are_sorted_is_no_panic() {
         let draw = Cell::new(1u64);

@@ -285,7 +285,7 @@ mod tests {
     use crate::{Database, KeyspaceOptions};
 
     /// A flush had found the keyspace there, and froze its memtable when the keyspace had been dropped
-    /// meanwhile: nobody took the memtable out of the pipeline, and the flush went round for ever.
+    /// meanwhile: nobody took the memtable out of the pipeline, and the flush looped endlessly.
     /// (Found by the scenario `drop-keyspace`.)
     #[test]
     fn a_flush_that_meets_a_drop_ends() {

@@ -14,7 +14,7 @@
 //!    next segment, `Clean` when the journal is closed.
 //! 3. Nothing fails between taking sequence numbers and the end of `append`. (Where the file system
 //!    cannot map files, [`ShardGuard::check`] tells afterwards whether the write failed.)
-//! 4. A failed sync is remembered for ever: every later reserve and sync fails with `Poisoned`, and
+//! 4. A failed sync is permanent: every later reserve and sync fails with `Poisoned`, and
 //!    nothing is retried. A full disk is no failure of that kind: nothing had been promised.
 //! 5. Segments go oldest first within their shard, one per shard between two syncs of the directory,
 //!    so that the numbers of those that exist are consecutive after any crash.

@@ -1,4 +1,4 @@
-//! Group commit: one leader syncs for all who wait, and a failure is remembered for ever.
+//! Group commit: one leader syncs for all who wait, and a failure is remembered until the store is closed.
 //!
 //! Invariants:
 //! 1. A round of syncs covers everything that was appended before the round began. Who arrives while

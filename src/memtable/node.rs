@@ -10,7 +10,7 @@
 //! 2. Writers store with `Relaxed` after the release fence in `try_lock`, except what leads to memory
 //!    a reader may not have seen (`meta`, children, siblings), which they store with `Release`.
 //! 3. `meta` is stored after the slots it counts, and a slot that was ever counted holds a valid entry
-//!    id for ever: so an inconsistent read may be wrong but never leads to invalid memory.
+//!    id permanently: so an inconsistent read may be wrong but never leads to invalid memory.
 //! 4. `low` (inclusive) and `high` (exclusive) bound every key routed here; a missing bound is at an
 //!    edge of the tree. All keys in a node share its first `prefix` bytes. With both bounds present,
 //!    every key routed here shares them too; an `edge` node's prefix must be compared.

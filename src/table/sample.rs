@@ -7,7 +7,8 @@
 //! Invariants:
 //! 1. A sample holds every key of its table whose hash is below `threshold`, and no other.
 //! 2. Keys are in ascending order of hash, then of position.
-//! 3. Operands above a put or a delete of the same table are said to be what they come to together: a put.
+//! 3. If a key's newest versions are operands and a put or a delete lies beneath them in the same table, the sample
+//!    describes the value that they make together, as a put. Its size is an estimate.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

@@ -90,7 +90,7 @@ pub(super) mod tests {
         assert!(E::default().take(&longer, file()).unwrap_err().is_corruption());
     }
 
-    /// Whatever a byte is changed to, nothing panics, and nothing takes for ever.
+    /// Whatever a byte is changed to, nothing panics, and everything ends.
     pub(in crate::tree) fn bears_changed_bytes<E: Edits>(edit: &[u8]) {
         let mut taken = 0;
         for at in 0..edit.len() {

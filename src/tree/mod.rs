@@ -159,7 +159,7 @@ pub(crate) struct Region {
 
 impl Region {
     /// Whether it is of use to who asked for it: the next one that is asked for is another. What
-    /// follows from region to region would go round for ever where a tree's bounds are wrong.
+    /// follows from region to region would loop endlessly where a tree's bounds are wrong.
     pub(crate) fn leads_on(&self, asked: RegionAt<'_>) -> bool {
         match asked {
             RegionAt::Key(key) => self.upper.as_deref().is_none_or(|upper| key < upper),

@@ -294,7 +294,7 @@ mod tests {
         assert!(bytes.sum::<u32>() <= 40, "{shrunk:?}");
     }
 
-    /// Otherwise simplifying might go on for ever.
+    /// Otherwise simplifying might never end.
     #[test]
     fn simpler_actions_lead_nowhere_but_down() {
         for action in Generator::new(Purpose::Compare, 5, 0).list(3000) {
@@ -304,7 +304,7 @@ mod tests {
                 let length = matches!(last, Action::Write(_) | Action::Batch { .. });
                 if length { simpler.into_iter().next() } else { simpler.pop() }
             });
-            assert!(steps.take(200).count() < 200, "{action} goes on for ever");
+            assert!(steps.take(200).count() < 200, "{action}: simplifying does not end");
         }
     }
 }

@@ -197,7 +197,7 @@ impl Judge<'_> {
         self.history.commits.partition_point(before)
     }
 
-    /// Opens the store on `disk`, judges it, and lets go of it.
+    /// Opens the store on `disk`, judges it, and closes it.
     fn recover(
         &self,
         disk: &Disk,

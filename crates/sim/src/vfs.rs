@@ -5,7 +5,7 @@
 //! 1. What is recorded is what happened to the disk, in that order: of an operation that failed, the
 //!    part that was done; of one that the disk lied about, what it really did.
 //! 2. Paths are relative to the root, without detours; the root is not among the names.
-//! 3. A write to a mapped file that fails shows in its `check`, `sync` and `seal` for ever after. A sync
+//! 3. A write to a mapped file that fails shows in its `check`, `sync` and `seal` from then on. A sync
 //!    that fails does not: who asks again may be told that all is well.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -116,7 +116,7 @@ fn closing_a_store_that_could_not_be_made_durable_is_no_success() {
 }
 
 /// A step of background work failed once. With no threads and no time that passes, `wait_idle`
-/// returned that failure for ever, and never tried again.
+/// returned that failure every time, and never tried again.
 #[test]
 fn waiting_tries_again_what_has_failed() {
     let vfs = CrashVfs::new(&Disk::with_a_directory());

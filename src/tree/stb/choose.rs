@@ -187,7 +187,7 @@ impl StbTree {
                 node = child;
             }
             if node.upper.as_ref().is_some_and(|upper| *upper <= cursor) {
-                // From here the way would lead to this leaf again, and so on for ever.
+                // From here the way would lead to this leaf again, and so on without end.
                 return Err(Error::corruption(
                     &self.context.manifest.path(),
                     node.id.0,

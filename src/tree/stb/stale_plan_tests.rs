@@ -90,7 +90,7 @@ fn a_plan_that_another_job_has_overtaken_is_not_carried_out() {
 }
 
 /// A trunk whose pivots and leaves disagreed by one key: the way to a leaf's upper bound led to the same
-/// leaf. Compacting the range went round for ever; an iterator that came to the bound did as well.
+/// leaf. Compacting the range looped endlessly; an iterator that came to the bound did as well.
 #[test]
 fn wrong_bounds_are_an_error_and_no_endless_loop() {
     let reader = reader();

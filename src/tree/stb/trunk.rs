@@ -139,7 +139,7 @@ fn split(node: &Arc<Node>, parameters: &Parameters) -> Result<Vec<Node>> {
 }
 
 /// The parts of a node lie side by side, fill its range, and none is empty: who goes from one to the
-/// next by their bounds would lose keys, or go round for ever, where they do not.
+/// next by their bounds would lose keys, or loop endlessly, where they do not.
 fn check_parts(node: &Node, parts: &[Node]) -> Result<()> {
     let mut lower = Some(&node.lower);
     for part in parts {
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     /// A split that put a part's lower bound behind the upper bound of the one before made a trunk in
-    /// which a compaction went round for ever, and iterators too. Now the split is refused.
+    /// which a compaction looped endlessly, and iterators too. Now the split is refused.
     #[test]
     fn parts_of_a_node_that_do_not_fill_it_are_refused() {
         let bounded = |lower: &str, upper: Option<&str>| {
