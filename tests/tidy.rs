@@ -15,7 +15,7 @@ const THREAD_CALLS: [&str; 4] = ["spawn", "Builder", "sleep", "scope"];
 const TEST_MARKS: [&str; 2] = ["#[cfg(test)]", "#[cfg(all(test,"];
 /// Where the threads' primitives come from, and the only place that may name their makers.
 const SYNC_MODULE: &str = "src/base/sync";
-/// Those makers: crates, and what of `std::sync`, `std::thread` and `std::hint` is theirs.
+/// Those makers (`parking_lot`'s locks do not survive a fork): crates, and what of `std::sync`, `std::thread` and `std::hint` is theirs.
 const SYNC_CRATES: [&str; 6] =
     ["parking_lot", "arc_swap", "crossbeam_utils", "crossbeam_epoch", "loom", "shuttle"];
 const SYNC_NAMES: [&str; 8] =

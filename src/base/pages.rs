@@ -136,10 +136,11 @@ mod idle {
         }
     }
 
+    /// Nobody waits for it: in a forked child, whoever held it may not be there.
     static IDLE: Mutex<Idle> = Mutex::new(Idle::new());
 
     pub(super) fn take(bytes: usize) -> Option<Region> {
-        if bytes > KEPT_BYTES_MAX { None } else { IDLE.lock().take(bytes) }
+        if bytes > KEPT_BYTES_MAX { None } else { IDLE.try_lock()?.take(bytes) }
     }
 
     pub(super) fn reserve(bytes: usize) -> Option<Region> {
@@ -147,8 +148,10 @@ mod idle {
     }
 
     pub(super) fn give_back(bytes: usize, region: Region) {
+        let Some(mut idle) = IDLE.try_lock() else { return };
+        let surplus = idle.keep(bytes, region);
         // Unmapped after the lock is released.
-        let surplus = IDLE.lock().keep(bytes, region);
+        drop(idle);
         drop(surplus);
     }
 }

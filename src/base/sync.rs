@@ -1,6 +1,6 @@
 //! What threads share: atomics, locks, waiting and starting threads, from one place.
 //!
-//! In ordinary builds these are the standard library's and `parking_lot`'s, unchanged. Two test
+//! In ordinary builds these are the standard library's, but that [`locks`] are not poisoned. Two test
 //! builds put others in their place, and the rest of the engine is the same in all three:
 //!
 //! - `--cfg shuttle`: locks, [`atomic`]s and threads are shuttle's, which runs all tasks of a scenario
@@ -11,12 +11,13 @@
 //!
 //! Invariants:
 //! 1. Engine modules take from here whatever orders threads (`tests/tidy.rs` checks it).
-//! 2. Ordinary builds have nothing of their own here on any hot path: only re-exports.
+//! 2. Ordinary builds have nothing of their own here on any hot path.
 //! 3. [`plain`] atomics are no place for a switch of tasks in any build: they count what no decision
 //!    hangs on, or lie in memory that a [`modelled`] one guards.
 
 pub(crate) use crossbeam_utils::CachePadded;
 
+mod locks;
 #[cfg(shuttle)]
 mod scheduled;
 
@@ -54,7 +55,7 @@ pub(crate) mod modelled {
     #[cfg(not(loom))]
     pub(crate) use super::Mutex;
 
-    /// As `parking_lot::Mutex`.
+    /// As [`super::Mutex`].
     #[cfg(loom)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -72,10 +73,9 @@ pub(crate) mod modelled {
 
 #[cfg(not(shuttle))]
 pub(crate) use crossbeam_utils::Backoff;
-#[cfg(not(shuttle))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use locks::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(shuttle)]
-pub(crate) use scheduled::{ArcSwap, Backoff, Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use scheduled::{ArcSwap, Backoff};
 
 #[cfg(not(shuttle))]
 pub(crate) use arc_swap::ArcSwap;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use crate::base::sync::Mutex;
 
 use super::page::{Compression, PAGE_HEADER_BYTES};
 use super::{

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::base::sync::Mutex;
 
 use crate::base::error::{Error, Result};
 use crate::vfs::{Access, DirEntry, File, IoQueue, Lock, MappedFile, Vfs};
@@ -67,6 +67,9 @@ pub(super) struct Faults {
     pub(super) full: AtomicBool,
     /// As on a file system that cannot map files, when the disk breaks.
     pub(super) fail_write: AtomicBool,
+    /// The next removal of a file.
+    pub(super) fail_remove: AtomicBool,
+    pub(super) panic_remove: AtomicBool,
     pub(super) syncs: AtomicU64,
 }
 
@@ -235,6 +238,10 @@ impl Vfs for TestVfs {
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
+        if self.faults.fail_remove.swap(false, Ordering::SeqCst) {
+            return Err(Error::io("remove", path, None, io::ErrorKind::PermissionDenied.into()));
+        }
+        assert!(!self.faults.panic_remove.swap(false, Ordering::SeqCst), "a bug in remove");
         self.names.lock().remove(path).map(|_| ()).ok_or_else(|| missing("remove", path))
     }
 

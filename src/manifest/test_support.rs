@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use crate::base::sync::Mutex;
 
 use crate::base::error::{Error, Result};
 use crate::vfs::{Access, DirEntry, File, IoQueue, Lock, MappedFile, Vfs};

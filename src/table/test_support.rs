@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use crate::base::sync::{Mutex, RwLock};
 
 use super::BlobFiles;
 use crate::base::error::{Error, Result};

@@ -1,0 +1,146 @@
+//! Locks that are never poisoned, over the standard library's, or over shuttle's in its build.
+//!
+//! The standard library's keep all they know of waiting threads in themselves and the kernel. Locks that keep a table of
+//! waiting threads in the process do not survive a fork: the child has the table and none of the threads, and its first
+//! new thread may get the memory in which one of them waited.
+//!
+//! Invariants:
+//! 1. A thread that panics with a lock held poisons nothing here: the store has a state of its own for that.
+//! 2. A lock works in a forked child unless it was held, or waited for, as the process was forked.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{PoisonError, TryLockError};
+use std::time::Duration;
+
+#[cfg(shuttle)]
+use shuttle::sync as provider;
+#[cfg(not(shuttle))]
+use std::sync as provider;
+
+/// A wait that is limited to less may end at once: its time may be over at any moment. A longer one is as good as one
+/// without a limit: whoever is not woken before has been forgotten.
+#[cfg(shuttle)]
+const LONG_WAIT: Duration = Duration::from_millis(100);
+
+/// A lock for one thread at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(provider::Mutex<T>);
+
+/// Holds a [`Mutex`].
+pub(crate) struct MutexGuard<'a, T> {
+    lock: &'a Mutex<T>,
+    /// Always there, but while the guard's lock is released for a while.
+    held: Option<provider::MutexGuard<'a, T>>,
+}
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Mutex<T> {
+        Mutex(provider::Mutex::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        MutexGuard { lock: self, held: Some(held) }
+    }
+
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let held = match self.0.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(MutexGuard { lock: self, held: Some(held) })
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> MutexGuard<'_, T> {
+    /// Releases the lock for the time of `f`.
+    pub(crate) fn unlocked<R>(guard: &mut Self, f: impl FnOnce() -> R) -> R {
+        guard.held = None;
+        let result = f();
+        guard.held = Some(guard.lock.0.lock().unwrap_or_else(PoisonError::into_inner));
+        result
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.held.as_ref().expect("a guard holds its lock")
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.held.as_mut().expect("a guard holds its lock")
+    }
+}
+
+/// A lock for one writer or any number of readers at a time.
+#[derive(Debug, Default)]
+pub(crate) struct RwLock<T>(provider::RwLock<T>);
+
+impl<T> RwLock<T> {
+    pub(crate) const fn new(value: T) -> RwLock<T> {
+        RwLock(provider::RwLock::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn read(&self) -> provider::RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    pub(crate) fn write(&self) -> provider::RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where threads wait for what one that holds a [`Mutex`] tells them.
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(provider::Condvar);
+
+impl Condvar {
+    pub(crate) const fn new() -> Condvar {
+        Condvar(provider::Condvar::new())
+    }
+
+    pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        let held = guard.held.take().expect("a guard holds its lock");
+        guard.held = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    #[cfg(not(shuttle))]
+    pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, at_most: Duration) {
+        let held = guard.held.take().expect("a guard holds its lock");
+        let waited = self.0.wait_timeout(held, at_most);
+        guard.held = Some(waited.unwrap_or_else(PoisonError::into_inner).0);
+    }
+
+    /// No time passes in a schedule.
+    #[cfg(shuttle)]
+    pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, at_most: Duration) {
+        if at_most < LONG_WAIT {
+            MutexGuard::unlocked(guard, shuttle::thread::yield_now);
+        } else {
+            self.wait(guard);
+        }
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
