@@ -32,6 +32,20 @@ pub(crate) struct OldSegment {
     pub(crate) last: Seqno,
 }
 
+/// The segment of a shard that is being removed. If that fails, by a panic too, it is again the oldest that there is:
+/// whoever is next would else remove the one behind it, and a journal with a gap is not read.
+struct StillThere<'a>(Option<&'a Shard>);
+
+impl Drop for StillThere<'_> {
+    fn drop(&mut self) {
+        let Some(shard) = self.0 else { return };
+        let mut state = shard.state.lock();
+        if let Some(oldest) = state.removed.pop() {
+            state.rolled.push_front(oldest);
+        }
+    }
+}
+
 impl Journal {
     /// Removes the segments whose every record is at or below `floor`, which the manifest must hold
     /// durably. Returns the bytes freed. A half-full current segment goes too if a spare can take its
@@ -101,13 +115,9 @@ impl Journal {
             let (number, len) = (oldest.number, oldest.len);
             state.removed.push(oldest);
             drop(state);
-            if let Err(error) = remove(&self.segment_path(index, number), len) {
-                let mut state = shard.state.lock();
-                if let Some(oldest) = state.removed.pop() {
-                    state.rolled.push_front(oldest);
-                }
-                return Err(error);
-            }
+            let mut still_there = StillThere(Some(shard));
+            remove(&self.segment_path(index, number), len)?;
+            still_there.0 = None;
         }
         Ok(bytes)
     }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
+use crate::base::panics::caught;
 
 #[test]
 fn what_was_appended_is_replayed_in_order_over_shards_and_segments() {
@@ -207,6 +208,31 @@ fn retirement_removes_whole_segments_oldest_first_and_old_epochs_too() {
     append_to(&second, 0, 23, 1, &solid_payload(10));
     let floor = ReplayPlan { floor: Seqno(22), ..plan(2) };
     assert_eq!(collect(&vfs, &floor).unwrap().0.len(), 1);
+}
+
+/// After a panic in the removal of a segment, another thread removed those behind it: the journal had a gap, and the
+/// store could not be opened any more.
+#[test]
+fn a_segment_whose_removal_failed_is_the_next_to_go() {
+    for panics in [false, true] {
+        let vfs = TestVfs::new();
+        let journal = journal(&vfs, options(1, 4096, 1));
+        for seqno in 1..=20 {
+            append_to(&journal, 0, seqno, 1, &solid_payload(900));
+        }
+        let fault = if panics { &vfs.faults.panic_remove } else { &vfs.faults.fail_remove };
+        fault.store(true, Ordering::SeqCst);
+        let retired = caught(|| journal.retire(Seqno(8)));
+        assert_eq!(retired.is_err(), panics);
+        assert!(retired.is_err() || retired.is_ok_and(|retired| retired.is_err()));
+        assert!(vfs.exists(&segment(1, 0, 1)).unwrap() && vfs.exists(&segment(1, 0, 2)).unwrap());
+        assert_eq!(collect(&vfs, &plan(1)).unwrap().0.len(), 20);
+        assert_eq!(journal.retire(Seqno(4)).unwrap(), 4096);
+        assert!(!vfs.exists(&segment(1, 0, 1)).unwrap() && vfs.exists(&segment(1, 0, 2)).unwrap());
+        assert_eq!(journal.retire(Seqno(8)).unwrap(), 4096);
+        let floor = ReplayPlan { floor: Seqno(8), ..plan(1) };
+        assert_eq!(collect(&vfs, &floor).unwrap().0.len(), 12);
+    }
 }
 
 #[test]
