@@ -220,14 +220,16 @@ impl Descriptor {
         let file = Arc::new(file);
         shared.reopened.fetch_add(1, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
+        // Counted before somebody can close it.
+        shared.open.fetch_add(1, Ordering::Relaxed);
         let before = self.file.compare_and_swap(&None::<Arc<fs::File>>, Some(Arc::clone(&file)));
         match &*before {
             // Another thread was faster.
-            Some(theirs) => Ok(Arc::clone(theirs)),
-            None => {
-                shared.open.fetch_add(1, Ordering::Relaxed);
-                Ok(file)
+            Some(theirs) => {
+                shared.open.fetch_sub(1, Ordering::Relaxed);
+                Ok(Arc::clone(theirs))
             }
+            None => Ok(file),
         }
     }
 
@@ -346,5 +348,30 @@ mod tests {
         assert_eq!(open_below(dir.path()), 2, "one that is held, one that may be open");
         drop((held, others));
         assert!(first.get().unwrap().metadata().is_ok());
+    }
+
+    /// A file was counted after others could close it: for a moment fewer than none were open, and the sum of that and
+    /// one more overflowed.
+    #[test]
+    fn fewer_than_none_are_never_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let descriptors = Descriptors::new(1);
+        let path = dir.path().join("one");
+        let file = fs::File::create_new(&path).unwrap();
+        let file = Descriptor::shared(&descriptors, file, &path, false);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (descriptors, file) = (&descriptors, &file);
+                scope.spawn(move || {
+                    for _ in 0..10_000 {
+                        match thread % 2 {
+                            0 => drop(file.get().unwrap()),
+                            _ => drop(descriptors.close_some(1)),
+                        }
+                        assert!(descriptors.statistics().open <= 3);
+                    }
+                });
+            }
+        });
     }
 }

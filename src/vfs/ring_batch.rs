@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. The callers' buffers are lent to the kernel only while a [`Lent`] is alive; dropping it, also
-//!    while unwinding, waits until the kernel has let go of them.
+//!    while unwinding, waits until the kernel has done with them.
 //! 2. Whatever the ring did not carry out in full is done over by `read_at`, so results and errors
 //!    are those of plain reads.
 
