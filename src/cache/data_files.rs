@@ -50,13 +50,26 @@ impl FileType {
     }
 }
 
-/// What of the disk a compaction may take.
+/// Compactions that make room later leave this part of the reserve to deletes.
+const DELETES_PART: u64 = 2;
+/// Deletes leave this part of the reserve to compactions.
+const COMPACTIONS_PART: u64 = 4;
+
+/// What of the disk may be taken, by whom. The further down, the sooner it makes room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// What is free beyond the reserve, which is for what makes room.
+    /// By whoever can wait: what is free beyond the reserve, which is for what makes room.
     BeyondReserve,
-    /// The reserve too, but for what memtables need to get into trees.
+    /// By compactions that make room once others have ended: the reserve too, but for what memtables need to get into
+    /// trees, and what deletes may take.
+    ButForDeletes,
+    /// By the journal, for deletes: the reserve too, but for what memtables and compactions need. Only those give room
+    /// back. Were the journal to fill the disk first, nothing could.
+    ButForCompactions,
+    /// By a compaction that makes room at once: the reserve too, but for what memtables need.
     ButForMemtables,
+    /// The same where memtables could not get into trees anyway: all that is free.
+    All,
 }
 
 /// The store's data files.
@@ -136,11 +149,19 @@ impl DataFiles {
         };
         // A file system that does not say will say when it is full.
         let Ok(Some(space)) = self.vfs.space(&self.dir) else { return Ok(u64::MAX) };
+        let reserve = (*reserve_bytes).min(space.total_bytes / 10);
         let kept = match room {
-            Room::BeyondReserve => *reserve_bytes,
-            Room::ButForMemtables => memtables_bytes().min(*reserve_bytes),
+            Room::BeyondReserve => reserve,
+            Room::ButForDeletes => memtables_bytes() + reserve / DELETES_PART,
+            // Whatever memtables have, some deletes are taken before it is in the trees.
+            Room::ButForCompactions => {
+                let part = reserve / COMPACTIONS_PART;
+                (memtables_bytes() + part).min(reserve - part)
+            }
+            Room::ButForMemtables => memtables_bytes(),
+            Room::All => 0,
         };
-        let left = space.available_bytes.saturating_sub(kept.min(space.total_bytes / 10));
+        let left = space.available_bytes.saturating_sub(kept.min(reserve));
         match left >= bytes {
             true => Ok(left),
             false => Err(Error::Full { path: self.dir.clone(), needed: bytes }),

@@ -214,6 +214,7 @@ unsafe impl Send for Buckets {}
 unsafe impl Sync for Buckets {}
 
 /// Below this size all of an index is likely to be used, and large pages save time.
+#[cfg(not(any(loom, shuttle, miri)))]
 const LARGE_PAGES_BYTES_MAX: usize = 64 << 20;
 
 impl Buckets {

@@ -320,6 +320,7 @@ impl Store {
         result?;
         *self.background_failure.lock() = None;
         *keyspace.flush_failure.lock() = None;
+        self.work_done.fetch_add(1, Ordering::AcqRel);
         let frozen = slot.frozen_nanos.load(Ordering::Relaxed);
         let nanos = self.clock.nanos().saturating_sub(frozen).max(1);
         self.note_drained(data_bytes, nanos);
@@ -565,13 +566,19 @@ impl Job for TreeJob {
         if step.is_err() && self.keyspace.is_dropped() {
             return Ok(Step::Done);
         }
-        if let Err(error) = &step {
+        let nanos = match &step {
+            // No time passes for a stepped executor that would end the rest.
+            Ok(Step::Postponed) if !self.store.executor.is_stepped() => REST_FULL_NANOS,
+            Ok(step) => {
+                self.store.work_done.fetch_add(u64::from(*step == Step::Done), Ordering::AcqRel);
+                return Ok(*step);
+            }
             // What there is no room for is left alone by the tree: others may make room.
-            let is_full = matches!(error, Error::Full { .. });
-            let nanos = if is_full { REST_FULL_NANOS } else { REST_NANOS };
-            let rest = self.store.clock.nanos() + nanos;
-            self.keyspace.tree_rest_until_nanos.store(rest, Ordering::Relaxed);
-        }
+            Err(Error::Full { .. }) => REST_FULL_NANOS,
+            Err(_) => REST_NANOS,
+        };
+        let rest = self.store.clock.nanos() + nanos;
+        self.keyspace.tree_rest_until_nanos.store(rest, Ordering::Relaxed);
         step
     }
 }

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::batch::Batch;
 use super::check::{self, CheckReport};
@@ -27,7 +26,7 @@ use crate::merge::Contained;
 /// Longest keyspace name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What opening a store had to mend.
+/// What opening a store had to repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Journal records replayed.
@@ -296,11 +295,12 @@ impl Database {
         self.store.sync()
     }
 
-    /// Waits until no background work is left to do.
+    /// Waits until no background work is left to do. What failed is tried once more; on a full disk, for as long as
+    /// other work is done, which may make room. (No time passes in a deterministic store: it returns the first error.)
     ///
     /// # Errors
-    /// What the background work failed with; `Poisoned` if it panicked; `Merge`, once, if a merge operator
-    /// panicked in it (the operands are kept as they are).
+    /// What the background work failed with: `Full` if there was no room for some of it; `Poisoned` if it panicked;
+    /// `Merge`, once, if a merge operator panicked in it (the operands are kept as they are).
     pub fn wait_idle(&self) -> Result<()> {
         Contained::refuse_inside("wait_idle")?;
         let idle = self.store.wait_idle();
@@ -350,7 +350,7 @@ impl Database {
         self.store.statistics()
     }
 
-    /// What opening the store had to mend.
+    /// What opening the store had to repair.
     pub fn recovery(&self) -> RecoveryReport {
         self.store.recovery.clone()
     }
@@ -388,52 +388,6 @@ impl std::fmt::Debug for Database {
 }
 
 impl Store {
-    fn wait_idle(&self) -> Result<()> {
-        if self.read_only {
-            // Nobody works on what there would be to do.
-            return self.check_open();
-        }
-        // What failed before is tried again, and counts only if it fails again.
-        *self.background_failure.lock() = None;
-        self.clear_rests();
-        loop {
-            self.check_open()?;
-            if let Some(error) = &*self.failure.lock() {
-                return Err(error.clone());
-            }
-            let busy = !self.executor.is_quiet()
-                || self.all_keyspaces().iter().any(|k| !k.pipeline.lock().slots.is_empty())
-                || self.has_work();
-            if !busy {
-                self.drop_unheld();
-                return self.operator_failures();
-            }
-            if let Some(error) = &*self.background_failure.lock() {
-                return Err(error.clone());
-            }
-            self.executor.notify();
-            if !self.executor.wait(Duration::from_millis(5)) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Fails if a merge operator has panicked in the background since this was last asked.
-    fn operator_failures(&self) -> Result<()> {
-        let mut failure = None;
-        for keyspace in self.all_keyspaces() {
-            self.hear_of_operator(&keyspace);
-            let taken = keyspace.operator_failure.lock().take();
-            failure = failure.or(taken);
-        }
-        failure.map_or(Ok(()), Err)
-    }
-
-    /// Drops what was kept for readers that are gone, and makes idle iterators give back what they keep.
-    fn drop_unheld(&self) {
-        self.give_back(&self.all_keyspaces());
-    }
-
     /// Closes the store, once: whoever else closes it waits for that, and is told the same.
     pub(crate) fn close(&self) -> Result<()> {
         if !self.birthplace.is_here() {

@@ -14,6 +14,7 @@ pub(crate) mod database;
 pub(crate) mod events;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
+mod idle;
 pub(crate) mod iterator;
 pub(crate) mod keyspace;
 pub(crate) mod large;

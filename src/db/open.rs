@@ -521,6 +521,7 @@ fn open_locked(
         failure: Mutex::new(None),
         background_failure: Mutex::new(None),
         upkeep_running: AtomicBool::new(false),
+        work_done: AtomicU64::new(0),
         upkeep_rest_until_nanos: AtomicU64::new(0),
         workers,
         memtables_share: AtomicU64::new(memtables_share),

@@ -1,8 +1,8 @@
 //! What readers may still hold of a keyspace's earlier states.
 //!
-//! Whoever lets go last of a version lets go of tables that nothing else needs, and their files are removed:
+//! Whoever drops the last handle of a version drops tables that nothing else needs, and their files are removed:
 //! tens of milliseconds where they are large. A get that happened to look at a state while it was
-//! replaced must not be the one. So what is replaced is kept here, and the background lets go last.
+//! replaced must not be the one. So what is replaced is kept here, and the background drops the last handle.
 //!
 //! Invariants:
 //! 1. A state that has been replaced is here for as long as anything else holds it, and its version for as long
@@ -138,7 +138,7 @@ mod tests {
         drop(retired.take_unheld());
         assert!(watch.upgrade().is_some(), "a reader has it");
         drop(reader);
-        assert!(watch.upgrade().is_some(), "the reader was not to let go last");
+        assert!(watch.upgrade().is_some(), "the reader was not to be the last");
         let unheld = retired.take_unheld();
         assert!(watch.upgrade().is_some(), "not before what was taken is dropped");
         drop(unheld);
@@ -160,7 +160,7 @@ mod tests {
         assert!(watch.upgrade().is_none() && retired.versions.is_empty());
     }
 
-    /// Iterators hold on to a version after they have let go of the state.
+    /// Iterators hold on to a version after they have dropped the state.
     #[test]
     fn a_reader_that_holds_a_version_alone_does_not_let_go_of_it_last() {
         let mut retired = Retired::default();

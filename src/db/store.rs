@@ -33,7 +33,7 @@ use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::base::sync::thread::ThreadId;
 use crate::base::sync::{Condvar, Mutex, RwLock};
-use crate::cache::{Cache, DataFiles};
+use crate::cache::{Cache, DataFiles, Room};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Courier, Executor};
 use crate::journal::{Journal, Payload, encode_operation};
@@ -48,6 +48,9 @@ const JOB_REST_BYTES_MAX: u64 = 2 << 20;
 
 /// A thread keeps its buffer for journal records up to this size.
 const PAYLOAD_KEPT_BYTES_MAX: usize = 32 << 10;
+/// On a full disk memtables are flushed from this part of a journal segment on: a table of less takes as much as it
+/// gives back of the journal.
+const FLUSHED_PART: u64 = 4;
 
 /// Sizes derived from the memory budget.
 #[derive(Debug, Clone, Copy)]
@@ -203,6 +206,8 @@ pub(crate) struct Store {
     /// The last background failure that did not poison the store; cleared by success.
     pub(crate) background_failure: Mutex<Option<Error>>,
     pub(crate) upkeep_running: AtomicBool,
+    /// Background jobs that have got something done.
+    pub(crate) work_done: AtomicU64,
     /// No upkeep before this time: it has failed.
     pub(crate) upkeep_rest_until_nanos: AtomicU64,
     pub(crate) workers: usize,
@@ -503,7 +508,10 @@ impl Store {
         thread_local! {
             static PAYLOAD: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
         }
-        let makes_room = || operations().all(|operation| operation.kind == EntryKind::Delete);
+        let makes_room = || {
+            let is_delete = |operation: Operation<'_>| operation.kind == EntryKind::Delete;
+            operations().all(is_delete) && self.leaves_room_to_compact(bytes)
+        };
         let check = || still_there(operations);
         let apply = |first: Seqno| {
             for (mut seqno, operation) in (first.0..).zip(operations()) {
@@ -550,6 +558,13 @@ impl Store {
         result.inspect_err(|error| self.journal_failed(error))
     }
 
+    /// Whether a batch of so many bytes, which makes room, leaves what memtables need to get into trees, and a
+    /// compaction to drop what was deleted.
+    #[cold]
+    fn leaves_room_to_compact(&self, bytes: u64) -> bool {
+        self.files.check_room(Room::ButForCompactions, bytes).is_ok()
+    }
+
     /// A batch was refused for want of room. The journal takes as much of it as memtables have, and gives that back
     /// once they are in the trees, where compactions can drop what they delete.
     #[cold]
@@ -562,8 +577,8 @@ impl Store {
         }
         let active_bytes = |keyspace: &KeyspaceState| keyspace.read.load().active.exact_bytes();
         let all: u64 = keyspaces.iter().map(|keyspace| active_bytes(keyspace)).sum();
-        // Less does not free a segment, and each refused batch would make a table.
-        if all >= self.sizes.segment_bytes {
+        // Each refused batch would make a table of less.
+        if all >= self.sizes.segment_bytes / FLUSHED_PART {
             self.freeze(&keyspaces, |keyspace| active_bytes(keyspace) > 0);
         }
     }

@@ -152,7 +152,7 @@ impl Executor {
         *self.shared.stepping.lock() = None;
         match stepped {
             Ok(Step::Again) => Ok(true),
-            Ok(Step::Done) => {
+            Ok(Step::Done | Step::Postponed) => {
                 drop(stepper.jobs.swap_remove(chosen));
                 Ok(true)
             }
@@ -289,7 +289,7 @@ fn carry_out(
 ) {
     loop {
         match job.step() {
-            Ok(Step::Done) => return,
+            Ok(Step::Done | Step::Postponed) => return,
             Ok(Step::Again) => {
                 if shared.state.lock().stopping {
                     return;

@@ -32,6 +32,8 @@ pub(crate) enum Step {
     Again,
     /// The job is done.
     Done,
+    /// Nothing is done: another job has to end first.
+    Postponed,
 }
 
 /// A piece of background work.

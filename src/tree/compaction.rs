@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use super::TreeContext;
-use super::extent::{Extent, Key, Stretch};
-use super::live::Overlap;
+use super::extent::Key;
+use super::outlook::Outlook;
 use super::output::TableOutput;
 use crate::base::entry::{EntryRef, EntrySource};
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::ids::{FileId, Seqno};
 use crate::cache::{ReserveTurn, Room};
 use crate::merge::{Bottom, CompactionOptions, FoldLimits};
@@ -21,23 +21,15 @@ use crate::table::{Table, TableScan};
 /// Input entries that one step looks at.
 pub(super) const STEP_ENTRIES: u64 = 4096;
 
-/// What is dropped of the inputs of a merge that makes room is at least this share.
-const DEAD_SHARE_MIN: f64 = 1.0 / 16.0;
-
-/// Whether a merge of such tables, oldest first, makes room: it carries deletes, or part of them is superseded.
-fn makes_room<'a>(inputs: impl IntoIterator<Item = &'a Arc<Table>>) -> bool {
-    let mut overlap = Overlap::default();
-    for table in inputs {
-        let properties = table.properties();
-        if properties.deletes > 0 {
-            return true;
-        }
-        let bytes = properties.key_bytes + properties.value_bytes;
-        let extent = Extent { bytes, entries: properties.entries() };
-        overlap.add(table, Stretch { first: 0, extent });
-    }
-    let dead = overlap.dead();
-    dead.share.max(dead.blob_share) >= DEAD_SHARE_MIN
+/// What becomes of a merge that there was no room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Retry {
+    /// It begins anew at once.
+    Now,
+    /// Another one takes of the reserve: it is to end first.
+    Later,
+    /// It fails.
+    Never,
 }
 
 /// What a compaction keeps from its beginning to its end.
@@ -47,7 +39,10 @@ pub(super) struct Compaction {
     collected_blobs: Vec<FileId>,
     started_nanos: u64,
     written_bytes: u64,
-    /// While it takes of what is to be left free.
+    /// What it may take of the disk, and the most that it may write.
+    room: Room,
+    bytes_max: u64,
+    /// While it takes of the reserve.
     reserve_turn: Option<ReserveTurn>,
 }
 
@@ -60,6 +55,8 @@ impl Compaction {
             collected_blobs,
             started_nanos,
             written_bytes: 0,
+            room: Room::BeyondReserve,
+            bytes_max: u64::MAX,
             reserve_turn: None,
         }
     }
@@ -81,29 +78,31 @@ impl Compaction {
         }
     }
 
-    /// An output of a merge of `inputs`, oldest first. Where there is no room beyond the reserve, one compaction at a
-    /// time may take of that, if it makes room.
+    /// An output of the merge.
     ///
     /// # Errors
     /// As [`TableOutput::of_compaction`].
-    pub(super) fn output<'a>(
+    pub(super) fn output(&self, context: &TreeContext, filter: bool) -> Result<TableOutput> {
+        let bytes_max = self.bytes_max.saturating_sub(self.written_bytes);
+        TableOutput::of_compaction(context, filter, self.room, bytes_max)
+    }
+
+    /// There was no room. Whether the merge is to begin anew and may take of the reserve: one at a time does, if it
+    /// makes room.
+    pub(super) fn begin_anew(
         &mut self,
         context: &TreeContext,
-        filter: bool,
-        inputs: impl IntoIterator<Item = &'a Arc<Table>>,
-    ) -> Result<TableOutput> {
-        match TableOutput::of_compaction(context, filter, Room::BeyondReserve) {
-            Err(Error::Full { path, needed }) => {
-                if self.reserve_turn.is_none() && makes_room(inputs) {
-                    self.reserve_turn = context.files.take_reserve_turn();
-                }
-                match self.reserve_turn {
-                    Some(_) => TableOutput::of_compaction(context, filter, Room::ButForMemtables),
-                    None => Err(Error::Full { path, needed }),
-                }
-            }
-            output => output,
+        outlook: impl FnOnce() -> Outlook,
+    ) -> Retry {
+        if self.reserve_turn.is_some() {
+            return Retry::Never;
         }
+        let files = &context.files;
+        let Some((room, bytes_max)) = outlook().room(files) else { return Retry::Never };
+        let Some(turn) = files.take_reserve_turn() else { return Retry::Later };
+        self.reserve_turn = Some(turn);
+        (self.room, self.bytes_max, self.written_bytes) = (room, bytes_max, 0);
+        Retry::Now
     }
 
     /// Appends a merged entry, with its key's hash, to an output.

@@ -16,14 +16,37 @@ const REFUSED_NANOS: u64 = 1_000_000_000;
 /// The places of a tree that are left alone.
 #[derive(Default)]
 pub(super) struct Damaged {
-    /// Each with the time until which it is.
-    places: Vec<(Place, u64)>,
+    places: Vec<LeftAlone>,
+}
+
+struct LeftAlone {
+    place: Place,
+    until: u64,
+    error: Error,
+}
+
+impl LeftAlone {
+    /// Whether it is not for want of room.
+    fn is_damaged(&self) -> bool {
+        self.error.is_corruption()
+    }
 }
 
 impl Damaged {
     /// Whether a range of a level is left alone.
     pub(super) fn meets(&self, height: u32, range: (&[u8], Option<&[u8]>), now: u64) -> bool {
-        self.places.iter().any(|(place, until)| now < *until && place.meets(height, range))
+        self.places.iter().any(|left| now < left.until && left.place.meets(height, range))
+    }
+
+    /// The same for damage alone. Where there was no room, there may be some for a merge of more.
+    pub(super) fn meets_damage(
+        &self,
+        height: u32,
+        range: (&[u8], Option<&[u8]>),
+        now: u64,
+    ) -> bool {
+        let meets = |left: &LeftAlone| now < left.until && left.place.meets(height, range);
+        self.places.iter().any(|left| left.is_damaged() && meets(left))
     }
 
     /// Leaves a range of a level alone, if the error tells of damage or of a full disk.
@@ -39,14 +62,24 @@ impl Damaged {
             Error::Full { .. } => REFUSED_NANOS,
             _ => return,
         };
-        self.places.retain(|(_, until)| now < *until);
+        self.places.retain(|left| now < left.until);
         let place = Place { height, lower: Key::from(range.0), upper: range.1.map(Key::from) };
-        self.places.push((place, now.saturating_add(nanos)));
+        self.places.push(LeftAlone {
+            place,
+            until: now.saturating_add(nanos),
+            error: error.clone(),
+        });
+    }
+
+    /// Leaves no place alone any more for want of room. Returns what was met at the last.
+    pub(super) fn retry_refused(&mut self) -> Option<Error> {
+        let refused = self.places.extract_if(.., |left| !left.is_damaged());
+        refused.last().map(|left| left.error)
     }
 
     /// Whether there is such a place.
     pub(super) fn exists(&self, now: u64) -> bool {
-        self.places.iter().any(|(_, until)| now < *until)
+        self.places.iter().any(|left| now < left.until)
     }
 }
 
@@ -69,6 +102,10 @@ mod tests {
         let full = Error::Full { path: "t".into(), needed: 1 };
         damaged.note(&full, 2, range, 5);
         assert!(damaged.meets(2, range, 5) && !damaged.meets(2, range, 5 + REFUSED_NANOS));
+        assert!(damaged.meets_damage(0, range, 5) && !damaged.meets_damage(2, range, 5));
+        assert!(matches!(damaged.retry_refused(), Some(Error::Full { .. })));
+        assert!(damaged.retry_refused().is_none() && !damaged.meets(2, range, 5));
+        assert!(damaged.meets_damage(0, range, 5));
         let later = 5 + DAMAGED_NANOS;
         assert!(!damaged.exists(later) && !damaged.meets(0, (b"c", None), later));
     }

@@ -27,6 +27,7 @@ mod extent;
 mod files;
 mod flsm;
 mod live;
+mod outlook;
 mod output;
 mod record;
 mod report;
@@ -239,6 +240,9 @@ pub(crate) trait Tree: Send + Sync {
 
     /// Whether `next_job` would find something.
     fn has_work(&self) -> bool;
+
+    /// Tries again at once what there was no room for. Returns what the last of it failed with, if there was such.
+    fn retry_refused(&self) -> Option<Error>;
 
     /// Compacts everything in `[lower, upper)` down to one version a key (and snapshot), on the
     /// calling thread. `wait` lets others make progress when they are in the way.

@@ -3,10 +3,8 @@
 //! Invariants:
 //! 1. No page gets a value of `blob_bytes_min` bytes or more, whether somebody put it, merged it in, or an operator
 //!    made it: each entry can be stored.
-//! 2. What a compaction writes leaves as much of the disk free as [`DataFiles::check_room`] asks for: a memtable can
-//!    always be packed, and a full disk is never one that compactions have filled.
-//!
-//! [`DataFiles::check_room`]: crate::cache::DataFiles::check_room
+//! 2. What a compaction writes leaves as much of the disk free as its [`Room`] says, and is no more than it may write: it
+//!    does not fill a disk that others need to make room.
 
 use std::sync::Arc;
 
@@ -24,8 +22,17 @@ pub(super) struct TableOutput {
     blob_writer: Option<BlobWriter>,
     blob_bytes_min: usize,
     pointer: Vec<u8>,
-    /// Of a compaction: what it may have, and the bytes it may append before it asks again.
-    room: Option<(Room, u64)>,
+    /// Of a compaction: what it may have.
+    room: Option<OutputRoom>,
+}
+
+/// What an output may have of the disk.
+struct OutputRoom {
+    room: Room,
+    /// Bytes it may append before it asks again.
+    left: u64,
+    /// Bytes it may append then.
+    rest: u64,
 }
 
 /// A compaction asks for room for so many bytes at a time.
@@ -54,7 +61,7 @@ impl TableOutput {
         })
     }
 
-    /// The same for a compaction, which may have so much of the disk.
+    /// The same for a compaction, which may have so much of the disk, and write so many bytes.
     ///
     /// # Errors
     /// Also `Full` if that is not there, as from the methods that append.
@@ -62,17 +69,20 @@ impl TableOutput {
         context: &TreeContext,
         filter: bool,
         room: Room,
+        bytes_max: u64,
     ) -> Result<TableOutput> {
-        let left = context.files.check_room(room, ROOM_BYTES)? / ROOM_PART;
-        Ok(TableOutput { room: Some((room, left)), ..TableOutput::new(context, filter)? })
+        let mut output = TableOutput::new(context, filter)?;
+        output.room = Some(OutputRoom { room, left: 0, rest: bytes_max });
+        output.ask_for_room(0)?;
+        Ok(output)
     }
 
     #[inline]
     fn appending(&mut self, bytes: usize) -> Result<()> {
         match &mut self.room {
-            Some((_, left)) if *left < bytes as u64 => self.ask_for_room(bytes as u64),
-            Some((_, left)) => {
-                *left -= bytes as u64;
+            Some(room) if room.left < bytes as u64 => self.ask_for_room(bytes as u64),
+            Some(room) => {
+                room.left -= bytes as u64;
                 Ok(())
             }
             None => Ok(()),
@@ -81,9 +91,16 @@ impl TableOutput {
 
     #[cold]
     fn ask_for_room(&mut self, bytes: u64) -> Result<()> {
-        let Some((room, left)) = &mut self.room else { return Ok(()) };
-        *left = self.blobs.files().check_room(*room, bytes.max(ROOM_BYTES))? / ROOM_PART;
-        *left = (*left).max(ROOM_BYTES).saturating_sub(bytes);
+        let Some(OutputRoom { room, left, rest }) = &mut self.room else { return Ok(()) };
+        let files = self.blobs.files();
+        let free = files.check_room(*room, bytes.max(ROOM_BYTES))?;
+        let asked = (free / ROOM_PART).max(ROOM_BYTES).max(bytes) - *left;
+        let granted = asked.min(*rest);
+        if *left + granted < bytes {
+            return Err(Error::Full { path: files.dir().to_path_buf(), needed: bytes });
+        }
+        *left = *left + granted - bytes;
+        *rest -= granted;
         Ok(())
     }
 

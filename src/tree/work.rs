@@ -41,12 +41,17 @@ pub(super) fn compact_range<P, J: Job>(
     loop {
         let ended_before = ended();
         let Some((plan, behind)) = next(&cursor)? else { return Ok(()) };
-        match claim(plan, ended_before) {
-            Some(mut job) => while job.step()? == Step::Again {},
-            None => {
-                wait()?;
-                continue;
+        let mut job = claim(plan, ended_before);
+        let step = loop {
+            match job.as_mut().map_or(Ok(Step::Postponed), Job::step)? {
+                Step::Again => {}
+                step => break step,
             }
+        };
+        if step == Step::Postponed {
+            drop(job);
+            wait()?;
+            continue;
         }
         match behind {
             Some(behind) if upper.is_none_or(|upper| *behind < *upper) => cursor = behind,

@@ -6,18 +6,21 @@
 //! 2. All versions of a key are in one output.
 //! 3. The output is durable before the manifest names it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::FlsmTree;
-use super::guard::{Fragment, Key};
+use super::guard::{Fragment, Key, ranges_meet, walk};
 use super::plan::{Action, Plan};
+use super::version::Version;
 use crate::base::entry::{EntryKind, EntrySource};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::jobs::{Job, Step};
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::Table;
-use crate::tree::compaction::{Compaction, InputScan, STEP_ENTRIES, chunk_bytes};
+use crate::tree::compaction::{Compaction, InputScan, Retry, STEP_ENTRIES, chunk_bytes};
+use crate::tree::outlook::Outlook;
 use crate::tree::output::TableOutput;
 
 struct Merging {
@@ -62,7 +65,7 @@ impl CompactionJob {
         let inputs = &self.plan.inputs;
         let context = &self.tree.context;
         let chunk_bytes = chunk_bytes(context, inputs.len());
-        let older = std::mem::take(&mut self.plan.older);
+        let older = Arc::clone(&self.plan.older);
         self.made.is_all = older.is_empty();
         let bottom = match older.is_empty() {
             true => Bottom::Always,
@@ -118,9 +121,7 @@ impl CompactionJob {
                 Some(output) => output,
                 none => {
                     let context = &self.tree.context;
-                    let inputs = self.plan.inputs.iter().map(|input| &input.table);
-                    let filters = context.options.filters;
-                    none.insert(self.compaction.output(context, filters, inputs)?)
+                    none.insert(self.compaction.output(context, context.options.filters)?)
                 }
             };
             let hash = self.tree.context.files.hasher.hash(entry.key);
@@ -150,6 +151,19 @@ impl CompactionJob {
 }
 
 impl CompactionJob {
+    /// There was no room. Begins anew, if it may take of the reserve.
+    #[cold]
+    fn begin_anew(&mut self, error: Error) -> Result<Step> {
+        // What has been written goes first: its room counts.
+        (self.merging, self.made) = (None, Made::default());
+        let (tree, plan) = (&self.tree, &self.plan);
+        match self.compaction.begin_anew(&tree.context, || outlook(plan, &tree.version.load())) {
+            Retry::Now => Ok(Step::Again),
+            Retry::Later => Ok(Step::Postponed),
+            Retry::Never => Err(error),
+        }
+    }
+
     fn work(&mut self) -> Result<Step> {
         if self.ended {
             return Ok(Step::Done);
@@ -172,9 +186,29 @@ impl CompactionJob {
     }
 }
 
+/// What carrying out a plan gives back.
+fn outlook(plan: &Plan, version: &Version) -> Outlook {
+    let mut needed = BTreeSet::new();
+    walk(&version.root, &mut |guard| {
+        let is_there = guard.height == plan.height && ranges_meet(guard.range(), plan.range());
+        for fragment in &guard.fragments {
+            let id = fragment.table.id();
+            if !is_there || !plan.inputs.iter().any(|input| input.table.id() == id) {
+                needed.insert(id);
+            }
+        }
+    });
+    let stretches = plan.inputs.iter().map(|input| (&input.table, input.stretch()));
+    Outlook::of(stretches, !plan.older.is_empty(), |table| needed.contains(&table.id()))
+}
+
 impl Job for CompactionJob {
     fn step(&mut self) -> Result<Step> {
-        let step = self.work();
+        let step = match self.work() {
+            // A manifest that cannot grow has no use for another merge.
+            Err(error @ Error::Full { .. }) if !self.ended => self.begin_anew(error),
+            step => step,
+        };
         step.inspect_err(|error| self.tree.note_damage(error, self.plan.height, self.plan.range()))
     }
 }

@@ -275,6 +275,10 @@ impl Tree for FlsmTree {
         self.choose(&version).is_ok_and(|plan| plan.is_some())
     }
 
+    fn retry_refused(&self) -> Option<Error> {
+        self.jobs.lock().damaged.retry_refused()
+    }
+
     fn compact(
         self: Arc<Self>,
         lower: &[u8],

@@ -50,7 +50,7 @@ pub(super) struct Plan {
     pub(super) inputs: Vec<Fragment>,
     /// Where versions older than the inputs' may lie: from the first to the last key of each, ascending,
     /// none meeting another.
-    pub(super) older: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) older: Arc<[(Vec<u8>, Vec<u8>)]>,
     /// Where the output may be cut: the children's bounds.
     pub(super) cuts: Vec<Key>,
     /// Size at which the output is cut, where it may be.
@@ -115,7 +115,7 @@ pub(super) fn plan(guard: &Guard, wish: Wish, parameters: &Parameters) -> Result
         upper: guard.upper.clone(),
         in_place,
         inputs: inputs.to_vec(),
-        older: joined(older),
+        older: joined(older).into(),
         cuts: guard.children.iter().skip(1).map(|child| Arc::clone(&child.lower)).collect(),
         output_bytes: parameters.file_bytes_min,
     };
@@ -189,7 +189,7 @@ pub(super) fn join_plan(parent: &Guard, left: usize, parameters: &Parameters) ->
         upper: b.upper.clone(),
         in_place: true,
         inputs: Vec::new(),
-        older: Vec::new(),
+        older: Arc::new([]),
         cuts: Vec::new(),
         output_bytes: u64::MAX,
     })

@@ -99,7 +99,8 @@ impl StbTree {
                 };
                 if score > least
                     && best.is_none_or(|(most, ..)| most < score)
-                    && !self.is_left_alone(node)
+                    // On a full disk, what is on its way may be the deletes of what there was no room for.
+                    && !if by_path { self.is_damaged(node) } else { self.is_left_alone(node) }
                     && self.jobs.lock().is_untouched(node)
                 {
                     best = Some((score, node, by_path));

@@ -43,3 +43,30 @@ fn while_the_best_leaf_is_merged_the_next_best_is() {
     assert!(chosen.starts_with(&[2, 3]) && chosen.len() < 6, "{chosen:?}");
     assert!(!tree.nothing_to_reclaim.load(Ordering::Relaxed));
 }
+
+/// On a full disk merges of leaves alone were refused, and the leaves left alone for it, again and again. The deletes
+/// of all that they held were on their way, and nobody brought them: the disk stayed full.
+#[test]
+fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
+    let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
+    let tree = StbTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
+    let files = &tree.context.files;
+    let part = |id: u64, kind, keys: std::ops::Range<u64>| {
+        bundle(files, id, &table_of(files, kind, id, keys.clone()), keys)
+    };
+    let (low, high) = (part(1, EntryKind::Put, 0..1000), part(2, EntryKind::Put, 1000..2000));
+    let leaves = [leaf(1, (0, Some(1000)), &[&low]), leaf(2, (1000, None), &[&high])];
+    let deletes = part(3, EntryKind::Delete, 0..2000);
+    let root = root(9, &leaves, Some(&deletes));
+    let counters = Arc::clone(&tree.context.counters);
+    let live = live_keys(&root).unwrap().live();
+    let version = Arc::new(Version::new(root, Seqno(4), live, counters, tree.parameters));
+    tree.version.store(Arc::clone(&version));
+    let chosen = || tree.choose_reclaiming(&version).unwrap();
+    let full = Error::Full { path: "t".into(), needed: 1 };
+    leaves.iter().for_each(|leaf| tree.note_damage(&full, 0, leaf.range()));
+    assert!(matches!(chosen(), Some(Choice::Path { .. })));
+    let damage = Error::corruption("t".as_ref(), 0, "page", "a sum", "another");
+    leaves.iter().for_each(|leaf| tree.note_damage(&damage, 0, leaf.range()));
+    assert!(chosen().is_none());
+}

@@ -5,13 +5,15 @@
 //!    on by then is skipped when the result is swapped in (`Node::replace_bundles`).
 //! 2. The result is durable before the manifest names it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::StbTree;
-use super::node::Bundle;
+use super::node::{Bundle, ranges_meet, table_stretch, walk};
 use super::plan::{Input, Plan, Segment};
+use super::version::Version;
 use crate::base::entry::EntrySource;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{FileType, PageFileWriter};
@@ -19,7 +21,8 @@ use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, MapletMerge, Sorted
 use crate::jobs::{Job, Step};
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::Table;
-use crate::tree::compaction::{Compaction, InputScan, STEP_ENTRIES, chunk_bytes};
+use crate::tree::compaction::{Compaction, InputScan, Retry, STEP_ENTRIES, chunk_bytes};
+use crate::tree::outlook::Outlook;
 use crate::tree::output::TableOutput;
 
 /// Maplet pages that one step writes.
@@ -35,8 +38,6 @@ struct Output {
 struct Merging {
     entries: CompactionIterator<'static, InputScan>,
     output: Option<TableOutput>,
-    /// Oldest first.
-    tables: Vec<Arc<Table>>,
     hashes: PageVec<u64>,
 }
 
@@ -103,7 +104,6 @@ impl CompactionJob {
         self.stage = Stage::Merging(Box::new(Merging {
             entries: CompactionIterator::new(inputs.iter().rev().map(scan).collect(), options),
             output: None,
-            tables: inputs.iter().map(|input| Arc::clone(&input.table)).collect(),
             hashes: PageVec::with_capacity((expected as usize).min(1 << 20)),
         }));
         Ok(Step::Again)
@@ -119,10 +119,7 @@ impl CompactionJob {
             let Some(entry) = merging.entries.entry() else { break true };
             let output = match &mut merging.output {
                 Some(output) => output,
-                none => {
-                    let context = &self.tree.context;
-                    none.insert(self.compaction.output(context, false, &merging.tables)?)
-                }
+                none => none.insert(self.compaction.output(&self.tree.context, false)?),
             };
             let hash = hasher.hash(entry.key);
             merging.hashes.push(hash);
@@ -186,7 +183,7 @@ impl CompactionJob {
         if !merge.step(writer, STEP_PAGES)? {
             return Ok(Step::Again);
         }
-        let Stage::Maplet(maplet) = std::mem::replace(&mut self.stage, Stage::Ended) else {
+        let Stage::Maplet(maplet) = std::mem::replace(&mut self.stage, Stage::Segment) else {
             return Ok(Step::Done);
         };
         let (merge, writer) = *maplet;
@@ -210,6 +207,48 @@ impl CompactionJob {
     }
 }
 
+impl CompactionJob {
+    /// There was no room. Begins anew, if it may take of the reserve.
+    #[cold]
+    fn begin_anew(&mut self, error: Error) -> Result<Step> {
+        // What has been written goes first: its room counts.
+        self.outputs.clear();
+        (self.stage, self.next_segment, self.retained_versions) = (Stage::Segment, 0, false);
+        let (tree, plan) = (&self.tree, &self.plan);
+        match self.compaction.begin_anew(&tree.context, || outlook(plan, &tree.version.load())) {
+            Retry::Now => Ok(Step::Again),
+            Retry::Later => Ok(Step::Postponed),
+            Retry::Never => Err(error),
+        }
+    }
+}
+
+/// What carrying out a plan gives back.
+fn outlook(plan: &Plan, version: &Version) -> Outlook {
+    let ids = plan.bundle_ids();
+    let mut needed = BTreeSet::new();
+    walk(&version.root, &mut |node| {
+        let is_there = node.height == plan.height && ranges_meet(node.range(), plan.range());
+        for bundle in &node.bundles {
+            if !is_there || !ids.contains(&bundle.id) {
+                needed.extend(bundle.branches.iter().map(|table| table.id()));
+            }
+        }
+    });
+    let merged = plan.segments.iter().filter_map(|segment| match segment {
+        Segment::Merge(inputs) => Some(inputs),
+        Segment::Adopt(_) => None,
+    });
+    let stretches = merged.flatten().flat_map(|input| {
+        input.ranges.iter().map(|(lower, upper)| {
+            // An index that cannot be read is reported by whoever needs it, not by an estimate.
+            let stretch = table_stretch(&input.table, lower, upper.as_deref()).unwrap_or_default();
+            (&input.table, stretch)
+        })
+    });
+    Outlook::of(stretches, !plan.bottom, |table| needed.contains(&table.id()))
+}
+
 impl Job for CompactionJob {
     fn step(&mut self) -> Result<Step> {
         let step = match self.stage {
@@ -217,6 +256,13 @@ impl Job for CompactionJob {
             Stage::Merging(_) => self.merge_some(),
             Stage::Maplet(_) => self.write_maplet(),
             Stage::Ended => Ok(Step::Done),
+        };
+        let step = match step {
+            // A manifest that cannot grow has no use for another merge.
+            Err(error @ Error::Full { .. }) if !matches!(self.stage, Stage::Ended) => {
+                self.begin_anew(error)
+            }
+            step => step,
         };
         step.inspect_err(|error| self.tree.note_damage(error, self.plan.height, self.plan.range()))
     }

@@ -234,6 +234,12 @@ impl StbTree {
         self.jobs.lock().damaged.meets(node.height, node.range(), now)
     }
 
+    /// The same for damage alone.
+    fn is_damaged(&self, node: &Node) -> bool {
+        let now = self.context.clock.nanos();
+        self.jobs.lock().damaged.meets_damage(node.height, node.range(), now)
+    }
+
     fn note_retained(&self, bundle: &Bundle, snapshots: &[Seqno]) {
         self.jobs.lock().claims.retain(&bundle.branches, snapshots);
     }
@@ -412,6 +418,10 @@ impl Tree for StbTree {
         let version = self.version.load_full();
         self.choose(&version).is_ok_and(|plan| plan.is_some())
             || self.most_sought(&version).is_some()
+    }
+
+    fn retry_refused(&self) -> Option<Error> {
+        self.jobs.lock().damaged.retry_refused()
     }
 
     fn compact(

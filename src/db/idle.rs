@@ -1,0 +1,103 @@
+//! Waiting until the background has nothing left to do.
+//!
+//! Invariants:
+//! 1. Work that there is no room for is tried again for as long as other work is done: that may have made some.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::state::KeyspaceState;
+use super::store::Store;
+use crate::base::error::{Error, Result};
+use crate::base::sync::atomic::Ordering;
+
+/// Without anything having been done for so long, what is tried again and again finds no room.
+const FRUITLESS_NANOS_MAX: u64 = 3_000_000_000;
+
+impl Store {
+    pub(super) fn wait_idle(&self) -> Result<()> {
+        if self.read_only {
+            // Nobody works on what there would be to do.
+            return self.check_open();
+        }
+        // What failed before is tried again, and counts only if it fails again.
+        *self.background_failure.lock() = None;
+        self.clear_rests();
+        self.refused();
+        let mut done = self.work_done.load(Ordering::Acquire);
+        let mut since = self.clock.nanos();
+        loop {
+            self.check_open()?;
+            if let Some(error) = &*self.failure.lock() {
+                return Err(error.clone());
+            }
+            if !self.is_busy() {
+                let Some(error) = self.refused() else {
+                    self.drop_unheld();
+                    return self.operator_failures();
+                };
+                let now_done = self.work_done.load(Ordering::Acquire);
+                if now_done == done {
+                    return Err(error);
+                }
+                done = now_done;
+                since = self.clock.nanos();
+            }
+            if let Some(error) = &*self.background_failure.lock() {
+                let is_full = matches!(error, Error::Full { .. });
+                let fruitless = self.work_done.load(Ordering::Acquire) == done
+                    && self.clock.nanos().saturating_sub(since) > FRUITLESS_NANOS_MAX;
+                if !is_full || fruitless || self.executor.is_stepped() {
+                    return Err(error.clone());
+                }
+            }
+            self.executor.notify();
+            if !self.executor.wait(Duration::from_millis(5)) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether there is work under way, or to do. What was refused for want of room is left to whoever asks
+    /// [`Store::refused`].
+    fn is_busy(&self) -> bool {
+        let flushes = |keyspace: &Arc<KeyspaceState>| {
+            let refused = matches!(*keyspace.flush_failure.lock(), Some(Error::Full { .. }));
+            !refused && !keyspace.pipeline.lock().slots.is_empty()
+        };
+        !self.executor.is_quiet() || self.all_keyspaces().iter().any(flushes) || self.has_work()
+    }
+
+    /// What the work was refused with that there was no room for, if there is such. It is tried again from now on.
+    fn refused(&self) -> Option<Error> {
+        let mut refused = None;
+        for keyspace in self.all_keyspaces() {
+            let waits = !keyspace.pipeline.lock().slots.is_empty();
+            let flush = waits.then(|| keyspace.flush_failure.lock().take()).flatten();
+            refused = refused.or(flush).or(keyspace.tree.retry_refused());
+        }
+        if refused.is_some() {
+            let mut failure = self.background_failure.lock();
+            failure.take_if(|failure| matches!(failure, Error::Full { .. }));
+            drop(failure);
+            self.clear_rests();
+        }
+        refused
+    }
+
+    /// Fails if a merge operator has panicked in the background since this was last asked.
+    fn operator_failures(&self) -> Result<()> {
+        let mut failure = None;
+        for keyspace in self.all_keyspaces() {
+            self.hear_of_operator(&keyspace);
+            let taken = keyspace.operator_failure.lock().take();
+            failure = failure.or(taken);
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Drops what was kept for readers that are gone, and makes idle iterators give back what they keep.
+    pub(super) fn drop_unheld(&self) {
+        self.give_back(&self.all_keyspaces());
+    }
+}
