@@ -1,5 +1,5 @@
 //! Code of the user's that panics, blocks or calls back, and panics of the store's own: each is told by name to
-//! those whom it concerns, and nobody waits for ever.
+//! those whom it concerns, and nobody waits forever.
 //!
 //! A panic in a merge operator or a listener once ended the background thread that it happened on: writers of
 //! all keyspaces hung without an error, `wait_idle` never returned, and `sync` said that all was well.

@@ -408,7 +408,7 @@ fn a_second_opener_is_told_who_has_the_store() {
 
 /// A page that could not be read when new data moved down the trunk poisoned the store, and one that a
 /// compaction could not read failed writers that only waited for room in the memtables. In `flsm` the
-/// damaged guard was the most urgent for ever: no other was compacted, and these 12,000 writes took 42 s,
+/// damaged guard was the most urgent forever: no other was compacted, and these 12,000 writes took 42 s,
 /// nearly all of it the throttle's. In `stb` it took up to 84 s, if a node with damage was chosen soon.
 fn damage_in_old_tables_does_not_refuse_writes(kind: TreeKind) {
     let vfs = MemoryVfs::new();

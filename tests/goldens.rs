@@ -1,4 +1,4 @@
-//! Stores of every format version, committed: what was written once is read for ever, and what is written
+//! Stores of every format version, committed: what was written once is always read, and what is written
 //! today is, byte for byte, what was written then. `docs/format/README.md` says how they are stored,
 //! what to do when this fails, and when the format's version is raised.
 //!

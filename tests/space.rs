@@ -15,8 +15,8 @@ of_every_kind! {
     values_that_fill_pages_badly_are_not_merged_over_and_over
 }
 
-/// Whoever let go last of a version removed the files that only it had: a put that had looked at a state while
-/// that was replaced took 44 ms, nearly all of them in the file system.
+/// Whoever dropped the last handle of a version removed the files that only it had: a put that had looked at a
+/// state while that was replaced took 44 ms, nearly all of them in the file system.
 fn files_go_in_the_background_and_not_with_their_last_reader(kind: TreeKind) {
     let vfs = Arc::new(MemoryVfs::new());
     // What a reader holds may be kept in tables of their own or beside what is newer.
@@ -49,7 +49,7 @@ fn files_go_in_the_background_and_not_with_their_last_reader(kind: TreeKind) {
 }
 
 /// Three entries of 1,050 bytes fill a page of 4 KiB and leave 900 bytes, which counted as space to be had
-/// back: leaves were merged over and over, and this load wrote 6.4 bytes a user byte. (Now 3.7.)
+/// back: leaves were merged over and over, and this load wrote 6.4 bytes per user byte. (Now 3.7.)
 fn values_that_fill_pages_badly_are_not_merged_over_and_over(kind: TreeKind) {
     let builder = Database::builder("/data/store").vfs(Arc::new(MemoryVfs::new()));
     let db =

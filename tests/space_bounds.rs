@@ -130,7 +130,7 @@ impl Store {
         let fresh = Store::new(self.options.clone(), self.budget, 0);
         pairs.into_iter().for_each(|(key, value)| fresh.keyspace.put(key, value).expect("a put"));
         fresh.keyspace.compact(..).expect("a compaction");
-        // Who still holds a version of before lets go of its files a moment later.
+        // Whoever still holds an older version releases its files a moment later.
         fresh.rest_for(Duration::from_millis(200));
         data_bytes(fresh.dir.path())
     }

@@ -241,7 +241,7 @@ impl Faults {
         classes.iter().map(|class| self.counts[*class as usize]).sum()
     }
 
-    /// Replaces the plan; `None` mends the disk.
+    /// Replaces the plan; `None` lets the disk work again.
     pub fn plan(&mut self, plan: Option<Plan>) {
         self.plan = plan.map(|plan| (plan, self.count(plan.fault.classes())));
     }

@@ -124,7 +124,7 @@ fn what_was_committed_to_a_keyspace_before_it_went_is_as_durable_as_that() {
 }
 
 /// The disk was full, a memtable was on its way into its tree, and its keyspace was being dropped. The
-/// tree could not take the memtable, which seemed to have nowhere to go any more and was let go. Then
+/// tree could not take the memtable, which seemed to have nowhere to go any more and was dropped. Then
 /// the drop too was refused for want of room, so the keyspace was there as before; and the next flush
 /// said that its tree held everything.
 /// (Found by reading; the scenario `drop-full` tries all orders.)
