@@ -138,6 +138,9 @@ struct Report {
 }
 
 const SAID_LINES_MAX: usize = 60;
+/// Of that, what is said again at the end.
+const SAID_AGAIN_LINES_MAX: usize = 20;
+const SAID_AGAIN_CHARS_MAX: usize = 300;
 
 /// Carries the command out.
 pub fn run(arguments: &Arguments) -> ExitCode {
@@ -297,5 +300,13 @@ fn sum_up(
             "parts": lines,
         })
     );
+    // Once more, and last: of a long log only the end may be kept.
+    for report in reports.iter().filter(|report| !report.passed) {
+        eprintln!("\n{} FAILED:", parts[report.part].name);
+        let said = &report.said[report.said.len().saturating_sub(SAID_AGAIN_LINES_MAX)..];
+        for line in said {
+            eprintln!("  {}", line.chars().take(SAID_AGAIN_CHARS_MAX).collect::<String>());
+        }
+    }
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
