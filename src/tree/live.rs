@@ -2,7 +2,9 @@
 //!
 //! [`LiveKeys`] follows a fixed sample of the keyspace's keys, those with small hashes, through all that is
 //! incorporated: a put makes a sampled key live with so many bytes, a delete ends it. What compactions do changes
-//! nothing of that. [`Overlap`] tells how much of what some tables hold is superseded by others among them, for
+//! nothing of that. What all tables hold is known to the byte, and what they hold of the sampled keys too; so
+//! [`LiveShares`] tells what part of it is live. Where nothing is dead that is exact, however much a few keys hold.
+//! [`Overlap`] tells how much of what some tables hold is superseded by others among them, for
 //! the choice of what to merge.
 //!
 //! Invariants:
@@ -17,10 +19,41 @@ use crate::base::entry::EntryKind;
 use crate::base::planted::{Bug, planted};
 use crate::table::{KeySample, SAMPLE_ALL, SampledKey, Table, folded_bytes};
 
-/// The most keys that are followed. The estimate is then off by 2.2% or less in two of three cases.
+/// The most keys that are followed where all are about as large. The estimate is then off by 2.2% or less in two of three
+/// cases.
 const KEYS_MAX: usize = 4096;
+/// Where a few keys hold most, up to so many times as many are followed.
+const UNEVEN_MAX: f64 = 4.0;
+/// From this on, times the square of the mean size, the mean of its squares asks for more keys.
+const UNEVEN_MIN: f64 = 4.0;
 /// With fewer, it is worth to begin again from the tables if those have more.
 const KEYS_FEW: usize = 1024;
+
+/// Samples of tables that were packed later may be coarser. What part of the tables is live is not asked of them if
+/// they have fewer of the keys that are followed than this part.
+const COARSE_PART: usize = 8;
+/// The tables are compared anew whenever so many have changed, of as many times one.
+const COMPARED_TABLES: u64 = 256;
+
+/// What all tables of a tree hold, dead or live.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) entries: u64,
+    /// Keys and values.
+    pub(super) entry_bytes: u64,
+    /// Values in blob files that tables point to.
+    pub(super) blob_bytes: u64,
+}
+
+impl Stored {
+    /// Adds what a table holds.
+    pub(super) fn add(&mut self, table: &Table) {
+        let properties = table.properties();
+        self.entries += properties.entries();
+        self.entry_bytes += properties.entry_bytes();
+        self.blob_bytes += properties.blobs.iter().map(|blob| blob.bytes).sum::<u64>();
+    }
+}
 
 /// What is live in a tree, estimated.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -41,6 +74,30 @@ impl Live {
     /// What of so many bytes, or of what they supersede, will be dead once they are incorporated.
     pub(super) fn dead_of(&self, bytes: u64) -> u64 {
         (bytes as f64 * self.superseding_share) as u64
+    }
+}
+
+/// What part of what tables hold is live, estimated: from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct LiveShares {
+    entries: f64,
+    entry_bytes: f64,
+    blob_bytes: f64,
+    memory_bytes: u64,
+    superseding_share: f64,
+}
+
+impl LiveShares {
+    /// What is live of what all tables hold.
+    pub(super) fn of(&self, stored: Stored) -> Live {
+        let part = |share: f64, of: u64| (share * of as f64).round() as u64;
+        Live {
+            keys: part(self.entries, stored.entries),
+            entry_bytes: part(self.entry_bytes, stored.entry_bytes),
+            blob_bytes: part(self.blob_bytes, stored.blob_bytes),
+            memory_bytes: self.memory_bytes,
+            superseding_share: self.superseding_share,
+        }
     }
 }
 
@@ -107,6 +164,12 @@ pub(super) struct LiveKeys {
     /// How many sizes are guesses.
     guesses: usize,
     superseding_share: f64,
+    /// As of the last comparison with the tables: of entries, of their bytes, of bytes in blob files.
+    shares: [f64; 3],
+    /// How often the tables have changed since, at least once; `None` before the first comparison.
+    changes: Option<u64>,
+    /// How many times [`KEYS_MAX`] keys are followed: the more uneven their sizes are, the more.
+    uneven: f64,
 }
 
 impl Default for LiveKeys {
@@ -119,6 +182,9 @@ impl Default for LiveKeys {
             blob_bytes: 0,
             guesses: 0,
             superseding_share: 0.0,
+            shares: [0.0; 3],
+            changes: None,
+            uneven: 1.0,
         }
     }
 }
@@ -208,7 +274,7 @@ impl LiveKeys {
 
     /// Follows no more keys than are wanted.
     fn lower_to_keys_max(&mut self) {
-        while self.keys.len() > KEYS_MAX {
+        while self.keys.len() > (KEYS_MAX as f64 * self.uneven) as usize {
             self.lower(self.threshold / 2);
         }
     }
@@ -226,16 +292,99 @@ impl LiveKeys {
         }
     }
 
-    /// What is live.
-    pub(super) fn live(&self) -> Live {
-        let times = SAMPLE_ALL as f64 / self.threshold.max(1) as f64;
-        let whole = |sampled: u64| (sampled as f64 * times) as u64;
-        Live {
-            keys: whole(self.keys.len() as u64),
-            entry_bytes: whole(self.entry_bytes),
-            blob_bytes: whole(self.blob_bytes),
+    /// What part of what the tables hold is live, after a change of them: of `count`, which `tables` gives if they are
+    /// to be compared anew.
+    pub(super) fn shares<'a>(
+        &mut self,
+        count: u64,
+        tables: impl FnOnce() -> Vec<&'a Arc<Table>>,
+    ) -> LiveShares {
+        let changes = self.changes.map(|changes| changes + 1);
+        self.changes = match changes {
+            Some(changes) if changes * COMPARED_TABLES < count => Some(changes),
+            _ => {
+                self.shares = self.compared(&tables());
+                self.uneven = self.uneven.max(self.unevenness());
+                Some(0)
+            }
+        };
+        let [entries, entry_bytes, blob_bytes] = self.shares;
+        LiveShares {
+            entries,
+            entry_bytes,
+            blob_bytes,
             memory_bytes: self.keys.len() as u64 * 32,
             superseding_share: self.superseding_share,
+        }
+    }
+
+    /// Compares what is live of the sampled keys with what the tables hold of them.
+    fn compared(&self, tables: &[&Arc<Table>]) -> [f64; 3] {
+        let threshold = threshold_of(tables.iter().map(|table| &***table)).min(self.threshold);
+        let (mut stored, mut sampled) = (Stored::default(), Stored::default());
+        for table in tables {
+            stored.add(table);
+            for key in table.properties().sample.below(threshold) {
+                sampled.entries += u64::from(key.versions);
+                sampled.entry_bytes += u64::from(key.bytes);
+                sampled.blob_bytes += u64::from(key.blob_bytes);
+            }
+        }
+        let mut live = Stored::default();
+        let below = self.keys.iter().take_while(|(hash, _)| u64::from(**hash) < threshold);
+        for (_, key) in below {
+            live.entries += 1;
+            live.entry_bytes += u64::from(key.entry_bytes);
+            live.blob_bytes += u64::from(key.blob_bytes);
+        }
+        let share = |live: f64, all: f64| if all > 0.0 { (live / all).min(1.0) } else { 1.0 };
+        if live.entries as usize * COARSE_PART < self.keys.len() {
+            let whole = self.scaled();
+            return [
+                share(whole.entries as f64, stored.entries as f64),
+                share(whole.entry_bytes as f64, stored.entry_bytes as f64),
+                share(whole.blob_bytes as f64, stored.blob_bytes as f64),
+            ];
+        }
+        let entries = share(live.entries as f64, sampled.entries as f64);
+        // Of bytes as of entries, where nothing or little is known: as if there were one more key.
+        let bytes = |live: u64, all: u64| {
+            let one = all as f64 / sampled.entries.max(1) as f64;
+            match all {
+                0 => entries,
+                _ => share(live as f64 + one * entries, all as f64 + one),
+            }
+        };
+        [
+            entries,
+            bytes(live.entry_bytes, sampled.entry_bytes),
+            bytes(live.blob_bytes, sampled.blob_bytes),
+        ]
+    }
+
+    /// How many times as many keys as of even sizes have to be followed for an estimate as good, up to what there is
+    /// memory for.
+    fn unevenness(&self) -> f64 {
+        let size = |key: &LiveKey| f64::from(key.entry_bytes) + f64::from(key.blob_bytes);
+        let squares: f64 = self.keys.values().map(|key| size(key).powi(2)).sum();
+        let sum = (self.entry_bytes + self.blob_bytes) as f64;
+        let relative = squares * self.keys.len() as f64 / (sum * sum).max(1.0);
+        (relative / UNEVEN_MIN).clamp(1.0, UNEVEN_MAX)
+    }
+
+    /// How many times as many keys as usual the samples of tables should have.
+    pub(super) fn sample_times(&self) -> u64 {
+        self.uneven.round() as u64
+    }
+
+    /// What is live, by the share of keys that are followed.
+    fn scaled(&self) -> Stored {
+        let times = SAMPLE_ALL as f64 / self.threshold.max(1) as f64;
+        let whole = |sampled: u64| (sampled as f64 * times) as u64;
+        Stored {
+            entries: whole(self.keys.len() as u64),
+            entry_bytes: whole(self.entry_bytes),
+            blob_bytes: whole(self.blob_bytes),
         }
     }
 

@@ -102,6 +102,8 @@ pub(crate) struct TreeCounters {
     pub(crate) filter_false_positives: ShardedCounter,
     /// Tables of the newest version.
     pub(crate) tables: AtomicU64,
+    /// How many times as many sampled keys the estimate of what is live wants as usual, if more than once.
+    pub(crate) sample_times: AtomicU64,
 }
 
 /// What a tree stands on.

@@ -26,11 +26,19 @@ impl TreeContext {
         }
     }
 
-    /// The most keys that the sample of a new table should have: a tree of few tables needs more of each.
+    /// The most keys that the sample of a new table should have: a tree of few tables needs more of each, and so does one
+    /// of which a few keys hold most.
     pub(super) fn sample_keys(&self) -> usize {
+        let times = self.counters.sample_times.load(Ordering::Relaxed).max(1);
         let most = (self.options.memtable_bytes >> 10).clamp(SAMPLE_KEYS_FEW, 1024);
         let tables = self.counters.tables.load(Ordering::Relaxed);
-        (SAMPLE_KEYS_ALL / (tables + 1)).clamp(SAMPLE_KEYS_MIN, most) as usize
+        (times * SAMPLE_KEYS_ALL / (tables + 1)).clamp(SAMPLE_KEYS_MIN, times * most) as usize
+    }
+
+    /// Of the tree as it is now.
+    pub(super) fn count_tables(&self, tables: u64, sample_times: u64) {
+        self.counters.tables.store(tables, Ordering::Relaxed);
+        self.counters.sample_times.store(sample_times, Ordering::Relaxed);
     }
 
     /// A memtable has been packed.

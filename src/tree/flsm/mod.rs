@@ -86,17 +86,11 @@ impl FlsmTree {
         let counters = Arc::clone(&context.counters);
         let presence = Arc::new(Presence::default());
         let totals = inventory.totals;
-        let live = live_keys(&root);
-        counters.tables.store(totals.tables, Ordering::Relaxed);
-        let version = Version::new(
-            root,
-            flushed,
-            totals,
-            live.live(),
-            counters,
-            presence,
-            parameters.clone(),
-        );
+        let mut live = live_keys(&root);
+        let shares = live.shares(totals.tables, || version::tables(&root));
+        context.count_tables(totals.tables, live.sample_times());
+        let version =
+            Version::new(root, flushed, totals, shares, counters, presence, parameters.clone());
         Ok(Arc::new(FlsmTree {
             context,
             parameters,
@@ -121,15 +115,16 @@ impl FlsmTree {
         let before = self.version.load_full();
         changes.inventory.change(&before.root, &root, first_new);
         let totals = changes.inventory.totals;
-        self.context.counters.tables.store(totals.tables, Ordering::Relaxed);
         if changes.live.is_small() && changes.live.is_outgrown(&version::tables(&root)) {
             changes.live = live_keys(&root);
         }
+        let shares = changes.live.shares(totals.tables, || version::tables(&root));
+        self.context.count_tables(totals.tables, changes.live.sample_times());
         let version = Arc::new(Version::new(
             root,
             flushed,
             totals,
-            changes.live.live(),
+            shares,
             Arc::clone(&self.context.counters),
             Arc::clone(&before.presence),
             self.parameters.clone(),

@@ -9,7 +9,7 @@ use super::parameters::Parameters;
 use super::plan::is_joinable;
 use crate::base::ids::FileId;
 use crate::table::{BlobFile, Table};
-use crate::tree::live::{Dead, Overlap};
+use crate::tree::live::{Dead, Overlap, Stored};
 
 /// What guards hold and how far they are behind.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -111,6 +111,14 @@ pub(super) struct FileTotals {
     pub(super) blob_value_bytes: u64,
     /// Memory that the tables' samples use.
     pub(super) sample_bytes: u64,
+}
+
+impl FileTotals {
+    /// What the tables hold.
+    pub(super) fn stored(&self) -> Stored {
+        let &FileTotals { entries, entry_bytes, blob_value_bytes, .. } = self;
+        Stored { entries, entry_bytes, blob_bytes: blob_value_bytes }
+    }
 }
 
 /// How many fragments refer to each table, and how many tables to each blob file.

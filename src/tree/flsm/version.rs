@@ -18,7 +18,7 @@ use crate::base::sync::plain::Ordering;
 use crate::cache::ReadContext;
 use crate::table::Table;
 use crate::tree::description::TreeDescription;
-use crate::tree::live::{Live, Overlap};
+use crate::tree::live::{Live, LiveShares, Overlap};
 use crate::tree::space::Space;
 use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion, files};
 
@@ -88,7 +88,7 @@ impl Version {
         root: Arc<Guard>,
         flushed: Seqno,
         files: FileTotals,
-        live: Live,
+        shares: LiveShares,
         counters: Arc<TreeCounters>,
         presence: Arc<Presence>,
         parameters: Parameters,
@@ -99,7 +99,7 @@ impl Version {
             flushed,
             totals,
             files,
-            live,
+            live: shares.of(files.stored()),
             counters,
             presence,
             parameters,
@@ -119,8 +119,8 @@ impl Version {
             table_bytes: files.table_bytes,
             tables: files.tables,
             entry_bytes: files.entry_bytes,
-            live_entry_bytes: live.entry_bytes.min(files.entry_bytes),
-            live_blob_bytes: live.blob_bytes.min(files.blob_value_bytes),
+            live_entry_bytes: live.entry_bytes,
+            live_blob_bytes: live.blob_bytes,
             filter_bytes: 0,
             entries: files.entries,
             live_keys: live.keys,

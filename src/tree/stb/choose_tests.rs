@@ -6,6 +6,7 @@ use crate::base::ids::Seqno;
 use crate::tree::TreeObserver;
 use crate::tree::stb::live_keys;
 use crate::tree::stb::test_support::{bundle, leaf, root};
+use crate::tree::stb::version::{bundles, tables};
 use crate::tree::test_support::{Reader, context, table_of};
 
 /// Space was short, and the leaf in which most was to be had back was being merged: nothing else was done for
@@ -26,8 +27,8 @@ fn while_the_best_leaf_is_merged_the_next_best_is() {
     }
     let root = root(9, &leaves, None);
     let counters = Arc::clone(&tree.context.counters);
-    let live = live_keys(&root).unwrap().live();
-    let version = Version::new(root, Seqno(2), live, counters, tree.parameters);
+    let shares = live_keys(&root).unwrap().shares(0, || tables(&bundles(&root)));
+    let version = Version::new(root, Seqno(2), shares, counters, tree.parameters);
     assert!(version.space_excess() > 0.0);
     tree.version.store(Arc::new(version));
     let version = tree.version.load_full();
@@ -59,8 +60,8 @@ fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
     let deletes = part(3, EntryKind::Delete, 0..2000);
     let root = root(9, &leaves, Some(&deletes));
     let counters = Arc::clone(&tree.context.counters);
-    let live = live_keys(&root).unwrap().live();
-    let version = Arc::new(Version::new(root, Seqno(4), live, counters, tree.parameters));
+    let shares = live_keys(&root).unwrap().shares(0, || tables(&bundles(&root)));
+    let version = Arc::new(Version::new(root, Seqno(4), shares, counters, tree.parameters));
     tree.version.store(Arc::clone(&version));
     let chosen = || tree.choose_reclaiming(&version).unwrap();
     let full = Error::Full { path: "t".into(), needed: 1 };

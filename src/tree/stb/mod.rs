@@ -98,10 +98,11 @@ impl StbTree {
             fetch_leaf_indexes(&root);
             root
         };
-        let live = live_keys(&root)?;
+        let mut live = live_keys(&root)?;
         let counters = Arc::clone(&context.counters);
-        let version = Version::new(root, flushed, live.live(), counters, parameters);
-        context.counters.tables.store(version.summary.tables, Ordering::Relaxed);
+        let shares = live.shares(0, || tables(&bundles(&root)));
+        let version = Version::new(root, flushed, shares, counters, parameters);
+        context.count_tables(version.summary.tables, live.sample_times());
         Ok(Arc::new(StbTree {
             context,
             parameters,
@@ -136,9 +137,10 @@ impl StbTree {
             changes.live = live_keys(&root).unwrap_or_else(|_| changes.live.clone());
         }
         let counters = Arc::clone(&self.context.counters);
-        let version =
-            Arc::new(Version::new(root, flushed, changes.live.live(), counters, self.parameters));
-        self.context.counters.tables.store(version.summary.tables, Ordering::Relaxed);
+        let count = counters.tables.load(Ordering::Relaxed);
+        let shares = changes.live.shares(count, || tables(&bundles(&root)));
+        let version = Arc::new(Version::new(root, flushed, shares, counters, self.parameters));
+        self.context.count_tables(version.summary.tables, changes.live.sample_times());
         self.version.store(Arc::clone(&version));
         self.context.installed(version);
         Ok(())

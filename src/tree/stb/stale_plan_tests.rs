@@ -5,7 +5,7 @@ use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::key_hash::hash_key;
 use crate::cache::ReadContext;
 use crate::jobs::Step;
-use crate::tree::live::Live;
+use crate::tree::live::LiveKeys;
 use crate::tree::test_support::{Reader, context};
 use crate::tree::{RegionAt, TreeObserver};
 
@@ -111,7 +111,13 @@ fn wrong_bounds_are_an_error_and_no_endless_loop() {
     };
     root.pivots = vec![pivot(b"", leaf(b"", Some(b"m"))), pivot(b"m\0", leaf(b"m\0", None))];
     let counters = Arc::clone(&tree.context.counters);
-    let wrong = Version::new(Arc::new(root), Seqno(0), Live::default(), counters, tree.parameters);
+    let wrong = Version::new(
+        Arc::new(root),
+        Seqno(0),
+        LiveKeys::default().shares(0, Vec::new),
+        counters,
+        tree.parameters,
+    );
     tree.version.store(Arc::new(wrong));
     assert!(tree.next_uncompacted(b"", None).is_err_and(|error| error.is_corruption()));
     let wrong = tree.version();

@@ -17,7 +17,7 @@ use crate::table::Table;
 use crate::tree::description::{
     BranchDescription, BundleDescription, NodeDescription, PivotDescription, TreeDescription,
 };
-use crate::tree::live::Live;
+use crate::tree::live::{Live, LiveShares, Stored};
 use crate::tree::space::Space;
 use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion, files};
 
@@ -77,19 +77,19 @@ impl Version {
     pub(super) fn new(
         root: Arc<Node>,
         flushed: Seqno,
-        live: Live,
+        shares: LiveShares,
         counters: Arc<TreeCounters>,
         parameters: Parameters,
     ) -> Version {
         let mut summary = Summary::default();
         let bundles = bundles(&root);
         let tables = tables(&bundles);
+        let mut stored = Stored::default();
         for table in &tables {
             summary.tables += 1;
-            summary.entries += table.properties().entries();
+            stored.add(table);
             summary.disk_bytes += table.bytes();
             summary.table_bytes += table.bytes();
-            summary.entry_bytes += table.properties().entry_bytes();
             summary.memory_bytes += 1024 + table.properties().sample.memory_bytes();
         }
         for bundle in &bundles {
@@ -113,12 +113,13 @@ impl Version {
                 summary.pending_bytes += live.bytes.saturating_sub(leaf.settled_bytes);
             }
         });
+        (summary.entries, summary.entry_bytes) = (stored.entries, stored.entry_bytes);
         let bundle_ids = bundles.iter().map(|bundle| bundle.id).collect();
         Version {
             bundle_ids,
             flushed,
             summary,
-            live,
+            live: shares.of(stored),
             counters,
             parameters,
             dead_parts: OnceLock::new(),
@@ -140,7 +141,7 @@ impl Version {
             table_bytes: summary.table_bytes,
             tables: summary.tables,
             entry_bytes: summary.entry_bytes,
-            live_entry_bytes: live.entry_bytes.min(summary.entry_bytes),
+            live_entry_bytes: live.entry_bytes,
             live_blob_bytes: live.blob_bytes,
             filter_bytes: summary.filter_bytes,
             entries: summary.entries,
