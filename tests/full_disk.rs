@@ -15,6 +15,7 @@ of_every_kind! {
     a_full_store_can_be_emptied_by_dropping_a_keyspace
     a_store_without_its_reserve_can_be_emptied_by_deletes
     a_store_that_was_full_and_is_opened_again_can_be_emptied
+    a_full_store_of_large_values_has_room_again_once_most_are_deleted
     what_the_manifest_has_no_room_for_is_not_tried_without_end
 }
 
@@ -70,21 +71,21 @@ fn leave(vfs: &MemoryVfs, left: u64) {
     filler.truncate(at.saturating_sub(left)).unwrap();
 }
 
-fn delete(keyspace: &Keyspace, keys: u64) {
-    for number in 0..keys {
+fn delete(keyspace: &Keyspace, numbers: impl Iterator<Item = u64>) {
+    for number in numbers {
         // What there is no room for yet has it soon.
         let mut refused = 0;
         while let Err(error) = keyspace.delete(key(number)) {
             assert!(matches!(error, Error::Full { .. }), "{error}");
             refused += 1;
-            assert!(refused < 200, "{number} of {keys}: {error}");
+            assert!(refused < 200, "{number}: {error}");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }
 }
 
 fn empty_and_use(db: &Database, keyspace: &Keyspace, keys: u64, shape: Shape) {
-    delete(keyspace, keys);
+    delete(keyspace, 0..keys);
     assert_eq!(keyspace.iter().count(), 0);
     keyspace.flush().unwrap();
     db.wait_idle().unwrap();
@@ -158,6 +159,34 @@ fn a_store_that_was_full_and_is_opened_again_can_be_emptied(kind: TreeKind) {
         let db = open(&vfs, shape);
         let keyspace = db.existing_keyspace("items").unwrap();
         empty_and_use(&db, &keyspace, keys, shape);
+    }
+}
+
+/// Values in blob files: the deletes were merged, and each blob file still had a value or two that were live. The merges
+/// that would have copied those had nothing to drop themselves, so they were not allowed to take of the reserve, and the
+/// store stayed full.
+fn a_full_store_of_large_values_has_room_again_once_most_are_deleted(kind: TreeKind) {
+    let shape = Shape { capacity: 60 * MIB, memory_budget: 16 * MIB, value_bytes: 8000 };
+    for kept_part in [32, 8, 4] {
+        let vfs = MemoryVfs::with_capacity(shape.capacity);
+        let db = open(&vfs, shape);
+        let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+        let keys = fill(&keyspace, shape);
+        let kept = |number: &u64| number.is_multiple_of(kept_part);
+        delete(&keyspace, (0..keys).filter(|number| !kept(number)));
+        keyspace.flush().unwrap();
+        db.wait_idle().unwrap();
+        let disk = db.stats().keyspaces[0].disk_bytes;
+        let live = keys / kept_part * shape.value_bytes as u64;
+        assert!(
+            disk < 2 * live + 4 * MIB,
+            "1 in {kept_part} left: {disk} bytes for {live} live ones"
+        );
+        for number in (0..keys).filter(kept) {
+            assert!(keyspace.get(key(number)).unwrap().is_some());
+        }
+        let again = fill(&keyspace, shape);
+        assert!(again > keys / 2, "1 in {kept_part} left: {again} of {keys}");
     }
 }
 

@@ -7,10 +7,12 @@
 //! 2. A merge that makes room later, since others need its inputs too, leaves enough to deletes and to merges of the
 //!    former kind, unless nearly all that it reads is dead: then little more has to be written for the room to be there.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::extent::Stretch;
 use super::live::Overlap;
+use crate::base::ids::FileId;
 use crate::cache::{DataFiles, Room};
 use crate::table::Table;
 
@@ -23,28 +25,56 @@ const GROWTH_PART_MAX: u64 = 16;
 /// Of a merge that reads this share of dead bytes, or more, nearly all is dead.
 const MOSTLY_DEAD_SHARE: f64 = 0.75;
 
+/// What stays as it is while a merge replaces its inputs.
+#[derive(Debug, Default)]
+pub(super) struct Staying {
+    tables: BTreeSet<FileId>,
+    /// Bytes that those tables point to, by blob file.
+    blobs: BTreeMap<FileId, u64>,
+}
+
+impl Staying {
+    /// A table that others than the merge refer to, or that it takes over whole.
+    pub(super) fn add(&mut self, table: &Table) {
+        if self.tables.insert(table.id()) {
+            for blob in &table.properties().blobs {
+                *self.blobs.entry(blob.file).or_default() += blob.bytes;
+            }
+        }
+    }
+}
+
+/// What of a blob file's bytes a merge points to, and may copy.
+struct Collected {
+    file_bytes: u64,
+    value_bytes: f64,
+}
+
 /// What a merge of some inputs gives back, and takes before that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outlook {
-    /// Bytes of the inputs that nobody else needs.
+    /// Bytes of files that nobody needs when it has ended.
     freed_bytes: u64,
     /// Bytes that will be written, about.
     written_bytes: u64,
-    /// Whether the inputs hold deletes, or entries that others of them supersede.
+    /// Whether the inputs hold deletes, or entries that others of them supersede, or are all that keeps blob files of
+    /// which most is dead.
     drops: bool,
     is_mostly_dead: bool,
 }
 
 impl Outlook {
-    /// Of a merge of stretches of tables, oldest first. `keeps_deletes` tells whether there is something below that they
-    /// may delete, `is_needed` whether others need the table too.
+    /// Of a merge of stretches of tables, oldest first, that copies values out of the blob files `collected`
+    /// (ascending). `keeps_deletes` tells whether there is something below that the inputs may delete.
     pub(super) fn of<'a>(
         inputs: impl IntoIterator<Item = (&'a Arc<Table>, Stretch)>,
         keeps_deletes: bool,
-        is_needed: impl Fn(&Table) -> bool,
+        staying: &Staying,
+        collected: &[FileId],
     ) -> Outlook {
         let mut overlap = Overlap::default();
         let (mut freed_bytes, mut bytes, mut delete_bytes, mut deletes) = (0, 0.0, 0.0, 0);
+        let mut blobs: BTreeMap<FileId, Collected> = BTreeMap::new();
         let mut last = None;
         for (table, stretch) in inputs {
             let properties = table.properties();
@@ -56,18 +86,39 @@ impl Outlook {
             let part = stretch.extent.entries as f64 / properties.entries().max(1) as f64;
             let delete = properties.key_bytes as f64 / properties.entries().max(1) as f64;
             delete_bytes += properties.deletes as f64 * part * delete * in_file;
-            if last.replace(table.id()) != Some(table.id()) && !is_needed(table) {
+            if last.replace(table.id()) != Some(table.id()) && !staying.tables.contains(&table.id())
+            {
                 freed_bytes += table.bytes();
+            }
+            for (blob, file) in properties.blobs.iter().zip(table.blobs()) {
+                if collected.binary_search(&blob.file).is_ok() {
+                    let new = Collected { file_bytes: file.bytes(), value_bytes: 0.0 };
+                    blobs.entry(blob.file).or_insert(new).value_bytes += blob.bytes as f64 * part;
+                }
             }
         }
         let dead = overlap.dead();
+        // Of a blob file that others point into too, the merge gives back its part, once they have given back theirs.
+        let (mut copied_bytes, mut gain_bytes) = (0.0, 0.0);
+        for (file, Collected { file_bytes, value_bytes }) in blobs {
+            let others = staying.blobs.get(&file).copied().unwrap_or_default();
+            if others == 0 {
+                freed_bytes += file_bytes;
+            }
+            copied_bytes += value_bytes;
+            let part = value_bytes / (value_bytes + others as f64).max(1.0);
+            gain_bytes += file_bytes as f64 * part;
+        }
+        copied_bytes *= 1.0 - dead.blob_share;
+        let drops_values = copied_bytes < gain_bytes * (1.0 - DEAD_SHARE_MIN);
         // Among the dead are the deletes themselves.
         let kept_bytes = if keeps_deletes { delete_bytes } else { 0.0 };
+        let left_bytes = bytes * (1.0 - dead.share) + copied_bytes;
         Outlook {
             freed_bytes,
-            written_bytes: (bytes * (1.0 - dead.share) + kept_bytes) as u64,
-            drops: deletes > 0 || dead.share.max(dead.blob_share) >= DEAD_SHARE_MIN,
-            is_mostly_dead: dead.share >= MOSTLY_DEAD_SHARE,
+            written_bytes: (left_bytes + kept_bytes) as u64,
+            drops: deletes > 0 || dead.share.max(dead.blob_share) >= DEAD_SHARE_MIN || drops_values,
+            is_mostly_dead: left_bytes <= (bytes + gain_bytes) * (1.0 - MOSTLY_DEAD_SHARE),
         }
     }
 
@@ -124,13 +175,15 @@ mod tests {
     }
 
     fn of(tables: &[Arc<Table>], keeps_deletes: bool, needed: &[&Arc<Table>]) -> Outlook {
+        let mut staying = Staying::default();
+        needed.iter().for_each(|table| staying.add(table));
         let whole = |table: &Arc<Table>| {
             let properties = table.properties();
             let bytes = properties.entry_bytes();
             Stretch { first: 0, extent: Extent { bytes, entries: properties.entries() } }
         };
         let inputs = tables.iter().map(|table| (table, whole(table)));
-        Outlook::of(inputs, keeps_deletes, |table| needed.iter().any(|n| n.id() == table.id()))
+        Outlook::of(inputs, keeps_deletes, &staying, &[])
     }
 
     #[test]

@@ -6,7 +6,6 @@
 //! 2. All versions of a key are in one output.
 //! 3. The output is durable before the manifest names it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::FlsmTree;
@@ -15,12 +14,13 @@ use super::plan::{Action, Plan};
 use super::version::Version;
 use crate::base::entry::{EntryKind, EntrySource};
 use crate::base::error::{Error, Result};
+use crate::base::ids::FileId;
 use crate::base::planted::{Bug, planted};
 use crate::jobs::{Job, Step};
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::Table;
 use crate::tree::compaction::{Compaction, InputScan, Retry, STEP_ENTRIES, chunk_bytes};
-use crate::tree::outlook::Outlook;
+use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
 
 struct Merging {
@@ -157,7 +157,8 @@ impl CompactionJob {
         // What has been written goes first: its room counts.
         (self.merging, self.made) = (None, Made::default());
         let (tree, plan) = (&self.tree, &self.plan);
-        match self.compaction.begin_anew(&tree.context, || outlook(plan, &tree.version.load())) {
+        let version = tree.version.load();
+        match self.compaction.begin_anew(&tree.context, |blobs| outlook(plan, &version, blobs)) {
             Retry::Now => Ok(Step::Again),
             Retry::Later => Ok(Step::Postponed),
             Retry::Never => Err(error),
@@ -186,20 +187,20 @@ impl CompactionJob {
     }
 }
 
-/// What carrying out a plan gives back.
-fn outlook(plan: &Plan, version: &Version) -> Outlook {
-    let mut needed = BTreeSet::new();
+/// What carrying out a plan gives back that copies values out of some blob files.
+fn outlook(plan: &Plan, version: &Version, collected: &[FileId]) -> Outlook {
+    let mut staying = Staying::default();
     walk(&version.root, &mut |guard| {
         let is_there = guard.height == plan.height && ranges_meet(guard.range(), plan.range());
         for fragment in &guard.fragments {
             let id = fragment.table.id();
             if !is_there || !plan.inputs.iter().any(|input| input.table.id() == id) {
-                needed.insert(id);
+                staying.add(&fragment.table);
             }
         }
     });
     let stretches = plan.inputs.iter().map(|input| (&input.table, input.stretch()));
-    Outlook::of(stretches, !plan.older.is_empty(), |table| needed.contains(&table.id()))
+    Outlook::of(stretches, !plan.older.is_empty(), &staying, collected)
 }
 
 impl Job for CompactionJob {

@@ -5,7 +5,6 @@
 //!    on by then is skipped when the result is swapped in (`Node::replace_bundles`).
 //! 2. The result is durable before the manifest names it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::StbTree;
@@ -14,6 +13,7 @@ use super::plan::{Input, Plan, Segment};
 use super::version::Version;
 use crate::base::entry::EntrySource;
 use crate::base::error::{Error, Result};
+use crate::base::ids::FileId;
 use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{FileType, PageFileWriter};
@@ -22,7 +22,7 @@ use crate::jobs::{Job, Step};
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::Table;
 use crate::tree::compaction::{Compaction, InputScan, Retry, STEP_ENTRIES, chunk_bytes};
-use crate::tree::outlook::Outlook;
+use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
 
 /// Maplet pages that one step writes.
@@ -215,7 +215,8 @@ impl CompactionJob {
         self.outputs.clear();
         (self.stage, self.next_segment, self.retained_versions) = (Stage::Segment, 0, false);
         let (tree, plan) = (&self.tree, &self.plan);
-        match self.compaction.begin_anew(&tree.context, || outlook(plan, &tree.version.load())) {
+        let version = tree.version.load();
+        match self.compaction.begin_anew(&tree.context, |blobs| outlook(plan, &version, blobs)) {
             Retry::Now => Ok(Step::Again),
             Retry::Later => Ok(Step::Postponed),
             Retry::Never => Err(error),
@@ -223,18 +224,23 @@ impl CompactionJob {
     }
 }
 
-/// What carrying out a plan gives back.
-fn outlook(plan: &Plan, version: &Version) -> Outlook {
+/// What carrying out a plan gives back that copies values out of some blob files.
+fn outlook(plan: &Plan, version: &Version, collected: &[FileId]) -> Outlook {
     let ids = plan.bundle_ids();
-    let mut needed = BTreeSet::new();
+    let mut staying = Staying::default();
     walk(&version.root, &mut |node| {
         let is_there = node.height == plan.height && ranges_meet(node.range(), plan.range());
         for bundle in &node.bundles {
             if !is_there || !ids.contains(&bundle.id) {
-                needed.extend(bundle.branches.iter().map(|table| table.id()));
+                bundle.branches.iter().for_each(|table| staying.add(table));
             }
         }
     });
+    for segment in &plan.segments {
+        if let Segment::Adopt(input) = segment {
+            staying.add(&input.table);
+        }
+    }
     let merged = plan.segments.iter().filter_map(|segment| match segment {
         Segment::Merge(inputs) => Some(inputs),
         Segment::Adopt(_) => None,
@@ -246,7 +252,7 @@ fn outlook(plan: &Plan, version: &Version) -> Outlook {
             (&input.table, stretch)
         })
     });
-    Outlook::of(stretches, !plan.bottom, |table| needed.contains(&table.id()))
+    Outlook::of(stretches, !plan.bottom, &staying, collected)
 }
 
 impl Job for CompactionJob {
