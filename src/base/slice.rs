@@ -5,9 +5,14 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::pages::PageVec;
+
 const INLINE_BYTES_MAX: usize = 22;
 /// A key and a value of up to so many bytes together share their memory.
 const PAIR_BYTES_MAX: usize = 1024;
+/// A longer one lies beside the heap. Values of megabytes that several threads read and drop left gaps in the heap
+/// of each, twice as much as the store was allowed, which small things then kept from going back to the system.
+pub(crate) const HEAP_BYTES_MAX: usize = 64 << 10;
 
 /// An immutable byte string: keys and values as the store hands them out.
 ///
@@ -30,6 +35,7 @@ enum Repr {
         bytes: [u8; INLINE_BYTES_MAX],
     },
     Shared(Arc<[u8]>),
+    Large(Arc<PageVec<u8>>),
     /// The first so many bytes.
     Front(u32, Arc<[u8]>),
     /// What is behind the first so many bytes.
@@ -68,8 +74,21 @@ impl From<&[u8]> for Slice {
             let mut bytes = [0; INLINE_BYTES_MAX];
             bytes[..from.len()].copy_from_slice(from);
             Slice(Repr::Inline { len: from.len() as u8, bytes })
-        } else {
+        } else if from.len() <= HEAP_BYTES_MAX {
             Slice(Repr::Shared(Arc::from(from)))
+        } else {
+            let mut bytes = PageVec::unzeroed(from.len());
+            bytes.copy_from_slice(from);
+            Slice::from(bytes)
+        }
+    }
+}
+
+impl From<PageVec<u8>> for Slice {
+    fn from(from: PageVec<u8>) -> Slice {
+        match from.len() {
+            ..=HEAP_BYTES_MAX => Slice::from(&*from),
+            _ => Slice(Repr::Large(Arc::new(from))),
         }
     }
 }
@@ -112,6 +131,7 @@ impl Deref for Slice {
         match &self.0 {
             Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
             Repr::Shared(bytes) => bytes,
+            Repr::Large(bytes) => bytes,
             Repr::Front(split, bytes) => &bytes[..*split as usize],
             Repr::Back(split, bytes) => &bytes[*split as usize..],
         }
@@ -187,7 +207,7 @@ mod tests {
     #[test]
     fn a_pair_is_its_key_and_its_value_whatever_their_lengths() {
         for key_bytes in [0, 1, 22, 23, 24, 100, 1000, 2000] {
-            for value_bytes in [0, 1, 22, 23, 100, 924, 1000, 1001, 5000] {
+            for value_bytes in [0, 1, 22, 23, 100, 924, 1000, 1001, 5000, 65_536, 65_537] {
                 let key: Vec<u8> = (0..key_bytes).map(|i| i as u8).collect();
                 let value: Vec<u8> = (0..value_bytes).map(|i| !(i as u8)).collect();
                 let (key_slice, value_slice) = Slice::pair(&key, &value);

@@ -577,7 +577,7 @@ impl Inner {
     fn pair(&self, key: &[u8], kind: EntryKind, value: &[u8]) -> Result<Pair> {
         if kind == EntryKind::PutBlob {
             let value = Blobs(Arc::clone(&self.store.blobs)).read(value)?;
-            return Ok((Slice::from(key), Slice::from(value)));
+            return Ok((Slice::from(key), value));
         }
         Ok(Slice::pair(key, value))
     }

@@ -67,9 +67,9 @@ impl Lookup {
         if self.operands.is_empty() {
             return match self.found {
                 Some(Found::Value(value)) => Ok(Some(value)),
-                Some(Found::Blob(pointer)) => Blobs(Arc::clone(&store.blobs))
-                    .read(&pointer)
-                    .map(|value| Some(Slice::from(value))),
+                Some(Found::Blob(pointer)) => {
+                    Blobs(Arc::clone(&store.blobs)).read(&pointer).map(Some)
+                }
                 Some(Found::Refused(error)) => Err(error),
                 Some(Found::Deleted) | None => Ok(None),
             };

@@ -23,6 +23,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::key_hash::KeyHasher;
 use crate::base::planted::{Bug, hold_open, planted};
+use crate::base::slice::Slice;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex};
 use crate::cache::Cache;
@@ -206,23 +207,28 @@ impl TreeObserver for Observer {
 pub(crate) struct Blobs(pub(crate) Arc<BlobFiles>);
 
 impl Blobs {
-    pub(crate) fn read(&self, pointer: &[u8]) -> Result<Vec<u8>> {
-        match BlobPointer::decode(pointer) {
-            Some(pointer) => self.0.open(pointer.file)?.read(&pointer),
-            None => Err(crate::base::error::Error::corruption(
+    pub(crate) fn read(&self, pointer: &[u8]) -> Result<Slice> {
+        let pointer = Blobs::pointer(pointer)?;
+        self.0.open(pointer.file)?.read_slice(&pointer)
+    }
+
+    fn pointer(pointer: &[u8]) -> Result<BlobPointer> {
+        BlobPointer::decode(pointer).ok_or_else(|| {
+            crate::base::error::Error::corruption(
                 std::path::Path::new("table"),
                 0,
                 "blob pointer",
                 "file, offset, length and checksum",
                 format_args!("\"{}\"", pointer.escape_ascii()),
-            )),
-        }
+            )
+        })
     }
 }
 
 impl BlobReader for Blobs {
     fn read_blob(&self, _key: &[u8], pointer: &[u8], out: &mut Vec<u8>) -> Result<()> {
-        *out = self.read(pointer)?;
+        let pointer = Blobs::pointer(pointer)?;
+        *out = self.0.open(pointer.file)?.read(&pointer)?;
         Ok(())
     }
 

@@ -20,7 +20,9 @@ use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
+use crate::base::slice::{HEAP_BYTES_MAX, Slice};
 use crate::base::sync::Mutex;
 use crate::cache::{
     Compression, DataFiles, FileType, PAGE_HEADER_BYTES, PageFile, PageFileWriter, PagePointer,
@@ -214,14 +216,50 @@ impl BlobFile {
     /// # Errors
     /// `Corruption` if the pointer leaves the file or any checksum is wrong.
     pub(crate) fn read(&self, pointer: &BlobPointer) -> Result<Vec<u8>> {
-        let end = pointer.offset.checked_add(u64::from(pointer.length));
-        let Some(end) = end.filter(|&end| end <= self.footer.bytes && pointer.file == self.id())
-        else {
-            let expected = format!("within {} bytes of file {}", self.footer.bytes, self.id());
-            let found = format!("{pointer:?}");
-            return Err(Error::corruption(&self.file.path(), 0, "blob pointer", expected, found));
-        };
+        self.check_bounds(pointer)?;
         let mut value = Vec::with_capacity(pointer.length as usize);
+        self.read_pieces(pointer, |piece| value.extend_from_slice(piece))?;
+        self.check_value(pointer, &value)?;
+        Ok(value)
+    }
+
+    /// The same for who keeps it.
+    ///
+    /// # Errors
+    /// As [`BlobFile::read`].
+    pub(crate) fn read_slice(&self, pointer: &BlobPointer) -> Result<Slice> {
+        if pointer.length as usize <= HEAP_BYTES_MAX {
+            return self.read(pointer).map(Slice::from);
+        }
+        self.check_bounds(pointer)?;
+        let mut value = PageVec::unzeroed(pointer.length as usize);
+        let mut len = 0;
+        self.read_pieces(pointer, |piece| {
+            // As much is given as is wanted, or less.
+            if let Some(room) = value.get_mut(len..len + piece.len()) {
+                room.copy_from_slice(piece);
+                len += piece.len();
+            }
+        })?;
+        value.truncate(len);
+        self.check_value(pointer, &value)?;
+        Ok(Slice::from(value))
+    }
+
+    fn check_bounds(&self, pointer: &BlobPointer) -> Result<()> {
+        let end = pointer.offset.checked_add(u64::from(pointer.length));
+        if end.is_some_and(|end| end <= self.footer.bytes) && pointer.file == self.id() {
+            return Ok(());
+        }
+        let expected = format!("within {} bytes of file {}", self.footer.bytes, self.id());
+        let found = format!("{pointer:?}");
+        Err(Error::corruption(&self.file.path(), 0, "blob pointer", expected, found))
+    }
+
+    /// Hands out the bytes that a pointer within bounds stands for, piece by piece.
+    fn read_pieces(&self, pointer: &BlobPointer, mut take: impl FnMut(&[u8])) -> Result<()> {
+        let end = pointer.offset + u64::from(pointer.length);
+        let mut left = pointer.length as usize;
         let mut unit = (pointer.offset / PIECE_BYTES as u64) as u32;
         let mut skip = (pointer.offset % PIECE_BYTES as u64) as usize;
         let end_unit =
@@ -229,24 +267,29 @@ impl BlobFile {
         while unit < end_unit {
             let until = end_unit.min(unit + READ_UNITS);
             self.file.read_run(unit..until, |_, piece| {
-                let want = pointer.length as usize - value.len();
                 let piece = piece.get(skip..).unwrap_or_default();
-                value.extend_from_slice(&piece[..want.min(piece.len())]);
+                let piece = &piece[..left.min(piece.len())];
+                take(piece);
+                left -= piece.len();
                 skip = 0;
             })?;
             unit = until;
         }
-        let found = checksum(pointer.offset, &value);
-        if value.len() != pointer.length as usize || found != pointer.checksum {
-            let at = PagePointer { unit: (pointer.offset / PIECE_BYTES as u64) as u32, units: 1 };
-            return Err(self.file.corrupt(
-                at,
-                "blob value",
-                format_args!("{} bytes, checksum {:#018x}", pointer.length, pointer.checksum),
-                format_args!("{} bytes, checksum {found:#018x}", value.len()),
-            ));
+        Ok(())
+    }
+
+    fn check_value(&self, pointer: &BlobPointer, value: &[u8]) -> Result<()> {
+        let found = checksum(pointer.offset, value);
+        if value.len() == pointer.length as usize && found == pointer.checksum {
+            return Ok(());
         }
-        Ok(value)
+        let at = PagePointer { unit: (pointer.offset / PIECE_BYTES as u64) as u32, units: 1 };
+        Err(self.file.corrupt(
+            at,
+            "blob value",
+            format_args!("{} bytes, checksum {:#018x}", pointer.length, pointer.checksum),
+            format_args!("{} bytes, checksum {found:#018x}", value.len()),
+        ))
     }
 
     /// Reads everything and verifies every page.
