@@ -33,6 +33,9 @@ pub(crate) fn folded_bytes(value: Option<u32>, operand: u32, operands: u32, coun
     if counts { operand } else { value.unwrap_or(0).saturating_add(operands) }
 }
 
+/// With the kind of a sampled key: its older versions have values in blob files.
+const OLDER_BLOBS: u8 = 0x80;
+
 /// A key of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SampledKey {
@@ -46,12 +49,21 @@ pub(crate) struct SampledKey {
     pub(crate) newest_bytes: u32,
     /// Bytes of that version's value if it is in a blob file.
     pub(crate) blob_bytes: u32,
+    /// Bytes of all its versions' values that are in blob files.
+    pub(crate) blob_bytes_all: u32,
     /// Bytes of the key.
     pub(crate) key_bytes: u16,
     /// How many versions there are; 255 stands for more, too.
     pub(crate) versions: u8,
     /// Kind of the newest version, or of what it is folded into.
     pub(crate) kind: EntryKind,
+}
+
+impl SampledKey {
+    /// Whether blob files hold more of it than its kind tells of.
+    fn has_older_blobs(&self) -> bool {
+        self.blob_bytes_all != if self.kind.is_blob() { self.blob_bytes } else { 0 }
+    }
 }
 
 impl Ord for SampledKey {
@@ -108,9 +120,13 @@ impl KeySample {
             put_varint(out, u64::from(key.bytes));
             put_varint(out, u64::from(key.newest_bytes));
             put_varint(out, u64::from(key.key_bytes));
-            out.extend_from_slice(&[key.versions, key.kind as u8]);
+            let older = if key.has_older_blobs() { OLDER_BLOBS } else { 0 };
+            out.extend_from_slice(&[key.versions, key.kind as u8 | older]);
             if key.kind.is_blob() {
                 put_varint(out, u64::from(key.blob_bytes));
+            }
+            if older != 0 {
+                put_varint(out, u64::from(key.blob_bytes_all));
             }
         }
     }
@@ -142,15 +158,17 @@ impl KeySample {
                 .map_err(|_| from.corrupt("length of a sampled key", "16 bits", key_bytes))?;
             let versions = from.u8("versions of a sampled key")?;
             let tag = from.u8("kind of a sampled key")?;
-            let kind = EntryKind::from_tag(tag)
+            let kind = EntryKind::from_tag(tag & !OLDER_BLOBS)
                 .ok_or_else(|| from.corrupt("kind of a sampled key", "a known kind", tag))?;
-            let blob_bytes = match kind.is_blob() {
-                true => {
-                    let n = from.varint("blob bytes of a sampled key")?;
-                    let many = |_| from.corrupt("blob bytes of a sampled key", "32 bits", n);
-                    u32::try_from(n).map_err(many)?
-                }
-                false => 0,
+            let mut number = |what| {
+                let n = from.varint(what)?;
+                u32::try_from(n).map_err(|_| from.corrupt(what, "32 bits", n))
+            };
+            let blob_bytes =
+                if kind.is_blob() { number("blob bytes of a sampled key")? } else { 0 };
+            let blob_bytes_all = match tag & OLDER_BLOBS {
+                0 => blob_bytes,
+                _ => number("blob bytes of a sampled key's versions")?,
             };
             keys.push(SampledKey {
                 hash: hash as u32,
@@ -158,6 +176,7 @@ impl KeySample {
                 bytes,
                 newest_bytes,
                 blob_bytes,
+                blob_bytes_all,
                 key_bytes,
                 versions,
                 kind,
@@ -211,6 +230,7 @@ impl KeySampler {
             bytes,
             newest_bytes: bytes,
             blob_bytes,
+            blob_bytes_all: blob_bytes,
             key_bytes: key_bytes.min(usize::from(u16::MAX)) as u16,
             versions: 1,
             kind,
@@ -228,6 +248,7 @@ impl KeySampler {
     ) {
         if let Some(current) = &mut self.current {
             current.bytes = current.bytes.saturating_add(clamp(key_bytes + value_bytes));
+            current.blob_bytes_all = current.blob_bytes_all.saturating_add(blob_bytes);
             current.versions = current.versions.saturating_add(1);
             if current.kind == EntryKind::Merge {
                 self.fold(kind, clamp(value_bytes), blob_bytes);
@@ -375,7 +396,13 @@ mod tests {
         sampler.add_key(4 << 32, 2, (3, 0), EntryKind::Delete, 0);
         sampler.add_key(8 << 32, 3, (3, 9), EntryKind::Merge, 0);
         sampler.add_version((3, 1), EntryKind::Put, 0);
+        sampler.add_key(9 << 32, 5, (3, 20), EntryKind::PutBlob, 5000);
+        sampler.add_version((3, 20), EntryKind::PutBlob, 7000);
+        sampler.add_key(10 << 32, 7, (3, 0), EntryKind::Delete, 0);
+        sampler.add_version((3, 20), EntryKind::PutBlob, 8000);
         let sample = sampler.finish();
+        let all: Vec<u32> = sample.keys.iter().map(|key| key.blob_bytes_all).collect();
+        assert_eq!(all, [5000, 0, 0, 0, 12_000, 8000]);
         let mut bytes = Vec::new();
         sample.encode(&mut bytes);
         let decode =

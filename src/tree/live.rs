@@ -142,7 +142,7 @@ impl LiveKey {
             }
             // Operands in blob files stay beside what they are of while they are the smaller part.
             EntryKind::MergeBlob => {
-                let operands = newer.blob_bytes.saturating_mul(u32::from(newer.versions));
+                let operands = newer.blob_bytes_all;
                 Some(LiveKey {
                     entry_bytes: before.map_or(newer.newest_bytes, |before| before.entry_bytes),
                     blob_bytes: before.map_or(0, |b| b.blob_bytes).saturating_add(operands),
@@ -327,7 +327,7 @@ impl LiveKeys {
             for key in table.properties().sample.below(threshold) {
                 sampled.entries += u64::from(key.versions);
                 sampled.entry_bytes += u64::from(key.bytes);
-                sampled.blob_bytes += u64::from(key.blob_bytes);
+                sampled.blob_bytes += u64::from(key.blob_bytes_all);
             }
         }
         let mut live = Stored::default();
@@ -464,7 +464,7 @@ impl<'a> Overlap<'a> {
             let mut left = None;
             for (_, _, key) in versions {
                 all.0 += u64::from(key.bytes);
-                all.1 += u64::from(key.blob_bytes);
+                all.1 += u64::from(key.blob_bytes_all);
                 left = LiveKey::after(left, key);
             }
             if let Some(left) = left {

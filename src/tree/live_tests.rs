@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::ids::Seqno;
-use crate::table::{BlobFiles, TableBuilder, TableOptions};
+use crate::table::{BlobFiles, BlobWriter, TableBuilder, TableOptions};
 use crate::tree::edits::tests::data_files;
 use crate::tree::extent::table_stretch;
 use crate::tree::test_support::{key_of, table_of};
@@ -79,6 +79,29 @@ fn a_few_large_values_do_not_mislead_where_nothing_is_dead() {
     assert!(within(found.entry_bytes, all, 1) && found.keys == 20_000, "{found:?} of {all}");
 }
 
+/// Of a key with many versions in one table only the newest version's value in a blob file was counted: what the others
+/// had was live for good.
+#[test]
+fn older_versions_in_blob_files_are_not_live() {
+    let files = data_files();
+    let blobs = BlobFiles::new(&files);
+    let mut writer = BlobWriter::new(&blobs).unwrap();
+    let mut table = TableBuilder::new(&files, &blobs, TableOptions::default()).unwrap();
+    for key in 0..100 {
+        for seqno in [9, 7, 5, 3] {
+            let mut pointer = Vec::new();
+            writer.append(&[7; 5000]).unwrap().encode(&mut pointer);
+            table.add(&key_of(key), Seqno(seqno), EntryKind::PutBlob, &pointer).unwrap();
+        }
+    }
+    let _file = writer.finish().unwrap();
+    let table = table.finish().unwrap();
+    let mut live = LiveKeys::default();
+    live.apply(&table.properties().sample);
+    let found = live_in(&mut live, &[table]);
+    assert!(within(found.blob_bytes, 100 * 5000, 1) && found.keys == 100, "{found:?}");
+}
+
 /// A keyspace that deletes had made small kept the coarse sample of when it was large.
 #[test]
 fn a_keyspace_that_has_become_small_is_sampled_anew() {
@@ -117,6 +140,7 @@ fn operand(bytes: u32, versions: u8, kind: EntryKind) -> SampledKey {
         bytes: newest_bytes * u32::from(versions),
         newest_bytes,
         blob_bytes: 0,
+        blob_bytes_all: 0,
         key_bytes: 10,
         versions,
         kind,

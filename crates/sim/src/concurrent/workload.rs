@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use spinney::vfs::{MemoryVfs, PosixVfs, Vfs};
 use spinney::{Builder, CheckLevel, Compression, Database, Keyspace, KeyspaceOptions, Snapshot};
@@ -24,8 +24,10 @@ use crate::outcome::panic_text;
 use crate::random::Random;
 use crate::vfs::WatchedVfs;
 
-/// After so long without anything being done, a run is over.
-const STALL: Duration = Duration::from_secs(30);
+/// After so many looks without anything having been done, a run is over. Looks are counted, not time: a machine may
+/// stand still as a whole.
+const STALL_LOOKS: u32 = 150;
+const LOOK: Duration = Duration::from_millis(200);
 
 /// The keyspace that comes and goes.
 pub(super) const PASSING: &str = "passing";
@@ -408,9 +410,9 @@ impl Main {
             let _ = sender.send(Done { thread, operations, count });
         });
         let mut missing = threads + 1;
-        let (mut last, mut since) = (0, Instant::now());
+        let (mut last, mut idle) = (0, 0);
         while missing > 0 {
-            match receiver.recv_timeout(Duration::from_millis(200)) {
+            match receiver.recv_timeout(LOOK) {
                 Ok(Done { thread, mut operations, count }) => {
                     self.recorder.operations.append(&mut operations);
                     match self.written.get_mut(thread as usize - 1) {
@@ -422,12 +424,12 @@ impl Main {
                 Err(_) => {
                     // This looks at the clock by moving it; only more than that counts.
                     let now = shared.clock.tick();
-                    if now > last + 1 {
-                        since = Instant::now();
-                    }
+                    idle = if now > last + 1 { 0 } else { idle + 1 };
                     last = now;
-                    if since.elapsed() > STALL {
-                        let what = format!("{missing} threads have done nothing for {STALL:?}");
+                    if idle > STALL_LOOKS {
+                        let what = format!(
+                            "{missing} threads have done nothing in {STALL_LOOKS} looks, one each {LOOK:?}"
+                        );
                         self.recorder.note(now, Action::Odd(what));
                         return false;
                     }
