@@ -92,9 +92,11 @@ impl Committer {
             hold_open(Bug::CommitChecksBeforeWait, 256);
             shard = self.journal.lock_shard(preferred);
         }
-        match shard.reserve(payload.len()) {
-            Err(Error::Full { .. }) if makes_room() => shard.reserve_to_make_room(payload.len())?,
-            reserved => reserved?,
+        if let Err(error) = shard.reserve(payload.len()) {
+            if !matches!(error, Error::Full { .. }) || !makes_room() {
+                return Err(error);
+            }
+            shard.reserve_to_make_room(payload.len())?;
         }
         // Not before: a reservation may have to wait for a segment, and lets barriers pass meanwhile.
         if !planted(Bug::CommitChecksBeforeWait) {

@@ -495,6 +495,7 @@ impl Store {
             && operation.kind != EntryKind::Delete
     }
 
+    #[inline]
     fn commit_admitted<'a, I>(
         &self,
         operations: &impl Fn() -> I,
@@ -549,13 +550,23 @@ impl Store {
             }
             result
         };
-        if planted(Bug::CommitFullSwallowed) && matches!(result, Err(Error::Full { .. })) {
-            return Ok(self.committer.visible());
+        match result {
+            Ok(last) => Ok(last),
+            Err(error) => self.not_committed(error),
         }
-        if matches!(result, Err(Error::Full { .. })) {
+    }
+
+    /// A commit has failed: with what it ends.
+    #[cold]
+    fn not_committed(&self, error: Error) -> Result<Seqno> {
+        if matches!(error, Error::Full { .. }) {
+            if planted(Bug::CommitFullSwallowed) {
+                return Ok(self.committer.visible());
+            }
             self.flush_for_room();
         }
-        result.inspect_err(|error| self.journal_failed(error))
+        self.journal_failed(&error);
+        Err(error)
     }
 
     /// Whether a batch of so many bytes, which makes room, leaves what memtables need to get into trees, and a

@@ -263,14 +263,26 @@ pub(crate) struct ShardGuard<'a> {
     reserved_bytes: u64,
 }
 
+#[cold]
+fn too_long(payload_bytes: usize) -> Error {
+    Error::invalid(format!("a batch holds at most {PAYLOAD_BYTES_MAX} bytes, not {payload_bytes}"))
+}
+
 impl Journal {
     /// Locks the shard `preferred` (modulo their number) if it is free, else any free one, else waits
     /// for the preferred one.
     #[inline]
     pub(crate) fn lock_shard(&self, preferred: usize) -> ShardGuard<'_> {
-        let shards = self.shards.len();
-        let preferred = preferred % shards;
-        for index in (preferred..shards).chain(0..preferred) {
+        let preferred = preferred % self.shards.len();
+        match self.shards[preferred].state.try_lock() {
+            Some(state) => ShardGuard { journal: self, index: preferred, state, reserved_bytes: 0 },
+            None => self.lock_any_shard(preferred),
+        }
+    }
+
+    #[cold]
+    fn lock_any_shard(&self, preferred: usize) -> ShardGuard<'_> {
+        for index in (preferred + 1..self.shards.len()).chain(0..preferred) {
             if let Some(state) = self.shards[index].state.try_lock() {
                 return ShardGuard { journal: self, index, state, reserved_bytes: 0 };
             }
@@ -389,14 +401,12 @@ impl ShardGuard<'_> {
         self.reserve_for(payload_bytes, true)
     }
 
-    #[inline]
+    #[inline(always)]
     fn reserve_for(&mut self, payload_bytes: usize, makes_room: bool) -> Result<()> {
         self.reserved_bytes = 0;
         self.journal.check_open()?;
         if payload_bytes as u64 > PAYLOAD_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a batch holds at most {PAYLOAD_BYTES_MAX} bytes, not {payload_bytes}"
-            )));
+            return Err(too_long(payload_bytes));
         }
         let bytes = record_bytes_max(payload_bytes as u64);
         if !self.fits(bytes) {

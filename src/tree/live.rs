@@ -32,8 +32,8 @@ const KEYS_FEW: usize = 1024;
 /// Samples of tables that were packed later may be coarser. What part of the tables is live is not asked of them if
 /// they have fewer of the keys that are followed than this part.
 const COARSE_PART: usize = 8;
-/// The tables are compared anew whenever so many have changed, of as many times one.
-const COMPARED_TABLES: u64 = 256;
+/// The tables are compared anew whenever one in so many has changed.
+const COMPARED_TABLES: u64 = 32;
 
 /// What all tables of a tree hold, dead or live.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -111,6 +111,11 @@ struct LiveKey {
 }
 
 impl LiveKey {
+    fn square(&self) -> u128 {
+        let bytes = u128::from(self.entry_bytes) + u128::from(self.blob_bytes);
+        bytes * bytes
+    }
+
     /// The key after newer versions, of which the newest is `newer`; `None` if it then has no value.
     fn after(before: Option<LiveKey>, newer: &SampledKey) -> Option<LiveKey> {
         let key_bytes = u32::from(newer.key_bytes);
@@ -161,6 +166,8 @@ pub(super) struct LiveKeys {
     keys: BTreeMap<u32, LiveKey>,
     entry_bytes: u64,
     blob_bytes: u64,
+    /// Of the keys' sizes, the sum of the squares.
+    squares: u128,
     /// How many sizes are guesses.
     guesses: usize,
     superseding_share: f64,
@@ -180,6 +187,7 @@ impl Default for LiveKeys {
             keys: BTreeMap::new(),
             entry_bytes: 0,
             blob_bytes: 0,
+            squares: 0,
             guesses: 0,
             superseding_share: 0.0,
             shares: [0.0; 3],
@@ -251,15 +259,21 @@ impl LiveKeys {
 
     fn take(&mut self, hash: u32) -> Option<LiveKey> {
         let before = self.keys.remove(&hash)?;
-        self.entry_bytes -= u64::from(before.entry_bytes);
-        self.blob_bytes -= u64::from(before.blob_bytes);
-        self.guesses -= usize::from(before.is_guess);
+        self.subtract(&before);
         Some(before)
+    }
+
+    fn subtract(&mut self, key: &LiveKey) {
+        self.entry_bytes -= u64::from(key.entry_bytes);
+        self.blob_bytes -= u64::from(key.blob_bytes);
+        self.squares -= key.square();
+        self.guesses -= usize::from(key.is_guess);
     }
 
     fn put(&mut self, hash: u32, key: LiveKey) {
         self.entry_bytes += u64::from(key.entry_bytes);
         self.blob_bytes += u64::from(key.blob_bytes);
+        self.squares += key.square();
         self.guesses += usize::from(key.is_guess);
         self.keys.insert(hash, key);
     }
@@ -285,11 +299,7 @@ impl LiveKeys {
             Ok(threshold) => self.keys.split_off(&threshold),
             Err(_) => return,
         };
-        for key in gone.values() {
-            self.entry_bytes -= u64::from(key.entry_bytes);
-            self.blob_bytes -= u64::from(key.blob_bytes);
-            self.guesses -= usize::from(key.is_guess);
-        }
+        gone.values().for_each(|key| self.subtract(key));
     }
 
     /// What part of what the tables hold is live, after a change of them: of `count`, which `tables` gives if they are
@@ -330,13 +340,7 @@ impl LiveKeys {
                 sampled.blob_bytes += u64::from(key.blob_bytes_all);
             }
         }
-        let mut live = Stored::default();
-        let below = self.keys.iter().take_while(|(hash, _)| u64::from(**hash) < threshold);
-        for (_, key) in below {
-            live.entries += 1;
-            live.entry_bytes += u64::from(key.entry_bytes);
-            live.blob_bytes += u64::from(key.blob_bytes);
-        }
+        let live = self.below(threshold);
         let share = |live: f64, all: f64| if all > 0.0 { (live / all).min(1.0) } else { 1.0 };
         if live.entries as usize * COARSE_PART < self.keys.len() {
             let whole = self.scaled();
@@ -362,13 +366,26 @@ impl LiveKeys {
         ]
     }
 
+    /// What is live of the keys with smaller hashes.
+    fn below(&self, threshold: u64) -> Stored {
+        let &LiveKeys { entry_bytes, blob_bytes, .. } = self;
+        if threshold == self.threshold {
+            return Stored { entries: self.keys.len() as u64, entry_bytes, blob_bytes };
+        }
+        let mut live = Stored::default();
+        for (_, key) in self.keys.iter().take_while(|(hash, _)| u64::from(**hash) < threshold) {
+            live.entries += 1;
+            live.entry_bytes += u64::from(key.entry_bytes);
+            live.blob_bytes += u64::from(key.blob_bytes);
+        }
+        live
+    }
+
     /// How many times as many keys as of even sizes have to be followed for an estimate as good, up to what there is
     /// memory for.
     fn unevenness(&self) -> f64 {
-        let size = |key: &LiveKey| f64::from(key.entry_bytes) + f64::from(key.blob_bytes);
-        let squares: f64 = self.keys.values().map(|key| size(key).powi(2)).sum();
         let sum = (self.entry_bytes + self.blob_bytes) as f64;
-        let relative = squares * self.keys.len() as f64 / (sum * sum).max(1.0);
+        let relative = self.squares as f64 * self.keys.len() as f64 / (sum * sum).max(1.0);
         (relative / UNEVEN_MIN).clamp(1.0, UNEVEN_MAX)
     }
 
