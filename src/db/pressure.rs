@@ -1,4 +1,5 @@
-//! What is done when the memtables of all keyspaces together take more than their share.
+//! Who has how much of the memory, and what is done when the memtables of all keyspaces together take more than their
+//! share.
 //!
 //! A memtable is frozen when it is full. With many keyspaces none may ever be: so whoever writes while all
 //! together are too large freezes the largest of them, whosesoever it is. The largest make the largest tables.
@@ -15,6 +16,11 @@ use super::state::KeyspaceState;
 use super::store::{Operation, Store, WAIT_MAX};
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
+use crate::base::sync::atomic::Ordering;
+
+/// Samples of keys should not take more than this part of the budget, and so many bytes.
+const SAMPLES_PART: u64 = 32;
+const SAMPLES_BYTES_MIN: u64 = 1 << 20;
 
 impl Store {
     /// Whether all memtables together take more than they may.
@@ -111,6 +117,40 @@ impl Store {
         if !chosen.is_empty() {
             self.freeze(&chosen, |_| true);
         }
+    }
+
+    /// Lets the page cache have what memtables and trees do not need: a store that is only read keeps more
+    /// pages. What memtables have once taken stays theirs, for the next burst of writes.
+    pub(crate) fn share_memory(&self) {
+        let spare = self.sizes.memtable_bytes * 2;
+        let taken = (self.pool.bytes_in_use() + self.pool.bytes_retained()) as u64 + spare;
+        let step = self.sizes.memtable_bytes.max(1 << 20);
+        let memtables = taken.min(self.sizes.memtables_bytes_max).next_multiple_of(step);
+        let before = self.memtables_share.fetch_max(memtables, Ordering::Relaxed);
+        let trees = self.trees_bytes();
+        let trees = trees + self.open_iterators.bytes_to_provide();
+        let trees = trees.next_multiple_of((self.sizes.memory_budget / 64).max(64 << 10));
+        let bytes = self.sizes.cache_bytes(self.workers, memtables.max(before), trees);
+        if self.cache_share.swap(bytes, Ordering::Relaxed) != bytes {
+            self.cache.set_capacity(bytes as usize);
+        }
+    }
+
+    /// Memory that trees use. If their samples take more than their part, fewer keys are sampled from now on: of
+    /// twice as much an eighth. (Tables keep what they have until they are merged.)
+    fn trees_bytes(&self) -> u64 {
+        let keyspaces = self.keyspaces.read();
+        let states = keyspaces.values().map(|keyspace| keyspace.tree.state());
+        let (bytes, samples) = states.fold((0, 0), |(bytes, samples), state| {
+            (bytes + state.memory_bytes, samples + state.sample_bytes)
+        });
+        let most = self.sizes.memory_budget / SAMPLES_PART + SAMPLES_BYTES_MIN;
+        let share = (most as f64 / samples.max(1) as f64).min(1.0).powi(3);
+        let percent = (share * 100.0).max(1.0) as u64;
+        for keyspace in keyspaces.values() {
+            keyspace.counters.sample_percent.store(percent, Ordering::Relaxed);
+        }
+        bytes
     }
 
     /// How far frozen memtables of all keyspaces have used up what active ones leave, where several keyspaces

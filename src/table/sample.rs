@@ -35,6 +35,8 @@ pub(crate) fn folded_bytes(value: Option<u32>, operand: u32, operands: u32, coun
 
 /// With the kind of a sampled key: its older versions have values in blob files.
 const OLDER_BLOBS: u8 = 0x80;
+/// Likewise: operands are folded into it.
+const FOLDED: u8 = 0x40;
 
 /// A key of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,9 +59,19 @@ pub(crate) struct SampledKey {
     pub(crate) versions: u8,
     /// Kind of the newest version, or of what it is folded into.
     pub(crate) kind: EntryKind,
+    /// Whether it is folded: how long the value is has been guessed.
+    pub(crate) is_folded: bool,
 }
 
 impl SampledKey {
+    /// How many versions there are, about: of many, as many as there is room for in their bytes.
+    pub(crate) fn version_count(&self) -> u32 {
+        match self.versions {
+            u8::MAX => (self.bytes / self.newest_bytes.max(1)).max(u32::from(u8::MAX)),
+            versions => u32::from(versions),
+        }
+    }
+
     /// Whether blob files hold more of it than its kind tells of.
     fn has_older_blobs(&self) -> bool {
         self.blob_bytes_all != if self.kind.is_blob() { self.blob_bytes } else { 0 }
@@ -121,7 +133,8 @@ impl KeySample {
             put_varint(out, u64::from(key.newest_bytes));
             put_varint(out, u64::from(key.key_bytes));
             let older = if key.has_older_blobs() { OLDER_BLOBS } else { 0 };
-            out.extend_from_slice(&[key.versions, key.kind as u8 | older]);
+            let folded = if key.is_folded { FOLDED } else { 0 };
+            out.extend_from_slice(&[key.versions, key.kind as u8 | older | folded]);
             if key.kind.is_blob() {
                 put_varint(out, u64::from(key.blob_bytes));
             }
@@ -158,7 +171,7 @@ impl KeySample {
                 .map_err(|_| from.corrupt("length of a sampled key", "16 bits", key_bytes))?;
             let versions = from.u8("versions of a sampled key")?;
             let tag = from.u8("kind of a sampled key")?;
-            let kind = EntryKind::from_tag(tag & !OLDER_BLOBS)
+            let kind = EntryKind::from_tag(tag & !(OLDER_BLOBS | FOLDED))
                 .ok_or_else(|| from.corrupt("kind of a sampled key", "a known kind", tag))?;
             let mut number = |what| {
                 let n = from.varint(what)?;
@@ -180,6 +193,7 @@ impl KeySample {
                 key_bytes,
                 versions,
                 kind,
+                is_folded: tag & FOLDED != 0,
             });
         }
         Ok(KeySample { threshold, keys: keys.into() })
@@ -234,6 +248,7 @@ impl KeySampler {
             key_bytes: key_bytes.min(usize::from(u16::MAX)) as u16,
             versions: 1,
             kind,
+            is_folded: false,
         });
         self.operands = (clamp(value_bytes), 1);
     }
@@ -272,11 +287,13 @@ impl KeySampler {
                 let folded = folded_bytes(value, operand, operands, count);
                 current.newest_bytes = key_bytes.saturating_add(folded);
                 current.kind = EntryKind::Put;
+                current.is_folded = true;
             }
             EntryKind::PutBlob => {
                 current.newest_bytes = key_bytes.saturating_add(value_bytes);
                 current.blob_bytes = blob_bytes.saturating_add(operands);
                 current.kind = EntryKind::PutBlob;
+                current.is_folded = true;
             }
             // What is in a blob file stays beside what it is of.
             EntryKind::MergeBlob | EntryKind::RangeDelete => {}

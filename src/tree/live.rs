@@ -3,7 +3,8 @@
 //! [`LiveKeys`] follows a fixed sample of the keyspace's keys, those with small hashes, through all that is
 //! incorporated: a put makes a sampled key live with so many bytes, a delete ends it. What compactions do changes
 //! nothing of that. What all tables hold is known to the byte, and what they hold of the sampled keys too; so
-//! [`LiveShares`] tells what part of it is live. Where nothing is dead that is exact, however much a few keys hold.
+//! [`LiveShares`] tells what part of it is live. Where nothing is dead that is exact, however much a few keys hold. Only
+//! where a few keys have very many versions live bytes are what the sampled keys have, times what part of all they are.
 //! [`Overlap`] tells how much of what some tables hold is superseded by others among them, for
 //! the choice of what to merge.
 //!
@@ -26,14 +27,21 @@ const KEYS_MAX: usize = 4096;
 const UNEVEN_MAX: f64 = 4.0;
 /// From this on, times the square of the mean size, the mean of its squares asks for more keys.
 const UNEVEN_MIN: f64 = 4.0;
-/// With fewer, it is worth to begin again from the tables if those have more.
-const KEYS_FEW: usize = 1024;
+/// With fewer than this part of them, it is worth to begin again from the tables if those have more.
+const KEYS_FEW_PART: usize = 4;
+/// As many are followed however little memory there is.
+const KEYS_SCARCE: f64 = 256.0;
 
 /// Samples of tables that were packed later may be coarser. What part of the tables is live is not asked of them if
 /// they have fewer of the keys that are followed than this part.
 const COARSE_PART: usize = 8;
+/// How many standard errors the number of entries may be off that a sample tells of.
+const LIKE_ERRORS: f64 = 4.0;
+/// A key with more versions in a table, and more than this part of all that are sampled, decides too much.
+const HOT_VERSIONS_MIN: u64 = 8;
+const HOT_PART: u64 = 64;
 /// The tables are compared anew whenever one in so many has changed.
-const COMPARED_TABLES: u64 = 32;
+const COMPARED_TABLES: u64 = 128;
 
 /// What all tables of a tree hold, dead or live.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -123,8 +131,7 @@ impl LiveKey {
             EntryKind::Put | EntryKind::PutBlob => Some(LiveKey {
                 entry_bytes: newer.newest_bytes,
                 blob_bytes: newer.blob_bytes,
-                // Its sample may have folded operands into it.
-                is_guess: newer.versions > 1,
+                is_guess: newer.is_folded,
             }),
             EntryKind::Delete if planted(Bug::LiveForgetsDeletes) => before,
             EntryKind::Delete => None,
@@ -177,6 +184,8 @@ pub(super) struct LiveKeys {
     changes: Option<u64>,
     /// How many times [`KEYS_MAX`] keys are followed: the more uneven their sizes are, the more.
     uneven: f64,
+    /// For what part of that there is memory.
+    share: f64,
 }
 
 impl Default for LiveKeys {
@@ -193,11 +202,17 @@ impl Default for LiveKeys {
             shares: [0.0; 3],
             changes: None,
             uneven: 1.0,
+            share: 1.0,
         }
     }
 }
 
 impl LiveKeys {
+    /// Of no keys yet, to be gathered anew: with as many keys as are wanted of these.
+    pub(super) fn anew(&self) -> LiveKeys {
+        LiveKeys { uneven: self.uneven, share: self.share, ..LiveKeys::default() }
+    }
+
     /// Takes in a table that is younger than all before it.
     pub(super) fn apply(&mut self, sample: &KeySample) {
         self.lower_to(sample);
@@ -249,7 +264,7 @@ impl LiveKeys {
         }
         for key in sample.below(self.threshold) {
             let is_put = matches!(key.kind, EntryKind::Put | EntryKind::PutBlob);
-            let is_known = is_put && key.versions == 1;
+            let is_known = is_put && !key.is_folded;
             if is_known && self.keys.get(&key.hash).is_some_and(|known| known.is_guess) {
                 let after = LiveKey::after(self.take(key.hash), key);
                 after.into_iter().for_each(|after| self.put(key.hash, after));
@@ -286,9 +301,21 @@ impl LiveKeys {
         }
     }
 
+    fn keys_max(&self) -> usize {
+        (KEYS_MAX as f64 * self.uneven * self.share).max(KEYS_SCARCE) as usize
+    }
+
+    /// From now on as many keys are followed as there is memory for: for this part of those that are wanted.
+    pub(super) fn limit(&mut self, share: f64) {
+        if self.share != share {
+            self.share = share;
+            self.lower_to_keys_max();
+        }
+    }
+
     /// Follows no more keys than are wanted.
     fn lower_to_keys_max(&mut self) {
-        while self.keys.len() > (KEYS_MAX as f64 * self.uneven) as usize {
+        while self.keys.len() > self.keys_max() {
             self.lower(self.threshold / 2);
         }
     }
@@ -330,25 +357,40 @@ impl LiveKeys {
 
     /// Compares what is live of the sampled keys with what the tables hold of them.
     fn compared(&self, tables: &[&Arc<Table>]) -> [f64; 3] {
-        let threshold = threshold_of(tables.iter().map(|table| &***table)).min(self.threshold);
+        let threshold = threshold_of(tables.iter().map(|table| &***table));
+        let threshold = rounded_down(threshold).min(self.threshold);
         let (mut stored, mut sampled) = (Stored::default(), Stored::default());
+        let mut versions_max = 0;
         for table in tables {
             stored.add(table);
             for key in table.properties().sample.below(threshold) {
-                sampled.entries += u64::from(key.versions);
+                versions_max = versions_max.max(u64::from(key.version_count()));
+                sampled.entries += u64::from(key.version_count());
                 sampled.entry_bytes += u64::from(key.bytes);
                 sampled.blob_bytes += u64::from(key.blob_bytes_all);
             }
         }
         let live = self.below(threshold);
         let share = |live: f64, all: f64| if all > 0.0 { (live / all).min(1.0) } else { 1.0 };
-        if live.entries as usize * COARSE_PART < self.keys.len() {
-            let whole = self.scaled();
-            return [
-                share(whole.entries as f64, stored.entries as f64),
-                share(whole.entry_bytes as f64, stored.entry_bytes as f64),
-                share(whole.blob_bytes as f64, stored.blob_bytes as f64),
-            ];
+        let whole = self.scaled();
+        let scaled = [
+            share(whole.entries as f64, stored.entries as f64),
+            share(whole.entry_bytes as f64, stored.entry_bytes as f64),
+            share(whole.blob_bytes as f64, stored.blob_bytes as f64),
+        ];
+        let is_coarse = live.entries as usize * COARSE_PART < self.keys.len();
+        let is_whole = self.threshold == SAMPLE_ALL;
+        let is_hot = versions_max > HOT_VERSIONS_MIN && versions_max * HOT_PART > sampled.entries;
+        if is_whole || is_coarse || is_hot {
+            return scaled;
+        }
+        // What the sample does not have may be large values, or very many versions of a few keys. These are entries too.
+        let versions = sampled.entries as f64 / live.entries.max(1) as f64;
+        let told = whole.entries as f64 * versions;
+        let error = 1.0 / self.keys.len().max(1) as f64
+            + (versions - 1.0).max(0.0) / (versions * versions * live.entries.max(1) as f64);
+        if (told / stored.entries.max(1) as f64 - 1.0).abs() > LIKE_ERRORS * error.sqrt() {
+            return scaled;
         }
         let entries = share(live.entries as f64, sampled.entries as f64);
         // Of bytes as of entries, where nothing or little is known: as if there were one more key.
@@ -384,9 +426,13 @@ impl LiveKeys {
     /// How many times as many keys as of even sizes have to be followed for an estimate as good, up to what there is
     /// memory for.
     fn unevenness(&self) -> f64 {
+        (self.relative_square() / UNEVEN_MIN).clamp(1.0, UNEVEN_MAX)
+    }
+
+    /// The mean of the squares of the sizes over the square of their mean.
+    fn relative_square(&self) -> f64 {
         let sum = (self.entry_bytes + self.blob_bytes) as f64;
-        let relative = self.squares as f64 * self.keys.len() as f64 / (sum * sum).max(1.0);
-        (relative / UNEVEN_MIN).clamp(1.0, UNEVEN_MAX)
+        (self.squares as f64 * self.keys.len() as f64 / (sum * sum).max(1.0)).max(1.0)
     }
 
     /// How many times as many keys as usual the samples of tables should have.
@@ -407,7 +453,7 @@ impl LiveKeys {
 
     /// Whether so few keys are followed that it may be worth to begin again.
     pub(super) fn is_small(&self) -> bool {
-        self.keys.len() < KEYS_FEW && self.threshold < SAMPLE_ALL
+        self.keys.len() < self.keys_max() / KEYS_FEW_PART && self.threshold < SAMPLE_ALL
     }
 
     /// Whether so few keys are followed that beginning again with the samples of `tables` gives a better

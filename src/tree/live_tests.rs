@@ -79,6 +79,27 @@ fn a_few_large_values_do_not_mislead_where_nothing_is_dead() {
     assert!(within(found.entry_bytes, all, 1) && found.keys == 20_000, "{found:?} of {all}");
 }
 
+/// A key of very many versions, which the sample had or had not, decided what part of all other keys was live.
+#[test]
+fn keys_of_many_versions_say_nothing_of_the_others() {
+    let files = data_files();
+    for hot in 0..40 {
+        let options = TableOptions { sample_keys: 256, ..TableOptions::default() };
+        let mut table = TableBuilder::new(&files, &BlobFiles::new(&files), options).unwrap();
+        for key in 0..10_000 {
+            let versions = if key == hot * 250 { 20_000 } else { 1 };
+            for seqno in (1..=versions).rev() {
+                table.add(&key_of(key), Seqno(seqno), EntryKind::Put, &[7; 100]).unwrap();
+            }
+        }
+        let table = table.finish().unwrap();
+        let mut live = LiveKeys::default();
+        live.apply(&table.properties().sample);
+        let found = live_in(&mut live, &[table]);
+        assert!(within(found.entry_bytes, 10_000 * PAIR_BYTES, 25), "{hot}: {found:?}");
+    }
+}
+
 /// Of a key with many versions in one table only the newest version's value in a blob file was counted: what the others
 /// had was live for good.
 #[test]
@@ -144,6 +165,7 @@ fn operand(bytes: u32, versions: u8, kind: EntryKind) -> SampledKey {
         key_bytes: 10,
         versions,
         kind,
+        is_folded: false,
     }
 }
 

@@ -104,6 +104,8 @@ pub(crate) struct TreeCounters {
     pub(crate) tables: AtomicU64,
     /// How many times as many sampled keys the estimate of what is live wants as usual, if more than once.
     pub(crate) sample_times: AtomicU64,
+    /// For what part of the keys that would be sampled there is memory, in percent; 0: for all.
+    pub(crate) sample_percent: AtomicU64,
 }
 
 /// What a tree stands on.
@@ -139,6 +141,8 @@ pub(crate) struct TreeState {
     /// Of what was incorporated lately, the share of the bytes that took the place of others.
     pub(crate) superseding_share: f64,
     pub(crate) memory_bytes: u64,
+    /// Of that, what samples of keys take.
+    pub(crate) sample_bytes: u64,
 }
 
 /// A packed memtable: tables that are durable but not yet part of the tree.

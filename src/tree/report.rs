@@ -10,6 +10,8 @@ use crate::base::sync::plain::Ordering;
 const SAMPLE_KEYS_ALL: u64 = 8192;
 /// How many a table's sample may always have.
 const SAMPLE_KEYS_MIN: u64 = 64;
+/// The same where memory is scarce.
+const SAMPLE_KEYS_SCARCE: u64 = 16;
 /// How many it may have in a tree of few tables, however small memtables are.
 const SAMPLE_KEYS_FEW: u64 = 256;
 
@@ -32,7 +34,16 @@ impl TreeContext {
         let times = self.counters.sample_times.load(Ordering::Relaxed).max(1);
         let most = (self.options.memtable_bytes >> 10).clamp(SAMPLE_KEYS_FEW, 1024);
         let tables = self.counters.tables.load(Ordering::Relaxed);
-        (times * SAMPLE_KEYS_ALL / (tables + 1)).clamp(SAMPLE_KEYS_MIN, times * most) as usize
+        let keys = (times * SAMPLE_KEYS_ALL / (tables + 1)).clamp(SAMPLE_KEYS_MIN, times * most);
+        ((keys as f64 * self.sample_share()) as u64).max(SAMPLE_KEYS_SCARCE) as usize
+    }
+
+    /// For what part of the keys that would be sampled, and followed, there is memory.
+    pub(super) fn sample_share(&self) -> f64 {
+        match self.counters.sample_percent.load(Ordering::Relaxed) {
+            0 => 1.0,
+            percent => percent as f64 / 100.0,
+        }
     }
 
     /// Of the tree as it is now.

@@ -7,6 +7,7 @@ use crate::tree::flsm::guard::Key;
 use crate::tree::flsm::live_keys;
 use crate::tree::flsm::totals::Inventory;
 use crate::tree::flsm::version::tables;
+use crate::tree::live::LiveKeys;
 use crate::tree::test_support::{Reader, context, key_of, table_of};
 
 #[test]
@@ -33,7 +34,7 @@ fn while_the_best_guard_is_merged_the_next_best_is() {
         Arc::clone(&root),
         Seqno(1),
         Inventory::of(&root).totals,
-        live_keys(&root).shares(0, || tables(&root)),
+        live_keys(&root, LiveKeys::default()).shares(0, || tables(&root)),
         Arc::clone(&tree.context.counters),
         Arc::default(),
         tree.parameters.clone(),

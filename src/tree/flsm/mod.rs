@@ -86,7 +86,7 @@ impl FlsmTree {
         let counters = Arc::clone(&context.counters);
         let presence = Arc::new(Presence::default());
         let totals = inventory.totals;
-        let mut live = live_keys(&root);
+        let mut live = live_keys(&root, LiveKeys::default());
         let shares = live.shares(totals.tables, || version::tables(&root));
         context.count_tables(totals.tables, live.sample_times());
         let version =
@@ -115,8 +115,9 @@ impl FlsmTree {
         let before = self.version.load_full();
         changes.inventory.change(&before.root, &root, first_new);
         let totals = changes.inventory.totals;
+        changes.live.limit(self.context.sample_share());
         if changes.live.is_small() && changes.live.is_outgrown(&version::tables(&root)) {
-            changes.live = live_keys(&root);
+            changes.live = live_keys(&root, changes.live.anew());
         }
         let shares = changes.live.shares(totals.tables, || version::tables(&root));
         self.context.count_tables(totals.tables, changes.live.sample_times());
@@ -189,15 +190,14 @@ impl FlsmTree {
     }
 }
 
-/// What the samples of a tree's tables say of the keys that are live in it.
-fn live_keys(root: &Arc<Guard>) -> LiveKeys {
+/// What the samples of a tree's tables say of the keys that are live in it, added to `live`, which has none.
+fn live_keys(root: &Arc<Guard>, mut live: LiveKeys) -> LiveKeys {
     fn take(guard: &Guard, live: &mut LiveKeys) {
         guard.children.iter().for_each(|child| take(child, live));
         for fragment in &guard.fragments {
             live.apply_stretch(&fragment.table, fragment.stretch());
         }
     }
-    let mut live = LiveKeys::default();
     take(root, &mut live);
     live
 }
@@ -255,7 +255,7 @@ impl Tree for FlsmTree {
         }
         let result = self.commit(&mut changes, root, flushed.max(version.flushed));
         if result.is_err() {
-            changes.live = live_keys(&version.root);
+            changes.live = live_keys(&version.root, changes.live.anew());
         }
         result
     }
@@ -328,6 +328,7 @@ impl Tree for FlsmTree {
             live_keys: version.live.keys,
             superseding_share: version.live.superseding_share,
             memory_bytes: version.memory_bytes(),
+            sample_bytes: version.sample_bytes(),
         }
     }
 

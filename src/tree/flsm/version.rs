@@ -153,8 +153,12 @@ impl Version {
         self.totals.guards * 384
             + self.totals.fragments * 48
             + self.files.tables * 1024
-            + self.files.sample_bytes
-            + self.live.memory_bytes
+            + self.sample_bytes()
+    }
+
+    /// Memory that samples of keys use.
+    pub(super) fn sample_bytes(&self) -> u64 {
+        self.files.sample_bytes + self.live.memory_bytes
     }
 
     /// The blob files, ascending, of which tables point to less than half.

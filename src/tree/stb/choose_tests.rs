@@ -4,6 +4,7 @@ use super::*;
 use crate::base::entry::EntryKind;
 use crate::base::ids::Seqno;
 use crate::tree::TreeObserver;
+use crate::tree::live::LiveKeys;
 use crate::tree::stb::live_keys;
 use crate::tree::stb::test_support::{bundle, leaf, root};
 use crate::tree::stb::version::{bundles, tables};
@@ -27,7 +28,8 @@ fn while_the_best_leaf_is_merged_the_next_best_is() {
     }
     let root = root(9, &leaves, None);
     let counters = Arc::clone(&tree.context.counters);
-    let shares = live_keys(&root).unwrap().shares(0, || tables(&bundles(&root)));
+    let shares =
+        live_keys(&root, LiveKeys::default()).unwrap().shares(0, || tables(&bundles(&root)));
     let version = Version::new(root, Seqno(2), shares, counters, tree.parameters);
     assert!(version.space_excess() > 0.0);
     tree.version.store(Arc::new(version));
@@ -60,7 +62,8 @@ fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
     let deletes = part(3, EntryKind::Delete, 0..2000);
     let root = root(9, &leaves, Some(&deletes));
     let counters = Arc::clone(&tree.context.counters);
-    let shares = live_keys(&root).unwrap().shares(0, || tables(&bundles(&root)));
+    let shares =
+        live_keys(&root, LiveKeys::default()).unwrap().shares(0, || tables(&bundles(&root)));
     let version = Arc::new(Version::new(root, Seqno(4), shares, counters, tree.parameters));
     tree.version.store(Arc::clone(&version));
     let chosen = || tree.choose_reclaiming(&version).unwrap();

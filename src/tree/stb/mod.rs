@@ -98,7 +98,7 @@ impl StbTree {
             fetch_leaf_indexes(&root);
             root
         };
-        let mut live = live_keys(&root)?;
+        let mut live = live_keys(&root, LiveKeys::default())?;
         let counters = Arc::clone(&context.counters);
         let shares = live.shares(0, || tables(&bundles(&root)));
         let version = Version::new(root, flushed, shares, counters, parameters);
@@ -132,9 +132,11 @@ impl StbTree {
         });
         drop(before);
         commit_edit(&self.context, payload, flushed)?;
+        changes.live.limit(self.context.sample_share());
         if changes.live.is_small() && changes.live.is_outgrown(&tables(&bundles(&root))) {
             // An estimate: what is damaged is reported by who needs it.
-            changes.live = live_keys(&root).unwrap_or_else(|_| changes.live.clone());
+            let anew = live_keys(&root, changes.live.anew());
+            changes.live = anew.unwrap_or_else(|_| changes.live.clone());
         }
         let counters = Arc::clone(&self.context.counters);
         let count = counters.tables.load(Ordering::Relaxed);
@@ -312,8 +314,8 @@ fn number_nodes(node: &mut Arc<Node>, next: &mut u64) {
     *next += 1;
 }
 
-/// What the samples of a trunk's tables say of the keys that are live in it.
-fn live_keys(root: &Arc<Node>) -> Result<LiveKeys> {
+/// What the samples of a trunk's tables say of the keys that are live in it, added to `live`, which has none.
+fn live_keys(root: &Arc<Node>, mut live: LiveKeys) -> Result<LiveKeys> {
     fn take(node: &Arc<Node>, live: &mut LiveKeys) -> Result<()> {
         node.pivots
             .iter()
@@ -330,7 +332,6 @@ fn live_keys(root: &Arc<Node>) -> Result<LiveKeys> {
         }
         Ok(())
     }
-    let mut live = LiveKeys::default();
     take(root, &mut live)?;
     Ok(live)
 }
@@ -396,7 +397,7 @@ impl Tree for StbTree {
         }
         let result = self.commit(&mut changes, root, flushed.max(version.flushed));
         if result.is_err() {
-            changes.live = live_keys(&version.root).unwrap_or_default();
+            changes.live = live_keys(&version.root, changes.live.anew()).unwrap_or_default();
         }
         result
     }
@@ -466,6 +467,7 @@ impl Tree for StbTree {
         let version = self.version.load();
         let summary = &version.summary;
         let live_bytes = version.live_bytes();
+        let sample_bytes = summary.sample_bytes + version.live.memory_bytes;
         TreeState {
             backlog: self.backlog(0),
             compaction_pending_bytes: summary.pending_bytes,
@@ -475,7 +477,8 @@ impl Tree for StbTree {
             live_bytes,
             live_keys: version.live.keys,
             superseding_share: version.live.superseding_share,
-            memory_bytes: summary.memory_bytes + version.live.memory_bytes,
+            memory_bytes: summary.memory_bytes + sample_bytes,
+            sample_bytes,
         }
     }
 

@@ -37,7 +37,10 @@ pub(super) struct Summary {
     pub(super) index_bytes: u64,
     /// Live bytes in leaves that no compaction has merged there yet.
     pub(super) pending_bytes: u64,
+    /// What takes memory, but for samples.
     pub(super) memory_bytes: u64,
+    /// Memory that the tables' samples use.
+    pub(super) sample_bytes: u64,
 }
 
 /// A version.
@@ -90,7 +93,8 @@ impl Version {
             stored.add(table);
             summary.disk_bytes += table.bytes();
             summary.table_bytes += table.bytes();
-            summary.memory_bytes += 1024 + table.properties().sample.memory_bytes();
+            summary.memory_bytes += 1024;
+            summary.sample_bytes += table.properties().sample.memory_bytes();
         }
         for bundle in &bundles {
             summary.filter_bytes += bundle.maplet.file().bytes();
