@@ -21,8 +21,10 @@ use super::limits::UNIT_BYTES;
 use super::region::Region;
 
 /// How many bytes may lie idle for the next user: about what two compactions give back at their ends.
+#[cfg(not(any(miri, shuttle)))]
 const IDLE_BYTES_MAX: usize = 4 << 20;
 /// A piece with more goes back to the system at once.
+#[cfg(not(any(miri, shuttle)))]
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// Owned memory of whole pages.

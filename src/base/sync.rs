@@ -13,7 +13,7 @@
 //! 1. Engine modules take from here whatever orders threads (`tests/tidy.rs` checks it).
 //! 2. Ordinary builds have nothing of their own here on any hot path.
 //! 3. [`plain`] atomics are no place for a switch of tasks in any build: they count what no decision
-//!    hangs on, or lie in memory that a [`modelled`] one guards.
+//!    hangs on, or lie in memory that a [`modelled`] one guards. Nor are plain locks, which only tests have.
 
 pub(crate) use crossbeam_utils::CachePadded;
 
@@ -27,6 +27,23 @@ pub(crate) mod plain {
     pub(crate) use std::sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
     };
+
+    /// A lock for the disks of tests: what several of its files hold at one moment can be copied, since no other task
+    /// runs between taking one lock and the next.
+    #[cfg(test)]
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+
+    #[cfg(test)]
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Mutex<T> {
+            Mutex(std::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, T> {
+            self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+    }
 }
 
 /// Atomics that decisions hang on.

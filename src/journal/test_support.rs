@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::base::sync::Mutex;
+use crate::base::sync::plain::Mutex;
 
 use crate::base::error::{Error, Result};
 use crate::vfs::{Access, DirEntry, File, IoQueue, Lock, MappedFile, Vfs};
