@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::open_iterators::ITERATOR_BYTES;
 use super::store::Store;
 use crate::base::counter::LatencyHistogram;
+use crate::base::sync::plain::Ordering;
 
 /// Latencies of one kind of operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -396,13 +397,14 @@ impl Store {
         for keyspace in self.all_keyspaces() {
             let state = keyspace.tree.state();
             let trees = &keyspace.counters;
-            statistics.flush.written_bytes += trees.flush_written_bytes.sum();
-            statistics.flush.count += trees.flushes.sum();
-            statistics.compaction.read_bytes += trees.compaction_read_bytes.sum();
-            statistics.compaction.written_bytes += trees.compaction_written_bytes.sum();
-            statistics.compaction.count += trees.compactions.sum();
-            statistics.filter_probes += trees.filter_probes.sum();
-            statistics.filter_false_positives += trees.filter_false_positives.sum();
+            statistics.flush.written_bytes += trees.flush_written_bytes.load(Ordering::Relaxed);
+            statistics.flush.count += trees.flushes.load(Ordering::Relaxed);
+            statistics.compaction.read_bytes += trees.compaction_read_bytes.load(Ordering::Relaxed);
+            statistics.compaction.written_bytes +=
+                trees.compaction_written_bytes.load(Ordering::Relaxed);
+            statistics.compaction.count += trees.compactions.load(Ordering::Relaxed);
+            statistics.filter_probes += trees.filter_probes();
+            statistics.filter_false_positives += trees.filter_false_positives();
             statistics.memory_trees += state.memory_bytes;
             let read = keyspace.read.load();
             let slots = || read.frozen.iter().chain([&read.active]);

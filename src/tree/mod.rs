@@ -41,7 +41,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use crate::base::counter::ShardedCounter;
+use crate::base::counter::ShardedCounters;
 use crate::base::entry::{EntryRef, EntrySource};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
@@ -93,19 +93,39 @@ pub(crate) trait TreeObserver: Send + Sync {
 /// What a tree counts.
 #[derive(Default)]
 pub(crate) struct TreeCounters {
-    pub(crate) flush_written_bytes: ShardedCounter,
-    pub(crate) flushes: ShardedCounter,
-    pub(crate) compaction_read_bytes: ShardedCounter,
-    pub(crate) compaction_written_bytes: ShardedCounter,
-    pub(crate) compactions: ShardedCounter,
-    pub(crate) filter_probes: ShardedCounter,
-    pub(crate) filter_false_positives: ShardedCounter,
+    pub(crate) flush_written_bytes: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) compaction_read_bytes: AtomicU64,
+    pub(crate) compaction_written_bytes: AtomicU64,
+    pub(crate) compactions: AtomicU64,
+    /// Probes of filters, and the false positives among them. These alone are counted for every read. A sharded counter
+    /// uses 4 KiB, which thousands of keyspaces have to have.
+    filters: ShardedCounters<2>,
     /// Tables of the newest version.
     pub(crate) tables: AtomicU64,
     /// How many times as many sampled keys the estimate of what is live wants as usual, if more than once.
     pub(crate) sample_times: AtomicU64,
     /// For what part of the keys that would be sampled there is memory, in percent; 0: for all.
     pub(crate) sample_percent: AtomicU64,
+}
+
+impl TreeCounters {
+    /// Counts what one lookup has asked of filters.
+    #[inline]
+    pub(crate) fn count_filters(&self, probes: u64, false_positives: u64) {
+        self.filters.add(0, probes);
+        if false_positives > 0 {
+            self.filters.add(1, false_positives);
+        }
+    }
+
+    pub(crate) fn filter_probes(&self) -> u64 {
+        self.filters.sum(0)
+    }
+
+    pub(crate) fn filter_false_positives(&self) -> u64 {
+        self.filters.sum(1)
+    }
 }
 
 /// What a tree stands on.

@@ -54,15 +54,16 @@ impl TreeContext {
 
     /// A memtable has been packed.
     pub(super) fn packed(&self, written_bytes: u64) {
-        self.counters.flushes.add(1);
-        self.counters.flush_written_bytes.add(written_bytes);
+        self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        self.counters.flush_written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
     }
 
     /// A compaction has ended.
     pub(super) fn compacted(&self, read_bytes: u64, written_bytes: u64, nanos: u64) {
-        self.counters.compactions.add(1);
-        self.counters.compaction_read_bytes.add(read_bytes);
-        self.counters.compaction_written_bytes.add(written_bytes);
+        let counters = &self.counters;
+        counters.compactions.fetch_add(1, Ordering::Relaxed);
+        counters.compaction_read_bytes.fetch_add(read_bytes, Ordering::Relaxed);
+        counters.compaction_written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
         if let Some(observer) = self.observer.upgrade() {
             observer.compacted(read_bytes, written_bytes, nanos);
         }

@@ -197,10 +197,7 @@ impl TreeVersion for Version {
         let mut lookup = Lookup::new(key, hash, snapshot, context, &self.presence);
         let result = lookup.run(&self.root, f);
         let filter_use = lookup.filter_use;
-        self.counters.filter_probes.add(filter_use.probes);
-        if filter_use.false_positives > 0 {
-            self.counters.filter_false_positives.add(filter_use.false_positives);
-        }
+        self.counters.count_filters(filter_use.probes, filter_use.false_positives);
         result
     }
 

@@ -242,10 +242,7 @@ impl TreeVersion for Version {
                 None => break Ok(()),
             }
         };
-        self.counters.filter_probes.add(probes);
-        if false_positives > 0 {
-            self.counters.filter_false_positives.add(false_positives);
-        }
+        self.counters.count_filters(probes, false_positives);
         result
     }
 
