@@ -10,7 +10,8 @@
 //! 2. At most [`IDLE_BYTES_MAX`] lie idle, for all stores of the process together, and no piece of more than
 //!    [`KEPT_BYTES_MAX`].
 //! 3. A piece has at most a quarter more bytes than were asked for, and always whole pages. What its user does not
-//!    touch is not resident while the piece is new.
+//!    touch is not resident while the piece is new. A piece of [`SMALL_BYTES_MAX`] and less is the heap's instead: a
+//!    page each would be many times what it holds.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -26,6 +27,11 @@ const IDLE_BYTES_MAX: usize = 4 << 20;
 /// A piece with more goes back to the system at once.
 #[cfg(not(any(miri, shuttle)))]
 const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// Pieces of so many bytes and fewer are the heap's.
+const SMALL_BYTES_MAX: usize = UNIT_BYTES / 2;
+/// The alignment of those.
+const SMALL_ALIGN: usize = 64;
 
 /// Owned memory of whole pages.
 #[derive(Debug)]
@@ -45,14 +51,16 @@ impl Pages {
     /// At least `bytes` bytes, all zero if the flag says so.
     pub(crate) fn take(bytes: usize) -> (Pages, bool) {
         let bytes = size_class(bytes);
-        if let Some(region) = idle::take(bytes) {
-            return (Pages { start: region.base(), bytes, region: Some(region) }, false);
-        }
-        if let Some(region) = idle::reserve(bytes) {
-            return (Pages { start: region.base(), bytes, region: Some(region) }, true);
+        if bytes > SMALL_BYTES_MAX {
+            if let Some(region) = idle::take(bytes) {
+                return (Pages { start: region.base(), bytes, region: Some(region) }, false);
+            }
+            if let Some(region) = idle::reserve(bytes) {
+                return (Pages { start: region.base(), bytes, region: Some(region) }, true);
+            }
         }
         let layout = Pages::layout(bytes);
-        // SAFETY: the layout's size is at least one unit, so not zero.
+        // SAFETY: the layout's size is not zero: that of no class is.
         let start = unsafe { alloc_zeroed(layout) };
         match NonNull::new(start) {
             Some(start) => (Pages { start, bytes, region: None }, true),
@@ -60,7 +68,7 @@ impl Pages {
         }
     }
 
-    /// The first byte; a multiple of 4 KiB.
+    /// The first byte; a multiple of 4 KiB, or of [`SMALL_ALIGN`] if the piece is small.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -71,8 +79,8 @@ impl Pages {
     }
 
     fn layout(bytes: usize) -> Layout {
-        Layout::from_size_align(bytes, UNIT_BYTES)
-            .expect("a buffer is smaller than the address space")
+        let align = if bytes > SMALL_BYTES_MAX { UNIT_BYTES } else { SMALL_ALIGN };
+        Layout::from_size_align(bytes, align).expect("a buffer is smaller than the address space")
     }
 }
 
@@ -86,9 +94,12 @@ impl Drop for Pages {
     }
 }
 
-/// The bytes of the smallest piece that has so many: 1, 2, 3, 4 units, then four sizes from each power of two to
-/// the next.
+/// The bytes of the smallest piece that has so many: for the heap, multiples of its alignment; then 1, 2, 3, 4 units,
+/// then four sizes from each power of two to the next.
 fn size_class(bytes: usize) -> usize {
+    if bytes <= SMALL_BYTES_MAX {
+        return bytes.max(1).next_multiple_of(SMALL_ALIGN);
+    }
     let units = bytes.div_ceil(UNIT_BYTES).max(1);
     let step = 1 << units.ilog2().saturating_sub(2);
     units.next_multiple_of(step) * UNIT_BYTES
@@ -177,7 +188,7 @@ mod idle {
 /// What a [`PageVec`] can hold.
 ///
 /// # Safety
-/// Any bytes are a value of the type, it owns nothing, and its alignment is at most 4 KiB.
+/// Any bytes are a value of the type, it owns nothing, and its alignment is at most [`SMALL_ALIGN`].
 pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: any eight bytes are a number.
@@ -333,7 +344,13 @@ mod tests {
 
     #[test]
     fn a_piece_has_at_most_a_quarter_more_than_was_asked_for() {
-        assert_eq!(size_class(0), UNIT_BYTES);
+        // A filter of 64 bytes had a page to itself: of 200 keyspaces' small tables some thousand.
+        for (bytes, class) in
+            [(0, 64), (1, 64), (64, 64), (65, 128), (SMALL_BYTES_MAX, SMALL_BYTES_MAX)]
+        {
+            assert_eq!(size_class(bytes), class);
+        }
+        assert_eq!(size_class(SMALL_BYTES_MAX + 1), UNIT_BYTES);
         for units in 1..5000 {
             for bytes in [units * UNIT_BYTES - 1, units * UNIT_BYTES] {
                 let class = size_class(bytes);
@@ -377,7 +394,7 @@ mod tests {
     #[test]
     fn what_is_zeroed_is_zero_also_when_its_memory_was_used_before() {
         for _ in 0..3 {
-            for len in [1, 4096, 5000, 20_000] {
+            for len in [1, 2048, 2049, 4096, 5000, 20_000] {
                 let mut list = PageVec::<u8>::zeroed(len);
                 assert!(list.len() == len && list.iter().all(|&byte| byte == 0));
                 list.fill(0xa5);

@@ -140,6 +140,8 @@ bugs! {
         "A memtable can get into the tree before the read state shows it as frozen.";
     ReadBeyondCut, "read-beyond-cut", "db",
         "A read without a snapshot reads at a number beyond what its state has.";
+    ReadChecksEarly, "read-checks-early", "db",
+        "A read looks whether its keyspace is there, and loads the state after that.";
     CommitChecksBeforeWait, "commit-checks-before-wait", "commit",
         "A commit looks whether its keyspaces are there, and waits for a segment after that.";
     RecordsLookedForUnlocked, "records-looked-for-unlocked", "cache",

@@ -8,7 +8,9 @@
 //! 3. A frozen memtable leaves the read state in the very step that brings the version holding it. The record
 //!    cache has been told of its keys before that step: a memtable is in the pipeline, from which it gets into
 //!    the tree, only once the read state shows it as frozen.
-//! 4. What a read state has is complete up to the number that [`ReadState::seqno_at_most`] gives: a reader at
+//! 4. A keyspace that is dropped is marked so before its memtables leave the read state: who loads the state first, and
+//!    sees no mark after that, has all of them.
+//! 5. What a read state has is complete up to the number that [`ReadState::seqno_at_most`] gives: a reader at
 //!    that number, or at a snapshot taken before, finds all of it there, and nothing that came later.
 
 use std::collections::VecDeque;

@@ -2,8 +2,8 @@
 //! again by name when they are read.
 //!
 //! Invariants:
-//! 1. Of the files that can be opened again at most `max` are open, but for those that are being read or have
-//!    been written and not synced.
+//! 1. Of the files that can be opened again at most `max` are open, less the rings that background jobs have, but for
+//!    those that are being read or have been written and not synced.
 //! 2. A file that is being read or written is not closed: whoever has it holds a reference to its descriptor.
 //! 3. A file whose last write has not been synced is not closed: an error of the write would be lost.
 //! 4. A file can be opened again for as long as its handle lives: its name goes with the handle.
@@ -145,12 +145,28 @@ impl Descriptors {
         closed
     }
 
+    /// Counts one more descriptor, of something that cannot be opened again, for as long as the result lives.
+    pub(super) fn hold(self: &Arc<Self>) -> Held {
+        self.make_room(1);
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Held(Arc::clone(self))
+    }
+
     fn learn(&self, file: &Arc<Descriptor>) {
         let mut known = self.known.lock();
         if known.files.len() == known.files.capacity() {
             known.files.retain(|file| file.strong_count() > 0);
         }
         known.files.push(Arc::downgrade(file));
+    }
+}
+
+/// See [`Descriptors::hold`].
+pub(super) struct Held(Arc<Descriptors>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

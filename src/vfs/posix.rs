@@ -99,10 +99,10 @@ impl PosixVfs {
         };
         PosixVfs {
             options,
+            #[cfg(target_os = "linux")]
+            rings: super::ring_queue::RingPool::new(&descriptors),
             descriptors,
             dirs: Arc::default(),
-            #[cfg(target_os = "linux")]
-            rings: Arc::default(),
         }
     }
 

@@ -14,6 +14,7 @@ use std::sync::{Arc, Weak};
 
 use io_uring::{opcode, types};
 
+use super::descriptors::{Descriptors, Held};
 use super::ring::{Outcome, RING_ENTRIES, Ring, is_rideable};
 use super::{AlignedBuf, File, IoQueue, IoTicket, io_error};
 use crate::base::error::{Error, Result};
@@ -24,13 +25,36 @@ use crate::base::sync::Mutex;
 const IDLE_RINGS_MAX: usize = 64;
 
 /// Idle rings of a [`PosixVfs`](super::PosixVfs).
-#[derive(Default)]
 pub(super) struct RingPool {
-    idle: Mutex<Vec<Ring>>,
+    descriptors: Arc<Descriptors>,
+    idle: Mutex<Vec<CountedRing>>,
+}
+
+/// A ring, whose descriptor is one that files cannot have meanwhile: a merge of a hundred tables has two hundred rings.
+struct CountedRing {
+    ring: Ring,
+    _held: Held,
 }
 
 impl RingPool {
-    fn put(&self, ring: Ring) {
+    /// Rings that count as open files of `descriptors`.
+    pub(super) fn new(descriptors: &Arc<Descriptors>) -> Arc<RingPool> {
+        Arc::new(RingPool { descriptors: Arc::clone(descriptors), idle: Mutex::default() })
+    }
+
+    /// An idle ring, or a new one.
+    fn take(&self) -> Option<CountedRing> {
+        let idle = self.idle.lock().pop();
+        match idle {
+            Some(counted) if counted.ring.is_ours() => Some(counted),
+            _ => {
+                let held = self.descriptors.hold();
+                Some(CountedRing { ring: Ring::movable()?, _held: held })
+            }
+        }
+    }
+
+    fn put(&self, ring: CountedRing) {
         let mut idle = self.idle.lock();
         if idle.len() < IDLE_RINGS_MAX {
             idle.push(ring);
@@ -77,7 +101,7 @@ impl Operation {
 /// See the module.
 pub(super) struct RingQueue {
     /// Taken out only on drop.
-    ring: Option<Ring>,
+    ring: Option<CountedRing>,
     pool: Weak<RingPool>,
     depth: usize,
     next_ticket: u64,
@@ -87,18 +111,17 @@ pub(super) struct RingQueue {
 impl RingQueue {
     /// A queue for up to `depth` operations in flight (at most 64), or `None` without io_uring.
     pub(super) fn new(pool: &Arc<RingPool>, depth: usize) -> Option<RingQueue> {
-        let idle = pool.idle.lock().pop();
-        let ring = match idle {
-            Some(ring) if ring.is_ours() => ring,
-            _ => Ring::movable()?,
-        };
         Some(RingQueue {
-            ring: Some(ring),
+            ring: Some(pool.take()?),
             pool: Arc::downgrade(pool),
             depth: depth.clamp(1, RING_ENTRIES as usize),
             next_ticket: 0,
             operations: BTreeMap::new(),
         })
+    }
+
+    fn ring(&mut self) -> Option<&mut Ring> {
+        self.ring.as_mut().map(|counted| &mut counted.ring)
     }
 
     fn submit(
@@ -110,7 +133,8 @@ impl RingQueue {
         len: usize,
     ) -> IoTicket {
         assert!(len <= buf.len(), "{len} bytes of a buffer of {}", buf.len());
-        while self.ring.as_ref().is_some_and(|ring| ring.in_flight() >= self.depth) {
+        let depth = self.depth;
+        while self.ring().is_some_and(|ring| ring.in_flight() >= depth) {
             self.take_completions();
         }
         let ticket = self.next_ticket;
@@ -121,7 +145,7 @@ impl RingQueue {
         let operation = Operation { direction, file, offset, buf, len, pinned, result: None };
         let operation = self.operations.entry(ticket).or_insert(operation);
         let taken = match (&mut self.ring, &operation.pinned) {
-            (Some(ring), Some(file)) if is_rideable(offset, len) => {
+            (Some(CountedRing { ring, .. }), Some(file)) if is_rideable(offset, len) => {
                 let (fd, bytes) = (types::Fd(file.as_raw_fd()), operation.buf.as_mut_ptr());
                 let entry = match direction {
                     Direction::Read => {
@@ -145,7 +169,7 @@ impl RingQueue {
 
     /// Waits for a completion and takes all that are there.
     fn take_completions(&mut self) {
-        match &mut self.ring {
+        match self.ring() {
             Some(ring) if ring.in_flight() > 0 => {
                 if !ring.wait() {
                     self.abandon();
@@ -158,7 +182,7 @@ impl RingQueue {
                 }
             }
         }
-        while let Some((ticket, result)) = self.ring.as_mut().and_then(Ring::completed) {
+        while let Some((ticket, result)) = self.ring().and_then(Ring::completed) {
             let Some(operation) = self.operations.get_mut(&ticket) else { continue };
             operation.result = Some(match Outcome::of(result, operation.len) {
                 Outcome::Done => Ok(()),
@@ -217,14 +241,14 @@ impl IoQueue for RingQueue {
 
 impl Drop for RingQueue {
     fn drop(&mut self) {
-        let Some(mut ring) = self.ring.take() else { return };
-        if !ring.drain() {
-            self.ring = Some(ring);
+        let Some(mut counted) = self.ring.take() else { return };
+        if !counted.ring.drain() {
+            self.ring = Some(counted);
             self.abandon();
-        } else if !ring.is_broken()
+        } else if !counted.ring.is_broken()
             && let Some(pool) = self.pool.upgrade()
         {
-            pool.put(ring);
+            pool.put(counted);
         }
     }
 }
@@ -232,7 +256,7 @@ impl Drop for RingQueue {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
-    use crate::vfs::{Access, PosixVfs, Vfs};
+    use crate::vfs::{Access, PosixOptions, PosixVfs, Vfs};
 
     fn file() -> (Arc<dyn File>, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
@@ -246,10 +270,10 @@ mod tests {
     #[test]
     fn a_broken_ring_is_done_without() {
         let (file, _dir) = file();
-        let pool = Arc::default();
+        let pool = RingPool::new(&Descriptors::new(10));
         let Some(mut queue) = RingQueue::new(&pool, 4) else { return };
         let before = queue.submit_read(&file, 0, AlignedBuf::new(4096));
-        queue.ring.as_mut().unwrap().give_up();
+        queue.ring().unwrap().give_up();
         let after = queue.submit_read(&file, 0, AlignedBuf::new(4096));
         for ticket in [after, before] {
             let (buf, result) = queue.wait(ticket);
@@ -263,7 +287,8 @@ mod tests {
     #[test]
     fn a_ring_that_says_nothing_costs_memory_not_safety() {
         let (file, _dir) = file();
-        let Some(mut queue) = RingQueue::new(&Arc::default(), 4) else { return };
+        let pool = RingPool::new(&Descriptors::new(10));
+        let Some(mut queue) = RingQueue::new(&pool, 4) else { return };
         let ticket = queue.submit_read(&file, 0, AlignedBuf::new(4096));
         queue.abandon();
         let (buf, result) = queue.wait(ticket);
@@ -273,16 +298,50 @@ mod tests {
         queue.wait(ticket).1.unwrap();
     }
 
+    /// A merge reads each of its tables through a ring of its own: 155 rings stood beside 1,024 files, and more
+    /// descriptors were open than is promised.
+    #[test]
+    fn rings_count_as_open_files() {
+        let (dir, descriptors) = (tempfile::tempdir().unwrap(), Descriptors::new(10));
+        let pool = RingPool::new(&descriptors);
+        let options = PosixOptions { open_files_max: 10, ..PosixOptions::default() };
+        let vfs = PosixVfs::with(options);
+        let files: Vec<_> = (0..10)
+            .map(|number: u8| {
+                let path = dir.path().join(number.to_string());
+                vfs.create(&path, Access::Direct).unwrap()
+            })
+            .collect();
+        assert_eq!(vfs.open_files().open, 10);
+        let is_ring = |target: std::path::PathBuf| target.to_string_lossy().contains("io_uring");
+        let mut queues: Vec<_> = (0..4).map(|_| vfs.io_queue(2)).collect();
+        let links = fs::read_dir("/proc/self/fd").unwrap();
+        if !links.filter_map(|link| fs::read_link(link.ok()?.path()).ok()).any(is_ring) {
+            return;
+        }
+        assert_eq!(vfs.open_files().open, 10, "four of the files were closed");
+        let mut buf = AlignedBuf::new(4096);
+        buf.fill(3);
+        let ticket = queues[0].submit_write(&files[0], 0, buf, 4096);
+        queues[0].wait(ticket).1.unwrap();
+        queues.clear();
+        assert_eq!(vfs.open_files().open, 10, "idle rings are open");
+        let rings: Vec<_> = (0..3).filter_map(|_| pool.take()).collect();
+        assert_eq!(descriptors.statistics().open, rings.len() as u64);
+        drop(rings);
+        assert_eq!(descriptors.statistics().open, 0);
+    }
+
     #[test]
     fn rings_are_used_again() {
         let (file, _dir) = file();
-        let pool = Arc::default();
+        let pool = RingPool::new(&Descriptors::new(10));
         for _ in 0..3 {
             let Some(mut queue) = RingQueue::new(&pool, 4) else { return };
             let ticket = queue.submit_read(&file, 0, AlignedBuf::new(4096));
             drop(queue);
             assert_eq!(pool.idle.lock().len(), 1);
-            assert_eq!(pool.idle.lock()[0].in_flight(), 0, "{ticket:?} is over");
+            assert_eq!(pool.idle.lock()[0].ring.in_flight(), 0, "{ticket:?} is over");
         }
     }
 }

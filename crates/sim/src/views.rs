@@ -6,7 +6,8 @@
 //! 1. *Views.* All keys always have the value of one round. Each batched read and each snapshot sees one round, which
 //!    is none before those that had been acknowledged. Memtables become part of the trees all the time, and the
 //!    record cache has room for a few records.
-//! 2. *Drops.* Once a keyspace has been dropped, no batch that writes to it gets into another.
+//! 2. *Drops.* Once a keyspace has been dropped, no batch that writes to it gets into another. Who reads it while it
+//!    is dropped is told so, or sees what had been acknowledged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -257,6 +258,7 @@ fn drops(seed: u64, kinds: Kinds) -> Judged {
                 let mut batch = db.batch();
                 batch.put(&stays, "round", u64::to_be_bytes(round));
                 batch.put(&passing, "value", value);
+                batch.put(&passing, "round", u64::to_be_bytes(round));
                 match batch.commit() {
                     Ok(()) => written.store(round, Ordering::SeqCst),
                     Err(Error::Closed { .. }) => break,
@@ -265,15 +267,38 @@ fn drops(seed: u64, kinds: Kinds) -> Judged {
             }
             Ok(())
         };
+        let read = |batched: bool| {
+            loop {
+                let must = written.load(Ordering::SeqCst);
+                let value = match batched {
+                    true => passing.multi_get(&["round"]).map(|mut values| values.remove(0)),
+                    false => passing.get("round"),
+                };
+                let seen = match value {
+                    Ok(_) if must == 0 => continue,
+                    Ok(value) => number(value.as_deref())?,
+                    Err(Error::Closed { .. }) => return Ok(()),
+                    Err(error) => return Err(format!("get: {error}")),
+                };
+                if seen < must {
+                    return Err(format!(
+                        "a read of a keyspace that is being dropped: round {seen}, {must} was acknowledged"
+                    ));
+                }
+            }
+        };
         let enough = 1 + random.below(20) as u64;
         let after_drop = std::thread::scope(|scope| {
             let writer = scope.spawn(write);
+            let readers = [true, false].map(|batched| scope.spawn(move || read(batched)));
             while written.load(Ordering::SeqCst) < enough && !writer.is_finished() {
                 std::thread::yield_now();
             }
             plain("drop", db.drop_keyspace("passing"))?;
             let seen = number(plain("get", stays.get("round"))?.as_deref());
-            writer.join().unwrap_or(Err("a panic".to_string()))?;
+            for thread in readers.into_iter().chain([writer]) {
+                thread.join().unwrap_or(Err("a panic".to_string()))?;
+            }
             seen
         })?;
         let at_last = number(plain("get", stays.get("round"))?.as_deref())?;

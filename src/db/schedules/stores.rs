@@ -409,6 +409,18 @@ fn meet_a_drop(memtable_bytes: u64, value_bytes: usize) {
             })
         })
         .collect();
+    let reader = {
+        let (doomed, stays) = (doomed.clone(), stays.clone());
+        thread::spawn(move || {
+            // What a batch has put into both is in both.
+            let must = stays.get([0]).unwrap().map_or(0, |value| number(&value));
+            match doomed.get([0]) {
+                Ok(value) => assert!(value.map_or(0, |value| number(&value)) >= must, "outdated"),
+                Err(Error::Closed { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        })
+    };
     db.drop_keyspace("doomed").unwrap();
     let store = stays.store();
     assert!(store.journal.durable() >= store.committer.visible(), "lost behind the drop");
@@ -420,6 +432,7 @@ fn meet_a_drop(memtable_bytes: u64, value_bytes: usize) {
         let done = handle.join().unwrap();
         assert_eq!(done, at_drop[writer], "a batch after the drop");
     }
+    reader.join().unwrap();
     let anew = keyspace(&db, "doomed");
     anew.put("anew", 7u64.to_be_bytes()).unwrap();
     drop((db, doomed, stays, anew));
