@@ -24,6 +24,9 @@ struct Row {
 }
 
 const BATCH_BYTES: u64 = 100 * MIB;
+const VALUE_BYTES: u64 = 100 * MIB;
+/// Twice as many as the budget of 16 MiB has room for. Each adds 768 bytes, and the test's own handle.
+const ITERATORS: u64 = 16_384;
 
 const ROWS: &[Row] = &[
     Row { name: "held", budget: 64 * MIB, own_bytes: 0, run: iterators_held_during_writes },
@@ -40,6 +43,12 @@ const ROWS: &[Row] = &[
     Row { name: "dropped", budget: 64 * MIB, own_bytes: 0, run: iterators_over_dropped_keyspaces },
     // The keys and the values that are asked for.
     Row { name: "multi_get", budget: 16 * MIB, own_bytes: 48 * MIB, run: a_large_multi_get },
+    // A batch for each writer, and the value that it is made of.
+    Row { name: "writers", budget: 16 * MIB, own_bytes: 72 * MIB, run: many_writers_of_batches },
+    Row { name: "crowd", budget: 24 * MIB, own_bytes: 0, run: many_keyspaces_overwritten },
+    // The value, and what the promise names: its journal record or blob file is written from there.
+    Row { name: "value", budget: 64 * MIB, own_bytes: 2 * VALUE_BYTES, run: a_large_value },
+    Row { name: "iterators", budget: 16 * MIB, own_bytes: ITERATORS * 1024, run: more_iterators },
 ];
 
 fn resident_bytes() -> u64 {
@@ -260,6 +269,73 @@ fn a_large_batch(db: &Database) {
     }
     batch.commit().unwrap();
     items.flush().unwrap();
+}
+
+/// All of them found the same room in the memtables, and had it.
+fn many_writers_of_batches(db: &Database) {
+    let items = keyspace(db, "items");
+    thread::scope(|scope| {
+        for thread in 0..16 {
+            let items = &items;
+            scope.spawn(move || {
+                let mut batch = db.batch();
+                for round in 0..4 {
+                    batch.clear();
+                    for number in 0..1000 {
+                        let number = thread << 32 | round << 16 | number;
+                        batch.put(items, key(number), value(number, 4000));
+                    }
+                    db.write(&batch).unwrap();
+                }
+            });
+        }
+    });
+}
+
+/// Small keyspaces have small tables, and many of them: each had a filter in a page of its own, and each keyspace
+/// counters of 29 KiB.
+fn many_keyspaces_overwritten(db: &Database) {
+    let keyspaces: Vec<Keyspace> = (0..200)
+        .map(|number| {
+            let options = match number % 2 {
+                0 => KeyspaceOptions::stb(),
+                _ => KeyspaceOptions::flsm(),
+            };
+            db.keyspace(&format!("k{number}"), options).unwrap()
+        })
+        .collect();
+    for write in 0..500_000_u64 {
+        let number = write.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20 & 0x3_ffff;
+        // A quarter goes to all of them, the rest to twenty.
+        let keyspace = match number % 4 {
+            0 => &keyspaces[(number / 4 % 200) as usize],
+            _ => &keyspaces[(number / 4 % 20) as usize],
+        };
+        keyspace.put(key(number), value(write, 20 + (write % 480) as usize)).unwrap();
+    }
+}
+
+fn a_large_value(db: &Database) {
+    let items = keyspace(db, "items");
+    let large = value(1, VALUE_BYTES as usize);
+    items.put("large", &large).unwrap();
+    items.flush().unwrap();
+    drop(large);
+    assert_eq!(items.get("large").unwrap().unwrap().len() as u64, VALUE_BYTES);
+}
+
+/// Beyond the number that the promise counts.
+fn more_iterators(db: &Database) {
+    let items = keyspace(db, "items");
+    fill(&items, 0..30_000, 500);
+    let mut iterators: Vec<Iter> = (0..ITERATORS).map(|_| items.iter()).collect();
+    for iterator in &mut iterators {
+        iterator.next().unwrap().unwrap();
+    }
+    fill(&items, 0..30_000, 500);
+    for iterator in &mut iterators {
+        iterator.next().unwrap().unwrap();
+    }
 }
 
 /// Iterators go on after their keyspace has been dropped, and keep its memtables until they are dropped: those

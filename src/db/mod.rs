@@ -15,6 +15,7 @@ pub(crate) mod events;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod idle;
+mod in_flight;
 pub(crate) mod iterator;
 pub(crate) mod keyspace;
 pub(crate) mod large;

@@ -18,6 +18,7 @@ use super::background::initial_drain_rate;
 use super::counters::Counters;
 use super::database::RecoveryReport;
 use super::events::Event;
+use super::in_flight::InFlight;
 use super::open_iterators::OpenIterators;
 use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
@@ -510,7 +511,7 @@ fn open_locked(
         keyspaces: RwLock::new(by_name),
         quarantine,
         registry: Mutex::new(()),
-        large_batches: Mutex::new(()),
+        in_flight: InFlight::new(sizes.memtable_bytes / 2),
         incorporation: Mutex::new(()),
         next_keyspace_id: AtomicU32::new(recovered.next_keyspace_id.0.max(1)),
         closed: AtomicBool::new(false),

@@ -1,7 +1,7 @@
 //! The open store behind every handle.
 //!
 //! Invariants:
-//! 1. Locks are taken in this order: `large_batches`, `registry`, `incorporation`, a keyspace's `pipeline`, a tree's
+//! 1. Locks are taken in this order: batches `in_flight`, `registry`, `incorporation`, a keyspace's `pipeline`, a tree's
 //!    change lock, the manifest's. The commit barrier is entered with none of them but the first two.
 //! 2. Once `failure` is set, no write is accepted until the store has been reopened.
 
@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
 use super::events::Event;
+use super::in_flight::{COUNTED_BYTES_MIN, Flight, InFlight};
 use super::open_iterators::OpenIterators;
 use super::options::{Builder, Switches};
 use super::payload::{LARGE_BYTES, with_parts};
@@ -189,9 +190,8 @@ pub(crate) struct Store {
     pub(crate) quarantine: Quarantine,
     /// Held while a keyspace is created or dropped.
     pub(crate) registry: Mutex<()>,
-    /// Held while a large batch is let in and committed: a memtable has room for one beyond the size at which it
-    /// is frozen, not for one from each thread.
-    pub(crate) large_batches: Mutex<()>,
+    /// What large batches hold at once: memtables have room for little beyond the size at which they are frozen.
+    pub(crate) in_flight: InFlight,
     /// Held while memtables become part of trees in an order that somebody relies on.
     pub(crate) incorporation: Mutex<()>,
     pub(crate) next_keyspace_id: AtomicU32,
@@ -265,7 +265,10 @@ impl Deref for Store {
 /// How long a writer sleeps at most before it looks again whether it may go on.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(5);
 
-/// Larger batches are committed one at a time.
+/// What writing a blob file uses.
+const BLOB_BUFFERS_BYTES: u64 = 512 << 10;
+
+/// Larger batches are refused inside a merge operator.
 const LARGE_BATCH_BYTES: u64 = 4 << 20;
 
 /// An operation of a commit, borrowed.
@@ -456,12 +459,8 @@ impl Store {
         if count == 0 {
             return if durability == Durability::Sync { self.sync() } else { Ok(()) };
         }
-        let _alone = match held > LARGE_BATCH_BYTES {
-            true => {
-                // Whoever commits another one may wait for background work.
-                Contained::refuse_inside("a batch of more than 4 MiB")?;
-                Some(self.large_batches.lock())
-            }
+        let _flight = match bytes >= COUNTED_BYTES_MIN {
+            true => Some(self.take_off(held, large)?),
             false => None,
         };
         self.admit(bytes, &operations)?;
@@ -485,6 +484,17 @@ impl Store {
             self.counters.commit_latency.record(self.clock.nanos().saturating_sub(start));
         }
         Ok(())
+    }
+
+    /// Waits until a batch of so many bytes may be in flight beside others.
+    #[cold]
+    fn take_off(&self, held: u64, has_large_values: bool) -> Result<Flight<'_>> {
+        if held > LARGE_BATCH_BYTES {
+            // Whoever commits another one may wait for background work.
+            Contained::refuse_inside("a batch of more than 4 MiB")?;
+        }
+        let buffers = if has_large_values { BLOB_BUFFERS_BYTES } else { 0 };
+        Ok(self.in_flight.begin(held + buffers, !Contained::is_inside()))
     }
 
     /// Whether the operation's value is too large for journal and memtable.

@@ -60,12 +60,17 @@ impl Contained {
         self.panics.lock().untold.take()
     }
 
+    /// Whether the thread is inside an operator.
+    pub(crate) fn is_inside() -> bool {
+        INSIDE.get() > 0
+    }
+
     /// Refuses `call` on a thread that is inside an operator.
     ///
     /// # Errors
     /// `InvalidArgument`.
     pub(crate) fn refuse_inside(call: &str) -> Result<()> {
-        if INSIDE.get() == 0 {
+        if !Contained::is_inside() {
             return Ok(());
         }
         Err(Error::invalid(format!(
