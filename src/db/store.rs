@@ -459,14 +459,12 @@ impl Store {
         if count == 0 {
             return if durability == Durability::Sync { self.sync() } else { Ok(()) };
         }
-        let _flight = match bytes >= COUNTED_BYTES_MIN {
-            true => Some(self.take_off(held, large)?),
-            false => None,
-        };
-        self.admit(bytes, &operations)?;
-        let last = if large {
-            super::large::commit(self, &operations, count, durability)?
+        let last = if large || bytes >= COUNTED_BYTES_MIN {
+            let held = if large { held + BLOB_BUFFERS_BYTES } else { held };
+            let _flight = self.begin_flight(held)?;
+            self.commit_counted(&operations, (count, bytes, large), durability)?
         } else {
+            self.admit(bytes, &operations)?;
             self.commit_admitted(&operations, count, bytes, durability)?
         };
         if durability == Durability::Sync && !planted(Bug::CommitBeforeSync) {
@@ -488,13 +486,30 @@ impl Store {
 
     /// Waits until a batch of so many bytes may be in flight beside others.
     #[cold]
-    fn take_off(&self, held: u64, has_large_values: bool) -> Result<Flight<'_>> {
+    fn begin_flight(&self, held: u64) -> Result<Flight<'_>> {
         if held > LARGE_BATCH_BYTES {
             // Whoever commits another one may wait for background work.
             Contained::refuse_inside("a batch of more than 4 MiB")?;
         }
-        let buffers = if has_large_values { BLOB_BUFFERS_BYTES } else { 0 };
-        Ok(self.in_flight.begin(held + buffers, !Contained::is_inside()))
+        Ok(self.in_flight.begin(held, !Contained::is_inside()))
+    }
+
+    /// Commits a batch that is counted as in flight.
+    #[cold]
+    fn commit_counted<'a, I>(
+        &self,
+        operations: &impl Fn() -> I,
+        (count, bytes, large): (u32, u64, bool),
+        durability: Durability,
+    ) -> Result<Seqno>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        self.admit(bytes, operations)?;
+        match large {
+            true => super::large::commit(self, operations, count, durability),
+            false => self.commit_admitted(operations, count, bytes, durability),
+        }
     }
 
     /// Whether the operation's value is too large for journal and memtable.
