@@ -1,7 +1,7 @@
 //! Opening a store: manifest, trees, journal, orphans.
 //!
 //! Invariants:
-//! 1. Nothing is written before the lock is held.
+//! 1. Nothing is written before the lock is held, and the lock file is not made where no store is or may be.
 //! 2. What replay delivers is what was committed, up to the first gap; the manifest records that limit
 //!    before anything new is written, so what lies beyond it never comes back.
 //! 3. A data file that neither a tree nor a replayed pointer names is an orphan of a crash: it goes.
@@ -354,13 +354,9 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         }
         create_dir_durably(&*vfs, path)?;
     }
-    let lock = vfs.lock(&path.join(LOCK_FILE_NAME)).map_err(|error| match &error {
-        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotADirectory => {
-            let reason = "it is a file, and a store is a directory".to_string();
-            Error::NotAStore { path: path.clone(), reason }
-        }
-        _ => error,
-    })?;
+    // What is no store is left as it is.
+    Manifest::find_or_free(&*vfs, path, builder.create)?;
+    let lock = vfs.lock(&path.join(LOCK_FILE_NAME))?;
     let options = OpenOptions { create: builder.create, new_store: new_identity(&builder)? };
     let opened = Manifest::open(&vfs, path, options)?;
     open_locked(builder, vfs, lock, opened, false)
