@@ -4,7 +4,9 @@ use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use spinney::{Builder, Compression, Database, Durability, Keyspace, KeyspaceOptions, TreeKind};
+use spinney::{
+    Builder, Compression, Database, Durability, Keyspace, KeyspaceOptions, RecoveryReport, TreeKind,
+};
 
 use crate::failure::{Failure, Outcome};
 use spinney_bench::quantity::{bytes, grouped, parse_bytes};
@@ -123,7 +125,14 @@ impl StoreOptions {
 
     /// Opens the store for reading: nothing in its directory changes.
     pub(crate) fn open_for_reading(&self, path: &Path) -> Outcome<Database> {
-        let database = self.builder(path, false).open_read_only().map_err(|error| match error {
+        let database = self.open_quietly(path)?;
+        note_dropped(&database);
+        Ok(database)
+    }
+
+    /// As `open_for_reading`, for a command that tells itself what opening met.
+    pub(crate) fn open_quietly(&self, path: &Path) -> Outcome<Database> {
+        self.builder(path, false).open_read_only().map_err(|error| match error {
             spinney::Error::JournalOverBudget { sufficient, .. } => Failure::other(format!(
                 "the journal of {} does not fit in {}; say --memory {}, or run `spinney flush` once",
                 path.display(),
@@ -131,9 +140,7 @@ impl StoreOptions {
                 quantity_of(sufficient),
             )),
             error => error.into(),
-        })?;
-        note_dropped(&database);
-        Ok(database)
+        })
     }
 
     fn builder(&self, path: &Path, create: bool) -> Builder {
@@ -177,18 +184,28 @@ impl StoreOptions {
 /// Says so if opening found a part of the journal that it could not use.
 fn note_dropped(database: &Database) {
     let recovery = database.recovery();
-    if recovery.records_dropped > 0 {
-        eprintln!(
-            "spinney: note: the journal was damaged ({}); {} records behind the damage were dropped",
-            recovery.stopped.as_deref().unwrap_or("cause unknown"),
-            grouped(recovery.records_dropped),
-        );
+    if let Some(lost) = journal_lost(&recovery) {
+        eprintln!("spinney: note: {lost}");
     }
     for name in &recovery.keyspaces_not_opened {
         eprintln!(
             "spinney: note: keyspace {name:?} could not be opened, the others could; `spinney check` says why"
         );
     }
+}
+
+/// What of the journal is lost, if anything is.
+pub(crate) fn journal_lost(recovery: &RecoveryReport) -> Option<String> {
+    if recovery.records_dropped == 0 && recovery.journal_damage.is_empty() {
+        return None;
+    }
+    let reason = recovery.stopped.as_deref().unwrap_or("cause unknown");
+    let behind = match recovery.records_dropped {
+        0 => "what lay behind the damage was dropped".to_string(),
+        1 => "1 whole record behind the damage was dropped".to_string(),
+        records => format!("{} whole records behind the damage were dropped", grouped(records)),
+    };
+    Some(format!("the journal was damaged ({reason}); {behind}"))
 }
 
 /// A number of bytes that `--memory` takes, at least as large.
