@@ -131,12 +131,11 @@ impl Database {
         let _registry = store.registry.lock();
         self.check_opened(name)?;
         if let Some(keyspace) = self.find(name) {
-            if keyspace.options != options {
+            if let Some((option, has, wanted)) = keyspace.options.difference(&options) {
                 return Err(Error::Conflict {
                     what: format!(
-                        "keyspace {name:?} exists with {:?}, not {options:?}; open it with the \
-                         options it was created with, or with Database::existing_keyspace",
-                        keyspace.options
+                        "keyspace {name:?} exists with {option} {has}, not {wanted}; open it with the \
+                         options it was created with, or with Database::existing_keyspace"
                     ),
                 });
             }

@@ -89,17 +89,32 @@ impl CreationOptions {
     /// Refuses what the command line says of a keyspace that exists and has other options.
     fn check_existing(&self, keyspace: &Keyspace) -> Outcome {
         let options = keyspace.options();
-        let other = if self.kind.is_some_and(|kind| kind != options.kind()) {
-            "--kind"
-        } else if self.applied_to(options.clone()) != *options {
-            "--compression or --tables-per-guard"
-        } else {
-            return Ok(());
+        let wanted = match self.kind.filter(|kind| *kind != options.kind()) {
+            Some(kind) => KeyspaceOptions::new(kind),
+            None => self.applied_to(options.clone()),
+        };
+        let Some((option, has, wanted)) = options.difference(&wanted) else {
+            return self.check_guards(options.kind());
+        };
+        let option = match option {
+            "tables_per_guard_max" => "--tables-per-guard".to_string(),
+            option => format!("--{option}"),
         };
         Err(Failure::usage(format!(
-            "keyspace {:?} exists with {options:?}, which {other} cannot change; leave the option out, or \
-             choose a new keyspace with --keyspace",
+            "keyspace {:?} exists with {option} {has}, which cannot become {wanted}; leave {option} out, or choose a \
+             new keyspace with --keyspace",
             keyspace.name()
+        )))
+    }
+
+    /// Refuses `--tables-per-guard` for a tree that has no guards.
+    fn check_guards(&self, kind: TreeKind) -> Outcome {
+        if self.tables_per_guard.is_none() || kind == TreeKind::Flsm {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "--tables-per-guard is for flsm keyspaces, and this one is {kind}; leave it out, or create one with \
+             --kind flsm"
         )))
     }
 }
@@ -170,6 +185,7 @@ impl StoreOptions {
     ) -> Outcome<Keyspace> {
         match database.existing_keyspace(self.keyspace()) {
             Err(spinney::Error::NotFound { .. }) => {
+                creation.check_guards(creation.kind.unwrap_or_default())?;
                 Ok(database.keyspace(self.keyspace(), creation.keyspace_options())?)
             }
             result => {
