@@ -40,11 +40,14 @@
 //! | read in key order, from both ends | [`Iter`], [`KeyRange`] |
 //! | update values without reading them | [`MergeOperator`], [`Keyspace::merge`] |
 //! | choose what a write survives | [`Durability`] |
+//! | read a store without changing a byte of it | [`Builder::open_read_only`] |
 //! | copy a store while it is in use | [`Database::checkpoint`] |
+//! | make a new store of what can be read of a damaged one | [`repair`], [`Repair`] |
 //! | learn what went wrong and what to do | [`Error`] |
 //! | watch a store | [`Database::stats`], [`EventListener`] |
 //!
-//! All handles are `Send` and `Sync`, and clones share what they refer to. One process at a time opens a store.
+//! All handles are `Send` and `Sync`, and clones share what they refer to. One handle at a time has a store open for
+//! writing, in one process; any number may have it open for reading while none has it open for writing.
 
 // The modules are in data-flow order: a byte passes through them from the top to the bottom on its way to the
 // disk, and each module calls only those below it (`tests/tidy.rs` checks that).

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Random, contents, copy, files, flip, pairs, store_path};
+use common::{Calls, Random, WatchedVfs, contents, copy, files, flip, pairs, store_path};
 use spinney::vfs::{Access, MemoryVfs, Vfs};
 use spinney::{
-    Builder, CheckLevel, Database, Error, KeyspaceOptions, MIB, Repair, RepairBasis, RepairReport,
-    TreeKind,
+    Builder, CheckLevel, Database, Error, KeyspaceOptions, MIB, MergeOperator, Repair, RepairBasis,
+    RepairReport, TreeKind,
 };
 
 of_every_kind! {
@@ -20,6 +20,7 @@ of_every_kind! {
     damage_of_every_file_loses_no_more_than_the_report_says
     a_damaged_manifest_keeps_tombstones a_repair_in_place_keeps_the_original_aside
     doubtful_pairs_can_be_left_out what_is_no_store_is_refused
+    operands_without_their_operator_are_copied_as_they_are a_repair_that_fails_leaves_nothing
 }
 
 /// The values that each key has had, oldest first; `None` where it was deleted.
@@ -322,4 +323,195 @@ fn what_is_no_store_is_refused(kind: TreeKind) {
     assert!(matches!(refused, Err(Error::Locked { .. })), "{refused:?}");
     drop(open);
     assert!(!made.vfs.exists("/target".as_ref()).unwrap());
+}
+
+/// Joins operands with commas.
+struct Join;
+
+impl MergeOperator for Join {
+    fn name(&self) -> &str {
+        "join"
+    }
+
+    fn full_merge(
+        &self,
+        _key: &[u8],
+        existing: Option<&[u8]>,
+        operands: &[&[u8]],
+    ) -> Result<Vec<u8>, String> {
+        let all: Vec<&[u8]> = existing.iter().copied().chain(operands.iter().copied()).collect();
+        Ok(all.join(&b','))
+    }
+}
+
+/// One keyspace whose operator the command does not have was `Conflict`, and no keyspace was repaired.
+fn operands_without_their_operator_are_copied_as_they_are(kind: TreeKind) {
+    let vfs = MemoryVfs::new();
+    let with_join =
+        |path: &Path| builder(&vfs, path).merge_operator(Arc::new(Join)).open().unwrap();
+    let db = with_join(&store_path());
+    let plain = db.keyspace("plain", KeyspaceOptions::new(kind)).unwrap();
+    let options = KeyspaceOptions::new(kind).merge_operator("join").blob_bytes_min(300);
+    let joined = db.keyspace("joined", options).unwrap();
+    plain.put("a", "1").unwrap();
+    for i in 0..300u64 {
+        let key = format!("key {i:03}");
+        joined.put(&key, vec![b'p'; 200 + i as usize]).unwrap();
+        match i % 4 {
+            0 => joined.delete(&key).unwrap(),
+            1 => {}
+            _ => joined.merge(&key, vec![b'm'; 500 + i as usize]).unwrap(),
+        }
+        if i % 4 == 3 {
+            joined.delete(&key).unwrap();
+            joined.merge(&key, "one").unwrap();
+            joined.merge(&key, "two").unwrap();
+        }
+        if i == 200 {
+            joined.flush().unwrap();
+        }
+    }
+    let expected = pairs(joined.iter());
+    drop((plain, joined));
+    db.close().unwrap();
+    let repair = |target: &str| {
+        let repair = Repair::new(store_path()).vfs(Arc::new(vfs.clone())).deterministic(6);
+        (repair.memory_budget(2 * MIB), Path::new(target).to_path_buf())
+    };
+    let (without, target) = repair("/without");
+    let report = without.into_new(&target).unwrap();
+    assert!(report.is_exact() && report.problems.is_empty(), "{report:#?}");
+    let [plain, joined] = &report.keyspaces[..] else { panic!("{report:#?}") };
+    assert_eq!((plain.pairs, plain.keys_not_folded), (1, 0));
+    // What was folded before it got into a table is a pair, and so is what has never been merged into.
+    assert_eq!(joined.pairs + joined.keys_not_folded, 225);
+    assert!(joined.pairs >= 75 && joined.keys_not_folded > 0, "{joined:?}");
+    let why = joined.not_folded.as_ref().unwrap().to_string();
+    assert!(why.contains("\"join\"") && why.contains("not registered"), "{why}");
+    // Who has the operator finds everything.
+    let db = with_join(&target);
+    assert_sound(&db);
+    assert_eq!(pairs(db.existing_keyspace("joined").unwrap().iter()), expected);
+    db.close().unwrap();
+    let (with, target) = repair("/with");
+    let report = with.merge_operator(Arc::new(Join)).into_new(&target).unwrap();
+    assert_eq!((report.keyspaces[1].pairs, report.keyspaces[1].keys_not_folded), (225, 0));
+    let db = with_join(&target);
+    assert_eq!(pairs(db.existing_keyspace("joined").unwrap().iter()), expected);
+}
+
+/// On a full device the target was left with 46,682 pairs of 200,000; it opened as a store like any other, and the
+/// repair could not be tried again, since it was not empty.
+fn a_repair_that_fails_leaves_nothing(kind: TreeKind) {
+    let made = made(kind, true);
+    let vfs = WatchedVfs::new(made.vfs.clone());
+    let target = Path::new("/new/repaired");
+    vfs.create_dir_all(target.parent().unwrap()).unwrap();
+    let repair = || {
+        let repair = Repair::new(store_path()).vfs(Arc::new(vfs.clone())).deterministic(6);
+        repair.memory_budget(2 * MIB).into_new(target)
+    };
+    let remove = |dir: &Path| {
+        for name in vfs.read_names(dir).unwrap() {
+            vfs.remove(&dir.join(name)).unwrap();
+        }
+        vfs.remove_dir(dir).unwrap();
+    };
+    let (mut clean, mut told) = (0, 0);
+    for round in 1.. {
+        let existed = round % 2 == 0;
+        if existed {
+            vfs.create_dir_all(target).unwrap();
+        }
+        // One call, or all from there on: then nothing can be removed either.
+        let count = if round % 3 == 0 { u64::MAX } else { 1 };
+        vfs.fail(Calls::Changes, round * round, count, std::io::ErrorKind::StorageFull);
+        let result = repair();
+        vfs.mend();
+        let left = vfs.read_names("/new".as_ref()).unwrap();
+        match result {
+            Ok(_) => {
+                assert_eq!(left, ["repaired"]);
+                remove(target);
+                if vfs.failed() == 0 {
+                    break;
+                }
+                continue;
+            }
+            Err(error) if left.iter().any(|name| name == "repaired.repairing") => {
+                told += 1;
+                assert!(error.to_string().contains("remove /new/repaired.repairing"), "{error}");
+                remove("/new/repaired.repairing".as_ref());
+            }
+            Err(error) => {
+                clean += 1;
+                assert!(matches!(error, Error::Full { .. } | Error::Conflict { .. }), "{error:?}");
+            }
+        }
+        if vfs.exists(target).unwrap() {
+            assert!(vfs.read_names(target).unwrap().is_empty(), "round {round}");
+            vfs.remove_dir(target).unwrap();
+        }
+    }
+    assert!(clean > 3 && told > 1, "{clean} clean, {told} told");
+    let report = repair().unwrap();
+    let db = builder(&made.vfs, target).open().unwrap();
+    let (right, all) = judge(&made, &report, &db, false, "after a failure");
+    assert_eq!(right, all);
+}
+
+/// `repair big big/inner` made the new store among the files of the damaged one.
+#[test]
+fn the_source_is_no_place_for_the_result() {
+    let made = made(TreeKind::default(), true);
+    let before = files(&made.vfs, &store_path());
+    let inner = store_path().join("inner");
+    let refused = Repair::new(store_path()).vfs(Arc::new(made.vfs.clone())).into_new(inner);
+    assert!(matches!(refused, Err(Error::InvalidArgument { .. })), "{refused:?}");
+    assert_eq!(files(&made.vfs, &store_path()), before);
+    // A file is no place either, and no source.
+    let file = store_path().join("SPINNEY");
+    let refused = Repair::new(store_path()).vfs(Arc::new(made.vfs.clone())).into_new(&file);
+    assert!(matches!(refused, Err(Error::Conflict { .. })), "{refused:?}");
+    let refused = Repair::new(&file).vfs(Arc::new(made.vfs.clone())).into_new("/target");
+    assert!(matches!(refused, Err(Error::NotAStore { .. })), "{refused:?}");
+}
+
+/// Two renames put the new store in the place of the old one: a crash in between left no store there.
+#[test]
+fn a_repair_in_place_exchanges_the_directories_where_it_can() {
+    let aside = format!("{}.damaged", store_path().display());
+    let in_place =
+        |vfs: Arc<dyn Vfs>| Repair::new(store_path()).vfs(vfs).deterministic(6).in_place();
+    // This file system exchanges: at no time is the place empty.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let db = Database::builder(&path).open().unwrap();
+    db.keyspace("items", KeyspaceOptions::stb()).unwrap().put("a", "1").unwrap();
+    db.close().unwrap();
+    // With a slash at its end the name was that of a directory inside the store.
+    let report = Repair::new(format!("{}/", path.display())).in_place().unwrap();
+    assert!(report.is_exact(), "{report:?}");
+    let names = std::fs::read_dir(dir.path()).unwrap();
+    let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["store", "store.damaged"]);
+    // One that does not renames twice, and back if the second fails.
+    let made = made(TreeKind::default(), true);
+    let before = files(&made.vfs, &store_path());
+    let vfs = WatchedVfs::new(made.vfs.clone());
+    vfs.trace();
+    let copied = WatchedVfs::new(copy(&made.vfs, &store_path()));
+    in_place(Arc::new(copied.clone())).unwrap();
+    let changes = copied.count(Calls::Changes);
+    // The last three changes are the two renames and the sync of the directory.
+    vfs.fail(Calls::Changes, changes - 1, 1, std::io::ErrorKind::PermissionDenied);
+    let failed = in_place(Arc::new(vfs.clone()));
+    assert!(failed.is_err() && vfs.failed() == 1, "{failed:?}");
+    assert_eq!(files(&made.vfs, &store_path()), before);
+    let parent = made.vfs.read_names(store_path().parent().unwrap()).unwrap();
+    assert!(!parent.iter().any(|name| name.contains("store.")), "{parent:?}");
+    vfs.mend();
+    in_place(Arc::new(vfs.clone())).unwrap();
+    assert_eq!(files(&made.vfs, aside.as_ref()), before);
 }

@@ -16,7 +16,7 @@ use crate::table::BlobFile;
 pub struct CheckReport {
     /// Data files looked at.
     pub files: u64,
-    /// Their 4 KiB units.
+    /// Their 4 KiB units, which [`CheckLevel::Full`] alone reads.
     pub pages: u64,
     /// Entries read and found in order (none at [`CheckLevel::Structure`]).
     pub entries: u64,

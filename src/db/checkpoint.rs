@@ -46,12 +46,7 @@ pub(crate) fn checkpoint(
             what: format!("{} is not empty; name a new directory", dir.display()),
         });
     }
-    if vfs.canonical(dir)?.starts_with(vfs.canonical(&store.path)?) {
-        return Err(Error::invalid(format!(
-            "{} is inside the store itself, which holds its own files alone; name a directory elsewhere",
-            dir.display()
-        )));
-    }
+    refuse_inside(&**vfs, &store.path, dir)?;
     let result = copy(store, dir, progress);
     if result.is_err() {
         discard(&**vfs, dir, existed);
@@ -59,9 +54,20 @@ pub(crate) fn checkpoint(
     result
 }
 
+/// Refuses to make a store in `dir` if that is the directory of `store` or inside it.
+pub(super) fn refuse_inside(vfs: &dyn Vfs, store: &Path, dir: &Path) -> Result<()> {
+    if !vfs.canonical(dir)?.starts_with(vfs.canonical(store)?) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{} is inside the store itself, which holds its own files alone; name a directory elsewhere",
+        dir.display()
+    )))
+}
+
 /// Removes what there is of a copy that failed: its links would keep the room of files that the store
 /// has long removed. What cannot be removed stays; it is no store, since the superblock goes first.
-fn discard(vfs: &dyn Vfs, dir: &Path, existed: bool) {
+pub(super) fn discard(vfs: &dyn Vfs, dir: &Path, existed: bool) {
     let superblock = dir.join(SUPERBLOCK_FILE_NAME);
     if vfs.exists(&superblock).unwrap_or(true)
         && vfs.remove(&superblock).and_then(|()| vfs.sync_dir(dir)).is_err()

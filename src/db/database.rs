@@ -33,12 +33,15 @@ pub struct RecoveryReport {
     pub records_replayed: u64,
     /// Bytes of them.
     pub bytes_replayed: u64,
-    /// Whole records that lay beyond a gap or a torn record and were dropped.
+    /// Whole records that lay beyond a gap, a torn record or damage and were dropped, as far as they are known.
     pub records_dropped: u64,
-    /// Bytes of those beyond a gap.
+    /// Their bytes.
     pub bytes_dropped: u64,
     /// Why replay stopped where it did, if not at a clean end.
     pub stopped: Option<String>,
+    /// Damage that replay stopped at, since [`Builder::salvage_journal`](crate::Builder::salvage_journal) was asked for:
+    /// what followed is lost, and how much that was need not be known.
+    pub journal_damage: Vec<String>,
     /// Places in the journal that cannot be read and are not needed, since trees hold all that stood
     /// there. A power loss may have left them so, or the disk is damaged.
     pub journal_damage_skipped: Vec<String>,
@@ -128,12 +131,11 @@ impl Database {
         let _registry = store.registry.lock();
         self.check_opened(name)?;
         if let Some(keyspace) = self.find(name) {
-            if keyspace.options != options {
+            if let Some((option, has, wanted)) = keyspace.options.difference(&options) {
                 return Err(Error::Conflict {
                     what: format!(
-                        "keyspace {name:?} exists with {:?}, not {options:?}; open it with the \
-                         options it was created with, or with Database::existing_keyspace",
-                        keyspace.options
+                        "keyspace {name:?} exists with {option} {has}, not {wanted}; open it with the \
+                         options it was created with, or with Database::existing_keyspace"
                     ),
                 });
             }

@@ -1,7 +1,7 @@
 //! Opening a store: manifest, trees, journal, orphans.
 //!
 //! Invariants:
-//! 1. Nothing is written before the lock is held.
+//! 1. Nothing is written before the lock is held, and the lock file is not made where no store is or may be.
 //! 2. What replay delivers is what was committed, up to the first gap; the manifest records that limit
 //!    before anything new is written, so what lies beyond it never comes back.
 //! 3. A data file that neither a tree nor a replayed pointer names is an orphan of a crash: it goes.
@@ -225,7 +225,7 @@ impl Foundation {
         quarantined: &mut BTreeMap<String, Quarantined>,
         salvage: bool,
     ) -> Result<(ReplayReport, u64, Seqno)> {
-        let Replayed { report, failed, memtables_weighed } =
+        let Replayed { mut report, failed, memtables_weighed } =
             self.replay(recovered, keyspaces, salvage)?;
         for (id, error) in failed {
             if let Some(keyspace) = keyspaces.remove(&id) {
@@ -237,19 +237,29 @@ impl Foundation {
         let flushed = flushed.chain(quarantined.values().map(|keyspace| keyspace.flushed)).max();
         let replayed = report.last.max(recovered.journal_floor);
         let found = replayed.max(flushed.unwrap_or_default());
-        if replayed < recovered.last_seqno && !salvage {
+        if replayed < recovered.last_seqno && (!salvage || report.damage_salvaged.is_empty()) {
             // Everything up to there was durable once: when the store was closed, or opened, or when one
             // tree got ahead of the others. So what seems torn is damaged.
             let (file, offset, what) = match report.torn.first() {
                 Some(torn) => (
                     torn.file.clone(),
                     torn.offset,
-                    "journal record (opening with `salvage_journal` takes what is before it)",
+                    match salvage {
+                        false => {
+                            "journal record (opening with `salvage_journal` takes what is before it)"
+                        }
+                        true => "journal record",
+                    },
                 ),
                 None => (
                     self.path.join(format!("journal-{:08}-*.log", recovered.epochs.current)),
                     0,
-                    "journal (a file of it is missing; opening with `salvage_journal` takes what is left)",
+                    match salvage {
+                        false => {
+                            "journal (a file of it is missing; opening with `salvage_journal` takes what is left)"
+                        }
+                        true => "journal (a file of it is missing)",
+                    },
                 ),
             };
             // Several shards may seem torn, of which only one need be damaged; none says which.
@@ -258,13 +268,17 @@ impl Foundation {
                     format!(" (or damaged: {} at byte {})", torn.file.display(), torn.offset)
                 })
                 .collect();
-            return Err(Error::corruption(
+            let damage = Error::corruption(
                 &file,
                 offset,
                 what,
                 format_args!("commits up to {}", recovered.last_seqno),
                 format_args!("commits up to {replayed}{others}"),
-            ));
+            );
+            if !salvage {
+                return Err(damage);
+            }
+            report.damage_salvaged.push(damage);
         }
         let last = match planted(Bug::OpenNumbersTooLow) {
             true => report.last,
@@ -355,13 +369,9 @@ pub(crate) fn open(builder: Builder) -> Result<Arc<Store>> {
         }
         create_dir_durably(&*vfs, path)?;
     }
-    let lock = vfs.lock(&path.join(LOCK_FILE_NAME)).map_err(|error| match &error {
-        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotADirectory => {
-            let reason = "it is a file, and a store is a directory".to_string();
-            Error::NotAStore { path: path.clone(), reason }
-        }
-        _ => error,
-    })?;
+    // What is no store is left as it is.
+    Manifest::find_or_free(&*vfs, path, builder.create)?;
+    let lock = vfs.lock(&path.join(LOCK_FILE_NAME))?;
     let options = OpenOptions { create: builder.create, new_store: new_identity(&builder)? };
     let opened = Manifest::open(&vfs, path, options)?;
     open_locked(builder, vfs, lock, opened, false)
@@ -573,28 +583,31 @@ fn recovery_report(
     manifest_bytes_dropped: u64,
     orphans_removed: u64,
 ) -> RecoveryReport {
-    let torn_records: u64 = report.torn.iter().map(|torn| torn.records_dropped).sum();
     let mut stops: Vec<String> = Vec::new();
     stops.extend(report.torn.iter().map(|torn| {
         format!(
-            "{} ends at byte {} with a torn record ({})",
+            "{} ends at byte {} with a torn record ({}), {} whole ones behind it",
             torn.file.display(),
             torn.offset,
-            torn.what
+            torn.what,
+            torn.records_dropped
         )
     }));
     stops.extend(report.gap.map(|gap| {
         format!("commit {} is missing; the next one found was {}", gap.expected, gap.found)
     }));
-    stops.extend(report.damage_salvaged.iter().map(|damage| damage.to_string()));
+    let journal_damage: Vec<String> =
+        report.damage_salvaged.iter().map(Error::description).collect();
+    stops.extend(journal_damage.iter().cloned());
     RecoveryReport {
         records_replayed: report.records,
         bytes_replayed: report.bytes,
-        records_dropped: report.records_dropped + torn_records,
+        records_dropped: report.records_dropped,
         bytes_dropped: report.bytes_dropped,
         manifest_bytes_dropped,
         stopped: (!stops.is_empty()).then(|| stops.join("; ")),
-        journal_damage_skipped: report.damage_skipped.iter().map(Error::to_string).collect(),
+        journal_damage,
+        journal_damage_skipped: report.damage_skipped.iter().map(Error::description).collect(),
         orphans_removed,
         keyspaces_not_opened: Vec::new(),
         memtables_weighed: 0,

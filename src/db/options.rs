@@ -200,6 +200,41 @@ impl KeyspaceOptions {
         self.kind
     }
 
+    /// The first option in which `other` differs: its name, its value here, and its value there.
+    ///
+    /// ```
+    /// use spinney::KeyspaceOptions;
+    /// let (a, b) = (KeyspaceOptions::stb().fanout_max(4), KeyspaceOptions::stb().fanout_max(8));
+    /// assert_eq!(a.difference(&b), Some(("fanout_max", "4".to_string(), "8".to_string())));
+    /// ```
+    pub fn difference(&self, other: &KeyspaceOptions) -> Option<(&'static str, String, String)> {
+        let choice = |n: u32| match n {
+            0 => "the tree's own choice".to_string(),
+            n => n.to_string(),
+        };
+        let of = |options: &KeyspaceOptions| {
+            let percent = f64::from(options.space_amplification_max_percent);
+            [
+                ("kind", options.kind.to_string()),
+                ("compression", format!("{:?}", options.compression).to_lowercase()),
+                (
+                    "merge_operator",
+                    match &options.merge_operator {
+                        Some(name) => format!("{name:?}"),
+                        None => "none".to_string(),
+                    },
+                ),
+                ("blob_bytes_min", options.blob_bytes_min.to_string()),
+                ("fanout_max", choice(options.fanout_max)),
+                ("tables_per_guard_max", choice(options.tables_per_guard_max)),
+                ("filters", options.filters.to_string()),
+                ("space_amplification_max", (percent / 100.0).to_string()),
+            ]
+        };
+        let differs = of(self).into_iter().zip(of(other)).find(|(a, b)| a != b);
+        differs.map(|((name, here), (_, there))| (name, here, there))
+    }
+
     /// What the manifest keeps of a keyspace of this name with these options.
     pub(crate) fn meta(&self, name: &str) -> KeyspaceMeta {
         KeyspaceMeta {
@@ -567,6 +602,32 @@ mod tests {
             Path::new("manifest-00000001"),
         );
         assert_eq!(decoded.unwrap(), options);
+    }
+
+    /// Who asked for other options than a keyspace has was shown both structures whole.
+    #[test]
+    fn what_differs_is_named_with_both_values() {
+        let plain = KeyspaceOptions::flsm();
+        let others = [
+            (KeyspaceOptions::flsm().compression(Compression::Lz4), "compression", "none", "lz4"),
+            (plain.clone().merge_operator("append"), "merge_operator", "none", "\"append\""),
+            (plain.clone().blob_bytes_min(300), "blob_bytes_min", "4096", "300"),
+            (plain.clone().fanout_max(3), "fanout_max", "the tree's own choice", "3"),
+            (
+                plain.clone().tables_per_guard_max(4),
+                "tables_per_guard_max",
+                "the tree's own choice",
+                "4",
+            ),
+            (plain.clone().filters(false), "filters", "true", "false"),
+            (plain.clone().space_amplification_max(1.5), "space_amplification_max", "1.3", "1.5"),
+            (KeyspaceOptions::stb(), "kind", "flsm", "stb"),
+        ];
+        for (other, name, here, there) in others {
+            let expected = Some((name, here.to_string(), there.to_string()));
+            assert_eq!(plain.difference(&other), expected);
+        }
+        assert_eq!(plain.difference(&KeyspaceOptions::flsm()), None);
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub(super) enum End {
     Clean,
     /// Something follows that was never synced.
     Torn { file: PathBuf, offset: u64, what: &'static str, records: u64, bytes: u64 },
-    /// Something is wrong that does not end the replay at once.
-    Damaged(Error),
+    /// Something is wrong that does not end the replay at once. So many whole records are known to follow.
+    Damaged { error: Error, records: u64, bytes: u64 },
 }
 
 /// What the reader must know of the plan.
@@ -149,7 +149,7 @@ impl<'a> ShardReader<'a> {
                 let found = format_args!("from {} to {}", header.seqno, header.last());
                 let what = "journal record sequence numbers";
                 let error = self.corrupt(offset, what, expected, found);
-                return self.fail(error);
+                return self.fail(error, &Later::default());
             }
             RecordKind::Batch => {
                 self.last = header.last();
@@ -177,7 +177,7 @@ impl<'a> ShardReader<'a> {
             let name = |id: Option<SegmentId>| id.map_or("no more".to_owned(), |id| id.file_name());
             let what = "journal segments";
             let error = self.corrupt(0, what, name(wanted) + " after this one", name(next));
-            return self.fail(error);
+            return self.fail(error, &Later::default());
         }
         self.index += 1;
         self.window = None;
@@ -208,18 +208,18 @@ impl<'a> ShardReader<'a> {
         if unused {
             self.end = Some(End::Data);
         } else {
-            self.fail(error)?;
+            self.fail(error, &Later::default())?;
         }
         Ok(None)
     }
 
     /// Ends the shard at something wrong: at once an error in the newest epoch, and a reason to be
     /// given later in an older one, if its limit is not reached.
-    fn fail(&mut self, error: Error) -> Result<()> {
+    fn fail(&mut self, error: Error, later: &Later) -> Result<()> {
         if self.rules.limit.is_none() && !self.rules.salvage {
             return Err(error);
         }
-        self.end = Some(End::Damaged(error));
+        self.end = Some(End::Damaged { error, records: later.records, bytes: later.bytes });
         Ok(())
     }
 
@@ -262,12 +262,12 @@ impl<'a> ShardReader<'a> {
         }
         if later.watermark.is_some_and(|watermark| watermark > place) {
             let error = self.corrupt(offset, what, "a whole record, as it had been synced", found);
-            return self.fail(error);
+            return self.fail(error, &later);
         }
         if later.watermark.is_some() && !explained {
             let expected = "a whole record, as no part of it is blank";
             let error = self.corrupt(offset, what, expected, found);
-            return self.fail(error);
+            return self.fail(error, &later);
         }
         self.end = Some(if blank && later.watermark.is_none() {
             End::Data

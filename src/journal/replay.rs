@@ -69,7 +69,7 @@ pub(crate) struct ReplayReport {
     pub(crate) bytes: u64,
     /// Records at or below the floor.
     pub(crate) records_skipped: u64,
-    /// Whole records beyond the gap.
+    /// Whole records beyond the gap, a torn record or damage.
     pub(crate) records_dropped: u64,
     pub(crate) bytes_dropped: u64,
     pub(crate) gap: Option<Gap>,
@@ -319,7 +319,7 @@ impl<'a> Merge<'a> {
         let found = format_args!("no more after {}", report.last);
         let what = "journal records";
         let mut errors = self.readers.iter().filter_map(|reader| match &reader.end {
-            Some(End::Damaged(error)) => Some(error.clone()),
+            Some(End::Damaged { error, .. }) => Some(error.clone()),
             Some(End::Torn { file, offset, .. }) => {
                 Some(Error::corruption(file, *offset, what, expected, found))
             }
@@ -357,9 +357,15 @@ impl<'a> Merge<'a> {
                     report.bytes_dropped += bytes;
                     report.torn.push(TornTail { file, offset, what, records_dropped: records });
                 }
-                Some(End::Damaged(error)) if newest => {
+                Some(End::Damaged { error, records, bytes }) if newest => {
                     report.clean = false;
-                    report.damage_salvaged.push(error);
+                    report.records_dropped += records;
+                    report.bytes_dropped += bytes;
+                    // It may have been told already, as why commits are missing.
+                    let text = error.to_string();
+                    if report.damage_salvaged.iter().all(|known| known.to_string() != text) {
+                        report.damage_salvaged.push(error);
+                    }
                 }
                 // In an older epoch it lay beyond the limit, or has been reported.
                 _ => {}

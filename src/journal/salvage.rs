@@ -112,7 +112,7 @@ fn merge(
     }
     for reader in readers {
         found.problems.extend(reader.skipped);
-        if let Some(End::Damaged(error)) = reader.end {
+        if let Some(End::Damaged { error, .. }) = reader.end {
             found.problems.push(error);
         }
     }

@@ -1,7 +1,7 @@
 //! Opening: which directory is a store, which manifest counts, and what it says.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::edit::{Edit, KeyspaceChange, KeyspaceEdit};
@@ -149,6 +149,27 @@ impl Manifest {
         find(vfs, dir)
     }
 
+    /// Makes sure, before anything is created there, that `dir`, which exists, holds a store, or may become one if
+    /// `create` says so. [`Manifest::open`] looks again, once the caller has locked it.
+    ///
+    /// # Errors
+    /// `NotAStore`.
+    pub(crate) fn find_or_free(vfs: &dyn Vfs, dir: &Path, create: bool) -> Result<()> {
+        let found = find(vfs, dir);
+        if !matches!(found, Err(Error::NotAStore { .. })) {
+            return found;
+        }
+        match look(vfs, dir, create) {
+            // Somebody may just have made it. What is in it besides came later than its superblock.
+            Err(Error::NotAStore { .. })
+                if vfs.exists(&Superblock::path(dir)).unwrap_or_default() =>
+            {
+                Ok(())
+            }
+            looked => looked.map(|_| ()),
+        }
+    }
+
     /// What the store in `dir` holds, without changing anything, for looking at one that another
     /// process has open or that is to stay as it is.
     #[cfg(test)]
@@ -192,11 +213,27 @@ fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
         }
         return create_dir_durably(vfs, dir);
     }
+    let left = look(vfs, dir, allowed)?;
+    left.iter().try_for_each(|path| vfs.remove(path))?;
+    // Who made the directory may have died before its name was durable.
+    sync_parent(vfs, dir)
+}
+
+/// Finds out whether `dir`, in which there is no superblock, may become a store; returns what the crash of an
+/// earlier attempt has left.
+fn look(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<Vec<PathBuf>> {
+    let not_a_store = |reason| Error::NotAStore { path: dir.to_path_buf(), reason };
     // An empty snapshot is all that a manifest holds before the superblock is in place.
     let empty_bytes =
         new_manifest(Identity { store_id: 0, number: FIRST_NUMBER }, &State::default(), &[])?;
     let mut left = Vec::new();
-    for entry in vfs.read_dir(dir)? {
+    let entries = match vfs.read_dir(dir) {
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotADirectory => {
+            return Err(not_a_store("it is a file, and a store is a directory".to_string()));
+        }
+        entries => entries?,
+    };
+    for entry in entries {
         let path = dir.join(&entry.name);
         let number = parse_manifest_name(&entry.name);
         match &*entry.name {
@@ -216,9 +253,7 @@ fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
     if !allowed {
         return Err(not_a_store("the directory is empty".to_string()));
     }
-    left.iter().try_for_each(|path| vfs.remove(path))?;
-    // Who made the directory may have died before its name was durable.
-    sync_parent(vfs, dir)
+    Ok(left)
 }
 
 fn create(vfs: &dyn Vfs, dir: &Path, new: NewStore) -> Result<()> {

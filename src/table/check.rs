@@ -134,6 +134,34 @@ impl Table {
     }
 }
 
+impl Table {
+    /// Tells of all damaged pages but the one that [`Table::check`] has stopped at with `known`. Each page is
+    /// judged by its own checksums; damaged pages side by side are told of once, by the first.
+    pub(crate) fn check_other_pages(&self, known: &Error, problem: &mut dyn FnMut(Error)) {
+        let offset_of = |error: &Error| match error {
+            Error::Corruption { offset, .. } => Some(*offset),
+            _ => None,
+        };
+        let mut pages = self.file.scan(0..self.file.units(), CHUNK_UNITS);
+        let mut in_damage = false;
+        loop {
+            match pages.next_page() {
+                Ok(None) => return,
+                Ok(Some(_)) => in_damage = false,
+                Err(error) if error.is_corruption() => {
+                    pages.skip_unit();
+                    if !in_damage && offset_of(&error) != offset_of(known) {
+                        problem(error);
+                    }
+                    in_damage = true;
+                }
+                // A disk that does not answer would be asked again for each page.
+                Err(error) => return problem(error),
+            }
+        }
+    }
+}
+
 impl Checker<'_> {
     fn wrong(&self, page: PagePointer, what: &'static str, found: impl std::fmt::Display) -> Error {
         self.table.file.corrupt(page, what, "agreement with the rest of the table", found)

@@ -64,7 +64,12 @@ pub(super) fn check(
         if full {
             match table.check() {
                 Ok(checked) => counts.entries += checked.entries,
-                Err(error) => problem(error),
+                Err(error) => {
+                    if error.is_corruption() {
+                        table.check_other_pages(&error, problem);
+                    }
+                    problem(error);
+                }
             }
         }
     }

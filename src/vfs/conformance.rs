@@ -105,6 +105,27 @@ fn read(vfs: &dyn Vfs, path: &Path) -> Vec<u8> {
     bytes
 }
 
+fn names_are_exchanged_or_stay(vfs: &dyn Vfs, dir: &Path) {
+    let [a, b] = ["a", "b"].map(|name| dir.join(name));
+    for (dir, file) in [(&a, "first"), (&b, "second")] {
+        vfs.create_dir_all(dir).unwrap();
+        vfs.create(&dir.join(file), Access::Buffered).unwrap();
+    }
+    let names = |dir: &Path| vfs.read_names(dir).unwrap();
+    match vfs.exchange(&a, &b) {
+        Ok(()) => assert_eq!((names(&a), names(&b)), (vec!["second".into()], vec!["first".into()])),
+        Err(error) => {
+            assert_eq!(kind(Err::<(), _>(error)), io::ErrorKind::Unsupported);
+            assert_eq!((names(&a), names(&b)), (vec!["first".into()], vec!["second".into()]));
+            return;
+        }
+    }
+    // A file and a directory.
+    vfs.exchange(&a.join("second"), &b).unwrap();
+    assert_eq!(names(&a.join("second")), ["first"]);
+    assert_eq!(kind(vfs.exchange(&a, &dir.join("c"))), io::ErrorKind::NotFound);
+}
+
 fn renames_replace_and_links_share(vfs: &dyn Vfs, dir: &Path) {
     let [a, b, c] = ["a", "b", "c"].map(|name| dir.join(name));
     let first = vfs.create(&a, Access::Buffered).unwrap();
@@ -495,6 +516,7 @@ macro_rules! each_promise {
             created_names_are_listed_and_unique,
             directories_nest,
             renames_replace_and_links_share,
+            names_are_exchanged_or_stay,
             a_removed_file_lives_while_it_is_open,
             short_reads_are_errors,
             random_writes_match_a_model,

@@ -200,6 +200,29 @@ fn rename(nodes: &mut Nodes, from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Exchanges two names that are there, neither inside the other.
+fn exchange(nodes: &mut Nodes, a: &Path, b: &Path) -> io::Result<()> {
+    if !nodes.contains_key(a) || !nodes.contains_key(b) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    if is_root(a) || is_root(b) || (a != b && (a.starts_with(b) || b.starts_with(a))) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut moved = Vec::new();
+    for (from, to) in [(a, b), (b, a)] {
+        let inside = below(nodes, from).map(|(key, _)| key.clone());
+        let keys: Vec<PathBuf> = inside.chain([from.to_path_buf()]).collect();
+        for key in keys {
+            let Ok(rest) = key.strip_prefix(from) else { continue };
+            // To join nothing would add a slash.
+            let name = if rest.as_os_str().is_empty() { to.to_path_buf() } else { to.join(rest) };
+            moved.extend(nodes.remove(&key).map(|node| (name, node)));
+        }
+    }
+    nodes.extend(moved);
+    Ok(())
+}
+
 /// Gives an operation on a name its error.
 fn named<T>(op: &'static str, path: &Path, result: io::Result<T>) -> Result<T> {
     result.map_err(|e| Error::io(op, path, None, e))
@@ -231,6 +254,10 @@ impl Vfs for MemoryVfs {
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         named("rename", from, rename(&mut self.nodes(), &key(from), &key(to)))
+    }
+
+    fn exchange(&self, a: &Path, b: &Path) -> Result<()> {
+        named("exchange", a, exchange(&mut self.nodes(), &key(a), &key(b)))
     }
 
     fn remove(&self, path: &Path) -> Result<()> {

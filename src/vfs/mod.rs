@@ -143,6 +143,14 @@ pub trait Vfs: Send + Sync + Debug {
     /// Renames a file, replacing what has the new name.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
 
+    /// Exchanges two names, files or directories, in one step.
+    ///
+    /// # Errors
+    /// `Io` of the kind `Unsupported` where the file system cannot; nothing has changed then.
+    fn exchange(&self, a: &Path, _b: &Path) -> Result<()> {
+        Err(Error::io("exchange", a, None, io::ErrorKind::Unsupported.into()))
+    }
+
     /// Removes a file.
     fn remove(&self, path: &Path) -> Result<()>;
 

@@ -157,6 +157,19 @@ impl Vfs for PosixVfs {
         named("rename", from, fs::rename(from, to))
     }
 
+    #[cfg(target_os = "linux")]
+    fn exchange(&self, a: &Path, b: &Path) -> Result<()> {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        use rustix::io::Errno;
+        let result = renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE);
+        let result = result.map_err(|errno| match errno {
+            // A file system that does not know the flag, or a kernel that does not know the call.
+            Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => io::ErrorKind::Unsupported.into(),
+            errno => io::Error::from(errno),
+        });
+        named("exchange", a, result)
+    }
+
     fn remove(&self, path: &Path) -> Result<()> {
         named("remove", path, fs::remove_file(path))
     }

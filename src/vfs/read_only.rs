@@ -37,6 +37,10 @@ impl Vfs for ReadOnlyVfs {
         refused(from)
     }
 
+    fn exchange(&self, a: &Path, _: &Path) -> Result<()> {
+        refused(a)
+    }
+
     fn remove(&self, path: &Path) -> Result<()> {
         refused(path)
     }

@@ -76,6 +76,11 @@ pub fn grouped(count: u64) -> String {
     out
 }
 
+/// A rate or another computed count, as a whole number: `8,878`. Nobody wants a fraction of an operation.
+pub fn whole(count: f64) -> String {
+    grouped(count.round() as u64)
+}
+
 /// `340 ns`, `1.25 µs`, `13.0 ms`, `2.10 s`.
 pub fn nanoseconds(count: f64) -> String {
     let (value, unit) = match count {
@@ -103,6 +108,15 @@ fn three_digits(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A progress bar said `8,877.5675/s`.
+    #[test]
+    fn rates_are_whole_numbers() {
+        for (count, expected) in [(8877.5675, "8,878"), (0.4, "0"), (1e6, "1,000,000"), (-1.0, "0")]
+        {
+            assert_eq!(whole(count), expected);
+        }
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

@@ -133,7 +133,7 @@ impl<R: BufRead> Read for Frames<R> {
         loop {
             let count = self.decoder.read(out).map_err(|error| match error.kind() {
                 io::ErrorKind::UnexpectedEof => cut_short(),
-                _ => io::Error::new(error.kind(), format!("the LZ4 data is damaged: {error}")),
+                _ => io::Error::new(error.kind(), in_words(&error)),
             })?;
             if count > 0 || out.is_empty() {
                 return Ok(count);
@@ -146,6 +146,38 @@ impl<R: BufRead> Read for Frames<R> {
             }
         }
     }
+}
+
+/// What is wrong with LZ4 data: the decoder's errors print as the structures that they are.
+fn in_words(error: &io::Error) -> String {
+    use lz4_flex::frame::Error::*;
+    let Some(found) = error.get_ref().and_then(|inner| inner.downcast_ref()) else {
+        return error.to_string();
+    };
+    let what = match found {
+        SkippableFrame(_) => return "it has an LZ4 skippable frame, which is not read".to_string(),
+        DictionaryNotSupported => {
+            return "it is compressed with an LZ4 dictionary, which is not read".to_string();
+        }
+        UnsupportedVersion(version) => {
+            return format!("it has version {version} of the LZ4 frame format, which is not read");
+        }
+        DecompressionError(_) => "a block cannot be decompressed".to_string(),
+        IoError(error) => error.to_string(),
+        WrongMagicNumber => "what follows a frame is no frame".to_string(),
+        UnsupportedBlocksize(_) => "a frame's block size is none that there is".to_string(),
+        ReservedBitsSet => "bits of a frame's header are set that are reserved".to_string(),
+        InvalidBlockInfo => "a block's header cannot be one".to_string(),
+        BlockTooBig => "a block is larger than its frame's header allows".to_string(),
+        HeaderChecksumError => "the checksum of a frame's header is wrong".to_string(),
+        BlockChecksumError => "the checksum of a block is wrong".to_string(),
+        ContentChecksumError => "the checksum of a frame's content is wrong".to_string(),
+        ContentLengthError { expected, actual } => {
+            format!("a frame has {actual} bytes of content, and its header says {expected}")
+        }
+        _ => "it does not follow the LZ4 frame format".to_string(),
+    };
+    format!("the LZ4 data is damaged: {what}; fetch or compress it again")
 }
 
 #[cfg(test)]
@@ -199,6 +231,29 @@ mod tests {
         let result = read_all(bytes);
         let message = result.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(message.contains("LZ4 data is damaged"), "{message}");
+    }
+
+    /// `DecompressionError(OutputTooSmall { expected: 4194305, actual: 4194304 })` was all that was said.
+    #[test]
+    fn what_is_wrong_with_a_damaged_frame_is_said_in_words() {
+        let whole = frame(&(0..50_000_u32).flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>());
+        let mut told = std::collections::BTreeSet::new();
+        for at in 4..whole.len() {
+            // Every byte of the headers and many of the block.
+            if at > 40 && at % 997 > 2 {
+                continue;
+            }
+            for bit in [1, 0x10, 0x80] {
+                let mut bytes = whole.clone();
+                bytes[at] ^= bit;
+                let Err(error) = read_all(bytes) else { continue };
+                let message = error.to_string();
+                let is_words = !message.contains(['{', '(', '_']) && message.contains("LZ4");
+                assert!(is_words, "byte {at}: {message}");
+                told.insert(message);
+            }
+        }
+        assert!(told.len() > 3, "{told:?}");
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use spinney::{Builder, Compression, Database, Durability, Keyspace, KeyspaceOptions, TreeKind};
+use spinney::{
+    Builder, Compression, Database, Durability, Keyspace, KeyspaceOptions, RecoveryReport, TreeKind,
+};
 
 use crate::failure::{Failure, Outcome};
 use spinney_bench::quantity::{bytes, grouped, parse_bytes};
@@ -87,17 +89,32 @@ impl CreationOptions {
     /// Refuses what the command line says of a keyspace that exists and has other options.
     fn check_existing(&self, keyspace: &Keyspace) -> Outcome {
         let options = keyspace.options();
-        let other = if self.kind.is_some_and(|kind| kind != options.kind()) {
-            "--kind"
-        } else if self.applied_to(options.clone()) != *options {
-            "--compression or --tables-per-guard"
-        } else {
-            return Ok(());
+        let wanted = match self.kind.filter(|kind| *kind != options.kind()) {
+            Some(kind) => KeyspaceOptions::new(kind),
+            None => self.applied_to(options.clone()),
+        };
+        let Some((option, has, wanted)) = options.difference(&wanted) else {
+            return self.check_guards(options.kind());
+        };
+        let option = match option {
+            "tables_per_guard_max" => "--tables-per-guard".to_string(),
+            option => format!("--{option}"),
         };
         Err(Failure::usage(format!(
-            "keyspace {:?} exists with {options:?}, which {other} cannot change; leave the option out, or \
-             choose a new keyspace with --keyspace",
+            "keyspace {:?} exists with {option} {has}, which cannot become {wanted}; leave {option} out, or choose a \
+             new keyspace with --keyspace",
             keyspace.name()
+        )))
+    }
+
+    /// Refuses `--tables-per-guard` for a tree that has no guards.
+    fn check_guards(&self, kind: TreeKind) -> Outcome {
+        if self.tables_per_guard.is_none() || kind == TreeKind::Flsm {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "--tables-per-guard is for flsm keyspaces, and this one is {kind}; leave it out, or create one with \
+             --kind flsm"
         )))
     }
 }
@@ -123,7 +140,14 @@ impl StoreOptions {
 
     /// Opens the store for reading: nothing in its directory changes.
     pub(crate) fn open_for_reading(&self, path: &Path) -> Outcome<Database> {
-        let database = self.builder(path, false).open_read_only().map_err(|error| match error {
+        let database = self.open_quietly(path)?;
+        note_dropped(&database);
+        Ok(database)
+    }
+
+    /// As `open_for_reading`, for a command that tells itself what opening met.
+    pub(crate) fn open_quietly(&self, path: &Path) -> Outcome<Database> {
+        self.builder(path, false).open_read_only().map_err(|error| match error {
             spinney::Error::JournalOverBudget { sufficient, .. } => Failure::other(format!(
                 "the journal of {} does not fit in {}; say --memory {}, or run `spinney flush` once",
                 path.display(),
@@ -131,9 +155,7 @@ impl StoreOptions {
                 quantity_of(sufficient),
             )),
             error => error.into(),
-        })?;
-        note_dropped(&database);
-        Ok(database)
+        })
     }
 
     fn builder(&self, path: &Path, create: bool) -> Builder {
@@ -163,6 +185,7 @@ impl StoreOptions {
     ) -> Outcome<Keyspace> {
         match database.existing_keyspace(self.keyspace()) {
             Err(spinney::Error::NotFound { .. }) => {
+                creation.check_guards(creation.kind.unwrap_or_default())?;
                 Ok(database.keyspace(self.keyspace(), creation.keyspace_options())?)
             }
             result => {
@@ -177,18 +200,28 @@ impl StoreOptions {
 /// Says so if opening found a part of the journal that it could not use.
 fn note_dropped(database: &Database) {
     let recovery = database.recovery();
-    if recovery.records_dropped > 0 {
-        eprintln!(
-            "spinney: note: the journal was damaged ({}); {} records behind the damage were dropped",
-            recovery.stopped.as_deref().unwrap_or("cause unknown"),
-            grouped(recovery.records_dropped),
-        );
+    if let Some(lost) = journal_lost(&recovery) {
+        eprintln!("spinney: note: {lost}");
     }
     for name in &recovery.keyspaces_not_opened {
         eprintln!(
             "spinney: note: keyspace {name:?} could not be opened, the others could; `spinney check` says why"
         );
     }
+}
+
+/// What of the journal is lost, if anything is.
+pub(crate) fn journal_lost(recovery: &RecoveryReport) -> Option<String> {
+    if recovery.records_dropped == 0 && recovery.journal_damage.is_empty() {
+        return None;
+    }
+    let reason = recovery.stopped.as_deref().unwrap_or("cause unknown");
+    let behind = match recovery.records_dropped {
+        0 => "what lay behind the damage was dropped".to_string(),
+        1 => "1 whole record behind the damage was dropped".to_string(),
+        records => format!("{} whole records behind the damage were dropped", grouped(records)),
+    };
+    Some(format!("the journal was damaged ({reason}); {behind}"))
 }
 
 /// A number of bytes that `--memory` takes, at least as large.

@@ -244,6 +244,29 @@ fn statistics_are_for_people_and_programs() {
     assert!(prometheus.contains("spinney_memory_budget_bytes 16777216"), "{prometheus}");
 }
 
+/// `--kind` on a keyspace of another kind printed the structure of its options; `--tables-per-guard` with a tree
+/// that has no guards was passed over.
+#[test]
+fn options_that_a_keyspace_cannot_have_are_named() {
+    let store = Store::new();
+    let refused = |arguments: &[&str], words: &[&str]| {
+        let run = store.run("put", &[&["a", "b"], arguments].concat());
+        let message = run.stderr_text();
+        assert_eq!(run.code, 2, "{message}");
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+        assert!(!message.contains("KeyspaceOptions"), "{message}");
+    };
+    refused(&["--tables-per-guard", "4"], &["--tables-per-guard", "flsm", "stb"]);
+    store.ok("put", &["a", "b"]);
+    refused(&["--tables-per-guard", "4"], &["exists with --tables-per-guard", "4"]);
+    refused(&["--kind", "flsm"], &["exists with --kind stb", "become flsm"]);
+    refused(&["--compression", "lz4"], &["exists with --compression none", "become lz4"]);
+    store.ok("put", &["a", "b", "--kind", "stb", "--compression", "none"]);
+    let guards = ["--keyspace", "g", "--kind", "flsm", "--tables-per-guard"];
+    store.ok("put", &[&["a", "b"], &guards[..], &["4"]].concat());
+    refused(&[&guards[..], &["5"]].concat(), &["exists with --tables-per-guard 4", "become 5"]);
+}
+
 #[test]
 fn a_damaged_store_is_reported() {
     let store = Store::new();

@@ -84,6 +84,43 @@ fn reading_commands_leave_what_is_no_store_alone() {
     assert!(state(dir.path()) == before);
 }
 
+/// `flush`, `compact`, `checkpoint`, `delete`, `drop-keyspace`, `import`, `bench` and `put` were refused, and left
+/// `LOCK` in a directory of somebody else's.
+#[test]
+fn writing_commands_leave_what_is_no_store_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (full, empty) = (dir.path().join("full"), dir.path().join("empty"));
+    fs::create_dir(&full).unwrap();
+    fs::create_dir(&empty).unwrap();
+    let file = full.join("notes.txt");
+    fs::write(&file, "mine").unwrap();
+    let copy = dir.path().join("copy").to_str().unwrap().to_string();
+    for (path, others) in [(&full, true), (&file, true), (&empty, false)] {
+        let path = path.to_str().unwrap();
+        let mut commands = vec![
+            vec!["flush", path],
+            vec!["compact", path],
+            vec!["checkpoint", path, &copy],
+            vec!["delete", path, "a"],
+            vec!["drop-keyspace", path, "default", "--yes"],
+        ];
+        if others {
+            commands.push(vec!["import", path, "--format", "tsv", "-"]);
+            commands.push(vec!["bench", path, "--records", "10", "--operations", "10"]);
+            commands.push(vec!["put", path, "a", "b"]);
+        }
+        for arguments in commands {
+            let before = (state(&full), state(&empty));
+            let run = spinney(&arguments, b"a\tb\n");
+            let message = run.stderr_text();
+            assert_eq!(run.code, 4, "{arguments:?}: {message}");
+            assert!(message.contains("is not a Spinney store"), "{arguments:?}: {message}");
+            assert!((state(&full), state(&empty)) == before, "{arguments:?}");
+        }
+    }
+    assert_eq!(spinney(&["put", empty.to_str().unwrap(), "a", "b"], b"").code, 0);
+}
+
 /// Runs as another user, if this one may become another; else as itself.
 fn as_nobody(arguments: &[&str]) -> std::process::Output {
     let program = env!("CARGO_BIN_EXE_spinney");

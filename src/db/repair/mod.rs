@@ -13,17 +13,23 @@
 //! 2. A value is written as it was or not at all.
 //! 3. Where a newer version may have been lost, the report says so: outside the reported ranges, and with a
 //!    whole manifest and journal, the result is exact.
+//! 4. Merge operands that cannot be folded (the operator is not registered, or refuses) are written as they were.
+//! 5. The result gets its name last, durably. A repair that fails leaves nothing of it, or says what.
 
 mod newest;
 mod source;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use self::newest::Newest;
+use self::newest::{Found, Newest};
 use self::source::{Source, SourceKeyspace};
+use super::checkpoint::{discard, refuse_inside};
 use super::damage::DamagedRange;
 use super::keyspace::Keyspace;
 use super::options::Builder;
@@ -111,6 +117,15 @@ pub struct RepairedKeyspace {
     pub pairs: u64,
     /// Pairs in damaged ranges that were left out ([`Repair::without_doubtful`]).
     pub pairs_left_out: u64,
+    /// Keys, beside the pairs, whose merge operands cannot be folded, since the operator is not registered
+    /// ([`Repair::merge_operator`]) or refuses. They have the operands that they had: reading one fails with
+    /// [`Error::Merge`] until the operator folds them.
+    pub keys_not_folded: u64,
+    /// Why the first of them is not folded.
+    pub not_folded: Option<Error>,
+    /// Why the options are lost that the keyspace had, if they are. It has those of a new one then, with the
+    /// merge operator that it had.
+    pub options_lost: Option<Error>,
 }
 
 /// What a repair has read, and what it could not.
@@ -136,7 +151,10 @@ pub struct RepairReport {
 impl RepairReport {
     /// Whether the result holds exactly what the store held.
     pub fn is_exact(&self) -> bool {
-        self.basis == RepairBasis::Manifest && self.damage.is_empty() && !self.journal_incomplete
+        self.basis == RepairBasis::Manifest
+            && self.damage.is_empty()
+            && !self.journal_incomplete
+            && self.keyspaces.iter().all(|keyspace| keyspace.options_lost.is_none())
     }
 
     /// Whether keys may be back that had been deleted: their tombstones may be lost, or dropped before while
@@ -172,7 +190,8 @@ impl Repair {
         self
     }
 
-    /// Registers a merge operator under its name. `"u64_add"` and `"append"` are always there.
+    /// Registers a merge operator under its name. `"u64_add"` and `"append"` are always there. Where one is
+    /// missing, operands are copied as they are ([`RepairedKeyspace::keys_not_folded`]).
     pub fn merge_operator(mut self, operator: Arc<dyn MergeOperator>) -> Repair {
         self.builder = self.builder.merge_operator(operator);
         self
@@ -202,57 +221,111 @@ impl Repair {
 
     /// Writes the result to a new store in the directory `target`, durably. The source is not changed.
     ///
+    /// The store is made beside `target`, under its name with `.repairing` added, and renamed last.
+    ///
     /// # Errors
-    /// `NotAStore` if nothing of a store is in the source; `Conflict` if `target` exists and is not empty, or
-    /// a keyspace's merge operator is not registered; `Locked` if the source is open for writing;
-    /// `UnsupportedVersion`; `Io` and `Full` as the file system says. What there is of the target is then no
-    /// whole result: remove it.
+    /// `NotAStore` if nothing of a store is in the source; `Conflict` if `target` exists and is not empty, or the
+    /// name beside it is taken; `InvalidArgument` if `target` is inside the source; `Locked` if the source is open
+    /// for writing; `UnsupportedVersion`; `Io` and `Full` as the file system says. Nothing of the result is left
+    /// then, unless the error says so.
     pub fn into_new(mut self, target: impl AsRef<Path>) -> Result<RepairReport> {
-        let target = target.as_ref();
         let vfs = Arc::clone(&self.builder.vfs);
-        if vfs.exists(target)? && !vfs.read_dir(target)?.is_empty() {
-            return Err(Error::Conflict {
-                what: format!("{} is not empty; name a new directory", target.display()),
-            });
+        let target = vfs.canonical(target.as_ref())?;
+        let conflict = |what: &str| {
+            Err(Error::Conflict {
+                what: format!("{} {what}; name a new directory", target.display()),
+            })
+        };
+        let exists = vfs.exists(&target)?;
+        if exists {
+            match vfs.read_names(&target) {
+                Ok(names) if names.is_empty() => {}
+                Ok(_) => return conflict("is not empty"),
+                Err(error) if is_io(&error, ErrorKind::NotADirectory) => {
+                    return conflict("is a file");
+                }
+                Err(error) => return Err(error),
+            }
         }
+        refuse_inside(&*vfs, &self.source, &target)?;
+        let building = beside(&target, BUILDING);
+        refuse_taken(&*vfs, &building)?;
         let source = Source::open(&self.source, &self.builder)?;
-        self.write(&source, target)
+        if exists && let Err(error) = vfs.remove_dir(&target) {
+            // A mount point, say. Better to know before the work than after it.
+            return conflict(&format!("cannot be replaced ({error})"));
+        }
+        let result = self.build(&source, &building).and_then(|report| {
+            match vfs.rename(&building, &target).and_then(|()| sync_parent(&*vfs, &target)) {
+                Ok(()) => Ok(report),
+                Err(error) => Err(given_up(&*vfs, &building, error)),
+            }
+        });
+        if result.is_err() && exists && !vfs.exists(&target).unwrap_or(true) {
+            // It was there before.
+            let _ = vfs.create_dir_all(&target);
+        }
+        result
     }
 
     /// Writes the result to the place of the source, and keeps the source beside it under its name with
-    /// `.damaged` added, which must not exist. The two directories are exchanged last.
+    /// `.damaged` added, which must not exist.
+    ///
+    /// The new store is made beside the source, under its name with `.repairing` added. Last the two directories
+    /// are exchanged in one step, so that at each moment there is a store at the place. A crash right behind that
+    /// leaves the source under the name `.repairing`. Where the file system cannot exchange directories, they are
+    /// renamed one after the other: a crash in between leaves nothing at the place, the source as `.damaged`, and
+    /// the new store, which is whole, as `.repairing`.
     ///
     /// # Errors
     /// As [`Repair::into_new`].
     pub fn in_place(mut self) -> Result<RepairReport> {
         let vfs = Arc::clone(&self.builder.vfs);
-        let beside = |ending: &str| {
-            let mut name = self.source.clone().into_os_string();
-            name.push(ending);
-            PathBuf::from(name)
-        };
-        let (aside, target) = (beside(".damaged"), beside(".repairing"));
-        for path in [&aside, &target] {
-            if vfs.exists(path)? {
-                return Err(Error::Conflict {
-                    what: format!(
-                        "{} exists, perhaps from an earlier repair; move it away",
-                        path.display()
-                    ),
-                });
-            }
-        }
+        let place = vfs.canonical(&self.source)?;
+        let (aside, building) = (beside(&place, ".damaged"), beside(&place, BUILDING));
+        refuse_taken(&*vfs, &aside)?;
+        refuse_taken(&*vfs, &building)?;
         let source = Source::open(&self.source, &self.builder)?;
-        let report = self.write(&source, &target)?;
-        vfs.rename(&self.source, &aside)?;
-        vfs.rename(&target, &self.source)?;
-        sync_parent(&*vfs, &self.source)?;
+        let report = self.build(&source, &building)?;
+        match vfs.exchange(&building, &place) {
+            Ok(()) => {
+                let renamed =
+                    sync_parent(&*vfs, &place).and_then(|()| vfs.rename(&building, &aside));
+                renamed.map_err(|error| Error::Conflict {
+                    what: format!(
+                        "the repaired store is in its place, but the damaged one is still named {}: {error}",
+                        building.display()
+                    ),
+                })?;
+            }
+            Err(error) if is_io(&error, ErrorKind::Unsupported) => {
+                let renamed = vfs.rename(&place, &aside).and_then(|()| {
+                    vfs.rename(&building, &place).inspect_err(|_| {
+                        // Back, as well as it can be done.
+                        let _ = vfs.rename(&aside, &place);
+                    })
+                });
+                renamed.map_err(|error| given_up(&*vfs, &building, error))?;
+            }
+            Err(error) => return Err(given_up(&*vfs, &building, error)),
+        }
+        sync_parent(&*vfs, &place)?;
         Ok(report)
+    }
+
+    /// Makes the result in the directory `target`, which does not exist, or leaves nothing there.
+    fn build(&mut self, source: &Source, target: &Path) -> Result<RepairReport> {
+        let result = self.write(source, target);
+        result.map_err(|error| given_up(&*self.builder.vfs, target, error))
     }
 
     fn write(&mut self, source: &Source, target: &Path) -> Result<RepairReport> {
         let mut builder = self.builder.clone();
         builder.path = target.to_path_buf();
+        for name in source.keyspaces.iter().filter_map(|it| it.options.merge_operator.clone()) {
+            let operators = &mut builder.merge_operators;
+            operators.entry(name.clone()).or_insert_with(|| Arc::new(Unregistered { name }));
+        }
         let db = builder.open()?;
         let mut report = source.report();
         let mut names = BTreeMap::new();
@@ -277,14 +350,34 @@ impl Repair {
         report: &mut RepairReport,
     ) -> Result<RepairedKeyspace> {
         let name = into.name().to_string();
-        let mut written = RepairedKeyspace { name: name.clone(), pairs: 0, pairs_left_out: 0 };
+        let mut written = RepairedKeyspace {
+            name: name.clone(),
+            pairs: 0,
+            pairs_left_out: 0,
+            keys_not_folded: 0,
+            not_folded: None,
+            options_lost: keyspace.options_lost.clone(),
+        };
         let mut newest = Newest::new(source, keyspace);
-        while let Some((key, value)) = newest.next()? {
+        while let Some((key, found)) = newest.next()? {
             if self.without_doubtful && newest.is_doubtful(&key) {
                 written.pairs_left_out += 1;
                 continue;
             }
-            into.put(&key, &value)?;
+            match found {
+                Found::Value(value) => into.put(&key, &value)?,
+                Found::Operands { base, operands, error } => {
+                    if let Some(base) = base {
+                        into.put(&key, &base)?;
+                    }
+                    for operand in operands {
+                        into.merge(&key, &operand)?;
+                    }
+                    written.keys_not_folded += 1;
+                    written.not_folded.get_or_insert(error);
+                    continue;
+                }
+            }
             written.pairs += 1;
             if written.pairs.is_multiple_of(PROGRESS_PAIRS)
                 && let Some(progress) = &mut self.progress
@@ -300,6 +393,66 @@ impl Repair {
         }));
         into.flush()?;
         Ok(written)
+    }
+}
+
+/// What the name of a directory ends with while a store is made there.
+const BUILDING: &str = ".repairing";
+
+/// The path with `ending` behind its name.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.to_path_buf().into_os_string();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+fn refuse_taken(vfs: &dyn Vfs, path: &Path) -> Result<()> {
+    match vfs.exists(path)? {
+        false => Ok(()),
+        true => Err(Error::Conflict {
+            what: format!(
+                "{} exists, perhaps from an earlier repair; move it away",
+                path.display()
+            ),
+        }),
+    }
+}
+
+fn is_io(error: &Error, kind: ErrorKind) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == kind)
+}
+
+/// Removes what a repair that failed has made in `dir`, and returns why it failed.
+fn given_up(vfs: &dyn Vfs, dir: &Path, error: Error) -> Error {
+    discard(vfs, dir, false);
+    match vfs.exists(dir) {
+        Ok(false) => error,
+        _ => Error::Conflict {
+            what: format!(
+                "{error}; what had been made of the new store could not be removed: remove {}",
+                dir.display()
+            ),
+        },
+    }
+}
+
+/// Stands for an operator that is not registered: operands are written, and not folded.
+struct Unregistered {
+    name: String,
+}
+
+impl MergeOperator for Unregistered {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn full_merge(
+        &self,
+        _: &[u8],
+        _: Option<&[u8]>,
+        _: &[&[u8]],
+    ) -> std::result::Result<Vec<u8>, String> {
+        Err("it is not registered".to_string())
     }
 }
 

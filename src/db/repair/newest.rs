@@ -73,6 +73,14 @@ impl Input {
     }
 }
 
+/// What a key has in the result.
+pub(super) enum Found {
+    /// A value.
+    Value(Vec<u8>),
+    /// Merge operands, oldest first, over what they are to be applied to: they cannot be folded.
+    Operands { base: Option<Vec<u8>>, operands: Vec<Vec<u8>>, error: Error },
+}
+
 /// Damage of one file, in one range.
 struct Damage {
     file: Option<FileId>,
@@ -112,8 +120,8 @@ impl<'a> Newest<'a> {
         }
     }
 
-    /// The next key that has a value, and the value.
-    pub(super) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    /// The next key that has a value or operands, and those.
+    pub(super) fn next(&mut self) -> Result<Option<(Vec<u8>, Found)>> {
         let mut versions = Vec::new();
         loop {
             let Some(stretch) = self.stretch else {
@@ -139,7 +147,7 @@ impl<'a> Newest<'a> {
             versions.clear();
             self.gather(&key, &mut versions)?;
             match self.value(&key, &mut versions) {
-                Ok(Some(value)) => return Ok(Some((key, value))),
+                Ok(Some(found)) => return Ok(Some((key, found))),
                 Ok(None) => {}
                 Err(error) => {
                     let range = DamagedRange::of_key(&key);
@@ -265,15 +273,16 @@ impl<'a> Newest<'a> {
         Ok(())
     }
 
-    /// What the versions make of the key's value.
-    fn value(&self, key: &[u8], versions: &mut Vec<Version>) -> Result<Option<Vec<u8>>> {
+    /// What the versions make of the key.
+    fn value(&self, key: &[u8], versions: &mut Vec<Version>) -> Result<Option<Found>> {
         // Of one number there may be an operand and what a merge of it has made: that is whole.
         versions.sort_by_key(|version| (Reverse(version.seqno), version.kind.is_operand()));
         versions.dedup_by_key(|version| version.seqno);
         let context = &self.keyspace.merge;
         let mut operands = Operands::default();
+        let mut base = Base::Nothing;
         for version in versions.iter() {
-            let base = match version.kind {
+            base = match version.kind {
                 EntryKind::Put => Base::Value(&version.value),
                 EntryKind::PutBlob => Base::Blob(&version.value),
                 EntryKind::Delete => Base::Nothing,
@@ -285,25 +294,42 @@ impl<'a> Newest<'a> {
                     return Err(Error::invalid("range deletes are not read by this version"));
                 }
             };
-            if !operands.is_empty() {
-                return operands.fold(context, key, base, true).map(Some);
+            break;
+        }
+        if operands.is_empty() {
+            return Ok(self.base_value(key, base)?.map(Found::Value));
+        }
+        match operands.fold(context, key, base, true) {
+            Ok(value) => Ok(Some(Found::Value(value))),
+            // Without the operator's name they cannot be written either.
+            Err(error @ Error::Merge { .. }) if context.operator_name.is_some() => {
+                let base = self.base_value(key, base)?;
+                let operands = versions.iter().take_while(|version| version.kind.is_operand());
+                let operands = operands.map(|version| match version.kind.is_blob() {
+                    true => self.read_blob(key, &version.value),
+                    false => Ok(version.value.clone()),
+                });
+                let mut operands = operands.collect::<Result<Vec<_>>>()?;
+                operands.reverse();
+                Ok(Some(Found::Operands { base, operands, error }))
             }
-            return match base {
-                Base::Nothing => Ok(None),
-                Base::Value(value) => Ok(Some(value.to_vec())),
-                Base::Blob(pointer) => {
-                    let mut value = Vec::new();
-                    match &context.blobs {
-                        Some(blobs) => blobs.read_blob(key, pointer, &mut value)?,
-                        None => return Ok(None),
-                    }
-                    Ok(Some(value))
-                }
-            };
+            Err(error) => Err(error),
         }
-        match operands.is_empty() {
-            true => Ok(None),
-            false => operands.fold(context, key, Base::Nothing, true).map(Some),
+    }
+
+    fn base_value(&self, key: &[u8], base: Base<'_>) -> Result<Option<Vec<u8>>> {
+        match base {
+            Base::Nothing => Ok(None),
+            Base::Value(value) => Ok(Some(value.to_vec())),
+            Base::Blob(pointer) => self.read_blob(key, pointer).map(Some),
         }
+    }
+
+    fn read_blob(&self, key: &[u8], pointer: &[u8]) -> Result<Vec<u8>> {
+        let mut value = Vec::new();
+        if let Some(blobs) = &self.keyspace.merge.blobs {
+            blobs.read_blob(key, pointer, &mut value)?;
+        }
+        Ok(value)
     }
 }

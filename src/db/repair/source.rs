@@ -1,12 +1,13 @@
 //! What there is of a damaged store: keyspaces, the tables that count for each range of keys, the journal.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::super::options::{Builder, KeyspaceOptions, MIB, TreeKind};
 use super::super::state::Blobs;
-use super::{LOCK_FILE_NAME, RepairBasis, RepairReport};
+use super::{LOCK_FILE_NAME, RepairBasis, RepairReport, is_io};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
@@ -34,6 +35,8 @@ pub(super) type Replayed = BTreeMap<Vec<u8>, Vec<Version>>;
 pub(super) struct SourceKeyspace {
     pub(super) name: String,
     pub(super) options: KeyspaceOptions,
+    /// Why the options that it had are lost, if they are.
+    pub(super) options_lost: Option<Error>,
     pub(super) merge: MergeContext,
     /// Ascending, without gaps, over all keys.
     pub(super) stretches: Vec<Stretch>,
@@ -67,11 +70,19 @@ impl Source {
             path: path.to_path_buf(),
             reason: reason.to_string(),
         };
-        if !vfs.exists(path)? {
-            return Err(not_a_store("there is no such directory"));
-        }
+        let list = || match vfs.read_names(path) {
+            Err(error) if is_io(&error, ErrorKind::NotFound) => {
+                Err(not_a_store("there is no such directory"))
+            }
+            Err(error) if is_io(&error, ErrorKind::NotADirectory) => {
+                Err(not_a_store("it is a file, and a store is a directory"))
+            }
+            names => names,
+        };
+        // What is no store is told to be none before anything is said of locks.
+        list()?;
         let lock = vfs.lock_shared(&path.join(LOCK_FILE_NAME))?;
-        let names: BTreeSet<String> = vfs.read_names(path)?.into_iter().collect();
+        let names: BTreeSet<String> = list()?.into_iter().collect();
         let is_part = |name: &String| {
             DataFiles::parse_name(name).is_some()
                 || name.starts_with("journal-")
@@ -92,12 +103,13 @@ impl Source {
             files,
             keyspaces: Vec::new(),
             basis: RepairBasis::Files,
-            problems: manifest.problems.clone(),
+            problems: Vec::new(),
             left_out: Vec::new(),
             journal_records: 0,
             journal_incomplete: false,
             _lock: lock,
         };
+        source.add_problems(manifest.problems.iter().cloned());
         let exact = source.exact_stretches(&manifest, &names);
         let mut found = match exact {
             Some(found) => {
@@ -107,7 +119,7 @@ impl Source {
             None => source.found_stretches(&manifest, &names)?,
         };
         let replayed = source.replay(&*vfs, path, &manifest, &mut found)?;
-        source.make_keyspaces(found, replayed, builder, &blobs)?;
+        source.make_keyspaces(found, replayed, builder, &blobs);
         Ok(source)
     }
 
@@ -121,6 +133,22 @@ impl Source {
             journal_records: self.journal_records,
             journal_incomplete: self.journal_incomplete,
             left_out: self.left_out.clone(),
+        }
+    }
+
+    /// Adds problems at places at which none is known: what is wrong at one place is met by several ways to it.
+    fn add_problems(&mut self, problems: impl IntoIterator<Item = Error>) {
+        for problem in problems {
+            let is_known = self.problems.iter().any(|known| match (known, &problem) {
+                (
+                    Error::Corruption { file, offset, .. },
+                    Error::Corruption { file: new_file, offset: new_offset, .. },
+                ) => (file, offset) == (new_file, new_offset),
+                _ => known.to_string() == problem.to_string(),
+            });
+            if !is_known {
+                self.problems.push(problem);
+            }
         }
     }
 
@@ -198,7 +226,7 @@ impl Source {
         let table = match TableSalvage::open(&self.files, id) {
             Err(error @ Error::UnsupportedVersion { .. }) => return Err(error),
             Err(error) => {
-                self.left_out.push(error.to_string());
+                self.left_out.push(error.description());
                 return Ok(None);
             }
             Ok(table) => table,
@@ -237,26 +265,27 @@ impl Source {
                     self.journal_records = report.records;
                     let settled = replay.flushed.values().copied().max().unwrap_or_default();
                     let last = report.last.max(state.journal_floor).max(settled);
-                    if last < state.last_seqno {
-                        self.journal_incomplete = true;
-                        self.problems.push(Error::corruption(
+                    let torn = report.torn.iter().map(|torn| {
+                        let found = "one that is cut, and no commit behind it was taken";
+                        Error::corruption(&torn.file, torn.offset, torn.what, "a record", found)
+                    });
+                    self.add_problems(torn);
+                    let is_short = last < state.last_seqno;
+                    // Otherwise the place says where they are missing.
+                    if is_short && report.torn.is_empty() && report.damage_salvaged.is_empty() {
+                        self.add_problems([Error::corruption(
                             &dir.join(format!("journal-{:08}-*.log", state.epochs.current)),
                             0,
                             "journal",
                             format_args!("commits up to {}", state.last_seqno),
                             format_args!("commits up to {last}"),
-                        ));
+                        )]);
                     }
-                    let torn = report.torn.iter().map(|torn| {
-                        let found = "one that is cut, and no commit behind it was taken";
-                        Error::corruption(&torn.file, torn.offset, torn.what, "a record", found)
-                    });
-                    self.problems.extend(torn);
                     // Of a journal that is only torn, what opening takes: a prefix of the commits. Of one that
                     // is damaged, what lies behind the damage too.
-                    let damaged = self.journal_incomplete || !report.damage_salvaged.is_empty();
+                    let damaged = is_short || !report.damage_salvaged.is_empty();
                     self.journal_incomplete = damaged || !report.torn.is_empty();
-                    self.problems.extend(report.damage_salvaged);
+                    self.add_problems(report.damage_salvaged);
                     if !damaged {
                         return Ok(replay.versions);
                     }
@@ -264,7 +293,7 @@ impl Source {
                 }
                 Err(error) if !error.is_corruption() => return Err(error),
                 Err(error) => {
-                    self.problems.push(error);
+                    self.add_problems([error]);
                     self.journal_incomplete = true;
                     replay.versions.clear();
                 }
@@ -279,9 +308,7 @@ impl Source {
             let read = Journal::salvage(vfs, dir, store_id, take)?;
             self.journal_records = read.records;
             self.journal_incomplete |= !read.problems.is_empty();
-            let told: BTreeSet<String> = self.problems.iter().map(Error::to_string).collect();
-            let new = read.problems.into_iter().filter(|error| !told.contains(&error.to_string()));
-            self.problems.extend(new);
+            self.add_problems(read.problems);
         }
         for id in replay.versions.keys().filter(|id| **id >= state.next_keyspace_id) {
             // There may be nothing of it but the journal.
@@ -296,34 +323,28 @@ impl Source {
         mut replayed: BTreeMap<KeyspaceId, Replayed>,
         builder: &Builder,
         blobs: &Arc<BlobFiles>,
-    ) -> Result<()> {
+    ) {
         for (id, (meta, mut stretches)) in found {
             let name = match meta.name.as_str() {
                 "" => format!("recovered-{id}"),
                 name => name.to_string(),
             };
             let kind = TreeKind::from_name(&meta.kind).unwrap_or(TreeKind::Stb);
-            let options = match meta.kind.as_str() {
-                "" => KeyspaceOptions::new(kind),
-                _ => {
-                    let operator = meta.operator.clone();
-                    KeyspaceOptions::decode(kind, operator, &meta.options, self.files.dir())?
+            let mut options_lost = None;
+            let mut options = KeyspaceOptions::new(kind);
+            options.merge_operator.clone_from(&meta.operator);
+            if !meta.kind.is_empty() {
+                let operator = meta.operator.clone();
+                match KeyspaceOptions::decode(kind, operator, &meta.options, self.files.dir()) {
+                    Ok(decoded) => options = decoded,
+                    Err(error) => options_lost = Some(error),
                 }
-            };
-            let operator = match &meta.operator {
-                None => None,
-                Some(operator) => match builder.merge_operators.get(operator) {
-                    Some(found) => Some(Contained::new(&name, operator, Arc::clone(found))),
-                    None => {
-                        return Err(Error::Conflict {
-                            what: format!(
-                                "keyspace {name:?} needs the merge operator {operator:?}; register it \
-                                 with Repair::merge_operator"
-                            ),
-                        });
-                    }
-                },
-            };
+            }
+            // Where it is not registered, operands are copied as they are.
+            let operator = meta.operator.as_ref().and_then(|operator| {
+                let found = builder.merge_operators.get(operator)?;
+                Some(Contained::new(&name, operator, Arc::clone(found)))
+            });
             if stretches.is_empty() {
                 stretches.push(Stretch { lower: Vec::new(), upper: None, tables: Vec::new() });
             }
@@ -334,9 +355,15 @@ impl Source {
                 blobs: Some(Arc::new(Blobs(Arc::clone(blobs)))),
             };
             let replayed = replayed.remove(&id).unwrap_or_default();
-            self.keyspaces.push(SourceKeyspace { name, options, merge, stretches, replayed });
+            self.keyspaces.push(SourceKeyspace {
+                name,
+                options,
+                options_lost,
+                merge,
+                stretches,
+                replayed,
+            });
         }
-        Ok(())
     }
 }
 

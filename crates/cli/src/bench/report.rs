@@ -11,7 +11,7 @@ use super::runner::WorkloadResult;
 use super::workload::Operation;
 use super::{BenchOptions, KEYSPACE};
 use crate::store::{CompressionChoice, DurabilityChoice, StoreOptions};
-use spinney_bench::quantity::{bytes, grouped, nanoseconds, ratio};
+use spinney_bench::quantity::{bytes, grouped, nanoseconds, ratio, whole};
 
 /// The percentiles that are reported.
 const PERCENTILES: [(&str, f64); 5] =
@@ -98,7 +98,7 @@ pub(crate) fn table_lines(result: &WorkloadResult) -> String {
         }
         let (name, rate, processor) = if position == 0 {
             let processor = result.processor_nanoseconds_per_operation(result.processor_settled);
-            (result.name, grouped(result.operations_per_second() as u64), nanoseconds(processor))
+            (result.name, whole(result.operations_per_second()), nanoseconds(processor))
         } else {
             ("", String::new(), String::new())
         };

@@ -16,7 +16,7 @@ use spinney_bench::data::division::share;
 use spinney_bench::data::keys::KeyMaker;
 use spinney_bench::data::values::ValueMaker;
 use spinney_bench::measure::meter::{self, Reading};
-use spinney_bench::quantity::grouped;
+use spinney_bench::quantity::whole;
 
 /// What a workload gave.
 pub(crate) struct WorkloadResult {
@@ -154,16 +154,29 @@ impl Bench<'_> {
         } else {
             options.operations
         };
-        let template = "{prefix:10} {bar:32.green} {human_pos} of {human_len}  {rate}  {msg}";
         let style =
-            ProgressStyle::with_template(template).map(|style| style.with_key("rate", rate));
+            ProgressStyle::with_template(PROGRESS).map(|style| style.with_key("rate", rate));
         ProgressBar::new(total)
             .with_prefix(workload.name)
             .with_style(style.unwrap_or(ProgressStyle::default_bar()))
     }
 }
 
+/// What the progress bar shows.
+const PROGRESS: &str = "{prefix:10} {bar:32.green} {human_pos} of {human_len}  {rate}  {msg}";
+
 /// Operations a second, as whole numbers: the progress bar's own has four digits behind the point.
 fn rate(state: &ProgressState, out: &mut dyn std::fmt::Write) {
-    let _ = write!(out, "{}/s", grouped(state.per_sec().round() as u64));
+    let _ = write!(out, "{}/s", whole(state.per_sec()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PROGRESS;
+
+    /// The bar's own `per_sec` said `8,877.5675/s`; `rate` is ours.
+    #[test]
+    fn the_progress_bar_has_no_fractions_of_operations() {
+        assert!(PROGRESS.contains("{rate}") && !PROGRESS.contains("per_sec"), "{PROGRESS}");
+    }
 }

@@ -7,7 +7,7 @@ use spinney::CheckLevel;
 
 use super::StorePath;
 use crate::failure::{EXIT_DAMAGED, Failure, Outcome};
-use crate::store::StoreOptions;
+use crate::store::{StoreOptions, journal_lost};
 use spinney_bench::quantity::grouped;
 
 /// Verify a store; list each problem and exit with 3 if it is damaged
@@ -25,7 +25,7 @@ pub(crate) struct CheckOptions {
 }
 
 pub(super) fn run(store: &StoreOptions, options: &CheckOptions) -> Outcome {
-    let database = store.open_for_reading(&options.store.path)?;
+    let database = store.open_quietly(&options.store.path)?;
     let level = if options.full { CheckLevel::Full } else { CheckLevel::Structure };
     let report = database.check(level)?;
     let recovery = database.recovery();
@@ -33,37 +33,42 @@ pub(super) fn run(store: &StoreOptions, options: &CheckOptions) -> Outcome {
     for problem in &report.problems {
         writeln!(out, "{}", problem.description())?;
     }
-    writeln!(
-        out,
-        "checked {} files, {} pages, {} entries: {} problems",
-        grouped(report.files),
-        grouped(report.pages),
-        grouped(report.entries),
-        grouped(report.problems.len() as u64)
-    )?;
-    if recovery.orphans_removed > 0 || recovery.records_dropped > 0 {
-        writeln!(
+    let damage = &recovery.journal_damage;
+    for problem in damage {
+        writeln!(out, "{problem}")?;
+    }
+    let problems = report.problems.len() + damage.len();
+    let found = match problems {
+        1 => "1 problem".to_string(),
+        problems => format!("{} problems", grouped(problems as u64)),
+    };
+    let (files, pages) = (grouped(report.files), grouped(report.pages));
+    match options.full {
+        true => {
+            let entries = grouped(report.entries);
+            writeln!(out, "checked {files} files, {pages} pages, {entries} entries: {found}")?;
+        }
+        false => writeln!(
             out,
-            "opening removed {} files nothing referred to and dropped {} journal records ({})",
-            grouped(recovery.orphans_removed),
-            grouped(recovery.records_dropped),
-            recovery.stopped.as_deref().unwrap_or("clean end")
-        )?;
+            "checked the structure of {files} files: {found} (--full reads their {pages} pages too)"
+        )?,
+    }
+    if let Some(lost) = journal_lost(&recovery) {
+        writeln!(out, "{lost}")?;
     }
     for damage in &recovery.journal_damage_skipped {
         writeln!(out, "opening skipped a part of the journal that is not needed: {damage}")?;
     }
     out.flush()?;
-    if report.problems.is_empty() {
+    if problems == 0 {
         return Ok(database.close()?);
     }
     Err(Failure::Message(
         EXIT_DAMAGED,
         format!(
-            "{} is damaged ({} problems); restore the named files from a checkpoint, or make a new store \
-             of what can be read with `spinney repair`",
+            "{} is damaged ({found}); restore the named files from a checkpoint, or make a new store of what \
+             can be read with `spinney repair`",
             options.store.path.display(),
-            report.problems.len()
         ),
     ))
 }

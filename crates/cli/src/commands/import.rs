@@ -22,7 +22,7 @@ use crate::formats::{Format, KeySource, detect};
 use crate::input::Source;
 use crate::spelling::SpellingOptions;
 use crate::store::{CreationOptions, DurabilityChoice, StoreOptions};
-use spinney_bench::quantity::{bytes, grouped, parse_count};
+use spinney_bench::quantity::{bytes, grouped, parse_count, whole};
 
 /// A batch is committed once it holds this much, however few records that is.
 const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -244,7 +244,7 @@ fn summary(totals: &Totals, elapsed: Duration, blind: bool, was_empty: bool) -> 
         "imported {} records, {}, in {seconds:.2} s ({} records/s)",
         grouped(totals.records),
         bytes(totals.bytes),
-        grouped((totals.records as f64 / seconds.max(1e-9)) as u64),
+        whole(totals.records as f64 / seconds.max(1e-9)),
     );
     if !blind {
         line += &format!("; {} keys overwritten", grouped(totals.overwritten));

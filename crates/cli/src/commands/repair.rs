@@ -80,7 +80,9 @@ fn print(report: &RepairReport) -> Outcome {
         writeln!(
             out,
             "{}: {} may be older or missing: {}",
-            damage.keyspace, damage.range, damage.error
+            damage.keyspace,
+            damage.range,
+            damage.error.description()
         )?;
     }
     if report.basis == RepairBasis::Files {
@@ -99,6 +101,26 @@ fn print(report: &RepairReport) -> Outcome {
             write!(out, ", {} in damaged ranges left out", grouped(keyspace.pairs_left_out))?;
         }
         writeln!(out)?;
+        if let Some(why) = &keyspace.not_folded {
+            let keys = match keyspace.keys_not_folded {
+                1 => "1 more key has".to_string(),
+                keys => format!("{} more keys have", grouped(keys)),
+            };
+            writeln!(
+                out,
+                "keyspace {}: {keys} merge operands that could not be folded, and were copied as they are ({})",
+                keyspace.name,
+                why.description()
+            )?;
+        }
+        if let Some(why) = &keyspace.options_lost {
+            writeln!(
+                out,
+                "keyspace {}: its options are lost, and it has those of a new one: {}",
+                keyspace.name,
+                why.description()
+            )?;
+        }
     }
     writeln!(out, "{} journal records replayed", grouped(report.journal_records))?;
     Ok(out.flush()?)
