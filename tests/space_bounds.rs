@@ -38,8 +38,7 @@ struct Store {
 
 fn data_bytes(dir: &Path) -> u64 {
     let own = |name: &str| {
-        name == "LOCK"
-            || name == "SPINNEY"
+        ["SPINNEY", "LOCK", "DURABLE"].contains(&name)
             || name.starts_with("journal-")
             || name.starts_with("manifest-")
     };

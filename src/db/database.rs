@@ -450,6 +450,8 @@ impl Store {
         }
         // Should the journal be gone at the next open, the manifest knows that there was more.
         let last_seqno = Some(self.committer.visible());
-        self.manifest.commit(&Edit { last_seqno, ..Edit::default() })
+        self.manifest.commit(&Edit { last_seqno, ..Edit::default() })?;
+        self.manifest.close();
+        Ok(())
     }
 }

@@ -40,3 +40,4 @@ pub(crate) mod snapshots;
 pub(crate) mod state;
 pub(crate) mod statistics;
 pub(crate) mod store;
+mod strangers;

@@ -4,7 +4,8 @@
 //! 1. Nothing is written before the lock is held, and the lock file is not made where no store is or may be.
 //! 2. What replay delivers is what was committed, up to the first gap; the manifest records that limit
 //!    before anything new is written, so what lies beyond it never comes back.
-//! 3. A data file that neither a tree nor a replayed pointer names is an orphan of a crash: it goes.
+//! 3. A data file that neither a tree nor a replayed pointer names is an orphan of a crash: it goes. Where one
+//!    proves that the manifest has lost its end (`strangers`), opening is refused, and none goes.
 //! 4. A read-only open writes nothing: its file system refuses to (`ReadOnlyVfs`), and what replay brings
 //!    stays in memory, within the budget (`Room`).
 //! 5. An open that fails leaves each data file that was there, and of those that it made itself only
@@ -26,6 +27,7 @@ use super::replay::Replayed;
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
 use super::store::{Foundation, Sizes, Store};
+use super::strangers::{origins_of_unknown, stranger};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::{HashSecret, KeyHasher};
@@ -192,6 +194,26 @@ impl Foundation {
             }
         }
         named
+    }
+
+    /// Makes sure that no table is of a keyspace that the manifest does not know yet.
+    ///
+    /// # Errors
+    /// `Corruption` that names the manifest.
+    fn check_strangers(
+        &self,
+        keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        next: KeyspaceId,
+    ) -> Result<()> {
+        let named = self.named_files(keyspaces);
+        let names = self.vfs.read_names(&self.path)?;
+        let known = |id| named.contains(&self.files.path(id, FileType::Table));
+        let (manifest, end) = (self.manifest.path(), self.manifest.bytes_total());
+        let mut unknown = origins_of_unknown(&self.files, names.iter(), known);
+        match unknown.find_map(|table| stranger((&manifest, end), next, &table)) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
     }
 
     /// Removes data files that nothing names, of those with this number or a higher one.
@@ -463,6 +485,7 @@ fn open_locked(
     let (mut keyspaces, mut quarantined) = foundation
         .recover_keyspaces(&mut recovered)
         .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
+    foundation.check_strangers(&keyspaces, recovered.next_keyspace_id)?;
     let begun = foundation
         .begin_epoch(&recovered, &mut keyspaces, &mut quarantined, builder.salvage)
         .inspect_err(|_| {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::durable::{DurableEnd, DurableFile};
 use super::edit::{Edit, KeyspaceChange};
 use super::record::{HEADER_BYTES, Identity, RecordKind};
 use super::state::State;
@@ -23,6 +24,8 @@ pub(crate) struct Manifest {
     inner: Mutex<Inner>,
     /// Signalled when a leader has finished.
     finished: Condvar,
+    /// Says how far the log is durable.
+    durable_file: Mutex<DurableFile>,
 }
 
 struct Inner {
@@ -99,6 +102,7 @@ impl Manifest {
                 poisoned: None,
             }),
             finished: Condvar::new(),
+            durable_file: Mutex::default(),
         }
     }
 
@@ -159,7 +163,11 @@ impl Manifest {
         let torn = inner.torn;
         // A leader that did not come back would leave the others waiting for it.
         let written = MutexGuard::unlocked(inner, || {
-            caught(|| append(&*file, identity, end, torn, &payload))
+            caught(|| {
+                let bytes = append(&*file, identity, end, torn, &payload)?;
+                self.note_durable(identity, end + bytes);
+                Ok(bytes)
+            })
         });
         let written = written.unwrap_or_else(|message| {
             let reason = format!("appending to the manifest panicked: {message}");
@@ -272,7 +280,20 @@ impl Manifest {
             inner.poison("removing the old copy of", &error);
             return Err(error);
         }
+        self.note_durable(new, bytes);
         Ok(true)
+    }
+
+    /// Notes that the log is durable up to `bytes`.
+    fn note_durable(&self, identity: Identity, bytes: u64) {
+        let end = DurableEnd { identity, bytes };
+        self.durable_file.lock().note(&*self.vfs, &self.dir, end);
+    }
+
+    /// After the last commit: makes durable how far the log is durable, so that the next open knows whether
+    /// anything is missing from its end.
+    pub(crate) fn close(&self) {
+        self.durable_file.lock().sync(&*self.vfs, &self.dir);
     }
 
     fn remove_durably(&self, number: u64) -> Result<()> {

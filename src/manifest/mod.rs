@@ -10,8 +10,10 @@
 //!    begun, and the newer one has none of its own before the older one is durably gone.
 //! 4. A failed append poisons the manifest: what the disk then holds is known only to the next open. If
 //!    only room was missing, and nothing is left of it, the edits it held are refused instead.
-//! 5. A store whose manifest is missing or damaged is never opened, least of all as an empty one.
+//! 5. A store whose manifest is missing or damaged is never opened, least of all as an empty one. Nor is one
+//!    whose manifest has lost durable records from its end, where anything on the disk proves that (`durable`).
 
+mod durable;
 mod edit;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;

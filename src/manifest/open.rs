@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::durable::DurableEnd;
 use super::edit::{Edit, KeyspaceChange, KeyspaceEdit};
 use super::log::{Manifest, manifest_path, new_manifest, parse_manifest_name, write_manifest};
 use super::record::{HEADER_BYTES, Identity, RECORD_HEAD_BYTES, RecordKind};
@@ -54,6 +55,24 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
+    /// Makes sure that no durable record is known to be missing from the end. Returns whether the last one
+    /// that is there is the last one that the store has noted as durable.
+    ///
+    /// # Errors
+    /// `Corruption` if one is missing.
+    pub(super) fn check_end(&self, vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
+        let Some(durable) = DurableEnd::read(vfs, dir, self.identity.store_id)? else {
+            return Ok(false);
+        };
+        durable.check(dir, self.identity, self.end, self.file_bytes)?;
+        Ok(durable == DurableEnd { identity: self.identity, bytes: self.end })
+    }
+
+    /// The file, and where the valid records in it end.
+    pub(super) fn end(&self, dir: &Path) -> (PathBuf, u64) {
+        (manifest_path(dir, self.identity.number), self.end)
+    }
+
     /// What it says.
     pub(super) fn into_recovered(self) -> RecoveredState {
         let store_id = self.identity.store_id;
@@ -96,6 +115,7 @@ impl Manifest {
         let superblock = Superblock::read(&**vfs, dir)?;
         let numbers = manifest_numbers(&**vfs, dir)?;
         let loaded = load_newest(&**vfs, dir, superblock.store_id, &numbers)?;
+        loaded.check_end(&**vfs, dir)?;
         let number = loaded.identity.number;
         let path = manifest_path(dir, number);
         let file = vfs.open(&path, Access::Buffered, true)?;
@@ -200,6 +220,7 @@ fn read(vfs: &dyn Vfs, dir: &Path) -> Result<(Superblock, Loaded)> {
     let superblock = Superblock::read(vfs, dir)?;
     let numbers = manifest_numbers(vfs, dir)?;
     let loaded = load_newest(vfs, dir, superblock.store_id, &numbers)?;
+    loaded.check_end(vfs, dir)?;
     Ok((superblock, loaded))
 }
 

@@ -4,7 +4,7 @@
 //! 1. Nothing is changed.
 //! 2. What is said to be whole is what opening would take for the store's state.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::edit::Edit;
 use super::log::{Manifest, manifest_path};
@@ -23,8 +23,12 @@ pub(crate) struct SalvagedManifest {
     pub(crate) store_id: Option<u64>,
     /// What the manifest says, up to the first damage in it. Empty without one.
     pub(crate) state: RecoveredState,
-    /// Whether that is all that the manifest ever said.
+    /// Whether that is all that the manifest ever said, as far as superblock and manifest tell.
     pub(crate) whole: bool,
+    /// Whether the file `DURABLE` says that it ends there.
+    pub(crate) noted: bool,
+    /// The manifest that counts, and where the valid records in it end, if it can be read so far.
+    pub(crate) end: Option<(PathBuf, u64)>,
     /// What is wrong.
     pub(crate) problems: Vec<Error>,
 }
@@ -47,8 +51,12 @@ impl Manifest {
         if let Some(store_id) = found.store_id {
             match load_newest(vfs, dir, store_id, &numbers) {
                 Ok(loaded) => {
+                    match loaded.check_end(vfs, dir) {
+                        Ok(noted) => (found.whole, found.noted) = (true, noted),
+                        Err(error) => found.problems.push(unless_newer(error)?),
+                    }
+                    found.end = Some(loaded.end(dir));
                     found.state = loaded.into_recovered();
-                    found.whole = true;
                     return Ok(found);
                 }
                 Err(error) => found.problems.push(unless_newer(error)?),

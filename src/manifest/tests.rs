@@ -202,6 +202,7 @@ proptest! {
             prop_assert_eq!(&reopened(&vfs, crash).unwrap(), &model);
         }
 
+        forget_end(&vfs);
         let path = manifest_path(number);
         let whole = vfs.contents(&path);
         let first = history[0].0 as usize;
@@ -231,7 +232,13 @@ fn sample() -> (Arc<TestVfs>, RecoveredState, RecoveredState) {
     manifest.commit(&tree_edit(0, &[7; 100])).unwrap();
     let after = reopened(&vfs, Crash::Process).unwrap();
     assert_ne!(before, after);
+    forget_end(&vfs);
     (vfs, before, after)
+}
+
+/// Removes what says how far the manifest is durable: it must do without.
+fn forget_end(vfs: &TestVfs) {
+    vfs.remove(&dir().join("DURABLE")).unwrap();
 }
 
 #[test]
@@ -293,6 +300,7 @@ fn garbage_behind_the_last_record_is_cut_off_before_the_next_commit() {
         assert_eq!(vfs.contents(&path).len() as u64, manifest.bytes_total());
         let found = reopened(&vfs, Crash::Power).unwrap();
         assert_eq!(found, RecoveredState { next_file_id: FileId(1234), ..after.clone() });
+        forget_end(&vfs);
     }
 }
 
@@ -305,6 +313,7 @@ fn a_last_record_that_has_all_arrived_is_damaged_and_not_torn() {
     let (manifest, _) = open(&vfs);
     let from = manifest.bytes_total() as usize;
     manifest.commit(&tree_edit(0, b"one more")).unwrap();
+    forget_end(&vfs);
     let path = manifest_path(1);
     let whole = vfs.contents(&path);
     for at in from..whole.len() {
@@ -465,10 +474,10 @@ fn of_two_manifests_the_older_is_durably_gone_once_open_returns() {
     assert!(manifest.rewrite(0, &[]).unwrap());
     vfs.put(&manifest_path(1), &older);
     assert_eq!(open(&vfs).1.manifest_number, 2);
-    assert_eq!(vfs.crash(Crash::Power).names(), ["SPINNEY", "manifest-00000002"]);
+    assert_eq!(vfs.crash(Crash::Power).names(), ["DURABLE", "SPINNEY", "manifest-00000002"]);
     // And before a rewrite returns, too.
     assert!(open(&vfs).0.rewrite(0, &[]).unwrap());
-    assert_eq!(vfs.crash(Crash::Power).names(), ["SPINNEY", "manifest-00000003"]);
+    assert_eq!(vfs.crash(Crash::Power).names(), ["DURABLE", "SPINNEY", "manifest-00000003"]);
 }
 
 #[test]
@@ -507,7 +516,7 @@ fn a_rewrite_of_trees_that_have_moved_on_does_nothing() {
     let bytes = manifest.bytes_total();
     assert!(!manifest.rewrite(edits, &[]).unwrap());
     assert_eq!(manifest.bytes_total(), bytes);
-    assert_eq!(vfs.names(), ["SPINNEY", "manifest-00000001"]);
+    assert_eq!(vfs.names(), ["DURABLE", "SPINNEY", "manifest-00000001"]);
 }
 
 /// What the store says it relies on is there after any crash, with the change that relies on it.

@@ -59,7 +59,7 @@ fn a_store_is_repaired_and_the_report_says_what_is_missing() {
     }
     let run = spinney(&["repair", &target, "--in-place"], b"");
     assert_eq!(run.code, 3, "{}", run.stderr_text());
-    assert!(run.stdout_text().contains("the manifest is lost"), "{}", run.stdout_text());
+    assert!(run.stdout_text().contains("the manifest is lost or damaged"), "{}", run.stdout_text());
     assert!(Path::new(&format!("{target}.damaged")).exists());
     let again = spinney(&["count", &target], b"").stdout_text();
     assert!(
@@ -232,4 +232,34 @@ fn a_store_with_an_operator_of_its_own_is_repaired() {
     let db = open(&path);
     let items = db.existing_keyspace("items").unwrap();
     assert_eq!(items.get("merged").unwrap().as_deref(), Some(&b"2"[..]));
+}
+
+/// A store whose manifest had been cut at the end of its first record was checked without a problem, opened as an
+/// empty one, and repaired to an empty one.
+#[test]
+fn a_manifest_cut_short_is_damage_and_a_torn_one_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = store(dir.path());
+    let manifest = Path::new(&path).join("manifest-00000001");
+    let whole = fs::read(&manifest).unwrap();
+    // What is left of an append that a crash has torn.
+    fs::write(&manifest, [&*whole, &[7; 21]].concat()).unwrap();
+    let run = spinney(&["check", &path], b"");
+    assert_eq!(run.code, 0, "{}", run.stderr_text());
+    let said = run.stdout_text();
+    assert!(said.contains("0 problems") && said.contains("21 bytes at the end of"), "{said}");
+    for cut in [100, 128, whole.len() / 2, whole.len() - 1] {
+        fs::write(&manifest, &whole[..cut]).unwrap();
+        for command in ["check", "count"] {
+            let run = spinney(&[command, &path], b"");
+            let said = run.stderr_text();
+            assert_eq!(run.code, 3, "{command}, cut to {cut}: {said}");
+            assert!(said.contains("manifest-00000001 at byte"), "{said}");
+            assert!(said.contains("spinney repair"), "{said}");
+        }
+        let target = dir.path().join(format!("repaired-{cut}")).to_str().unwrap().to_string();
+        assert_eq!(spinney(&["repair", &path, &target], b"").code, 3);
+        let count = spinney(&["count", &target], b"").stdout_text();
+        assert!(count.contains("60,000") || count.contains("60000"), "cut to {cut}: {count}");
+    }
 }

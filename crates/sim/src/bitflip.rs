@@ -157,8 +157,9 @@ fn judge(image: &Image, path: &Path, flip: &Flip, outcome: &mut Outcome) -> Resu
     let needed = !image.unneeded.contains(path);
     let covered = match FileClass::of(path) {
         FileClass::Superblock | FileClass::Manifest | FileClass::Data => needed,
-        // What a journal once held may be in trees by now, and where it ends there is nothing.
-        FileClass::Journal | FileClass::Lock => false,
+        // What a journal once held may be in trees by now, and where it ends there is nothing. What is durable
+        // of the manifest is told twice.
+        FileClass::Journal | FileClass::Lock | FileClass::Durable => false,
     };
     match covered && verdict.shown == Shown::Harmless {
         true => Err("nothing has noticed it".to_string()),

@@ -31,6 +31,8 @@ pub enum FileClass {
     Superblock,
     /// The lock.
     Lock,
+    /// What says how far the manifest is durable.
+    Durable,
     /// A manifest.
     Manifest,
     /// A segment of the journal.
@@ -46,6 +48,7 @@ impl FileClass {
         match &*name {
             "SPINNEY" | "SPINNEY.new" => FileClass::Superblock,
             "LOCK" => FileClass::Lock,
+            "DURABLE" => FileClass::Durable,
             name if name.starts_with("manifest") => FileClass::Manifest,
             name if name.starts_with("journal") => FileClass::Journal,
             _ => FileClass::Data,

@@ -71,7 +71,7 @@ fn settle(db: &Database) -> spinney::Result<()> {
 }
 
 fn is_own(name: &str) -> bool {
-    name == "SPINNEY" || name == "LOCK" || name.starts_with("journal-")
+    ["SPINNEY", "LOCK", "DURABLE"].contains(&name) || name.starts_with("journal-")
 }
 
 /// Loads a store in memory, overwrites and deletes, with a snapshot held or without, as the seed says; then judges

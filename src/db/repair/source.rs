@@ -2,18 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::super::options::{Builder, KeyspaceOptions, MIB, TreeKind};
 use super::super::state::Blobs;
+use super::super::strangers::{origins_of_unknown, stranger};
 use super::{LOCK_FILE_NAME, RepairBasis, RepairReport, is_io};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::{HashSecret, KeyHasher};
 use crate::cache::{Cache, DataFiles, FileType};
-use crate::journal::{EpochLimit, Journal, Operations, ReplayPlan};
+use crate::journal::{EpochLimit, Journal, Operations, ReplayPlan, SegmentId};
 use crate::manifest::{KeyspaceMeta, Manifest, RecoveredState, SalvagedManifest};
 use crate::merge::{Contained, MergeContext, MergeOperator};
 use crate::table::{BlobFiles, TableSalvage};
@@ -152,16 +153,15 @@ impl Source {
         }
     }
 
-    /// The keyspaces as a whole manifest says them.
+    /// The keyspaces as a whole manifest says them. One that is proven to have lost its end is not whole.
     fn exact_stretches(
-        &self,
+        &mut self,
         manifest: &SalvagedManifest,
         names: &BTreeSet<String>,
     ) -> Option<Found> {
-        if !manifest.whole {
-            return None;
-        }
+        let end = manifest.end.as_ref().filter(|_| manifest.whole)?;
         let mut found = BTreeMap::new();
+        let mut named = BTreeSet::new();
         let mut all_there = true;
         for keyspace in &manifest.state.keyspaces {
             let edits: Vec<Vec<u8>> =
@@ -171,11 +171,59 @@ impl Source {
                 let path = self.files.path(table, FileType::Table);
                 path.file_name().is_some_and(|name| names.contains(&*name.to_string_lossy()))
             });
+            named.extend(stretches.iter().flat_map(|stretch| stretch.tables.iter().copied()));
             found.insert(keyspace.id, (keyspace.meta.clone(), stretches));
+        }
+        if let Some(problem) = self.lost_end(end, manifest, names, &named) {
+            self.problems.push(problem);
+            return None;
         }
         // Where the manifest ends with bytes that are no record and what it asks for is gone, the record may
         // have been a whole one that did without it.
         (all_there || manifest.state.torn_bytes == 0).then_some(found)
+    }
+
+    /// What tells that the manifest, with valid records up to `end`, has lost durable ones, or makes that
+    /// likely: it names none of the tables of its keyspaces, although there are some.
+    fn lost_end(
+        &self,
+        (manifest, end): &(PathBuf, u64),
+        salvaged: &SalvagedManifest,
+        names: &BTreeSet<String>,
+        named: &BTreeSet<FileId>,
+    ) -> Option<Error> {
+        let state = &salvaged.state;
+        let lost = |expected: String, found: String| {
+            Some(Error::corruption(manifest, *end, "end of the manifest", expected, found))
+        };
+        let epochs = names.iter().filter_map(|name| Some((name, SegmentId::parse(name)?.epoch)));
+        let newest = state.epochs.current;
+        if let Some((name, epoch)) = epochs.max_by_key(|(_, epoch)| *epoch)
+            && u64::from(epoch) > newest
+        {
+            let expected =
+                format!("the record that begins epoch {epoch}, of which {name} is a segment");
+            return lost(expected, format!("epochs up to {newest}"));
+        }
+        let next = state.next_keyspace_id;
+        let mut left = None;
+        for table in origins_of_unknown(&self.files, names.iter(), |id| named.contains(&id)) {
+            if let Some(error) = stranger((manifest, *end), next, &table) {
+                return Some(error);
+            }
+            let of_one = state.keyspaces.iter().any(|keyspace| keyspace.id == table.1.keyspace);
+            left = left.or_else(|| of_one.then_some(table));
+        }
+        // Where the manifest ends where it should, they are orphans of a crash.
+        let (table, origin) = left.filter(|_| named.is_empty() && !salvaged.noted)?;
+        lost(
+            format!(
+                "a record that names {}, a table of keyspace {:?}",
+                table.display(),
+                origin.meta.name
+            ),
+            "none that names a table".to_string(),
+        )
     }
 
     /// The keyspaces as the tables say them, each with one stretch that has all of its tables.

@@ -56,6 +56,14 @@ pub(super) fn run(store: &StoreOptions, options: &CheckOptions) -> Outcome {
     if let Some(lost) = journal_lost(&recovery) {
         writeln!(out, "{lost}")?;
     }
+    if recovery.manifest_bytes_dropped > 0 {
+        writeln!(
+            out,
+            "opening dropped {} bytes at the end of the manifest that are no record: a crash has torn what was \
+             written last, or it is damaged",
+            grouped(recovery.manifest_bytes_dropped)
+        )?;
+    }
     for damage in &recovery.journal_damage_skipped {
         writeln!(out, "opening skipped a part of the journal that is not needed: {damage}")?;
     }

@@ -88,7 +88,7 @@ fn print(report: &RepairReport) -> Outcome {
     if report.basis == RepairBasis::Files {
         writeln!(
             out,
-            "the manifest is lost: everything found in data files and journal was merged; keys that had been \
+            "the manifest is lost or damaged: everything found in data files and journal was merged; keys that had been \
              deleted may be back, and values may be older"
         )?;
     }

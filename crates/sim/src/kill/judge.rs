@@ -315,7 +315,8 @@ fn judge_names(dir: &Path) -> Verdict<()> {
         let journal = name.starts_with("journal-") && name.ends_with(".log");
         let manifest = name.starts_with("manifest-");
         manifests += usize::from(manifest);
-        if !(is_data(&name) || journal || manifest || name == "SPINNEY" || name == "LOCK") {
+        let one = ["SPINNEY", "LOCK", "DURABLE"].contains(&&*name);
+        if !(is_data(&name) || journal || manifest || one) {
             return Err(format!("{name} was left in the store's directory"));
         }
     }
