@@ -380,6 +380,7 @@ impl Store {
     ) -> Result<()> {
         let is_due = |slot: &Slot| slot.cut.get().is_some_and(|cut| *cut <= upto);
         loop {
+            let ended = self.executor.ended();
             incorporate()?;
             // What is frozen in one that was dropped goes nowhere any more, and nobody takes it away.
             keyspace.check_exists()?;
@@ -390,7 +391,7 @@ impl Store {
             match claim_slot(keyspace) {
                 Some(slot) => self.pack_claimed(keyspace, &slot)?,
                 None => {
-                    self.executor.wait(Duration::from_millis(1));
+                    self.executor.wait(ended, Duration::from_millis(1));
                 }
             }
         }

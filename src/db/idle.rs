@@ -2,6 +2,8 @@
 //!
 //! Invariants:
 //! 1. Work that there is no room for is tried again for as long as other work is done: that may have made some.
+//! 2. The store is idle only if no job was under way, and none ended, from before the search for work until after it:
+//!    a job that begins meanwhile claims the work that there is, and one that ends may leave more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,11 +29,12 @@ impl Store {
         let mut done = self.work_done.load(Ordering::Acquire);
         let mut since = self.clock.nanos();
         loop {
+            let ended = self.executor.ended();
             self.check_open()?;
             if let Some(error) = &*self.failure.lock() {
                 return Err(error.clone());
             }
-            if !self.is_busy() {
+            if !self.is_busy_while(|| ()) {
                 let Some(error) = self.refused() else {
                     self.drop_unheld();
                     return self.operator_failures();
@@ -52,20 +55,24 @@ impl Store {
                 }
             }
             self.executor.notify();
-            if !self.executor.wait(Duration::from_millis(5)) {
+            if !self.executor.wait(ended, Duration::from_millis(5)) {
                 return Ok(());
             }
         }
     }
 
     /// Whether there is work under way, or to do. What was refused for want of room is left to whoever asks
-    /// [`Store::refused`].
-    fn is_busy(&self) -> bool {
+    /// [`Store::refused`]. Calls `meanwhile` once no job is seen, before it looks for work.
+    pub(super) fn is_busy_while(&self, meanwhile: impl FnOnce()) -> bool {
+        let Some(ended) = self.executor.quiet() else { return true };
+        meanwhile();
         let flushes = |keyspace: &Arc<KeyspaceState>| {
             let refused = matches!(*keyspace.flush_failure.lock(), Some(Error::Full { .. }));
             !refused && !keyspace.pipeline.lock().slots.is_empty()
         };
-        !self.executor.is_quiet() || self.all_keyspaces().iter().any(flushes) || self.has_work()
+        self.all_keyspaces().iter().any(flushes)
+            || self.has_work()
+            || self.executor.quiet() != Some(ended)
     }
 
     /// What the work was refused with that there was no room for, if there is such. It is tried again from now on.

@@ -1,6 +1,7 @@
 //! Threads that meet where a look and a step belong together, each story told in one order of steps;
 //! `spinney-sim threads` and `db::schedules` try the same in any order.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -10,6 +11,7 @@ use super::read::multi_get_while;
 use super::state::Stage;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
+use crate::base::sync::atomic::Ordering;
 use crate::vfs::{Access, File, MemoryVfs, Vfs};
 use crate::{Database, Error, Keyspace, KeyspaceOptions, TreeKind};
 
@@ -235,4 +237,43 @@ fn whoever_closes_a_store_is_told_how_that_went() {
         assert!(matches!(closed, Err(Error::Poisoned { .. })), "{closed:?}");
     }
     assert!(matches!(db.close(), Err(Error::Poisoned { .. })), "and whoever asks later");
+}
+
+/// Nobody was at work, a worker claimed the only compaction there was, and then nothing was found that nobody had
+/// claimed: `wait_idle` returned while the compaction ran.
+#[test]
+fn a_job_that_begins_while_work_is_looked_for_is_waited_for() {
+    for kind in TreeKind::ALL {
+        let db = open(1 << 20);
+        let items = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+        let store = items.store();
+        let rest = |until| items.state().tree_rest_until_nanos.store(until, Ordering::Relaxed);
+        rest(u64::MAX);
+        for round in 0..20u64 {
+            items.put("key", round.to_be_bytes()).unwrap();
+            items.flush().unwrap();
+        }
+        let began = Instant::now();
+        let patiently = |done: &dyn Fn() -> bool| {
+            while !done() {
+                assert!(began.elapsed() < PATIENCE);
+                thread::yield_now();
+            }
+        };
+        assert!(store.has_work(), "{kind:?}: nothing to compact");
+        let has_met = Cell::new(false);
+        // A worker may be looking for work before.
+        while !has_met.get() {
+            let is_busy = store.is_busy_while(|| {
+                has_met.set(true);
+                rest(0);
+                patiently(&|| {
+                    store.executor.notify();
+                    !store.has_work()
+                });
+            });
+            assert!(is_busy, "{kind:?}: a job is under way, or has just ended");
+        }
+        db.wait_idle().unwrap();
+    }
 }

@@ -39,6 +39,7 @@ impl Store {
         let mut waited_from = None;
         let mut tried_again = false;
         loop {
+            let ended = self.executor.ended();
             self.check_writable()?;
             if self.pool.bytes_active() as u64 > self.sizes.active_bytes_max
                 && let Some(_alone) = self.pressure.try_lock()
@@ -70,7 +71,7 @@ impl Store {
             }
             waited_from.get_or_insert_with(|| self.clock.nanos());
             self.executor.notify();
-            if !self.executor.wait(WAIT_MAX) {
+            if !self.executor.wait(ended, WAIT_MAX) {
                 break;
             }
         }

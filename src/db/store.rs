@@ -670,6 +670,7 @@ impl Store {
         let mut waited_from = None;
         let mut tried_again = false;
         loop {
+            let ended = self.executor.ended();
             self.check_writable()?;
             let read = keyspace.read.load_full();
             if !self.is_full(&read.active) || keyspace.is_dropped() {
@@ -694,10 +695,10 @@ impl Store {
             Contained::refuse_inside("a write that must wait for room")?;
             waited_from.get_or_insert_with(|| self.clock.nanos());
             self.executor.notify();
-            if !self.executor.wait(WAIT_MAX) {
+            if !self.executor.wait(ended, WAIT_MAX) {
                 // A stepped executor without work although memtables wait: their job has failed.
                 self.clear_rests();
-                if !self.executor.wait(WAIT_MAX) {
+                if !self.executor.wait(ended, WAIT_MAX) {
                     break;
                 }
             }
