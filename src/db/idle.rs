@@ -23,19 +23,30 @@ impl Store {
             return self.check_open();
         }
         // What failed before is tried again, and counts only if it fails again.
-        *self.background_failure.lock() = None;
+        let mark = self.failure_mark();
         self.clear_rests();
         self.refused();
+        self.wait_idle_since(mark)
+    }
+
+    /// The same; failures noted after `mark` count.
+    pub(super) fn wait_idle_since(&self, mark: u64) -> Result<()> {
+        let poisoned = || self.failure.lock().clone().map_or(Ok(()), Err);
         let mut done = self.work_done.load(Ordering::Acquire);
         let mut since = self.clock.nanos();
         loop {
             let ended = self.executor.ended();
             self.check_open()?;
-            if let Some(error) = &*self.failure.lock() {
-                return Err(error.clone());
-            }
-            if !self.is_busy_while(|| ()) {
+            poisoned()?;
+            let is_busy = self.is_busy_while(|| ());
+            // A job tells its failure before it ends, so what ended before that look has told.
+            poisoned()?;
+            let failed = self.failed_since(mark);
+            if !is_busy {
                 let Some(error) = self.refused() else {
+                    // What there was no room for is no more to be done.
+                    let failed = failed.filter(|failed| !matches!(failed, Error::Full { .. }));
+                    failed.map_or(Ok(()), Err)?;
                     self.drop_unheld();
                     return self.operator_failures();
                 };
@@ -46,12 +57,12 @@ impl Store {
                 done = now_done;
                 since = self.clock.nanos();
             }
-            if let Some(error) = &*self.background_failure.lock() {
+            if let Some(error) = self.failed_since(mark) {
                 let is_full = matches!(error, Error::Full { .. });
                 let fruitless = self.work_done.load(Ordering::Acquire) == done
                     && self.clock.nanos().saturating_sub(since) > FRUITLESS_NANOS_MAX;
                 if !is_full || fruitless || self.executor.is_stepped() {
-                    return Err(error.clone());
+                    return Err(error);
                 }
             }
             self.executor.notify();
@@ -84,9 +95,7 @@ impl Store {
             refused = refused.or(flush).or(keyspace.tree.retry_refused());
         }
         if refused.is_some() {
-            let mut failure = self.background_failure.lock();
-            failure.take_if(|failure| matches!(failure, Error::Full { .. }));
-            drop(failure);
+            self.forget_full_failures();
             self.clear_rests();
         }
         refused

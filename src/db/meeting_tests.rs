@@ -277,3 +277,45 @@ fn a_job_that_begins_while_work_is_looked_for_is_waited_for() {
         db.wait_idle().unwrap();
     }
 }
+
+/// One keyspace's compaction met damage. Another's memtable got into its tree, and with that the failure was
+/// forgotten: `wait_idle` said that all was well. It said so too if the failed compaction was the last of the work.
+#[test]
+fn a_keyspace_s_success_hides_no_failure_of_another() {
+    for kind in TreeKind::ALL {
+        let open = |vfs: &MemoryVfs| {
+            let builder = Database::builder("/store").vfs(Arc::new(vfs.clone()));
+            builder.memtable_bytes(1 << 20).deterministic(1).open().unwrap()
+        };
+        let damaged = || {
+            let vfs = MemoryVfs::new();
+            let items = open(&vfs).keyspace("damaged", KeyspaceOptions::new(kind)).unwrap();
+            for round in 0..20u64 {
+                items.put("key", round.to_be_bytes()).unwrap();
+                items.flush().unwrap();
+            }
+            drop(items);
+            for name in vfs.read_names(Path::new("/store")).unwrap() {
+                if name.ends_with(".table") {
+                    let path = Path::new("/store").join(name);
+                    let table = vfs.open(&path, Access::Buffered, true).unwrap();
+                    table.write_at(100, &[0xaa; 100]).unwrap();
+                }
+            }
+            vfs
+        };
+        let db = open(&damaged());
+        let idle = db.wait_idle();
+        assert!(idle.as_ref().is_err_and(Error::is_corruption), "{kind:?}, the last: {idle:?}");
+
+        let db = open(&damaged());
+        let other = db.keyspace("other", KeyspaceOptions::new(kind)).unwrap();
+        let mark = other.store().failure_mark();
+        while db.step().is_ok() {}
+        other.put("key", "value").unwrap();
+        other.flush().unwrap();
+        let idle = other.store().wait_idle_since(mark);
+        assert!(idle.as_ref().is_err_and(Error::is_corruption), "{kind:?}, hidden: {idle:?}");
+        assert!(other.store().wait_idle_since(other.store().failure_mark()).is_ok());
+    }
+}

@@ -18,6 +18,7 @@ use super::background::initial_drain_rate;
 use super::counters::Counters;
 use super::database::RecoveryReport;
 use super::events::Event;
+use super::failures::{FailureCount, Failures};
 use super::open_iterators::OpenIterators;
 use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
@@ -519,7 +520,8 @@ fn open_locked(
         birthplace: Birthplace::here(),
         panicked: AtomicBool::new(false),
         failure: Mutex::new(None),
-        background_failure: Mutex::new(None),
+        upkeep_failures: Failures::default(),
+        failure_count: FailureCount::default(),
         upkeep_running: AtomicBool::new(false),
         work_done: AtomicU64::new(0),
         upkeep_rest_until_nanos: AtomicU64::new(0),

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::events::Event;
+use super::failures::Failures;
 use super::options::KeyspaceOptions;
 use super::retired::Retired;
 use super::store::Store;
@@ -142,6 +143,10 @@ pub(crate) struct KeyspaceState {
     pub(crate) tree_rest_until_nanos: AtomicU64,
     /// Why the last memtable did not get into the tree; cleared by one that does.
     pub(crate) flush_failure: Mutex<Option<Error>>,
+    /// What the background has failed to flush with.
+    pub(crate) flush_failures: Failures,
+    /// What compactions have failed with. One that succeeds says nothing of the place where another failed.
+    pub(crate) compaction_failures: Failures,
     /// The last panic of the operator that `wait_idle` has not told of.
     pub(crate) operator_failure: Mutex<Option<Error>>,
     /// It has been dropped durably.
@@ -272,6 +277,8 @@ impl KeyspaceState {
             rest_until_nanos: AtomicU64::new(0),
             tree_rest_until_nanos: AtomicU64::new(0),
             flush_failure: Mutex::new(None),
+            flush_failures: Failures::default(),
+            compaction_failures: Failures::default(),
             operator_failure: Mutex::new(None),
             is_gone: AtomicBool::new(false),
             iterators: AtomicU64::new(0),

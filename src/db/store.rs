@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
 use super::events::Event;
+use super::failures::{FailureCount, Failures};
 use super::open_iterators::OpenIterators;
 use super::options::{Builder, Switches};
 use super::payload::{LARGE_BYTES, with_parts};
@@ -203,8 +204,9 @@ pub(crate) struct Store {
     /// Our own code has panicked: what it was at may be half done, so nothing is built on it.
     pub(crate) panicked: AtomicBool,
     pub(crate) failure: Mutex<Option<Error>>,
-    /// The last background failure that did not poison the store; cleared by success.
-    pub(crate) background_failure: Mutex<Option<Error>>,
+    /// What upkeep of journal and manifest has failed with. Keyspaces have theirs.
+    pub(crate) upkeep_failures: Failures,
+    pub(crate) failure_count: FailureCount,
     pub(crate) upkeep_running: AtomicBool,
     /// Background jobs that have got something done.
     pub(crate) work_done: AtomicU64,
@@ -384,7 +386,6 @@ impl Store {
     pub(crate) fn panicked(&self, what: &str) {
         self.panicked.store(true, Ordering::Release);
         let error = Error::Poisoned { reason: what.to_string() };
-        *self.background_failure.lock() = Some(error.clone());
         self.fail(&error);
         self.executor.notify();
     }
