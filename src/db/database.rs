@@ -221,8 +221,8 @@ impl Database {
             store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error))?;
             // Its files are orphans of the next open that opens all keyspaces.
             store.quarantine.remove(name);
-            if store.quarantine.is_empty() && store.failure.lock().is_none() {
-                store.files.retain_none();
+            if store.quarantine.is_empty() {
+                store.files.retain_no_longer();
             }
             return Ok(());
         }

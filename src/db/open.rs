@@ -448,7 +448,7 @@ fn open_locked(
         store: Arc::new(OnceLock::new()),
     };
     // An open that fails leaves the files as they were.
-    foundation.files.retain_all();
+    foundation.files.retain_for_now();
     let first_new = foundation.reserve_file_ids()?;
     let (mut keyspaces, mut quarantined) = foundation
         .recover_keyspaces(&mut recovered)
@@ -478,7 +478,7 @@ fn open_locked(
         report.segments.clone(),
     )?);
     if !read_only && quarantine.is_empty() {
-        foundation.files.retain_none();
+        foundation.files.retain_no_longer();
     }
     let by_name =
         keyspaces.into_values().map(|keyspace| (keyspace.name.clone(), keyspace)).collect();
