@@ -319,3 +319,31 @@ fn a_keyspace_s_success_hides_no_failure_of_another() {
         assert!(other.store().wait_idle_since(other.store().failure_mark()).is_ok());
     }
 }
+
+/// Two threads worked out what the page cache may have. The first said what it was to be, the second too, and gave
+/// it; then the first gave what it had found. The cache kept memory that memtables had meanwhile.
+#[test]
+fn the_cache_has_what_was_worked_out_last() {
+    let db = open(1 << 20);
+    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let store = items.store();
+    let given = |store: &super::store::Store| *store.cache_share.lock();
+    store.share_memory();
+    let before = given(store);
+    *store.cache_share.lock() = 0;
+    let (tell, told) = mpsc::channel();
+    let mut second = None;
+    store.share_memory_while(|| {
+        let store = Arc::clone(store);
+        second = Some(thread::spawn(move || {
+            store.memtables_share.fetch_max(3 << 20, Ordering::Relaxed);
+            store.share_memory();
+            tell.send(()).unwrap();
+        }));
+        // It may have to wait for the end of this call.
+        let _ = told.recv_timeout(Duration::from_millis(300));
+    });
+    second.unwrap().join().unwrap();
+    assert!(given(store) < before, "memtables have more");
+    assert_eq!(store.cache.capacity_bytes(), given(store));
+}

@@ -527,7 +527,7 @@ fn open_locked(
         upkeep_rest_until_nanos: AtomicU64::new(0),
         workers,
         memtables_share: AtomicU64::new(memtables_share),
-        cache_share: AtomicU64::new(cache_bytes as u64),
+        cache_share: Mutex::new(cache_bytes as u64),
         drain_rate: initial_drain_rate(),
         foundation,
         _lock: lock,

@@ -215,8 +215,8 @@ pub(crate) struct Store {
     pub(crate) workers: usize,
     /// Bytes of the budget that memtables have at present.
     pub(crate) memtables_share: AtomicU64,
-    /// What the page cache may hold.
-    pub(crate) cache_share: AtomicU64,
+    /// What the page cache may hold. Held while that is worked out and applied.
+    pub(crate) cache_share: Mutex<u64>,
     /// Bytes per second that the background has been seen to take in, as bits of an `f64`.
     pub(crate) drain_rate: AtomicU64,
     /// Declared last: released last.
