@@ -347,3 +347,22 @@ fn the_cache_has_what_was_worked_out_last() {
     assert!(given(store) < before, "memtables have more");
     assert_eq!(store.cache.capacity_bytes(), given(store));
 }
+
+/// The statistics asked the tree, a memtable got into it, and then they asked the memtables: its keys were nowhere.
+#[test]
+fn a_memtable_is_counted_once_wherever_it_goes() {
+    for kind in TreeKind::ALL {
+        let db = open(1 << 20);
+        let items = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+        (0..100u64).for_each(|key| items.put(key.to_be_bytes(), "value").unwrap());
+        let (read, tree) = items.state().with_tree_state_while(|| items.flush().unwrap());
+        let slots = read.frozen.iter().chain([&read.active]);
+        let in_memtables: usize = slots.map(|slot| slot.memtable.len()).sum();
+        assert_eq!(
+            in_memtables as u64 + tree.entries,
+            100,
+            "{kind:?}: {in_memtables} in memtables"
+        );
+        assert_eq!(db.stats().keyspaces[0].keys_estimate, 100);
+    }
+}

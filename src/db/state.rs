@@ -26,13 +26,16 @@ use crate::base::key_hash::KeyHasher;
 use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::slice::Slice;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::base::sync::{ArcSwap, Mutex};
+use crate::base::sync::{ArcSwap, Mutex, yield_now};
 use crate::cache::Cache;
 use crate::commit::Price;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::merge::{BlobReader, Contained, MergeContext};
 use crate::table::{BlobFile, BlobFiles, BlobPointer};
-use crate::tree::{Packed, Tree, TreeCounters, TreeObserver, TreeVersion};
+use crate::tree::{Packed, Tree, TreeCounters, TreeObserver, TreeState, TreeVersion};
+
+/// How often the read state and its tree's state are looked at to find both of one moment.
+const TRIES_FOR_ONE_MOMENT: usize = 16;
 
 /// A memtable and what belongs to it.
 pub(crate) struct Slot {
@@ -465,6 +468,36 @@ impl KeyspaceState {
         }
         retired.add(read);
         true
+    }
+
+    /// The read state and the state of its tree, of one moment, so that each memtable is counted in one of them. Where
+    /// memtables get into the tree all the time, one may be counted in both, and none is missed.
+    pub(crate) fn with_tree_state(&self) -> (Arc<ReadState>, TreeState) {
+        self.with_tree_state_while(|| ())
+    }
+
+    /// The same; calls `meanwhile` between the two for the first time.
+    pub(super) fn with_tree_state_while(
+        &self,
+        meanwhile: impl FnOnce(),
+    ) -> (Arc<ReadState>, TreeState) {
+        let mut meanwhile = Some(meanwhile);
+        for _ in 0..TRIES_FOR_ONE_MOMENT {
+            let read = self.read.load_full();
+            if let Some(meanwhile) = meanwhile.take() {
+                meanwhile();
+            }
+            let state = self.tree.state();
+            // A version that has been replaced does not come back.
+            if Arc::ptr_eq(&self.tree.version(), &read.version) {
+                return (read, state);
+            }
+            // It has been replaced in the tree, and soon will be here.
+            yield_now();
+        }
+        let read = self.read.load_full();
+        let state = self.tree.state();
+        (read, state)
     }
 
     /// Why its last memtable did not get into the tree, if it did not.
