@@ -260,8 +260,7 @@ impl Database {
             keyspace.dropped.store(false, Ordering::Release);
         } else {
             store.keyspaces.write().remove(name);
-            keyspace.pipeline.lock().slots.clear();
-            keyspace.is_gone.store(true, Ordering::SeqCst);
+            keyspace.leave_pipeline();
             keyspace.forget_memtables();
             store.update_backlog();
         }

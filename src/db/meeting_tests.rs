@@ -366,3 +366,17 @@ fn a_memtable_is_counted_once_wherever_it_goes() {
         assert_eq!(db.stats().keyspaces[0].keys_estimate, 100);
     }
 }
+
+/// A list of keyspaces was taken, one of them was dropped, and its memtable was frozen after that: it got into a
+/// pipeline that nobody works at, and stayed there for as long as there was a handle.
+#[test]
+fn nothing_is_frozen_into_the_pipeline_of_a_keyspace_that_is_gone() {
+    let db = Database::builder_in_memory().deterministic(1).open().unwrap();
+    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    items.put("key", "value").unwrap();
+    items.store().freeze(std::slice::from_ref(items.state()), |_| true);
+    items.put("key", "another").unwrap();
+    items.state().leave_pipeline();
+    items.store().freeze(std::slice::from_ref(items.state()), |_| true);
+    assert!(items.state().pipeline.lock().slots.is_empty());
+}

@@ -437,11 +437,22 @@ impl KeyspaceState {
         records.check_bytes();
     }
 
-    /// Freezes the active memtable at `cut` unless it is empty. Only inside a commit barrier.
+    /// It has been dropped for good: nothing gets into the pipeline any more, and what is there goes nowhere.
+    pub(super) fn leave_pipeline(&self) {
+        self.is_gone.store(true, Ordering::SeqCst);
+        // A freeze that has not seen it holds this until its memtable is in the pipeline.
+        let freezing = self.retired.lock();
+        let slots = std::mem::take(&mut self.pipeline.lock().slots);
+        drop(freezing);
+        drop(slots);
+    }
+
+    /// Freezes the active memtable at `cut` unless it is empty, or the keyspace is gone: it would wait in the pipeline
+    /// for as long as a handle lives. Only inside a commit barrier.
     pub(crate) fn freeze(&self, cut: Seqno, pool: &Arc<ChunkPool>, nanos: u64) -> bool {
         let mut retired = self.retired.lock();
         let read = self.read.load_full();
-        if read.active.memtable.is_empty() {
+        if read.active.memtable.is_empty() || self.is_gone.load(Ordering::SeqCst) {
             return false;
         }
         let slot = Arc::clone(&read.active);
