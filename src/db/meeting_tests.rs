@@ -2,6 +2,7 @@
 //! `spinney-sim threads` and `db::schedules` try the same in any order.
 
 use std::cell::Cell;
+use std::panic;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -379,4 +380,40 @@ fn nothing_is_frozen_into_the_pipeline_of_a_keyspace_that_is_gone() {
     items.state().leave_pipeline();
     items.store().freeze(std::slice::from_ref(items.state()), |_| true);
     assert!(items.state().pipeline.lock().slots.is_empty());
+}
+
+/// Expects that the store refuses writes because its own code panicked so, and can be read.
+#[track_caller]
+fn assert_poisoned(items: &Keyspace, said: &str) {
+    let refused = items.put("key", "another");
+    assert!(
+        matches!(&refused, Err(Error::Poisoned { reason }) if reason.contains(said)),
+        "{refused:?}"
+    );
+    assert_eq!(items.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+/// Our own code panicked on the thread of a writer that froze a memtable, or of a caller that created a keyspace.
+/// Nobody was told: writes went on into what was half done.
+#[test]
+fn a_panic_on_a_caller_s_thread_poisons_the_store() {
+    let written = || {
+        let db = open(1 << 20);
+        let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+        items.put("key", "value").unwrap();
+        (db, items)
+    };
+    let panics = |f: &dyn Fn()| panic::catch_unwind(panic::AssertUnwindSafe(f)).is_err();
+    let (_db, items) = written();
+    let keyspaces = [Arc::clone(items.state())];
+    let frozen = || {
+        items.store().freeze(&keyspaces, |_| panic!("in the barrier"));
+    };
+    assert!(panics(&frozen));
+    assert_poisoned(&items, "freezing a memtable panicked: in the barrier");
+
+    let (db, items) = written();
+    let half_way = || panic!("half-way");
+    assert!(panics(&|| drop(db.keyspace_while("other", KeyspaceOptions::stb(), half_way))));
+    assert_poisoned(&items, "creating a keyspace panicked: half-way");
 }

@@ -456,11 +456,6 @@ impl KeyspaceState {
             return false;
         }
         let slot = Arc::clone(&read.active);
-        let cut = Seqno(cut.0 + u64::from(planted(Bug::FreezeCutTooHigh)));
-        // Set once: the slot was active until now.
-        let _ = slot.cut.set(cut);
-        slot.frozen_nanos.store(nanos, Ordering::Relaxed);
-        slot.memtable.freeze();
         let mut frozen = Vec::with_capacity(read.frozen.len() + 1);
         frozen.push(Arc::clone(&slot));
         frozen.extend_from_slice(&read.frozen);
@@ -468,6 +463,12 @@ impl KeyspaceState {
         let announce = || self.pipeline.lock().slots.push_back((slot, Stage::Waiting));
         let active = Slot::new(pool);
         let state = Arc::new(ReadState { active, frozen, version, generation });
+        read.active.memtable.freeze();
+        let cut = Seqno(cut.0 + u64::from(planted(Bug::FreezeCutTooHigh)));
+        // Set once: the slot was active until now. All that can fail comes before: an active memtable with a cut would
+        // take in commits that readers do not see.
+        let _ = read.active.cut.set(cut);
+        read.active.frozen_nanos.store(nanos, Ordering::Relaxed);
         // From the pipeline another thread may take it into the tree at once, which has to find it frozen.
         if planted(Bug::FreezeAnnouncedEarly) {
             announce();

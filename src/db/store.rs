@@ -717,19 +717,21 @@ impl Store {
         keyspaces: &[Arc<KeyspaceState>],
         wanted: impl Fn(&KeyspaceState) -> bool,
     ) -> Seqno {
-        let nanos = self.clock.nanos();
-        let cut = self.committer.barrier(|last| {
-            for keyspace in keyspaces {
-                if wanted(keyspace) {
-                    keyspace.freeze(last, &self.pool, nanos);
+        self.changing("freezing a memtable", || {
+            let nanos = self.clock.nanos();
+            let cut = self.committer.barrier(|last| {
+                for keyspace in keyspaces {
+                    if wanted(keyspace) {
+                        keyspace.freeze(last, &self.pool, nanos);
+                    }
                 }
-            }
-            last
-        });
-        self.share_memory();
-        self.update_backlog();
-        self.executor.notify();
-        cut
+                last
+            });
+            self.share_memory();
+            self.update_backlog();
+            self.executor.notify();
+            cut
+        })
     }
 
     /// Makes everything committed so far durable.
