@@ -76,6 +76,7 @@ fn a_forked_child_is_refused_and_does_no_harm() {
             refused("drop_keyspace", db.drop_keyspace("items"))?;
             refused("checkpoint", db.checkpoint(path.join("copy")))?;
             iter.next();
+            refused("a snapshot of the child's", db.snapshot().get(&items, "key"))?;
             refused("close", db.clone().close())?;
             // The parent still holds it.
             match Database::builder(&path).open() {

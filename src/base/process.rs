@@ -32,6 +32,12 @@ impl Birthplace {
         Birthplace { now, then: now.load(Ordering::Relaxed) }
     }
 
+    /// A process that this is not.
+    #[cfg(test)]
+    pub(crate) fn elsewhere() -> Birthplace {
+        Birthplace { then: u64::MAX, ..Birthplace::here() }
+    }
+
     /// Whether this is the process in which it was made, not one forked from it.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {

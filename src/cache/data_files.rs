@@ -4,7 +4,7 @@
 //! 1. A file's number is never used twice, also not after a crash: the manifest records a bound.
 //! 2. A data file is immutable once finished.
 //! 3. A file goes when its last [`PageFile`](super::PageFile) handle is dropped, unless the store is
-//!    closing or poisoned (`retain`): then the next open decides from the manifest.
+//!    closing or poisoned (`retain_all`): then the next open decides from the manifest. Nothing takes that back.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -82,7 +82,9 @@ pub(crate) struct DataFiles {
     pub(crate) read_ahead: Arc<ReadAhead>,
     dir: PathBuf,
     next_file_id: AtomicU64,
-    retain: AtomicBool,
+    /// Until the store has been opened, with all of its keyspaces.
+    retain_for_now: AtomicBool,
+    retain_all: AtomicBool,
     birthplace: Birthplace,
     /// What of the disk is to be left free by whoever can wait: the reserve, and what memtables need.
     kept_free: OnceLock<(u64, Box<dyn Fn() -> u64 + Send + Sync>)>,
@@ -117,7 +119,8 @@ impl DataFiles {
             read_ahead: ReadAhead::new(READ_AHEAD_BYTES_MAX),
             dir: dir.to_path_buf(),
             next_file_id: AtomicU64::new(next_file_id.0),
-            retain: AtomicBool::new(false),
+            retain_for_now: AtomicBool::new(false),
+            retain_all: AtomicBool::new(false),
             birthplace: Birthplace::here(),
             kept_free: OnceLock::new(),
             is_reserve_taken: AtomicBool::new(false),
@@ -201,12 +204,17 @@ impl DataFiles {
 
     /// From now on no file is deleted when its last handle goes.
     pub(crate) fn retain_all(&self) {
-        self.retain.store(true, Ordering::SeqCst);
+        self.retain_all.store(true, Ordering::SeqCst);
     }
 
-    /// The contrary of `retain_all`: an open has succeeded.
-    pub(crate) fn retain_none(&self) {
-        self.retain.store(false, Ordering::SeqCst);
+    /// No file is deleted until [`DataFiles::retain_no_longer`]: what is needed is not known yet.
+    pub(crate) fn retain_for_now(&self) {
+        self.retain_for_now.store(true, Ordering::SeqCst);
+    }
+
+    /// Takes `retain_for_now` back, and never `retain_all`.
+    pub(crate) fn retain_no_longer(&self) {
+        self.retain_for_now.store(false, Ordering::SeqCst);
     }
 
     /// Sees to it that numbers handed out from now on are at least `id`.
@@ -216,6 +224,8 @@ impl DataFiles {
 
     /// Whether files outlive their handles. They do in a forked child: they are its parent's.
     pub(crate) fn retains(&self) -> bool {
-        self.retain.load(Ordering::SeqCst) || !self.birthplace.is_here()
+        self.retain_for_now.load(Ordering::SeqCst)
+            || self.retain_all.load(Ordering::SeqCst)
+            || !self.birthplace.is_here()
     }
 }

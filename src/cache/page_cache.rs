@@ -283,6 +283,12 @@ impl Cache {
         self.divide_capacity();
     }
 
+    /// The most bytes it may hold.
+    #[cfg(test)]
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes.load(Ordering::Relaxed)
+    }
+
     fn divide_capacity(&self) {
         let (mut pool, index) = self.lock();
         // Read under the lock: the last to get it divides by the latest numbers.

@@ -81,7 +81,6 @@ impl WorkSource for Store {
         match error {
             Error::Closed { .. } => {}
             error => {
-                *self.background_failure.lock() = Some(error.clone());
                 self.emit(|| Event::Error { error: error.clone() });
                 if matches!(error, Error::Poisoned { .. }) {
                     self.fail(error);
@@ -193,7 +192,8 @@ impl Store {
     /// The first failure. It keeps no other keyspace's memtables waiting.
     pub(crate) fn incorporate_packed(&self) -> Result<()> {
         let mut first = None;
-        self.incorporate_each(&mut |_, error| {
+        self.incorporate_each(&mut |keyspace, error| {
+            self.note_failure(&keyspace.flush_failures, &error);
             first.get_or_insert(error);
         });
         first.map_or(Ok(()), Err)
@@ -205,7 +205,7 @@ impl Store {
         let mut mine = None;
         self.incorporate_each(&mut |other, error| match other.id == keyspace.id {
             true => mine = Some(error),
-            false => self.job_failed(&error),
+            false => self.flush_failed_for(other, &error),
         });
         mine.map_or(Ok(()), Err)
     }
@@ -220,8 +220,14 @@ impl Store {
             let _alone = self.incorporation.lock();
             f()
         };
-        self.incorporate_each(&mut |_, error| self.job_failed(&error));
+        self.incorporate_each(&mut |keyspace, error| self.flush_failed_for(keyspace, &error));
         result
+    }
+
+    /// A keyspace's flush has failed where nobody waits for it: that is told as background work's.
+    fn flush_failed_for(&self, keyspace: &KeyspaceState, error: &Error) {
+        self.note_failure(&keyspace.flush_failures, error);
+        self.job_failed(error);
     }
 
     fn incorporate_each(&self, failed: &mut dyn FnMut(&KeyspaceState, Error)) {
@@ -318,7 +324,7 @@ impl Store {
             Err(error) => self.fail(error),
         }
         result?;
-        *self.background_failure.lock() = None;
+        keyspace.flush_failures.forget();
         *keyspace.flush_failure.lock() = None;
         self.work_done.fetch_add(1, Ordering::AcqRel);
         let frozen = slot.frozen_nanos.load(Ordering::Relaxed);
@@ -380,6 +386,7 @@ impl Store {
     ) -> Result<()> {
         let is_due = |slot: &Slot| slot.cut.get().is_some_and(|cut| *cut <= upto);
         loop {
+            let ended = self.executor.ended();
             incorporate()?;
             // What is frozen in one that was dropped goes nowhere any more, and nobody takes it away.
             keyspace.check_exists()?;
@@ -390,7 +397,7 @@ impl Store {
             match claim_slot(keyspace) {
                 Some(slot) => self.pack_claimed(keyspace, &slot)?,
                 None => {
-                    self.executor.wait(Duration::from_millis(1));
+                    self.executor.wait(ended, Duration::from_millis(1));
                 }
             }
         }
@@ -530,7 +537,7 @@ impl Job for FlushJob {
         if packed.is_err() && self.keyspace.is_dropped() {
             return Ok(Step::Done);
         }
-        packed?;
+        packed.inspect_err(|e| self.store.note_failure(&self.keyspace.flush_failures, e))?;
         self.store.incorporate_packed()?;
         Ok(Step::Done)
     }
@@ -577,9 +584,12 @@ impl Job for TreeJob {
             Err(Error::Full { .. }) => REST_FULL_NANOS,
             Err(_) => REST_NANOS,
         };
+        let failed = step.inspect_err(|error| {
+            self.store.note_failure(&self.keyspace.compaction_failures, error);
+        });
         let rest = self.store.clock.nanos() + nanos;
         self.keyspace.tree_rest_until_nanos.store(rest, Ordering::Relaxed);
-        step
+        failed
     }
 }
 
@@ -590,7 +600,8 @@ struct Segments {
 
 impl Job for Segments {
     fn step(&mut self) -> Result<Step> {
-        self.store.prepare_segments()?;
+        let made = self.store.prepare_segments();
+        made.inspect_err(|error| self.store.note_failure(&self.store.upkeep_failures, error))?;
         Ok(Step::Done)
     }
 }
@@ -603,6 +614,10 @@ struct Upkeep {
 impl Job for Upkeep {
     fn step(&mut self) -> Result<Step> {
         let kept = self.store.upkeep();
+        match &kept {
+            Ok(()) => self.store.upkeep_failures.forget(),
+            Err(error) => self.store.note_failure(&self.store.upkeep_failures, error),
+        }
         if kept.is_err() && !self.store.executor.is_stepped() {
             // What is refused now will be refused again at once.
             let rest = self.store.clock.nanos() + REST_NANOS;

@@ -115,6 +115,16 @@ impl Database {
     /// `Conflict` if it exists with other options, or its merge operator is not registered; what opening it failed
     /// with, if the store was opened without it ([`RecoveryReport::keyspaces_not_opened`]).
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        self.keyspace_while(name, options, || ())
+    }
+
+    /// The same; calls `meanwhile` when a new keyspace is in the manifest, and nobody can find it yet.
+    pub(super) fn keyspace_while(
+        &self,
+        name: &str,
+        options: KeyspaceOptions,
+        meanwhile: impl FnOnce(),
+    ) -> Result<Keyspace> {
         let store = &self.store;
         store.check_open()?;
         if let Some(operator) = &options.merge_operator
@@ -128,6 +138,18 @@ impl Database {
                 ),
             });
         }
+        store.changing("creating a keyspace", || {
+            self.keyspace_there_or_new(name, options, meanwhile)
+        })
+    }
+
+    fn keyspace_there_or_new(
+        &self,
+        name: &str,
+        options: KeyspaceOptions,
+        meanwhile: impl FnOnce(),
+    ) -> Result<Keyspace> {
+        let store = &self.store;
         let _registry = store.registry.lock();
         self.check_opened(name)?;
         if let Some(keyspace) = self.find(name) {
@@ -166,6 +188,7 @@ impl Database {
             ..Edit::default()
         };
         store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error))?;
+        meanwhile();
         store.keyspaces.write().insert(name.to_string(), Arc::clone(&keyspace));
         Ok(Keyspace::new(store, keyspace))
     }
@@ -223,8 +246,8 @@ impl Database {
             store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error))?;
             // Its files are orphans of the next open that opens all keyspaces.
             store.quarantine.remove(name);
-            if store.quarantine.is_empty() && store.failure.lock().is_none() {
-                store.files.retain_none();
+            if store.quarantine.is_empty() {
+                store.files.retain_no_longer();
             }
             return Ok(());
         }
@@ -262,8 +285,7 @@ impl Database {
             keyspace.dropped.store(false, Ordering::Release);
         } else {
             store.keyspaces.write().remove(name);
-            keyspace.pipeline.lock().slots.clear();
-            keyspace.is_gone.store(true, Ordering::SeqCst);
+            keyspace.leave_pipeline();
             keyspace.forget_memtables();
             store.update_backlog();
         }

@@ -2,6 +2,8 @@
 //!
 //! Invariants:
 //! 1. Work that there is no room for is tried again for as long as other work is done: that may have made some.
+//! 2. The store is idle only if no job was under way, and none ended, from before the search for work until after it:
+//!    a job that begins meanwhile claims the work that there is, and one that ends may leave more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,18 +23,30 @@ impl Store {
             return self.check_open();
         }
         // What failed before is tried again, and counts only if it fails again.
-        *self.background_failure.lock() = None;
+        let mark = self.failure_mark();
         self.clear_rests();
         self.refused();
+        self.wait_idle_since(mark)
+    }
+
+    /// The same; failures noted after `mark` count.
+    pub(super) fn wait_idle_since(&self, mark: u64) -> Result<()> {
+        let poisoned = || self.failure.lock().clone().map_or(Ok(()), Err);
         let mut done = self.work_done.load(Ordering::Acquire);
         let mut since = self.clock.nanos();
         loop {
+            let ended = self.executor.ended();
             self.check_open()?;
-            if let Some(error) = &*self.failure.lock() {
-                return Err(error.clone());
-            }
-            if !self.is_busy() {
+            poisoned()?;
+            let is_busy = self.is_busy_while(|| ());
+            // A job tells its failure before it ends, so what ended before that look has told.
+            poisoned()?;
+            let failed = self.failed_since(mark);
+            if !is_busy {
                 let Some(error) = self.refused() else {
+                    // What there was no room for is no more to be done.
+                    let failed = failed.filter(|failed| !matches!(failed, Error::Full { .. }));
+                    failed.map_or(Ok(()), Err)?;
                     self.drop_unheld();
                     return self.operator_failures();
                 };
@@ -43,29 +57,33 @@ impl Store {
                 done = now_done;
                 since = self.clock.nanos();
             }
-            if let Some(error) = &*self.background_failure.lock() {
+            if let Some(error) = self.failed_since(mark) {
                 let is_full = matches!(error, Error::Full { .. });
                 let fruitless = self.work_done.load(Ordering::Acquire) == done
                     && self.clock.nanos().saturating_sub(since) > FRUITLESS_NANOS_MAX;
                 if !is_full || fruitless || self.executor.is_stepped() {
-                    return Err(error.clone());
+                    return Err(error);
                 }
             }
             self.executor.notify();
-            if !self.executor.wait(Duration::from_millis(5)) {
+            if !self.executor.wait(ended, Duration::from_millis(5)) {
                 return Ok(());
             }
         }
     }
 
     /// Whether there is work under way, or to do. What was refused for want of room is left to whoever asks
-    /// [`Store::refused`].
-    fn is_busy(&self) -> bool {
+    /// [`Store::refused`]. Calls `meanwhile` once no job is seen, before it looks for work.
+    pub(super) fn is_busy_while(&self, meanwhile: impl FnOnce()) -> bool {
+        let Some(ended) = self.executor.quiet() else { return true };
+        meanwhile();
         let flushes = |keyspace: &Arc<KeyspaceState>| {
             let refused = matches!(*keyspace.flush_failure.lock(), Some(Error::Full { .. }));
             !refused && !keyspace.pipeline.lock().slots.is_empty()
         };
-        !self.executor.is_quiet() || self.all_keyspaces().iter().any(flushes) || self.has_work()
+        self.all_keyspaces().iter().any(flushes)
+            || self.has_work()
+            || self.executor.quiet() != Some(ended)
     }
 
     /// What the work was refused with that there was no room for, if there is such. It is tried again from now on.
@@ -77,9 +95,7 @@ impl Store {
             refused = refused.or(flush).or(keyspace.tree.retry_refused());
         }
         if refused.is_some() {
-            let mut failure = self.background_failure.lock();
-            failure.take_if(|failure| matches!(failure, Error::Full { .. }));
-            drop(failure);
+            self.forget_full_failures();
             self.clear_rests();
         }
         refused

@@ -1,5 +1,6 @@
 //! The handle on a keyspace.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -245,10 +246,14 @@ impl Keyspace {
         if upper.as_ref().is_some_and(|upper| *upper <= lower) {
             return Ok(());
         }
+        let executor = &self.store.executor;
+        // The tree looks for work between two waits.
+        let ended = Cell::new(executor.ended());
         let wait = || {
             // What is in the way may have panicked and be there for good.
             self.store.check_writable()?;
-            self.store.executor.wait(Duration::from_millis(5));
+            executor.wait(ended.get(), Duration::from_millis(5));
+            ended.set(executor.ended());
             Ok(())
         };
         let result = self.store.changing("a compaction", || {

@@ -1,6 +1,8 @@
 //! Threads that meet where a look and a step belong together, each story told in one order of steps;
 //! `spinney-sim threads` and `db::schedules` try the same in any order.
 
+use std::cell::Cell;
+use std::panic;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -10,6 +12,7 @@ use super::read::multi_get_while;
 use super::state::Stage;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
+use crate::base::sync::atomic::Ordering;
 use crate::vfs::{Access, File, MemoryVfs, Vfs};
 use crate::{Database, Error, Keyspace, KeyspaceOptions, TreeKind};
 
@@ -235,4 +238,182 @@ fn whoever_closes_a_store_is_told_how_that_went() {
         assert!(matches!(closed, Err(Error::Poisoned { .. })), "{closed:?}");
     }
     assert!(matches!(db.close(), Err(Error::Poisoned { .. })), "and whoever asks later");
+}
+
+/// Nobody was at work, a worker claimed the only compaction there was, and then nothing was found that nobody had
+/// claimed: `wait_idle` returned while the compaction ran.
+#[test]
+fn a_job_that_begins_while_work_is_looked_for_is_waited_for() {
+    for kind in TreeKind::ALL {
+        let db = open(1 << 20);
+        let items = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+        let store = items.store();
+        let rest = |until| items.state().tree_rest_until_nanos.store(until, Ordering::Relaxed);
+        rest(u64::MAX);
+        for round in 0..20u64 {
+            items.put("key", round.to_be_bytes()).unwrap();
+            items.flush().unwrap();
+        }
+        let began = Instant::now();
+        let patiently = |done: &dyn Fn() -> bool| {
+            while !done() {
+                assert!(began.elapsed() < PATIENCE);
+                thread::yield_now();
+            }
+        };
+        assert!(store.has_work(), "{kind:?}: nothing to compact");
+        let has_met = Cell::new(false);
+        // A worker may be looking for work before.
+        while !has_met.get() {
+            let is_busy = store.is_busy_while(|| {
+                has_met.set(true);
+                rest(0);
+                patiently(&|| {
+                    store.executor.notify();
+                    !store.has_work()
+                });
+            });
+            assert!(is_busy, "{kind:?}: a job is under way, or has just ended");
+        }
+        db.wait_idle().unwrap();
+    }
+}
+
+/// One keyspace's compaction met damage. Another's memtable got into its tree, and with that the failure was
+/// forgotten: `wait_idle` said that all was well. It said so too if the failed compaction was the last of the work.
+#[test]
+fn a_keyspace_s_success_hides_no_failure_of_another() {
+    for kind in TreeKind::ALL {
+        let open = |vfs: &MemoryVfs| {
+            let builder = Database::builder("/store").vfs(Arc::new(vfs.clone()));
+            builder.memtable_bytes(1 << 20).deterministic(1).open().unwrap()
+        };
+        let damaged = || {
+            let vfs = MemoryVfs::new();
+            let items = open(&vfs).keyspace("damaged", KeyspaceOptions::new(kind)).unwrap();
+            for round in 0..20u64 {
+                items.put("key", round.to_be_bytes()).unwrap();
+                items.flush().unwrap();
+            }
+            drop(items);
+            for name in vfs.read_names(Path::new("/store")).unwrap() {
+                if name.ends_with(".table") {
+                    let path = Path::new("/store").join(name);
+                    let table = vfs.open(&path, Access::Buffered, true).unwrap();
+                    table.write_at(100, &[0xaa; 100]).unwrap();
+                }
+            }
+            vfs
+        };
+        let db = open(&damaged());
+        let idle = db.wait_idle();
+        assert!(idle.as_ref().is_err_and(Error::is_corruption), "{kind:?}, the last: {idle:?}");
+
+        let db = open(&damaged());
+        let other = db.keyspace("other", KeyspaceOptions::new(kind)).unwrap();
+        let mark = other.store().failure_mark();
+        while db.step().is_ok() {}
+        other.put("key", "value").unwrap();
+        other.flush().unwrap();
+        let idle = other.store().wait_idle_since(mark);
+        assert!(idle.as_ref().is_err_and(Error::is_corruption), "{kind:?}, hidden: {idle:?}");
+        assert!(other.store().wait_idle_since(other.store().failure_mark()).is_ok());
+    }
+}
+
+/// Two threads worked out what the page cache may have. The first said what it was to be, the second too, and gave
+/// it; then the first gave what it had found. The cache kept memory that memtables had meanwhile.
+#[test]
+fn the_cache_has_what_was_worked_out_last() {
+    let db = open(1 << 20);
+    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let store = items.store();
+    let given = |store: &super::store::Store| *store.cache_share.lock();
+    store.share_memory();
+    let before = given(store);
+    *store.cache_share.lock() = 0;
+    let (tell, told) = mpsc::channel();
+    let mut second = None;
+    store.share_memory_while(|| {
+        let store = Arc::clone(store);
+        second = Some(thread::spawn(move || {
+            store.memtables_share.fetch_max(3 << 20, Ordering::Relaxed);
+            store.share_memory();
+            tell.send(()).unwrap();
+        }));
+        // It may have to wait for the end of this call.
+        let _ = told.recv_timeout(Duration::from_millis(300));
+    });
+    second.unwrap().join().unwrap();
+    assert!(given(store) < before, "memtables have more");
+    assert_eq!(store.cache.capacity_bytes(), given(store));
+}
+
+/// The statistics asked the tree, a memtable got into it, and then they asked the memtables: its keys were nowhere.
+#[test]
+fn a_memtable_is_counted_once_wherever_it_goes() {
+    for kind in TreeKind::ALL {
+        let db = open(1 << 20);
+        let items = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
+        (0..100u64).for_each(|key| items.put(key.to_be_bytes(), "value").unwrap());
+        let (read, tree) = items.state().with_tree_state_while(|| items.flush().unwrap());
+        let slots = read.frozen.iter().chain([&read.active]);
+        let in_memtables: usize = slots.map(|slot| slot.memtable.len()).sum();
+        assert_eq!(
+            in_memtables as u64 + tree.entries,
+            100,
+            "{kind:?}: {in_memtables} in memtables"
+        );
+        assert_eq!(db.stats().keyspaces[0].keys_estimate, 100);
+    }
+}
+
+/// A list of keyspaces was taken, one of them was dropped, and its memtable was frozen after that: it got into a
+/// pipeline that nobody works at, and stayed there for as long as there was a handle.
+#[test]
+fn nothing_is_frozen_into_the_pipeline_of_a_keyspace_that_is_gone() {
+    let db = Database::builder_in_memory().deterministic(1).open().unwrap();
+    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    items.put("key", "value").unwrap();
+    items.store().freeze(std::slice::from_ref(items.state()), |_| true);
+    items.put("key", "another").unwrap();
+    items.state().leave_pipeline();
+    items.store().freeze(std::slice::from_ref(items.state()), |_| true);
+    assert!(items.state().pipeline.lock().slots.is_empty());
+}
+
+/// Expects that the store refuses writes because its own code panicked so, and can be read.
+#[track_caller]
+fn assert_poisoned(items: &Keyspace, said: &str) {
+    let refused = items.put("key", "another");
+    assert!(
+        matches!(&refused, Err(Error::Poisoned { reason }) if reason.contains(said)),
+        "{refused:?}"
+    );
+    assert_eq!(items.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+/// Our own code panicked on the thread of a writer that froze a memtable, or of a caller that created a keyspace.
+/// Nobody was told: writes went on into what was half done.
+#[test]
+fn a_panic_on_a_caller_s_thread_poisons_the_store() {
+    let written = || {
+        let db = open(1 << 20);
+        let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+        items.put("key", "value").unwrap();
+        (db, items)
+    };
+    let panics = |f: &dyn Fn()| panic::catch_unwind(panic::AssertUnwindSafe(f)).is_err();
+    let (_db, items) = written();
+    let keyspaces = [Arc::clone(items.state())];
+    let frozen = || {
+        items.store().freeze(&keyspaces, |_| panic!("in the barrier"));
+    };
+    assert!(panics(&frozen));
+    assert_poisoned(&items, "freezing a memtable panicked: in the barrier");
+
+    let (db, items) = written();
+    let half_way = || panic!("half-way");
+    assert!(panics(&|| drop(db.keyspace_while("other", KeyspaceOptions::stb(), half_way))));
+    assert_poisoned(&items, "creating a keyspace panicked: half-way");
 }

@@ -12,6 +12,7 @@ pub(crate) mod counters;
 pub(crate) mod damage;
 pub(crate) mod database;
 pub(crate) mod events;
+mod failures;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod idle;

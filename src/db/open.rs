@@ -19,6 +19,7 @@ use super::background::initial_drain_rate;
 use super::counters::Counters;
 use super::database::RecoveryReport;
 use super::events::Event;
+use super::failures::{FailureCount, Failures};
 use super::in_flight::InFlight;
 use super::open_iterators::OpenIterators;
 use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
@@ -480,7 +481,7 @@ fn open_locked(
         store: Arc::new(OnceLock::new()),
     };
     // An open that fails leaves the files as they were.
-    foundation.files.retain_all();
+    foundation.files.retain_for_now();
     let first_new = foundation.reserve_file_ids()?;
     let (mut keyspaces, mut quarantined) = foundation
         .recover_keyspaces(&mut recovered)
@@ -511,7 +512,7 @@ fn open_locked(
         report.segments.clone(),
     )?);
     if !read_only && quarantine.is_empty() {
-        foundation.files.retain_none();
+        foundation.files.retain_no_longer();
     }
     let by_name =
         keyspaces.into_values().map(|keyspace| (keyspace.name.clone(), keyspace)).collect();
@@ -553,13 +554,14 @@ fn open_locked(
         birthplace: Birthplace::here(),
         panicked: AtomicBool::new(false),
         failure: Mutex::new(None),
-        background_failure: Mutex::new(None),
+        upkeep_failures: Failures::default(),
+        failure_count: FailureCount::default(),
         upkeep_running: AtomicBool::new(false),
         work_done: AtomicU64::new(0),
         upkeep_rest_until_nanos: AtomicU64::new(0),
         workers,
         memtables_share: AtomicU64::new(memtables_share),
-        cache_share: AtomicU64::new(cache_bytes as u64),
+        cache_share: Mutex::new(cache_bytes as u64),
         drain_rate: initial_drain_rate(),
         foundation,
         _lock: lock,

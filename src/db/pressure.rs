@@ -39,6 +39,7 @@ impl Store {
         let mut waited_from = None;
         let mut tried_again = false;
         loop {
+            let ended = self.executor.ended();
             self.check_writable()?;
             if self.pool.bytes_active() as u64 > self.sizes.active_bytes_max
                 && let Some(_alone) = self.pressure.try_lock()
@@ -70,7 +71,7 @@ impl Store {
             }
             waited_from.get_or_insert_with(|| self.clock.nanos());
             self.executor.notify();
-            if !self.executor.wait(WAIT_MAX) {
+            if !self.executor.wait(ended, WAIT_MAX) {
                 break;
             }
         }
@@ -122,16 +123,24 @@ impl Store {
     /// Lets the page cache have what memtables and trees do not need: a store that is only read keeps more
     /// pages. What memtables have once taken stays theirs, for the next burst of writes.
     pub(crate) fn share_memory(&self) {
+        self.share_memory_while(|| ());
+    }
+
+    /// The same; calls `meanwhile` between finding out what the cache may have and giving it.
+    pub(super) fn share_memory_while(&self, meanwhile: impl FnOnce()) {
         let spare = self.sizes.memtable_bytes * 2;
         let taken = (self.pool.bytes_in_use() + self.pool.bytes_retained()) as u64 + spare;
         let step = self.sizes.memtable_bytes.max(1 << 20);
+        let mut share = self.cache_share.lock();
         let memtables = taken.min(self.sizes.memtables_bytes_max).next_multiple_of(step);
         let before = self.memtables_share.fetch_max(memtables, Ordering::Relaxed);
         let trees = self.trees_bytes();
         let trees = trees + self.open_iterators.bytes_to_provide();
         let trees = trees.next_multiple_of((self.sizes.memory_budget / 64).max(64 << 10));
         let bytes = self.sizes.cache_bytes(self.workers, memtables.max(before), trees);
-        if self.cache_share.swap(bytes, Ordering::Relaxed) != bytes {
+        if *share != bytes {
+            meanwhile();
+            *share = bytes;
             self.cache.set_capacity(bytes as usize);
         }
     }

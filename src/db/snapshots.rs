@@ -53,13 +53,18 @@ pub(crate) struct SnapshotGuard {
 }
 
 impl Snapshots {
-    /// Registers the number that `visible` returns.
+    /// Registers the number that `visible` returns. In a forked child it is not registered: the lock may be held by a
+    /// thread that is not there. Whoever reads at it is refused.
     pub(crate) fn register(
         self: &Arc<Self>,
         reader: Reader,
         visible: impl FnOnce() -> Seqno,
     ) -> SnapshotGuard {
         let shard = thread_number() % SHARDS;
+        if !self.birthplace.is_here() {
+            let snapshots = Arc::clone(self);
+            return SnapshotGuard { snapshots, seqno: visible(), shard: shard as u8, reader };
+        }
         self.snapshots.fetch_add(u64::from(reader == Reader::Snapshot), Ordering::Relaxed);
         let mut live = self.shards[shard].lock();
         let seqno = visible();
@@ -124,6 +129,25 @@ impl Drop for SnapshotGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `Database::snapshot` in a forked child waited for a lock that a thread of its parent held.
+    #[test]
+    fn nothing_is_registered_in_a_forked_child() {
+        let forked = Snapshots { birthplace: Birthplace::elsewhere(), ..Snapshots::default() };
+        let snapshots = Arc::new(forked);
+        let held: Vec<_> = snapshots.shards.iter().map(|shard| shard.lock()).collect();
+        let (tell, told) = std::sync::mpsc::channel();
+        {
+            let snapshots = Arc::clone(&snapshots);
+            std::thread::spawn(move || {
+                let guard = snapshots.register(Reader::Snapshot, || Seqno(7));
+                tell.send((guard.seqno(), snapshots.snapshots())).unwrap();
+            });
+        }
+        let registered = told.recv_timeout(std::time::Duration::from_secs(20));
+        assert_eq!(registered.expect("it waits for its parent"), (Seqno(7), 0));
+        assert!(held.iter().all(|shard| shard.is_empty()));
+    }
 
     #[test]
     fn numbers_of_all_threads_are_listed_once_and_go_with_their_last_holder() {

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::events::Event;
+use super::failures::Failures;
 use super::options::KeyspaceOptions;
 use super::retired::Retired;
 use super::store::Store;
@@ -27,13 +28,16 @@ use crate::base::key_hash::KeyHasher;
 use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::slice::Slice;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::base::sync::{ArcSwap, Mutex};
+use crate::base::sync::{ArcSwap, Mutex, yield_now};
 use crate::cache::Cache;
 use crate::commit::Price;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::merge::{BlobReader, Contained, MergeContext};
 use crate::table::{BlobFile, BlobFiles, BlobPointer};
-use crate::tree::{Packed, Tree, TreeCounters, TreeObserver, TreeVersion};
+use crate::tree::{Packed, Tree, TreeCounters, TreeObserver, TreeState, TreeVersion};
+
+/// How often the read state and its tree's state are looked at to find both of one moment.
+const TRIES_FOR_ONE_MOMENT: usize = 16;
 
 /// A memtable and what belongs to it.
 pub(crate) struct Slot {
@@ -144,6 +148,10 @@ pub(crate) struct KeyspaceState {
     pub(crate) tree_rest_until_nanos: AtomicU64,
     /// Why the last memtable did not get into the tree; cleared by one that does.
     pub(crate) flush_failure: Mutex<Option<Error>>,
+    /// What the background has failed to flush with.
+    pub(crate) flush_failures: Failures,
+    /// What compactions have failed with. One that succeeds says nothing of the place where another failed.
+    pub(crate) compaction_failures: Failures,
     /// The last panic of the operator that `wait_idle` has not told of.
     pub(crate) operator_failure: Mutex<Option<Error>>,
     /// It has been dropped durably.
@@ -274,6 +282,8 @@ impl KeyspaceState {
             rest_until_nanos: AtomicU64::new(0),
             tree_rest_until_nanos: AtomicU64::new(0),
             flush_failure: Mutex::new(None),
+            flush_failures: Failures::default(),
+            compaction_failures: Failures::default(),
             operator_failure: Mutex::new(None),
             is_gone: AtomicBool::new(false),
             iterators: AtomicU64::new(0),
@@ -429,19 +439,25 @@ impl KeyspaceState {
         records.check_bytes();
     }
 
-    /// Freezes the active memtable at `cut` unless it is empty. Only inside a commit barrier.
+    /// It has been dropped for good: nothing gets into the pipeline any more, and what is there goes nowhere.
+    pub(super) fn leave_pipeline(&self) {
+        self.is_gone.store(true, Ordering::SeqCst);
+        // A freeze that has not seen it holds this until its memtable is in the pipeline.
+        let freezing = self.retired.lock();
+        let slots = std::mem::take(&mut self.pipeline.lock().slots);
+        drop(freezing);
+        drop(slots);
+    }
+
+    /// Freezes the active memtable at `cut` unless it is empty, or the keyspace is gone: it would wait in the pipeline
+    /// for as long as a handle lives. Only inside a commit barrier.
     pub(crate) fn freeze(&self, cut: Seqno, pool: &Arc<ChunkPool>, nanos: u64) -> bool {
         let mut retired = self.retired.lock();
         let read = self.read.load_full();
-        if read.active.memtable.is_empty() {
+        if read.active.memtable.is_empty() || self.is_gone.load(Ordering::SeqCst) {
             return false;
         }
         let slot = Arc::clone(&read.active);
-        let cut = Seqno(cut.0 + u64::from(planted(Bug::FreezeCutTooHigh)));
-        // Set once: the slot was active until now.
-        let _ = slot.cut.set(cut);
-        slot.frozen_nanos.store(nanos, Ordering::Relaxed);
-        slot.memtable.freeze();
         let mut frozen = Vec::with_capacity(read.frozen.len() + 1);
         frozen.push(Arc::clone(&slot));
         frozen.extend_from_slice(&read.frozen);
@@ -449,6 +465,12 @@ impl KeyspaceState {
         let announce = || self.pipeline.lock().slots.push_back((slot, Stage::Waiting));
         let active = Slot::new(pool);
         let state = Arc::new(ReadState { active, frozen, version, generation });
+        read.active.memtable.freeze();
+        let cut = Seqno(cut.0 + u64::from(planted(Bug::FreezeCutTooHigh)));
+        // Set once: the slot was active until now. All that can fail comes before: an active memtable with a cut would
+        // take in commits that readers do not see.
+        let _ = read.active.cut.set(cut);
+        read.active.frozen_nanos.store(nanos, Ordering::Relaxed);
         // From the pipeline another thread may take it into the tree at once, which has to find it frozen.
         if planted(Bug::FreezeAnnouncedEarly) {
             announce();
@@ -460,6 +482,36 @@ impl KeyspaceState {
         }
         retired.add(read);
         true
+    }
+
+    /// The read state and the state of its tree, of one moment, so that each memtable is counted in one of them. Where
+    /// memtables get into the tree all the time, one may be counted in both, and none is missed.
+    pub(crate) fn with_tree_state(&self) -> (Arc<ReadState>, TreeState) {
+        self.with_tree_state_while(|| ())
+    }
+
+    /// The same; calls `meanwhile` between the two for the first time.
+    pub(super) fn with_tree_state_while(
+        &self,
+        meanwhile: impl FnOnce(),
+    ) -> (Arc<ReadState>, TreeState) {
+        let mut meanwhile = Some(meanwhile);
+        for _ in 0..TRIES_FOR_ONE_MOMENT {
+            let read = self.read.load_full();
+            if let Some(meanwhile) = meanwhile.take() {
+                meanwhile();
+            }
+            let state = self.tree.state();
+            // A version that has been replaced does not come back.
+            if Arc::ptr_eq(&self.tree.version(), &read.version) {
+                return (read, state);
+            }
+            // It has been replaced in the tree, and soon will be here.
+            yield_now();
+        }
+        let read = self.read.load_full();
+        let state = self.tree.state();
+        (read, state)
     }
 
     /// Why its last memtable did not get into the tree, if it did not.

@@ -395,7 +395,7 @@ impl Store {
         };
         statistics.flush.written_bytes += counters.blob_direct_bytes.sum();
         for keyspace in self.all_keyspaces() {
-            let state = keyspace.tree.state();
+            let (read, state) = keyspace.with_tree_state();
             let trees = &keyspace.counters;
             statistics.flush.written_bytes += trees.flush_written_bytes.load(Ordering::Relaxed);
             statistics.flush.count += trees.flushes.load(Ordering::Relaxed);
@@ -406,7 +406,6 @@ impl Store {
             statistics.filter_probes += trees.filter_probes();
             statistics.filter_false_positives += trees.filter_false_positives();
             statistics.memory_trees += state.memory_bytes;
-            let read = keyspace.read.load();
             let slots = || read.frozen.iter().chain([&read.active]);
             let memtable_entries = slots().map(|slot| slot.memtable.len() as u64).sum();
             let new_keys = memtable_entries as f64 * (1.0 - state.superseding_share);

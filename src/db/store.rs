@@ -14,7 +14,8 @@ use std::time::Duration;
 use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
 use super::events::Event;
-use super::in_flight::{COUNTED_BYTES_MIN, Flight, InFlight};
+use super::failures::{FailureCount, Failures};
+use super::in_flight::{BLOB_BUFFERS_BYTES, COUNTED_BYTES_MIN, InFlight};
 use super::open_iterators::OpenIterators;
 use super::options::{Builder, Switches};
 use super::payload::{LARGE_BYTES, with_parts};
@@ -203,8 +204,9 @@ pub(crate) struct Store {
     /// Our own code has panicked: what it was at may be half done, so nothing is built on it.
     pub(crate) panicked: AtomicBool,
     pub(crate) failure: Mutex<Option<Error>>,
-    /// The last background failure that did not poison the store; cleared by success.
-    pub(crate) background_failure: Mutex<Option<Error>>,
+    /// What upkeep of journal and manifest has failed with. Keyspaces have theirs.
+    pub(crate) upkeep_failures: Failures,
+    pub(crate) failure_count: FailureCount,
     pub(crate) upkeep_running: AtomicBool,
     /// Background jobs that have got something done.
     pub(crate) work_done: AtomicU64,
@@ -213,8 +215,8 @@ pub(crate) struct Store {
     pub(crate) workers: usize,
     /// Bytes of the budget that memtables have at present.
     pub(crate) memtables_share: AtomicU64,
-    /// What the page cache may hold.
-    pub(crate) cache_share: AtomicU64,
+    /// What the page cache may hold. Held while that is worked out and applied.
+    pub(crate) cache_share: Mutex<u64>,
     /// Bytes per second that the background has been seen to take in, as bits of an `f64`.
     pub(crate) drain_rate: AtomicU64,
     /// Declared last: released last.
@@ -264,12 +266,6 @@ impl Deref for Store {
 
 /// How long a writer sleeps at most before it looks again whether it may go on.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(5);
-
-/// What writing a blob file uses.
-const BLOB_BUFFERS_BYTES: u64 = 512 << 10;
-
-/// Larger batches are refused inside a merge operator.
-const LARGE_BATCH_BYTES: u64 = 4 << 20;
 
 /// An operation of a commit, borrowed.
 #[derive(Clone, Copy)]
@@ -387,7 +383,6 @@ impl Store {
     pub(crate) fn panicked(&self, what: &str) {
         self.panicked.store(true, Ordering::Release);
         let error = Error::Poisoned { reason: what.to_string() };
-        *self.background_failure.lock() = Some(error.clone());
         self.fail(&error);
         self.executor.notify();
     }
@@ -484,34 +479,6 @@ impl Store {
         Ok(())
     }
 
-    /// Waits until a batch of so many bytes may be in flight beside others.
-    #[cold]
-    fn begin_flight(&self, held: u64) -> Result<Flight<'_>> {
-        if held > LARGE_BATCH_BYTES {
-            // Whoever commits another one may wait for background work.
-            Contained::refuse_inside("a batch of more than 4 MiB")?;
-        }
-        Ok(self.in_flight.begin(held, !Contained::is_inside()))
-    }
-
-    /// Commits a batch that is counted as in flight.
-    #[cold]
-    fn commit_counted<'a, I>(
-        &self,
-        operations: &impl Fn() -> I,
-        (count, bytes, large): (u32, u64, bool),
-        durability: Durability,
-    ) -> Result<Seqno>
-    where
-        I: Iterator<Item = Operation<'a>>,
-    {
-        self.admit(bytes, operations)?;
-        match large {
-            true => super::large::commit(self, operations, count, durability),
-            false => self.commit_admitted(operations, count, bytes, durability),
-        }
-    }
-
     /// Whether the operation's value is too large for journal and memtable.
     #[inline]
     pub(crate) fn is_large(&self, operation: &Operation<'_>) -> bool {
@@ -521,7 +488,7 @@ impl Store {
     }
 
     #[inline]
-    fn commit_admitted<'a, I>(
+    pub(super) fn commit_admitted<'a, I>(
         &self,
         operations: &impl Fn() -> I,
         count: u32,
@@ -644,7 +611,7 @@ impl Store {
 
     /// Lets a writer of `bytes` in: slowed by how far the background is behind, and not before there
     /// is room in the memtables.
-    fn admit<'a, I>(&self, bytes: u64, operations: &impl Fn() -> I) -> Result<()>
+    pub(super) fn admit<'a, I>(&self, bytes: u64, operations: &impl Fn() -> I) -> Result<()>
     where
         I: Iterator<Item = Operation<'a>>,
     {
@@ -695,6 +662,7 @@ impl Store {
         let mut waited_from = None;
         let mut tried_again = false;
         loop {
+            let ended = self.executor.ended();
             self.check_writable()?;
             let read = keyspace.read.load_full();
             if !self.is_full(&read.active) || keyspace.is_dropped() {
@@ -719,10 +687,10 @@ impl Store {
             Contained::refuse_inside("a write that must wait for room")?;
             waited_from.get_or_insert_with(|| self.clock.nanos());
             self.executor.notify();
-            if !self.executor.wait(WAIT_MAX) {
+            if !self.executor.wait(ended, WAIT_MAX) {
                 // A stepped executor without work although memtables wait: their job has failed.
                 self.clear_rests();
-                if !self.executor.wait(WAIT_MAX) {
+                if !self.executor.wait(ended, WAIT_MAX) {
                     break;
                 }
             }
@@ -740,19 +708,21 @@ impl Store {
         keyspaces: &[Arc<KeyspaceState>],
         wanted: impl Fn(&KeyspaceState) -> bool,
     ) -> Seqno {
-        let nanos = self.clock.nanos();
-        let cut = self.committer.barrier(|last| {
-            for keyspace in keyspaces {
-                if wanted(keyspace) {
-                    keyspace.freeze(last, &self.pool, nanos);
+        self.changing("freezing a memtable", || {
+            let nanos = self.clock.nanos();
+            let cut = self.committer.barrier(|last| {
+                for keyspace in keyspaces {
+                    if wanted(keyspace) {
+                        keyspace.freeze(last, &self.pool, nanos);
+                    }
                 }
-            }
-            last
-        });
-        self.share_memory();
-        self.update_backlog();
-        self.executor.notify();
-        cut
+                last
+            });
+            self.share_memory();
+            self.update_backlog();
+            self.executor.notify();
+            cut
+        })
     }
 
     /// Makes everything committed so far durable.

@@ -24,9 +24,9 @@ struct State {
     stopping: bool,
     /// Raised by `notify`, so that a notice between looking for work and going to sleep is not lost.
     notices: u64,
-    /// Raised when a job ends, for those who `wait`.
-    progress: u64,
-    /// Threads at work on a job.
+    /// Jobs that have ended. Those who `wait` wait for the next.
+    ended: u64,
+    /// Threads that carry out a job, or look for one.
     busy: usize,
 }
 
@@ -154,27 +154,33 @@ impl Executor {
             Ok(Step::Again) => Ok(true),
             Ok(Step::Done | Step::Postponed) => {
                 drop(stepper.jobs.swap_remove(chosen));
+                self.shared.state.lock().ended += 1;
                 Ok(true)
             }
             Err(error) => {
                 drop(stepper.jobs.swap_remove(chosen));
+                self.shared.state.lock().ended += 1;
                 source.job_failed(&error);
                 Err(error)
             }
         }
     }
 
-    /// Lets background work make progress for a caller that waits for it: sleeps until a job ends
-    /// or `at_most` has passed, or does a step itself. False if there is nothing that could make
+    /// How many jobs have ended. A caller of [`Executor::wait`] asks before it looks at what it waits for.
+    pub(crate) fn ended(&self) -> u64 {
+        self.shared.state.lock().ended
+    }
+
+    /// Lets background work make progress for a caller that waits for it: sleeps until more than `ended` jobs have
+    /// ended or `at_most` has passed, or does a step itself. False if there is nothing that could make
     /// progress (stepped executors only).
-    pub(crate) fn wait(&self, at_most: Duration) -> bool {
+    pub(crate) fn wait(&self, ended: u64, at_most: Duration) -> bool {
         if self.shared.stepper.is_some() {
             // A step's failure reaches the waiter through the state it waits for.
             return self.step().unwrap_or(true);
         }
         let mut state = self.shared.state.lock();
-        let before = state.progress;
-        if state.progress == before && !state.stopping {
+        if state.ended == ended && !state.stopping {
             self.shared.progress.wait_for(&mut state, at_most);
         }
         true
@@ -185,12 +191,18 @@ impl Executor {
         self.shared.stepper.is_some()
     }
 
-    /// Whether no job is being carried out.
-    pub(crate) fn is_quiet(&self) -> bool {
-        match &self.shared.stepper {
-            Some(_) => self.shared.lock_stepper().is_some_and(|stepper| stepper.jobs.is_empty()),
-            None => self.shared.state.lock().busy == 0,
-        }
+    /// If no job is being carried out or looked for: how many have ended. Whoever looks for work that nobody has
+    /// claimed asks before and after. Only if both answers are the same number did no job claim work, or leave new
+    /// work, between the looks.
+    pub(crate) fn quiet(&self) -> Option<u64> {
+        // Held until the number has been read: no step is under way.
+        let stepper = self.shared.lock_stepper();
+        let state = self.shared.state.lock();
+        let is_quiet = match &self.shared.stepper {
+            Some(_) => stepper.is_some_and(|stepper| stepper.jobs.is_empty()),
+            None => state.busy == 0,
+        };
+        is_quiet.then_some(state.ended)
     }
 
     /// Ends after the steps that are running; begun jobs are dropped.
@@ -236,7 +248,7 @@ fn work(shared: &Shared, least: Urgency) {
             if state.stopping {
                 return;
             }
-            // Busy before looking: whoever sees nobody busy and finds no work knows there is none.
+            // Busy before looking: nobody claims work while all are seen idle (`Executor::quiet`).
             state.busy += 1;
             state.notices
         };
@@ -245,7 +257,7 @@ fn work(shared: &Shared, least: Urgency) {
         let mut state = shared.state.lock();
         state.busy -= 1;
         if found {
-            state.progress += 1;
+            state.ended += 1;
             state.notices += 1;
             shared.work.notify_all();
         }
@@ -296,7 +308,7 @@ fn carry_out(
                 }
                 if is_interruptible && let Some(pressing) = source.next_job(Urgency::Pressing) {
                     carry_out(shared, pressing, source, false);
-                    shared.state.lock().progress += 1;
+                    shared.state.lock().ended += 1;
                     shared.progress.notify_all();
                 }
             }
@@ -377,10 +389,23 @@ mod tests {
         executor.start(weak(&source)).unwrap();
         while counting.done.load(Ordering::SeqCst) < 100 {
             executor.notify();
-            executor.wait(Duration::from_millis(10));
+            executor.wait(executor.ended(), Duration::from_millis(10));
         }
         executor.stop();
-        assert!(executor.is_quiet());
+        assert_eq!(executor.quiet(), Some(100));
+    }
+
+    /// A thread looked at what it waits for, a job ended, and the thread began to wait: it slept for as long as it
+    /// may, because the number of jobs was read only then.
+    #[test]
+    fn a_job_that_ends_before_the_wait_begins_is_not_waited_for() {
+        // Without threads, nobody wakes whoever sleeps.
+        let executor = Executor::new(Mode::Threads(1));
+        let before = executor.ended();
+        executor.shared.state.lock().ended += 1;
+        let began = std::time::Instant::now();
+        assert!(executor.wait(before, Duration::from_secs(60)));
+        assert!(began.elapsed() < Duration::from_secs(30), "it slept");
     }
 
     /// A job of many steps, during which others become pressing and immediate.
@@ -444,7 +469,7 @@ mod tests {
         ]);
         carry_out(&shared, job, &*source, true);
         assert_eq!(*order.lock(), [1, 2, 2, 1, 3, 3, 1], "one that is pressing is not interrupted");
-        assert_eq!((source.left.lock().len(), shared.state.lock().progress), (1, 2));
+        assert_eq!((source.left.lock().len(), shared.state.lock().ended), (1, 2));
     }
 
     /// One thread is kept for what is immediate: it is done although all others are in a job that does not end.
@@ -458,12 +483,12 @@ mod tests {
         executor.start(Arc::downgrade(&work)).unwrap();
         while order.lock().is_empty() {
             executor.notify();
-            executor.wait(Duration::from_millis(1));
+            executor.wait(executor.ended(), Duration::from_millis(1));
         }
         source.left.lock().push((Urgency::Immediate, 2, 1));
         while !order.lock().contains(&2) {
             executor.notify();
-            executor.wait(Duration::from_millis(1));
+            executor.wait(executor.ended(), Duration::from_millis(1));
         }
         executor.stop();
     }

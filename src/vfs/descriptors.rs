@@ -5,7 +5,9 @@
 //! 1. Of the files that can be opened again at most `max` are open, less the rings that background jobs have, but for
 //!    those that are being read or have been written and not synced.
 //! 2. A file that is being read or written is not closed: whoever has it holds a reference to its descriptor.
-//! 3. A file whose last write has not been synced is not closed: an error of the write would be lost.
+//! 3. A file whose last write has not been synced is not closed: an error of the write would be lost. Only a sync
+//!    that began after a write had ended counts for it. It is looked at, and the file closed, under one lock, which a
+//!    write takes before it asks for the file.
 //! 4. A file can be opened again for as long as its handle lives: its name goes with the handle.
 //! 5. Reading an open file takes no lock.
 
@@ -55,9 +57,30 @@ pub(super) struct Descriptor {
     file: ArcSwapOption<fs::File>,
     /// Read since the hand last passed.
     used: AtomicBool,
-    unsynced: AtomicBool,
+    writes: Mutex<Writes>,
     /// Closes it when there are too many; without it, it stays open.
     shared: Option<Arc<Descriptors>>,
+}
+
+/// What has been written to a file, and what of it has been synced.
+#[derive(Debug, Default)]
+struct Writes {
+    under_way: usize,
+    /// How often a write has begun or ended.
+    changes: u64,
+    /// How many of these were before the beginning of a sync that has succeeded.
+    synced: u64,
+}
+
+/// A write that is under way.
+pub(super) struct Writing<'a>(&'a Descriptor);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let mut writes = self.0.writes.lock();
+        writes.under_way -= 1;
+        writes.changes += 1;
+    }
 }
 
 /// The system's limit on open files.
@@ -202,7 +225,7 @@ impl Descriptor {
             direct: AtomicBool::new(false),
             file: ArcSwapOption::from_pointee(file),
             used: AtomicBool::new(true),
-            unsynced: AtomicBool::new(false),
+            writes: Mutex::default(),
             shared,
         })
     }
@@ -249,16 +272,32 @@ impl Descriptor {
         }
     }
 
-    /// The file is about to be written: it stays open until [`Descriptor::synced`].
-    pub(super) fn writing(&self) {
-        if !self.unsynced.load(Ordering::SeqCst) {
-            self.unsynced.store(true, Ordering::SeqCst);
-        }
+    /// The file is about to be written. From here on it stays open until a sync that begins after the write's end.
+    pub(super) fn writing(&self) -> Writing<'_> {
+        let mut writes = self.writes.lock();
+        writes.under_way += 1;
+        writes.changes += 1;
+        Writing(self)
     }
 
-    /// All that was written has been synced.
-    pub(super) fn synced(&self) {
-        self.unsynced.store(false, Ordering::SeqCst);
+    /// The same for a write of whose end nothing is heard: whoever makes it asks for a sync after that.
+    pub(super) fn writing_unwatched(&self) {
+        self.writes.lock().changes += 1;
+    }
+
+    /// A sync begins. Returns what [`Descriptor::synced`] is to be told if it succeeds; `None` while a write is under
+    /// way, for which the sync may come too early.
+    pub(super) fn syncing(&self) -> Option<u64> {
+        let writes = self.writes.lock();
+        (writes.under_way == 0).then_some(writes.changes)
+    }
+
+    /// A sync has succeeded, at whose beginning [`Descriptor::syncing`] said `upto`.
+    pub(super) fn synced(&self, upto: Option<u64>) {
+        {
+            let mut writes = self.writes.lock();
+            writes.synced = writes.synced.max(upto.unwrap_or_default());
+        }
         // What had to stay open while it was written may be one too many.
         if let Some(shared) = &self.shared {
             shared.make_room(0);
@@ -267,9 +306,18 @@ impl Descriptor {
 
     /// Closes the file, unless it is wanted or closed; returns whether it has.
     fn close(&self, shared: &Descriptors) -> bool {
-        if self.unsynced.load(Ordering::SeqCst) || self.used.swap(false, Ordering::Relaxed) {
+        self.close_while(shared, || ())
+    }
+
+    /// The same; calls `meanwhile` between the look and the closing.
+    fn close_while(&self, shared: &Descriptors, meanwhile: impl FnOnce()) -> bool {
+        // A write that comes now waits until the file is closed, and opens it again.
+        let writes = self.writes.lock();
+        let is_unsynced = writes.changes != writes.synced;
+        if is_unsynced || self.used.swap(false, Ordering::Relaxed) {
             return false;
         }
+        meanwhile();
         match self.file.swap(None) {
             Some(file) => {
                 if planted(Bug::DescriptorLeak) {
@@ -364,6 +412,71 @@ mod tests {
         assert_eq!(open_below(dir.path()), 2, "one that is held, one that may be open");
         drop((held, others));
         assert!(first.get().unwrap().metadata().is_ok());
+    }
+
+    /// A sync took the mark of a write that it had not seen: one that had begun before it and went on, or that began
+    /// meanwhile. The file was closed before anybody had heard whether that write got to the disk.
+    #[test]
+    fn a_sync_counts_for_the_writes_that_had_ended_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let descriptors = Descriptors::new(1);
+        let path = dir.path().join("one");
+        let file = fs::File::create_new(&path).unwrap();
+        let file = Descriptor::shared(&descriptors, file, &path, true);
+        let can_close = || {
+            file.used.store(false, Ordering::Relaxed);
+            file.close(&descriptors)
+        };
+        let sync_while = |meanwhile: &mut dyn FnMut()| {
+            drop(file.get().unwrap());
+            let upto = file.syncing();
+            meanwhile();
+            file.synced(upto);
+        };
+        let before = file.writing();
+        let mut before = Some(before);
+        sync_while(&mut || drop(before.take()));
+        assert!(!can_close(), "it was under way when the sync began");
+        sync_while(&mut || drop(file.writing()));
+        assert!(!can_close(), "it came while the sync was under way");
+        let mut longer = None;
+        sync_while(&mut || longer = Some(file.writing()));
+        assert!(!can_close(), "it is under way");
+        drop(longer);
+        assert!(!can_close());
+        sync_while(&mut || file.writing_unwatched());
+        assert!(!can_close());
+        sync_while(&mut || ());
+        assert!(can_close(), "all has been synced");
+    }
+
+    /// It was looked whether a file has been written, and a write began before the file was closed: it went to the
+    /// descriptor that was closed then, and nobody would have heard of its failure.
+    #[test]
+    fn a_write_that_begins_while_a_file_is_closed_goes_to_what_stays_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let descriptors = Descriptors::new(1);
+        let path = dir.path().join("one");
+        let file = fs::File::create_new(&path).unwrap();
+        let file = Descriptor::shared(&descriptors, file, &path, true);
+        file.used.store(false, Ordering::Relaxed);
+        let (tell, told) = std::sync::mpsc::channel();
+        let mut written = None;
+        std::thread::scope(|scope| {
+            file.close_while(&descriptors, || {
+                let (file, tell) = (&file, tell.clone());
+                scope.spawn(move || {
+                    let writing = file.writing();
+                    tell.send(file.get().unwrap()).unwrap();
+                    drop(writing);
+                });
+                // It may have to wait for the end of this call.
+                written = told.recv_timeout(std::time::Duration::from_millis(300)).ok();
+            });
+        });
+        let written = written.or_else(|| told.recv().ok()).unwrap();
+        let open = file.file.load_full().expect("it is open until it has been synced");
+        assert!(Arc::ptr_eq(&open, &written));
     }
 
     /// A file was counted after others could close it: for a moment fewer than none were open, and the sum of that and

@@ -211,7 +211,7 @@ impl File for PosixFile {
             let limited = io::ErrorKind::FileTooLarge.into();
             return Err(io_error("write", self.path(), Some(offset), needed, limited));
         }
-        self.descriptor.writing();
+        let _writing = self.descriptor.writing();
         let file = self.open("write", Some(offset))?;
         let mut done = 0;
         while done < bytes.len() {
@@ -234,8 +234,9 @@ impl File for PosixFile {
 
     fn sync(&self) -> Result<()> {
         let file = self.open("sync", None)?;
+        let upto = self.descriptor.syncing();
         file.sync_data().map_err(|e| Error::io("sync", self.path(), None, e))?;
-        self.descriptor.synced();
+        self.descriptor.synced(upto);
         Ok(())
     }
 
@@ -249,7 +250,7 @@ impl File for PosixFile {
             let limited = io::ErrorKind::FileTooLarge.into();
             return Err(io_error("truncate", self.path(), None, len, limited));
         }
-        self.descriptor.writing();
+        let _writing = self.descriptor.writing();
         let file = self.open("truncate", None)?;
         file.set_len(len).map_err(|e| io_error("truncate", self.path(), None, len, e))
     }
@@ -263,7 +264,7 @@ impl File for PosixFile {
             if end > self.bytes_max {
                 return None;
             }
-            self.descriptor.writing();
+            self.descriptor.writing_unwatched();
         }
         self.descriptor.get().ok()
     }
