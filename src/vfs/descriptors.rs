@@ -36,6 +36,8 @@ const TRIES: usize = 4;
 pub(super) struct Descriptors {
     max: u64,
     open: AtomicU64,
+    /// Of these, what cannot be opened again: see [`Descriptors::hold`].
+    held: AtomicU64,
     reopened: AtomicU64,
     known: Mutex<Known>,
 }
@@ -102,6 +104,7 @@ impl Descriptors {
         Arc::new(Descriptors {
             max,
             open: AtomicU64::new(0),
+            held: AtomicU64::new(0),
             reopened: AtomicU64::new(0),
             known: Mutex::default(),
         })
@@ -168,11 +171,21 @@ impl Descriptors {
         closed
     }
 
-    /// Counts one more descriptor, of something that cannot be opened again, for as long as the result lives.
-    pub(super) fn hold(self: &Arc<Self>) -> Held {
+    /// Counts one more descriptor, of something that cannot be opened again, for as long as the result lives. `None` if
+    /// such things have half of all: files need the rest.
+    pub(super) fn hold(self: &Arc<Self>) -> Option<Held> {
+        if self.held.fetch_add(1, Ordering::Relaxed) >= self.max / 2 {
+            self.held.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
         self.make_room(1);
         self.open.fetch_add(1, Ordering::Relaxed);
-        Held(Arc::clone(self))
+        Some(Held(Arc::clone(self)))
+    }
+
+    /// The most that may be open.
+    pub(super) fn max(&self) -> u64 {
+        self.max
     }
 
     fn learn(&self, file: &Arc<Descriptor>) {
@@ -190,6 +203,7 @@ pub(super) struct Held(Arc<Descriptors>);
 impl Drop for Held {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.0.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -20,8 +20,8 @@ use super::{AlignedBuf, File, IoQueue, IoTicket, io_error};
 use crate::base::error::{Error, Result};
 use crate::base::sync::Mutex;
 
-/// Rings kept for the next queue: making one costs as much as several operations, and a compaction has
-/// one for each of its inputs.
+/// Rings kept for the next queue, if descriptors are not few: making one costs as much as several operations, and a
+/// compaction has one for each of its inputs.
 const IDLE_RINGS_MAX: usize = 64;
 
 /// Idle rings of a [`PosixVfs`](super::PosixVfs).
@@ -48,7 +48,7 @@ impl RingPool {
         match idle {
             Some(counted) if counted.ring.is_ours() => Some(counted),
             _ => {
-                let held = self.descriptors.hold();
+                let held = self.descriptors.hold()?;
                 Some(CountedRing { ring: Ring::movable()?, _held: held })
             }
         }
@@ -56,7 +56,7 @@ impl RingPool {
 
     fn put(&self, ring: CountedRing) {
         let mut idle = self.idle.lock();
-        if idle.len() < IDLE_RINGS_MAX {
+        if idle.len() < IDLE_RINGS_MAX.min(self.descriptors.max() as usize / 8) {
             idle.push(ring);
         }
     }
@@ -109,7 +109,7 @@ pub(super) struct RingQueue {
 }
 
 impl RingQueue {
-    /// A queue for up to `depth` operations in flight (at most 64), or `None` without io_uring.
+    /// A queue for up to `depth` operations in flight (at most 64), or `None` without io_uring or a descriptor for it.
     pub(super) fn new(pool: &Arc<RingPool>, depth: usize) -> Option<RingQueue> {
         Some(RingQueue {
             ring: Some(pool.take()?),
@@ -325,7 +325,10 @@ mod tests {
         let ticket = queues[0].submit_write(&files[0], 0, buf, 4096);
         queues[0].wait(ticket).1.unwrap();
         queues.clear();
-        assert_eq!(vfs.open_files().open, 10, "idle rings are open");
+        assert_eq!(vfs.open_files().open, 7, "one ring is kept, and six of the files are open");
+        let many: Vec<_> = (0..20).map(|_| vfs.io_queue(2)).collect();
+        assert!(vfs.open_files().open <= 10, "rings have at most half, the others do without");
+        drop(many);
         let rings: Vec<_> = (0..3).filter_map(|_| pool.take()).collect();
         assert_eq!(descriptors.statistics().open, rings.len() as u64);
         drop(rings);

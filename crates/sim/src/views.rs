@@ -271,7 +271,7 @@ fn drops(seed: u64, kinds: Kinds) -> Judged {
             loop {
                 let must = written.load(Ordering::SeqCst);
                 let value = match batched {
-                    true => passing.multi_get(&["round"]).map(|mut values| values.remove(0)),
+                    true => passing.multi_get(["round"]).map(|mut values| values.remove(0)),
                     false => passing.get("round"),
                 };
                 let seen = match value {
