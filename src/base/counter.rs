@@ -85,6 +85,19 @@ impl<const N: usize> ShardedCounters<N> {
         }
     }
 
+    /// Adds to all of them at once, each its own.
+    #[inline]
+    pub(crate) fn add_all(&self, amounts: [u64; N]) {
+        let stripe = stripe();
+        for (count, n) in self.stripes[stripe].iter().zip(amounts) {
+            if stripe == SHARED_STRIPE {
+                count.add_shared(n);
+            } else {
+                count.add_owned(n);
+            }
+        }
+    }
+
     /// What all threads have added to counter `counter`.
     pub(crate) fn sum(&self, counter: usize) -> u64 {
         let counts = self.stripes.iter().map(|stripe| stripe[counter].get());

@@ -284,7 +284,7 @@ impl Cache {
     }
 
     /// The most bytes it may hold.
-    #[cfg(test)]
+    #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes.load(Ordering::Relaxed)
     }

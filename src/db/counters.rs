@@ -1,6 +1,6 @@
 //! What the store counts on its hot paths.
 
-use crate::base::counter::{LatencyHistogram, ShardedCounter};
+use crate::base::counter::{LatencyHistogram, ShardedCounter, ShardedCounters};
 
 /// Operations since open.
 #[derive(Default)]
@@ -8,11 +8,10 @@ pub(crate) struct Counters {
     pub(crate) gets: ShardedCounter,
     pub(crate) gets_absent: ShardedCounter,
     pub(crate) multi_get_keys: ShardedCounter,
-    pub(crate) writes: ShardedCounter,
-    pub(crate) commits: ShardedCounter,
+    /// Commits, their operations, and the bytes of their keys and values.
+    commits: ShardedCounters<3>,
     pub(crate) commits_sync: ShardedCounter,
     pub(crate) iterators: ShardedCounter,
-    pub(crate) user_bytes_written: ShardedCounter,
     pub(crate) user_bytes_read: ShardedCounter,
     pub(crate) pages_read: ShardedCounter,
     /// Reads that the record cache answered.
@@ -20,6 +19,19 @@ pub(crate) struct Counters {
     pub(crate) blob_direct_bytes: ShardedCounter,
     pub(crate) get_latency: LatencyHistogram,
     pub(crate) commit_latency: LatencyHistogram,
+}
+
+impl Counters {
+    /// Counts a commit of so many operations with so many bytes.
+    #[inline]
+    pub(crate) fn count_commit(&self, operations: u32, bytes: u64) {
+        self.commits.add_all([1, u64::from(operations), bytes]);
+    }
+
+    /// Commits, their operations, and the bytes of their keys and values.
+    pub(crate) fn commits(&self) -> [u64; 3] {
+        [0, 1, 2].map(|counter| self.commits.sum(counter))
+    }
 }
 
 /// One operation in this many is timed: two readings of the clock cost as much as a cached read.

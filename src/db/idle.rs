@@ -4,6 +4,8 @@
 //! 1. Work that there is no room for is tried again for as long as other work is done: that may have made some.
 //! 2. The store is idle only if no job was under way, and none ended, from before the search for work until after it:
 //!    a job that begins meanwhile claims the work that there is, and one that ends may leave more.
+//! 3. Threads are told to look for work only if there is some that nobody has claimed. While they look they are at work,
+//!    and who tells them again and again never sees them idle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +17,16 @@ use crate::base::sync::atomic::Ordering;
 
 /// Without anything having been done for so long, what is tried again and again finds no room.
 const FRUITLESS_NANOS_MAX: u64 = 3_000_000_000;
+
+/// What the background is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Activity {
+    Idle,
+    /// Threads carry out work or look for it.
+    UnderWay,
+    /// There is work that nobody has claimed.
+    ToDo,
+}
 
 impl Store {
     pub(super) fn wait_idle(&self) -> Result<()> {
@@ -38,11 +50,11 @@ impl Store {
             let ended = self.executor.ended();
             self.check_open()?;
             poisoned()?;
-            let is_busy = self.is_busy_while(|| ());
+            let activity = self.activity_while(|| ());
             // A job tells its failure before it ends, so what ended before that look has told.
             poisoned()?;
             let failed = self.failed_since(mark);
-            if !is_busy {
+            if activity == Activity::Idle {
                 let Some(error) = self.refused() else {
                     // What there was no room for is no more to be done.
                     let failed = failed.filter(|failed| !matches!(failed, Error::Full { .. }));
@@ -65,7 +77,9 @@ impl Store {
                     return Err(error);
                 }
             }
-            self.executor.notify();
+            if activity != Activity::UnderWay {
+                self.executor.notify();
+            }
             if !self.executor.wait(ended, Duration::from_millis(5)) {
                 return Ok(());
             }
@@ -74,16 +88,20 @@ impl Store {
 
     /// Whether there is work under way, or to do. What was refused for want of room is left to whoever asks
     /// [`Store::refused`]. Calls `meanwhile` once no job is seen, before it looks for work.
-    pub(super) fn is_busy_while(&self, meanwhile: impl FnOnce()) -> bool {
-        let Some(ended) = self.executor.quiet() else { return true };
+    pub(super) fn activity_while(&self, meanwhile: impl FnOnce()) -> Activity {
+        let Some(ended) = self.executor.quiet() else { return Activity::UnderWay };
         meanwhile();
         let flushes = |keyspace: &Arc<KeyspaceState>| {
             let refused = matches!(*keyspace.flush_failure.lock(), Some(Error::Full { .. }));
             !refused && !keyspace.pipeline.lock().slots.is_empty()
         };
-        self.all_keyspaces().iter().any(flushes)
-            || self.has_work()
-            || self.executor.quiet() != Some(ended)
+        if self.all_keyspaces().iter().any(flushes) || self.has_work() {
+            return Activity::ToDo;
+        }
+        match self.executor.quiet() {
+            Some(now) if now == ended => Activity::Idle,
+            _ => Activity::UnderWay,
+        }
     }
 
     /// What the work was refused with that there was no room for, if there is such. It is tried again from now on.

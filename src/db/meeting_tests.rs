@@ -8,6 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::idle::Activity;
 use super::read::multi_get_while;
 use super::state::Stage;
 use crate::base::entry::{EntryKind, EntryRef};
@@ -265,7 +266,7 @@ fn a_job_that_begins_while_work_is_looked_for_is_waited_for() {
         let has_met = Cell::new(false);
         // A worker may be looking for work before.
         while !has_met.get() {
-            let is_busy = store.is_busy_while(|| {
+            let activity = store.activity_while(|| {
                 has_met.set(true);
                 rest(0);
                 patiently(&|| {
@@ -273,7 +274,7 @@ fn a_job_that_begins_while_work_is_looked_for_is_waited_for() {
                     !store.has_work()
                 });
             });
-            assert!(is_busy, "{kind:?}: a job is under way, or has just ended");
+            assert_ne!(activity, Activity::Idle, "{kind:?}: a job is under way, or has just ended");
         }
         db.wait_idle().unwrap();
     }

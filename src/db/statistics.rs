@@ -336,6 +336,7 @@ impl Store {
     /// Takes all counters and gauges.
     pub(crate) fn statistics(&self) -> Statistics {
         let counters = &self.counters;
+        let [commits, writes, user_bytes_written] = counters.commits();
         let journal = self.journal.statistics();
         let cache = self.cache.statistics();
         let throttle = self.throttle.statistics();
@@ -351,11 +352,11 @@ impl Store {
             gets: counters.gets.sum(),
             gets_absent: counters.gets_absent.sum(),
             multi_get_keys: counters.multi_get_keys.sum(),
-            writes: counters.writes.sum(),
-            commits: counters.commits.sum(),
+            writes,
+            commits,
             commits_sync: counters.commits_sync.sum(),
             iterators: counters.iterators.sum(),
-            user_bytes_written: counters.user_bytes_written.sum(),
+            user_bytes_written,
             user_bytes_read: counters.user_bytes_read.sum(),
             get_latency: latency(&counters.get_latency),
             commit_latency: latency(&counters.commit_latency),
