@@ -385,6 +385,17 @@ fn a_repair_in_place_keeps_the_original_aside(kind: TreeKind) {
     assert!(matches!(in_place().in_place(), Err(Error::Conflict { .. })));
 }
 
+/// A reader opens files again by name: after the exchange these were the new store's, and two reads of five failed.
+#[test]
+fn a_store_that_is_being_read_is_not_repaired_in_place() {
+    let Made { vfs, .. } = made(TreeKind::Stb, true);
+    let reader = builder(&vfs, &store_path()).open_read_only().unwrap();
+    let repair = || Repair::new(store_path()).vfs(Arc::new(vfs.clone())).deterministic(6);
+    assert!(matches!(repair().in_place(), Err(Error::Locked { .. })));
+    drop(reader);
+    repair().in_place().unwrap();
+}
+
 fn doubtful_pairs_can_be_left_out(kind: TreeKind) {
     let made = made(kind, true);
     let (table, _) = files(&made.vfs, &store_path())

@@ -6,8 +6,13 @@
 //! worth the lock.
 //!
 //! Invariants:
-//! 1. What is in flight is at most `bytes_max`, or one batch, or what writers inside a merge operator add: those must not
-//!    wait for others, who may wait for background work, which may wait for the operator.
+//! 1. What is in flight is at most `bytes_max`, or one batch, or what those add who must not wait for others: writers
+//!    inside a merge operator, for which background work may wait that others wait for; and a thread that has a batch
+//!    in flight, whose listener writes while that batch waits for room.
+//! 2. Batches begin in the order in which they came: a large one is not overtaken by small ones without end.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
 
 use super::store::{Operation, Store};
 use crate::base::durability::Durability;
@@ -20,7 +25,7 @@ use crate::merge::Contained;
 pub(super) const COUNTED_BYTES_MIN: u64 = 64 << 10;
 
 /// What writing a blob file uses.
-pub(super) const BLOB_BUFFERS_BYTES: u64 = 512 << 10;
+const BLOB_BUFFERS_BYTES: u64 = 512 << 10;
 
 /// Larger batches are refused inside a merge operator.
 const LARGE_BATCH_BYTES: u64 = 4 << 20;
@@ -28,41 +33,67 @@ const LARGE_BATCH_BYTES: u64 = 4 << 20;
 /// See the module's description.
 pub(crate) struct InFlight {
     bytes_max: u64,
-    bytes: Mutex<u64>,
-    less: Condvar,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Of all batches in flight.
+    bytes: u64,
+    /// How many have come that may wait, and how many of these have begun.
+    came: u64,
+    begun: u64,
+}
+
+thread_local! {
+    /// How many batches the thread has in flight.
+    static FLIGHTS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// A batch that is in flight.
 pub(super) struct Flight<'a> {
     all: &'a InFlight,
     bytes: u64,
+    /// It stays with its thread.
+    thread: PhantomData<*const ()>,
 }
 
 impl InFlight {
     pub(super) fn new(bytes_max: u64) -> InFlight {
-        InFlight { bytes_max, bytes: Mutex::new(0), less: Condvar::new() }
+        InFlight { bytes_max, state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Lets a batch of so many bytes begin, once it fits in beside the others, or at once if it may not wait.
     pub(super) fn begin(&self, bytes: u64, may_wait: bool) -> Flight<'_> {
-        let mut in_flight = self.bytes.lock();
-        while may_wait && *in_flight > 0 && *in_flight + bytes > self.bytes_max {
-            self.less.wait(&mut in_flight);
+        let mut state = self.state.lock();
+        if may_wait && FLIGHTS.get() == 0 {
+            let number = state.came;
+            state.came += 1;
+            let fits = |state: &State| state.bytes == 0 || state.bytes + bytes <= self.bytes_max;
+            while state.begun < number || !fits(&state) {
+                self.changed.wait(&mut state);
+            }
+            state.begun += 1;
+            // The next may fit in too.
+            self.changed.notify_all();
         }
-        *in_flight += bytes;
-        Flight { all: self, bytes }
+        state.bytes += bytes;
+        FLIGHTS.set(FLIGHTS.get() + 1);
+        Flight { all: self, bytes, thread: PhantomData }
     }
 }
 
 impl Store {
     /// Waits until a batch of so many bytes may be in flight beside others.
     #[cold]
-    pub(super) fn begin_flight(&self, held: u64) -> Result<Flight<'_>> {
+    pub(super) fn begin_flight(&self, held: u64, has_large_values: bool) -> Result<Flight<'_>> {
         if held > LARGE_BATCH_BYTES {
             // Whoever commits another one may wait for background work.
             Contained::refuse_inside("a batch of more than 4 MiB")?;
         }
-        Ok(self.in_flight.begin(held, !Contained::is_inside()))
+        let buffers = if has_large_values { BLOB_BUFFERS_BYTES } else { 0 };
+        Ok(self.in_flight.begin(held + buffers, !Contained::is_inside()))
     }
 
     /// Commits a batch that is counted as in flight.
@@ -86,8 +117,9 @@ impl Store {
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        *self.all.bytes.lock() -= self.bytes;
-        self.all.less.notify_all();
+        FLIGHTS.set(FLIGHTS.get() - 1);
+        self.all.state.lock().bytes -= self.bytes;
+        self.all.changed.notify_all();
     }
 }
 
@@ -122,8 +154,38 @@ mod tests {
         // One that is larger is alone; who must not wait does not.
         let large = in_flight.begin(1000, true);
         let inside = in_flight.begin(1000, false);
-        assert_eq!(*in_flight.bytes.lock(), 2000);
+        assert_eq!(in_flight.state.lock().bytes, 2000);
         drop((large, inside));
-        assert_eq!(*in_flight.bytes.lock(), 0);
+        assert_eq!(in_flight.state.lock().bytes, 0);
+    }
+
+    /// A batch that needed all of the bound to itself was overtaken by smaller ones for as long as there were any: it
+    /// had not begun after 20 s.
+    #[test]
+    fn a_large_batch_is_not_overtaken_without_end() {
+        let (in_flight, done) = (InFlight::new(1000), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while done.load(Ordering::SeqCst) == 0 {
+                        let _flight = in_flight.begin(100, true);
+                        std::thread::sleep(std::time::Duration::from_millis(2));
+                    }
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            drop(in_flight.begin(2000, true));
+            done.store(1, Ordering::SeqCst);
+        });
+    }
+
+    /// The listener of a stepped store writes on the thread whose batch waits for room: it waited for itself.
+    #[test]
+    fn a_thread_never_waits_for_its_own_batch() {
+        let in_flight = InFlight::new(100);
+        let outer = in_flight.begin(90, true);
+        drop(in_flight.begin(90, true));
+        drop(outer);
+        assert_eq!(in_flight.state.lock().bytes, 0);
     }
 }

@@ -15,7 +15,7 @@ use super::counters::{Counters, is_timed};
 use super::database::RecoveryReport;
 use super::events::Event;
 use super::failures::{FailureCount, Failures};
-use super::in_flight::{BLOB_BUFFERS_BYTES, COUNTED_BYTES_MIN, InFlight};
+use super::in_flight::{COUNTED_BYTES_MIN, InFlight};
 use super::open_iterators::OpenIterators;
 use super::options::{Builder, Switches};
 use super::payload::{LARGE_BYTES, with_parts};
@@ -454,9 +454,8 @@ impl Store {
         if count == 0 {
             return if durability == Durability::Sync { self.sync() } else { Ok(()) };
         }
-        let last = if large || bytes >= COUNTED_BYTES_MIN {
-            let held = if large { held + BLOB_BUFFERS_BYTES } else { held };
-            let _flight = self.begin_flight(held)?;
+        let last = if large || held >= COUNTED_BYTES_MIN {
+            let _flight = self.begin_flight(held, large)?;
             self.commit_counted(&operations, (count, bytes, large), durability)?
         } else {
             self.admit(bytes, &operations)?;

@@ -250,7 +250,7 @@ impl Repair {
         refuse_inside(&*vfs, &self.source, &target)?;
         let building = beside(&target, BUILDING);
         refuse_taken(&*vfs, &building)?;
-        let source = Source::open(&self.source, &self.builder)?;
+        let source = Source::open(&self.source, &self.builder, false)?;
         if exists && let Err(error) = vfs.remove_dir(&target) {
             // A mount point, say. Better to know before the work than after it.
             return conflict(&format!("cannot be replaced ({error})"));
@@ -285,7 +285,8 @@ impl Repair {
         let (aside, building) = (beside(&place, ".damaged"), beside(&place, BUILDING));
         refuse_taken(&*vfs, &aside)?;
         refuse_taken(&*vfs, &building)?;
-        let source = Source::open(&self.source, &self.builder)?;
+        // Who reads the store meanwhile opens files by name, and would find the new store's.
+        let source = Source::open(&self.source, &self.builder, true)?;
         let report = self.build(&source, &building)?;
         match vfs.exchange(&building, &place) {
             Ok(()) => {

@@ -65,7 +65,8 @@ struct FoundTable {
 }
 
 impl Source {
-    pub(super) fn open(path: &Path, builder: &Builder) -> Result<Source> {
+    /// Opens what is left of the store in `path`, for nobody else if `alone`.
+    pub(super) fn open(path: &Path, builder: &Builder, alone: bool) -> Result<Source> {
         let vfs: Arc<dyn Vfs> = Arc::new(ReadOnlyVfs(Arc::clone(&builder.vfs)));
         let not_a_store = |reason: &str| Error::NotAStore {
             path: path.to_path_buf(),
@@ -82,7 +83,11 @@ impl Source {
         };
         // What is no store is told to be none before anything is said of locks.
         list()?;
-        let lock = vfs.lock_shared(&path.join(LOCK_FILE_NAME))?;
+        let lock_path = path.join(LOCK_FILE_NAME);
+        let lock = match alone {
+            true => builder.vfs.lock(&lock_path)?,
+            false => vfs.lock_shared(&lock_path)?,
+        };
         let names: BTreeSet<String> = list()?.into_iter().collect();
         let is_part = |name: &String| {
             DataFiles::parse_name(name).is_some()
