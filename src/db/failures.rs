@@ -21,9 +21,11 @@ const FULL: usize = 0;
 const OTHER: usize = 1;
 
 impl Failures {
-    fn note(&self, number: u64, error: &Error) {
+    /// Notes a failure. It is numbered under the lock, so that the last one that is kept has the highest number.
+    fn note(&self, count: &FailureCount, error: &Error) {
         let place = if matches!(error, Error::Full { .. }) { FULL } else { OTHER };
-        self.0.lock()[place] = Some((number, error.clone()));
+        let mut failures = self.0.lock();
+        failures[place] = Some((count.next(), error.clone()));
     }
 
     /// The work has succeeded.
@@ -49,11 +51,17 @@ impl Failures {
 #[derive(Default)]
 pub(crate) struct FailureCount(AtomicU64);
 
+impl FailureCount {
+    fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::AcqRel) + 1
+    }
+}
+
 impl Store {
     /// Notes what background work has failed with.
     pub(super) fn note_failure(&self, failures: &Failures, error: &Error) {
         if !matches!(error, Error::Closed { .. }) {
-            failures.note(self.failure_count.0.fetch_add(1, Ordering::AcqRel) + 1, error);
+            failures.note(&self.failure_count, error);
         }
     }
 
@@ -94,10 +102,10 @@ mod tests {
 
     #[test]
     fn a_failure_counts_for_those_who_waited_before_it() {
-        let failures = Failures::default();
+        let (failures, count) = (Failures::default(), FailureCount(AtomicU64::new(2)));
         let full = Error::Full { path: PathBuf::from("/store"), needed: 1 };
-        failures.note(3, &Error::invalid("damage"));
-        failures.note(4, &full);
+        failures.note(&count, &Error::invalid("damage"));
+        failures.note(&count, &full);
         assert!(matches!(failures.since(2), Some(Error::InvalidArgument { .. })));
         assert!(matches!(failures.since(3), Some(Error::Full { .. })));
         assert!(failures.since(4).is_none());

@@ -36,6 +36,9 @@ impl Store {
         }
         // What failed before is tried again, and counts only if it fails again.
         let mark = self.failure_mark();
+        for keyspace in self.all_keyspaces() {
+            keyspace.tree.retry_damaged();
+        }
         self.clear_rests();
         self.refused();
         self.wait_idle_since(mark)

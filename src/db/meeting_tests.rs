@@ -319,6 +319,9 @@ fn a_keyspace_s_success_hides_no_failure_of_another() {
         let idle = other.store().wait_idle_since(mark);
         assert!(idle.as_ref().is_err_and(Error::is_corruption), "{kind:?}, hidden: {idle:?}");
         assert!(other.store().wait_idle_since(other.store().failure_mark()).is_ok());
+        // Who waits from now on hears of it too: what was left alone for damage is tried again.
+        let idle = db.wait_idle();
+        assert!(idle.as_ref().is_err_and(Error::is_corruption), "{kind:?}, left alone: {idle:?}");
     }
 }
 

@@ -77,6 +77,11 @@ impl Damaged {
         refused.last().map(|left| left.error)
     }
 
+    /// Leaves no place alone any more for damage.
+    pub(super) fn retry_damaged(&mut self) {
+        self.places.retain(|left| !left.is_damaged());
+    }
+
     /// Whether there is such a place.
     pub(super) fn exists(&self, now: u64) -> bool {
         self.places.iter().any(|left| now < left.until)
@@ -106,6 +111,11 @@ mod tests {
         assert!(matches!(damaged.retry_refused(), Some(Error::Full { .. })));
         assert!(damaged.retry_refused().is_none() && !damaged.meets(2, range, 5));
         assert!(damaged.meets_damage(0, range, 5));
+        let mut again = Damaged::default();
+        again.note(&Error::corruption(Path::new("t"), 0, "page", 1, 2), 0, range, 5);
+        again.note(&full, 2, range, 5);
+        again.retry_damaged();
+        assert!(!again.meets(0, range, 5) && again.meets(2, range, 5));
         let later = 5 + DAMAGED_NANOS;
         assert!(!damaged.exists(later) && !damaged.meets(0, (b"c", None), later));
     }

@@ -270,6 +270,9 @@ pub(crate) trait Tree: Send + Sync {
     /// Tries again at once what there was no room for. Returns what the last of it failed with, if there was such.
     fn retry_refused(&self) -> Option<Error>;
 
+    /// Tries again at once what was left alone for damage.
+    fn retry_damaged(&self);
+
     /// Compacts everything in `[lower, upper)` down to one version a key (and snapshot), on the
     /// calling thread. `wait` lets others make progress when they are in the way.
     fn compact(

@@ -274,6 +274,10 @@ impl Tree for FlsmTree {
         self.jobs.lock().damaged.retry_refused()
     }
 
+    fn retry_damaged(&self) {
+        self.jobs.lock().damaged.retry_damaged();
+    }
+
     fn compact(
         self: Arc<Self>,
         lower: &[u8],

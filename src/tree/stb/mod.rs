@@ -427,6 +427,10 @@ impl Tree for StbTree {
         self.jobs.lock().damaged.retry_refused()
     }
 
+    fn retry_damaged(&self) {
+        self.jobs.lock().damaged.retry_damaged();
+    }
+
     fn compact(
         self: Arc<Self>,
         lower: &[u8],
