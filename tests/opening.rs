@@ -68,8 +68,9 @@ fn replaying_costs_the_journal_s_bytes() {
 }
 
 /// The same at the size of the story, where nothing has to be flushed: what is left is to read the journal and to insert
-/// into memtables. (Seen: 338 MB of journal per second of processor time with one keyspace, 1.23 times as long with a
-/// hundred, 2.0 times with a thousand: each of so many memtables has lines and pages of its own to fetch.)
+/// into memtables. When each operation went into its memtable at once, a hundred keyspaces took 1.23 times as long as one
+/// and a thousand 2.0 times: each memtable has lines of its own to fetch. (Seen since operations are gathered by keyspace:
+/// 0.87 to 0.98 times with a hundred, 1.01 to 1.17 with a thousand, 330 MB of journal per second of processor time.)
 #[test]
 fn a_hundred_keyspaces_open_about_as_fast_as_one() {
     const RECORDS: u64 = 1_700_000;
@@ -101,6 +102,6 @@ fn a_hundred_keyspaces_open_about_as_fast_as_one() {
     let (one, hundred, thousand) = (cost(1), cost(100), cost(1000));
     println!("one keyspace {one} ns, a hundred {hundred} ns, a thousand {thousand} ns");
     // Beside other tests, which have the processor's caches too.
-    assert!(hundred < one * 2, "{hundred} ns with a hundred keyspaces, {one} ns with one");
-    assert!(thousand < one * 4, "{thousand} ns with a thousand keyspaces, {one} ns with one");
+    assert!(hundred < one * 3 / 2, "{hundred} ns with a hundred keyspaces, {one} ns with one");
+    assert!(thousand < one * 2, "{thousand} ns with a thousand keyspaces, {one} ns with one");
 }

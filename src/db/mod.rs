@@ -38,6 +38,7 @@ mod room;
 mod schedules;
 pub(crate) mod snapshot;
 pub(crate) mod snapshots;
+mod staged;
 pub(crate) mod state;
 pub(crate) mod statistics;
 pub(crate) mod store;

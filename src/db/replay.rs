@@ -5,18 +5,22 @@
 //!    once so many bytes have been replayed since the last time that they pay for it.
 //! 2. Memtables together take up to half of the budget while that lasts, since nothing else needs it yet, and
 //!    a third of that more until room is made. At the end they take what they may in a store that is open.
-//! 3. Room is made by freezing the largest memtables, whosesoever they are: the largest make the largest
+//! 3. What is read goes into memtables keyspace by keyspace, many operations at once (`staged`). Before a memtable is
+//!    frozen it has all that was read.
+//! 4. Room is made by freezing the largest memtables, whosesoever they are: the largest make the largest
 //!    tables.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::sync::Arc;
 
 use super::background::pack;
 use super::open::epoch_number;
 use super::quarantine::concerns_one;
 use super::room::Room;
-use super::state::KeyspaceState;
+use super::staged::Staged;
+use super::state::{KeyspaceState, ReadState};
 use super::store::Foundation;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
@@ -50,6 +54,8 @@ struct Replay<'a> {
     failed: BTreeMap<KeyspaceId, Error>,
     /// Present if nothing may be written to make room.
     room: Option<Room>,
+    /// What has been read and is not in memtables yet.
+    staged: Staged,
     /// What was replayed since room was made.
     replayed_bytes: u64,
     /// How many memtables were weighed to make room.
@@ -84,12 +90,14 @@ impl Foundation {
             blobs: BTreeMap::new(),
             failed: BTreeMap::new(),
             room: self.read_only.then(|| Room::new(&self.sizes)),
+            staged: Staged::new(self.sizes.replay_memtables_bytes_max()),
             replayed_bytes: 0,
             weighed: 0,
         };
         let report = Journal::replay(&*self.vfs, &self.path, &plan, |first, count, operations| {
             replay.record(first, count, operations)
         })?;
+        replay.insert_staged()?;
         match replay.room {
             Some(room) => room.check(&self.path)?,
             None => replay.fit_share(report.last)?,
@@ -138,12 +146,12 @@ impl Replay<'_> {
         for (seqno, operation) in (first.0..).zip(operations) {
             let operation = operation?;
             match self.keyspaces.get(&operation.keyspace) {
-                Some(keyspace) if self.failed.contains_key(&keyspace.id) => {}
                 Some(keyspace) => {
-                    let applied = self.apply(keyspace, Seqno(seqno), &operation);
-                    applied.or_else(|error| {
-                        self.foundation.fails_alone(keyspace, error, &mut self.failed)
-                    })?;
+                    if !self.staged.add(Seqno(seqno), &operation) {
+                        self.insert(keyspace, [(Seqno(seqno), operation)].into_iter())?;
+                    } else if self.staged.is_full() {
+                        self.insert_staged()?;
+                    }
                 }
                 None if operation.keyspace >= self.recovered.next_keyspace_id => {
                     return Err(Error::corruption(
@@ -157,7 +165,7 @@ impl Replay<'_> {
                 None if planted(Bug::OpenReplaysDropped) => {
                     let other = self.keyspaces.range(..operation.keyspace).next_back();
                     if let Some((_, other)) = other {
-                        self.apply(other, Seqno(seqno), &operation)?;
+                        self.insert(other, [(Seqno(seqno), operation)].into_iter())?;
                     }
                 }
                 // It was dropped after this was written.
@@ -180,13 +188,40 @@ impl Replay<'_> {
         self.make_room(last)
     }
 
+    /// Inserts what has been gathered.
+    fn insert_staged(&mut self) -> Result<()> {
+        let mut staged = mem::take(&mut self.staged);
+        let keyspaces = self.keyspaces;
+        staged.take(|keyspace, operations| match keyspaces.get(&keyspace) {
+            Some(keyspace) => self.insert(keyspace, operations),
+            None => Ok(()),
+        })?;
+        self.staged = staged;
+        Ok(())
+    }
+
+    /// Inserts operations into a keyspace's memtable, unless that keyspace has failed.
+    fn insert<'a>(
+        &mut self,
+        keyspace: &KeyspaceState,
+        mut operations: impl Iterator<Item = (Seqno, Operation<'a>)>,
+    ) -> Result<()> {
+        if self.failed.contains_key(&keyspace.id) {
+            return Ok(());
+        }
+        let read = keyspace.read.load();
+        let inserted = operations
+            .try_for_each(|(seqno, operation)| self.apply(keyspace, &read, seqno, &operation));
+        inserted.or_else(|error| self.foundation.fails_alone(keyspace, error, &mut self.failed))
+    }
+
     fn apply(
         &mut self,
         keyspace: &KeyspaceState,
+        read: &ReadState,
         seqno: Seqno,
         operation: &Operation<'_>,
     ) -> Result<()> {
-        let read = keyspace.read.load();
         if seqno <= read.version.flushed() && !planted(Bug::OpenReplaysFlushed) {
             return Ok(());
         }
@@ -236,6 +271,8 @@ impl Replay<'_> {
 
     /// Makes tables of the largest memtables, until half of what all hold has gone.
     fn make_room(&mut self, last: Seqno) -> Result<()> {
+        // What is frozen has all operations up to its cut.
+        self.insert_staged()?;
         self.weighed += self.keyspaces.len() as u64;
         let mut sizes: Vec<(u64, &Arc<KeyspaceState>)> = (self.keyspaces.values())
             .filter(|keyspace| !self.failed.contains_key(&keyspace.id))
