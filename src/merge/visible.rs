@@ -117,7 +117,7 @@ impl<C: MergeSource> VisibleIterator<C> {
     }
 
     /// The pair at the position, or `None` without one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn current(&self) -> Option<VisibleRef<'_>> {
         match self.state {
             State::Nowhere => None,
@@ -217,7 +217,7 @@ impl<C: MergeSource> VisibleIterator<C> {
     }
 
     /// Finds the first visible pair from the merge's entry on, which begins a key.
-    #[inline]
+    #[inline(always)]
     fn resolve_forwards(&mut self) -> Result<()> {
         self.backwards = false;
         loop {

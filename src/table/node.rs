@@ -135,7 +135,7 @@ impl Shape {
 
     /// Where entry `i`'s key goes on after the head, where its value starts, and where that ends; all
     /// within the payload and in this order.
-    #[inline]
+    #[inline(always)]
     pub(super) fn body(&self, bytes: &[u8], i: usize) -> Parsed<(usize, usize, usize)> {
         let mut at = if i == 0 { self.bodies_at } else { self.body_end(bytes, i - 1) };
         let end = self.body_end(bytes, i);

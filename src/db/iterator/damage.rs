@@ -14,7 +14,9 @@ use std::sync::Arc;
 use super::{End, Inner, Pair};
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
+use crate::base::slice::Slice;
 use crate::db::damage::{DamagedRange, after};
+use crate::db::state::Blobs;
 use crate::merge::Stopped;
 use crate::table::HoleAt;
 use crate::tree::RegionAt;
@@ -29,9 +31,9 @@ pub(super) struct Ahead {
 }
 
 impl Inner {
-    /// A step has failed: goes on to the next pair, or to a hole that is before it.
+    /// A step has failed: goes on to the next pair, or to a hole that is before it. Whether there is a pair.
     #[cold]
-    pub(super) fn pass_damage(&mut self, end: End, error: Error) -> Result<Option<Pair>> {
+    pub(super) fn pass_damage(&mut self, end: End, error: Error) -> Result<bool> {
         let mut error = error;
         loop {
             if self.damaged.is_some() || !error.is_unreadable() {
@@ -57,13 +59,13 @@ impl Inner {
             }
             *self.careful(end) = true;
             match self.advance(end) {
-                Ok(pair) => return Ok(pair),
+                Ok(is_there) => return Ok(is_there),
                 Err(again) => error = again,
             }
         }
     }
 
-    fn advance(&mut self, end: End) -> Result<Option<Pair>> {
+    fn advance(&mut self, end: End) -> Result<bool> {
         match end {
             End::Front => self.advance_front(),
             End::Back => self.advance_back(),
@@ -176,18 +178,18 @@ impl Inner {
 
     /// If the pass has shown all that is before a hole, gives that out.
     #[cold]
-    pub(super) fn reach_hole(&mut self, end: End) -> Result<Option<Pair>> {
+    pub(super) fn reach_hole(&mut self, end: End) -> Result<bool> {
         match self.ahead(end).take() {
             Some(hole) => self.give_out(end, *hole),
-            None => Ok(None),
+            None => Ok(false),
         }
     }
 
     /// Gives a hole out as the error that it is, with its range, and goes past it.
-    fn give_out(&mut self, end: End, hole: Ahead) -> Result<Option<Pair>> {
+    fn give_out(&mut self, end: End, hole: Ahead) -> Result<bool> {
         let Ahead { range, error, mut may_go_on } = hole;
         // The other end may have gone past it.
-        let Some(mut range) = self.left_of(range) else { return Ok(None) };
+        let Some(mut range) = self.left_of(range) else { return Ok(false) };
         self.go_past(end, &range);
         // A page may reach into the next region, and count there too.
         while may_go_on {
@@ -233,12 +235,17 @@ impl Inner {
         }
     }
 
-    /// The value of a key cannot be read: that costs the key alone.
+    /// A pair whose value is out of line. If that cannot be read, it costs the key alone.
     #[cold]
-    pub(super) fn lose_value(&mut self, key: Arc<[u8]>, error: Error) -> Result<Option<Pair>> {
-        if error.is_unreadable() {
-            self.damaged = Some(Box::new(DamagedRange::of_key(&key)));
+    pub(super) fn blob_pair(&mut self, key: Slice, pointer: &[u8]) -> Result<Pair> {
+        match Blobs(Arc::clone(&self.store.blobs)).read(pointer) {
+            Ok(value) => Ok((key, value)),
+            Err(error) => {
+                if error.is_unreadable() {
+                    self.damaged = Some(Box::new(DamagedRange::of_key(&key)));
+                }
+                Err(error)
+            }
         }
-        Err(error)
     }
 }
