@@ -426,7 +426,7 @@ fn a_batch_that_is_too_large_is_refused_by_name() {
 fn the_largest_batches_go_through_every_step() {
     let dir = tempfile::tempdir().unwrap();
     // Bytes; operations.
-    let (large, many) = if is_long() { (500 << 20, 15_000_000) } else { (24 << 20, 200_000) };
+    let (large, many) = if is_long() { (500 << 20, 14_000_000) } else { (24 << 20, 200_000) };
     let mut store = Store::new(Arc::new(PosixVfs::new()), 16 * MIB);
     let value = bytes(1, 4000);
     let rounds = large / value.len() as u64;

@@ -115,6 +115,11 @@ const PARTS: &[Part] = &[
         long: &["promises", "--runs", "1000"],
     },
     Part {
+        name: "callbacks",
+        gate: &["callbacks", "--runs", "6"],
+        long: &["callbacks", "--seconds", "600"],
+    },
+    Part {
         name: "strace",
         gate: &["kill", "--strace", "--seconds", "15"],
         long: &["kill", "--strace", "--seconds", "200"],
