@@ -50,13 +50,14 @@
 //! writing, in one process; any number may have it open for reading while none has it open for writing.
 
 // The modules are in data-flow order: a byte passes through them from the top to the bottom on its way to the
-// disk, and each module calls only those below it (`tests/tidy.rs` checks that).
+// disk, and each module calls only those below it (`tests/tidy` checks that).
 #![cfg_attr(rustfmt, rustfmt_skip)] // the modules' order is data flow, not the alphabet
 
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
 pub(crate) mod db;
+pub(crate) mod store;
 pub(crate) mod commit;
 pub(crate) mod journal;
 pub(crate) mod memtable;
@@ -72,13 +73,14 @@ pub(crate) mod base;
 
 pub use db::batch::{Batch, BatchOperation};
 pub use db::check::CheckReport;
-pub use db::checkpoint::CheckpointProgress;
+pub use store::checkpoint::CheckpointProgress;
 pub use db::damage::DamagedRange;
-pub use db::database::{Database, RecoveryReport};
-pub use db::events::{Event, EventListener};
+pub use db::database::Database;
+pub use store::recovery::RecoveryReport;
+pub use store::events::{Event, EventListener};
 pub use db::iterator::Iter;
 pub use db::keyspace::Keyspace;
-pub use db::options::{
+pub use store::options::{
     Builder, CheckLevel, Compression, GIB, KeyspaceOptions, MIB, TreeKind,
 };
 pub use db::range::KeyRange;

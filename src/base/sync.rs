@@ -10,7 +10,7 @@
 //!   else is as in ordinary builds then.
 //!
 //! Invariants:
-//! 1. Engine modules take from here whatever orders threads (`tests/tidy.rs` checks it).
+//! 1. Engine modules take from here whatever orders threads (`tests/tidy` checks it).
 //! 2. Ordinary builds have nothing of their own here on any hot path.
 //! 3. [`plain`] atomics are no place for a switch of tasks in any build: they count what no decision
 //!    hangs on, or lie in memory that a [`modelled`] one guards. Nor are plain locks, which only tests have.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::keyspace::Keyspace;
-use super::state::KeyspaceState;
-use super::store::{OpenStore, Operation};
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
+use crate::store::operation::Operation;
+use crate::store::state::KeyspaceState;
+use crate::store::store::OpenStore;
 
 /// Writes gathered for one atomic commit. Later ones win over earlier ones for the same key.
 ///

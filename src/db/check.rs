@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::options::CheckLevel;
-use super::store::Store;
 use crate::base::error::Error;
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
+use crate::store::options::CheckLevel;
+use crate::store::store::Store;
 use crate::table::BlobFile;
 
 /// What a check has read, and what it found wrong.

@@ -5,15 +5,9 @@ use std::sync::Arc;
 
 use super::batch::Batch;
 use super::check::{self, CheckReport};
-use super::checkpoint::CheckpointProgress;
 use super::keyspace::Keyspace;
-use super::open::KeyspaceSeed;
-use super::options::{Builder, CheckLevel, KeyspaceOptions};
-use super::quarantine::Quarantined;
 use super::snapshot::Snapshot;
-use super::state::KeyspaceState;
 use super::statistics::Statistics;
-use super::store::{Closing, OpenStore, Store};
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
 use crate::base::panics::watched;
@@ -22,41 +16,63 @@ use crate::base::sync::atomic::Ordering;
 use crate::base::sync::thread;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit};
 use crate::merge::Contained;
+use crate::store::checkpoint::CheckpointProgress;
+use crate::store::open::{self, KeyspaceSeed};
+use crate::store::options::{Builder, CheckLevel, KeyspaceOptions};
+use crate::store::quarantine::Quarantined;
+use crate::store::recovery::RecoveryReport;
+use crate::store::state::KeyspaceState;
+use crate::store::store::{Closing, OpenStore, Store};
 
 /// Longest keyspace name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What opening a store had to repair.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RecoveryReport {
-    /// Journal records replayed.
-    pub records_replayed: u64,
-    /// Bytes of them.
-    pub bytes_replayed: u64,
-    /// Whole records that lay beyond a gap, a torn record or damage and were dropped, as far as they are known.
-    pub records_dropped: u64,
-    /// Their bytes.
-    pub bytes_dropped: u64,
-    /// Why replay stopped where it did, if not at a clean end.
-    pub stopped: Option<String>,
-    /// Damage that replay stopped at, since [`Builder::salvage_journal`](crate::Builder::salvage_journal) was asked for:
-    /// what followed is lost, and how much that was need not be known.
-    pub journal_damage: Vec<String>,
-    /// Places in the journal that cannot be read and are not needed, since trees hold all that stood
-    /// there. A power loss may have left them so, or the disk is damaged.
-    pub journal_damage_skipped: Vec<String>,
-    /// Bytes of a torn record at the manifest's end, dropped: a change that had not been made.
-    pub manifest_bytes_dropped: u64,
-    /// Data files that nothing referred to, removed.
-    pub orphans_removed: u64,
-    /// The names of keyspaces that could not be opened ([`Database::existing_keyspace`] says why): the others can be
-    /// used. Such a keyspace keeps its files and
-    /// what the journal has of it, and meanwhile no data file of the store is deleted; once the cause is removed (a file restored from a
-    /// checkpoint, say) the next open opens it. [`Database::drop_keyspace`] gives it up.
-    pub keyspaces_not_opened: Vec<String>,
-    /// How many memtables were weighed to find the largest, when replayed records needed room. It grows with
-    /// the journal's bytes and the number of keyspaces, not with records times keyspaces.
-    pub memtables_weighed: u64,
+impl Builder {
+    /// Opens the store, recovering what a crash left behind.
+    ///
+    /// # Errors
+    /// `NotAStore` if the directory holds something else, `Locked` if another process has it open,
+    /// `Corruption` for damage in the manifest or in the journal before valid later records,
+    /// `UnsupportedVersion` for a store of a newer Spinney, `Io` and `Full` as the file system says. A merge
+    /// operator that a keyspace names and nobody registered is no error here: everything but merges, and reads
+    /// of keys that have been merged into, can be done in that keyspace.
+    pub fn open(self) -> Result<Database> {
+        Database::open(self)
+    }
+
+    /// Opens the store for reading. Nothing is written: no lock file, no recovery, no background work; the
+    /// directory and its files may be read-only or belong to somebody else. Checkpoints can be opened so too.
+    ///
+    /// The journal is replayed into memory, of which memtables may take half the budget. What a writer with
+    /// the same budget leaves behind fits. Background threads are not started, so what a crash left to
+    /// compact stays as it is. A torn end of the journal or manifest is passed over as in
+    /// [`Builder::open`], and passed over again at the next opening.
+    ///
+    /// Any number of handles and processes may have a store open for reading at once. A shared lock keeps
+    /// writers out meanwhile, wherever the file system has locks. Every call that would write gives
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly).
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use spinney::{Database, Error, KeyspaceOptions};
+    /// let db = Database::builder(dir.path()).open()?;
+    /// db.keyspace("items", KeyspaceOptions::stb())?.put("a", "1")?;
+    /// db.close()?;
+    /// let db = Database::builder(dir.path()).open_read_only()?;
+    /// let items = db.existing_keyspace("items")?;
+    /// assert_eq!(items.get("a")?.as_deref(), Some(&b"1"[..]));
+    /// assert!(matches!(items.put("b", "2"), Err(Error::ReadOnly { .. })));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `NotAStore` if there is no store, `Locked` if somebody has it open for writing, `JournalOverBudget`
+    /// (which names a budget that suffices) if the journal does not fit, and otherwise as
+    /// [`Builder::open`] but for `Full`.
+    pub fn open_read_only(self) -> Result<Database> {
+        Database::open_for_reading(self)
+    }
 }
 
 /// An open store. Clones share it; it is closed by [`Database::close`] or when the last handle of any
@@ -93,7 +109,7 @@ impl Database {
     }
 
     pub(crate) fn open(builder: Builder) -> Result<Database> {
-        Ok(Database { store: Arc::new(OpenStore(super::open::open(builder)?)) })
+        Ok(Database { store: Arc::new(OpenStore(open::open(builder)?)) })
     }
 
     /// Opens the store in the directory `path` for reading, with default options otherwise; see
@@ -106,7 +122,7 @@ impl Database {
     }
 
     pub(crate) fn open_for_reading(builder: Builder) -> Result<Database> {
-        Ok(Database { store: Arc::new(OpenStore(super::open::open_read_only(builder)?)) })
+        Ok(Database { store: Arc::new(OpenStore(open::open_read_only(builder)?)) })
     }
 
     /// Opens the keyspace `name`, creating it if there is none. Creation is durable at once.
@@ -354,7 +370,7 @@ impl Database {
     ) -> Result<()> {
         Contained::refuse_inside("checkpoint")?;
         let copied = self.store.changing("a checkpoint", || {
-            super::checkpoint::checkpoint(&self.store, dir.as_ref(), &mut progress)
+            crate::store::checkpoint::checkpoint(&self.store, dir.as_ref(), &mut progress)
         });
         self.store.deliver_events();
         copied
@@ -465,7 +481,7 @@ impl Store {
         }
         // Nothing more can be made durable, which whoever closes the store must not take for done.
         if let Some(error) = &*self.failure.lock() {
-            return Err(super::store::poisoned(error));
+            return Err(crate::store::store::poisoned(error));
         }
         if !planted(Bug::CloseWithoutSync) {
             self.journal.close()?;

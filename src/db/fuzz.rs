@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::options::{Compression, KeyspaceOptions, TreeKind};
 use crate::base::fuzz::{FILE, Target, named};
+use crate::store::options::{Compression, KeyspaceOptions, TreeKind};
 
 pub(crate) const TARGETS: [Target; 1] =
     [Target { name: "keyspace-options", run: options, seeds: options_seeds }];

@@ -23,12 +23,7 @@ use std::sync::Arc;
 
 use self::damage::Ahead;
 use super::damage::DamagedRange;
-use super::open_iterators::Place;
 use super::range::Bounds;
-use super::read::check_readable;
-use super::snapshots::{Reader, SnapshotGuard};
-use super::state::{KeyspaceState, ReadState};
-use super::store::OpenStore;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -39,6 +34,11 @@ use crate::base::turn_cell::TurnCell;
 use crate::cache::fetch_misses;
 use crate::memtable::MemtableCursor;
 use crate::merge::{MergeIterator, MergeSource, VisibleIterator};
+use crate::store::open_iterators::{ClosesCursors, Place};
+use crate::store::read::check_readable;
+use crate::store::snapshots::{Reader, SnapshotGuard};
+use crate::store::state::{KeyspaceState, ReadState};
+use crate::store::store::OpenStore;
 use crate::table::{CacheUse, Table, TableCursor};
 use crate::tree::{Region, RegionAt, TreeVersion};
 
@@ -364,6 +364,21 @@ impl Drop for Iter {
 
 type Pair = (Slice, Slice);
 
+impl ClosesCursors for Inner {
+    fn is_outdated(&self) -> bool {
+        let newest = self.keyspace.read.load();
+        let mut open = self.front.open.iter().chain(&self.back.open);
+        open.any(|open| !Arc::ptr_eq(&open.read, &newest))
+    }
+
+    fn close(&mut self, closed: &mut Vec<Box<dyn Send>>) {
+        for cursors in self.close_cursors() {
+            closed.push(Box::new(cursors));
+        }
+        self.place = None;
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         self.store.counters.user_bytes_read.add(self.bytes_read);
@@ -504,15 +519,8 @@ impl Inner {
         }
     }
 
-    /// Whether a cursor belongs to a read state that has been replaced.
-    pub(super) fn is_outdated(&self) -> bool {
-        let newest = self.keyspace.read.load();
-        let mut open = self.front.open.iter().chain(&self.back.open);
-        open.any(|open| !Arc::ptr_eq(&open.read, &newest))
-    }
-
     /// Closes all cursors and remembers where they stood. What is returned may take its time to drop.
-    pub(super) fn close_cursors(&mut self) -> impl Iterator<Item = Cursors> + use<> {
+    fn close_cursors(&mut self) -> impl Iterator<Item = Cursors> + use<> {
         let (front, back) = (self.front.open.take(), self.back.open.take());
         if let Some(last) = front.as_ref().and_then(|open| open.last()) {
             self.front.edge = last.to_vec();
@@ -536,11 +544,6 @@ impl Inner {
         front.into_iter().chain(back).map(Cursors)
     }
 
-    /// Its place has been taken back.
-    pub(super) fn left_place(&mut self) {
-        self.place = None;
-    }
-
     /// Counts what its cursors use, and makes room for it.
     #[cold]
     fn count_memory(&mut self, iterator: &Arc<TurnCell<Inner>>) {
@@ -560,7 +563,7 @@ impl Inner {
         }
         let iterators = &self.store.open_iterators;
         if self.place.is_none() {
-            self.place = Some(iterators.enter(iterator));
+            self.place = Some(iterators.enter(Arc::<TurnCell<Inner>>::clone(iterator)));
         }
         let open = self.front.open.iter().chain(&self.back.open);
         let bytes = open.map(|open| open.memory_bytes()).sum();
@@ -782,8 +785,8 @@ enum End {
 
 #[cfg(test)]
 mod tests {
-    use super::super::open_iterators::ITERATOR_BYTES;
     use super::*;
+    use crate::store::open_iterators::ITERATOR_BYTES;
 
     #[test]
     fn an_iterator_without_cursors_is_small() {

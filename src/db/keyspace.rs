@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::iterator::Iter;
-use super::options::KeyspaceOptions;
 use super::range::{Bounds, KeyRange, bounds_of, bounds_of_prefix};
-use super::read;
-use super::state::KeyspaceState;
-use super::store::{OpenStore, Operation};
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 use crate::base::slice::Slice;
 use crate::base::sync::plain::Ordering;
 use crate::merge::Contained;
+use crate::store::operation::Operation;
+use crate::store::options::KeyspaceOptions;
+use crate::store::read;
+use crate::store::state::KeyspaceState;
+use crate::store::store::OpenStore;
 use crate::tree::description::TreeDescription;
 
 /// A keyspace of an open store: an ordered map of byte strings with a tree of its own. Clones share

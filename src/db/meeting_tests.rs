@@ -8,12 +8,12 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::idle::Activity;
-use super::read::multi_get_while;
-use super::state::Stage;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
 use crate::base::sync::atomic::Ordering;
+use crate::store::idle::Activity;
+use crate::store::read::multi_get_while;
+use crate::store::state::Stage;
 use crate::vfs::{Access, File, MemoryVfs, Vfs};
 use crate::{Database, Error, Keyspace, KeyspaceOptions, TreeKind};
 
@@ -164,7 +164,7 @@ fn a_failure_of_one_keyspace_keeps_no_other_waiting() {
     for keyspace in [&fails, &other] {
         let mut pipeline = keyspace.state().pipeline.lock();
         let (slot, stage) = pipeline.slots.front_mut().unwrap();
-        let packed = super::background::pack(&*keyspace.state().tree, slot).unwrap();
+        let packed = crate::store::background::pack(&*keyspace.state().tree, slot).unwrap();
         *stage = Stage::Packed(packed);
     }
     let filler = fill(&vfs, "/filler", 4000);
@@ -191,7 +191,7 @@ fn a_rewrite_of_the_manifest_waits_for_nobody_who_may_wait_for_it() {
         items.put("key", vec![7; 300]).unwrap();
         let cut = store.freeze(std::slice::from_ref(items.state()), |_| true);
         let (slot, _) = items.state().pipeline.lock().slots.pop_front().unwrap();
-        let packed = super::background::pack(&*items.state().tree, &slot).unwrap();
+        let packed = crate::store::background::pack(&*items.state().tree, &slot).unwrap();
         items.state().tree.incorporate(packed, cut).unwrap();
     }
     let before = store.manifest.bytes_total();
@@ -332,7 +332,7 @@ fn the_cache_has_what_was_worked_out_last() {
     let db = open(1 << 20);
     let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
     let store = items.store();
-    let given = |store: &super::store::Store| *store.cache_share.lock();
+    let given = |store: &crate::store::store::Store| *store.cache_share.lock();
     store.share_memory();
     let before = given(store);
     *store.cache_share.lock() = 0;

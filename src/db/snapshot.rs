@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::iterator::Iter;
 use super::keyspace::Keyspace;
 use super::range::{Bounds, KeyRange, bounds_of, bounds_of_prefix};
-use super::read;
-use super::snapshots::{Reader, SnapshotGuard};
-use super::store::OpenStore;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::base::slice::Slice;
+use crate::store::read;
+use crate::store::snapshots::{Reader, SnapshotGuard};
+use crate::store::store::OpenStore;
 
 /// The state of all keyspaces at one moment: a prefix of the order of commits. While it is held, the
 /// space of what it sees is not reclaimed. Clones share it.

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::open_iterators::ITERATOR_BYTES;
-use super::store::Store;
 use crate::base::counter::LatencyHistogram;
 use crate::base::sync::plain::Ordering;
+use crate::store::open_iterators::ITERATOR_BYTES;
+use crate::store::store::Store;
 
 /// Latencies of one kind of operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

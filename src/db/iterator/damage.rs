@@ -16,8 +16,8 @@ use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::base::slice::Slice;
 use crate::db::damage::{DamagedRange, after};
-use crate::db::state::Blobs;
 use crate::merge::Stopped;
+use crate::store::state::Blobs;
 use crate::table::HoleAt;
 use crate::tree::RegionAt;
 

@@ -29,13 +29,13 @@ use std::sync::Arc;
 
 use self::newest::{Found, Newest};
 use self::source::{Source, SourceKeyspace};
-use super::checkpoint::{discard, refuse_inside};
 use super::damage::DamagedRange;
 use super::keyspace::Keyspace;
-use super::options::Builder;
 use crate::base::error::{Error, Result};
 use crate::manifest::LOCK_FILE_NAME;
 use crate::merge::MergeOperator;
+use crate::store::checkpoint::{discard, refuse_inside};
+use crate::store::options::Builder;
 use crate::vfs::{Vfs, sync_parent};
 
 /// Pairs between two calls of a progress callback.

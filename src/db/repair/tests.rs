@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::super::database::Database;
-use super::super::options::{KeyspaceOptions, TreeKind};
 use super::Repair;
 use crate::base::key_hash::HashSecret;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, Manifest, NewStore, OpenOptions};
+use crate::store::options::{KeyspaceOptions, TreeKind};
 use crate::vfs::{MemoryVfs, Vfs};
 
 /// Options that could not be decoded failed the repair of all keyspaces.

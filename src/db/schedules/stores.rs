@@ -9,7 +9,7 @@ use shuttle::thread;
 
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
-use crate::db::state::{Slot, Stage};
+use crate::store::state::{Slot, Stage};
 use crate::vfs::{Access, File, MemoryVfs, Vfs};
 use crate::{Database, Durability, Error, Keyspace, KeyspaceOptions, TreeKind};
 

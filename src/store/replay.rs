@@ -16,7 +16,6 @@ use std::mem;
 use std::sync::Arc;
 
 use super::background::pack;
-use super::open::epoch_number;
 use super::quarantine::concerns_one;
 use super::room::Room;
 use super::staged::Staged;
@@ -305,4 +304,10 @@ fn settle(keyspace: &KeyspaceState) -> Result<()> {
         }
     }
     Ok(())
+}
+
+pub(super) fn epoch_number(epoch: u64) -> Result<u32> {
+    u32::try_from(epoch).map_err(|_| Error::Conflict {
+        what: format!("the store has been opened {epoch} times, more than its format can count"),
+    })
 }

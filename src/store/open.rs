@@ -17,17 +17,18 @@ use std::sync::{Arc, OnceLock};
 
 use super::background::initial_drain_rate;
 use super::counters::Counters;
-use super::database::RecoveryReport;
 use super::events::Event;
 use super::failures::{FailureCount, Failures};
 use super::in_flight::InFlight;
 use super::open_iterators::OpenIterators;
 use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
-use super::replay::Replayed;
+use super::recovery::RecoveryReport;
+use super::replay::{Replayed, epoch_number};
+use super::sizes::Sizes;
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
-use super::store::{Foundation, Sizes, Store};
+use super::store::{Foundation, Store};
 use super::strangers::{origins_of_unknown, stranger};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
@@ -361,12 +362,6 @@ struct Begun {
     report: ReplayReport,
     memtables_weighed: u64,
     orphans_removed: u64,
-}
-
-pub(super) fn epoch_number(epoch: u64) -> Result<u32> {
-    u32::try_from(epoch).map_err(|_| Error::Conflict {
-        what: format!("the store has been opened {epoch} times, more than its format can count"),
-    })
 }
 
 /// What a store gets if this open makes it: a number that no other store has, and a secret that nobody

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use super::store::Sizes;
+use super::sizes::Sizes;
 use crate::base::error::{Error, Result};
 use crate::journal::Operation;
 use crate::memtable::ChunkPool;

@@ -1,6 +1,8 @@
 //! The house, kept: who may call whom, where the operating system is met, and what every file owes
 //! its reader. Each rule has a test that plants what it must find.
 
+mod cycles;
+
 use std::fs;
 use std::path::Path;
 
@@ -510,6 +512,15 @@ mod the_repository {
     }
 
     #[test]
+    fn files_import_one_another_in_no_new_cycles() {
+        let sources = repository_sources();
+        for files in cycles::cycles(&sources) {
+            println!("{}", files.join(" "));
+        }
+        assert_none(cycles::check_cycles(&sources));
+    }
+
+    #[test]
     fn tree_kinds_do_not_know_each_other() {
         assert_none(check_tree_kinds(&repository_sources()));
     }
@@ -595,6 +606,22 @@ mod the_rules {
         let test = "#[cfg(test)]\nmod tests {\n    use crate::db;\n}\nuse crate::db;\n";
         assert_eq!(lines(check_order, "src/base.rs", test), [5]);
         assert_eq!(lines(check_order, "src/unheard_of.rs", ""), [1]);
+    }
+
+    #[test]
+    fn import_cycles() {
+        let sources = [
+            Source::new("src/lib.rs", "mod a;\n"),
+            Source::new("src/a/mod.rs", "mod b;\nmod c;\nmod d;\nuse b::B;\n"),
+            Source::new("src/a/b.rs", "use super::{A, c::{C, D as E}};\n// use super::d;\n"),
+            Source::new("src/a/c.rs", "fn f() { crate::a::d::g() }\n"),
+            Source::new(
+                "src/a/d.rs",
+                "use crate::a::b;\n#[cfg(test)]\nmod tests {\n    use super::super::c;\n}\n",
+            ),
+        ];
+        assert_eq!(cycles::cycles(&sources), [["a/b", "a/c", "a/d"]]);
+        assert_eq!(cycles::cycles(&sources[..4]), [[""; 0]; 0]);
     }
 
     #[test]

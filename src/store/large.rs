@@ -8,7 +8,8 @@
 
 use std::sync::Arc;
 
-use super::store::{Operation, Store, still_there};
+use super::operation::{Operation, still_there};
+use super::store::Store;
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
@@ -31,7 +32,7 @@ where
     store.check_writable()?;
     let mut writer = BlobWriter::new(&store.blobs)?;
     let mut pointers: Vec<Vec<u8>> = Vec::new();
-    for operation in operations().filter(|operation| store.is_large(operation)) {
+    for operation in operations().filter(|operation| operation.is_large(&store.sizes)) {
         let mut pointer = Vec::new();
         writer.append(operation.value)?.encode(&mut pointer);
         pointers.push(pointer);
@@ -86,7 +87,7 @@ fn stored<'a>(
     operation: &Operation<'a>,
     pointers: &mut std::slice::Iter<'a, Vec<u8>>,
 ) -> Result<(EntryKind, &'a [u8])> {
-    if !store.is_large(operation) {
+    if !operation.is_large(&store.sizes) {
         return Ok((operation.kind, operation.value));
     }
     match pointers.next() {

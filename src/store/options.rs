@@ -6,7 +6,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::database::Database;
 use super::events::EventListener;
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, Result};
@@ -21,7 +20,7 @@ pub const MIB: u64 = 1 << 20;
 /// One gibibyte, for [`Builder::memory_budget`].
 pub const GIB: u64 = 1 << 30;
 
-/// How much [`Database::check`] reads.
+/// How much [`Database::check`](crate::Database::check) reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckLevel {
     /// The manifest, the trees' structure, and each file's existence, size and footer.
@@ -335,7 +334,7 @@ pub(crate) struct Switches {
     pub(crate) iterator_calls_max: Option<u32>,
 }
 
-/// Opens a [`Database`].
+/// Opens a [`Database`](crate::Database).
 ///
 /// ```no_run
 /// # fn main() -> spinney::Result<()> {
@@ -430,7 +429,7 @@ impl Builder {
     }
 
     /// Opens a damaged journal as far as it can be read: what lies behind the damage is dropped
-    /// and reported by [`Database::recovery`]. Without this, such damage refuses to open.
+    /// and reported by [`Database::recovery`](crate::Database::recovery). Without this, such damage refuses to open.
     pub fn salvage_journal(mut self, salvage: bool) -> Builder {
         self.salvage = salvage;
         self
@@ -445,7 +444,7 @@ impl Builder {
 
     /// Runs background work on the calling threads, one small step at a time, in an order drawn
     /// from `seed`: the same calls with the same seed do the same I/O. For tests; see
-    /// [`Database::step`].
+    /// [`Database::step`](crate::Database::step).
     pub fn deterministic(mut self, seed: u64) -> Builder {
         self.background = BackgroundMode::Stepped(seed);
         self
@@ -499,52 +498,6 @@ impl Builder {
     pub fn events(mut self, listener: Arc<dyn EventListener>) -> Builder {
         self.listener = Some(listener);
         self
-    }
-
-    /// Opens the store, recovering what a crash left behind.
-    ///
-    /// # Errors
-    /// `NotAStore` if the directory holds something else, `Locked` if another process has it open,
-    /// `Corruption` for damage in the manifest or in the journal before valid later records,
-    /// `UnsupportedVersion` for a store of a newer Spinney, `Io` and `Full` as the file system says. A merge
-    /// operator that a keyspace names and nobody registered is no error here: everything but merges, and reads
-    /// of keys that have been merged into, can be done in that keyspace.
-    pub fn open(self) -> Result<Database> {
-        Database::open(self)
-    }
-
-    /// Opens the store for reading. Nothing is written: no lock file, no recovery, no background work; the
-    /// directory and its files may be read-only or belong to somebody else. Checkpoints can be opened so too.
-    ///
-    /// The journal is replayed into memory, of which memtables may take half the budget. What a writer with
-    /// the same budget leaves behind fits. Background threads are not started, so what a crash left to
-    /// compact stays as it is. A torn end of the journal or manifest is passed over as in
-    /// [`Builder::open`], and passed over again at the next opening.
-    ///
-    /// Any number of handles and processes may have a store open for reading at once. A shared lock keeps
-    /// writers out meanwhile, wherever the file system has locks. Every call that would write gives
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly).
-    ///
-    /// ```
-    /// # fn main() -> spinney::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// use spinney::{Database, Error, KeyspaceOptions};
-    /// let db = Database::builder(dir.path()).open()?;
-    /// db.keyspace("items", KeyspaceOptions::stb())?.put("a", "1")?;
-    /// db.close()?;
-    /// let db = Database::builder(dir.path()).open_read_only()?;
-    /// let items = db.existing_keyspace("items")?;
-    /// assert_eq!(items.get("a")?.as_deref(), Some(&b"1"[..]));
-    /// assert!(matches!(items.put("b", "2"), Err(Error::ReadOnly { .. })));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// `NotAStore` if there is no store, `Locked` if somebody has it open for writing, `JournalOverBudget`
-    /// (which names a budget that suffices) if the journal does not fit, and otherwise as
-    /// [`Builder::open`] but for `Full`.
-    pub fn open_read_only(self) -> Result<Database> {
-        Database::open_for_reading(self)
     }
 }
 

@@ -14,21 +14,10 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use super::store::{Operation, Store};
-use crate::base::durability::Durability;
-use crate::base::error::Result;
-use crate::base::ids::Seqno;
 use crate::base::sync::{Condvar, Mutex};
-use crate::merge::Contained;
 
 /// Batches of so many bytes and more are counted.
 pub(super) const COUNTED_BYTES_MIN: u64 = 64 << 10;
-
-/// What writing a blob file uses.
-const BLOB_BUFFERS_BYTES: u64 = 512 << 10;
-
-/// Larger batches are refused inside a merge operator.
-const LARGE_BATCH_BYTES: u64 = 4 << 20;
 
 /// See the module's description.
 pub(crate) struct InFlight {
@@ -81,37 +70,6 @@ impl InFlight {
         state.bytes += bytes;
         FLIGHTS.set(FLIGHTS.get() + 1);
         Flight { all: self, bytes, thread: PhantomData }
-    }
-}
-
-impl Store {
-    /// Waits until a batch of so many bytes may be in flight beside others.
-    #[cold]
-    pub(super) fn begin_flight(&self, held: u64, has_large_values: bool) -> Result<Flight<'_>> {
-        if held > LARGE_BATCH_BYTES {
-            // Whoever commits another one may wait for background work.
-            Contained::refuse_inside("a batch of more than 4 MiB")?;
-        }
-        let buffers = if has_large_values { BLOB_BUFFERS_BYTES } else { 0 };
-        Ok(self.in_flight.begin(held + buffers, !Contained::is_inside()))
-    }
-
-    /// Commits a batch that is counted as in flight.
-    #[cold]
-    pub(super) fn commit_counted<'a, I>(
-        &self,
-        operations: &impl Fn() -> I,
-        (count, bytes, large): (u32, u64, bool),
-        durability: Durability,
-    ) -> Result<Seqno>
-    where
-        I: Iterator<Item = Operation<'a>>,
-    {
-        self.admit(bytes, operations)?;
-        match large {
-            true => super::large::commit(self, operations, count, durability),
-            false => self.commit_admitted(operations, count, bytes, durability),
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::cache::{DataFiles, FileType};
 use crate::table::{Origin, TableSalvage};
 
 /// Whose the tables among `names` are that are not `known`, as far as they say it themselves.
-pub(super) fn origins_of_unknown<'a>(
+pub(crate) fn origins_of_unknown<'a>(
     files: &'a Arc<DataFiles>,
     names: impl Iterator<Item = &'a String> + 'a,
     known: impl Fn(FileId) -> bool + 'a,
@@ -33,7 +33,7 @@ pub(super) fn origins_of_unknown<'a>(
 
 /// The error of a manifest with valid records up to `end` that does not know the table's keyspace, if
 /// the next keyspace it would create is `next`.
-pub(super) fn stranger(
+pub(crate) fn stranger(
     (manifest, end): (&Path, u64),
     next: KeyspaceId,
     (table, origin): &(PathBuf, Origin),

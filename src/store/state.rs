@@ -304,7 +304,7 @@ impl KeyspaceState {
     ///
     /// # Errors
     /// If it has been dropped.
-    pub(super) fn begin_iterator(&self) -> Result<()> {
+    pub(crate) fn begin_iterator(&self) -> Result<()> {
         // Before it is looked whether the keyspace was dropped: who drops it looks the other way round.
         self.iterators.fetch_add(1, Ordering::SeqCst);
         if self.dropped.load(Ordering::SeqCst) {
@@ -315,7 +315,7 @@ impl KeyspaceState {
     }
 
     /// One less.
-    pub(super) fn end_iterator(&self) {
+    pub(crate) fn end_iterator(&self) {
         if self.iterators.fetch_sub(1, Ordering::SeqCst) == 1 && self.dropped.load(Ordering::SeqCst)
         {
             self.forget_memtables();
@@ -324,7 +324,7 @@ impl KeyspaceState {
 
     /// Nobody reads it any more if it has been dropped for good and no iterator is left: handles alone must not keep
     /// its memtables.
-    pub(super) fn forget_memtables(&self) {
+    pub(crate) fn forget_memtables(&self) {
         let mut retired = self.retired.lock();
         if !self.is_gone.load(Ordering::SeqCst) || self.iterators.load(Ordering::SeqCst) > 0 {
             return;
@@ -440,7 +440,7 @@ impl KeyspaceState {
     }
 
     /// It has been dropped for good: nothing gets into the pipeline any more, and what is there goes nowhere.
-    pub(super) fn leave_pipeline(&self) {
+    pub(crate) fn leave_pipeline(&self) {
         self.is_gone.store(true, Ordering::SeqCst);
         // A freeze that has not seen it holds this until its memtable is in the pipeline.
         let freezing = self.retired.lock();
@@ -491,7 +491,7 @@ impl KeyspaceState {
     }
 
     /// The same; calls `meanwhile` between the two for the first time.
-    pub(super) fn with_tree_state_while(
+    pub(crate) fn with_tree_state_while(
         &self,
         meanwhile: impl FnOnce(),
     ) -> (Arc<ReadState>, TreeState) {

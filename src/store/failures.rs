@@ -6,7 +6,6 @@
 //! 2. A failure for want of room does not replace one for another reason: it may be over soon.
 //! 3. Failures are numbered. Who waits counts those noted since the wait began, and takes none from others who wait.
 
-use super::store::Store;
 use crate::base::error::Error;
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +21,7 @@ const OTHER: usize = 1;
 
 impl Failures {
     /// Notes a failure. It is numbered under the lock, so that the last one that is kept has the highest number.
-    fn note(&self, count: &FailureCount, error: &Error) {
+    pub(super) fn note(&self, count: &FailureCount, error: &Error) {
         let place = if matches!(error, Error::Full { .. }) { FULL } else { OTHER };
         let mut failures = self.0.lock();
         failures[place] = Some((count.next(), error.clone()));
@@ -52,45 +51,13 @@ impl Failures {
 pub(crate) struct FailureCount(AtomicU64);
 
 impl FailureCount {
+    /// The number of the last failure.
+    pub(super) fn last(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
     fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::AcqRel) + 1
-    }
-}
-
-impl Store {
-    /// Notes what background work has failed with.
-    pub(super) fn note_failure(&self, failures: &Failures, error: &Error) {
-        if !matches!(error, Error::Closed { .. }) {
-            failures.note(&self.failure_count, error);
-        }
-    }
-
-    /// Failures that are noted from now on are since this mark.
-    pub(super) fn failure_mark(&self) -> u64 {
-        self.failure_count.0.load(Ordering::Acquire)
-    }
-
-    /// What background work has failed with since `mark`; for want of room only if there is nothing else.
-    pub(super) fn failed_since(&self, mark: u64) -> Option<Error> {
-        let mut found = self.upkeep_failures.since(mark);
-        for keyspace in self.all_keyspaces() {
-            for failures in [&keyspace.flush_failures, &keyspace.compaction_failures] {
-                found = match (found, failures.since(mark)) {
-                    (Some(Error::Full { .. }) | None, Some(error)) => Some(error),
-                    (found, _) => found,
-                };
-            }
-        }
-        found
-    }
-
-    /// Forgets the failures for want of room: the work is tried again.
-    pub(super) fn forget_full_failures(&self) {
-        self.upkeep_failures.forget_full();
-        for keyspace in self.all_keyspaces() {
-            keyspace.flush_failures.forget_full();
-            keyspace.compaction_failures.forget_full();
-        }
     }
 }
 

@@ -12,8 +12,9 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use super::operation::Operation;
 use super::state::KeyspaceState;
-use super::store::{Operation, Store, WAIT_MAX};
+use super::store::{Store, WAIT_MAX};
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
@@ -127,7 +128,7 @@ impl Store {
     }
 
     /// The same; calls `meanwhile` between finding out what the cache may have and giving it.
-    pub(super) fn share_memory_while(&self, meanwhile: impl FnOnce()) {
+    pub(crate) fn share_memory_while(&self, meanwhile: impl FnOnce()) {
         let spare = self.sizes.memtable_bytes * 2;
         let taken = (self.pool.bytes_in_use() + self.pool.bytes_retained()) as u64 + spare;
         let step = self.sizes.memtable_bytes.max(1 << 20);

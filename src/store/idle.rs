@@ -20,7 +20,7 @@ const FRUITLESS_NANOS_MAX: u64 = 3_000_000_000;
 
 /// What the background is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Activity {
+pub(crate) enum Activity {
     Idle,
     /// Threads carry out work or look for it.
     UnderWay,
@@ -29,7 +29,7 @@ pub(super) enum Activity {
 }
 
 impl Store {
-    pub(super) fn wait_idle(&self) -> Result<()> {
+    pub(crate) fn wait_idle(&self) -> Result<()> {
         if self.read_only {
             // Nobody works on what there would be to do.
             return self.check_open();
@@ -45,7 +45,7 @@ impl Store {
     }
 
     /// The same; failures noted after `mark` count.
-    pub(super) fn wait_idle_since(&self, mark: u64) -> Result<()> {
+    pub(crate) fn wait_idle_since(&self, mark: u64) -> Result<()> {
         let poisoned = || self.failure.lock().clone().map_or(Ok(()), Err);
         let mut done = self.work_done.load(Ordering::Acquire);
         let mut since = self.clock.nanos();
@@ -91,7 +91,7 @@ impl Store {
 
     /// Whether there is work under way, or to do. What was refused for want of room is left to whoever asks
     /// [`Store::refused`]. Calls `meanwhile` once no job is seen, before it looks for work.
-    pub(super) fn activity_while(&self, meanwhile: impl FnOnce()) -> Activity {
+    pub(crate) fn activity_while(&self, meanwhile: impl FnOnce()) -> Activity {
         let Some(ended) = self.executor.quiet() else { return Activity::UnderWay };
         meanwhile();
         let flushes = |keyspace: &Arc<KeyspaceState>| {
@@ -134,7 +134,7 @@ impl Store {
     }
 
     /// Drops what was kept for readers that are gone, and makes idle iterators give back what they keep.
-    pub(super) fn drop_unheld(&self) {
+    pub(crate) fn drop_unheld(&self) {
         self.give_back(&self.all_keyspaces());
     }
 }

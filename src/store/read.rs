@@ -223,7 +223,7 @@ pub(crate) fn multi_get(
 }
 
 /// The same. What `meanwhile` does happens once the state has been loaded, and before the number is.
-pub(super) fn multi_get_while(
+pub(crate) fn multi_get_while(
     store: &Store,
     keyspace: &KeyspaceState,
     keys: &[impl AsRef<[u8]>],

@@ -5,7 +5,7 @@
 //! 2. A large batch never exists in a second copy: its parts are at most [`PART_BYTES`] of small operations, or one
 //!    value where it lies.
 
-use super::store::Operation;
+use super::operation::Operation;
 use crate::journal::{Parts, Payload, encode_operation_head, operation_bytes};
 
 /// Batches of this size and more are encoded part by part.

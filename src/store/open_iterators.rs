@@ -13,7 +13,6 @@
 
 use std::sync::Arc;
 
-use super::iterator::{Cursors, Inner};
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{CachePadded, Mutex, thread_number};
@@ -34,6 +33,40 @@ pub(crate) struct OpenIterators {
     provided_for: AtomicU64,
 }
 
+/// An iterator that can close its cursors between two calls.
+pub(crate) trait ClosesCursors: Send {
+    /// Whether a cursor belongs to a read state that has been replaced.
+    fn is_outdated(&self) -> bool;
+
+    /// Closes all cursors and remembers where they stood. What goes into `closed` may take its time to drop.
+    fn close(&mut self, closed: &mut Vec<Box<dyn Send>>);
+}
+
+/// How an iterator is reached by others than its owner.
+pub(crate) trait Idle: Send + Sync {
+    /// Closes the cursors if the iterator is idle and `due`. Whether it did.
+    fn close_if(
+        &self,
+        due: &dyn Fn(&dyn ClosesCursors) -> bool,
+        closed: &mut Vec<Box<dyn Send>>,
+    ) -> bool;
+}
+
+impl<T: ClosesCursors> Idle for TurnCell<T> {
+    fn close_if(
+        &self,
+        due: &dyn Fn(&dyn ClosesCursors) -> bool,
+        closed: &mut Vec<Box<dyn Send>>,
+    ) -> bool {
+        let Some(mut turn) = self.try_enter() else { return false };
+        let is_due = due(&*turn);
+        if is_due {
+            turn.close(closed);
+        }
+        is_due
+    }
+}
+
 /// What an iterator keeps whatever happens, with its place among the registered numbers and the allocator's share;
 /// the keys that its passes have reached not counted.
 pub(crate) const ITERATOR_BYTES: u64 = 768;
@@ -43,7 +76,7 @@ const ITERATORS_STEP: u64 = 2048;
 
 #[derive(Default)]
 struct Shard {
-    iterators: Vec<Option<Arc<TurnCell<Inner>>>>,
+    iterators: Vec<Option<Arc<dyn Idle>>>,
     free: Vec<u32>,
     /// The place that is asked next for memory.
     hand: usize,
@@ -51,7 +84,7 @@ struct Shard {
 
 /// Where an iterator is entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(crate) struct Place {
     shard: u32,
     index: u32,
 }
@@ -70,13 +103,13 @@ impl OpenIterators {
     }
 
     /// One more iterator. Returns true if the cache is to make room for those that there are.
-    pub(super) fn begin(&self) -> bool {
+    pub(crate) fn begin(&self) -> bool {
         let held = self.held.fetch_add(1, Ordering::Relaxed) + 1;
         held >= self.provided_for.load(Ordering::Relaxed) + ITERATORS_STEP
     }
 
     /// One less.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.held.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -98,7 +131,7 @@ impl OpenIterators {
     }
 
     /// Gives an iterator a place.
-    pub(super) fn enter(&self, iterator: &Arc<TurnCell<Inner>>) -> Place {
+    pub(crate) fn enter(&self, iterator: Arc<dyn Idle>) -> Place {
         let shard = thread_number() % SHARDS;
         let mut locked = self.shards[shard].lock();
         let index = match locked.free.pop() {
@@ -108,19 +141,19 @@ impl OpenIterators {
                 (locked.iterators.len() - 1) as u32
             }
         };
-        locked.iterators[index as usize] = Some(Arc::clone(iterator));
+        locked.iterators[index as usize] = Some(iterator);
         Place { shard: shard as u32, index }
     }
 
     /// Takes the place back from an iterator without cursors.
-    pub(super) fn leave(&self, place: Place) {
+    pub(crate) fn leave(&self, place: Place) {
         let left = self.shards[place.shard as usize].lock().take(place.index as usize);
         drop(left);
     }
 
     /// An iterator that was counted with `before` uses `now`.
     #[inline]
-    pub(super) fn recount(&self, before: usize, now: usize) {
+    pub(crate) fn recount(&self, before: usize, now: usize) {
         if before != now {
             self.bytes.fetch_add((now as u64).wrapping_sub(before as u64), Ordering::Relaxed);
         }
@@ -129,7 +162,7 @@ impl OpenIterators {
     /// Closes cursors of idle iterators until all that are open fit their share. Those that are in use are left
     /// alone.
     #[inline]
-    pub(super) fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         if self.bytes() > self.bytes_max {
             self.close_some();
         }
@@ -151,7 +184,7 @@ impl OpenIterators {
                 }
                 let index = locked.hand;
                 locked.hand = (index + 1) % locked.iterators.len();
-                locked.close(index, |_| true, &mut closed);
+                locked.close(index, &|_| true, &mut closed);
             }
             drop(locked);
             drop(closed);
@@ -167,7 +200,7 @@ impl OpenIterators {
             let mut locked = shard.lock();
             let mut closed = Vec::new();
             for index in 0..locked.iterators.len() {
-                locked.close(index, Inner::is_outdated, &mut closed);
+                locked.close(index, &|iterator| iterator.is_outdated(), &mut closed);
             }
             drop(locked);
             drop(closed);
@@ -176,7 +209,7 @@ impl OpenIterators {
 }
 
 impl Shard {
-    fn take(&mut self, index: usize) -> Option<Arc<TurnCell<Inner>>> {
+    fn take(&mut self, index: usize) -> Option<Arc<dyn Idle>> {
         let taken = self.iterators[index].take();
         self.free.push(index as u32);
         taken
@@ -184,16 +217,16 @@ impl Shard {
 
     /// Closes the cursors of the iterator at a place if it is idle and `due`. It keeps itself alive: its owner
     /// takes it out of its place before dropping it.
-    fn close(&mut self, index: usize, due: impl Fn(&Inner) -> bool, closed: &mut Vec<Cursors>) {
-        let Some(iterator) = &self.iterators[index] else { return };
-        let Some(mut turn) = iterator.try_enter() else { return };
-        if !due(&turn) {
-            return;
+    fn close(
+        &mut self,
+        index: usize,
+        due: &dyn Fn(&dyn ClosesCursors) -> bool,
+        closed: &mut Vec<Box<dyn Send>>,
+    ) {
+        let is_closed = |iterator: &Arc<dyn Idle>| iterator.close_if(due, closed);
+        if self.iterators[index].as_ref().is_some_and(is_closed) {
+            // Never the last reference: its owner has one until it has taken the iterator out of its place.
+            self.take(index);
         }
-        closed.extend(turn.close_cursors());
-        turn.left_place();
-        drop(turn);
-        // Never the last reference: its owner has one until it has taken the iterator out of its place.
-        self.take(index);
     }
 }

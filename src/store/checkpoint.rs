@@ -55,7 +55,7 @@ pub(crate) fn checkpoint(
 }
 
 /// Refuses to make a store in `dir` if that is the directory of `store` or inside it.
-pub(super) fn refuse_inside(vfs: &dyn Vfs, store: &Path, dir: &Path) -> Result<()> {
+pub(crate) fn refuse_inside(vfs: &dyn Vfs, store: &Path, dir: &Path) -> Result<()> {
     if !vfs.canonical(dir)?.starts_with(vfs.canonical(store)?) {
         return Ok(());
     }
@@ -67,7 +67,7 @@ pub(super) fn refuse_inside(vfs: &dyn Vfs, store: &Path, dir: &Path) -> Result<(
 
 /// Removes what there is of a copy that failed: its links would keep the room of files that the store
 /// has long removed. What cannot be removed stays; it is no store, since the superblock goes first.
-pub(super) fn discard(vfs: &dyn Vfs, dir: &Path, existed: bool) {
+pub(crate) fn discard(vfs: &dyn Vfs, dir: &Path, existed: bool) {
     let superblock = dir.join(SUPERBLOCK_FILE_NAME);
     if vfs.exists(&superblock).unwrap_or(true)
         && vfs.remove(&superblock).and_then(|()| vfs.sync_dir(dir)).is_err()

@@ -69,8 +69,8 @@ mod tests {
     use crate::base::error::{Error, Result};
     use crate::base::ids::Seqno;
     use crate::cache::ReadContext;
-    use crate::db::state::Slot;
     use crate::memtable::ChunkPool;
+    use crate::store::state::Slot;
     use crate::tree::description::TreeDescription;
     use crate::tree::{CheckCounts, Region, RegionAt};
 

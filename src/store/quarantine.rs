@@ -16,8 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use super::store::Store;
-use crate::base::error::{Error, Result};
+use crate::base::error::Error;
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::sync::RwLock;
 
@@ -74,12 +73,5 @@ pub(crate) fn concerns_one(error: &Error, shared: impl Fn(&std::path::Path) -> b
         Error::Corruption { file, .. } => !shared(file),
         Error::UnsupportedVersion { .. } | Error::Conflict { .. } => true,
         _ => false,
-    }
-}
-
-impl Store {
-    /// Refuses what needs a keyspace that is quarantined.
-    pub(crate) fn check_whole(&self) -> Result<()> {
-        self.quarantine.errors().into_iter().next().map_or(Ok(()), Err)
     }
 }

@@ -1,0 +1,83 @@
+//! An operation of a commit, and what is refused before anything of it is done.
+
+use std::sync::Arc;
+
+use super::sizes::Sizes;
+use super::state::KeyspaceState;
+use crate::base::entry::EntryKind;
+use crate::base::error::{Error, Result};
+use crate::base::limits::{BATCH_BYTES_MAX, BATCH_OPERATION_BYTES, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// An operation of a commit, borrowed.
+#[derive(Clone, Copy)]
+pub(crate) struct Operation<'a> {
+    pub(crate) keyspace: &'a Arc<KeyspaceState>,
+    pub(crate) kind: EntryKind,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+}
+
+impl Operation<'_> {
+    /// Whether its value is too large for journal and memtable.
+    #[inline]
+    pub(crate) fn is_large(&self, sizes: &Sizes) -> bool {
+        self.value.len() >= sizes.direct_value_bytes
+            && self.value.len() >= self.keyspace.options.blob_bytes_min as usize
+            && self.kind != EntryKind::Delete
+    }
+}
+
+/// Refuses keys and values that the formats cannot take.
+pub(super) fn check_sizes(key: &[u8], value: &[u8]) -> Result<()> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "a key has at most {KEY_BYTES_MAX} bytes, not {}; store long identifiers in the value \
+             and key by their hash",
+            key.len()
+        )));
+    }
+    if value.len() as u64 > VALUE_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "a value has at most {VALUE_BYTES_MAX} bytes, not {}; split it over several keys",
+            value.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Why a merge is refused.
+#[cold]
+pub(super) fn no_operator(keyspace: &KeyspaceState) -> Error {
+    match &keyspace.options.merge_operator {
+        Some(name) => Error::Conflict {
+            what: format!(
+                "keyspace {:?} needs the merge operator {name:?} for merges; register it with \
+                 Builder::merge_operator before opening",
+                keyspace.name
+            ),
+        },
+        None => Error::invalid(format!(
+            "keyspace {:?} has no merge operator; create it with one \
+             (KeyspaceOptions::merge_operator)",
+            keyspace.name
+        )),
+    }
+}
+
+/// Why a batch is refused that counts so many bytes.
+#[cold]
+pub(super) fn too_large(bytes: u64) -> Error {
+    Error::invalid(format!(
+        "a batch has at most {BATCH_BYTES_MAX} bytes of keys and values ({BATCH_OPERATION_BYTES} more for each \
+         operation; values that go to blob files do not count), not {bytes}; commit it in parts"
+    ))
+}
+
+/// Refuses a batch if one of its keyspaces has been dropped. To be asked once more with the shard
+/// locked: a keyspace that is there then stays until the batch has been applied.
+pub(super) fn still_there<'a, I>(operations: &impl Fn() -> I) -> Result<()>
+where
+    I: Iterator<Item = Operation<'a>>,
+{
+    operations().try_for_each(|operation| operation.keyspace.check_exists())
+}

@@ -1,0 +1,378 @@
+//! The open store behind every handle.
+//!
+//! Invariants:
+//! 1. Locks are taken in this order: batches `in_flight`, `registry`, `incorporation`, a keyspace's `pipeline`, a tree's
+//!    change lock, the manifest's. The commit barrier is entered with none of them but the first two.
+//! 2. Once `failure` is set, no write is accepted until the store has been reopened.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use super::counters::Counters;
+use super::events::Event;
+use super::failures::{FailureCount, Failures};
+use super::in_flight::InFlight;
+use super::open_iterators::OpenIterators;
+use super::options::Switches;
+use super::quarantine::Quarantine;
+use super::recovery::RecoveryReport;
+use super::sizes::Sizes;
+use super::snapshots::Snapshots;
+use super::state::KeyspaceState;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Seqno;
+use crate::base::panics::overheard;
+use crate::base::planted::{Bug, planted};
+use crate::base::process::Birthplace;
+use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::base::sync::thread::ThreadId;
+use crate::base::sync::{Condvar, Mutex, RwLock};
+use crate::cache::{Cache, DataFiles};
+use crate::commit::{Committer, Throttle};
+use crate::jobs::{Clock, Courier, Executor};
+use crate::journal::Journal;
+use crate::manifest::Manifest;
+use crate::memtable::ChunkPool;
+use crate::merge::MergeOperator;
+use crate::table::BlobFiles;
+use crate::vfs::{Lock, Vfs};
+
+/// What keyspaces stand on, made before the store itself.
+pub(crate) struct Foundation {
+    pub(crate) path: PathBuf,
+    /// Whether nothing may be written.
+    pub(crate) read_only: bool,
+    pub(crate) vfs: Arc<dyn Vfs>,
+    pub(crate) sizes: Sizes,
+    pub(crate) switches: Switches,
+    pub(crate) manifest: Arc<Manifest>,
+    pub(crate) files: Arc<DataFiles>,
+    pub(crate) blobs: Arc<BlobFiles>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) pool: Arc<ChunkPool>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) merge_operators: BTreeMap<String, Arc<dyn MergeOperator>>,
+    /// The store, once it is open.
+    pub(crate) store: Arc<OnceLock<Weak<Store>>>,
+}
+
+/// An open store.
+pub(crate) struct Store {
+    pub(crate) foundation: Foundation,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) committer: Committer,
+    pub(crate) throttle: Throttle,
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) open_iterators: OpenIterators,
+    /// Held by who freezes memtables because all together take too much.
+    pub(crate) pressure: Mutex<()>,
+    pub(crate) executor: Executor,
+    pub(crate) counters: Counters,
+    pub(crate) events: Option<Courier<Event>>,
+    pub(crate) recovery: RecoveryReport,
+    /// By name; changed under `registry`.
+    pub(crate) keyspaces: RwLock<BTreeMap<String, Arc<KeyspaceState>>>,
+    /// Those that could not be opened; changed under `registry`.
+    pub(crate) quarantine: Quarantine,
+    /// Held while a keyspace is created or dropped.
+    pub(crate) registry: Mutex<()>,
+    /// What large batches hold at once: memtables have room for little beyond the size at which they are frozen.
+    pub(crate) in_flight: InFlight,
+    /// Held while memtables become part of trees in an order that somebody relies on.
+    pub(crate) incorporation: Mutex<()>,
+    pub(crate) next_keyspace_id: AtomicU32,
+    pub(crate) closed: AtomicBool,
+    pub(crate) closing: Mutex<Closing>,
+    /// Signalled when `closing` is done.
+    pub(crate) closed_by_one: Condvar,
+    pub(crate) birthplace: Birthplace,
+    /// Our own code has panicked: what it was at may be half done, so nothing is built on it.
+    pub(crate) panicked: AtomicBool,
+    pub(crate) failure: Mutex<Option<Error>>,
+    /// What upkeep of journal and manifest has failed with. Keyspaces have theirs.
+    pub(crate) upkeep_failures: Failures,
+    pub(crate) failure_count: FailureCount,
+    pub(crate) upkeep_running: AtomicBool,
+    /// Background jobs that have got something done.
+    pub(crate) work_done: AtomicU64,
+    /// No upkeep before this time: it has failed.
+    pub(crate) upkeep_rest_until_nanos: AtomicU64,
+    pub(crate) workers: usize,
+    /// Bytes of the budget that memtables have at present.
+    pub(crate) memtables_share: AtomicU64,
+    /// What the page cache may hold. Held while that is worked out and applied.
+    pub(crate) cache_share: Mutex<u64>,
+    /// Bytes per second that the background has been seen to take in, as bits of an `f64`.
+    pub(crate) drain_rate: AtomicU64,
+    /// Declared last: released last.
+    pub(crate) _lock: Box<dyn Lock>,
+}
+
+/// How far closing the store has come.
+#[derive(Default)]
+pub(crate) enum Closing {
+    #[default]
+    Not,
+    By(ThreadId),
+    Done(Result<()>),
+}
+
+/// What handles share: the store is closed when the last handle goes, though a job may hold on to the
+/// store itself a little longer.
+pub(crate) struct OpenStore(pub(crate) Arc<Store>);
+
+impl Deref for OpenStore {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.0
+    }
+}
+
+impl Drop for OpenStore {
+    fn drop(&mut self) {
+        if !self.0.birthplace.is_here() {
+            // Nothing of it may be tidied up in a forked child: threads, locks and files are the parent's.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
+        // Whoever wants to know how closing went calls `close`.
+        let _ = self.0.close();
+    }
+}
+
+impl Deref for Store {
+    type Target = Foundation;
+
+    fn deref(&self) -> &Foundation {
+        &self.foundation
+    }
+}
+
+/// How long a writer sleeps at most before it looks again whether it may go on.
+pub(super) const WAIT_MAX: Duration = Duration::from_millis(5);
+
+impl Store {
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if !self.birthplace.is_here() {
+            return Err(Error::Forked { path: self.path.clone() });
+        }
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed { what: format!("the store in {}", self.path.display()) });
+        }
+        Ok(())
+    }
+
+    /// Refuses writes on a handle that is for reading.
+    #[inline]
+    pub(crate) fn check_not_read_only(&self) -> Result<()> {
+        match self.read_only {
+            true => Err(Error::ReadOnly { path: self.path.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses writes once something has failed that makes durability uncertain.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        self.check_not_read_only()?;
+        if let Some(error) = &*self.failure.lock() {
+            return Err(poisoned(error));
+        }
+        Ok(())
+    }
+
+    /// Refuses writes from now on.
+    pub(crate) fn fail(&self, error: &Error) {
+        if planted(Bug::PoisonForgotten) {
+            return;
+        }
+        {
+            let mut failure = self.failure.lock();
+            if failure.is_some() {
+                return;
+            }
+            *failure = Some(error.clone());
+        }
+        self.files.retain_all();
+        self.journal.poison(error);
+        self.emit(|| Event::Error { error: error.clone() });
+    }
+
+    /// Our own code has panicked: refuses writes from now on and ends background work.
+    #[cold]
+    pub(crate) fn panicked(&self, what: &str) {
+        self.panicked.store(true, Ordering::Release);
+        let error = Error::Poisoned { reason: what.to_string() };
+        self.fail(&error);
+        self.executor.notify();
+    }
+
+    /// Calls `f`, which changes the store. Should it panic, the store is poisoned, so that nobody builds on
+    /// what is half done, or waits for it.
+    pub(crate) fn changing<R>(&self, what: &str, f: impl FnOnce() -> R) -> R {
+        overheard(f, |message| self.panicked(&format!("{what} panicked: {message}")))
+    }
+
+    /// Tells of an event. It may be called with locks held: the listener hears of it later.
+    pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
+        if let Some(events) = &self.events {
+            events.send(event());
+        }
+    }
+
+    /// Lets the listener of a stepped store hear what has happened. Called with no lock held.
+    pub(crate) fn deliver_events(&self) {
+        if let Some(events) = &self.events {
+            events.deliver_here();
+        }
+    }
+
+    /// Snapshots that compactions must respect.
+    pub(crate) fn live_snapshots(&self) -> Vec<Seqno> {
+        self.snapshots.list(|| self.committer.visible())
+    }
+
+    /// All keyspaces that exist.
+    pub(crate) fn all_keyspaces(&self) -> Vec<Arc<KeyspaceState>> {
+        self.keyspaces.read().values().cloned().collect()
+    }
+
+    /// A full disk or a refused argument leaves the journal whole; anything else does not.
+    pub(crate) fn journal_failed(&self, error: &Error) {
+        match error {
+            Error::InvalidArgument { .. } | Error::Closed { .. } => {}
+            error if error.is_refusal() => {}
+            error => self.fail(error),
+        }
+    }
+
+    /// A full disk leaves the manifest as it was; anything else does not.
+    pub(crate) fn manifest_failed(&self, error: &Error) {
+        if !error.is_refusal() {
+            self.fail(error);
+        }
+    }
+
+    /// Refuses writes from now on if the manifest does, which a tree may have met alone.
+    pub(crate) fn hear_of_manifest(&self) {
+        if let Some(error) = self.manifest.poisoned() {
+            self.fail(&error);
+        }
+    }
+
+    /// Freezes the active memtables of those keyspaces for which `wanted` holds once no commit is
+    /// under way.
+    pub(crate) fn freeze(
+        &self,
+        keyspaces: &[Arc<KeyspaceState>],
+        wanted: impl Fn(&KeyspaceState) -> bool,
+    ) -> Seqno {
+        self.changing("freezing a memtable", || {
+            let nanos = self.clock.nanos();
+            let cut = self.committer.barrier(|last| {
+                for keyspace in keyspaces {
+                    if wanted(keyspace) {
+                        keyspace.freeze(last, &self.pool, nanos);
+                    }
+                }
+                last
+            });
+            self.share_memory();
+            self.update_backlog();
+            self.executor.notify();
+            cut
+        })
+    }
+
+    /// Makes everything committed so far durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.check_writable()?;
+        let result = self.journal.sync_all().inspect_err(|error| self.fail(error));
+        self.deliver_events();
+        result
+    }
+
+    /// The tree of a keyspace has changed.
+    pub(crate) fn structure_changed(&self) {
+        self.update_backlog();
+        self.executor.notify();
+    }
+
+    /// Sets the writers' price from how far the background is behind.
+    pub(crate) fn update_backlog(&self) {
+        let rate = f64::from_bits(self.drain_rate.load(Ordering::Relaxed));
+        let memory = self.memory_backlog();
+        for keyspace in self.keyspaces.read().values() {
+            let read = keyspace.read.load();
+            let waiting = read.frozen.len() as f64 / (self.sizes.frozen_max as f64 + 1.0);
+            let frozen_bytes = read.frozen.iter().map(|slot| slot.exact_bytes()).sum();
+            let backlog = waiting.max(keyspace.tree.backlog(frozen_bytes)).max(memory);
+            if keyspace.price.set(backlog, rate) {
+                let delay_per_mib = keyspace.price.per_mib();
+                let keyspace = keyspace.name.clone();
+                self.emit(|| Event::Throttle { keyspace, delay_per_mib });
+            }
+        }
+    }
+
+    /// Notes what background work has failed with.
+    pub(super) fn note_failure(&self, failures: &Failures, error: &Error) {
+        if !matches!(error, Error::Closed { .. }) {
+            failures.note(&self.failure_count, error);
+        }
+    }
+
+    /// Failures that are noted from now on are since this mark.
+    pub(crate) fn failure_mark(&self) -> u64 {
+        self.failure_count.last()
+    }
+
+    /// What background work has failed with since `mark`; for want of room only if there is nothing else.
+    pub(super) fn failed_since(&self, mark: u64) -> Option<Error> {
+        let mut found = self.upkeep_failures.since(mark);
+        for keyspace in self.all_keyspaces() {
+            for failures in [&keyspace.flush_failures, &keyspace.compaction_failures] {
+                found = match (found, failures.since(mark)) {
+                    (Some(Error::Full { .. }) | None, Some(error)) => Some(error),
+                    (found, _) => found,
+                };
+            }
+        }
+        found
+    }
+
+    /// Forgets the failures for want of room: the work is tried again.
+    pub(super) fn forget_full_failures(&self) {
+        self.upkeep_failures.forget_full();
+        for keyspace in self.all_keyspaces() {
+            keyspace.flush_failures.forget_full();
+            keyspace.compaction_failures.forget_full();
+        }
+    }
+
+    /// Refuses what needs a keyspace that is quarantined.
+    pub(crate) fn check_whole(&self) -> Result<()> {
+        self.quarantine.errors().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Lets keyspaces whose background work failed try again at once.
+    pub(crate) fn clear_rests(&self) {
+        self.upkeep_rest_until_nanos.store(0, Ordering::Relaxed);
+        for keyspace in self.keyspaces.read().values() {
+            keyspace.rest_until_nanos.store(0, Ordering::Relaxed);
+            keyspace.tree_rest_until_nanos.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a refused writer is told.
+pub(crate) fn poisoned(error: &Error) -> Error {
+    match error {
+        Error::Poisoned { .. } => error.clone(),
+        error => Error::Poisoned { reason: error.to_string() },
+    }
+}
