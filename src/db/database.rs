@@ -128,7 +128,7 @@ impl Database {
     /// Opens the keyspace `name`, creating it if there is none. Creation is durable at once.
     ///
     /// # Errors
-    /// `Conflict` if it exists with other options, or its merge operator is not registered; what opening it failed
+    /// `InvalidArgument` for an option that the kind does not have; `Conflict` if it exists with other options, or its merge operator is not registered; what opening it failed
     /// with, if the store was opened without it ([`RecoveryReport::keyspaces_not_opened`]).
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         self.keyspace_while(name, options, || ())
@@ -143,6 +143,7 @@ impl Database {
     ) -> Result<Keyspace> {
         let store = &self.store;
         store.check_open()?;
+        options.check()?;
         if let Some(operator) = &options.merge_operator
             && !store.merge_operators.contains_key(operator)
         {

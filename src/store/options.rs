@@ -171,8 +171,8 @@ impl KeyspaceOptions {
     }
 
     /// How many tables may lie one over the other in a guard of an `flsm` keyspace before it is
-    /// compacted: more make writes cheaper, fewer reads (0, the default: the tree's own choice). Other
-    /// kinds have no guards.
+    /// compacted: more make writes cheaper, fewer reads (0, the default: the tree's own choice). A keyspace of another
+    /// kind, which has no guards, cannot be created with this.
     pub fn tables_per_guard_max(mut self, tables: u32) -> KeyspaceOptions {
         self.tables_per_guard_max = tables;
         self
@@ -180,7 +180,7 @@ impl KeyspaceOptions {
 
     /// Whether the tables of an `flsm` keyspace have filters (the default). Without them a little less is
     /// written, and a lookup reads a page of every table that reaches over its key: this is for measuring
-    /// what they are worth. Other kinds have filters of another sort, which this says nothing of.
+    /// what they are worth. A keyspace of another kind, whose filters are of another sort, cannot be created without.
     pub fn filters(mut self, filters: bool) -> KeyspaceOptions {
         self.filters = filters;
         self
@@ -197,6 +197,26 @@ impl KeyspaceOptions {
     /// The tree that holds the keyspace.
     pub fn kind(&self) -> TreeKind {
         self.kind
+    }
+
+    /// Refuses options that the kind does not have, which would be kept and do nothing.
+    pub(crate) fn check(&self) -> Result<()> {
+        let defaults = KeyspaceOptions::new(self.kind);
+        let foreign = match self.kind {
+            TreeKind::Flsm => None,
+            TreeKind::Stb if self.tables_per_guard_max != defaults.tables_per_guard_max => {
+                Some("tables_per_guard_max")
+            }
+            TreeKind::Stb => (self.filters != defaults.filters).then_some("filters"),
+        };
+        match foreign {
+            Some(option) => Err(Error::invalid(format!(
+                "a keyspace of kind {} has no option {option}, which is one of {}; leave it out",
+                self.kind,
+                TreeKind::Flsm
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// The first option in which `other` differs: its name, its value here, and its value there.
@@ -558,6 +578,22 @@ mod tests {
     }
 
     /// Who asked for other options than a keyspace has was shown both structures whole.
+    /// They were kept and ignored, and then made opening the keyspace again a conflict.
+    #[test]
+    fn options_of_another_kind_are_refused() {
+        let refused = |options: KeyspaceOptions| options.check().unwrap_err().to_string();
+        assert!(
+            refused(KeyspaceOptions::stb().tables_per_guard_max(3))
+                .contains("no option tables_per")
+        );
+        assert!(refused(KeyspaceOptions::stb().filters(false)).contains("no option filters"));
+        KeyspaceOptions::stb().filters(true).fanout_max(4).check().unwrap();
+        KeyspaceOptions::flsm().filters(false).tables_per_guard_max(3).check().unwrap();
+        let db = crate::Database::builder_in_memory().deterministic(1).open().unwrap();
+        let created = db.keyspace("items", KeyspaceOptions::stb().filters(false));
+        assert!(matches!(created, Err(Error::InvalidArgument { .. })));
+    }
+
     #[test]
     fn what_differs_is_named_with_both_values() {
         let plain = KeyspaceOptions::flsm();
