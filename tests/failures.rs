@@ -534,3 +534,54 @@ fn a_sync_that_finds_no_room_is_no_refusal(kind: TreeKind) {
     }
     assert!(stored > 0, "none of the failed syncs was the commit's own");
 }
+
+/// Whoever waited was told of damage in one keyspace before another's work had been done, each time again: the damaged
+/// place was met first. It is told once there is nothing else left to do.
+#[test]
+fn damage_in_one_keyspace_is_told_after_the_work_of_others() {
+    let key = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    for (kind, is_stepped) in
+        TreeKind::ALL.into_iter().flat_map(|kind| [(kind, true), (kind, false)])
+    {
+        let vfs = MemoryVfs::new();
+        let open = || {
+            let builder = Database::builder(store_path()).vfs(Arc::new(vfs.clone()));
+            let builder = builder.memory_budget(2 << 20).memtable_bytes(64 << 10);
+            let builder =
+                if is_stepped { builder.deterministic(7) } else { builder.background_threads(2) };
+            builder.open().unwrap()
+        };
+        let db = open();
+        let damaged = db.keyspace("damaged", KeyspaceOptions::new(kind)).unwrap();
+        (0..4000).for_each(|n| damaged.put(key(n), [1; 100]).unwrap());
+        damaged.flush().unwrap();
+        db.wait_idle().unwrap();
+        drop((damaged, db));
+        for (name, len) in common::files(&vfs, &store_path()) {
+            if name.ends_with(".table") {
+                let pages = (0..len / 4096 / 2).step_by(3);
+                pages.for_each(|page| {
+                    common::flip(&vfs, &store_path().join(&name), page * 4096 + 100)
+                });
+            }
+        }
+        let db = open();
+        let damaged = db.existing_keyspace("damaged").unwrap();
+        let healthy = db.keyspace("healthy", KeyspaceOptions::new(kind)).unwrap();
+        for n in 0..4000 {
+            damaged.put(key(n), [2; 100]).unwrap();
+            healthy.put(key(n), [2; 100]).unwrap();
+        }
+        let _ = (damaged.flush(), healthy.flush());
+        for _ in 0..3 {
+            let idle = db.wait_idle();
+            assert!(idle.as_ref().is_err_and(Error::is_corruption), "{kind}: {idle:?}");
+            let stats = db.stats();
+            let pending = |name: &str| {
+                let keyspace = stats.keyspaces.iter().find(|keyspace| keyspace.name == name);
+                keyspace.unwrap().compaction_pending_bytes
+            };
+            assert_eq!(pending("healthy"), 0, "{kind}, stepped: {is_stepped}");
+        }
+    }
+}

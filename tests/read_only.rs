@@ -240,3 +240,26 @@ fn damage_is_reported_as_ever(kind: TreeKind) {
     }
     assert_eq!(empty.read_names("/".as_ref()).unwrap(), Vec::<String>::new());
 }
+
+/// The budget that a refusal named was worked out from what the memtables had taken so far for each byte. Where small
+/// memtables came after large values it was too little, three times one after the other, and seven times where all were
+/// small: each takes a chunk, however little is in it.
+#[test]
+fn the_budget_that_is_named_suffices_whatever_comes_first() {
+    for large in [0, 2] {
+        let vfs = MemoryVfs::new();
+        let open = |budget| builder(&vfs).memory_budget(budget);
+        let db = open(256 * MIB).memtable_bytes(16 * MIB).open().unwrap();
+        let create = |n| db.keyspace(&format!("k{n}"), KeyspaceOptions::stb()).unwrap();
+        let keyspaces: Vec<Keyspace> = (0..900).map(create).collect();
+        keyspaces.iter().for_each(|keyspace| keyspace.put("a", "").unwrap());
+        for n in 0..large {
+            keyspaces[0].put([b'l', n], vec![n; 700 << 10]).unwrap();
+        }
+        drop((keyspaces, db));
+        let refused = open(MIB).open_read_only().unwrap_err();
+        let Error::JournalOverBudget { sufficient, .. } = refused else { panic!("{refused}") };
+        let db = open(sufficient).open_read_only().unwrap();
+        assert_eq!(db.keyspaces().len(), 900);
+    }
+}

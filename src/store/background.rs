@@ -193,7 +193,7 @@ impl Store {
     pub(crate) fn incorporate_packed(&self) -> Result<()> {
         let mut first = None;
         self.incorporate_each(&mut |keyspace, error| {
-            self.note_failure(&keyspace.flush_failures, &error);
+            self.note_failure(&keyspace.flush_failures, &error, false);
             first.get_or_insert(error);
         });
         first.map_or(Ok(()), Err)
@@ -226,7 +226,7 @@ impl Store {
 
     /// A keyspace's flush has failed where nobody waits for it: that is told as background work's.
     fn flush_failed_for(&self, keyspace: &KeyspaceState, error: &Error) {
-        self.note_failure(&keyspace.flush_failures, error);
+        self.note_failure(&keyspace.flush_failures, error, false);
         self.job_failed(error);
     }
 
@@ -537,7 +537,7 @@ impl Job for FlushJob {
         if packed.is_err() && self.keyspace.is_dropped() {
             return Ok(Step::Done);
         }
-        packed.inspect_err(|e| self.store.note_failure(&self.keyspace.flush_failures, e))?;
+        packed.inspect_err(|e| self.store.note_failure(&self.keyspace.flush_failures, e, false))?;
         self.store.incorporate_packed()?;
         Ok(Step::Done)
     }
@@ -568,6 +568,7 @@ impl Job for TreeJob {
         if self.keyspace.is_dropped() {
             return Ok(Step::Done);
         }
+        let places = self.keyspace.tree.damaged_places();
         let step = self.job.step();
         self.store.hear_of_operator(&self.keyspace);
         if step.is_err() && self.keyspace.is_dropped() {
@@ -580,16 +581,22 @@ impl Job for TreeJob {
                 self.store.work_done.fetch_add(u64::from(*step == Step::Done), Ordering::AcqRel);
                 return Ok(*step);
             }
-            // What there is no room for is left alone by the tree: others may make room.
-            Err(Error::Full { .. }) => REST_FULL_NANOS,
-            Err(_) => REST_NANOS,
+            Err(error) => {
+                // Each such failure leaves one more place alone, so there is an end of them.
+                let is_left_alone =
+                    error.is_corruption() && self.keyspace.tree.damaged_places() > places;
+                self.store.note_failure(&self.keyspace.compaction_failures, error, is_left_alone);
+                match error {
+                    _ if is_left_alone => 0,
+                    // What there is no room for is left alone by the tree: others may make room.
+                    Error::Full { .. } => REST_FULL_NANOS,
+                    _ => REST_NANOS,
+                }
+            }
         };
-        let failed = step.inspect_err(|error| {
-            self.store.note_failure(&self.keyspace.compaction_failures, error);
-        });
         let rest = self.store.clock.nanos() + nanos;
         self.keyspace.tree_rest_until_nanos.store(rest, Ordering::Relaxed);
-        failed
+        step
     }
 }
 
@@ -601,7 +608,9 @@ struct Segments {
 impl Job for Segments {
     fn step(&mut self) -> Result<Step> {
         let made = self.store.prepare_segments();
-        made.inspect_err(|error| self.store.note_failure(&self.store.upkeep_failures, error))?;
+        made.inspect_err(|error| {
+            self.store.note_failure(&self.store.upkeep_failures, error, false)
+        })?;
         Ok(Step::Done)
     }
 }
@@ -616,7 +625,7 @@ impl Job for Upkeep {
         let kept = self.store.upkeep();
         match &kept {
             Ok(()) => self.store.upkeep_failures.forget(),
-            Err(error) => self.store.note_failure(&self.store.upkeep_failures, error),
+            Err(error) => self.store.note_failure(&self.store.upkeep_failures, error, false),
         }
         if kept.is_err() && !self.store.executor.is_stepped() {
             // What is refused now will be refused again at once.

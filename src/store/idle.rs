@@ -4,14 +4,15 @@
 //! 1. Work that there is no room for is tried again for as long as other work is done: that may have made some.
 //! 2. The store is idle only if no job was under way, and none ended, from before the search for work until after it:
 //!    a job that begins meanwhile claims the work that there is, and one that ends may leave more.
-//! 3. Threads are told to look for work only if there is some that nobody has claimed. While they look they are at work,
+//! 3. Damage at a place that is left alone is told only once all other work has been done.
+//! 4. Threads are told to look for work only if there is some that nobody has claimed. While they look they are at work,
 //!    and who tells them again and again never sees them idle.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::failures::Cause;
 use super::state::KeyspaceState;
-use super::store::Store;
+use super::store::{Store, WAIT_MAX};
 use crate::base::error::{Error, Result};
 use crate::base::sync::atomic::Ordering;
 
@@ -56,11 +57,11 @@ impl Store {
             let activity = self.activity_while(|| ());
             // A job tells its failure before it ends, so what ended before that look has told.
             poisoned()?;
-            let failed = self.failed_since(mark);
             if activity == Activity::Idle {
                 let Some(error) = self.refused() else {
                     // What there was no room for is no more to be done.
-                    let failed = failed.filter(|failed| !matches!(failed, Error::Full { .. }));
+                    let failed = self.failed_since(mark, Cause::Other);
+                    let failed = failed.or_else(|| self.failed_since(mark, Cause::LeftAlone));
                     failed.map_or(Ok(()), Err)?;
                     self.drop_unheld();
                     return self.operator_failures();
@@ -72,19 +73,26 @@ impl Store {
                 done = now_done;
                 since = self.clock.nanos();
             }
-            if let Some(error) = self.failed_since(mark) {
-                let is_full = matches!(error, Error::Full { .. });
+            if let Some(error) = self.failed_since(mark, Cause::Other) {
+                return Err(error);
+            }
+            if let Some(error) = self.failed_since(mark, Cause::Full) {
                 let fruitless = self.work_done.load(Ordering::Acquire) == done
                     && self.clock.nanos().saturating_sub(since) > FRUITLESS_NANOS_MAX;
-                if !is_full || fruitless || self.executor.is_stepped() {
-                    return Err(error);
+                if fruitless || self.executor.is_stepped() {
+                    return Err(self.failed_since(mark, Cause::LeftAlone).unwrap_or(error));
                 }
             }
             if activity != Activity::UnderWay {
                 self.executor.notify();
             }
-            if !self.executor.wait(ended, Duration::from_millis(5)) {
-                return Ok(());
+            if self.executor.wait(ended, WAIT_MAX) {
+                continue;
+            }
+            // No time passes for a stepped executor that would end the rest of a keyspace after a failure.
+            self.clear_rests();
+            if !self.executor.wait(ended, WAIT_MAX) {
+                return self.failed_since(mark, Cause::LeftAlone).map_or(Ok(()), Err);
             }
         }
     }

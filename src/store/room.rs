@@ -2,27 +2,54 @@
 //!
 //! Invariants:
 //! 1. Once memtables have taken their share, no operation is kept any more; the rest of the journal is read
-//!    to its end and measured, so that the error can name a budget that suffices.
+//!    to its end and measured, so that the error can name a budget that suffices. That follows from what the
+//!    journal has of each keyspace, not from the order in which it is read.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::sizes::Sizes;
 use crate::base::error::{Error, Result};
+use crate::base::ids::KeyspaceId;
 use crate::journal::Operation;
 use crate::memtable::ChunkPool;
 
-/// What an operation takes in a memtable beside its key and value, about.
+/// What an operation takes in a memtable beside its key and value, at most.
 const ENTRY_BYTES: u64 = 64;
+/// What a memtable with anything in it takes at least.
+const MEMTABLE_BYTES_MIN: u64 = 4 << 10;
+/// Large memtables keep this part of theirs unused at most (ends of chunks, where entries are a fifth of a chunk), and a
+/// little more.
+const UNUSED_PART: u64 = 3;
+const UNUSED_BYTES: u64 = 1 << 20;
+/// Operations of more have memory of their own, which nothing of is unused.
+const OWN_BYTES_MIN: u64 = 64 << 10;
+
+/// What the journal has of a keyspace.
+#[derive(Default)]
+struct Needs {
+    small_bytes: u64,
+    own_bytes: u64,
+}
+
+impl Needs {
+    /// What a memtable takes that holds all of it, at most: the unused part of one is less than half.
+    fn bytes(&self) -> u64 {
+        let unused = self.small_bytes.min(self.small_bytes / UNUSED_PART + UNUSED_BYTES);
+        let small = self.small_bytes + unused;
+        small.max(MEMTABLE_BYTES_MIN) + self.own_bytes
+    }
+}
 
 /// The room that memtables have.
 pub(super) struct Room {
     memory_budget: u64,
     bytes_max: u64,
-    /// Bytes of the operations that were kept, and of all.
-    kept_bytes: u64,
-    total_bytes: u64,
-    /// What memtables took when there was no room for more.
-    full_at: Option<u64>,
+    needs: BTreeMap<KeyspaceId, Needs>,
+    /// The largest operation: there must be room for one more when it comes.
+    largest_bytes: u64,
+    /// Something was not kept.
+    is_full: bool,
 }
 
 impl Room {
@@ -30,35 +57,33 @@ impl Room {
         Room {
             memory_budget: sizes.memory_budget,
             bytes_max: sizes.memtables_bytes_max,
-            kept_bytes: 0,
-            total_bytes: 0,
-            full_at: None,
+            needs: BTreeMap::new(),
+            largest_bytes: 0,
+            is_full: false,
         }
     }
 
     /// Whether there is room for the operation.
     pub(super) fn takes(&mut self, operation: &Operation<'_>, pool: &ChunkPool) -> bool {
         let bytes = (operation.key.len() + operation.value.len()) as u64 + ENTRY_BYTES;
-        self.total_bytes += bytes;
-        let used = pool.bytes_in_use() as u64;
-        if self.full_at.is_none() && used + bytes > self.bytes_max {
-            self.full_at = Some(used);
+        self.largest_bytes = self.largest_bytes.max(bytes);
+        let needs = self.needs.entry(operation.keyspace).or_default();
+        match bytes < OWN_BYTES_MIN {
+            true => needs.small_bytes += bytes,
+            false => needs.own_bytes += bytes,
         }
-        if self.full_at.is_none() {
-            self.kept_bytes += bytes;
-        }
-        self.full_at.is_none()
+        self.is_full |= pool.bytes_in_use() as u64 + bytes > self.bytes_max;
+        !self.is_full
     }
 
     /// Fails if something was not kept.
     pub(super) fn check(self, path: &Path) -> Result<()> {
-        let Some(used) = self.full_at else { return Ok(()) };
-        // What is kept takes at most this for each of its bytes, since chunks are never emptier than when
-        // there are few.
-        let per_byte = used as f64 / self.kept_bytes.max(1) as f64;
-        let needed = self.total_bytes as f64 * per_byte.clamp(1.0, 4.0) * 1.1;
+        if !self.is_full {
+            return Ok(());
+        }
+        let needed = self.needs.values().map(Needs::bytes).sum::<u64>() + self.largest_bytes;
         // Half of the budget is for memtables.
-        let sufficient = (2 * needed as u64 + used).next_multiple_of(1 << 20);
+        let sufficient = (2 * needed).next_multiple_of(1 << 20);
         Err(Error::JournalOverBudget {
             path: path.to_path_buf(),
             budget: self.memory_budget,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::counters::Counters;
 use super::events::Event;
-use super::failures::{FailureCount, Failures};
+use super::failures::{Cause, FailureCount, Failures};
 use super::in_flight::InFlight;
 use super::open_iterators::OpenIterators;
 use super::options::Switches;
@@ -320,9 +320,9 @@ impl Store {
     }
 
     /// Notes what background work has failed with.
-    pub(super) fn note_failure(&self, failures: &Failures, error: &Error) {
+    pub(super) fn note_failure(&self, failures: &Failures, error: &Error, is_left_alone: bool) {
         if !matches!(error, Error::Closed { .. }) {
-            failures.note(&self.failure_count, error);
+            failures.note(&self.failure_count, error, is_left_alone);
         }
     }
 
@@ -331,18 +331,14 @@ impl Store {
         self.failure_count.last()
     }
 
-    /// What background work has failed with since `mark`; for want of room only if there is nothing else.
-    pub(super) fn failed_since(&self, mark: u64) -> Option<Error> {
-        let mut found = self.upkeep_failures.since(mark);
-        for keyspace in self.all_keyspaces() {
-            for failures in [&keyspace.flush_failures, &keyspace.compaction_failures] {
-                found = match (found, failures.since(mark)) {
-                    (Some(Error::Full { .. }) | None, Some(error)) => Some(error),
-                    (found, _) => found,
-                };
-            }
-        }
-        found
+    /// What background work has failed with since `mark`, for this cause.
+    pub(super) fn failed_since(&self, mark: u64, cause: Cause) -> Option<Error> {
+        let of_keyspace = |keyspace: Arc<KeyspaceState>| {
+            let of_flushes = keyspace.flush_failures.since(mark, cause);
+            of_flushes.or_else(|| keyspace.compaction_failures.since(mark, cause))
+        };
+        let of_upkeep = self.upkeep_failures.since(mark, cause);
+        of_upkeep.or_else(|| self.all_keyspaces().into_iter().find_map(of_keyspace))
     }
 
     /// Forgets the failures for want of room: the work is tried again.

@@ -82,6 +82,11 @@ impl Damaged {
         self.places.retain(|left| !left.is_damaged());
     }
 
+    /// How many places are left alone for damage.
+    pub(super) fn damaged(&self, now: u64) -> usize {
+        self.places.iter().filter(|left| left.is_damaged() && now < left.until).count()
+    }
+
     /// Whether there is such a place.
     pub(super) fn exists(&self, now: u64) -> bool {
         self.places.iter().any(|left| now < left.until)
@@ -114,6 +119,7 @@ mod tests {
         let mut again = Damaged::default();
         again.note(&Error::corruption(Path::new("t"), 0, "page", 1, 2), 0, range, 5);
         again.note(&full, 2, range, 5);
+        assert_eq!((again.damaged(5), again.damaged(5 + DAMAGED_NANOS)), (1, 0));
         again.retry_damaged();
         assert!(!again.meets(0, range, 5) && again.meets(2, range, 5));
         let later = 5 + DAMAGED_NANOS;

@@ -273,6 +273,9 @@ pub(crate) trait Tree: Send + Sync {
     /// Tries again at once what was left alone for damage.
     fn retry_damaged(&self);
 
+    /// How many places are left alone for damage.
+    fn damaged_places(&self) -> usize;
+
     /// Compacts everything in `[lower, upper)` down to one version a key (and snapshot), on the
     /// calling thread. `wait` lets others make progress when they are in the way.
     fn compact(

@@ -278,6 +278,10 @@ impl Tree for FlsmTree {
         self.jobs.lock().damaged.retry_damaged();
     }
 
+    fn damaged_places(&self) -> usize {
+        self.jobs.lock().damaged.damaged(self.context.clock.nanos())
+    }
+
     fn compact(
         self: Arc<Self>,
         lower: &[u8],
