@@ -48,7 +48,7 @@ use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::sync::plain::AtomicU64;
 use crate::cache::{Compression, DataFiles, ReadContext};
 use crate::jobs::{Clock, Job};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, TreeEdit};
 use crate::merge::MergeContext;
 use crate::table::{BlobFiles, Origin, Table};
 use description::TreeDescription;
@@ -329,7 +329,7 @@ pub(crate) struct Stretch {
 /// # Errors
 /// `Corruption` for edits that do not fit together, `UnsupportedVersion`, `Conflict` for a kind that this
 /// build does not have.
-pub(crate) fn stretches(kind: &str, edits: &[Vec<u8>], file: &Path) -> Result<Vec<Stretch>> {
+pub(crate) fn stretches(kind: &str, edits: &[TreeEdit], file: &Path) -> Result<Vec<Stretch>> {
     match kind {
         _ if edits.is_empty() => Ok(Vec::new()),
         "stb" => stb::stretches(edits, file),
@@ -350,7 +350,7 @@ fn unknown_kind(kind: &str) -> Error {
 pub(crate) fn open(
     kind: &str,
     context: TreeContext,
-    edits: &[Vec<u8>],
+    edits: &[TreeEdit],
     flushed: Seqno,
 ) -> Result<Arc<dyn Tree>> {
     match kind {

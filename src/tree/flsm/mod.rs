@@ -52,6 +52,7 @@ use crate::base::ids::Seqno;
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
 use crate::jobs::Job;
+use crate::manifest::TreeEdit;
 use crate::table::Table;
 
 /// Guarded by the change lock.
@@ -77,7 +78,7 @@ impl FlsmTree {
     /// Rebuilds the guards from their edits.
     pub(super) fn open(
         context: TreeContext,
-        edits: &[Vec<u8>],
+        edits: &[TreeEdit],
         flushed: Seqno,
     ) -> Result<Arc<FlsmTree>> {
         let parameters = Parameters::new(&context.options, &context.files.hasher);

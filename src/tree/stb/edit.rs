@@ -120,12 +120,12 @@ pub(super) struct Recovered {
 const HEIGHT_MAX: u32 = 64;
 
 impl Recovered {
-    /// Applies one edit.
+    /// Applies one edit, which begins at `offset` of `file`.
     ///
     /// # Errors
     /// `Corruption` if it cannot be an edit, `UnsupportedVersion` if it is a later one's.
-    pub(super) fn apply(&mut self, edit: &[u8], file: &Path) -> Result<()> {
-        let mut decoder = Decoder::new(edit, file, 0);
+    pub(super) fn apply(&mut self, edit: &[u8], file: &Path, offset: u64) -> Result<()> {
+        let mut decoder = Decoder::new(edit, file, offset);
         let version = decoder.u8("stb edit version")?;
         if version != EDIT_VERSION {
             return Err(Error::UnsupportedVersion {
@@ -357,7 +357,7 @@ fn decode_node(decoder: &mut Decoder<'_>) -> Result<(u64, NodeRecord)> {
 #[cfg(any(test, feature = "fuzz"))]
 impl crate::tree::edits::Edits for Recovered {
     fn take(&mut self, edit: &[u8], file: &Path) -> Result<()> {
-        self.apply(edit, file)
+        self.apply(edit, file, 0)
     }
 
     fn rewritten(&self, file: &Path) -> Result<Vec<u8>> {

@@ -68,7 +68,7 @@ fn rewrite(edits: &[&[u8]]) -> Result<Vec<u8>> {
     let known = bundles();
     let mut recovered = Recovered::default();
     for edit in edits {
-        recovered.apply(edit, file())?;
+        recovered.apply(edit, file(), 0)?;
     }
     let root = recovered.build(file(), &mut |id, record| {
         let bundle = known.iter().find(|bundle| bundle.id == id).expect("a bundle of the example");
@@ -99,9 +99,9 @@ fn the_documented_edits_are_read() {
     assert_eq!(rewrite(&[&documented(0), &documented(1)]).unwrap(), all(&after));
 
     let mut recovered = Recovered::default();
-    recovered.apply(&documented(0), file()).unwrap();
+    recovered.apply(&documented(0), file(), 0).unwrap();
     assert_eq!(recovered.last_numbers(), (3, 2));
-    recovered.apply(&documented(1), file()).unwrap();
+    recovered.apply(&documented(1), file(), 0).unwrap();
     assert_eq!(recovered.last_numbers(), (5, 3));
 }
 

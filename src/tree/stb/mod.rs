@@ -56,6 +56,7 @@ use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, Sieve, SortedFingerprints};
 use crate::jobs::Job;
+use crate::manifest::TreeEdit;
 
 /// Guarded by the change lock.
 struct Changes {
@@ -79,14 +80,14 @@ impl StbTree {
     /// Rebuilds the trunk from its edits.
     pub(super) fn open(
         context: TreeContext,
-        edits: &[Vec<u8>],
+        edits: &[TreeEdit],
         flushed: Seqno,
     ) -> Result<Arc<StbTree>> {
         let parameters = Parameters::new(&context.options);
         let mut recovered = edit::Recovered::default();
         let manifest_file = context.manifest.path();
         for edit in edits {
-            recovered.apply(edit, &manifest_file)?;
+            recovered.apply(&edit.bytes, &manifest_file, edit.offset)?;
         }
         let (last_node, last_bundle) = recovered.last_numbers();
         let root = if edits.is_empty() {
