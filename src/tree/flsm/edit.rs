@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::guard::{Extent, Fragment, Guard, GuardId, Key, Stretch as Part};
+use super::guard::{EXTENT_LIMIT, Extent, Fragment, Guard, GuardId, Key, Stretch as Part};
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
@@ -291,7 +291,7 @@ fn decode_guard(decoder: &mut Decoder<'_>) -> Result<(u64, GuardRecord)> {
         let entries = decoder.varint("flsm fragment entries")?;
         let first = decoder.varint("flsm fragment place")?;
         // Sums of these are made without looking.
-        if bytes | entries | first >= 1 << 48 {
+        if bytes | entries | first >= EXTENT_LIMIT {
             return Err(decoder.corrupt(
                 "flsm fragment size",
                 "below 2^48",
