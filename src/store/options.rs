@@ -378,6 +378,9 @@ pub struct Builder {
     pub(crate) listener: Option<Arc<dyn EventListener>>,
 }
 
+/// The directory of a store in memory, on a file system of its own.
+const IN_MEMORY_DIR: &str = "/memory";
+
 impl Builder {
     pub(crate) fn new(path: &Path, vfs: Arc<dyn Vfs>) -> Builder {
         let mut builder = Builder {
@@ -409,7 +412,7 @@ impl Builder {
     }
 
     pub(crate) fn in_memory() -> Builder {
-        Builder::new(Path::new("/memory"), Arc::new(MemoryVfs::new()))
+        Builder::new(Path::new(IN_MEMORY_DIR), Arc::new(MemoryVfs::new()))
     }
 
     /// The memory the store may use, in bytes, for everything: memtables, cache, filters, indexes.

@@ -185,8 +185,9 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Whether it is of use to who asked for it: the next one that is asked for is another. What
-    /// follows from region to region would loop endlessly where a tree's bounds are wrong.
+    /// Returns true if whoever asked for the region gets on by it: the next one to ask for is another. A tree's bounds
+    /// are checked when it is opened and whenever it changes, so this always holds. It is asserted all the same, for one
+    /// comparison per region: where it did not hold, an iterator would loop endlessly.
     pub(crate) fn leads_on(&self, asked: RegionAt<'_>) -> bool {
         match asked {
             RegionAt::Key(key) => self.upper.as_deref().is_none_or(|upper| key < upper),
@@ -230,8 +231,24 @@ pub(crate) trait TreeVersion: Send + Sync {
     fn describe(&self) -> Result<TreeDescription>;
 
     /// Reads it all and calls `problem` for what is wrong; returns files, pages and entries read.
-    /// Without `full`, only what does not need the tables' pages.
-    fn check(&self, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts;
+    /// Without `full`, only what does not need the tables' pages. `manifest` is the file that has its nodes.
+    fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts;
+}
+
+/// Reports a node (or guard) that contradicts itself or its neighbours. The manifest is the only file that has nodes. It
+/// is named as a whole, by offset 0: where in it the edit lies that defines the node is known to those alone who read it.
+fn wrong_node(
+    manifest: &Path,
+    node: u64,
+    what: &'static str,
+    expected: impl std::fmt::Display,
+    found: impl std::fmt::Display,
+) -> Error {
+    match node {
+        // Not numbered yet: a change is making it.
+        0 => Error::corruption(manifest, 0, what, expected, format_args!("{found} in a new node")),
+        _ => Error::corruption(manifest, 0, what, expected, format_args!("{found} in node {node}")),
+    }
 }
 
 /// What a check has read.
