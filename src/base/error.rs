@@ -33,9 +33,10 @@ pub enum Error {
         file.display()
     )]
     Corruption {
-        /// The damaged file.
+        /// The damaged file, or the one that is missing. What is wrong with a tree's structure is said of the manifest,
+        /// which has it.
         file: PathBuf,
-        /// Where in the file the damaged structure starts.
+        /// Where in the file the damaged structure starts. 0 also stands for the file as a whole.
         offset: u64,
         /// The structure or field that is wrong.
         what: &'static str,
@@ -228,7 +229,8 @@ impl Error {
         }
     }
 
-    /// Reports damaged bytes.
+    /// Reports damaged bytes. Users are told to restore `file`, so it must be one of the store's, and `offset` a place in
+    /// it: of damage that has no single place, 0, with the rest in `found`.
     pub fn corruption(
         file: &Path,
         offset: u64,

@@ -31,8 +31,8 @@ pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
     for keyspace in store.all_keyspaces() {
         let read = keyspace.read.load_full();
         let problems = &mut report.problems;
-        let counts =
-            read.version.check(level == CheckLevel::Full, &mut |problem| problems.push(problem));
+        let (manifest, full) = (store.manifest.path(), level == CheckLevel::Full);
+        let counts = read.version.check(&manifest, full, &mut |problem| problems.push(problem));
         report.files += counts.files;
         report.pages += counts.pages;
         report.entries += counts.entries;
@@ -60,9 +60,11 @@ pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
     report
 }
 
-/// What makes two problems the same: the file, the place in it and what is wrong there.
+/// What makes two problems the same: the file, the place in it and what is wrong there. Offset 0 may be the file as a
+/// whole, in which several things can be wrong.
 fn place(problem: &Error) -> String {
     match problem {
+        Error::Corruption { offset: 0, .. } => problem.to_string(),
         Error::Corruption { file, offset, what, .. } => {
             format!("{} {offset} {what}", file.display())
         }

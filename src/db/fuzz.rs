@@ -10,8 +10,8 @@ pub(crate) const TARGETS: [Target; 1] =
 
 fn options(data: &[u8]) {
     for kind in TreeKind::ALL {
-        let decode =
-            |bytes: &[u8]| named(KeyspaceOptions::decode(kind, None, bytes, Path::new(FILE)));
+        let file = Path::new(FILE);
+        let decode = |bytes: &[u8]| named(KeyspaceOptions::decode(kind, None, bytes, (file, 0)));
         if let Some(found) = decode(data) {
             assert_eq!(decode(&found.encode()).as_ref(), Some(&found));
         }

@@ -143,20 +143,20 @@ fn a_failure_of_one_keyspace_keeps_no_other_waiting() {
     let vfs = MemoryVfs::with_capacity(16 << 20);
     let builder = Database::builder("/store").vfs(Arc::new(vfs.clone()));
     let db = builder.memtable_bytes(4096).deterministic(1).open().unwrap();
-    let [fails, other] = ["a", "b"].map(|name| db.keyspace(name, KeyspaceOptions::stb()).unwrap());
+    let options = || KeyspaceOptions::stb().fanout_max(1000);
+    let [fails, other] = ["a", "b"].map(|name| db.keyspace(name, options()).unwrap());
     let store = Arc::clone(other.store());
-    // Nodes whose bounds are long: what the manifest has to be told of the first takes more than will be left,
-    // of the second less.
-    let long_key = |number: u32| [&[7; 3000][..], &number.to_be_bytes()].concat();
-    for number in 0.. {
+    // A root with many children: what the manifest has to be told of the first takes more than will be left, of the
+    // second less.
+    for number in 0u32.. {
         let before = store.manifest.bytes_total();
-        fails.put(long_key(number), [0; 500]).unwrap();
+        fails.put(number.to_be_bytes(), [0; 3500]).unwrap();
         fails.flush().unwrap();
-        if store.manifest.bytes_total() > before + 10_000 {
+        if store.manifest.bytes_total() > before + 600 {
             break;
         }
         db.wait_idle().unwrap();
-        assert!(number < 500, "no bound gets into the manifest");
+        assert!(number < 1000, "the root stays small");
     }
     fails.put("last", "value").unwrap();
     other.put("key", "value").unwrap();
@@ -167,7 +167,7 @@ fn a_failure_of_one_keyspace_keeps_no_other_waiting() {
         let packed = crate::store::background::pack(&*keyspace.state().tree, slot).unwrap();
         *stage = Stage::Packed(packed);
     }
-    let filler = fill(&vfs, "/filler", 4000);
+    let filler = fill(&vfs, "/filler", 400);
     let incorporated = store.incorporate_packed();
     assert!(matches!(incorporated, Err(Error::Full { .. })), "{incorporated:?}");
     assert!(other.state().pipeline.lock().slots.is_empty(), "it waits for nothing");

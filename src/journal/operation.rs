@@ -9,6 +9,7 @@ use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
 use crate::base::limits::KEY_BYTES_MAX;
+use crate::table::BlobPointer;
 
 /// One operation, borrowed from its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +61,9 @@ pub(crate) fn operation_bytes(keyspace: KeyspaceId, key_len: usize, value_len: u
         + value_len
 }
 
+/// What a blob pointer is made of.
+const POINTER: &str = "file, offset, length and checksum";
+
 /// The operations of a record, in order. Ends after the first error. A record that does not hold
 /// exactly as many operations as its header says is corrupt.
 pub(crate) struct Operations<'a> {
@@ -86,6 +90,10 @@ impl<'a> Operations<'a> {
             return Err(decoder.corrupt("journal operation key", most, key.len()));
         }
         let value = decoder.byte_string("journal operation value")?;
+        if kind.is_blob() && BlobPointer::decode(value).is_none() {
+            let found = format_args!("\"{}\"", value.escape_ascii());
+            return Err(decoder.corrupt("blob pointer in the journal", POINTER, found));
+        }
         if self.left == 1 && !decoder.is_empty() {
             let found = format_args!("{} bytes more", decoder.remaining());
             return Err(decoder.corrupt("journal record", "its end", found));
@@ -127,6 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::base::ids::FileId;
 
     fn decode(payload: &[u8], count: u32) -> Result<Vec<Operation<'_>>> {
         Operations::new(payload, count, Path::new("s"), 0).collect()
@@ -144,6 +153,12 @@ mod tests {
                 EntryKind::PutBlob,
                 EntryKind::MergeBlob,
             ];
+            let mut operations = operations;
+            for (number, kind, _, value) in &mut operations {
+                if kinds[*kind].is_blob() {
+                    *value = pointer(*number);
+                }
+            }
             let mut payload = Vec::new();
             let mut bytes = 0;
             for (keyspace, kind, key, value) in &operations {
@@ -170,6 +185,33 @@ mod tests {
                                               count in 1u32..5) {
             if let Err(error) = decode(&payload, count) {
                 prop_assert!(error.is_corruption());
+            }
+        }
+    }
+
+    fn pointer(number: u32) -> Vec<u8> {
+        let (file, offset) = (FileId(u64::from(number)), u64::from(number) * 7);
+        let mut bytes = Vec::new();
+        BlobPointer { file, offset, length: number, checksum: 5 }.encode(&mut bytes);
+        bytes
+    }
+
+    /// It was found when the operation was in memory, and then said of the store's directory.
+    #[test]
+    fn a_blob_operation_without_a_pointer_is_damage_of_its_record() {
+        for kind in [EntryKind::PutBlob, EntryKind::MergeBlob] {
+            for (value, good) in [(pointer(9), true), (b"no pointer".to_vec(), false)] {
+                let mut payload = Vec::new();
+                encode_operation(&mut payload, KeyspaceId(1), kind, b"key", &value);
+                let found = Operations::new(&payload, 1, Path::new("s"), 100).next().unwrap();
+                match found {
+                    Ok(operation) => assert!(good && operation.value == value),
+                    Err(Error::Corruption { file, offset, .. }) => {
+                        assert!(!good && file == Path::new("s"));
+                        assert_eq!(offset, 100 + payload.len() as u64);
+                    }
+                    Err(error) => panic!("{error}"),
+                }
             }
         }
     }

@@ -111,10 +111,15 @@ impl<'a> ShardReader<'a> {
         Ok(())
     }
 
+    /// The segment that is being read.
+    pub(super) fn segment(&self) -> Option<&SegmentFile> {
+        self.segments.get(self.index)
+    }
+
     /// The payload of the current record, with the file and the offset where it stands.
     pub(super) fn payload(&mut self) -> Result<(&[u8], &Path, u64)> {
         let Some((segment, (header, offset))) = self.segments.get(self.index).zip(self.head) else {
-            return Ok((&[], Path::new(""), 0));
+            return Err(Error::invalid("the reader of a journal shard stands on no record"));
         };
         let offset = offset + header.header_bytes() as u64;
         match &mut self.window {
@@ -124,18 +129,6 @@ impl<'a> ShardReader<'a> {
             }
             None => Ok((&[], &segment.path, offset)),
         }
-    }
-
-    /// A corruption error at the current segment.
-    pub(super) fn corrupt(
-        &self,
-        offset: u64,
-        what: &'static str,
-        expected: impl std::fmt::Display,
-        found: impl std::fmt::Display,
-    ) -> Error {
-        let path = self.segments.get(self.index).map_or(Path::new(""), |segment| &segment.path);
-        Error::corruption(path, offset, what, expected, found)
     }
 
     fn accept(&mut self, header: RecordHeader) -> Result<()> {
@@ -148,7 +141,8 @@ impl<'a> ShardReader<'a> {
                 let expected = format_args!("from {} to {limit}", self.last + 1);
                 let found = format_args!("from {} to {}", header.seqno, header.last());
                 let what = "journal record sequence numbers";
-                let error = self.corrupt(offset, what, expected, found);
+                let Some(segment) = self.segment() else { return Ok(()) };
+                let error = Error::corruption(&segment.path, offset, what, expected, found);
                 return self.fail(error, &Later::default());
             }
             RecordKind::Batch => {
@@ -170,13 +164,13 @@ impl<'a> ShardReader<'a> {
 
     /// Goes to the next segment, which must exist.
     fn go_on(&mut self) -> Result<()> {
-        let here = self.segments.get(self.index).map(|segment| segment.id);
+        let Some(here) = self.segment() else { return Ok(()) };
         let next = self.segments.get(self.index + 1).map(|segment| segment.id);
-        let wanted = here.map(|id| SegmentId { number: id.number.saturating_add(1), ..id });
-        if next != wanted {
-            let name = |id: Option<SegmentId>| id.map_or("no more".to_owned(), |id| id.file_name());
-            let what = "journal segments";
-            let error = self.corrupt(0, what, name(wanted) + " after this one", name(next));
+        let wanted = SegmentId { number: here.id.number.saturating_add(1), ..here.id };
+        if next != Some(wanted) {
+            let expected = wanted.file_name() + " after this one";
+            let found = next.map_or("no more".to_owned(), |id| id.file_name());
+            let error = Error::corruption(&here.path, 0, "journal segments", expected, found);
             return self.fail(error, &Later::default());
         }
         self.index += 1;
@@ -239,11 +233,13 @@ impl<'a> ShardReader<'a> {
             later.search(&mut window, seed, index, SEGMENT_HEADER_BYTES as u64)?;
         }
 
+        let path = segment.path.clone();
+        let corrupt = |expected, found| Error::corruption(&path, offset, what, expected, found);
         let found = format_args!("{} valid records after a bad one", later.records);
         match later.first {
             // Everything between is below the floor, since sequence numbers rise.
             Some((index, next, first)) if first <= self.rules.floor + 1 => {
-                self.skipped.push(self.corrupt(offset, what, "a whole record", found));
+                self.skipped.push(corrupt("a whole record", found));
                 self.index = index;
                 self.offset = next;
                 self.window = Some(window);
@@ -261,19 +257,18 @@ impl<'a> ShardReader<'a> {
             self.durable = self.durable.max(later.durable);
         }
         if later.watermark.is_some_and(|watermark| watermark > place) {
-            let error = self.corrupt(offset, what, "a whole record, as it had been synced", found);
+            let error = corrupt("a whole record, as it had been synced", found);
             return self.fail(error, &later);
         }
         if later.watermark.is_some() && !explained {
             let expected = "a whole record, as no part of it is blank";
-            let error = self.corrupt(offset, what, expected, found);
+            let error = corrupt(expected, found);
             return self.fail(error, &later);
         }
         self.end = Some(if blank && later.watermark.is_none() {
             End::Data
         } else {
-            let file = segment.path.clone();
-            End::Torn { file, offset, what, records: later.records, bytes: later.bytes }
+            End::Torn { file: path, offset, what, records: later.records, bytes: later.bytes }
         });
         Ok(())
     }

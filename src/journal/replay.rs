@@ -272,9 +272,10 @@ impl<'a> Merge<'a> {
                 let straddles = first <= floor.0 && report.last == floor;
                 let ignored = planted(Bug::ReplayPastGap) && first > expected;
                 if first != expected && !straddles && !ignored {
+                    let Some(segment) = reader.segment() else { break };
                     let what = "journal record sequence numbers";
                     let wanted = format_args!("{expected} as the next");
-                    let error = reader.corrupt(offset, what, wanted, first);
+                    let error = Error::corruption(&segment.path, offset, what, wanted, first);
                     if first < expected {
                         return Err(error);
                     }

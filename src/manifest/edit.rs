@@ -113,9 +113,11 @@ impl Edit {
         }
     }
 
-    /// Reads fields to the decoder's end.
-    pub(super) fn decode(decoder: &mut Decoder<'_>) -> Result<Edit> {
+    /// Reads fields to the decoder's end. For each change of a keyspace, also returns where in the file the bytes begin
+    /// that others decode: the tree's edit or the options. (For other changes, where they end.)
+    pub(super) fn decode(decoder: &mut Decoder<'_>) -> Result<(Edit, Vec<u64>)> {
         let mut edit = Edit::default();
+        let mut offsets = Vec::new();
         while !decoder.is_empty() {
             let tag = decoder.u8("edit field tag")?;
             match tag {
@@ -140,15 +142,16 @@ impl Edit {
                     edit.epochs = Some(Epochs { current, older });
                 }
                 _ => {
-                    let change = match tag {
+                    let (change, offset) = match tag {
                         TAG_CREATE..=TAG_FLUSHED => decode_keyspace(tag, decoder)?,
                         _ => return Err(decoder.corrupt("edit field tag", "1 to 11", tag)),
                     };
                     edit.keyspaces.push(change);
+                    offsets.push(offset);
                 }
             }
         }
-        Ok(edit)
+        Ok((edit, offsets))
     }
 }
 
@@ -186,26 +189,31 @@ fn encode_keyspace(edit: &KeyspaceEdit, out: &mut Vec<u8>) {
     }
 }
 
-fn decode_keyspace(tag: u8, decoder: &mut Decoder<'_>) -> Result<KeyspaceEdit> {
+/// Reads a change of a keyspace, with the offset that `Edit::decode` returns.
+fn decode_keyspace(tag: u8, decoder: &mut Decoder<'_>) -> Result<(KeyspaceEdit, u64)> {
     let id = keyspace_id(decoder)?;
+    let mut offset = None;
+    let mut opaque = |decoder: &mut Decoder<'_>, what| {
+        let bytes = decoder.byte_string(what)?;
+        offset = Some(decoder.offset() - bytes.len() as u64);
+        Ok(bytes.to_vec())
+    };
     let change = match tag {
         TAG_CREATE => {
             let name = string(decoder, "keyspace name")?;
             let kind = string(decoder, "keyspace kind")?;
-            let options = decoder.byte_string("keyspace options")?.to_vec();
+            let options = opaque(decoder, "keyspace options")?;
             let operator = string(decoder, "merge operator name")?;
             let operator = (!operator.is_empty()).then_some(operator);
             KeyspaceChange::Create(KeyspaceMeta { name, kind, options, operator })
         }
         TAG_DROP => KeyspaceChange::Drop,
-        TAG_OPTIONS => KeyspaceChange::Options(decoder.byte_string("keyspace options")?.to_vec()),
-        TAG_TREE_EDIT => KeyspaceChange::TreeEdit(decoder.byte_string("tree edit")?.to_vec()),
-        TAG_TREE_SNAPSHOT => {
-            KeyspaceChange::TreeSnapshot(decoder.byte_string("tree snapshot")?.to_vec())
-        }
+        TAG_OPTIONS => KeyspaceChange::Options(opaque(decoder, "keyspace options")?),
+        TAG_TREE_EDIT => KeyspaceChange::TreeEdit(opaque(decoder, "tree edit")?),
+        TAG_TREE_SNAPSHOT => KeyspaceChange::TreeSnapshot(opaque(decoder, "tree snapshot")?),
         _ => KeyspaceChange::Flushed(Seqno(decoder.varint("flushed sequence number")?)),
     };
-    Ok(KeyspaceEdit { id, change })
+    Ok((KeyspaceEdit { id, change }, offset.unwrap_or_else(|| decoder.offset())))
 }
 
 fn keyspace_id(decoder: &mut Decoder<'_>) -> Result<KeyspaceId> {

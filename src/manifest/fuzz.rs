@@ -50,7 +50,10 @@ fn superblock_seeds() -> Vec<Vec<u8>> {
 }
 
 fn edit(data: &[u8]) {
-    let decode = |bytes: &[u8]| named(Edit::decode(&mut Decoder::new(bytes, Path::new(FILE), 0)));
+    let decode = |bytes: &[u8]| {
+        let edit = named(Edit::decode(&mut Decoder::new(bytes, Path::new(FILE), 0)));
+        edit.map(|(edit, _)| edit)
+    };
     let Some(found) = decode(data) else { return };
     let mut bytes = Vec::new();
     found.encode(&mut bytes);

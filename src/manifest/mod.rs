@@ -33,7 +33,7 @@ pub(crate) use edit::{Edit, Epochs, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
 pub(crate) use log::Manifest;
 pub(crate) use open::{LOCK_FILE_NAME, NewStore, OpenOptions, create_copy};
 pub(crate) use salvage::SalvagedManifest;
-pub(crate) use state::{RecoveredKeyspace, RecoveredState};
+pub(crate) use state::{RecoveredKeyspace, RecoveredState, TreeEdit};
 pub(crate) use superblock::FILE_NAME as SUPERBLOCK_FILE_NAME;
 
 /// The newest version of the store's format that this build reads, and the one that it writes.

@@ -416,12 +416,13 @@ fn apply(
     state: &mut State,
     trees: &mut Trees,
 ) -> Result<()> {
-    let edit = Edit::decode(&mut Decoder::new(encoded, file, offset as u64))?;
+    let decoder = &mut Decoder::new(encoded, file, offset as u64);
+    let (edit, offsets) = Edit::decode(decoder)?;
     if let Err(what) = state.check(&edit) {
         let expected = "a change of what exists";
         return Err(Error::corruption(file, offset as u64, "edit", expected, what));
     }
     state.apply(&edit);
-    trees.apply(edit);
+    trees.apply(edit, &offsets);
     Ok(())
 }

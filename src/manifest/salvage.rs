@@ -23,6 +23,8 @@ pub(crate) struct SalvagedManifest {
     pub(crate) store_id: Option<u64>,
     /// What the manifest says, up to the first damage in it. Empty without one.
     pub(crate) state: RecoveredState,
+    /// The manifest that says it.
+    pub(crate) path: PathBuf,
     /// Whether that is all that the manifest ever said, as far as superblock and manifest tell.
     pub(crate) whole: bool,
     /// Whether the file `DURABLE` says that it ends there.
@@ -55,7 +57,9 @@ impl Manifest {
                         Ok(noted) => (found.whole, found.noted) = (true, noted),
                         Err(error) => found.problems.push(unless_newer(error)?),
                     }
-                    found.end = Some(loaded.end(dir));
+                    let (path, end) = loaded.end(dir);
+                    found.path.clone_from(&path);
+                    found.end = Some((path, end));
                     found.state = loaded.into_recovered();
                     return Ok(found);
                 }
@@ -70,7 +74,7 @@ impl Manifest {
                 Identity { store_id: found.store_id.unwrap_or_default(), number },
             ) {
                 Ok(state) => {
-                    found.state = state;
+                    (found.state, found.path) = (state, path);
                     return Ok(found);
                 }
                 Err(error) => found.problems.push(unless_newer(error)?),
@@ -103,13 +107,14 @@ fn read_prefix(vfs: &dyn Vfs, path: &Path, identity: Identity) -> Result<Recover
     file.read_at(0, &mut bytes)?;
     let (mut state, mut trees) = (State::default(), Trees::default());
     let mut take = |encoded: &[u8], at: usize| -> Result<()> {
-        let edit = Edit::decode(&mut Decoder::new(encoded, path, at as u64))?;
+        let decoder = &mut Decoder::new(encoded, path, at as u64);
+        let (edit, offsets) = Edit::decode(decoder)?;
         if let Err(what) = state.check(&edit) {
             let expected = "a change of what exists";
             return Err(Error::corruption(path, at as u64, "edit", expected, what));
         }
         state.apply(&edit);
-        trees.apply(edit);
+        trees.apply(edit, &offsets);
         Ok(())
     };
     let first = identity.record(&bytes, HEADER_BYTES, path)?;
@@ -123,7 +128,8 @@ fn read_prefix(vfs: &dyn Vfs, path: &Path, identity: Identity) -> Result<Recover
         let mut decoder = Decoder::new(record.payload, path, (end + RECORD_HEAD_BYTES) as u64);
         while !decoder.is_empty() {
             let Ok(encoded) = decoder.byte_string("edit") else { break 'records };
-            if take(encoded, end).is_err() {
+            let offset = decoder.offset() as usize - encoded.len();
+            if take(encoded, offset).is_err() {
                 break 'records;
             }
         }

@@ -143,37 +143,67 @@ pub(crate) struct RecoveredState {
     pub(crate) keyspaces: Vec<RecoveredKeyspace>,
 }
 
+/// An edit or a snapshot of a tree, as the manifest has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct TreeEdit {
+    /// Where it begins in the manifest.
+    pub(crate) offset: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
 /// A keyspace that exists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RecoveredKeyspace {
     pub(crate) id: KeyspaceId,
     pub(crate) meta: KeyspaceMeta,
+    /// Where its options begin in the manifest.
+    pub(crate) options_offset: u64,
     pub(crate) flushed: Seqno,
     /// The last snapshot of its tree, if there has been one.
-    pub(crate) tree_snapshot: Option<Vec<u8>>,
+    pub(crate) tree_snapshot: Option<TreeEdit>,
     /// The tree's edits since, in order.
-    pub(crate) tree_edits: Vec<Vec<u8>>,
+    pub(crate) tree_edits: Vec<TreeEdit>,
+}
+
+impl RecoveredKeyspace {
+    /// What the manifest says of its tree, in order.
+    pub(crate) fn tree(&self) -> Vec<TreeEdit> {
+        self.tree_snapshot.iter().chain(&self.tree_edits).cloned().collect()
+    }
 }
 
 /// The trees' part of the edits, as `State` is the rest.
 #[derive(Debug, Default)]
 pub(super) struct Trees(BTreeMap<KeyspaceId, TreeLog>);
 
-/// A tree's last snapshot, and its edits since.
-type TreeLog = (Option<Vec<u8>>, Vec<Vec<u8>>);
+/// A tree's last snapshot, its edits since, and where the keyspace's options begin in the manifest.
+#[derive(Debug, Default)]
+struct TreeLog {
+    snapshot: Option<TreeEdit>,
+    edits: Vec<TreeEdit>,
+    options_offset: u64,
+}
 
 impl Trees {
-    pub(super) fn apply(&mut self, edit: Edit) {
-        for KeyspaceEdit { id, change } in edit.keyspaces {
+    /// Applies an edit, with the offsets that `Edit::decode` returned.
+    pub(super) fn apply(&mut self, edit: Edit, offsets: &[u64]) {
+        for (KeyspaceEdit { id, change }, &offset) in edit.keyspaces.into_iter().zip(offsets) {
             match change {
-                KeyspaceChange::TreeEdit(payload) => self.0.entry(id).or_default().1.push(payload),
-                KeyspaceChange::TreeSnapshot(payload) => {
-                    self.0.insert(id, (Some(payload), Vec::new()));
+                KeyspaceChange::TreeEdit(bytes) => {
+                    self.0.entry(id).or_default().edits.push(TreeEdit { offset, bytes });
+                }
+                KeyspaceChange::TreeSnapshot(bytes) => {
+                    let log = self.0.entry(id).or_default();
+                    log.snapshot = Some(TreeEdit { offset, bytes });
+                    log.edits.clear();
+                }
+                KeyspaceChange::Create(_) | KeyspaceChange::Options(_) => {
+                    self.0.entry(id).or_default().options_offset = offset;
                 }
                 KeyspaceChange::Drop => {
                     self.0.remove(&id);
                 }
-                _ => {}
+                KeyspaceChange::Flushed(_) => {}
             }
         }
     }
@@ -181,9 +211,15 @@ impl Trees {
     /// Joins both parts.
     pub(super) fn join(mut self, state: &State) -> RecoveredState {
         let keyspaces = state.keyspaces.iter().map(|(&id, keyspace)| {
-            let (tree_snapshot, tree_edits) = self.0.remove(&id).unwrap_or_default();
-            let meta = keyspace.meta.clone();
-            RecoveredKeyspace { id, meta, flushed: keyspace.flushed, tree_snapshot, tree_edits }
+            let log = self.0.remove(&id).unwrap_or_default();
+            RecoveredKeyspace {
+                id,
+                meta: keyspace.meta.clone(),
+                options_offset: log.options_offset,
+                flushed: keyspace.flushed,
+                tree_snapshot: log.snapshot,
+                tree_edits: log.edits,
+            }
         });
         RecoveredState {
             keyspaces: keyspaces.collect(),

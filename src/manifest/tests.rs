@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::state::RecoveredKeyspace;
+use super::state::{RecoveredKeyspace, TreeEdit};
 use super::test_support::{Crash, TestVfs};
 use super::*;
 use crate::base::documented::hex_block;
@@ -47,7 +47,12 @@ fn reopened(vfs: &TestVfs, crash: Crash) -> Result<RecoveredState> {
     Ok(normal(state))
 }
 
-fn normal(state: RecoveredState) -> RecoveredState {
+fn normal(mut state: RecoveredState) -> RecoveredState {
+    for keyspace in &mut state.keyspaces {
+        keyspace.options_offset = 0;
+        let edits = keyspace.tree_snapshot.iter_mut().chain(&mut keyspace.tree_edits);
+        edits.for_each(|edit| edit.offset = 0);
+    }
     RecoveredState { created: false, torn_bytes: 0, manifest_number: 0, ..state }
 }
 
@@ -79,14 +84,19 @@ fn apply(model: &mut RecoveredState, edit: &Edit) {
                 model.keyspaces.remove(at);
             }
             KeyspaceChange::Options(options) => keyspace.meta.options = options.clone(),
-            KeyspaceChange::TreeEdit(payload) => keyspace.tree_edits.push(payload.clone()),
+            KeyspaceChange::TreeEdit(payload) => keyspace.tree_edits.push(unplaced(payload)),
             KeyspaceChange::TreeSnapshot(payload) => {
-                keyspace.tree_snapshot = Some(payload.clone());
+                keyspace.tree_snapshot = Some(unplaced(payload));
                 keyspace.tree_edits.clear();
             }
             KeyspaceChange::Flushed(seqno) => raise(&mut keyspace.flushed, Some(*seqno)),
         }
     }
+}
+
+/// An edit of a tree, wherever the manifest has it.
+fn unplaced(bytes: &[u8]) -> TreeEdit {
+    TreeEdit { offset: 0, bytes: bytes.to_vec() }
 }
 
 fn create(id: u32, name: &str) -> KeyspaceEdit {
@@ -161,9 +171,9 @@ fn build_edit(model: &RecoveredState, parts: Vec<(u8, u64, Vec<u8>)>) -> Edit {
 fn snapshots(model: &mut RecoveredState) -> Vec<(KeyspaceId, Vec<u8>)> {
     let mut trees = Vec::new();
     for keyspace in &mut model.keyspaces {
-        let mut tree = keyspace.tree_snapshot.take().unwrap_or_default();
-        tree.extend(keyspace.tree_edits.drain(..).flatten());
-        keyspace.tree_snapshot = Some(tree.clone());
+        let tree = keyspace.tree().into_iter().flat_map(|edit| edit.bytes).collect::<Vec<u8>>();
+        keyspace.tree_edits.clear();
+        keyspace.tree_snapshot = Some(unplaced(&tree));
         trees.push((keyspace.id, tree));
     }
     trees
@@ -446,7 +456,7 @@ fn a_rewrite_can_be_interrupted_anywhere() {
     let (_, _, before) = sample();
     let mut after = before.clone();
     for (keyspace, (_, tree)) in after.keyspaces.iter_mut().zip(trees()) {
-        keyspace.tree_snapshot = Some(tree);
+        keyspace.tree_snapshot = Some(unplaced(&tree));
         keyspace.tree_edits.clear();
     }
     let mut committed = after.clone();
@@ -681,7 +691,7 @@ fn commits_from_many_threads_are_all_there_in_order() {
     });
     assert!(vfs.syncs() - syncs <= 400);
     assert_eq!(manifest.edits_submitted(), 401);
-    let expected: Vec<Vec<u8>> = (0..100u32).map(|i| i.to_le_bytes().to_vec()).collect();
+    let expected: Vec<TreeEdit> = (0..100u32).map(|i| unplaced(&i.to_le_bytes())).collect();
     for keyspace in reopened(&vfs, Crash::Power).unwrap().keyspaces {
         assert_eq!(keyspace.tree_edits, expected);
     }
@@ -717,7 +727,8 @@ fn the_worked_example_of_the_format_page_is_a_store() {
             meta,
             flushed: Seqno(7),
             tree_snapshot: None,
-            tree_edits: vec![b"tree".to_vec()],
+            tree_edits: vec![unplaced(b"tree")],
+            ..RecoveredKeyspace::default()
         }],
         ..RecoveredState::default()
     };

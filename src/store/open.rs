@@ -43,7 +43,7 @@ use crate::jobs::{Clock, Courier, Executor, Mode, SplitMix, WorkSource, unpredic
 use crate::journal::{Journal, JournalOptions, ReplayReport, SHARDS_MAX};
 use crate::manifest::{
     Edit, Epochs, LOCK_FILE_NAME, Manifest, NewStore, OpenOptions, RecoveredKeyspace,
-    RecoveredState,
+    RecoveredState, TreeEdit,
 };
 use crate::memtable::ChunkPool;
 use crate::merge::{Contained, MergeContext, MergeOperator};
@@ -70,7 +70,7 @@ impl Foundation {
     pub(crate) fn make_keyspace(
         &self,
         seed: KeyspaceSeed,
-        edits: &[Vec<u8>],
+        edits: &[TreeEdit],
     ) -> Result<Arc<KeyspaceState>> {
         // Without its operator a keyspace is opened all the same: only what needs the operator fails.
         let operator_name = seed.options.merge_operator.as_deref();
@@ -166,14 +166,13 @@ impl Foundation {
                 found.meta.name, found.meta.kind
             ),
         })?;
+        let edits = found.tree();
         let options = KeyspaceOptions::decode(
             kind,
             found.meta.operator,
             &found.meta.options,
-            &self.manifest.path(),
+            (&self.manifest.path(), found.options_offset),
         )?;
-        let mut edits: Vec<Vec<u8>> = found.tree_snapshot.into_iter().collect();
-        edits.extend(found.tree_edits);
         let (id, name, flushed) = (found.id, found.meta.name, found.flushed);
         self.make_keyspace(KeyspaceSeed { id, name, options, flushed }, &edits)
     }

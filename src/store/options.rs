@@ -285,13 +285,14 @@ impl KeyspaceOptions {
         out
     }
 
+    /// Reads what `encode` has written, which begins at an offset of a file.
     pub(crate) fn decode(
         kind: TreeKind,
         merge_operator: Option<String>,
         bytes: &[u8],
-        file: &Path,
+        (file, offset): (&Path, u64),
     ) -> Result<KeyspaceOptions> {
-        let mut decoder = Decoder::new(bytes, file, 0);
+        let mut decoder = Decoder::new(bytes, file, offset);
         let version = decoder.u8("keyspace options version")?;
         if !(1..=OPTIONS_VERSION).contains(&version) {
             return Err(Error::UnsupportedVersion {
@@ -377,6 +378,9 @@ pub struct Builder {
     pub(crate) listener: Option<Arc<dyn EventListener>>,
 }
 
+/// The directory of a store in memory, on a file system of its own.
+const IN_MEMORY_DIR: &str = "/memory";
+
 impl Builder {
     pub(crate) fn new(path: &Path, vfs: Arc<dyn Vfs>) -> Builder {
         let mut builder = Builder {
@@ -408,7 +412,7 @@ impl Builder {
     }
 
     pub(crate) fn in_memory() -> Builder {
-        Builder::new(Path::new("/memory"), Arc::new(MemoryVfs::new()))
+        Builder::new(Path::new(IN_MEMORY_DIR), Arc::new(MemoryVfs::new()))
     }
 
     /// The memory the store may use, in bytes, for everything: memtables, cache, filters, indexes.
@@ -546,7 +550,7 @@ mod tests {
     }
 
     fn decode(bytes: &[u8]) -> Result<KeyspaceOptions> {
-        KeyspaceOptions::decode(TreeKind::Stb, None, bytes, Path::new("manifest-00000001"))
+        KeyspaceOptions::decode(TreeKind::Stb, None, bytes, (Path::new("manifest-00000001"), 0))
     }
 
     #[test]
@@ -572,7 +576,7 @@ mod tests {
             TreeKind::Stb,
             Some("u64_add".to_string()),
             &options.encode(),
-            Path::new("manifest-00000001"),
+            (Path::new("manifest-00000001"), 0),
         );
         assert_eq!(decoded.unwrap(), options);
     }

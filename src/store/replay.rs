@@ -131,7 +131,7 @@ impl Foundation {
         failed: &mut BTreeMap<KeyspaceId, Error>,
     ) -> Result<()> {
         let manifest = self.manifest.path();
-        if !concerns_one(&error, |file| *file == manifest || *file == self.path) {
+        if !concerns_one(&error, |file| *file == manifest) {
             return Err(error);
         }
         failed.insert(keyspace.id, error);
@@ -231,15 +231,7 @@ impl Replay<'_> {
         let is_blob = operation.kind == EntryKind::PutBlob
             || (operation.kind == EntryKind::MergeBlob && !planted(Bug::MergeBlobNotReplayed));
         if is_blob {
-            let pointer = BlobPointer::decode(operation.value).ok_or_else(|| {
-                Error::corruption(
-                    &foundation.path,
-                    0,
-                    "blob pointer in the journal",
-                    "file, offset, length and checksum",
-                    format_args!("\"{}\"", operation.value.escape_ascii()),
-                )
-            })?;
+            let pointer = BlobPointer::of_entry(operation.value)?;
             if self.blobs.entry(keyspace.id).or_default().insert(pointer.file) {
                 let blob = foundation.blobs.open(pointer.file)?;
                 read.active.blobs.lock().push(blob);

@@ -105,7 +105,12 @@ mod tests {
             unreachable!()
         }
 
-        fn check(&self, _full: bool, _problem: &mut dyn FnMut(Error)) -> CheckCounts {
+        fn check(
+            &self,
+            _manifest: &std::path::Path,
+            _full: bool,
+            _problem: &mut dyn FnMut(Error),
+        ) -> CheckCounts {
             unreachable!()
         }
     }

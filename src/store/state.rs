@@ -218,26 +218,14 @@ pub(crate) struct Blobs(pub(crate) Arc<BlobFiles>);
 
 impl Blobs {
     pub(crate) fn read(&self, pointer: &[u8]) -> Result<Slice> {
-        let pointer = Blobs::pointer(pointer)?;
+        let pointer = BlobPointer::of_entry(pointer)?;
         self.0.open(pointer.file)?.read_slice(&pointer)
-    }
-
-    fn pointer(pointer: &[u8]) -> Result<BlobPointer> {
-        BlobPointer::decode(pointer).ok_or_else(|| {
-            crate::base::error::Error::corruption(
-                std::path::Path::new("table"),
-                0,
-                "blob pointer",
-                "file, offset, length and checksum",
-                format_args!("\"{}\"", pointer.escape_ascii()),
-            )
-        })
     }
 }
 
 impl BlobReader for Blobs {
     fn read_blob(&self, _key: &[u8], pointer: &[u8], out: &mut Vec<u8>) -> Result<()> {
-        let pointer = Blobs::pointer(pointer)?;
+        let pointer = BlobPointer::of_entry(pointer)?;
         *out = self.0.open(pointer.file)?.read(&pointer)?;
         Ok(())
     }

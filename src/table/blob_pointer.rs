@@ -1,6 +1,7 @@
 //! `BlobPointer`: what stands in a table in place of a value that lies in a blob file.
 
 use crate::base::codec::{put_varint, read_varint};
+use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 
 /// Where a value lies, and what it must be.
@@ -23,6 +24,13 @@ impl BlobPointer {
         put_varint(out, self.offset);
         put_varint(out, u64::from(self.length));
         out.extend_from_slice(&self.checksum.to_le_bytes());
+    }
+
+    /// Reads the pointer of a blob entry. An entry with anything else is refused where it is read from a page or from the
+    /// journal, with the file and the offset; who has it in memory could name neither.
+    pub(crate) fn of_entry(value: &[u8]) -> Result<BlobPointer> {
+        let refused = || Error::invalid("the value of a blob entry is not a blob pointer");
+        BlobPointer::decode(value).ok_or_else(refused)
     }
 
     /// Reads a pointer that fills `bytes`; `None` if it does not. The caller knows the place to name.

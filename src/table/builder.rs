@@ -206,11 +206,7 @@ impl TableBuilder {
             EntryKind::RangeDelete => {
                 return Err(Error::invalid("range deletes are not written by this version"));
             }
-            EntryKind::PutBlob | EntryKind::MergeBlob => {
-                Some(BlobPointer::decode(value).ok_or_else(|| {
-                    Error::invalid("the value of a blob entry is not a blob pointer")
-                })?)
-            }
+            EntryKind::PutBlob | EntryKind::MergeBlob => Some(BlobPointer::of_entry(value)?),
             EntryKind::Put | EntryKind::Delete | EntryKind::Merge => None,
         };
         let meta = seqno.0 << KIND_BITS | kind as u64;

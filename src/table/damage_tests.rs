@@ -205,3 +205,36 @@ fn wrong_bytes_under_right_checksums_never_panic() {
     }
     assert!(refused > 50 && accepted > 50, "{refused} refused, {accepted} accepted");
 }
+
+/// Whoever read the blob named a file "table" at byte 0, which did not exist.
+#[test]
+fn a_blob_entry_without_a_pointer_is_damage_of_its_page() {
+    let files = TestFiles::new();
+    let number = 0x1234;
+    let entry = |key: &[u8]| (key.to_vec(), number, EntryKind::Put, b"no pointer".to_vec());
+    let table = build(&files, false, &[entry(b"key")]);
+    let path = files.files.path(table.id(), FileType::Table);
+    // In a leaf with one entry the base of all meta numbers is that entry's.
+    let meta = |kind: EntryKind| (number << 3 | kind as u64).to_le_bytes();
+    files.vfs.edit(&path, |bytes| {
+        let page = &mut bytes[..4096];
+        let at = page.windows(8).position(|bytes| bytes == meta(EntryKind::Put)).unwrap();
+        page[at..at + 8].copy_from_slice(&meta(EntryKind::PutBlob));
+        let sum = checksum(table.id().0.rotate_left(32), &page[8..]);
+        page[..8].copy_from_slice(&sum.to_le_bytes());
+    });
+    let fresh = TestFiles::over(Arc::clone(&files.vfs), 1 << 20);
+    fresh.files.retain_all();
+    let table = Table::open(&fresh.files, &fresh.blobs, table.id()).unwrap();
+    let got = table.get(b"key", Seqno::MAX, &ReadContext::blocking(), |_| unreachable!());
+    let scanned = table.scan(None, None, 1 << 16).err().unwrap();
+    let stepped = table.cursor(CacheUse::Fill).seek_first().unwrap_err();
+    for error in [got.unwrap_err(), scanned, stepped] {
+        match error {
+            Error::Corruption { file, offset: 0, what: "blob pointer", .. } => {
+                assert_eq!(file, table.pages().path());
+            }
+            error => panic!("{error}"),
+        }
+    }
+}

@@ -7,7 +7,7 @@
 //!    width; its first bytes are the leaf's common prefix from `load` on.
 
 use super::node::{HEAD_BYTES_MAX, KIND_BITS, Node, Parsed, Shape};
-use super::reader::kind_of;
+use super::reader::{check_pointer, kind_of};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
 
@@ -110,6 +110,7 @@ impl LeafCursor {
         }
         let meta = shape.meta(bytes, i);
         self.kind = kind_of(meta)?;
+        check_pointer(self.kind, bytes.get(value_at..value_end).unwrap_or_default())?;
         self.seqno = Seqno(meta >> KIND_BITS);
         self.key_bytes = key_bytes;
         self.value = (value_at, value_end);

@@ -278,6 +278,15 @@ pub(super) fn kind_of(meta: u64) -> Parsed<EntryKind> {
     }
 }
 
+/// Refuses a blob entry whose value is no pointer. Who reads the blob later could not name the page.
+#[inline]
+pub(super) fn check_pointer(kind: EntryKind, value: &[u8]) -> Parsed<()> {
+    match kind.is_blob() && super::BlobPointer::decode(value).is_none() {
+        true => Err("blob pointer"),
+        false => Ok(()),
+    }
+}
+
 /// Calls `f` with the versions of `key` in this leaf; `Some` is the sequence number to go on with in
 /// the next leaf.
 #[inline]
@@ -302,6 +311,7 @@ fn leaf_versions(
             kind: kind_of(meta)?,
             value: node.value(i)?,
         };
+        check_pointer(entry.kind, entry.value)?;
         if f(entry).is_break() {
             return Ok(None);
         }

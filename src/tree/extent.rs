@@ -16,6 +16,9 @@ pub(super) struct Extent {
     pub(super) entries: u64,
 }
 
+/// Stored extents are below this: as many as a tree has can be added up.
+pub(super) const EXTENT_LIMIT: u64 = 1 << 48;
+
 impl Extent {
     pub(super) fn add(&mut self, other: Extent) {
         self.bytes += other.bytes;

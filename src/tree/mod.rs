@@ -48,7 +48,7 @@ use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::sync::plain::AtomicU64;
 use crate::cache::{Compression, DataFiles, ReadContext};
 use crate::jobs::{Clock, Job};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, TreeEdit};
 use crate::merge::MergeContext;
 use crate::table::{BlobFiles, Origin, Table};
 use description::TreeDescription;
@@ -185,8 +185,9 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Whether it is of use to who asked for it: the next one that is asked for is another. What
-    /// follows from region to region would loop endlessly where a tree's bounds are wrong.
+    /// Returns true if whoever asked for the region gets on by it: the next one to ask for is another. A tree's bounds
+    /// are checked when it is opened and whenever it changes, so this always holds. It is asserted all the same, for one
+    /// comparison per region: where it did not hold, an iterator would loop endlessly.
     pub(crate) fn leads_on(&self, asked: RegionAt<'_>) -> bool {
         match asked {
             RegionAt::Key(key) => self.upper.as_deref().is_none_or(|upper| key < upper),
@@ -230,8 +231,24 @@ pub(crate) trait TreeVersion: Send + Sync {
     fn describe(&self) -> Result<TreeDescription>;
 
     /// Reads it all and calls `problem` for what is wrong; returns files, pages and entries read.
-    /// Without `full`, only what does not need the tables' pages.
-    fn check(&self, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts;
+    /// Without `full`, only what does not need the tables' pages. `manifest` is the file that has its nodes.
+    fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts;
+}
+
+/// Reports a node (or guard) that contradicts itself or its neighbours. The manifest is the only file that has nodes. It
+/// is named as a whole, by offset 0: where in it the edit lies that defines the node is known to those alone who read it.
+fn wrong_node(
+    manifest: &Path,
+    node: u64,
+    what: &'static str,
+    expected: impl std::fmt::Display,
+    found: impl std::fmt::Display,
+) -> Error {
+    match node {
+        // Not numbered yet: a change is making it.
+        0 => Error::corruption(manifest, 0, what, expected, format_args!("{found} in a new node")),
+        _ => Error::corruption(manifest, 0, what, expected, format_args!("{found} in node {node}")),
+    }
 }
 
 /// What a check has read.
@@ -332,7 +349,7 @@ pub(crate) struct Stretch {
 /// # Errors
 /// `Corruption` for edits that do not fit together, `UnsupportedVersion`, `Conflict` for a kind that this
 /// build does not have.
-pub(crate) fn stretches(kind: &str, edits: &[Vec<u8>], file: &Path) -> Result<Vec<Stretch>> {
+pub(crate) fn stretches(kind: &str, edits: &[TreeEdit], file: &Path) -> Result<Vec<Stretch>> {
     match kind {
         _ if edits.is_empty() => Ok(Vec::new()),
         "stb" => stb::stretches(edits, file),
@@ -353,7 +370,7 @@ fn unknown_kind(kind: &str) -> Error {
 pub(crate) fn open(
     kind: &str,
     context: TreeContext,
-    edits: &[Vec<u8>],
+    edits: &[TreeEdit],
     flushed: Seqno,
 ) -> Result<Arc<dyn Tree>> {
     match kind {

@@ -137,22 +137,12 @@ impl TableOutput {
         entry: EntryRef<'_>,
         collected: &[FileId],
     ) -> Result<()> {
-        match BlobPointer::decode(entry.value) {
-            Some(pointer) if collected.binary_search(&pointer.file).is_ok() => {
-                let value = self.blobs.open(pointer.file)?.read(&pointer)?;
-                self.add_blob(hash, entry, &value)
-            }
-            Some(_) => {
-                self.builder.add_hashed(hash, entry.key, entry.seqno, entry.kind, entry.value)
-            }
-            None => Err(Error::corruption(
-                std::path::Path::new("table"),
-                0,
-                "blob pointer",
-                "file, offset, length and checksum",
-                format_args!("{} bytes", entry.value.len()),
-            )),
+        let pointer = BlobPointer::of_entry(entry.value)?;
+        if collected.binary_search(&pointer.file).is_err() {
+            return self.builder.add_hashed(hash, entry.key, entry.seqno, entry.kind, entry.value);
         }
+        let value = self.blobs.open(pointer.file)?.read(&pointer)?;
+        self.add_blob(hash, entry, &value)
     }
 
     #[cold]

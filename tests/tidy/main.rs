@@ -2,6 +2,7 @@
 //! its reader. Each rule has a test that plants what it must find.
 
 mod cycles;
+mod named_files;
 
 use std::fs;
 use std::path::Path;
@@ -180,10 +181,15 @@ fn mark_test_files(sources: &mut [Source]) {
     for source in sources.iter() {
         let Some(stem) = source.path.strip_suffix(".rs") else { continue };
         let dir = stem.strip_suffix("/mod").or(stem.strip_suffix("/lib")).unwrap_or(stem);
-        for (line, test) in source.code.lines().zip(&source.test) {
+        let parent = stem.rsplit_once('/').map_or("", |(parent, _)| parent);
+        let lines = source.code.lines().zip(source.raw.lines()).zip(&source.test);
+        for ((line, raw), test) in lines {
             if let (true, Some(name)) = (test, declared_module(line)) {
                 prefixes.push(format!("{dir}/{name}.rs"));
                 prefixes.push(format!("{dir}/{name}/"));
+            }
+            if let (true, Some(path)) = (test, raw.trim().strip_prefix("#[path = \"")) {
+                prefixes.push(format!("{parent}/{}", path.trim_end_matches("\"]")));
             }
         }
     }
@@ -541,6 +547,11 @@ mod the_repository {
     }
 
     #[test]
+    fn damage_is_of_files_that_exist() {
+        assert_none(named_files::check_named_files(&repository_sources()));
+    }
+
+    #[test]
     fn nothing_hashes_at_random() {
         assert_none(check_hashers(&repository_sources()));
     }
@@ -670,17 +681,33 @@ mod the_rules {
 
     #[test]
     fn test_files_are_known_by_their_declaration() {
-        let parent = "//! A\n#[cfg(test)]\nmod model;\nmod real;\n";
+        let parent = "//! A\n#[cfg(test)]\nmod model;\nmod real;\n\
+                      #[cfg(test)]\n#[path = \"far_tests.rs\"]\nmod tests;\n";
         let text = "use std::fs;\n";
         let mut sources = vec![
             Source::new("src/lib.rs", "mod db;\n"),
             Source::new("src/db/mod.rs", parent),
             Source::new("src/db/model.rs", text),
             Source::new("src/db/model/deep.rs", text),
+            Source::new("src/db/far_tests.rs", text),
             Source::new("src/db/real.rs", text),
         ];
         mark_test_files(&mut sources);
         assert_eq!(check_operating_system(&sources).len(), 1);
+    }
+
+    #[test]
+    fn named_files() {
+        let text = "Error::corruption(Path::new(\"trunk\"), 0, what);\n\
+                    Error::corruption(\n    std::path::Path::new(NAME),\n    0,\n);\n\
+                    Error::corruption(&segment.path, 0, \"page\", 1, 2);\n\
+                    // Path::new(\"a\")\nError::corruption(\"é\".as_ref(), 0);\n\
+                    let é = map_or(Path::new(\"\"), |segment| &segment.path);\n\
+                    Path::new(root, key);\nPath::new(FILE);\nlet a = \"Path::new(\";\n\
+                    #[cfg(test)]\nmod tests {\n    fn f() { Path::new(\"manifest\"); }\n}\n";
+        assert_eq!(lines(named_files::check_named_files, "src/db/a.rs", text), [1, 1, 2, 8, 9]);
+        assert_eq!(lines(named_files::check_named_files, "src/vfs/a.rs", text), [1, 2, 8]);
+        assert_eq!(lines(named_files::check_named_files, "crates/a.rs", text), []);
     }
 
     #[test]

@@ -169,15 +169,16 @@ impl Source {
         let mut named = BTreeSet::new();
         let mut all_there = true;
         for keyspace in &manifest.state.keyspaces {
-            let edits: Vec<Vec<u8>> =
-                keyspace.tree_snapshot.iter().chain(&keyspace.tree_edits).cloned().collect();
-            let stretches = stretches(&keyspace.meta.kind, &edits, self.files.dir()).ok()?;
+            let tree = keyspace.tree();
+            let stretches = stretches(&keyspace.meta.kind, &tree, &manifest.path).ok()?;
             all_there &= stretches.iter().flat_map(|stretch| &stretch.tables).all(|&table| {
                 let path = self.files.path(table, FileType::Table);
                 path.file_name().is_some_and(|name| names.contains(&*name.to_string_lossy()))
             });
             named.extend(stretches.iter().flat_map(|stretch| stretch.tables.iter().copied()));
-            found.insert(keyspace.id, (keyspace.meta.clone(), stretches));
+            let meta = keyspace.meta.clone();
+            let options_place = (manifest.path.clone(), keyspace.options_offset);
+            found.insert(keyspace.id, FoundKeyspace { meta, options_place, stretches });
         }
         if let Some(problem) = self.lost_end(end, manifest, names, &named) {
             self.problems.push(problem);
@@ -240,14 +241,15 @@ impl Source {
         let state = &manifest.state;
         // Whose tables are of which nothing can be read but their leaves.
         let mut owners: BTreeMap<FileId, KeyspaceId> = BTreeMap::new();
-        let mut metas: BTreeMap<KeyspaceId, (u64, KeyspaceMeta)> = BTreeMap::new();
+        let mut metas: BTreeMap<KeyspaceId, (u64, FoundKeyspace)> = BTreeMap::new();
         for keyspace in &state.keyspaces {
-            let edits: Vec<Vec<u8>> =
-                keyspace.tree_snapshot.iter().chain(&keyspace.tree_edits).cloned().collect();
-            let known = stretches(&keyspace.meta.kind, &edits, self.files.dir());
+            let known = stretches(&keyspace.meta.kind, &keyspace.tree(), &manifest.path);
             let tables = known.iter().flatten().flat_map(|stretch| &stretch.tables);
             owners.extend(tables.map(|&table| (table, keyspace.id)));
-            metas.insert(keyspace.id, (0, keyspace.meta.clone()));
+            let options_place = (manifest.path.clone(), keyspace.options_offset);
+            let meta = keyspace.meta.clone();
+            let found = FoundKeyspace { meta, options_place, ..FoundKeyspace::default() };
+            metas.insert(keyspace.id, (0, found));
         }
         let mut tables: BTreeMap<KeyspaceId, Vec<FileId>> = BTreeMap::new();
         for name in names {
@@ -261,15 +263,20 @@ impl Source {
             }
             tables.entry(table.keyspace).or_default().push(table.id);
             if let Some((creation, meta)) = table.origin {
-                let known = metas.entry(table.keyspace).or_insert((0, KeyspaceMeta::default()));
+                let known = metas.entry(table.keyspace).or_default();
                 if known.0 <= creation {
-                    *known = (creation, meta);
+                    let options_place = (self.files.path(table.id, FileType::Table), 0);
+                    *known = (
+                        creation,
+                        FoundKeyspace { meta, options_place, ..FoundKeyspace::default() },
+                    );
                 }
             }
         }
-        let found = metas.into_iter().map(|(id, (_, meta))| {
+        let found = metas.into_iter().map(|(id, (_, found))| {
             let tables = tables.remove(&id).unwrap_or_default();
-            (id, (meta, vec![Stretch { lower: Vec::new(), upper: None, tables }]))
+            let stretches = vec![Stretch { lower: Vec::new(), upper: None, tables }];
+            (id, FoundKeyspace { stretches, ..found })
         });
         Ok(found.collect())
     }
@@ -365,7 +372,7 @@ impl Source {
         }
         for id in replay.versions.keys().filter(|id| **id >= state.next_keyspace_id) {
             // There may be nothing of it but the journal.
-            found.entry(*id).or_insert_with(|| (KeyspaceMeta::default(), Vec::new()));
+            found.entry(*id).or_default();
         }
         Ok(replay.versions)
     }
@@ -377,7 +384,8 @@ impl Source {
         builder: &Builder,
         blobs: &Arc<BlobFiles>,
     ) {
-        for (id, (meta, mut stretches)) in found {
+        for (id, found) in found {
+            let FoundKeyspace { meta, options_place: (file, offset), mut stretches } = found;
             let name = match meta.name.as_str() {
                 "" => format!("recovered-{id}"),
                 name => name.to_string(),
@@ -388,7 +396,7 @@ impl Source {
             options.merge_operator.clone_from(&meta.operator);
             if !meta.kind.is_empty() {
                 let operator = meta.operator.clone();
-                match KeyspaceOptions::decode(kind, operator, &meta.options, self.files.dir()) {
+                match KeyspaceOptions::decode(kind, operator, &meta.options, (&file, offset)) {
                     Ok(decoded) => options = decoded,
                     Err(error) => options_lost = Some(error),
                 }
@@ -421,7 +429,16 @@ impl Source {
 }
 
 /// What is known of keyspaces before they are made.
-type Found = BTreeMap<KeyspaceId, (KeyspaceMeta, Vec<Stretch>)>;
+type Found = BTreeMap<KeyspaceId, FoundKeyspace>;
+
+/// What is known of one keyspace before it is made.
+#[derive(Default)]
+struct FoundKeyspace {
+    meta: KeyspaceMeta,
+    /// The file that says so, and where its options begin in it; 0 if that is not known.
+    options_place: (PathBuf, u64),
+    stretches: Vec<Stretch>,
+}
 
 /// What a journal has brought.
 #[derive(Default)]

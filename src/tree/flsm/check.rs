@@ -10,18 +10,30 @@ use super::version::{Version, tables};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::table::TableScan;
-use crate::tree::{CheckCounts, files};
+use crate::tree::{CheckCounts, files, wrong_node};
 
 /// Bytes read at once of each table.
 const CHUNK_BYTES: usize = 64 << 10;
 
-pub(super) fn check(version: &Version, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
+pub(super) fn check(
+    version: &Version,
+    manifest: &Path,
+    full: bool,
+    problem: &mut dyn FnMut(Error),
+) -> CheckCounts {
     let root = &version.root;
+    let problem = &mut Problems { manifest, problem };
     if !root.lower.is_empty() || root.upper.is_some() {
         wrong(root, "range of the root", "all keys", format!("{:?}", root.range()), problem);
     }
     check_guard(root, &mut Vec::new(), full, problem);
-    files::check(&tables(root), full, problem)
+    files::check(&tables(root), full, problem.problem)
+}
+
+/// Where problems go, and the file that guards' problems name.
+struct Problems<'a> {
+    manifest: &'a Path,
+    problem: &'a mut dyn FnMut(Error),
 }
 
 fn wrong(
@@ -29,9 +41,9 @@ fn wrong(
     what: &'static str,
     expected: &str,
     found: String,
-    problem: &mut dyn FnMut(Error),
+    problems: &mut Problems<'_>,
 ) {
-    problem(Error::corruption(Path::new("guards"), guard.id.0, what, expected, found));
+    (problems.problem)(wrong_node(problems.manifest, guard.id.0, what, expected, found));
 }
 
 /// The invariants of `guard`; `above` are the fragments of the guards above, the oldest last. The order of
@@ -40,7 +52,7 @@ fn check_guard<'a>(
     guard: &'a Arc<Guard>,
     above: &mut Vec<&'a Fragment>,
     full: bool,
-    problem: &mut dyn FnMut(Error),
+    problem: &mut Problems<'_>,
 ) {
     let (lower, upper) = guard.range();
     if upper.is_some_and(|upper| upper <= lower) {
@@ -93,7 +105,7 @@ fn check_guard<'a>(
 /// younger. Age holds per key, not per table: a merge in place may take a small old fragment along with
 /// young ones, and what it makes then has older entries than fragments whose keys lie beside that one's.
 /// So the entries themselves must be read. What cannot be read has been reported as such.
-fn check_age(guard: &Guard, path: &[&Fragment], problem: &mut dyn FnMut(Error)) {
+fn check_age(guard: &Guard, path: &[&Fragment], problem: &mut Problems<'_>) {
     if path.len() > 1
         && let Ok(Some(found)) = find_out_of_order(guard, path)
     {

@@ -34,7 +34,13 @@ impl Fixture {
 
     fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        self.tree.version.load().check(true, &mut |error| problems.push(error.to_string()));
+        let manifest = self.tree.context.manifest.path();
+        let mut problem = |error: Error| {
+            let named = matches!(&error, Error::Corruption { file, .. } if *file == manifest);
+            assert!(named, "{error}");
+            problems.push(error.to_string());
+        };
+        self.tree.version.load().check(&manifest, true, &mut problem);
         problems
     }
 

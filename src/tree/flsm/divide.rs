@@ -9,6 +9,7 @@
 //! 1. A change starts from the newest root, under the change lock, and keeps all invariants of `guard`.
 //! 2. A table goes past a guard only if the guard is empty: nothing older stays behind above it.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::guard::{
@@ -18,6 +19,7 @@ use super::parameters::Parameters;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::table::Table;
+use crate::tree::wrong_node;
 
 /// Appends tables (oldest first) to a guard as its youngest, or, where nothing is in the way and
 /// nothing would be gained by gathering them here, to its children.
@@ -66,10 +68,17 @@ pub(super) fn pieces_are_large(
 
 /// Divides what has become too large among the new guards below a root (or the parts that one has just
 /// been divided into), and grows the tree by a level where there is no single root left.
-pub(super) fn settle(roots: Vec<Arc<Guard>>, parameters: &Parameters) -> Result<Arc<Guard>> {
+///
+/// # Errors
+/// `Corruption`, which names the `manifest`, if a guard's parts would not fill its range.
+pub(super) fn settle(
+    roots: Vec<Arc<Guard>>,
+    parameters: &Parameters,
+    manifest: &Path,
+) -> Result<Arc<Guard>> {
     let mut parts = Vec::with_capacity(roots.len());
     for root in roots {
-        parts.extend(settled(root, parameters)?);
+        parts.extend(settled(root, parameters, manifest)?);
     }
     loop {
         if parts.len() == 1
@@ -82,7 +91,7 @@ pub(super) fn settle(roots: Vec<Arc<Guard>>, parameters: &Parameters) -> Result<
         };
         let mut root = Guard::empty(first.height + 1, Arc::clone(&first.lower), None);
         root.children = parts;
-        parts = divided(root, parameters)?;
+        parts = divided(root, parameters, manifest)?;
     }
 }
 
@@ -96,31 +105,31 @@ fn shrunk(mut root: Arc<Guard>) -> Arc<Guard> {
     root
 }
 
-fn settled(guard: Arc<Guard>, parameters: &Parameters) -> Result<Vec<Arc<Guard>>> {
+fn settled(guard: Arc<Guard>, parameters: &Parameters, manifest: &Path) -> Result<Vec<Arc<Guard>>> {
     if guard.id != NEW {
         return Ok(vec![guard]);
     }
     let mut guard = Arc::unwrap_or_clone(guard);
     let mut children = Vec::with_capacity(guard.children.len());
     for child in std::mem::take(&mut guard.children) {
-        children.extend(settled(child, parameters)?);
+        children.extend(settled(child, parameters, manifest)?);
     }
     guard.children = children;
-    divided(guard, parameters)
+    divided(guard, parameters, manifest)
 }
 
 /// The guard, or its parts if it has become too large.
-fn divided(guard: Guard, parameters: &Parameters) -> Result<Vec<Arc<Guard>>> {
+fn divided(guard: Guard, parameters: &Parameters, manifest: &Path) -> Result<Vec<Arc<Guard>>> {
     let bounds = match guard.height {
         0 => last_level_bounds(&guard, parameters)?,
         _ => promoted_bounds(&guard, parameters),
     };
-    divide_at(guard, &bounds)
+    divide_at(guard, &bounds, manifest)
 }
 
 /// Divides a guard at keys of its range, ascending; above the last level they are children's bounds. The
 /// parts share the tables that reach over the bounds.
-pub(super) fn divide_at(guard: Guard, bounds: &[Key]) -> Result<Vec<Arc<Guard>>> {
+pub(super) fn divide_at(guard: Guard, bounds: &[Key], manifest: &Path) -> Result<Vec<Arc<Guard>>> {
     if bounds.is_empty() {
         return Ok(vec![Arc::new(guard)]);
     }
@@ -139,8 +148,8 @@ pub(super) fn divide_at(guard: Guard, bounds: &[Key]) -> Result<Vec<Arc<Guard>>>
     let ascends = parts.iter().all(|part| part.upper.as_ref().is_none_or(|u| part.lower < *u));
     let filled = guard.height == 0 || parts.iter().all(|part| !part.children.is_empty());
     if !ascends || !filled || parts.last().is_none_or(|last| last.upper != guard.upper) {
-        return Err(Error::corruption(
-            std::path::Path::new("guards"),
+        return Err(wrong_node(
+            manifest,
             guard.id.0,
             "bounds of a divided guard",
             format_args!("ascending within {:?}, none empty", guard.range()),

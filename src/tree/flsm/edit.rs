@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::guard::{Extent, Fragment, Guard, GuardId, Key, Stretch as Part};
+use super::guard::{EXTENT_LIMIT, Extent, Fragment, Guard, GuardId, Key, Stretch as Part};
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
@@ -71,6 +71,8 @@ struct FragmentRecord {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct GuardRecord {
+    /// Where it begins in the manifest.
+    offset: u64,
     height: u32,
     lower: Vec<u8>,
     fragments: Vec<FragmentRecord>,
@@ -82,6 +84,8 @@ struct GuardRecord {
 pub(super) struct Recovered {
     guards: BTreeMap<u64, GuardRecord>,
     root: u64,
+    /// Where the manifest says which guard is the root.
+    root_offset: u64,
 }
 
 /// More levels do not exist; a damaged manifest must not make recovery recurse without end.
@@ -91,12 +95,12 @@ const HEIGHT_MAX: u32 = 64;
 pub(super) type OpenTable<'a> = dyn FnMut(FileId) -> Result<Arc<Table>> + 'a;
 
 impl Recovered {
-    /// Applies one edit.
+    /// Applies one edit, which begins at `offset` of `file`.
     ///
     /// # Errors
     /// `Corruption` if it cannot be an edit, `UnsupportedVersion` if it is a later one's.
-    pub(super) fn apply(&mut self, edit: &[u8], file: &Path) -> Result<()> {
-        let mut decoder = Decoder::new(edit, file, 0);
+    pub(super) fn apply(&mut self, edit: &[u8], file: &Path, offset: u64) -> Result<()> {
+        let mut decoder = Decoder::new(edit, file, offset);
         let version = decoder.u8("flsm edit version")?;
         if version != EDIT_VERSION {
             return Err(Error::UnsupportedVersion {
@@ -109,6 +113,7 @@ impl Recovered {
             let (id, guard) = decode_guard(&mut decoder)?;
             self.guards.insert(id, guard);
         }
+        self.root_offset = decoder.offset();
         self.root = decoder.varint("flsm root number")?;
         if !decoder.is_empty() {
             return Err(decoder.corrupt("flsm edit", "its end", "more bytes"));
@@ -139,21 +144,20 @@ impl Recovered {
     /// `Corruption` if a guard is undefined.
     pub(super) fn stretches(&self, file: &Path) -> Result<Vec<Stretch>> {
         let mut stretches: Vec<Stretch> = Vec::new();
-        let mut waiting = vec![(self.root, Vec::new())];
+        // A guard, where it is named, and the tables of the guards above.
+        let mut waiting = vec![(self.root, self.root_offset, Vec::new())];
         // No more guards are looked at than there are, should they name each other in a circle.
         let mut left = self.guards.len();
-        while let Some((id, above)) = waiting.pop() {
-            let guard = self.record(id, file)?;
-            left = left.checked_sub(1).ok_or_else(|| {
-                Error::corruption(file, 0, "flsm guard number", "each guard below one other", id)
-            })?;
+        while let Some((id, named_at, above)) = waiting.pop() {
+            let guard = self.record(id, named_at, file)?;
+            left = left.checked_sub(1).ok_or_else(|| named_twice(file, named_at, id))?;
             let mut tables: Vec<FileId> = above;
             tables.extend(guard.fragments.iter().map(|fragment| fragment.table));
             if guard.children.is_empty() {
                 stretches.push(Stretch { lower: guard.lower.clone(), upper: None, tables });
             } else {
-                let below = guard.children.iter().map(|&child| (child, tables.clone()));
-                waiting.extend(below);
+                let below = guard.children.iter();
+                waiting.extend(below.map(|&child| (child, guard.offset, tables.clone())));
             }
         }
         stretches.sort_by(|a, b| a.lower.cmp(&b.lower));
@@ -170,31 +174,46 @@ impl Recovered {
     /// `Corruption` if the root or anything below it is undefined or out of order, and what `open`
     /// says.
     pub(super) fn build(&self, file: &Path, open: &mut OpenTable<'_>) -> Result<Arc<Guard>> {
-        let height = self.record(self.root, file)?.height;
-        let mut built = BTreeSet::new();
-        let first: Key = Arc::from(&[][..]);
-        self.build_guard(self.root, height, (first, None), file, &mut built, open)
+        let height = self.record(self.root, self.root_offset, file)?.height;
+        let all_keys = (Key::from(&[][..]), None);
+        let mut building = Building { recovered: self, file, open, built: BTreeSet::new() };
+        building.guard(self.root, self.root_offset, height, all_keys)
     }
 
-    fn record(&self, id: u64, file: &Path) -> Result<&GuardRecord> {
+    /// The guard `id`, which the manifest names at `named_at`.
+    fn record(&self, id: u64, named_at: u64, file: &Path) -> Result<&GuardRecord> {
         let defined = "one that an edit defines";
-        let missing = || Error::corruption(file, 0, "flsm guard number", defined, id);
+        let missing = || Error::corruption(file, named_at, "flsm guard number", defined, id);
         self.guards.get(&id).ok_or_else(missing)
     }
+}
 
-    fn build_guard(
-        &self,
+fn named_twice(file: &Path, named_at: u64, id: u64) -> Error {
+    Error::corruption(file, named_at, "flsm guard number", "each guard below one other", id)
+}
+
+/// The tree in the making, from the root down: each guard has the height and the range that the guard above leaves
+/// for it.
+struct Building<'a, 'b> {
+    recovered: &'a Recovered,
+    file: &'a Path,
+    open: &'a mut OpenTable<'b>,
+    built: BTreeSet<u64>,
+}
+
+impl Building<'_, '_> {
+    /// Builds the guard `id`, which the manifest names at `named_at`, and what is below it.
+    fn guard(
+        &mut self,
         id: u64,
+        named_at: u64,
         height: u32,
         (lower, upper): (Key, Option<Key>),
-        file: &Path,
-        built: &mut BTreeSet<u64>,
-        open: &mut OpenTable<'_>,
     ) -> Result<Arc<Guard>> {
-        let record = self.record(id, file)?;
-        if !built.insert(id) {
-            let once = "each guard below one other";
-            return Err(Error::corruption(file, 0, "flsm guard number", once, id));
+        let (recovered, file) = (self.recovered, self.file);
+        let record = recovered.record(id, named_at, file)?;
+        if !self.built.insert(id) {
+            return Err(named_twice(file, named_at, id));
         }
         if record.height != height
             || height > HEIGHT_MAX
@@ -202,7 +221,7 @@ impl Recovered {
         {
             return Err(Error::corruption(
                 file,
-                0,
+                record.offset,
                 "flsm guard height",
                 format_args!("{height}, one below the guard above; 0 if nothing is below it"),
                 format_args!("{}, {} children", record.height, record.children.len()),
@@ -211,7 +230,7 @@ impl Recovered {
         if *record.lower != *lower {
             return Err(Error::corruption(
                 file,
-                0,
+                record.offset,
                 "flsm guard key",
                 format_args!("\"{}\", the first of its range", lower.escape_ascii()),
                 format_args!("\"{}\"", record.lower.escape_ascii()),
@@ -220,13 +239,14 @@ impl Recovered {
         let mut guard = Guard::empty(height, lower, upper);
         guard.id = GuardId(id);
         for fragment in &record.fragments {
-            let table = open(fragment.table)?;
+            let table = (self.open)(fragment.table)?;
             let (Part { first, extent }, settled) = (fragment.stretch, fragment.settled);
             guard.fragments.push(Fragment { table, extent, first, settled });
         }
         let mut lowers: Vec<Key> = Vec::with_capacity(record.children.len());
         for &child in &record.children {
-            let key = Key::from(&*self.record(child, file)?.lower);
+            let child = recovered.record(child, record.offset, file)?;
+            let key = Key::from(&*child.lower);
             let ascends = match lowers.last() {
                 Some(last) => *last < key,
                 None => key == guard.lower,
@@ -234,7 +254,7 @@ impl Recovered {
             if !ascends || guard.upper.as_ref().is_some_and(|upper| *upper <= key) {
                 return Err(Error::corruption(
                     file,
-                    0,
+                    child.offset,
                     "flsm guard key",
                     "ascending keys in the range of the guard above",
                     format_args!("\"{}\"", key.escape_ascii()),
@@ -245,13 +265,14 @@ impl Recovered {
         for (at, &child) in record.children.iter().enumerate() {
             let upper = lowers.get(at + 1).cloned().or_else(|| guard.upper.clone());
             let range = (Arc::clone(&lowers[at]), upper);
-            guard.children.push(self.build_guard(child, height - 1, range, file, built, open)?);
+            guard.children.push(self.guard(child, record.offset, height - 1, range)?);
         }
         Ok(Arc::new(guard))
     }
 }
 
 fn decode_guard(decoder: &mut Decoder<'_>) -> Result<(u64, GuardRecord)> {
+    let offset = decoder.offset();
     let id = decoder.varint("flsm guard number")?;
     let height = decoder.varint("flsm guard height")?;
     let height = u32::try_from(height)
@@ -270,7 +291,7 @@ fn decode_guard(decoder: &mut Decoder<'_>) -> Result<(u64, GuardRecord)> {
         let entries = decoder.varint("flsm fragment entries")?;
         let first = decoder.varint("flsm fragment place")?;
         // Sums of these are made without looking.
-        if bytes | entries | first >= 1 << 48 {
+        if bytes | entries | first >= EXTENT_LIMIT {
             return Err(decoder.corrupt(
                 "flsm fragment size",
                 "below 2^48",
@@ -283,13 +304,13 @@ fn decode_guard(decoder: &mut Decoder<'_>) -> Result<(u64, GuardRecord)> {
     let count = decoder.count(1, "flsm child count")?;
     let children =
         (0..count).map(|_| decoder.varint("flsm child number")).collect::<Result<Vec<u64>>>()?;
-    Ok((id, GuardRecord { height, lower, fragments, children }))
+    Ok((id, GuardRecord { offset, height, lower, fragments, children }))
 }
 
 #[cfg(any(test, feature = "fuzz"))]
 impl crate::tree::edits::Edits for Recovered {
     fn take(&mut self, edit: &[u8], file: &Path) -> Result<()> {
-        self.apply(edit, file)
+        self.apply(edit, file, 0)
     }
 
     fn rewritten(&self, file: &Path) -> Result<Vec<u8>> {

@@ -54,7 +54,7 @@ fn rewrite(edits: &[&[u8]]) -> Result<Vec<u8>> {
     let known = tables();
     let mut recovered = Recovered::default();
     for edit in edits {
-        recovered.apply(edit, file())?;
+        recovered.apply(edit, file(), 0)?;
     }
     let root = recovered.build(file(), &mut |id| {
         let table = known.iter().find(|table| table.id() == id);
@@ -81,9 +81,9 @@ fn the_documented_edits_are_read() {
     assert_eq!(rewrite(&[&documented(0), &documented(1)]).unwrap(), all(&after));
 
     let mut recovered = Recovered::default();
-    recovered.apply(&documented(0), file()).unwrap();
+    recovered.apply(&documented(0), file(), 0).unwrap();
     assert_eq!(recovered.last_number(), 3);
-    recovered.apply(&documented(1), file()).unwrap();
+    recovered.apply(&documented(1), file(), 0).unwrap();
     assert_eq!(recovered.last_number(), 5);
     assert_eq!(recovered.tables_in_use(), BTreeSet::from([FileId(7), FileId(9)]));
     let root = recovered.build(file(), &mut |id| {
@@ -118,6 +118,28 @@ fn what_no_edit_defines_is_corruption() {
     let mut edit = documented(0);
     *edit.last_mut().unwrap() = 9;
     assert!(rewrite(&[&edit]).unwrap_err().is_corruption());
+}
+
+/// Errors named the manifest, but a place in the edit, or none at all.
+#[test]
+fn an_error_says_where_in_the_manifest_the_guard_is() {
+    let mut recovered = Recovered::default();
+    let mut edit = documented(0);
+    let root = edit.len() - 8;
+    edit[root + 5] = 2;
+    recovered.apply(&edit, file(), 1000).unwrap();
+    let mut open = |id| Ok(Arc::clone(tables().iter().find(|table| table.id() == id).unwrap()));
+    // The first child begins where guard 2 does, not where the root does.
+    let right = edit.windows(4).position(|bytes| bytes == [2, 0, 1, b'm']).unwrap();
+    match recovered.build(file(), &mut open).err().unwrap() {
+        Error::Corruption { file: named, offset, .. } => {
+            assert_eq!((&*named, offset), (file(), 1000 + right as u64));
+        }
+        error => panic!("{error}"),
+    }
+    // The count says more than there are bytes.
+    let error = Recovered::default().apply(&edit[..3], file(), 1000).unwrap_err();
+    assert!(matches!(error, Error::Corruption { offset: 1002, .. }), "{error}");
 }
 
 #[test]

@@ -24,7 +24,8 @@ use crate::table::Table;
 use crate::tree::derived::Derived;
 use crate::tree::extent::position_before;
 pub(super) use crate::tree::extent::{
-    Extent, Key, Stretch, ranges_meet, table_extent, table_is_inside, table_meets, table_stretch,
+    EXTENT_LIMIT, Extent, Key, Stretch, ranges_meet, table_extent, table_is_inside, table_meets,
+    table_stretch,
 };
 
 /// Numbers guards within a keyspace; never reused.

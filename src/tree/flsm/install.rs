@@ -6,6 +6,7 @@
 //!    guards below.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::compaction::Made;
@@ -13,23 +14,28 @@ use super::divide::{divide_at, receive};
 use super::guard::{Guard, Key, edit, fragments_of, ranges_meet};
 use super::parameters::Parameters;
 use super::plan::{Plan, is_joinable};
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::ids::FileId;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::Ordering;
+use crate::tree::wrong_node;
 
 /// Swaps the inputs of a plan for what was made of them, below `guard` (which may be divided by that).
+///
+/// # Errors
+/// `Corruption`, which names the `manifest`, if the inputs do not lie in the guards as they were planned.
 pub(super) fn replace(
     guard: Arc<Guard>,
     plan: &Plan,
     made: &Made,
     parameters: &Parameters,
+    manifest: &Path,
 ) -> Result<Vec<Arc<Guard>>> {
     if !ranges_meet(guard.range(), plan.range()) {
         return Ok(vec![guard]);
     }
     let inputs: BTreeSet<FileId> = plan.inputs.iter().map(|input| input.table.id()).collect();
-    replace_below(guard, plan, &inputs, made, parameters)
+    replace_below(guard, plan, &inputs, made, parameters, manifest)
 }
 
 fn replace_below(
@@ -38,6 +44,7 @@ fn replace_below(
     inputs: &BTreeSet<FileId>,
     made: &Made,
     parameters: &Parameters,
+    manifest: &Path,
 ) -> Result<Vec<Arc<Guard>>> {
     if !ranges_meet(guard.range(), plan.range()) {
         return Ok(vec![guard]);
@@ -46,7 +53,7 @@ fn replace_below(
         let copy = edit(&mut guard);
         let mut children = Vec::with_capacity(copy.children.len());
         for child in std::mem::take(&mut copy.children) {
-            children.extend(replace_below(child, plan, inputs, made, parameters)?);
+            children.extend(replace_below(child, plan, inputs, made, parameters, manifest)?);
         }
         copy.children = children;
         return Ok(vec![guard]);
@@ -58,8 +65,8 @@ fn replace_below(
         return Ok(vec![guard]);
     };
     if last - first + 1 != found.len() || (!plan.in_place && first > 0) {
-        return Err(Error::corruption(
-            std::path::Path::new("guards"),
+        return Err(wrong_node(
+            manifest,
             guard.id.0,
             "inputs of a compaction in their guard",
             "side by side, and the oldest if they move down",
@@ -90,10 +97,10 @@ fn replace_below(
     if planted(Bug::GuardReplacedAsYoungest) {
         edit(&mut guard).fragments.drain(first..=last);
         edit(&mut guard).fragments.extend(output);
-        return divide_at(Arc::unwrap_or_clone(guard), &bounds);
+        return divide_at(Arc::unwrap_or_clone(guard), &bounds, manifest);
     }
     edit(&mut guard).fragments.splice(first..=last, output);
-    divide_at(Arc::unwrap_or_clone(guard), &bounds)
+    divide_at(Arc::unwrap_or_clone(guard), &bounds, manifest)
 }
 
 /// Makes one guard of the two that take up a plan's range, if they are still there and small. Whether it

@@ -52,6 +52,7 @@ use crate::base::ids::Seqno;
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
 use crate::jobs::Job;
+use crate::manifest::TreeEdit;
 use crate::table::Table;
 
 /// Guarded by the change lock.
@@ -77,7 +78,7 @@ impl FlsmTree {
     /// Rebuilds the guards from their edits.
     pub(super) fn open(
         context: TreeContext,
-        edits: &[Vec<u8>],
+        edits: &[TreeEdit],
         flushed: Seqno,
     ) -> Result<Arc<FlsmTree>> {
         let parameters = Parameters::new(&context.options, &context.files.hasher);
@@ -140,8 +141,9 @@ impl FlsmTree {
         let mut changes = self.changes.lock();
         let version = self.version.load_full();
         let root = Arc::clone(&version.root);
-        let parts = install::replace(root, plan, made, &self.parameters)?;
-        let root = divide::settle(parts, &self.parameters)?;
+        let manifest = self.context.manifest.path();
+        let parts = install::replace(root, plan, made, &self.parameters, &manifest)?;
+        let root = divide::settle(parts, &self.parameters, &manifest)?;
         if plan.height == 0 && made.is_all {
             made.tables.iter().for_each(|table| changes.live.learn(&table.properties().sample));
         }
@@ -154,7 +156,8 @@ impl FlsmTree {
         let version = self.version.load_full();
         let mut root = Arc::clone(&version.root);
         if install::join(&mut root, plan, &self.parameters) {
-            let root = divide::settle(vec![root], &self.parameters)?;
+            let manifest = self.context.manifest.path();
+            let root = divide::settle(vec![root], &self.parameters, &manifest)?;
             self.commit(&mut changes, root, version.flushed)?;
         }
         Ok(())
@@ -243,7 +246,8 @@ impl Tree for FlsmTree {
             };
             divide::receive(&mut root, true, &[Arc::clone(&table)], &self.parameters)?;
             incorporated = Some(table);
-            match divide::settle(vec![Arc::clone(&root)], &self.parameters) {
+            let manifest = self.context.manifest.path();
+            match divide::settle(vec![Arc::clone(&root)], &self.parameters, &manifest) {
                 Ok(settled) => root = settled,
                 // What lies damaged below stays where it is; what is new can still be taken in.
                 Err(error) if error.is_corruption() => {}

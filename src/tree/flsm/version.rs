@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::describe::describe;
@@ -233,7 +233,7 @@ impl TreeVersion for Version {
         Ok(describe(self))
     }
 
-    fn check(&self, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
-        super::check::check(self, full, problem)
+    fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
+        super::check::check(self, manifest, full, problem)
     }
 }

@@ -1,19 +1,25 @@
 //! Verifies a version: the trunk's shape, every table, every maplet, and that they agree.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::node::Node;
 use super::version::{Version, bundles, tables};
 use crate::base::error::{Error, Result};
 use crate::cache::ReadContext;
-use crate::tree::{CheckCounts, files};
+use crate::tree::{CheckCounts, files, wrong_node};
 
 /// Bytes that a checking scan reads at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
-pub(super) fn check(version: &Version, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
-    check_node(&version.root, problem);
+pub(super) fn check(
+    version: &Version,
+    manifest: &Path,
+    full: bool,
+    problem: &mut dyn FnMut(Error),
+) -> CheckCounts {
+    check_node(&version.root, manifest, problem);
     let bundles = bundles(&version.root);
     let mut counts = files::check(&tables(&bundles), full, problem);
     let mut seen = BTreeSet::new();
@@ -34,9 +40,9 @@ pub(super) fn check(version: &Version, full: bool, problem: &mut dyn FnMut(Error
 }
 
 /// The trunk's own invariants (see `node`).
-fn check_node(node: &Arc<Node>, problem: &mut dyn FnMut(Error)) {
+fn check_node(node: &Arc<Node>, manifest: &Path, problem: &mut dyn FnMut(Error)) {
     let mut wrong = |what: &'static str, expected: &str, found: String| {
-        problem(Error::corruption(std::path::Path::new("trunk"), node.id.0, what, expected, found));
+        problem(wrong_node(manifest, node.id.0, what, expected, found));
     };
     if node.pivots.first().is_none_or(|first| first.lower != node.lower) {
         wrong("first pivot", "the node's lower bound", format!("{:?}", node.lower));
@@ -63,7 +69,7 @@ fn check_node(node: &Arc<Node>, problem: &mut dyn FnMut(Error)) {
     }
     for pivot in &node.pivots {
         if let Some(child) = &pivot.child {
-            check_node(child, problem);
+            check_node(child, manifest, problem);
         }
     }
 }

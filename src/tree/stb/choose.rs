@@ -7,11 +7,12 @@ use super::StbTree;
 use super::node::{Key, Node, table_is_inside, walk};
 use super::plan::{Plan, Wish, plan};
 use super::version::Version;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::sync::plain::Ordering;
 use crate::tree::space::PRESSING_SHARE;
+use crate::tree::wrong_node;
 
 /// Reads of iterators that a leaf has to have wasted, beyond what merging it costs, to be merged.
 const SEEK_BYTES_MIN: u64 = 64 << 10;
@@ -188,8 +189,9 @@ impl StbTree {
                 node = child;
             }
             if node.upper.as_ref().is_some_and(|upper| *upper <= cursor) {
-                // From here the way would lead to this leaf again, and so on without end.
-                return Err(Error::corruption(
+                // The trunk's bounds are checked when it is opened and whenever it changes. If they were wrong all the
+                // same, the way from here would lead to this leaf again, and so on without end.
+                return Err(wrong_node(
                     &self.context.manifest.path(),
                     node.id.0,
                     "upper bound of a leaf",

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::entry::EntryKind;
+use crate::base::error::Error;
 use crate::base::ids::Seqno;
 use crate::tree::TreeObserver;
 use crate::tree::live::LiveKeys;

@@ -4,12 +4,14 @@
 //! Invariants:
 //! 1. An edit names only nodes and bundles that it or an earlier edit of the keyspace defines.
 //! 2. Numbers grow: a number is never defined twice.
+//! 3. Each bound is written once, as a node's lower bound. A pivot's lower bound is its child's; an upper bound is
+//!    the next sibling's lower bound, or the parent's upper. So a trunk that is built has no gaps and no overlaps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::node::{Bundle, BundleId, Derived, Extent, Key, Node, Pivot};
+use super::node::{Bundle, BundleId, Derived, EXTENT_LIMIT, Extent, Key, Node, Pivot};
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, NodeId};
@@ -66,17 +68,12 @@ fn encode_node(node: &Node, out: &mut Vec<u8>) {
     put_varint(out, node.id.0);
     put_varint(out, u64::from(node.height));
     put_bytes(out, &node.lower);
-    out.push(u8::from(node.upper.is_some()));
-    if let Some(upper) = &node.upper {
-        put_bytes(out, upper);
-    }
     put_varint(out, node.bundles.len() as u64);
     for bundle in &node.bundles {
         put_varint(out, bundle.id.0);
     }
     put_varint(out, node.pivots.len() as u64);
     for pivot in &node.pivots {
-        put_bytes(out, &pivot.lower);
         put_varint(out, pivot.child.as_ref().map_or(0, |child| child.id.0));
         put_varint(out, pivot.bundle_start as u64);
         put_varint(out, pivot.live.bytes);
@@ -93,7 +90,7 @@ pub(super) struct BundleRecord {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PivotRecord {
-    lower: Vec<u8>,
+    /// 0 in a leaf.
     child: u64,
     bundle_start: usize,
     live: Extent,
@@ -101,9 +98,10 @@ struct PivotRecord {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct NodeRecord {
+    /// Where it begins in the manifest.
+    offset: u64,
     height: u32,
     lower: Vec<u8>,
-    upper: Option<Vec<u8>>,
     bundles: Vec<u64>,
     pivots: Vec<PivotRecord>,
 }
@@ -114,18 +112,23 @@ pub(super) struct Recovered {
     bundles: BTreeMap<u64, BundleRecord>,
     nodes: BTreeMap<u64, NodeRecord>,
     root: u64,
+    /// Where the manifest says which node is the root.
+    root_offset: u64,
 }
 
 /// Deeper trunks do not exist; a damaged manifest must not make recovery recurse without end.
 const HEIGHT_MAX: u32 = 64;
 
+/// Opens the files of a bundle that a node names.
+pub(super) type OpenBundle<'a> = dyn FnMut(BundleId, &BundleRecord) -> Result<Arc<Bundle>> + 'a;
+
 impl Recovered {
-    /// Applies one edit.
+    /// Applies one edit, which begins at `offset` of `file`.
     ///
     /// # Errors
     /// `Corruption` if it cannot be an edit, `UnsupportedVersion` if it is a later one's.
-    pub(super) fn apply(&mut self, edit: &[u8], file: &Path) -> Result<()> {
-        let mut decoder = Decoder::new(edit, file, 0);
+    pub(super) fn apply(&mut self, edit: &[u8], file: &Path, offset: u64) -> Result<()> {
+        let mut decoder = Decoder::new(edit, file, offset);
         let version = decoder.u8("stb edit version")?;
         if version != EDIT_VERSION {
             return Err(Error::UnsupportedVersion {
@@ -143,10 +146,11 @@ impl Recovered {
                 .collect::<Result<_>>()?;
             self.bundles.insert(id, BundleRecord { maplet, branches });
         }
-        for _ in 0..decoder.count(6, "stb node count")? {
+        for _ in 0..decoder.count(9, "stb node count")? {
             let (id, node) = decode_node(&mut decoder)?;
             self.nodes.insert(id, node);
         }
+        self.root_offset = decoder.offset();
         self.root = decoder.varint("stb root number")?;
         if !decoder.is_empty() {
             return Err(decoder.corrupt("stb edit", "its end", "more bytes"));
@@ -178,37 +182,44 @@ impl Recovered {
         bundles
     }
 
+    /// The node `id`, which the manifest names at `named_at`.
+    fn node(&self, id: u64, named_at: u64, file: &Path) -> Result<&NodeRecord> {
+        let defined = "one that an edit defines";
+        let missing = || Error::corruption(file, named_at, "stb node number", defined, id);
+        self.nodes.get(&id).ok_or_else(missing)
+    }
+
+    /// The bundle `id`, which a node names.
+    fn bundle(&self, id: u64, node: &NodeRecord, file: &Path) -> Result<&BundleRecord> {
+        let defined = "one that an edit defines";
+        let missing = || Error::corruption(file, node.offset, "stb bundle number", defined, id);
+        self.bundles.get(&id).ok_or_else(missing)
+    }
+
     /// The leaves' ranges, each with the tables that are live in it.
     ///
     /// # Errors
-    /// `Corruption` if a node or bundle is undefined.
+    /// `Corruption` where [`Recovered::build`] says so.
     pub(super) fn stretches(&self, file: &Path) -> Result<Vec<Stretch>> {
-        let missing = |what| Error::corruption(file, 0, what, "one that an edit defines", "none");
-        let mut stretches = Vec::new();
-        // A node, and the tables of the nodes above that are live in it. No more nodes are looked at than
-        // there are, should they name each other in a circle.
-        let mut waiting = vec![(self.root, Vec::new())];
-        let mut left = self.nodes.len();
-        while let Some((id, above)) = waiting.pop() {
-            let node = self.nodes.get(&id).ok_or_else(|| missing("stb node number"))?;
-            left = left.checked_sub(1).ok_or_else(|| missing("stb node number"))?;
-            for (at, pivot) in node.pivots.iter().enumerate().rev() {
+        let mut stretches: Vec<Stretch> = Vec::new();
+        // Nodes from left to right, each with the tables of the nodes above that are live in it.
+        let mut waiting = vec![(self.root_place(file)?, Vec::new())];
+        let mut seen = BTreeSet::new();
+        while let Some((place, above)) = waiting.pop() {
+            let (node, places) = self.node_at(&place, file, &mut seen)?;
+            for (pivot, below) in node.pivots.iter().zip(places).rev() {
                 let mut tables: Vec<FileId> = above.clone();
-                for number in node.bundles.iter().skip(pivot.bundle_start) {
-                    let bundle = self.bundles.get(number);
-                    let bundle = bundle.ok_or_else(|| missing("stb bundle number"))?;
-                    tables.extend(&bundle.branches);
+                for &number in node.bundles.iter().skip(pivot.bundle_start) {
+                    tables.extend(&self.bundle(number, node, file)?.branches);
                 }
                 if pivot.child != 0 {
-                    waiting.push((pivot.child, tables));
+                    waiting.push((below, tables));
                     continue;
                 }
-                let next = node.pivots.get(at + 1).map(|next| next.lower.clone());
-                let (lower, upper) = (pivot.lower.clone(), next.or_else(|| node.upper.clone()));
-                stretches.push(Stretch { lower, upper, tables });
+                let upper = below.upper.as_deref().map(<[u8]>::to_vec);
+                stretches.push(Stretch { lower: below.lower.to_vec(), upper, tables });
             }
         }
-        stretches.sort_by(|a, b| a.lower.cmp(&b.lower));
         Ok(stretches)
     }
 
@@ -217,131 +228,176 @@ impl Recovered {
     /// # Errors
     /// `Corruption` if the root or anything below it is undefined or out of order, and what `open`
     /// says.
-    pub(super) fn build(
-        &self,
-        file: &Path,
-        open: &mut dyn FnMut(BundleId, &BundleRecord) -> Result<Arc<Bundle>>,
-    ) -> Result<Arc<Node>> {
-        let (mut opened, mut built) = (BTreeMap::new(), BTreeSet::new());
-        self.build_node(self.root, HEIGHT_MAX, file, &mut opened, &mut built, open)
+    pub(super) fn build(&self, file: &Path, open: &mut OpenBundle<'_>) -> Result<Arc<Node>> {
+        let (opened, seen) = (BTreeMap::new(), BTreeSet::new());
+        let root = self.root_place(file)?;
+        Building { recovered: self, file, open, opened, seen }.node(root)
     }
 
-    fn build_node(
+    /// The root's place: all keys, at whatever height it says.
+    fn root_place(&self, file: &Path) -> Result<Place> {
+        let (id, named_at) = (self.root, self.root_offset);
+        let height = self.node(id, named_at, file)?.height;
+        Ok(Place { id, named_at, height, lower: Key::from(&[][..]), upper: None })
+    }
+
+    /// The node at a place, which it fits and which no other has, with the places of its pivots: those of the nodes
+    /// below, or the leaf's own.
+    fn node_at(
         &self,
-        id: u64,
-        height_max: u32,
+        place: &Place,
         file: &Path,
-        opened: &mut BTreeMap<u64, Arc<Bundle>>,
-        built: &mut BTreeSet<u64>,
-        open: &mut dyn FnMut(BundleId, &BundleRecord) -> Result<Arc<Bundle>>,
-    ) -> Result<Arc<Node>> {
-        let missing = |what, id: u64| {
-            Error::corruption(file, 0, what, "one that an edit defines", format_args!("{id}"))
-        };
-        let record = self.nodes.get(&id).ok_or_else(|| missing("stb node number", id))?;
-        if !built.insert(id) {
+        seen: &mut BTreeSet<u64>,
+    ) -> Result<(&NodeRecord, Vec<Place>)> {
+        let Place { id, named_at, height, .. } = *place;
+        let node = self.node(id, named_at, file)?;
+        if !seen.insert(id) {
             let once = "each node below one other";
-            return Err(Error::corruption(file, 0, "stb node number", once, id));
+            return Err(Error::corruption(file, named_at, "stb node number", once, id));
         }
-        if record.height > height_max
-            || (record.height == 0) != (record.pivots.len() == 1 && record.pivots[0].child == 0)
-        {
-            return Err(Error::corruption(
-                file,
-                0,
-                "stb node height",
-                format_args!("at most {height_max}, and 0 for leaves alone"),
-                record.height,
-            ));
+        check_form(node, height, file)?;
+        if *node.lower != *place.lower {
+            let expected =
+                format_args!("\"{}\", the first key there is", place.lower.escape_ascii());
+            return Err(wrong_key(file, node, expected));
         }
-        let mut bundles = Vec::with_capacity(record.bundles.len());
-        for &number in &record.bundles {
-            let bundle = match opened.get(&number) {
-                Some(bundle) => Arc::clone(bundle),
-                None => {
-                    let defined = self
-                        .bundles
-                        .get(&number)
-                        .ok_or_else(|| missing("stb bundle number", number))?;
-                    let bundle = open(BundleId(number), defined)?;
-                    opened.insert(number, Arc::clone(&bundle));
-                    bundle
-                }
-            };
-            bundles.push(bundle);
-        }
-        let mut pivots: Vec<Pivot> = Vec::with_capacity(record.pivots.len());
-        for pivot in &record.pivots {
-            let sorted = match pivots.last() {
-                Some(last) => *last.lower < *pivot.lower,
-                None => record.lower == pivot.lower,
-            };
-            if !sorted || pivot.bundle_start > bundles.len() {
-                return Err(Error::corruption(
-                    file,
-                    0,
-                    "stb pivot",
-                    "a higher key than the one before, and a bundle of the node",
-                    format_args!(
-                        "{:?}, bundle {}",
-                        pivot.lower.escape_ascii().to_string(),
-                        pivot.bundle_start
-                    ),
-                ));
-            }
+        let mut places: Vec<Place> = Vec::with_capacity(node.pivots.len());
+        for pivot in &node.pivots {
             let child = match pivot.child {
-                0 => None,
-                child => Some(self.build_node(
-                    child,
-                    record.height.saturating_sub(1),
-                    file,
-                    opened,
-                    built,
-                    open,
-                )?),
+                0 => node,
+                child => self.node(child, node.offset, file)?,
             };
-            pivots.push(Pivot {
-                lower: Key::from(&*pivot.lower),
-                child,
-                bundle_start: pivot.bundle_start,
-                live: pivot.live,
-            });
+            let lower = Key::from(&*child.lower);
+            let ascends = places.last().map_or(lower == place.lower, |last| last.lower < lower);
+            if !ascends || place.upper.as_ref().is_some_and(|upper| *upper <= lower) {
+                let from = place.lower.escape_ascii();
+                let expected = format_args!(
+                    "ascending keys from \"{from}\" on in the range of node {id} above it"
+                );
+                return Err(wrong_key(file, child, expected));
+            }
+            if let Some(last) = places.last_mut() {
+                last.upper = Some(Arc::clone(&lower));
+            }
+            let (id, height, upper) = (pivot.child, height.saturating_sub(1), place.upper.clone());
+            places.push(Place { id, named_at: node.offset, height, lower, upper });
+        }
+        Ok((node, places))
+    }
+}
+
+/// Where a node belongs, as the nodes above say.
+struct Place {
+    id: u64,
+    /// Where the manifest names the node.
+    named_at: u64,
+    height: u32,
+    lower: Key,
+    upper: Option<Key>,
+}
+
+fn wrong_key(file: &Path, node: &NodeRecord, expected: std::fmt::Arguments<'_>) -> Error {
+    let found = format_args!("\"{}\"", node.lower.escape_ascii());
+    Error::corruption(file, node.offset, "stb node key", expected, found)
+}
+
+/// What the numbers of a node say of one another and of the node above, which has it at `height`.
+fn check_form(node: &NodeRecord, height: u32, file: &Path) -> Result<()> {
+    let wrong = |what, expected: std::fmt::Arguments<'_>, found: std::fmt::Arguments<'_>| {
+        Err(Error::corruption(file, node.offset, what, expected, found))
+    };
+    if node.height != height || height > HEIGHT_MAX {
+        return wrong(
+            "stb node height",
+            format_args!("{height}, one below the node above, at most {HEIGHT_MAX}"),
+            format_args!("{}", node.height),
+        );
+    }
+    let pivots = node.pivots.len();
+    let childless = node.pivots.iter().filter(|pivot| pivot.child == 0).count();
+    let fits = if height == 0 { (pivots, childless) == (1, 1) } else { childless == 0 };
+    if !fits {
+        return wrong(
+            "stb pivot child",
+            format_args!("one for each pivot, or none for the only pivot of a leaf"),
+            format_args!("{childless} of {pivots} pivots without one at height {height}"),
+        );
+    }
+    let most = if height == 0 { 0 } else { node.bundles.len() };
+    match node.pivots.iter().find(|pivot| pivot.bundle_start > most) {
+        Some(pivot) => wrong(
+            "stb pivot bundle start",
+            format_args!("at most {most}"),
+            format_args!("{}", pivot.bundle_start),
+        ),
+        None => Ok(()),
+    }
+}
+
+/// The trunk in the making, from the root down.
+struct Building<'a, 'b> {
+    recovered: &'a Recovered,
+    file: &'a Path,
+    open: &'a mut OpenBundle<'b>,
+    opened: BTreeMap<u64, Arc<Bundle>>,
+    seen: BTreeSet<u64>,
+}
+
+impl Building<'_, '_> {
+    /// Builds the node at a place, and what is below it.
+    fn node(&mut self, place: Place) -> Result<Arc<Node>> {
+        let recovered = self.recovered;
+        let (record, places) = recovered.node_at(&place, self.file, &mut self.seen)?;
+        let bundles: Vec<Arc<Bundle>> =
+            record.bundles.iter().map(|&id| self.bundle(id, record)).collect::<Result<_>>()?;
+        let mut pivots = Vec::with_capacity(places.len());
+        for (pivot, below) in record.pivots.iter().zip(places) {
+            let PivotRecord { child, bundle_start, live } = *pivot;
+            let lower = Arc::clone(&below.lower);
+            let child = if child == 0 { None } else { Some(self.node(below)?) };
+            pivots.push(Pivot { lower, child, bundle_start, live });
         }
         Ok(Arc::new(Node {
             summary: Derived::default(),
             seeks: Arc::default(),
-            id: NodeId(id),
-            height: record.height,
-            lower: Key::from(&*record.lower),
-            upper: record.upper.as_deref().map(Key::from),
+            id: NodeId(place.id),
+            height: place.height,
+            lower: place.lower,
+            upper: place.upper,
             pivots,
             bundles,
         }))
     }
+
+    /// The bundle `id` that a node names, opened once.
+    fn bundle(&mut self, id: u64, node: &NodeRecord) -> Result<Arc<Bundle>> {
+        if let Some(bundle) = self.opened.get(&id) {
+            return Ok(Arc::clone(bundle));
+        }
+        let record = self.recovered.bundle(id, node, self.file)?;
+        let bundle = (self.open)(BundleId(id), record)?;
+        self.opened.insert(id, Arc::clone(&bundle));
+        Ok(bundle)
+    }
 }
 
 fn decode_node(decoder: &mut Decoder<'_>) -> Result<(u64, NodeRecord)> {
+    let offset = decoder.offset();
     let id = decoder.varint("stb node number")?;
     let height = decoder.varint("stb node height")?;
     let height = u32::try_from(height)
         .map_err(|_| decoder.corrupt("stb node height", "a small number", height))?;
-    let lower = decoder.byte_string("stb node lower bound")?.to_vec();
-    let upper = match decoder.u8("stb node upper flag")? {
-        0 => None,
-        1 => Some(decoder.byte_string("stb node upper bound")?.to_vec()),
-        other => return Err(decoder.corrupt("stb node upper flag", "0 or 1", other)),
-    };
+    let lower = decoder.byte_string("stb node key")?.to_vec();
     let count = decoder.count(1, "stb node bundle count")?;
     let bundles = (0..count)
         .map(|_| decoder.varint("stb node bundle number"))
         .collect::<Result<Vec<u64>>>()?;
-    let count = decoder.count(5, "stb pivot count")?;
+    let count = decoder.count(4, "stb pivot count")?;
     if count == 0 {
         return Err(decoder.corrupt("stb pivot count", "at least 1", 0));
     }
     let mut pivots = Vec::with_capacity(count);
     for _ in 0..count {
-        let lower = decoder.byte_string("stb pivot bound")?.to_vec();
         let child = decoder.varint("stb pivot child")?;
         let bundle_start = decoder.varint("stb pivot bundle start")?;
         let bundle_start = usize::try_from(bundle_start).map_err(|_| {
@@ -349,15 +405,19 @@ fn decode_node(decoder: &mut Decoder<'_>) -> Result<(u64, NodeRecord)> {
         })?;
         let bytes = decoder.varint("stb pivot bytes")?;
         let entries = decoder.varint("stb pivot entries")?;
-        pivots.push(PivotRecord { lower, child, bundle_start, live: Extent { bytes, entries } });
+        // Sums of these are made without looking.
+        if bytes | entries >= EXTENT_LIMIT {
+            return Err(decoder.corrupt("stb pivot size", "below 2^48", bytes.max(entries)));
+        }
+        pivots.push(PivotRecord { child, bundle_start, live: Extent { bytes, entries } });
     }
-    Ok((id, NodeRecord { height, lower, upper, bundles, pivots }))
+    Ok((id, NodeRecord { offset, height, lower, bundles, pivots }))
 }
 
 #[cfg(any(test, feature = "fuzz"))]
 impl crate::tree::edits::Edits for Recovered {
     fn take(&mut self, edit: &[u8], file: &Path) -> Result<()> {
-        self.apply(edit, file)
+        self.apply(edit, file, 0)
     }
 
     fn rewritten(&self, file: &Path) -> Result<Vec<u8>> {

@@ -68,7 +68,7 @@ fn rewrite(edits: &[&[u8]]) -> Result<Vec<u8>> {
     let known = bundles();
     let mut recovered = Recovered::default();
     for edit in edits {
-        recovered.apply(edit, file())?;
+        recovered.apply(edit, file(), 0)?;
     }
     let root = recovered.build(file(), &mut |id, record| {
         let bundle = known.iter().find(|bundle| bundle.id == id).expect("a bundle of the example");
@@ -99,9 +99,9 @@ fn the_documented_edits_are_read() {
     assert_eq!(rewrite(&[&documented(0), &documented(1)]).unwrap(), all(&after));
 
     let mut recovered = Recovered::default();
-    recovered.apply(&documented(0), file()).unwrap();
+    recovered.apply(&documented(0), file(), 0).unwrap();
     assert_eq!(recovered.last_numbers(), (3, 2));
-    recovered.apply(&documented(1), file()).unwrap();
+    recovered.apply(&documented(1), file(), 0).unwrap();
     assert_eq!(recovered.last_numbers(), (5, 3));
 }
 
@@ -127,26 +127,127 @@ fn what_no_edit_defines_is_corruption() {
     assert!(rewrite(&[&edit]).unwrap_err().is_corruption());
 }
 
+/// The example's first edit, changed by `change`: the offset that its error names, which must not be another's than
+/// the manifest's, or `None` if it is taken.
+fn refused_at(change: impl FnOnce(&mut Vec<u8>)) -> Option<usize> {
+    let mut edit = documented(0);
+    change(&mut edit);
+    let error = rewrite(&[&edit]).err()?;
+    let stretches = |edit: &[u8]| {
+        let mut recovered = Recovered::default();
+        recovered.apply(edit, file(), 0)?;
+        recovered.stretches(file())
+    };
+    assert_eq!(
+        stretches(&edit).unwrap_err().to_string(),
+        error.to_string(),
+        "repairs refuse it too"
+    );
+    match error {
+        Error::Corruption { file: named, offset, .. } => {
+            assert_eq!(named, file());
+            Some(offset as usize)
+        }
+        error => panic!("{error}"),
+    }
+}
+
+/// Where the nodes of the example's first edit begin.
+const LEFT: usize = 11;
+const RIGHT: usize = LEFT + 11;
+const ROOT: usize = RIGHT + 13;
+
 #[test]
-fn pivots_out_of_order_or_out_of_bounds_are_corruption() {
+fn nodes_that_do_not_fit_where_they_are_named_are_corruption() {
     let edit = documented(0);
-    let root = edit.len() - 13;
-    assert_eq!(edit[root..], [0, 1, 0, 0xf4, 3, 5, 1, b'm', 2, 1, 0, 0, 3]);
-    let with = |at: usize, byte: u8| {
-        let mut edit = edit.clone();
-        edit[root + at] = byte;
+    assert_eq!(edit[LEFT..RIGHT], [1, 0, 0, 1, 1, 1, 0, 0, 0x88, 0x27, 50]);
+    assert_eq!(edit[RIGHT..ROOT], [2, 0, 1, b'm', 2, 1, 2, 1, 0, 0, 0xb8, 0x17, 30]);
+    assert_eq!(edit[ROOT..], [3, 1, 0, 1, 2, 2, 1, 0, 0xf4, 3, 5, 2, 1, 0, 0, 3]);
+    let with = |at: usize, byte: u8| refused_at(|edit| edit[at] = byte);
+    assert_eq!(with(ROOT + 12, 0), None);
+    // Live bundles from behind the last one on; in a leaf, not all of them.
+    assert_eq!(with(ROOT + 12, 2), Some(ROOT));
+    assert_eq!(with(LEFT + 7, 1), Some(LEFT));
+    // Heights: a level left out, a leaf above others, an index node without children, a leaf with some.
+    assert_eq!(with(ROOT + 1, 2), Some(LEFT));
+    assert_eq!(with(ROOT + 1, 0), Some(ROOT));
+    assert_eq!(with(RIGHT + 1, 1), Some(RIGHT));
+    assert_eq!(with(ROOT + 1, 65), Some(ROOT));
+    assert_eq!(with(ROOT + 6, 0), Some(ROOT));
+    assert_eq!(with(LEFT + 6, 2), Some(LEFT));
+    // Children: one twice, in the wrong order, the root below itself, one that is not defined. With one child below
+    // both of each of 64 levels, building would not end.
+    assert_eq!(with(ROOT + 11, 1), Some(LEFT));
+    assert_eq!(with(ROOT + 6, 2), Some(RIGHT));
+    assert_eq!(with(ROOT + 6, 3), Some(ROOT));
+    assert_eq!(with(ROOT + 6, 9), Some(ROOT));
+    // Bounds: a first child that begins later than its parent, a second that begins no later than the first.
+    assert_eq!(refused_at(|edit| drop(edit.splice(LEFT + 2..LEFT + 3, [1, b'a']))), Some(LEFT));
+    assert_eq!(refused_at(|edit| drop(edit.splice(RIGHT + 2..RIGHT + 4, [0]))), Some(RIGHT));
+    // A root whose range is not all keys.
+    assert_eq!(refused_at(|edit| drop(edit.splice(ROOT + 2..ROOT + 3, [1, b'a']))), Some(ROOT));
+    assert_eq!(with(edit.len() - 1, 2), Some(RIGHT));
+    // Bundles that are not defined.
+    assert_eq!(with(ROOT + 4, 7), Some(ROOT));
+}
+
+/// A subtree that reaches beyond the pivot that leads to it.
+#[test]
+fn a_child_that_begins_behind_its_parents_end_is_corruption() {
+    let leaf = |id: u8, key: u8| [id, 0, 1, key, 0, 1, 0, 0, 0, 0];
+    let index = |id: u8, key: u8, children: [u8; 2]| {
+        let pivots = children.iter().flat_map(|&child| [child, 0, 0, 0]);
+        [id, 1, 1, key, 0, 2].into_iter().chain(pivots).collect::<Vec<u8>>()
+    };
+    let trunk = |keys: [u8; 4]| {
+        let leaves = (1..).zip(keys).flat_map(|(id, key)| leaf(id, key));
+        let mut edit: Vec<u8> = [1, 0, 7].into_iter().chain(leaves).collect();
+        // The first key there is, of leaf, node and root.
+        edit.splice(5..7, [0]);
+        edit.extend(index(5, keys[0], [1, 2]));
+        let at = edit.len() - 12;
+        edit.splice(at..at + 2, [0]);
+        edit.extend(index(6, keys[2], [3, 4]));
+        edit.extend([7, 2, 0, 0, 2, 5, 0, 0, 0, 6, 0, 0, 0, 7]);
+        edit
+    };
+    assert!(rewrite(&[&trunk(*b"adgk")]).is_ok());
+    for keys in [b"aggk", b"ahgk"] {
+        let error = rewrite(&[&trunk(*keys)]).unwrap_err();
+        let offset = 3 + 9;
+        assert!(matches!(error, Error::Corruption { offset: at, .. } if at == offset), "{error}");
+    }
+}
+
+/// Sums of what is live were made of whatever the manifest said, and could overflow.
+#[test]
+fn what_is_live_is_bounded() {
+    let size = |bytes: u64, entries: u64| {
+        let mut edit = vec![1, 0, 1, 1, 0, 0, 0, 1, 0, 0];
+        put_varint(&mut edit, bytes);
+        put_varint(&mut edit, entries);
+        edit.push(1);
         rewrite(&[&edit])
     };
-    assert!(with(9, 1).is_ok());
-    assert!(with(9, 2).unwrap_err().is_corruption());
-    // A child on its own level.
-    assert!(with(1, 3).unwrap_err().is_corruption());
-    // One child below both: with 64 levels of that, building would not end.
-    assert!(with(8, 1).unwrap_err().is_corruption());
-    // The second pivot at "".
+    assert!(size((1 << 48) - 1, (1 << 48) - 1).is_ok());
+    assert!(size(1 << 48, 0).unwrap_err().is_corruption());
+    assert!(size(0, 1 << 48).unwrap_err().is_corruption());
+    assert!(size(u64::MAX, u64::MAX).unwrap_err().is_corruption());
+}
+
+/// Errors named the manifest, but a place in the edit, or none at all.
+#[test]
+fn an_error_says_where_in_the_manifest_the_node_is() {
+    let mut recovered = Recovered::default();
     let mut edit = documented(0);
-    edit.splice(root + 6..root + 8, [0]);
-    assert!(rewrite(&[&edit]).unwrap_err().is_corruption());
+    edit[LEFT + 7] = 1;
+    recovered.apply(&edit, file(), 1000).unwrap();
+    let offset = 1000 + LEFT as u64;
+    let error = recovered.stretches(file()).unwrap_err();
+    assert!(matches!(error, Error::Corruption { offset: at, .. } if at == offset), "{error}");
+    // The count says more than there are bytes.
+    let error = Recovered::default().apply(&edit[..3], file(), 1000).unwrap_err();
+    assert!(matches!(error, Error::Corruption { offset: 1002, .. }), "{error}");
 }
 
 #[test]

@@ -40,6 +40,7 @@ pub(super) use self::open::stretches;
 use self::open::{OpenFiles, fetch_leaf_indexes};
 use self::parameters::Parameters;
 use self::plan::Plan;
+use self::trunk::Rules;
 use self::version::{Version, bundles, tables};
 use super::live::LiveKeys;
 use super::output::TableOutput;
@@ -56,6 +57,7 @@ use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, Sieve, SortedFingerprints};
 use crate::jobs::Job;
+use crate::manifest::TreeEdit;
 
 /// Guarded by the change lock.
 struct Changes {
@@ -79,14 +81,14 @@ impl StbTree {
     /// Rebuilds the trunk from its edits.
     pub(super) fn open(
         context: TreeContext,
-        edits: &[Vec<u8>],
+        edits: &[TreeEdit],
         flushed: Seqno,
     ) -> Result<Arc<StbTree>> {
         let parameters = Parameters::new(&context.options);
         let mut recovered = edit::Recovered::default();
         let manifest_file = context.manifest.path();
         for edit in edits {
-            recovered.apply(edit, &manifest_file)?;
+            recovered.apply(&edit.bytes, &manifest_file, edit.offset)?;
         }
         let (last_node, last_bundle) = recovered.last_numbers();
         let root = if edits.is_empty() {
@@ -153,9 +155,9 @@ impl StbTree {
         let mut changes = self.changes.lock();
         let version = self.version.load_full();
         let mut root = Arc::clone(&version.root);
-        let sized = self.sized(&version);
-        if self.replace(&mut root, plan, &plan.bundle_ids(), output.as_ref(), &sized)? {
-            trunk::settle(&mut root, &sized)?;
+        let rules = self.rules(&version);
+        if self.replace(&mut root, plan, &plan.bundle_ids(), output.as_ref(), &rules)? {
+            trunk::settle(&mut root, &rules)?;
             if planted(Bug::FilesGoBeforeEdit) {
                 for bundle in &plan.bundles {
                     self.context.files.vfs.remove(&bundle.maplet.file().path())?;
@@ -176,7 +178,7 @@ impl StbTree {
         plan: &Plan,
         inputs: &[BundleId],
         output: Option<&Arc<Bundle>>,
-        parameters: &Parameters,
+        rules: &Rules,
     ) -> Result<bool> {
         if node.height == plan.height {
             if !node.bundles.iter().any(|bundle| inputs.contains(&bundle.id)) {
@@ -192,19 +194,20 @@ impl StbTree {
                 continue;
             }
             let mut child = Arc::clone(child);
-            if self.replace(&mut child, plan, inputs, output, parameters)? {
+            if self.replace(&mut child, plan, inputs, output, rules)? {
                 let node = edit_node(node);
                 node.pivots[position].child = Some(child);
-                trunk::split_child(node, position, parameters)?;
+                trunk::split_child(node, position, rules)?;
                 changed = true;
             }
         }
         Ok(changed)
     }
 
-    /// Sizes for a tree as large as this version.
-    fn sized(&self, version: &Version) -> Parameters {
-        self.parameters.sized(version.live.entry_bytes)
+    /// What changes of this version follow: sizes for a tree as large as it is.
+    fn rules(&self, version: &Version) -> Rules {
+        let parameters = self.parameters.sized(version.live.entry_bytes);
+        Rules { parameters, manifest: self.context.manifest.path() }
     }
 
     /// What the tree takes. What snapshots hold on to counts as live: it cannot be had back.
@@ -253,9 +256,9 @@ impl StbTree {
         let mut changes = self.changes.lock();
         let version = self.version.load_full();
         let mut root = Arc::clone(&version.root);
-        let sized = self.sized(&version);
-        if flush_below(&mut root, lower, upper, &sized)? {
-            trunk::settle(&mut root, &sized)?;
+        let rules = self.rules(&version);
+        if flush_below(&mut root, lower, upper, &rules)? {
+            trunk::settle(&mut root, &rules)?;
             self.commit(&mut changes, root, version.flushed)?;
         }
         Ok(())
@@ -266,7 +269,7 @@ fn flush_below(
     node: &mut Arc<Node>,
     lower: &[u8],
     upper: Option<&[u8]>,
-    parameters: &Parameters,
+    rules: &Rules,
 ) -> Result<bool> {
     let mut changed = false;
     if node.height == 0 {
@@ -278,7 +281,7 @@ fn flush_below(
             continue;
         }
         if !node.live_bundles(position).is_empty() {
-            trunk::flush_pivot(edit_node(node), position, parameters)?;
+            trunk::flush_pivot(edit_node(node), position, rules)?;
             changed = true;
         }
     }
@@ -289,10 +292,10 @@ fn flush_below(
             continue;
         }
         let mut child = Arc::clone(child);
-        if flush_below(&mut child, lower, upper, parameters)? {
+        if flush_below(&mut child, lower, upper, rules)? {
             let node = edit_node(node);
             node.pivots[position].child = Some(child);
-            trunk::split_child(node, position, parameters)?;
+            trunk::split_child(node, position, rules)?;
             changed = true;
         }
     }
@@ -385,7 +388,7 @@ impl Tree for StbTree {
             edit_node(&mut root).receive(&[Arc::clone(&packed)])?;
             incorporated = Some(packed);
             let mut settled = Arc::clone(&root);
-            match trunk::settle(&mut settled, &self.sized(&version)) {
+            match trunk::settle(&mut settled, &self.rules(&version)) {
                 Ok(()) => root = settled,
                 // What lies damaged below stays where it is; what is new can still be taken in.
                 Err(error) if error.is_corruption() => {}

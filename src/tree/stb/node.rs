@@ -23,7 +23,8 @@ use crate::table::Table;
 pub(super) use crate::tree::derived::Derived;
 use crate::tree::extent::position_before;
 pub(super) use crate::tree::extent::{
-    Extent, Key, Stretch, ranges_meet, table_extent, table_is_inside, table_meets, table_stretch,
+    EXTENT_LIMIT, Extent, Key, Stretch, ranges_meet, table_extent, table_is_inside, table_meets,
+    table_stretch,
 };
 use crate::tree::live::Overlap;
 

@@ -11,6 +11,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::cache::{FileType, PageFile, ReadContext, fetch_misses};
 use crate::filter::{Maplet, Sieve};
+use crate::manifest::TreeEdit;
 use crate::table::Table;
 use crate::tree::{Stretch, TreeContext};
 
@@ -110,8 +111,8 @@ pub(super) fn fetch_leaf_indexes(root: &Arc<Node>) {
 }
 
 /// The stretches of the tree that the edits say; no file is opened.
-pub(in crate::tree) fn stretches(edits: &[Vec<u8>], file: &Path) -> Result<Vec<Stretch>> {
+pub(in crate::tree) fn stretches(edits: &[TreeEdit], file: &Path) -> Result<Vec<Stretch>> {
     let mut recovered = Recovered::default();
-    edits.iter().try_for_each(|edit| recovered.apply(edit, file))?;
+    edits.iter().try_for_each(|edit| recovered.apply(&edit.bytes, file, edit.offset))?;
     recovered.stretches(file)
 }

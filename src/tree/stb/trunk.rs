@@ -6,7 +6,7 @@
 //!    `node`.
 //! 2. Flushes cascade before any compaction is chosen, so that a compaction reads only what stays.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::node::{Derived, Extent, Key, NEW, Node, Pivot, edit, table_extent, table_meets};
@@ -14,16 +14,29 @@ use super::parameters::Parameters;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::table::Table;
+use crate::tree::wrong_node;
+
+/// What changes of a trunk follow.
+#[derive(Debug, Clone)]
+pub(super) struct Rules {
+    /// Sizes for the trunk as it is now.
+    pub(super) parameters: Parameters,
+    /// The file that has the nodes: errors name it.
+    pub(super) manifest: PathBuf,
+}
 
 /// Moves data down from every node that holds too much, splits what has become too large, and grows
 /// the trunk where its root had to be split.
-pub(super) fn settle(root: &mut Arc<Node>, parameters: &Parameters) -> Result<()> {
+///
+/// # Errors
+/// `Corruption`, which names the manifest, if a node's parts would not fill its range.
+pub(super) fn settle(root: &mut Arc<Node>, rules: &Rules) -> Result<()> {
     if root.height > 0 {
-        flush_full(root, parameters)?;
+        flush_full(root, rules)?;
         edit(root).drop_dead_bundles();
     }
     loop {
-        let parts = split(root, parameters)?;
+        let parts = split(root, rules)?;
         if parts.len() < 2 {
             return Ok(());
         }
@@ -52,12 +65,12 @@ pub(super) fn settle(root: &mut Arc<Node>, parameters: &Parameters) -> Result<()
 }
 
 /// Flushes the fullest pivots of an index node until it holds no more than it may.
-fn flush_full(node: &mut Arc<Node>, parameters: &Parameters) -> Result<()> {
-    while node.live().bytes > parameters.node_bytes_max {
+fn flush_full(node: &mut Arc<Node>, rules: &Rules) -> Result<()> {
+    while node.live().bytes > rules.parameters.node_bytes_max {
         let heaviest = (0..node.pivots.len()).max_by_key(|&i| node.pivots[i].live.bytes);
         match heaviest {
             Some(position) if node.pivots[position].live.bytes > 0 => {
-                flush_pivot(edit(node), position, parameters)?;
+                flush_pivot(edit(node), position, rules)?;
             }
             _ => break,
         }
@@ -66,7 +79,7 @@ fn flush_full(node: &mut Arc<Node>, parameters: &Parameters) -> Result<()> {
 }
 
 /// Moves the live bundles of one pivot to its child, and on down as far as nodes are full.
-pub(super) fn flush_pivot(node: &mut Node, position: usize, parameters: &Parameters) -> Result<()> {
+pub(super) fn flush_pivot(node: &mut Node, position: usize, rules: &Rules) -> Result<()> {
     let mut moved = node.live_bundles(position).to_vec();
     let end = node.bundles.len();
     if planted(Bug::FlushLosesYoungest) && moved.len() > 1 {
@@ -86,16 +99,16 @@ pub(super) fn flush_pivot(node: &mut Node, position: usize, parameters: &Paramet
     }
     pivot.live = Extent::default();
     if child.height > 0 {
-        flush_full(child, parameters)?;
+        flush_full(child, rules)?;
     }
     node.drop_dead_bundles();
-    split_child(node, position, parameters)
+    split_child(node, position, rules)
 }
 
 /// Replaces a child that has become too large by its parts.
-pub(super) fn split_child(node: &mut Node, position: usize, parameters: &Parameters) -> Result<()> {
+pub(super) fn split_child(node: &mut Node, position: usize, rules: &Rules) -> Result<()> {
     let Some(child) = &node.pivots[position].child else { return Ok(()) };
-    let parts = split(child, parameters)?;
+    let parts = split(child, rules)?;
     if parts.len() < 2 {
         return Ok(());
     }
@@ -115,7 +128,8 @@ pub(super) fn split_child(node: &mut Node, position: usize, parameters: &Paramet
 }
 
 /// The parts into which a node should be split now; fewer than two if it should stay.
-fn split(node: &Arc<Node>, parameters: &Parameters) -> Result<Vec<Node>> {
+fn split(node: &Arc<Node>, rules: &Rules) -> Result<Vec<Node>> {
+    let parameters = &rules.parameters;
     let bounds = if node.height > 0 {
         index_bounds(node, parameters)
     } else {
@@ -134,33 +148,38 @@ fn split(node: &Arc<Node>, parameters: &Parameters) -> Result<Vec<Node>> {
             lower = Arc::from([&*lower, &[0]].concat());
         }
     }
-    check_parts(node, &parts)?;
+    check_parts(node, &parts, &rules.manifest)?;
     Ok(parts)
 }
 
 /// The parts of a node lie side by side, fill its range, and none is empty: who goes from one to the
 /// next by their bounds would lose keys, or loop endlessly, where they do not.
-fn check_parts(node: &Node, parts: &[Node]) -> Result<()> {
+fn check_parts(node: &Node, parts: &[Node], manifest: &Path) -> Result<()> {
     let mut lower = Some(&node.lower);
     for part in parts {
         let ascends = part.upper.as_ref().is_none_or(|upper| part.lower < *upper);
         if lower != Some(&part.lower) || !ascends || part.pivots.is_empty() {
             let expected = format_args!("from {lower:?} on, not empty");
-            return Err(wrong_split(node, expected, part));
+            return Err(wrong_split(node, expected, part, manifest));
         }
         lower = part.upper.as_ref();
     }
     match parts.last() {
         Some(last) if last.upper != node.upper => {
-            Err(wrong_split(node, format_args!("up to {:?}", node.upper), last))
+            Err(wrong_split(node, format_args!("up to {:?}", node.upper), last, manifest))
         }
         _ => Ok(()),
     }
 }
 
-fn wrong_split(node: &Node, expected: std::fmt::Arguments<'_>, part: &Node) -> Error {
+fn wrong_split(
+    node: &Node,
+    expected: std::fmt::Arguments<'_>,
+    part: &Node,
+    manifest: &Path,
+) -> Error {
     let found = format_args!("{:?}, {} pivots", part.range(), part.pivots.len());
-    Error::corruption(Path::new("trunk"), node.id.0, "part of a split node", expected, found)
+    wrong_node(manifest, node.id.0, "part of a split node", expected, found)
 }
 
 /// The part of a node between two keys, which are pivots' bounds if it is an index node.
@@ -280,7 +299,12 @@ mod tests {
             node
         };
         let node = bounded("a", Some("z"));
-        let whole = |parts: &[Node]| check_parts(&node, parts).is_ok();
+        let manifest = Path::new("manifest-00000001");
+        let whole = |parts: &[Node]| match check_parts(&node, parts, manifest) {
+            Ok(()) => true,
+            Err(Error::Corruption { file, offset: 0, .. }) if file == manifest => false,
+            Err(error) => panic!("{error}"),
+        };
         assert!(whole(&[bounded("a", Some("m")), bounded("m", Some("z"))]));
         assert!(!whole(&[bounded("a", Some("m")), bounded("m\0", Some("z"))]));
         assert!(!whole(&[bounded("a", Some("a")), bounded("a", Some("z"))]));

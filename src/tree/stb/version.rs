@@ -1,7 +1,7 @@
 //! One immutable state of the trunk, and how it is read.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::node::{Bundle, BundleId, Node, table_extent, table_meets, walk};
@@ -288,8 +288,8 @@ impl TreeVersion for Version {
         })
     }
 
-    fn check(&self, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
-        super::check::check(self, full, problem)
+    fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
+        super::check::check(self, manifest, full, problem)
     }
 }
 
