@@ -246,20 +246,29 @@ fn damage_is_reported_as_ever(kind: TreeKind) {
 /// small: each takes a chunk, however little is in it.
 #[test]
 fn the_budget_that_is_named_suffices_whatever_comes_first() {
-    for large in [0, 2] {
+    // How many values, of how many bytes, in how many keyspaces.
+    for (count, value_bytes, keyspaces) in
+        [(0, 0, 900), (2, 700 << 10, 900), (300, 65_482, 3), (6, 4096, 300), (10, 32_768, 40)]
+    {
         let vfs = MemoryVfs::new();
         let open = |budget| builder(&vfs).memory_budget(budget);
         let db = open(256 * MIB).memtable_bytes(16 * MIB).open().unwrap();
-        let create = |n| db.keyspace(&format!("k{n}"), KeyspaceOptions::stb()).unwrap();
-        let keyspaces: Vec<Keyspace> = (0..900).map(create).collect();
-        keyspaces.iter().for_each(|keyspace| keyspace.put("a", "").unwrap());
-        for n in 0..large {
-            keyspaces[0].put([b'l', n], vec![n; 700 << 10]).unwrap();
+        let options = KeyspaceOptions::stb().blob_bytes_min(u32::MAX);
+        let create = |n| db.keyspace(&format!("k{n}"), options.clone()).unwrap();
+        let all: Vec<Keyspace> = (0..keyspaces).map(create).collect();
+        all.iter().for_each(|keyspace| keyspace.put("a", "").unwrap());
+        // Large ones in one keyspace only.
+        let with_values = if value_bytes > 100_000 { 1 } else { keyspaces };
+        for n in 0..count {
+            for keyspace in &all[..with_values] {
+                keyspace.put((n as u64).to_be_bytes(), vec![7; value_bytes]).unwrap();
+            }
         }
-        drop((keyspaces, db));
+        drop((all, db));
         let refused = open(MIB).open_read_only().unwrap_err();
         let Error::JournalOverBudget { sufficient, .. } = refused else { panic!("{refused}") };
-        let db = open(sufficient).open_read_only().unwrap();
-        assert_eq!(db.keyspaces().len(), 900);
+        let db = open(sufficient).open_read_only();
+        let db = db.unwrap_or_else(|error| panic!("{count} of {value_bytes}: {error}"));
+        assert_eq!(db.keyspaces().len(), keyspaces);
     }
 }

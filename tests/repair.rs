@@ -625,6 +625,10 @@ fn a_repair_in_place_exchanges_the_directories_where_it_can() {
 /// since, came back.
 #[test]
 fn deleted_pairs_do_not_come_back_after_a_power_loss() {
+    [false, true].map(deleted_pairs_stay_deleted);
+}
+
+fn deleted_pairs_stay_deleted(is_rewritten: bool) {
     let vfs = MemoryVfs::new();
     let open = || builder(&vfs, &store_path()).memtable_bytes(64 << 10).open().unwrap();
     let db = open();
@@ -641,6 +645,23 @@ fn deleted_pairs_do_not_come_back_after_a_power_loss() {
     (0..3000u64).for_each(|n| items.delete([&[9; 50][..], &n.to_be_bytes()].concat()).unwrap());
     items.compact(..).unwrap();
     db.wait_idle().unwrap();
+    if is_rewritten {
+        // (A larger manifest than that of many small changes is written anew.)
+        let manifest = || {
+            let names = files(&vfs, &store_path()).into_iter().map(|(name, _)| name);
+            names.filter(|name| name.starts_with("manifest-")).max().unwrap()
+        };
+        let first = manifest();
+        for n in 0..3000u64 {
+            if manifest() != first {
+                break;
+            }
+            db.keyspace(&format!("{n:0200}"), KeyspaceOptions::stb()).unwrap();
+            db.drop_keyspace(&format!("{n:0200}")).unwrap();
+            db.wait_idle().unwrap();
+        }
+        assert_ne!(manifest(), first, "the manifest was not written anew");
+    }
     db.sync().unwrap();
     let crashed = copy(&vfs, &store_path());
     drop((items, db));

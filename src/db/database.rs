@@ -143,7 +143,6 @@ impl Database {
     ) -> Result<Keyspace> {
         let store = &self.store;
         store.check_open()?;
-        options.check()?;
         if let Some(operator) = &options.merge_operator
             && !store.merge_operators.contains_key(operator)
         {
@@ -180,6 +179,7 @@ impl Database {
             }
             return Ok(Keyspace::new(store, keyspace));
         }
+        options.check()?;
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "a keyspace name has 1 to {NAME_BYTES_MAX} bytes, not {}",

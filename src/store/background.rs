@@ -568,7 +568,6 @@ impl Job for TreeJob {
         if self.keyspace.is_dropped() {
             return Ok(Step::Done);
         }
-        let places = self.keyspace.tree.damaged_places();
         let step = self.job.step();
         self.store.hear_of_operator(&self.keyspace);
         if step.is_err() && self.keyspace.is_dropped() {
@@ -583,8 +582,7 @@ impl Job for TreeJob {
             }
             Err(error) => {
                 // Each such failure leaves one more place alone, so there is an end of them.
-                let is_left_alone =
-                    error.is_corruption() && self.keyspace.tree.damaged_places() > places;
+                let is_left_alone = error.is_corruption() && self.keyspace.tree.tell_damage(error);
                 self.store.note_failure(&self.keyspace.compaction_failures, error, is_left_alone);
                 match error {
                     _ if is_left_alone => 0,

@@ -19,6 +19,10 @@ use crate::base::sync::atomic::Ordering;
 /// Without anything having been done for so long, what is tried again and again finds no room.
 const FRUITLESS_NANOS_MAX: u64 = 3_000_000_000;
 
+/// With damage that is left alone and nothing done for so long, nobody waits for the rest: such places are tried again
+/// every minute, and many of them together may never all rest.
+const DAMAGED_NANOS_MAX: u64 = 60_000_000_000;
+
 /// What the background is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Activity {
@@ -50,6 +54,7 @@ impl Store {
         let poisoned = || self.failure.lock().clone().map_or(Ok(()), Err);
         let mut done = self.work_done.load(Ordering::Acquire);
         let mut since = self.clock.nanos();
+        let mut moved = (done, since);
         loop {
             let ended = self.executor.ended();
             self.check_open()?;
@@ -85,6 +90,14 @@ impl Store {
             }
             if activity != Activity::UnderWay {
                 self.executor.notify();
+            }
+            let now_done = self.work_done.load(Ordering::Acquire);
+            if now_done != moved.0 {
+                moved = (now_done, self.clock.nanos());
+            } else if self.clock.nanos().saturating_sub(moved.1) > DAMAGED_NANOS_MAX
+                && let Some(error) = self.failed_since(mark, Cause::LeftAlone)
+            {
+                return Err(error);
             }
             if self.executor.wait(ended, WAIT_MAX) {
                 continue;

@@ -199,18 +199,23 @@ impl KeyspaceOptions {
         self.kind
     }
 
+    /// The same with the defaults of options that the kind does not have.
+    pub(crate) fn of_its_kind(&self) -> KeyspaceOptions {
+        let defaults = KeyspaceOptions::new(self.kind);
+        match self.kind {
+            TreeKind::Flsm => self.clone(),
+            TreeKind::Stb => KeyspaceOptions {
+                tables_per_guard_max: defaults.tables_per_guard_max,
+                filters: defaults.filters,
+                ..self.clone()
+            },
+        }
+    }
+
     /// Refuses options that the kind does not have, which would be kept and do nothing.
     pub(crate) fn check(&self) -> Result<()> {
-        let defaults = KeyspaceOptions::new(self.kind);
-        let foreign = match self.kind {
-            TreeKind::Flsm => None,
-            TreeKind::Stb if self.tables_per_guard_max != defaults.tables_per_guard_max => {
-                Some("tables_per_guard_max")
-            }
-            TreeKind::Stb => (self.filters != defaults.filters).then_some("filters"),
-        };
-        match foreign {
-            Some(option) => Err(Error::invalid(format!(
+        match self.difference(&self.of_its_kind()) {
+            Some((option, ..)) => Err(Error::invalid(format!(
                 "a keyspace of kind {} has no option {option}, which is one of {}; leave it out",
                 self.kind,
                 TreeKind::Flsm

@@ -22,8 +22,9 @@ const MEMTABLE_BYTES_MIN: u64 = 4 << 10;
 /// little more.
 const UNUSED_PART: u64 = 3;
 const UNUSED_BYTES: u64 = 1 << 20;
-/// Operations of more have memory of their own, which nothing of is unused.
-const OWN_BYTES_MIN: u64 = 64 << 10;
+/// Operations of more have memory of their own, of which nothing is unused. (A little less than an arena says, with the
+/// bytes that are counted beside key and value.)
+const OWN_BYTES_MIN: u64 = (64 << 10) + 128;
 
 /// What the journal has of a keyspace.
 #[derive(Default)]
@@ -33,9 +34,10 @@ struct Needs {
 }
 
 impl Needs {
-    /// What a memtable takes that holds all of it, at most: the unused part of one is less than half.
+    /// What a memtable takes that holds all of it, at most: half of each chunk may be lost to rounding, and as much again
+    /// may be unused of a small one.
     fn bytes(&self) -> u64 {
-        let unused = self.small_bytes.min(self.small_bytes / UNUSED_PART + UNUSED_BYTES);
+        let unused = (self.small_bytes * 2).min(self.small_bytes / UNUSED_PART + UNUSED_BYTES);
         let small = self.small_bytes + unused;
         small.max(MEMTABLE_BYTES_MIN) + self.own_bytes
     }

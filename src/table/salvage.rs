@@ -120,9 +120,14 @@ impl TableSalvage {
         let next = self.leaf.index() + 1;
         if next < self.leaf.entries() {
             let page = PagePointer { unit: self.unit.saturating_sub(1), units: 1 };
+            // The rest of the leaf is lost with it.
+            let shown = self.leaf.entry().map(|entry| entry.key.to_vec());
             match self.leaf.place(next) {
                 Ok(()) => return Ok(()),
-                Err(damage) => self.lose(self.wrong(page, damage)),
+                Err(damage) => {
+                    let error = self.wrong(page, damage);
+                    self.lose(error, shown);
+                }
             }
         }
         self.next_leaf()
@@ -132,11 +137,11 @@ impl TableSalvage {
         self.file.corrupt(page, what, "a well-formed page", "bytes that cannot be one")
     }
 
-    fn lose(&mut self, error: Error) {
+    /// Notes what is lost behind a key.
+    fn lose(&mut self, error: Error, after: Option<Vec<u8>>) {
         // One leaf after another is one part.
         let open = self.lost.last().is_some_and(|lost| lost.upto.is_none());
         if !open {
-            let after = self.last_key.clone();
             self.lost.push(LostPart { after, upto: None, error });
         }
     }
@@ -176,7 +181,7 @@ impl TableSalvage {
                     self.pages = Some(pages);
                     return Ok(());
                 }
-                Err(error) => self.lose(error),
+                Err(error) => self.lose(error, self.last_key.clone()),
             }
         }
         self.leaf = LeafCursor::new();
@@ -207,7 +212,8 @@ impl TableSalvage {
         if is_short {
             let page = PagePointer { unit: self.file.units(), units: 1 };
             let (expected, found) = ("leaves up to the table's last key", "none");
-            self.lose(self.file.corrupt(page, "end of the table", expected, found));
+            let error = self.file.corrupt(page, "end of the table", expected, found);
+            self.lose(error, self.last_key.clone());
         }
         if let (Some(lost), Some(end)) = (self.lost.last_mut(), end)
             && lost.upto.is_none()

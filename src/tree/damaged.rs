@@ -4,6 +4,8 @@
 //! 1. Such a place is left alone for a while, so that it does not keep the others from their turn. Nobody waits
 //!    for it either. On a full disk the others may be those that make room.
 
+use std::mem;
+
 use super::claims::Place;
 use super::extent::Key;
 use crate::base::error::Error;
@@ -12,6 +14,15 @@ use crate::base::error::Error;
 const DAMAGED_NANOS: u64 = 60_000_000_000;
 /// How long a place is that there was no room for.
 const REFUSED_NANOS: u64 = 1_000_000_000;
+
+/// What is done about damage that is met while work is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Met {
+    /// Its place is left alone: the work is about to be done, and the failure told.
+    Noted,
+    /// Nothing: somebody asks whether there is work.
+    NotNoted,
+}
 
 /// The places of a tree that are left alone.
 #[derive(Default)]
@@ -23,6 +34,8 @@ struct LeftAlone {
     place: Place,
     until: u64,
     error: Error,
+    /// Somebody has been told of the damage.
+    told: bool,
 }
 
 impl LeftAlone {
@@ -68,6 +81,7 @@ impl Damaged {
             place,
             until: now.saturating_add(nanos),
             error: error.clone(),
+            told: false,
         });
     }
 
@@ -82,9 +96,13 @@ impl Damaged {
         self.places.retain(|left| !left.is_damaged());
     }
 
-    /// How many places are left alone for damage.
-    pub(super) fn damaged(&self, now: u64) -> usize {
-        self.places.iter().filter(|left| left.is_damaged() && now < left.until).count()
+    /// Returns true, once for each place, if a place is left alone for this damage.
+    pub(super) fn tell(&mut self, error: &Error) -> bool {
+        let said = error.to_string();
+        let is_this = |left: &&mut LeftAlone| {
+            left.is_damaged() && !left.told && left.error.to_string() == said
+        };
+        self.places.iter_mut().find(is_this).is_some_and(|left| !mem::replace(&mut left.told, true))
     }
 
     /// Whether there is such a place.
@@ -119,7 +137,9 @@ mod tests {
         let mut again = Damaged::default();
         again.note(&Error::corruption(Path::new("t"), 0, "page", 1, 2), 0, range, 5);
         again.note(&full, 2, range, 5);
-        assert_eq!((again.damaged(5), again.damaged(5 + DAMAGED_NANOS)), (1, 0));
+        let damage = Error::corruption(Path::new("t"), 0, "page", 1, 2);
+        let other = Error::corruption(Path::new("t"), 4096, "page", 1, 2);
+        assert!(!again.tell(&other) && again.tell(&damage) && !again.tell(&damage));
         again.retry_damaged();
         assert!(!again.meets(0, range, 5) && again.meets(2, range, 5));
         let later = 5 + DAMAGED_NANOS;

@@ -290,8 +290,8 @@ pub(crate) trait Tree: Send + Sync {
     /// Tries again at once what was left alone for damage.
     fn retry_damaged(&self);
 
-    /// How many places are left alone for damage.
-    fn damaged_places(&self) -> usize;
+    /// Returns true, once for each place, if a place is left alone for this damage.
+    fn tell_damage(&self, error: &Error) -> bool;
 
     /// Compacts everything in `[lower, upper)` down to one version a key (and snapshot), on the
     /// calling thread. `wait` lets others make progress when they are in the way.

@@ -397,7 +397,8 @@ impl Source {
             if !meta.kind.is_empty() {
                 let operator = meta.operator.clone();
                 match KeyspaceOptions::decode(kind, operator, &meta.options, (&file, offset)) {
-                    Ok(decoded) => options = decoded,
+                    // Options of another kind did nothing.
+                    Ok(decoded) => options = decoded.of_its_kind(),
                     Err(error) => options_lost = Some(error),
                 }
             }

@@ -11,6 +11,7 @@ use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::sync::plain::Ordering;
+use crate::tree::damaged::Met;
 use crate::tree::files::dead_blob_gain;
 use crate::tree::space::PRESSING_SHARE;
 
@@ -22,27 +23,32 @@ const GAIN_ENOUGH: u64 = 200;
 
 impl FlsmTree {
     /// The plan that is most urgent among those nobody works on.
-    pub(super) fn choose(&self, version: &Version) -> Result<Option<Plan>> {
+    pub(super) fn choose(&self, version: &Version, met: Met) -> Result<Option<Plan>> {
         if self.space(version).excess() > PRESSING_SHARE
-            && let Some(plan) = self.choose_reclaiming(version)?
+            && let Some(plan) = self.choose_reclaiming(version, met)?
         {
             return Ok(Some(plan));
         }
         if let Some(guard) = self.most_urgent(version) {
-            return self.plan(guard, Wish::Due);
+            return self.plan(guard, Wish::Due, met);
         }
-        if let Some(plan) = self.choose_reclaiming(version)? {
+        if let Some(plan) = self.choose_reclaiming(version, met)? {
             return Ok(Some(plan));
         }
         if let Some(guard) = self.most_sought(version) {
-            return self.plan(guard, Wish::Full);
+            return self.plan(guard, Wish::Full, met);
         }
         Ok(self.choose_join(version))
     }
 
-    fn plan(&self, guard: &Guard, wish: Wish) -> Result<Option<Plan>> {
+    fn plan(&self, guard: &Guard, wish: Wish, met: Met) -> Result<Option<Plan>> {
         let plan = plan(guard, wish, &self.parameters);
-        plan.inspect_err(|error| self.note_damage(error, guard.height, guard.range()))
+        if met == Met::Noted
+            && let Err(error) = &plan
+        {
+            self.note_damage(error, guard.height, guard.range());
+        }
+        plan
     }
 
     fn is_free(&self, height: u32, range: (&[u8], Option<&[u8]>)) -> bool {
@@ -72,7 +78,7 @@ impl FlsmTree {
 
     /// Of the guards that nobody works on, the one in which a full merge gives back most for what it costs, if
     /// the tree takes too much space.
-    fn choose_reclaiming(&self, version: &Version) -> Result<Option<Plan>> {
+    fn choose_reclaiming(&self, version: &Version, met: Met) -> Result<Option<Plan>> {
         if self.space(version).excess() <= 0.0 {
             return Ok(None);
         }
@@ -127,7 +133,7 @@ impl FlsmTree {
         let nothing = best.is_none() && self.jobs.lock().claims.is_idle();
         self.nothing_to_reclaim.store(nothing, Ordering::Relaxed);
         match best {
-            Some((_, guard)) => self.plan(guard, Wish::Full),
+            Some((_, guard)) => self.plan(guard, Wish::Full, met),
             None => Ok(None),
         }
     }

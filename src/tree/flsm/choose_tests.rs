@@ -42,7 +42,7 @@ fn while_the_best_guard_is_merged_the_next_best_is() {
     assert!(version.space_excess() > 0.0);
     let mut jobs = Vec::new();
     let mut chosen = Vec::new();
-    while let Some(plan) = tree.choose_reclaiming(&version).unwrap() {
+    while let Some(plan) = tree.choose_reclaiming(&version, Met::Noted).unwrap() {
         chosen.push(root.children.iter().position(|guard| guard.lower == plan.lower).unwrap());
         jobs.push(tree.claim(plan, tree.jobs_ended()).expect("nobody works there"));
     }

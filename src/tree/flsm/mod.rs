@@ -41,6 +41,7 @@ use self::parameters::Parameters;
 use self::plan::Plan;
 use self::totals::Inventory;
 use self::version::Version;
+use super::damaged::Met;
 use super::live::LiveKeys;
 use super::output::TableOutput;
 use super::record::{Still, commit_edit};
@@ -265,13 +266,14 @@ impl Tree for FlsmTree {
     }
 
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
-        let choose = || self.choose(&self.version.load_full());
+        let choose = || self.choose(&self.version.load_full(), Met::Noted);
         next_job(|| self.jobs_ended(), choose, |plan, ended| self.claim(plan, ended))
     }
 
     fn has_work(&self) -> bool {
         let version = self.version.load_full();
-        self.choose(&version).is_ok_and(|plan| plan.is_some())
+        // Damage that is met here is work: whoever does it notes and tells it.
+        self.choose(&version, Met::NotNoted).map_or(true, |plan| plan.is_some())
     }
 
     fn retry_refused(&self) -> Option<Error> {
@@ -282,8 +284,8 @@ impl Tree for FlsmTree {
         self.jobs.lock().damaged.retry_damaged();
     }
 
-    fn damaged_places(&self) -> usize {
-        self.jobs.lock().damaged.damaged(self.context.clock.nanos())
+    fn tell_damage(&self, error: &Error) -> bool {
+        self.jobs.lock().damaged.tell(error)
     }
 
     fn compact(

@@ -11,6 +11,7 @@ use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::sync::plain::Ordering;
+use crate::tree::damaged::Met;
 use crate::tree::space::PRESSING_SHARE;
 use crate::tree::wrong_node;
 
@@ -32,10 +33,10 @@ pub(super) enum Choice {
 
 impl StbTree {
     /// The plan that is most urgent among those nobody works on.
-    pub(super) fn choose(&self, version: &Version) -> Result<Option<Choice>> {
+    pub(super) fn choose(&self, version: &Version, met: Met) -> Result<Option<Choice>> {
         // A full compaction tidies its leaf too, so when space is short it comes first.
         if self.space(version).excess() > PRESSING_SHARE
-            && let Some(choice) = self.choose_reclaiming(version)?
+            && let Some(choice) = self.choose_reclaiming(version, met)?
         {
             return Ok(Some(choice));
         }
@@ -48,7 +49,7 @@ impl StbTree {
             {
                 return;
             }
-            match self.plan(node, Wish::Tidy) {
+            match self.plan(node, Wish::Tidy, met) {
                 Ok(Some(plan))
                     if best.as_ref().is_none_or(|best| best.urgency < plan.urgency)
                         && self.jobs.lock().is_free(&plan) =>
@@ -62,13 +63,13 @@ impl StbTree {
         match failure {
             Some(error) => Err(error),
             None if best.is_some() => Ok(best.map(Choice::Plan)),
-            None => self.choose_reclaiming(version),
+            None => self.choose_reclaiming(version, met),
         }
     }
 
     /// Of the leaves that nobody works on, the one in which a full compaction gives back most for its size, by
     /// itself or with what is on its way to it, if the tree takes too much space.
-    fn choose_reclaiming(&self, version: &Version) -> Result<Option<Choice>> {
+    fn choose_reclaiming(&self, version: &Version, met: Met) -> Result<Option<Choice>> {
         if self.space(version).excess() <= 0.0 {
             return Ok(None);
         }
@@ -128,14 +129,19 @@ impl StbTree {
                 let (lower, upper) = (Arc::clone(&node.lower), node.upper.clone());
                 Ok(Some(Choice::Path { lower, upper }))
             }
-            Some((_, node, false)) => Ok(self.plan(node, Wish::Full)?.map(Choice::Plan)),
+            Some((_, node, false)) => Ok(self.plan(node, Wish::Full, met)?.map(Choice::Plan)),
             None => Ok(None),
         }
     }
 
-    fn plan(&self, node: &Node, wish: Wish) -> Result<Option<Plan>> {
+    fn plan(&self, node: &Node, wish: Wish, met: Met) -> Result<Option<Plan>> {
         let plan = plan(node, &self.parameters, wish);
-        plan.inspect_err(|error| self.note_damage(error, node.height, node.range()))
+        if met == Met::Noted
+            && let Err(error) = &plan
+        {
+            self.note_damage(error, node.height, node.range());
+        }
+        plan
     }
 
     /// The leaf whose iterators have read most from more tables than one, if that has cost more than

@@ -37,7 +37,7 @@ fn while_the_best_leaf_is_merged_the_next_best_is() {
     let version = tree.version.load_full();
     let mut jobs = Vec::new();
     let mut chosen = Vec::new();
-    while let Some(choice) = tree.choose_reclaiming(&version).unwrap() {
+    while let Some(choice) = tree.choose_reclaiming(&version, Met::Noted).unwrap() {
         let Choice::Plan(plan) = choice else { panic!("nothing is on its way") };
         chosen.push(leaves.iter().position(|leaf| leaf.lower == plan.lower).unwrap());
         jobs.push(tree.claim(plan, tree.jobs_ended()).expect("nobody works there"));
@@ -67,7 +67,7 @@ fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
         live_keys(&root, LiveKeys::default()).unwrap().shares(0, || tables(&bundles(&root)));
     let version = Arc::new(Version::new(root, Seqno(4), shares, counters, tree.parameters));
     tree.version.store(Arc::clone(&version));
-    let chosen = || tree.choose_reclaiming(&version).unwrap();
+    let chosen = || tree.choose_reclaiming(&version, Met::Noted).unwrap();
     let full = Error::Full { path: "t".into(), needed: 1 };
     leaves.iter().for_each(|leaf| tree.note_damage(&full, 0, leaf.range()));
     assert!(matches!(chosen(), Some(Choice::Path { .. })));

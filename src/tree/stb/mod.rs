@@ -42,6 +42,7 @@ use self::parameters::Parameters;
 use self::plan::Plan;
 use self::trunk::Rules;
 use self::version::{Version, bundles, tables};
+use super::damaged::Met;
 use super::live::LiveKeys;
 use super::output::TableOutput;
 use super::record::{Still, commit_edit};
@@ -157,7 +158,7 @@ impl StbTree {
         let mut root = Arc::clone(&version.root);
         let rules = self.rules(&version);
         if self.replace(&mut root, plan, &plan.bundle_ids(), output.as_ref(), &rules)? {
-            trunk::settle(&mut root, &rules)?;
+            settle(&mut root, &rules)?;
             if planted(Bug::FilesGoBeforeEdit) {
                 for bundle in &plan.bundles {
                     self.context.files.vfs.remove(&bundle.maplet.file().path())?;
@@ -263,6 +264,18 @@ impl StbTree {
         }
         Ok(())
     }
+}
+
+/// Brings a trunk that has changed into shape. Where damage is in the way, it stays as it is: that concerns neither what is
+/// new nor what has been merged.
+fn settle(root: &mut Arc<Node>, rules: &Rules) -> Result<()> {
+    let mut settled = Arc::clone(root);
+    match trunk::settle(&mut settled, rules) {
+        Ok(()) => *root = settled,
+        Err(error) if error.is_corruption() => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 fn flush_below(
@@ -387,13 +400,7 @@ impl Tree for StbTree {
             };
             edit_node(&mut root).receive(&[Arc::clone(&packed)])?;
             incorporated = Some(packed);
-            let mut settled = Arc::clone(&root);
-            match trunk::settle(&mut settled, &self.rules(&version)) {
-                Ok(()) => root = settled,
-                // What lies damaged below stays where it is; what is new can still be taken in.
-                Err(error) if error.is_corruption() => {}
-                Err(error) => return Err(error),
-            }
+            settle(&mut root, &self.rules(&version))?;
         }
         for table in incorporated.iter().flat_map(|bundle| &bundle.branches) {
             changes.live.apply(&table.properties().sample);
@@ -408,7 +415,7 @@ impl Tree for StbTree {
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
         let choose = || {
             let version = self.version.load_full();
-            match self.choose(&version)? {
+            match self.choose(&version, Met::Noted)? {
                 Some(Choice::Plan(plan)) => Ok(Some(plan)),
                 Some(Choice::Path { lower, upper }) => {
                     self.flush_range(&lower, upper.as_deref())?;
@@ -422,7 +429,8 @@ impl Tree for StbTree {
 
     fn has_work(&self) -> bool {
         let version = self.version.load_full();
-        self.choose(&version).is_ok_and(|plan| plan.is_some())
+        // Damage that is met here is work: whoever does it notes and tells it.
+        self.choose(&version, Met::NotNoted).map_or(true, |plan| plan.is_some())
             || self.most_sought(&version).is_some()
     }
 
@@ -434,8 +442,8 @@ impl Tree for StbTree {
         self.jobs.lock().damaged.retry_damaged();
     }
 
-    fn damaged_places(&self) -> usize {
-        self.jobs.lock().damaged.damaged(self.context.clock.nanos())
+    fn tell_damage(&self, error: &Error) -> bool {
+        self.jobs.lock().damaged.tell(error)
     }
 
     fn compact(
