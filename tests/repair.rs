@@ -625,7 +625,8 @@ fn a_repair_in_place_exchanges_the_directories_where_it_can() {
 /// since, came back.
 #[test]
 fn deleted_pairs_do_not_come_back_after_a_power_loss() {
-    [false, true].map(deleted_pairs_stay_deleted);
+    deleted_pairs_stay_deleted(false);
+    deleted_pairs_stay_deleted(true);
 }
 
 fn deleted_pairs_stay_deleted(is_rewritten: bool) {
