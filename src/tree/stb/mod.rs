@@ -266,13 +266,13 @@ impl StbTree {
     }
 }
 
-/// Brings a trunk that has changed into shape. Where damage is in the way, it stays as it is: that concerns neither what is
-/// new nor what has been merged.
+/// Brings a trunk that has changed into shape. Where a damaged file is in the way, it stays as it is: that concerns
+/// neither what is new nor what has been merged. A wrong split, of which the manifest is named, is an error.
 fn settle(root: &mut Arc<Node>, rules: &Rules) -> Result<()> {
     let mut settled = Arc::clone(root);
     match trunk::settle(&mut settled, rules) {
         Ok(()) => *root = settled,
-        Err(error) if error.is_corruption() => {}
+        Err(Error::Corruption { file, .. }) if file != rules.manifest => {}
         Err(error) => return Err(error),
     }
     Ok(())
