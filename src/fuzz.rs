@@ -14,7 +14,7 @@ pub fn targets() -> Vec<Target> {
         &crate::manifest::fuzz::TARGETS,
         &crate::filter::fuzz::TARGETS,
         &crate::table::fuzz::TARGETS,
-        &crate::tree::fuzz::targets(),
+        &crate::tree::kinds::fuzz_targets(),
         &crate::journal::fuzz::TARGETS,
         &crate::db::fuzz::TARGETS,
     ]

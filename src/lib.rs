@@ -80,9 +80,7 @@ pub use store::recovery::RecoveryReport;
 pub use store::events::{Event, EventListener};
 pub use db::iterator::Iter;
 pub use db::keyspace::Keyspace;
-pub use store::options::{
-    Builder, CheckLevel, Compression, GIB, KeyspaceOptions, MIB, TreeKind,
-};
+pub use store::options::{Builder, CheckLevel, GIB, MIB};
 pub use db::range::KeyRange;
 pub use db::repair::{
     Repair, RepairBasis, RepairDamage, RepairProgress, RepairReport, RepairedKeyspace, repair,
@@ -90,8 +88,11 @@ pub use db::repair::{
 pub use db::snapshot::Snapshot;
 pub use db::statistics::{KeyspaceStatistics, LatencySummary, Statistics, Traffic};
 pub use merge::{Append, MergeOperator, U64Add};
+pub use tree::kinds::TreeKind;
+pub use tree::options::{Compression, KeyspaceOptions};
 pub use tree::description::{
-    BranchDescription, BundleDescription, NodeDescription, PivotDescription, TreeDescription,
+    ChildDescription, FileDescription, GroupDescription, NamedCount, NodeDescription,
+    TreeDescription,
 };
 pub use base::durability::Durability;
 pub use base::error::{Error, Result};

@@ -290,7 +290,7 @@ fn scatter(db: &Database, keyspace: &Keyspace, random: &mut Random) {
 /// The most tables that a guard has.
 fn deepest(keyspace: &Keyspace) -> usize {
     let nodes = keyspace.describe().unwrap().nodes;
-    nodes.iter().map(|node| node.bundles.len()).max().unwrap_or(0)
+    nodes.iter().map(|node| node.groups.len()).max().unwrap_or(0)
 }
 
 /// What has been read often is merged: a scan then reads one table where it read many. Unless that is

@@ -71,7 +71,7 @@ fn branches_of_leaves(keyspace: &Keyspace) -> (usize, usize) {
     let nodes = keyspace.describe().unwrap().nodes;
     let leaves = nodes.iter().filter(|node| node.height == 0);
     let branches =
-        leaves.clone().map(|leaf| leaf.bundles.iter().map(|it| it.branches.len()).sum::<usize>());
+        leaves.clone().map(|leaf| leaf.groups.iter().map(|it| it.files.len()).sum::<usize>());
     (branches.sum(), leaves.count())
 }
 

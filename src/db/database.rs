@@ -18,11 +18,12 @@ use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit};
 use crate::merge::Contained;
 use crate::store::checkpoint::CheckpointProgress;
 use crate::store::open::{self, KeyspaceSeed};
-use crate::store::options::{Builder, CheckLevel, KeyspaceOptions};
+use crate::store::options::{Builder, CheckLevel};
 use crate::store::quarantine::Quarantined;
 use crate::store::recovery::RecoveryReport;
 use crate::store::state::KeyspaceState;
 use crate::store::store::{Closing, OpenStore, Store};
+use crate::tree::options::KeyspaceOptions;
 
 /// Longest keyspace name, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -143,6 +144,7 @@ impl Database {
     ) -> Result<Keyspace> {
         let store = &self.store;
         store.check_open()?;
+        options.check()?;
         if let Some(operator) = &options.merge_operator
             && !store.merge_operators.contains_key(operator)
         {
@@ -179,7 +181,6 @@ impl Database {
             }
             return Ok(Keyspace::new(store, keyspace));
         }
-        options.check()?;
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "a keyspace name has 1 to {NAME_BYTES_MAX} bytes, not {}",

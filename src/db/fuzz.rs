@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use crate::base::fuzz::{FILE, Target, named};
-use crate::store::options::{Compression, KeyspaceOptions, TreeKind};
+use crate::tree::kinds::TreeKind;
+use crate::tree::options::{Compression, KeyspaceOptions};
 
 pub(crate) const TARGETS: [Target; 1] =
     [Target { name: "keyspace-options", run: options, seeds: options_seeds }];
 
 fn options(data: &[u8]) {
-    for kind in TreeKind::ALL {
+    for kind in TreeKind::registered() {
         let file = Path::new(FILE);
         let decode = |bytes: &[u8]| named(KeyspaceOptions::decode(kind, None, bytes, (file, 0)));
         if let Some(found) = decode(data) {

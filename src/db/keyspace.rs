@@ -13,11 +13,11 @@ use crate::base::slice::Slice;
 use crate::base::sync::plain::Ordering;
 use crate::merge::Contained;
 use crate::store::operation::Operation;
-use crate::store::options::KeyspaceOptions;
 use crate::store::read;
 use crate::store::state::KeyspaceState;
 use crate::store::store::OpenStore;
 use crate::tree::description::TreeDescription;
+use crate::tree::options::KeyspaceOptions;
 
 /// A keyspace of an open store: an ordered map of byte strings with a tree of its own. Clones share
 /// it; any number of threads may use one.

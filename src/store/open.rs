@@ -21,7 +21,7 @@ use super::events::Event;
 use super::failures::{FailureCount, Failures};
 use super::in_flight::InFlight;
 use super::open_iterators::OpenIterators;
-use super::options::{BackgroundMode, Builder, KeyspaceOptions, TreeKind};
+use super::options::{BackgroundMode, Builder};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
 use super::recovery::RecoveryReport;
 use super::replay::{Replayed, epoch_number};
@@ -48,7 +48,9 @@ use crate::manifest::{
 use crate::memtable::ChunkPool;
 use crate::merge::{Contained, MergeContext, MergeOperator};
 use crate::table::{BlobFiles, Origin};
-use crate::tree::{self, TreeContext, TreeCounters, TreeObserver, TreeOptions};
+use crate::tree::kinds::{self, TreeKind};
+use crate::tree::options::KeyspaceOptions;
+use crate::tree::{TreeContext, TreeCounters, TreeObserver, TreeOptions};
 use crate::vfs::{Lock, ReadOnlyVfs, Vfs, create_dir_durably};
 
 /// The most background threads a store can have: each has buffers of its own.
@@ -98,9 +100,7 @@ impl Foundation {
             options: TreeOptions {
                 compression: options.compression.page_compression(),
                 memtable_bytes: self.sizes.memtable_bytes,
-                fanout_max: options.fanout_max as usize,
-                tables_per_guard_max: options.tables_per_guard_max as usize,
-                filters: options.filters,
+                own: options.own.clone(),
                 seek_compaction: self.switches.seek_compaction,
                 blob_bytes_min: options.blob_bytes_min as usize,
                 space_amplification_max_percent: u64::from(options.space_amplification_max_percent),
@@ -115,7 +115,7 @@ impl Foundation {
             clock: Arc::clone(&self.clock),
             observer: Arc::downgrade(&as_tree_observer),
         };
-        let tree = tree::open(options.kind.name(), context, edits, seed.flushed)?;
+        let tree = kinds::open(options.kind, context, edits, seed.flushed)?;
         let (id, name, options) = (seed.id, seed.name, seed.options);
         let hasher = Arc::clone(&self.files.hasher);
         let parts =
@@ -159,13 +159,7 @@ impl Foundation {
     }
 
     fn recover_keyspace(&self, found: RecoveredKeyspace) -> Result<Arc<KeyspaceState>> {
-        let kind = TreeKind::from_name(&found.meta.kind).ok_or_else(|| Error::Conflict {
-            what: format!(
-                "keyspace {:?} has the tree kind {:?}, which this build does not know; upgrade \
-                 Spinney",
-                found.meta.name, found.meta.kind
-            ),
-        })?;
+        let kind = TreeKind::of_stored(&found.meta.kind)?;
         let edits = found.tree();
         let options = KeyspaceOptions::decode(
             kind,

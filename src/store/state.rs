@@ -18,7 +18,6 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use super::events::Event;
 use super::failures::Failures;
-use super::options::KeyspaceOptions;
 use super::retired::Retired;
 use super::store::Store;
 use crate::base::entry::Cursor;
@@ -34,6 +33,7 @@ use crate::commit::Price;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::merge::{BlobReader, Contained, MergeContext};
 use crate::table::{BlobFile, BlobFiles, BlobPointer};
+use crate::tree::options::KeyspaceOptions;
 use crate::tree::{Packed, Tree, TreeCounters, TreeObserver, TreeState, TreeVersion};
 
 /// How often the read state and its tree's state are looked at to find both of one moment.

@@ -2,7 +2,7 @@
 //!
 //! A tree holds the settled part of one keyspace: it takes packed memtables in commit order, answers
 //! reads from immutable versions, and offers its upkeep as jobs. Kinds live in modules of their own
-//! that do not name each other; [`open`] is where a kind is registered.
+//! that do not name each other; [`kinds`] is the table of them.
 //!
 //! Invariants:
 //! 1. A version is immutable; reading it takes no lock.
@@ -16,19 +16,15 @@ mod derived;
 pub(crate) mod description;
 #[cfg(any(test, feature = "fuzz"))]
 mod edits;
-#[cfg(feature = "fuzz")]
-pub(crate) mod fuzz {
-    //! The fuzz targets of all kinds.
-    pub(crate) fn targets() -> Vec<crate::base::fuzz::Target> {
-        [super::stb::fuzz::TARGETS, super::flsm::fuzz::TARGETS].concat()
-    }
-}
 mod extent;
 mod files;
 mod flsm;
+pub(crate) mod kinds;
 mod live;
+pub(crate) mod options;
 mod outlook;
 mod output;
+mod own_options;
 mod record;
 mod report;
 mod space;
@@ -48,23 +44,20 @@ use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::sync::plain::AtomicU64;
 use crate::cache::{Compression, DataFiles, ReadContext};
 use crate::jobs::{Clock, Job};
-use crate::manifest::{Manifest, TreeEdit};
+use crate::manifest::Manifest;
 use crate::merge::MergeContext;
 use crate::table::{BlobFiles, Origin, Table};
 use description::TreeDescription;
+use own_options::OwnValues;
 
 /// What a tree is made with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct TreeOptions {
     pub(crate) compression: Compression,
     /// The size at which memtables are frozen: what one incorporation brings, at most.
     pub(crate) memtable_bytes: u64,
-    /// 0: the tree's own choice.
-    pub(crate) fanout_max: usize,
-    /// 0: the tree's own choice.
-    pub(crate) tables_per_guard_max: usize,
-    /// Whether tables have filters of their own, where the kind of tree has them.
-    pub(crate) filters: bool,
+    /// The options that the kind has alone.
+    pub(crate) own: OwnValues,
     /// Whether what iterators read too much of is merged.
     pub(crate) seek_compaction: bool,
     /// Values and operands of at least this many bytes are in blob files; at most `INLINE_BYTES_MAX`.
@@ -342,40 +335,4 @@ pub(crate) struct Stretch {
     pub(crate) upper: Option<Vec<u8>>,
     /// Every table that may hold an entry of the stretch. What they hold outside it does not count.
     pub(crate) tables: Vec<FileId>,
-}
-
-/// The stretches of a tree of some kind, ascending and without gaps.
-///
-/// # Errors
-/// `Corruption` for edits that do not fit together, `UnsupportedVersion`, `Conflict` for a kind that this
-/// build does not have.
-pub(crate) fn stretches(kind: &str, edits: &[TreeEdit], file: &Path) -> Result<Vec<Stretch>> {
-    match kind {
-        _ if edits.is_empty() => Ok(Vec::new()),
-        "stb" => stb::stretches(edits, file),
-        "flsm" => flsm::stretches(edits, file),
-        other => Err(unknown_kind(other)),
-    }
-}
-
-fn unknown_kind(kind: &str) -> Error {
-    Error::Conflict { what: format!("this build has no tree kind {kind:?}; upgrade Spinney") }
-}
-
-/// Opens the tree of a keyspace from its manifest edits (none for a new keyspace): where a kind is
-/// registered.
-///
-/// # Errors
-/// `Corruption` for edits that do not fit together or name missing or damaged files.
-pub(crate) fn open(
-    kind: &str,
-    context: TreeContext,
-    edits: &[TreeEdit],
-    flushed: Seqno,
-) -> Result<Arc<dyn Tree>> {
-    match kind {
-        "stb" => Ok(stb::StbTree::open(context, edits, flushed)?),
-        "flsm" => Ok(flsm::FlsmTree::open(context, edits, flushed)?),
-        other => Err(unknown_kind(other)),
-    }
 }

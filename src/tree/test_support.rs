@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::options::KeyspaceOptions;
 use super::{TreeContext, TreeCounters, TreeObserver, TreeOptions, TreeVersion};
 use crate::base::entry::EntryKind;
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
@@ -58,9 +59,7 @@ pub(super) fn context(kind: &str, observer: &Arc<dyn TreeObserver>) -> TreeConte
         options: TreeOptions {
             compression: Compression::None,
             memtable_bytes: 1024,
-            fanout_max: 2,
-            tables_per_guard_max: 0,
-            filters: true,
+            own: KeyspaceOptions::stb().fanout_max(2).own,
             seek_compaction: true,
             blob_bytes_min: 4096,
             space_amplification_max_percent: 130,

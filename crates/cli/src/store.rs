@@ -34,9 +34,14 @@ pub(crate) struct CreationOptions {
     /// How a new keyspace compresses its pages [default: none]
     #[arg(long, value_name = "METHOD")]
     pub(crate) compression: Option<CompressionChoice>,
-    /// Tables that may overlap in a guard of a new `flsm` keyspace [default: the tree's own choice]
-    #[arg(long, value_name = "TABLES")]
-    pub(crate) tables_per_guard: Option<u32>,
+    /// An option that the new keyspace's tree has alone; --help lists them
+    #[arg(
+        long = "option",
+        value_name = "NAME=NUMBER",
+        value_parser = parse_option,
+        long_help = kind_options_help()
+    )]
+    pub(crate) options: Vec<(String, u32)>,
 }
 
 /// `--compression`.
@@ -68,22 +73,23 @@ impl From<DurabilityChoice> for Durability {
 
 impl CreationOptions {
     /// The options of a keyspace that is created.
-    pub(crate) fn keyspace_options(&self) -> KeyspaceOptions {
+    pub(crate) fn keyspace_options(&self) -> Outcome<KeyspaceOptions> {
         self.applied_to(KeyspaceOptions::new(self.kind.unwrap_or_default()))
     }
 
     /// Those options with what the command line says in their place; the kind apart.
-    fn applied_to(&self, mut options: KeyspaceOptions) -> KeyspaceOptions {
+    fn applied_to(&self, mut options: KeyspaceOptions) -> Outcome<KeyspaceOptions> {
         if let Some(choice) = self.compression {
             options = options.compression(match choice {
                 CompressionChoice::None => Compression::None,
                 CompressionChoice::Lz4 => Compression::Lz4,
             });
         }
-        if let Some(tables) = self.tables_per_guard {
-            options = options.tables_per_guard_max(tables);
+        for (name, value) in &self.options {
+            let with = options.kind_option(name, *value);
+            options = with.map_err(|error| Failure::usage(format!("--option: {error}")))?;
         }
-        options
+        Ok(options)
     }
 
     /// Refuses what the command line says of a keyspace that exists and has other options.
@@ -91,14 +97,12 @@ impl CreationOptions {
         let options = keyspace.options();
         let wanted = match self.kind.filter(|kind| *kind != options.kind()) {
             Some(kind) => KeyspaceOptions::new(kind),
-            None => self.applied_to(options.clone()),
+            None => self.applied_to(options.clone())?,
         };
-        let Some((option, has, wanted)) = options.difference(&wanted) else {
-            return self.check_guards(options.kind());
-        };
+        let Some((option, has, wanted)) = options.difference(&wanted) else { return Ok(()) };
         let option = match option {
-            "tables_per_guard_max" => "--tables-per-guard".to_string(),
-            option => format!("--{option}"),
+            "kind" | "compression" => format!("--{option}"),
+            option => format!("--option {option}"),
         };
         Err(Failure::usage(format!(
             "keyspace {:?} exists with {option} {has}, which cannot become {wanted}; leave {option} out, or choose a \
@@ -106,17 +110,23 @@ impl CreationOptions {
             keyspace.name()
         )))
     }
+}
 
-    /// Refuses `--tables-per-guard` for a tree that has no guards.
-    fn check_guards(&self, kind: TreeKind) -> Outcome {
-        if self.tables_per_guard.is_none() || kind == TreeKind::Flsm {
-            return Ok(());
-        }
-        Err(Failure::usage(format!(
-            "--tables-per-guard is for flsm keyspaces, and this one is {kind}; leave it out, or create one with \
-             --kind flsm"
-        )))
-    }
+/// Reads `NAME=NUMBER`.
+fn parse_option(text: &str) -> Result<(String, u32), String> {
+    let (name, number) = text.split_once('=').ok_or("write NAME=NUMBER")?;
+    let number = number.parse().map_err(|_| format!("{number:?} is not a number below 2^32"))?;
+    Ok((name.to_string(), number))
+}
+
+/// The options of each kind, for `--help`.
+fn kind_options_help() -> String {
+    let kind = |kind: TreeKind| {
+        let option = |(name, about)| format!("\n  {kind}: {name}: {about}");
+        kind.options().map(option).collect::<String>()
+    };
+    let options: String = TreeKind::ALL.into_iter().map(kind).collect();
+    format!("An option that the new keyspace's tree has alone:{options}")
 }
 
 /// The kinds of trees, for `--kind` and its help.
@@ -185,8 +195,7 @@ impl StoreOptions {
     ) -> Outcome<Keyspace> {
         match database.existing_keyspace(self.keyspace()) {
             Err(spinney::Error::NotFound { .. }) => {
-                creation.check_guards(creation.kind.unwrap_or_default())?;
-                Ok(database.keyspace(self.keyspace(), creation.keyspace_options())?)
+                Ok(database.keyspace(self.keyspace(), creation.keyspace_options()?)?)
             }
             result => {
                 let keyspace = result?;

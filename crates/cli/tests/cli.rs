@@ -244,8 +244,8 @@ fn statistics_are_for_people_and_programs() {
     assert!(prometheus.contains("spinney_memory_budget_bytes 16777216"), "{prometheus}");
 }
 
-/// `--kind` on a keyspace of another kind printed the structure of its options; `--tables-per-guard` with a tree
-/// that has no guards was passed over.
+/// `--kind` on a keyspace of another kind printed the structure of its options; an option that the
+/// tree does not have was passed over.
 #[test]
 fn options_that_a_keyspace_cannot_have_are_named() {
     let store = Store::new();
@@ -256,15 +256,20 @@ fn options_that_a_keyspace_cannot_have_are_named() {
         assert!(words.iter().all(|word| message.contains(word)), "{message}");
         assert!(!message.contains("KeyspaceOptions"), "{message}");
     };
-    refused(&["--tables-per-guard", "4"], &["--tables-per-guard", "flsm", "stb"]);
+    let guards = ["--option", "tables_per_guard_max=4"];
+    refused(&guards, &["--option", "tables_per_guard_max", "flsm", "stb"]);
+    refused(&["--option", "fanout_max"], &["NAME=NUMBER"]);
+    refused(&["--option", "fanout_max=many"], &["\"many\" is not a number"]);
     store.ok("put", &["a", "b"]);
-    refused(&["--tables-per-guard", "4"], &["exists with --tables-per-guard", "4"]);
+    refused(&guards, &["stb has no option tables_per_guard_max"]);
+    refused(&["--option", "fanout_max=4"], &["exists with --option fanout_max", "become 4"]);
     refused(&["--kind", "flsm"], &["exists with --kind stb", "become flsm"]);
     refused(&["--compression", "lz4"], &["exists with --compression none", "become lz4"]);
     store.ok("put", &["a", "b", "--kind", "stb", "--compression", "none"]);
-    let guards = ["--keyspace", "g", "--kind", "flsm", "--tables-per-guard"];
-    store.ok("put", &[&["a", "b"], &guards[..], &["4"]].concat());
-    refused(&[&guards[..], &["5"]].concat(), &["exists with --tables-per-guard 4", "become 5"]);
+    let guards = ["--keyspace", "g", "--kind", "flsm", "--option"];
+    store.ok("put", &[&["a", "b"], &guards[..], &["tables_per_guard_max=4"]].concat());
+    let words = ["exists with --option tables_per_guard_max 4", "become 5"];
+    refused(&[&guards[..], &["tables_per_guard_max=5"]].concat(), &words);
 }
 
 #[test]

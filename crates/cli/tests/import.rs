@@ -119,7 +119,9 @@ fn options_of_a_keyspace_that_exists_are_not_ignored() {
     let store = Store::new();
     let file = store.file("pairs.tsv", b"a\t1\n");
     store.ok("import", &[&file, "--kind", "flsm", "--compression", "lz4"]);
-    for arguments in [["--kind", "stb"], ["--compression", "none"], ["--tables-per-guard", "3"]] {
+    for arguments in
+        [["--kind", "stb"], ["--compression", "none"], ["--option", "tables_per_guard_max=3"]]
+    {
         let message = store.fails(2, "import", &[&[file.as_str()], &arguments[..]].concat());
         assert!(message.contains(arguments[0]) && message.contains("\"default\""), "{message}");
     }

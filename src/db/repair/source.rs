@@ -14,11 +14,13 @@ use crate::cache::{Cache, DataFiles, FileType};
 use crate::journal::{EpochLimit, Journal, Operations, ReplayPlan, SegmentId};
 use crate::manifest::{KeyspaceMeta, Manifest, RecoveredState, SalvagedManifest};
 use crate::merge::{Contained, MergeContext, MergeOperator};
-use crate::store::options::{Builder, KeyspaceOptions, MIB, TreeKind};
+use crate::store::options::{Builder, MIB};
 use crate::store::state::Blobs;
 use crate::store::strangers::{origins_of_unknown, stranger};
 use crate::table::{BlobFiles, TableSalvage};
-use crate::tree::{Stretch, stretches};
+use crate::tree::Stretch;
+use crate::tree::kinds::{TreeKind, stretches};
+use crate::tree::options::KeyspaceOptions;
 use crate::vfs::{Lock, ReadOnlyVfs, Vfs};
 
 /// One version of a key.
@@ -390,15 +392,14 @@ impl Source {
                 "" => format!("recovered-{id}"),
                 name => name.to_string(),
             };
-            let kind = TreeKind::from_name(&meta.kind).unwrap_or(TreeKind::Stb);
+            let kind = TreeKind::from_name(&meta.kind).unwrap_or_default();
             let mut options_lost = None;
             let mut options = KeyspaceOptions::new(kind);
             options.merge_operator.clone_from(&meta.operator);
             if !meta.kind.is_empty() {
                 let operator = meta.operator.clone();
                 match KeyspaceOptions::decode(kind, operator, &meta.options, (&file, offset)) {
-                    // Options of another kind did nothing.
-                    Ok(decoded) => options = decoded.of_its_kind(),
+                    Ok(decoded) => options = decoded,
                     Err(error) => options_lost = Some(error),
                 }
             }

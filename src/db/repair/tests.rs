@@ -7,7 +7,8 @@ use super::super::database::Database;
 use super::Repair;
 use crate::base::key_hash::HashSecret;
 use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, Manifest, NewStore, OpenOptions};
-use crate::store::options::{KeyspaceOptions, TreeKind};
+use crate::tree::kinds::TreeKind;
+use crate::tree::options::KeyspaceOptions;
 use crate::vfs::{MemoryVfs, Vfs};
 
 /// Options that could not be decoded failed the repair of all keyspaces.

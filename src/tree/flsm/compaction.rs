@@ -121,7 +121,7 @@ impl CompactionJob {
                 Some(output) => output,
                 none => {
                     let context = &self.tree.context;
-                    none.insert(self.compaction.output(context, context.options.filters)?)
+                    none.insert(self.compaction.output(context, self.tree.parameters.filters)?)
                 }
             };
             let hash = self.tree.context.files.hasher.hash(entry.key);

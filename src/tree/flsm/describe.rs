@@ -1,11 +1,10 @@
-//! What a version looks like, for `inspect`: a guard is a node, its children are pivots, and each of its
-//! fragments is a bundle of one branch.
+//! What a version looks like, for `inspect`.
 
 use super::guard::{Guard, walk};
 use super::version::Version;
 use crate::base::slice::Slice;
 use crate::tree::description::{
-    BranchDescription, BundleDescription, NodeDescription, PivotDescription, TreeDescription,
+    ChildDescription, FileDescription, GroupDescription, NodeDescription, TreeDescription, named,
 };
 
 pub(super) fn describe(version: &Version) -> TreeDescription {
@@ -17,7 +16,7 @@ pub(super) fn describe(version: &Version) -> TreeDescription {
         }
     });
     TreeDescription {
-        kind: "flsm".to_string(),
+        kind: super::KIND.name.to_string(),
         nodes: levels.into_iter().rev().flatten().collect(),
         disk_bytes: version.disk_bytes(),
         live_bytes: version.live_bytes(),
@@ -27,37 +26,34 @@ pub(super) fn describe(version: &Version) -> TreeDescription {
 
 fn describe_guard(guard: &Guard) -> NodeDescription {
     let (lower, upper) = guard.range();
-    let bundles = guard.fragments.iter().map(|fragment| {
+    let groups = guard.fragments.iter().map(|fragment| {
         let (table, properties) = (&fragment.table, fragment.table.properties());
-        let branch = BranchDescription {
-            table: table.id().0,
+        let id = table.id().0;
+        let file = FileDescription {
+            label: "table".to_string(),
+            id,
             bytes: table.bytes(),
             entries: properties.entries(),
-            tombstones: properties.deletes,
-            superseded: 0,
             seqno_min: properties.seqno_min.0,
             seqno_max: properties.seqno_max.0,
             live_bytes: fragment.extent.bytes,
+            counts: named([("tombstones", properties.deletes)]),
         };
-        let id = table.id().0;
-        BundleDescription { id, branches: vec![branch], maplet_bytes: 0, maplet_entries: 0 }
+        let label = "fragment".to_string();
+        GroupDescription { label, id, files: vec![file], counts: Vec::new() }
     });
-    let pivot = |lower: &[u8], child| PivotDescription {
-        lower: Slice::from(lower),
-        child,
-        ..PivotDescription::default()
-    };
-    let mut pivots: Vec<PivotDescription> =
-        guard.children.iter().map(|child| pivot(&child.lower, Some(child.id.0))).collect();
-    if pivots.is_empty() {
-        pivots.push(pivot(lower, None));
-    }
+    let children = guard.children.iter().map(|child| ChildDescription {
+        lower: Slice::from(&*child.lower),
+        node: Some(child.id.0),
+        ..ChildDescription::default()
+    });
     NodeDescription {
+        label: "guard".to_string(),
         id: guard.id.0,
         height: guard.height,
         lower: Slice::from(lower),
         upper: upper.map(Slice::from),
-        pivots,
-        bundles: bundles.collect(),
+        children: children.collect(),
+        groups: groups.collect(),
     }
 }

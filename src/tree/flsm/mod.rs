@@ -23,6 +23,7 @@ pub(crate) mod fuzz;
 mod guard;
 mod install;
 mod jobs;
+mod kind;
 mod lookup;
 mod open;
 mod parameters;
@@ -35,8 +36,8 @@ use std::sync::Arc;
 use self::compaction::{CompactionJob, Made};
 use self::guard::{Guard, GuardId, NEW};
 use self::jobs::Jobs;
+pub(super) use self::kind::KIND;
 use self::lookup::Presence;
-pub(super) use self::open::stretches;
 use self::parameters::Parameters;
 use self::plan::Plan;
 use self::totals::Inventory;
@@ -223,7 +224,7 @@ impl Tree for FlsmTree {
     }
 
     fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed> {
-        let mut output = TableOutput::new(&self.context, self.context.options.filters)?;
+        let mut output = TableOutput::new(&self.context, self.parameters.filters)?;
         let mut data_bytes = 0;
         loop {
             entries.next()?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::base::key_hash::KeyHasher;
 use crate::tree::TreeOptions;
+use crate::tree::own_options::{FANOUT_MAX, OwnOption, show_choice};
 
 /// What the tree aims at.
 #[derive(Debug, Clone)]
@@ -14,6 +15,8 @@ pub(super) struct Parameters {
     pub(super) fanout_max: usize,
     /// A guard with more tables, one over the other, is compacted.
     pub(super) tables_per_guard_max: usize,
+    /// Whether tables have filters.
+    pub(super) filters: bool,
     /// What a guard of the last level should hold.
     pub(super) guard_bytes: u64,
     /// Fragments that a compaction writes should not be smaller.
@@ -27,20 +30,34 @@ pub(super) struct Parameters {
     pub(super) memtable_bytes: u64,
 }
 
-/// `tables_per_guard_max` unless a keyspace chooses another.
-const TABLES_PER_GUARD_MAX: usize = 12;
+pub(super) const TABLES_PER_GUARD_MAX: OwnOption = OwnOption {
+    tag: 2,
+    name: "tables_per_guard_max",
+    about: "most tables that may overlap in a guard; 0: the tree's own choice",
+    nearest: |tables| tables,
+    show: show_choice,
+};
 
-/// `fanout_max` likewise.
-const FANOUT_MAX: usize = 16;
+pub(super) const WITHOUT_FILTERS: OwnOption = OwnOption {
+    tag: 3,
+    name: "without_filters",
+    about: "1: tables have no filters",
+    nearest: |without| without.min(1),
+    show: |without| (without != 0).to_string(),
+};
 
 impl Parameters {
     pub(super) fn new(options: &TreeOptions, hasher: &Arc<KeyHasher>) -> Parameters {
         let memtable = options.memtable_bytes.max(1024);
-        let or = |chosen: usize, default: usize| if chosen == 0 { default } else { chosen };
+        let own = |option, default| match options.own.get(option) {
+            0 => default,
+            chosen => chosen as usize,
+        };
         Parameters {
             hasher: Arc::clone(hasher),
-            fanout_max: or(options.fanout_max, FANOUT_MAX).max(2),
-            tables_per_guard_max: or(options.tables_per_guard_max, TABLES_PER_GUARD_MAX).max(1),
+            fanout_max: own(&FANOUT_MAX, 16).max(2),
+            tables_per_guard_max: own(&TABLES_PER_GUARD_MAX, 12),
+            filters: options.own.get(&WITHOUT_FILTERS) == 0,
             guard_bytes: (memtable * 2).min((64 << 20).max(memtable)),
             fragment_bytes_min: memtable / 16,
             file_bytes_min: memtable / 4,

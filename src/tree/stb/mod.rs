@@ -18,6 +18,7 @@ mod edit;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod jobs;
+mod kind;
 mod node;
 mod open;
 mod parameters;
@@ -35,8 +36,8 @@ use std::sync::Arc;
 use self::choose::Choice;
 use self::compaction::CompactionJob;
 use self::jobs::Jobs;
+pub(super) use self::kind::KIND;
 use self::node::{Bundle, BundleId, NEW, Node, edit as edit_node, ranges_meet};
-pub(super) use self::open::stretches;
 use self::open::{OpenFiles, fetch_leaf_indexes};
 use self::parameters::Parameters;
 use self::plan::Plan;

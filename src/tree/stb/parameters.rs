@@ -1,6 +1,7 @@
 //! Sizes of the trunk, derived from the memtable's.
 
 use crate::tree::TreeOptions;
+use crate::tree::own_options::FANOUT_MAX;
 
 /// What the trunk aims at.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +29,10 @@ impl Parameters {
     pub(super) fn new(options: &TreeOptions) -> Parameters {
         let memtable = options.memtable_bytes.max(1024);
         Parameters {
-            fanout_max: if options.fanout_max == 0 { 48 } else { options.fanout_max },
+            fanout_max: match options.own.get(&FANOUT_MAX) {
+                0 => 48,
+                fanout => fanout as usize,
+            },
             node_bytes_max: memtable * 6,
             leaf_bytes_max: (memtable * 4).min((128 << 20).max(memtable)),
             branch_bytes_adopt: memtable / 4,

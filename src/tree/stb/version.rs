@@ -15,7 +15,7 @@ use crate::base::sync::plain::Ordering;
 use crate::cache::ReadContext;
 use crate::table::Table;
 use crate::tree::description::{
-    BranchDescription, BundleDescription, NodeDescription, PivotDescription, TreeDescription,
+    ChildDescription, FileDescription, GroupDescription, NodeDescription, TreeDescription, named,
 };
 use crate::tree::live::{Live, LiveShares, Stored};
 use crate::tree::space::Space;
@@ -280,7 +280,7 @@ impl TreeVersion for Version {
             nodes.push(describe_node(node)?);
         }
         Ok(TreeDescription {
-            kind: "stb".to_string(),
+            kind: super::KIND.name.to_string(),
             nodes,
             disk_bytes: self.summary.disk_bytes,
             live_bytes: self.live_bytes(),
@@ -347,46 +347,49 @@ fn get_in_node(
 
 fn describe_node(node: &Arc<Node>) -> Result<NodeDescription> {
     let (lower, upper) = node.range();
-    let mut bundles = Vec::new();
+    let mut groups = Vec::new();
     for bundle in &node.bundles {
-        let mut branches = Vec::new();
+        let mut files = Vec::new();
         for (ordinal, table) in bundle.branches.iter().enumerate() {
             let properties = table.properties();
-            branches.push(BranchDescription {
-                table: table.id().0,
+            files.push(FileDescription {
+                label: "table".to_string(),
+                id: table.id().0,
                 bytes: table.bytes(),
                 entries: properties.entries(),
-                tombstones: properties.deletes,
-                superseded: bundle.maplet.superseded(ordinal as u8),
                 seqno_min: properties.seqno_min.0,
                 seqno_max: properties.seqno_max.0,
                 live_bytes: table_extent(table, lower, upper)?.bytes,
+                counts: named([
+                    ("tombstones", properties.deletes),
+                    ("superseded", bundle.maplet.superseded(ordinal as u8)),
+                ]),
             });
         }
-        bundles.push(BundleDescription {
-            id: bundle.id.0,
-            branches,
-            maplet_bytes: bundle.maplet.bytes(),
-            maplet_entries: bundle.maplet.entries(),
-        });
+        let maplet = &bundle.maplet;
+        let counts =
+            named([("maplet_bytes", maplet.bytes()), ("maplet_entries", maplet.entries())]);
+        let label = "bundle".to_string();
+        groups.push(GroupDescription { label, id: bundle.id.0, files, counts });
     }
-    let pivots = node
+    let children = node
         .pivots
         .iter()
-        .map(|pivot| PivotDescription {
+        .map(|pivot| ChildDescription {
             lower: Slice::from(&*pivot.lower),
-            child: pivot.child.as_ref().map(|child| child.id.0),
-            bundle_start: pivot.bundle_start,
+            node: pivot.child.as_ref().map(|child| child.id.0),
+            first_group: pivot.bundle_start,
             live_bytes: pivot.live.bytes,
             live_entries: pivot.live.entries,
         })
         .collect();
     Ok(NodeDescription {
+        label: "node".to_string(),
         id: node.id.0,
         height: node.height,
         lower: Slice::from(lower),
         upper: upper.map(Slice::from),
-        pivots,
-        bundles,
+        children,
+        groups,
     })
 }

@@ -191,7 +191,7 @@ pub(crate) fn json(
         "spinney_version": env!("CARGO_PKG_VERSION"),
         "configuration": {
             "keyspace": store.keyspace_chosen.as_deref().unwrap_or(KEYSPACE),
-            "kind": options.creation.keyspace_options().kind().name(),
+            "kind": options.creation.kind.unwrap_or_default().name(),
             "compression": match options.creation.compression {
                 None | Some(CompressionChoice::None) => "none",
                 Some(CompressionChoice::Lz4) => "lz4",

@@ -425,7 +425,7 @@ impl Importer<'_> {
             let name = header_keyspace(self.creation_keyspace);
             let keyspace = match self.database.existing_keyspace(&name) {
                 Err(spinney::Error::NotFound { .. }) => {
-                    self.database.keyspace(&name, self.options.creation.keyspace_options())?
+                    self.database.keyspace(&name, self.options.creation.keyspace_options()?)?
                 }
                 result => result?,
             };

@@ -1,0 +1,154 @@
+//! The table of tree kinds: everything that the rest of the engine knows of a kind.
+//!
+//! A kind is a folder under `tree` and one line here. Each folder has a `KIND` that says the kind's
+//! name, its own options, and how its trees are opened and described.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::own_options::OwnOption;
+use super::{Stretch, Tree, TreeContext};
+use crate::base::error::{Error, Result};
+#[cfg(feature = "fuzz")]
+use crate::base::fuzz::Target;
+use crate::base::ids::Seqno;
+use crate::manifest::TreeEdit;
+
+/// Opens a tree that holds everything up to a number.
+type Open = fn(TreeContext, &[TreeEdit], Seqno) -> Result<Arc<dyn Tree>>;
+
+/// A tree kind's entry in the table.
+pub(super) struct Kind {
+    /// The name as stored and as the command line takes it.
+    pub(super) name: &'static str,
+    /// The options that the kind has beyond those of every keyspace.
+    pub(super) own_options: &'static [&'static OwnOption],
+    /// The default of `space_amplification_max`, in percent.
+    pub(super) space_amplification_max_percent: u32,
+    /// Opens a tree from its manifest edits (none for a new keyspace).
+    pub(super) open: Open,
+    /// See [`stretches`].
+    pub(super) stretches: fn(&[TreeEdit], &Path) -> Result<Vec<Stretch>>,
+    #[cfg(feature = "fuzz")]
+    pub(super) fuzz_targets: &'static [Target],
+}
+
+/// Makes [`TreeKind`] from the table. A kind of the second list is for tests: `TreeKind::ALL` does not have it.
+macro_rules! kinds {
+    (
+        $($(#[doc = $doc:literal])* $kind:ident = $module:ident,)*
+        ;
+        $($(#[doc = $test_doc:literal])* #[$cfg:meta] $test_kind:ident = $test_module:ident,)*
+    ) => {
+        /// The tree that holds a keyspace.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum TreeKind {
+            $($(#[doc = $doc])* $kind,)*
+            $($(#[doc = $test_doc])* #[$cfg] #[doc(hidden)] $test_kind,)*
+        }
+
+        impl TreeKind {
+            /// All kinds there are.
+            pub const ALL: [TreeKind; [$(stringify!($kind)),*].len()] = [$(TreeKind::$kind),*];
+
+            /// The kinds that exist for tests alone.
+            #[doc(hidden)]
+            pub const FOR_TESTS: &[TreeKind] = &[$(#[$cfg] TreeKind::$test_kind,)*];
+
+            fn entry(self) -> &'static Kind {
+                match self {
+                    $(TreeKind::$kind => &super::$module::KIND,)*
+                    $(#[$cfg] TreeKind::$test_kind => &super::$test_module::KIND,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// SplinterDB's STBε-tree.
+    Stb = stb,
+    /// PebblesDB's fragmented log-structured merge tree, with guards.
+    Flsm = flsm,
+    ;
+}
+
+impl Default for TreeKind {
+    fn default() -> TreeKind {
+        TreeKind::ALL[0]
+    }
+}
+
+impl TreeKind {
+    /// The name as stored and as the command line takes it.
+    pub fn name(self) -> &'static str {
+        self.entry().name
+    }
+
+    /// The kind of that name.
+    pub fn from_name(name: &str) -> Option<TreeKind> {
+        TreeKind::registered().find(|kind| kind.name() == name)
+    }
+
+    /// Every line of the table.
+    pub(crate) fn registered() -> impl Iterator<Item = TreeKind> {
+        TreeKind::ALL.into_iter().chain(TreeKind::FOR_TESTS.iter().copied())
+    }
+
+    /// The kind that a manifest names.
+    ///
+    /// # Errors
+    /// `Conflict` for a kind that this build does not have.
+    pub(crate) fn of_stored(name: &str) -> Result<TreeKind> {
+        TreeKind::from_name(name).ok_or_else(|| Error::Conflict {
+            what: format!("this build has no tree kind {name:?}; upgrade Spinney"),
+        })
+    }
+
+    pub(super) fn own_options(self) -> &'static [&'static OwnOption] {
+        self.entry().own_options
+    }
+
+    pub(super) fn space_amplification_max_percent(self) -> u32 {
+        self.entry().space_amplification_max_percent
+    }
+}
+
+impl fmt::Display for TreeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The ranges of keys of a tree, ascending and without gaps.
+///
+/// # Errors
+/// `Corruption` for edits that do not fit together, `UnsupportedVersion`, `Conflict` for a kind that this
+/// build does not have.
+pub(crate) fn stretches(kind: &str, edits: &[TreeEdit], file: &Path) -> Result<Vec<Stretch>> {
+    match edits {
+        [] => Ok(Vec::new()),
+        edits => (TreeKind::of_stored(kind)?.entry().stretches)(edits, file),
+    }
+}
+
+/// Opens the tree of a keyspace from its manifest edits (none for a new keyspace).
+///
+/// # Errors
+/// `Corruption` for edits that do not fit together or name missing or damaged files.
+pub(crate) fn open(
+    kind: TreeKind,
+    context: TreeContext,
+    edits: &[TreeEdit],
+    flushed: Seqno,
+) -> Result<Arc<dyn Tree>> {
+    (kind.entry().open)(context, edits, flushed)
+}
+
+/// The fuzz targets of all kinds.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz_targets() -> Vec<Target> {
+    TreeKind::registered().flat_map(|kind| kind.entry().fuzz_targets).copied().collect()
+}

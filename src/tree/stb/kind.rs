@@ -1,0 +1,26 @@
+//! What the table of kinds says of `stb`.
+
+#[cfg(feature = "fuzz")]
+use super::fuzz::TARGETS;
+use super::{StbTree, open};
+use crate::tree::kinds::{Kind, TreeKind};
+use crate::tree::options::KeyspaceOptions;
+use crate::tree::own_options::FANOUT_MAX;
+
+/// The kind's entry.
+pub(in crate::tree) const KIND: Kind = Kind {
+    name: "stb",
+    own_options: &[&FANOUT_MAX],
+    space_amplification_max_percent: 127,
+    open: |context, edits, flushed| Ok(StbTree::open(context, edits, flushed)?),
+    stretches: open::stretches,
+    #[cfg(feature = "fuzz")]
+    fuzz_targets: &TARGETS,
+};
+
+impl KeyspaceOptions {
+    /// A keyspace held by an STBε-tree.
+    pub fn stb() -> KeyspaceOptions {
+        KeyspaceOptions::new(TreeKind::Stb)
+    }
+}
