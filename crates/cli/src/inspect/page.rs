@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::svg::{self, zoom_class};
-use super::trunk::{AGE_STEPS, Sums, Trunk, branches, live_bytes, reclaimable_bytes};
+use super::trunk::{AGE_STEPS, Sums, Trunk, live_bytes, reclaimable_bytes, shown_count};
 use crate::spelling::readable;
 use spinney_bench::plot::escaped;
 use spinney_bench::quantity::{bytes, grouped, ratio};
@@ -60,28 +60,22 @@ fn tiles(trunk: &Trunk<'_>, out: &mut String) {
             ),
         ),
         ("entries", grouped(total.entries), "all versions".to_string()),
-        match trunk.has_guards() {
-            true => {
-                ("guards", grouped(total.nodes), format!("{} fragments", grouped(total.bundles)))
-            }
-            false => ("nodes", grouped(total.nodes), format!("{} bundles", grouped(total.bundles))),
-        },
         (
-            "maplets",
-            bytes(total.maplet_bytes),
-            format!(
-                "{:.1} bits a fingerprint",
-                ratio(total.maplet_bytes, total.maplet_entries) * 8.0
-            ),
+            trunk.node_word(),
+            grouped(total.nodes),
+            format!("{} {}s", grouped(total.groups), trunk.group_word()),
         ),
     ];
     out.push_str("<section class=\"tiles\">\n");
-    let tiles = tiles.into_iter().filter(|(name, ..)| *name != "maplets" || !trunk.has_guards());
     for (name, value, note) in tiles {
         let _ = writeln!(
             out,
             "<div><span>{name}</span><strong>{value}</strong><small>{note}</small></div>"
         );
+    }
+    for (name, count) in &total.counts {
+        let _ =
+            writeln!(out, "<div><strong>{}</strong></div>", escaped(&shown_count(name, *count)));
     }
     out.push_str("</section>\n");
 }
@@ -104,7 +98,7 @@ fn drawing(trunk: &Trunk<'_>, out: &mut String) {
             "<div class=\"row\"><span class=\"chip\">{} · {} {}{}</span>",
             trunk.level_name(depth),
             nodes.len(),
-            trunk.node_word(),
+            escaped(trunk.node_word()),
             if nodes.len() == 1 { "" } else { "s" },
         );
         out.push_str(&svg::level(trunk, depth));
@@ -124,7 +118,7 @@ fn legend(out: &mut String) {
          <li><svg width=\"26\" height=\"12\"><rect class=\"age5\" width=\"26\" height=\"12\"/>\
          <rect class=\"superseded\" x=\"10\" width=\"16\" height=\"12\"/></svg> superseded</li>\
          <li><i class=\"tombstones\"></i> tombstones</li>\
-         <li><i class=\"maplet\"></i> maplet, under its bundle</li>\
+         <li><i class=\"maplet\"></i> a maplet, under its bundle</li>\
          <li><i class=\"fill\"></i> live bytes above a child</li>\
          <li>height: bytes; a gap: flushed already</li></ul>\n",
     );
@@ -186,26 +180,28 @@ fn common_prefix(ticks: &[(f64, &[u8])]) -> usize {
 }
 
 fn level_table(trunk: &Trunk<'_>, out: &mut String) {
-    out.push_str(
-        "<section><h2>By level</h2><table><thead><tr><th>level</th><th>nodes</th><th>bundles</th>\
+    let _ = writeln!(
+        out,
+        "<section><h2>By level</h2><table><thead><tr><th>level</th><th>{}s</th><th>{}s</th>\
          <th>tables</th><th>live</th><th>entries</th><th>superseded</th><th>tombstones</th>\
-         <th>maplets</th><th>to reclaim</th></tr></thead><tbody>\n",
+         <th>to reclaim</th></tr></thead><tbody>",
+        escaped(trunk.node_word()),
+        escaped(trunk.group_word()),
     );
     for (depth, nodes) in trunk.levels.iter().enumerate() {
         let sums = Sums::of(nodes.iter().map(|placed| placed.node));
         let _ = writeln!(
             out,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
-             <td>{:.0}%</td><td>{:.0}%</td><td>{}</td><td>{}</td></tr>",
+             <td>{:.0}%</td><td>{:.0}%</td><td>{}</td></tr>",
             trunk.level_name(depth),
             grouped(sums.nodes),
-            grouped(sums.bundles),
+            grouped(sums.groups),
             grouped(sums.tables),
             bytes(sums.live_bytes),
             grouped(sums.entries),
             ratio(sums.superseded, sums.entries) * 100.0,
             ratio(sums.tombstones, sums.entries) * 100.0,
-            bytes(sums.maplet_bytes),
             bytes(sums.reclaimable_bytes),
         );
     }
@@ -217,7 +213,7 @@ fn reclaim_table(trunk: &Trunk<'_>, out: &mut String) {
         .levels
         .iter()
         .flatten()
-        .map(|placed| (branches(placed.node).map(reclaimable_bytes).sum(), placed.node))
+        .map(|placed| (placed.node.files().map(reclaimable_bytes).sum(), placed.node))
         .filter(|(reclaimable, _)| *reclaimable > 0)
         .collect();
     if nodes.is_empty() {
@@ -226,7 +222,7 @@ fn reclaim_table(trunk: &Trunk<'_>, out: &mut String) {
     nodes.sort_by_key(|(reclaimable, node)| (std::cmp::Reverse(*reclaimable), node.id));
     out.push_str(
         "<section><h2>Most to reclaim</h2><table><thead><tr><th>node</th><th>height</th>\
-         <th>from</th><th>branches</th><th>live</th><th>to reclaim</th></tr></thead><tbody>\n",
+         <th>from</th><th>files</th><th>live</th><th>to reclaim</th></tr></thead><tbody>\n",
     );
     for (reclaimable, node) in nodes.into_iter().take(RECLAIM_ROWS) {
         let from =
@@ -237,7 +233,7 @@ fn reclaim_table(trunk: &Trunk<'_>, out: &mut String) {
             node.id,
             node.height,
             escaped(&from),
-            branches(node).count(),
+            node.files().count(),
             bytes(live_bytes(node)),
             bytes(reclaimable),
         );

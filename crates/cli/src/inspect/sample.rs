@@ -1,7 +1,7 @@
 //! Made-up trees, for tests and for looking at the page.
 
 use spinney::{
-    BranchDescription, BundleDescription, NodeDescription, PivotDescription, Slice, TreeDescription,
+    ChildDescription, FileDescription, GroupDescription, NodeDescription, Slice, TreeDescription,
 };
 
 use spinney_bench::data::random::Random;
@@ -19,7 +19,7 @@ pub(super) fn sample(fanout: u64, height: u32, seed: u64) -> TreeDescription {
     description.disk_bytes = description
         .nodes
         .iter()
-        .flat_map(|node| node.bundles.iter().flat_map(|bundle| &bundle.branches))
+        .flat_map(|node| node.groups.iter().flat_map(|bundle| &bundle.files))
         .map(|branch| branch.live_bytes)
         .sum();
     description.live_bytes = description.disk_bytes * 3 / 4;
@@ -45,16 +45,17 @@ impl Maker {
         self.next_id += 1;
         let bundle_count =
             if height == 0 { 1 + self.random.below(3) } else { 2 + self.random.below(4) };
-        let bundles: Vec<BundleDescription> =
+        let bundles: Vec<GroupDescription> =
             (0..bundle_count).map(|position| self.bundle(height, position, bundle_count)).collect();
         let pivot_count = if height == 0 { 1 } else { self.fanout.max(1) };
         let mut node = NodeDescription {
+            label: "node".to_string(),
             id,
             height,
             lower: if from == 0 { Slice::default() } else { key(from) },
             upper: (to < KEYS).then(|| key(to)),
-            pivots: Vec::new(),
-            bundles,
+            children: Vec::new(),
+            groups: bundles,
         };
         for pivot in 0..pivot_count {
             let lower = from + (to - from) * pivot / pivot_count;
@@ -62,10 +63,10 @@ impl Maker {
             let child = (height > 0).then(|| self.node(height - 1, lower, upper));
             let bundle_start =
                 if height == 0 { 0 } else { self.random.below(bundle_count.min(4)) as usize };
-            node.pivots.push(PivotDescription {
+            node.children.push(ChildDescription {
                 lower: if lower == 0 { Slice::default() } else { key(lower) },
-                child,
-                bundle_start,
+                node: child,
+                first_group: bundle_start,
                 live_bytes: if height == 0 { 0 } else { self.random.below(20 << 20) },
                 live_entries: self.random.below(100_000),
             });
@@ -74,36 +75,44 @@ impl Maker {
         id
     }
 
-    fn bundle(&mut self, height: u32, position: u64, count: u64) -> BundleDescription {
+    fn bundle(&mut self, height: u32, position: u64, count: u64) -> GroupDescription {
         let branch_count = 1 + self.random.below(if position == 0 { 4 } else { 2 });
         let branches = (0..branch_count).map(|branch| self.branch(height, position, count, branch));
-        let branches: Vec<BranchDescription> = branches.collect();
+        let branches: Vec<FileDescription> = branches.collect();
         let entries = branches.iter().map(|branch| branch.entries).sum();
-        BundleDescription {
+        GroupDescription {
             id: self.random.below(100_000),
-            branches,
-            maplet_bytes: entries * 2,
-            maplet_entries: entries,
+            files: branches,
+            label: "bundle".to_string(),
+            counts: vec![
+                ("maplet_bytes".to_string(), entries * 2),
+                ("maplet_entries".to_string(), entries),
+            ],
         }
     }
 
-    fn branch(&mut self, height: u32, position: u64, count: u64, branch: u64) -> BranchDescription {
+    fn branch(&mut self, height: u32, position: u64, count: u64, branch: u64) -> FileDescription {
         let live_bytes = (4 << 20) + self.random.below((40 << 20) / (1 + position + branch));
         let entries = live_bytes / 128;
         // What lies higher and what lies later in its node is newer.
         let newness = u64::from(height) * 20 + position * 20 / count + branch;
         let seqno_max = newness * 1_000_000 + self.random.below(20_000_000) + 1;
-        BranchDescription {
+        FileDescription {
+            label: "table".to_string(),
             // Few numbers: so tables are shared between nodes, as flushes share them.
-            table: self.random.below(16),
+            id: self.random.below(16),
             bytes: live_bytes * (1 + self.random.below(2)),
             entries,
-            tombstones: if self.random.below(3) == 0 {
-                entries * self.random.below(40) / 100
-            } else {
-                0
-            },
-            superseded: entries * self.random.below(60) / 100,
+            counts: vec![
+                (
+                    "tombstones".to_string(),
+                    match self.random.below(3) {
+                        0 => entries * self.random.below(40) / 100,
+                        _ => 0,
+                    },
+                ),
+                ("superseded".to_string(), entries * self.random.below(60) / 100),
+            ],
             seqno_min: seqno_max.saturating_sub(5_000_000),
             seqno_max,
             live_bytes,

@@ -1,4 +1,4 @@
-//! One level of the trunk as SVG.
+//! One level of a tree as SVG.
 //!
 //! Invariants:
 //! 1. Across, everything is in percent of the key space, so that a level can be stretched (zoomed)
@@ -7,9 +7,11 @@
 
 use std::fmt::Write as _;
 
-use spinney::{BranchDescription, NodeDescription};
+use spinney::{FileDescription, GroupDescription, NodeDescription};
 
-use super::trunk::{Extent, PlacedNode, Trunk, branches, live_bytes, reclaimable_bytes};
+use super::trunk::{
+    Extent, PlacedNode, Trunk, has_own, live_bytes, reclaimable_bytes, shown_count,
+};
 use crate::spelling::readable;
 use spinney_bench::plot::escaped;
 use spinney_bench::quantity::{bytes, grouped, ratio};
@@ -42,7 +44,7 @@ pub(super) fn level(trunk: &Trunk<'_>, depth: usize) -> String {
     let node_pixels = HEAD_PIXELS + stack + if has_fill { FILL_PIXELS } else { 3.0 };
     let fill_max = nodes
         .iter()
-        .flat_map(|placed| &placed.node.pivots)
+        .flat_map(|placed| &placed.node.children)
         .map(|pivot| pivot.live_bytes)
         .max()
         .unwrap_or(0);
@@ -62,14 +64,14 @@ pub(super) fn level(trunk: &Trunk<'_>, depth: usize) -> String {
     out
 }
 
-fn branch_pixels(trunk: &Trunk<'_>, branch: &BranchDescription) -> f64 {
+fn branch_pixels(trunk: &Trunk<'_>, branch: &FileDescription) -> f64 {
     let part = ratio(branch.live_bytes, trunk.branch_live_bytes_max).min(1.0).sqrt();
     BRANCH_PIXELS_MIN + (BRANCH_PIXELS_MAX - BRANCH_PIXELS_MIN) * part
 }
 
 fn stack_pixels(trunk: &Trunk<'_>, node: &NodeDescription) -> f64 {
-    let drawn: f64 = branches(node).map(|branch| branch_pixels(trunk, branch) + 1.0).sum();
-    drawn + node.bundles.len() as f64 * (MAPLET_PIXELS + BUNDLE_GAP_PIXELS)
+    let drawn: f64 = node.files().map(|branch| branch_pixels(trunk, branch) + 1.0).sum();
+    drawn + node.groups.len() as f64 * (MAPLET_PIXELS + BUNDLE_GAP_PIXELS)
 }
 
 fn percent(part: f64) -> String {
@@ -124,24 +126,25 @@ impl NodeDrawing<'_> {
         );
         let mut y = self.top + HEAD_PIXELS;
         // The newest on top, where new data comes in.
-        for (position, bundle) in node.bundles.iter().enumerate().rev() {
+        for (position, bundle) in node.groups.iter().enumerate().rev() {
             let runs = self.live_runs(position);
-            for branch in bundle.branches.iter().rev() {
+            for branch in bundle.files.iter().rev() {
                 let height = branch_pixels(self.trunk, branch);
-                self.branch(branch, bundle.id, &runs, y, height, out);
+                self.branch(branch, bundle, &runs, y, height, out);
                 y += height + 1.0;
             }
-            for run in runs.iter().filter(|_| bundle.maplet_bytes > 0) {
+            let counts = bundle.counts.iter().map(|(name, count)| shown_count(name, *count));
+            let note = counts.map(|count| format!("\n{count}")).collect::<String>();
+            for run in runs.iter().filter(|_| has_own(bundle)) {
                 let _ = write!(
                     out,
                     "<rect class=\"maplet\" x=\"{}\" y=\"{y:.1}\" width=\"{}\" \
-                     height=\"{MAPLET_PIXELS}\"><title>maplet of bundle {}\n{} for {} \
-                     fingerprints</title></rect>",
+                     height=\"{MAPLET_PIXELS}\"><title>{} {}{}</title></rect>",
                     percent(run.left),
                     percent(run.width),
+                    escaped(&bundle.label),
                     bundle.id,
-                    bytes(bundle.maplet_bytes),
-                    grouped(bundle.maplet_entries),
+                    escaped(&note),
                 );
             }
             y += MAPLET_PIXELS + BUNDLE_GAP_PIXELS;
@@ -162,16 +165,16 @@ impl NodeDrawing<'_> {
 
     fn branch(
         &self,
-        branch: &BranchDescription,
-        bundle: u64,
+        branch: &FileDescription,
+        bundle: &GroupDescription,
         runs: &[Extent],
         y: f64,
         height: f64,
         out: &mut String,
     ) {
         let part = |count: u64| ratio(count, branch.entries).min(1.0);
-        let tombstones = part(branch.tombstones);
-        let superseded = part(branch.superseded).min(1.0 - tombstones);
+        let tombstones = part(branch.count("tombstones"));
+        let superseded = part(branch.count("superseded")).min(1.0 - tombstones);
         let note = escaped(&self.branch_note(branch, bundle));
         for run in runs {
             let rectangle = |class: &str, left: f64, width: f64| {
@@ -202,8 +205,8 @@ impl NodeDrawing<'_> {
     fn live_runs(&self, position: usize) -> Vec<Extent> {
         let mut runs: Vec<Extent> = Vec::new();
         let mut previous_live = false;
-        for (pivot, extent) in self.placed.node.pivots.iter().zip(&self.placed.pivots) {
-            let live = pivot.bundle_start <= position;
+        for (pivot, extent) in self.placed.node.children.iter().zip(&self.placed.pivots) {
+            let live = pivot.first_group <= position;
             match runs.last_mut() {
                 Some(run) if live && previous_live => run.width += extent.width,
                 _ if live => runs.push(*extent),
@@ -211,7 +214,7 @@ impl NodeDrawing<'_> {
             }
             previous_live = live;
         }
-        if self.placed.node.pivots.is_empty() {
+        if self.placed.node.children.is_empty() {
             runs.push(self.placed.extent);
         }
         runs
@@ -220,9 +223,9 @@ impl NodeDrawing<'_> {
     /// How much lies above each child: what the next flush would move.
     fn fill_bars(&self, out: &mut String) {
         let bottom = self.top + self.node_pixels - 3.0;
-        for (pivot, extent) in self.placed.node.pivots.iter().zip(&self.placed.pivots) {
+        for (pivot, extent) in self.placed.node.children.iter().zip(&self.placed.pivots) {
             let height = (FILL_PIXELS - 6.0) * ratio(pivot.live_bytes, self.fill_max);
-            let child = pivot.child.map_or("no child".to_string(), |id| format!("child {id}"));
+            let child = pivot.node.map_or("no child".to_string(), |id| format!("child {id}"));
             let _ = write!(
                 out,
                 "<g class=\"pivot\"><title>{}</title><rect class=\"reach\" x=\"{}\" y=\"{:.1}\" \
@@ -248,46 +251,43 @@ impl NodeDrawing<'_> {
 
     fn node_note(&self) -> String {
         let node = self.placed.node;
-        let reclaimable = branches(node).map(reclaimable_bytes).sum();
-        if self.trunk.has_guards() {
-            return format!(
-                "guard {}, height {}\nfrom {}\nto {}\n{} guards below, {} tables\n{} live in it",
-                node.id,
-                node.height,
-                shown(&node.lower),
-                node.upper.as_ref().map_or("the last key".to_string(), |key| readable(key, 60)),
-                node.pivots.iter().filter(|pivot| pivot.child.is_some()).count(),
-                branches(node).count(),
-                bytes(live_bytes(node)),
-            );
-        }
+        let reclaimable = node.files().map(reclaimable_bytes).sum();
         format!(
-            "node {}, {}\nfrom {}\nto {}\n{} pivots, {} bundles, {} branches\n{} live in it\n\
+            "{} {}, {}\nfrom {}\nto {}\n{} children, {} {}s, {} files\n{} live in it\n\
              about {} to reclaim",
+            node.label,
             node.id,
-            if node.height == 0 { "a leaf".to_string() } else { format!("height {}", node.height) },
+            if node.height == 0 {
+                "on the last level".to_string()
+            } else {
+                format!("height {}", node.height)
+            },
             shown(&node.lower),
             node.upper.as_ref().map_or("the last key".to_string(), |key| readable(key, 60)),
-            node.pivots.len(),
-            node.bundles.len(),
-            branches(node).count(),
+            node.children.iter().filter(|child| child.node.is_some()).count(),
+            node.groups.len(),
+            self.trunk.group_word(),
+            node.files().count(),
             bytes(live_bytes(node)),
             bytes(reclaimable),
         )
     }
 
-    fn branch_note(&self, branch: &BranchDescription, bundle: u64) -> String {
+    fn branch_note(&self, branch: &FileDescription, bundle: &GroupDescription) -> String {
         format!(
-            "table {} in bundle {bundle}\n{} in this node, {} in the file\n{} entries\n\
+            "{} {} in {} {}\n{} in this node, {} in the file\n{} entries\n\
              {} superseded ({:.0}%)\n{} tombstones ({:.0}%)\nsequence numbers {} to {}",
-            branch.table,
+            branch.label,
+            branch.id,
+            bundle.label,
+            bundle.id,
             bytes(branch.live_bytes),
             bytes(branch.bytes),
             grouped(branch.entries),
-            grouped(branch.superseded),
-            ratio(branch.superseded, branch.entries) * 100.0,
-            grouped(branch.tombstones),
-            ratio(branch.tombstones, branch.entries) * 100.0,
+            grouped(branch.count("superseded")),
+            ratio(branch.count("superseded"), branch.entries) * 100.0,
+            grouped(branch.count("tombstones")),
+            ratio(branch.count("tombstones"), branch.entries) * 100.0,
             grouped(branch.seqno_min),
             grouped(branch.seqno_max),
         )

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use spinney::{BranchDescription, BundleDescription, NodeDescription};
+use spinney::{FileDescription, GroupDescription, NodeDescription};
 
-use super::trunk::{AGE_STEPS, PlacedNode, Sums, Trunk, branches, live_bytes, reclaimable_bytes};
+use super::trunk::{
+    AGE_STEPS, PlacedNode, Sums, Trunk, has_own, live_bytes, reclaimable_bytes, shown_count,
+};
 use crate::spelling::readable;
 use spinney_bench::quantity::{bytes, grouped, ratio};
 
@@ -36,24 +38,18 @@ pub(super) fn text(trunk: &Trunk<'_>, title: &str, style: Style) -> String {
         percent(total.tombstones, total.entries),
         percent(total.superseded, total.entries),
     );
-    let _ = match trunk.has_guards() {
-        true => writeln!(
-            out,
-            "{} guards in {} levels, {} fragments of tables",
-            grouped(total.nodes),
-            trunk.levels.len(),
-            grouped(total.bundles),
-        ),
-        false => writeln!(
-            out,
-            "{} nodes in {} levels, {} bundles, maplets {}, about {} to reclaim",
-            grouped(total.nodes),
-            trunk.levels.len(),
-            grouped(total.bundles),
-            bytes(total.maplet_bytes),
-            bytes(total.reclaimable_bytes),
-        ),
-    };
+    let counts = total.counts.iter().map(|(name, count)| shown_count(name, *count));
+    let _ = writeln!(
+        out,
+        "{} {}s in {} levels, {} {}s{}, about {} to reclaim",
+        grouped(total.nodes),
+        trunk.node_word(),
+        trunk.levels.len(),
+        grouped(total.groups),
+        trunk.group_word(),
+        counts.map(|count| format!(", {count}")).collect::<String>(),
+        bytes(total.reclaimable_bytes),
+    );
     for (name, value) in &description.parameters {
         let _ = writeln!(out, "  {name} = {}", grouped(*value));
     }
@@ -136,27 +132,23 @@ fn node(
         bytes(total),
         range(node)
     );
-    if trunk.has_guards() {
-        let fragments: Vec<_> = branches(node).collect();
-        for (position, fragment) in fragments.into_iter().enumerate().rev() {
-            branch_line(trunk, fragment, position == 0, style, out);
-        }
-        return;
-    }
     if node.height > 0 {
         pivots(node, out);
     }
-    for (position, bundle) in node.bundles.iter().enumerate().rev() {
-        bundle_lines(trunk, node, position, bundle, style, out);
+    for (position, group) in node.groups.iter().enumerate().rev() {
+        match &group.files[..] {
+            [file] if !has_own(group) => branch_line(trunk, file, position == 0, style, out),
+            _ => bundle_lines(trunk, node, position, group, style, out),
+        }
     }
 }
 
 /// One cell a pivot: how much waits there for a flush.
 fn pivots(node: &NodeDescription, out: &mut String) {
-    let most = node.pivots.iter().map(|pivot| pivot.live_bytes).max().unwrap_or(0);
-    let waiting: u64 = node.pivots.iter().map(|pivot| pivot.live_bytes).sum();
-    let cells: String = node.pivots.iter().map(|pivot| eighth(pivot.live_bytes, most)).collect();
-    let children = node.pivots.len();
+    let most = node.children.iter().map(|pivot| pivot.live_bytes).max().unwrap_or(0);
+    let waiting: u64 = node.children.iter().map(|pivot| pivot.live_bytes).sum();
+    let cells: String = node.children.iter().map(|pivot| eighth(pivot.live_bytes, most)).collect();
+    let children = node.children.len();
     let pivots = format!("{children} pivots, {} live above their children", bytes(waiting));
     let _ = writeln!(out, "  ├ {pivots:<72}  {cells}");
 }
@@ -165,45 +157,47 @@ fn bundle_lines(
     trunk: &Trunk<'_>,
     node: &NodeDescription,
     position: usize,
-    bundle: &BundleDescription,
+    bundle: &GroupDescription,
     style: Style,
     out: &mut String,
 ) {
-    let bundle_bytes: u64 = bundle.branches.iter().map(|branch| branch.live_bytes).sum();
+    let bundle_bytes: u64 = bundle.files.iter().map(|branch| branch.live_bytes).sum();
     let node_max = node
-        .bundles
+        .groups
         .iter()
-        .map(|bundle| bundle.branches.iter().map(|branch| branch.live_bytes).sum::<u64>())
+        .map(|bundle| bundle.files.iter().map(|branch| branch.live_bytes).sum::<u64>())
         .max()
         .unwrap_or(0);
-    let newest = bundle.branches.iter().map(|branch| trunk.age_step(branch)).max().unwrap_or(0);
+    let newest = bundle.files.iter().map(|branch| trunk.age_step(branch)).max().unwrap_or(0);
     let corner = if position == 0 && !style.branches { '└' } else { '├' };
     let drawn = bar(bundle_bytes, node_max);
     let padding = " ".repeat(BAR_CELLS - drawn.chars().count());
-    let contents = format!(
-        "{} branch{}, maplet {}",
-        bundle.branches.len(),
-        if bundle.branches.len() == 1 { "" } else { "es" },
-        bytes(bundle.maplet_bytes)
-    );
+    let mut contents = match bundle.files.len() {
+        1 => "1 file".to_string(),
+        files => format!("{files} files"),
+    };
+    for (name, count) in bundle.counts.iter().filter(|(name, _)| name.ends_with("_bytes")) {
+        let _ = write!(contents, ", {}", shown_count(name, *count));
+    }
     let _ = write!(
         out,
-        "  {corner} bundle {:<6} {}{padding}  {:>9}  {:<29}",
+        "  {corner} {} {:<6} {}{padding}  {:>9}  {:<29}",
+        bundle.label,
         bundle.id,
         coloured(&drawn, newest, style),
         bytes(bundle_bytes),
         contents,
     );
-    if node.pivots.len() > 1 {
+    if node.children.len() > 1 {
         // A cell a pivot, under those of the line above all bundles: where the bundle is live.
-        let live = node.pivots.iter().map(|pivot| pivot.bundle_start <= position);
+        let live = node.children.iter().map(|pivot| pivot.first_group <= position);
         let cells: String = live.map(|live| if live { '━' } else { '·' }).collect();
         let _ = write!(out, "  {cells}");
     }
     out.truncate(out.trim_end_matches(' ').len());
     out.push('\n');
     if style.branches {
-        for (index, branch) in bundle.branches.iter().enumerate().rev() {
+        for (index, branch) in bundle.files.iter().enumerate().rev() {
             branch_line(trunk, branch, position == 0 && index == 0, style, out);
         }
     }
@@ -211,15 +205,15 @@ fn bundle_lines(
 
 fn branch_line(
     trunk: &Trunk<'_>,
-    branch: &BranchDescription,
+    branch: &FileDescription,
     last: bool,
     style: Style,
     out: &mut String,
 ) {
     let cells = bar(branch.live_bytes, trunk.branch_live_bytes_max).chars().count();
     let of_cells = |part: u64| (ratio(part, branch.entries) * cells as f64).round() as usize;
-    let tombstones = of_cells(branch.tombstones).min(cells);
-    let superseded = of_cells(branch.superseded).min(cells - tombstones);
+    let tombstones = of_cells(branch.count("tombstones")).min(cells);
+    let superseded = of_cells(branch.count("superseded")).min(cells - tombstones);
     let drawn = format!(
         "{}{}{}",
         "✕".repeat(tombstones),
@@ -228,15 +222,16 @@ fn branch_line(
     );
     let _ = writeln!(
         out,
-        "  {} · table {:<6} {}{}  {:>9}  {} entries, {} superseded, {} tombstones, {} to reclaim",
+        "  {} · {} {:<6} {}{}  {:>9}  {} entries, {} superseded, {} tombstones, {} to reclaim",
         if last { '└' } else { '│' },
-        branch.table,
+        branch.label,
+        branch.id,
         coloured(&drawn, trunk.age_step(branch), style),
         " ".repeat(BAR_CELLS.saturating_sub(cells)),
         bytes(branch.live_bytes),
         grouped(branch.entries),
-        percent(branch.superseded, branch.entries),
-        percent(branch.tombstones, branch.entries),
+        percent(branch.count("superseded"), branch.entries),
+        percent(branch.count("tombstones"), branch.entries),
         bytes(reclaimable_bytes(branch)),
     );
 }
@@ -273,9 +268,12 @@ mod tests {
         );
         assert_eq!(
             count("bundle "),
-            description.nodes.iter().map(|node| node.bundles.len()).sum::<usize>()
+            description.nodes.iter().map(|node| node.groups.len()).sum::<usize>()
         );
-        assert_eq!(count("· table "), description.nodes.iter().flat_map(branches).count());
+        assert_eq!(
+            count("· table "),
+            description.nodes.iter().flat_map(NodeDescription::files).count()
+        );
         assert!(!text.contains('\x1b'));
     }
 
@@ -283,14 +281,25 @@ mod tests {
     #[test]
     fn every_guard_and_fragment_has_its_line() {
         let mut description = sample(4, 2, 1);
-        description.kind = "flsm".to_string();
+        for node in &mut description.nodes {
+            node.label = "guard".to_string();
+            let files = node.groups.drain(..).flat_map(|group| group.files).collect::<Vec<_>>();
+            node.groups.extend(files.into_iter().map(|file| GroupDescription {
+                label: "fragment".to_string(),
+                files: vec![file],
+                ..GroupDescription::default()
+            }));
+        }
         let text = text(&Trunk::new(&description), "my.store", style(false, usize::MAX));
         let count = |start: &str| text.lines().filter(|line| line.contains(start)).count();
         assert_eq!(
             text.lines().filter(|line| line.starts_with("guard ")).count(),
             description.nodes.len()
         );
-        assert_eq!(count("· table "), description.nodes.iter().flat_map(branches).count());
+        assert_eq!(
+            count("· table "),
+            description.nodes.iter().flat_map(NodeDescription::files).count()
+        );
         assert_eq!(count("bundle") + count("maplet") + count("node"), 0);
     }
 

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use spinney::{BranchDescription, NodeDescription, TreeDescription};
+use spinney::{FileDescription, GroupDescription, NodeDescription, TreeDescription};
 
-use spinney_bench::quantity::ratio;
+use spinney_bench::quantity::{bytes, grouped, ratio};
 
 /// The share of the width that is dealt out evenly, whatever the leaves hold.
 const EVEN_SHARE: f64 = 0.4;
@@ -35,15 +35,15 @@ pub(super) struct PlacedNode<'a> {
 #[derive(Debug, Default, Clone)]
 pub(super) struct Sums {
     pub(super) nodes: u64,
-    pub(super) bundles: u64,
+    pub(super) groups: u64,
     pub(super) tables: u64,
     pub(super) entries: u64,
     pub(super) tombstones: u64,
     pub(super) superseded: u64,
     /// Bytes that a reader of the nodes can still meet.
     pub(super) live_bytes: u64,
-    pub(super) maplet_bytes: u64,
-    pub(super) maplet_entries: u64,
+    /// What groups have besides their files, by name.
+    pub(super) counts: BTreeMap<String, u64>,
     pub(super) reclaimable_bytes: u64,
 }
 
@@ -60,20 +60,29 @@ pub(super) struct Trunk<'a> {
 }
 
 /// Bytes of a branch that a compaction would drop, estimated.
-pub(super) fn reclaimable_bytes(branch: &BranchDescription) -> u64 {
-    let share = ratio(branch.superseded + branch.tombstones, branch.entries).min(1.0);
+pub(super) fn reclaimable_bytes(branch: &FileDescription) -> u64 {
+    let share =
+        ratio(branch.count("superseded") + branch.count("tombstones"), branch.entries).min(1.0);
     (branch.live_bytes as f64 * share) as u64
 }
 
 /// Bytes that a reader of the node can still meet: what its pivots say, or else its branches.
 pub(super) fn live_bytes(node: &NodeDescription) -> u64 {
-    let by_pivots: u64 = node.pivots.iter().map(|pivot| pivot.live_bytes).sum();
-    if by_pivots > 0 { by_pivots } else { branches(node).map(|branch| branch.live_bytes).sum() }
+    let by_pivots: u64 = node.children.iter().map(|pivot| pivot.live_bytes).sum();
+    if by_pivots > 0 { by_pivots } else { node.files().map(|branch| branch.live_bytes).sum() }
 }
 
-/// Every branch of a node.
-pub(super) fn branches(node: &NodeDescription) -> impl Iterator<Item = &BranchDescription> {
-    node.bundles.iter().flat_map(|bundle| &bundle.branches)
+/// Whether a group has something of its own to be drawn beside its files.
+pub(super) fn has_own(group: &GroupDescription) -> bool {
+    !group.counts.is_empty() || group.files.len() != 1
+}
+
+/// A count, in bytes if its name says so.
+pub(super) fn shown_count(name: &str, count: u64) -> String {
+    match name.strip_suffix("_bytes") {
+        Some(what) => format!("{what} {}", bytes(count)),
+        None => format!("{} {}", grouped(count), name.replace('_', " ")),
+    }
 }
 
 impl Sums {
@@ -82,22 +91,23 @@ impl Sums {
         let mut tables = BTreeMap::new();
         for node in nodes {
             sums.nodes += 1;
-            sums.bundles += node.bundles.len() as u64;
+            sums.groups += node.groups.len() as u64;
             sums.live_bytes += live_bytes(node);
-            for bundle in &node.bundles {
-                sums.maplet_bytes += bundle.maplet_bytes;
-                sums.maplet_entries += bundle.maplet_entries;
+            for bundle in &node.groups {
+                for (name, count) in &bundle.counts {
+                    *sums.counts.entry(name.clone()).or_default() += count;
+                }
             }
-            for branch in branches(node) {
+            for branch in node.files() {
                 sums.reclaimable_bytes += reclaimable_bytes(branch);
-                tables.insert(branch.table, branch);
+                tables.insert(branch.id, branch);
             }
         }
         sums.tables = tables.len() as u64;
         for branch in tables.values() {
             sums.entries += branch.entries;
-            sums.tombstones += branch.tombstones;
-            sums.superseded += branch.superseded;
+            sums.tombstones += branch.count("tombstones");
+            sums.superseded += branch.count("superseded");
         }
         sums
     }
@@ -110,10 +120,15 @@ impl<'a> Trunk<'a> {
             description,
             levels: Vec::new(),
             total: Sums::of(nodes.iter()),
-            seqno_max: nodes.iter().flat_map(branches).map(|b| b.seqno_max).max().unwrap_or(0),
+            seqno_max: nodes
+                .iter()
+                .flat_map(NodeDescription::files)
+                .map(|b| b.seqno_max)
+                .max()
+                .unwrap_or(0),
             branch_live_bytes_max: nodes
                 .iter()
-                .flat_map(branches)
+                .flat_map(NodeDescription::files)
                 .map(|b| b.live_bytes)
                 .max()
                 .unwrap_or(0),
@@ -141,15 +156,15 @@ impl<'a> Trunk<'a> {
         path.push(node.id);
         let start = *left;
         let mut pivots = Vec::new();
-        for pivot in &node.pivots {
+        for pivot in &node.children {
             let pivot_start = *left;
-            match pivot.child.and_then(|child| shape.child(child, path)) {
+            match pivot.node.and_then(|child| shape.child(child, path)) {
                 Some(child) => self.place(child, shape, left, path),
                 None => *left += shape.leaf_width(shape.leaf_bytes(node)),
             }
             pivots.push(Extent { left: pivot_start, width: *left - pivot_start });
         }
-        if node.pivots.is_empty() {
+        if node.children.is_empty() {
             *left += shape.leaf_width(shape.leaf_bytes(node));
         }
         path.pop();
@@ -161,30 +176,29 @@ impl<'a> Trunk<'a> {
     }
 
     /// The step of a branch's age: 0 for the oldest.
-    pub(super) fn age_step(&self, branch: &BranchDescription) -> u64 {
+    pub(super) fn age_step(&self, branch: &FileDescription) -> u64 {
         let part = ratio(branch.seqno_max, self.seqno_max);
         ((part * AGE_STEPS as f64) as u64).min(AGE_STEPS - 1)
     }
 
-    /// Whether the nodes are guards: their tables lie in them one by one, without maplets.
-    pub(super) fn has_guards(&self) -> bool {
-        self.description.kind == "flsm"
+    /// What the kind calls a node.
+    pub(super) fn node_word(&self) -> &'a str {
+        self.description.nodes.first().map_or("node", |node| &node.label)
     }
 
-    /// What to call a node.
-    pub(super) fn node_word(&self) -> &'static str {
-        if self.has_guards() { "guard" } else { "node" }
+    /// What the kind calls a group of files.
+    pub(super) fn group_word(&self) -> &'a str {
+        let mut groups = self.description.nodes.iter().flat_map(|node| &node.groups);
+        groups.next().map_or("group", |group| &group.label)
     }
 
     /// What to call a level.
     pub(super) fn level_name(&self, depth: usize) -> String {
         let height = self.levels[depth].first().map_or(0, |placed| placed.node.height);
         match (self.levels.len(), depth, height) {
-            (1, ..) if self.has_guards() => "one level".to_string(),
-            (1, ..) => "root, a leaf".to_string(),
+            (1, ..) => "one level".to_string(),
             (_, 0, _) => format!("root, height {height}"),
-            (_, _, 0) if self.has_guards() => "last level".to_string(),
-            (_, _, 0) => "leaves".to_string(),
+            (_, _, 0) => "last level".to_string(),
             _ => format!("height {height}"),
         }
     }
@@ -206,8 +220,8 @@ impl<'a> Shape<'a> {
 
     fn measure(&mut self, node: &'a NodeDescription, path: &mut Vec<u64>) {
         path.push(node.id);
-        for pivot in &node.pivots {
-            match pivot.child.and_then(|child| self.child(child, path)) {
+        for pivot in &node.children {
+            match pivot.node.and_then(|child| self.child(child, path)) {
                 Some(child) => self.measure(child, path),
                 None => {
                     self.leaves += 1;
@@ -215,7 +229,7 @@ impl<'a> Shape<'a> {
                 }
             }
         }
-        if node.pivots.is_empty() {
+        if node.children.is_empty() {
             self.leaves += 1;
             self.bytes += self.leaf_bytes(node);
         }
@@ -268,8 +282,8 @@ mod tests {
     fn a_broken_tree_is_placed_too() {
         let mut description = sample(3, 2, 1);
         let root = description.nodes[0].id;
-        description.nodes[1].pivots[0].child = Some(root);
-        description.nodes[2].pivots[0].child = Some(99_999);
+        description.nodes[1].children[0].node = Some(root);
+        description.nodes[2].children[0].node = Some(99_999);
         let trunk = Trunk::new(&description);
         assert_eq!(trunk.levels.len(), 3);
         assert!(Trunk::new(&TreeDescription::default()).levels.is_empty());
@@ -279,9 +293,13 @@ mod tests {
     fn a_shared_table_counts_once() {
         let description = sample(4, 1, 3);
         let sums = Sums::of(description.nodes.iter());
-        let all: u64 = description.nodes.iter().flat_map(branches).count() as u64;
-        let mut tables: Vec<u64> =
-            description.nodes.iter().flat_map(branches).map(|branch| branch.table).collect();
+        let all: u64 = description.nodes.iter().flat_map(NodeDescription::files).count() as u64;
+        let mut tables: Vec<u64> = description
+            .nodes
+            .iter()
+            .flat_map(NodeDescription::files)
+            .map(|branch| branch.id)
+            .collect();
         tables.sort_unstable();
         tables.dedup();
         assert_eq!(sums.tables, tables.len() as u64);
