@@ -16,6 +16,7 @@ pub(crate) mod limits;
 pub(crate) mod pages;
 pub(crate) mod panics;
 pub(crate) mod planted;
+pub(crate) mod poison;
 pub(crate) mod prefetch;
 pub(crate) mod process;
 pub(crate) mod region;

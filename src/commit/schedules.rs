@@ -30,7 +30,8 @@ impl Commits {
             epoch: 1,
         };
         let vfs = Arc::new(MemoryVfs::new());
-        let journal = Journal::create(vfs, Path::new("/"), options, Vec::new()).unwrap();
+        let journal =
+            Journal::create(vfs, Path::new("/"), options, Vec::new(), Arc::default()).unwrap();
         let committer = Committer::new(Arc::new(journal), Seqno(0), false);
         Arc::new(Commits { committer, applied: Default::default() })
     }

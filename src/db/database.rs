@@ -205,7 +205,7 @@ impl Database {
             ],
             ..Edit::default()
         };
-        store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error))?;
+        store.commit_edit(&edit)?;
         meanwhile();
         store.keyspaces.write().insert(name.to_string(), Arc::clone(&keyspace));
         Ok(Keyspace::new(store, keyspace))
@@ -261,7 +261,7 @@ impl Database {
         if let Some(Quarantined { id, .. }) = store.quarantine.get(name) {
             let keyspaces = vec![KeyspaceEdit { id, change: KeyspaceChange::Drop }];
             let edit = Edit { keyspaces, ..Edit::default() };
-            store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error))?;
+            store.commit_edit(&edit)?;
             // Its files are orphans of the next open that opens all keyspaces.
             store.quarantine.remove(name);
             if store.quarantine.is_empty() {
@@ -288,16 +288,14 @@ impl Database {
         let last = store.committer.barrier(|last| last);
         // What was committed before must not get lost behind the drop.
         if !planted(Bug::KeyspaceDropBeforeSync) {
-            store.journal.sync_upto(last).inspect_err(|error| {
-                keyspace.dropped.store(false, Ordering::Release);
-                store.fail(error);
-            })?;
+            let synced = store.journal.sync_upto(last);
+            synced.inspect_err(|_| keyspace.dropped.store(false, Ordering::Release))?;
         }
         let changes = keyspace.tree.lock_changes();
         let change = KeyspaceChange::Drop;
         let edit =
             Edit { keyspaces: vec![KeyspaceEdit { id: keyspace.id, change }], ..Edit::default() };
-        let result = store.manifest.commit(&edit).inspect_err(|error| store.manifest_failed(error));
+        let result = store.commit_edit(&edit);
         drop(changes);
         if result.as_ref().is_err_and(Error::is_refusal) {
             keyspace.dropped.store(false, Ordering::Release);
@@ -482,9 +480,7 @@ impl Store {
             return Ok(());
         }
         // Nothing more can be made durable, which whoever closes the store must not take for done.
-        if let Some(error) = &*self.failure.lock() {
-            return Err(crate::store::store::poisoned(error));
-        }
+        self.poison.check()?;
         if !planted(Bug::CloseWithoutSync) {
             self.journal.close()?;
         }

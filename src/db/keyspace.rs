@@ -262,9 +262,6 @@ impl Keyspace {
         });
         self.state.drop_unheld();
         self.store.deliver_events();
-        if result.is_err() {
-            self.store.hear_of_manifest();
-        }
         // Dropped meanwhile, it is told so, and not what the tree met then.
         result
             .map_err(|error| read::check_readable(&self.store, &self.state).err().unwrap_or(error))

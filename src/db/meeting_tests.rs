@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
-use crate::base::sync::atomic::Ordering;
+use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::jobs::WorkSource;
 use crate::store::idle::Activity;
 use crate::store::read::multi_get_while;
 use crate::store::state::Stage;
 use crate::vfs::{Access, File, MemoryVfs, Vfs};
-use crate::{Database, Error, Keyspace, KeyspaceOptions, TreeKind};
+use crate::{Database, Error, Event, Keyspace, KeyspaceOptions, TreeKind};
 
 /// How long a thread may take for what it does at once.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -232,7 +233,7 @@ fn whoever_closes_a_store_is_told_how_that_went() {
     }
     let early = told.recv_timeout(Duration::from_millis(300));
     assert!(early.is_err(), "closed, while the journal is not: {early:?}");
-    store.journal.poison(&Error::invalid("the disk is gone"));
+    store.poison.set(&Error::invalid("the disk is gone"));
     drop(shards);
     for _ in 0..2 {
         let closed = told.recv_timeout(PATIENCE).unwrap();
@@ -420,4 +421,30 @@ fn a_panic_on_a_caller_s_thread_poisons_the_store() {
     let half_way = || panic!("half-way");
     assert!(panics(&|| drop(db.keyspace_while("other", KeyspaceOptions::stb(), half_way))));
     assert_poisoned(&items, "creating a keyspace panicked: half-way");
+}
+
+/// Journal, manifest and store each had a state of their own for this, and one failure that passed through several of
+/// them was told several times.
+#[test]
+fn what_poisons_the_store_is_told_once() {
+    let told = Arc::new(AtomicU64::new(0));
+    let listener = {
+        let told = Arc::clone(&told);
+        move |event: &Event| {
+            told.fetch_add(u64::from(matches!(event, Event::Error { .. })), Ordering::SeqCst);
+        }
+    };
+    let builder = Database::builder_in_memory().deterministic(1).events(Arc::new(listener));
+    let db = builder.open().unwrap();
+    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    items.put("key", "value").unwrap();
+    let store = items.store();
+    let failed = Error::io("sync", Path::new("/journal"), None, std::io::ErrorKind::Other.into());
+    store.poison.set(&failed);
+    store.job_failed(&failed);
+    store.job_failed(&store.poison.check().unwrap_err());
+    assert_poisoned(&items, "/journal");
+    assert!(matches!(db.wait_idle(), Err(Error::Io { .. })), "what it failed with");
+    store.deliver_events();
+    assert_eq!(told.load(Ordering::SeqCst), 1);
 }

@@ -55,6 +55,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
+use crate::base::poison::Poison;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{CachePadded, Condvar, Mutex};
 use crate::vfs::Vfs;
@@ -134,7 +135,8 @@ pub(crate) struct Journal {
     sync_done: Condvar,
     /// Everything up to here is durable on every shard.
     durable: AtomicU64,
-    poisoned: AtomicBool,
+    /// The store's.
+    poison: Arc<Poison>,
     closed: AtomicBool,
     maintenance_due: AtomicBool,
     /// Somebody has been told so.
@@ -152,7 +154,7 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// Starts a new epoch in `dir`, which exists. `old` is what the replay of the older epochs found;
-    /// `retire` will remove it when its time comes.
+    /// `retire` will remove it when its time comes. A failed write or sync sets `poison`.
     ///
     /// # Errors
     /// `InvalidArgument` for options out of range.
@@ -161,6 +163,7 @@ impl Journal {
         dir: &Path,
         mut options: JournalOptions,
         old: Vec<OldSegment>,
+        poison: Arc<Poison>,
     ) -> Result<Journal> {
         if !(1..=SHARDS_MAX).contains(&options.shards) {
             return Err(Error::invalid(format!(
@@ -184,7 +187,7 @@ impl Journal {
             sync: Mutex::default(),
             sync_done: Condvar::new(),
             durable: AtomicU64::new(0),
-            poisoned: AtomicBool::new(false),
+            poison,
             closed: AtomicBool::new(false),
             maintenance_due: AtomicBool::new(false),
             maintenance_told: AtomicBool::new(false),

@@ -131,7 +131,7 @@ impl Journal {
             };
             for file in files {
                 let synced = file.sync().map_err(|error| error.not_refused("sync"));
-                synced.inspect_err(|error| self.poison(error))?;
+                synced.inspect_err(|error| self.poison.set(error))?;
             }
             shard.state.lock().removed.clear();
         }
@@ -200,7 +200,7 @@ impl Journal {
         let made = caught(make).unwrap_or_else(|message| {
             let reason = format!("making a journal segment panicked: {message}");
             let error = Error::Poisoned { reason };
-            self.poison(&error);
+            self.poison.set(&error);
             Err(error)
         });
         let mut state = shard.state.lock();

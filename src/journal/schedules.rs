@@ -35,7 +35,8 @@ impl Store {
             epoch: 1,
         };
         let as_vfs: Arc<dyn Vfs> = Arc::<TestVfs>::clone(&vfs);
-        let journal = Journal::create(as_vfs, Path::new(DIR), options, Vec::new()).unwrap();
+        let journal =
+            Journal::create(as_vfs, Path::new(DIR), options, Vec::new(), Arc::default()).unwrap();
         let journal = Arc::new(journal);
         let committer = Committer::new(Arc::clone(&journal), Seqno(0), false);
         Arc::new(Store { vfs, journal, committer, synced: AtomicU64::new(0) })
@@ -149,7 +150,7 @@ pub(crate) fn a_failed_sync() {
     }
     store.check_power_loss();
     if failed {
-        assert!(store.journal.poisoned().is_some());
+        assert!(store.journal.poison.is_set());
         assert!(store.commit(10).is_err(), "a commit after a failed sync");
     }
 }

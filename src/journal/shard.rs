@@ -299,7 +299,7 @@ impl Journal {
                 return Err(error);
             }
             if !state.spares.is_empty() {
-                self.poison_unless_full(self.vfs.sync_dir(&self.dir))?;
+                self.poison.unless_refused(self.vfs.sync_dir(&self.dir))?;
             }
         }
         Ok(())
@@ -311,7 +311,7 @@ impl Journal {
             .iter()
             .try_for_each(|file| file.seal())
             .map_err(|error| error.not_refused("write"))
-            .inspect_err(|error| self.poison(error))
+            .inspect_err(|error| self.poison.set(error))
     }
 
     /// Whether the mark at the end of the segment that was filled last has arrived. Its memory can wait to be
@@ -321,7 +321,7 @@ impl Journal {
         rolled
             .map_or(Ok(()), |file| file.check())
             .map_err(|error| error.not_refused("write"))
-            .inspect_err(|error| self.poison(error))
+            .inspect_err(|error| self.poison.set(error))
     }
 
     /// Whether the disk keeps what is to be left free once it has so many bytes less.
@@ -343,7 +343,7 @@ impl Journal {
         let create = || -> Result<Arc<dyn MappedFile>> {
             let file = self.vfs.create_mapped(&path, len)?;
             file.write(0, &id.encode_header(store_id, len));
-            self.poison_unless_full(file.sync().and_then(|()| {
+            self.poison.unless_refused(file.sync().and_then(|()| {
                 match planted(Bug::JournalNameNotSynced) {
                     true => Ok(()),
                     false => self.vfs.sync_dir(&self.dir),
@@ -485,7 +485,7 @@ impl ShardGuard<'_> {
         match &self.state.current {
             Some(current) => (current.segment.file.check())
                 .map_err(|error| error.not_refused("write"))
-                .inspect_err(|error| self.journal.poison(error)),
+                .inspect_err(|error| self.journal.poison.set(error)),
             None => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Group commit: one leader syncs for all who wait, and a failure is remembered until the store is closed.
+//! Group commit: one leader syncs for all who wait, and a failure poisons the store.
 //!
 //! Invariants:
 //! 1. A round of syncs covers everything that was appended before the round began. Who arrives while
@@ -28,7 +28,6 @@ pub(super) struct SyncState {
     leading: bool,
     /// The largest sequence number anybody said to have been appended, with all before it.
     claimed: Seqno,
-    poison: Option<String>,
 }
 
 /// What one round has to sync in a shard.
@@ -70,48 +69,14 @@ impl Journal {
         Seqno(self.durable.load(Ordering::Acquire))
     }
 
-    /// Refuses appends and syncs from now on, for instance because the manifest failed.
-    pub(crate) fn poison(&self, error: &Error) {
-        let mut state = self.sync.lock();
-        self.poison_locked(&mut state, error);
-    }
-
-    /// The `Poisoned` error, once a sync has failed.
-    pub(crate) fn poisoned(&self) -> Option<Error> {
-        if !self.poisoned.load(Ordering::Acquire) {
-            return None;
-        }
-        let reason = self.sync.lock().poison.clone().unwrap_or_default();
-        Some(Error::Poisoned { reason })
-    }
-
     /// Fails if appends are refused.
     #[inline]
     pub(super) fn check_open(&self) -> Result<()> {
-        if self.poisoned.load(Ordering::Acquire) || self.closed.load(Ordering::SeqCst) {
-            return Err(self.poisoned().unwrap_or_else(|| self.closed_error()));
+        if self.poison.is_set() || self.closed.load(Ordering::SeqCst) {
+            self.poison.check()?;
+            return Err(self.closed_error());
         }
         Ok(())
-    }
-
-    /// Passes a sync's result on, and poisons if it failed for more than want of room.
-    pub(super) fn poison_unless_full(&self, result: Result<()>) -> Result<()> {
-        match &result {
-            Ok(()) => {}
-            Err(error) if error.is_refusal() => {}
-            Err(error) => self.poison(error),
-        }
-        result
-    }
-
-    fn poison_locked(&self, state: &mut SyncState, error: &Error) {
-        if state.poison.is_none() {
-            state.poison = Some(match error {
-                Error::Poisoned { reason } => reason.clone(),
-                error => error.to_string(),
-            });
-        }
-        self.poisoned.store(true, Ordering::Release);
     }
 
     fn wait_until(
@@ -123,9 +88,7 @@ impl Journal {
             if done(&state) {
                 return Ok(());
             }
-            if let Some(reason) = &state.poison {
-                return Err(Error::Poisoned { reason: reason.clone() });
-            }
+            self.poison.check()?;
             if state.leading {
                 self.sync_done.wait(&mut state);
                 continue;
@@ -148,15 +111,10 @@ impl Journal {
             state.leading = false;
             match &result {
                 Ok(()) => state.rounds_done = round,
-                Err(_) if planted(Bug::PoisonForgotten) => {}
-                Err(error) => self.poison_locked(&mut state, error),
+                Err(error) => self.poison.set(error),
             }
             self.sync_done.notify_all();
-            result.map_err(|error| match error {
-                // The bytes are stored already: this is not the refusal that `Full` stands for.
-                Error::Full { .. } => Error::Poisoned { reason: error.to_string() },
-                error => error,
-            })?;
+            result?;
         }
     }
 

@@ -14,6 +14,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::panics::caught;
 use crate::base::planted::{Bug, planted};
+use crate::base::poison::Poison;
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 use crate::vfs::{Access, File, Vfs};
 
@@ -26,6 +27,8 @@ pub(crate) struct Manifest {
     finished: Condvar,
     /// Says how far the log is durable.
     durable_file: Mutex<DurableFile>,
+    /// The store's: the manifest is the first of its parts.
+    poison: Arc<Poison>,
 }
 
 struct Inner {
@@ -54,20 +57,6 @@ struct Inner {
     journal_durable: Option<Seqno>,
     /// Whether a leader is writing. It alone touches the end of the file.
     leading: bool,
-    poisoned: Option<String>,
-}
-
-impl Inner {
-    fn check_poison(&self) -> Result<()> {
-        match &self.poisoned {
-            Some(reason) => Err(Error::Poisoned { reason: reason.clone() }),
-            None => Ok(()),
-        }
-    }
-
-    fn poison(&mut self, what: &str, error: &Error) {
-        self.poisoned.get_or_insert_with(|| format!("{what} the manifest failed: {error}"));
-    }
 }
 
 impl Manifest {
@@ -99,10 +88,10 @@ impl Manifest {
                 refused: BTreeMap::new(),
                 journal_durable: None,
                 leading: false,
-                poisoned: None,
             }),
             finished: Condvar::new(),
             durable_file: Mutex::default(),
+            poison: Arc::default(),
         }
     }
 
@@ -111,11 +100,11 @@ impl Manifest {
     ///
     /// # Errors
     /// `Conflict` if the edit contradicts what is there, `Full` if the log cannot grow: nothing has
-    /// happened. Anything else has poisoned the manifest: whether the edit will be there at the next
+    /// happened. Anything else has poisoned the store: whether the edit will be there at the next
     /// open is unknown, and until then every commit returns `Poisoned`.
     pub(crate) fn commit(&self, edit: &Edit) -> Result<()> {
         let mut inner = self.inner.lock();
-        inner.check_poison()?;
+        self.poison.check()?;
         let mut edit = Cow::Borrowed(edit);
         if inner.journal_durable > edit.last_seqno {
             edit.to_mut().last_seqno = inner.journal_durable;
@@ -136,7 +125,7 @@ impl Manifest {
             return Ok(());
         }
         while inner.durable < ticket {
-            inner.check_poison()?;
+            self.poison.check()?;
             if inner.leading {
                 self.finished.wait(&mut inner);
             } else {
@@ -195,15 +184,15 @@ impl Manifest {
                 Ok(())
             }
             Err(Failure::Uncertain(error)) => {
-                inner.poison("appending to", &error);
+                self.poison.set(&error);
                 Err(error)
             }
         }
     }
 
-    /// Why no commit is taken any more, if so.
-    pub(crate) fn poisoned(&self) -> Option<Error> {
-        self.inner.lock().check_poison().err()
+    /// The latch that is set when it is unknown what the manifest holds on the disk: the store's.
+    pub(crate) fn poison(&self) -> &Arc<Poison> {
+        &self.poison
     }
 
     /// The log's file, for messages.
@@ -239,13 +228,13 @@ impl Manifest {
     ///
     /// # Errors
     /// If the new log cannot be written, the old one stays in use. If it cannot be made certain which
-    /// of them the next open finds, the manifest is poisoned.
+    /// of them the next open finds, the store is poisoned.
     pub(crate) fn rewrite(&self, edits: u64, trees: &[(KeyspaceId, Vec<u8>)]) -> Result<bool> {
         let mut inner = self.inner.lock();
         while inner.leading {
             self.finished.wait(&mut inner);
         }
-        inner.check_poison()?;
+        self.poison.check()?;
         if inner.submitted != edits || inner.durable != edits {
             return Ok(false);
         }
@@ -264,9 +253,8 @@ impl Manifest {
         let (file, bytes) = match written {
             Ok(written) => written,
             Err(error) => {
-                if let Err(error) = self.remove_durably(new.number) {
-                    inner.poison("abandoning a new copy of", &error);
-                }
+                // Both copies may be there now, and the next open takes the newer.
+                let _ = self.remove_durably(new.number).inspect_err(|error| self.poison.set(error));
                 return Err(error);
             }
         };
@@ -276,10 +264,7 @@ impl Manifest {
         inner.end = bytes;
         inner.snapshot_bytes = bytes;
         inner.written_bytes += bytes;
-        if let Err(error) = self.remove_durably(old.number) {
-            inner.poison("removing the old copy of", &error);
-            return Err(error);
-        }
+        self.remove_durably(old.number).inspect_err(|error| self.poison.set(error))?;
         self.note_durable(new, bytes);
         Ok(true)
     }

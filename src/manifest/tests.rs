@@ -564,7 +564,7 @@ fn a_failed_commit_poisons() {
     vfs.fail_after(Some(vfs.changes() + 1));
     assert!(matches!(manifest.commit(&tree_edit(0, b"y")), Err(Error::Io { .. })));
     vfs.fail_after(None);
-    assert!(matches!(manifest.poisoned(), Some(Error::Poisoned { .. })));
+    assert!(matches!(manifest.poison().first(), Some(Error::Io { .. })));
     assert!(matches!(manifest.commit(&tree_edit(0, b"z")), Err(Error::Poisoned { .. })));
     assert!(matches!(manifest.rewrite(1, &[]), Err(Error::Poisoned { .. })));
 }

@@ -37,7 +37,7 @@ impl WorkSource for Store {
             return None;
         }
         if least == Urgency::Immediate {
-            let is_due = self.journal.maintenance_due() && self.failure.lock().is_none();
+            let is_due = self.journal.maintenance_due() && !self.poison.is_set();
             return is_due.then(|| Box::new(Segments { store }) as Box<dyn Job>);
         }
         let now = self.clock.nanos();
@@ -80,13 +80,10 @@ impl WorkSource for Store {
     fn job_failed(&self, error: &Error) {
         match error {
             Error::Closed { .. } => {}
-            error => {
-                self.emit(|| Event::Error { error: error.clone() });
-                if matches!(error, Error::Poisoned { .. }) {
-                    self.fail(error);
-                }
-                self.hear_of_manifest();
-            }
+            Error::Poisoned { .. } => self.poison.set(error),
+            // The listener has been told what poisoned the store.
+            error if self.poison.is_of(error) => {}
+            error => self.emit(|| Event::Error { error: error.clone() }),
         }
     }
 }
@@ -238,7 +235,7 @@ impl Store {
                     let Err(error) = self.incorporate_due(&keyspace, Seqno::MAX) else { continue };
                     failed(&keyspace, error);
                     // A store that is poisoned takes nothing in any more.
-                    if planted(Bug::IncorporationStops) || self.failure.lock().is_some() {
+                    if planted(Bug::IncorporationStops) || self.poison.is_set() {
                         return;
                     }
                 }
@@ -321,7 +318,7 @@ impl Store {
             Ok(()) | Err(Error::Corruption { .. }) => {}
             Err(error) if error.is_refusal() => {}
             Err(Error::Io { op: "read", .. }) => {}
-            Err(error) => self.fail(error),
+            Err(error) => self.poison.set(error),
         }
         result?;
         keyspace.flush_failures.forget();
@@ -347,7 +344,7 @@ impl Store {
         let behind =
             others.iter().any(|other| other.id != keyspace.id && other.settled_upto(cut) < cut);
         if behind && !planted(Bug::IncorporateBeforeSync) {
-            self.journal.sync_upto(cut).inspect_err(|error| self.fail(error))?;
+            self.journal.sync_upto(cut)?;
             self.manifest.rely_on_journal(cut);
         }
         Ok(())
@@ -414,7 +411,7 @@ impl Store {
     }
 
     fn upkeep_due(&self) -> bool {
-        if self.failure.lock().is_some() {
+        if self.poison.is_set() {
             return false;
         }
         self.journal.maintenance_due()
@@ -456,10 +453,7 @@ impl Store {
             // A spare segment is a convenience: who needs one and cannot have it is told.
             Ok(()) => Ok(()),
             Err(error) if error.is_refusal() => Ok(()),
-            Err(error) => {
-                self.fail(&error);
-                Err(error)
-            }
+            failed => self.poison.unless_refused(failed),
         }
     }
 
@@ -490,7 +484,7 @@ impl Store {
             next_file_id: Some(self.files.next_file_id()),
             ..Edit::default()
         };
-        self.manifest.commit(&edit).inspect_err(|error| self.manifest_failed(error))?;
+        self.commit_edit(&edit)?;
         self.journal.retire(floor)?;
         Ok(())
     }

@@ -51,7 +51,7 @@ impl Store {
 
     /// The same; failures noted after `mark` count.
     pub(crate) fn wait_idle_since(&self, mark: u64) -> Result<()> {
-        let poisoned = || self.failure.lock().clone().map_or(Ok(()), Err);
+        let poisoned = || self.poison.first().map_or(Ok(()), Err);
         let mut done = self.work_done.load(Ordering::Acquire);
         let mut since = self.clock.nanos();
         let mut moved = (done, since);

@@ -78,7 +78,7 @@ where
             },
         )
     };
-    watched(committed, half_done).inspect_err(|error| store.journal_failed(error))
+    watched(committed, half_done).or_else(|error| store.not_committed(error))
 }
 
 /// Kind and value of an operation as journal and memtable hold it.

@@ -461,6 +461,7 @@ fn open_locked(
         vfs,
         sizes,
         switches: builder.switches,
+        poison: Arc::clone(manifest.poison()),
         manifest: Arc::new(manifest),
         cache,
         pool,
@@ -479,7 +480,7 @@ fn open_locked(
         .begin_epoch(&recovered, &mut keyspaces, &mut quarantined, builder.salvage)
         .inspect_err(|_| {
             // Where the manifest is in doubt, so is what it names.
-            if !read_only && foundation.manifest.poisoned().is_none() {
+            if !read_only && !foundation.poison.is_set() {
                 // What cannot be removed now is an orphan of the next open that succeeds.
                 let _ = foundation.remove_orphans(&keyspaces, first_new);
             }
@@ -498,6 +499,7 @@ fn open_locked(
             epoch,
         },
         report.segments.clone(),
+        Arc::clone(&foundation.poison),
     )?);
     if !read_only && quarantine.is_empty() {
         foundation.files.retain_no_longer();
@@ -541,7 +543,6 @@ fn open_locked(
         closed_by_one: Condvar::new(),
         birthplace: Birthplace::here(),
         panicked: AtomicBool::new(false),
-        failure: Mutex::new(None),
         upkeep_failures: Failures::default(),
         failure_count: FailureCount::default(),
         upkeep_running: AtomicBool::new(false),
@@ -556,6 +557,12 @@ fn open_locked(
     });
     // Set once: the foundation is new.
     let _ = store.store.set(Arc::downgrade(&store));
+    let listening = Arc::downgrade(&store);
+    store.poison.listen(move |error| {
+        if let Some(store) = listening.upgrade() {
+            store.poisoned(error);
+        }
+    });
     if !read_only {
         let source: Arc<dyn WorkSource> = Arc::<Store>::clone(&store);
         store.executor.start(Arc::downgrade(&source))?;

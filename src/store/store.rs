@@ -3,7 +3,7 @@
 //! Invariants:
 //! 1. Locks are taken in this order: batches `in_flight`, `registry`, `incorporation`, a keyspace's `pipeline`, a tree's
 //!    change lock, the manifest's. The commit barrier is entered with none of them but the first two.
-//! 2. Once `failure` is set, no write is accepted until the store has been reopened.
+//! 2. Once `poison` is set, no write is accepted until the store has been reopened.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -26,6 +26,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::panics::overheard;
 use crate::base::planted::{Bug, planted};
+use crate::base::poison::Poison;
 use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::base::sync::thread::ThreadId;
@@ -34,7 +35,7 @@ use crate::cache::{Cache, DataFiles};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Courier, Executor};
 use crate::journal::Journal;
-use crate::manifest::Manifest;
+use crate::manifest::{Edit, Manifest};
 use crate::memtable::ChunkPool;
 use crate::merge::MergeOperator;
 use crate::table::BlobFiles;
@@ -49,6 +50,8 @@ pub(crate) struct Foundation {
     pub(crate) sizes: Sizes,
     pub(crate) switches: Switches,
     pub(crate) manifest: Arc<Manifest>,
+    /// Set once durability is in doubt: then nothing is written any more.
+    pub(crate) poison: Arc<Poison>,
     pub(crate) files: Arc<DataFiles>,
     pub(crate) blobs: Arc<BlobFiles>,
     pub(crate) cache: Arc<Cache>,
@@ -91,7 +94,6 @@ pub(crate) struct Store {
     pub(crate) birthplace: Birthplace,
     /// Our own code has panicked: what it was at may be half done, so nothing is built on it.
     pub(crate) panicked: AtomicBool,
-    pub(crate) failure: Mutex<Option<Error>>,
     /// What upkeep of journal and manifest has failed with. Keyspaces have theirs.
     pub(crate) upkeep_failures: Failures,
     pub(crate) failure_count: FailureCount,
@@ -179,26 +181,14 @@ impl Store {
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
         self.check_not_read_only()?;
-        if let Some(error) = &*self.failure.lock() {
-            return Err(poisoned(error));
-        }
-        Ok(())
+        self.poison.check()
     }
 
-    /// Refuses writes from now on.
-    pub(crate) fn fail(&self, error: &Error) {
-        if planted(Bug::PoisonForgotten) {
-            return;
+    /// The store has been poisoned: no file is deleted, since it is unknown what the next open will find.
+    pub(super) fn poisoned(&self, error: &Error) {
+        if !planted(Bug::FilesGoInDoubt) {
+            self.files.retain_all();
         }
-        {
-            let mut failure = self.failure.lock();
-            if failure.is_some() {
-                return;
-            }
-            *failure = Some(error.clone());
-        }
-        self.files.retain_all();
-        self.journal.poison(error);
         self.emit(|| Event::Error { error: error.clone() });
     }
 
@@ -206,8 +196,7 @@ impl Store {
     #[cold]
     pub(crate) fn panicked(&self, what: &str) {
         self.panicked.store(true, Ordering::Release);
-        let error = Error::Poisoned { reason: what.to_string() };
-        self.fail(&error);
+        self.poison.set(&Error::Poisoned { reason: what.to_string() });
         self.executor.notify();
     }
 
@@ -241,27 +230,12 @@ impl Store {
         self.keyspaces.read().values().cloned().collect()
     }
 
-    /// A full disk or a refused argument leaves the journal whole; anything else does not.
-    pub(crate) fn journal_failed(&self, error: &Error) {
-        match error {
-            Error::InvalidArgument { .. } | Error::Closed { .. } => {}
-            error if error.is_refusal() => {}
-            error => self.fail(error),
-        }
-    }
-
-    /// A full disk leaves the manifest as it was; anything else does not.
-    pub(crate) fn manifest_failed(&self, error: &Error) {
-        if !error.is_refusal() {
-            self.fail(error);
-        }
-    }
-
-    /// Refuses writes from now on if the manifest does, which a tree may have met alone.
-    pub(crate) fn hear_of_manifest(&self) {
-        if let Some(error) = self.manifest.poisoned() {
-            self.fail(&error);
-        }
+    /// Makes an edit durable in the manifest.
+    ///
+    /// # Errors
+    /// As [`Manifest::commit`]. All but a refusal poison the store: what the manifest refuses contradicts the store.
+    pub(crate) fn commit_edit(&self, edit: &Edit) -> Result<()> {
+        self.poison.unless_refused(self.manifest.commit(edit))
     }
 
     /// Freezes the active memtables of those keyspaces for which `wanted` holds once no commit is
@@ -291,7 +265,7 @@ impl Store {
     /// Makes everything committed so far durable.
     pub(crate) fn sync(&self) -> Result<()> {
         self.check_writable()?;
-        let result = self.journal.sync_all().inspect_err(|error| self.fail(error));
+        let result = self.journal.sync_all();
         self.deliver_events();
         result
     }
@@ -362,13 +336,5 @@ impl Store {
             keyspace.rest_until_nanos.store(0, Ordering::Relaxed);
             keyspace.tree_rest_until_nanos.store(0, Ordering::Relaxed);
         }
-    }
-}
-
-/// What a refused writer is told.
-pub(crate) fn poisoned(error: &Error) -> Error {
-    match error {
-        Error::Poisoned { .. } => error.clone(),
-        error => Error::Poisoned { reason: error.to_string() },
     }
 }

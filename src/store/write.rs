@@ -76,7 +76,7 @@ impl Store {
             self.commit_admitted(&operations, count, bytes, durability)?
         };
         if durability == Durability::Sync && !planted(Bug::CommitBeforeSync) {
-            self.journal.sync_upto(last).inspect_err(|error| self.fail(error))?;
+            self.journal.sync_upto(last)?;
             self.counters.commits_sync.add(1);
         }
         if self.journal.is_maintenance_new() {
@@ -154,15 +154,17 @@ impl Store {
 
     /// A commit has failed: with what it ends.
     #[cold]
-    fn not_committed(&self, error: Error) -> Result<Seqno> {
+    pub(super) fn not_committed(&self, error: Error) -> Result<Seqno> {
         if matches!(error, Error::Full { .. }) {
             if planted(Bug::CommitFullSwallowed) {
                 return Ok(self.committer.visible());
             }
             self.flush_for_room();
         }
-        self.journal_failed(&error);
-        Err(error)
+        match error {
+            Error::InvalidArgument { .. } | Error::Closed { .. } => Err(error),
+            error => self.poison.unless_refused(Err(error)),
+        }
     }
 
     /// Whether a batch of so many bytes, which makes room, leaves what memtables need to get into trees, and a

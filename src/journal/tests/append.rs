@@ -191,7 +191,9 @@ fn retirement_removes_whole_segments_oldest_first_and_old_epochs_too() {
     assert_eq!(found.iter().map(|b| b.first).collect::<Vec<_>>(), [16, 17, 18, 19, 20]);
     assert_eq!(report.limits, [EpochLimit { epoch: 1, last: Seqno(20) }]);
     let clone: Arc<dyn Vfs> = Arc::<TestVfs>::clone(&vfs);
-    let second = Journal::create(clone, dir(), options(2, 4096, 2), report.segments).unwrap();
+    let second =
+        Journal::create(clone, dir(), options(2, 4096, 2), report.segments, Arc::default())
+            .unwrap();
     append_to(&second, 0, 21, 1, &solid_payload(1500));
     assert_eq!((second.bytes_live(), second.old_epochs()), (4 * 4096, vec![1]));
     assert_eq!(second.retire(Seqno(18)).unwrap(), 4096); // 10..16 of shard 0
@@ -280,7 +282,8 @@ fn a_segment_of_any_length_is_recovered() {
 fn options_out_of_range_are_refused() {
     let vfs: Arc<dyn Vfs> = TestVfs::new();
     for bad in [options(0, 4096, 1), options(65, 4096, 1), options(1, 1 << 31, 1)] {
-        let error = Journal::create(Arc::clone(&vfs), dir(), bad, Vec::new()).unwrap_err();
+        let error =
+            Journal::create(Arc::clone(&vfs), dir(), bad, Vec::new(), Arc::default()).unwrap_err();
         assert!(matches!(error, Error::InvalidArgument { .. }));
     }
 }

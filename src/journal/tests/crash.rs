@@ -126,7 +126,8 @@ impl Life {
         self.shards = 1 + self.random.below(4) as usize;
         let vfs: Arc<dyn Vfs> = Arc::<TestVfs>::clone(&self.vfs);
         let options = options(self.shards, 4096, self.epoch);
-        self.journal = Journal::create(vfs, dir(), options, report.segments).unwrap();
+        self.journal =
+            Journal::create(vfs, dir(), options, report.segments, Arc::default()).unwrap();
     }
 }
 
@@ -236,7 +237,8 @@ fn segments_of_forgotten_epochs_are_not_read_but_retired() {
     let (found, report) = collect(&vfs, &plan).unwrap();
     assert_eq!((found.len(), report.last, report.segments.len()), (1, Seqno(9), 2));
     let clone: Arc<dyn Vfs> = Arc::<TestVfs>::clone(&vfs);
-    let third = Journal::create(clone, dir(), options(1, 4096, 3), report.segments).unwrap();
+    let third = Journal::create(clone, dir(), options(1, 4096, 3), report.segments, Arc::default())
+        .unwrap();
     assert_eq!(third.retire(Seqno(8)).unwrap(), 4096);
     assert_eq!(third.old_epochs(), [2]);
 }

@@ -91,5 +91,5 @@ fn collect(vfs: &TestVfs, plan: &ReplayPlan) -> Result<(Vec<Batch>, ReplayReport
 
 fn journal(vfs: &Arc<TestVfs>, options: JournalOptions) -> Journal {
     let vfs: Arc<dyn Vfs> = Arc::<TestVfs>::clone(vfs);
-    Journal::create(vfs, dir(), options, Vec::new()).unwrap()
+    Journal::create(vfs, dir(), options, Vec::new(), Arc::default()).unwrap()
 }

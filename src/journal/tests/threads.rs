@@ -138,7 +138,7 @@ fn a_failed_sync_poisons_for_ever() {
     poisoned(commits.journal.lock_shard(0).reserve(1).unwrap_err());
     poisoned(commits.journal.maintain().unwrap_err());
     poisoned(commits.journal.close().unwrap_err());
-    poisoned(commits.journal.poisoned().unwrap());
+    poisoned(commits.journal.poison.check().unwrap_err());
     // What had been durable still counts as such.
     commits.journal.sync_upto(Seqno(1)).unwrap();
 }

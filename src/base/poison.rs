@@ -1,0 +1,130 @@
+//! The latch that stops all writes of a store once its durability is in doubt.
+//!
+//! The manifest makes it, and the journal and the store share it. Whoever meets a failure that leaves it unknown what
+//! is on the disk sets it; everyone asks it before writing.
+//!
+//! Invariants:
+//! 1. The first error is kept. Later ones change nothing.
+//! 2. The listener is called once, by the thread that sets the latch, before any other thread can see it set.
+//! 3. Nothing takes it back until the store is opened again.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use crate::base::error::{Error, Result};
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::Mutex;
+use crate::base::sync::atomic::{AtomicBool, Ordering};
+
+/// See the module's description.
+#[derive(Default)]
+pub(crate) struct Poison {
+    is_set: AtomicBool,
+    first: Mutex<Option<Error>>,
+    listener: OnceLock<Box<dyn Fn(&Error) + Send + Sync>>,
+}
+
+impl Poison {
+    /// Sets who is told of the error; the first caller alone. The listener may be called with any lock held, and may
+    /// not use the latch.
+    pub(crate) fn listen(&self, listener: impl Fn(&Error) + Send + Sync + 'static) {
+        let _ = self.listener.set(Box::new(listener));
+    }
+
+    /// Refuses all writes from now on.
+    #[cold]
+    pub(crate) fn set(&self, error: &Error) {
+        let mut first = self.first.lock();
+        if first.is_some() || planted(Bug::PoisonForgotten) {
+            return;
+        }
+        *first = Some(error.clone());
+        if let Some(listener) = self.listener.get() {
+            listener(error);
+        }
+        self.is_set.store(true, Ordering::Release);
+    }
+
+    /// Passes `result` on. An error sets the latch unless it is a refusal, which has changed nothing.
+    pub(crate) fn unless_refused<R>(&self, result: Result<R>) -> Result<R> {
+        result.inspect_err(|error| {
+            if !error.is_refusal() {
+                self.set(error);
+            }
+        })
+    }
+
+    /// Returns true once writes are refused.
+    #[inline]
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Acquire)
+    }
+
+    /// The error that set the latch.
+    pub(crate) fn first(&self) -> Option<Error> {
+        if self.is_set() { self.first.lock().clone() } else { None }
+    }
+
+    /// Returns true if the latch was set by this error, as far as its message tells.
+    pub(crate) fn is_of(&self, error: &Error) -> bool {
+        self.first().is_some_and(|first| first.to_string() == error.to_string())
+    }
+
+    /// Refuses a write once the latch is set.
+    ///
+    /// # Errors
+    /// `Poisoned`, with the first error as its reason.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_set() { self.refuse() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn refuse(&self) -> Result<()> {
+        match self.first.lock().clone() {
+            Some(error @ Error::Poisoned { .. }) => Err(error),
+            Some(error) => Err(Error::Poisoned { reason: error.to_string() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Poison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Poison").field(&self.first()).finish()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[test]
+    fn the_first_error_is_kept_and_told_once() {
+        let (poison, told) = (Poison::default(), Arc::new(AtomicU32::new(0)));
+        poison.listen({
+            let told = Arc::clone(&told);
+            move |error| {
+                assert!(error.to_string().contains("first"));
+                told.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let full = || Err::<(), _>(Error::Full { path: PathBuf::from("/store"), needed: 1 });
+        assert!(poison.unless_refused(full()).is_err());
+        assert!(!poison.is_set() && poison.check().is_ok() && poison.first().is_none());
+        for what in ["first", "second"] {
+            assert!(poison.unless_refused::<()>(Err(Error::invalid(what))).is_err());
+        }
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+        assert!(matches!(poison.first(), Some(Error::InvalidArgument { .. })));
+        let refused = poison.check();
+        assert!(
+            matches!(&refused, Err(Error::Poisoned { reason }) if reason.contains("first")),
+            "{refused:?}"
+        );
+    }
+}
