@@ -301,7 +301,7 @@ impl Database {
             keyspace.dropped.store(false, Ordering::Release);
         } else {
             store.keyspaces.write().remove(name);
-            keyspace.leave_pipeline();
+            keyspace.leave_for_good();
             keyspace.forget_memtables();
             store.update_backlog();
         }

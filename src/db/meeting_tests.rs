@@ -14,7 +14,6 @@ use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::jobs::WorkSource;
 use crate::store::idle::Activity;
 use crate::store::read::multi_get_while;
-use crate::store::state::Stage;
 use crate::vfs::{Access, File, MemoryVfs, Vfs};
 use crate::{Database, Error, Event, Keyspace, KeyspaceOptions, TreeKind};
 
@@ -40,23 +39,11 @@ fn a_memtable_on_its_way_into_the_tree_is_frozen_for_all_who_look() {
     let db = Database::builder_in_memory().deterministic(1).open().unwrap();
     let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
     items.put("key", "value").unwrap();
-    let before = items.state().read.load_full();
-    // Nobody can take a memtable from the pipeline, and nobody can put one there.
-    let pipeline = items.state().pipeline.lock();
-    assert!(pipeline.slots.is_empty());
-    let freezing = {
-        let items = items.clone();
-        thread::spawn(move || items.store().freeze(&[Arc::clone(items.state())], |_| true))
-    };
-    let began = Instant::now();
-    while Arc::ptr_eq(&items.state().read.load().active, &before.active) {
-        assert!(began.elapsed() < PATIENCE, "frozen for nobody until it is in the pipeline");
-        thread::yield_now();
-    }
-    drop(pipeline);
-    freezing.join().unwrap();
-    assert_eq!(items.state().pipeline.lock().slots.len(), 1);
-    items.flush().unwrap();
+    // As far as a freeze has come when it is about to replace the read state.
+    let read = items.state().read.load_full();
+    read.active.freeze(items.store().committer.visible(), 0);
+    assert!(items.state().claim_waiting().is_none(), "it is on its way and not frozen for all");
+    assert!(!items.state().is_flushing());
 }
 
 /// Makes the tree's value of a key a record of the cache.
@@ -163,17 +150,15 @@ fn a_failure_of_one_keyspace_keeps_no_other_waiting() {
     other.put("key", "value").unwrap();
     store.freeze(&[Arc::clone(fails.state()), Arc::clone(other.state())], |_| true);
     for keyspace in [&fails, &other] {
-        let mut pipeline = keyspace.state().pipeline.lock();
-        let (slot, stage) = pipeline.slots.front_mut().unwrap();
-        let packed = crate::store::background::pack(&*keyspace.state().tree, slot).unwrap();
-        *stage = Stage::Packed(packed);
+        let claimed = keyspace.state().claim_waiting().unwrap();
+        keyspace.state().build(&claimed).unwrap();
     }
     let filler = fill(&vfs, "/filler", 400);
-    let incorporated = store.incorporate_packed();
+    let incorporated = store.incorporate_built();
     assert!(matches!(incorporated, Err(Error::Full { .. })), "{incorporated:?}");
-    assert!(other.state().pipeline.lock().slots.is_empty(), "it waits for nothing");
+    assert!(!other.state().is_flushing(), "it waits for nothing");
     other.flush().unwrap();
-    assert_eq!(fails.state().pipeline.lock().slots.len(), 1, "it is still to be done");
+    assert!(fails.state().is_flushing(), "it is still to be done");
     vfs.remove(Path::new("/filler")).unwrap();
     drop(filler);
     fails.flush().unwrap();
@@ -190,10 +175,8 @@ fn a_rewrite_of_the_manifest_waits_for_nobody_who_may_wait_for_it() {
     let store = Arc::clone(items.store());
     while store.manifest.bytes_total() < 5 * store.manifest.bytes_live().max(4096) {
         items.put("key", vec![7; 300]).unwrap();
-        let cut = store.freeze(std::slice::from_ref(items.state()), |_| true);
-        let (slot, _) = items.state().pipeline.lock().slots.pop_front().unwrap();
-        let packed = crate::store::background::pack(&*items.state().tree, &slot).unwrap();
-        items.state().tree.incorporate(packed, cut).unwrap();
+        store.freeze(std::slice::from_ref(items.state()), |_| true);
+        items.state().flush_alone().unwrap();
     }
     let before = store.manifest.bytes_total();
     let (tell, told) = mpsc::channel();
@@ -376,15 +359,16 @@ fn a_memtable_is_counted_once_wherever_it_goes() {
 /// A list of keyspaces was taken, one of them was dropped, and its memtable was frozen after that: it got into a
 /// pipeline that nobody works at, and stayed there for as long as there was a handle.
 #[test]
-fn nothing_is_frozen_into_the_pipeline_of_a_keyspace_that_is_gone() {
+fn nothing_is_frozen_in_a_keyspace_that_is_gone() {
     let db = Database::builder_in_memory().deterministic(1).open().unwrap();
     let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
     items.put("key", "value").unwrap();
     items.store().freeze(std::slice::from_ref(items.state()), |_| true);
     items.put("key", "another").unwrap();
-    items.state().leave_pipeline();
+    items.state().leave_for_good();
     items.store().freeze(std::slice::from_ref(items.state()), |_| true);
-    assert!(items.state().pipeline.lock().slots.is_empty());
+    assert!(!items.state().is_flushing());
+    assert_eq!(items.state().read.load().frozen.len(), 1, "frozen after it had gone");
 }
 
 /// Expects that the store refuses writes because its own code panicked so, and can be read.

@@ -1,26 +1,21 @@
-//! What the store does in the background: packing memtables, incorporating them in order, the trees'
-//! own jobs, and upkeep of journal and manifest.
+//! Background work: which job comes next, the trees' own jobs, and upkeep of journal and manifest. (`flush` has the
+//! jobs that bring memtables into trees.)
 //!
 //! Invariants:
-//! 1. Memtables of a keyspace are packed in any order, at once if there are hands, and incorporated
-//!    oldest first.
-//! 2. Journal segments go only after the manifest has said durably that nothing in them is needed.
+//! 1. A journal segment is removed only after the manifest has durably recorded that nothing in it is needed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::events::Event;
-use super::state::{KeyspaceState, Slot, Stage};
+use super::flush::FlushJob;
+use super::state::KeyspaceState;
 use super::store::Store;
-use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::jobs::{Job, Step, Urgency, WorkSource};
 use crate::manifest::Edit;
-use crate::memtable::MemtableCursor;
-use crate::tree::{PackSource, Packed, Tree};
 
 /// How long a keyspace rests after its background work has failed.
 const REST_NANOS: u64 = 1_000_000_000;
@@ -49,9 +44,10 @@ impl WorkSource for Store {
         }
         keyspaces.retain(|keyspace| !keyspace.is_dropped());
         for keyspace in keyspaces.iter().filter(|keyspace| is_over(&keyspace.rest_until_nanos)) {
-            if let Some(slot) = claim_slot(keyspace) {
+            let claimed = keyspace.claim_waiting();
+            if claimed.is_some() {
                 let keyspace = Arc::clone(keyspace);
-                return Some(Box::new(FlushJob { store, keyspace, slot }));
+                return Some(Box::new(FlushJob { store, keyspace, claimed }));
             }
         }
         if least == Urgency::Pressing {
@@ -99,49 +95,6 @@ fn furthest_behind_first<T>(
     items.into_iter().map(|(_, item)| item)
 }
 
-/// The oldest memtable of the keyspace that nobody packs.
-fn claim_slot(keyspace: &KeyspaceState) -> Option<Arc<Slot>> {
-    let mut pipeline = keyspace.pipeline.lock();
-    let waiting = pipeline.slots.iter_mut().find(|(_, stage)| matches!(stage, Stage::Waiting))?;
-    waiting.1 = Stage::Packing;
-    Some(Arc::clone(&waiting.0))
-}
-
-/// A frozen memtable in order.
-struct SlotEntries {
-    cursor: MemtableCursor,
-    entries: usize,
-    started: bool,
-}
-
-impl PackSource for SlotEntries {
-    fn next(&mut self) -> Result<()> {
-        if self.started {
-            return self.cursor.next();
-        }
-        self.started = true;
-        self.cursor.seek_first()
-    }
-
-    fn entry(&self) -> Option<EntryRef<'_>> {
-        self.cursor.entry()
-    }
-
-    fn entries(&self) -> usize {
-        self.entries
-    }
-}
-
-/// Writes a frozen memtable as tables.
-pub(crate) fn pack(tree: &dyn Tree, slot: &Slot) -> Result<Option<Packed>> {
-    let entries = slot.memtable.len();
-    if entries == 0 {
-        return Ok(None);
-    }
-    let cursor = slot.memtable.cursor();
-    tree.pack(&mut SlotEntries { cursor, entries, started: false }).map(Some)
-}
-
 impl Store {
     /// Tells of a panic of the keyspace's operator, if there was one: what it was to fold is kept unfolded.
     pub(crate) fn hear_of_operator(&self, keyspace: &KeyspaceState) {
@@ -159,244 +112,6 @@ impl Store {
         if drop_unheld() > 0 {
             self.open_iterators.close_outdated();
             drop_unheld();
-        }
-    }
-
-    /// Packs a claimed slot and incorporates whatever is due.
-    fn pack_claimed(&self, keyspace: &Arc<KeyspaceState>, slot: &Arc<Slot>) -> Result<()> {
-        let stage = pack(&*keyspace.tree, slot).map(Stage::Packed);
-        let mut pipeline = keyspace.pipeline.lock();
-        let place = pipeline.slots.iter_mut().find(|(other, _)| Arc::ptr_eq(other, slot));
-        match (place, stage) {
-            (Some(place), Ok(stage)) => {
-                place.1 = stage;
-                Ok(())
-            }
-            (Some(place), Err(error)) => {
-                place.1 = Stage::Waiting;
-                self.flush_failed(keyspace, &error);
-                Err(error)
-            }
-            // The keyspace was dropped meanwhile.
-            (None, stage) => stage.map(|_| ()),
-        }
-    }
-
-    /// Incorporates packed memtables of all keyspaces, oldest first, as far as they are packed. If
-    /// another thread is at it, it is left to that one: it looks again when it is through.
-    ///
-    /// # Errors
-    /// The first failure. It keeps no other keyspace's memtables waiting.
-    pub(crate) fn incorporate_packed(&self) -> Result<()> {
-        let mut first = None;
-        self.incorporate_each(&mut |keyspace, error| {
-            self.note_failure(&keyspace.flush_failures, &error, false);
-            first.get_or_insert(error);
-        });
-        first.map_or(Ok(()), Err)
-    }
-
-    /// The same for a caller that wants to know of one keyspace: failures of others are told as those of
-    /// background work.
-    fn incorporate_packed_of(&self, keyspace: &KeyspaceState) -> Result<()> {
-        let mut mine = None;
-        self.incorporate_each(&mut |other, error| match other.id == keyspace.id {
-            true => mine = Some(error),
-            false => self.flush_failed_for(other, &error),
-        });
-        mine.map_or(Ok(()), Err)
-    }
-
-    /// Calls `f` while nobody else makes memtables part of trees. What was packed meanwhile is incorporated
-    /// behind it, however `f` ends.
-    ///
-    /// # Errors
-    /// As `f`; failures of the incorporation are told as those of background work.
-    pub(crate) fn while_incorporating_alone<R>(&self, f: impl FnOnce() -> Result<R>) -> Result<R> {
-        let result = {
-            let _alone = self.incorporation.lock();
-            f()
-        };
-        self.incorporate_each(&mut |keyspace, error| self.flush_failed_for(keyspace, &error));
-        result
-    }
-
-    /// A keyspace's flush has failed where nobody waits for it: that is told as background work's.
-    fn flush_failed_for(&self, keyspace: &KeyspaceState, error: &Error) {
-        self.note_failure(&keyspace.flush_failures, error, false);
-        self.job_failed(error);
-    }
-
-    fn incorporate_each(&self, failed: &mut dyn FnMut(&KeyspaceState, Error)) {
-        loop {
-            {
-                let Some(_alone) = self.incorporation.try_lock() else { return };
-                for keyspace in self.all_keyspaces() {
-                    let Err(error) = self.incorporate_due(&keyspace, Seqno::MAX) else { continue };
-                    failed(&keyspace, error);
-                    // A store that is poisoned takes nothing in any more.
-                    if planted(Bug::IncorporationStops) || self.poison.is_set() {
-                        return;
-                    }
-                }
-            }
-            let due = |keyspace: &Arc<KeyspaceState>| {
-                let pipeline = keyspace.pipeline.lock();
-                !keyspace.is_dropped()
-                    && matches!(pipeline.slots.front(), Some((_, Stage::Packed(_))))
-            };
-            if !self.all_keyspaces().iter().any(due) {
-                return;
-            }
-        }
-    }
-
-    /// Incorporates one keyspace's packed memtables that were frozen at `upto` or before. The caller
-    /// holds `incorporation`.
-    fn incorporate_due(&self, keyspace: &Arc<KeyspaceState>, upto: Seqno) -> Result<()> {
-        loop {
-            if keyspace.is_dropped() {
-                return Ok(());
-            }
-            if planted(Bug::IncorporateOutOfOrder) {
-                let is_packed = |stage: &Stage| matches!(stage, Stage::Packed(_));
-                let slots = &mut keyspace.pipeline.lock().slots;
-                slots.make_contiguous().sort_by_key(|(_, stage)| !is_packed(stage));
-            }
-            let (slot, packed) = match keyspace.pipeline.lock().slots.front_mut() {
-                Some((slot, stage @ Stage::Packed(_)))
-                    if slot.cut.get().is_some_and(|cut| *cut <= upto) =>
-                {
-                    // Not `Packed(None)`, which says that there is nothing in it: whoever meets what a panic
-                    // has left would drop the memtable.
-                    match std::mem::replace(stage, Stage::Incorporating) {
-                        Stage::Packed(packed) => (Arc::clone(slot), packed),
-                        _ => unreachable!("its stage has just been looked at"),
-                    }
-                }
-                _ => return Ok(()),
-            };
-            let result = self.incorporate(keyspace, &slot, packed);
-            let mut pipeline = keyspace.pipeline.lock();
-            match result {
-                Ok(()) => {
-                    pipeline.slots.pop_front();
-                }
-                Err(error) => {
-                    // What was packed is gone and its files with it: it has to be packed again.
-                    if let Some(front) = pipeline.slots.front_mut() {
-                        front.1 = Stage::Waiting;
-                    }
-                    self.flush_failed(keyspace, &error);
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    /// A memtable did not get into the tree: writers that need its room are told, and it is tried
-    /// again after a rest.
-    fn flush_failed(&self, keyspace: &KeyspaceState, error: &Error) {
-        *keyspace.flush_failure.lock() = Some(error.clone());
-        let rest = self.clock.nanos() + REST_NANOS;
-        keyspace.rest_until_nanos.store(rest, Ordering::Relaxed);
-    }
-
-    fn incorporate(
-        &self,
-        keyspace: &Arc<KeyspaceState>,
-        slot: &Slot,
-        packed: Option<Packed>,
-    ) -> Result<()> {
-        let Some(&cut) = slot.cut.get() else { return Ok(()) };
-        let (data_bytes, written_bytes) =
-            packed.as_ref().map_or((0, 0), |packed| (packed.data_bytes, packed.written_bytes));
-        self.sync_journal_before(keyspace, cut)?;
-        let result = keyspace.tree.incorporate(packed, cut);
-        match &result {
-            // Nothing has changed: the manifest is as it was, or was never reached.
-            Ok(()) | Err(Error::Corruption { .. }) => {}
-            Err(error) if error.is_refusal() => {}
-            Err(Error::Io { op: "read", .. }) => {}
-            Err(error) => self.poison.set(error),
-        }
-        result?;
-        keyspace.flush_failures.forget();
-        *keyspace.flush_failure.lock() = None;
-        self.work_done.fetch_add(1, Ordering::AcqRel);
-        let frozen = slot.frozen_nanos.load(Ordering::Relaxed);
-        let nanos = self.clock.nanos().saturating_sub(frozen).max(1);
-        self.note_drained(data_bytes, nanos);
-        self.emit(|| Event::Flush {
-            keyspace: keyspace.name.clone(),
-            data_bytes,
-            written_bytes,
-            elapsed: Duration::from_nanos(nanos),
-        });
-        self.executor.notify();
-        Ok(())
-    }
-
-    /// Before the tree of one keyspace durably holds everything up to `cut`, what other keyspaces hold
-    /// in memtables alone has to be durable up to there, or a power loss would leave a hole.
-    fn sync_journal_before(&self, keyspace: &Arc<KeyspaceState>, cut: Seqno) -> Result<()> {
-        let others = self.all_keyspaces();
-        let behind =
-            others.iter().any(|other| other.id != keyspace.id && other.settled_upto(cut) < cut);
-        if behind && !planted(Bug::IncorporateBeforeSync) {
-            self.journal.sync_upto(cut)?;
-            self.manifest.rely_on_journal(cut);
-        }
-        Ok(())
-    }
-
-    /// Keeps a running mean of the rate at which memtables are taken in.
-    fn note_drained(&self, bytes: u64, nanos: u64) {
-        if bytes == 0 {
-            return;
-        }
-        let seen = bytes as f64 * 1e9 / nanos as f64;
-        let before = f64::from_bits(self.drain_rate.load(Ordering::Relaxed));
-        let mean = before * 0.8 + seen * 0.2;
-        self.drain_rate.store(mean.max(4e6).to_bits(), Ordering::Relaxed);
-    }
-
-    /// Packs and incorporates what is frozen up to `upto`, on this thread as far as no other does.
-    pub(crate) fn flush_frozen(&self, keyspace: &Arc<KeyspaceState>, upto: Seqno) -> Result<()> {
-        self.drain(keyspace, upto, || self.incorporate_packed_of(keyspace))
-    }
-
-    /// The same for a caller that holds `incorporation`; nothing frozen later is incorporated.
-    pub(crate) fn flush_frozen_alone(
-        &self,
-        keyspace: &Arc<KeyspaceState>,
-        upto: Seqno,
-    ) -> Result<()> {
-        self.drain(keyspace, upto, || self.incorporate_due(keyspace, upto))
-    }
-
-    fn drain(
-        &self,
-        keyspace: &Arc<KeyspaceState>,
-        upto: Seqno,
-        incorporate: impl Fn() -> Result<()>,
-    ) -> Result<()> {
-        let is_due = |slot: &Slot| slot.cut.get().is_some_and(|cut| *cut <= upto);
-        loop {
-            let ended = self.executor.ended();
-            incorporate()?;
-            // What is frozen in one that was dropped goes nowhere any more, and nobody takes it away.
-            keyspace.check_exists()?;
-            if !keyspace.pipeline.lock().slots.iter().any(|(slot, _)| is_due(slot)) {
-                return Ok(());
-            }
-            self.check_writable()?;
-            match claim_slot(keyspace) {
-                Some(slot) => self.pack_claimed(keyspace, &slot)?,
-                None => {
-                    self.executor.wait(ended, Duration::from_millis(1));
-                }
-            }
         }
     }
 
@@ -514,39 +229,6 @@ impl Store {
             .collect();
         self.manifest.rewrite(edits, &trees)?;
         Ok(())
-    }
-}
-
-/// Packs one memtable, then incorporates what is due.
-struct FlushJob {
-    store: Arc<Store>,
-    keyspace: Arc<KeyspaceState>,
-    slot: Arc<Slot>,
-}
-
-impl Job for FlushJob {
-    fn step(&mut self) -> Result<Step> {
-        let packed = self.store.pack_claimed(&self.keyspace, &self.slot);
-        self.store.hear_of_operator(&self.keyspace);
-        if packed.is_err() && self.keyspace.is_dropped() {
-            return Ok(Step::Done);
-        }
-        packed.inspect_err(|e| self.store.note_failure(&self.keyspace.flush_failures, e, false))?;
-        self.store.incorporate_packed()?;
-        Ok(Step::Done)
-    }
-}
-
-impl Drop for FlushJob {
-    fn drop(&mut self) {
-        // Dropped before its step: somebody else must pack the slot.
-        let mut pipeline = self.keyspace.pipeline.lock();
-        let place = pipeline.slots.iter_mut().find(|(slot, _)| Arc::ptr_eq(slot, &self.slot));
-        if let Some((_, stage)) = place
-            && matches!(stage, Stage::Packing)
-        {
-            *stage = Stage::Waiting;
-        }
     }
 }
 

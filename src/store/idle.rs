@@ -117,7 +117,7 @@ impl Store {
         meanwhile();
         let flushes = |keyspace: &Arc<KeyspaceState>| {
             let refused = matches!(*keyspace.flush_failure.lock(), Some(Error::Full { .. }));
-            !refused && !keyspace.pipeline.lock().slots.is_empty()
+            !refused && keyspace.is_flushing()
         };
         if self.all_keyspaces().iter().any(flushes) || self.has_work() {
             return Activity::ToDo;
@@ -132,8 +132,8 @@ impl Store {
     fn refused(&self) -> Option<Error> {
         let mut refused = None;
         for keyspace in self.all_keyspaces() {
-            let waits = !keyspace.pipeline.lock().slots.is_empty();
-            let flush = waits.then(|| keyspace.flush_failure.lock().take()).flatten();
+            let flush =
+                keyspace.is_flushing().then(|| keyspace.flush_failure.lock().take()).flatten();
             refused = refused.or(flush).or(keyspace.tree.retry_refused());
         }
         if refused.is_some() {

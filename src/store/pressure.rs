@@ -51,8 +51,7 @@ impl Store {
                 break;
             }
             // What cannot be had back now is not waited for: readers may hold it, or its keyspace was dropped.
-            let waits = |keyspace: &Arc<KeyspaceState>| !keyspace.pipeline.lock().slots.is_empty();
-            if !self.all_keyspaces().iter().any(waits) {
+            if !self.all_keyspaces().iter().any(|keyspace| keyspace.is_flushing()) {
                 break;
             }
             let failure = operations().find_map(|operation| operation.keyspace.failure_to_flush());
@@ -64,7 +63,7 @@ impl Store {
                 self.clear_rests();
             }
             let is_failing = |keyspace: &Arc<KeyspaceState>| {
-                waits(keyspace) && keyspace.flush_failure.lock().is_none()
+                keyspace.is_flushing() && keyspace.flush_failure.lock().is_none()
             };
             if !self.all_keyspaces().iter().any(is_failing) {
                 // Others' memtables are stuck. Their keyspaces' writers are refused, this one's go on.

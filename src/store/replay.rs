@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
-use super::background::pack;
 use super::quarantine::concerns_one;
 use super::room::Room;
 use super::staged::Staged;
@@ -117,7 +116,7 @@ impl Foundation {
             .collect();
         let at_once = if self.clock.is_real() { SETTLING_MAX } else { 1 };
         let failed = failed.map(Mutex::new);
-        for_each_at_once(at_once, &frozen, |keyspace| match (settle(keyspace), &failed) {
+        for_each_at_once(at_once, &frozen, |keyspace| match (keyspace.flush_alone(), &failed) {
             (Err(error), Some(failed)) => self.fails_alone(keyspace, error, &mut failed.lock()),
             (settled, _) => settled,
         })
@@ -284,18 +283,6 @@ impl Replay<'_> {
         self.replayed_bytes = 0;
         self.foundation.freeze_and_settle(&chosen, last, Some(&mut self.failed))
     }
-}
-
-/// Makes what was frozen part of the tree.
-fn settle(keyspace: &KeyspaceState) -> Result<()> {
-    let slots = std::mem::take(&mut keyspace.pipeline.lock().slots);
-    for (slot, _) in slots {
-        let packed = pack(&*keyspace.tree, &slot)?;
-        if let Some(&cut) = slot.cut.get() {
-            keyspace.tree.incorporate(packed, cut)?;
-        }
-    }
-    Ok(())
 }
 
 pub(super) fn epoch_number(epoch: u64) -> Result<u32> {

@@ -70,7 +70,7 @@ mod tests {
     use crate::base::ids::Seqno;
     use crate::cache::ReadContext;
     use crate::memtable::ChunkPool;
-    use crate::store::state::Slot;
+    use crate::store::memtable_state::MemtableState;
     use crate::tree::description::TreeDescription;
     use crate::tree::{CheckCounts, Region, RegionAt};
 
@@ -124,7 +124,7 @@ mod tests {
 
     fn state(version: &Arc<dyn TreeVersion>) -> Arc<ReadState> {
         let pool = Arc::new(ChunkPool::new(0));
-        let active = Slot::new(&pool);
+        let active = MemtableState::new(&pool);
         Arc::new(ReadState {
             active,
             frozen: Vec::new(),

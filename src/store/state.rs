@@ -6,18 +6,18 @@
 //! 2. `active` is replaced only inside a commit barrier, so a memtable holds exactly the entries
 //!    between two cuts.
 //! 3. A frozen memtable leaves the read state in the very step that brings the version holding it. The record
-//!    cache has been told of its keys before that step: a memtable is in the pipeline, from which it gets into
-//!    the tree, only once the read state shows it as frozen.
+//!    cache has been told of its keys before that step: a memtable gets into the tree only once the read state shows
+//!    it as frozen.
 //! 4. A keyspace that is dropped is marked so before its memtables leave the read state: who loads the state first, and
 //!    sees no mark after that, has all of them.
 //! 5. What a read state has is complete up to the number that [`ReadState::seqno_at_most`] gives: a reader at
 //!    that number, or at a snapshot taken before, finds all of it there, and nothing that came later.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::events::Event;
 use super::failures::Failures;
+use super::memtable_state::MemtableState;
 use super::retired::Retired;
 use super::store::Store;
 use crate::base::entry::Cursor;
@@ -30,61 +30,20 @@ use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, yield_now};
 use crate::cache::Cache;
 use crate::commit::Price;
-use crate::memtable::{ChunkPool, Memtable};
+use crate::memtable::ChunkPool;
 use crate::merge::{BlobReader, Contained, MergeContext};
-use crate::table::{BlobFile, BlobFiles, BlobPointer};
+use crate::table::{BlobFiles, BlobPointer};
 use crate::tree::options::KeyspaceOptions;
-use crate::tree::{Packed, Tree, TreeCounters, TreeObserver, TreeState, TreeVersion};
+use crate::tree::{Tree, TreeCounters, TreeObserver, TreeState, TreeVersion};
 
 /// How often the read state and its tree's state are looked at to find both of one moment.
 const TRIES_FOR_ONE_MOMENT: usize = 16;
 
-/// A memtable and what belongs to it.
-pub(crate) struct Slot {
-    pub(crate) memtable: Arc<Memtable>,
-    /// Files of values too large for a memtable; its entries point into them.
-    pub(crate) blobs: Mutex<Vec<Arc<BlobFile>>>,
-    /// Once frozen: it holds everything of its keyspace after the slot before it up to here.
-    pub(crate) cut: OnceLock<Seqno>,
-    /// When it was frozen.
-    pub(crate) frozen_nanos: AtomicU64,
-}
-
-impl Slot {
-    pub(crate) fn new(pool: &Arc<ChunkPool>) -> Arc<Slot> {
-        Arc::new(Slot {
-            memtable: Arc::new(Memtable::new(Arc::clone(pool))),
-            blobs: Mutex::new(Vec::new()),
-            cut: OnceLock::new(),
-            frozen_nanos: AtomicU64::new(0),
-        })
-    }
-
-    /// What counts against the size at which a memtable is frozen.
-    #[inline]
-    pub(crate) fn bytes(&self) -> u64 {
-        self.memtable.bytes() as u64
-    }
-
-    /// The same without the unused rest of chunks, for sizes below a chunk's.
-    pub(crate) fn exact_bytes(&self) -> u64 {
-        self.memtable.data_bytes() as u64 + 32 * self.memtable.len() as u64
-    }
-}
-
-/// How far a frozen memtable has come.
-pub(crate) enum Stage {
-    Waiting,
-    Packing,
-    Packed(Option<Packed>),
-    Incorporating,
-}
-
 /// What readers read.
 pub(crate) struct ReadState {
-    pub(crate) active: Arc<Slot>,
+    pub(crate) active: Arc<MemtableState>,
     /// Newest first.
-    pub(crate) frozen: Vec<Arc<Slot>>,
+    pub(crate) frozen: Vec<Arc<MemtableState>>,
     pub(crate) version: Arc<dyn TreeVersion>,
     /// Which of the keyspace's states of its tree `version` is: compactions do not count.
     pub(crate) generation: u64,
@@ -103,24 +62,16 @@ impl ReadState {
     /// when the state was loaded is above it: the barrier ends after the state has been replaced.
     #[inline]
     pub(crate) fn seqno_at_most(&self, visible: Seqno) -> Seqno {
-        match self.active.cut.get() {
-            Some(&cut) if !planted(Bug::ReadBeyondCut) => visible.min(cut),
+        match self.active.freeze_seqno.get() {
+            Some(&frozen) if !planted(Bug::ReadBeyondCut) => visible.min(frozen),
             _ => visible,
         }
     }
 
     /// Its frozen memtables that a tree has which holds everything up to `flushed`, oldest first.
-    fn leaving(&self, flushed: Seqno) -> impl Iterator<Item = &Arc<Slot>> {
-        let is_in = move |slot: &&Arc<Slot>| slot.cut.get().is_some_and(|cut| *cut <= flushed);
-        self.frozen.iter().rev().filter(is_in)
+    fn leaving(&self, flushed: Seqno) -> impl Iterator<Item = &Arc<MemtableState>> {
+        self.frozen.iter().rev().filter(move |memtable| memtable.is_frozen_upto(flushed))
     }
-}
-
-/// Frozen memtables on their way into the tree, oldest first. The read state has shown each as frozen before
-/// it comes here.
-#[derive(Default)]
-pub(crate) struct Pipeline {
-    pub(crate) slots: VecDeque<(Arc<Slot>, Stage)>,
 }
 
 /// A keyspace.
@@ -132,7 +83,6 @@ pub(crate) struct KeyspaceState {
     pub(crate) read: ArcSwap<ReadState>,
     /// What `read` was before; held while it is replaced.
     retired: Mutex<Retired>,
-    pub(crate) pipeline: Mutex<Pipeline>,
     pub(crate) merge: MergeContext,
     /// The operator of `merge`.
     pub(crate) operator: Option<Arc<Contained>>,
@@ -155,7 +105,7 @@ pub(crate) struct KeyspaceState {
     /// The last panic of the operator that `wait_idle` has not told of.
     pub(crate) operator_failure: Mutex<Option<Error>>,
     /// It has been dropped durably.
-    pub(super) is_gone: AtomicBool,
+    is_gone: AtomicBool,
     /// Iterators on it.
     pub(crate) iterators: AtomicU64,
     /// The newest generation of the tree; raised before a version with new entries is shown.
@@ -251,8 +201,12 @@ pub(crate) struct KeyspaceParts {
 impl KeyspaceState {
     pub(crate) fn new(parts: KeyspaceParts, pool: &Arc<ChunkPool>) -> Arc<KeyspaceState> {
         let version = parts.tree.version();
-        let read =
-            ReadState { active: Slot::new(pool), frozen: Vec::new(), version, generation: 0 };
+        let read = ReadState {
+            active: MemtableState::new(pool),
+            frozen: Vec::new(),
+            version,
+            generation: 0,
+        };
         let keyspace = Arc::new(KeyspaceState {
             id: parts.id,
             name: parts.name,
@@ -260,7 +214,6 @@ impl KeyspaceState {
             tree: parts.tree,
             read: ArcSwap::from_pointee(read),
             retired: Mutex::default(),
-            pipeline: Mutex::default(),
             merge: parts.merge,
             operator: parts.operator,
             hasher: parts.hasher,
@@ -286,6 +239,12 @@ impl KeyspaceState {
     #[inline]
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
+    }
+
+    /// Returns true once it has been dropped durably.
+    #[inline]
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::SeqCst)
     }
 
     /// One more iterator reads it.
@@ -314,11 +273,11 @@ impl KeyspaceState {
     /// its memtables.
     pub(crate) fn forget_memtables(&self) {
         let mut retired = self.retired.lock();
-        if !self.is_gone.load(Ordering::SeqCst) || self.iterators.load(Ordering::SeqCst) > 0 {
+        if !self.is_gone() || self.iterators.load(Ordering::SeqCst) > 0 {
             return;
         }
         let read = self.read.load_full();
-        let active = Slot::new(&read.active.memtable.pool());
+        let active = MemtableState::new(&read.active.memtable.pool());
         let (version, generation) = (Arc::clone(&read.version), read.generation);
         self.read.store(Arc::new(ReadState { active, frozen: Vec::new(), version, generation }));
         retired.add(read);
@@ -349,12 +308,11 @@ impl KeyspaceState {
     ///
     /// The record cache is told before, without `retired`: that takes as long as reading the memtables does, and
     /// a freeze, which all writers wait for, needs it. What leaves is the same before and after all the same.
-    /// The version holds memtables of the pipeline alone, all of which were frozen for whoever loads the read
-    /// state by now, and no other call takes one away.
+    /// The version holds only memtables that were found frozen in the read state, and no other call takes one away.
     fn installed(&self, version: Arc<dyn TreeVersion>, cache: Option<&Cache>) {
         let flushed = version.flushed();
         let before = self.read.load_full();
-        let told: Vec<&Arc<Slot>> = before.leaving(flushed).collect();
+        let told: Vec<&Arc<MemtableState>> = before.leaving(flushed).collect();
         if !told.is_empty() {
             self.generation.fetch_add(1, Ordering::SeqCst);
             if let Some(cache) = cache {
@@ -374,7 +332,7 @@ impl KeyspaceState {
         let frozen = read
             .frozen
             .iter()
-            .filter(|slot| slot.cut.get().is_none_or(|cut| *cut > flushed))
+            .filter(|memtable| !memtable.is_frozen_upto(flushed))
             .filter(|_| !planted(Bug::FrozenForgotten))
             .cloned()
             .collect();
@@ -395,7 +353,7 @@ impl KeyspaceState {
     }
 
     /// Before the tree is shown with what these memtables hold, oldest first: see `cache::Records`.
-    fn supersede_records(&self, slots: &[&Arc<Slot>], cache: &Cache) {
+    fn supersede_records(&self, slots: &[&Arc<MemtableState>], cache: &Cache) {
         let records = cache.records();
         records.settle();
         if records.is_empty() || planted(Bug::RecordsNotSuperseded) {
@@ -427,47 +385,35 @@ impl KeyspaceState {
         records.check_bytes();
     }
 
-    /// It has been dropped for good: nothing gets into the pipeline any more, and what is there goes nowhere.
-    pub(crate) fn leave_pipeline(&self) {
+    /// It has been dropped for good: nothing is frozen any more, and what is frozen stays where it is.
+    pub(crate) fn leave_for_good(&self) {
         self.is_gone.store(true, Ordering::SeqCst);
-        // A freeze that has not seen it holds this until its memtable is in the pipeline.
+        // A freeze that has not seen it holds this until its memtable is in the read state.
         let freezing = self.retired.lock();
-        let slots = std::mem::take(&mut self.pipeline.lock().slots);
+        let read = self.read.load_full();
         drop(freezing);
-        drop(slots);
+        read.frozen.iter().for_each(|memtable| memtable.discard());
     }
 
-    /// Freezes the active memtable at `cut` unless it is empty, or the keyspace is gone: it would wait in the pipeline
-    /// for as long as a handle lives. Only inside a commit barrier.
-    pub(crate) fn freeze(&self, cut: Seqno, pool: &Arc<ChunkPool>, nanos: u64) -> bool {
+    /// Freezes the active memtable at `seqno` unless it is empty, or the keyspace is gone: nobody would take it into
+    /// the tree. Only inside a commit barrier.
+    pub(crate) fn freeze(&self, seqno: Seqno, pool: &Arc<ChunkPool>, nanos: u64) -> bool {
         let mut retired = self.retired.lock();
         let read = self.read.load_full();
-        if read.active.memtable.is_empty() || self.is_gone.load(Ordering::SeqCst) {
+        if read.active.memtable.is_empty() || self.is_gone() {
             return false;
         }
-        let slot = Arc::clone(&read.active);
         let mut frozen = Vec::with_capacity(read.frozen.len() + 1);
-        frozen.push(Arc::clone(&slot));
+        frozen.push(Arc::clone(&read.active));
         frozen.extend_from_slice(&read.frozen);
         let (version, generation) = (Arc::clone(&read.version), read.generation);
-        let announce = || self.pipeline.lock().slots.push_back((slot, Stage::Waiting));
-        let active = Slot::new(pool);
+        let active = MemtableState::new(pool);
         let state = Arc::new(ReadState { active, frozen, version, generation });
-        read.active.memtable.freeze();
-        let cut = Seqno(cut.0 + u64::from(planted(Bug::FreezeCutTooHigh)));
-        // Set once: the slot was active until now. All that can fail comes before: an active memtable with a cut would
-        // take in commits that readers do not see.
-        let _ = read.active.cut.set(cut);
-        read.active.frozen_nanos.store(nanos, Ordering::Relaxed);
-        // From the pipeline another thread may take it into the tree at once, which has to find it frozen.
-        if planted(Bug::FreezeAnnouncedEarly) {
-            announce();
-            hold_open(Bug::FreezeAnnouncedEarly, 1);
-            self.read.store(state);
-        } else {
-            self.read.store(state);
-            announce();
-        }
+        // All that can fail comes before: an active memtable that is frozen would take in commits that readers do not
+        // see.
+        read.active.freeze(Seqno(seqno.0 + u64::from(planted(Bug::FreezeCutTooHigh))), nanos);
+        hold_open(Bug::FreezeAnnouncedEarly, 1);
+        self.read.store(state);
         retired.add(read);
         true
     }

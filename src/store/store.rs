@@ -1,7 +1,7 @@
 //! The open store behind every handle.
 //!
 //! Invariants:
-//! 1. Locks are taken in this order: batches `in_flight`, `registry`, `incorporation`, a keyspace's `pipeline`, a tree's
+//! 1. Locks are taken in this order: batches `in_flight`, `registry`, `incorporation`, a memtable's stage, a tree's
 //!    change lock, the manifest's. The commit barrier is entered with none of them but the first two.
 //! 2. Once `poison` is set, no write is accepted until the store has been reopened.
 
@@ -247,7 +247,7 @@ impl Store {
     ) -> Seqno {
         self.changing("freezing a memtable", || {
             let nanos = self.clock.nanos();
-            let cut = self.committer.barrier(|last| {
+            let seqno = self.committer.barrier(|last| {
                 for keyspace in keyspaces {
                     if wanted(keyspace) {
                         keyspace.freeze(last, &self.pool, nanos);
@@ -258,7 +258,7 @@ impl Store {
             self.share_memory();
             self.update_backlog();
             self.executor.notify();
-            cut
+            seqno
         })
     }
 
@@ -283,7 +283,7 @@ impl Store {
         for keyspace in self.keyspaces.read().values() {
             let read = keyspace.read.load();
             let waiting = read.frozen.len() as f64 / (self.sizes.frozen_max as f64 + 1.0);
-            let frozen_bytes = read.frozen.iter().map(|slot| slot.exact_bytes()).sum();
+            let frozen_bytes = read.frozen.iter().map(|memtable| memtable.exact_bytes()).sum();
             let backlog = waiting.max(keyspace.tree.backlog(frozen_bytes)).max(memory);
             if keyspace.price.set(backlog, rate) {
                 let delay_per_mib = keyspace.price.per_mib();

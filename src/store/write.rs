@@ -5,9 +5,10 @@ use std::sync::Arc;
 use super::counters::is_timed;
 use super::in_flight::{COUNTED_BYTES_MIN, Flight};
 use super::large;
+use super::memtable_state::MemtableState;
 use super::operation::{Operation, check_sizes, no_operator, still_there, too_large};
 use super::payload::{LARGE_BYTES, with_parts};
-use super::state::{KeyspaceState, Slot};
+use super::state::KeyspaceState;
 use super::store::{Store, WAIT_MAX};
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
@@ -179,9 +180,7 @@ impl Store {
     #[cold]
     fn flush_for_room(&self) {
         let keyspaces = self.all_keyspaces();
-        let is_flushing =
-            |keyspace: &Arc<KeyspaceState>| !keyspace.pipeline.lock().slots.is_empty();
-        if keyspaces.iter().any(is_flushing) {
+        if keyspaces.iter().any(|keyspace| keyspace.is_flushing()) {
             return;
         }
         let active_bytes = |keyspace: &KeyspaceState| keyspace.read.load().active.exact_bytes();
@@ -253,12 +252,12 @@ impl Store {
     }
 
     #[inline]
-    fn is_full(&self, slot: &Slot) -> bool {
+    fn is_full(&self, memtable: &MemtableState) -> bool {
         let limit = self.sizes.memtable_bytes;
         if limit >= 4 << 20 {
-            slot.bytes() >= limit
+            memtable.bytes() >= limit
         } else {
-            !slot.memtable.is_empty() && slot.exact_bytes() >= limit
+            !memtable.memtable.is_empty() && memtable.exact_bytes() >= limit
         }
     }
 

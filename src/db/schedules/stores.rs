@@ -9,7 +9,7 @@ use shuttle::thread;
 
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
-use crate::store::state::{Slot, Stage};
+use crate::store::memtable_state::MemtableState;
 use crate::vfs::{Access, File, MemoryVfs, Vfs};
 use crate::{Database, Durability, Error, Keyspace, KeyspaceOptions, TreeKind};
 
@@ -465,17 +465,17 @@ pub(super) fn a_drop_without_room() {
         let _nobody_else = store.incorporation.lock();
         items.put("first", large(1)).unwrap();
         store.freeze(&[Arc::clone(items.state())], |_| true);
-        let is_packed = || {
-            let pipeline = items.state().pipeline.lock();
-            matches!(pipeline.slots.front(), Some((_, Stage::Packed(_))))
+        let is_built = || {
+            let read = items.state().read.load_full();
+            read.frozen.last().is_some_and(|oldest| oldest.is_built())
         };
-        while !is_packed() {
+        while !is_built() {
             thread::yield_now();
         }
         fill(&vfs, Path::new("/filler"))
     };
     let other = Arc::clone(&store);
-    let incorporating = thread::spawn(move || match other.incorporate_packed() {
+    let incorporating = thread::spawn(move || match other.incorporate_built() {
         Ok(()) | Err(Error::Full { .. }) => {}
         Err(error) => panic!("{error}"),
     });
@@ -497,7 +497,7 @@ pub(super) fn a_drop_without_room() {
     }
 }
 
-/// A memtable that has been frozen holds what was committed up to its cut, and stays as it is.
+/// A memtable that has been frozen holds what was committed up to its freeze, and stays as it is.
 pub(super) fn freezing_under_writers() {
     let db = open(&MemoryVfs::new());
     let items = keyspace(&db, "items");
@@ -511,19 +511,20 @@ pub(super) fn freezing_under_writers() {
             })
         })
         .collect();
-    let mut frozen: Vec<(Arc<Slot>, usize)> = Vec::new();
+    let mut frozen: Vec<(Arc<MemtableState>, usize)> = Vec::new();
     for _ in 0..2 {
         items.store().freeze(&[Arc::clone(items.state())], |_| true);
-        for slot in &items.state().read.load().frozen {
-            frozen.push((Arc::clone(slot), slot.memtable.len()));
+        for memtable in &items.state().read.load().frozen {
+            frozen.push((Arc::clone(memtable), memtable.memtable.len()));
         }
     }
     for writer in writers {
         writer.join().unwrap();
     }
-    for (slot, len) in frozen {
-        assert_eq!(slot.memtable.len(), len, "a frozen memtable has grown");
-        let newest = slot.memtable.seqno_bounds().map(|(_, newest)| newest);
-        assert!(newest <= slot.cut.get().copied(), "{newest:?} lies beyond {:?}", slot.cut);
+    for (memtable, len) in frozen {
+        assert_eq!(memtable.memtable.len(), len, "a frozen memtable has grown");
+        let newest = memtable.memtable.seqno_bounds().map(|(_, newest)| newest);
+        let frozen = &memtable.freeze_seqno;
+        assert!(newest <= frozen.get().copied(), "{newest:?} lies beyond {frozen:?}");
     }
 }
