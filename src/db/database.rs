@@ -284,6 +284,7 @@ impl Database {
     fn drop_alone(&self, name: &str, keyspace: &Arc<KeyspaceState>) -> Result<()> {
         let store = &self.store;
         keyspace.dropped.store(true, Ordering::SeqCst);
+        store.keyspaces_dropped.fetch_add(1, Ordering::SeqCst);
         // Behind the barrier no commit follows that has not seen it.
         let last = store.committer.barrier(|last| last);
         // What was committed before must not get lost behind the drop.

@@ -14,7 +14,7 @@ mod failures;
 pub(crate) mod flush;
 pub(crate) mod idle;
 mod in_flight;
-pub(crate) mod large;
+mod large;
 pub(crate) mod memtable_state;
 pub(crate) mod open;
 pub(crate) mod open_iterators;

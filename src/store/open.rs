@@ -538,6 +538,7 @@ fn open_locked(
         in_flight: InFlight::new(sizes.memtable_bytes / 2),
         incorporation: Mutex::new(()),
         next_keyspace_id: AtomicU32::new(recovered.next_keyspace_id.0.max(1)),
+        keyspaces_dropped: AtomicU64::new(0),
         closed: AtomicBool::new(false),
         closing: Mutex::default(),
         closed_by_one: Condvar::new(),

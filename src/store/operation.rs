@@ -72,12 +72,3 @@ pub(super) fn too_large(bytes: u64) -> Error {
          operation; values that go to blob files do not count), not {bytes}; commit it in parts"
     ))
 }
-
-/// Refuses a batch if one of its keyspaces has been dropped. To be asked once more with the shard
-/// locked: a keyspace that is there then stays until the batch has been applied.
-pub(super) fn still_there<'a, I>(operations: &impl Fn() -> I) -> Result<()>
-where
-    I: Iterator<Item = Operation<'a>>,
-{
-    operations().try_for_each(|operation| operation.keyspace.check_exists())
-}

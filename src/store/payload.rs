@@ -8,7 +8,7 @@
 use super::operation::Operation;
 use crate::journal::{Parts, Payload, encode_operation_head, operation_bytes};
 
-/// Batches of this size and more are encoded part by part.
+/// Batches that hold so much (`Checked::held`) and more are encoded part by part.
 pub(super) const LARGE_BYTES: u64 = 1 << 20;
 /// About how much is encoded at a time.
 const PART_BYTES: usize = 64 << 10;

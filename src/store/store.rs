@@ -87,6 +87,8 @@ pub(crate) struct Store {
     /// Held while memtables become part of trees in an order that somebody relies on.
     pub(crate) incorporation: Mutex<()>,
     pub(crate) next_keyspace_id: AtomicU32,
+    /// Counted once one is marked as dropped, before the barrier behind which nobody writes to it.
+    pub(crate) keyspaces_dropped: AtomicU64,
     pub(crate) closed: AtomicBool,
     pub(crate) closing: Mutex<Closing>,
     /// Signalled when `closing` is done.

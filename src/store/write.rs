@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::counters::is_timed;
 use super::in_flight::{COUNTED_BYTES_MIN, Flight};
-use super::large;
+use super::large::LargeValues;
 use super::memtable_state::MemtableState;
-use super::operation::{Operation, check_sizes, no_operator, still_there, too_large};
+use super::operation::{Operation, check_sizes, no_operator, too_large};
 use super::payload::{LARGE_BYTES, with_parts};
 use super::state::KeyspaceState;
 use super::store::{Store, WAIT_MAX};
@@ -17,6 +17,7 @@ use crate::base::ids::Seqno;
 use crate::base::limits::{BATCH_BYTES_MAX, BATCH_OPERATION_BYTES};
 use crate::base::panics::watched;
 use crate::base::planted::{Bug, planted};
+use crate::base::sync::atomic::Ordering;
 use crate::cache::Room;
 use crate::journal::{Payload, encode_operation};
 use crate::merge::Contained;
@@ -31,6 +32,23 @@ const BLOB_BUFFERS_BYTES: u64 = 512 << 10;
 /// Larger batches are refused inside a merge operator.
 const LARGE_BATCH_BYTES: u64 = 4 << 20;
 
+/// What is known of a batch before it is committed.
+struct Checked<'a> {
+    /// Its operations.
+    count: u32,
+    /// Bytes of its keys and values.
+    bytes: u64,
+    /// Bytes that journal and memtable get to hold, with `BATCH_OPERATION_BYTES` for each operation.
+    held: u64,
+    has_large_values: bool,
+    /// A memtable that it goes to is full.
+    is_full: bool,
+    /// The keyspace whose writers are delayed most.
+    slowest: Option<&'a KeyspaceState>,
+    /// How many keyspaces had been dropped when it was checked.
+    drops: u64,
+}
+
 impl Store {
     /// Commits a batch whose operations `operations` yields each time it is called.
     pub(crate) fn commit<'a, I>(
@@ -44,37 +62,15 @@ impl Store {
         let timed = is_timed().then(|| self.clock.nanos());
         self.check_open()?;
         self.check_not_read_only()?;
-        let mut count = 0u32;
-        let mut bytes = 0u64;
-        // What journal and memtable get to hold.
-        let mut held = 0u64;
-        let mut large = false;
-        for operation in operations() {
-            check_sizes(operation.key, operation.value)?;
-            operation.keyspace.check_exists()?;
-            if operation.kind == EntryKind::Merge && operation.keyspace.merge.operator.is_none() {
-                return Err(no_operator(operation.keyspace));
-            }
-            // A batch that is let through has fewer operations than a `u32` counts.
-            count = count.wrapping_add(1);
-            let is_large = operation.is_large(&self.sizes);
-            let value_bytes = if is_large { 0 } else { operation.value.len() };
-            bytes += (operation.key.len() + operation.value.len()) as u64;
-            held += (operation.key.len() + value_bytes) as u64 + BATCH_OPERATION_BYTES;
-            large |= is_large;
-        }
-        if held > BATCH_BYTES_MAX {
-            return Err(too_large(held));
-        }
-        if count == 0 {
+        let batch = self.check(operations())?;
+        if batch.count == 0 {
             return if durability == Durability::Sync { self.sync() } else { Ok(()) };
         }
-        let last = if large || held >= COUNTED_BYTES_MIN {
-            let _flight = self.begin_flight(held, large)?;
-            self.commit_counted(&operations, (count, bytes, large), durability)?
+        let last = if batch.has_large_values || batch.held >= COUNTED_BYTES_MIN {
+            self.commit_counted(&operations, &batch, durability)?
         } else {
-            self.admit(bytes, &operations)?;
-            self.commit_admitted(&operations, count, bytes, durability)?
+            self.admit(&operations, &batch)?;
+            self.commit_admitted(&operations, &batch, durability, None)?
         };
         if durability == Durability::Sync && !planted(Bug::CommitBeforeSync) {
             self.journal.sync_upto(last)?;
@@ -84,20 +80,108 @@ impl Store {
             // The next segment wants to be ready before this one is full.
             self.executor.notify();
         }
-        self.counters.count_commit(count, bytes);
+        self.counters.count_commit(batch.count, batch.bytes);
         if let Some(start) = timed {
             self.counters.commit_latency.record(self.clock.nanos().saturating_sub(start));
         }
         Ok(())
     }
 
+    /// Refuses what cannot be committed, and finds out what admission has to know.
     #[inline]
-    pub(super) fn commit_admitted<'a, I>(
+    fn check<'a>(&self, operations: impl Iterator<Item = Operation<'a>>) -> Result<Checked<'a>> {
+        let mut batch = Checked {
+            count: 0,
+            bytes: 0,
+            held: 0,
+            has_large_values: false,
+            is_full: false,
+            slowest: None,
+            // Before a keyspace is looked at.
+            drops: self.keyspaces_dropped.load(Ordering::Acquire),
+        };
+        let mut last: Option<&Arc<KeyspaceState>> = None;
+        for operation in operations {
+            let Operation { keyspace, kind, key, value } = operation;
+            check_sizes(key, value)?;
+            if kind == EntryKind::Merge && keyspace.merge.operator.is_none() {
+                keyspace.check_exists()?;
+                return Err(no_operator(keyspace));
+            }
+            // A batch that is let through has fewer operations than a `u32` counts.
+            batch.count = batch.count.wrapping_add(1);
+            let is_large = operation.is_large(&self.sizes);
+            let value_bytes = if is_large { 0 } else { value.len() };
+            batch.bytes += (key.len() + value.len()) as u64;
+            batch.held += (key.len() + value_bytes) as u64 + BATCH_OPERATION_BYTES;
+            batch.has_large_values |= is_large;
+            if last.is_some_and(|last| Arc::ptr_eq(last, keyspace)) {
+                continue;
+            }
+            last = Some(keyspace);
+            keyspace.check_exists()?;
+            batch.is_full |= self.is_full(&keyspace.read.load().active);
+            let is_faster =
+                |slowest: &KeyspaceState| slowest.price.per_mib() < keyspace.price.per_mib();
+            if batch.slowest.is_none_or(is_faster) {
+                batch.slowest = Some(keyspace);
+            }
+        }
+        if batch.held > BATCH_BYTES_MAX {
+            return Err(too_large(batch.held));
+        }
+        Ok(batch)
+    }
+
+    /// Lets a writer in: once there is room in the memtables, and delayed by how far the background is behind.
+    #[inline]
+    fn admit<'a, I>(&self, operations: &impl Fn() -> I, batch: &Checked<'_>) -> Result<()>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        if batch.is_full {
+            self.make_room(operations)?;
+        }
+        if self.is_pressed() {
+            self.relieve_pressure(operations)?;
+        }
+        if let Some(slowest) = batch.slowest {
+            self.throttle.pay(batch.bytes, &slowest.price, &self.clock);
+        }
+        Ok(())
+    }
+
+    /// Commits a batch that is counted as in flight, with its large values in a blob file.
+    #[cold]
+    fn commit_counted<'a, I>(
         &self,
         operations: &impl Fn() -> I,
-        count: u32,
-        bytes: u64,
+        batch: &Checked<'a>,
         durability: Durability,
+    ) -> Result<Seqno>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        let _flight = self.begin_flight(batch.held, batch.has_large_values)?;
+        // Those that were in flight before may have filled the memtables.
+        let batch = Checked { is_full: true, ..*batch };
+        self.admit(operations, &batch)?;
+        if !batch.has_large_values {
+            return self.commit_admitted(operations, &batch, durability, None);
+        }
+        let values = LargeValues::write(self, operations())?;
+        let stored = values.replace(self, operations());
+        self.commit_admitted(&|| stored.iter().copied(), &batch, durability, Some(&values))
+    }
+
+    /// Commits a batch that has been admitted; its blob operations point to `values`.
+    #[inline]
+    fn commit_admitted<'a, I>(
+        &self,
+        operations: &impl Fn() -> I,
+        batch: &Checked<'_>,
+        durability: Durability,
+        values: Option<&LargeValues>,
     ) -> Result<Seqno>
     where
         I: Iterator<Item = Operation<'a>>,
@@ -108,31 +192,43 @@ impl Store {
         }
         let makes_room = || {
             let is_delete = |operation: Operation<'_>| operation.kind == EntryKind::Delete;
-            operations().all(is_delete) && self.leaves_room_to_compact(bytes)
+            operations().all(is_delete) && self.leaves_room_to_compact(batch.bytes)
         };
-        let check = || still_there(operations);
+        // With the shard locked: a keyspace that is there then stays until the batch has been applied.
+        let check = || match self.keyspaces_dropped.load(Ordering::Acquire) == batch.drops {
+            true => Ok(()),
+            false => operations().try_for_each(|operation| operation.keyspace.check_exists()),
+        };
         let apply = |first: Seqno| {
             for (mut seqno, operation) in (first.0..).zip(operations()) {
                 if planted(Bug::CommitOneNumberABatch) {
                     seqno = first.0;
                 }
-                let read = operation.keyspace.read.load();
-                read.active.memtable.insert(
-                    operation.key,
-                    Seqno(seqno),
-                    operation.kind,
-                    operation.value,
-                );
+                let Operation { keyspace, kind, key, value } = operation;
+                let read = keyspace.read.load();
+                if let Some(values) = values {
+                    values.hold(&read.active, kind);
+                }
+                read.active.memtable.insert(key, Seqno(seqno), kind, value);
             }
         };
         let half_done = || self.panicked("a commit panicked half-way");
         let commit = |payload: Payload<'_>| {
             watched(
-                || self.committer.commit(payload, count, durability, makes_room, check, apply),
+                || {
+                    self.committer.commit(
+                        payload,
+                        batch.count,
+                        durability,
+                        makes_room,
+                        check,
+                        apply,
+                    )
+                },
                 half_done,
             )
         };
-        let result = if bytes >= LARGE_BYTES {
+        let result = if batch.held >= LARGE_BYTES {
             with_parts(operations, commit)
         } else {
             let mut payload = PAYLOAD.with(std::cell::Cell::take);
@@ -155,7 +251,7 @@ impl Store {
 
     /// A commit has failed: with what it ends.
     #[cold]
-    pub(super) fn not_committed(&self, error: Error) -> Result<Seqno> {
+    fn not_committed(&self, error: Error) -> Result<Seqno> {
         if matches!(error, Error::Full { .. }) {
             if planted(Bug::CommitFullSwallowed) {
                 return Ok(self.committer.visible());
@@ -193,62 +289,13 @@ impl Store {
 
     /// Waits until a batch of so many bytes may be in flight beside others.
     #[cold]
-    pub(super) fn begin_flight(&self, held: u64, has_large_values: bool) -> Result<Flight<'_>> {
+    fn begin_flight(&self, held: u64, has_large_values: bool) -> Result<Flight<'_>> {
         if held > LARGE_BATCH_BYTES {
             // Whoever commits another one may wait for background work.
             Contained::refuse_inside("a batch of more than 4 MiB")?;
         }
         let buffers = if has_large_values { BLOB_BUFFERS_BYTES } else { 0 };
         Ok(self.in_flight.begin(held + buffers, !Contained::is_inside()))
-    }
-
-    /// Commits a batch that is counted as in flight.
-    #[cold]
-    pub(super) fn commit_counted<'a, I>(
-        &self,
-        operations: &impl Fn() -> I,
-        (count, bytes, large): (u32, u64, bool),
-        durability: Durability,
-    ) -> Result<Seqno>
-    where
-        I: Iterator<Item = Operation<'a>>,
-    {
-        self.admit(bytes, operations)?;
-        match large {
-            true => large::commit(self, operations, count, durability),
-            false => self.commit_admitted(operations, count, bytes, durability),
-        }
-    }
-
-    /// Lets a writer of `bytes` in: slowed by how far the background is behind, and not before there
-    /// is room in the memtables.
-    pub(super) fn admit<'a, I>(&self, bytes: u64, operations: &impl Fn() -> I) -> Result<()>
-    where
-        I: Iterator<Item = Operation<'a>>,
-    {
-        let mut last: Option<&Arc<KeyspaceState>> = None;
-        let mut dearest: Option<&Arc<KeyspaceState>> = None;
-        for operation in operations() {
-            if last.is_some_and(|last| Arc::ptr_eq(last, operation.keyspace)) {
-                continue;
-            }
-            last = Some(operation.keyspace);
-            if self.is_full(&operation.keyspace.read.load().active) {
-                self.make_room(operation.keyspace)?;
-            }
-            if dearest
-                .is_none_or(|dearest| dearest.price.per_mib() < operation.keyspace.price.per_mib())
-            {
-                dearest = last;
-            }
-        }
-        if self.is_pressed() {
-            self.relieve_pressure(operations)?;
-        }
-        if let Some(dearest) = dearest {
-            self.throttle.pay(bytes, &dearest.price, &self.clock);
-        }
-        Ok(())
     }
 
     #[inline]
@@ -261,12 +308,20 @@ impl Store {
         }
     }
 
-    /// Freezes a full memtable, once there is room for one more that waits.
+    /// Freezes the batch's full memtables, each once there is room for one more that waits.
     #[cold]
-    fn make_room(&self, keyspace: &Arc<KeyspaceState>) -> Result<()> {
-        let made = self.wait_for_room(keyspace);
-        self.deliver_events();
-        made
+    fn make_room<'a, I>(&self, operations: &impl Fn() -> I) -> Result<()>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        for Operation { keyspace, .. } in operations() {
+            if self.is_full(&keyspace.read.load().active) {
+                let made = self.wait_for_room(keyspace);
+                self.deliver_events();
+                made?;
+            }
+        }
+        Ok(())
     }
 
     fn wait_for_room(&self, keyspace: &Arc<KeyspaceState>) -> Result<()> {
