@@ -408,8 +408,8 @@ bugs! {
         "A probe's answer has no room for more than four branches.";
     MapletUntranslated, "maplet-untranslated", "filter",
         "A merged maplet's entries keep the numbers that their branches had.";
-    SieveLosesKey, "sieve-loses-key", "filter",
-        "A young bundle's sieve is made without its first key.";
+    BloomFilterLosesKey, "bloom-filter-loses-key", "filter",
+        "A young bundle's Bloom filter is made without its first key.";
     DescriptorLeak, "descriptor-leak", "vfs",
         "A file that is closed for another keeps its descriptor.";
     ManifestNotSynced, "manifest-not-synced", "manifest",

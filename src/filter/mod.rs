@@ -21,6 +21,7 @@ mod block_filter;
 mod block_page;
 #[cfg(test)]
 mod block_tests;
+mod bloom;
 mod branch_set;
 mod build;
 mod fingerprint;
@@ -32,16 +33,15 @@ mod maplet;
 mod page;
 mod reader;
 mod runs;
-mod sieve;
 #[cfg(test)]
 mod test_support;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use block_filter::{BlockFilter, BlockFilterBuilder, FILTER_KIND_BLOCKS, LoadedFilter};
+pub(crate) use bloom::BloomFilter;
 pub(crate) use build::{MapletBuilder, MapletMerge};
 pub(crate) use fingerprint::SortedFingerprints;
 pub(crate) use geometry::FINGERPRINT_BITS_DEFAULT;
 pub(crate) use header::BranchCounts;
 pub(crate) use maplet::Maplet;
-pub(crate) use sieve::Sieve;

@@ -107,10 +107,10 @@ fn every_size_answers_as_its_model() {
     }
 }
 
-/// A sieve is made of the hashes when a memtable is packed, and of the maplet when a store is opened. A
-/// maplet keeps the upper bits of each, at least as many as a sieve looks at.
+/// A Bloom filter is made of the hashes when a memtable is packed, and of the maplet when a store is opened. A
+/// maplet keeps the upper bits of each, at least as many as a Bloom filter looks at.
 #[test]
-fn a_sieve_of_a_maplet_is_the_sieve_of_its_hashes() {
+fn a_bloom_filter_of_a_maplet_is_that_of_its_hashes() {
     let files = data_files();
     let mut random = Random::new(16);
     for (bits, len) in [(32, 0), (32, 1), (32, 30_000), (37, 3000), (48, 3000)] {
@@ -119,8 +119,8 @@ fn a_sieve_of_a_maplet_is_the_sieve_of_its_hashes() {
         hashes.sort_unstable();
         hashes.dedup_by_key(|hash| fingerprint(*hash, bits));
         let (maplet, _) = build(&files, bits, std::slice::from_ref(&hashes));
-        let of_maplet = Sieve::of_maplet(&maplet).unwrap();
-        let of_hashes = Sieve::of_hashes(&hashes);
+        let of_maplet = BloomFilter::of_maplet(&maplet).unwrap();
+        let of_hashes = BloomFilter::of_hashes(&hashes);
         assert_eq!(of_maplet.bytes(), of_hashes.bytes());
         assert!(hashes.iter().all(|&hash| of_maplet.may_hold(hash)));
         let others = random_hashes(&mut random, 10_000);

@@ -191,7 +191,7 @@ impl CompactionJob {
         self.compaction.wrote(maplet.file().bytes());
         let branches = self.outputs.drain(..).map(|output| output.table).collect();
         let id = self.tree.allocate_bundle();
-        self.install(Some(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet), sieve: None })))
+        self.install(Some(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet), bloom: None })))
     }
 
     fn install(&mut self, output: Option<Arc<Bundle>>) -> Result<Step> {

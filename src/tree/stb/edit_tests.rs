@@ -23,7 +23,7 @@ fn bundles() -> Vec<Arc<Bundle>> {
         let fingerprints = SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT);
         maplet.add_branch(0, fingerprints).unwrap();
         let maplet = Arc::new(maplet.write_file(&files).unwrap());
-        Arc::new(Bundle { id: BundleId(number), branches: vec![table], maplet, sieve: None })
+        Arc::new(Bundle { id: BundleId(number), branches: vec![table], maplet, bloom: None })
     };
     (1..=3).map(bundle).collect()
 }

@@ -57,7 +57,7 @@ use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
-use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, Sieve, SortedFingerprints};
+use crate::filter::{BloomFilter, FINGERPRINT_BITS_DEFAULT, MapletBuilder, SortedFingerprints};
 use crate::jobs::Job;
 use crate::manifest::TreeEdit;
 
@@ -378,7 +378,7 @@ impl Tree for StbTree {
             output.add_new(hash, entry)?;
         }
         let (table, table_bytes) = output.finish()?;
-        let sieve = Some(Sieve::of_hashes(&hashes));
+        let bloom = Some(BloomFilter::of_hashes(&hashes));
         let mut maplet = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, 1)?;
         maplet.add_branch(0, SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT))?;
         let maplet = maplet.write_file(&self.context.files)?;
@@ -386,7 +386,7 @@ impl Tree for StbTree {
         self.context.packed(written_bytes);
         let id = self.allocate_bundle();
         let maplet = Arc::new(maplet);
-        let bundle = Arc::new(Bundle { id, branches: vec![table], maplet, sieve });
+        let bundle = Arc::new(Bundle { id, branches: vec![table], maplet, bloom });
         Ok(Packed { inner: Box::new(bundle), data_bytes, written_bytes })
     }
 

@@ -9,7 +9,7 @@
 //!    in the subtree below that pivot.
 //! 4. A bundle's maplet covers each key of each of its branches: a probe that names no branch proves
 //!    that the bundle does not hold the key.
-//! 5. A bundle's sieve, if it has one, passes each key of each of its branches.
+//! 5. A bundle's Bloom filter, if it has one, passes each key of each of its branches.
 //! 6. Leaves (height 0) have one pivot, without a child, with `bundle_start` 0.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::base::error::Result;
 use crate::base::ids::NodeId;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::AtomicU64;
-use crate::filter::{Maplet, Sieve};
+use crate::filter::{BloomFilter, Maplet};
 use crate::table::Table;
 pub(super) use crate::tree::derived::Derived;
 use crate::tree::extent::position_before;
@@ -39,7 +39,7 @@ pub(super) struct Bundle {
     pub(super) branches: Vec<Arc<Table>>,
     pub(super) maplet: Arc<Maplet>,
     /// Of a bundle that is one memtable's.
-    pub(super) sieve: Option<Sieve>,
+    pub(super) bloom: Option<BloomFilter>,
 }
 
 /// A key range of a node, and the child below it.
@@ -91,15 +91,15 @@ impl Bundle {
     /// Whether a branch may hold the key with this hash: if so, the maplet says which.
     #[inline]
     pub(super) fn may_hold(&self, hash: u64) -> bool {
-        self.sieve.as_ref().is_none_or(|sieve| sieve.may_hold(hash))
+        self.bloom.as_ref().is_none_or(|bloom| bloom.may_hold(hash))
     }
 
     /// First of two hints before a probe, for lookups that ask several bundles: their waits for memory
     /// then overlap.
     #[inline]
     pub(super) fn prefetch_place(&self, hash: u64) {
-        match &self.sieve {
-            Some(sieve) => sieve.prefetch(hash),
+        match &self.bloom {
+            Some(bloom) => bloom.prefetch(hash),
             None => self.maplet.prefetch_place(hash),
         }
     }
@@ -107,7 +107,7 @@ impl Bundle {
     /// The second, once the first has had its effect.
     #[inline]
     pub(super) fn prefetch_bytes(&self, hash: u64) {
-        if self.sieve.is_none() {
+        if self.bloom.is_none() {
             self.maplet.prefetch_bytes(hash);
         }
     }

@@ -10,7 +10,7 @@ use super::node::{Bundle, BundleId, Node, table_meets, walk};
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::cache::{FileType, PageFile, ReadContext, fetch_misses};
-use crate::filter::{Maplet, Sieve};
+use crate::filter::{BloomFilter, Maplet};
 use crate::manifest::TreeEdit;
 use crate::table::Table;
 use crate::tree::{Stretch, TreeContext};
@@ -66,7 +66,7 @@ impl OpenFiles {
                 maplet.branches(),
             ));
         }
-        // A memtable's, as far as can be told. Further down such a bundle has a sieve only as long as the store
+        // A memtable's, as far as can be told. Further down such a bundle has a Bloom filter only as long as the store
         // stays open: there would be hundreds to be made now, a millisecond each.
         let young = match branches.as_slice() {
             [table] if self.root_bundles.contains(&id.0) => {
@@ -74,13 +74,13 @@ impl OpenFiles {
             }
             _ => false,
         };
-        let sieve = match young.then(|| Sieve::of_maplet(&maplet)).transpose() {
-            Ok(sieve) => sieve,
+        let bloom = match young.then(|| BloomFilter::of_maplet(&maplet)).transpose() {
+            Ok(bloom) => bloom,
             // Damage is reported by those who ask the maplet.
             Err(error) if error.is_corruption() => None,
             Err(error) => return Err(error),
         };
-        Ok(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet), sieve }))
+        Ok(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet), bloom }))
     }
 }
 

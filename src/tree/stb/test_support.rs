@@ -22,7 +22,7 @@ pub(super) fn bundle(
     let fingerprints = SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT);
     maplet.add_branch(0, fingerprints).unwrap();
     let maplet = Arc::new(maplet.write_file(files).unwrap());
-    Arc::new(Bundle { id: BundleId(id), branches: vec![Arc::clone(table)], maplet, sieve: None })
+    Arc::new(Bundle { id: BundleId(id), branches: vec![Arc::clone(table)], maplet, bloom: None })
 }
 
 /// A leaf of a range of numbers, with bundles oldest first.

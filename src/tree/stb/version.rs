@@ -99,7 +99,7 @@ impl Version {
         for bundle in &bundles {
             summary.filter_bytes += bundle.maplet.file().bytes();
             summary.memory_bytes += 256 + 24 * bundle.branches.len() as u64;
-            summary.memory_bytes += bundle.sieve.as_ref().map_or(0, |sieve| sieve.bytes() as u64);
+            summary.memory_bytes += bundle.bloom.as_ref().map_or(0, |bloom| bloom.bytes() as u64);
         }
         summary.disk_bytes += summary.filter_bytes;
         for blob in files::blobs(&tables) {

@@ -1,12 +1,12 @@
-//! `Sieve`: says, from one cache line of memory, that a young bundle does not hold a key.
+//! `BloomFilter`: says, from one cache line of memory, that a young bundle does not hold a key.
 //!
 //! Every lookup meets all the young bundles of the root, and nearly always none of them has the key. A
-//! maplet page takes several waits for memory to say so, each for the one before; a sieve takes one. It is
+//! maplet page takes several waits for memory to say so, each for the one before; a Bloom filter takes one. It is
 //! a split block filter: a key chooses a block of 32 bytes and sets one bit in each of the
 //! block's eight words. It is kept in memory alone and made anew when the store is opened.
 //!
 //! Invariants:
-//! 1. No false negatives: [`Sieve::may_hold`] is true for every hash that the sieve was made of.
+//! 1. No false negatives: [`BloomFilter::may_hold`] is true for every hash that the Bloom filter was made of.
 //! 2. It looks at the hash's upper 32 bits only, which every maplet keeps of its keys.
 
 use super::block_page::MULTIPLIERS;
@@ -39,37 +39,37 @@ impl Block {
 
 /// See the module's description.
 #[derive(Debug)]
-pub(crate) struct Sieve {
+pub(crate) struct BloomFilter {
     blocks: PageVec<Block>,
 }
 
-impl Sieve {
-    /// A sieve for the keys with these hashes.
-    pub(crate) fn of_hashes(hashes: &[u64]) -> Sieve {
-        let mut sieve = Sieve::for_keys(hashes.len());
-        let lost = usize::from(planted(Bug::SieveLosesKey));
-        hashes.iter().skip(lost).for_each(|&hash| sieve.insert((hash >> 32) as u32));
-        sieve
+impl BloomFilter {
+    /// A Bloom filter for the keys with these hashes.
+    pub(crate) fn of_hashes(hashes: &[u64]) -> BloomFilter {
+        let mut bloom = BloomFilter::for_keys(hashes.len());
+        let lost = usize::from(planted(Bug::BloomFilterLosesKey));
+        hashes.iter().skip(lost).for_each(|&hash| bloom.insert((hash >> 32) as u32));
+        bloom
     }
 
-    /// A sieve for the keys of a maplet, which is read for it.
+    /// A Bloom filter for the keys of a maplet, which is read for it.
     ///
     /// # Errors
     /// `Corruption` if the maplet is damaged; I/O errors.
-    pub(crate) fn of_maplet(maplet: &Maplet) -> Result<Sieve> {
-        let mut sieve = Sieve::for_keys(maplet.entries() as usize);
+    pub(crate) fn of_maplet(maplet: &Maplet) -> Result<BloomFilter> {
+        let mut bloom = BloomFilter::for_keys(maplet.entries() as usize);
         let spare_bits = maplet.header().geometry.fingerprint_bits - FINGERPRINT_BITS_MIN;
         let mut reader = maplet.reader();
         let mut entries = Vec::new();
         while reader.next_page(&mut entries)? {
-            entries.drain(..).for_each(|entry| sieve.insert((entry >> 8 >> spare_bits) as u32));
+            entries.drain(..).for_each(|entry| bloom.insert((entry >> 8 >> spare_bits) as u32));
         }
-        Ok(sieve)
+        Ok(bloom)
     }
 
-    fn for_keys(keys: usize) -> Sieve {
+    fn for_keys(keys: usize) -> BloomFilter {
         let blocks = (keys * KEY_BITS).div_ceil(BLOCK_BITS).max(1);
-        Sieve { blocks: PageVec::zeroed(blocks) }
+        BloomFilter { blocks: PageVec::zeroed(blocks) }
     }
 
     #[inline(always)]
@@ -85,14 +85,14 @@ impl Sieve {
         }
     }
 
-    /// Fetches what [`Sieve::may_hold`] looks at into the processor's cache.
+    /// Fetches what [`BloomFilter::may_hold`] looks at into the processor's cache.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         let block: *const Block = &raw const self.blocks[self.position((hash >> 32) as u32)];
         prefetch(block.cast());
     }
 
-    /// Whether a key with this hash may be among those that the sieve was made of; false for 99 of 100
+    /// Whether a key with this hash may be among those that the Bloom filter was made of; false for 99 of 100
     /// that are not.
     #[inline]
     pub(crate) fn may_hold(&self, hash: u64) -> bool {
@@ -124,13 +124,13 @@ mod tests {
         for keys in [0, 1, 7, 25, 26, 1000, 50_000] {
             let keys = if cfg!(miri) { keys.min(26) } else { keys };
             let held = hashes(0..keys);
-            let sieve = Sieve::of_hashes(&held);
-            assert!(held.iter().all(|&hash| sieve.may_hold(hash)));
+            let bloom = BloomFilter::of_hashes(&held);
+            assert!(held.iter().all(|&hash| bloom.may_hold(hash)));
             let others = hashes(1 << 40..(1 << 40) + if cfg!(miri) { 50 } else { 20_000 });
-            let passed = others.iter().filter(|&&hash| sieve.may_hold(hash)).count();
+            let passed = others.iter().filter(|&&hash| bloom.may_hold(hash)).count();
             // Seen: 0.9% with many keys, less with few.
             assert!(passed * 50 < others.len(), "{passed} of {} with {keys} keys", others.len());
-            assert!(sieve.bytes() as u64 * 8 <= keys * 10 + 256);
+            assert!(bloom.bytes() as u64 * 8 <= keys * 10 + 256);
         }
     }
 }
