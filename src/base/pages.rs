@@ -19,7 +19,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use super::limits::UNIT_BYTES;
-use super::region::Region;
+use super::mapping::Mapping;
 
 /// How many bytes may lie idle for the next user: about what two compactions give back at their ends.
 #[cfg(not(any(miri, shuttle)))]
@@ -39,7 +39,7 @@ pub(crate) struct Pages {
     start: NonNull<u8>,
     bytes: usize,
     /// What owns the memory, if it is not the heap.
-    region: Option<Region>,
+    mapping: Option<Mapping>,
 }
 
 // SAFETY: `Pages` owns plain bytes, as a `Vec<u8>` does.
@@ -52,18 +52,18 @@ impl Pages {
     pub(crate) fn take(bytes: usize) -> (Pages, bool) {
         let bytes = size_class(bytes);
         if bytes > SMALL_BYTES_MAX {
-            if let Some(region) = idle::take(bytes) {
-                return (Pages { start: region.base(), bytes, region: Some(region) }, false);
+            if let Some(mapping) = idle::take(bytes) {
+                return (Pages { start: mapping.base(), bytes, mapping: Some(mapping) }, false);
             }
-            if let Some(region) = idle::reserve(bytes) {
-                return (Pages { start: region.base(), bytes, region: Some(region) }, true);
+            if let Some(mapping) = idle::reserve(bytes) {
+                return (Pages { start: mapping.base(), bytes, mapping: Some(mapping) }, true);
             }
         }
         let layout = Pages::layout(bytes);
         // SAFETY: the layout's size is not zero: that of no class is.
         let start = unsafe { alloc_zeroed(layout) };
         match NonNull::new(start) {
-            Some(start) => (Pages { start, bytes, region: None }, true),
+            Some(start) => (Pages { start, bytes, mapping: None }, true),
             None => handle_alloc_error(layout),
         }
     }
@@ -86,8 +86,8 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        match self.region.take() {
-            Some(region) => idle::give_back(self.bytes, region),
+        match self.mapping.take() {
+            Some(mapping) => idle::give_back(self.bytes, mapping),
             // SAFETY: allocated in `take` with the same layout.
             None => unsafe { dealloc(self.start.as_ptr(), Pages::layout(self.bytes)) },
         }
@@ -111,11 +111,11 @@ mod idle {
     use std::collections::BTreeMap;
 
     use super::{IDLE_BYTES_MAX, KEPT_BYTES_MAX};
-    use crate::base::region::Region;
+    use crate::base::mapping::Mapping;
     use crate::base::sync::Mutex;
 
     pub(super) struct Idle {
-        pub(super) by_bytes: BTreeMap<usize, Vec<Region>>,
+        pub(super) by_bytes: BTreeMap<usize, Vec<Mapping>>,
         pub(super) bytes: usize,
     }
 
@@ -124,19 +124,19 @@ mod idle {
             Idle { by_bytes: BTreeMap::new(), bytes: 0 }
         }
 
-        pub(super) fn take(&mut self, bytes: usize) -> Option<Region> {
-            let region = self.by_bytes.get_mut(&bytes)?.pop()?;
+        pub(super) fn take(&mut self, bytes: usize) -> Option<Mapping> {
+            let mapping = self.by_bytes.get_mut(&bytes)?.pop()?;
             self.bytes -= bytes;
-            Some(region)
+            Some(mapping)
         }
 
         /// Keeps the piece; returns what is too much then, of the sizes of which most lies idle: those that are
         /// not asked for any more make way for those that are.
-        pub(super) fn keep(&mut self, bytes: usize, region: Region) -> Vec<Region> {
+        pub(super) fn keep(&mut self, bytes: usize, mapping: Mapping) -> Vec<Mapping> {
             if bytes > KEPT_BYTES_MAX {
-                return vec![region];
+                return vec![mapping];
             }
-            self.by_bytes.entry(bytes).or_default().push(region);
+            self.by_bytes.entry(bytes).or_default().push(mapping);
             self.bytes += bytes;
             let mut surplus = Vec::new();
             while self.bytes > IDLE_BYTES_MAX {
@@ -152,17 +152,17 @@ mod idle {
     /// Nobody waits for it: in a forked child, whoever held it may not be there.
     static IDLE: Mutex<Idle> = Mutex::new(Idle::new());
 
-    pub(super) fn take(bytes: usize) -> Option<Region> {
+    pub(super) fn take(bytes: usize) -> Option<Mapping> {
         if bytes > KEPT_BYTES_MAX { None } else { IDLE.try_lock()?.take(bytes) }
     }
 
-    pub(super) fn reserve(bytes: usize) -> Option<Region> {
-        Region::reserve_sparse(bytes)
+    pub(super) fn reserve(bytes: usize) -> Option<Mapping> {
+        Mapping::reserve_sparse(bytes)
     }
 
-    pub(super) fn give_back(bytes: usize, region: Region) {
+    pub(super) fn give_back(bytes: usize, mapping: Mapping) {
         let Some(mut idle) = IDLE.try_lock() else { return };
-        let surplus = idle.keep(bytes, region);
+        let surplus = idle.keep(bytes, mapping);
         // Unmapped after the lock is released.
         drop(idle);
         drop(surplus);
@@ -172,17 +172,17 @@ mod idle {
 /// The interpreter has no such memory, and scenarios want each allocation to be seen: all of it is the heap's.
 #[cfg(any(miri, shuttle))]
 mod idle {
-    use crate::base::region::Region;
+    use crate::base::mapping::Mapping;
 
-    pub(super) fn take(_bytes: usize) -> Option<Region> {
+    pub(super) fn take(_bytes: usize) -> Option<Mapping> {
         None
     }
 
-    pub(super) fn reserve(_bytes: usize) -> Option<Region> {
+    pub(super) fn reserve(_bytes: usize) -> Option<Mapping> {
         None
     }
 
-    pub(super) fn give_back(_bytes: usize, _region: Region) {}
+    pub(super) fn give_back(_bytes: usize, _mapping: Mapping) {}
 }
 
 /// What a [`PageVec`] can hold.
@@ -408,23 +408,23 @@ mod tests {
     #[test]
     fn idle_memory_is_bounded_and_goes_to_the_sizes_that_are_asked_for() {
         let mut idle = idle::Idle::new();
-        let region = |bytes| Region::reserve_sparse(bytes).unwrap();
+        let mapping = |bytes| Mapping::reserve_sparse(bytes).unwrap();
         let (old, new) = (16 << 10, 56 << 10);
         for _ in 0..1000 {
-            idle.keep(old, region(old));
+            idle.keep(old, mapping(old));
             assert!(idle.bytes <= IDLE_BYTES_MAX);
         }
         assert_eq!(idle.bytes, IDLE_BYTES_MAX);
         for _ in 0..1000 {
-            idle.keep(new, region(new));
+            idle.keep(new, mapping(new));
             assert!(idle.bytes <= IDLE_BYTES_MAX);
         }
         let mut taken = Vec::new();
-        while let Some(region) = idle.take(new) {
-            taken.push(region);
+        while let Some(mapping) = idle.take(new) {
+            taken.push(mapping);
         }
         assert!(taken.len() * new > IDLE_BYTES_MAX / 3, "{} pieces of {new} bytes", taken.len());
-        assert_eq!(idle.keep(2 << 20, region(2 << 20)).len(), 1, "a large piece is not kept");
+        assert_eq!(idle.keep(2 << 20, mapping(2 << 20)).len(), 1, "a large piece is not kept");
         assert_eq!(idle.bytes, idle.by_bytes.iter().map(|(bytes, idle)| bytes * idle.len()).sum());
     }
 }

@@ -17,7 +17,7 @@ use super::frames::{LARGE_PAGE_SLOTS, large_page_end};
 pub(super) enum Use {
     /// A page in its frame.
     Frame = 0,
-    /// A page in its stretch or on the heap.
+    /// A page in its multi-unit frame or on the heap.
     Beside = 1,
 }
 

@@ -39,19 +39,19 @@ const UNCOUNTED_BYTES: usize = 16 << 10;
 /// Pages read past the cache at once.
 const UNCACHED_PAGES_MAX: usize = 256;
 
-/// Reads stretches of files (offset and length), all at once, one after another into `buf`; returns how each
+/// Reads ranges of files (offset and length), all at once, one after another into `buf`; returns how each
 /// went.
-fn read_stretches<'a>(
+fn read_ranges<'a>(
     vfs: &dyn Vfs,
-    stretches: impl Iterator<Item = (&'a PageFile, u64, usize)>,
+    ranges: impl Iterator<Item = (&'a PageFile, u64, usize)>,
     mut buf: &mut [u8],
 ) -> Vec<Result<()>> {
     let mut requests: Vec<ReadRequest<'_>> = Vec::new();
-    for (file, offset, bytes) in stretches {
-        let (of_stretch, behind) = std::mem::take(&mut buf).split_at_mut(bytes);
+    for (file, offset, bytes) in ranges {
+        let (of_range, behind) = std::mem::take(&mut buf).split_at_mut(bytes);
         buf = behind;
         let file = &**file.file();
-        requests.push(ReadRequest { file, offset, buf: of_stretch, result: Ok(()) });
+        requests.push(ReadRequest { file, offset, buf: of_range, result: Ok(()) });
     }
     vfs.read_batch(&mut requests);
     requests.into_iter().map(|request| request.result).collect()
@@ -95,7 +95,7 @@ fn fetch_at_once(misses: &[PageMiss]) -> Result<()> {
         let bytes = run.iter().map(|miss| miss.pointer.bytes()).sum();
         (&*run[0].file, run[0].pointer.offset(), bytes)
     });
-    let results = read_stretches(&*vfs, runs, &mut buf);
+    let results = read_ranges(&*vfs, runs, &mut buf);
     if planted(Bug::FetchMixedUp) {
         buf[..total_bytes].rotate_left(UNIT_BYTES);
     }
@@ -121,11 +121,8 @@ pub(crate) fn read_pages(pages: &[(&PageFile, PagePointer)]) -> Result<Vec<Vec<u
         pages.iter().try_for_each(|(file, pointer)| file.check_bounds(*pointer))?;
         let total_bytes = pages.iter().map(|(_, pointer)| pointer.bytes()).sum();
         let mut buf = AlignedBuf::unzeroed(total_bytes);
-        let stretches =
-            pages.iter().map(|(file, pointer)| (*file, pointer.offset(), pointer.bytes()));
-        read_stretches(&*first.files().vfs, stretches, &mut buf)
-            .into_iter()
-            .collect::<Result<()>>()?;
+        let ranges = pages.iter().map(|(file, pointer)| (*file, pointer.offset(), pointer.bytes()));
+        read_ranges(&*first.files().vfs, ranges, &mut buf).into_iter().collect::<Result<()>>()?;
         let mut rest = &buf[..];
         for (file, pointer) in pages {
             let (page, behind) = rest.split_at(pointer.bytes());
@@ -179,12 +176,10 @@ pub(crate) fn read_ends<'a>(
             })
             .collect();
         let mut buf = AlignedBuf::unzeroed(ends.iter().map(|(_, bytes)| bytes).sum());
-        let stretches = files.iter().zip(&ends).map(|(file, &(first_unit, bytes))| {
+        let ranges = files.iter().zip(&ends).map(|(file, &(first_unit, bytes))| {
             (&**file, u64::from(first_unit) * UNIT_BYTES as u64, bytes)
         });
-        read_stretches(&*first.files().vfs, stretches, &mut buf)
-            .into_iter()
-            .collect::<Result<()>>()?;
+        read_ranges(&*first.files().vfs, ranges, &mut buf).into_iter().collect::<Result<()>>()?;
         let mut rest = &buf[..];
         for (file, (first_unit, bytes)) in files.iter().zip(ends) {
             let (bytes, behind) = rest.split_at(bytes);

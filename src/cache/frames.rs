@@ -1,8 +1,8 @@
 //! The memory that cached pages lie in: numbered slots.
 //!
-//! Each slot has a frame of 4 KiB in a [`Region`], and in another, without large pages, a *stretch*: address
+//! Each slot has a frame of 4 KiB in a [`Mapping`], and in another, without large pages, a *multi-unit frame*: address
 //! space for a page of several units, of which only what is used is in memory. A page that does not fit a
-//! stretch lies on the heap. Heap objects of a few units each would leave gaps that fit nothing else: it
+//! multi-unit frame lies on the heap. Heap objects of a few units each would leave gaps that fit nothing else: it
 //! is for exceptions. Slots come in slabs, each as large as all before it, so that more can be added
 //! without moving any.
 //!
@@ -12,7 +12,7 @@
 //! 2. Slots are never taken away while the `Frames` exist.
 //! 3. A large page backs frames only where [`Frames::use_large_page`] was asked for one and none has been
 //!    given back since: elsewhere what is in memory is what has been used.
-//! 4. Of a slot's frame and its stretch at most one is in memory: whoever takes the slot for the other has
+//! 4. Of a slot's frame and its multi-unit frame at most one is in memory: whoever takes the slot for the other has
 //!    given it back.
 
 use std::ops::Range;
@@ -20,7 +20,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 
 use crate::base::limits::UNIT_BYTES;
-use crate::base::region::{LARGE_PAGE_BYTES, LARGE_REGION_BYTES, Region};
+use crate::base::mapping::{LARGE_MAPPING_BYTES, LARGE_PAGE_BYTES, Mapping};
 use crate::base::sync::plain::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// 1 MiB of frames in the first slab: too few for large pages, the first of which alone would take
@@ -30,9 +30,9 @@ const FIRST_SLAB_SLOTS: u32 = if cfg!(any(miri, shuttle)) { 16 } else { 1 << 8 }
 const SLABS: usize = 20;
 /// Most slots there can be: just below 2^28, 1 TiB of frames.
 pub(super) const SLOTS_MAX: u32 = FIRST_SLAB_SLOTS * ((1 << SLABS) - 1);
-/// Units of a stretch: a leaf with several entries has no more.
-pub(super) const STRETCH_UNITS: usize = if cfg!(any(miri, shuttle)) { 3 } else { 8 };
-const STRETCH_BYTES: usize = STRETCH_UNITS * UNIT_BYTES;
+/// Units of a multi-unit frame: a leaf with several entries has no more.
+pub(super) const MULTI_UNITS: usize = if cfg!(any(miri, shuttle)) { 3 } else { 8 };
+const MULTI_BYTES: usize = MULTI_UNITS * UNIT_BYTES;
 /// Slots whose frames one large page may back.
 pub(super) const LARGE_PAGE_SLOTS: u32 =
     if cfg!(any(miri, shuttle)) { 4 } else { (LARGE_PAGE_BYTES / UNIT_BYTES) as u32 };
@@ -41,26 +41,26 @@ const HEAP_TABLE_SLOTS: usize = if cfg!(any(miri, shuttle)) { 4 } else { 128 };
 /// Memory that the heap keeps for itself with each allocation.
 const HEAP_OVERHEAD_BYTES: usize = 32;
 
-/// Where a page's bytes are: how many of the frame or the stretch, or on the heap.
+/// Where a page's bytes are: how many of the frame or the multi-unit frame, or on the heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum PageHome {
     /// The frame's first bytes.
     Frame(usize),
-    /// The stretch's first bytes: more than a frame has.
-    Stretch(usize),
+    /// The multi-unit frame's first bytes: more than a frame has.
+    MultiUnit(usize),
     /// A heap object that the slot points to.
     Heap,
 }
 
-impl Extent {
+impl PageHome {
     /// Where a page of `len` bytes belongs.
-    pub(super) fn of(len: usize) -> Extent {
+    pub(super) fn of(len: usize) -> PageHome {
         if len <= UNIT_BYTES {
-            Extent::Frame(len)
-        } else if len <= STRETCH_BYTES {
-            Extent::Stretch(len)
+            PageHome::Frame(len)
+        } else if len <= MULTI_BYTES {
+            PageHome::MultiUnit(len)
         } else {
-            Extent::Heap
+            PageHome::Heap
         }
     }
 }
@@ -92,11 +92,11 @@ impl HeapSlot {
 type HeapTable = [HeapSlot; HEAP_TABLE_SLOTS];
 
 struct Slab {
-    frames: Region,
+    frames: Mapping,
     /// Whether the frames may be backed by a large page, for each that there could be.
     large: Box<[AtomicBool]>,
     /// Made when first needed; `None` if the system refused.
-    stretches: OnceLock<Option<Region>>,
+    multi_unit: OnceLock<Option<Mapping>>,
     heap: Box<[OnceLock<Box<HeapTable>>]>,
 }
 
@@ -104,11 +104,11 @@ impl Slab {
     fn reserve(slots: usize) -> Option<Slab> {
         let tables = slots.div_ceil(HEAP_TABLE_SLOTS);
         let bytes = slots * UNIT_BYTES;
-        let large_pages = if bytes >= LARGE_REGION_BYTES { bytes / LARGE_PAGE_BYTES } else { 0 };
+        let large_pages = if bytes >= LARGE_MAPPING_BYTES { bytes / LARGE_PAGE_BYTES } else { 0 };
         Some(Slab {
-            frames: Region::reserve_sparse(bytes)?,
+            frames: Mapping::reserve_sparse(bytes)?,
             large: (0..large_pages).map(|_| AtomicBool::new(false)).collect(),
-            stretches: OnceLock::new(),
+            multi_unit: OnceLock::new(),
             heap: (0..tables).map(|_| OnceLock::new()).collect(),
         })
     }
@@ -208,26 +208,26 @@ impl Frames {
         })
     }
 
-    fn stretches(&self, slot: u32) -> (Option<&Region>, usize) {
+    fn multi_unit_mapping(&self, slot: u32) -> (Option<&Mapping>, usize) {
         let (slab, at) = locate(slot);
-        let stretches = self.slabs[slab].get().and_then(|slab| slab.stretches.get());
-        (stretches.and_then(Option::as_ref), at * STRETCH_BYTES)
+        let multi_unit = self.slabs[slab].get().and_then(|slab| slab.multi_unit.get());
+        (multi_unit.and_then(Option::as_ref), at * MULTI_BYTES)
     }
 
     #[inline]
-    fn stretch(&self, slot: u32) -> NonNull<u8> {
-        match self.stretches(slot) {
-            // SAFETY: the region has a stretch for each of the slab's slots.
-            (Some(region), offset) => unsafe { region.base().add(offset) },
+    fn multi_unit(&self, slot: u32) -> NonNull<u8> {
+        match self.multi_unit_mapping(slot) {
+            // SAFETY: the mapping has a multi-unit frame for each of the slab's slots.
+            (Some(mapping), offset) => unsafe { mapping.base().add(offset) },
             (None, _) => unreachable!("slot {slot} has been prepared for a page of several units"),
         }
     }
 
-    /// Makes the slot ready for a page in its stretch; false if the system refuses.
-    pub(super) fn prepare_stretch(&self, slot: u32) -> bool {
+    /// Makes the slot ready for a page in its multi-unit frame; false if the system refuses.
+    pub(super) fn prepare_multi_unit(&self, slot: u32) -> bool {
         let number = locate(slot).0;
-        let reserve = || Region::reserve_sparse(slab_slots(number) as usize * STRETCH_BYTES);
-        self.slabs[number].get().is_some_and(|slab| slab.stretches.get_or_init(reserve).is_some())
+        let reserve = || Mapping::reserve_sparse(slab_slots(number) as usize * MULTI_BYTES);
+        self.slabs[number].get().is_some_and(|slab| slab.multi_unit.get_or_init(reserve).is_some())
     }
 
     fn heap_table(&self, slot: u32) -> (&OnceLock<Box<HeapTable>>, usize) {
@@ -259,34 +259,34 @@ impl Frames {
     /// The page in the slot.
     ///
     /// # Safety
-    /// The slot holds a page of that extent, and is not recycled while the result lives: the caller is
+    /// The slot holds a page of that home, and is not recycled while the result lives: the caller is
     /// pinned, and found the slot in the index since.
     #[inline]
-    pub(super) unsafe fn bytes(&self, slot: u32, extent: Extent) -> &[u8] {
-        match extent {
+    pub(super) unsafe fn bytes(&self, slot: u32, home: PageHome) -> &[u8] {
+        match home {
             // SAFETY: the frame's first `len` bytes were written before the page was published.
-            Extent::Frame(len) => unsafe {
+            PageHome::Frame(len) => unsafe {
                 std::slice::from_raw_parts(self.frame(slot).as_ptr(), len)
             },
-            // SAFETY: likewise the stretch's.
-            Extent::Stretch(len) => unsafe {
-                std::slice::from_raw_parts(self.stretch(slot).as_ptr(), len)
+            // SAFETY: likewise the multi-unit frame's.
+            PageHome::MultiUnit(len) => unsafe {
+                std::slice::from_raw_parts(self.multi_unit(slot).as_ptr(), len)
             },
             // SAFETY: the slot has owned the heap object since before the page was published.
-            Extent::Heap => unsafe { &*self.heap_slot(slot).slice() },
+            PageHome::Heap => unsafe { &*self.heap_slot(slot).slice() },
         }
     }
 
     /// Copies a page into the slot.
     ///
     /// # Safety
-    /// The caller has taken the slot for a page of that extent, and nobody reads its memory.
-    pub(super) unsafe fn fill(&self, slot: u32, extent: Extent, bytes: &[u8]) {
-        let (to, room) = match extent {
-            Extent::Frame(_) => (self.frame(slot), UNIT_BYTES),
-            Extent::Stretch(_) => (self.stretch(slot), STRETCH_BYTES),
+    /// The caller has taken the slot for a page of that home, and nobody reads its memory.
+    pub(super) unsafe fn fill(&self, slot: u32, home: PageHome, bytes: &[u8]) {
+        let (to, room) = match home {
+            PageHome::Frame(_) => (self.frame(slot), UNIT_BYTES),
+            PageHome::MultiUnit(_) => (self.multi_unit(slot), MULTI_BYTES),
             // SAFETY: as the caller vouches.
-            Extent::Heap => return unsafe { self.fill_heap(slot, Box::from(bytes)) },
+            PageHome::Heap => return unsafe { self.fill_heap(slot, Box::from(bytes)) },
         };
         assert!(bytes.len() <= room);
         // SAFETY: there is room, and it is the caller's alone.
@@ -334,28 +334,29 @@ impl Frames {
         }
     }
 
-    /// Gives the memory of these units of the slot's stretch back to the system.
+    /// Gives the memory of these units of the slot's multi-unit frame back to the system.
     ///
     /// # Safety
     /// Nobody reads them or can find them any more.
-    pub(super) unsafe fn release_stretch(&self, slot: u32, units: Range<usize>) {
-        debug_assert!(units.end <= STRETCH_UNITS);
-        if let (Some(region), offset) = self.stretches(slot) {
+    pub(super) unsafe fn release_multi_unit(&self, slot: u32, units: Range<usize>) {
+        debug_assert!(units.end <= MULTI_UNITS);
+        if let (Some(mapping), offset) = self.multi_unit_mapping(slot) {
             let from = offset + units.start * UNIT_BYTES;
-            // SAFETY: part of the slot's stretch, which nobody reads.
-            unsafe { region.release(from, units.len() * UNIT_BYTES) };
+            // SAFETY: part of the slot's multi-unit frame, which nobody reads.
+            unsafe { mapping.release(from, units.len() * UNIT_BYTES) };
         }
     }
 
-    /// How many units of frames and stretches are in memory.
+    /// How many units of frames and multi-unit frames are in memory.
     #[cfg(all(test, target_os = "linux", not(miri)))]
     pub(super) fn resident_units(&self) -> usize {
         let slabs = self.slabs.iter().zip(0..).filter_map(|(slab, n)| Some((slab.get()?, n)));
         let resident = slabs.map(|(slab, number)| {
             let slots = slab_slots(number) as usize;
-            let stretches = slab.stretches.get().and_then(Option::as_ref);
-            let of_stretches = stretches.map(|region| region.resident_units(slots * STRETCH_UNITS));
-            slab.frames.resident_units(slots) + of_stretches.unwrap_or(0)
+            let multi_unit = slab.multi_unit.get().and_then(Option::as_ref);
+            let of_multi_unit =
+                multi_unit.map(|mapping| mapping.resident_units(slots * MULTI_UNITS));
+            slab.frames.resident_units(slots) + of_multi_unit.unwrap_or(0)
         });
         resident.sum()
     }
@@ -412,36 +413,36 @@ mod tests {
         assert_eq!(frames.reserve(FIRST_SLAB_SLOTS + 1), FIRST_SLAB_SLOTS + 1);
         let page = |slot: u32, len: usize| vec![slot as u8 ^ 0x5a; len];
         let slots = [0, 1, FIRST_SLAB_SLOTS - 1, FIRST_SLAB_SLOTS];
-        let long = STRETCH_BYTES + 1;
-        let extents = [7, 4096, 4097, STRETCH_BYTES, long].map(Extent::of);
-        assert_eq!(extents[1..3], [Extent::Frame(4096), Extent::Stretch(4097)]);
-        assert_eq!(extents[3..], [Extent::Stretch(STRETCH_BYTES), Extent::Heap]);
+        let long = MULTI_BYTES + 1;
+        let homes = [7, 4096, 4097, MULTI_BYTES, long].map(PageHome::of);
+        assert_eq!(homes[1..3], [PageHome::Frame(4096), PageHome::MultiUnit(4097)]);
+        assert_eq!(homes[3..], [PageHome::MultiUnit(MULTI_BYTES), PageHome::Heap]);
         // SAFETY: no other thread knows the slots, and what is read has been filled.
         unsafe {
             for slot in slots {
-                frames.fill(slot, Extent::Frame(4096), &page(slot, 4096));
-                assert!(frames.prepare_stretch(slot));
-                frames.fill(slot, Extent::Stretch(STRETCH_BYTES), &page(slot, STRETCH_BYTES));
+                frames.fill(slot, PageHome::Frame(4096), &page(slot, 4096));
+                assert!(frames.prepare_multi_unit(slot));
+                frames.fill(slot, PageHome::MultiUnit(MULTI_BYTES), &page(slot, MULTI_BYTES));
                 frames.prepare_heap(slot);
                 assert_eq!(frames.prepare_heap(slot), 0);
-                frames.fill(slot, Extent::Heap, &page(slot, long));
+                frames.fill(slot, PageHome::Heap, &page(slot, long));
             }
             for slot in slots {
-                for len in [7, 4096, 4097, STRETCH_BYTES, long] {
-                    assert_eq!(frames.bytes(slot, Extent::of(len)), page(slot, len));
+                for len in [7, 4096, 4097, MULTI_BYTES, long] {
+                    assert_eq!(frames.bytes(slot, PageHome::of(len)), page(slot, len));
                 }
             }
             frames.drop_heap(0);
             frames.drop_heap(0);
             frames.release(&mut [FIRST_SLAB_SLOTS, 0, FIRST_SLAB_SLOTS - 1]);
-            assert_eq!(frames.bytes(1, Extent::Frame(4096)), page(1, 4096));
-            frames.fill(0, Extent::Frame(100), &page(9, 100));
-            assert_eq!(frames.bytes(0, Extent::Frame(100)), page(9, 100));
-            frames.release_stretch(1, 1..STRETCH_UNITS);
-            assert_eq!(frames.bytes(1, Extent::Stretch(4096)), page(1, 4096));
+            assert_eq!(frames.bytes(1, PageHome::Frame(4096)), page(1, 4096));
+            frames.fill(0, PageHome::Frame(100), &page(9, 100));
+            assert_eq!(frames.bytes(0, PageHome::Frame(100)), page(9, 100));
+            frames.release_multi_unit(1, 1..MULTI_UNITS);
+            assert_eq!(frames.bytes(1, PageHome::MultiUnit(4096)), page(1, 4096));
             for slot in [0, FIRST_SLAB_SLOTS] {
-                let stretch = frames.bytes(slot, Extent::Stretch(STRETCH_BYTES));
-                assert_eq!(stretch, page(slot, STRETCH_BYTES));
+                let bytes = frames.bytes(slot, PageHome::MultiUnit(MULTI_BYTES));
+                assert_eq!(bytes, page(slot, MULTI_BYTES));
             }
         }
     }

@@ -16,12 +16,12 @@
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-use super::frames::Extent;
+use super::frames::PageHome;
 use super::page_cache::{PageClass, PageKey};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
+use crate::base::mapping::Mapping;
 use crate::base::prefetch::prefetch;
-use crate::base::region::Region;
 use crate::base::sync::modelled::{AtomicU64, Ordering};
 
 const BUCKET_ENTRIES: usize = 4;
@@ -79,11 +79,11 @@ pub(super) struct Locator(u64);
 
 impl Locator {
     /// For a page in `slot`. `awaited` if the page was read ahead of its use.
-    pub(super) fn new(slot: u32, extent: Extent, class: PageClass, awaited: bool) -> Locator {
+    pub(super) fn new(slot: u32, home: PageHome, class: PageClass, awaited: bool) -> Locator {
         debug_assert!(slot >> SLOT_BITS == 0);
-        let len = match extent {
-            Extent::Frame(len) | Extent::Stretch(len) => (len as u64).min(LEN_HEAP - 1),
-            Extent::Heap => LEN_HEAP,
+        let len = match home {
+            PageHome::Frame(len) | PageHome::MultiUnit(len) => (len as u64).min(LEN_HEAP - 1),
+            PageHome::Heap => LEN_HEAP,
         };
         let class_tag = match class {
             PageClass::Leaf => 0,
@@ -108,11 +108,11 @@ impl Locator {
     }
 
     #[inline]
-    pub(super) fn extent(self) -> Extent {
+    pub(super) fn home(self) -> PageHome {
         match self.0 >> LEN_SHIFT & ((1 << LEN_BITS) - 1) {
-            LEN_HEAP => Extent::Heap,
-            len if len <= UNIT_BYTES as u64 => Extent::Frame(len as usize),
-            len => Extent::Stretch(len as usize),
+            LEN_HEAP => PageHome::Heap,
+            len if len <= UNIT_BYTES as u64 => PageHome::Frame(len as usize),
+            len => PageHome::MultiUnit(len as usize),
         }
     }
 
@@ -204,7 +204,7 @@ struct Buckets {
 #[derive(Debug)]
 #[expect(dead_code, reason = "kept to be dropped")]
 enum Owner {
-    System(Region),
+    System(Mapping),
     Heap(Box<[Bucket]>),
 }
 
@@ -223,16 +223,16 @@ impl Buckets {
         #[cfg(not(any(loom, shuttle, miri)))]
         {
             let bytes = count * size_of::<Bucket>();
-            let region = match bytes {
-                ..=LARGE_PAGES_BYTES_MAX => Region::reserve(bytes),
-                _ => Region::reserve_sparse(bytes),
+            let mapping = match bytes {
+                ..=LARGE_PAGES_BYTES_MAX => Mapping::reserve(bytes),
+                _ => Mapping::reserve_sparse(bytes),
             };
-            if let Some(region) = region {
+            if let Some(mapping) = mapping {
                 // Aligned to 4 KiB, and zeros are empty entries.
                 return Buckets {
-                    start: region.base().cast(),
+                    start: mapping.base().cast(),
                     count,
-                    _owner: Owner::System(region),
+                    _owner: Owner::System(mapping),
                 };
             }
         }
@@ -409,7 +409,7 @@ pub(super) fn worth(locator: Locator) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frames::STRETCH_UNITS;
+    use super::super::frames::MULTI_UNITS;
     use super::*;
 
     fn key(file: u64, unit: u32) -> PackedKey {
@@ -419,13 +419,13 @@ mod tests {
     #[test]
     fn a_locator_keeps_all_it_was_made_of() {
         for slot in [0, 1, (1 << SLOT_BITS) - 1] {
-            let longest = STRETCH_UNITS * UNIT_BYTES;
-            for extent in [0, UNIT_BYTES, UNIT_BYTES + 1, longest, longest + 1].map(Extent::of) {
+            let longest = MULTI_UNITS * UNIT_BYTES;
+            for home in [0, UNIT_BYTES, UNIT_BYTES + 1, longest, longest + 1].map(PageHome::of) {
                 for class in [PageClass::Leaf, PageClass::Index, PageClass::Filter] {
                     for awaited in [false, true] {
-                        let locator = Locator::new(slot, extent, class, awaited);
+                        let locator = Locator::new(slot, home, class, awaited);
                         assert_eq!(locator.slot(), slot);
-                        assert_eq!(locator.extent(), extent);
+                        assert_eq!(locator.home(), home);
                         assert_eq!(locator.class(), class);
                         assert_eq!(locator.uses() == 0, class == PageClass::Leaf);
                     }
@@ -440,7 +440,7 @@ mod tests {
         let index = Index::new(64);
         let all = [key(1, 7), key(1 << 32 | 1, 7), key(1, 8), key(2, 7), key((1 << LAST) + 1, 7)];
         for (slot, &k) in all.iter().enumerate() {
-            let locator = Locator::new(slot as u32, Extent::Frame(slot), PageClass::Leaf, false);
+            let locator = Locator::new(slot as u32, PageHome::Frame(slot), PageClass::Leaf, false);
             assert!(matches!(index.insert(k, locator), Inserted::At(_)));
             assert_eq!(index.insert(k, locator), Inserted::Present);
         }
@@ -450,7 +450,7 @@ mod tests {
             let (packed, locator) = index.page(position);
             assert_eq!((packed.low, packed.high), (k.low, k.high));
             assert_eq!(packed.file().0 >> LAST, u64::from(slot == 4));
-            assert_eq!(locator.extent(), Extent::Frame(slot));
+            assert_eq!(locator.home(), PageHome::Frame(slot));
             assert_eq!(index.remove(position).slot(), slot as u32);
             assert!(index.find(k).is_none());
         }
@@ -470,7 +470,7 @@ mod tests {
             (PageClass::Leaf, true, [0, 0, 1]),
             (PageClass::Filter, false, [4, 4, 4]),
         ] {
-            let locator = Locator::new(3, Extent::Heap, class, awaited);
+            let locator = Locator::new(3, PageHome::Heap, class, awaited);
             let Inserted::At(position) = index.insert(key(1, 1), locator) else { panic!("full") };
             assert_eq!(uses(), expected[0]);
             mark();
@@ -495,7 +495,7 @@ mod tests {
         for slot in 0..slots {
             // A few files, units one after another: the usual case.
             let k = key(u64::from(slot % 7) + 1000, slot / 7);
-            let locator = Locator::new(slot, Extent::Frame(1), PageClass::Leaf, false);
+            let locator = Locator::new(slot, PageHome::Frame(1), PageClass::Leaf, false);
             full += u32::from(matches!(index.insert(k, locator), Inserted::Full(_)));
         }
         assert!(full * 50 <= slots, "{full} of {slots}");

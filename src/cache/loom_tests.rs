@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 
-use super::frames::Extent;
+use super::frames::PageHome;
 use super::grace::Over;
 use super::index::{Index, Inserted, Locator, PackedKey};
 use super::page_cache::{PageClass, PageKey};
@@ -24,7 +24,7 @@ fn key(unit: u32) -> PackedKey {
 }
 
 fn locator(slot: u32) -> Locator {
-    Locator::new(slot, Extent::Frame(1), PageClass::Leaf, false)
+    Locator::new(slot, PageHome::Frame(1), PageClass::Leaf, false)
 }
 
 /// An index of one bucket, frames, and who looks at them.

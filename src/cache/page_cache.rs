@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::frames::Frames;
 use super::grace::{Guard, Readers};
 use super::index::{Index, Locator, PackedKey};
-use super::pool::Pool;
+use super::pool::SlotPool;
 use super::records::Records;
 use crate::base::counter::ShardedCounters;
 use crate::base::ids::FileId;
@@ -79,7 +79,7 @@ pub(crate) struct Cache {
     frames: Frames,
     readers: Readers,
     counters: ShardedCounters<7>,
-    pool: Mutex<Pool>,
+    pool: Mutex<SlotPool>,
     /// What may be cached in all, pages and records.
     capacity_bytes: AtomicU64,
     records: Records,
@@ -111,7 +111,7 @@ impl Cache {
     fn with_readers(capacity_bytes: usize, record_bytes_max: usize, readers: Readers) -> Cache {
         let index = Arc::new(Index::new(0));
         let cache = Cache {
-            pool: Mutex::new(Pool::new(&index, readers.clone())),
+            pool: Mutex::new(SlotPool::new(&index, readers.clone())),
             readers,
             index: AtomicPtr::new(Arc::into_raw(index).cast_mut()),
             frames: Frames::default(),
@@ -156,7 +156,7 @@ impl Cache {
                 entry.mark_used(locator);
                 self.counters.add(counter(class), 1);
                 // SAFETY: `guard` has pinned this thread since before the page was found.
-                Some(f(unsafe { self.frames.bytes(locator.slot(), locator.extent()) }))
+                Some(f(unsafe { self.frames.bytes(locator.slot(), locator.home()) }))
             }
             None => {
                 self.counters.add(MISSES + counter(class), 1);
@@ -183,7 +183,7 @@ impl Cache {
         let guard = self.readers.pin();
         if let Some((_, locator)) = self.find(key, &guard) {
             // SAFETY: `guard` has pinned this thread since before the page was found.
-            let bytes = unsafe { self.frames.bytes(locator.slot(), locator.extent()) };
+            let bytes = unsafe { self.frames.bytes(locator.slot(), locator.home()) };
             for at in [0, 128, offset, offset + 64] {
                 if let Some(byte) = bytes.get(at) {
                     prefetch(byte);
@@ -232,15 +232,15 @@ impl Cache {
             }
             pool.take(bytes.len(), &self.frames, index)
         };
-        let Some((slot, extent)) = taken else {
+        let Some((slot, home)) = taken else {
             self.counters.add(REFUSALS, 1);
             return;
         };
         // The lock is not held while the bytes are copied.
         // SAFETY: the slot has just been taken from the free ones, which no reader looks at, for this.
-        unsafe { self.frames.fill(slot, extent, bytes) };
+        unsafe { self.frames.fill(slot, home, bytes) };
         let (mut pool, index) = self.lock();
-        pool.publish(packed, Locator::new(slot, extent, class, awaited), &self.frames, index);
+        pool.publish(packed, Locator::new(slot, home, class, awaited), &self.frames, index);
     }
 
     /// Forgets every page of a file that has been deleted: units `0..units`.
@@ -308,7 +308,7 @@ impl Cache {
     }
 
     /// The pool, locked, and the index, which stays in place while it is.
-    fn lock(&self) -> (MutexGuard<'_, Pool>, &Index) {
+    fn lock(&self) -> (MutexGuard<'_, SlotPool>, &Index) {
         let pool = self.pool.lock();
         // SAFETY: the index is replaced only under the lock. The reference outlives the guard only as
         // far as the borrow checker can see: all callers drop both together.
@@ -316,7 +316,7 @@ impl Cache {
         (pool, index)
     }
 
-    /// Bytes of frames and stretches that are in memory, as the system says.
+    /// Bytes of frames and multi-unit frames that are in memory, as the system says.
     #[cfg(all(test, target_os = "linux", not(miri)))]
     pub(super) fn resident_bytes(&self) -> usize {
         self.frames.resident_units() * UNIT_BYTES

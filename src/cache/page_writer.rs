@@ -172,7 +172,7 @@ impl PageFileWriter {
     /// Sends what is gathered on its way; afterwards there is nothing in the buffer, which has room for
     /// `next_bytes` at least.
     fn write_out(&mut self, next_bytes: usize) -> Result<()> {
-        self.settle()?;
+        self.wait_for_write()?;
         if self.filled > 0 {
             let fresh = self.spare.take().unwrap_or_else(|| AlignedBuf::unzeroed(next_bytes));
             let full = std::mem::replace(&mut self.buf, fresh);
@@ -185,7 +185,7 @@ impl PageFileWriter {
     }
 
     /// Waits for the chunk in flight.
-    fn settle(&mut self) -> Result<()> {
+    fn wait_for_write(&mut self) -> Result<()> {
         if let Some(ticket) = self.in_flight.take() {
             let (buf, result) = self.queue.wait(ticket);
             // A buffer made for one large page goes at once.
@@ -206,7 +206,7 @@ impl PageFileWriter {
             return Err(Error::invalid("a data file has at least one page"));
         }
         self.write_out(0)?;
-        self.settle()?;
+        self.wait_for_write()?;
         let skipped = match self.file_type {
             FileType::Table => planted(Bug::TableNotSynced),
             FileType::Maplet => planted(Bug::MapletNotSynced),
@@ -226,7 +226,7 @@ impl PageFileWriter {
 impl Drop for PageFileWriter {
     fn drop(&mut self) {
         if !self.finished {
-            let _ = self.settle();
+            let _ = self.wait_for_write();
             if self.cached {
                 let units = (self.bytes() / UNIT_BYTES as u64) as u32;
                 self.files.cache.remove_file(self.id, units);

@@ -5,7 +5,7 @@
 //! so the pages of a long scan replace one another and leave those alone that have been used twice.
 //!
 //! Invariants:
-//! 1. `used_bytes` counts everything: frames and units of stretches that have been touched and not given
+//! 1. `used_bytes` counts everything: frames and units of multi-unit frames that have been touched and not given
 //!    back, heap pages, the tables, and what waits for the end of a grace period. Nothing is taken that
 //!    would raise it above the capacity.
 //! 2. An evicted page's memory is used again only after a grace period.
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::cold_slots::{ColdSlots, Use};
-use super::frames::{Extent, Frames, LARGE_PAGE_SLOTS, SLOTS_MAX, STRETCH_UNITS, heap_charge};
+use super::frames::{Frames, LARGE_PAGE_SLOTS, MULTI_UNITS, PageHome, SLOTS_MAX, heap_charge};
 use super::grace::{GracePeriod, Readers};
 use super::index::{Index, Inserted, Locator, PackedKey, Position, worth};
 use crate::base::ids::FileId;
@@ -50,7 +50,7 @@ const NO_POSITION: u32 = u32::MAX;
 enum Retired {
     Frame(u32),
     /// With its units.
-    Stretch(u32, u32),
+    MultiUnit(u32, u32),
     Heap(u32),
     Index(Arc<Index>),
 }
@@ -61,19 +61,19 @@ struct Batch {
 }
 
 /// See the module's description.
-pub(super) struct Pool {
+pub(super) struct SlotPool {
     readers: Readers,
     capacity_bytes: usize,
     /// The index and the tables of slots.
     table_bytes: usize,
-    /// Units in memory, of frames and stretches.
+    /// Units in memory, of frames and multi-unit frames.
     units: usize,
     heap_bytes: usize,
     /// How much of these three is retired.
     retired_bytes: usize,
     /// Free slots by the units of theirs that are in memory: of the frame if that is one, else of the
-    /// stretch.
-    free: [Vec<u32>; STRETCH_UNITS + 1],
+    /// multi-unit frame.
+    free: [Vec<u32>; MULTI_UNITS + 1],
     /// Free slots of which nothing is in memory.
     cold: ColdSlots,
     /// By slot that has been begun: where in the index its page is.
@@ -87,10 +87,10 @@ pub(super) struct Pool {
     evictions: u64,
 }
 
-impl Pool {
-    /// For a cache with no room; see [`Pool::resize`].
-    pub(super) fn new(index: &Index, readers: Readers) -> Pool {
-        Pool {
+impl SlotPool {
+    /// For a cache with no room; see [`SlotPool::resize`].
+    pub(super) fn new(index: &Index, readers: Readers) -> SlotPool {
+        SlotPool {
             readers,
             capacity_bytes: 0,
             table_bytes: index.bytes(),
@@ -151,13 +151,13 @@ impl Pool {
         len: usize,
         frames: &Frames,
         index: &Index,
-    ) -> Option<(u32, Extent)> {
-        let extent = Extent::of(len);
-        match extent {
-            Extent::Frame(_) | Extent::Stretch(_) => {
+    ) -> Option<(u32, PageHome)> {
+        let home = PageHome::of(len);
+        match home {
+            PageHome::Frame(_) | PageHome::MultiUnit(_) => {
                 match self.take_units(len.div_ceil(UNIT_BYTES).max(1), frames, index) {
-                    Some(slot) if len <= UNIT_BYTES || frames.prepare_stretch(slot) => {
-                        Some((slot, extent))
+                    Some(slot) if len <= UNIT_BYTES || frames.prepare_multi_unit(slot) => {
+                        Some((slot, home))
                     }
                     Some(slot) => {
                         self.units -= len.div_ceil(UNIT_BYTES);
@@ -167,7 +167,7 @@ impl Pool {
                     None => None,
                 }
             }
-            Extent::Heap => self.take_heap(len, frames, index),
+            PageHome::Heap => self.take_heap(len, frames, index),
         }
     }
 
@@ -199,16 +199,16 @@ impl Pool {
         None
     }
 
-    /// Takes a slot that has so many units in memory, or a stretch with more.
+    /// Takes a slot that has so many units in memory, or a multi-unit frame with more.
     fn take_free(&mut self, units: usize, frames: &Frames) -> Option<u32> {
         if let Some(slot) = self.free[units].pop() {
             return Some(slot);
         }
-        let more = units.max(2) + 1..=STRETCH_UNITS;
+        let more = units.max(2) + 1..=MULTI_UNITS;
         let (slot, had) =
             more.filter(|_| units > 1).find_map(|n| Some((self.free[n].pop()?, n)))?;
         // SAFETY: free slots are in no reader's sight.
-        unsafe { frames.release_stretch(slot, units..had) };
+        unsafe { frames.release_multi_unit(slot, units..had) };
         self.units -= had - units;
         Some(slot)
     }
@@ -228,7 +228,7 @@ impl Pool {
         self.cold.take(Use::Frame).inspect(|_| self.units += 1)
     }
 
-    fn take_heap(&mut self, len: usize, frames: &Frames, index: &Index) -> Option<(u32, Extent)> {
+    fn take_heap(&mut self, len: usize, frames: &Frames, index: &Index) -> Option<(u32, PageHome)> {
         let charge = heap_charge(len);
         if self.can_never_hold(charge) {
             return None;
@@ -241,7 +241,7 @@ impl Pool {
             {
                 self.heap_bytes += charge;
                 self.table_bytes += frames.prepare_heap(slot);
-                return Some((slot, Extent::Heap));
+                return Some((slot, PageHome::Heap));
             }
             self.readers.advance();
             self.reclaim(frames);
@@ -272,10 +272,10 @@ impl Pool {
                 self.pages += 1;
             }
             // No reader has seen it, so it need not wait.
-            Inserted::Present | Inserted::Full(_) => match locator.extent() {
-                Extent::Frame(_) => self.free[1].push(slot),
-                Extent::Stretch(len) => self.free[len.div_ceil(UNIT_BYTES)].push(slot),
-                Extent::Heap => self.free_heap(slot, frames),
+            Inserted::Present | Inserted::Full(_) => match locator.home() {
+                PageHome::Frame(_) => self.free[1].push(slot),
+                PageHome::MultiUnit(len) => self.free[len.div_ceil(UNIT_BYTES)].push(slot),
+                PageHome::Heap => self.free_heap(slot, frames),
             },
         }
     }
@@ -328,17 +328,17 @@ impl Pool {
         let slot = locator.slot();
         self.positions[slot as usize] = NO_POSITION;
         self.pages -= 1;
-        match locator.extent() {
-            Extent::Frame(_) => {
+        match locator.home() {
+            PageHome::Frame(_) => {
                 self.retired_bytes += UNIT_BYTES;
                 self.retired.push(Retired::Frame(slot));
             }
-            Extent::Stretch(len) => {
+            PageHome::MultiUnit(len) => {
                 let units = len.div_ceil(UNIT_BYTES);
                 self.retired_bytes += units * UNIT_BYTES;
-                self.retired.push(Retired::Stretch(slot, units as u32));
+                self.retired.push(Retired::MultiUnit(slot, units as u32));
             }
-            Extent::Heap => {
+            PageHome::Heap => {
                 self.retired_bytes += frames.charge_of_heap(slot);
                 self.retired.push(Retired::Heap(slot));
             }
@@ -364,7 +364,7 @@ impl Pool {
                         self.retired_bytes -= UNIT_BYTES;
                         self.free[1].push(slot);
                     }
-                    Retired::Stretch(slot, units) => {
+                    Retired::MultiUnit(slot, units) => {
                         self.retired_bytes -= units as usize * UNIT_BYTES;
                         self.free[units as usize].push(slot);
                     }
@@ -387,12 +387,12 @@ impl Pool {
     /// Gives memory of free slots back to the system, `bytes` if there are as many.
     fn release_free(&mut self, bytes: usize, frames: &Frames) {
         let mut units = bytes.div_ceil(UNIT_BYTES);
-        for each in (2..=STRETCH_UNITS).rev() {
+        for each in (2..=MULTI_UNITS).rev() {
             while units > 0
                 && let Some(slot) = self.free[each].pop()
             {
                 // SAFETY: free slots are in no reader's sight.
-                unsafe { frames.release_stretch(slot, 0..each) };
+                unsafe { frames.release_multi_unit(slot, 0..each) };
                 self.cold.put(Use::Beside, [slot]);
                 self.units -= each;
                 units = units.saturating_sub(each);
@@ -484,7 +484,7 @@ impl Pool {
 
     /// Changes the capacity, evicting what no longer fits. If the table of pages would be much too
     /// small or too large for it, gives a new one, which the caller shows to the readers before it
-    /// hands the old one to [`Pool::retire_index`] and calls [`Pool::shrink`].
+    /// hands the old one to [`SlotPool::retire_index`] and calls [`SlotPool::shrink`].
     pub(super) fn resize(
         &mut self,
         capacity_bytes: usize,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shuttle::thread;
 
-use super::frames::STRETCH_UNITS;
+use super::frames::MULTI_UNITS;
 use super::page_cache::{Cache, PageClass, PageKey};
 use crate::base::ids::FileId;
 
@@ -43,13 +43,13 @@ fn check_size(cache: &Cache) {
 
 /// Pages of one to three units take turns in a cache of a few units.
 pub(crate) fn pages_of_several_units() {
-    let cache = cache(4 * STRETCH_UNITS);
+    let cache = cache(4 * MULTI_UNITS);
     let readers: Vec<_> = (1..3)
         .map(|file| {
             let cache = Arc::clone(&cache);
             thread::spawn(move || {
                 for unit in 0..5 {
-                    let units = (file + unit) as usize % STRETCH_UNITS + 1;
+                    let units = (file + unit) as usize % MULTI_UNITS + 1;
                     read(&cache, key(file, unit as u32), units * PAGE_BYTES - 1);
                 }
             })
@@ -117,10 +117,10 @@ pub(crate) fn removed_files() {
     check_size(&cache);
 }
 
-/// The capacity changes while pages of all sorts, in frames, in stretches and on the heap, come and go.
+/// The capacity changes while pages of all sorts, in frames, in multi-unit frames and on the heap, come and go.
 pub(crate) fn changing_capacity() {
-    let cache = cache(4 * STRETCH_UNITS + 1);
-    let readers: Vec<_> = [PAGE_BYTES, PAGE_BYTES + 1, STRETCH_UNITS * PAGE_BYTES + 1]
+    let cache = cache(4 * MULTI_UNITS + 1);
+    let readers: Vec<_> = [PAGE_BYTES, PAGE_BYTES + 1, MULTI_UNITS * PAGE_BYTES + 1]
         .into_iter()
         .zip(1..)
         .map(|(bytes, file)| {

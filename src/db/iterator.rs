@@ -722,7 +722,7 @@ impl Inner {
         for _ in 0..8 {
             let mut misses = Vec::new();
             due.retain_mut(|cursor| {
-                matches!(cursor.foresee(key, upper, forward, &mut misses), Ok(false))
+                matches!(cursor.prefetch(key, upper, forward, &mut misses), Ok(false))
             });
             if misses.is_empty() {
                 break;

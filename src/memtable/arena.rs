@@ -50,7 +50,7 @@ const SPAN_UNITS: u64 = (SPAN_BYTES / UNIT_BYTES) as u64;
 const SHARD_ENTRY_BYTES_MAX: usize = SPAN_BYTES / 4;
 /// Larger entries get a chunk of their own.
 const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 4;
-const REGIONS_MAX: usize = 8;
+const FREE_RANGES_MAX: usize = 8;
 const SHARDS: usize = 16;
 
 /// What a shard takes at a time from an arena that holds so many bytes: all shards together a quarter.
@@ -86,13 +86,13 @@ struct Shard {
 
 struct Central {
     chunks: Vec<Chunk>,
-    regions: Vec<Region>,
-    nodes: Region,
+    free_ranges: Vec<FreeRange>,
+    nodes: FreeRange,
 }
 
 /// Unused bytes of a chunk.
 #[derive(Clone, Copy)]
-struct Region {
+struct FreeRange {
     chunk: usize,
     start: usize,
     end: usize,
@@ -131,8 +131,8 @@ impl Arena {
             }),
             central: Mutex::new(Central {
                 chunks: Vec::new(),
-                regions: Vec::new(),
-                nodes: Region { chunk: 0, start: 0, end: 0 },
+                free_ranges: Vec::new(),
+                nodes: FreeRange { chunk: 0, start: 0, end: 0 },
             }),
             bytes: AtomicUsize::new(0),
             frozen: AtomicBool::new(false),
@@ -290,12 +290,12 @@ impl Arena {
         let units = bytes.div_ceil(UNIT_BYTES) as u64;
         if bytes > SHARD_ENTRY_BYTES_MAX {
             let mut central = self.central.lock();
-            let region = if bytes > SHARED_BYTES_MAX {
+            let range = if bytes > SHARED_BYTES_MAX {
                 self.add_chunk(&mut central, bytes, true)
             } else {
                 self.cut(&mut central, bytes, true)
             };
-            let id = region_id(region);
+            let id = range_id(range);
             return (id, self.resolve(id));
         }
         loop {
@@ -308,10 +308,10 @@ impl Arena {
                 let span = span_bytes(self.bytes());
                 if 4 * bytes > span && span < SPAN_BYTES {
                     // Most of a small span would be lost to it.
-                    let id = region_id(self.cut(&mut central, bytes, true));
+                    let id = range_id(self.cut(&mut central, bytes, true));
                     return (id, self.resolve(id));
                 }
-                let id = region_id(self.cut(&mut central, span, true));
+                let id = range_id(self.cut(&mut central, span, true));
                 shard.span.renew(id, (span / UNIT_BYTES) as u64, units);
                 return (id, self.resolve(id));
             }
@@ -322,7 +322,7 @@ impl Arena {
     pub(super) fn allocate_node(&self, bytes: usize) -> *mut u8 {
         let mut central = self.central.lock();
         loop {
-            let Region { chunk, start, end } = central.nodes;
+            let FreeRange { chunk, start, end } = central.nodes;
             if let Some(memory) = central.chunks.get(chunk) {
                 let first = memory.start().wrapping_add(start);
                 let padding = first.align_offset(LINE_BYTES);
@@ -336,29 +336,29 @@ impl Arena {
         }
     }
 
-    /// Cuts `bytes` (at most `SHARED_BYTES_MAX`) from the first region that has them.
-    fn cut(&self, central: &mut Central, bytes: usize, for_entries: bool) -> Region {
+    /// Cuts `bytes` (at most `SHARED_BYTES_MAX`) from the first range that has them.
+    fn cut(&self, central: &mut Central, bytes: usize, for_entries: bool) -> FreeRange {
         let bytes = bytes.next_multiple_of(LINE_BYTES);
-        let found = central.regions.iter().position(|region| region.end - region.start >= bytes);
+        let found = central.free_ranges.iter().position(|range| range.end - range.start >= bytes);
         let at = found.unwrap_or_else(|| {
-            let region = self.add_chunk(central, chunk_bytes(self.bytes(), bytes), for_entries);
-            if central.regions.len() == REGIONS_MAX {
-                central.regions.remove(0);
+            let range = self.add_chunk(central, chunk_bytes(self.bytes(), bytes), for_entries);
+            if central.free_ranges.len() == FREE_RANGES_MAX {
+                central.free_ranges.remove(0);
             }
-            central.regions.push(region);
-            central.regions.len() - 1
+            central.free_ranges.push(range);
+            central.free_ranges.len() - 1
         });
-        let region = &mut central.regions[at];
-        let piece = Region { end: region.start + bytes, ..*region };
-        region.start += bytes;
+        let range = &mut central.free_ranges[at];
+        let piece = FreeRange { end: range.start + bytes, ..*range };
+        range.start += bytes;
         // What is smaller is forgotten.
-        if region.end - region.start < span_bytes(self.bytes()) / 4 {
-            central.regions.remove(at);
+        if range.end - range.start < span_bytes(self.bytes()) / 4 {
+            central.free_ranges.remove(at);
         }
         piece
     }
 
-    fn add_chunk(&self, central: &mut Central, bytes: usize, for_entries: bool) -> Region {
+    fn add_chunk(&self, central: &mut Central, bytes: usize, for_entries: bool) -> FreeRange {
         let chunk = central.chunks.len();
         // Ids start at chunk 1, so that none is 0.
         let number = chunk + 1;
@@ -378,13 +378,13 @@ impl Arena {
         let end = memory.bytes();
         self.bytes.fetch_add(end, Ordering::Relaxed);
         central.chunks.push(memory);
-        Region { chunk, start: 0, end }
+        FreeRange { chunk, start: 0, end }
     }
 }
 
-/// The id of an entry at the start of a region.
-fn region_id(region: Region) -> EntryId {
-    (((region.chunk + 1) << OFFSET_BITS) | (region.start / UNIT_BYTES)) as EntryId
+/// The id of an entry at the start of a range.
+fn range_id(range: FreeRange) -> EntryId {
+    (((range.chunk + 1) << OFFSET_BITS) | (range.start / UNIT_BYTES)) as EntryId
 }
 
 impl Drop for Arena {

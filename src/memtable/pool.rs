@@ -10,13 +10,13 @@
 //! 2. Every byte of a chunk is initialised: zero when it comes from the allocator, whatever its last
 //!    user left there when it is used again.
 //! 3. What lies idle here and what is in use are together at most `bytes_max`, unless what is in use is more.
-//! 4. A chunk that was cut from a region comes back before the region goes: arenas hold the pool.
+//! 4. A chunk that was cut from a mapping comes back before the mapping goes: arenas hold the pool.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
+use crate::base::mapping::Mapping;
 use crate::base::planted::{Bug, planted};
-use crate::base::region::Region;
 use crate::base::sync::Mutex;
 use crate::base::sync::plain::{AtomicUsize, Ordering};
 
@@ -42,7 +42,7 @@ fn class_of(bytes: usize) -> Option<usize> {
 /// unused part is less than half of the memtable.
 pub(super) fn chunk_bytes(held: usize, wanted: usize) -> usize {
     let fits = |class: &usize| class_bytes(*class) >= wanted;
-    // The largest come in regions from the system, the others from the heap, where nothing large is to be taken that
+    // The largest come in mappings from the system, the others from the heap, where nothing large is to be taken that
     // is soon given back: so the largest but one are left out.
     let grows_by = |class: &usize| *class != CLASSES - 2 && class_bytes(*class) <= held / 2;
     let class = (0..CLASSES).rev().find(grows_by).unwrap_or(0);
@@ -51,13 +51,13 @@ pub(super) fn chunk_bytes(held: usize, wanted: usize) -> usize {
 
 const CHUNK_ALIGN: usize = 16;
 
-/// From one chunk of a region to the next.
+/// From one chunk of a mapping to the next.
 const CHUNK_STRIDE_BYTES: usize = CHUNK_BYTES + GAP_BYTES;
-/// How many chunks are cut from one region, which the system can back by large pages: a memtable is
+/// How many chunks are cut from one mapping, which the system can back by large pages: a memtable is
 /// read and written all over, and with small pages most accesses would wait for their translation too.
-const REGION_CHUNKS: usize = 32;
+const MAPPING_CHUNKS: usize = 32;
 /// Where memtables may take less than this, large pages would be too much of it.
-const REGIONS_BYTES_MIN: usize = 2 * REGION_CHUNKS * CHUNK_STRIDE_BYTES;
+const MAPPINGS_BYTES_MIN: usize = 2 * MAPPING_CHUNKS * CHUNK_STRIDE_BYTES;
 
 /// Memory for memtables: hands out chunks, takes them back, keeps some for the next.
 pub(crate) struct ChunkPool {
@@ -72,37 +72,37 @@ struct Idle {
     /// By class.
     warm: [Vec<Chunk>; CLASSES],
     warm_bytes: usize,
-    /// Chunks of regions whose memory was given back to the system.
+    /// Chunks of mappings whose memory was given back to the system.
     cold: Vec<Chunk>,
-    regions: Vec<Region>,
-    /// How many chunks have been cut from the last region.
+    mappings: Vec<Mapping>,
+    /// How many chunks have been cut from the last mapping.
     cut: usize,
 }
 
 impl Idle {
-    /// A chunk of the last region, or of a new one; none if the system refuses.
+    /// A chunk of the last mapping, or of a new one; none if the system refuses.
     fn cut(&mut self) -> Option<Chunk> {
-        if self.regions.is_empty() || self.cut == REGION_CHUNKS {
-            self.regions.push(Region::reserve(REGION_CHUNKS * CHUNK_STRIDE_BYTES)?);
+        if self.mappings.is_empty() || self.cut == MAPPING_CHUNKS {
+            self.mappings.push(Mapping::reserve(MAPPING_CHUNKS * CHUNK_STRIDE_BYTES)?);
             self.cut = 0;
         }
         let offset = self.cut * CHUNK_STRIDE_BYTES;
         self.cut += 1;
-        let base = self.regions.last()?.base();
-        // SAFETY: the region has `REGION_CHUNKS` strides, and fewer have been cut.
+        let base = self.mappings.last()?.base();
+        // SAFETY: the mapping has `MAPPING_CHUNKS` strides, and fewer have been cut.
         let start = unsafe { base.add(offset) };
         Some(Chunk { start, bytes: CHUNK_BYTES, on_heap: false })
     }
 
     /// Keeps the chunk's place and gives its memory back to the system.
     fn cool(&mut self, chunk: Chunk) {
-        let end = REGION_CHUNKS * CHUNK_STRIDE_BYTES;
-        let offset = |region: &Region| {
-            (chunk.start.as_ptr() as usize).wrapping_sub(region.base().as_ptr() as usize)
+        let end = MAPPING_CHUNKS * CHUNK_STRIDE_BYTES;
+        let offset = |mapping: &Mapping| {
+            (chunk.start.as_ptr() as usize).wrapping_sub(mapping.base().as_ptr() as usize)
         };
-        if let Some(region) = self.regions.iter().find(|region| offset(region) < end) {
+        if let Some(mapping) = self.mappings.iter().find(|mapping| offset(mapping) < end) {
             // SAFETY: the chunk was cut there at a multiple of its stride, and nobody uses it.
-            unsafe { region.release(offset(region), CHUNK_STRIDE_BYTES) };
+            unsafe { mapping.release(offset(mapping), CHUNK_STRIDE_BYTES) };
         }
         self.cold.push(chunk);
     }
@@ -136,9 +136,9 @@ impl ChunkPool {
         self.idle.lock().warm_bytes
     }
 
-    /// Whether large chunks are cut from regions.
-    fn has_regions(&self) -> bool {
-        cfg!(not(any(miri, shuttle))) && self.bytes_max >= REGIONS_BYTES_MIN
+    /// Whether large chunks are cut from mappings.
+    fn has_mappings(&self) -> bool {
+        cfg!(not(any(miri, shuttle))) && self.bytes_max >= MAPPINGS_BYTES_MIN
     }
 
     /// A chunk of exactly `bytes` for a memtable that is not frozen: those of a class, or those of an entry that
@@ -156,7 +156,7 @@ impl ChunkPool {
         let mut chunk = None;
         if bytes == CHUNK_BYTES {
             chunk = idle.cold.pop();
-            if chunk.is_none() && self.has_regions() {
+            if chunk.is_none() && self.has_mappings() {
                 chunk = idle.cut();
             }
         }
@@ -226,7 +226,7 @@ impl ChunkPool {
 pub(super) struct Chunk {
     start: NonNull<u8>,
     bytes: usize,
-    /// Else it is part of a region of the pool's.
+    /// Else it is part of a mapping of the pool's.
     on_heap: bool,
 }
 
@@ -329,9 +329,9 @@ mod tests {
 
     #[cfg(not(miri))]
     #[test]
-    fn chunks_of_regions_are_apart_and_zero_whenever_they_were_given_back_to_the_system() {
-        let pool = ChunkPool::new(REGIONS_BYTES_MIN);
-        let most = REGIONS_BYTES_MIN / CHUNK_BYTES;
+    fn chunks_of_mappings_are_apart_and_zero_whenever_they_were_given_back_to_the_system() {
+        let pool = ChunkPool::new(MAPPINGS_BYTES_MIN);
+        let most = MAPPINGS_BYTES_MIN / CHUNK_BYTES;
         let fill = |chunk: &Chunk| {
             // SAFETY: the chunk's own bytes, which nobody else uses.
             let bytes = unsafe { std::slice::from_raw_parts_mut(chunk.start(), chunk.bytes()) };
@@ -350,6 +350,6 @@ mod tests {
         }
         let idle = pool.idle.lock();
         assert_eq!(idle.cold.len() + idle.warm[CLASSES - 1].len(), starts.len());
-        assert_eq!(idle.regions.len(), starts.len().div_ceil(REGION_CHUNKS));
+        assert_eq!(idle.mappings.len(), starts.len().div_ceil(MAPPING_CHUNKS));
     }
 }

@@ -183,12 +183,12 @@ impl<C: MergeSource> MergeIterator<C> {
         self.run = Run::None;
         let (sources, backwards) = (&self.sources, self.backwards);
         self.tree.build(sources.len(), backwards, sources, |i| sources[i].order(backwards));
-        self.settle(false)
+        self.position(false)
     }
 
     /// Makes the winner current, positioning those that waited for their bound to win.
     #[inline]
-    fn settle(&mut self, same_key: bool) -> Result<()> {
+    fn position(&mut self, same_key: bool) -> Result<()> {
         self.same_key = same_key;
         self.current = self.tree.winner();
         match self.current {
@@ -240,7 +240,7 @@ impl<C: MergeSource> MergeIterator<C> {
         self.run_ended = false;
         self.replace_winner(current);
         self.wins = if self.tree.winner() == Some(current) { self.wins + 1 } else { 0 };
-        self.settle(self.tree.winner_equals_base())
+        self.position(self.tree.winner_equals_base())
     }
 
     /// The winner's key is the tournament's base.
@@ -278,7 +278,7 @@ impl<C: MergeSource> MergeIterator<C> {
         self.run_ended = true;
         self.replace_winner(current);
         // If the run got anywhere, its last key lay before the limit, so no key equals it, nor the base.
-        self.settle(self.tree.winner_equals_base())
+        self.position(self.tree.winner_equals_base())
     }
 
     #[inline]

@@ -69,8 +69,8 @@ pub(crate) struct TableCursor {
     /// Whether it was placed to go forward: how far it gets says how far the next will.
     sought: bool,
     /// Where the way to a key and threshold ends that `path` leads, if it has been looked up ahead.
-    foreseen: Option<(PagePointer, u64)>,
-    foreseen_key: Vec<u8>,
+    prefetched: Option<(PagePointer, u64)>,
+    prefetched_key: Vec<u8>,
     /// It may not go on as it usually does: see [`TableCursor::go_carefully`].
     careful: bool,
     /// Pages on the far side of this key are as if they were not there.
@@ -91,8 +91,8 @@ impl Table {
             run: (Direction::Forward, 0),
             ahead_pages: 1,
             sought: false,
-            foreseen: None,
-            foreseen_key: Vec::new(),
+            prefetched: None,
+            prefetched_key: Vec::new(),
             careful: false,
             limit: None,
         }
@@ -110,7 +110,7 @@ impl TableCursor {
         size_of::<TableCursor>()
             + self.leaf.memory_bytes()
             + self.path.capacity() * size_of::<Step>()
-            + self.foreseen_key.capacity()
+            + self.prefetched_key.capacity()
     }
 
     /// Leaf and index pages read from the disk one by one so far.
@@ -145,7 +145,7 @@ impl TableCursor {
     /// `misses` what they will read, as far as it is not cached: a page of the index if that is missing,
     /// and false is returned; or else the leaf, and forward those behind it that may hold keys below
     /// `upper`, as far as cursors went lately. There is no position then.
-    pub(crate) fn foresee(
+    pub(crate) fn prefetch(
         &mut self,
         key: &[u8],
         upper: Option<&[u8]>,
@@ -154,7 +154,7 @@ impl TableCursor {
     ) -> Result<bool> {
         self.rest();
         self.path.clear();
-        self.foreseen = None;
+        self.prefetched = None;
         let threshold = if forward { Seqno::MAX.0 } else { BEFORE_ALL_VERSIONS };
         let context = ReadContext::collecting();
         let path = &mut self.path;
@@ -166,9 +166,9 @@ impl TableCursor {
             }
             Err(error) => return Err(error),
         };
-        self.foreseen = Some((leaf, threshold));
-        self.foreseen_key.clear();
-        self.foreseen_key.extend_from_slice(key);
+        self.prefetched = Some((leaf, threshold));
+        self.prefetched_key.clear();
+        self.prefetched_key.extend_from_slice(key);
         self.note_missing(leaf, misses);
         let leaves = if forward { self.table.run_length.expected() } else { 1 };
         if let Some(step) = self.path.last()
@@ -241,8 +241,8 @@ impl TableCursor {
 
     /// Loads the leaf that [`Table::find_leaf`] gives.
     fn descend(&mut self, key: &[u8], threshold: u64) -> Result<()> {
-        let leaf = match self.foreseen.take() {
-            Some((leaf, at)) if at == threshold && self.foreseen_key == key => leaf,
+        let leaf = match self.prefetched.take() {
+            Some((leaf, at)) if at == threshold && self.prefetched_key == key => leaf,
             _ => self.retrace(key, threshold)?,
         };
         self.load(leaf)
@@ -250,7 +250,7 @@ impl TableCursor {
 
     fn retrace(&mut self, key: &[u8], threshold: u64) -> Result<PagePointer> {
         self.path.clear();
-        self.foreseen = None;
+        self.prefetched = None;
         let path = &mut self.path;
         self.table.find_leaf(key, threshold, &self.context, |step| path.push(step))
     }

@@ -350,7 +350,7 @@ fn cursors_are_opened_together_by_collected_misses() {
     let mut rounds = 0;
     loop {
         let mut misses = Vec::new();
-        let done = cursor.foresee(&key, None, true, &mut misses).unwrap();
+        let done = cursor.prefetch(&key, None, true, &mut misses).unwrap();
         if misses.is_empty() {
             assert!(done);
             break;

@@ -81,21 +81,21 @@ type Word = AtomicU64;
 /// Words that are zero until written.
 #[cfg(not(loom))]
 struct Words {
-    region: crate::base::region::Region,
+    mapping: crate::base::mapping::Mapping,
     count: usize,
 }
 
 #[cfg(not(loom))]
 impl Words {
     fn reserve(count: usize) -> Option<Words> {
-        Some(Words { region: crate::base::region::Region::reserve(count * 8)?, count })
+        Some(Words { mapping: crate::base::mapping::Mapping::reserve(count * 8)?, count })
     }
 
     #[inline]
     fn all(&self) -> &[Word] {
-        // SAFETY: the region has room for so many words, is aligned, zero until written, and lives as
+        // SAFETY: the mapping has room for so many words, is aligned, zero until written, and lives as
         // long as `self`; nothing reads or writes it but through these atomics.
-        unsafe { std::slice::from_raw_parts(self.region.base().as_ptr().cast(), self.count) }
+        unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr().cast(), self.count) }
     }
 }
 

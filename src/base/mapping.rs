@@ -1,27 +1,28 @@
-//! `Region`: a large stretch of memory that costs nothing until it is touched, and whose parts can
+//! `Mapping`: a large stretch of memory that costs nothing until it is touched, and whose parts can
 //! be given back.
 
 use std::ptr::NonNull;
 
 /// What the system may back by one large page.
 pub(crate) const LARGE_PAGE_BYTES: usize = 2 << 20;
-/// A region with fewer bytes has no large pages.
-pub(crate) const LARGE_REGION_BYTES: usize = 2 * LARGE_PAGE_BYTES;
+/// A mapping with fewer bytes has no large pages.
+pub(crate) const LARGE_MAPPING_BYTES: usize = 2 * LARGE_PAGE_BYTES;
 
 /// Memory of fixed size; zero until written for the first time.
 #[derive(Debug)]
-pub(crate) struct Region {
+pub(crate) struct Mapping {
     /// Where the usable bytes start.
     base: NonNull<u8>,
-    mapping: NonNull<u8>,
-    mapping_bytes: usize,
+    /// Where the mapping starts.
+    mapped: NonNull<u8>,
+    mapped_bytes: usize,
 }
 
-// SAFETY: a region is plain memory that it owns; all access goes through raw pointers whose users
+// SAFETY: a mapping is plain memory that it owns; all access goes through raw pointers whose users
 // answer for it.
-unsafe impl Send for Region {}
+unsafe impl Send for Mapping {}
 // SAFETY: as above.
-unsafe impl Sync for Region {}
+unsafe impl Sync for Mapping {}
 
 #[cfg(not(miri))]
 fn flags() -> rustix::mm::MapFlags {
@@ -32,45 +33,45 @@ fn flags() -> rustix::mm::MapFlags {
 }
 
 #[cfg(not(miri))]
-impl Region {
+impl Mapping {
     /// Reserves `bytes`, aligned to 4 KiB at least; `None` if the system refuses. The system may back it
     /// by large pages: then the first use of a byte makes 2 MiB around it resident.
-    pub(crate) fn reserve(bytes: usize) -> Option<Region> {
-        let region = Region::reserve_sparse(bytes)?;
-        if bytes >= LARGE_REGION_BYTES {
-            region.use_large_pages(0, bytes);
+    pub(crate) fn reserve(bytes: usize) -> Option<Mapping> {
+        let mapping = Mapping::reserve_sparse(bytes)?;
+        if bytes >= LARGE_MAPPING_BYTES {
+            mapping.use_large_pages(0, bytes);
         }
-        Some(region)
+        Some(mapping)
     }
 
-    /// As [`Region::reserve`], for memory of which small parts are used and given back: without large
-    /// pages where [`Region::use_large_pages`] does not say otherwise. From 4 MiB on it is aligned to
+    /// As [`Mapping::reserve`], for memory of which small parts are used and given back: without large
+    /// pages where [`Mapping::use_large_pages`] does not say otherwise. From 4 MiB on it is aligned to
     /// large pages all the same.
-    pub(crate) fn reserve_sparse(bytes: usize) -> Option<Region> {
+    pub(crate) fn reserve_sparse(bytes: usize) -> Option<Mapping> {
         use rustix::mm::{ProtFlags, mmap_anonymous};
-        let slack = if bytes >= LARGE_REGION_BYTES { LARGE_PAGE_BYTES } else { 0 };
-        let mapping_bytes = bytes.checked_add(slack)?;
+        let slack = if bytes >= LARGE_MAPPING_BYTES { LARGE_PAGE_BYTES } else { 0 };
+        let mapped_bytes = bytes.checked_add(slack)?;
         // SAFETY: a new anonymous mapping at an address of the system's choice touches no memory
         // that exists.
-        let mapping = unsafe {
+        let mapped = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
-                mapping_bytes,
+                mapped_bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
                 flags(),
             )
         };
-        let mapping = NonNull::new(mapping.ok()?.cast::<u8>())?;
-        let offset = if slack > 0 { mapping.as_ptr().align_offset(LARGE_PAGE_BYTES) } else { 0 };
+        let mapped = NonNull::new(mapped.ok()?.cast::<u8>())?;
+        let offset = if slack > 0 { mapped.as_ptr().align_offset(LARGE_PAGE_BYTES) } else { 0 };
         // SAFETY: the offset is below `slack`, so inside the mapping.
-        let base = unsafe { mapping.add(offset.min(slack)) };
-        let region = Region { base, mapping, mapping_bytes };
-        region.use_small_pages(0, bytes);
-        Some(region)
+        let base = unsafe { mapped.add(offset.min(slack)) };
+        let mapping = Mapping { base, mapped, mapped_bytes };
+        mapping.use_small_pages(0, bytes);
+        Some(mapping)
     }
 
     /// From now on a first use of the range, which starts and ends at multiples of 2 MiB and lies in a
-    /// region aligned to them, may make 2 MiB around it resident. That saves most TLB misses of random
+    /// mapping aligned to them, may make 2 MiB around it resident. That saves most TLB misses of random
     /// reads. False if there are no large pages.
     pub(crate) fn use_large_pages(&self, offset: usize, bytes: usize) -> bool {
         #[cfg(target_os = "linux")]
@@ -85,11 +86,11 @@ impl Region {
     }
 
     /// Takes apart the large pages that back parts of the range, and loses its contents. Without this a
-    /// large page of which [`Region::release`] gives a part back stays whole, and the process is charged
+    /// large page of which [`Mapping::release`] gives a part back stays whole, and the process is charged
     /// for all of it.
     ///
     /// # Safety
-    /// As for [`Region::release`].
+    /// As for [`Mapping::release`].
     pub(crate) unsafe fn split_large_pages(&self, offset: usize, bytes: usize) {
         // A side effect of this advice, since Linux 4.5; where it has none nothing is lost.
         #[cfg(target_os = "linux")]
@@ -114,11 +115,11 @@ impl Region {
     }
 
     /// # Safety
-    /// The range lies inside the region; and if the advice may change its contents, nobody has a
+    /// The range lies inside the mapping; and if the advice may change its contents, nobody has a
     /// reference into it.
     #[cfg(target_os = "linux")]
     unsafe fn advise(&self, offset: usize, bytes: usize, advice: rustix::mm::Advice) -> bool {
-        debug_assert!(offset + bytes <= self.mapping_bytes);
+        debug_assert!(offset + bytes <= self.mapped_bytes);
         // SAFETY: as the caller vouches.
         unsafe { rustix::mm::madvise(self.base.as_ptr().add(offset).cast(), bytes, advice).is_ok() }
     }
@@ -126,7 +127,7 @@ impl Region {
     /// Gives the memory of a range back to the system; its contents are lost.
     ///
     /// # Safety
-    /// The range lies inside the region, starts and ends at multiples of 4 KiB, and nobody has a
+    /// The range lies inside the mapping, starts and ends at multiples of 4 KiB, and nobody has a
     /// reference into it.
     pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
         #[cfg(target_os = "linux")]
@@ -141,11 +142,11 @@ impl Region {
         }
     }
 
-    /// What [`Region::release`] is where the system has no advice that frees memory at once: other
+    /// What [`Mapping::release`] is where the system has no advice that frees memory at once: other
     /// memory, not yet touched, takes the range's place.
     ///
     /// # Safety
-    /// As for [`Region::release`].
+    /// As for [`Mapping::release`].
     #[cfg(any(test, not(target_os = "linux")))]
     unsafe fn map_anew(&self, offset: usize, bytes: usize) {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -163,25 +164,25 @@ impl Region {
 }
 
 #[cfg(not(miri))]
-impl Drop for Region {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped in `reserve`, and nobody has a reference into it any more.
-        let _ = unsafe { rustix::mm::munmap(self.mapping.as_ptr().cast(), self.mapping_bytes) };
+        let _ = unsafe { rustix::mm::munmap(self.mapped.as_ptr().cast(), self.mapped_bytes) };
     }
 }
 
-// The interpreter has no such system calls: there a region is a plain allocation.
+// The interpreter has no such system calls: there a mapping is a plain allocation.
 #[cfg(miri)]
-impl Region {
-    pub(crate) fn reserve(bytes: usize) -> Option<Region> {
-        let layout = Region::layout(bytes.next_multiple_of(4096))?;
+impl Mapping {
+    pub(crate) fn reserve(bytes: usize) -> Option<Mapping> {
+        let layout = Mapping::layout(bytes.next_multiple_of(4096))?;
         // SAFETY: the layout's size is not zero, see `layout`.
-        let mapping = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some(Region { base: mapping, mapping, mapping_bytes: layout.size() })
+        let mapped = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+        Some(Mapping { base: mapped, mapped, mapped_bytes: layout.size() })
     }
 
-    pub(crate) fn reserve_sparse(bytes: usize) -> Option<Region> {
-        Region::reserve(bytes)
+    pub(crate) fn reserve_sparse(bytes: usize) -> Option<Mapping> {
+        Mapping::reserve(bytes)
     }
 
     pub(crate) fn use_large_pages(&self, _offset: usize, _bytes: usize) -> bool {
@@ -197,7 +198,7 @@ impl Region {
     /// # Safety
     /// As for the real one.
     pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
-        assert!(offset + bytes <= self.mapping_bytes && LARGE_PAGE_BYTES % 4096 == 0);
+        assert!(offset + bytes <= self.mapped_bytes && LARGE_PAGE_BYTES % 4096 == 0);
         // SAFETY: inside the allocation, and the caller vouches that nobody looks.
         unsafe {
             type Unit = std::mem::MaybeUninit<[u8; 4096]>;
@@ -214,16 +215,16 @@ impl Region {
 }
 
 #[cfg(miri)]
-impl Drop for Region {
+impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Some(layout) = Region::layout(self.mapping_bytes) {
+        if let Some(layout) = Mapping::layout(self.mapped_bytes) {
             // SAFETY: allocated in `reserve` with the same layout.
-            unsafe { std::alloc::dealloc(self.mapping.as_ptr(), layout) };
+            unsafe { std::alloc::dealloc(self.mapped.as_ptr(), layout) };
         }
     }
 }
 
-impl Region {
+impl Mapping {
     /// The first byte.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
@@ -245,19 +246,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_is_aligned_writable_and_can_be_released_in_part() {
+    fn a_mapping_is_aligned_writable_and_can_be_released_in_part() {
         for bytes in [4096, 8 * 4096, if cfg!(miri) { 16 * 4096 } else { 8 << 20 }] {
-            for reserve in [Region::reserve, Region::reserve_sparse] {
-                let region = reserve(bytes).unwrap();
-                let base = region.base().as_ptr();
+            for reserve in [Mapping::reserve, Mapping::reserve_sparse] {
+                let mapping = reserve(bytes).unwrap();
+                let base = mapping.base().as_ptr();
                 assert_eq!(base as usize % 4096, 0);
-                // SAFETY: both bytes and the released range are inside the region, and no reference
+                // SAFETY: both bytes and the released range are inside the mapping, and no reference
                 // into it exists.
                 unsafe {
                     base.write(1);
                     base.add(bytes - 1).write(2);
                     if bytes > 4096 {
-                        region.release(0, 4096);
+                        mapping.release(0, 4096);
                         base.write(3);
                         assert_eq!(base.read(), 3);
                     }
@@ -265,25 +266,25 @@ mod tests {
                 }
             }
         }
-        assert!(Region::reserve(usize::MAX - 4096).is_none());
+        assert!(Mapping::reserve(usize::MAX - 4096).is_none());
     }
 
     #[test]
     #[cfg(all(target_os = "linux", not(miri)))]
-    fn of_a_sparse_region_only_what_is_used_is_resident() {
-        let region = Region::reserve_sparse(8 << 20).unwrap();
-        let at = |unit: usize| region.base().as_ptr().wrapping_add(unit * 4096);
-        // SAFETY: all units are inside the region, and no reference into it exists.
+    fn of_a_sparse_mapping_only_what_is_used_is_resident() {
+        let mapping = Mapping::reserve_sparse(8 << 20).unwrap();
+        let at = |unit: usize| mapping.base().as_ptr().wrapping_add(unit * 4096);
+        // SAFETY: all units are inside the mapping, and no reference into it exists.
         unsafe {
             for unit in [5, 6, 7, 1000, 2000] {
                 at(unit).write(1);
             }
-            assert_eq!(region.resident_units(2048), 5);
-            region.release(6 * 4096, 2 * 4096);
-            assert_eq!(region.resident_units(2048), 3);
+            assert_eq!(mapping.resident_units(2048), 5);
+            mapping.release(6 * 4096, 2 * 4096);
+            assert_eq!(mapping.resident_units(2048), 3);
             assert_eq!((at(5).read(), at(1000).read()), (1, 1));
-            region.map_anew(1000 * 4096, 4096);
-            assert_eq!(region.resident_units(2048), 2);
+            mapping.map_anew(1000 * 4096, 4096);
+            assert_eq!(mapping.resident_units(2048), 2);
             at(1000).write(2);
             assert_eq!((at(5).read(), at(1000).read(), at(2000).read()), (1, 2, 1));
         }
@@ -292,26 +293,26 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", not(miri)))]
     fn a_large_page_gives_back_a_part_and_keeps_the_rest() {
-        let region = Region::reserve_sparse(8 << 20).unwrap();
-        let at = |unit: usize| region.base().as_ptr().wrapping_add(unit * 4096);
-        let is_large = region.use_large_pages(LARGE_PAGE_BYTES, LARGE_PAGE_BYTES);
-        // SAFETY: all units are inside the region, and no reference into it exists.
+        let mapping = Mapping::reserve_sparse(8 << 20).unwrap();
+        let at = |unit: usize| mapping.base().as_ptr().wrapping_add(unit * 4096);
+        let is_large = mapping.use_large_pages(LARGE_PAGE_BYTES, LARGE_PAGE_BYTES);
+        // SAFETY: all units are inside the mapping, and no reference into it exists.
         unsafe {
             at(512).write(1);
             // With large pages all of one, if there was one to be had.
-            assert!(region.resident_units(2048) == 1 || is_large);
+            assert!(mapping.resident_units(2048) == 1 || is_large);
             for unit in 512..1024 {
                 at(unit).write(unit as u8);
             }
-            region.use_small_pages(LARGE_PAGE_BYTES, LARGE_PAGE_BYTES);
-            region.split_large_pages(600 * 4096, 3 * 4096);
-            region.release(600 * 4096, 3 * 4096);
-            assert_eq!(region.resident_units(2048), 509);
+            mapping.use_small_pages(LARGE_PAGE_BYTES, LARGE_PAGE_BYTES);
+            mapping.split_large_pages(600 * 4096, 3 * 4096);
+            mapping.release(600 * 4096, 3 * 4096);
+            assert_eq!(mapping.resident_units(2048), 509);
             for unit in (512..600).chain(603..1024) {
                 assert_eq!(at(unit).read(), unit as u8);
             }
             at(601).write(9);
-            assert_eq!(region.resident_units(2048), 510);
+            assert_eq!(mapping.resident_units(2048), 510);
         }
     }
 }
