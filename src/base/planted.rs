@@ -134,8 +134,8 @@ bugs! {
         "Closing marks the journal as clean before its records are durable.";
     JournalRetiredEarly, "journal-retired-early", "journal",
         "With the oldest segments go those whose records no tree holds yet.";
-    RecordsNotSuperseded, "records-not-superseded", "db",
-        "A memtable becomes part of the tree, and records of its keys stay in the record cache.";
+    RowCacheNotSuperseded, "row-cache-not-superseded", "db",
+        "A memtable becomes part of the tree, and records of its keys stay in the row cache.";
     FreezeAnnouncedEarly, "freeze-announced-early", "db",
         "A memtable can get into the tree before the read state shows it as frozen.";
     ReadBeyondCut, "read-beyond-cut", "db",
@@ -144,15 +144,15 @@ bugs! {
         "A read looks whether its keyspace is there, and loads the state after that.";
     CommitChecksBeforeWait, "commit-checks-before-wait", "commit",
         "A commit looks whether its keyspaces are there, and waits for a segment after that.";
-    RecordsLookedForUnlocked, "records-looked-for-unlocked", "cache",
+    RowCacheLookedUpUnlocked, "row-cache-looked-up-unlocked", "cache",
         "A record that is being written once more is not there for what supersedes it.";
-    RecordsMemoryForgotten, "records-memory-forgotten", "cache",
-        "What the record cache grows by while records are superseded is not counted.";
-    RecordsOfAnyGeneration, "records-of-any-generation", "db",
+    RowCacheMemoryForgotten, "row-cache-memory-forgotten", "cache",
+        "What the row cache grows by while records are superseded is not counted.";
+    RowCacheOfAnyGeneration, "row-cache-of-any-generation", "db",
         "A read that began before a memtable became part of the tree makes a record of what it found.";
-    RecordsOfAnyNumber, "records-of-any-number", "db",
+    RowCacheOfAnyNumber, "row-cache-of-any-number", "db",
         "A snapshot is shown a record that is younger than it.";
-    RecordsOfOldSnapshots, "records-of-old-snapshots", "db",
+    RowCacheOfOldSnapshots, "row-cache-of-old-snapshots", "db",
         "A record is made of what an old snapshot sees of a key that has a newer version.";
     ReplayPastGap, "replay-past-gap", "journal",
         "Replay goes on behind a number that is missing.";

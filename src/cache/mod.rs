@@ -26,7 +26,7 @@ mod page_scan;
 mod page_writer;
 mod pool;
 mod read_ahead;
-mod records;
+mod rows;
 #[cfg(all(test, shuttle))]
 pub(crate) mod schedules;
 
@@ -38,6 +38,6 @@ pub(crate) use page_file::{PageFile, PagePointer, ReadContext};
 pub(crate) use page_scan::PageScan;
 pub(crate) use page_writer::PageFileWriter;
 pub(crate) use read_ahead::Lease;
-pub(crate) use records::Records;
+pub(crate) use rows::RowCache;
 #[cfg(all(test, shuttle))]
-pub(crate) use records::schedules as records_schedules;
+pub(crate) use rows::schedules as row_cache_schedules;

@@ -16,7 +16,7 @@ use super::frames::Frames;
 use super::grace::{Guard, Readers};
 use super::index::{Index, Locator, PackedKey};
 use super::pool::SlotPool;
-use super::records::Records;
+use super::rows::RowCache;
 use crate::base::counter::ShardedCounters;
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
@@ -56,9 +56,9 @@ pub(crate) struct CacheStatistics {
     pub(crate) refusals: u64,
     pub(crate) evictions: u64,
     pub(crate) pages: u64,
-    /// Memory that records take.
-    pub(crate) records_bytes: u64,
-    /// All memory the cache takes, its tables and records included.
+    /// Memory that rows take.
+    pub(crate) row_cache_bytes: u64,
+    /// All memory the cache takes, its tables and rows included.
     pub(crate) bytes: u64,
     pub(crate) capacity_bytes: u64,
 }
@@ -80,9 +80,9 @@ pub(crate) struct Cache {
     readers: Readers,
     counters: ShardedCounters<7>,
     pool: Mutex<SlotPool>,
-    /// What may be cached in all, pages and records.
+    /// What may be cached in all, pages and rows.
     capacity_bytes: AtomicU64,
-    records: Records,
+    rows: RowCache,
 }
 
 /// Keeps the pages that the calling thread sees from being recycled; see [`Cache::pin`].
@@ -97,18 +97,18 @@ impl Cache {
         Cache::with_readers(capacity_bytes, 0, Readers::Shared)
     }
 
-    /// A cache of up to `capacity_bytes`, of which records may take up to `record_bytes_max`. Memory is taken as pages and records come. If it is `deterministic`, when its
+    /// A cache of up to `capacity_bytes`, of which rows may take up to `row_cache_bytes_max`. Memory is taken as pages and rows come. If it is `deterministic`, when its
     /// memory can be used again does not depend on who reads other caches.
-    pub(crate) fn with_records(
+    pub(crate) fn with_row_cache(
         capacity_bytes: usize,
-        record_bytes_max: usize,
+        row_cache_bytes_max: usize,
         deterministic: bool,
     ) -> Cache {
         let readers = if deterministic { Readers::own() } else { Readers::Shared };
-        Cache::with_readers(capacity_bytes, record_bytes_max, readers)
+        Cache::with_readers(capacity_bytes, row_cache_bytes_max, readers)
     }
 
-    fn with_readers(capacity_bytes: usize, record_bytes_max: usize, readers: Readers) -> Cache {
+    fn with_readers(capacity_bytes: usize, row_cache_bytes_max: usize, readers: Readers) -> Cache {
         let index = Arc::new(Index::new(0));
         let cache = Cache {
             pool: Mutex::new(SlotPool::new(&index, readers.clone())),
@@ -117,20 +117,20 @@ impl Cache {
             frames: Frames::default(),
             counters: ShardedCounters::new(),
             capacity_bytes: AtomicU64::new(0),
-            records: Records::new(record_bytes_max),
+            rows: RowCache::new(row_cache_bytes_max),
         };
         cache.set_capacity(capacity_bytes);
         cache
     }
 
-    /// Single records, which share the cache's memory with the pages.
+    /// Single rows, which share the cache's memory with the pages.
     #[inline]
-    pub(crate) fn records(&self) -> &Records {
-        &self.records
+    pub(crate) fn row_cache(&self) -> &RowCache {
+        &self.rows
     }
 
-    /// Takes from the pages what records have taken.
-    pub(crate) fn records_have_grown(&self) {
+    /// Takes from the pages what rows have taken.
+    pub(crate) fn row_cache_has_grown(&self) {
         self.divide_capacity();
     }
 
@@ -293,7 +293,7 @@ impl Cache {
         let (mut pool, index) = self.lock();
         // Read under the lock: the last to get it divides by the latest numbers.
         let capacity_bytes = self.capacity_bytes.load(Ordering::Relaxed) as usize;
-        let capacity_bytes = capacity_bytes.saturating_sub(self.records.bytes());
+        let capacity_bytes = capacity_bytes.saturating_sub(self.rows.bytes());
         match pool.resize(capacity_bytes, &self.frames, index) {
             Some(new) => {
                 let raw = Arc::into_raw(Arc::clone(&new)).cast_mut();
@@ -338,9 +338,9 @@ impl Cache {
             refusals: self.counters.sum(REFUSALS),
             evictions: pool.evictions(),
             pages: pool.pages() as u64,
-            bytes: (pool.used_bytes() + self.records.bytes()) as u64,
-            records_bytes: self.records.bytes() as u64,
-            capacity_bytes: (pool.capacity_bytes() + self.records.bytes()) as u64,
+            bytes: (pool.used_bytes() + self.rows.bytes()) as u64,
+            row_cache_bytes: self.rows.bytes() as u64,
+            capacity_bytes: (pool.capacity_bytes() + self.rows.bytes()) as u64,
         }
     }
 }

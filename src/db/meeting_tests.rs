@@ -31,7 +31,7 @@ fn number(value: &[u8]) -> u64 {
 
 /// A snapshot's scan saw a key's newer value, and a later `multi_get` of the same snapshot an older one. A
 /// memtable had been put into the pipeline a moment before the read state showed it as frozen. Another thread
-/// took it into the tree at once; whoever had to tell the record cache which keys the tree had news of looked
+/// took it into the tree at once; whoever had to tell the row cache which keys the tree had news of looked
 /// at a read state in which the memtable was still the active one, and told it nothing.
 /// (Found by `spinney-sim threads`, once in 6,000 histories.)
 #[test]
@@ -52,7 +52,7 @@ fn make_record(items: &Keyspace, key: &[u8], value: &[u8]) {
     let entry = EntryRef { key, seqno: Seqno(1), kind: EntryKind::Put, value };
     // As often as the cache wants to be asked.
     for _ in 0..2 {
-        store.cache.records().offer(
+        store.cache.row_cache().admit(
             items.state().id,
             items.state().hasher.hash(key),
             entry,
@@ -109,7 +109,7 @@ fn a_batched_read_sees_a_batch_whole_whatever_is_frozen_meanwhile() {
             assert_eq!(seen, [round - 1; 2], "what was there when the state was loaded");
             assert_eq!(read(&|| {}), [round; 2]);
         }
-        assert!(db.stats().cache_hits_record > 0, "no key has a record");
+        assert!(db.stats().cache_hits_row > 0, "no key has a record");
     }
 }
 

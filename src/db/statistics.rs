@@ -109,8 +109,8 @@ pub struct Statistics {
     pub cache_hits_index: u64,
     /// As above, filter pages.
     pub cache_hits_filter: u64,
-    /// Reads of keys that single records in the cache answered.
-    pub cache_hits_record: u64,
+    /// Reads of keys that the row cache answered.
+    pub cache_hits_row: u64,
     /// Page reads the cache could not answer.
     pub cache_misses: u64,
     /// Pages evicted.
@@ -121,10 +121,10 @@ pub struct Statistics {
     pub filter_false_positives: u64,
     /// Memory of memtables.
     pub memory_memtables: u64,
-    /// Memory of the page cache, single records included.
+    /// Memory of the page cache and the row cache.
     pub memory_cache: u64,
-    /// Memory of the single records in it.
-    pub memory_records: u64,
+    /// Memory of the row cache.
+    pub memory_row_cache: u64,
     /// Memory of trunks and table handles (estimate).
     pub memory_trees: u64,
     /// Memory of iterators: their cursors, and what each keeps without.
@@ -221,7 +221,7 @@ impl Statistics {
             ("cache_hits_leaf", self.cache_hits_leaf),
             ("cache_hits_index", self.cache_hits_index),
             ("cache_hits_filter", self.cache_hits_filter),
-            ("cache_hits_record", self.cache_hits_record),
+            ("cache_hits_row", self.cache_hits_row),
             ("cache_misses", self.cache_misses),
             ("cache_evictions", self.cache_evictions),
             ("filter_probes", self.filter_probes),
@@ -255,7 +255,7 @@ impl Statistics {
         let gauges: [(&str, u64); 15] = [
             ("memory_memtables_bytes", self.memory_memtables),
             ("memory_cache_bytes", self.memory_cache),
-            ("memory_records_bytes", self.memory_records),
+            ("memory_row_cache_bytes", self.memory_row_cache),
             ("memory_trees_bytes", self.memory_trees),
             ("memory_iterators_bytes", self.memory_iterators),
             ("memory_read_ahead_bytes", self.memory_read_ahead),
@@ -374,12 +374,12 @@ impl Store {
             cache_hits_leaf: cache.hits_leaf,
             cache_hits_index: cache.hits_index,
             cache_hits_filter: cache.hits_filter,
-            cache_hits_record: counters.records_read.sum(),
+            cache_hits_row: counters.row_cache_hits.sum(),
             cache_misses: cache.misses,
             cache_evictions: cache.evictions,
             memory_memtables: self.pool.bytes_in_use() as u64,
             memory_cache: cache.bytes,
-            memory_records: cache.records_bytes,
+            memory_row_cache: cache.row_cache_bytes,
             memory_budget: self.sizes.memory_budget,
             journal_live_bytes: self.journal.bytes_live(),
             throttled: throttle.total,

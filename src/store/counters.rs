@@ -14,8 +14,8 @@ pub(crate) struct Counters {
     pub(crate) iterators: ShardedCounter,
     pub(crate) user_bytes_read: ShardedCounter,
     pub(crate) pages_read: ShardedCounter,
-    /// Reads that the record cache answered.
-    pub(crate) records_read: ShardedCounter,
+    /// Reads that the row cache answered.
+    pub(crate) row_cache_hits: ShardedCounter,
     pub(crate) blob_direct_bytes: ShardedCounter,
     pub(crate) get_latency: LatencyHistogram,
     pub(crate) commit_latency: LatencyHistogram,

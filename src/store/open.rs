@@ -438,8 +438,8 @@ fn open_locked(
     let memtables_share = (sizes.memtable_bytes * 2).min(sizes.memtables_bytes_max);
     let cache_bytes = sizes.cache_bytes(workers, memtables_share, 0) as usize;
     let is_stepped = matches!(builder.background, BackgroundMode::Stepped(_));
-    let records_bytes_max = sizes.records_bytes_max(workers) as usize;
-    let cache = Arc::new(Cache::with_records(cache_bytes, records_bytes_max, is_stepped));
+    let row_cache_bytes_max = sizes.row_cache_bytes_max(workers) as usize;
+    let cache = Arc::new(Cache::with_row_cache(cache_bytes, row_cache_bytes_max, is_stepped));
     let files = Arc::new(DataFiles::new(
         Arc::clone(&vfs),
         Arc::clone(&cache),

@@ -10,7 +10,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::slice::Slice;
-use crate::cache::{ReadContext, Records, fetch_misses};
+use crate::cache::{ReadContext, RowCache, fetch_misses};
 use crate::merge::{Base, Operands};
 
 /// What has been met of a key so far.
@@ -87,14 +87,14 @@ impl Lookup {
 
 /// One read of one key: where it looks, and as of when.
 struct Reader<'a> {
-    records: &'a Records,
+    row_cache: &'a RowCache,
     keyspace: &'a KeyspaceState,
     read: &'a ReadState,
     snapshot: Seqno,
 }
 
 impl Reader<'_> {
-    /// Gathers what the memtables and the record cache have of the key. If that is not all there is to know,
+    /// Gathers what the memtables and the row cache have of the key. If that is not all there is to know,
     /// goes on with the key's hash.
     fn look_in_memory(&self, key: &[u8], lookup: &mut Lookup) -> ControlFlow<(), u64> {
         for slot in std::iter::once(&self.read.active).chain(&self.read.frozen) {
@@ -112,8 +112,8 @@ impl Reader<'_> {
         }
         let hash = self.keyspace.hasher.hash(key);
         // A record that is too young for the snapshot says nothing about what is older.
-        let visible = if planted(Bug::RecordsOfAnyNumber) { Seqno::MAX } else { self.snapshot };
-        let met = self.records.get(self.keyspace.id, hash, key, |record| {
+        let visible = if planted(Bug::RowCacheOfAnyNumber) { Seqno::MAX } else { self.snapshot };
+        let met = self.row_cache.get(self.keyspace.id, hash, key, |record| {
             record.seqno <= visible && lookup.meet(record).is_break()
         });
         if met != Some(true) {
@@ -147,20 +147,20 @@ impl Reader<'_> {
         }
     }
 
-    /// Offers to the record cache what had to be read from the disk, if a record can be made of it.
-    fn offer(&self, store: &Store, key: &[u8], hash: u64, lookup: &Lookup) {
+    /// Offers to the row cache what had to be read from the disk, if a record can be made of it.
+    fn admit(&self, store: &Store, key: &[u8], hash: u64, lookup: &Lookup) {
         // At an older snapshot there may be newer versions in the tree.
         let (Some(seqno), Some(Found::Value(value))) = (lookup.tree_seqno, &lookup.found) else {
             return;
         };
         let is_old = self.snapshot < self.read.version.flushed();
-        if is_old && !planted(Bug::RecordsOfOldSnapshots) {
+        if is_old && !planted(Bug::RowCacheOfOldSnapshots) {
             return;
         }
         let entry = EntryRef { key, seqno, kind: EntryKind::Put, value };
         let is_current = || self.keyspace.is_current(self.read);
-        if self.records.offer(self.keyspace.id, hash, entry, is_current) {
-            store.cache.records_have_grown();
+        if self.row_cache.admit(self.keyspace.id, hash, entry, is_current) {
+            store.cache.row_cache_has_grown();
         }
     }
 }
@@ -181,12 +181,12 @@ pub(crate) fn get(
     }
     let snapshot = snapshot.unwrap_or_else(|| read.seqno_at_most(store.committer.visible()));
     let context = ReadContext::blocking();
-    let reader = Reader { records: store.cache.records(), keyspace, read: &read, snapshot };
+    let reader = Reader { row_cache: store.cache.row_cache(), keyspace, read: &read, snapshot };
     let mut lookup = Lookup::default();
     if let ControlFlow::Continue(hash) = reader.look_in_memory(key, &mut lookup) {
         reader.look_in_tree(key, hash, &context, &mut lookup)?;
         if context.pages_read.get() > 0 {
-            reader.offer(store, key, hash, &lookup);
+            reader.admit(store, key, hash, &lookup);
         }
     }
     let is_record = lookup.is_record;
@@ -201,7 +201,7 @@ pub(crate) fn get(
         counters.pages_read.add(u64::from(context.pages_read.get()));
     }
     if is_record {
-        counters.records_read.add(1);
+        counters.row_cache_hits.add(1);
     }
     if let Some(start) = timed {
         counters.get_latency.record(store.clock.nanos().saturating_sub(start));
@@ -237,7 +237,7 @@ pub(crate) fn multi_get_while(
     }
     meanwhile();
     let snapshot = snapshot.unwrap_or_else(|| read.seqno_at_most(store.committer.visible()));
-    let reader = Reader { records: store.cache.records(), keyspace, read: &read, snapshot };
+    let reader = Reader { row_cache: store.cache.row_cache(), keyspace, read: &read, snapshot };
     let mut values: Vec<Option<Slice>> = vec![None; keys.len()];
     // What memory has is asked for once; the tree again in each round, until nothing is missing.
     let mut waiting = Vec::with_capacity(keys.len());
@@ -266,7 +266,7 @@ pub(crate) fn multi_get_while(
             match reader.look_in_tree(key, hash, &context, &mut lookup) {
                 Ok(()) => {
                     if round > 0 {
-                        reader.offer(store, key, hash, &lookup);
+                        reader.admit(store, key, hash, &lookup);
                     }
                     answer(index, key, lookup)?;
                 }
@@ -288,7 +288,7 @@ pub(crate) fn multi_get_while(
     counters.multi_get_keys.add(keys.len() as u64);
     counters.user_bytes_read.add(bytes as u64);
     counters.pages_read.add(pages);
-    counters.records_read.add(records);
+    counters.row_cache_hits.add(records);
     Ok(values)
 }
 

@@ -98,8 +98,8 @@ impl Sizes {
         self.memory_budget.saturating_sub(used).max(self.memory_budget / 8).max(128 << 10)
     }
 
-    /// What of the cache single records may take at most.
-    pub(crate) fn records_bytes_max(&self, workers: usize) -> u64 {
+    /// The largest share of the cache that the row cache may use.
+    pub(crate) fn row_cache_bytes_max(&self, workers: usize) -> u64 {
         self.cache_bytes(workers, self.memtables_bytes_max, 0) / 3
     }
 }

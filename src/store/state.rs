@@ -54,7 +54,7 @@ impl ReadState {
     /// the state had been loaded, but at most the active memtable's cut if it has been frozen meanwhile.
     ///
     /// Commits beyond the cut are in memtables that this state does not have, and from there they get into the
-    /// tree, of which the record cache speaks to readers of older states too. A key with a record would be
+    /// tree, of which the row cache speaks to readers of older states too. A key with a record would be
     /// answered from there, and another of the same batch from here.
     ///
     /// No commit beyond the cut is at or below the number returned, seen here or not: the cut is set inside a
@@ -300,13 +300,13 @@ impl KeyspaceState {
     #[inline]
     pub(crate) fn is_current(&self, read: &ReadState) -> bool {
         read.generation == self.generation.load(Ordering::SeqCst)
-            || planted(Bug::RecordsOfAnyGeneration)
+            || planted(Bug::RowCacheOfAnyGeneration)
     }
 
     /// Shows a new version, without the memtables that it holds. The tree calls it for one version
     /// after the other.
     ///
-    /// The record cache is told before, without `retired`: that takes as long as reading the memtables does, and
+    /// The row cache is told before, without `retired`: that takes as long as reading the memtables does, and
     /// a freeze, which all writers wait for, needs it. What leaves is the same before and after all the same.
     /// The version holds only memtables that were found frozen in the read state, and no other call takes one away.
     fn installed(&self, version: Arc<dyn TreeVersion>, cache: Option<&Cache>) {
@@ -326,7 +326,7 @@ impl KeyspaceState {
             read.leaving(flushed).map(Arc::as_ptr).eq(told.iter().map(|s| Arc::as_ptr(s)));
         assert!(
             are_told || planted(Bug::FreezeAnnouncedEarly),
-            "a memtable of keyspace {:?} leaves, and the record cache has not been told",
+            "a memtable of keyspace {:?} leaves, and the row cache has not been told",
             self.name
         );
         let frozen = read
@@ -352,15 +352,15 @@ impl KeyspaceState {
         are_held
     }
 
-    /// Before the tree is shown with what these memtables hold, oldest first: see `cache::Records`.
+    /// Before the tree is shown with what these memtables hold, oldest first: see `cache::RowCache`.
     fn supersede_records(&self, slots: &[&Arc<MemtableState>], cache: &Cache) {
-        let records = cache.records();
-        records.settle();
-        if records.is_empty() || planted(Bug::RecordsNotSuperseded) {
+        let records = cache.row_cache();
+        records.wait_for_admissions();
+        if records.is_empty() || planted(Bug::RowCacheNotSuperseded) {
             return;
         }
         // Others write records once more from here on.
-        hold_open(Bug::RecordsLookedForUnlocked, 2);
+        hold_open(Bug::RowCacheLookedUpUnlocked, 2);
         let mut have_grown = false;
         for slot in slots {
             let mut cursor = slot.memtable.cursor();
@@ -379,7 +379,7 @@ impl KeyspaceState {
             }
         }
         if have_grown {
-            cache.records_have_grown();
+            cache.row_cache_has_grown();
         }
         #[cfg(planted)]
         records.check_bytes();

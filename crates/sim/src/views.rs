@@ -5,7 +5,7 @@
 //!
 //! 1. *Views.* All keys always have the value of one round. Each batched read and each snapshot sees one round, which
 //!    is none before those that had been acknowledged. Memtables become part of the trees all the time, and the
-//!    record cache has room for a few records.
+//!    row cache has room for a few records.
 //! 2. *Drops.* Once a keyspace has been dropped, no batch that writes to it gets into another. Who reads it while it
 //!    is dropped is told so, or sees what had been acknowledged.
 

@@ -99,7 +99,7 @@ impl Source {
         if !names.iter().any(is_part) {
             return Err(not_a_store("it holds no file of a store"));
         }
-        let cache = Arc::new(Cache::with_records(MIB as usize, 0, true));
+        let cache = Arc::new(Cache::with_row_cache(MIB as usize, 0, true));
         // No filter is asked, and none is written.
         let hasher = Arc::new(KeyHasher::new(HashSecret::default()));
         let files = Arc::new(DataFiles::new(Arc::clone(&vfs), cache, path, FileId(1), hasher));

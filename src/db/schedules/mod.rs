@@ -42,7 +42,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("remove-file", 6, crate::cache::schedules::removed_files),
     scenario("capacity", 4, crate::cache::schedules::changing_capacity),
     scenario("units", 4, crate::cache::schedules::pages_of_several_units),
-    scenario("records", 6, crate::cache::records_schedules::superseded_while_written_once_more),
+    scenario("records", 6, crate::cache::row_cache_schedules::superseded_while_written_once_more),
     scenario("outdated", 3, stores::records_are_never_outdated),
     scenario("halves", 3, stores::batched_reads_see_batches_whole),
     scenario("drop-rolls", 2, stores::batches_that_wait_for_segments_meet_a_drop),

@@ -85,12 +85,12 @@ pub(super) fn batches_are_whole() {
 
 /// Makes the tree's value of a key a record of the cache.
 fn make_record(space: &Keyspace, key: &[u8], value: &[u8]) {
-    let (records, id) = (space.store().cache.records(), space.state().id);
+    let (records, id) = (space.store().cache.row_cache(), space.state().id);
     let hash = space.state().hasher.hash(key);
     let entry = EntryRef { key, seqno: Seqno(1), kind: EntryKind::Put, value };
     // As often as the cache wants to be asked.
     for _ in 0..2 {
-        records.offer(id, hash, entry, || true);
+        records.admit(id, hash, entry, || true);
     }
 }
 

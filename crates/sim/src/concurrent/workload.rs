@@ -52,7 +52,7 @@ pub(super) struct Sizes {
 pub(super) enum Theme {
     /// A little of everything.
     Plain,
-    /// Reads of keys that the record cache has room for a few of, in several keyspaces.
+    /// Reads of keys that the row cache has room for a few of, in several keyspaces.
     Records,
     /// Segments that are full after a few commits, and keyspaces that come and go under them.
     Rolls,

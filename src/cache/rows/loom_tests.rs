@@ -1,10 +1,10 @@
-//! Models of a shard of the record cache: every order in which a reader, the one who supersedes and the one who
-//! makes room may meet, on a ring of two records.
+//! Models of a shard of the row cache: every order in which a reader, the one who supersedes and the one who
+//! makes room may meet, on a ring of two rows.
 
 use loom::sync::Arc;
 use loom::thread;
 
-use super::Name;
+use super::RowHash;
 use super::shard::Shard;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::{KeyspaceId, Seqno};
@@ -18,8 +18,8 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
     builder.check(f);
 }
 
-fn name(key: u8) -> Name {
-    Name::new(SPACE, (u64::from(key) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+fn hash(key: u8) -> RowHash {
+    RowHash::new(SPACE, (u64::from(key) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 fn entry<'a>(key: &'a [u8; 1], seqno: u64, value: &'a [u8; 7]) -> EntryRef<'a> {
@@ -28,24 +28,24 @@ fn entry<'a>(key: &'a [u8; 1], seqno: u64, value: &'a [u8; 7]) -> EntryRef<'a> {
 
 fn admit(shard: &Shard, key: u8) {
     for _ in 0..2 {
-        shard.offer(name(key), SPACE, entry(&[key], 1, &[1; 7]), || true, &AtomicU64::new(0));
+        shard.admit(hash(key), SPACE, entry(&[key], 1, &[1; 7]), || true, &AtomicU64::new(0));
     }
 }
 
 fn supersede(shard: &Shard, key: u8, seqno: u64) {
     let value = [seqno as u8; 7];
-    shard.supersede(name(key), SPACE, entry(&[key], seqno, &value), &AtomicU64::new(0));
+    shard.supersede(hash(key), SPACE, entry(&[key], seqno, &value), &AtomicU64::new(0));
 }
 
-/// The record's number, if there is one. It is whole.
+/// The row's number, if there is one. It is whole.
 fn get(shard: &Shard, key: u8) -> Option<u64> {
-    shard.get(name(key), SPACE, &[key], |found| {
+    shard.get(hash(key), SPACE, &[key], |found| {
         assert!(found.value.iter().all(|byte| u64::from(*byte) == found.seqno.0), "torn");
         found.seqno.0
     })
 }
 
-/// What a reader finds is a whole record, and none that was superseded before it looked, while the ring goes round.
+/// What a reader finds is a whole row, and none that was superseded before it looked, while the ring goes round.
 #[test]
 fn a_reader_finds_whole_records() {
     model(|| {
@@ -65,7 +65,7 @@ fn a_reader_finds_whole_records() {
     });
 }
 
-/// A record that has been used is written once more for the sake of another while it is superseded: the old one is
+/// A row that has been used is written once more for the sake of another while it is superseded: the old one is
 /// gone when both are through.
 #[test]
 fn a_record_that_is_written_once_more_is_superseded() {
@@ -76,11 +76,11 @@ fn a_record_that_is_written_once_more_is_superseded() {
         admit(&shard, 2);
         let other = {
             let shard = Arc::clone(&shard);
-            // The ring is full: the first record is the oldest, and has been used.
+            // The ring is full: the first row is the oldest, and has been used.
             thread::spawn(move || admit(&shard, 3))
         };
         supersede(&shard, 1, 2);
         other.join().unwrap();
-        assert!(get(&shard, 1).is_none_or(|seqno| seqno == 2), "an outdated record");
+        assert!(get(&shard, 1).is_none_or(|seqno| seqno == 2), "an outdated row");
     });
 }

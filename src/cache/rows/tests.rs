@@ -1,10 +1,10 @@
-//! What the record cache promises.
+//! What the row cache promises.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{RECORD_BYTES_MAX, Records};
+use super::{ROW_BYTES_MAX, RowCache};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::key_hash::hash_key;
@@ -16,18 +16,18 @@ fn put<'a>(key: &'a [u8], seqno: u64, value: &'a [u8]) -> EntryRef<'a> {
     EntryRef { key, seqno: Seqno(seqno), kind: EntryKind::Put, value }
 }
 
-fn offer(records: &Records, entry: EntryRef<'_>) -> bool {
-    records.offer(SPACE, hash_key(entry.key), entry, || true)
+fn offer(rows: &RowCache, entry: EntryRef<'_>) -> bool {
+    rows.admit(SPACE, hash_key(entry.key), entry, || true)
 }
 
 /// Offers it as often as it takes.
-fn admit(records: &Records, entry: EntryRef<'_>) {
-    offer(records, entry);
-    offer(records, entry);
+fn admit(rows: &RowCache, entry: EntryRef<'_>) {
+    offer(rows, entry);
+    offer(rows, entry);
 }
 
-fn get(records: &Records, key: &[u8]) -> Option<(u64, Vec<u8>)> {
-    records.get(SPACE, hash_key(key), key, |entry| {
+fn get(rows: &RowCache, key: &[u8]) -> Option<(u64, Vec<u8>)> {
+    rows.get(SPACE, hash_key(key), key, |entry| {
         assert_eq!((entry.key, entry.kind), (key, EntryKind::Put));
         (entry.seqno.0, entry.value.to_vec())
     })
@@ -35,54 +35,54 @@ fn get(records: &Records, key: &[u8]) -> Option<(u64, Vec<u8>)> {
 
 #[test]
 fn a_record_is_kept_from_its_second_offer_on() {
-    let records = Records::new(64 << 10);
-    assert!(records.is_empty());
-    offer(&records, put(b"a", 7, b"one"));
-    assert_eq!((get(&records, b"a"), records.is_empty()), (None, true));
-    offer(&records, put(b"a", 7, b"one"));
-    assert_eq!(get(&records, b"a"), Some((7, b"one".to_vec())));
-    assert_eq!(records.get(KeyspaceId(2), hash_key(b"a"), b"a", |_| ()), None);
+    let rows = RowCache::new(64 << 10);
+    assert!(rows.is_empty());
+    offer(&rows, put(b"a", 7, b"one"));
+    assert_eq!((get(&rows, b"a"), rows.is_empty()), (None, true));
+    offer(&rows, put(b"a", 7, b"one"));
+    assert_eq!(get(&rows, b"a"), Some((7, b"one".to_vec())));
+    assert_eq!(rows.get(KeyspaceId(2), hash_key(b"a"), b"a", |_| ()), None);
     // Not what is no longer the newest, nor what is too long.
     let is_current = std::cell::Cell::new(true);
     for current in [true, false] {
         is_current.set(current);
-        records.offer(SPACE, hash_key(b"b"), put(b"b", 8, b"two"), || is_current.get());
+        rows.admit(SPACE, hash_key(b"b"), put(b"b", 8, b"two"), || is_current.get());
     }
-    assert_eq!(get(&records, b"b"), None);
-    admit(&records, put(b"c", 9, &[1; RECORD_BYTES_MAX]));
-    assert_eq!(get(&records, b"c"), None);
-    admit(&records, put(b"c", 9, &[1; RECORD_BYTES_MAX - 1]));
-    assert_eq!(get(&records, b"c"), Some((9, vec![1; RECORD_BYTES_MAX - 1])));
-    admit(&records, put(b"", 10, b""));
-    assert_eq!(get(&records, b""), Some((10, Vec::new())));
+    assert_eq!(get(&rows, b"b"), None);
+    admit(&rows, put(b"c", 9, &[1; ROW_BYTES_MAX]));
+    assert_eq!(get(&rows, b"c"), None);
+    admit(&rows, put(b"c", 9, &[1; ROW_BYTES_MAX - 1]));
+    assert_eq!(get(&rows, b"c"), Some((9, vec![1; ROW_BYTES_MAX - 1])));
+    admit(&rows, put(b"", 10, b""));
+    assert_eq!(get(&rows, b""), Some((10, Vec::new())));
 }
 
 #[test]
 fn without_room_there_are_no_records() {
-    let records = Records::new(1000);
-    admit(&records, put(b"a", 1, b"one"));
-    assert_eq!((get(&records, b"a"), records.bytes()), (None, 0));
-    records.settle();
-    records.supersede(SPACE, hash_key(b"a"), put(b"a", 2, b"two"));
+    let rows = RowCache::new(1000);
+    admit(&rows, put(b"a", 1, b"one"));
+    assert_eq!((get(&rows, b"a"), rows.bytes()), (None, 0));
+    rows.wait_for_admissions();
+    rows.supersede(SPACE, hash_key(b"a"), put(b"a", 2, b"two"));
 }
 
 #[test]
 fn what_is_superseded_is_replaced_or_forgotten() {
-    let records = Records::new(64 << 10);
+    let rows = RowCache::new(64 << 10);
     for kind in [EntryKind::Delete, EntryKind::Merge, EntryKind::PutBlob, EntryKind::MergeBlob] {
-        admit(&records, put(b"a", 1, b"one"));
-        records.supersede(SPACE, hash_key(b"a"), put(b"a", 2, b"a longer value than before"));
-        assert_eq!(get(&records, b"a"), Some((2, b"a longer value than before".to_vec())));
+        admit(&rows, put(b"a", 1, b"one"));
+        rows.supersede(SPACE, hash_key(b"a"), put(b"a", 2, b"a longer value than before"));
+        assert_eq!(get(&rows, b"a"), Some((2, b"a longer value than before".to_vec())));
         let entry = EntryRef { key: b"a", seqno: Seqno(3), kind, value: b"" };
-        records.supersede(SPACE, hash_key(b"a"), entry);
-        assert_eq!(get(&records, b"a"), None);
+        rows.supersede(SPACE, hash_key(b"a"), entry);
+        assert_eq!(get(&rows, b"a"), None);
     }
-    admit(&records, put(b"a", 1, b"one"));
-    records.supersede(SPACE, hash_key(b"a"), put(b"a", 2, &[0; RECORD_BYTES_MAX]));
-    assert_eq!(get(&records, b"a"), None);
+    admit(&rows, put(b"a", 1, b"one"));
+    rows.supersede(SPACE, hash_key(b"a"), put(b"a", 2, &[0; ROW_BYTES_MAX]));
+    assert_eq!(get(&rows, b"a"), None);
     // What is not here does not come by being superseded.
-    records.supersede(SPACE, hash_key(b"b"), put(b"b", 4, b"two"));
-    assert_eq!(get(&records, b"b"), None);
+    rows.supersede(SPACE, hash_key(b"b"), put(b"b", 4, b"two"));
+    assert_eq!(get(&rows, b"b"), None);
 }
 
 /// Random work, beside a map of what was last offered or superseded: what is found is that, whatever
@@ -92,7 +92,7 @@ fn what_is_found_is_the_newest_and_memory_is_bounded() {
     let (rounds, sizes) =
         if cfg!(miri) { (300, [16 << 10, 20 << 10]) } else { (200_000, [16 << 10, 2 << 20]) };
     for bytes_max in sizes {
-        let records = Records::new(bytes_max);
+        let rows = RowCache::new(bytes_max);
         let mut random = Random::new(bytes_max as u64);
         let mut newest: BTreeMap<u64, (u64, Vec<u8>)> = BTreeMap::new();
         let mut found = 0;
@@ -105,47 +105,47 @@ fn what_is_found_is_the_newest_and_memory_is_bounded() {
                 0 => {
                     let long = if random.below(10) == 0 { 1900 } else { 120 };
                     let value = vec![seqno as u8; random.below(long) as usize];
-                    records.supersede(SPACE, hash_key(&key), put(&key, seqno, &value));
+                    rows.supersede(SPACE, hash_key(&key), put(&key, seqno, &value));
                     newest.insert(number, (seqno, value));
                 }
-                _ => match get(&records, &key) {
-                    Some(record) => {
-                        assert_eq!(Some(&record), newest.get(&number), "{number}");
+                _ => match get(&rows, &key) {
+                    Some(row) => {
+                        assert_eq!(Some(&row), newest.get(&number), "{number}");
                         found += 1;
                     }
                     None => {
                         if let Some((seqno, value)) = newest.get(&number) {
-                            offer(&records, put(&key, *seqno, value));
+                            offer(&rows, put(&key, *seqno, value));
                         }
                     }
                 },
             }
             if seqno % 64 == 0 {
-                records.check_bytes();
+                rows.check_bytes();
             }
-            assert!(records.bytes() <= bytes_max, "{} of {bytes_max}", records.bytes());
+            assert!(rows.bytes() <= bytes_max, "{} of {bytes_max}", rows.bytes());
         }
         assert!(found > rounds / 20, "{found}");
     }
 }
 
-/// Records that are read again and again outlast a stream of others that are not.
+/// Rows that are read again and again outlast a stream of others that are not.
 #[test]
 fn what_is_used_stays() {
     if cfg!(miri) {
         return;
     }
-    let records = Records::new(256 << 10);
+    let rows = RowCache::new(256 << 10);
     let value = [5; 100];
     let key = |number: u64| number.to_be_bytes();
     for number in 0..200 {
-        admit(&records, put(&key(number), 1, &value));
+        admit(&rows, put(&key(number), 1, &value));
     }
     for stranger in 1000..51_000 {
-        admit(&records, put(&key(stranger), 1, &value));
-        let _ = get(&records, &key(stranger % 200));
+        admit(&rows, put(&key(stranger), 1, &value));
+        let _ = get(&rows, &key(stranger % 200));
     }
-    let kept = (0..200).filter(|&number| get(&records, &key(number)).is_some()).count();
+    let kept = (0..200).filter(|&number| get(&rows, &key(number)).is_some()).count();
     assert!(kept > 150, "{kept}");
 }
 
@@ -154,7 +154,7 @@ fn what_is_used_stays() {
 #[test]
 fn readers_never_see_what_was_superseded_before_they_looked() {
     const KEYS: u64 = 64;
-    let records = Arc::new(Records::new(16 << 10));
+    let rows = Arc::new(RowCache::new(16 << 10));
     // What the tree holds of each key, and the number of its state.
     let tree: Arc<Vec<AtomicU64>> = Arc::new((0..KEYS).map(|_| AtomicU64::new(1)).collect());
     let shown = Arc::new(AtomicU64::new(0));
@@ -163,8 +163,7 @@ fn readers_never_see_what_was_superseded_before_they_looked() {
     let value = |seqno: u64| seqno.to_le_bytes().repeat(12);
     let readers: Vec<_> = (0..2)
         .map(|reader| {
-            let (records, tree, stop) =
-                (Arc::clone(&records), Arc::clone(&tree), Arc::clone(&stop));
+            let (rows, tree, stop) = (Arc::clone(&rows), Arc::clone(&tree), Arc::clone(&stop));
             let (shown, newest) = (Arc::clone(&shown), Arc::clone(&newest));
             let turns = Arc::clone(&turns);
             std::thread::spawn(move || {
@@ -176,7 +175,7 @@ fn readers_never_see_what_was_superseded_before_they_looked() {
                     let key = number.to_be_bytes();
                     let state = shown.load(Ordering::SeqCst);
                     let least = tree[number as usize].load(Ordering::SeqCst);
-                    match get(&records, &key) {
+                    match get(&rows, &key) {
                         Some((seqno, bytes)) => {
                             assert!(seqno >= least, "{seqno} after {least}");
                             assert_eq!(bytes, value(seqno));
@@ -186,7 +185,7 @@ fn readers_never_see_what_was_superseded_before_they_looked() {
                             let is_current = || newest.load(Ordering::SeqCst) == state;
                             let bytes = value(least);
                             let entry = put(&key, least, &bytes);
-                            records.offer(SPACE, hash_key(&key), entry, is_current);
+                            rows.admit(SPACE, hash_key(&key), entry, is_current);
                         }
                     }
                 }
@@ -196,11 +195,11 @@ fn readers_never_see_what_was_superseded_before_they_looked() {
         .collect();
     for round in 2..if cfg!(miri) { 10 } else { 2000 } {
         newest.fetch_add(1, Ordering::SeqCst);
-        records.settle();
+        rows.wait_for_admissions();
         let changed = (0..4).map(|i| (round * 5 + i * 7) % KEYS);
         for number in changed.clone() {
             let key = number.to_be_bytes();
-            records.supersede(SPACE, hash_key(&key), put(&key, round, &value(round)));
+            rows.supersede(SPACE, hash_key(&key), put(&key, round, &value(round)));
         }
         for number in changed {
             tree[number as usize].store(round, Ordering::SeqCst);
@@ -216,38 +215,38 @@ fn readers_never_see_what_was_superseded_before_they_looked() {
     assert!(cfg!(miri) || found > 100, "{found}");
 }
 
-/// Writers that moved on what records hold made the cache grow, and nobody counted it: it said 63,704 bytes, for
+/// Writers that moved on what rows hold made the cache grow, and nobody counted it: it said 63,704 bytes, for
 /// good, where 262,144 were in use. "Counted next time" was a comment; next time counted what came after.
 #[test]
 fn what_superseding_takes_is_counted() {
-    let records = Records::new(256 << 10);
-    admit(&records, put(b"a", 1, b"one"));
-    let before = records.bytes();
+    let rows = RowCache::new(256 << 10);
+    admit(&rows, put(b"a", 1, b"one"));
+    let before = rows.bytes();
     let mut grown = 0;
     for seqno in 2..2000 {
         let entry = put(b"a", seqno, &[7; 200]);
-        grown += u64::from(records.supersede(SPACE, hash_key(b"a"), entry));
+        grown += u64::from(rows.supersede(SPACE, hash_key(b"a"), entry));
     }
-    records.check_bytes();
-    assert!(grown > 0 && records.bytes() > before * 2, "{before}, then {}", records.bytes());
-    assert!(records.bytes() > 200 << 10, "the ring has gone round: {}", records.bytes());
+    rows.check_bytes();
+    assert!(grown > 0 && rows.bytes() > before * 2, "{before}, then {}", rows.bytes());
+    assert!(rows.bytes() > 200 << 10, "the ring has gone round: {}", rows.bytes());
 }
 
-/// A record was outdated for good: it had been read, so the ring wrote it once more at its head, for which it
+/// A row was outdated for good: it had been read, so the ring wrote it once more at its head, for which it
 /// took it out of the table and put it back. In between its key was superseded by a thread that looked whether
-/// there was such a record, without the lock, and found none.
+/// there was such a row, without the lock, and found none.
 #[test]
 fn a_record_that_is_being_written_once_more_is_superseded() {
-    // Most of what the ring has room for: nearly each record that comes has others written once more.
+    // Most of what the ring has room for: nearly each row that comes has others written once more.
     const KEYS: u64 = 6;
     if cfg!(miri) {
         return;
     }
-    let records = Arc::new(Records::new(16 << 10));
+    let rows = Arc::new(RowCache::new(16 << 10));
     let (stop, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    // Makes records of keys of another keyspace, and reads those of this one.
+    // Makes rows of keys of another keyspace, and reads those of this one.
     let crowd = {
-        let (records, stop, turns) = (Arc::clone(&records), Arc::clone(&stop), Arc::clone(&turns));
+        let (rows, stop, turns) = (Arc::clone(&rows), Arc::clone(&stop), Arc::clone(&turns));
         std::thread::spawn(move || {
             let value = [3; 1500];
             for stranger in 1000u64.. {
@@ -257,10 +256,10 @@ fn a_record_that_is_being_written_once_more_is_superseded() {
                 let key = (stranger % 4096).to_be_bytes();
                 for _ in 0..2 {
                     let (space, entry) = (KeyspaceId(2), put(&key, 1, &value));
-                    records.offer(space, hash_key(&key), entry, || true);
+                    rows.admit(space, hash_key(&key), entry, || true);
                 }
                 for number in 0..KEYS {
-                    let _ = get(&records, &number.to_be_bytes());
+                    let _ = get(&rows, &number.to_be_bytes());
                 }
                 turns.fetch_add(1, Ordering::Relaxed);
             }
@@ -273,15 +272,15 @@ fn a_record_that_is_being_written_once_more_is_superseded() {
         seqno += 1;
         let key = random.below(KEYS).to_be_bytes();
         let value = [seqno as u8; 1500];
-        records.supersede(SPACE, hash_key(&key), put(&key, seqno, &value));
+        rows.supersede(SPACE, hash_key(&key), put(&key, seqno, &value));
         // Whoever was at it has put back what it had taken out.
-        records.settle();
-        match get(&records, &key) {
+        rows.wait_for_admissions();
+        match get(&rows, &key) {
             Some((newest, _)) => {
-                assert_eq!(newest, seqno, "an outdated record");
+                assert_eq!(newest, seqno, "an outdated row");
                 found += 1;
             }
-            None => admit(&records, put(&key, seqno, &value)),
+            None => admit(&rows, put(&key, seqno, &value)),
         }
         // So that it is the oldest again.
         let turn = turns.load(Ordering::Relaxed) + random.below(12);

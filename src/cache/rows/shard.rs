@@ -1,7 +1,7 @@
-//! One shard of the record cache: a ring of records in the order in which they came, and a table of
+//! One shard of the row cache: a ring of rows in the order in which they came, and a table of
 //! where in it they are.
 //!
-//! New records are written at the ring's head; the oldest go at its tail. A record that has been read
+//! New rows are written at the ring's head; the oldest go at its tail. A row that has been read
 //! since it came is written again at the head then, with one use taken off (a clock). Positions count
 //! words from the beginning of time and are never used twice, so a reader can tell afterwards whether
 //! what it has copied was overwritten meanwhile: it was not, if the tail has not passed it.
@@ -12,20 +12,20 @@
 //! 2. The table is changed under `writer`; readers only count uses in it, and only in a place that still
 //!    says what they found there. Both by read-modify-writes, which have one order.
 //! 3. A key has at most one place in the table. It may have none for a moment, under `writer`, although its
-//!    record stays: whoever must not miss it looks under `writer`.
+//!    row stays: whoever must not miss it looks under `writer`.
 //! 4. What memory has grown by is added to the account under `writer`, by whatever it grew.
 
-use super::{Name, RECORD_BYTES_MAX};
+use super::{ROW_BYTES_MAX, RowHash};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::planted::{Bug, hold_open, linger, planted};
 use crate::base::sync::atomic;
 use crate::base::sync::modelled::{AtomicBool, AtomicU64, Mutex, Ordering, fence};
 
-/// Words of a record before its key: name, sequence number, keyspace and lengths.
+/// Words of a row before its key: hash, sequence number, keyspace and lengths.
 const HEADER_WORDS: usize = 3;
-const RECORD_WORDS_MAX: usize = HEADER_WORDS + RECORD_BYTES_MAX / 8;
-/// Records up to this size are copied by readers into a small buffer, which costs less to clear.
+const ROW_WORDS_MAX: usize = HEADER_WORDS + ROW_BYTES_MAX / 8;
+/// Rows up to this size are copied by readers into a small buffer, which costs less to clear.
 const SMALL_WORDS: usize = HEADER_WORDS + 32;
 /// Places of a bucket: a cache line.
 const BUCKET_PLACES: usize = 8;
@@ -33,11 +33,11 @@ const BUCKET_PLACES: usize = 8;
 const PLACE_RING_BYTES: usize = 64;
 /// Places of the doorkeeper for each of the table.
 const DOORKEEPER_SHARE: usize = 1;
-/// How many records at most are written again for one that comes.
+/// How many rows at most are written again for one that comes.
 const REWRITTEN_MAX: usize = 8;
 /// Memory is counted in such steps, as parts of the ring.
 const STEPS: usize = 8;
-/// In place of a record's name: the rest of the ring up to its end is unused.
+/// In place of a row's hash: the rest of the ring up to its end is unused.
 const SKIPPED: u64 = u64::MAX;
 
 /// A place of the table: 0, or tag, uses, position.
@@ -48,16 +48,16 @@ const POSITION_BITS: u32 = 48;
 const USES_MAX: u64 = 3;
 
 impl Place {
-    fn new(name: Name, uses: u64, position: u64) -> Place {
-        Place(Place::tag(name) << 50 | uses << POSITION_BITS | position)
+    fn new(hash: RowHash, uses: u64, position: u64) -> Place {
+        Place(Place::tag(hash) << 50 | uses << POSITION_BITS | position)
     }
 
-    fn tag(name: Name) -> u64 {
-        name.0 & 0x3fff
+    fn tag(hash: RowHash) -> u64 {
+        hash.0 & 0x3fff
     }
 
-    fn is_of(self, name: Name) -> bool {
-        self.0 != 0 && self.0 >> 50 == Place::tag(name)
+    fn is_of(self, hash: RowHash) -> bool {
+        self.0 != 0 && self.0 >> 50 == Place::tag(hash)
     }
 
     fn uses(self) -> u64 {
@@ -115,7 +115,7 @@ impl Words {
 
 /// What `writer` guards.
 pub(super) struct Writer {
-    /// Where the next record is written.
+    /// Where the next row is written.
     head: u64,
     /// Memory that counts as used, of the ring and the table.
     counted_bytes: usize,
@@ -128,16 +128,16 @@ pub(super) struct Shard {
     table_words: usize,
     doorkeeper_words: usize,
     ring_words: usize,
-    /// Where the oldest record starts.
+    /// Where the oldest row starts.
     tail: AtomicU64,
-    /// Whether there has been any record.
+    /// Whether there has been any row.
     filled: AtomicBool,
     writer: Mutex<Writer>,
 }
 
-/// A record's header, decoded.
+/// A row's header, decoded.
 struct Header {
-    name: Name,
+    hash: RowHash,
     seqno: Seqno,
     keyspace: KeyspaceId,
     key_bytes: usize,
@@ -145,9 +145,9 @@ struct Header {
 }
 
 impl Header {
-    fn decode([name, seqno, lengths]: [u64; HEADER_WORDS]) -> Header {
+    fn decode([hash, seqno, lengths]: [u64; HEADER_WORDS]) -> Header {
         Header {
-            name: Name(name),
+            hash: RowHash(hash),
             seqno: Seqno(seqno),
             keyspace: KeyspaceId((lengths >> 32) as u32),
             key_bytes: (lengths >> 16 & 0xffff) as usize,
@@ -156,11 +156,11 @@ impl Header {
     }
 
     fn words(&self) -> usize {
-        record_words(self.key_bytes + self.value_bytes)
+        row_words(self.key_bytes + self.value_bytes)
     }
 }
 
-fn record_words(bytes: usize) -> usize {
+fn row_words(bytes: usize) -> usize {
     HEADER_WORDS + bytes.div_ceil(8)
 }
 
@@ -172,7 +172,7 @@ impl Shard {
         let table_words = (places / BUCKET_PLACES).max(1) * BUCKET_PLACES;
         let doorkeeper_words = (table_words * DOORKEEPER_SHARE).div_ceil(4);
         let ring_words =
-            (bytes / 8).saturating_sub(table_words + doorkeeper_words).max(2 * RECORD_WORDS_MAX);
+            (bytes / 8).saturating_sub(table_words + doorkeeper_words).max(2 * ROW_WORDS_MAX);
         let words = Words::reserve(table_words + doorkeeper_words + ring_words)?;
         Some(Shard {
             words,
@@ -195,10 +195,10 @@ impl Shard {
         !self.filled.load(Ordering::Relaxed)
     }
 
-    fn bucket(&self, name: Name) -> &[Word] {
+    fn bucket(&self, hash: RowHash) -> &[Word] {
         let buckets = (self.table_words / BUCKET_PLACES) as u64;
         // The shard was chosen by the topmost bits; these are the ones below.
-        let number = (((name.0 >> 12 & 0xffff_ffff) * buckets) >> 32) as usize;
+        let number = (((hash.0 >> 12 & 0xffff_ffff) * buckets) >> 32) as usize;
         let first = number * BUCKET_PLACES;
         self.words.all().get(first..first + BUCKET_PLACES).unwrap_or_default()
     }
@@ -207,39 +207,39 @@ impl Shard {
         &self.words.all()[self.table_words + self.doorkeeper_words..]
     }
 
-    /// The words of the record at `position`, which does not reach beyond the ring's end if it is one.
-    fn record(&self, position: u64, words: usize) -> &[Word] {
+    /// The words of the row at `position`, which does not reach beyond the ring's end if it is one.
+    fn row(&self, position: u64, words: usize) -> &[Word] {
         let start = (position % self.ring_words as u64) as usize;
         self.ring().get(start..start + words).unwrap_or_default()
     }
 
     fn header(&self, position: u64) -> Option<Header> {
-        let words = self.record(position, HEADER_WORDS);
-        let [name, seqno, lengths] = words else { return None };
-        Some(Header::decode([name, seqno, lengths].map(|word| word.load(Ordering::Relaxed))))
+        let words = self.row(position, HEADER_WORDS);
+        let [hash, seqno, lengths] = words else { return None };
+        Some(Header::decode([hash, seqno, lengths].map(|word| word.load(Ordering::Relaxed))))
     }
 
     #[inline]
     pub(super) fn get<R>(
         &self,
-        name: Name,
+        hash: RowHash,
         keyspace: KeyspaceId,
         key: &[u8],
         f: impl FnOnce(EntryRef<'_>) -> R,
     ) -> Option<R> {
-        for word in self.bucket(name) {
+        for word in self.bucket(hash) {
             let place = Place(word.load(Ordering::Acquire));
-            if !place.is_of(name) {
+            if !place.is_of(hash) {
                 continue;
             }
-            let Some(header) = self.header(place.position()).filter(|header| header.name == name)
+            let Some(header) = self.header(place.position()).filter(|header| header.hash == hash)
             else {
                 // Another's, or overwritten meanwhile.
                 continue;
             };
             let found = match header.words() {
                 0..=SMALL_WORDS => self.copy(&mut [0; 8 * SMALL_WORDS], place, keyspace, key, f),
-                _ => self.copy(&mut [0; 8 * RECORD_WORDS_MAX], place, keyspace, key, f),
+                _ => self.copy(&mut [0; 8 * ROW_WORDS_MAX], place, keyspace, key, f),
             };
             if found.is_some()
                 && let Some(used) = place.used_once_more()
@@ -252,7 +252,7 @@ impl Shard {
         None
     }
 
-    /// Copies the record, and calls `f` with it if it is the key's and still whole.
+    /// Copies the row, and calls `f` with it if it is the key's and still whole.
     #[inline]
     fn copy<R>(
         &self,
@@ -264,7 +264,7 @@ impl Shard {
     ) -> Option<R> {
         let header = self.header(place.position())?;
         let bytes = header.key_bytes + header.value_bytes;
-        let words = self.record(place.position(), header.words());
+        let words = self.row(place.position(), header.words());
         let payload = words.get(HEADER_WORDS..)?;
         for (word, chunk) in payload.iter().zip(buffer.chunks_exact_mut(8)) {
             chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
@@ -280,33 +280,33 @@ impl Shard {
         Some(f(EntryRef { key, seqno: header.seqno, kind: EntryKind::Put, value }))
     }
 
-    /// See `Records::offer`. Returns whether memory has grown, which is added to `account`.
-    pub(super) fn offer(
+    /// See `RowCache::admit`. Returns whether memory has grown, which is added to `account`.
+    pub(super) fn admit(
         &self,
-        name: Name,
+        hash: RowHash,
         keyspace: KeyspaceId,
         entry: EntryRef<'_>,
         is_current: impl FnOnce() -> bool,
         account: &atomic::AtomicU64,
     ) -> bool {
-        if !self.was_here(name) {
+        if !self.was_here(hash) {
             return false;
         }
         let mut writer = self.writer.lock();
-        if !is_current() || self.find(name, keyspace, entry.key).is_some() {
+        if !is_current() || self.find(hash, keyspace, entry.key).is_some() {
             return false;
         }
-        self.append(&mut writer, name, keyspace, entry, account)
+        self.append(&mut writer, hash, keyspace, entry, account)
     }
 
-    /// Whether the doorkeeper has seen the name before. It has now.
-    fn was_here(&self, name: Name) -> bool {
+    /// Whether the doorkeeper has seen the hash before. It has now.
+    fn was_here(&self, hash: RowHash) -> bool {
         let start = self.table_words;
         let words = self.words.all().get(start..start + self.doorkeeper_words).unwrap_or_default();
-        let place = (name.0 >> 8) as usize % (words.len() * 4).max(1);
+        let place = (hash.0 >> 8) as usize % (words.len() * 4).max(1);
         let Some(word) = words.get(place / 4) else { return false };
         let shift = place % 4 * 16;
-        let mark = name.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48 | 1;
+        let mark = hash.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48 | 1;
         let before = word.load(Ordering::Relaxed);
         if before >> shift & 0xffff == mark {
             return true;
@@ -316,82 +316,82 @@ impl Shard {
         false
     }
 
-    pub(super) fn settle(&self) {
+    pub(super) fn wait_for_admissions(&self) {
         drop(self.writer.lock());
     }
 
-    /// See `Records::supersede`. Returns whether memory has grown, which is added to `account`.
+    /// See `RowCache::supersede`. Returns whether memory has grown, which is added to `account`.
     pub(super) fn supersede(
         &self,
-        name: Name,
+        hash: RowHash,
         keyspace: KeyspaceId,
         entry: EntryRef<'_>,
         account: &atomic::AtomicU64,
     ) -> bool {
-        if planted(Bug::RecordsLookedForUnlocked) && !self.seems_here(name) {
+        if planted(Bug::RowCacheLookedUpUnlocked) && !self.seems_here(hash) {
             return false;
         }
-        // Before looking: a record that is being written once more is not in the table for a moment.
+        // Before looking: a row that is being written once more is not in the table for a moment.
         let mut writer = self.writer.lock();
-        let Some(word) = self.find(name, keyspace, entry.key) else { return false };
+        let Some(word) = self.find(hash, keyspace, entry.key) else { return false };
         word.swap(0, Ordering::AcqRel);
-        if entry.kind != EntryKind::Put || entry.key.len() + entry.value.len() > RECORD_BYTES_MAX {
+        if entry.kind != EntryKind::Put || entry.key.len() + entry.value.len() > ROW_BYTES_MAX {
             return false;
         }
-        if planted(Bug::RecordsMemoryForgotten) {
-            return self.append(&mut writer, name, keyspace, entry, &atomic::AtomicU64::new(0));
+        if planted(Bug::RowCacheMemoryForgotten) {
+            return self.append(&mut writer, hash, keyspace, entry, &atomic::AtomicU64::new(0));
         }
-        self.append(&mut writer, name, keyspace, entry, account)
+        self.append(&mut writer, hash, keyspace, entry, account)
     }
 
-    /// What a look without the lock tells: for [`Bug::RecordsLookedForUnlocked`].
-    fn seems_here(&self, name: Name) -> bool {
-        self.bucket(name).iter().any(|word| Place(word.load(Ordering::Relaxed)).is_of(name))
+    /// What a look without the lock tells: for [`Bug::RowCacheLookedUpUnlocked`].
+    fn seems_here(&self, hash: RowHash) -> bool {
+        self.bucket(hash).iter().any(|word| Place(word.load(Ordering::Relaxed)).is_of(hash))
     }
 
     /// The key's place. Under the writer's lock.
-    fn find(&self, name: Name, keyspace: KeyspaceId, key: &[u8]) -> Option<&Word> {
-        self.bucket(name).iter().find(|word| {
+    fn find(&self, hash: RowHash, keyspace: KeyspaceId, key: &[u8]) -> Option<&Word> {
+        self.bucket(hash).iter().find(|word| {
             let place = Place(word.load(Ordering::Relaxed));
-            place.is_of(name)
-                && self.copy(&mut [0; 8 * RECORD_WORDS_MAX], place, keyspace, key, |_| ()).is_some()
+            place.is_of(hash)
+                && self.copy(&mut [0; 8 * ROW_WORDS_MAX], place, keyspace, key, |_| ()).is_some()
         })
     }
 
-    /// Writes a record at the head. Returns whether memory has grown.
+    /// Writes a row at the head. Returns whether memory has grown.
     fn append(
         &self,
         writer: &mut Writer,
-        name: Name,
+        hash: RowHash,
         keyspace: KeyspaceId,
         entry: EntryRef<'_>,
         account: &atomic::AtomicU64,
     ) -> bool {
         let lengths =
             u64::from(keyspace.0) << 32 | (entry.key.len() as u64) << 16 | entry.value.len() as u64;
-        let mut record = [0; RECORD_WORDS_MAX];
-        let words = record_words(entry.key.len() + entry.value.len());
-        for (word, value) in record.iter_mut().zip([name.0, entry.seqno.0, lengths]) {
+        let mut row = [0; ROW_WORDS_MAX];
+        let words = row_words(entry.key.len() + entry.value.len());
+        for (word, value) in row.iter_mut().zip([hash.0, entry.seqno.0, lengths]) {
             *word = value;
         }
         let mut bytes = entry.key.iter().chain(entry.value).copied();
-        for word in &mut record[HEADER_WORDS..words] {
+        for word in &mut row[HEADER_WORDS..words] {
             *word = u64::from_le_bytes(std::array::from_fn(|_| bytes.next().unwrap_or(0)));
         }
         self.make_room(writer, words);
-        self.put(writer, name, 0, &record[..words]);
+        self.put(writer, hash, 0, &row[..words]);
         self.count_memory(writer, account)
     }
 
-    /// Puts whole words at the head and the record into the table. There is room.
-    fn put(&self, writer: &mut Writer, name: Name, uses: u64, record: &[u64]) {
+    /// Puts whole words at the head and the row into the table. There is room.
+    fn put(&self, writer: &mut Writer, hash: RowHash, uses: u64, row: &[u64]) {
         let position = writer.head;
-        for (word, value) in self.record(position, record.len()).iter().zip(record) {
+        for (word, value) in self.row(position, row.len()).iter().zip(row) {
             word.store(*value, Ordering::Relaxed);
         }
-        writer.head += record.len() as u64;
+        writer.head += row.len() as u64;
         self.filled.store(true, Ordering::Relaxed);
-        // A free place, or that of the oldest record: it would be the first to go.
+        // A free place, or that of the oldest row: it would be the first to go.
         let tail = self.tail.load(Ordering::Relaxed);
         let order = |word: &&Word| {
             let place = Place(word.load(Ordering::Relaxed));
@@ -401,8 +401,8 @@ impl Shard {
                 place.uses() << POSITION_BITS | place.position()
             }
         };
-        if let Some(word) = self.bucket(name).iter().min_by_key(order) {
-            word.swap(Place::new(name, uses, position).0, Ordering::AcqRel);
+        if let Some(word) = self.bucket(hash).iter().min_by_key(order) {
+            word.swap(Place::new(hash, uses, position).0, Ordering::AcqRel);
         }
     }
 
@@ -438,18 +438,18 @@ impl Shard {
         self.doorkeeper_bytes() + self.used_bytes(writer)
     }
 
-    /// Sees to it that `words` can be written at the head in one piece: the oldest records go, except
+    /// Sees to it that `words` can be written at the head in one piece: the oldest rows go, except
     /// those that have been used, as far as patience lasts.
     fn make_room(&self, writer: &mut Writer, words: usize) {
         let mut patience = REWRITTEN_MAX;
         loop {
             let to_end = self.to_end(writer.head);
             if to_end < words as u64 {
-                // Records do not go round the end: what is left there is skipped.
+                // Rows do not go round the end: what is left there is skipped.
                 while !self.has_room(writer, to_end) {
                     self.drop_oldest(writer);
                 }
-                if let [first, ..] = self.record(writer.head, 1) {
+                if let [first, ..] = self.row(writer.head, 1) {
                     first.store(SKIPPED, Ordering::Relaxed);
                 }
                 writer.head += to_end;
@@ -472,7 +472,7 @@ impl Shard {
         ring - position % ring
     }
 
-    /// Writes the oldest record at the head once more, if it has been used. It has room there: its own.
+    /// Writes the oldest row at the head once more, if it has been used. It has room there: its own.
     fn rewrite_oldest(&self, writer: &mut Writer) -> bool {
         let tail = self.tail.load(Ordering::Relaxed);
         let Some((header, place, word)) = self.oldest(tail) else { return false };
@@ -480,35 +480,35 @@ impl Shard {
         if place.uses() == 0 || self.to_end(writer.head) < words as u64 {
             return false;
         }
-        let mut record = [0; RECORD_WORDS_MAX];
-        for (value, word) in record.iter_mut().zip(self.record(tail, words)) {
+        let mut row = [0; ROW_WORDS_MAX];
+        for (value, word) in row.iter_mut().zip(self.row(tail, words)) {
             *value = word.load(Ordering::Relaxed);
         }
         word.swap(0, Ordering::AcqRel);
         self.raise_tail(tail + words as u64);
         linger();
-        hold_open(Bug::RecordsLookedForUnlocked, 16);
-        self.put(writer, header.name, place.uses() - 1, &record[..words]);
+        hold_open(Bug::RowCacheLookedUpUnlocked, 16);
+        self.put(writer, header.hash, place.uses() - 1, &row[..words]);
         true
     }
 
-    /// The record at the tail, if it is still in the table.
+    /// The row at the tail, if it is still in the table.
     fn oldest(&self, tail: u64) -> Option<(Header, Place, &Word)> {
-        let header = self.header(tail).filter(|header| header.name.0 != SKIPPED)?;
+        let header = self.header(tail).filter(|header| header.hash.0 != SKIPPED)?;
         let of = |word: &Word| Place(word.load(Ordering::Relaxed));
-        let word = self.bucket(header.name).iter().find(|word| of(word).position() == tail)?;
+        let word = self.bucket(header.hash).iter().find(|word| of(word).position() == tail)?;
         let place = of(word);
         Some((header, place, word))
     }
 
-    /// Forgets the record at the tail, or skips what lies there unused.
+    /// Forgets the row at the tail, or skips what lies there unused.
     fn drop_oldest(&self, writer: &Writer) {
         let tail = self.tail.load(Ordering::Relaxed);
         if let Some((_, _, word)) = self.oldest(tail) {
             word.swap(0, Ordering::AcqRel);
         }
         let words = match self.header(tail) {
-            Some(header) if header.name.0 != SKIPPED => header.words() as u64,
+            Some(header) if header.hash.0 != SKIPPED => header.words() as u64,
             _ => self.to_end(tail),
         };
         self.raise_tail((tail + words).min(writer.head));

@@ -1,19 +1,19 @@
-//! The record cache: single records that gets have had to read from the disk again and again.
+//! The row cache: single entries that gets have had to read from the disk again and again.
 //!
-//! A page of 4 KiB holds some thirty small records. Where a few keys are asked for far more often than
+//! A page of 4 KiB holds some thirty small rows. Where a few keys are asked for far more often than
 //! their neighbours, a cache of pages is a cache of neighbours; here the same memory holds the keys
 //! themselves. What is read from cached pages never comes here: the pages are kept for it already.
 //!
-//! A record is what a tree holds as the newest version of a key. Whoever makes a memtable part of a
-//! tree must tell: first that what is being read may be outdated (the number that `offer` is asked to
-//! check), then [`Records::settle`], then each of its keys ([`Records::supersede`]), then show the new
+//! A row is what a tree holds as the newest version of a key. Whoever makes a memtable part of a
+//! tree must tell: first that what is being read may be outdated (the number that `admit` is asked to
+//! check), then [`RowCache::wait_for_admissions`], then each of its keys ([`RowCache::supersede`]), then show the new
 //! version. The store does so in `KeyspaceState::installed`.
 //!
 //! Invariants:
-//! 1. A record holds the newest version that the newest version of its keyspace's tree, and every
+//! 1. A row holds the newest version that the newest version of its keyspace's tree, and every
 //!    older one that does not hold a newer memtable, has of its key. It is a put.
-//! 2. A read takes no lock and writes to no shared memory, unless the record is new to it.
-//! 3. A record is admitted when its key is offered for the second time, as far as the shard remembers.
+//! 2. A read takes no lock and writes to no shared memory, unless the row is new to it.
+//! 3. A row is admitted when its key is offered for the second time, as far as the shard remembers.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -29,8 +29,8 @@ use crate::base::ids::KeyspaceId;
 use crate::base::sync::CachePadded;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of key and value of the largest record: above, a page holds hardly more than the record.
-pub(crate) const RECORD_BYTES_MAX: usize = if cfg!(loom) { 16 } else { 2048 };
+/// Bytes of key and value of the largest row: above, a page holds hardly more than the row.
+pub(crate) const ROW_BYTES_MAX: usize = if cfg!(loom) { 16 } else { 2048 };
 /// Below this there is no room worth having.
 const SHARD_BYTES_MIN: usize = 8 << 10;
 /// A shard of this size or more may be cut in two, for writers.
@@ -38,16 +38,16 @@ const SHARD_BYTES: usize = 512 << 10;
 const SHARDS_MAX: usize = 64;
 
 /// See the module's description.
-pub(crate) struct Records {
+pub(crate) struct RowCache {
     shards: Box<[CachePadded<Shard>]>,
     /// Memory that is in use.
     bytes: AtomicU64,
 }
 
-impl Records {
-    /// A cache of up to `bytes_max`; memory is taken as records come. None at all if that is too little,
+impl RowCache {
+    /// A cache of up to `bytes_max`; memory is taken as rows come. None at all if that is too little,
     /// or if the system refuses.
-    pub(crate) fn new(bytes_max: usize) -> Records {
+    pub(crate) fn new(bytes_max: usize) -> RowCache {
         let count = match bytes_max {
             0..SHARD_BYTES_MIN => 0,
             _ => (bytes_max / SHARD_BYTES).clamp(1, SHARDS_MAX).next_power_of_two().min(SHARDS_MAX),
@@ -56,7 +56,7 @@ impl Records {
             (0..count).map(|_| Shard::reserve(bytes_max / count).map(CachePadded::new)).collect();
         let shards = shards.unwrap_or_default();
         let memory: usize = shards.iter().map(|shard| shard.doorkeeper_bytes()).sum();
-        Records { shards, bytes: AtomicU64::new(memory as u64) }
+        RowCache { shards, bytes: AtomicU64::new(memory as u64) }
     }
 
     /// Memory in use.
@@ -71,13 +71,13 @@ impl Records {
     }
 
     #[inline]
-    fn shard(&self, name: Name) -> Option<&Shard> {
+    fn shard(&self, hash: RowHash) -> Option<&Shard> {
         // The shards' number is a power of two: the topmost bits choose.
-        let number = ((name.0 >> 32) * self.shards.len() as u64) >> 32;
+        let number = ((hash.0 >> 32) * self.shards.len() as u64) >> 32;
         self.shards.get(number as usize).map(|shard| &**shard)
     }
 
-    /// Calls `f` with the key's record, if it is here.
+    /// Calls `f` with the key's row, if it is here.
     #[inline]
     pub(crate) fn get<R>(
         &self,
@@ -86,67 +86,67 @@ impl Records {
         key: &[u8],
         f: impl FnOnce(EntryRef<'_>) -> R,
     ) -> Option<R> {
-        let name = Name::new(keyspace, hash);
-        let shard = self.shard(name)?;
+        let hash = RowHash::new(keyspace, hash);
+        let shard = self.shard(hash)?;
         if shard.is_empty() {
             return None;
         }
-        shard.get(name, keyspace, key, f)
+        shard.get(hash, keyspace, key, f)
     }
 
     /// A put that had to be read from the disk, the newest version that a tree holds of its key. It is
     /// kept if this is not the first time, and `is_current` says that it is still the newest. Returns
     /// whether more memory is in use than before.
-    pub(crate) fn offer(
+    pub(crate) fn admit(
         &self,
         keyspace: KeyspaceId,
         hash: u64,
         entry: EntryRef<'_>,
         is_current: impl FnOnce() -> bool,
     ) -> bool {
-        let name = Name::new(keyspace, hash);
-        if entry.key.len() + entry.value.len() > RECORD_BYTES_MAX {
+        let hash = RowHash::new(keyspace, hash);
+        if entry.key.len() + entry.value.len() > ROW_BYTES_MAX {
             return false;
         }
-        let Some(shard) = self.shard(name) else { return false };
-        shard.offer(name, keyspace, entry, is_current, &self.bytes)
+        let Some(shard) = self.shard(hash) else { return false };
+        shard.admit(hash, keyspace, entry, is_current, &self.bytes)
     }
 
-    /// Returns when every `offer` that has asked `is_current` before the call is through.
-    pub(crate) fn settle(&self) {
+    /// Returns when every `admit` that has asked `is_current` before the call is through.
+    pub(crate) fn wait_for_admissions(&self) {
         for shard in &self.shards {
-            shard.settle();
+            shard.wait_for_admissions();
         }
     }
 
     /// The tree is about to hold `entry` as the newest version of its key: what is here of the key is
-    /// replaced, or forgotten if `entry` cannot be a record. Returns whether more memory is in use than
+    /// replaced, or forgotten if `entry` cannot be a row. Returns whether more memory is in use than
     /// before.
     pub(crate) fn supersede(&self, keyspace: KeyspaceId, hash: u64, entry: EntryRef<'_>) -> bool {
-        let name = Name::new(keyspace, hash);
-        let Some(shard) = self.shard(name) else { return false };
-        shard.supersede(name, keyspace, entry, &self.bytes)
+        let hash = RowHash::new(keyspace, hash);
+        let Some(shard) = self.shard(hash) else { return false };
+        shard.supersede(hash, keyspace, entry, &self.bytes)
     }
 
-    /// Fails if memory is in use that [`Records::bytes`] does not count, or the other way round.
+    /// Fails if memory is in use that [`RowCache::bytes`] does not count, or the other way round.
     #[cfg(any(test, planted))]
     pub(crate) fn check_bytes(&self) {
         // With all writers kept out, so that nobody counts meanwhile.
         let held: Vec<_> = self.shards.iter().map(|shard| shard.hold()).collect();
         let used: usize = held.iter().zip(&self.shards).map(|(w, shard)| shard.bytes(w)).sum();
-        assert_eq!(self.bytes(), used, "memory of the record cache is counted wrong");
+        assert_eq!(self.bytes(), used, "memory of the row cache is counted wrong");
     }
 }
 
-/// Where a key's record is: its hash, mixed with the keyspace's number.
+/// Where a key's row is: its hash, mixed with the keyspace's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Name(u64);
+struct RowHash(u64);
 
-impl Name {
+impl RowHash {
     #[inline]
-    fn new(keyspace: KeyspaceId, hash: u64) -> Name {
+    fn new(keyspace: KeyspaceId, hash: u64) -> RowHash {
         let mixed = hash ^ u64::from(keyspace.0).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        // The greatest number stands for no name.
-        Name((mixed ^ mixed >> 29).min(u64::MAX - 1))
+        // `u64::MAX` marks an unused rest of the ring.
+        RowHash((mixed ^ mixed >> 29).min(u64::MAX - 1))
     }
 }
