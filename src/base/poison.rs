@@ -16,12 +16,15 @@ use crate::base::planted::{Bug, planted};
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 
+/// Hears of the error.
+type Listener = Box<dyn Fn(&Error) + Send + Sync>;
+
 /// See the module's description.
 #[derive(Default)]
 pub(crate) struct Poison {
     is_set: AtomicBool,
     first: Mutex<Option<Error>>,
-    listener: OnceLock<Box<dyn Fn(&Error) + Send + Sync>>,
+    listener: OnceLock<Listener>,
 }
 
 impl Poison {

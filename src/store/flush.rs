@@ -74,14 +74,15 @@ impl KeyspaceState {
     /// Builds the table of a memtable that the caller has claimed.
     pub(crate) fn build(&self, memtable: &MemtableState) -> Result<()> {
         let (cursor, entries) = (memtable.memtable.cursor(), memtable.memtable.len());
-        let packed = self.tree.pack(&mut FrozenEntries { cursor, entries, started: false });
+        let packed =
+            Arc::clone(&self.tree).pack(&mut FrozenEntries { cursor, entries, started: false });
         let packed = packed.inspect_err(|_| memtable.give_back())?;
         memtable.built(packed, || self.is_gone());
         Ok(())
     }
 
     /// Takes the oldest memtable to incorporate it, if it was frozen at `upto` or before and has been built.
-    fn take_built(&self, upto: Seqno) -> Option<(Arc<MemtableState>, Packed)> {
+    fn take_built(&self, upto: Seqno) -> Option<(Arc<MemtableState>, Box<dyn Packed>)> {
         if self.is_dropped() {
             return None;
         }
@@ -104,9 +105,9 @@ impl KeyspaceState {
         Ok(())
     }
 
-    fn move_into_tree(&self, memtable: &MemtableState, packed: Packed) -> Result<()> {
+    fn move_into_tree(&self, memtable: &MemtableState, packed: Box<dyn Packed>) -> Result<()> {
         let freeze_seqno = memtable.freeze_seqno.get().copied().unwrap_or_default();
-        self.tree.incorporate(Some(packed), freeze_seqno)?;
+        packed.incorporate(freeze_seqno)?;
         memtable.incorporated();
         Ok(())
     }
@@ -210,9 +211,9 @@ impl Store {
         &self,
         keyspace: &KeyspaceState,
         memtable: &MemtableState,
-        packed: Packed,
+        packed: Box<dyn Packed>,
     ) -> Result<()> {
-        let (data_bytes, written_bytes) = (packed.data_bytes, packed.written_bytes);
+        let bytes = packed.bytes();
         let freeze_seqno = memtable.freeze_seqno.get().copied().unwrap_or_default();
         self.sync_journal_before(keyspace, freeze_seqno)?;
         keyspace.move_into_tree(memtable, packed).inspect_err(|error| match error {
@@ -225,11 +226,11 @@ impl Store {
         *keyspace.flush_failure.lock() = None;
         self.work_done.fetch_add(1, Ordering::AcqRel);
         let nanos = memtable.nanos_since_freeze(self.clock.nanos()).max(1);
-        self.note_drained(data_bytes, nanos);
+        self.note_drained(bytes.data, nanos);
         self.emit(|| Event::Flush {
             keyspace: keyspace.name.clone(),
-            data_bytes,
-            written_bytes,
+            data_bytes: bytes.data,
+            written_bytes: bytes.written,
             elapsed: Duration::from_nanos(nanos),
         });
         self.executor.notify();

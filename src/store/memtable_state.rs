@@ -44,7 +44,7 @@ enum Stage {
     Active,
     Waiting,
     Building,
-    Built(Packed),
+    Built(Box<dyn Packed>),
     Incorporating,
     InTree,
 }
@@ -101,7 +101,7 @@ impl MemtableState {
     }
 
     /// `Building` to `Built`; back to `Waiting` if `is_gone` says that its keyspace has been dropped for good.
-    pub(super) fn built(&self, packed: Packed, is_gone: impl FnOnce() -> bool) {
+    pub(super) fn built(&self, packed: Box<dyn Packed>, is_gone: impl FnOnce() -> bool) {
         let mut stage = self.stage.lock();
         // Asked under the lock: whoever drops the keyspace calls `discard` after it is gone.
         *stage = if is_gone() { Stage::Waiting } else { Stage::Built(packed) };
@@ -112,7 +112,7 @@ impl MemtableState {
     }
 
     /// `Built` to `Incorporating`, with what has been built. `None` in any other stage.
-    pub(super) fn take(&self) -> Option<Packed> {
+    pub(super) fn take(&self) -> Option<Box<dyn Packed>> {
         let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Incorporating) {
             Stage::Built(packed) => Some(packed),

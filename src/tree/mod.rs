@@ -158,12 +158,22 @@ pub(crate) struct TreeState {
     pub(crate) sample_bytes: u64,
 }
 
-/// A packed memtable: tables that are durable but not yet part of the tree.
-pub(crate) struct Packed {
-    /// What the kind makes of it.
-    pub(crate) inner: Box<dyn std::any::Any + Send + Sync>,
-    pub(crate) data_bytes: u64,
-    pub(crate) written_bytes: u64,
+/// The sizes of a packed memtable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PackedBytes {
+    /// Bytes of the memtable's keys and values.
+    pub(crate) data: u64,
+    /// Bytes written to files.
+    pub(crate) written: u64,
+}
+
+/// A packed memtable: its files are durable, but not yet part of the tree that packed it.
+pub(crate) trait Packed: Send + Sync {
+    /// Its sizes.
+    fn bytes(&self) -> PackedBytes;
+
+    /// Makes it part of the tree: everything up to `flushed` is now in the tree. Called in commit order.
+    fn incorporate(self: Box<Self>, flushed: Seqno) -> Result<()>;
 }
 
 /// The tables that hold a stretch of keys.
@@ -265,11 +275,7 @@ pub(crate) trait Tree: Send + Sync {
 
     /// Writes a frozen memtable's entries (in order) as tables. May run for several memtables at
     /// once.
-    fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed>;
-
-    /// Makes a packed memtable part of the tree: everything up to `flushed` is now in it. Called in
-    /// commit order. Without `packed` (an empty memtable), only `flushed` moves.
-    fn incorporate(&self, packed: Option<Packed>, flushed: Seqno) -> Result<()>;
+    fn pack(self: Arc<Self>, entries: &mut dyn PackSource) -> Result<Box<dyn Packed>>;
 
     /// The most urgent upkeep that nobody does yet.
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>>;

@@ -48,7 +48,9 @@ use super::output::TableOutput;
 use super::record::{Still, commit_edit};
 use super::space::Space;
 use super::work::{compact_range, next_job};
-use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion};
+use super::{
+    ChangeLock, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeState, TreeVersion,
+};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::sync::atomic::{AtomicBool, Ordering};
@@ -193,6 +195,33 @@ impl FlsmTree {
     fn note_damage(&self, error: &Error, height: u32, range: (&[u8], Option<&[u8]>)) {
         self.jobs.lock().damaged.note(error, height, range, self.context.clock.nanos());
     }
+
+    /// Adds a packed memtable, if any, and records that everything up to `flushed` is in the tree.
+    fn incorporate(&self, packed: Option<Arc<Table>>, flushed: Seqno) -> Result<()> {
+        let mut changes = self.changes.lock();
+        let version = self.version.load_full();
+        let mut root = Arc::clone(&version.root);
+        let mut incorporated = None;
+        if let Some(table) = packed {
+            divide::receive(&mut root, true, &[Arc::clone(&table)], &self.parameters)?;
+            incorporated = Some(table);
+            let manifest = self.context.manifest.path();
+            match divide::settle(vec![Arc::clone(&root)], &self.parameters, &manifest) {
+                Ok(settled) => root = settled,
+                // What lies damaged below stays where it is; what is new can still be taken in.
+                Err(error) if error.is_corruption() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(table) = incorporated {
+            changes.live.apply(&table.properties().sample);
+        }
+        let result = self.commit(&mut changes, root, flushed.max(version.flushed));
+        if result.is_err() {
+            changes.live = live_keys(&version.root, changes.live.anew());
+        }
+        result
+    }
 }
 
 /// What the samples of a tree's tables say of the keys that are live in it, added to `live`, which has none.
@@ -218,12 +247,29 @@ fn number_guards(guard: &mut Arc<Guard>, next: &mut u64) {
     *next += 1;
 }
 
+/// A packed memtable.
+struct PackedTable {
+    tree: Arc<FlsmTree>,
+    table: Arc<Table>,
+    bytes: PackedBytes,
+}
+
+impl Packed for PackedTable {
+    fn bytes(&self) -> PackedBytes {
+        self.bytes
+    }
+
+    fn incorporate(self: Box<Self>, flushed: Seqno) -> Result<()> {
+        self.tree.incorporate(Some(self.table), flushed)
+    }
+}
+
 impl Tree for FlsmTree {
     fn version(&self) -> Arc<dyn TreeVersion> {
         self.version.load_full()
     }
 
-    fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed> {
+    fn pack(self: Arc<Self>, entries: &mut dyn PackSource) -> Result<Box<dyn Packed>> {
         let mut output = TableOutput::new(&self.context, self.parameters.filters)?;
         let mut data_bytes = 0;
         loop {
@@ -234,36 +280,8 @@ impl Tree for FlsmTree {
         }
         let (table, written_bytes) = output.finish()?;
         self.context.packed(written_bytes);
-        Ok(Packed { inner: Box::new(table), data_bytes, written_bytes })
-    }
-
-    fn incorporate(&self, packed: Option<Packed>, flushed: Seqno) -> Result<()> {
-        let mut changes = self.changes.lock();
-        let version = self.version.load_full();
-        let mut root = Arc::clone(&version.root);
-        let mut incorporated = None;
-        if let Some(packed) = packed {
-            let Ok(table) = packed.inner.downcast::<Arc<Table>>() else {
-                unreachable!("packed by another kind of tree")
-            };
-            divide::receive(&mut root, true, &[Arc::clone(&table)], &self.parameters)?;
-            incorporated = Some(table);
-            let manifest = self.context.manifest.path();
-            match divide::settle(vec![Arc::clone(&root)], &self.parameters, &manifest) {
-                Ok(settled) => root = settled,
-                // What lies damaged below stays where it is; what is new can still be taken in.
-                Err(error) if error.is_corruption() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if let Some(table) = incorporated {
-            changes.live.apply(&table.properties().sample);
-        }
-        let result = self.commit(&mut changes, root, flushed.max(version.flushed));
-        if result.is_err() {
-            changes.live = live_keys(&version.root, changes.live.anew());
-        }
-        result
+        let bytes = PackedBytes { data: data_bytes, written: written_bytes };
+        Ok(Box::new(PackedTable { tree: self, table, bytes }))
     }
 
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {

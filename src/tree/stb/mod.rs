@@ -49,7 +49,9 @@ use super::output::TableOutput;
 use super::record::{Still, commit_edit};
 use super::space::Space;
 use super::work::{compact_range, next_job};
-use super::{ChangeLock, PackSource, Packed, Tree, TreeContext, TreeState, TreeVersion};
+use super::{
+    ChangeLock, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeState, TreeVersion,
+};
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{NodeId, Seqno};
@@ -265,6 +267,27 @@ impl StbTree {
         }
         Ok(())
     }
+
+    /// Adds a packed memtable, if any, and records that everything up to `flushed` is in the tree.
+    fn incorporate(&self, packed: Option<Arc<Bundle>>, flushed: Seqno) -> Result<()> {
+        let mut changes = self.changes.lock();
+        let version = self.version.load_full();
+        let mut root = Arc::clone(&version.root);
+        let mut incorporated = None;
+        if let Some(packed) = packed {
+            edit_node(&mut root).receive(&[Arc::clone(&packed)])?;
+            incorporated = Some(packed);
+            settle(&mut root, &self.rules(&version))?;
+        }
+        for table in incorporated.iter().flat_map(|bundle| &bundle.branches) {
+            changes.live.apply(&table.properties().sample);
+        }
+        let result = self.commit(&mut changes, root, flushed.max(version.flushed));
+        if result.is_err() {
+            changes.live = live_keys(&version.root, changes.live.anew()).unwrap_or_default();
+        }
+        result
+    }
 }
 
 /// Brings a trunk that has changed into shape. Where a damaged file is in the way, it stays as it is: that concerns
@@ -353,12 +376,29 @@ fn live_keys(root: &Arc<Node>, mut live: LiveKeys) -> Result<LiveKeys> {
     Ok(live)
 }
 
+/// A packed memtable.
+struct PackedBundle {
+    tree: Arc<StbTree>,
+    bundle: Arc<Bundle>,
+    bytes: PackedBytes,
+}
+
+impl Packed for PackedBundle {
+    fn bytes(&self) -> PackedBytes {
+        self.bytes
+    }
+
+    fn incorporate(self: Box<Self>, flushed: Seqno) -> Result<()> {
+        self.tree.incorporate(Some(self.bundle), flushed)
+    }
+}
+
 impl Tree for StbTree {
     fn version(&self) -> Arc<dyn TreeVersion> {
         self.version.load_full()
     }
 
-    fn pack(&self, entries: &mut dyn PackSource) -> Result<Packed> {
+    fn pack(self: Arc<Self>, entries: &mut dyn PackSource) -> Result<Box<dyn Packed>> {
         let mut output = TableOutput::new(&self.context, false)?;
         let mut hashes = PageVec::with_capacity(entries.entries());
         let hasher = &self.context.files.hasher;
@@ -387,30 +427,8 @@ impl Tree for StbTree {
         let id = self.allocate_bundle();
         let maplet = Arc::new(maplet);
         let bundle = Arc::new(Bundle { id, branches: vec![table], maplet, bloom });
-        Ok(Packed { inner: Box::new(bundle), data_bytes, written_bytes })
-    }
-
-    fn incorporate(&self, packed: Option<Packed>, flushed: Seqno) -> Result<()> {
-        let mut changes = self.changes.lock();
-        let version = self.version.load_full();
-        let mut root = Arc::clone(&version.root);
-        let mut incorporated = None;
-        if let Some(packed) = packed {
-            let Ok(packed) = packed.inner.downcast::<Arc<Bundle>>() else {
-                unreachable!("packed by another kind of tree")
-            };
-            edit_node(&mut root).receive(&[Arc::clone(&packed)])?;
-            incorporated = Some(packed);
-            settle(&mut root, &self.rules(&version))?;
-        }
-        for table in incorporated.iter().flat_map(|bundle| &bundle.branches) {
-            changes.live.apply(&table.properties().sample);
-        }
-        let result = self.commit(&mut changes, root, flushed.max(version.flushed));
-        if result.is_err() {
-            changes.live = live_keys(&version.root, changes.live.anew()).unwrap_or_default();
-        }
-        result
+        let bytes = PackedBytes { data: data_bytes, written: written_bytes };
+        Ok(Box::new(PackedBundle { tree: self, bundle, bytes }))
     }
 
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {

@@ -41,9 +41,9 @@ fn tree(observer: &Arc<dyn TreeObserver>) -> Arc<StbTree> {
     StbTree::open(context("stb", observer), &[], Seqno(0)).unwrap()
 }
 
-fn incorporate(tree: &StbTree, seqno: u64, value: &'static [u8]) {
-    let packed = tree.pack(&mut Operand { seqno, value, passed: 0 }).unwrap();
-    tree.incorporate(Some(packed), Seqno(seqno)).unwrap();
+fn incorporate(tree: &Arc<StbTree>, seqno: u64, value: &'static [u8]) {
+    let packed = Arc::clone(tree).pack(&mut Operand { seqno, value, passed: 0 }).unwrap();
+    packed.incorporate(Seqno(seqno)).unwrap();
 }
 
 /// What the key is made of, oldest first.
