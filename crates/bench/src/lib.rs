@@ -10,5 +10,4 @@ pub mod engine;
 pub mod instructions;
 pub mod measure;
 pub mod plot;
-pub mod quantity;
 pub mod workload;

@@ -4,7 +4,7 @@ use clap::Args;
 use spinney::{Iter, Slice};
 
 use crate::failure::{EXIT_DAMAGED, Failure, Outcome};
-use spinney_bench::quantity::grouped;
+use spinney_quantity::grouped;
 
 /// Whether to.
 #[derive(Debug, Clone, Copy, Args)]

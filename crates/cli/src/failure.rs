@@ -77,7 +77,7 @@ impl From<spinney::Error> for Failure {
         let code = if error.is_corruption() { EXIT_DAMAGED } else { EXIT_OTHER };
         let advice = match &error {
             spinney::Error::NotAStore { .. } => {
-                "; check the path (`import`, `put` and `bench` create a store)"
+                "; check the path (`import` and `put` create a store)"
             }
             _ => "",
         };

@@ -1,9 +1,8 @@
 //! The `spinney` command: a store from the shell. `docs/cli.md` describes it for its users.
 //!
-//! The modules: `commands` (one file a command), `formats` (text in and out), `bench` (workloads),
-//! `inspect` (the tree as a person would want to see it), and the small things they share.
+//! The modules: `commands` (one file per command), `formats` (text in and out), `inspect` (the tree as
+//! text and as a page), and what they share.
 
-mod bench;
 mod commands;
 mod damaged;
 mod failure;

@@ -164,16 +164,16 @@ fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spinney_bench::data::random::Random;
+    use fastrand::Rng;
 
     #[test]
     fn every_spelling_gives_every_byte_string_back() {
-        let mut random = Random::new(7);
+        let mut random = Rng::with_seed(7);
         for round in 0..2000_u64 {
-            let length = random.below(40) as usize;
+            let length = random.usize(..40);
             let bytes: Vec<u8> = match round % 3 {
-                0 => (0..length).map(|_| random.next_u64() as u8).collect(),
-                1 => (0..length).map(|_| b"\\xtn\t\n\r0a"[random.below(9) as usize]).collect(),
+                0 => (0..length).map(|_| random.u8(..)).collect(),
+                1 => (0..length).map(|_| b"\\xtn\t\n\r0a"[random.usize(..9)]).collect(),
                 _ => "grün/Ωμέγα\\".bytes().cycle().take(length).collect(),
             };
             for spelling in [Spelling::Plain, Spelling::Escape, Spelling::Hex] {

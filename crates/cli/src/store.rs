@@ -9,14 +9,14 @@ use spinney::{
 };
 
 use crate::failure::{Failure, Outcome};
-use spinney_bench::quantity::{bytes, grouped, parse_bytes};
+use spinney_quantity::{bytes, grouped, parse_bytes};
 
 /// Options that every command takes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StoreOptions {
-    /// The keyspace to work on [default: default; of `bench`: spinney-bench]
-    #[arg(long = "keyspace", global = true, value_name = "NAME")]
-    pub(crate) keyspace_chosen: Option<String>,
+    /// The keyspace to work on
+    #[arg(long, global = true, default_value = "default", value_name = "NAME")]
+    pub(crate) keyspace: String,
     /// Memory the store may use: 128MiB, 2GiB, …
     #[arg(long, global = true, default_value = "256MiB", value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memory: u64,
@@ -136,11 +136,6 @@ fn kinds() -> impl TypedValueParser<Value = TreeKind> {
 }
 
 impl StoreOptions {
-    /// The name of the keyspace to work on.
-    pub(crate) fn keyspace(&self) -> &str {
-        self.keyspace_chosen.as_deref().unwrap_or("default")
-    }
-
     /// Opens the store; only `create` makes a missing one.
     pub(crate) fn open(&self, path: &Path, create: bool) -> Outcome<Database> {
         let database = self.builder(path, create).open()?;
@@ -177,11 +172,11 @@ impl StoreOptions {
 
     /// The keyspace, which must be there.
     pub(crate) fn existing(&self, database: &Database) -> Outcome<Keyspace> {
-        match database.existing_keyspace(self.keyspace()) {
+        match database.existing_keyspace(&self.keyspace) {
             Err(spinney::Error::NotFound { .. }) => Err(Failure::other(format!(
                 "no keyspace {:?} in the store; `spinney keyspaces` lists those there are, \
                  --keyspace chooses one",
-                self.keyspace()
+                self.keyspace
             ))),
             result => Ok(result?),
         }
@@ -193,9 +188,9 @@ impl StoreOptions {
         database: &Database,
         creation: &CreationOptions,
     ) -> Outcome<Keyspace> {
-        match database.existing_keyspace(self.keyspace()) {
+        match database.existing_keyspace(&self.keyspace) {
             Err(spinney::Error::NotFound { .. }) => {
-                Ok(database.keyspace(self.keyspace(), creation.keyspace_options()?)?)
+                Ok(database.keyspace(&self.keyspace, creation.keyspace_options()?)?)
             }
             result => {
                 let keyspace = result?;

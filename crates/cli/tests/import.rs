@@ -130,24 +130,6 @@ fn options_of_a_keyspace_that_exists_are_not_ignored() {
     store.ok("import", &[&file]);
 }
 
-/// It wrote a thousand records into the user's own keyspace.
-#[test]
-fn bench_leaves_other_peoples_data_alone() {
-    let store = Store::new();
-    store.ok("put", &["user000000000000000000001", "mine"]);
-    let bench = ["--workload", "load", "--records", "1000"];
-    let message = store.fails(2, "bench", &bench);
-    assert!(message.contains("--beside-data"), "{message}");
-    assert_eq!(store.ok("count", &[]), "1\n");
-    store.ok("bench", &[&bench[..], &["--beside-data"]].concat());
-    assert_eq!(store.ok("count", &[]), "1\n");
-    assert_eq!(store.ok("count", &["--keyspace", "spinney-bench"]), "1000\n");
-    let other = Store::new();
-    other.ok("bench", &bench);
-    other.ok("bench", &["--workload", "c", "--records", "1000", "--operations", "100"]);
-    assert_eq!(other.ok("keyspaces", &[]), "spinney-bench\n");
-}
-
 #[test]
 fn an_export_to_a_full_device_says_what_it_could_not_write() {
     if !std::path::Path::new("/dev/full").exists() {

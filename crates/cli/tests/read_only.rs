@@ -84,7 +84,7 @@ fn reading_commands_leave_what_is_no_store_alone() {
     assert!(state(dir.path()) == before);
 }
 
-/// `flush`, `compact`, `checkpoint`, `delete`, `drop-keyspace`, `import`, `bench` and `put` were refused, and left
+/// `flush`, `compact`, `checkpoint`, `delete`, `drop-keyspace`, `import` and `put` were refused, and left
 /// `LOCK` in a directory of somebody else's.
 #[test]
 fn writing_commands_leave_what_is_no_store_alone() {
@@ -106,7 +106,6 @@ fn writing_commands_leave_what_is_no_store_alone() {
         ];
         if others {
             commands.push(vec!["import", path, "--format", "tsv", "-"]);
-            commands.push(vec!["bench", path, "--records", "10", "--operations", "10"]);
             commands.push(vec!["put", path, "a", "b"]);
         }
         for arguments in commands {

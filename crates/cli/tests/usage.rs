@@ -8,7 +8,7 @@ use common::spinney;
 fn help_lists_every_command_and_the_exit_codes() {
     let run = spinney(&["--help"], b"");
     assert_eq!(run.code, 0);
-    for command in ["import", "export", "get", "scan", "check", "inspect", "bench", "checkpoint"] {
+    for command in ["import", "export", "get", "scan", "check", "inspect", "checkpoint"] {
         assert!(run.stdout_text().contains(command), "{command}");
     }
     assert!(run.stdout_text().contains("3 the store is damaged"));
@@ -32,7 +32,6 @@ fn every_commands_help_has_examples() {
         "drop-keyspace",
         "checkpoint",
         "inspect",
-        "bench",
     ] {
         let run = spinney(&[command, "--help"], b"");
         assert!(run.stdout_text().contains(&format!("spinney {command} my.")), "{command}");
@@ -48,9 +47,6 @@ fn wrong_usage_exits_with_2() {
         &["get", "s", "0g", "--hex"],
         &["put", "s", "k", "\\q", "--escape"],
         &["scan", "s", "--from", "b", "--to", "a"],
-        &["bench", "s", "--workload", "g"],
-        &["bench", "s", "--key-bytes", "5"],
-        &["bench", "s", "--key-bytes", "8", "--records", "1M"],
         &["export", "s", "--format", "tsv", "--pairs"],
         &["drop-keyspace", "s", "k"],
         &["import", "s", "--kind", "lsm"],
@@ -69,7 +65,7 @@ fn wrong_usage_exits_with_2() {
 
 #[test]
 fn the_kinds_of_trees_are_in_the_help() {
-    for command in ["import", "put", "bench"] {
+    for command in ["import", "put"] {
         let run = spinney(&[command, "--help"], b"");
         let help = run.stdout_text();
         assert!(spinney::TreeKind::ALL.iter().all(|kind| help.contains(kind.name())), "{help}");

@@ -19,9 +19,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::quantity::{bytes, grouped};
 use crate::workload::overhead::Overhead;
 use options::{CompareOptions, Run};
+use spinney_quantity::{bytes, grouped};
 
 /// Runs the comparison.
 ///

@@ -6,9 +6,9 @@ use clap::{Args, ValueEnum};
 
 use crate::data::values::Verify;
 use crate::engine::{Compression, EngineName};
-use crate::quantity::{parse_bytes, parse_count};
 use crate::workload::store::Plan;
 use crate::workload::{HELP, Workload};
+use spinney_quantity::{parse_bytes, parse_count};
 
 /// Run the same work on several engines, in turns, and compare them
 ///

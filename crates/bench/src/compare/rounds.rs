@@ -11,9 +11,9 @@ use crate::engine::EngineName;
 use crate::measure::cgroup::Cgroup;
 use crate::measure::device;
 use crate::measure::measurement::Measurement;
-use crate::quantity::{bytes, grouped};
 use crate::workload::store::{Contents, Plan};
 use crate::workload::{Shape, Workload, overhead};
+use spinney_quantity::{bytes, grouped};
 
 /// A directory that is removed with all that is in it.
 struct Scratch {

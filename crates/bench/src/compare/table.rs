@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::quantity::{bytes, grouped, nanoseconds};
+use spinney_quantity::{bytes, grouped, nanoseconds};
 
 /// All tables of a document, for each size in turn where it has several.
 pub fn tables(document: &Value) -> String {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::record::{Count, Record};
-use crate::quantity::grouped;
+use spinney_quantity::grouped;
 
 /// Rows as they were and are.
 #[derive(Debug)]

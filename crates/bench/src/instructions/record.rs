@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use super::workload::{BACKGROUND, BACKGROUND_OPERATION, WORKLOADS};
-use crate::quantity::grouped;
+use spinney_quantity::grouped;
 
 const INTRODUCTION: &str = "\
 # Instructions per operation

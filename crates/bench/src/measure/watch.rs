@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::disk::used_bytes;
 use super::meter;
-use crate::quantity::grouped;
 use crate::workload::Workload;
 use crate::workload::store::Plan;
+use spinney_quantity::grouped;
 
 /// How often the disk is looked at.
 const INTERVAL: Duration = Duration::from_millis(500);

@@ -84,7 +84,7 @@ fn by_size(runs: &[Value]) -> Vec<Figure> {
     }
     let engines = distinct(&all, "engine");
     let figure = |workload: &String| {
-        let file = format!("by_{what}_{}", workload.replace('@', "_"));
+        let file = format!("by_{what}_{}", workload.replace(['@', ':'], "_"));
         let title = format!("{workload}: operations per second by {what}");
         let axis = (unit, Axis::Logarithmic);
         line_figure(&all, &engines, &file, &title, axis, "operations_per_second", |result| {
@@ -232,7 +232,7 @@ fn timelines(document: &Value, engines: &[String]) -> Vec<Figure> {
             let title = format!("{workload}: {what}");
             let y = ("", axis, Unit::of_field(field));
             let svg = lines(&title, ("seconds", Axis::Linear), y, engines, &found);
-            let name = format!("{file}_{}", workload.replace('@', "_"));
+            let name = format!("{file}_{}", workload.replace(['@', ':'], "_"));
             out.push(Figure { name, title, svg });
         }
     }

@@ -9,8 +9,6 @@ mod page;
 mod svg;
 mod unit;
 
-pub use svg::escaped;
-
 use std::fs;
 use std::path::Path;
 

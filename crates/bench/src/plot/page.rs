@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::Figure;
-use super::svg::escaped;
 use super::unit::Unit;
-use crate::quantity::grouped;
+use spinney_quantity::escaped;
+use spinney_quantity::grouped;
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;\
 color:#222}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.2rem .7rem;text-align:right;\

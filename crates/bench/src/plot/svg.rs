@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use spinney_quantity::escaped;
+
 use super::unit::Unit;
 
 /// One bar with its spread.
@@ -25,22 +27,6 @@ const COLOURS: [&str; 8] =
 const WIDTH: f64 = 720.0;
 const LABEL_PIXELS: f64 = 150.0;
 const BAR_PIXELS: f64 = 16.0;
-
-/// Text made safe for SVG and HTML.
-pub fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            other => out.push(other),
-        }
-    }
-    out
-}
 
 fn begin(width: f64, height: f64, title: &str) -> String {
     let mut out = String::new();

@@ -1,6 +1,6 @@
 //! Numbers of pictures and tables with their units, and the places of an axis that deserve a mark.
 
-use crate::quantity::{bytes, nanoseconds};
+use spinney_quantity::{bytes, nanoseconds};
 
 /// What a number counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! What is done with a store, by name: YCSB, `db_bench`'s, the SplinterDB paper's, and a few more.
 //!
 //! Invariants:
-//! 1. A name says all about a workload that is not an option of the run; `NAME@THREADS` sets its threads.
+//! 1. A name says all about a workload that is not an option of the run. `NAME:DISTRIBUTION` sets which records
+//!    its operations are about, `NAME@THREADS` its threads.
 //! 2. Each engine is given the same operations with the same keys in the same order, thread by thread, as
 //!    far as the time allowed reaches.
 
@@ -13,6 +14,8 @@ mod worker;
 
 use std::fmt;
 use std::str::FromStr;
+
+use clap::ValueEnum;
 
 use crate::data::distribution::Distribution;
 use crate::data::division::by_percent;
@@ -133,7 +136,8 @@ pub struct Workload {
 
 /// The names with what they are, for `--help`.
 pub const HELP: &str = "\
-Workloads (NAME@THREADS sets the threads of one):
+Workloads (NAME@THREADS sets the threads of one, NAME:DISTRIBUTION the records that it reads or
+updates: zipfian, uniform, latest or sequential, as in get:zipfian@8):
   load (fillrandom)       all records once, in random order, into an empty store
   reload                  the same again, into a new store
   fillseq; local0..100    the same in key order; with so many percent of the keys in order
@@ -204,6 +208,10 @@ impl FromStr for Workload {
             },
             None => (text.as_str(), None),
         };
+        let (base, drawn) = match base.split_once(':') {
+            Some((base, drawn)) => (base, Some(Distribution::from_str(drawn, true)?)),
+            None => (base, None),
+        };
         let base = match base {
             "fillrandom" => "load",
             "fillseq" => "local100",
@@ -271,12 +279,23 @@ impl FromStr for Workload {
                 _ => return Err(format!("no workload {text:?}; --help lists them")),
             },
         };
+        let mut name = base.to_string();
+        if let Some(drawn) = drawn {
+            // The others would not be what their names say.
+            if !matches!(distribution, Zipfian | Uniform) {
+                return Err(format!("{text:?}: {base} has a distribution of its own"));
+            }
+            name = format!("{name}:{}", drawn.name());
+        }
+        if let Some(threads) = threads {
+            name = format!("{name}@{threads}");
+        }
         Ok(Workload {
-            name: threads.map_or(base.to_string(), |threads| format!("{base}@{threads}")),
+            name,
             threads,
             shape,
             mix,
-            distribution,
+            distribution: drawn.unwrap_or(distribution),
             scan_length,
             batch,
             durability: if base == "sync" { Durability::Sync } else { Durability::Buffered },
@@ -299,13 +318,16 @@ mod tests {
     fn every_name_is_known_and_every_mix_is_whole() {
         let names = "load reload fillrandom fillseq local30 a b c d e f get readrandom getabsent readmissing \
                      scan1 scan100000 seekrandom fullscan readseq multiget multiget8 multireadrandom \
-                     overwrite deleterandom readwhilewriting space aged sustained sync cached reopen";
+                     overwrite deleterandom readwhilewriting space aged sustained sync cached reopen \
+                     get:zipfian c:uniform@8 scan50:latest@2";
         for name in names.split_whitespace() {
             let workload = named(name);
             assert_eq!(workload.mix.iter().map(|(_, percent)| percent).sum::<u64>(), 100, "{name}");
             assert_eq!(named(workload.name()), workload, "{name}");
         }
-        for name in ["", "g", "scan", "scan0", "scanx", "local101", "get@0", "get@x", "multiget0"] {
+        let wrong =
+            "g scan scan0 scanx local101 get@0 get@x multiget0 get:often load:uniform d:uniform";
+        for name in wrong.split_whitespace().chain([""]) {
             assert!(name.parse::<Workload>().is_err(), "{name}");
         }
     }
@@ -316,6 +338,8 @@ mod tests {
         assert_eq!((workload.name(), workload.threads), ("sync@16", Some(16)));
         assert_eq!(workload.durability, Durability::Sync);
         assert_eq!(named("scan50@2").scan_length, ScanLength::Pairs(50));
+        let drawn = named("readrandom:zipfian@8");
+        assert_eq!((drawn.name(), drawn.distribution), ("get:zipfian@8", Distribution::Zipfian));
         assert_eq!(named("fillseq").shape, Shape::Load { sequential_percent: 100 });
     }
 

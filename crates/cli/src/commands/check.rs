@@ -8,7 +8,7 @@ use spinney::CheckLevel;
 use super::StorePath;
 use crate::failure::{EXIT_DAMAGED, Failure, Outcome};
 use crate::store::{StoreOptions, journal_lost};
-use spinney_bench::quantity::grouped;
+use spinney_quantity::grouped;
 
 /// Verify a store; list each problem and exit with 3 if it is damaged
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::StorePath;
 use crate::failure::{Failure, Outcome};
 use crate::store::StoreOptions;
-use spinney_bench::quantity::bytes;
+use spinney_quantity::bytes;
 
 /// Make a consistent copy of a store in a new directory
 ///

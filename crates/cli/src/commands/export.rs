@@ -15,7 +15,7 @@ use crate::formats::Format;
 use crate::formats::write::PairWriter;
 use crate::spelling::SpellingOptions;
 use crate::store::StoreOptions;
-use spinney_bench::quantity::grouped;
+use spinney_quantity::grouped;
 
 /// Write a keyspace as text, in key order
 ///
@@ -110,7 +110,7 @@ fn header(
     if let Some(header) = &options.header {
         return Ok(Some(header.clone().into_bytes()));
     }
-    match database.existing_keyspace(&header_keyspace(store.keyspace())) {
+    match database.existing_keyspace(&header_keyspace(&store.keyspace)) {
         Err(spinney::Error::NotFound { .. }) => Ok(None),
         result => Ok(result?.get(HEADER_KEY)?.map(|header| header.to_vec())),
     }

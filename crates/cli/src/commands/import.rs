@@ -22,7 +22,7 @@ use crate::formats::{Format, KeySource, detect};
 use crate::input::Source;
 use crate::spelling::SpellingOptions;
 use crate::store::{CreationOptions, DurabilityChoice, StoreOptions};
-use spinney_bench::quantity::{bytes, grouped, parse_count, whole};
+use spinney_quantity::{bytes, grouped, parse_count, whole};
 
 /// A batch is committed once it holds this much, however few records that is.
 const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -185,7 +185,7 @@ pub(super) fn run(store: &StoreOptions, options: &ImportOptions) -> Outcome {
         options,
         database: &database,
         keyspace: &keyspace,
-        creation_keyspace: store.keyspace(),
+        creation_keyspace: &store.keyspace,
         batch: database.batch(),
         batch_keys: BTreeSet::new(),
         batch_bytes: 0,

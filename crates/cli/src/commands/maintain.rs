@@ -10,7 +10,7 @@ use super::scan::key_range;
 use crate::failure::Outcome;
 use crate::spelling::SpellingOptions;
 use crate::store::StoreOptions;
-use spinney_bench::quantity::bytes;
+use spinney_quantity::bytes;
 
 /// Drop superseded versions and deleted keys of a key range, and wait for that
 #[derive(Debug, Args)]

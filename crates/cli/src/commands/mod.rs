@@ -20,9 +20,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::failure::{Failure, Outcome};
+use crate::inspect;
 use crate::spelling::Spelling;
 use crate::store::StoreOptions;
-use crate::{bench, inspect};
 
 /// A Spinney store from the shell
 #[derive(Debug, Parser)]
@@ -38,8 +38,7 @@ Examples:
   spinney import my.store table.tsv          put key TAB value lines into a new store
   spinney get my.store apple                 print one value
   spinney scan my.store --prefix app         print pairs
-  spinney inspect my.store --html tree.html  draw the tree
-  spinney bench my.store --workload load,c   measure"
+  spinney inspect my.store --html tree.html  draw the tree"
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -66,7 +65,6 @@ enum Command {
     DropKeyspace(keyspaces::DropKeyspaceOptions),
     Checkpoint(checkpoint::CheckpointOptions),
     Inspect(inspect::InspectOptions),
-    Bench(bench::BenchOptions),
 }
 
 /// The store a command works on.
@@ -97,7 +95,6 @@ pub(crate) fn run(arguments: Arguments) -> Outcome {
         Command::DropKeyspace(options) => keyspaces::run_drop(store, &options),
         Command::Checkpoint(options) => checkpoint::run(store, &options),
         Command::Inspect(options) => inspect::run(store, &options),
-        Command::Bench(options) => bench::run(store, &options),
     }
 }
 
@@ -141,6 +138,6 @@ mod tests {
             "1GiB",
         ])
         .unwrap();
-        assert_eq!((arguments.store.keyspace(), arguments.store.memory), ("x", 1 << 30));
+        assert_eq!((arguments.store.keyspace.as_str(), arguments.store.memory), ("x", 1 << 30));
     }
 }

@@ -8,7 +8,7 @@ use spinney::{Repair, RepairBasis, RepairReport};
 
 use crate::failure::{EXIT_DAMAGED, Failure, Outcome};
 use crate::store::StoreOptions;
-use spinney_bench::quantity::grouped;
+use spinney_quantity::grouped;
 
 /// Make a new store out of what can be read of a damaged one; exit with 3 if something may be missing
 #[derive(Debug, Args)]

@@ -11,7 +11,7 @@ use crate::damaged::{DamagedOptions, Skipped};
 use crate::failure::{EXIT_NOT_FOUND, Failure, Outcome};
 use crate::spelling::{Spelling, SpellingOptions};
 use crate::store::StoreOptions;
-use spinney_bench::quantity::parse_count;
+use spinney_quantity::parse_count;
 
 /// Print pairs in key order, as key TAB value lines; exit with 1 if there are none
 #[derive(Debug, Args)]
@@ -153,15 +153,15 @@ fn is_empty(range: &KeyRange) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spinney_bench::data::random::Random;
+    use fastrand::Rng;
     use std::ops::RangeBounds;
 
     #[test]
     fn a_range_narrowed_to_a_prefix_holds_what_both_hold() {
-        let mut random = Random::new(4);
+        let mut random = Rng::with_seed(4);
         let mut draw = |length_max: u64| -> Vec<u8> {
-            let length = random.below(length_max + 1);
-            (0..length).map(|_| [0, 7, 0xfe, 0xff][random.below(4) as usize]).collect()
+            let length = random.u64(..length_max + 1);
+            (0..length).map(|_| [0, 7, 0xfe, 0xff][random.usize(..4)]).collect()
         };
         for _ in 0..5000 {
             let (a, b, prefix, key) = (draw(3), draw(3), draw(2), draw(4));

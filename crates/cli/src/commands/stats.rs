@@ -3,12 +3,16 @@
 use std::io::Write;
 
 use clap::Args;
+use serde_json::{Value, json};
+use spinney::{LatencySummary, Statistics, Traffic};
 
 use super::StorePath;
-use crate::bench::report::statistics_json;
 use crate::failure::Outcome;
 use crate::store::StoreOptions;
-use spinney_bench::quantity::{bytes, grouped, ratio};
+use spinney_quantity::{bytes, grouped, ratio};
+
+/// The classes of the throttle histogram.
+const THROTTLE_CLASSES: [&str; 6] = ["0.1 ms", "1 ms", "10 ms", "100 ms", "1 s", "more"];
 
 /// Print what the store counts: sizes now, and counters since it was opened
 #[derive(Debug, Args)]
@@ -88,4 +92,87 @@ pub(super) fn run(store: &StoreOptions, options: &StatsOptions) -> Outcome {
     }
     out.flush()?;
     Ok(database.close()?)
+}
+
+/// The statistics for programs. Names end in their unit.
+fn statistics_json(statistics: &Statistics) -> Value {
+    let keyspaces: Vec<Value> = statistics
+        .keyspaces
+        .iter()
+        .map(|keyspace| {
+            json!({
+                "name": keyspace.name,
+                "kind": keyspace.kind,
+                "table_entries": keyspace.table_entries,
+                "memtable_entries": keyspace.memtable_entries,
+                "tables": keyspace.tables,
+                "disk_bytes": keyspace.disk_bytes,
+                "live_bytes": keyspace.live_bytes,
+                "memtable_bytes": keyspace.memtable_bytes,
+                "memtables_frozen": keyspace.memtables_frozen,
+                "compaction_pending_bytes": keyspace.compaction_pending_bytes,
+            })
+        })
+        .collect();
+    json!({
+        "gets": statistics.gets,
+        "gets_absent": statistics.gets_absent,
+        "multi_get_keys": statistics.multi_get_keys,
+        "writes": statistics.writes,
+        "commits": statistics.commits,
+        "commits_sync": statistics.commits_sync,
+        "iterators": statistics.iterators,
+        "user_written_bytes": statistics.user_bytes_written,
+        "user_read_bytes": statistics.user_bytes_read,
+        "get_latency": latency_json(&statistics.get_latency),
+        "commit_latency": latency_json(&statistics.commit_latency),
+        "journal": traffic_json(statistics.journal),
+        "flush": traffic_json(statistics.flush),
+        "compaction": traffic_json(statistics.compaction),
+        "manifest": traffic_json(statistics.manifest),
+        "pages_read": statistics.pages_read,
+        "cache_hits_leaf": statistics.cache_hits_leaf,
+        "cache_hits_index": statistics.cache_hits_index,
+        "cache_hits_filter": statistics.cache_hits_filter,
+        "cache_misses": statistics.cache_misses,
+        "cache_evictions": statistics.cache_evictions,
+        "filter_probes": statistics.filter_probes,
+        "filter_false_positives": statistics.filter_false_positives,
+        "memory_memtables_bytes": statistics.memory_memtables,
+        "memory_cache_bytes": statistics.memory_cache,
+        "memory_trees_bytes": statistics.memory_trees,
+        "memory_iterators_bytes": statistics.memory_iterators,
+        "memory_read_ahead_bytes": statistics.memory_read_ahead,
+        "memory_total_bytes": statistics.memory_total(),
+        "memory_budget_bytes": statistics.memory_budget,
+        "journal_live_bytes": statistics.journal_live_bytes,
+        "throttled_seconds": statistics.throttled.as_secs_f64(),
+        "throttle_histogram": throttle_json(statistics.throttle_histogram),
+        "snapshots": statistics.snapshots,
+        "keyspaces": keyspaces,
+    })
+}
+
+fn throttle_json(histogram: [u64; 6]) -> Value {
+    let classes = THROTTLE_CLASSES.iter().zip(histogram);
+    Value::Object(classes.map(|(class, count)| ((*class).to_string(), json!(count))).collect())
+}
+
+fn traffic_json(traffic: Traffic) -> Value {
+    json!({
+        "read_bytes": traffic.read_bytes,
+        "written_bytes": traffic.written_bytes,
+        "count": traffic.count,
+    })
+}
+
+fn latency_json(latency: &LatencySummary) -> Value {
+    json!({
+        "samples": latency.samples,
+        "mean_seconds": latency.mean.as_secs_f64(),
+        "p50_seconds": latency.p50.as_secs_f64(),
+        "p99_seconds": latency.p99.as_secs_f64(),
+        "p99.9_seconds": latency.p999.as_secs_f64(),
+        "max_seconds": latency.max.as_secs_f64(),
+    })
 }

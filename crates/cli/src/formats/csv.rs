@@ -77,17 +77,17 @@ pub(crate) fn write_fields(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spinney_bench::data::random::Random;
+    use fastrand::Rng;
 
     #[test]
     fn fields_are_what_the_csv_crate_reads() {
-        let mut random = Random::new(11);
+        let mut random = Rng::with_seed(11);
         for _ in 0..5000 {
-            let count = 1 + random.below(5) as usize;
+            let count = 1 + random.usize(..5);
             let written: Vec<Vec<u8>> = (0..count)
                 .map(|_| {
-                    let length = random.below(6) as usize;
-                    (0..length).map(|_| b"ab,\"\n; \xff"[random.below(8) as usize]).collect()
+                    let length = random.usize(..6);
+                    (0..length).map(|_| b"ab,\"\n; \xff"[random.usize(..8)]).collect()
                 })
                 .collect();
             let mut record = Vec::new();

@@ -70,16 +70,16 @@ pub(crate) fn read_pair(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spinney_bench::data::random::Random;
+    use fastrand::Rng;
 
     #[test]
     fn pairs_of_any_bytes_come_back() {
-        let mut random = Random::new(2);
+        let mut random = Rng::with_seed(2);
         for round in 0..2000_u64 {
             let mut draw = || -> Vec<u8> {
-                let length = random.below(20) as usize;
+                let length = random.usize(..20);
                 let high = if round % 2 == 0 { 128 } else { 256 };
-                (0..length).map(|_| random.below(high) as u8).collect()
+                (0..length).map(|_| random.u64(..high) as u8).collect()
             };
             let (key, value) = (draw(), draw());
             let mut line = Vec::new();

@@ -7,7 +7,7 @@ use super::split::Splitter;
 use super::write::PairWriter;
 use super::{Format, KeySource};
 use crate::spelling::Spelling;
-use spinney_bench::data::random::Random;
+use fastrand::Rng;
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -115,11 +115,10 @@ fn deb822_comes_back() {
 
 #[test]
 fn keyed_by_number_any_input_comes_back_byte_for_byte() {
-    let mut random = Random::new(5);
+    let mut random = Rng::with_seed(5);
     for _ in 0..500 {
-        let length = random.below(60) as usize;
-        let text: Vec<u8> =
-            (0..length).map(|_| b"ab:,\"\n\n\r\t {"[random.below(11) as usize]).collect();
+        let length = random.usize(..60);
+        let text: Vec<u8> = (0..length).map(|_| b"ab:,\"\n\n\r\t {"[random.usize(..11)]).collect();
         for format in
             [Format::Tsv, Format::Csv, Format::Jsonl, Format::Deb822, Format::Lines, Format::Raw]
         {
@@ -149,12 +148,11 @@ fn ends_outside_quotes(text: &[u8]) -> bool {
 
 #[test]
 fn pairs_of_any_bytes_come_back_from_every_format_that_holds_them() {
-    let mut random = Random::new(9);
+    let mut random = Rng::with_seed(9);
     let mut map = BTreeMap::new();
     for _ in 0..500 {
-        let mut draw = |length: u64| -> Vec<u8> {
-            (0..length).map(|_| random.next_u64() as u8 & 0x8f).collect()
-        };
+        let mut draw =
+            |length: u64| -> Vec<u8> { (0..length).map(|_| random.u8(..) & 0x8f).collect() };
         let (key, value) = (draw(6), draw(20));
         map.insert(key, value);
     }

@@ -139,7 +139,7 @@ fn stanza(input: &mut dyn BufRead, raw: &mut Vec<u8>) -> io::Result<Range<usize>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spinney_bench::data::random::Random;
+    use fastrand::Rng;
 
     fn bodies(splitter: Splitter, text: &[u8]) -> Vec<Vec<u8>> {
         let mut input = io::BufReader::with_capacity(3, text);
@@ -194,11 +194,10 @@ mod tests {
 
     #[test]
     fn whatever_the_input_the_raw_bytes_are_all_of_it() {
-        let mut random = Random::new(3);
+        let mut random = Rng::with_seed(3);
         for _ in 0..3000 {
-            let length = random.below(30) as usize;
-            let text: Vec<u8> =
-                (0..length).map(|_| b"a,\"\n\r\t :"[random.below(8) as usize]).collect();
+            let length = random.usize(..30);
+            let text: Vec<u8> = (0..length).map(|_| b"a,\"\n\r\t :"[random.usize(..8)]).collect();
             bodies(Splitter::Lines, &text);
             bodies(Splitter::Stanzas, &text);
             // With a quote at the end, all are closed: of the two, one is.

@@ -48,7 +48,7 @@ pub(crate) fn run(store: &StoreOptions, options: &InspectOptions) -> Outcome {
     drop(keyspace);
     database.close()?;
     let trunk = Trunk::new(&description);
-    let title = format!("{} · {}", options.store.path.display(), store.keyspace());
+    let title = format!("{} · {}", options.store.path.display(), store.keyspace);
     if let Some(path) = &options.html {
         fs::write(path, page::page(&trunk, &title))
             .map_err(|e| Failure::other(format!("cannot write {}: {e}", path.display())))?;

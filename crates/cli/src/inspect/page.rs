@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::svg::{self, zoom_class};
 use super::trunk::{AGE_STEPS, Sums, Trunk, live_bytes, reclaimable_bytes, shown_count};
 use crate::spelling::readable;
-use spinney_bench::plot::escaped;
-use spinney_bench::quantity::{bytes, grouped, ratio};
+use spinney_quantity::escaped;
+use spinney_quantity::{bytes, grouped, ratio};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");

@@ -4,13 +4,13 @@ use spinney::{
     ChildDescription, FileDescription, GroupDescription, NodeDescription, Slice, TreeDescription,
 };
 
-use spinney_bench::data::random::Random;
+use fastrand::Rng;
 
 const KEYS: u64 = 1_000_000_000;
 
 /// A tree whose nodes have `fanout` children, `height` levels above the leaves.
 pub(super) fn sample(fanout: u64, height: u32, seed: u64) -> TreeDescription {
-    let mut maker = Maker { random: Random::new(seed), fanout, next_id: 1, levels: Vec::new() };
+    let mut maker = Maker { random: Rng::with_seed(seed), fanout, next_id: 1, levels: Vec::new() };
     maker.levels.resize_with(height as usize + 1, Vec::new);
     maker.node(height, 0, KEYS);
     let mut description = TreeDescription::default();
@@ -29,7 +29,7 @@ pub(super) fn sample(fanout: u64, height: u32, seed: u64) -> TreeDescription {
 }
 
 struct Maker {
-    random: Random,
+    random: Rng,
     fanout: u64,
     next_id: u64,
     levels: Vec<Vec<NodeDescription>>,
@@ -44,7 +44,7 @@ impl Maker {
         let id = self.next_id;
         self.next_id += 1;
         let bundle_count =
-            if height == 0 { 1 + self.random.below(3) } else { 2 + self.random.below(4) };
+            if height == 0 { 1 + self.random.u64(..3) } else { 2 + self.random.u64(..4) };
         let bundles: Vec<GroupDescription> =
             (0..bundle_count).map(|position| self.bundle(height, position, bundle_count)).collect();
         let pivot_count = if height == 0 { 1 } else { self.fanout.max(1) };
@@ -62,13 +62,13 @@ impl Maker {
             let upper = from + (to - from) * (pivot + 1) / pivot_count;
             let child = (height > 0).then(|| self.node(height - 1, lower, upper));
             let bundle_start =
-                if height == 0 { 0 } else { self.random.below(bundle_count.min(4)) as usize };
+                if height == 0 { 0 } else { self.random.u64(..bundle_count.min(4)) as usize };
             node.children.push(ChildDescription {
                 lower: if lower == 0 { Slice::default() } else { key(lower) },
                 node: child,
                 first_group: bundle_start,
-                live_bytes: if height == 0 { 0 } else { self.random.below(20 << 20) },
-                live_entries: self.random.below(100_000),
+                live_bytes: if height == 0 { 0 } else { self.random.u64(..20 << 20) },
+                live_entries: self.random.u64(..100_000),
             });
         }
         self.levels[height as usize].push(node);
@@ -76,12 +76,12 @@ impl Maker {
     }
 
     fn bundle(&mut self, height: u32, position: u64, count: u64) -> GroupDescription {
-        let branch_count = 1 + self.random.below(if position == 0 { 4 } else { 2 });
+        let branch_count = 1 + self.random.u64(..if position == 0 { 4 } else { 2 });
         let branches = (0..branch_count).map(|branch| self.branch(height, position, count, branch));
         let branches: Vec<FileDescription> = branches.collect();
         let entries = branches.iter().map(|branch| branch.entries).sum();
         GroupDescription {
-            id: self.random.below(100_000),
+            id: self.random.u64(..100_000),
             files: branches,
             label: "bundle".to_string(),
             counts: vec![
@@ -92,26 +92,26 @@ impl Maker {
     }
 
     fn branch(&mut self, height: u32, position: u64, count: u64, branch: u64) -> FileDescription {
-        let live_bytes = (4 << 20) + self.random.below((40 << 20) / (1 + position + branch));
+        let live_bytes = (4 << 20) + self.random.u64(..(40 << 20) / (1 + position + branch));
         let entries = live_bytes / 128;
         // What lies higher and what lies later in its node is newer.
         let newness = u64::from(height) * 20 + position * 20 / count + branch;
-        let seqno_max = newness * 1_000_000 + self.random.below(20_000_000) + 1;
+        let seqno_max = newness * 1_000_000 + self.random.u64(..20_000_000) + 1;
         FileDescription {
             label: "table".to_string(),
             // Few numbers: so tables are shared between nodes, as flushes share them.
-            id: self.random.below(16),
-            bytes: live_bytes * (1 + self.random.below(2)),
+            id: self.random.u64(..16),
+            bytes: live_bytes * (1 + self.random.u64(..2)),
             entries,
             counts: vec![
                 (
                     "tombstones".to_string(),
-                    match self.random.below(3) {
-                        0 => entries * self.random.below(40) / 100,
+                    match self.random.u64(..3) {
+                        0 => entries * self.random.u64(..40) / 100,
                         _ => 0,
                     },
                 ),
-                ("superseded".to_string(), entries * self.random.below(60) / 100),
+                ("superseded".to_string(), entries * self.random.u64(..60) / 100),
             ],
             seqno_min: seqno_max.saturating_sub(5_000_000),
             seqno_max,

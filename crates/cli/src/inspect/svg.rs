@@ -13,8 +13,8 @@ use super::trunk::{
     Extent, PlacedNode, Trunk, has_own, live_bytes, reclaimable_bytes, shown_count,
 };
 use crate::spelling::readable;
-use spinney_bench::plot::escaped;
-use spinney_bench::quantity::{bytes, grouped, ratio};
+use spinney_quantity::escaped;
+use spinney_quantity::{bytes, grouped, ratio};
 
 const LINK_PIXELS: f64 = 26.0;
 const HEAD_PIXELS: f64 = 17.0;

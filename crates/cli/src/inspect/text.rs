@@ -8,7 +8,7 @@ use super::trunk::{
     AGE_STEPS, PlacedNode, Sums, Trunk, has_own, live_bytes, reclaimable_bytes, shown_count,
 };
 use crate::spelling::readable;
-use spinney_bench::quantity::{bytes, grouped, ratio};
+use spinney_quantity::{bytes, grouped, ratio};
 
 const BAR_CELLS: usize = 16;
 const KEY_CHARACTERS: usize = 28;

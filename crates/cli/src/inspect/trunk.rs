@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use spinney::{FileDescription, GroupDescription, NodeDescription, TreeDescription};
 
-use spinney_bench::quantity::{bytes, grouped, ratio};
+use spinney_quantity::{bytes, grouped, ratio};
 
 /// The share of the width that is dealt out evenly, whatever the leaves hold.
 const EVEN_SHARE: f64 = 0.4;

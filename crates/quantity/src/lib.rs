@@ -1,4 +1,4 @@
-//! Sizes and numbers as people write and read them.
+//! Numbers and sizes as people write and read them, and text that is safe in SVG and HTML.
 
 /// Parses `128MiB`, `2GiB`, `64k`, `1.5 MB`, `1000000`. Binary units carry the `i` (`KiB`, `MiB`, `GiB`,
 /// `TiB`) or are a bare letter (`k`, `m`, `g`, `t`); decimal ones end in `B` alone (`kB`, `MB`).
@@ -95,6 +95,22 @@ pub fn nanoseconds(count: f64) -> String {
 /// A part of a whole; 0 for an empty whole.
 pub fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// Text made safe for SVG and HTML.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            other => out.push(other),
+        }
+    }
+    out
 }
 
 fn three_digits(value: f64) -> String {
