@@ -1,7 +1,7 @@
 //! Iterators: one snapshot, both directions, no borrow of anything.
 //!
-//! The tree is read region by region (a region is a stretch of keys with one set of tables): within a
-//! region memtables and tables are merged, at its end the next one is opened. Front and back are two
+//! The tree is read range by range (each has one set of runs): within a range memtables and runs are merged,
+//! at its end the next one is opened. Front and back are two
 //! passes that stop when they meet.
 //!
 //! Between calls an iterator needs nothing but its sequence number and the two keys that its passes have
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use self::damage::Ahead;
 use super::damage::DamagedRange;
 use super::range::Bounds;
-use crate::base::entry::{Cursor, EntryKind, EntryRef};
+use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
@@ -33,88 +33,21 @@ use crate::base::slice::Slice;
 use crate::base::turn_cell::TurnCell;
 use crate::cache::fetch_misses;
 use crate::memtable::MemtableCursor;
-use crate::merge::{MergeIterator, MergeSource, VisibleIterator};
+use crate::merge::{MergeIterator, VisibleIterator};
 use crate::store::open_iterators::{ClosesCursors, Place};
 use crate::store::read::check_readable;
 use crate::store::snapshots::{Reader, SnapshotGuard};
 use crate::store::state::{KeyspaceState, ReadState};
 use crate::store::store::OpenStore;
-use crate::table::{CacheUse, Table, TableCursor};
-use crate::tree::{Region, RegionAt, TreeVersion};
+use crate::tree::run;
+use crate::tree::run::Run;
+use crate::tree::{RangeAt, RangeRuns, TreeVersion};
 
-/// A cursor over either kind of run.
-enum RunCursor {
-    Memtable(Box<MemtableCursor>),
-    Table(Box<TableCursor>),
-}
+/// A cursor over a run or a memtable.
+type RunCursor = run::RunCursor<MemtableCursor>;
 
-macro_rules! either {
-    ($self:ident, $cursor:ident => $call:expr) => {
-        match $self {
-            RunCursor::Memtable($cursor) => $call,
-            RunCursor::Table($cursor) => $call,
-        }
-    };
-}
-
-impl Cursor for RunCursor {
-    fn seek_first(&mut self) -> Result<()> {
-        either!(self, cursor => cursor.seek_first())
-    }
-
-    fn seek_last(&mut self) -> Result<()> {
-        either!(self, cursor => cursor.seek_last())
-    }
-
-    fn seek(&mut self, key: &[u8]) -> Result<()> {
-        either!(self, cursor => cursor.seek(key))
-    }
-
-    fn seek_before(&mut self, key: &[u8]) -> Result<()> {
-        either!(self, cursor => cursor.seek_before(key))
-    }
-
-    #[inline]
-    fn next(&mut self) -> Result<()> {
-        either!(self, cursor => cursor.next())
-    }
-
-    #[inline]
-    fn prev(&mut self) -> Result<()> {
-        either!(self, cursor => cursor.prev())
-    }
-
-    #[inline]
-    fn entry(&self) -> Option<EntryRef<'_>> {
-        either!(self, cursor => cursor.entry())
-    }
-}
-
-impl MergeSource for RunCursor {
-    fn lower_bound(&self, from: Option<&[u8]>) -> Option<&[u8]> {
-        match self {
-            RunCursor::Memtable(_) => None,
-            RunCursor::Table(cursor) => {
-                let first = cursor.table().first_key();
-                // Only a bound ahead of the sought key puts anything off.
-                (from.is_none_or(|from| first > from)).then_some(first)
-            }
-        }
-    }
-}
-
-impl RunCursor {
-    /// Memory used.
-    fn memory_bytes(&self) -> usize {
-        match self {
-            RunCursor::Memtable(cursor) => size_of_val(&**cursor),
-            RunCursor::Table(cursor) => cursor.memory_bytes(),
-        }
-    }
-}
-
-/// A region that a pass reads.
-struct OpenRegion {
+/// A range that a pass reads.
+struct OpenRange {
     visible: VisibleIterator<RunCursor>,
     lower: Arc<[u8]>,
     upper: Option<Arc<[u8]>>,
@@ -123,7 +56,7 @@ struct OpenRegion {
     read: Arc<ReadState>,
 }
 
-impl OpenRegion {
+impl OpenRange {
     /// The key that was handed out last: nothing goes on before it is asked to.
     #[inline]
     fn last(&self) -> Option<&[u8]> {
@@ -132,27 +65,23 @@ impl OpenRegion {
 
     fn memory_bytes(&self) -> usize {
         let cursors = self.visible.merge().sources().map(RunCursor::memory_bytes);
-        size_of::<OpenRegion>() + self.visible.memory_bytes() + cursors.sum::<usize>()
+        size_of::<OpenRange>() + self.visible.memory_bytes() + cursors.sum::<usize>()
     }
 
     /// Pages that its cursors have read one by one.
     fn pages_read(&self) -> u64 {
-        let pages = self.visible.merge().sources().map(|cursor| match cursor {
-            RunCursor::Memtable(_) => 0,
-            RunCursor::Table(cursor) => u64::from(cursor.pages_read()),
-        });
-        pages.sum()
+        self.visible.merge().sources().map(RunCursor::pages_read).sum()
     }
 }
 
 /// Cursors that an iterator has closed, and what they pin, to be dropped.
-pub(super) struct Cursors(#[expect(dead_code, reason = "only dropped")] Box<OpenRegion>);
+pub(super) struct Cursors(#[expect(dead_code, reason = "only dropped")] Box<OpenRange>);
 
 /// One end of an iterator.
 struct Pass<E> {
-    /// Up to which key it is done. While a region is open: when that was opened.
+    /// Up to which key it is done. While a range is open: when that was opened.
     edge: E,
-    open: Option<Box<OpenRegion>>,
+    open: Option<Box<OpenRange>>,
     /// A part that cannot be read and that the pass has not come to yet.
     ahead: Option<Box<Ahead>>,
     /// A page read ahead could not be read: its cursors read one page after the other.
@@ -449,10 +378,10 @@ impl Inner {
             let Some(open) = &self.front.open else { return Ok(false) };
             let Some(current) = open.visible.current() else {
                 if self.front.ahead.is_some() {
-                    self.leave_region(End::Front);
+                    self.leave_range(End::Front);
                     return self.reach_hole(End::Front);
                 }
-                let Some(upper) = self.leave_region(End::Front) else { return Ok(false) };
+                let Some(upper) = self.leave_range(End::Front) else { return Ok(false) };
                 self.front.edge = upper.to_vec();
                 continue;
             };
@@ -485,10 +414,10 @@ impl Inner {
             let Some(open) = &self.back.open else { return Ok(false) };
             let Some(current) = open.visible.current() else {
                 if self.back.ahead.is_some() {
-                    self.leave_region(End::Back);
+                    self.leave_range(End::Back);
                     return self.reach_hole(End::Back);
                 }
-                match self.leave_region(End::Back) {
+                match self.leave_range(End::Back) {
                     Some(lower) if !lower.is_empty() => self.back.edge = Some(lower.to_vec()),
                     _ => return Ok(false),
                 }
@@ -505,9 +434,9 @@ impl Inner {
         }
     }
 
-    /// Closes a region that has been read to its end; returns the bound that the next one begins at.
+    /// Closes a range that has been read to its end; returns the bound that the next one begins at.
     #[cold]
-    fn leave_region(&mut self, end: End) -> Option<Arc<[u8]>> {
+    fn leave_range(&mut self, end: End) -> Option<Arc<[u8]>> {
         let open = match end {
             End::Front => self.front.open.take()?,
             End::Back => self.back.open.take()?,
@@ -594,10 +523,10 @@ impl Inner {
         Ok(Some(pair))
     }
 
-    fn region(&self, version: &dyn TreeVersion, at: RegionAt<'_>) -> Result<Region> {
-        let region = version.region(at);
-        if region.leads_on(at) {
-            return Ok(region);
+    fn runs_at(&self, version: &dyn TreeVersion, at: RangeAt<'_>) -> Result<RangeRuns> {
+        let range = version.runs_at(at);
+        if range.advances(at) {
+            return Ok(range);
         }
         let shown = |key: &[u8]| format!("\"{}\"", key.escape_ascii());
         Err(Error::corruption(
@@ -607,113 +536,101 @@ impl Inner {
             format_args!("a leaf that leads on from {at:?}"),
             format_args!(
                 "one from {} to {:?}",
-                shown(&region.lower),
-                region.upper.as_deref().map(shown)
+                shown(&range.lower),
+                range.upper.as_deref().map(shown)
             ),
         ))
     }
 
-    /// Opens the region at the front's edge in the newest read state; false at the end.
+    /// Opens the range at the front's edge in the newest read state; false at the end.
     fn open_front(&mut self) -> Result<bool> {
         let from = &*self.front.edge;
         if self.back.edge.as_deref().is_some_and(|upper| from >= upper) {
             return Ok(false);
         }
         let read = self.keyspace.read.load_full();
-        let region = self.region(&*read.version, RegionAt::Key(from))?;
-        let from = from.max(&*region.lower);
-        let cursors = self.cursors(&read, &region, Some(from), true);
-        let mut visible = self.merge(&region, cursors, End::Front);
+        let range = self.runs_at(&*read.version, RangeAt::Key(from))?;
+        let from = from.max(&*range.lower);
+        let cursors = self.cursors(&read, &range, Some(from), true);
+        let mut visible = self.merge(&range, cursors, End::Front);
         let sought = visible.seek(from);
-        let Region { lower, upper, .. } = region;
-        self.front.open = Some(Box::new(OpenRegion { visible, lower, upper, read }));
+        let RangeRuns { lower, upper, .. } = range;
+        self.front.open = Some(Box::new(OpenRange { visible, lower, upper, read }));
         sought.map(|()| true)
     }
 
-    /// Opens the region below the back's edge in the newest read state; false at the end.
+    /// Opens the range below the back's edge in the newest read state; false at the end.
     fn open_back(&mut self) -> Result<bool> {
         let before = self.back.edge.as_deref();
         if before.is_some_and(|before| before <= &*self.front.edge) {
             return Ok(false);
         }
         let read = self.keyspace.read.load_full();
-        let region = self.region(&*read.version, RegionAt::Before(before))?;
-        let cursors = self.cursors(&read, &region, before, false);
-        let mut visible = self.merge(&region, cursors, End::Back);
+        let range = self.runs_at(&*read.version, RangeAt::Before(before))?;
+        let cursors = self.cursors(&read, &range, before, false);
+        let mut visible = self.merge(&range, cursors, End::Back);
         let sought = visible.seek_last();
-        let Region { lower, upper, .. } = region;
-        self.back.open = Some(Box::new(OpenRegion { visible, lower, upper, read }));
+        let RangeRuns { lower, upper, .. } = range;
+        self.back.open = Some(Box::new(OpenRange { visible, lower, upper, read }));
         sought.map(|()| true)
     }
 
-    /// Cursors over all that may hold something of a region, newest first, with what they will read
-    /// first in the cache: the pages of all tables that hold keys around `key` are read at once, level by
-    /// level, and forward also what is probably needed after it. Tables that begin only behind the sought
+    /// Cursors over all that may hold something of a range, newest first, with what they will read
+    /// first in the cache: the pages of all runs that hold keys around `key` are read at once, level by
+    /// level, and forward also what is probably needed after it. Runs that begin only behind the sought
     /// key are opened when the merge gets there. What cannot be read is reported by the cursor that needs
     /// it, if any does.
     fn cursors(
         &self,
         read: &ReadState,
-        region: &Region,
+        range: &RangeRuns,
         key: Option<&[u8]>,
         forward: bool,
     ) -> Vec<RunCursor> {
-        let slots = std::iter::once(&read.active).chain(&read.frozen);
-        let mut cursors: Vec<RunCursor> = slots
-            .filter(|slot| !slot.memtable.is_empty())
-            .map(|slot| RunCursor::Memtable(Box::new(slot.memtable.cursor())))
+        let memtables = std::iter::once(&read.active).chain(&read.frozen);
+        let mut cursors: Vec<RunCursor> = memtables
+            .filter(|memtable| !memtable.memtable.is_empty())
+            .map(|memtable| RunCursor::Memtable(Box::new(memtable.memtable.cursor())))
             .collect();
         let (is_careful, limit) = match forward {
-            true => (self.front.careful, self.upper_ahead(region)),
-            false => (self.back.careful, Some(self.lower_ahead(region))),
+            true => (self.front.careful, self.upper_ahead(range)),
+            false => (self.back.careful, Some(self.lower_ahead(range))),
         };
-        let is_ahead = |table: &&Arc<Table>| match forward {
+        let is_ahead = |run: &&Run| match forward {
             true => {
-                key.is_none_or(|key| table.last_key() >= key)
-                    && limit.is_none_or(|limit| table.first_key() < limit)
+                key.is_none_or(|key| run.last_key() >= key)
+                    && limit.is_none_or(|limit| run.first_key() < limit)
             }
             false => {
-                key.is_none_or(|key| table.first_key() < key)
-                    && limit.is_none_or(|limit| table.last_key() >= limit)
+                key.is_none_or(|key| run.first_key() < key)
+                    && limit.is_none_or(|limit| run.last_key() >= limit)
             }
         };
-        let tables = region.tables.iter().filter(is_ahead);
-        let tables = tables.map(|table| Box::new(table.cursor(CacheUse::Fill)));
-        cursors.extend(tables.map(RunCursor::Table));
+        cursors.extend(range.runs.iter().filter(is_ahead).map(Run::cursor));
         if is_careful {
-            for cursor in &mut cursors {
-                if let RunCursor::Table(cursor) = cursor {
-                    cursor.go_carefully(limit);
-                }
-            }
+            cursors.iter_mut().for_each(|cursor| cursor.go_carefully(limit));
             return cursors;
         }
         let Some(key) = key else { return cursors };
-        let due: Vec<&mut TableCursor> = cursors
-            .iter_mut()
-            .filter_map(|cursor| match cursor {
-                RunCursor::Table(cursor) => Some(&mut **cursor),
-                RunCursor::Memtable(_) => None,
-            })
-            .filter(|cursor| cursor.table().first_key() <= key && cursor.table().last_key() >= key)
-            .collect();
+        let due: Vec<&mut RunCursor> =
+            cursors.iter_mut().filter(|cursor| cursor.can_prefetch(key)).collect();
         if let [only] = &due[..]
             && !(forward && only.expects_more())
         {
             return cursors;
         }
-        let upper = self.upper_within(region);
+        let upper = self.upper_within(range);
         match self.store.switches.parallel_seeks {
-            true => self.foresee(due, key, upper, forward),
-            false => due.into_iter().for_each(|one| self.foresee(vec![one], key, upper, forward)),
+            true => self.prefetch(due, key, upper, forward),
+            false => due.into_iter().for_each(|one| self.prefetch(vec![one], key, upper, forward)),
         }
         cursors
     }
 
     /// Reads what cursors at `key` will read first into the cache.
-    fn foresee(
+    fn prefetch(
         &self,
-        mut due: Vec<&mut TableCursor>,
+        mut due: Vec<&mut RunCursor>,
         key: &[u8],
         upper: Option<&[u8]>,
         forward: bool,
@@ -732,39 +649,39 @@ impl Inner {
         }
     }
 
-    /// Where the region or what is left of the iterator ends.
-    fn upper_within<'a>(&'a self, region: &'a Region) -> Option<&'a [u8]> {
-        match (&self.back.edge, &region.upper) {
-            (Some(own), Some(region)) => Some((&**own).min(region)),
-            (own, region) => own.as_deref().or(region.as_deref()),
+    /// Where the range or what is left of the iterator ends.
+    fn upper_within<'a>(&'a self, range: &'a RangeRuns) -> Option<&'a [u8]> {
+        match (&self.back.edge, &range.upper) {
+            (Some(own), Some(upper)) => Some((&**own).min(upper)),
+            (own, upper) => own.as_deref().or(upper.as_deref()),
         }
     }
 
-    /// Where the front's pass stops: at a hole, or where the region or what is left ends.
-    fn upper_ahead<'a>(&'a self, region: &'a Region) -> Option<&'a [u8]> {
+    /// Where the front's pass stops: at a hole, or where the range or what is left ends.
+    fn upper_ahead<'a>(&'a self, range: &'a RangeRuns) -> Option<&'a [u8]> {
         let hole = self.front.ahead.as_ref().map(|hole| &*hole.range.lower);
-        match (self.upper_within(region), hole) {
+        match (self.upper_within(range), hole) {
             (Some(end), Some(hole)) => Some(end.min(hole)),
             (end, hole) => end.or(hole),
         }
     }
 
     /// The same of the back's pass.
-    fn lower_ahead<'a>(&'a self, region: &'a Region) -> &'a [u8] {
+    fn lower_ahead<'a>(&'a self, range: &'a RangeRuns) -> &'a [u8] {
         let hole = self.back.ahead.as_ref().and_then(|hole| hole.range.upper.as_deref());
-        (&*self.front.edge).max(&*region.lower).max(hole.unwrap_or_default())
+        (&*self.front.edge).max(&*range.lower).max(hole.unwrap_or_default())
     }
 
-    /// The pairs of a region that no pass had gone by when it was last opened, up to a hole on the way.
+    /// The pairs of a range that no pass had gone by when it was last opened, up to a hole on the way.
     fn merge(
         &self,
-        region: &Region,
+        range: &RangeRuns,
         cursors: Vec<RunCursor>,
         end: End,
     ) -> VisibleIterator<RunCursor> {
         let (lower, upper) = match end {
-            End::Front => ((&*self.front.edge).max(&*region.lower), self.upper_ahead(region)),
-            End::Back => (self.lower_ahead(region), self.upper_within(region)),
+            End::Front => ((&*self.front.edge).max(&*range.lower), self.upper_ahead(range)),
+            End::Back => (self.lower_ahead(range), self.upper_within(range)),
         };
         VisibleIterator::new(
             MergeIterator::new(cursors),

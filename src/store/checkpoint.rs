@@ -17,7 +17,7 @@ use crate::jobs::unpredictable;
 use crate::manifest::{
     Edit, KeyspaceChange, KeyspaceEdit, NewStore, SUPERBLOCK_FILE_NAME, create_copy,
 };
-use crate::tree::TreeVersion;
+use crate::tree::{CheckpointFiles, TreeVersion};
 use crate::vfs::{Access, Vfs, create_dir_durably, sync_parent};
 
 /// How far a checkpoint is.
@@ -124,21 +124,10 @@ fn copy(store: &Store, dir: &Path, progress: &mut dyn FnMut(CheckpointProgress))
     let (edit, versions) = capture(store)?;
     // A blob file may serve several keyspaces.
     let files: BTreeSet<PathBuf> = versions.iter().flat_map(|version| version.files()).collect();
-    let mut done = CheckpointProgress { files_total: files.len() as u64, ..Default::default() };
+    let done = CheckpointProgress { files_total: files.len() as u64, ..Default::default() };
     progress(done);
-    for file in &files {
-        if planted(Bug::CheckpointMissesBlobs) && file.extension().is_some_and(|it| it == "blob") {
-            continue;
-        }
-        if let Some(name) = file.file_name() {
-            link_or_copy(&**vfs, file, &dir.join(name), &mut |bytes| {
-                done.bytes_copied += bytes;
-                progress(done);
-            })?;
-        }
-        done.files += 1;
-        progress(done);
-    }
+    let mut copy = Copy { vfs: &**vfs, dir, added: BTreeSet::new(), done, progress };
+    versions.iter().try_for_each(|version| version.write_down(&mut copy))?;
     vfs.sync_dir(dir)?;
     let store_id = match store.executor.is_stepped() {
         true => 1,
@@ -151,6 +140,53 @@ fn copy(store: &Store, dir: &Path, progress: &mut dyn FnMut(CheckpointProgress))
     };
     create_copy(&**vfs, dir, NewStore { store_id, hash_secret }, edit)?;
     sync_parent(&**vfs, dir)
+}
+
+/// A copy that is being made.
+struct Copy<'a> {
+    vfs: &'a dyn Vfs,
+    dir: &'a Path,
+    added: BTreeSet<PathBuf>,
+    done: CheckpointProgress,
+    progress: &'a mut dyn FnMut(CheckpointProgress),
+}
+
+impl Copy<'_> {
+    /// Adds a file by `f`, which is told its new path and reports the bytes that it copies, unless that has been done.
+    fn add(
+        &mut self,
+        file: &Path,
+        f: impl FnOnce(&dyn Vfs, &Path, &mut dyn FnMut(u64)) -> Result<()>,
+    ) -> Result<()> {
+        let Some(name) = file.file_name() else { return Ok(()) };
+        let skipped = planted(Bug::CheckpointMissesBlobs)
+            && file.extension().is_some_and(|extension| extension == "blob");
+        if skipped || !self.added.insert(file.to_path_buf()) {
+            return Ok(());
+        }
+        f(self.vfs, &self.dir.join(name), &mut |bytes| {
+            self.done.bytes_copied += bytes;
+            (self.progress)(self.done);
+        })?;
+        self.done.files += 1;
+        (self.progress)(self.done);
+        Ok(())
+    }
+}
+
+impl CheckpointFiles for Copy<'_> {
+    fn link(&mut self, file: &Path) -> Result<()> {
+        self.add(file, |vfs, to, copied| link_or_copy(vfs, file, to, copied))
+    }
+
+    fn write(&mut self, file: &Path, contents: &[u8]) -> Result<()> {
+        self.add(file, |vfs, to, copied| {
+            let target = vfs.create(to, Access::Buffered)?;
+            target.write_at(0, contents)?;
+            copied(contents.len() as u64);
+            target.sync()
+        })
+    }
 }
 
 /// What a copy reads and writes at a time.

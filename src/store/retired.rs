@@ -72,7 +72,7 @@ mod tests {
     use crate::memtable::ChunkPool;
     use crate::store::memtable_state::MemtableState;
     use crate::tree::description::TreeDescription;
-    use crate::tree::{CheckCounts, Region, RegionAt};
+    use crate::tree::{CheckCounts, RangeAt, RangeRuns};
 
     /// A version that nobody asks for anything.
     struct Idle;
@@ -93,7 +93,7 @@ mod tests {
             unreachable!()
         }
 
-        fn region(&self, _at: RegionAt<'_>) -> Region {
+        fn runs_at(&self, _at: RangeAt<'_>) -> RangeRuns {
             unreachable!()
         }
 

@@ -54,7 +54,7 @@ pub(crate) use blob_pointer::BlobPointer;
 pub(crate) use builder::{TableBuilder, TableOptions};
 pub(crate) use cursor::{CacheUse, TableCursor};
 pub(crate) use filter::FilterUse;
-pub(crate) use hole::HoleAt;
+pub(crate) use hole::{Hole, HoleAt};
 pub(crate) use properties::Origin;
 pub(crate) use reader::Table;
 pub(crate) use salvage::{LostPart, TableSalvage};

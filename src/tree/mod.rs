@@ -27,6 +27,7 @@ mod output;
 mod own_options;
 mod record;
 mod report;
+pub(crate) mod run;
 mod space;
 mod stb;
 #[cfg(test)]
@@ -34,7 +35,7 @@ mod test_support;
 mod work;
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use crate::base::counter::ShardedCounters;
@@ -46,9 +47,10 @@ use crate::cache::{Compression, DataFiles, ReadContext};
 use crate::jobs::{Clock, Job};
 use crate::manifest::Manifest;
 use crate::merge::MergeContext;
-use crate::table::{BlobFiles, Origin, Table};
+use crate::table::{BlobFiles, Origin};
 use description::TreeDescription;
 use own_options::OwnValues;
+use run::Run;
 
 /// What a tree is made with.
 #[derive(Debug, Clone)]
@@ -176,35 +178,48 @@ pub(crate) trait Packed: Send + Sync {
     fn incorporate(self: Box<Self>, flushed: Seqno) -> Result<()>;
 }
 
-/// The tables that hold a stretch of keys.
-pub(crate) struct Region {
-    /// The first key of the stretch.
+/// The runs that hold a range of keys.
+pub(crate) struct RangeRuns {
+    /// The first key of the range.
     pub(crate) lower: Arc<[u8]>,
     /// The first key behind it.
     pub(crate) upper: Option<Arc<[u8]>>,
-    /// Every table that may hold an entry of the stretch, youngest first. What they hold outside it
-    /// does not count.
-    pub(crate) tables: Vec<Arc<Table>>,
+    /// Every run that may hold an entry of the range, youngest first. Their entries outside it do not count.
+    pub(crate) runs: Vec<Run>,
 }
 
-impl Region {
-    /// Returns true if whoever asked for the region gets on by it: the next one to ask for is another. A tree's bounds
+impl RangeRuns {
+    /// Returns true if an iterator advances by this range: the next place that it asks for is another. A tree's bounds
     /// are checked when it is opened and whenever it changes, so this always holds. It is asserted all the same, for one
-    /// comparison per region: where it did not hold, an iterator would loop endlessly.
-    pub(crate) fn leads_on(&self, asked: RegionAt<'_>) -> bool {
+    /// comparison per range: where it did not hold, an iterator would loop endlessly.
+    pub(crate) fn advances(&self, asked: RangeAt<'_>) -> bool {
         match asked {
-            RegionAt::Key(key) => self.upper.as_deref().is_none_or(|upper| key < upper),
-            RegionAt::Before(key) => key.is_none_or(|key| *self.lower < *key),
+            RangeAt::Key(key) => self.upper.as_deref().is_none_or(|upper| key < upper),
+            RangeAt::Before(key) => key.is_none_or(|key| *self.lower < *key),
         }
     }
 }
 
-/// Which end of a stretch of keys is wanted.
+/// The files of a checkpoint that is being made.
+pub(crate) trait CheckpointFiles {
+    /// Adds a file that never changes: by a hard link, or a copy where the file system cannot make one. A file that
+    /// has been added before is left as it is.
+    fn link(&mut self, file: &Path) -> Result<()>;
+
+    /// Adds a file of this name with these contents, durably.
+    #[cfg_attr(
+        not(feature = "example"),
+        expect(dead_code, reason = "for kinds whose files change in place")
+    )]
+    fn write(&mut self, file: &Path, contents: &[u8]) -> Result<()>;
+}
+
+/// Which range of keys is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RegionAt<'a> {
-    /// The region that holds this key.
+pub(crate) enum RangeAt<'a> {
+    /// The range that holds this key.
     Key(&'a [u8]),
-    /// The region that holds the keys just below this one, or the last one.
+    /// The range that holds the keys just below this one, or the last one.
     Before(Option<&'a [u8]>),
 }
 
@@ -224,11 +239,19 @@ pub(crate) trait TreeVersion: Send + Sync {
         f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
 
-    /// The stretch of keys around a key.
-    fn region(&self, at: RegionAt<'_>) -> Region;
+    /// The range of keys around a key, with its runs. The tree counts it as a read of the range: what is read from
+    /// many runs is compacted.
+    fn runs_at(&self, at: RangeAt<'_>) -> RangeRuns;
 
-    /// Every data file the version needs, for a checkpoint.
-    fn files(&self) -> Vec<std::path::PathBuf>;
+    /// Every data file that the version needs.
+    fn files(&self) -> Vec<PathBuf>;
+
+    /// Writes the version down in the directory of a checkpoint, under the names of [`TreeVersion::files`]. By
+    /// default the copy has the files themselves: a kind whose files change in place writes what this version
+    /// holds.
+    fn write_down(&self, copy: &mut dyn CheckpointFiles) -> Result<()> {
+        self.files().iter().try_for_each(|file| copy.link(file))
+    }
 
     /// What it looks like.
     fn describe(&self) -> Result<TreeDescription>;

@@ -1,9 +1,9 @@
 //! How an iterator goes past what cannot be read.
 //!
 //! A step that fails on a damaged page has lost its position. The pass closes its cursors, goes back to the key up to
-//! which it is done, and asks the tables of that region where the hole is. What other tables hold before the hole
+//! which it is done, and asks the runs of that range where the hole is. What other runs hold before the hole
 //! is shown first, by cursors that do not touch it. Then the error is given out with the hole's range, and the
-//! next call goes on behind it: what other tables hold in the range may be outdated.
+//! next call goes on behind it: what other runs hold in the range may be outdated.
 //!
 //! Invariants:
 //! 1. No pair in a range that is given out as damaged is shown afterwards, from either end.
@@ -19,14 +19,14 @@ use crate::db::damage::{DamagedRange, after};
 use crate::merge::Stopped;
 use crate::store::state::Blobs;
 use crate::table::HoleAt;
-use crate::tree::RegionAt;
+use crate::tree::RangeAt;
 
 /// A hole on the way of a pass.
 #[derive(Debug, Clone)]
 pub(super) struct Ahead {
     pub(super) range: DamagedRange,
     error: Error,
-    /// The range ends where its region does, and the damage may go on in the next.
+    /// The range ends where that of the runs does, and the damage may go on in the next.
     may_go_on: bool,
 }
 
@@ -53,7 +53,7 @@ impl Inner {
                         return self.give_out(end, *reached);
                     }
                 }
-                // A page that was read ahead, or one behind the region: careful cursors read neither.
+                // A page that was read ahead, or one behind the range: careful cursors read neither.
                 None if !*self.careful(end) => {}
                 None => return Err(error),
             }
@@ -86,7 +86,7 @@ impl Inner {
         }
     }
 
-    /// Closes a pass's region after a failure, and moves its edge to where that was met. Returns the key if
+    /// Closes a pass's range after a failure, and moves its edge to where that was met. Returns the key if
     /// its value alone could not be read.
     fn close_failed(&mut self, end: End) -> Option<Vec<u8>> {
         let open = match end {
@@ -108,22 +108,22 @@ impl Inner {
     fn hole(&self, end: End) -> Result<Option<Ahead>> {
         let read = self.keyspace.read.load_full();
         let (at, hole_at) = match end {
-            End::Front => (RegionAt::Key(&self.front.edge), HoleAt::From(&self.front.edge)),
+            End::Front => (RangeAt::Key(&self.front.edge), HoleAt::From(&self.front.edge)),
             End::Back => {
                 let edge = self.back.edge.as_deref();
-                (RegionAt::Before(edge), HoleAt::Before(edge))
+                (RangeAt::Before(edge), HoleAt::Before(edge))
             }
         };
-        let region = self.region(&*read.version, at)?;
+        let range_runs = self.runs_at(&*read.version, at)?;
         let mut first: Option<Ahead> = None;
-        for table in &region.tables {
-            let Some(hole) = table.hole(hole_at)? else { continue };
+        for run in &range_runs.runs {
+            let Some(hole) = run.hole(hole_at)? else { continue };
             let may_go_on = match end {
-                End::Front => region.upper.as_ref().is_some_and(|upper| *hole.upper > **upper),
-                End::Back => *hole.lower < *region.lower,
+                End::Front => range_runs.upper.as_ref().is_some_and(|upper| *hole.upper > **upper),
+                End::Back => *hole.lower < *range_runs.lower,
             };
             let range = DamagedRange { lower: hole.lower, upper: Some(hole.upper) };
-            let range = range.within(&region.lower, region.upper.as_deref());
+            let range = range.within(&range_runs.lower, range_runs.upper.as_deref());
             let Some(range) = range.and_then(|range| self.left_of(range)) else { continue };
             let is_first = first.as_ref().is_none_or(|first| match end {
                 End::Front => range.lower < first.range.lower,
@@ -191,7 +191,7 @@ impl Inner {
         // The other end may have gone past it.
         let Some(mut range) = self.left_of(range) else { return Ok(false) };
         self.go_past(end, &range);
-        // A page may reach into the next region, and count there too.
+        // A page may extend into the next range, and count there too.
         while may_go_on {
             let Some(next) = self.hole(end)? else { break };
             let is_same = next.error.to_string() == error.to_string()

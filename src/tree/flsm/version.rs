@@ -19,8 +19,9 @@ use crate::cache::ReadContext;
 use crate::table::Table;
 use crate::tree::description::TreeDescription;
 use crate::tree::live::{Live, LiveShares, Overlap};
+use crate::tree::run::Run;
 use crate::tree::space::Space;
-use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion, files};
+use crate::tree::{CheckCounts, RangeAt, RangeRuns, TreeCounters, TreeVersion, files};
 
 /// A version.
 pub(super) struct Version {
@@ -201,28 +202,28 @@ impl TreeVersion for Version {
         result
     }
 
-    fn region(&self, at: RegionAt<'_>) -> Region {
+    fn runs_at(&self, at: RangeAt<'_>) -> RangeRuns {
         let path = self.path(|guard| match at {
-            RegionAt::Key(key) => guard.child_of(key),
-            RegionAt::Before(key) => guard.child_before(key),
+            RangeAt::Key(key) => guard.child_of(key),
+            RangeAt::Before(key) => guard.child_before(key),
         });
         let last = path.last().map_or(&self.root, |guard| *guard);
         let (lower, upper) = last.range();
-        let mut tables = Vec::new();
+        let mut runs = Vec::new();
         for guard in &path {
-            let before = tables.len();
+            let before = runs.len();
             let meeting = guard.fragments.iter().rev().map(|fragment| &fragment.table);
             let meeting = meeting.filter(|table| match planted(Bug::GuardRegionStraddling) {
                 true => upper.is_none_or(|upper| *table.last_key() < *upper),
                 false => table_meets(table, lower, upper),
             });
-            tables.extend(meeting.cloned());
-            let wasted = (tables.len() - before).saturating_sub(usize::from(guard.height == 0));
+            runs.extend(meeting.map(|table| Run::Table(Arc::clone(table))));
+            let wasted = (runs.len() - before).saturating_sub(usize::from(guard.height == 0));
             if wasted > 0 {
                 guard.seeks.fetch_add(wasted as u64, Ordering::Relaxed);
             }
         }
-        Region { lower: Arc::clone(&last.lower), upper: last.upper.clone(), tables }
+        RangeRuns { lower: Arc::clone(&last.lower), upper: last.upper.clone(), runs }
     }
 
     fn files(&self) -> Vec<PathBuf> {

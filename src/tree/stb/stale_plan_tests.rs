@@ -7,7 +7,7 @@ use crate::cache::ReadContext;
 use crate::jobs::Step;
 use crate::tree::live::LiveKeys;
 use crate::tree::test_support::{Reader, context};
-use crate::tree::{RegionAt, TreeObserver};
+use crate::tree::{RangeAt, TreeObserver};
 
 /// One operand, as a memtable holds it.
 struct Operand {
@@ -121,9 +121,9 @@ fn wrong_bounds_are_an_error_and_no_endless_loop() {
     tree.version.store(Arc::new(wrong));
     assert!(tree.next_uncompacted(b"", None).is_err_and(|error| error.is_corruption()));
     let wrong = tree.version();
-    assert!(wrong.region(RegionAt::Key(b"a")).leads_on(RegionAt::Key(b"a")));
-    assert!(!wrong.region(RegionAt::Key(b"m")).leads_on(RegionAt::Key(b"m")));
+    assert!(wrong.runs_at(RangeAt::Key(b"a")).advances(RangeAt::Key(b"a")));
+    assert!(!wrong.runs_at(RangeAt::Key(b"m")).advances(RangeAt::Key(b"m")));
     let right: Arc<dyn TreeVersion> = version;
-    assert!(right.region(RegionAt::Key(b"m")).leads_on(RegionAt::Key(b"m")));
-    assert!(right.region(RegionAt::Before(None)).leads_on(RegionAt::Before(None)));
+    assert!(right.runs_at(RangeAt::Key(b"m")).advances(RangeAt::Key(b"m")));
+    assert!(right.runs_at(RangeAt::Before(None)).advances(RangeAt::Before(None)));
 }

@@ -18,8 +18,9 @@ use crate::tree::description::{
     ChildDescription, FileDescription, GroupDescription, NodeDescription, TreeDescription, named,
 };
 use crate::tree::live::{Live, LiveShares, Stored};
+use crate::tree::run::Run;
 use crate::tree::space::Space;
-use crate::tree::{CheckCounts, Region, RegionAt, TreeCounters, TreeVersion, files};
+use crate::tree::{CheckCounts, RangeAt, RangeRuns, TreeCounters, TreeVersion, files};
 
 /// Sums over a whole version, taken when it is made.
 #[derive(Debug, Clone, Copy, Default)]
@@ -246,24 +247,25 @@ impl TreeVersion for Version {
         result
     }
 
-    fn region(&self, at: RegionAt<'_>) -> Region {
+    fn runs_at(&self, at: RangeAt<'_>) -> RangeRuns {
         let path = self.path(|node| match at {
-            RegionAt::Key(key) => node.pivot_of(key),
-            RegionAt::Before(key) => node.pivot_before(key),
+            RangeAt::Key(key) => node.pivot_of(key),
+            RangeAt::Before(key) => node.pivot_before(key),
         });
         let leaf = path.last().map_or(&self.root, |(leaf, _)| leaf);
         let (lower, upper) = leaf.range();
-        let mut tables = Vec::new();
+        let mut runs = Vec::new();
         for (node, position) in &path {
             for bundle in node.live_bundles(*position).iter().rev() {
                 let meets = |table: &&Arc<Table>| table_meets(table, lower, upper);
-                tables.extend(bundle.branches.iter().rev().filter(meets).cloned());
+                let meeting = bundle.branches.iter().rev().filter(meets);
+                runs.extend(meeting.map(|table| Run::Table(Arc::clone(table))));
             }
         }
-        if tables.len() > 1 {
-            leaf.seeks.fetch_add(tables.len() as u64 - 1, Ordering::Relaxed);
+        if runs.len() > 1 {
+            leaf.seeks.fetch_add(runs.len() as u64 - 1, Ordering::Relaxed);
         }
-        Region { lower: Arc::clone(&leaf.lower), upper: leaf.upper.clone(), tables }
+        RangeRuns { lower: Arc::clone(&leaf.lower), upper: leaf.upper.clone(), runs }
     }
 
     fn files(&self) -> Vec<PathBuf> {

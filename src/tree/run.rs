@@ -1,0 +1,170 @@
+//! Runs: the sorted parts of a tree that an iterator merges, whatever they are stored in.
+//!
+//! Invariants:
+//! 1. A call per entry is a `match`, never a call through a table of functions.
+
+use std::sync::Arc;
+
+use crate::base::entry::{Cursor, EntryRef};
+use crate::base::error::Result;
+use crate::cache::PageMiss;
+use crate::merge::MergeSource;
+use crate::table::{CacheUse, Hole, HoleAt, Table, TableCursor};
+
+/// A sorted part of a tree.
+#[derive(Clone)]
+pub(crate) enum Run {
+    Table(Arc<Table>),
+}
+
+impl Run {
+    /// The first key of an entry.
+    pub(crate) fn first_key(&self) -> &[u8] {
+        match self {
+            Run::Table(table) => table.first_key(),
+        }
+    }
+
+    /// The last key of an entry.
+    pub(crate) fn last_key(&self) -> &[u8] {
+        match self {
+            Run::Table(table) => table.last_key(),
+        }
+    }
+
+    pub(crate) fn cursor<M>(&self) -> RunCursor<M> {
+        match self {
+            Run::Table(table) => RunCursor::Table(Box::new(table.cursor(CacheUse::Fill))),
+        }
+    }
+
+    /// The first range of keys at or behind a place whose entries cannot be read.
+    ///
+    /// # Errors
+    /// If the run cannot tell where it is.
+    pub(crate) fn hole(&self, at: HoleAt<'_>) -> Result<Option<Hole>> {
+        match self {
+            Run::Table(table) => table.hole(at),
+        }
+    }
+}
+
+/// A cursor over a run or a memtable, whose cursor `M` is of a module above this one.
+pub(crate) enum RunCursor<M> {
+    Memtable(Box<M>),
+    Table(Box<TableCursor>),
+}
+
+macro_rules! each {
+    ($self:ident, $cursor:ident => $call:expr) => {
+        match $self {
+            RunCursor::Memtable($cursor) => $call,
+            RunCursor::Table($cursor) => $call,
+        }
+    };
+}
+
+impl<M: Cursor> Cursor for RunCursor<M> {
+    fn seek_first(&mut self) -> Result<()> {
+        each!(self, cursor => cursor.seek_first())
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        each!(self, cursor => cursor.seek_last())
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        each!(self, cursor => cursor.seek(key))
+    }
+
+    fn seek_before(&mut self, key: &[u8]) -> Result<()> {
+        each!(self, cursor => cursor.seek_before(key))
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        each!(self, cursor => cursor.next())
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        each!(self, cursor => cursor.prev())
+    }
+
+    #[inline]
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        each!(self, cursor => cursor.entry())
+    }
+}
+
+impl<M: Cursor> MergeSource for RunCursor<M> {
+    fn lower_bound(&self, from: Option<&[u8]>) -> Option<&[u8]> {
+        match self {
+            RunCursor::Memtable(_) => None,
+            RunCursor::Table(cursor) => {
+                let first = cursor.table().first_key();
+                // Only a bound ahead of the sought key puts anything off.
+                (from.is_none_or(|from| first > from)).then_some(first)
+            }
+        }
+    }
+}
+
+impl<M> RunCursor<M> {
+    /// Memory used.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        match self {
+            RunCursor::Memtable(cursor) => size_of_val(&**cursor),
+            RunCursor::Table(cursor) => cursor.memory_bytes(),
+        }
+    }
+
+    /// Pages that it has read one by one.
+    pub(crate) fn pages_read(&self) -> u64 {
+        match self {
+            RunCursor::Memtable(_) => 0,
+            RunCursor::Table(cursor) => u64::from(cursor.pages_read()),
+        }
+    }
+
+    /// Reads no page ahead, and none that is only behind `limit`.
+    pub(crate) fn go_carefully(&mut self, limit: Option<&[u8]>) {
+        match self {
+            RunCursor::Memtable(_) => {}
+            RunCursor::Table(cursor) => cursor.go_carefully(limit),
+        }
+    }
+
+    /// Returns true if [`RunCursor::prefetch`] can do something for a seek to `key`.
+    pub(crate) fn can_prefetch(&self, key: &[u8]) -> bool {
+        match self {
+            RunCursor::Memtable(_) => false,
+            RunCursor::Table(cursor) => {
+                cursor.table().first_key() <= key && cursor.table().last_key() >= key
+            }
+        }
+    }
+
+    /// Returns true if a seek forward is worth reading ahead for.
+    pub(crate) fn expects_more(&self) -> bool {
+        match self {
+            RunCursor::Memtable(_) => false,
+            RunCursor::Table(cursor) => cursor.expects_more(),
+        }
+    }
+
+    /// Adds the pages that a seek to `key` needs next and that are not cached to `misses`. Returns true once it
+    /// needs none.
+    pub(crate) fn prefetch(
+        &mut self,
+        key: &[u8],
+        upper: Option<&[u8]>,
+        forward: bool,
+        misses: &mut Vec<PageMiss>,
+    ) -> Result<bool> {
+        match self {
+            RunCursor::Memtable(_) => Ok(true),
+            RunCursor::Table(cursor) => cursor.prefetch(key, upper, forward, misses),
+        }
+    }
+}
