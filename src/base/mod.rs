@@ -10,6 +10,7 @@ pub(crate) mod entry;
 pub(crate) mod error;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
+pub(crate) mod group_commit;
 pub(crate) mod ids;
 pub(crate) mod key_hash;
 pub(crate) mod limits;

@@ -52,12 +52,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
+use crate::base::group_commit::GroupCommit;
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::base::poison::Poison;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::base::sync::{CachePadded, Condvar, Mutex};
+use crate::base::sync::{CachePadded, Mutex};
 use crate::vfs::Vfs;
 
 mod format;
@@ -131,8 +132,7 @@ pub(crate) struct Journal {
     dir: PathBuf,
     options: JournalOptions,
     shards: Box<[CachePadded<Shard>]>,
-    sync: Mutex<SyncState>,
-    sync_done: Condvar,
+    sync: GroupCommit<SyncState>,
     /// Everything up to here is durable on every shard.
     durable: AtomicU64,
     /// The store's.
@@ -184,8 +184,7 @@ impl Journal {
             dir: dir.to_path_buf(),
             options,
             shards: (0..options.shards).map(|_| CachePadded::new(Shard::new())).collect(),
-            sync: Mutex::default(),
-            sync_done: Condvar::new(),
+            sync: GroupCommit::default(),
             durable: AtomicU64::new(0),
             poison,
             closed: AtomicBool::new(false),

@@ -1,10 +1,10 @@
 //! Group commit: one leader syncs for all who wait, and a failure poisons the store.
 //!
+//! `base::group_commit` has the leader's part.
+//!
 //! Invariants:
-//! 1. A round of syncs covers everything that was appended before the round began. Who arrives while
-//!    a round runs waits for the next one.
-//! 2. The leader holds no lock while it syncs.
-//! 3. What a round made durable is published (shard watermarks, `durable`) only after all of its
+//! 1. A round of syncs covers everything that was appended before the round began.
+//! 2. What a round made durable is published (shard watermarks, `durable`) only after all of its
 //!    syncs have succeeded, and before anybody is told.
 
 use std::sync::Arc;
@@ -12,21 +12,26 @@ use std::sync::Arc;
 use super::Journal;
 use super::format::Position;
 use super::shard::ShardState;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
+use crate::base::group_commit::Rounds;
 use crate::base::ids::Seqno;
-use crate::base::panics::caught;
-use crate::base::planted::{Bug, hold_open, planted};
-use crate::base::sync::MutexGuard;
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
 use crate::vfs::MappedFile;
 
 /// What those who wait share.
 #[derive(Default)]
-pub(super) struct SyncState {
+pub(crate) struct SyncState {
     rounds_begun: u64,
     rounds_done: u64,
-    leading: bool,
     /// The largest sequence number anybody said to have been appended, with all before it.
+    claimed: Seqno,
+}
+
+/// One round of syncs.
+pub(crate) struct Round {
+    number: u64,
+    /// As `SyncState::claimed` when it began.
     claimed: Seqno,
 }
 
@@ -44,9 +49,9 @@ impl Journal {
     /// # Errors
     /// `Poisoned` if a sync failed earlier; its own error if the failing sync was this caller's.
     pub(crate) fn sync_all(&self) -> Result<()> {
-        let state = self.sync.lock();
+        let mut state = self.sync.lock();
         let needed = state.rounds_begun + 1;
-        self.wait_until(state, |state| state.rounds_done >= needed)
+        self.sync.wait(&mut state, self, &self.poison, |state| state.rounds_done >= needed)
     }
 
     /// Makes everything durable up to `seqno`. The caller vouches that all of it has been appended.
@@ -60,7 +65,8 @@ impl Journal {
         }
         let mut state = self.sync.lock();
         state.claimed = state.claimed.max(seqno);
-        self.wait_until(state, |_| self.durable.load(Ordering::Acquire) >= seqno.0)
+        let is_durable = |_: &SyncState| self.durable.load(Ordering::Acquire) >= seqno.0;
+        self.sync.wait(&mut state, self, &self.poison, is_durable)
     }
 
     /// Everything up to here is durable: the largest number that a `sync_upto` has answered for.
@@ -79,46 +85,34 @@ impl Journal {
         Ok(())
     }
 
-    fn wait_until(
-        &self,
-        mut state: MutexGuard<'_, SyncState>,
-        done: impl Fn(&SyncState) -> bool,
-    ) -> Result<()> {
-        loop {
-            if done(&state) {
-                return Ok(());
-            }
-            self.poison.check()?;
-            if state.leading {
-                self.sync_done.wait(&mut state);
-                continue;
-            }
-            state.leading = true;
-            state.rounds_begun += 1;
-            let (round, claimed) = (state.rounds_begun, state.claimed);
-            // A leader that did not come back would leave the others waiting for it.
-            let result = MutexGuard::unlocked(&mut state, || caught(|| self.lead_round(claimed)));
-            let result = result.unwrap_or_else(|message| {
-                Err(Error::Poisoned {
-                    reason: format!("a sync of the journal panicked: {message}"),
-                })
-            });
-            if planted(Bug::JournalLeaderLost) && result.is_err() {
-                // Who comes later is refused at once.
-                MutexGuard::unlocked(&mut state, || hold_open(Bug::JournalLeaderLost, 1));
-                return result;
-            }
-            state.leading = false;
-            match &result {
-                Ok(()) => state.rounds_done = round,
-                Err(error) => self.poison.set(error),
-            }
-            self.sync_done.notify_all();
-            result?;
+    /// The files of a shard that hold bytes not synced yet, oldest first.
+    fn sync_target(&self, index: usize) -> Option<Target> {
+        let state = self.shards[index].state.lock();
+        let current = state.current.as_ref()?;
+        let upto = Position { segment: current.segment.number, offset: current.offset };
+        if upto <= state.synced {
+            return None;
         }
+        let rolled = state.removed.iter().chain(&state.rolled);
+        let rolled = rolled.filter_map(|rolled| rolled.unsynced.clone());
+        let files = rolled.chain([Arc::clone(&current.segment.file)]).collect();
+        Some(Target { shard: index, files, upto })
+    }
+}
+
+impl Rounds for Journal {
+    type State = SyncState;
+    type Round = Round;
+    type Done = ();
+
+    const WHAT: &'static str = "a sync of the journal";
+
+    fn begin(&self, state: &mut SyncState) -> Round {
+        state.rounds_begun += 1;
+        Round { number: state.rounds_begun, claimed: state.claimed }
     }
 
-    fn lead_round(&self, claimed: Seqno) -> Result<()> {
+    fn work(&self, round: &Round) -> Result<()> {
         let mut targets = Vec::with_capacity(self.shards.len());
         for index in 0..self.shards.len() {
             targets.extend(self.sync_target(index));
@@ -147,21 +141,13 @@ impl Journal {
         if !targets.is_empty() {
             self.syncs.fetch_add(1, Ordering::Relaxed);
         }
-        self.durable.fetch_max(claimed.0, Ordering::AcqRel);
+        self.durable.fetch_max(round.claimed.0, Ordering::AcqRel);
         Ok(())
     }
 
-    /// The files of a shard that hold bytes not synced yet, oldest first.
-    fn sync_target(&self, index: usize) -> Option<Target> {
-        let state = self.shards[index].state.lock();
-        let current = state.current.as_ref()?;
-        let upto = Position { segment: current.segment.number, offset: current.offset };
-        if upto <= state.synced {
-            return None;
-        }
-        let rolled = state.removed.iter().chain(&state.rolled);
-        let rolled = rolled.filter_map(|rolled| rolled.unsynced.clone());
-        let files = rolled.chain([Arc::clone(&current.segment.file)]).collect();
-        Some(Target { shard: index, files, upto })
+    fn end(&self, state: &mut SyncState, round: Round, done: Result<()>) -> Result<()> {
+        done?;
+        state.rounds_done = round.number;
+        Ok(())
     }
 }

@@ -11,27 +11,27 @@ use super::record::{HEADER_BYTES, Identity, RecordKind};
 use super::state::State;
 use crate::base::codec::put_bytes;
 use crate::base::error::{Error, Result};
+use crate::base::group_commit::{GroupCommit, Rounds};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::panics::caught;
 use crate::base::planted::{Bug, planted};
 use crate::base::poison::Poison;
-use crate::base::sync::{Condvar, Mutex, MutexGuard};
+use crate::base::sync::Mutex;
 use crate::vfs::{Access, File, Vfs};
 
 /// The open manifest of a store.
 pub(crate) struct Manifest {
     vfs: Arc<dyn Vfs>,
     dir: PathBuf,
-    inner: Mutex<Inner>,
-    /// Signalled when a leader has finished.
-    finished: Condvar,
+    /// A leader alone touches the end of the file.
+    inner: GroupCommit<Inner>,
     /// Says how far the log is durable.
     durable_file: Mutex<DurableFile>,
     /// The store's: the manifest is the first of its parts.
     poison: Arc<Poison>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     identity: Identity,
     file: Arc<dyn File>,
     /// Where the next record goes.
@@ -55,8 +55,6 @@ struct Inner {
     refused: BTreeMap<u64, Error>,
     /// The journal is durable up to here, which the next edit says too.
     journal_durable: Option<Seqno>,
-    /// Whether a leader is writing. It alone touches the end of the file.
-    leading: bool,
 }
 
 impl Manifest {
@@ -73,7 +71,7 @@ impl Manifest {
         Manifest {
             vfs,
             dir: dir.to_path_buf(),
-            inner: Mutex::new(Inner {
+            inner: GroupCommit::new(Inner {
                 identity,
                 file,
                 end,
@@ -87,9 +85,7 @@ impl Manifest {
                 durable: 0,
                 refused: BTreeMap::new(),
                 journal_durable: None,
-                leading: false,
             }),
-            finished: Condvar::new(),
             durable_file: Mutex::default(),
             poison: Arc::default(),
         }
@@ -124,14 +120,7 @@ impl Manifest {
         if lazy {
             return Ok(());
         }
-        while inner.durable < ticket {
-            self.poison.check()?;
-            if inner.leading {
-                self.finished.wait(&mut inner);
-            } else {
-                self.lead(&mut inner)?;
-            }
-        }
+        self.inner.wait(&mut inner, self, &self.poison, |inner| inner.durable >= ticket)?;
         inner.refused.remove(&ticket).map_or(Ok(()), Err)
     }
 
@@ -140,54 +129,6 @@ impl Manifest {
     pub(crate) fn rely_on_journal(&self, seqno: Seqno) {
         let mut inner = self.inner.lock();
         inner.journal_durable = inner.journal_durable.max(Some(seqno));
-    }
-
-    /// Writes and syncs what waits.
-    fn lead(&self, inner: &mut MutexGuard<'_, Inner>) -> Result<()> {
-        inner.leading = true;
-        let payload = std::mem::take(&mut inner.waiting);
-        let target = inner.submitted;
-        let after = inner.state.clone();
-        let (identity, end, file) = (inner.identity, inner.end, Arc::clone(&inner.file));
-        let torn = inner.torn;
-        // A leader that did not come back would leave the others waiting for it.
-        let written = MutexGuard::unlocked(inner, || {
-            caught(|| {
-                let bytes = append(&*file, identity, end, torn, &payload)?;
-                self.note_durable(identity, end + bytes);
-                Ok(bytes)
-            })
-        });
-        let written = written.unwrap_or_else(|message| {
-            let reason = format!("appending to the manifest panicked: {message}");
-            Err(Failure::Uncertain(Error::Poisoned { reason }))
-        });
-        inner.leading = false;
-        self.finished.notify_all();
-        match written {
-            Ok(bytes) => {
-                inner.torn = false;
-                inner.end += bytes;
-                inner.written_bytes += bytes;
-                inner.durable = target;
-                inner.durable_state = after;
-                Ok(())
-            }
-            Err(Failure::Refused(error)) => {
-                // Those that were submitted meanwhile build on what is refused.
-                for ticket in inner.durable + 1..=inner.submitted {
-                    inner.refused.insert(ticket, error.clone());
-                }
-                inner.waiting.clear();
-                inner.durable = inner.submitted;
-                inner.state = inner.durable_state.clone();
-                Ok(())
-            }
-            Err(Failure::Uncertain(error)) => {
-                self.poison.set(&error);
-                Err(error)
-            }
-        }
     }
 
     /// The latch that is set when it is unknown what the manifest holds on the disk: the store's.
@@ -230,10 +171,7 @@ impl Manifest {
     /// If the new log cannot be written, the old one stays in use. If it cannot be made certain which
     /// of them the next open finds, the store is poisoned.
     pub(crate) fn rewrite(&self, edits: u64, trees: &[(KeyspaceId, Vec<u8>)]) -> Result<bool> {
-        let mut inner = self.inner.lock();
-        while inner.leading {
-            self.finished.wait(&mut inner);
-        }
+        let mut inner = self.inner.lock_idle();
         self.poison.check()?;
         if inner.submitted != edits || inner.durable != edits {
             return Ok(false);
@@ -290,29 +228,79 @@ impl Manifest {
     }
 }
 
-/// Why an append failed.
-enum Failure {
-    /// The log is what it was.
-    Refused(Error),
-    /// The log may hold all of it, or some, or nothing.
-    Uncertain(Error),
-}
-
-/// Appends a record at `end`, durably, and returns its length. What a torn append has left there is
-/// taken away before.
-fn append(
-    file: &dyn File,
+/// The edits that one leader appends as one record.
+pub(crate) struct Round {
+    payload: Vec<u8>,
+    /// The last edit among them, and the state after it.
+    target: u64,
+    after: State,
     identity: Identity,
+    file: Arc<dyn File>,
     end: u64,
     torn: bool,
-    payload: &[u8],
-) -> std::result::Result<u64, Failure> {
-    let record =
-        identity.encode_record(end, RecordKind::Edits, payload).map_err(Failure::Uncertain)?;
-    if torn {
+}
+
+impl Rounds for Manifest {
+    type State = Inner;
+    type Round = Round;
+    /// Bytes appended, or why the disk refuses them: the log is what it was.
+    type Done = Result<u64>;
+
+    const WHAT: &'static str = "appending to the manifest";
+
+    fn begin(&self, inner: &mut Inner) -> Round {
+        Round {
+            payload: std::mem::take(&mut inner.waiting),
+            target: inner.submitted,
+            after: inner.state.clone(),
+            identity: inner.identity,
+            file: Arc::clone(&inner.file),
+            end: inner.end,
+            torn: inner.torn,
+        }
+    }
+
+    fn work(&self, round: &Round) -> Result<Result<u64>> {
+        let appended = append(round)?;
+        if let Ok(bytes) = appended {
+            self.note_durable(round.identity, round.end + bytes);
+        }
+        Ok(appended)
+    }
+
+    /// Whatever fails but a refusal, the log may hold all of it, or some, or nothing.
+    fn end(&self, inner: &mut Inner, round: Round, done: Result<Result<u64>>) -> Result<()> {
+        match done? {
+            Ok(bytes) => {
+                inner.torn = false;
+                inner.end += bytes;
+                inner.written_bytes += bytes;
+                inner.durable = round.target;
+                inner.durable_state = round.after;
+            }
+            Err(error) => {
+                // Those that were submitted meanwhile build on what is refused.
+                for ticket in inner.durable + 1..=inner.submitted {
+                    inner.refused.insert(ticket, error.clone());
+                }
+                inner.waiting.clear();
+                inner.durable = inner.submitted;
+                inner.state = inner.durable_state.clone();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Appends a record, durably, and returns its length. What a torn append has left there is taken away before.
+fn append(round: &Round) -> Result<Result<u64>> {
+    let Round { payload, identity, file, end, torn, .. } = round;
+    let (file, end) = (&**file, *end);
+    let record = identity.encode_record(end, RecordKind::Edits, payload)?;
+    if *torn {
         // Durably, so that what a torn append leaves blank is blank.
         let cut = file.truncate(end).and_then(|()| file.sync());
-        cut.map_err(|error| Failure::Uncertain(error.not_refused("truncate")))?;
+        cut.map_err(|error| error.not_refused("truncate"))?;
     }
     if let Err(error) = file.write_at(end, &record) {
         let refused = matches!(error, Error::Full { .. });
@@ -321,15 +309,15 @@ fn append(
             Ok(len) if len == end => Ok(()),
             _ => file.truncate(end),
         };
-        return Err(match refused && cut().is_ok() {
-            true => Failure::Refused(error),
-            false => Failure::Uncertain(error.not_refused("write")),
-        });
+        return match refused && cut().is_ok() {
+            true => Ok(Err(error)),
+            false => Err(error.not_refused("write")),
+        };
     }
     if !planted(Bug::ManifestNotSynced) {
-        file.sync().map_err(|error| Failure::Uncertain(error.not_refused("sync")))?;
+        file.sync().map_err(|error| error.not_refused("sync"))?;
     }
-    Ok(record.len() as u64)
+    Ok(Ok(record.len() as u64))
 }
 
 /// A manifest's path in a store.
