@@ -55,7 +55,7 @@ pub enum Error {
     },
     /// The store was written by a newer version of the format.
     #[error(
-        "{} has format version {found}; this build reads up to {supported}: upgrade Spinney",
+        "{} has format version {found}; this build reads {supported}: upgrade Spinney, or use the one that wrote it",
         file.display()
     )]
     UnsupportedVersion {

@@ -14,9 +14,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"SPINJRNL";
-/// The newest version of the format that this build reads, and the one it writes.
-///
-/// 2 has short records; all that 1 has means the same.
+/// The version of the format that this build reads and writes.
 const VERSION: u32 = 2;
 /// Bytes of a segment before its first record.
 pub(super) const SEGMENT_HEADER_BYTES: usize = 64;
@@ -107,7 +105,7 @@ impl SegmentId {
             return corrupt(56, "journal segment header checksum", sum, found);
         }
         let version = le_u32(bytes, 8);
-        if version > VERSION {
+        if version != VERSION {
             return Err(Error::UnsupportedVersion {
                 file: file.to_path_buf(),
                 found: version,
@@ -346,13 +344,19 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_segment_is_refused_by_version() {
-        let mut bytes = ID.encode_header(42, 8192);
-        bytes[8] = 3;
-        let sum = checksum(0, &bytes[..56]);
-        bytes[56..].copy_from_slice(&sum.to_le_bytes());
-        let error = ID.check_header(&bytes, Path::new("s"), 42, 8192).unwrap_err();
-        assert!(matches!(error, Error::UnsupportedVersion { found: 3, supported: 2, .. }));
+    fn a_segment_of_another_version_is_refused() {
+        for version in [1, 3] {
+            let mut bytes = ID.encode_header(42, 8192);
+            bytes[8] = version;
+            let sum = checksum(0, &bytes[..56]);
+            bytes[56..].copy_from_slice(&sum.to_le_bytes());
+            let error = ID.check_header(&bytes, Path::new("s"), 42, 8192).unwrap_err();
+            assert!(
+                matches!(&error, Error::UnsupportedVersion { found, supported: 2, .. }
+                    if *found == u32::from(version)),
+                "{error}"
+            );
+        }
     }
 
     #[test]
