@@ -49,7 +49,9 @@ const SPAN_UNITS: u64 = (SPAN_BYTES / UNIT_BYTES) as u64;
 /// Larger entries go past the shards.
 const SHARD_ENTRY_BYTES_MAX: usize = SPAN_BYTES / 4;
 /// Larger entries get a chunk of their own.
-const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 4;
+pub(super) const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 4;
+/// Chunks that entries can get for certain. (The first chunks of a growing arena are smaller than the rest.)
+pub(super) const ENTRY_CHUNKS_MAX: usize = CHUNKS_MAX - CHUNKS_RESERVED - 64;
 const FREE_RANGES_MAX: usize = 8;
 const SHARDS: usize = 16;
 
@@ -363,7 +365,8 @@ impl Arena {
         // Ids start at chunk 1, so that none is 0.
         let number = chunk + 1;
         let most = if for_entries { CHUNKS_MAX - CHUNKS_RESERVED } else { CHUNKS_MAX };
-        assert!(number < most, "a memtable was filled far beyond a GiB");
+        // The store bounds its memtables: see `BYTES_MAX`.
+        assert!(number < most, "a memtable has more chunks than it can address");
         let memory = self.pool.take(bytes);
         let slot = &self.blocks[number / BLOCK_CHUNKS];
         let mut block = slot.load(Ordering::Relaxed);

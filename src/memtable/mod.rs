@@ -38,10 +38,16 @@ mod tests;
 pub(crate) use cursor::MemtableCursor;
 pub(crate) use pool::ChunkPool;
 
-use arena::Arena;
+use arena::{Arena, ENTRY_CHUNKS_MAX, SHARED_BYTES_MAX};
 use cursor::LeafView;
 use index::Index;
 use node::Target;
+
+/// Entries of more than this have a chunk of their own.
+pub(crate) const OWN_CHUNK_BYTES_MIN: u64 = SHARED_BYTES_MAX as u64;
+/// What a memtable can hold for certain, whatever the sizes of its entries. The worst are those that barely need a
+/// chunk of their own. Whoever fills a memtable keeps below it.
+pub(crate) const BYTES_MAX: u64 = ENTRY_CHUNKS_MAX as u64 * OWN_CHUNK_BYTES_MIN;
 
 /// A concurrent ordered index of entries in memory.
 pub(crate) struct Memtable {

@@ -12,7 +12,7 @@ use super::sizes::Sizes;
 use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
 use crate::journal::Operation;
-use crate::memtable::ChunkPool;
+use crate::memtable::{BYTES_MAX, ChunkPool, OWN_CHUNK_BYTES_MIN};
 
 /// What an operation takes in a memtable beside its key and value, at most.
 const ENTRY_BYTES: u64 = 64;
@@ -31,6 +31,8 @@ const OWN_BYTES_MIN: u64 = (64 << 10) + 128;
 struct Needs {
     small_bytes: u64,
     own_bytes: u64,
+    /// Operations that `own_bytes` counts.
+    own_count: u64,
 }
 
 impl Needs {
@@ -40,6 +42,12 @@ impl Needs {
         let unused = (self.small_bytes * 2).min(self.small_bytes / UNUSED_PART + UNUSED_BYTES);
         let small = self.small_bytes + unused;
         small.max(MEMTABLE_BYTES_MIN) + self.own_bytes
+    }
+
+    /// Returns true if one memtable may not hold all of it. Of an operation with memory of its own no more counts than
+    /// the least that such memory holds; others fill at least half of memory four times as large.
+    fn exceed_memtable(&self) -> bool {
+        self.own_count * OWN_CHUNK_BYTES_MIN + self.small_bytes / 2 > BYTES_MAX
     }
 }
 
@@ -52,6 +60,8 @@ pub(super) struct Room {
     largest_bytes: u64,
     /// Something was not kept.
     is_full: bool,
+    /// A keyspace of which the journal has more than a memtable can hold.
+    unheld: Option<KeyspaceId>,
 }
 
 impl Room {
@@ -62,6 +72,7 @@ impl Room {
             needs: BTreeMap::new(),
             largest_bytes: 0,
             is_full: false,
+            unheld: None,
         }
     }
 
@@ -72,7 +83,14 @@ impl Room {
         let needs = self.needs.entry(operation.keyspace).or_default();
         match bytes < OWN_BYTES_MIN {
             true => needs.small_bytes += bytes,
-            false => needs.own_bytes += bytes,
+            false => {
+                needs.own_bytes += bytes;
+                needs.own_count += 1;
+            }
+        }
+        if needs.exceed_memtable() {
+            self.unheld = Some(operation.keyspace);
+            return false;
         }
         self.is_full |= pool.bytes_in_use() as u64 + bytes > self.bytes_max;
         !self.is_full
@@ -80,6 +98,13 @@ impl Room {
 
     /// Fails if something was not kept.
     pub(super) fn check(self, path: &Path) -> Result<()> {
+        if let Some(keyspace) = self.unheld {
+            return Err(Error::invalid(format!(
+                "the journal of {} has more large values of keyspace number {keyspace} than one memtable can hold; open \
+                 the store for writing once (Builder::open), which moves them into the tree",
+                path.display()
+            )));
+        }
         if !self.is_full {
             return Ok(());
         }
@@ -91,5 +116,36 @@ impl Room {
             budget: self.memory_budget,
             sufficient: sufficient.max(self.memory_budget + (1 << 20)),
         })
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
+mod tests {
+    use super::*;
+    use crate::Database;
+    use crate::base::entry::EntryKind;
+
+    /// A read-only open of a journal with 1.9 GiB in values of a little more than 64 KiB panicked: the memtable has no
+    /// more chunks then. No budget was too small for it.
+    #[test]
+    fn more_than_a_memtable_can_address_is_an_error() {
+        let mut sizes = Sizes::new(&Database::builder_in_memory().memory_budget(1 << 40), 1);
+        sizes.memtables_bytes_max = sizes.read_only_memtables_bytes_max();
+        let pool = ChunkPool::new(0);
+        let (mut room, value) = (Room::new(&sizes), vec![0; OWN_BYTES_MIN as usize]);
+        let of = |keyspace| Operation {
+            keyspace: KeyspaceId(keyspace),
+            kind: EntryKind::Put,
+            key: b"key",
+            value: &value,
+        };
+        let most = BYTES_MAX / OWN_CHUNK_BYTES_MIN;
+        for number in 0..most {
+            assert!(room.takes(&of(1), &pool), "{number} of {most}");
+        }
+        assert!(room.takes(&of(2), &pool), "each keyspace has a memtable of its own");
+        assert!(!room.takes(&of(1), &pool));
+        let error = room.check(Path::new("/store")).unwrap_err();
+        assert!(error.to_string().contains("keyspace number 1"), "{error}");
     }
 }

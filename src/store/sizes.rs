@@ -3,6 +3,9 @@
 use super::options::Builder;
 use crate::base::limits::INLINE_BYTES_MAX;
 
+/// What memtables may take at most while the journal is replayed: all of it may be one keyspace's, and a memtable has
+/// a limit of its own.
+const REPLAY_BYTES_MAX: u64 = 1 << 30;
 /// What a background job's thread uses beside the buffers of inputs.
 const JOB_REST_BYTES_MAX: u64 = 2 << 20;
 
@@ -81,7 +84,7 @@ impl Sizes {
     /// What memtables may take while the journal is replayed: no cache needs the rest of the budget yet. Fewer
     /// and larger tables come of it.
     pub(crate) fn replay_memtables_bytes_max(&self) -> u64 {
-        (self.memtable_bytes * 8).min(self.memory_budget / 2)
+        (self.memtable_bytes * 8).min(self.memory_budget / 2).min(REPLAY_BYTES_MAX)
     }
 
     /// What is left of the budget for the page cache while memtables and trees hold so much.
@@ -101,5 +104,28 @@ impl Sizes {
     /// The largest share of the cache that the row cache may use.
     pub(crate) fn row_cache_bytes_max(&self, workers: usize) -> u64 {
         self.cache_bytes(workers, self.memtables_bytes_max, 0) / 3
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
+mod tests {
+    use super::*;
+    use crate::base::limits::BATCH_BYTES_MAX;
+    use crate::memtable::BYTES_MAX;
+    use crate::{Database, GIB};
+
+    /// The replay of a journal with values of a little more than 64 KiB filled a memtable with more chunks than it can
+    /// address, from memtables of 240 MiB on, and panicked.
+    #[test]
+    fn no_memtable_is_given_more_than_it_can_hold() {
+        let builder = Database::builder_in_memory().memory_budget(1 << 44).memtable_bytes(1 << 40);
+        let sizes = Sizes::new(&builder, 1);
+        assert_eq!(sizes.memtable_bytes, GIB);
+        // A memtable that is not full yet gets a batch, or as many as are in flight together.
+        let in_flight = BATCH_BYTES_MAX.max(sizes.memtable_bytes / 2);
+        assert!(sizes.memtable_bytes + in_flight < BYTES_MAX);
+        // A replay makes room once it has read a third more than all memtables may have, and a whole batch.
+        let replayed = sizes.replay_memtables_bytes_max();
+        assert!(replayed + replayed / 3 + BATCH_BYTES_MAX < BYTES_MAX, "{replayed}");
     }
 }
