@@ -374,4 +374,8 @@ fn inspect_draws_levels_and_guards() {
     store.ok("inspect", &["--html", page.to_str().unwrap()]);
     let html = std::fs::read_to_string(page).unwrap();
     assert!(html.contains("guards") && !html.contains("maplet of"));
+    let picture = store.directory.path().join("tree.svg");
+    store.ok("inspect", &["--svg", picture.to_str().unwrap()]);
+    let svg = std::fs::read_to_string(picture).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("class=\"frame\""));
 }

@@ -1,6 +1,7 @@
 //! `spinney inspect`: a tree as a person would want to see it, as text or as one HTML page.
 
 mod page;
+mod picture;
 mod svg;
 mod text;
 mod trunk;
@@ -25,13 +26,17 @@ use trunk::Trunk;
 Examples:
   spinney inspect my.store                     the tree as text
   spinney inspect my.store --branches          with each branch
-  spinney inspect my.store --html tree.html    a page to open in a browser")]
+  spinney inspect my.store --html tree.html    a page to open in a browser
+  spinney inspect my.store --svg tree.svg      a picture for a document")]
 pub(crate) struct InspectOptions {
     #[command(flatten)]
     store: StorePath,
     /// Write a self-contained HTML page instead of text
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write the drawing of that page alone, as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// List each branch (text)
     #[arg(long)]
     branches: bool,
@@ -49,9 +54,17 @@ pub(crate) fn run(store: &StoreOptions, options: &InspectOptions) -> Outcome {
     database.close()?;
     let trunk = Trunk::new(&description);
     let title = format!("{} · {}", options.store.path.display(), store.keyspace);
+    let write = |path: &PathBuf, contents: String| {
+        fs::write(path, contents)
+            .map_err(|e| Failure::other(format!("cannot write {}: {e}", path.display())))
+    };
     if let Some(path) = &options.html {
-        fs::write(path, page::page(&trunk, &title))
-            .map_err(|e| Failure::other(format!("cannot write {}: {e}", path.display())))?;
+        write(path, page::page(&trunk, &title))?;
+    }
+    if let Some(path) = &options.svg {
+        write(path, picture::picture(&trunk, &title))?;
+    }
+    if options.html.is_some() || options.svg.is_some() {
         return Ok(());
     }
     let style = text::Style {

@@ -8,7 +8,12 @@ use crate::spelling::readable;
 use spinney_quantity::escaped;
 use spinney_quantity::{bytes, grouped, ratio};
 
-const STYLE: &str = include_str!("page.css");
+pub(super) const STYLE: &str = include_str!("page.css");
+/// The pattern of superseded entries.
+pub(super) const PATTERNS: &str = "<svg class=\"patterns\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>\
+     <pattern id=\"hatch\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" \
+     patternTransform=\"rotate(45)\"><rect class=\"hatch\" width=\"2.4\" height=\"5\"/></pattern>\
+     </defs></svg>";
 const SCRIPT: &str = include_str!("page.js");
 /// Rows of the table of nodes that would give most space back.
 const RECLAIM_ROWS: usize = 10;
@@ -84,12 +89,10 @@ fn drawing(trunk: &Trunk<'_>, out: &mut String) {
     out.push_str(
         "<section class=\"trunk\">\n<div class=\"bar\"><h2>The tree</h2>\
          <div class=\"zoom\" hidden><button data-step=\"-1\" aria-label=\"narrower\">−</button>\
-         <output>1×</output><button data-step=\"1\" aria-label=\"wider\">+</button></div></div>\n\
-         <svg class=\"patterns\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>\
-         <pattern id=\"hatch\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" \
-         patternTransform=\"rotate(45)\"><rect class=\"hatch\" width=\"2.4\" height=\"5\"/></pattern>\
-         </defs></svg>\n",
+         <output>1×</output><button data-step=\"1\" aria-label=\"wider\">+</button></div></div>\n",
     );
+    out.push_str(PATTERNS);
+    out.push('\n');
     legend(out);
     out.push_str("<div class=\"scroll\"><div class=\"canvas\" data-zoom=\"1\">\n");
     for (depth, nodes) in trunk.levels.iter().enumerate() {
