@@ -2,10 +2,12 @@
 //!
 //! `data` makes keys, values and choices that can be checked without a copy; `engine` is every store
 //! behind one interface; `workload` is what is done with them; `measure` asks the operating system and
-//! the device; `compare` runs it all and puts it together; `plot` draws it. `docs/benchmarks.md` is for users.
+//! the device; `compare` runs it all and puts it together; `plot` draws it; `document` makes the tables of
+//! `docs/benchmarks.md`, which is for users.
 
 pub mod compare;
 pub mod data;
+pub mod document;
 pub mod engine;
 pub mod instructions;
 pub mod measure;

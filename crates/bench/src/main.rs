@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use spinney_bench::compare::options::CompareOptions;
 use spinney_bench::compare::{self, Failure, child};
+use spinney_bench::document::{self, DocumentOptions};
 use spinney_bench::engine::EngineName;
 use spinney_bench::instructions::{self, InstructionsOptions};
 
@@ -42,6 +43,7 @@ enum Command {
         /// Where figures and report.html go
         dir: PathBuf,
     },
+    Document(DocumentOptions),
     /// List the engines and whether they are there
     #[command(after_help = "Examples:\n  spinney-bench engines")]
     Engines,
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Compare(options) => compare::run(&options),
         Command::Plot { json, dir } => plot(&json, &dir).map_err(Failure::Other),
+        Command::Document(options) => document::run(&options),
         Command::Engines => {
             engines();
             Ok(())

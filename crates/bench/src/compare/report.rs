@@ -5,6 +5,8 @@
 //!    did not fail, under the same names, with the least and the most in `spread`.
 //! 2. A ratio is the engine's median over the peer's, whatever is better.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use serde_json::{Map, Value, json};
 
 use super::Found;
@@ -64,6 +66,8 @@ pub fn document(run: &Run, found: &Found) -> Value {
     json!({
         "format": 1,
         "spinney_version": env!("CARGO_PKG_VERSION"),
+        "date": date(SystemTime::now()),
+        "command": command(std::env::args().skip(1)),
         "machine": machine(),
         "configuration": {
             "engines": run.engines.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -100,6 +104,36 @@ pub fn together(documents: &[Value]) -> Value {
         [one] => one.clone(),
         several => json!({ "format": 1, "runs": several }),
     }
+}
+
+/// The day, `2026-11-24`, in universal time.
+fn date(now: SystemTime) -> String {
+    let days = now.duration_since(UNIX_EPOCH).map_or(0, |passed| passed.as_secs() / 86_400);
+    // Days since 1 March 0000, in eras of 400 years (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let of_era_year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * of_era_year + of_era_year / 4 - of_era_year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, turned) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    format!("{}-{month:02}-{day:02}", era * 400 + of_era_year + turned)
+}
+
+/// The command without what only says where results and stores go.
+fn command(arguments: impl Iterator<Item = String>) -> String {
+    const PLACES: [&str; 3] = ["--json", "--plot", "--dir"];
+    let mut out = "spinney-bench".to_string();
+    let mut arguments = arguments;
+    while let Some(argument) = arguments.next() {
+        let name = argument.split('=').next().unwrap_or_default();
+        if !PLACES.contains(&name) {
+            out = format!("{out} {argument}");
+        } else if name == argument {
+            arguments.next();
+        }
+    }
+    out
 }
 
 fn machine() -> Value {
@@ -200,4 +234,30 @@ fn ratios(result: &Value, results: &[Value]) -> Value {
         out.insert(peer["engine"].as_str().unwrap_or_default().to_string(), Value::Object(fields));
     }
     Value::Object(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn days_have_dates() {
+        for (days, text) in [
+            (0, "1970-01-01"),
+            (11_016, "2000-02-29"),
+            (20_781, "2026-11-24"),
+            (20_819, "2027-01-01"),
+        ] {
+            assert_eq!(date(UNIX_EPOCH + Duration::from_secs(days * 86_400 + 5)), text);
+        }
+    }
+
+    #[test]
+    fn a_command_keeps_no_paths() {
+        let text =
+            "compare -e spinney --json /tmp/a.json --rounds 1 --plot=/tmp/figures --dir /tmp";
+        let command = command(text.split(' ').map(ToString::to_string));
+        assert_eq!(command, "spinney-bench compare -e spinney --rounds 1");
+    }
 }

@@ -1,15 +1,15 @@
-//! Which figures a document gives: bars for every workload, and the papers' lines where the workloads for
+//! Which figures a document gives: who is ahead, bars for every workload, and the papers' lines where the workloads for
 //! them were run.
 
 use serde_json::Value;
 
 use super::Figure;
+use super::summary::summary;
 use super::svg::{Axis, Bar, Line, bars, lines};
 use super::unit::Unit;
 
 /// Bars: field, title.
-const BARS: [(&str, &str); 9] = [
-    ("operations_per_second", "Operations per second (more is better)"),
+const BARS: [(&str, &str); 8] = [
     ("processor_microseconds_per_operation", "Processor time per operation, µs (less is better)"),
     ("bytes_written_per_user_byte", "Bytes written per user byte (less is better)"),
     ("disk_bytes_read_per_operation", "Bytes read per operation (less is better)"),
@@ -44,7 +44,7 @@ const BY_NUMBER: [(&str, &str, &str, &str, Axis); 3] = [
     ),
 ];
 
-fn results(document: &Value) -> &[Value] {
+pub(super) fn results(document: &Value) -> &[Value] {
     document["results"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
@@ -53,7 +53,7 @@ fn name<'a>(value: &'a Value, field: &str) -> &'a str {
 }
 
 /// Each value of a field once, in order of appearance.
-fn distinct(values: &[Value], field: &str) -> Vec<String> {
+pub(super) fn distinct(values: &[Value], field: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for value in values {
         let value = name(value, field);
@@ -101,7 +101,8 @@ pub(super) fn all(document: &Value) -> Vec<Figure> {
     }
     let results = results(document);
     let (engines, workloads) = (distinct(results, "engine"), distinct(results, "workload"));
-    let mut out = Vec::new();
+    let columns: Vec<_> = engines.iter().map(|engine| vec![engine.clone()]).collect();
+    let mut out: Vec<Figure> = summary(document, &columns, &workloads).into_iter().collect();
     for (field, title) in BARS {
         let group = |workload: &String| {
             let bars: Vec<Bar> = results
@@ -113,7 +114,7 @@ pub(super) fn all(document: &Value) -> Vec<Figure> {
         };
         let groups: Vec<_> = workloads.iter().filter_map(group).collect();
         if !groups.is_empty() {
-            let svg = bars(title, Unit::of_field(field), &engines, &groups);
+            let svg = bars(title, &engines, &groups);
             out.push(Figure { name: field.to_string(), title: title.to_string(), svg });
         }
     }
@@ -151,10 +152,12 @@ fn prefix_meaning(prefix: &str) -> &'static str {
 
 fn bar(result: &Value, field: &str) -> Option<Bar> {
     let spread = &result["spread"][field];
+    let value = result[field].as_f64()?;
     Some(Bar {
         engine: name(result, "engine").to_string(),
-        value: result[field].as_f64()?,
+        value,
         spread: spread[0].as_f64().zip(spread[1].as_f64()),
+        text: Unit::of_field(field).text(value),
     })
 }
 

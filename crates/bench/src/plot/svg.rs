@@ -12,6 +12,8 @@ pub(super) struct Bar {
     pub(super) engine: String,
     pub(super) value: f64,
     pub(super) spread: Option<(f64, f64)>,
+    /// The value with its unit.
+    pub(super) text: String,
 }
 
 /// One engine's line.
@@ -26,6 +28,7 @@ const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#555555"];
 const WIDTH: f64 = 720.0;
 const LABEL_PIXELS: f64 = 150.0;
+const TEXT_PIXELS: f64 = 190.0;
 const BAR_PIXELS: f64 = 16.0;
 
 fn begin(width: f64, height: f64, title: &str) -> String {
@@ -54,12 +57,7 @@ fn colour(engines: &[String], engine: &str) -> &'static str {
 }
 
 /// Horizontal bars, a panel with a scale of its own for each group; whiskers from the least to the most.
-pub(super) fn bars(
-    title: &str,
-    unit: Unit,
-    engines: &[String],
-    groups: &[(String, Vec<Bar>)],
-) -> String {
+pub(super) fn bars(title: &str, engines: &[String], groups: &[(String, Vec<Bar>)]) -> String {
     let rows: usize = groups.iter().map(|(_, bars)| bars.len()).sum();
     let height = 34.0 + groups.len() as f64 * 26.0 + rows as f64 * (BAR_PIXELS + 4.0) + 8.0;
     let mut out = begin(WIDTH, height, title);
@@ -69,7 +67,7 @@ pub(super) fn bars(
         y += 20.0;
         let tops = bars.iter().map(|bar| bar.spread.map_or(bar.value, |(_, most)| most));
         let largest = tops.fold(0.0, f64::max).max(1e-12);
-        let scale = (WIDTH - LABEL_PIXELS - 110.0) / largest;
+        let scale = (WIDTH - LABEL_PIXELS - TEXT_PIXELS) / largest;
         for bar in bars {
             text(&mut out, LABEL_PIXELS - 6.0, y + 12.5, "end", 12.0, &bar.engine);
             let width = (bar.value * scale).max(0.5);
@@ -92,14 +90,7 @@ pub(super) fn bars(
                 );
                 end = end.max(most * scale);
             }
-            text(
-                &mut out,
-                LABEL_PIXELS + end + 6.0,
-                y + 12.5,
-                "start",
-                12.0,
-                &unit.text(bar.value),
-            );
+            text(&mut out, LABEL_PIXELS + end + 6.0, y + 12.5, "start", 12.0, &bar.text);
             y += BAR_PIXELS + 4.0;
         }
         y += 6.0;
