@@ -52,6 +52,8 @@
 // The modules are in data-flow order: a byte passes through them from the top to the bottom on its way to the
 // disk, and each module calls only those below it (`tests/tidy` checks that).
 #![cfg_attr(rustfmt, rustfmt_skip)] // the modules' order is data flow, not the alphabet
+// Only vfs, jobs and base::sync use the operating system's files, threads and clocks (clippy.toml).
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
@@ -67,7 +69,9 @@ pub(crate) mod table;
 pub(crate) mod filter;
 pub(crate) mod manifest;
 pub(crate) mod cache;
+#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod jobs;
+#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub mod vfs;
 pub(crate) mod base;
 

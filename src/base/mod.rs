@@ -22,5 +22,6 @@ pub(crate) mod poison;
 pub(crate) mod prefetch;
 pub(crate) mod process;
 pub(crate) mod slice;
+#[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod sync;
 pub(crate) mod turn_cell;

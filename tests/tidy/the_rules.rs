@@ -68,18 +68,18 @@ fn length() {
 }
 
 #[test]
-fn operating_system() {
-    let text = "use std::fs;\nthread::spawn(f);\nlet t = Instant::now();\n\
-                let s = std::time::SystemTime::now();\n\"std::fs\"; // thread::spawn\n\
-                use std::fsck;\nuse std::io;\n#[cfg(test)]\nmod tests {\n    use std::fs;\n}\n";
-    assert_eq!(lines(check_operating_system, "src/db/a.rs", text), [1, 2, 3, 4]);
-    for path in ["src/vfs/a.rs", "src/jobs.rs", "crates/a.rs", "tests/a.rs"] {
-        assert_eq!(lines(check_operating_system, path, text), []);
-    }
-    let threads = "use std::{io, thread};\nstd::thread::yield_now();\nthread::Builder::new();\n\
-                   use std::thread::{current, sleep};\nthread::scope(|_| ());\n\
-                   std::thread::available_parallelism();\nthread::spawner();\n";
-    assert_eq!(lines(check_operating_system, "src/db/a.rs", threads), [3, 4, 5]);
+fn allowances() {
+    let on =
+        "#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]\n";
+    let allow = "#[allow(clippy::disallowed_methods)]\n";
+    let found = |path: &str, text: &str| {
+        let lib = Source::new("src/lib.rs", on);
+        check_allowances(&[lib, Source::new(path, text)]).len()
+    };
+    assert_eq!(found("src/base/mod.rs", &format!("{allow}pub(crate) mod sync;\n")), 0);
+    assert_eq!(found("src/base/mod.rs", &format!("{allow}mod number;\n")), 1);
+    assert_eq!(found("src/db/a.rs", &format!("{allow}fn f() {{}}\n")), 1);
+    assert_eq!(check_allowances(&[Source::new("src/lib.rs", "mod a;\n")]).len(), 1);
 }
 
 #[test]
@@ -100,9 +100,9 @@ fn sync() {
 fn test_files_are_known_by_their_declaration() {
     let parent = "//! A\n#[cfg(test)]\nmod model;\nmod real;\n\
                   #[cfg(test)]\n#[path = \"far_tests.rs\"]\nmod tests;\n";
-    let text = "use std::fs;\n";
+    let text = "use crate::api;\n";
     let mut sources = vec![
-        Source::new("src/lib.rs", "mod db;\n"),
+        Source::new("src/lib.rs", "mod api;\nmod db;\n"),
         Source::new("src/db/mod.rs", parent),
         Source::new("src/db/model.rs", text),
         Source::new("src/db/model/deep.rs", text),
@@ -110,7 +110,7 @@ fn test_files_are_known_by_their_declaration() {
         Source::new("src/db/real.rs", text),
     ];
     mark_test_files(&mut sources);
-    assert_eq!(check_operating_system(&sources).len(), 1);
+    assert_eq!(check_order(&sources).len(), 1);
 }
 
 #[test]
@@ -179,10 +179,9 @@ fn format_pages() {
 
 #[test]
 fn blanking_keeps_code_and_lines() {
-    let text =
-        "a \"x // y\\\" z\" b 'c' '\\'' 'd r#\"e \"f\"# br\"g\" /* h /* i */\n j */ k // l\nm";
+    let text = "a \"x // y\\\" z\" b 'c' '\\'' 'd r#\"e \"f\"# br\"g\" /* h /* i */\n j */ k 7 // l\nm\n/// n";
     let code = blank(text);
-    assert_eq!(code.lines().count(), 3);
+    assert_eq!(code.lines().count(), 4);
     let left: String = code.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_eq!(left, "a b 'd b k m");
+    assert_eq!(left, "a b 'd k 7 m");
 }
