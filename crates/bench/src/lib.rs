@@ -1,8 +1,8 @@
-//! Spinney beside the stores people use: the same work, the same memory, one run.
+//! Compares Spinney with other stores: the same work, the same memory, one run.
 //!
 //! `data` makes keys, values and choices that can be checked without a copy; `engine` is every store
-//! behind one interface; `workload` is what is done with them; `measure` asks the operating system and
-//! the device; `compare` runs it all and puts it together; `plot` draws it; `document` makes the tables of
+//! behind one interface; `workload` has the operations; `measure` reads the operating system's counters and measures
+//! the device; `compare` runs everything and makes the results; `plot` draws them; `document` makes the tables of
 //! `docs/benchmarks.md`, which is for users.
 
 pub mod compare;

@@ -10,7 +10,7 @@ use spinney_bench::document::{self, DocumentOptions};
 use spinney_bench::engine::EngineName;
 use spinney_bench::instructions::{self, InstructionsOptions};
 
-/// Spinney beside the stores people use: the same work, the same memory, one run
+/// Compare Spinney with other stores: the same work, the same memory, one run
 #[derive(Debug, Parser)]
 #[command(
     name = "spinney-bench",
@@ -38,13 +38,13 @@ enum Command {
     /// Draw the figures of a comparison from its JSON
     #[command(after_help = "Examples:\n  spinney-bench plot results.json figures")]
     Plot {
-        /// What `compare --json` wrote
+        /// The results of `compare --json`
         json: PathBuf,
-        /// Where figures and report.html go
+        /// The directory for the figures and report.html
         dir: PathBuf,
     },
     Document(DocumentOptions),
-    /// List the engines and whether they are there
+    /// List the engines and whether they are installed
     #[command(after_help = "Examples:\n  spinney-bench engines")]
     Engines,
     /// One engine's process (for `compare` alone)

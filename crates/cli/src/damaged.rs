@@ -9,12 +9,12 @@ use spinney_quantity::grouped;
 /// Whether to.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct DamagedOptions {
-    /// Go on behind what cannot be read, list it on standard error, and exit with 3 if there was any
+    /// Continue after damaged parts, list them on standard error, and exit with 3 if there were any
     #[arg(long)]
     skip_damaged: bool,
 }
 
-/// What a walk over pairs has left out.
+/// The ranges that an iteration could not read.
 pub(crate) struct Skipped {
     options: DamagedOptions,
     ranges: u64,

@@ -94,14 +94,14 @@ struct Frames<R: BufRead> {
 
 const END_MARK: [u8; 4] = [0; 4];
 
-/// An input and an end mark behind it.
+/// An input followed by an end mark.
 struct Marked<R> {
     input: R,
     mark: &'static [u8],
 }
 
 impl<R: BufRead> Marked<R> {
-    /// Whether all of the input has been read, and what is left of the mark.
+    /// Whether all of the input has been read, and the rest of the mark.
     fn at_end(&mut self) -> io::Result<Option<usize>> {
         Ok(self.input.fill_buf()?.is_empty().then_some(self.mark.len()))
     }
@@ -148,7 +148,7 @@ impl<R: BufRead> Read for Frames<R> {
     }
 }
 
-/// What is wrong with LZ4 data: the decoder's errors print as the structures that they are.
+/// A readable error for LZ4 data; the decoder's errors print as structures.
 fn in_words(error: &io::Error) -> String {
     use lz4_flex::frame::Error::*;
     let Some(found) = error.get_ref().and_then(|inner| inner.downcast_ref()) else {

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints help where help was asked for; else what is wrong with the command line, in one line.
+/// Prints the help that was asked for; otherwise the error of the command line, in one line.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = error.print();

@@ -1,4 +1,4 @@
-//! Opening a store and a keyspace as the global options say.
+//! Opens a store and a keyspace according to the global options.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use spinney::{
 use crate::failure::{Failure, Outcome};
 use spinney_quantity::{bytes, grouped, parse_bytes};
 
-/// Options that every command takes.
+/// Options of every command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StoreOptions {
     /// The keyspace to work on
@@ -20,7 +20,7 @@ pub(crate) struct StoreOptions {
     /// Memory the store may use: 128MiB, 2GiB, …
     #[arg(long, global = true, default_value = "256MiB", value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) memory: u64,
-    /// Open a store whose journal is damaged, dropping what lies behind the damage
+    /// Open a store with a damaged journal, without the records after the damage
     #[arg(long, global = true)]
     pub(crate) salvage_journal: bool,
 }
@@ -77,7 +77,7 @@ impl CreationOptions {
         self.applied_to(KeyspaceOptions::new(self.kind.unwrap_or_default()))
     }
 
-    /// Those options with what the command line says in their place; the kind apart.
+    /// Those options, replaced by those of the command line except for the kind.
     fn applied_to(&self, mut options: KeyspaceOptions) -> Outcome<KeyspaceOptions> {
         if let Some(choice) = self.compression {
             options = options.compression(match choice {
@@ -92,7 +92,7 @@ impl CreationOptions {
         Ok(options)
     }
 
-    /// Refuses what the command line says of a keyspace that exists and has other options.
+    /// Refuses a command line with other options than those of an existing keyspace.
     fn check_existing(&self, keyspace: &Keyspace) -> Outcome {
         let options = keyspace.options();
         let wanted = match self.kind.filter(|kind| *kind != options.kind()) {
@@ -150,7 +150,7 @@ impl StoreOptions {
         Ok(database)
     }
 
-    /// As `open_for_reading`, for a command that tells itself what opening met.
+    /// Like `open_for_reading`, for a command that itself reports the problems of opening.
     pub(crate) fn open_quietly(&self, path: &Path) -> Outcome<Database> {
         self.builder(path, false).open_read_only().map_err(|error| match error {
             spinney::Error::JournalOverBudget { sufficient, .. } => Failure::other(format!(
@@ -214,7 +214,7 @@ fn note_dropped(database: &Database) {
     }
 }
 
-/// What of the journal is lost, if anything is.
+/// A message about the lost part of the journal, if there is one.
 pub(crate) fn journal_lost(recovery: &RecoveryReport) -> Option<String> {
     if recovery.records_dropped == 0 && recovery.journal_damage.is_empty() {
         return None;
@@ -228,7 +228,7 @@ pub(crate) fn journal_lost(recovery: &RecoveryReport) -> Option<String> {
     Some(format!("the journal was damaged ({reason}); {behind}"))
 }
 
-/// A number of bytes that `--memory` takes, at least as large.
+/// A value of `--memory` of at least this many bytes.
 fn quantity_of(bytes: u64) -> String {
     format!("{}MiB", bytes.div_ceil(1 << 20))
 }

@@ -55,14 +55,16 @@ fn a_csv_file_with_an_unclosed_quote_is_refused_and_goes_on_once_it_is_closed() 
     assert!(message.contains("record 4 of") && message.contains("people.csv"), "{message}");
     assert!(message.contains("never closed") && message.contains("3,\\\"three"), "{message}");
     assert!(
-        message.contains("2 records of this import are kept: go on with --skip 2"),
+        message.contains(
+            "2 records of this import are kept: remove the cause and continue with --skip 2"
+        ),
         "{message}"
     );
     assert_eq!(store.ok("count", &[]), "2\n");
     let file = store.file("people.csv", text.replace("\"three", "\"three\"").as_bytes());
     let summary = store.ok("import", &[&file, "--skip", "2"]);
     assert!(
-        summary.starts_with("imported 3 records") && summary.contains("2 passed over"),
+        summary.starts_with("imported 3 records") && summary.contains("2 skipped"),
         "{summary}"
     );
     assert_eq!(store.ok("count", &[]), "5\n");
@@ -105,8 +107,15 @@ fn a_cut_lz4_file_says_so_and_what_is_kept() {
     let file = store.file("pairs.tsv.lz4", &whole[..whole.len() / 2]);
     let message = store.fails(4, "import", &[&file]);
     assert!(message.contains("the file is cut short"), "{message}");
-    let kept: u64 =
-        message.split("--skip ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let kept: u64 = message
+        .split("--skip ")
+        .nth(1)
+        .unwrap()
+        .split_whitespace()
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
     assert_eq!(store.ok("count", &[]), format!("{kept}\n"));
     let file = store.file("pairs.tsv.lz4", &whole);
     store.ok("import", &[&file, "--skip", &kept.to_string()]);

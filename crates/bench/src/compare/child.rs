@@ -18,7 +18,7 @@ use crate::measure::cgroup::Cgroup;
 use crate::measure::measurement::Measurement;
 use crate::workload::store::{Contents, Plan, Store};
 
-/// What a child is told first.
+/// The first message to a child.
 #[derive(Debug, Serialize, Deserialize)]
 struct Beginning {
     plan: Plan,
@@ -27,7 +27,7 @@ struct Beginning {
     cgroup_processes: Option<PathBuf>,
 }
 
-/// What it is asked then.
+/// The further requests.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
     /// Run the workload of that name.
@@ -38,25 +38,25 @@ enum Request {
     Close,
 }
 
-/// What it answers.
+/// The answers.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     /// The store is open.
     Opened { seconds: f64 },
     /// The workload is done.
     Done { measurement: Box<Measurement>, contents: Contents },
-    /// So many of the last records were not as written.
+    /// The number of the last records that were not as written.
     Checked { bad: u64 },
     /// The store is closed.
     Closed,
-    /// What the engine says instead.
+    /// The engine's error.
     Failed { what: String },
 }
 
-/// The child's side: does what standard input says until that ends.
+/// The child's side: serves the requests on standard input until its end.
 ///
 /// # Errors
-/// Only what is wrong with the conversation; the engine's failures are answers.
+/// Errors of the protocol only; failures of the engine are answers.
 pub fn serve() -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     let mut lines = std::io::stdin().lock().lines();

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. Every engine works in a process of its own, in a memory cgroup of its own with the same limit,
-//!    and while one works the others stand still.
+//!    and while one works the others are idle.
 //! 2. Engines take turns at each workload, in an order that is turned from round to round, so that the
 //!    machine's drift hits all alike.
 //! 3. A wrong or missing answer makes the command fail, however fast it was.
@@ -26,7 +26,7 @@ use spinney_quantity::{bytes, grouped};
 /// Runs the comparison.
 ///
 /// # Errors
-/// What is wrong with the request, or what went wrong.
+/// An invalid request, or a failure of the comparison.
 pub fn run(options: &CompareOptions) -> Result<(), Failure> {
     let runs = options.resolve().map_err(Failure::Usage)?;
     for engine in runs.iter().flat_map(|run| &run.engines) {
@@ -78,7 +78,7 @@ fn write(path: &Path, document: &Value) -> Result<(), String> {
         .map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// What all rounds gave.
+/// The results of all rounds.
 #[derive(Debug, Default)]
 pub struct Found {
     /// One for each engine, workload and round.
@@ -87,7 +87,7 @@ pub struct Found {
     pub device: Vec<crate::measure::device::DeviceRates>,
     /// The memory limit all engines ran under, or why there was none.
     pub limit: Option<Result<u64, String>>,
-    /// What the benchmark itself costs.
+    /// The benchmark's own cost.
     pub overhead: Option<Overhead>,
 }
 

@@ -1,4 +1,4 @@
-//! The options of `compare`, the presets, and what they come to.
+//! The options of `compare`, the presets, and the runs that follow from them.
 
 use std::path::PathBuf;
 
@@ -12,24 +12,23 @@ use spinney_quantity::{parse_bytes, parse_count};
 
 /// Run the same work on several engines, in turns, and compare them
 ///
-/// Every engine runs in a process of its own under the same memory limit. Values can be checked from
-/// their keys, and every value read is.
+/// Each engine runs in a process of its own under the same memory limit. Every value read is checked.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("{HELP}\n\n{EXAMPLES}"))]
 pub struct CompareOptions {
     /// Engines, with `:CONFIGURATION` where there are several (`spinney-bench engines` lists them)
     #[arg(long, short, value_delimiter = ',', value_name = "NAMES")]
     pub engines: Vec<EngineName>,
-    /// Workloads, one after another; `load` goes first if no other load does
+    /// Workloads, one after another; `load` is added in front unless the first one is a load
     #[arg(long, short, value_delimiter = ',', value_name = "NAMES")]
     pub workloads: Vec<Workload>,
     /// Workloads and sizes of a well-known experiment; other options override it
     #[arg(long, value_name = "NAME")]
     pub preset: Option<Preset>,
-    /// A small comparison that takes less than a minute; short for --preset quick
+    /// A small comparison of less than a minute; short for --preset quick
     #[arg(long, conflicts_with = "preset")]
     pub quick: bool,
-    /// Records that loads insert [default: 8M]
+    /// Records of a load [default: 8M]
     #[arg(long, value_parser = parse_count)]
     pub records: Option<u64>,
     /// Bytes of a key [default: 24]
@@ -41,7 +40,7 @@ pub struct CompareOptions {
     /// Percent of a value that does not compress
     #[arg(long, default_value_t = 100, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(..=100))]
     pub value_entropy: u8,
-    /// How engines compress what they store
+    /// How engines compress their data
     #[arg(long, default_value = "none", value_name = "METHOD")]
     pub compression: Compression,
     /// Memory an engine is told to use [default: 128MiB]
@@ -55,37 +54,37 @@ pub struct CompareOptions {
     /// × 1.1 + 32 MiB]
     #[arg(long, value_name = "SIZE")]
     pub limit: Option<String>,
-    /// Threads, where a workload's name does not say (`get@16`)
+    /// Threads of a workload whose name does not set them (`get@16`)
     #[arg(long, short, default_value_t = 1, value_parser = parse_threads)]
     pub threads: usize,
-    /// Operations of a workload, all threads together [default: --records]
+    /// Operations of a workload over all threads [default: --records]
     #[arg(long, value_parser = parse_count)]
     pub operations: Option<u64>,
-    /// Stop a workload after so many seconds [default: 60]
+    /// The maximum duration of a workload in seconds [default: 60]
     #[arg(long, value_parser = parse_seconds)]
     pub seconds: Option<f64>,
-    /// Stop a load or a scan of everything after so many seconds, and go on with what there is [default:
-    /// 1800]
+    /// The maximum duration of a load or a full scan in seconds; later workloads use the records loaded until
+    /// then [default: 1800]
     #[arg(long, value_parser = parse_seconds)]
     pub load_seconds: Option<f64>,
-    /// Let each engine do all its work of a round before the next begins, and remove its store then: where
-    /// the disk is a host's file, the host keeps what was written last in its memory, and reads of an
-    /// engine that others have written after are up to three times slower; paper-flsm does so
+    /// Let each engine do all its work of a round before the next engine begins, and remove its store then.
+    /// Needed where the disk is a file of a host, which keeps recently written data in memory: reads of an
+    /// engine after which others have written are up to three times slower. paper-flsm does so
     #[arg(long)]
     pub apart: bool,
-    /// How often everything is done [default: 3, of --quick 1]
+    /// The number of rounds [default: 3; with --quick 1]
     #[arg(long, value_name = "N")]
     pub rounds: Option<u64>,
     /// How much of each value read is checked
     #[arg(long, default_value = "head")]
     pub verify: Verify,
-    /// Keys, values and choices follow from this number
+    /// The seed of keys, values and choices
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Where stores are made, in a directory of their own that is removed afterwards
+    /// Where stores are made, in a directory that is removed afterwards
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub dir: PathBuf,
-    /// Size of the file with which the device is measured; 0 to leave that out [default: 2GiB]
+    /// The size of the file with which the device is measured; 0 skips the measurement [default: 2GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub device_file: Option<u64>,
     /// Write the results as JSON; `-` is standard output, in place of the tables
@@ -131,7 +130,7 @@ const MEMORY_PERCENTS: [u64; 5] = [5, 10, 25, 50, 100];
 /// `paper-size`, as parts of the records.
 const RECORD_PARTS: [u64; 4] = [8, 4, 2, 1];
 
-/// What a preset stands for.
+/// The settings of a preset.
 struct Defaults {
     engines: &'static str,
     workloads: &'static str,
@@ -228,7 +227,7 @@ pub struct Run {
     pub engines: Vec<EngineName>,
     /// The workloads, none twice, the first of them a load.
     pub workloads: Vec<Workload>,
-    /// What every engine gets but its name and directory.
+    /// The plan of every engine, without its name and directory.
     pub plan: Plan,
     /// How much memory a process can use.
     pub limit_bytes: Option<u64>,
@@ -248,7 +247,7 @@ impl CompareOptions {
     /// Decides everything; presets with several sizes come to several runs.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// Invalid requests.
     pub fn resolve(&self) -> Result<Vec<Run>, String> {
         let defaults = Preset::defaults(if self.quick { Some(Preset::Quick) } else { self.preset });
         let mut engines = self.engines.clone();
@@ -294,7 +293,7 @@ impl CompareOptions {
         sizes.into_iter().map(run).collect()
     }
 
-    /// The run with so many records and so much memory.
+    /// The run with this number of records and this memory.
     fn run(
         &self,
         defaults: &Defaults,

@@ -34,7 +34,7 @@ pub const COMPARED: [&str; 14] = [
     "open_seconds",
 ];
 
-/// What stands in `rounds` but has no median.
+/// Fields of `rounds` that have no median.
 const NOT_SUMMED_UP: [&str; 7] =
     ["engine", "workload", "round", "failed", "latencies", "timeline", "space_timeline_bytes"];
 
@@ -120,7 +120,7 @@ fn date(now: SystemTime) -> String {
     format!("{}-{month:02}-{day:02}", era * 400 + of_era_year + turned)
 }
 
-/// The command without what only says where results and stores go.
+/// The command without the options that only name places for results and stores.
 fn command(arguments: impl Iterator<Item = String>) -> String {
     const PLACES: [&str; 3] = ["--json", "--plot", "--dir"];
     let mut out = "spinney-bench".to_string();

@@ -1,4 +1,4 @@
-//! The rounds: who works when.
+//! The rounds: the order in which engines work.
 
 use std::fs;
 use std::path::PathBuf;

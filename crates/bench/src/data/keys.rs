@@ -8,7 +8,7 @@
 use super::permutation::Permutation;
 use super::random::mix;
 
-/// What every key starts with.
+/// The prefix of every key.
 pub const PREFIX: &[u8] = b"user";
 /// Digits of the largest 64-bit number.
 const DIGITS_MAX: usize = 20;

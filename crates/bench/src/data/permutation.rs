@@ -23,7 +23,7 @@ impl Permutation {
         Permutation { domain, half_bits, round_keys }
     }
 
-    /// Where `index`, which is below the domain, goes.
+    /// The image of `index`, which is below the domain.
     #[inline]
     pub fn apply(&self, index: u64) -> u64 {
         let mut number = index;

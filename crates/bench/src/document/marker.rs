@@ -15,11 +15,11 @@
 
 use crate::plot::summary::Column;
 
-/// What ends the part that is made.
+/// The end of the generated part.
 pub(super) const END: &str = "<!-- end -->";
 const BEGINNINGS: [&str; 2] = ["<!-- table ", "<!-- picture "];
 
-/// What is made.
+/// The kind of output.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Table,

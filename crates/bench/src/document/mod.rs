@@ -51,7 +51,7 @@ pub type Made = (PathBuf, String);
 /// Runs the command.
 ///
 /// # Errors
-/// What cannot be read or written, and markers that make no sense.
+/// Files that cannot be read or written, and invalid markers.
 pub fn run(options: &DocumentOptions) -> Result<(), Failure> {
     if options.commands {
         print!("{}", commands(&options.root).map_err(Failure::Other)?);
@@ -74,7 +74,7 @@ pub fn run(options: &DocumentOptions) -> Result<(), Failure> {
 /// Every document and picture, as the kept results make them.
 ///
 /// # Errors
-/// What cannot be read, and markers that make no sense.
+/// Files that cannot be read, and invalid markers.
 pub fn made(root: &Path) -> Result<Vec<Made>, String> {
     let mut out = Vec::new();
     for name in DOCUMENTS {
@@ -97,7 +97,7 @@ pub fn made(root: &Path) -> Result<Vec<Made>, String> {
     Ok(out)
 }
 
-/// What a marker stands for; its picture goes to `out`.
+/// The text that a marker produces. Its picture is added to `out`.
 fn body(
     results: &Value,
     marker: &Marker,

@@ -8,15 +8,15 @@ use super::marker::{Marker, Row};
 use crate::plot::summary::{Column, best, heading, result, times};
 use crate::plot::words;
 
-/// What a row shows.
+/// A quantity of a row.
 struct Quantity {
     /// Its name in markers.
     name: &'static str,
     field: &'static str,
-    /// What it is called in tables.
+    /// Its name in tables.
     words: &'static str,
     more_is_better: bool,
-    /// Units with their sizes, the smallest first; none for what only counts.
+    /// Units with their sizes, the smallest first; none for plain numbers.
     units: &'static [(&'static str, f64)],
 }
 

@@ -6,7 +6,7 @@
 //! - `MDB_WRITEMAP`: commits change the map in place, which its documentation gives as the faster way;
 //! - `MDB_NORDAHEAD`: its advice for data larger than memory with random reads;
 //! - `MDB_NOTLS`, so that a session may keep its read transaction;
-//! - a map of 1 TiB, of which only what is used exists.
+//! - a map of 1 TiB, of which only the used part exists.
 //!
 //! It has no memory setting: the kernel's page cache is its cache, bounded by the run's limit.
 

@@ -2,10 +2,10 @@
 //!
 //! Invariants:
 //! 1. A [`Session`] belongs to one thread; an [`Engine`] to all.
-//! 2. What a session is given it may not keep, and what it hands out is gone with the next call: each
-//!    engine copies only where its own interface makes it.
-//! 3. Every engine runs at its best honest settings for the memory and durability it is given; each
-//!    setting that is not the default stands beside the reason for it.
+//! 2. A session does not keep its arguments, and its results are valid until the next call. An engine copies only
+//!    where its own interface requires it.
+//! 3. Every engine runs with the best settings known to us for the given memory and durability. Each setting that is
+//!    not the default has its reason beside it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ mod rocksdb;
 mod spinney;
 mod splinterdb;
 
-/// What every engine is opened with.
+/// The settings of every engine.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Where its files are; a directory of its own.
@@ -40,7 +40,7 @@ pub struct Settings {
     pub pairs: u64,
     /// The bytes of a pair, key and value.
     pub pair_bytes: u64,
-    /// Whether it compresses what it stores.
+    /// The compression of its data.
     pub compression: Compression,
 }
 
@@ -51,11 +51,11 @@ pub enum Compression {
     /// None at all
     #[default]
     None,
-    /// LZ4 (LevelDB, which has none, takes Snappy; LMDB, redb and SplinterDB have no compression)
+    /// LZ4 (LevelDB, which does not have it, uses Snappy; LMDB, redb and SplinterDB have no compression)
     Lz4,
 }
 
-/// What went wrong, in words.
+/// A result with an error message.
 pub type Result<T> = std::result::Result<T, String>;
 
 /// A store under test.
@@ -84,7 +84,7 @@ pub enum Durability {
     Sync,
 }
 
-/// What a workload needs that not every engine has.
+/// A property that a workload needs and not every engine has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// Writes that survive power loss before they return.
@@ -129,14 +129,14 @@ pub struct EngineName {
 /// An engine that can be opened.
 struct Known {
     name: &'static str,
-    /// The first is what the bare name means.
+    /// The first one is the default.
     configurations: fn() -> Vec<&'static str>,
-    /// Whether what it needs is there.
+    /// Returns an error if something that it needs is not installed.
     available: fn() -> Result<()>,
     open: Open,
-    /// What to do where it is not.
+    /// How to install it.
     remedy: &'static str,
-    /// What it cannot do, and why.
+    /// What it does not support, and why.
     lacks: &'static [(Need, &'static str)],
 }
 
@@ -202,10 +202,10 @@ const KNOWN: &[Known] = &[
 ];
 
 impl EngineName {
-    /// Opens the engine in a directory that may be empty or hold what it has left there.
+    /// Opens the engine in a directory that is empty or has its files.
     ///
     /// # Errors
-    /// What the engine says, and what to install if it is not there.
+    /// Errors of the engine; if it is not installed, what to install.
     pub fn open(&self, settings: &Settings) -> Result<Box<dyn Engine>> {
         let known = KNOWN.iter().find(|known| known.name == self.engine);
         let known = known.ok_or_else(|| format!("no engine {:?}", self.engine))?;
@@ -215,18 +215,18 @@ impl EngineName {
     /// Whether it can be opened at all here.
     ///
     /// # Errors
-    /// What is missing, and what to install.
+    /// A missing library, and what to install.
     pub fn check(&self) -> Result<()> {
         let known = KNOWN.iter().find(|known| known.name == self.engine);
         let known = known.ok_or_else(|| format!("no engine {:?}", self.engine))?;
         (known.available)().map_err(|what| format!("{self}: {what}; {}", known.remedy))
     }
 
-    /// What the environment of its process should say.
+    /// The environment variables of its process.
     ///
     /// RocksDB and LevelDB allocate each block of their caches, on one thread, and free it on another: with
     /// glibc's arenas of one a thread the process grows by half, and the limit kills it. Their users take
-    /// jemalloc or fewer arenas; with two, RocksDB (8 M pairs, 128 MiB) keeps within what it is told.
+    /// jemalloc or fewer arenas; with two, RocksDB (8 M pairs, 128 MiB) stays within its memory.
     pub fn environment(&self) -> &'static [(&'static str, &'static str)] {
         match self.engine.as_str() {
             "rocksdb" | "leveldb" => &[("MALLOC_ARENA_MAX", "2")],
@@ -239,7 +239,7 @@ impl EngineName {
         !matches!(self.engine.as_str(), "redb" | "splinterdb")
     }
 
-    /// Why it cannot do what needs this, if it cannot.
+    /// The reason why it does not support `need`, if it does not.
     pub fn lacks(&self, need: Need) -> Option<&'static str> {
         let known = KNOWN.iter().find(|known| known.name == self.engine)?;
         known.lacks.iter().find(|(lack, _)| *lack == need).map(|(_, why)| *why)
@@ -294,7 +294,7 @@ impl std::str::FromStr for EngineName {
     }
 }
 
-/// A `get` by way of a look-up that hands what it finds on once.
+/// A `get` on top of a look-up that passes its result to a callback once.
 fn get_by(
     value: &mut Vec<u8>,
     look_up: impl FnOnce(&mut dyn FnMut(Option<&[u8]>)) -> Result<()>,
@@ -308,7 +308,7 @@ fn get_by(
     Ok(there)
 }
 
-/// A path as C takes it.
+/// A path as a C string.
 fn c_path(path: &Path) -> Result<std::ffi::CString> {
     std::ffi::CString::new(path.as_os_str().as_encoded_bytes())
         .map_err(|_| format!("{} has a zero byte in it", path.display()))

@@ -24,7 +24,7 @@ use super::{Durability, Engine, Result, Session, Settings};
 type Reader = ReadOnlyTable<&'static [u8], &'static [u8]>;
 
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("bench");
-/// One commit in so many is durable.
+/// One of this many commits is durable.
 const DURABLE_EVERY: u64 = 50_000;
 
 struct Redb {
@@ -84,7 +84,7 @@ impl Engine for Redb {
 
 struct RedbSession<'a> {
     store: &'a Redb,
-    /// The table as of so many commits.
+    /// The table after this many commits.
     reader: Option<(u64, Reader)>,
 }
 

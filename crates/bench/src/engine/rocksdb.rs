@@ -101,7 +101,7 @@ functions! {
 const NO_COMPRESSION: c_int = 0;
 const LZ4_COMPRESSION: c_int = 4;
 const PARTITIONED_INDEX: c_int = 2;
-/// Scans of more pairs than this read ahead by so many bytes.
+/// Scans of more pairs than this read ahead by `LONG_SCAN_READAHEAD_BYTES`.
 const LONG_SCAN_PAIRS: u64 = 10_000;
 const LONG_SCAN_READAHEAD_BYTES: usize = 2 << 20;
 const UNIVERSAL_COMPACTION: c_int = 1;
@@ -131,7 +131,7 @@ unsafe impl Send for Rocks {}
 // SAFETY: as above.
 unsafe impl Sync for Rocks {}
 
-/// What index and filters take, about: 10 bits a pair, and for each block of 4 KiB a key and a place.
+/// The approximate size of index and filters: 10 bits per pair, and a key and a position per block of 4 KiB.
 fn metadata_bytes(settings: &Settings) -> u64 {
     let bytes = settings.pairs * settings.pair_bytes;
     settings.pairs * 10 / 8 + bytes.div_ceil(4096) * 32

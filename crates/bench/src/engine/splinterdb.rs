@@ -49,13 +49,13 @@ use rustix::fs::OFlags;
 use super::library::functions;
 use super::{Durability, Engine, Need, Result, Session, Settings, c_path, get_by};
 
-/// What to do where it is not.
+/// How to install it.
 pub(super) const REMEDY: &str = "build it (packages libaio-dev, libxxhash-dev, xxd) with \
      `git clone https://github.com/vmware/splinterdb && cd splinterdb && git checkout d2173e0e && \
      CC=gcc LD=gcc make libs`, and set SPINNEY_SPLINTERDB to the path of its \
      build/release/lib/libsplinterdb.so";
 
-/// What it cannot do.
+/// What it does not support.
 pub(super) const LACKS: &[(Need, &str)] = &[
     (Need::Sync, "SplinterDB has no call that makes a write durable (docs/limitations.md there)"),
     (
@@ -65,7 +65,7 @@ pub(super) const LACKS: &[(Need, &str)] = &[
     ),
 ];
 
-/// What `splinterdb_get_version` of that commit ends with.
+/// The end of the result of `splinterdb_get_version` at that commit.
 const COMMIT: &str = "d2173e0e";
 
 type Pointer = *mut c_void;
@@ -203,7 +203,7 @@ pub(super) fn available() -> Result<()> {
     functions().map(|_| ())
 }
 
-/// What it is given of the memory and the disk.
+/// Its share of the memory, and the size of its disk.
 struct Shares {
     disk_bytes: u64,
     cache_bytes: u64,

@@ -1,4 +1,4 @@
-//! What operations cost now, held against the record.
+//! The current cost of operations, compared with the record.
 
 use std::fmt::Write as _;
 
@@ -30,7 +30,7 @@ impl Row {
 }
 
 impl Comparison {
-    /// Holds `now` against the record; what changes by more than the threshold is told.
+    /// Compares `now` with the record, and reports changes above the threshold.
     pub fn new(now: &[Count], record: Option<&Record>, threshold_percent: f64) -> Comparison {
         let row = |now: &Count| Row {
             before: record.and_then(|record| record.of(&now.kind, &now.workload)),
@@ -56,7 +56,7 @@ impl Comparison {
         self.changed(|change| change < -self.threshold_percent)
     }
 
-    /// What the record does not have.
+    /// Entries that the record does not have.
     pub fn unknown(&self) -> Vec<String> {
         self.rows.iter().filter(|row| row.before.is_none()).map(Row::name).collect()
     }
@@ -75,7 +75,7 @@ impl Comparison {
         out
     }
 
-    /// What must be done about it, if anything.
+    /// What to do about it, if anything.
     ///
     /// # Errors
     /// Names the rows that are more expensive by more than the threshold, and those that the record does not have.

@@ -1,4 +1,4 @@
-//! Who counts: callgrind, or the processor itself by way of `perf`.
+//! The counters: callgrind, or the processor through `perf`.
 //!
 //! Invariants:
 //! 1. A counted process is given the same environment and the same name for itself whoever starts it and
@@ -10,10 +10,10 @@ use std::env;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What to do where nothing can count.
+/// Advice where there is no counter.
 const REMEDY: &str = "install valgrind (Debian: apt-get install valgrind), or perf on a machine whose \
                       processor lets its instructions be counted";
-/// What of the environment counted processes are given: where programs are, and valgrind's own parts.
+/// Environment variables that counted processes inherit: the path of programs, and valgrind's own.
 const ENVIRONMENT: [&str; 2] = ["PATH", "VALGRIND_LIB"];
 const CALLGRIND: [&str; 3] = ["--tool=callgrind", "--callgrind-out-file=/dev/null", "--"];
 const PERF: [&str; 6] = ["stat", "-x", ",", "-e", "instructions:u", "--"];
@@ -31,12 +31,12 @@ enum Tool {
     Perf,
 }
 
-/// What a counted process gave.
+/// The result of a counted process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counted {
     /// Of the whole process, in user space.
     pub instructions: u64,
-    /// What it says it did.
+    /// The work that it reports.
     pub operations: u64,
 }
 
@@ -44,7 +44,7 @@ impl Counter {
     /// The one there is: callgrind before perf, since its counts are those of any machine.
     ///
     /// # Errors
-    /// What to install where there is none.
+    /// What to install if there is none.
     pub fn find() -> Result<Counter, String> {
         if let Ok(version) = first_line(Command::new("valgrind").arg("--version").output()) {
             return Ok(Counter { tool: Tool::Callgrind, version });
@@ -59,7 +59,7 @@ impl Counter {
         Err(format!("nothing here can count instructions: {REMEDY}"))
     }
 
-    /// What counts, and its version.
+    /// The counter and its version.
     pub fn describe(&self) -> String {
         match self.tool {
             Tool::Callgrind => format!("callgrind, {}", self.version),
@@ -70,7 +70,7 @@ impl Counter {
     /// Runs this program with these arguments and counts.
     ///
     /// # Errors
-    /// What the process said, if it failed.
+    /// The process's message, if it failed.
     pub fn count(&self, arguments: &[&str]) -> Result<Counted, String> {
         let program = env::current_exe().map_err(|error| error.to_string())?;
         let mut command = match self.tool {
@@ -107,7 +107,7 @@ impl Counter {
     }
 }
 
-/// What a program that succeeded said first.
+/// The first line of output of a program that succeeded.
 fn first_line(output: std::io::Result<Output>) -> Result<String, String> {
     let output = output.map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -123,7 +123,7 @@ fn callgrind_count(said: &str) -> Result<u64, String> {
     count.parse().map_err(|_| format!("callgrind collected {count:?}"))
 }
 
-/// The count among what `perf stat -x ,` says: `COUNT,UNIT,EVENT,...`.
+/// The count in the output of `perf stat -x ,`: `COUNT,UNIT,EVENT,...`.
 fn perf_count(said: &str) -> Result<u64, String> {
     let fields = said.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let mut events =

@@ -1,4 +1,4 @@
-//! `spinney-bench instructions`: what operations cost in instructions, held against the record.
+//! `spinney-bench instructions`: the cost of operations in instructions, compared with the record.
 //!
 //! Invariants:
 //! 1. Each count is the difference of two processes: one makes a store and does the workload, the other
@@ -156,7 +156,7 @@ fn is_wanted(name: &str, wanted: &[String]) -> bool {
     wanted.is_empty() || wanted.iter().any(|wanted| wanted == name)
 }
 
-/// What this build and machine are.
+/// This build and machine.
 fn made(counter: &Counter) -> Made {
     let can = match () {
         #[cfg(target_arch = "x86_64")]
@@ -189,7 +189,7 @@ fn library() -> String {
 /// The counted process: makes a store, does the workload to it, says how many operations that was.
 ///
 /// # Errors
-/// Names that nobody knows; what [`workload::carry_out`] says.
+/// Unknown names; errors of [`workload::carry_out`].
 pub fn counted(kind: &str, stage: &str, workload: Option<&str>) -> Result<(), String> {
     let kind = parse_kind(kind)?;
     let named = |name| Workload::named(name).ok_or_else(|| format!("no workload {name:?}"));

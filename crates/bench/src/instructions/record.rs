@@ -1,4 +1,4 @@
-//! The record: what operations cost when it was last written, as a page with tables.
+//! The record: the cost of operations when it was last written, as a page with tables.
 //!
 //! Invariants:
 //! 1. The page is the only copy: it is read by people and by the command. What is written is read as
@@ -17,16 +17,16 @@ What a change is held against. Written by `spinney-bench instructions --record`,
 when a count has risen.
 ";
 
-/// What counts depend on besides the engine.
+/// The environment of the counts, besides the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
     /// The compiler and its version.
     pub compiler: String,
-    /// Who counted: its name, a comma, its version.
+    /// The counter: its name, a comma, its version.
     pub counter: String,
     /// The C library: memory is taken and copied by it.
     pub library: String,
-    /// The processor's kind: code is chosen by what it can do.
+    /// The kind of processor; code is selected by its features.
     pub processor: String,
 }
 
@@ -45,7 +45,7 @@ impl Made {
         self.counter.split(',').next().unwrap_or_default()
     }
 
-    /// What is not the same as in `other`: name, here, there.
+    /// The differences from `other`: name, here, there.
     pub fn differences<'a>(&'a self, other: &'a Made) -> Vec<(&'static str, &'a str, &'a str)> {
         let both = self.fields().into_iter().zip(other.fields());
         let different = both.filter(|((_, here), (_, there))| here != there);
@@ -67,13 +67,13 @@ pub struct Count {
 /// All that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// With what it was made.
+    /// The environment in which it was made.
     pub made: Made,
     /// The counts, workload by workload.
     pub counts: Vec<Count>,
 }
 
-/// What an operation of that workload is.
+/// A description of an operation of that workload.
 fn operation(name: &str) -> &'static str {
     if name == BACKGROUND.0 {
         return BACKGROUND_OPERATION;
@@ -99,7 +99,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 }
 
 impl Record {
-    /// What an operation cost.
+    /// The cost of an operation.
     pub fn of(&self, kind: &str, workload: &str) -> Option<u64> {
         let mut counts = self.counts.iter();
         let found = counts.find(|count| count.kind == kind && count.workload == workload);
@@ -129,7 +129,7 @@ impl Record {
     /// Reads a page.
     ///
     /// # Errors
-    /// The line that makes no sense, or what is missing.
+    /// The invalid line, or what is missing.
     pub fn parse(page: &str) -> Result<Record, String> {
         let mut made = Vec::new();
         let (mut kinds, mut counts): (Vec<&str>, Vec<Count>) = (Vec::new(), Vec::new());

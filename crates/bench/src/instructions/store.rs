@@ -28,10 +28,10 @@ const MEMTABLE_BYTES: u64 = 256 << 10;
 /// How often background work is let come to rest while a store is written: several times a memtable, as
 /// where it keeps up.
 const PUTS_BETWEEN_RESTS: usize = 512;
-/// What values are cut out of.
+/// The source of values.
 const FILLER_BYTES: usize = 64 << 10;
 
-/// What a store is like when counting begins.
+/// The state of a store when counting begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Half as many pairs, all of them in a memtable that has room for as many again.
@@ -78,7 +78,7 @@ impl FromStr for Stage {
     }
 }
 
-/// A store with what to do to it.
+/// A store with the work to do on it.
 pub struct Store {
     pub(super) db: Database,
     pub(super) keyspace: Keyspace,
@@ -106,10 +106,10 @@ fn keys(sequential_percent: u64, count: usize) -> Result<Vec<[u8; KEY_BYTES]>, S
 }
 
 impl Store {
-    /// A store of that kind with so many records, or half as many, as the stage has it.
+    /// A store of that kind with this number of records, or half of it, depending on the stage.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     pub fn open(kind: TreeKind, stage: Stage, records: usize) -> Result<Store, String> {
         let data_bytes = (records * (KEY_BYTES + VALUE_BYTES)) as u64;
         let builder = Database::builder("/store").vfs(Arc::new(MemoryVfs::new()));
@@ -172,7 +172,7 @@ impl Store {
         &self.keys[index]
     }
 
-    /// So many records in random order.
+    /// This many records in random order.
     pub(super) fn picks(&self, count: usize) -> impl Iterator<Item = usize> {
         self.picks[..count].iter().map(|&pick| pick as usize)
     }
@@ -208,7 +208,7 @@ impl Store {
     }
 }
 
-/// What is said of a read that found something else.
+/// The message for a wrong result of a read.
 pub(super) fn wrong(index: usize) -> String {
     format!("record {index} is missing or not what was put")
 }

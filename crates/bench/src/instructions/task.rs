@@ -1,9 +1,9 @@
-//! The processes that are counted, and what they come to.
+//! The counted processes, and the counts that follow from them.
 //!
 //! Invariants:
 //! 1. A count is the difference of two processes of the same kind and stage, over the operations of the
 //!    one that did any.
-//! 2. One failure is the failure of all: no count is made up for what could not be counted.
+//! 2. One failure fails the whole run. No count is invented.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -25,7 +25,7 @@ pub struct Task {
     pub kind: TreeKind,
     /// The store that is made.
     pub stage: Stage,
-    /// What is done to it; `None`: nothing.
+    /// The work on it; `None`: nothing.
     pub workload: Option<&'static Workload>,
 }
 
@@ -33,7 +33,7 @@ impl Task {
     /// Runs it.
     ///
     /// # Errors
-    /// What the process said, if it failed.
+    /// The process's message, if it failed.
     pub fn count(&self, counter: &Counter) -> Result<Counted, String> {
         let mut arguments = vec!["counted", self.kind.name(), self.stage.name()];
         arguments.extend(self.workload.map(|workload| workload.name));
@@ -104,7 +104,7 @@ pub fn carry_out(
     all.ok_or("a thread that counted is gone".to_string())?.into_iter().collect()
 }
 
-/// Instructions per operation: what a workload's process took more than its stage's, over what it did.
+/// Instructions per operation: a workload's count minus its stage's count, over the number of operations.
 ///
 /// # Errors
 /// A count that cannot be: a workload that did nothing, or took less than nothing.

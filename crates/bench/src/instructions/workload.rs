@@ -1,4 +1,4 @@
-//! What is counted: a handful of operations, each done some thousand times to a store of some stage.
+//! The counted operations. Each is done some thousand times on a store at some stage.
 //!
 //! Invariants:
 //! 1. Every read is checked, and a run whose pages did not come from where its stage says is an error:
@@ -22,17 +22,17 @@ const BATCH_PAIRS: usize = 16;
 pub struct Workload {
     /// Its name.
     pub name: &'static str,
-    /// What one operation is.
+    /// A description of one operation.
     pub operation: &'static str,
-    /// What it is done to.
+    /// The stage of its store.
     pub stage: Stage,
-    /// What must have happened, or it was something else that was counted.
+    /// Checks that the intended work was done, and not something else.
     work: Work,
     /// Does it, and says how many operations that was.
     run: fn(&Store) -> Result<usize, String>,
 }
 
-/// What a workload has to do with files.
+/// A workload's use of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     /// Nothing: memtables and cached pages are enough.
@@ -123,10 +123,10 @@ pub static WORKLOADS: &[Workload] = &[
     workload("scan50-cold", Stage::Cold, Work::Reads, scan::<50>, "`scan50`, likewise"),
 ];
 
-/// The background work of a pair: what the first of these costs more than the second.
+/// The background work per pair: the difference between the costs of these two workloads.
 pub const BACKGROUND: (&str, [&str; 2]) = ("background", ["load", "put"]);
 
-/// What that is.
+/// A description of that work.
 pub const BACKGROUND_OPERATION: &str = "`load` less `put`: packing and compacting one pair";
 
 impl Workload {
@@ -216,7 +216,7 @@ fn full_scan(store: &Store) -> Result<usize, String> {
 /// Makes a store and does a workload to it, or nothing; says how many operations that was.
 ///
 /// # Errors
-/// What the store says; a wrong answer; work that was not what was meant to be counted.
+/// Errors of the store, wrong answers, and work other than the intended one.
 pub fn carry_out(
     kind: TreeKind,
     stage: Stage,

@@ -72,7 +72,7 @@ impl Cgroup {
         self.dir.join("cgroup.procs")
     }
 
-    /// Where the most memory used stands.
+    /// The file with the peak of memory used.
     pub fn peak(&self) -> PathBuf {
         self.dir.join(match self.version {
             Version::One => "memory.max_usage_in_bytes",

@@ -1,4 +1,4 @@
-//! What the device can do by itself: the rates that no engine on it can exceed.
+//! The rates of the device alone, which no engine on it can exceed.
 //!
 //! Invariants:
 //! 1. All reads are direct, of a file filled with bytes that do not compress.
@@ -20,7 +20,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Requests under way at once in the io_uring measurement.
 pub const RING_DEPTH: u32 = 32;
 
-/// What was measured.
+/// The measured rates.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct DeviceRates {
     /// Bytes per second, 1 MiB at a time, four under way.
@@ -43,7 +43,7 @@ pub struct RandomReads {
 }
 
 impl DeviceRates {
-    /// The rate with so many threads, if it was measured.
+    /// The rate with this number of threads, if it was measured.
     pub fn random(&self, threads: u64) -> Option<f64> {
         let found = self.random_reads.iter().find(|reads| reads.threads as u64 == threads);
         found.map(|reads| reads.reads_per_second)
@@ -72,7 +72,7 @@ impl DeviceRates {
     }
 }
 
-/// Bytes at an address that direct I/O takes.
+/// Bytes at an address that direct I/O accepts.
 struct Aligned {
     bytes: Vec<u8>,
     start: usize,
@@ -95,7 +95,7 @@ impl Aligned {
 /// `each` at every kind of access.
 ///
 /// # Errors
-/// What cannot be done here.
+/// Operations that are not possible here.
 pub fn measure(
     dir: &Path,
     file_bytes: u64,
@@ -172,7 +172,7 @@ fn random(file: &File, bytes: u64, threads: usize, each: Duration) -> std::io::R
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }
 
-/// The sum of what all threads did.
+/// The sum over all threads.
 fn on_threads(
     threads: usize,
     work: impl Fn() -> std::io::Result<u64> + Sync,

@@ -1,4 +1,4 @@
-//! The disk under a directory: what is used there, and what its device has counted.
+//! The disk under a directory: the space used, and the counters of its device.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. Names end in their unit, unless they count something; a name keeps its meaning for good.
-//! 2. What could not be measured is absent, never 0.
+//! 2. A figure that could not be measured is absent, never 0.
 
 use std::path::Path;
 
@@ -35,14 +35,14 @@ pub struct Second {
     pub latency_max_nanoseconds: u64,
 }
 
-/// All figures. `docs/benchmarks.md` says what each is.
+/// All figures. `docs/benchmarks.md` explains each.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Measurement {
     pub engine: String,
     pub workload: String,
     pub round: u64,
-    /// What ended the engine, if it did not end by itself; all else is then missing.
+    /// The failure that ended the engine, if there was one; all other figures are then missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
     pub threads: u64,
@@ -100,7 +100,7 @@ pub struct Measurement {
     pub space_timeline_bytes: Vec<u64>,
 }
 
-/// What the operating system says at one moment.
+/// The operating system's counters at one moment.
 #[derive(Debug, Clone)]
 pub struct Readings {
     process: Reading,
@@ -119,7 +119,7 @@ fn per(part: f64, whole: u64) -> f64 {
 }
 
 impl Measurement {
-    /// What the threads counted.
+    /// The figures that the threads counted.
     pub fn new(engine: &str, workload: &str, threads: usize, measured: &Measured) -> Measurement {
         let latency = |operation: &str, histogram: &hdrhistogram::Histogram<u64>| Latency {
             operation: operation.to_string(),
@@ -163,7 +163,7 @@ impl Measurement {
         }
     }
 
-    /// What an engine that died leaves.
+    /// The measurement of an engine that died.
     pub fn failure(engine: &str, workload: &str, what: String) -> Measurement {
         Measurement {
             engine: engine.to_string(),
@@ -173,7 +173,7 @@ impl Measurement {
         }
     }
 
-    /// What the operating system counted: `begun`, `worked` when the last operation was done, `settled`
+    /// Adds the operating system's counters: `begun`, `worked` when the last operation was done, `settled`
     /// when background work was.
     pub fn set_readings(
         &mut self,
@@ -214,7 +214,7 @@ impl Measurement {
             writer.map(|writer| writer.operations as f64 / self.seconds.max(1e-9));
     }
 
-    /// What was seen of memory and disk meanwhile.
+    /// Adds the observed use of memory and disk.
     pub fn set_watched(&mut self, watched: &Watched, records: u64, pair_bytes: u64) {
         self.records = records;
         self.resident_bytes_peak = watched.resident_bytes_peak;

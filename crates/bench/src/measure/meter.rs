@@ -1,4 +1,4 @@
-//! What the operating system says of this process: processor time, bytes to and from the disk, memory.
+//! The operating system's counters of this process: processor time, bytes to and from the disk, memory.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// One reading; the difference of two measures what lies between.
+/// One reading. The difference of two measures the time between them.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
     /// When it was taken.

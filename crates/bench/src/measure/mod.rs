@@ -1,4 +1,4 @@
-//! What the operating system and the device say.
+//! Measurements of the operating system and the device.
 
 pub mod cgroup;
 pub mod device;

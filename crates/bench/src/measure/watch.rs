@@ -16,7 +16,7 @@ use spinney_quantity::grouped;
 /// How often the disk is looked at.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// What was seen.
+/// The observations.
 #[derive(Debug, Clone, Default)]
 pub struct Watched {
     /// The most memory that was resident.
@@ -35,7 +35,7 @@ pub struct Watched {
 pub struct Watch<'a> {
     dir: &'a Path,
     cgroup_peak: Option<&'a Path>,
-    /// What to call it, if progress is to be shown.
+    /// Its name, if progress is shown.
     shown: Option<String>,
     progress: &'a AtomicU64,
 }

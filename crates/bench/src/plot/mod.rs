@@ -2,7 +2,7 @@
 //! them that needs nothing from outside.
 //!
 //! Invariants:
-//! 1. What a picture shows stands in the JSON; pictures are made from nothing else.
+//! 1. Pictures are made from the JSON alone.
 
 mod figures;
 mod page;
@@ -21,7 +21,7 @@ use serde_json::Value;
 pub struct Figure {
     /// The file's name without its ending.
     pub name: String,
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The SVG element.
     pub svg: String,
@@ -30,7 +30,7 @@ pub struct Figure {
 /// Writes all pictures and `report.html` into a directory; gives their number.
 ///
 /// # Errors
-/// What cannot be written.
+/// Files that cannot be written.
 pub fn write(document: &Value, dir: &Path) -> Result<usize, String> {
     fs::create_dir_all(dir).map_err(|error| format!("cannot create {}: {error}", dir.display()))?;
     let save = |name: &str, text: &str| {

@@ -78,7 +78,7 @@ pub fn summary(document: &Value, columns: &[Column], workloads: &[String]) -> Op
     })
 }
 
-/// What the heading says of the two that are ahead.
+/// The part of a heading that compares the two best.
 fn lead(found: &[Bar]) -> String {
     let mut sorted: Vec<&Bar> = found.iter().collect();
     sorted.sort_by(|a, b| b.value.total_cmp(&a.value));

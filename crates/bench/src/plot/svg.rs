@@ -104,7 +104,7 @@ pub(super) fn bars(title: &str, engines: &[String], groups: &[(String, Vec<Bar>)
 pub(super) enum Axis {
     /// From 0.
     Linear,
-    /// By powers of ten; what is not above 0 is left out.
+    /// By powers of ten; values that are not above 0 are omitted.
     Logarithmic,
 }
 

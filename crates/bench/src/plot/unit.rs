@@ -2,7 +2,7 @@
 
 use spinney_quantity::{bytes, nanoseconds};
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Operations, records, ratios: the axis or the title says which.

@@ -69,7 +69,7 @@ pub fn workload(name: &str) -> String {
     words
 }
 
-/// What a workload's rate counts: `gets per second`.
+/// The unit of a workload's rate: `gets per second`.
 pub fn rate_unit(workload: &str) -> &'static str {
     let base = workload.split(['@', ':']).next().unwrap_or_default();
     match base.trim_end_matches(|c: char| c.is_ascii_digit()) {
@@ -93,7 +93,7 @@ fn few(number: u64) -> String {
     }
 }
 
-/// What a run did, in one line: rounds, day, data, memory.
+/// A run in one line: rounds, day, data, memory.
 pub fn caption(document: &Value) -> String {
     let configuration = &document["configuration"];
     let number = |field: &str| configuration[field].as_u64().unwrap_or(0);

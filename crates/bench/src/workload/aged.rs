@@ -4,7 +4,7 @@
 //! Invariants:
 //! 1. Each record is deleted, overwritten or left alone; which, its index says. So every later read knows
 //!    what it must find.
-//! 2. What an overwritten record has now can be told from what it had before.
+//! 2. The new value of an overwritten record differs from the old one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -15,7 +15,7 @@ use super::{Operation, Shape, Workload};
 use crate::data::random::mix;
 use crate::engine::Result;
 
-/// Of ten records, so many are deleted, and so many overwritten.
+/// The number of deleted and of overwritten records among ten.
 const TENTHS: u64 = 4;
 
 /// Which records are deleted and which overwritten. Those deleted come first.

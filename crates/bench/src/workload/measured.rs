@@ -1,4 +1,4 @@
-//! What one thread measured, and the sum of all.
+//! The measurements of one thread, and their sum.
 //!
 //! Invariants:
 //! 1. Every operation is in a histogram: nothing is sampled, so the highest percentiles are real.
@@ -38,7 +38,7 @@ pub struct Measured {
     pub missing: u64,
     /// Values that are not what was written, and pairs out of order.
     pub wrong: u64,
-    /// What was done in each second since the start.
+    /// The operations of each second since the start.
     pub timeline: Vec<Moment>,
 }
 
@@ -48,7 +48,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 impl Measured {
-    /// Notes an operation's start and end; `count` is what it counts for.
+    /// Records an operation's start and end; `count` is its weight.
     #[inline]
     pub(crate) fn record(
         &mut self,

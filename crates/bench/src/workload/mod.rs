@@ -1,4 +1,4 @@
-//! What is done with a store, by name: YCSB, `db_bench`'s, the SplinterDB paper's, and a few more.
+//! Workloads by name: YCSB, those of `db_bench` and of the SplinterDB paper, and a few more.
 //!
 //! Invariants:
 //! 1. A name says all about a workload that is not an option of the run. `NAME:DISTRIBUTION` sets which records
@@ -21,7 +21,7 @@ use crate::data::distribution::Distribution;
 use crate::data::division::by_percent;
 use crate::engine::{Durability, Need};
 
-/// What one operation does.
+/// An operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// Reads a key that is there.
@@ -40,7 +40,7 @@ pub enum Operation {
     MultiGet,
     /// Deletes a key that is there.
     Delete,
-    /// So many pairs of a scan of everything.
+    /// A fixed number of pairs of a full scan.
     Step,
 }
 
@@ -71,29 +71,29 @@ impl Operation {
 pub enum ScanLength {
     /// Uniform over 1..=100, as YCSB has it.
     UniformTo100,
-    /// So many pairs.
+    /// This number of pairs.
     Pairs(u64),
 }
 
-/// How much of it is done.
+/// The amount of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
     /// As the options say, and no longer than they say.
     Chosen,
     /// All records once.
     Records,
-    /// So many times the number of records, however long it takes.
+    /// This many times the number of records, however long it takes.
     TimesRecords(u64),
     /// As long as the options say, however many operations that is.
     Seconds,
-    /// Until nothing is left to be done, however long it takes.
+    /// All of it, however long it takes.
     All,
 }
 
-/// What a workload is.
+/// The shape of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Fills an empty store; so many percent of the keys ascend.
+    /// Fills an empty store; a share of the keys ascends.
     Load {
         /// The share of keys in ascending order.
         sequential_percent: u8,
@@ -114,7 +114,7 @@ pub struct Workload {
     name: String,
     /// The threads its name asks for.
     pub threads: Option<usize>,
-    /// What it is.
+    /// Its shape.
     pub shape: Shape,
     /// Each operation's share in percent; they sum to 100.
     pub mix: Vec<(Operation, u64)>,
@@ -126,7 +126,7 @@ pub struct Workload {
     pub batch: u64,
     /// When its writes are done.
     pub durability: Durability,
-    /// How much of it is done.
+    /// The amount of work.
     pub amount: Amount,
     /// One more thread writes as fast as it can meanwhile; its writes are not counted as operations.
     pub writer: bool,
@@ -134,7 +134,7 @@ pub struct Workload {
     pub warm: bool,
 }
 
-/// The names with what they are, for `--help`.
+/// The names with descriptions, for `--help`.
 pub const HELP: &str = "\
 Workloads (NAME@THREADS sets the threads of one, NAME:DISTRIBUTION the records that it reads or
 updates: zipfian, uniform, latest or sequential, as in get:zipfian@8):
@@ -170,7 +170,7 @@ impl Workload {
         self.writer || self.mix.iter().any(|(operation, _)| operation.writes())
     }
 
-    /// What it needs that not every engine has.
+    /// The property that it needs and not every engine has.
     pub fn needs(&self) -> Option<Need> {
         match (self.shape, self.durability) {
             (Shape::Reopen, _) => Some(Need::Recovery),

@@ -1,4 +1,4 @@
-//! What the benchmark itself costs: making keys and values, checking them, keeping time. It is part of
+//! The benchmark's own cost: making keys and values, checking them, reading the clock. It is part of
 //! every figure of processor time, the same for every engine, so it makes ratios look smaller than they
 //! are.
 

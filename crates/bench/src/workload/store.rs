@@ -23,7 +23,7 @@ use crate::engine::{Compression, Engine, EngineName, Result, Settings};
 use crate::measure::measurement::{Measurement, Readings};
 use crate::measure::watch::Watch;
 
-/// What a store is opened with and what workloads go by.
+/// The settings of a store and of its workloads.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
     /// The engine's name with its configuration.
@@ -49,9 +49,9 @@ pub struct Plan {
     pub threads: usize,
     /// Operations of a workload, all threads together.
     pub operations: u64,
-    /// No workload but a load takes longer.
+    /// The maximum duration of a workload other than a load.
     pub seconds_max: f64,
-    /// No load takes longer; what is missing then is reported.
+    /// The maximum duration of a load; missing records are reported.
     pub load_seconds_max: f64,
     /// How much of each value read is checked.
     pub verify: Verify,
@@ -63,7 +63,7 @@ pub struct Plan {
     pub progress: bool,
 }
 
-/// What is in a store: enough to open it again in another process.
+/// The contents of a store: enough to open it again in another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contents {
     /// The share of keys that ascend.
@@ -113,10 +113,10 @@ impl Plan {
 }
 
 impl Store {
-    /// Opens the store, empty or with what another process has left in it.
+    /// Opens the store, empty or with the data of an earlier process.
     ///
     /// # Errors
-    /// What the engine says.
+    /// Errors of the engine.
     pub fn open(plan: Plan, contents: Contents) -> Result<Store> {
         let name: EngineName = plan.engine.parse()?;
         std::fs::create_dir_all(&plan.dir)
@@ -150,7 +150,7 @@ impl Store {
         })
     }
 
-    /// What is in it.
+    /// Its contents.
     pub fn contents(&self) -> Contents {
         Contents {
             sequential_percent: self.sequential_percent,
@@ -162,7 +162,7 @@ impl Store {
     /// Closes it.
     ///
     /// # Errors
-    /// What the engine says.
+    /// Errors of the engine.
     pub fn close(self) -> Result<()> {
         self.engine.close().map_err(|what| format!("{}: {what}", self.name))
     }
@@ -170,7 +170,7 @@ impl Store {
     /// Reads the last records written; says how many are missing or wrong.
     ///
     /// # Errors
-    /// What the engine says.
+    /// Errors of the engine.
     pub fn check_last(&self) -> Result<u64> {
         let Contents { first_index, next_index, .. } = self.contents();
         let mut session = self.engine.session()?;
@@ -190,7 +190,7 @@ impl Store {
     /// Runs a workload on it. A load expects that it is empty.
     ///
     /// # Errors
-    /// What the engine says.
+    /// Errors of the engine.
     pub fn run(&mut self, workload: &Workload) -> Result<Measurement> {
         if let Shape::Load { sequential_percent } = workload.shape {
             self.sequential_percent = sequential_percent;

@@ -21,7 +21,7 @@ use crate::engine::{Result, Session};
 /// Pairs of a scan of everything that count as one operation.
 const STEP_PAIRS: u64 = 1000;
 
-/// What all threads of a workload share.
+/// The state that all threads of a workload share.
 pub(super) struct Shared<'a> {
     pub(super) workload: &'a Workload,
     pub(super) keys: &'a KeyMaker,
@@ -29,7 +29,7 @@ pub(super) struct Shared<'a> {
     pub(super) verify: Verify,
     /// Records below this index have been deleted.
     pub(super) first_index: &'a AtomicU64,
-    /// The index the next insert takes.
+    /// The index of the next insert.
     pub(super) next_index: &'a AtomicU64,
     /// Which records `aged` deletes and overwrites.
     pub(super) aging: &'a Aging,
@@ -100,7 +100,7 @@ impl<'a> Worker<'a> {
         result.map(|()| self.measured)
     }
 
-    /// Reads every `threads`th record once, so that what can be cached is.
+    /// Reads every `threads`th record once, to fill the cache.
     pub(super) fn warm(mut self, threads: usize) -> Result<()> {
         let (first, next) = self.shared.records();
         for index in (first..next).skip(self.thread).step_by(threads) {
@@ -332,7 +332,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Checks what a read left in `value`.
+    /// Checks the `value` of a read.
     pub(super) fn check_value(&mut self, number: u64, there: bool) {
         let mut checks = Checks::new(self.shared, &mut self.room);
         match there {
@@ -343,7 +343,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// What checks of one call found.
+/// The findings of the checks of one call.
 struct Checks<'a> {
     values: &'a ValueMaker,
     verify: Verify,

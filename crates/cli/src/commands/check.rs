@@ -1,4 +1,4 @@
-//! `spinney check`: is every byte what was written?
+//! `spinney check`: verification of a store.
 
 use std::io::Write;
 
@@ -19,7 +19,7 @@ Examples:
 pub(crate) struct CheckOptions {
     #[command(flatten)]
     store: StorePath,
-    /// Read everything: each page, its checksum, its order, its counts, its filter
+    /// Read everything: each page with its checksum, order, counts and filter
     #[arg(long)]
     full: bool,
 }

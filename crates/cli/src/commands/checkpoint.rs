@@ -12,7 +12,7 @@ use spinney_quantity::bytes;
 
 /// Make a consistent copy of a store in a new directory
 ///
-/// Its files are hard links, which take no room; on another file system they are copied.
+/// Its files are hard links, which use no space. On another file system they are copied.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

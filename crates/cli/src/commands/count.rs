@@ -13,8 +13,8 @@ use crate::store::StoreOptions;
 
 /// Print the number of keys
 ///
-/// It is exact: deleted and superseded entries do not count, what is in memory and in the journal does. All keys
-/// are read, which takes as long as a scan; `stats` has an estimate at once.
+/// The count is exact: it includes memory and journal, without deleted and superseded entries. All keys
+/// are read, so it takes as long as a scan; `stats` has an immediate estimate.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -19,8 +19,7 @@ use spinney_quantity::grouped;
 
 /// Write a keyspace as text, in key order
 ///
-/// Given the format it was imported in, `export` writes the records that went in; only their order
-/// is that of their keys.
+/// With the format of the import, `export` writes the imported records in the order of their keys.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -32,7 +31,7 @@ Examples:
 pub(crate) struct ExportOptions {
     #[command(flatten)]
     store: StorePath,
-    /// The form of the text. jsonl: values that are JSON as they are, others as key and value;
+    /// The format of the text. jsonl: JSON values unchanged, others as key and value;
     /// csv, deb822, lines: the values; tsv: keys and values
     #[arg(long, short)]
     format: Format,
@@ -116,7 +115,7 @@ fn header(
     }
 }
 
-/// What is said when the output cannot take a record; a reader that has gone away is no failure.
+/// The failure of writing a record. It is no failure that the output's reader has ended.
 fn unwritten(options: &ExportOptions, records: u64, error: io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return Failure::OutputClosed;

@@ -23,7 +23,7 @@ pub(crate) struct GetOptions {
     /// The key
     #[arg(value_name = "KEY")]
     key: OsString,
-    /// Do not add a newline behind the value
+    /// Do not add a newline after the value
     #[arg(long, short)]
     no_newline: bool,
     #[command(flatten)]

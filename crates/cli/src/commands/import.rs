@@ -1,7 +1,7 @@
 //! `spinney import`: records of text files into a keyspace, in batches, with constant memory.
 //!
 //! Invariants:
-//! 1. A batch is acknowledged (`--ack`) only after its commit returned.
+//! 1. A batch is acknowledged (`--ack`) only after its commit has returned.
 //! 2. The stored value is the record's own bytes (see `formats`), unless `--value` picks a field.
 
 use std::collections::BTreeSet;
@@ -24,19 +24,19 @@ use crate::spelling::SpellingOptions;
 use crate::store::{CreationOptions, DurabilityChoice, StoreOptions};
 use spinney_quantity::{bytes, grouped, parse_count, whole};
 
-/// A batch is committed once it holds this much, however few records that is.
+/// A batch of this size is committed even if it has few records.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// `--format` of `import`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ImportFormat {
-    /// By the file's name, or else by its first bytes
+    /// By the file's name, otherwise by its first bytes
     Auto,
-    /// key TAB value, one pair a line
+    /// key TAB value, one pair per line
     Tsv,
     /// RFC 4180, with a header line
     Csv,
-    /// One JSON text a line
+    /// One JSON text per line
     Jsonl,
     /// Debian control stanzas: Packages, Sources, dpkg's status
     Deb822,
@@ -57,10 +57,10 @@ impl ImportFormat {
     }
 }
 
-/// Put the records of text files into a keyspace
+/// Store the records of text files in a keyspace
 ///
-/// The value stored is the record as it stands in the input, so `export` gives back what went in.
-/// Files may be plain or LZ4 frames; the store and the keyspace are created if they are missing.
+/// The value is the record exactly as in the input, so `export` returns what was imported. Files may be plain text or
+/// LZ4 frames. The store and the keyspace are created if they do not exist.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -72,25 +72,25 @@ Examples:
                                                         keys are Package/Version/Architecture
   spinney import my.store book.txt --format lines       keyed by line; `export --format raw`
                                                         gives the file back byte for byte
-  spinney import my.store pairs.tsv --skip 1200         go on where an import has failed")]
+  spinney import my.store pairs.tsv --skip 1200         continue a failed import")]
 pub(crate) struct ImportOptions {
     #[command(flatten)]
     store: StorePath,
     /// Files to read; `-` or none is standard input
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What the files hold
+    /// The format of the files
     #[arg(long, short, default_value = "auto")]
     format: ImportFormat,
-    /// The field or fields (A,B,…) that are the key; `line` is the record's number, which keeps the
-    /// order. Default: tsv the text before the tab, csv the first column, jsonl `key`, deb822
+    /// The field or fields (A,B,…) that form the key; `line` is the record's number, which keeps the
+    /// order. Default: for tsv the text before the tab, for csv the first column, for jsonl `key`, for deb822
     /// Package,Version,Architecture
     #[arg(long, short, value_name = "FIELD")]
     key: Option<String>,
     /// Store this field's contents instead of the whole record
     #[arg(long, value_name = "FIELD")]
     value: Option<String>,
-    /// What stands between the fields of a key made of several
+    /// The separator between the fields of a key
     #[arg(long, default_value = "/", value_name = "TEXT")]
     key_separator: String,
     /// The CSV delimiter, one byte
@@ -101,22 +101,22 @@ pub(crate) struct ImportOptions {
     pairs: bool,
     #[command(flatten)]
     spelling: SpellingOptions,
-    /// When a batch counts as written
+    /// What a written batch survives
     #[arg(long, default_value = "buffered")]
     durability: DurabilityChoice,
-    /// Records in a batch at most
+    /// The maximum number of records in a batch
     #[arg(long, default_value = "256", value_name = "RECORDS", value_parser = parse_count)]
     batch: u64,
-    /// Do not look whether keys are there already (faster; overwritten keys are not counted)
+    /// Do not check whether keys exist already (faster; overwritten keys are not counted)
     #[arg(long)]
     blind: bool,
     /// Append the number of acknowledged records to this file after each batch; `-` is standard output
     #[arg(long, value_name = "FILE")]
     ack: Option<PathBuf>,
-    /// Pass over the first so many records, which an earlier import has stored; all files count
+    /// Skip the first RECORDS records, counted over all files, which an earlier import has stored
     #[arg(long, default_value = "0", value_name = "RECORDS", value_parser = parse_count)]
     skip: u64,
-    /// Print a line to standard error after each so many records
+    /// Print a line to standard error after every RECORDS records
     #[arg(long, value_name = "RECORDS", value_parser = parse_count)]
     progress: Option<u64>,
     #[command(flatten)]
@@ -141,9 +141,9 @@ pub(super) const HEADER_KEY: &[u8] = b"csv";
 
 #[derive(Default)]
 struct Totals {
-    /// Records met, those passed over too.
+    /// Records read, skipped ones included.
     met: u64,
-    /// Of these, passed over.
+    /// Skipped records among them.
     skipped: u64,
     records: u64,
     bytes: u64,
@@ -253,10 +253,10 @@ fn summary(totals: &Totals, elapsed: Duration, blind: bool, was_empty: bool) -> 
         }
     }
     if totals.skipped > 0 {
-        line += &format!("; {} passed over", grouped(totals.skipped));
+        line += &format!("; {} skipped", grouped(totals.skipped));
     }
     if totals.empty > 0 {
-        line += &format!("; {} empty records left out", grouped(totals.empty));
+        line += &format!("; {} empty records skipped", grouped(totals.empty));
     }
     line
 }
@@ -279,7 +279,7 @@ impl Importer<'_> {
                     grouped(totals.acknowledged)
                 );
                 if kept > 0 {
-                    message += &format!(": go on with --skip {kept} once the cause is removed");
+                    message += &format!(": remove the cause and continue with --skip {kept}");
                 }
                 Failure::Message(code, message)
             }
@@ -381,7 +381,7 @@ impl Importer<'_> {
         };
         format.ok_or_else(|| {
             Failure::usage(format!(
-                "cannot tell what {} holds; say it with --format",
+                "cannot recognize the format of {}; name it with --format",
                 source.name()
             ))
         })

@@ -12,7 +12,7 @@ use crate::spelling::SpellingOptions;
 use crate::store::StoreOptions;
 use spinney_quantity::bytes;
 
-/// Drop superseded versions and deleted keys of a key range, and wait for that
+/// Drop superseded versions and deleted keys of a key range, and wait until this is done
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,14 +24,14 @@ pub(crate) struct CompactOptions {
     /// The first key
     #[arg(long, value_name = "KEY")]
     from: Option<OsString>,
-    /// Up to this key, without it
+    /// The end of the range, exclusive
     #[arg(long, value_name = "KEY")]
     to: Option<OsString>,
     #[command(flatten)]
     spelling: SpellingOptions,
 }
 
-/// Make the memtable part of the tree, and wait for that
+/// Write the memtable into the tree, and wait until this is done
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

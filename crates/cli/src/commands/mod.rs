@@ -1,4 +1,4 @@
-//! The command line: one file a command, and here what they have in common.
+//! The command line: one file per command, and their common parts here.
 
 mod check;
 mod checkpoint;

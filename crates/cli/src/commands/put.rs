@@ -25,7 +25,7 @@ pub(crate) struct PutOptions {
     /// The key
     #[arg(value_name = "KEY")]
     key: OsString,
-    /// The value; `-` reads it from standard input, as it stands
+    /// The value; `-` reads it from standard input unchanged
     #[arg(value_name = "VALUE")]
     value: OsString,
     /// When the write counts as done

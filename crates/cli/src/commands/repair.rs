@@ -1,4 +1,4 @@
-//! `spinney repair`: a new store out of what can be read of a damaged one.
+//! `spinney repair`: a new store from the readable parts of a damaged one.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::failure::{EXIT_DAMAGED, Failure, Outcome};
 use crate::store::StoreOptions;
 use spinney_quantity::grouped;
 
-/// Make a new store out of what can be read of a damaged one; exit with 3 if something may be missing
+/// Make a new store from the readable parts of a damaged one; exit with 3 if something may be missing
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The source is not changed. Each key gets the newest version that can be read. Where newer ones may be lost,
@@ -34,7 +34,7 @@ pub(crate) struct RepairOptions {
     /// Put the new store in the place of the damaged one, which is kept as SOURCE.damaged
     #[arg(long)]
     in_place: bool,
-    /// Leave out keys of which a newer version may be lost
+    /// Omit keys of which a newer version may be lost
     #[arg(long)]
     without_doubtful: bool,
 }

@@ -30,13 +30,13 @@ pub(crate) struct ScanOptions {
     /// The first key
     #[arg(long, value_name = "KEY")]
     from: Option<OsString>,
-    /// Up to this key, without it
+    /// The end of the range, exclusive
     #[arg(long, value_name = "KEY")]
     to: Option<OsString>,
-    /// Stop after so many pairs
+    /// The maximum number of pairs
     #[arg(long, short, value_name = "PAIRS", value_parser = parse_count)]
     limit: Option<u64>,
-    /// From the last key to the first
+    /// In descending order of keys
     #[arg(long, short)]
     reverse: bool,
     /// Print keys without values
@@ -62,7 +62,7 @@ pub(super) fn key_range(
     if let (Some(from), Some(to)) = (&from, &to)
         && from > to
     {
-        return Err(Failure::usage("--from is behind --to; swap them"));
+        return Err(Failure::usage("--from is after --to; swap them"));
     }
     Ok((
         from.map_or(Bound::Unbounded, Bound::Included),
@@ -138,7 +138,7 @@ fn narrowed((from, to): KeyRange, prefix: &[u8]) -> KeyRange {
     (from, to)
 }
 
-/// The first key behind all that start with the prefix, if there is one.
+/// The first key after all keys that start with the prefix, if there is one.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let end = prefix.iter().rposition(|&byte| byte != 0xff)?;
     let mut after = prefix[..=end].to_vec();

@@ -1,4 +1,4 @@
-//! `spinney stats`: what the store counts.
+//! `spinney stats`: the statistics of a store.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ use spinney_quantity::{bytes, grouped, ratio};
 /// The classes of the throttle histogram.
 const THROTTLE_CLASSES: [&str; 6] = ["0.1 ms", "1 ms", "10 ms", "100 ms", "1 s", "more"];
 
-/// Print what the store counts: sizes now, and counters since it was opened
+/// Print the store's statistics: current sizes, and counters since it was opened
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

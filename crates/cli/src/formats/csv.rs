@@ -16,7 +16,7 @@ pub(crate) fn fields(record: &[u8], delimiter: u8) -> Vec<Vec<u8>> {
     }
 }
 
-/// Appends the contents of the first field; gives what follows its delimiter, if there is one.
+/// Appends the contents of the first field; returns the text after its delimiter, if there is one.
 pub(crate) fn field<'a>(record: &'a [u8], delimiter: u8, out: &mut Vec<u8>) -> Option<&'a [u8]> {
     let mut position = 0;
     if record.first() == Some(&b'"') {

@@ -33,7 +33,7 @@ pub(crate) fn is_json_line(value: &[u8]) -> bool {
         && parse(line).is_ok()
 }
 
-/// Appends `{"key":…,"value":…}`; what is not UTF-8 is spelt in hex as `key_hex`, `value_hex`.
+/// Appends `{"key":…,"value":…}`; bytes that are not UTF-8 are written in hex as `key_hex`, `value_hex`.
 pub(crate) fn write_pair(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let mut object = Map::new();
     for (name, bytes) in [("key", key), ("value", value)] {
@@ -49,7 +49,7 @@ pub(crate) fn write_pair(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(Value::Object(object).to_string().as_bytes());
 }
 
-/// Reads what `write_pair` wrote.
+/// Reads the output of `write_pair`.
 pub(crate) fn read_pair(
     record: &Value,
     key: &mut Vec<u8>,

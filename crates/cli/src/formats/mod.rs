@@ -50,7 +50,7 @@ pub(crate) enum KeySource {
 }
 
 impl KeySource {
-    /// What `--key` says, or the format's default.
+    /// The value of `--key`, or the format's default.
     pub(crate) fn new(format: Format, fields: Option<&str>) -> KeySource {
         match (fields, format) {
             (Some("line"), _) => KeySource::Number,

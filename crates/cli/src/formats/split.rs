@@ -1,4 +1,4 @@
-//! Cuts a stream into records without understanding more of it than that takes.
+//! Cuts a stream into records, and parses no more than that needs.
 //!
 //! Invariants:
 //! 1. The raw bytes of all records, one after another, are the input.
@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::Format;
 
-/// The longest record that is taken: longer than any real one, shorter than what memory holds.
+/// The longest accepted record: longer than any real one, shorter than the memory.
 pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
 
 /// How records end.
@@ -66,7 +66,7 @@ fn read_line(input: &mut dyn BufRead, raw: &mut Vec<u8>) -> io::Result<Range<usi
     Ok(start..raw.len() - newline)
 }
 
-/// Where a CSV parser stands between two bytes.
+/// The state of a CSV parser between two bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CsvState {
     FieldStart,
@@ -105,7 +105,7 @@ fn csv_record(
     }
 }
 
-/// What an input says that ends inside quotes. Nothing after the quote was taken for what it is.
+/// The error of an input that ends inside quotes. Everything after the quote was misread.
 fn unclosed_quote(raw: &[u8], bytes: usize) -> io::Error {
     let lines = raw.iter().filter(|byte| **byte == b'\n').count();
     let head = raw.split(|byte| *byte == b'\n').next().unwrap_or_default();

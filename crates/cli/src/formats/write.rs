@@ -15,7 +15,7 @@ pub(crate) struct PairWriter {
 }
 
 impl PairWriter {
-    /// Writes what stands before the first pair.
+    /// Writes the text before the first pair.
     pub(crate) fn begin(&self, header: Option<&[u8]>, out: &mut dyn Write) -> io::Result<()> {
         match (self.format, header) {
             (Format::Csv, _) if self.pairs => {
