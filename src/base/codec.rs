@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use super::checksum::checksum;
 use super::error::{Error, Result};
 
 /// Appends an unsigned LEB128 number (at most 10 bytes).
@@ -58,6 +59,28 @@ impl<'a> Decoder<'a> {
         Decoder { bytes, position: 0, file, base_offset }
     }
 
+    /// The fields of a header at the start of `file`: `magic`, others, and after `body_bytes` a checksum of all
+    /// before it. The names are those of the header, its magic and its checksum, for errors.
+    pub(crate) fn of_header<const N: usize>(
+        bytes: &'a [u8],
+        file: &'a Path,
+        (magic, body_bytes): (&[u8; N], usize),
+        [header, magic_name, checksum_name]: [&'static str; 3],
+    ) -> Result<Decoder<'a>> {
+        let mut whole = Decoder::new(bytes, file, 0);
+        let body = whole.take(body_bytes, header)?;
+        let (at, found) = (whole.offset(), whole.u64(checksum_name)?);
+        let mut fields = Decoder::new(body, file, 0);
+        fields.magic(magic, magic_name)?;
+        let expected = checksum(0, body);
+        if found != expected {
+            let (expected, found) =
+                (format_args!("{expected:#018x}"), format_args!("{found:#018x}"));
+            return Err(Error::corruption(file, at, checksum_name, expected, found));
+        }
+        Ok(fields)
+    }
+
     /// The bytes not read yet.
     pub(crate) fn remaining(&self) -> usize {
         self.bytes.len() - self.position
@@ -81,6 +104,46 @@ impl<'a> Decoder<'a> {
         found: impl std::fmt::Display,
     ) -> Error {
         Error::corruption(self.file, self.offset(), what, expected, found)
+    }
+
+    /// The bytes that a file or section of this kind begins with.
+    pub(crate) fn magic<const N: usize>(
+        &mut self,
+        magic: &[u8; N],
+        what: &'static str,
+    ) -> Result<()> {
+        let at = self.offset();
+        let found = self.take(N, what)?;
+        if found == magic {
+            return Ok(());
+        }
+        let (expected, found) = (magic.escape_ascii(), found.escape_ascii());
+        Err(Error::corruption(self.file, at, what, expected, found))
+    }
+
+    /// A 32-bit format version, which [`Decoder::check_version`] accepts.
+    pub(crate) fn version(&mut self, supported: u32, what: &'static str) -> Result<u32> {
+        let version = self.u32(what)?;
+        self.check_version(version, supported, what)?;
+        Ok(version)
+    }
+
+    /// Refuses a format version above `supported`, the newest that this build reads. Versions begin with 1.
+    pub(crate) fn check_version(
+        &self,
+        version: u32,
+        supported: u32,
+        what: &'static str,
+    ) -> Result<()> {
+        match version {
+            0 => Err(self.corrupt(what, "at least 1", version)),
+            _ if version <= supported => Ok(()),
+            _ => Err(Error::UnsupportedVersion {
+                file: self.file.to_path_buf(),
+                found: version,
+                supported,
+            }),
+        }
     }
 
     /// The next `n` bytes.

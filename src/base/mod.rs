@@ -21,6 +21,7 @@ pub(crate) mod planted;
 pub(crate) mod poison;
 pub(crate) mod prefetch;
 pub(crate) mod process;
+pub(crate) mod random;
 pub(crate) mod slice;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod sync;

@@ -6,9 +6,8 @@
 //! 2. With it, at most one bug is active at a time, in the whole process.
 #![cfg_attr(not(planted), allow(unreachable_pub, reason = "public in builds for the score alone"))]
 
-use crate::base::sync::plain::AtomicU64;
 #[cfg(planted)]
-use crate::base::sync::plain::{AtomicBool, AtomicUsize, Ordering};
+use crate::base::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 macro_rules! bugs {
     ($($bug:ident, $name:literal, $module:literal, $what:literal;)*) => {
@@ -451,8 +450,29 @@ pub(crate) const fn planted(_bug: Bug) -> bool {
     false
 }
 
-/// The number of a file that has gone, to be used again: [`Bug::StalePages`].
-pub(crate) static FREED: AtomicU64 = AtomicU64::new(0);
+/// For [`Bug::StalePages`], whose pages stay cached under a number that the next file gets.
+#[cfg(planted)]
+static FREED: AtomicU64 = AtomicU64::new(0);
+
+/// Keeps the number of a deleted file for the next one; true if [`Bug::StalePages`] is active.
+#[inline(always)]
+pub(crate) fn keep_number(number: u64) -> bool {
+    let keeps = planted(Bug::StalePages);
+    #[cfg(planted)]
+    FREED.store(if keeps { number } else { 0 }, Ordering::Relaxed);
+    #[cfg(not(planted))]
+    let _ = number;
+    keeps
+}
+
+/// The number that was kept, if any.
+#[inline(always)]
+pub(crate) fn kept_number() -> Option<u64> {
+    #[cfg(planted)]
+    return Some(FREED.swap(0, Ordering::Relaxed)).filter(|number| *number > 0);
+    #[cfg(not(planted))]
+    None
+}
 
 /// One more than the active bug's place in [`Bug::ALL`]; 0 for none.
 #[cfg(planted)]

@@ -14,7 +14,7 @@ use super::read_ahead::ReadAhead;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::key_hash::KeyHasher;
-use crate::base::planted::{Bug, FREED, planted};
+use crate::base::planted::kept_number;
 use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::vfs::Vfs;
@@ -173,12 +173,8 @@ impl DataFiles {
 
     /// A number no file has had.
     pub(crate) fn allocate(&self) -> FileId {
-        if planted(Bug::StalePages)
-            && let number @ 1.. = FREED.swap(0, Ordering::Relaxed)
-        {
-            return FileId(number);
-        }
-        FileId(self.next_file_id.fetch_add(1, Ordering::Relaxed))
+        let next = || self.next_file_id.fetch_add(1, Ordering::Relaxed);
+        FileId(kept_number().unwrap_or_else(next))
     }
 
     /// The number the next file will get.

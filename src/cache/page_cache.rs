@@ -85,11 +85,6 @@ pub(crate) struct Cache {
     rows: RowCache,
 }
 
-/// Keeps the pages that the calling thread sees from being recycled; see [`Cache::pin`].
-pub(crate) struct CachePin {
-    _guard: Guard,
-}
-
 impl Cache {
     /// A cache of pages alone, of up to `capacity_bytes`.
     #[cfg(any(test, feature = "fuzz"))]
@@ -132,14 +127,6 @@ impl Cache {
     /// Takes from the pages what rows have taken.
     pub(crate) fn row_cache_has_grown(&self) {
         self.divide_capacity();
-    }
-
-    /// While the result lives, each `get` of this thread is cheaper by the cost of a pin. Hold it for
-    /// the length of a lookup, never while reading from a disk: no memory is recycled meanwhile.
-    #[inline]
-    #[cfg_attr(not(test), expect(dead_code, reason = "for lookups of several pages"))]
-    pub(crate) fn pin(&self) -> CachePin {
-        CachePin { _guard: self.readers.pin() }
     }
 
     /// Calls `f` with the page's bytes if it is cached. `f` must be short and must not call the cache.

@@ -6,26 +6,11 @@ use std::time::Duration;
 
 use super::page_cache::{Cache, PageClass, PageKey};
 use crate::base::ids::FileId;
+use crate::base::random::SplitMix;
 
 const PAGE: usize = 4096;
 /// What most pages hold: all of a frame, except under the interpreter, where bytes cost time.
 const BYTES: usize = if cfg!(miri) { 32 } else { PAGE };
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
 
 fn key(file: u64, unit: u32) -> PageKey {
     PageKey { file: FileId(file), unit }
@@ -116,7 +101,7 @@ fn whatever_happens_a_page_has_its_own_bytes_and_memory_stays_within_capacity() 
         if cfg!(miri) && capacity_pages > 9 {
             continue;
         }
-        let mut random = Random(capacity_pages);
+        let mut random = SplitMix::new(capacity_pages);
         let cache = Cache::new(capacity_pages as usize * PAGE);
         // Pages that were inserted and not removed since: only these may be found.
         let mut model: BTreeMap<PageKey, ()> = BTreeMap::new();
@@ -229,11 +214,13 @@ fn pages_read_ahead_of_their_first_use_do_not_pass_for_hot_ones() {
     assert!(left * 100 >= hot as usize * 95, "{left} of {hot} are left");
 }
 
+/// With readers of its own: those of other tests, which were preempted while pinned, held back the memory of
+/// evicted pages, so that new ones were refused and too few hit.
 #[test]
 fn a_new_hot_set_takes_the_place_of_an_old_one() {
     let pages: u32 = if cfg!(miri) { 32 } else { 1000 };
-    let cache = Cache::new(pages as usize * PAGE);
-    let mut random = Random(1);
+    let cache = Cache::with_row_cache(pages as usize * PAGE, 0, true);
+    let mut random = SplitMix::new(1);
     for file in 1..4 {
         let mut hits = 0;
         let rounds = if cfg!(miri) { 300 } else { 20_000 };
@@ -292,7 +279,6 @@ fn frames_serve_again_and_again_when_one_thread_works() {
 fn no_frame_is_recycled_under_a_reader() {
     let cache = Cache::new(16 * PAGE);
     insert_surely(&cache, key(1, 7), PageClass::Leaf);
-    let pin = cache.pin();
     cache
         .get(key(1, 7), PageClass::Leaf, |bytes| {
             std::thread::scope(|scope| {
@@ -308,7 +294,6 @@ fn no_frame_is_recycled_under_a_reader() {
             assert_eq!(bytes, page(key(1, 7), BYTES));
         })
         .unwrap();
-    drop(pin);
     insert_surely(&cache, key(1, 7), PageClass::Leaf);
 }
 
@@ -351,7 +336,7 @@ fn many_threads_never_see_a_wrong_byte() {
             for seed in 0..threads {
                 let (cache, hits) = (&cache, &hits);
                 scope.spawn(move || {
-                    let mut random = Random(seed);
+                    let mut random = SplitMix::new(seed);
                     for _ in 0..rounds {
                         let file = 1 + random.below(4);
                         // Skewed, so that threads meet on the same pages.
@@ -368,7 +353,7 @@ fn many_threads_never_see_a_wrong_byte() {
             }
             let (cache, done) = (&cache, &done);
             scope.spawn(move || {
-                let mut random = Random(99);
+                let mut random = SplitMix::new(99);
                 while !done.load(Ordering::Relaxed) {
                     match random.below(3) {
                         0 => cache.remove_file(FileId(1 + random.below(4)), 64),
@@ -400,7 +385,7 @@ fn many_threads_never_see_a_wrong_byte() {
 fn what_is_in_memory_is_what_is_counted() {
     let capacity = 24 << 20;
     let cache = Cache::new(capacity);
-    let mut random = Random(5);
+    let mut random = SplitMix::new(5);
     // The mix changes: few and many long pages, of one length and of all.
     for (file, long_percent, units_max) in
         [(1, 50, 2), (2, 90, 2), (3, 50, 8), (4, 0, 1), (5, 95, 3)]
@@ -430,16 +415,12 @@ fn thread_cpu() -> Duration {
 }
 
 /// Nanoseconds of CPU that each of `threads` threads needs for a hit.
-fn cost_of_a_hit(cache: &Cache, threads: u64, pages: u64, rounds: u64, pinned: bool) -> Vec<f64> {
+fn cost_of_a_hit(cache: &Cache, threads: u64, pages: u64, rounds: u64) -> Vec<f64> {
     let run = move |seed| {
-        let mut random = Random(seed);
+        let mut random = SplitMix::new(seed);
         let started = thread_cpu();
-        let (mut sum, mut pin) = (0, None);
-        for round in 0..rounds {
-            if pinned && round % 4 == 0 {
-                drop(pin.take());
-                pin = Some(cache.pin());
-            }
+        let mut sum = 0;
+        for _ in 0..rounds {
             let k = key(1, (((random.next() >> 32) * pages) >> 32) as u32);
             sum += cache.get(k, PageClass::Leaf, |bytes| u64::from(bytes[24])).unwrap();
         }
@@ -467,14 +448,14 @@ fn every_get_of_a_cache_that_holds_all_pages_is_a_hit() {
         insert_surely(&cache, key(1, unit), PageClass::Leaf);
     }
     for few in [pages as u64, pages as u64 / 100 + 1] {
-        for (threads, pinned) in [(1, false), (2, false), (1, true)] {
-            let nanos = cost_of_a_hit(&cache, threads, few, rounds, pinned);
-            println!("{threads} threads, {few} pages, pin held {pinned}: {nanos:.1?} ns a hit");
+        for threads in [1, 2] {
+            let nanos = cost_of_a_hit(&cache, threads, few, rounds);
+            println!("{threads} threads, {few} pages: {nanos:.1?} ns a hit");
         }
     }
     let statistics = cache.statistics();
     assert_eq!(statistics.misses, 0);
-    assert_eq!(statistics.hits_leaf, 8 * rounds);
+    assert_eq!(statistics.hits_leaf, 6 * rounds);
 
     let bytes = page(key(3, 0), BYTES);
     let inserts = rounds as u32 / 20;

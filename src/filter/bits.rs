@@ -97,11 +97,11 @@ impl<'a> BitWriter<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::test_support::Random;
+    use crate::base::random::SplitMix;
 
     #[test]
     fn select_agrees_with_counting() {
-        let mut random = Random::new(1);
+        let mut random = SplitMix::new(1);
         let mut words = vec![0, 1, u64::MAX, 1 << 63, 0x8000_0000_0000_0001, 0xff00];
         for _ in 0..if cfg!(miri) { 10 } else { 300 } {
             words.push(random.next() & random.next());
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn bits_are_read_back_from_any_position() {
-        let mut random = Random::new(2);
+        let mut random = SplitMix::new(2);
         for round in 0..if cfg!(miri) { 9 } else { 50 } {
             let mut bytes = vec![0xaa; 2000];
             let from = round % 9;

@@ -129,11 +129,11 @@ pub(super) fn holds(payload: &[u8], top: u32, place: Place) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::test_support::Random;
+    use crate::base::random::SplitMix;
 
     #[test]
     fn places_cover_all_pages_and_blocks_evenly() {
-        let mut random = Random::new(21);
+        let mut random = SplitMix::new(21);
         for pages in [1, 2, 3, 7, 64] {
             let pages = if cfg!(miri) { pages.min(2) } else { pages };
             let mut counts = vec![0u32; pages as usize * PAGE_BLOCKS];

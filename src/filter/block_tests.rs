@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::block_page::{PAYLOAD_BYTES, PageFront, Place, top};
-use super::test_support::{Random, data_files};
+use super::test_support::data_files;
 use super::{BlockFilter, BlockFilterBuilder};
 use crate::base::documented::hex_block;
 use crate::base::error::{Error, Result};
 use crate::base::key_hash::hash_key;
+use crate::base::random::SplitMix;
 use crate::cache::{
     Compression, DataFiles, FileType, PageFile, PageFileWriter, ReadContext, fetch_misses,
 };
@@ -85,7 +86,7 @@ fn what_was_added_passes_and_little_else() {
 #[test]
 fn skewed_hashes_pass() {
     let files = data_files();
-    let mut random = Random::new(22);
+    let mut random = SplitMix::new(22);
     let len = if cfg!(miri) { 30 } else { 9000 };
     let sets: [Vec<u64>; 4] = [
         vec![0x1234_5678_9abc_def0; len],
@@ -123,7 +124,7 @@ fn a_probe_that_may_not_read_names_the_page_it_needs() {
 #[test]
 fn damage_in_the_file_is_corruption() {
     let files = data_files();
-    let mut random = Random::new(23);
+    let mut random = SplitMix::new(23);
     let held = hashes(0..if cfg!(miri) { 30 } else { 6000 });
     for _ in 0..if cfg!(miri) { 2 } else { 40 } {
         let (file, filter) = build(&files, &held);

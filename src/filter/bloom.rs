@@ -9,7 +9,7 @@
 //! 1. No false negatives: [`BloomFilter::may_hold`] is true for every hash that the Bloom filter was made of.
 //! 2. It looks at the hash's upper 32 bits only, which every maplet keeps of its keys.
 
-use super::block_page::MULTIPLIERS;
+use super::block_page::{MULTIPLIERS, top};
 use super::geometry::FINGERPRINT_BITS_MIN;
 use super::maplet::Maplet;
 use crate::base::error::Result;
@@ -48,7 +48,7 @@ impl BloomFilter {
     pub(crate) fn of_hashes(hashes: &[u64]) -> BloomFilter {
         let mut bloom = BloomFilter::for_keys(hashes.len());
         let lost = usize::from(planted(Bug::BloomFilterLosesKey));
-        hashes.iter().skip(lost).for_each(|&hash| bloom.insert((hash >> 32) as u32));
+        hashes.iter().skip(lost).for_each(|&hash| bloom.insert(top(hash)));
         bloom
     }
 
@@ -88,7 +88,7 @@ impl BloomFilter {
     /// Fetches what [`BloomFilter::may_hold`] looks at into the processor's cache.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        let block: *const Block = &raw const self.blocks[self.position((hash >> 32) as u32)];
+        let block: *const Block = &raw const self.blocks[self.position(top(hash))];
         prefetch(block.cast());
     }
 
@@ -96,7 +96,7 @@ impl BloomFilter {
     /// that are not.
     #[inline]
     pub(crate) fn may_hold(&self, hash: u64) -> bool {
-        let top = (hash >> 32) as u32;
+        let top = top(hash);
         let block = &self.blocks[self.position(top)];
         let bits = Block::of(top);
         let missing =

@@ -11,23 +11,6 @@ impl BranchSet {
     /// No branch.
     pub(crate) const EMPTY: BranchSet = BranchSet([0; 4]);
 
-    /// The branches `0..branches`: the answer where there is no filter.
-    #[cfg(test)]
-    pub(crate) fn all(branches: usize) -> BranchSet {
-        let mut set = BranchSet::EMPTY;
-        for ordinal in 0..branches.min(256) {
-            set.insert(ordinal as u8);
-        }
-        set
-    }
-
-    /// Adds a branch.
-    #[inline]
-    #[cfg(test)]
-    pub(crate) fn insert(&mut self, ordinal: u8) {
-        self.0[usize::from(ordinal >> 6)] |= 1 << (ordinal & 63);
-    }
-
     /// Adds a branch if `condition` holds, without a branch of the processor's.
     #[inline(always)]
     pub(super) fn insert_if(&mut self, ordinal: u8, condition: bool) {
@@ -42,19 +25,6 @@ impl BranchSet {
     #[inline]
     pub(crate) fn contains(&self, ordinal: u8) -> bool {
         self.0[usize::from(ordinal >> 6)] >> (ordinal & 63) & 1 == 1
-    }
-
-    /// Whether no branch is.
-    #[inline]
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0 == [0; 4]
-    }
-
-    /// How many branches are.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// Takes the newest branch (the highest ordinal) out: the order in which a read asks them.
@@ -95,13 +65,40 @@ impl fmt::Debug for BranchSet {
 }
 
 #[cfg(test)]
+impl BranchSet {
+    /// The branches `0..branches`: the answer where there is no filter.
+    pub(crate) fn all(branches: usize) -> BranchSet {
+        let mut set = BranchSet::EMPTY;
+        for ordinal in 0..branches.min(256) {
+            set.insert(ordinal as u8);
+        }
+        set
+    }
+
+    /// Adds a branch.
+    pub(crate) fn insert(&mut self, ordinal: u8) {
+        self.0[usize::from(ordinal >> 6)] |= 1 << (ordinal & 63);
+    }
+
+    /// Whether no branch is.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0 == [0; 4]
+    }
+
+    /// How many branches are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
     #[test]
     fn a_branch_set_is_a_set_that_yields_the_newest_first() {
-        let mut random = crate::filter::test_support::Random::new(3);
+        let mut random = crate::base::random::SplitMix::new(3);
         for size in [0, 1, 2, 10, 256] {
             let mut set = BranchSet::EMPTY;
             let mut model = BTreeSet::new();

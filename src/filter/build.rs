@@ -400,6 +400,6 @@ impl MapletMerge {
         let mut payload = Vec::new();
         header.encode(&mut payload);
         writer.append(PAGE_KIND_MAPLET_HEADER, &payload, Compression::None)?;
-        Maplet::embedded(writer.finish()?, 0, header)
+        Ok(Maplet::new(writer.finish()?, header))
     }
 }

@@ -85,11 +85,11 @@ fn sort_high_bits(mut hashes: PageVec<u64>, bits: u32) -> PageVec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::test_support::Random;
+    use crate::base::random::SplitMix;
 
     #[test]
     fn fingerprints_come_out_sorted_and_distinct() {
-        let mut random = Random::new(6);
+        let mut random = SplitMix::new(6);
         for len in [0, 1, 2, 1000, 1024, 5000] {
             for bits in [32, 33, 40, 48] {
                 for skew in [0, 20, 40] {

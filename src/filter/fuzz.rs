@@ -22,8 +22,7 @@ pub(crate) const TARGETS: [Target; 4] = [
 
 fn header(data: &[u8]) {
     let file = Path::new(FILE);
-    let decode =
-        |bytes: &[u8]| named(MapletHeader::decode(&mut Decoder::new(bytes, file, 0), file));
+    let decode = |bytes: &[u8]| named(MapletHeader::decode(&mut Decoder::new(bytes, file, 0)));
     if let Some(found) = decode(data) {
         let mut bytes = Vec::new();
         found.encode(&mut bytes);

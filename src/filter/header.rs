@@ -2,10 +2,9 @@
 
 use super::geometry::{BRANCHES_MAX, FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN, Geometry};
 use crate::base::codec::{Decoder, put_varint};
-use crate::base::error::{Error, Result};
-use std::path::Path;
+use crate::base::error::Result;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"MPLT");
+const MAGIC: [u8; 4] = *b"MPLT";
 const VERSION: u16 = 1;
 
 /// What a maplet knows of one branch.
@@ -32,7 +31,7 @@ impl MapletHeader {
     /// Appends the encoded header.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let g = &self.geometry;
-        out.extend_from_slice(&MAGIC.to_le_bytes());
+        out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.push(g.fingerprint_bits as u8);
         out.push(g.quotient_bits as u8);
@@ -53,20 +52,10 @@ impl MapletHeader {
     ///
     /// # Errors
     /// `Corruption` or `UnsupportedVersion`.
-    pub(crate) fn decode(decoder: &mut Decoder<'_>, file: &Path) -> Result<MapletHeader> {
-        let magic = decoder.u32("maplet magic")?;
-        if magic != MAGIC {
-            let found = format!("{magic:#010x}");
-            return Err(decoder.corrupt("maplet magic", format_args!("{MAGIC:#010x}"), found));
-        }
+    pub(crate) fn decode(decoder: &mut Decoder<'_>) -> Result<MapletHeader> {
+        decoder.magic(&MAGIC, "maplet magic")?;
         let version = decoder.u16("maplet version")?;
-        if version != VERSION {
-            return Err(Error::UnsupportedVersion {
-                file: file.to_path_buf(),
-                found: u32::from(version),
-                supported: u32::from(VERSION),
-            });
-        }
+        decoder.check_version(u32::from(version), u32::from(VERSION), "maplet version")?;
         let fingerprint_bits = u32::from(decoder.u8("maplet fingerprint bits")?);
         if !(FINGERPRINT_BITS_MIN..=FINGERPRINT_BITS_MAX).contains(&fingerprint_bits) {
             return Err(decoder.corrupt("maplet fingerprint bits", "32 to 48", fingerprint_bits));
@@ -167,6 +156,8 @@ impl MapletHeader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::error::Error;
+    use std::path::Path;
 
     fn header() -> MapletHeader {
         let branches = vec![
@@ -180,7 +171,7 @@ mod tests {
 
     fn decode(bytes: &[u8]) -> Result<MapletHeader> {
         let file = Path::new("f.maplet");
-        MapletHeader::decode(&mut Decoder::new(bytes, file, 0), file)
+        MapletHeader::decode(&mut Decoder::new(bytes, file, 0))
     }
 
     #[test]

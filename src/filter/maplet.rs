@@ -1,4 +1,4 @@
-//! `Maplet`: a finished maplet in a file of its own or in a table file, ready to be probed.
+//! `Maplet`: a finished maplet, in a file of its own, ready to be probed.
 
 use super::branch_set::BranchSet;
 use super::fingerprint::Fingerprint;
@@ -20,7 +20,6 @@ pub(crate) const PAGE_KIND_MAPLET_HEADER: u8 = 17;
 #[derive(Clone)]
 pub(crate) struct Maplet {
     file: Arc<PageFile>,
-    first_unit: u32,
     header: Arc<MapletHeader>,
 }
 
@@ -48,7 +47,7 @@ impl Maplet {
         let open = |(file, payload): (Arc<PageFile>, Vec<u8>)| {
             let (path, pointer) = (file.path(), file.last_unit());
             let mut decoder = Decoder::new(&payload, &path, pointer.offset());
-            let header = MapletHeader::decode(&mut decoder, &path)?;
+            let header = MapletHeader::decode(&mut decoder)?;
             if header.pages != pointer.unit {
                 return Err(file.corrupt(pointer, "maplet pages", pointer.unit, header.pages));
             }
@@ -58,29 +57,15 @@ impl Maplet {
                 let found = format_args!("{:#010x}", header.hash_id);
                 return Err(file.corrupt(pointer, "maplet key hash", expected, found));
             }
-            Maplet::embedded(file, 0, header)
+            Ok(Maplet::new(file, header))
         };
         files.into_iter().zip(headers).map(open).collect()
     }
 
-    /// A maplet whose pages lie from `first_unit` on in a file of another type.
-    ///
-    /// # Errors
-    /// `Corruption` if the file is too short.
-    pub(crate) fn embedded(
-        file: Arc<PageFile>,
-        first_unit: u32,
-        header: MapletHeader,
-    ) -> Result<Maplet> {
-        match first_unit.checked_add(header.pages) {
-            Some(end) if end <= file.units() => {}
-            _ => {
-                let pointer = PagePointer { unit: first_unit, units: 1 };
-                let expected = format!("within {} units", file.units());
-                return Err(file.corrupt(pointer, "maplet pages", expected, header.pages));
-            }
-        }
-        Ok(Maplet { file, first_unit, header: Arc::new(header) })
+    /// The maplet of this header, whose pages are the first of the file.
+    pub(super) fn new(file: Arc<PageFile>, header: MapletHeader) -> Maplet {
+        debug_assert!(header.pages <= file.units());
+        Maplet { file, header: Arc::new(header) }
     }
 
     /// The branches that may hold the key with this hash: all that do, and each other one with a
@@ -131,7 +116,7 @@ impl Maplet {
         // Entries lie behind the directory, in order and about evenly.
         let offset = DIRECTORY_BYTES_TYPICAL
             + (((UNIT_BYTES - DIRECTORY_BYTES_TYPICAL) * part as usize) >> 16);
-        Some((PageKey { file: self.file.id(), unit: self.first_unit + page }, offset))
+        Some((PageKey { file: self.file.id(), unit: page }, offset))
     }
 
     /// Asks one page; `None` if a later one answers.
@@ -194,7 +179,7 @@ impl Maplet {
     }
 
     fn pointer(&self, page: u32) -> PagePointer {
-        PagePointer { unit: self.first_unit + page, units: 1 }
+        PagePointer { unit: page, units: 1 }
     }
 
     /// Reads the whole maplet in order.
@@ -242,11 +227,6 @@ impl Maplet {
     /// The file that holds the pages.
     pub(crate) fn file(&self) -> &Arc<PageFile> {
         &self.file
-    }
-
-    /// Where in the file they start.
-    pub(crate) fn first_unit(&self) -> u32 {
-        self.first_unit
     }
 
     /// Pairs (fingerprint, branch).

@@ -343,11 +343,11 @@ fn decode_groups(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::test_support::Random;
+    use crate::base::random::SplitMix;
     use std::collections::BTreeSet;
 
     fn random_page(
-        random: &mut Random,
+        random: &mut SplitMix,
         bits: u32,
         branches: usize,
     ) -> (Geometry, u64, u64, Vec<u64>) {
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_page_answers_for_each_fingerprint_and_is_decoded_whole() {
-        let mut random = Random::new(4);
+        let mut random = SplitMix::new(4);
         for round in 0..if cfg!(miri) { 3 } else { 400 } {
             let bits = [32, 37, 48][round % 3];
             let branches = [1, 2, 9, 16, 255][round / 3 % 5];
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn no_damage_makes_a_decoder_panic() {
-        let mut random = Random::new(5);
+        let mut random = SplitMix::new(5);
         for round in 0..if cfg!(miri) { 1 } else { 30 } {
             let (g, start, end, entries) = random_page(&mut random, 32, [1, 9, 255][round % 3]);
             let mut payload = [0; PAYLOAD_BYTES];

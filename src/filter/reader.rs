@@ -27,9 +27,8 @@ impl MapletReader {
     /// Starts before the first entry.
     pub(super) fn new(maplet: &Maplet) -> MapletReader {
         let header = maplet.header();
-        let units = maplet.first_unit()..maplet.first_unit() + header.pages;
         MapletReader {
-            scan: maplet.file().scan(units, CHUNK_UNITS),
+            scan: maplet.file().scan(0..header.pages, CHUNK_UNITS),
             file: Arc::clone(maplet.file()),
             geometry: header.geometry,
             branches: header.branches(),

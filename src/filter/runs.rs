@@ -89,11 +89,11 @@ fn merge_two(a: &[u64], b: &[u64], out: &mut [u64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filter::test_support::Random;
+    use crate::base::random::SplitMix;
 
     #[test]
     fn merging_runs_is_sorting() {
-        let mut random = Random::new(8);
+        let mut random = SplitMix::new(8);
         let mut runs = Runs::default();
         for count in 0..40 {
             runs.clear();

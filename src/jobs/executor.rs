@@ -3,10 +3,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{Job, SplitMix, Step, Urgency, WorkSource};
+use super::{Job, Step, Urgency, WorkSource};
 use crate::base::error::{Error, Result};
 use crate::base::panics::{caught, overheard};
 use crate::base::planted::{Bug, planted};
+use crate::base::random::SplitMix;
 use crate::base::sync::thread::{self, JoinHandle, ThreadId};
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 

@@ -21,7 +21,7 @@ pub(crate) use clock::Clock;
 pub(crate) use courier::Courier;
 pub(crate) use executor::{Executor, Mode};
 pub(crate) use parallel::for_each_at_once;
-pub(crate) use random::{SplitMix, unpredictable};
+pub(crate) use random::unpredictable;
 
 use crate::base::error::{Error, Result};
 

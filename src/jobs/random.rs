@@ -1,9 +1,9 @@
-//! Randomness: pseudo-random numbers from a seed, so that a run can be repeated, and the system's, for
-//! secrets.
+//! Random numbers of the operating system, for secrets.
 
 use crate::base::error::{Error, Result};
+use crate::base::random::SplitMix;
 
-/// Numbers that nobody can foresee, from the operating system.
+/// Unpredictable numbers from the operating system.
 ///
 /// # Errors
 /// `Io` if the system has none to give.
@@ -42,29 +42,4 @@ fn system_number() -> Result<u64> {
 fn system_number() -> Result<u64> {
     use std::hash::{BuildHasher, Hasher};
     Ok(std::collections::hash_map::RandomState::new().build_hasher().finish())
-}
-
-/// SplitMix64: small, fast, and good enough to choose which job steps next.
-#[derive(Debug, Clone)]
-pub(crate) struct SplitMix(u64);
-
-impl SplitMix {
-    /// The sequence of `seed`.
-    pub(crate) fn new(seed: u64) -> SplitMix {
-        SplitMix(seed)
-    }
-
-    /// The next number.
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`, which is not 0.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
 }

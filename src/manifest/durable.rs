@@ -58,11 +58,7 @@ impl DurableEnd {
             return Ok(None);
         }
         let mut decoder = Decoder::new(&body[MAGIC.len()..], file, MAGIC.len() as u64);
-        let version = decoder.u32("version")?;
-        if version > VERSION {
-            let file = file.to_path_buf();
-            return Err(Error::UnsupportedVersion { file, found: version, supported: VERSION });
-        }
+        decoder.version(VERSION, "DURABLE version")?;
         decoder.u32("reserved bytes")?;
         let identity = Identity { store_id, number: decoder.u64("manifest number")? };
         Ok(Some(DurableEnd { identity, bytes: decoder.u64("durable bytes")? }))

@@ -59,29 +59,9 @@ impl Identity {
 
     /// Reads a file's header.
     pub(super) fn decode_header(bytes: &[u8], file: &Path) -> Result<Identity> {
-        let mut decoder = Decoder::new(bytes, file, 0);
-        let body = decoder.take(HEADER_BYTES - 8, "manifest header")?;
-        let found = decoder.u64("manifest header checksum")?;
-        let mut decoder = Decoder::new(body, file, 0);
-        if decoder.take(MAGIC.len(), "manifest magic")? != MAGIC {
-            let found = body[..MAGIC.len()].escape_ascii();
-            return Err(Error::corruption(file, 0, "manifest magic", "SPINMANI", found));
-        }
-        let expected = checksum(0, body);
-        if found != expected {
-            return Err(Error::corruption(
-                file,
-                HEADER_BYTES as u64 - 8,
-                "manifest header checksum",
-                format_args!("{expected:#018x}"),
-                format_args!("{found:#018x}"),
-            ));
-        }
-        let version = decoder.u32("manifest version")?;
-        if version > FORMAT_VERSION {
-            let (file, supported) = (file.to_path_buf(), FORMAT_VERSION);
-            return Err(Error::UnsupportedVersion { file, found: version, supported });
-        }
+        let names = ["manifest header", "manifest magic", "manifest header checksum"];
+        let mut decoder = Decoder::of_header(bytes, file, (&MAGIC, HEADER_BYTES - 8), names)?;
+        decoder.version(FORMAT_VERSION, "manifest version")?;
         decoder.u32("manifest reserved bytes")?;
         let store_id = decoder.u64("manifest store id")?;
         Ok(Identity { store_id, number: decoder.u64("manifest number")? })

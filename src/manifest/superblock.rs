@@ -59,29 +59,9 @@ impl Superblock {
     }
 
     pub(super) fn decode(bytes: &[u8], file: &Path) -> Result<Superblock> {
-        let mut decoder = Decoder::new(bytes, file, 0);
-        let body = decoder.take(CHECKSUM_OFFSET, "superblock")?;
-        let found = decoder.u64("superblock checksum")?;
-        let mut decoder = Decoder::new(body, file, 0);
-        if decoder.take(MAGIC.len(), "superblock magic")? != MAGIC {
-            let found = body[..MAGIC.len()].escape_ascii();
-            return Err(Error::corruption(file, 0, "superblock magic", "SPINNEY\\x00", found));
-        }
-        let expected = checksum(0, body);
-        if found != expected {
-            return Err(Error::corruption(
-                file,
-                CHECKSUM_OFFSET as u64,
-                "superblock checksum",
-                format_args!("{expected:#018x}"),
-                format_args!("{found:#018x}"),
-            ));
-        }
-        let version = decoder.u32("superblock version")?;
-        if version > FORMAT_VERSION {
-            let (file, supported) = (file.to_path_buf(), FORMAT_VERSION);
-            return Err(Error::UnsupportedVersion { file, found: version, supported });
-        }
+        let names = ["superblock", "superblock magic", "superblock checksum"];
+        let mut decoder = Decoder::of_header(bytes, file, (&MAGIC, CHECKSUM_OFFSET), names)?;
+        let version = decoder.version(FORMAT_VERSION, "superblock version")?;
         decoder.u32("superblock reserved bytes")?;
         let store_id = decoder.u64("superblock store id")?;
         let name = decoder.take(CREATED_BY_BYTES, "superblock creator")?;

@@ -8,28 +8,13 @@ use std::thread;
 
 use super::*;
 use crate::base::entry::Cursor;
+use crate::base::random::SplitMix;
 
 type Model = BTreeMap<(Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>)>;
 
 /// Miri is far slower (and has nodes a tenth the size).
 const fn scaled(count: usize) -> usize {
     if cfg!(miri) { count / 500 } else { count }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
 }
 
 const KINDS: [EntryKind; 3] = [EntryKind::Put, EntryKind::Delete, EntryKind::Merge];
@@ -54,7 +39,7 @@ fn insert_both(memtable: &Memtable, model: &mut Model, key: &[u8], seqno: u64, v
 }
 
 /// Everything the memtable promises about its contents, asked in every way there is.
-fn check(memtable: &Arc<Memtable>, model: &Model, random: &mut Random) {
+fn check(memtable: &Arc<Memtable>, model: &Model, random: &mut SplitMix) {
     assert_eq!(memtable.len(), model.len());
     assert_eq!(memtable.is_empty(), model.is_empty());
     let data_bytes = model.iter().map(|((key, _), (_, value))| key.len() + value.len()).sum();
@@ -82,17 +67,17 @@ fn check(memtable: &Arc<Memtable>, model: &Model, random: &mut Random) {
     }
 
     for _ in 0..scaled(1000) {
-        let (near, _) = &entries[random.below(entries.len())];
+        let (near, _) = &entries[random.index(entries.len())];
         let mut key = near.0.clone();
-        match random.below(5) {
+        match random.index(5) {
             0 => key.push(random.next() as u8),
             1 => drop(key.pop()),
-            2 => key.iter_mut().for_each(|byte| *byte ^= (random.below(64) == 0) as u8),
+            2 => key.iter_mut().for_each(|byte| *byte ^= (random.index(64) == 0) as u8),
             _ => {}
         }
-        let snapshot = match random.below(3) {
+        let snapshot = match random.index(3) {
             0 => near.1.0,
-            1 => near.1.0.saturating_sub(random.below(3) as u64),
+            1 => near.1.0.saturating_sub(random.index(3) as u64),
             _ => Seqno::MAX.0,
         };
         let mut versions = memtable.versions(&key, Seqno(snapshot));
@@ -115,19 +100,19 @@ fn check(memtable: &Arc<Memtable>, model: &Model, random: &mut Random) {
 
         // From a sought position some steps one way and back again.
         let at = entries.partition_point(|((k, _), _)| *k < key);
-        let mut at = if random.below(2) == 0 {
+        let mut at = if random.index(2) == 0 {
             cursor.seek(&key).unwrap();
             at
         } else {
             cursor.seek_before(&key).unwrap();
             at.wrapping_sub(1)
         };
-        for _ in 0..random.below(30) {
+        for _ in 0..random.index(30) {
             assert_eq!(cursor.entry().map(owned).as_ref(), entries.get(at));
             if at >= entries.len() {
                 break;
             }
-            if random.below(3) == 0 {
+            if random.index(3) == 0 {
                 at = at.wrapping_sub(1);
                 cursor.prev().unwrap();
             } else {
@@ -140,13 +125,13 @@ fn check(memtable: &Arc<Memtable>, model: &Model, random: &mut Random) {
 }
 
 /// Random keys that share prefixes of many lengths, and are prefixes of one another.
-fn random_key(random: &mut Random) -> Vec<u8> {
-    let alphabet = 1 + random.below(4);
-    let mut key: Vec<u8> = (0..random.below(14)).map(|_| random.below(alphabet) as u8).collect();
-    if random.below(4) == 0 {
+fn random_key(random: &mut SplitMix) -> Vec<u8> {
+    let alphabet = 1 + random.index(4);
+    let mut key: Vec<u8> = (0..random.index(14)).map(|_| random.index(alphabet) as u8).collect();
+    if random.index(4) == 0 {
         key.splice(..0, b"a long prefix that many keys share/".iter().copied());
     }
-    if random.below(8) == 0 {
+    if random.index(8) == 0 {
         key.push(0xff);
     }
     key
@@ -155,13 +140,13 @@ fn random_key(random: &mut Random) -> Vec<u8> {
 #[test]
 fn random_inserts_read_as_a_sorted_map() {
     for seed in 0..4 {
-        let mut random = Random(seed);
+        let mut random = SplitMix::new(seed);
         let (pool, memtable) = new_memtable();
         let mut model = Model::new();
         check(&memtable, &model, &mut random);
         for seqno in 0..scaled(8000) as u64 {
             let key = random_key(&mut random);
-            let value = vec![seqno as u8; random.below(40)];
+            let value = vec![seqno as u8; random.index(40)];
             insert_both(&memtable, &mut model, &key, seqno, &value);
             if seqno.is_power_of_two() {
                 check(&memtable, &model, &mut random);
@@ -188,7 +173,7 @@ fn orders_of_insertion_do_not_matter() {
         |i, _| (i / 3).to_le_bytes().to_vec(),
     ];
     for (order, key_of) in orders.into_iter().enumerate() {
-        let mut random = Random(order as u64);
+        let mut random = SplitMix::new(order as u64);
         let (_, memtable) = new_memtable();
         let mut model = Model::new();
         for i in 0..count {
@@ -202,7 +187,7 @@ fn orders_of_insertion_do_not_matter() {
 fn extreme_keys_and_values_are_kept() {
     let (pool, memtable) = new_memtable();
     let mut model = Model::new();
-    let mut random = Random(5);
+    let mut random = SplitMix::new(5);
     let large_bytes = if cfg!(miri) { 1000 } else { KEY_BYTES_MAX };
     let large = vec![7; large_bytes];
     let mut keys: Vec<Vec<u8>> = vec![vec![], vec![0], vec![0, 0], vec![0xff; 4], large.clone()];
@@ -218,8 +203,8 @@ fn extreme_keys_and_values_are_kept() {
     for round in 0..if cfg!(miri) { 1 } else { 3 } {
         for key in &keys {
             seqno += 1;
-            let bytes = match random.below(20) {
-                0 => value_bytes[random.below(value_bytes.len())],
+            let bytes = match random.index(20) {
+                0 => value_bytes[random.index(value_bytes.len())],
                 _ => round,
             };
             insert_both(&memtable, &mut model, key, seqno, &vec![seqno as u8; bytes]);
@@ -235,10 +220,10 @@ fn extreme_keys_and_values_are_kept() {
 fn one_key_may_have_very_many_versions() {
     let (_, memtable) = new_memtable();
     let mut model = Model::new();
-    let mut random = Random(6);
+    let mut random = SplitMix::new(6);
     for seqno in 1..=scaled(5000) as u64 {
         insert_both(&memtable, &mut model, b"counter", seqno, &seqno.to_le_bytes());
-        if random.below(50) == 0 {
+        if random.index(50) == 0 {
             insert_both(&memtable, &mut model, b"counter0", seqno, b"");
             insert_both(&memtable, &mut model, b"counte", seqno, b"");
         }
@@ -250,7 +235,7 @@ fn one_key_may_have_very_many_versions() {
 #[test]
 fn little_memory_goes_beyond_keys_and_values() {
     let (_, memtable) = new_memtable();
-    let mut random = Random(7);
+    let mut random = SplitMix::new(7);
     let count = scaled(100_000);
     for seqno in 0..count as u64 {
         let key = format!("user{:020}", random.next());
@@ -269,7 +254,7 @@ fn chunks_go_from_one_memtable_to_the_next() {
     for round in 0..4 {
         let memtable = Arc::new(Memtable::new(pool.clone()));
         let mut model = Model::new();
-        let mut random = Random(round);
+        let mut random = SplitMix::new(round);
         for seqno in 0..scaled(4000) as u64 {
             let key = random.next().to_be_bytes();
             insert_both(&memtable, &mut model, &key, seqno, &[round as u8; 100]);
@@ -294,7 +279,7 @@ const KEYS_OF: [KeyOf; 5] = [
     // Interleaved, descending.
     |writer, i| (u32::MAX - (i * WRITERS + writer) as u32).to_be_bytes().to_vec(),
     // Scattered.
-    |writer, i| Random(i * WRITERS + writer).next().to_be_bytes().to_vec(),
+    |writer, i| SplitMix::new(i * WRITERS + writer).next().to_be_bytes().to_vec(),
     // The same few keys.
     |_, i| format!("hot{}", i % 5).into_bytes(),
 ];
@@ -326,7 +311,7 @@ fn many_writers_lose_nothing() {
                 model.insert((key_of(writer, i), Reverse(seqno)), value);
             }
         }
-        check(&memtable, &model, &mut Random(case as u64));
+        check(&memtable, &model, &mut SplitMix::new(case as u64));
         assert_eq!(pool.bytes_in_use(), memtable.bytes());
     }
 }
@@ -366,7 +351,7 @@ fn readers_and_cursors_meet_all_that_was_there() {
         thread::scope(|scope| {
             let readers = [true, false].map(|forward| {
                 scope.spawn(move || {
-                    let mut random = Random(case as u64);
+                    let mut random = SplitMix::new(case as u64);
                     let mut cursor = memtable.cursor();
                     let mut rounds = 0;
                     while running.load(Ordering::Relaxed) || rounds == 0 {

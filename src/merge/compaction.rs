@@ -21,20 +21,17 @@ use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 
-/// See [`Bottom::Ask`].
-pub(crate) type AskBottom<'a> = Box<dyn FnMut(&[u8]) -> bool + Send + 'a>;
-
 /// Whether versions of a key that are older than the inputs' may exist outside the inputs.
-pub(crate) enum Bottom<'a> {
+pub(crate) enum Bottom {
     /// They may, of any key.
     Never,
     /// They do not, of any key.
     Always,
     /// Asked for a key: true if there are none. Called for tombstones and operands only.
-    Ask(AskBottom<'a>),
+    Ask(Box<dyn FnMut(&[u8]) -> bool + Send>),
 }
 
-impl Bottom<'_> {
+impl Bottom {
     fn is_bottom(&mut self, key: &[u8]) -> bool {
         match self {
             Bottom::Never => false,
@@ -45,10 +42,10 @@ impl Bottom<'_> {
 }
 
 /// How a compaction treats what it reads.
-pub(crate) struct CompactionOptions<'a> {
+pub(crate) struct CompactionOptions {
     /// The live snapshots, ascending.
     pub(crate) snapshots: Vec<Seqno>,
-    pub(crate) bottom: Bottom<'a>,
+    pub(crate) bottom: Bottom,
     /// How operands are folded; without an operator, they are kept as they are.
     pub(crate) context: MergeContext,
     pub(crate) limits: FoldLimits,
@@ -58,13 +55,8 @@ pub(crate) struct CompactionOptions<'a> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CompactionCounters {
     pub(crate) entries_in: u64,
-    pub(crate) entries_out: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
-    /// Versions that a newer one in the same stripe hides, or that were folded into one.
-    pub(crate) superseded_dropped: u64,
-    /// Tombstones with nothing left to hide.
-    pub(crate) tombstones_dropped: u64,
 }
 
 struct Sources<S>(Vec<S>);
@@ -95,10 +87,10 @@ enum State {
 }
 
 /// The entries to keep of several sources, newest source first by convention.
-pub(crate) struct CompactionIterator<'a, S> {
+pub(crate) struct CompactionIterator<S> {
     sources: Sources<S>,
     tree: LoserTree,
-    options: CompactionOptions<'a>,
+    options: CompactionOptions,
     counters: CompactionCounters,
     state: State,
     /// The stripe of the version of this key that was looked at last.
@@ -106,9 +98,9 @@ pub(crate) struct CompactionIterator<'a, S> {
     versions: Versions,
 }
 
-impl<'a, S: EntrySource> CompactionIterator<'a, S> {
+impl<S: EntrySource> CompactionIterator<S> {
     /// Compacts `sources`, each of which stands before its first entry.
-    pub(crate) fn new(sources: Vec<S>, options: CompactionOptions<'a>) -> Self {
+    pub(crate) fn new(sources: Vec<S>, options: CompactionOptions) -> Self {
         debug_assert!(options.snapshots.is_sorted());
         CompactionIterator {
             sources: Sources(sources),
@@ -174,7 +166,6 @@ impl<'a, S: EntrySource> CompactionIterator<'a, S> {
             self.counters.entries_in += 1;
             self.counters.bytes_in += bytes;
             if same_key && stripe == self.stripe {
-                self.counters.superseded_dropped += 1;
                 same_key = self.advance()?;
                 continue;
             }
@@ -183,9 +174,7 @@ impl<'a, S: EntrySource> CompactionIterator<'a, S> {
                 EntryKind::Put | EntryKind::PutBlob => true,
                 EntryKind::Delete if matches!(self.options.bottom, Bottom::Never) => true,
                 EntryKind::Delete if stripe == 0 => {
-                    let bottom = self.options.bottom.is_bottom(entry.key);
-                    if bottom {
-                        self.counters.tombstones_dropped += 1;
+                    if self.options.bottom.is_bottom(entry.key) {
                         same_key = self.advance()?;
                         continue;
                     }
@@ -195,7 +184,6 @@ impl<'a, S: EntrySource> CompactionIterator<'a, S> {
                 EntryKind::RangeDelete => return Err(refuse_range_delete(entry.key)),
             };
             if keep {
-                self.counters.entries_out += 1;
                 self.counters.bytes_out += bytes;
                 self.state = State::Borrowed;
                 return Ok(());
@@ -232,9 +220,7 @@ impl<'a, S: EntrySource> CompactionIterator<'a, S> {
                 self.counters.bytes_in += (entry.key.len() + entry.value.len()) as u64;
             }
             first = false;
-            if self.versions.supersedes(stripe) {
-                self.counters.superseded_dropped += 1;
-            } else {
+            if !self.versions.supersedes(stripe) {
                 let own = entry.value.len() as u64;
                 let blobs = self.options.context.blobs.as_ref().filter(|_| kind.is_blob());
                 let bytes = blobs.and_then(|blobs| blobs.blob_bytes(entry.value)).unwrap_or(own);
@@ -250,21 +236,18 @@ impl<'a, S: EntrySource> CompactionIterator<'a, S> {
             let (bottom, versions) = (&mut self.options.bottom, &self.versions);
             bottom.is_bottom(versions.key())
         };
-        let dropped = self.versions.reduce(&self.options.context, self.options.limits, bottom);
-        self.counters.superseded_dropped += dropped.folded;
-        self.counters.tombstones_dropped += dropped.tombstones;
+        self.versions.reduce(&self.options.context, self.options.limits, bottom);
         Ok(())
     }
 
     fn count_version(&mut self, index: usize) {
         if let Some(entry) = self.versions.entry(index) {
-            self.counters.entries_out += 1;
             self.counters.bytes_out += (entry.key.len() + entry.value.len()) as u64;
         }
     }
 }
 
-impl<S: EntrySource> EntrySource for CompactionIterator<'_, S> {
+impl<S: EntrySource> EntrySource for CompactionIterator<S> {
     #[inline]
     fn next(&mut self) -> Result<()> {
         let same_key = match std::mem::replace(&mut self.state, State::Done) {
@@ -324,7 +307,7 @@ mod tests {
 
     fn compact(
         inputs: Vec<Vec<Entry>>,
-        options: CompactionOptions<'_>,
+        options: CompactionOptions,
     ) -> (Vec<Entry>, CompactionCounters) {
         let sources = inputs.into_iter().map(ListSource::new).collect();
         let mut compaction = CompactionIterator::new(sources, options);
@@ -339,7 +322,7 @@ mod tests {
         (out, compaction.counters())
     }
 
-    fn options(snapshots: &[u64], bottom: Bottom<'static>) -> CompactionOptions<'static> {
+    fn options(snapshots: &[u64], bottom: Bottom) -> CompactionOptions {
         CompactionOptions {
             snapshots: snapshots.iter().copied().map(Seqno).collect(),
             bottom,
@@ -416,11 +399,6 @@ mod tests {
             }
 
             prop_assert_eq!(counters.entries_in, input.len() as u64);
-            prop_assert_eq!(counters.entries_out, out.len() as u64);
-            prop_assert_eq!(
-                counters.entries_in - counters.entries_out,
-                counters.superseded_dropped + counters.tombstones_dropped
-            );
             let bytes = |entries: &[Entry]| entries.iter().map(Entry::bytes).sum::<u64>();
             prop_assert_eq!(counters.bytes_in, bytes(&input));
             prop_assert_eq!(counters.bytes_out, bytes(&out));

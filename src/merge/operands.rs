@@ -19,7 +19,7 @@ const INSTALMENT_BYTES: usize = if cfg!(test) { 24 } else { 16 << 20 };
 /// Fetches the value that the pointer of a `PutBlob` or `MergeBlob` entry stands for.
 pub(crate) trait BlobReader: Send + Sync {
     /// Replaces `out` by the value.
-    fn read_blob(&self, key: &[u8], pointer: &[u8], out: &mut Vec<u8>) -> Result<()>;
+    fn read_blob(&self, pointer: &[u8], out: &mut Vec<u8>) -> Result<()>;
 
     /// How long the value is, without reading it; `None` if the bytes are no pointer.
     fn blob_bytes(&self, pointer: &[u8]) -> Option<u64>;
@@ -64,7 +64,7 @@ impl MergeContext {
             return Err(self.failed(key, "a value is in a blob file, and none is open"));
         };
         let mut value = Vec::new();
-        blobs.read_blob(key, pointer, &mut value)?;
+        blobs.read_blob(pointer, &mut value)?;
         Ok(value)
     }
 }

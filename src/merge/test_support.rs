@@ -122,7 +122,7 @@ pub(super) fn blob(pointer: &[u8]) -> Vec<u8> {
 struct Blobs;
 
 impl BlobReader for Blobs {
-    fn read_blob(&self, _key: &[u8], pointer: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    fn read_blob(&self, pointer: &[u8], out: &mut Vec<u8>) -> Result<()> {
         *out = blob(pointer);
         Ok(())
     }

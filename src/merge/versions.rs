@@ -49,13 +49,6 @@ enum Value {
     Made(Vec<u8>),
 }
 
-/// How many versions `reduce` has done away with.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Dropped {
-    pub(super) folded: u64,
-    pub(super) tombstones: u64,
-}
-
 /// Neighbouring operands that are to become one.
 #[derive(Debug, Clone, Copy)]
 struct Group {
@@ -142,23 +135,15 @@ impl Versions {
 
     /// Folds operands within their stripes and drops tombstones with nothing beneath. `bottom` says
     /// that nothing older than these versions exists.
-    pub(super) fn reduce(
-        &mut self,
-        context: &MergeContext,
-        limits: FoldLimits,
-        bottom: bool,
-    ) -> Dropped {
-        let mut dropped = Dropped::default();
+    pub(super) fn reduce(&mut self, context: &MergeContext, limits: FoldLimits, bottom: bool) {
         if bottom {
             while self.list.last().is_some_and(|last| last.kind == EntryKind::Delete) {
                 self.list.pop();
-                dropped.tombstones += 1;
             }
         }
         if context.operator.is_none() {
-            return dropped;
+            return;
         }
-        let gathered = self.list.len();
         // From the oldest stripe to the newest.
         let mut end = self.list.len();
         while let Some(last) = end.checked_sub(1) {
@@ -169,8 +154,6 @@ impl Versions {
             self.reduce_stripe(context, limits, start, end, nothing_beneath);
             end = start;
         }
-        dropped.folded = (gathered - self.list.len()) as u64;
-        dropped
     }
 
     /// Folds the operands at the front of `list[start..end]`, one stripe, over what follows them.
@@ -305,20 +288,12 @@ impl Versions {
             let mut folded = Vec::with_capacity(before.div_ceil(2));
             let mut left = operands.into_iter().peekable();
             while let Some(mut newer) = left.next() {
-                if let Some(older) = left.peek()
-                    && let Some(value) = partial_merge(
-                        operator,
-                        &self.key,
-                        bytes_of(
-                            &self.bytes,
-                            if planted(Bug::MergePartialSwapped) { &newer } else { older },
-                        ),
-                        bytes_of(
-                            &self.bytes,
-                            if planted(Bug::MergePartialSwapped) { older } else { &newer },
-                        ),
-                    )
-                {
+                let value = left.peek().and_then(|older| {
+                    let pair = [older, &newer].map(|operand| bytes_of(&self.bytes, operand));
+                    let first = usize::from(planted(Bug::MergePartialSwapped));
+                    partial_merge(operator, &self.key, pair[first], pair[1 - first])
+                });
+                if let Some(value) = value {
                     newer.0.kind = EntryKind::Merge;
                     newer.0.bytes = value.len() as u64;
                     newer.0.value = Value::Made(value);

@@ -35,11 +35,12 @@ use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::{HashSecret, KeyHasher};
 use crate::base::planted::{Bug, planted};
 use crate::base::process::Birthplace;
+use crate::base::random::SplitMix;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::base::sync::{Condvar, Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
-use crate::jobs::{Clock, Courier, Executor, Mode, SplitMix, WorkSource, unpredictable};
+use crate::jobs::{Clock, Courier, Executor, Mode, WorkSource, unpredictable};
 use crate::journal::{Journal, JournalOptions, ReplayReport, SHARDS_MAX};
 use crate::manifest::{
     Edit, Epochs, LOCK_FILE_NAME, Manifest, NewStore, OpenOptions, RecoveredKeyspace,

@@ -174,7 +174,7 @@ impl Blobs {
 }
 
 impl BlobReader for Blobs {
-    fn read_blob(&self, _key: &[u8], pointer: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    fn read_blob(&self, pointer: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let pointer = BlobPointer::of_entry(pointer)?;
         *out = self.0.open(pointer.file)?.read(&pointer)?;
         Ok(())

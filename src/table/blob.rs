@@ -60,22 +60,8 @@ impl BlobFooter {
         offset: u64,
     ) -> Result<BlobFooter> {
         let mut from = Decoder::new(payload, file, offset);
-        let magic = from.take(MAGIC.len(), "blob file magic")?;
-        if magic != MAGIC {
-            let found = magic.escape_ascii();
-            return Err(from.corrupt("blob file magic", MAGIC.escape_ascii(), found));
-        }
-        let version = from.u32("blob file format version")?;
-        if version > FORMAT_VERSION {
-            return Err(Error::UnsupportedVersion {
-                file: file.to_path_buf(),
-                found: version,
-                supported: FORMAT_VERSION,
-            });
-        }
-        if version == 0 {
-            return Err(from.corrupt("blob file format version", "at least 1", version));
-        }
+        from.magic(&MAGIC, "blob file magic")?;
+        from.version(FORMAT_VERSION, "blob file format version")?;
         from.u32("reserved field")?;
         let bytes = from.u64("bytes of all values")?;
         let values = from.u64("values")?;

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use super::test_support::{Random, TestFiles};
+use super::test_support::TestFiles;
 use super::{BlobPointer, BlobWriter, Table, TableBuilder, TableOptions};
 use crate::base::entry::EntryKind;
 use crate::base::ids::{FileId, Seqno};
+use crate::base::random::SplitMix;
 use crate::cache::FileType;
 
 #[test]
 fn values_of_all_sizes_come_back_and_waste_nothing() {
     let files = TestFiles::new();
-    let mut random = Random(1);
+    let mut random = SplitMix::new(1);
     let sizes = [0, 1, 4071, 4072, 4073, 5000, 8144, 0, 100_000, 1_100_000, 3 << 20, 17];
     let values: Vec<Vec<u8>> = sizes.iter().map(|&n| random.bytes(n)).collect();
     let mut writer = BlobWriter::new(&files.blobs).unwrap();
@@ -45,7 +46,7 @@ fn values_of_all_sizes_come_back_and_waste_nothing() {
 #[test]
 fn damage_anywhere_in_a_blob_file_is_found() {
     let files = TestFiles::new();
-    let mut random = Random(2);
+    let mut random = SplitMix::new(2);
     let mut writer = BlobWriter::new(&files.blobs).unwrap();
     let values: Vec<Vec<u8>> = (0..4).map(|_| random.bytes(2500)).collect();
     let pointers: Vec<_> = values.iter().map(|v| writer.append(v).unwrap()).collect();

@@ -27,24 +27,9 @@ use crate::cache::{Lease, PageClass, PageMiss, PagePointer, PageScan, ReadContex
 const AHEAD_PAGES_MAX: usize = 32;
 /// Leaves crossed forward, one after another, before the rest goes past the cache.
 const CACHED_RUN_PAGES: u32 = 64;
-/// The same for a cursor that was to bypass the cache anyway.
-const BYPASS_RUN_PAGES: u32 = 2;
 /// Units of a chunk when reading past the cache, at most and at least.
 const SCAN_CHUNK_UNITS: usize = 32;
 const SCAN_CHUNK_UNITS_MIN: usize = 4;
-
-/// Whether a cursor leaves the leaves it reads in the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CacheUse {
-    /// It does, until it has run on for long.
-    Fill,
-    /// It uses what is there but adds no leaf.
-    #[cfg_attr(
-        not(any(test, feature = "fuzz")),
-        expect(dead_code, reason = "for readers of a whole store")
-    )]
-    Bypass,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
@@ -55,7 +40,6 @@ enum Direction {
 /// See the module's description.
 pub(crate) struct TableCursor {
     table: Arc<Table>,
-    cache_use: CacheUse,
     context: ReadContext,
     leaf: LeafCursor,
     /// Which leaf is loaded.
@@ -79,10 +63,9 @@ pub(crate) struct TableCursor {
 
 impl Table {
     /// A cursor without a position.
-    pub(crate) fn cursor(self: &Arc<Self>, cache_use: CacheUse) -> TableCursor {
+    pub(crate) fn cursor(self: &Arc<Self>) -> TableCursor {
         TableCursor {
             table: Arc::clone(self),
-            cache_use,
             context: ReadContext::blocking(),
             leaf: LeafCursor::new(),
             loaded: None,
@@ -206,10 +189,7 @@ impl TableCursor {
 
     /// Tells the table how far the cursor went since it was placed.
     fn note_run(&mut self) {
-        if std::mem::take(&mut self.sought)
-            && self.run.0 == Direction::Forward
-            && self.cache_use == CacheUse::Fill
-        {
+        if std::mem::take(&mut self.sought) && self.run.0 == Direction::Forward {
             self.table.run_length.note(self.run.1 + 1);
         }
     }
@@ -260,8 +240,7 @@ impl TableCursor {
             return Ok(());
         }
         self.loaded = None;
-        let fills = self.cache_use == CacheUse::Fill && self.run.1 <= CACHED_RUN_PAGES;
-        let through_cache = fills || self.table.is_cached(page);
+        let through_cache = self.run.1 <= CACHED_RUN_PAGES || self.table.is_cached(page);
         let (leaf, file) = (&mut self.leaf, &self.table.file);
         let loaded = if through_cache {
             file.with_page(page, PageClass::Leaf, &self.context, |payload| leaf.load(payload))?
@@ -283,16 +262,12 @@ impl TableCursor {
         }
         self.leaf.unplace();
         self.run.1 += 1;
-        let run_max = match self.cache_use {
-            CacheUse::Fill => CACHED_RUN_PAGES,
-            CacheUse::Bypass => BYPASS_RUN_PAGES,
-        };
-        let is_long = direction == Direction::Forward && self.run.1 > run_max;
+        let is_long = direction == Direction::Forward && self.run.1 > CACHED_RUN_PAGES;
         if is_long && self.can_scan() {
             return self.cross_past_cache();
         }
         let Some(page) = self.neighbour(direction)? else { return Ok(()) };
-        if self.cache_use == CacheUse::Fill && !is_long {
+        if !is_long {
             self.read_ahead(page, direction)?;
         }
         self.load(page)?;

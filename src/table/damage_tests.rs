@@ -3,21 +3,22 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::Table;
 use super::index::{child, child_at_byte};
 use super::leaf_cursor::LeafCursor;
 use super::node::{Node, Shape};
-use super::test_support::{Random, TestFiles};
+use super::test_support::TestFiles;
 use super::tests::{Entry, build, build_with, sort};
-use super::{CacheUse, Table};
 use crate::base::checksum::checksum;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::key_hash::hash_key;
+use crate::base::random::SplitMix;
 use crate::cache::{FileType, ReadContext};
 
 fn entries(count: u64, value_bytes: usize) -> Vec<Entry> {
-    let mut random = Random(9);
+    let mut random = SplitMix::new(9);
     let mut entries: Vec<Entry> = (0..count)
         .map(|i| {
             let key = format!("key{:03}", random.below(count)).into_bytes();
@@ -41,7 +42,7 @@ fn ask(files: &TestFiles, table: &Arc<Table>, expected: &[Entry]) -> Result<()> 
     for (key, ..) in expected {
         assert!(table.may_contain(hash_key(key), &ReadContext::blocking())?);
     }
-    let mut cursor = table.cursor(CacheUse::Fill);
+    let mut cursor = table.cursor();
     cursor.seek_first()?;
     for (key, seqno, _, value) in expected {
         let entry = cursor.entry().unwrap();
@@ -114,7 +115,7 @@ fn nodes_with_any_bytes_are_read_without_panic() {
     let files = TestFiles::new();
     let entries = entries(300, 20);
     let table = build(&files, false, &entries);
-    let (root, mut random) = (table.footer.root, Random(3));
+    let (root, mut random) = (table.footer.root, SplitMix::new(3));
     let first = crate::cache::PagePointer { unit: 0, units: 1 };
     for page in [first, root] {
         let payload = table.pages().read_uncached(page).unwrap();
@@ -150,7 +151,7 @@ fn survive(files: &TestFiles, table: &Table, probes: &[Entry]) -> Result<()> {
         let _ = table.get(&probe.0, Seqno(probe.1), &context, all);
         let _ = table.may_contain(hash_key(&probe.0), &context);
         let _ = table.range_statistics(Some(&probe.0), None, &ReadContext::blocking());
-        let mut cursor = table.cursor(CacheUse::Bypass);
+        let mut cursor = table.cursor();
         if cursor.seek(&probe.0).is_ok() && cursor.entry().is_some() {
             let _ = cursor.prev();
         }
@@ -162,7 +163,7 @@ fn survive(files: &TestFiles, table: &Table, probes: &[Entry]) -> Result<()> {
             steps += 1;
         }
     }
-    let mut cursor = table.cursor(CacheUse::Fill);
+    let mut cursor = table.cursor();
     cursor.seek_last()?;
     while cursor.entry().is_some() {
         cursor.prev()?;
@@ -178,7 +179,7 @@ fn wrong_bytes_under_right_checksums_never_panic() {
     let entries = entries(300, 20);
     let table = build_with(&files, false, true, &entries);
     let path = files.files.path(table.id(), FileType::Table);
-    let mut random = Random(5);
+    let mut random = SplitMix::new(5);
     let (mut refused, mut accepted) = (0, 0);
     for _ in 0..1500 {
         let unit = random.below(table.bytes() / 4096);
@@ -228,7 +229,7 @@ fn a_blob_entry_without_a_pointer_is_damage_of_its_page() {
     let table = Table::open(&fresh.files, &fresh.blobs, table.id()).unwrap();
     let got = table.get(b"key", Seqno::MAX, &ReadContext::blocking(), |_| unreachable!());
     let scanned = table.scan(None, None, 1 << 16).err().unwrap();
-    let stepped = table.cursor(CacheUse::Fill).seek_first().unwrap_err();
+    let stepped = table.cursor().seek_first().unwrap_err();
     for error in [got.unwrap_err(), scanned, stepped] {
         match error {
             Error::Corruption { file, offset: 0, what: "blob pointer", .. } => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::filter::FilterUse;
-use super::test_support::{Random, TestFiles};
+use super::test_support::TestFiles;
 use super::tests::{Entry, build, build_with, sort};
 use super::{Table, TableBuilder, TableOptions};
 use crate::base::checksum::checksum;
@@ -13,12 +13,13 @@ use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Error;
 use crate::base::ids::{FileId, Seqno};
 use crate::base::key_hash::hash_key;
+use crate::base::random::SplitMix;
 use crate::cache::{Compression, FileType, ReadContext, fetch_misses};
 use crate::filter::FILTER_KIND_BLOCKS;
 
 /// Even numbers, each in up to three versions.
 fn entries(count: u64) -> Vec<Entry> {
-    let mut random = Random(31);
+    let mut random = SplitMix::new(31);
     let mut entries = Vec::new();
     for i in 0..count {
         for version in 0..1 + random.below(3) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::base::codec::Decoder;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::cache::PagePointer;
 use crate::filter::FILTER_KIND_BLOCKS;
 
@@ -63,21 +63,8 @@ impl Footer {
     /// Reads the payload of the last unit, which starts at `offset` of `file`.
     pub(super) fn decode(payload: &[u8], file: &Path, offset: u64) -> Result<Footer> {
         let mut from = Decoder::new(payload, file, offset);
-        let magic = from.take(MAGIC.len(), "table magic")?;
-        if magic != MAGIC {
-            return Err(from.corrupt("table magic", MAGIC.escape_ascii(), magic.escape_ascii()));
-        }
-        let version = from.u32("table format version")?;
-        if version > FORMAT_VERSION {
-            return Err(Error::UnsupportedVersion {
-                file: file.to_path_buf(),
-                found: version,
-                supported: FORMAT_VERSION,
-            });
-        }
-        if version == 0 {
-            return Err(from.corrupt("table format version", "at least 1", version));
-        }
+        from.magic(&MAGIC, "table magic")?;
+        from.version(FORMAT_VERSION, "table format version")?;
         let height = from.u8("index height")?;
         if height > HEIGHT_MAX {
             let most = format_args!("at most {HEIGHT_MAX}");

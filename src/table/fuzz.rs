@@ -10,7 +10,7 @@ use super::index::{child, child_at_byte};
 use super::leaf_cursor::LeafCursor;
 use super::node::{KIND_BITS, Node, Shape};
 use super::properties::Properties;
-use super::{BlobPointer, CacheUse, Table, TableBuilder, TableOptions};
+use super::{BlobPointer, Table, TableBuilder, TableOptions};
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::fuzz::{FILE, Target, named, split_first};
@@ -198,7 +198,7 @@ fn table(data: &[u8]) {
             assert_eq!(may_contain, Some(true), "the check finds nothing, but a probe does");
         }
         named(table.range_statistics(Some(key), None, &ReadContext::blocking()));
-        let mut cursor = table.cursor(CacheUse::Bypass);
+        let mut cursor = table.cursor();
         if named(cursor.seek(key)).is_some() && cursor.entry().is_some() {
             named(cursor.prev());
         }
@@ -209,7 +209,7 @@ fn table(data: &[u8]) {
 /// Goes through a table in all ways there are.
 fn walk(table: &Arc<Table>, seen: &mut u64) -> Result<()> {
     const ENTRIES_MAX: u64 = 200_000;
-    let mut cursor = table.cursor(CacheUse::Fill);
+    let mut cursor = table.cursor();
     cursor.seek_first()?;
     while cursor.entry().is_some() {
         *seen += 1;

@@ -52,7 +52,7 @@ mod tests;
 pub(crate) use blob::{BlobFile, BlobFiles, BlobWriter};
 pub(crate) use blob_pointer::BlobPointer;
 pub(crate) use builder::{TableBuilder, TableOptions};
-pub(crate) use cursor::{CacheUse, TableCursor};
+pub(crate) use cursor::TableCursor;
 pub(crate) use filter::FilterUse;
 pub(crate) use hole::{Hole, HoleAt};
 pub(crate) use properties::Origin;

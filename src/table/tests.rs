@@ -4,12 +4,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::test_support::{Random, TestFiles};
-use super::{BlobPointer, CacheUse, Table, TableBuilder, TableCursor, TableOptions};
+use super::test_support::TestFiles;
+use super::{BlobPointer, Table, TableBuilder, TableCursor, TableOptions};
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::key_hash::hash_key;
+use crate::base::random::SplitMix;
 use crate::cache::{Compression, ReadContext, fetch_misses};
 
 pub(super) type Entry = (Vec<u8>, u64, EntryKind, Vec<u8>);
@@ -47,12 +48,12 @@ pub(super) fn build_with(
     table
 }
 
-fn kind(random: &mut Random) -> EntryKind {
+fn kind(random: &mut SplitMix) -> EntryKind {
     [EntryKind::Put, EntryKind::Put, EntryKind::Delete, EntryKind::Merge][random.below(4) as usize]
 }
 
 /// Entries of one of several characters.
-fn generate(random: &mut Random, character: u64) -> Vec<Entry> {
+fn generate(random: &mut SplitMix, character: u64) -> Vec<Entry> {
     let most = [3, 300, 1500][random.below(3) as usize];
     let count = 1 + random.below(most) as usize;
     let mut entries = Vec::new();
@@ -132,22 +133,19 @@ fn drain(cursor: &mut TableCursor, step: impl Fn(&mut TableCursor) -> Result<()>
     found
 }
 
-fn verify(random: &mut Random, table: &Arc<Table>, entries: &[Entry]) {
+fn verify(random: &mut SplitMix, table: &Arc<Table>, entries: &[Entry]) {
     let seen = table.check().unwrap();
     assert_eq!(seen.entries, entries.len() as u64);
     let may_contain = |key| table.may_contain(hash_key(key), &ReadContext::blocking()).unwrap();
     assert!(entries.iter().all(|(key, ..)| may_contain(key)));
-    for cache_use in [CacheUse::Fill, CacheUse::Bypass] {
-        let mut cursor = table.cursor(cache_use);
-        assert!(cursor.entry().is_none());
-        cursor.seek_first().unwrap();
-        assert!(drain(&mut cursor, Cursor::next) == entries);
-        cursor.seek_last().unwrap();
-        let mut back = drain(&mut cursor, Cursor::prev);
-        back.reverse();
-        assert!(back == entries);
-    }
-    let mut cursor = table.cursor(CacheUse::Fill);
+    let mut cursor = table.cursor();
+    assert!(cursor.entry().is_none());
+    cursor.seek_first().unwrap();
+    assert!(drain(&mut cursor, Cursor::next) == entries);
+    cursor.seek_last().unwrap();
+    let mut back = drain(&mut cursor, Cursor::prev);
+    back.reverse();
+    assert!(back == entries);
     let probes = probes(entries);
     for probe in &probes {
         let at = entries.partition_point(|entry| entry.0 < *probe);
@@ -178,9 +176,8 @@ fn verify(random: &mut Random, table: &Arc<Table>, entries: &[Entry]) {
 }
 
 /// Random steps and seeks.
-fn wander(random: &mut Random, table: &Arc<Table>, entries: &[Entry], probes: &[Vec<u8>]) {
-    let uses = [CacheUse::Fill, CacheUse::Bypass];
-    let mut cursor = table.cursor(uses[random.below(2) as usize]);
+fn wander(random: &mut SplitMix, table: &Arc<Table>, entries: &[Entry], probes: &[Vec<u8>]) {
+    let mut cursor = table.cursor();
     let mut at = None;
     for _ in 0..40 {
         if at.is_none() || random.below(4) == 0 {
@@ -203,7 +200,7 @@ fn wander(random: &mut Random, table: &Arc<Table>, entries: &[Entry], probes: &[
     }
 }
 
-fn ranges(random: &mut Random, table: &Arc<Table>, entries: &[Entry], probes: &[Vec<u8>]) {
+fn ranges(random: &mut SplitMix, table: &Arc<Table>, entries: &[Entry], probes: &[Vec<u8>]) {
     let total = table.properties().entries();
     let whole = table.range_statistics(None, None, &ReadContext::blocking()).unwrap();
     assert_eq!((whole.tuples, whole.bytes), (total, table.properties().entry_bytes()));
@@ -233,7 +230,7 @@ fn ranges(random: &mut Random, table: &Arc<Table>, entries: &[Entry], probes: &[
 
 #[test]
 fn random_tables_answer_as_a_sorted_vector_does() {
-    let mut random = Random(1);
+    let mut random = SplitMix::new(1);
     for round in 0..36 {
         let files = TestFiles::new();
         let entries = generate(&mut random, round % 6);
@@ -260,7 +257,7 @@ fn random_tables_answer_as_a_sorted_vector_does() {
 
 #[test]
 fn keys_of_64_kib_and_entries_larger_than_pages() {
-    let mut random = Random(2);
+    let mut random = SplitMix::new(2);
     let files = TestFiles::new();
     let mut entries: Vec<Entry> = Vec::new();
     for i in 0..24u8 {
@@ -313,7 +310,7 @@ fn versions_over_many_pages_are_found_with_few_reads() {
 #[test]
 fn a_point_read_is_one_4_kib_read_once_the_index_is_cached() {
     let files = TestFiles::new();
-    let mut random = Random(3);
+    let mut random = SplitMix::new(3);
     let mut entries: Vec<Entry> =
         (0..30_000).map(|i| (random.bytes(24), i, EntryKind::Put, random.bytes(100))).collect();
     sort(&mut entries);
@@ -346,7 +343,7 @@ fn cursors_are_opened_together_by_collected_misses() {
         .collect();
     let table = build(&files, false, &entries);
     let key = 12_345u64.to_be_bytes();
-    let mut cursor = table.cursor(CacheUse::Fill);
+    let mut cursor = table.cursor();
     let mut rounds = 0;
     loop {
         let mut misses = Vec::new();
@@ -373,7 +370,7 @@ fn cursors_read_ahead_only_after_they_have_crossed_leaves() {
     let table = build(&files, false, &entries);
     let leaves = table.properties().leaf_pages;
     let reads = || files.vfs.reads.load(std::sync::atomic::Ordering::Relaxed);
-    let mut cursor = table.cursor(CacheUse::Fill);
+    let mut cursor = table.cursor();
     cursor.seek(&1000u64.to_be_bytes()).unwrap();
     assert_eq!(cursor.pages_read(), u32::from(table.footer.height) + 1);
     for _ in 0..40 {
@@ -391,7 +388,7 @@ fn cursors_read_ahead_only_after_they_have_crossed_leaves() {
 #[test]
 fn range_statistics_are_right_to_within_a_leaf() {
     let files = TestFiles::new();
-    let mut random = Random(4);
+    let mut random = SplitMix::new(4);
     let mut entries: Vec<Entry> = (0..20_000)
         .map(|i| {
             let value = random.below(150) as usize;
@@ -457,7 +454,7 @@ fn scans_read_only_the_range_s_pages() {
 #[test]
 fn medium_values_do_not_waste_their_pages() {
     let files = TestFiles::new();
-    let mut random = Random(5);
+    let mut random = SplitMix::new(5);
     for value_bytes in [500, 1000, 1400, 2100, 3000, 4200, 5000, 8200, 9000, 12_500, 17_000, 33_000]
     {
         let entries: Vec<Entry> = (0..64u64)

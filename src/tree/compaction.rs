@@ -62,11 +62,7 @@ impl Compaction {
     }
 
     /// How a merge of its inputs is to be done.
-    pub(super) fn options(
-        &self,
-        context: &TreeContext,
-        bottom: Bottom<'static>,
-    ) -> CompactionOptions<'static> {
+    pub(super) fn options(&self, context: &TreeContext, bottom: Bottom) -> CompactionOptions {
         CompactionOptions {
             snapshots: self.snapshots.clone(),
             bottom,

@@ -9,7 +9,7 @@ use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::Result;
 use crate::cache::PageMiss;
 use crate::merge::MergeSource;
-use crate::table::{CacheUse, Hole, HoleAt, Table, TableCursor};
+use crate::table::{Hole, HoleAt, Table, TableCursor};
 
 /// A sorted part of a tree.
 #[derive(Clone)]
@@ -34,7 +34,7 @@ impl Run {
 
     pub(crate) fn cursor<M>(&self) -> RunCursor<M> {
         match self {
-            Run::Table(table) => RunCursor::Table(Box::new(table.cursor(CacheUse::Fill))),
+            Run::Table(table) => RunCursor::Table(Box::new(table.cursor())),
         }
     }
 

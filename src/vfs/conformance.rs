@@ -12,28 +12,7 @@ use super::{
     Access, AlignedBuf, DirEntry, File, IoTicket, MappedFile, MemoryVfs, ReadRequest, Vfs,
 };
 use crate::base::error::{Error, Result};
-
-/// A seeded generator (splitmix64).
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub(super) fn fill(&mut self, bytes: &mut [u8]) {
-        for word in bytes.chunks_mut(8) {
-            word.copy_from_slice(&self.next().to_le_bytes()[..word.len()]);
-        }
-    }
-}
+use crate::base::random::SplitMix;
 
 pub(super) fn kind<T>(result: Result<T>) -> io::ErrorKind {
     match result.map(|_| ()) {
@@ -203,14 +182,14 @@ fn short_reads_are_errors(vfs: &dyn Vfs, dir: &Path) {
 fn random_writes_match_a_model(vfs: &dyn Vfs, dir: &Path) {
     let span = if cfg!(miri) { 16 * 1024 } else { 200 * 1024 };
     for (name, access, unit) in [("b", Access::Buffered, 1), ("d", Access::Direct, 4096)] {
-        let mut random = Random(1);
+        let mut random = SplitMix::new(1);
         let file = vfs.create(&dir.join(name), access).unwrap();
         let mut model: Vec<u8> = Vec::new();
         let mut buf = AlignedBuf::new(span / 3);
         for _ in 0..STEPS {
-            let offset = random.below(span) / unit * unit;
-            let len = (random.below(buf.len()) / unit).max(1) * unit;
-            match random.below(8) {
+            let offset = random.index(span) / unit * unit;
+            let len = (random.index(buf.len()) / unit).max(1) * unit;
+            match random.index(8) {
                 0..4 => {
                     random.fill(&mut buf[..len]);
                     file.write_at(offset as u64, &buf[..len]).unwrap();
@@ -251,7 +230,7 @@ fn numbered_file(vfs: &dyn Vfs, path: &Path, units: usize) -> Arc<dyn File> {
 }
 
 fn batches_answer_each_request(vfs: &dyn Vfs, dir: &Path) {
-    let mut random = Random(2);
+    let mut random = SplitMix::new(2);
     let (path, in_memory) = (dir.join("a"), MemoryVfs::new());
     let disk = numbered_file(vfs, &path, 64);
     let buffered = vfs.open(&path, Access::Buffered, false).unwrap();
@@ -259,7 +238,7 @@ fn batches_answer_each_request(vfs: &dyn Vfs, dir: &Path) {
     let counts: &[usize] = if cfg!(miri) { &[0, 1, 5] } else { &[0, 1, 2, 3, 63, 64, 65, 500] };
     for &count in counts {
         let places: Vec<(usize, usize)> = (0..count)
-            .map(|_| (random.below(70), if random.below(4) == 0 { 3 } else { 1 }))
+            .map(|_| (random.index(70), if random.index(4) == 0 { 3 } else { 1 }))
             .collect();
         let mut bufs: Vec<AlignedBuf> =
             places.iter().map(|&(_, units)| AlignedBuf::new(units * 4096)).collect();
@@ -298,7 +277,7 @@ fn batches_answer_each_request(vfs: &dyn Vfs, dir: &Path) {
 }
 
 fn queues_move_the_right_bytes(vfs: &dyn Vfs, dir: &Path) {
-    let mut random = Random(3);
+    let mut random = SplitMix::new(3);
     let in_memory = MemoryVfs::new();
     let files: [Arc<dyn File>; 3] = [
         vfs.create(&dir.join("d"), Access::Direct).unwrap(),
@@ -315,7 +294,7 @@ fn queues_move_the_right_bytes(vfs: &dyn Vfs, dir: &Path) {
     let mut busy: Vec<Option<(IoTicket, Option<Vec<u8>>)>> = vec![None; model.len()];
     let mut queue = vfs.io_queue(7);
     for _ in 0..STEPS * 3 {
-        let slot = random.below(model.len());
+        let slot = random.index(model.len());
         if let Some((ticket, expected)) = busy[slot].take() {
             let (buf, result) = queue.wait(ticket);
             result.unwrap();
@@ -326,11 +305,11 @@ fn queues_move_the_right_bytes(vfs: &dyn Vfs, dir: &Path) {
         let file = &files[slot % files.len()];
         let offset = (slot / files.len() * SLOT_BYTES) as u64;
         let mut buf = AlignedBuf::new(SLOT_BYTES);
-        busy[slot] = Some(if random.below(2) == 0 {
+        busy[slot] = Some(if random.index(2) == 0 {
             (queue.submit_read(file, offset, buf), Some(model[slot].clone()))
         } else {
             random.fill(&mut buf);
-            let len = 4096 * (1 + random.below(3));
+            let len = 4096 * (1 + random.index(3));
             model[slot][..len].copy_from_slice(&buf[..len]);
             (queue.submit_write(file, offset, buf, len), None)
         });
@@ -432,10 +411,10 @@ fn mapped_files_keep_what_is_written(vfs: &dyn Vfs, dir: &Path) {
         for (writer, quarter) in model.chunks_mut(LEN / 4).enumerate() {
             let mapped = &mapped;
             scope.spawn(move || {
-                let mut random = Random(writer as u64);
+                let mut random = SplitMix::new(writer as u64);
                 let mut at = 0;
                 while at < quarter.len() {
-                    let len = (1 + random.below(600)).min(quarter.len() - at);
+                    let len = (1 + random.index(600)).min(quarter.len() - at);
                     random.fill(&mut quarter[at..at + len]);
                     mapped.write((writer * LEN / 4 + at) as u64, &quarter[at..at + len]);
                     at += len;

@@ -8,7 +8,7 @@ use super::{ROW_BYTES_MAX, RowCache};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::key_hash::hash_key;
-use crate::jobs::SplitMix as Random;
+use crate::base::random::SplitMix;
 
 const SPACE: KeyspaceId = KeyspaceId(1);
 
@@ -93,7 +93,7 @@ fn what_is_found_is_the_newest_and_memory_is_bounded() {
         if cfg!(miri) { (300, [16 << 10, 20 << 10]) } else { (200_000, [16 << 10, 2 << 20]) };
     for bytes_max in sizes {
         let rows = RowCache::new(bytes_max);
-        let mut random = Random::new(bytes_max as u64);
+        let mut random = SplitMix::new(bytes_max as u64);
         let mut newest: BTreeMap<u64, (u64, Vec<u8>)> = BTreeMap::new();
         let mut found = 0;
         for seqno in 1..rounds {
@@ -167,7 +167,7 @@ fn readers_never_see_what_was_superseded_before_they_looked() {
             let (shown, newest) = (Arc::clone(&shown), Arc::clone(&newest));
             let turns = Arc::clone(&turns);
             std::thread::spawn(move || {
-                let mut random = Random::new(reader);
+                let mut random = SplitMix::new(reader);
                 let mut found = 0u64;
                 while !stop.load(Ordering::Acquire) {
                     turns.fetch_add(1, Ordering::Relaxed);
@@ -265,7 +265,7 @@ fn a_record_that_is_being_written_once_more_is_superseded() {
             }
         })
     };
-    let mut random = Random::new(1);
+    let mut random = SplitMix::new(1);
     let (mut seqno, mut found) = (1, 0);
     let began = std::time::Instant::now();
     while began.elapsed().as_millis() < 1500 {

@@ -297,16 +297,16 @@ impl<'a> Newest<'a> {
             break;
         }
         if operands.is_empty() {
-            return Ok(self.base_value(key, base)?.map(Found::Value));
+            return Ok(self.base_value(base)?.map(Found::Value));
         }
         match operands.fold(context, key, base, true) {
             Ok(value) => Ok(Some(Found::Value(value))),
             // Without the operator's name they cannot be written either.
             Err(error @ Error::Merge { .. }) if context.operator_name.is_some() => {
-                let base = self.base_value(key, base)?;
+                let base = self.base_value(base)?;
                 let operands = versions.iter().take_while(|version| version.kind.is_operand());
                 let operands = operands.map(|version| match version.kind.is_blob() {
-                    true => self.read_blob(key, &version.value),
+                    true => self.read_blob(&version.value),
                     false => Ok(version.value.clone()),
                 });
                 let mut operands = operands.collect::<Result<Vec<_>>>()?;
@@ -317,18 +317,18 @@ impl<'a> Newest<'a> {
         }
     }
 
-    fn base_value(&self, key: &[u8], base: Base<'_>) -> Result<Option<Vec<u8>>> {
+    fn base_value(&self, base: Base<'_>) -> Result<Option<Vec<u8>>> {
         match base {
             Base::Nothing => Ok(None),
             Base::Value(value) => Ok(Some(value.to_vec())),
-            Base::Blob(pointer) => self.read_blob(key, pointer).map(Some),
+            Base::Blob(pointer) => self.read_blob(pointer).map(Some),
         }
     }
 
-    fn read_blob(&self, key: &[u8], pointer: &[u8]) -> Result<Vec<u8>> {
+    fn read_blob(&self, pointer: &[u8]) -> Result<Vec<u8>> {
         let mut value = Vec::new();
         if let Some(blobs) = &self.keyspace.merge.blobs {
-            blobs.read_blob(key, pointer, &mut value)?;
+            blobs.read_blob(pointer, &mut value)?;
         }
         Ok(value)
     }

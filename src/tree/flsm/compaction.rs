@@ -24,7 +24,7 @@ use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
 
 struct Merging {
-    entries: CompactionIterator<'static, InputScan>,
+    entries: CompactionIterator<InputScan>,
     output: Option<TableOutput>,
     output_bytes: u64,
     /// The next of the plan's cuts that has not been passed.

@@ -36,7 +36,7 @@ struct Output {
 }
 
 struct Merging {
-    entries: CompactionIterator<'static, InputScan>,
+    entries: CompactionIterator<InputScan>,
     output: Option<TableOutput>,
     hashes: PageVec<u64>,
 }
