@@ -59,8 +59,9 @@ impl<'a> Decoder<'a> {
         Decoder { bytes, position: 0, file, base_offset }
     }
 
-    /// The fields of a header at the start of `file`: `magic`, others, and after `body_bytes` a checksum of all
-    /// before it. The names are those of the header, its magic and its checksum, for errors.
+    /// The fields of a header at the start of `file`: `magic`, others, and after `body_bytes` a
+    /// checksum of all before it. The names are those of the header, its magic and its checksum,
+    /// for errors.
     pub(crate) fn of_header<const N: usize>(
         bytes: &'a [u8],
         file: &'a Path,
@@ -128,7 +129,8 @@ impl<'a> Decoder<'a> {
         Ok(version)
     }
 
-    /// Refuses a format version above `supported`, the newest that this build reads. Versions begin with 1.
+    /// Refuses a format version above `supported`, the newest that this build reads. Versions begin
+    /// with 1.
     pub(crate) fn check_version(
         &self,
         version: u32,

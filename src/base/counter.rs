@@ -128,8 +128,8 @@ impl ShardedCounter {
     }
 }
 
-/// Each doubling of a value is cut into this many buckets (as a power of two): 32, so a bucket is at
-/// most 1/32 as wide as its values are large, and its middle is off by at most 1.6 %.
+/// Each doubling of a value is cut into this many buckets (as a power of two): 32, so a bucket is
+/// at most 1/32 as wide as its values are large, and its middle is off by at most 1.6 %.
 const BUCKETS_PER_DOUBLING_LOG2: u32 = 5;
 const BUCKETS_PER_DOUBLING: usize = 1 << BUCKETS_PER_DOUBLING_LOG2;
 /// Values from here on (73 minutes in nanoseconds) share the last bucket.

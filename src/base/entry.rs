@@ -1,4 +1,5 @@
-//! The entry model: what a memtable, a table and a merge all yield, and the cursor they yield it by.
+//! The entry model: what a memtable, a table and a merge all yield, and the cursor they yield it
+//! by.
 
 use super::error::Result;
 use super::ids::Seqno;
@@ -48,7 +49,8 @@ impl EntryKind {
         matches!(self, EntryKind::Merge | EntryKind::MergeBlob)
     }
 
-    /// The kind of the same change once its value is in a blob file; `None` for a kind that has no value.
+    /// The kind of the same change once its value is in a blob file; `None` for a kind that has no
+    /// value.
     #[inline]
     pub(crate) fn in_blob(self) -> Option<EntryKind> {
         match self {
@@ -59,8 +61,8 @@ impl EntryKind {
     }
 }
 
-/// One entry, borrowed from wherever it lies. Entries are ordered by key ascending, then by sequence
-/// number descending (newest first).
+/// One entry, borrowed from wherever it lies. Entries are ordered by key ascending, then by
+/// sequence number descending (newest first).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryRef<'a> {
     pub(crate) key: &'a [u8],
@@ -87,11 +89,12 @@ pub(crate) trait Cursor {
     fn entry(&self) -> Option<EntryRef<'_>>;
 }
 
-/// A sorted sequence of entries read once, forward: what a compaction takes in and what it puts out.
-/// A new source stands before its first entry.
+/// A sorted sequence of entries read once, forward: what a compaction takes in and what it puts
+/// out. A new source stands before its first entry.
 pub(crate) trait EntrySource {
     /// Goes one entry forward; past the last there is no entry.
     fn next(&mut self) -> Result<()>;
-    /// The entry at the position, or `None` before the first call of `next` and past the last entry.
+    /// The entry at the position, or `None` before the first call of `next` and past the last
+    /// entry.
     fn entry(&self) -> Option<EntryRef<'_>>;
 }

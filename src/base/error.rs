@@ -33,8 +33,8 @@ pub enum Error {
         file.display()
     )]
     Corruption {
-        /// The damaged file, or the one that is missing. What is wrong with a tree's structure is said of the manifest,
-        /// which has it.
+        /// The damaged file, or the one that is missing. What is wrong with a tree's structure is
+        /// said of the manifest, which has it.
         file: PathBuf,
         /// Where in the file the damaged structure starts. 0 also stands for the file as a whole.
         offset: u64,
@@ -66,8 +66,8 @@ pub enum Error {
         /// The newest version this build understands.
         supported: u32,
     },
-    /// A write on a handle that [`Builder::open_read_only`](crate::Builder::open_read_only) gave. Nothing
-    /// has been stored.
+    /// A write on a handle that [`Builder::open_read_only`](crate::Builder::open_read_only) gave.
+    /// Nothing has been stored.
     #[error("{} is open for reading only; open it with Builder::open to write", path.display())]
     ReadOnly {
         /// The store's directory, or the file that would have been changed.
@@ -95,8 +95,8 @@ pub enum Error {
         /// Who holds it, if known (` (process 123)`).
         holder: Option<String>,
     },
-    /// A journal write, sync or manifest write failed earlier. Reads go on; writes are refused until
-    /// the store has been closed and reopened.
+    /// A journal write, sync or manifest write failed earlier. Reads go on; writes are refused
+    /// until the store has been closed and reopened.
     #[error(
         "the store no longer accepts writes since {reason}; close and reopen it once the cause is fixed"
     )]
@@ -104,8 +104,8 @@ pub enum Error {
         /// The failure that poisoned the store.
         reason: String,
     },
-    /// The disk has no room, or a quota or the process's limit on file sizes (`RLIMIT_FSIZE`) allows no more.
-    /// Nothing of the refused write has been stored.
+    /// The disk has no room, or a quota or the process's limit on file sizes (`RLIMIT_FSIZE`)
+    /// allows no more. Nothing of the refused write has been stored.
     #[error("no space left for {needed} bytes in {}; free some space and retry", path.display())]
     Full {
         /// The file or directory that could not grow.
@@ -113,8 +113,8 @@ pub enum Error {
         /// How many bytes were wanted.
         needed: u64,
     },
-    /// The process, or the system, may open no more files. What was refused has not happened and may be
-    /// tried again.
+    /// The process, or the system, may open no more files. What was refused has not happened and
+    /// may be tried again.
     #[error(
         "{op} failed on {}: too many files are open; close some or raise the limit (`ulimit -n`), and retry",
         path.display()
@@ -163,13 +163,14 @@ pub enum Error {
     #[doc(hidden)]
     #[error("a page is not in memory")]
     NotResident,
-    /// The merge operands of a key cannot be folded. They are kept as they are: other keys are not concerned, and
-    /// a put or delete of the key ends it.
+    /// The merge operands of a key cannot be folded. They are kept as they are: other keys are not
+    /// concerned, and a put or delete of the key ends it.
     #[error("merge operator {operator:?} failed on key \"{key}\" of keyspace {keyspace:?}: {what}")]
     Merge {
         /// The keyspace's name.
         keyspace: String,
-        /// The start of the key (64 bytes at most), with bytes that are not printable ASCII escaped.
+        /// The start of the key (64 bytes at most), with bytes that are not printable ASCII
+        /// escaped.
         key: String,
         /// The operator's registered name.
         operator: String,
@@ -197,14 +198,14 @@ impl fmt::Display for At {
 }
 
 impl Error {
-    /// Whether something was refused for want of room or of descriptors: it has not happened, nothing is in
-    /// doubt, and it may be tried again.
+    /// Whether something was refused for want of room or of descriptors: it has not happened,
+    /// nothing is in doubt, and it may be tried again.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Error::Full { .. } | Error::TooManyFiles { .. })
     }
 
-    /// Wraps an operating-system error; "no space" becomes [`Error::Full`], and a want of descriptors
-    /// [`Error::TooManyFiles`].
+    /// Wraps an operating-system error; "no space" becomes [`Error::Full`], and a want of
+    /// descriptors [`Error::TooManyFiles`].
     pub fn io(op: &'static str, path: &Path, offset: Option<u64>, source: io::Error) -> Error {
         match source.kind() {
             io::ErrorKind::StorageFull
@@ -217,8 +218,8 @@ impl Error {
         }
     }
 
-    /// What a write or sync failed with of something that had been stored or promised before: `Full`
-    /// would say that nothing has been stored, and it is too late for that.
+    /// What a write or sync failed with of something that had been stored or promised before:
+    /// `Full` would say that nothing has been stored, and it is too late for that.
     pub(crate) fn not_refused(self, op: &'static str) -> Error {
         match self {
             Error::Full { path, .. } => {
@@ -229,8 +230,8 @@ impl Error {
         }
     }
 
-    /// Reports damaged bytes. Users are told to restore `file`, so it must be one of the store's, and `offset` a place in
-    /// it: of damage that has no single place, 0, with the rest in `found`.
+    /// Reports damaged bytes. Users are told to restore `file`, so it must be one of the store's,
+    /// and `offset` a place in it: of damage that has no single place, 0, with the rest in `found`.
     pub fn corruption(
         file: &Path,
         offset: u64,
@@ -284,7 +285,8 @@ impl Error {
         matches!(self, Error::Corruption { .. })
     }
 
-    /// Whether reading elsewhere may help: a part of a file is damaged, or the disk does not give it.
+    /// Whether reading elsewhere may help: a part of a file is damaged, or the disk does not give
+    /// it.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.is_corruption() || matches!(self, Error::Io { op: "read", .. })
     }

@@ -1,16 +1,17 @@
 //! The keyed hash of keys: what filters, caches and guards know a key by.
 //!
-//! A hash that anybody can compute lets anybody choose keys that collide: then filters say yes to every
-//! key, and whatever counts fingerprints counts one. So each store has a secret, drawn when it is made
-//! and kept in its superblock, and hashes with it. [`KeyHasher`] is a composition of two universal
-//! families, NH (Black et al., UMAC, 1999) and multiply-shift (Dietzfelbinger, 1996), and SipHash-1-3.
-//! `docs/decisions/0012-key-hash.md` has the alternatives and what each costs.
+//! A hash that anybody can compute lets anybody choose keys that collide: then filters say yes to
+//! every key, and whatever counts fingerprints counts one. So each store has a secret, drawn when
+//! it is made and kept in its superblock, and hashes with it. [`KeyHasher`] is a composition of two
+//! universal families, NH (Black et al., UMAC, 1999) and multiply-shift (Dietzfelbinger, 1996), and
+//! SipHash-1-3. `docs/decisions/0012-key-hash.md` has the alternatives and what each costs.
 //!
 //! Invariants:
-//! 1. For any two keys of up to [`NH_BYTES_MAX`] bytes that were chosen without knowing the secret, the
-//!    upper `b` bits of their hashes are equal with a probability of at most 2^-b + 2^-63. Longer keys
-//!    have SipHash-1-3, for which no better attack than chance is known.
-//! 2. The hash depends on the secret and the key alone. It is persisted (as fingerprints): never change it.
+//! 1. For any two keys of up to [`NH_BYTES_MAX`] bytes that were chosen without knowing the secret,
+//!    the upper `b` bits of their hashes are equal with a probability of at most 2^-b + 2^-63.
+//!    Longer keys have SipHash-1-3, for which no better attack than chance is known.
+//! 2. The hash depends on the secret and the key alone. It is persisted (as fingerprints): never
+//!    change it.
 
 use std::fmt;
 
@@ -78,8 +79,8 @@ impl KeyHasher {
         HashSecret::of_words(self.sip.keys)
     }
 
-    /// Tells hashers with different secrets apart. It is public: files that hold hashes name it, so that
-    /// none is read with a secret that is not its own.
+    /// Tells hashers with different secrets apart. It is public: files that hold hashes name it, so
+    /// that none is read with a secret that is not its own.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
@@ -101,8 +102,8 @@ impl KeyHasher {
         }
     }
 
-    /// The hash of a key of more than one pair: the last pair of words is the key's last 16 bytes, which
-    /// may have been in the pair before in part.
+    /// The hash of a key of more than one pair: the last pair of words is the key's last 16 bytes,
+    /// which may have been in the pair before in part.
     #[inline]
     fn hash_pairs(&self, key: &[u8]) -> u64 {
         let mut sum = key.len() as u128;
@@ -115,8 +116,9 @@ impl KeyHasher {
         self.reduce(sum)
     }
 
-    /// 64 bits of 128: multiply-shift. Before it each half is mixed by a bijection that is linear in
-    /// nothing that the sum is linear in, so that keys in an arithmetic sequence do not become one of hashes.
+    /// 64 bits of 128: multiply-shift. Before it each half is mixed by a bijection that is linear
+    /// in nothing that the sum is linear in, so that keys in an arithmetic sequence do not become
+    /// one of hashes.
     #[inline(always)]
     fn reduce(&self, sum: u128) -> u64 {
         let [low, high] = [sum as u64, (sum >> 64) as u64].map(|half| half ^ half >> 32);

@@ -34,8 +34,8 @@ fn flags() -> rustix::mm::MapFlags {
 
 #[cfg(not(miri))]
 impl Mapping {
-    /// Reserves `bytes`, aligned to 4 KiB at least; `None` if the system refuses. The system may back it
-    /// by large pages: then the first use of a byte makes 2 MiB around it resident.
+    /// Reserves `bytes`, aligned to 4 KiB at least; `None` if the system refuses. The system may
+    /// back it by large pages: then the first use of a byte makes 2 MiB around it resident.
     pub(crate) fn reserve(bytes: usize) -> Option<Mapping> {
         let mapping = Mapping::reserve_sparse(bytes)?;
         if bytes >= LARGE_MAPPING_BYTES {
@@ -44,9 +44,9 @@ impl Mapping {
         Some(mapping)
     }
 
-    /// As [`Mapping::reserve`], for memory of which small parts are used and given back: without large
-    /// pages where [`Mapping::use_large_pages`] does not say otherwise. From 4 MiB on it is aligned to
-    /// large pages all the same.
+    /// As [`Mapping::reserve`], for memory of which small parts are used and given back: without
+    /// large pages where [`Mapping::use_large_pages`] does not say otherwise. From 4 MiB on it is
+    /// aligned to large pages all the same.
     pub(crate) fn reserve_sparse(bytes: usize) -> Option<Mapping> {
         use rustix::mm::{ProtFlags, mmap_anonymous};
         let slack = if bytes >= LARGE_MAPPING_BYTES { LARGE_PAGE_BYTES } else { 0 };
@@ -70,9 +70,9 @@ impl Mapping {
         Some(mapping)
     }
 
-    /// From now on a first use of the range, which starts and ends at multiples of 2 MiB and lies in a
-    /// mapping aligned to them, may make 2 MiB around it resident. That saves most TLB misses of random
-    /// reads. False if there are no large pages.
+    /// From now on a first use of the range, which starts and ends at multiples of 2 MiB and lies
+    /// in a mapping aligned to them, may make 2 MiB around it resident. That saves most TLB misses
+    /// of random reads. False if there are no large pages.
     pub(crate) fn use_large_pages(&self, offset: usize, bytes: usize) -> bool {
         #[cfg(target_os = "linux")]
         // SAFETY: this does not change the contents.
@@ -85,9 +85,9 @@ impl Mapping {
         is_done
     }
 
-    /// Takes apart the large pages that back parts of the range, and loses its contents. Without this a
-    /// large page of which [`Mapping::release`] gives a part back stays whole, and the process is charged
-    /// for all of it.
+    /// Takes apart the large pages that back parts of the range, and loses its contents. Without
+    /// this a large page of which [`Mapping::release`] gives a part back stays whole, and the
+    /// process is charged for all of it.
     ///
     /// # Safety
     /// As for [`Mapping::release`].
@@ -252,8 +252,8 @@ mod tests {
                 let mapping = reserve(bytes).unwrap();
                 let base = mapping.base().as_ptr();
                 assert_eq!(base as usize % 4096, 0);
-                // SAFETY: both bytes and the released range are inside the mapping, and no reference
-                // into it exists.
+                // SAFETY: both bytes and the released range are inside the mapping, and no
+                // reference into it exists.
                 unsafe {
                     base.write(1);
                     base.add(bytes - 1).write(2);

@@ -1,17 +1,20 @@
-//! `Pages` and `PageVec`: memory in whole pages of 4 KiB, beside the heap, for what is large and soon gone.
+//! `Pages` and `PageVec`: memory in whole pages of 4 KiB, beside the heap, for what is large and
+//! soon gone.
 //!
-//! Compactions and scans use buffers of many sizes for a moment. In the heap, small things that stay settle in
-//! the gaps between them, so that the next buffer needs new memory: with thousands of tables a heap of 11 MB of
-//! things in use took 70 MB. Here each piece is memory from the system, and goes back to it whole.
+//! Compactions and scans use buffers of many sizes for a moment. In the heap, small things that
+//! stay settle in the gaps between them, so that the next buffer needs new memory: with thousands
+//! of tables a heap of 11 MB of things in use took 70 MB. Here each piece is memory from the
+//! system, and goes back to it whole.
 //!
 //! Invariants:
-//! 1. Every byte of a piece is initialised: zero when it comes from the system, whatever its last user left
-//!    there when it is used again.
-//! 2. At most [`IDLE_BYTES_MAX`] lie idle, for all stores of the process together, and no piece of more than
-//!    [`KEPT_BYTES_MAX`].
-//! 3. A piece has at most a quarter more bytes than were asked for, and always whole pages. What its user does not
-//!    touch is not resident while the piece is new. A piece of [`SMALL_BYTES_MAX`] and less is the heap's instead: a
-//!    page each would be many times what it holds.
+//! 1. Every byte of a piece is initialised: zero when it comes from the system, whatever its last
+//!    user left there when it is used again.
+//! 2. At most [`IDLE_BYTES_MAX`] lie idle, for all stores of the process together, and no piece of
+//!    more than [`KEPT_BYTES_MAX`].
+//! 3. A piece has at most a quarter more bytes than were asked for, and always whole pages. What
+//!    its user does not touch is not resident while the piece is new. A piece of
+//!    [`SMALL_BYTES_MAX`] and less is the heap's instead: a page each would be many times what it
+//!    holds.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -21,7 +24,8 @@ use std::ptr::NonNull;
 use super::limits::UNIT_BYTES;
 use super::mapping::Mapping;
 
-/// How many bytes may lie idle for the next user: about what two compactions give back at their ends.
+/// How many bytes may lie idle for the next user: about what two compactions give back at their
+/// ends.
 #[cfg(not(any(miri, shuttle)))]
 const IDLE_BYTES_MAX: usize = 4 << 20;
 /// A piece with more goes back to the system at once.
@@ -94,8 +98,8 @@ impl Drop for Pages {
     }
 }
 
-/// The bytes of the smallest piece that has so many: for the heap, multiples of its alignment; then 1, 2, 3, 4 units,
-/// then four sizes from each power of two to the next.
+/// The bytes of the smallest piece that has so many: for the heap, multiples of its alignment; then
+/// 1, 2, 3, 4 units, then four sizes from each power of two to the next.
 fn size_class(bytes: usize) -> usize {
     if bytes <= SMALL_BYTES_MAX {
         return bytes.max(1).next_multiple_of(SMALL_ALIGN);
@@ -130,8 +134,8 @@ mod idle {
             Some(mapping)
         }
 
-        /// Keeps the piece; returns what is too much then, of the sizes of which most lies idle: those that are
-        /// not asked for any more make way for those that are.
+        /// Keeps the piece; returns what is too much then, of the sizes of which most lies idle:
+        /// those that are not asked for any more make way for those that are.
         pub(super) fn keep(&mut self, bytes: usize, mapping: Mapping) -> Vec<Mapping> {
             if bytes > KEPT_BYTES_MAX {
                 return vec![mapping];
@@ -169,7 +173,8 @@ mod idle {
     }
 }
 
-/// The interpreter has no such memory, and scenarios want each allocation to be seen: all of it is the heap's.
+/// The interpreter has no such memory, and scenarios want each allocation to be seen: all of it is
+/// the heap's.
 #[cfg(any(miri, shuttle))]
 mod idle {
     use crate::base::mapping::Mapping;
@@ -188,7 +193,8 @@ mod idle {
 /// What a [`PageVec`] can hold.
 ///
 /// # Safety
-/// Any bytes are a value of the type, it owns nothing, and its alignment is at most [`SMALL_ALIGN`].
+/// Any bytes are a value of the type, it owns nothing, and its alignment is at most
+/// [`SMALL_ALIGN`].
 pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: any eight bytes are a number.
@@ -403,7 +409,8 @@ mod tests {
         assert!(PageVec::<u8>::zeroed(0).is_empty());
     }
 
-    /// Sizes change with what a store does: what lay idle of those that were common once had taken all the room.
+    /// Sizes change with what a store does: what lay idle of those that were common once had taken
+    /// all the room.
     #[cfg(not(any(miri, shuttle)))]
     #[test]
     fn idle_memory_is_bounded_and_goes_to_the_sizes_that_are_asked_for() {

@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Calls `f`; a panic becomes its message.
 ///
-/// Test builds that schedule threads themselves unwind tasks to end them, so nothing is caught there.
+/// Test builds that schedule threads themselves unwind tasks to end them, so nothing is caught
+/// there.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
     if cfg!(any(loom, shuttle)) {
         return Ok(f());

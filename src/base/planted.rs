@@ -1,5 +1,6 @@
-//! Planted bugs: the test regime's own score. Each is a fault of the kind that engines have had, put in
-//! by name where it would sit; `spinney-sim planted` sees to it that the regimes find every one.
+//! Planted bugs: the test regime's own score. Each is a fault of the kind that engines have had,
+//! put in by name where it would sit; `spinney-sim planted` sees to it that the regimes find every
+//! one.
 //!
 //! Invariants:
 //! 1. Without `--cfg planted`, [`planted`] is a constant `false`: no bug is compiled in.
@@ -46,8 +47,8 @@ macro_rules! bugs {
     };
 }
 
-/// Gives up the core now and then in builds for the score, nothing in others: for places that others may
-/// pass in a way that only a busy machine would bring about.
+/// Gives up the core now and then in builds for the score, nothing in others: for places that
+/// others may pass in a way that only a busy machine would bring about.
 #[inline(always)]
 pub(crate) fn linger() {
     #[cfg(all(planted, not(shuttle)))]
@@ -59,9 +60,10 @@ pub(crate) fn linger() {
     }
 }
 
-/// Leaves a window open that the bug has, one time in `one_in`: long enough for other threads to do in it what they do,
-/// on any machine. Without it the score would say how threads happen to run, and not what the regimes can tell. Only
-/// while a regime asks for it, see [`leave_windows_open`]: most have no other threads.
+/// Leaves a window open that the bug has, one time in `one_in`: long enough for other threads to do
+/// in it what they do, on any machine. Without it the score would say how threads happen to run,
+/// and not what the regimes can tell. Only while a regime asks for it, see [`leave_windows_open`]:
+/// most have no other threads.
 #[inline(always)]
 pub(crate) fn hold_open(bug: Bug, one_in: usize) {
     #[cfg(all(planted, not(shuttle)))]
@@ -89,8 +91,9 @@ pub fn leave_windows_open(holds: bool) {
     HOLDS.store(holds, Ordering::Relaxed);
 }
 
-/// What kernels and file systems do that a test cannot make the machine's own do. For files of the operating
-/// system that are opened from then on, in builds for the score; unit tests set it for one file.
+/// What kernels and file systems do that a test cannot make the machine's own do. For files of the
+/// operating system that are opened from then on, in builds for the score; unit tests set it for
+/// one file.
 #[cfg(any(test, planted))]
 pub mod quirks {
     use crate::base::sync::plain::{AtomicBool, Ordering};

@@ -1,12 +1,15 @@
-//! Which process this is: whether something was made here, or in a process that this one was forked from.
+//! Which process this is: whether something was made here, or in a process that this one was forked
+//! from.
 //!
-//! A forked child has its parent's memory and none of its threads. What it writes into an open store nobody
-//! syncs or packs, its locks may be held by threads that do not exist, and its files, rings and mapped
-//! segments are the parent's. So whatever must not be used or tidied up there keeps a [`Birthplace`].
+//! A forked child has its parent's memory and none of its threads. What it writes into an open
+//! store nobody syncs or packs, its locks may be held by threads that do not exist, and its files,
+//! rings and mapped segments are the parent's. So whatever must not be used or tidied up there
+//! keeps a [`Birthplace`].
 //!
 //! Invariants:
 //! 1. Asking costs a load and a comparison, no system call.
-//! 2. A child is told apart where the system can wipe a page on fork (Linux since 4.14); elsewhere it is not.
+//! 2. A child is told apart where the system can wipe a page on fork (Linux since 4.14); elsewhere
+//!    it is not.
 
 use std::sync::OnceLock;
 
@@ -62,8 +65,8 @@ fn page() -> &'static AtomicU64 {
     let mapped =
         unsafe { mmap_anonymous(std::ptr::null_mut(), UNIT_BYTES, protection, MapFlags::PRIVATE) };
     let Ok(start) = mapped else { return &FALLBACK };
-    // SAFETY: the range is the mapping just made. If the system does not know the advice, children are not
-    // told apart.
+    // SAFETY: the range is the mapping just made. If the system does not know the advice, children
+    // are not told apart.
     let _ = unsafe { madvise(start, UNIT_BYTES, Advice::LinuxWipeOnFork) };
     // SAFETY: the mapping is aligned, zero, never unmapped, and used through this atomic alone.
     unsafe { &*start.cast::<AtomicU64>() }

@@ -10,15 +10,16 @@ use super::pages::PageVec;
 const INLINE_BYTES_MAX: usize = 22;
 /// A key and a value of up to so many bytes together share their memory.
 const PAIR_BYTES_MAX: usize = 1024;
-/// A longer one lies beside the heap. Values of megabytes that several threads read and drop left gaps in the heap
-/// of each, twice as much as the store was allowed, which small things then kept from going back to the system.
+/// A longer one lies beside the heap. Values of megabytes that several threads read and drop left
+/// gaps in the heap of each, twice as much as the store was allowed, which small things then kept
+/// from going back to the system.
 pub(crate) const HEAP_BYTES_MAX: usize = 64 << 10;
 
 /// An immutable byte string: keys and values as the store hands them out.
 ///
-/// Up to 22 bytes lie in the `Slice` itself; longer ones are shared, so cloning never copies bytes. A
-/// key and a value that an iterator hands out may share one piece of memory of up to a kilobyte, which
-/// is free once both are dropped.
+/// Up to 22 bytes lie in the `Slice` itself; longer ones are shared, so cloning never copies bytes.
+/// A key and a value that an iterator hands out may share one piece of memory of up to a kilobyte,
+/// which is free once both are dropped.
 ///
 /// ```
 /// let s = spinney::Slice::from(b"hello".as_slice());
@@ -61,7 +62,8 @@ impl Slice {
             front.write_copy_of_slice(key);
             back.write_copy_of_slice(value);
         }
-        // SAFETY: nobody else has an `Arc` that has just been made, so all its bytes have been written.
+        // SAFETY: nobody else has an `Arc` that has just been made, so all its bytes have been
+        // written.
         let shared = unsafe { shared.assume_init() };
         let split = key.len() as u32;
         (Slice(Repr::Front(split, Arc::clone(&shared))), Slice(Repr::Back(split, shared)))

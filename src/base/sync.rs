@@ -1,19 +1,20 @@
 //! What threads share: atomics, locks, waiting and starting threads, from one place.
 //!
-//! In ordinary builds these are the standard library's, but that [`locks`] are not poisoned. Two test
-//! builds put others in their place, and the rest of the engine is the same in all three:
+//! In ordinary builds these are the standard library's, but that [`locks`] are not poisoned. Two
+//! test builds put others in their place, and the rest of the engine is the same in all three:
 //!
-//! - `--cfg shuttle`: locks, [`atomic`]s and threads are shuttle's, which runs all tasks of a scenario
-//!   on one thread and switches between them where a seed says (`db::schedules`).
-//! - `--cfg loom`: the atomics of [`modelled`] are loom's, which tries all orders that the memory model
-//!   allows. Only small types can be tried so; each has its model beside it (`loom_tests`). Everything
-//!   else is as in ordinary builds then.
+//! - `--cfg shuttle`: locks, [`atomic`]s and threads are shuttle's, which runs all tasks of a
+//!   scenario on one thread and switches between them where a seed says (`db::schedules`).
+//! - `--cfg loom`: the atomics of [`modelled`] are loom's, which tries all orders that the memory
+//!   model allows. Only small types can be tried so; each has its model beside it (`loom_tests`).
+//!   Everything else is as in ordinary builds then.
 //!
 //! Invariants:
 //! 1. Engine modules take from here whatever orders threads (`tests/tidy` checks it).
 //! 2. Ordinary builds have nothing of their own here on any hot path.
-//! 3. [`plain`] atomics are no place for a switch of tasks in any build: they count what no decision
-//!    hangs on, or lie in memory that a [`modelled`] one guards. Nor are plain locks, which only tests have.
+//! 3. [`plain`] atomics are no place for a switch of tasks in any build: they count what no
+//!    decision hangs on, or lie in memory that a [`modelled`] one guards. Nor are plain locks,
+//!    which only tests have.
 
 pub(crate) use crossbeam_utils::CachePadded;
 
@@ -28,8 +29,8 @@ pub(crate) mod plain {
         AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
     };
 
-    /// A lock for the disks of tests: what several of its files hold at one moment can be copied, since no other task
-    /// runs between taking one lock and the next.
+    /// A lock for the disks of tests: what several of its files hold at one moment can be copied,
+    /// since no other task runs between taking one lock and the next.
     #[cfg(test)]
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(std::sync::Mutex<T>);

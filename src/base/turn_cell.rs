@@ -19,8 +19,8 @@ pub(crate) struct TurnCell<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `value` is reached only through a `Turn`, of which there is one at a time (invariant 1), so
-// sharing the cell moves the value from thread to thread and never shares it.
+// SAFETY: `value` is reached only through a `Turn`, of which there is one at a time (invariant 1),
+// so sharing the cell moves the value from thread to thread and never shares it.
 unsafe impl<T: Send> Sync for TurnCell<T> {}
 
 /// Exclusive use of a cell's value, until dropped.
@@ -41,8 +41,8 @@ impl<T> TurnCell<T> {
         Turn(self)
     }
 
-    /// Begins a turn, unless there is one. (A failed exchange writes nothing: what ends the other turn stays the last
-    /// write.)
+    /// Begins a turn, unless there is one. (A failed exchange writes nothing: what ends the other
+    /// turn stays the last write.)
     #[inline]
     fn take(&self) -> bool {
         self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()

@@ -1,9 +1,9 @@
 //! Slots that take no memory, and which of them to use next.
 //!
-//! Frames are backed by large pages where the system has some: the first use of one brings all of them into
-//! memory. So frames that are used have to lie side by side: slots are begun by the large page, for pages in
-//! frames or for others, and go back to where they came from. Only when one use has run out of slots it
-//! takes the other's.
+//! Frames are backed by large pages where the system has some: the first use of one brings all of
+//! them into memory. So frames that are used have to lie side by side: slots are begun by the large
+//! page, for pages in frames or for others, and go back to where they came from. Only when one use
+//! has run out of slots it takes the other's.
 //!
 //! Invariants:
 //! 1. Each slot below `begun` is here or somewhere else, in one place.
@@ -66,7 +66,8 @@ impl ColdSlots {
         self.slots = slots;
     }
 
-    /// Takes all slots of a large page that has not been begun, if no single slots for frames are left.
+    /// Takes all slots of a large page that has not been begun, if no single slots for frames are
+    /// left.
     pub(super) fn take_large_page(&mut self) -> Option<Range<u32>> {
         let (used, fresh) = (&self.used[Use::Frame as usize], &self.fresh[Use::Frame as usize]);
         let end = large_page_end(self.begun);

@@ -3,8 +3,9 @@
 //! Invariants:
 //! 1. A file's number is never used twice, also not after a crash: the manifest records a bound.
 //! 2. A data file is immutable once finished.
-//! 3. A file goes when its last [`PageFile`](super::PageFile) handle is dropped, unless the store is
-//!    closing or poisoned (`retain_all`): then the next open decides from the manifest. Nothing takes that back.
+//! 3. A file goes when its last [`PageFile`](super::PageFile) handle is dropped, unless the store
+//!    is closing or poisoned (`retain_all`): then the next open decides from the manifest. Nothing
+//!    takes that back.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -60,11 +61,11 @@ const COMPACTIONS_PART: u64 = 4;
 pub(crate) enum Room {
     /// By whoever can wait: what is free beyond the reserve, which is for what makes room.
     BeyondReserve,
-    /// By compactions that make room once others have ended: the reserve too, but for what memtables need to get into
-    /// trees, and what deletes may take.
+    /// By compactions that make room once others have ended: the reserve too, but for what
+    /// memtables need to get into trees, and what deletes may take.
     ButForDeletes,
-    /// By the journal, for deletes: the reserve too, but for what memtables and compactions need. Only those give room
-    /// back. Were the journal to fill the disk first, nothing could.
+    /// By the journal, for deletes: the reserve too, but for what memtables and compactions need.
+    /// Only those give room back. Were the journal to fill the disk first, nothing could.
     ButForCompactions,
     /// By a compaction that makes room at once: the reserve too, but for what memtables need.
     ButForMemtables,
@@ -86,13 +87,15 @@ pub(crate) struct DataFiles {
     retain_for_now: AtomicBool,
     retain_all: AtomicBool,
     birthplace: Birthplace,
-    /// What of the disk is to be left free by whoever can wait: the reserve, and what memtables need.
+    /// What of the disk is to be left free by whoever can wait: the reserve, and what memtables
+    /// need.
     kept_free: OnceLock<(u64, Box<dyn Fn() -> u64 + Send + Sync>)>,
     /// Somebody has a [`ReserveTurn`].
     is_reserve_taken: AtomicBool,
 }
 
-/// Whoever holds it may take of the reserve: one at a time, or several would each take what another needs to end.
+/// Whoever holds it may take of the reserve: one at a time, or several would each take what another
+/// needs to end.
 pub(crate) struct ReserveTurn {
     files: Arc<DataFiles>,
 }
@@ -127,8 +130,8 @@ impl DataFiles {
         }
     }
 
-    /// From now on [`DataFiles::check_room`] leaves something free: `reserve_bytes`, or of that what memtables need, each
-    /// at most a tenth of the disk.
+    /// From now on [`DataFiles::check_room`] leaves something free: `reserve_bytes`, or of that
+    /// what memtables need, each at most a tenth of the disk.
     pub(crate) fn keep_free(
         &self,
         reserve_bytes: u64,
@@ -144,8 +147,8 @@ impl DataFiles {
         (!was_taken).then(|| ReserveTurn { files: Arc::clone(self) })
     }
 
-    /// Fails with `Full` unless so many bytes can be written and what is to be left free is left; returns how many
-    /// could be. For whoever can wait: those who make room need it first.
+    /// Fails with `Full` unless so many bytes can be written and what is to be left free is left;
+    /// returns how many could be. For whoever can wait: those who make room need it first.
     pub(crate) fn check_room(&self, room: Room, bytes: u64) -> Result<u64> {
         let Some((reserve_bytes, memtables_bytes)) = self.kept_free.get() else {
             return Ok(u64::MAX);

@@ -1,12 +1,12 @@
-//! Pages that are read together: what several operations, or one that looks ahead, need and the cache
-//! does not have.
+//! Pages that are read together: what several operations, or one that looks ahead, need and the
+//! cache does not have.
 //!
 //! Invariants:
-//! 1. A page is read once, and neighbours in a file with one read: what a drive and the system ask for a
-//!    read hardly grows with its length.
+//! 1. A page is read once, and neighbours in a file with one read: what a drive and the system ask
+//!    for a read hardly grows with its length.
 //! 2. A page enters the cache verified, as pages read one by one do.
-//! 3. Buffers come from the share of read-ahead ([`ReadAhead`](super::ReadAhead)). Without a lease, at most
-//!    [`UNCOUNTED_BYTES`] are read at a time, or a single page.
+//! 3. Buffers come from the share of read-ahead ([`ReadAhead`](super::ReadAhead)). Without a lease,
+//!    at most [`UNCOUNTED_BYTES`] are read at a time, or a single page.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ const UNCOUNTED_BYTES: usize = 16 << 10;
 /// Pages read past the cache at once.
 const UNCACHED_PAGES_MAX: usize = 256;
 
-/// Reads ranges of files (offset and length), all at once, one after another into `buf`; returns how each
-/// went.
+/// Reads ranges of files (offset and length), all at once, one after another into `buf`; returns
+/// how each went.
 fn read_ranges<'a>(
     vfs: &dyn Vfs,
     ranges: impl Iterator<Item = (&'a PageFile, u64, usize)>,
@@ -60,8 +60,8 @@ fn read_ranges<'a>(
 /// Reads the pages into the cache, all at once; returns how many pages were read. A page named
 /// twice is read once.
 ///
-/// The cache need not keep them (a page may be too large for it): an operation that finds a page still
-/// missing after it has been fetched must read it with
+/// The cache need not keep them (a page may be too large for it): an operation that finds a page
+/// still missing after it has been fetched must read it with
 /// [`ReadContext::blocking`](super::ReadContext::blocking), or it might never end.
 pub(crate) fn fetch_misses(mut misses: Vec<PageMiss>) -> Result<u32> {
     misses.sort_by_key(|miss| (miss.file.id(), miss.pointer));
@@ -111,8 +111,8 @@ fn fetch_at_once(misses: &[PageMiss]) -> Result<()> {
     Ok(())
 }
 
-/// Reads the pages past the cache, many at once, and returns their payloads in the same order: a store is
-/// opened faster than its files one after the other.
+/// Reads the pages past the cache, many at once, and returns their payloads in the same order: a
+/// store is opened faster than its files one after the other.
 pub(crate) fn read_pages(pages: &[(&PageFile, PagePointer)]) -> Result<Vec<Vec<u8>>> {
     let mut payloads = Vec::with_capacity(pages.len());
     let mut scratch = Vec::new();
@@ -160,8 +160,8 @@ impl FileEnd<'_> {
     }
 }
 
-/// Reads the last `units` of each file, of shorter files all, past the cache, many at once, and hands them to `f` in
-/// order.
+/// Reads the last `units` of each file, of shorter files all, past the cache, many at once, and
+/// hands them to `f` in order.
 pub(crate) fn read_ends<'a>(
     files: &'a [Arc<PageFile>],
     units: u32,

@@ -1,19 +1,19 @@
 //! The memory that cached pages lie in: numbered slots.
 //!
-//! Each slot has a frame of 4 KiB in a [`Mapping`], and in another, without large pages, a *multi-unit frame*: address
-//! space for a page of several units, of which only what is used is in memory. A page that does not fit a
-//! multi-unit frame lies on the heap. Heap objects of a few units each would leave gaps that fit nothing else: it
-//! is for exceptions. Slots come in slabs, each as large as all before it, so that more can be added
-//! without moving any.
+//! Each slot has a frame of 4 KiB in a [`Mapping`], and in another, without large pages, a
+//! *multi-unit frame*: address space for a page of several units, of which only what is used is in
+//! memory. A page that does not fit a multi-unit frame lies on the heap. Heap objects of a few
+//! units each would leave gaps that fit nothing else: it is for exceptions. Slots come in slabs,
+//! each as large as all before it, so that more can be added without moving any.
 //!
 //! Invariants:
 //! 1. A slot's bytes are written only by the one thread that has taken the slot, before its page is
 //!    published in the index, and after no reader can see the page that was there before.
 //! 2. Slots are never taken away while the `Frames` exist.
-//! 3. A large page backs frames only where [`Frames::use_large_page`] was asked for one and none has been
-//!    given back since: elsewhere what is in memory is what has been used.
-//! 4. Of a slot's frame and its multi-unit frame at most one is in memory: whoever takes the slot for the other has
-//!    given it back.
+//! 3. A large page backs frames only where [`Frames::use_large_page`] was asked for one and none
+//!    has been given back since: elsewhere what is in memory is what has been used.
+//! 4. Of a slot's frame and its multi-unit frame at most one is in memory: whoever takes the slot
+//!    for the other has given it back.
 
 use std::ops::Range;
 use std::ptr::{NonNull, null_mut};
@@ -83,7 +83,8 @@ impl HeapSlot {
         let slice = self.slice();
         if !slice.cast::<u8>().is_null() {
             self.bytes.store(null_mut(), Ordering::Relaxed);
-            // SAFETY: made by `Box::into_raw` in `fill_heap`, and dropped once: the pointer is gone.
+            // SAFETY: made by `Box::into_raw` in `fill_heap`, and dropped once: the pointer is
+            // gone.
             drop(unsafe { Box::from_raw(slice) });
         }
     }
@@ -193,8 +194,8 @@ impl Frames {
         }
     }
 
-    /// Has the frames of a large page of slots, of which `slot` is the first, backed by one; false if
-    /// there is none for them. Using one of the frames may then bring all of them into memory.
+    /// Has the frames of a large page of slots, of which `slot` is the first, backed by one; false
+    /// if there is none for them. Using one of the frames may then bring all of them into memory.
     pub(super) fn use_large_page(&self, slot: u32) -> bool {
         let (slab, at) = locate(slot);
         let offset = at * UNIT_BYTES;
@@ -259,8 +260,8 @@ impl Frames {
     /// The page in the slot.
     ///
     /// # Safety
-    /// The slot holds a page of that home, and is not recycled while the result lives: the caller is
-    /// pinned, and found the slot in the index since.
+    /// The slot holds a page of that home, and is not recycled while the result lives: the caller
+    /// is pinned, and found the slot in the index since.
     #[inline]
     pub(super) unsafe fn bytes(&self, slot: u32, home: PageHome) -> &[u8] {
         match home {

@@ -1,11 +1,11 @@
 //! Grace periods: when may memory that readers found without a lock be used for something else?
 //!
-//! A reader is *pinned* while it looks at cached bytes. A [`GracePeriod`] that begins after a page has
-//! left the index is over once every reader that was pinned at its beginning has ended.
+//! A reader is *pinned* while it looks at cached bytes. A [`GracePeriod`] that begins after a page
+//! has left the index is over once every reader that was pinned at its beginning has ended.
 //!
 //! Invariants:
-//! 1. Caches have a collector of their own: nobody else's long pins delay their frames. All caches of
-//!    the process share one, but for those of deterministic stores.
+//! 1. Caches have a collector of their own: nobody else's long pins delay their frames. All caches
+//!    of the process share one, but for those of deterministic stores.
 //! 2. What is deferred owns nothing but a flag, so a cache can be dropped at any time.
 
 use std::sync::Arc;
@@ -111,9 +111,9 @@ mod tests {
     }
 
     /// The last handle of a collector that nobody else held freed the memory that it still had a
-    /// reference to, which the language forbids. So a thread that had read a deterministic store and
-    /// outlived it ended with undefined behaviour, if of a kind that no processor shows: only an
-    /// interpreter that checks references (Miri) sees this test fail.
+    /// reference to, which the language forbids. So a thread that had read a deterministic store
+    /// and outlived it ended with undefined behaviour, if of a kind that no processor shows: only
+    /// an interpreter that checks references (Miri) sees this test fail.
     #[test]
     fn a_thread_may_outlive_the_cache_it_has_read() {
         let thread = std::thread::spawn(|| {

@@ -1,17 +1,17 @@
 //! The cache's index: from a page's key to the slot that holds it, found without a lock.
 //!
-//! A hash table of cache-line buckets with four entries each; a key may be in either of two buckets.
-//! An entry has the page's whole key in two words: file (lower half) and unit in one, the file's upper
-//! half in the other, beside everything a hit needs to know (the [`Locator`]). So a hit touches one or
-//! two lines of the index and the page itself, nothing else.
+//! A hash table of cache-line buckets with four entries each; a key may be in either of two
+//! buckets. An entry has the page's whole key in two words: file (lower half) and unit in one, the
+//! file's upper half in the other, beside everything a hit needs to know (the [`Locator`]). So a
+//! hit touches one or two lines of the index and the page itself, nothing else.
 //!
 //! Invariants:
 //! 1. Entries are written by one thread at a time (which holds the pool's lock); readers only ever
 //!    change an entry's uses, by compare-and-swap.
-//! 2. A locator of 0 means empty. An entry goes from page to page through empty: locator 0, new key,
-//!    new locator, in this order.
-//! 3. While a reader is pinned, a slot it has seen in the index is not given to another page. So if an
-//!    entry's locator is the same before and after its key was read, they belong together.
+//! 2. A locator of 0 means empty. An entry goes from page to page through empty: locator 0, new
+//!    key, new locator, in this order.
+//! 3. While a reader is pinned, a slot it has seen in the index is not given to another page. So if
+//!    an entry's locator is the same before and after its key was read, they belong together.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -191,8 +191,8 @@ pub(super) struct Index {
     buckets: Buckets,
 }
 
-/// The buckets, all empty at first. Where the system gives memory that is zero, a bucket takes none before it is
-/// used: an index for a terabyte of pages has seven gigabytes.
+/// The buckets, all empty at first. Where the system gives memory that is zero, a bucket takes none
+/// before it is used: an index for a terabyte of pages has seven gigabytes.
 #[derive(Debug)]
 struct Buckets {
     start: NonNull<Bucket>,
@@ -247,7 +247,8 @@ impl Deref for Buckets {
 
     #[inline]
     fn deref(&self) -> &[Bucket] {
-        // SAFETY: `start` points to `count` buckets that `_owner` keeps; nobody has them exclusively.
+        // SAFETY: `start` points to `count` buckets that `_owner` keeps; nobody has them
+        // exclusively.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 }

@@ -1,6 +1,6 @@
-//! Models of the cache's index and of reclaiming: every order in which readers and the one who evicts
-//! may meet. Pins are counted here; in the store `crossbeam_epoch` keeps them, which has models of
-//! its own.
+//! Models of the cache's index and of reclaiming: every order in which readers and the one who
+//! evicts may meet. Pins are counted here; in the store `crossbeam_epoch` keeps them, which has
+//! models of its own.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -80,7 +80,8 @@ impl Cache {
     }
 }
 
-/// A reader sees the bytes of the page it asked for, whole, while its slot is evicted and used again.
+/// A reader sees the bytes of the page it asked for, whole, while its slot is evicted and used
+/// again.
 #[test]
 fn a_reader_sees_its_page_or_none() {
     model(|| {

@@ -2,8 +2,8 @@
 //!
 //! [`DataFiles`] knows where the data files (tables, maplets, blobs) lie, numbers them and deletes
 //! those that nothing refers to any more. A [`PageFile`] is one of them, read page by page through
-//! the [`Cache`]. Memory is ours to account for: data files are opened for direct I/O, so a page is in
-//! memory exactly if it is here.
+//! the [`Cache`]. Memory is ours to account for: data files are opened for direct I/O, so a page is
+//! in memory exactly if it is here.
 
 mod cold_slots;
 mod data_files;

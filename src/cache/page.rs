@@ -1,17 +1,17 @@
 //! The page format (`docs/format/page.md`): a header, the payload, zeros up to whole units.
 //!
 //! Invariants:
-//! 1. The page checksum covers everything but itself, and is seeded with the page's place: a page that
-//!    is whole but belongs elsewhere (a misdirected or stale write) does not pass.
-//! 2. The header has a short checksum of its own, so that a reader who walks a file can trust a page's
-//!    length before it has read the page.
+//! 1. The page checksum covers everything but itself, and is seeded with the page's place: a page
+//!    that is whole but belongs elsewhere (a misdirected or stale write) does not pass.
+//! 2. The header has a short checksum of its own, so that a reader who walks a file can trust a
+//!    page's length before it has read the page.
 
 use crate::base::checksum::checksum;
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
 
-/// Bytes of a page before its payload: checksum u64, payload bytes (decompressed) u32, payload bytes
-/// as stored u32, units u16, page kind u8, compression u8, header checksum u32.
+/// Bytes of a page before its payload: checksum u64, payload bytes (decompressed) u32, payload
+/// bytes as stored u32, units u16, page kind u8, compression u8, header checksum u32.
 pub(crate) const PAGE_HEADER_BYTES: usize = 24;
 
 /// Longest page, in units.

@@ -1,8 +1,8 @@
 //! The page cache: what has been read from data files, verified and decompressed, up to a limit.
 //!
-//! A hit takes no lock and, unless it is the page's first in a while, writes to no memory that another
-//! thread uses: the reader pins itself (its own cache line), finds the page in the [`Index`], and looks
-//! at its bytes where they lie. Inserting and evicting take one short lock.
+//! A hit takes no lock and, unless it is the page's first in a while, writes to no memory that
+//! another thread uses: the reader pins itself (its own cache line), finds the page in the
+//! [`Index`], and looks at its bytes where they lie. Inserting and evicting take one short lock.
 //!
 //! Invariants:
 //! 1. The bytes `get` shows are those that were inserted for that key.
@@ -92,8 +92,9 @@ impl Cache {
         Cache::with_readers(capacity_bytes, 0, Readers::Shared)
     }
 
-    /// A cache of up to `capacity_bytes`, of which rows may take up to `row_cache_bytes_max`. Memory is taken as pages and rows come. If it is `deterministic`, when its
-    /// memory can be used again does not depend on who reads other caches.
+    /// A cache of up to `capacity_bytes`, of which rows may take up to `row_cache_bytes_max`.
+    /// Memory is taken as pages and rows come. If it is `deterministic`, when its memory can be
+    /// used again does not depend on who reads other caches.
     pub(crate) fn with_row_cache(
         capacity_bytes: usize,
         row_cache_bytes_max: usize,
@@ -129,7 +130,8 @@ impl Cache {
         self.divide_capacity();
     }
 
-    /// Calls `f` with the page's bytes if it is cached. `f` must be short and must not call the cache.
+    /// Calls `f` with the page's bytes if it is cached. `f` must be short and must not call the
+    /// cache.
     #[inline]
     pub(crate) fn get<R>(
         &self,
@@ -186,8 +188,8 @@ impl Cache {
         _guard: &'a Guard,
     ) -> Option<(&'a super::index::Entry, Locator)> {
         let index = self.index.load(Ordering::Acquire);
-        // SAFETY: an index that has been replaced is dropped only after a grace period, and the caller
-        // is pinned for as long as the result lives.
+        // SAFETY: an index that has been replaced is dropped only after a grace period, and the
+        // caller is pinned for as long as the result lives.
         unsafe { &*index }.find(PackedKey::new(key)?)
     }
 
@@ -201,8 +203,8 @@ impl Cache {
         self.admit(key, class, bytes, false);
     }
 
-    /// As [`Cache::insert`], for a page that was read because someone is about to `get` it: that `get`
-    /// does not count as its second use.
+    /// As [`Cache::insert`], for a page that was read because someone is about to `get` it: that
+    /// `get` does not count as its second use.
     pub(crate) fn insert_awaited(&self, key: PageKey, class: PageClass, bytes: &[u8]) {
         self.admit(key, class, bytes, true);
     }
@@ -223,8 +225,8 @@ impl Cache {
             self.counters.add(REFUSALS, 1);
             return;
         };
-        // The lock is not held while the bytes are copied.
-        // SAFETY: the slot has just been taken from the free ones, which no reader looks at, for this.
+        // The lock is not held while the bytes are copied. SAFETY: the slot has just been taken
+        // from the free ones, which no reader looks at, for this.
         unsafe { self.frames.fill(slot, home, bytes) };
         let (mut pool, index) = self.lock();
         pool.publish(packed, Locator::new(slot, home, class, awaited), &self.frames, index);
@@ -285,8 +287,8 @@ impl Cache {
             Some(new) => {
                 let raw = Arc::into_raw(Arc::clone(&new)).cast_mut();
                 let old = self.index.swap(raw, Ordering::AcqRel);
-                // SAFETY: `old` came from `Arc::into_raw`, and this is the one time it is taken back:
-                // it is no longer in `self.index`, which changes only under the lock.
+                // SAFETY: `old` came from `Arc::into_raw`, and this is the one time it is taken
+                // back: it is no longer in `self.index`, which changes only under the lock.
                 pool.retire_index(unsafe { Arc::from_raw(old) });
                 pool.shrink(&self.frames, &new);
             }
@@ -297,8 +299,8 @@ impl Cache {
     /// The pool, locked, and the index, which stays in place while it is.
     fn lock(&self) -> (MutexGuard<'_, SlotPool>, &Index) {
         let pool = self.pool.lock();
-        // SAFETY: the index is replaced only under the lock. The reference outlives the guard only as
-        // far as the borrow checker can see: all callers drop both together.
+        // SAFETY: the index is replaced only under the lock. The reference outlives the guard only
+        // as far as the borrow checker can see: all callers drop both together.
         let index = unsafe { &*self.index.load(Ordering::Acquire) };
         (pool, index)
     }

@@ -71,8 +71,8 @@ fn get(cache: &Cache, key: PageKey) -> bool {
     cache.get(key, class_of(key), |bytes| check(key, bytes)).is_some()
 }
 
-/// Tries until it is so: a reader of another test that has been preempted while pinned delays the end
-/// of grace periods, which are the process's.
+/// Tries until it is so: a reader of another test that has been preempted while pinned delays the
+/// end of grace periods, which are the process's.
 fn patiently(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..100_000 {
         if is_so() {
@@ -214,8 +214,8 @@ fn pages_read_ahead_of_their_first_use_do_not_pass_for_hot_ones() {
     assert!(left * 100 >= hot as usize * 95, "{left} of {hot} are left");
 }
 
-/// With readers of its own: those of other tests, which were preempted while pinned, held back the memory of
-/// evicted pages, so that new ones were refused and too few hit.
+/// With readers of its own: those of other tests, which were preempted while pinned, held back the
+/// memory of evicted pages, so that new ones were refused and too few hit.
 #[test]
 fn a_new_hot_set_takes_the_place_of_an_old_one() {
     let pages: u32 = if cfg!(miri) { 32 } else { 1000 };
@@ -377,9 +377,9 @@ fn many_threads_never_see_a_wrong_byte() {
     }
 }
 
-/// Pages of several units were objects on the heap, and the process grew to 221 MiB for a budget of 128: a
-/// first use of a frame brings the 2 MiB around it into memory, also the frames of slots whose pages lie
-/// on the heap, which were counted as nothing.
+/// Pages of several units were objects on the heap, and the process grew to 221 MiB for a budget of
+/// 128: a first use of a frame brings the 2 MiB around it into memory, also the frames of slots
+/// whose pages lie on the heap, which were counted as nothing.
 #[test]
 #[cfg(all(target_os = "linux", not(miri)))]
 fn what_is_in_memory_is_what_is_counted() {

@@ -1,7 +1,8 @@
 //! Files of pages: the one container of tables, maplets and blobs (`docs/format/page.md`).
 //!
-//! A page is one or more consecutive 4 KiB units, see [`super::page`]. Here pages are read one by one,
-//! through the cache; [`super::page_scan`] reads them in order, [`super::page_writer`] writes them.
+//! A page is one or more consecutive 4 KiB units, see [`super::page`]. Here pages are read one by
+//! one, through the cache; [`super::page_scan`] reads them in order, [`super::page_writer`] writes
+//! them.
 //!
 //! Invariants:
 //! 1. No byte of a page is handed out before its checksum has been verified.
@@ -52,8 +53,8 @@ impl PagePointer {
 #[derive(Default)]
 pub(crate) struct ReadContext {
     /// Where to note pages that are not cached instead of reading them: the operation then ends
-    /// with [`Error::NotResident`] and is repeated once [`fetch_misses`](super::fetch_misses) has read
-    /// them all at once.
+    /// with [`Error::NotResident`] and is repeated once [`fetch_misses`](super::fetch_misses) has
+    /// read them all at once.
     pub(crate) misses: Option<RefCell<Vec<PageMiss>>>,
     /// Pages read from the disk by this operation.
     pub(crate) pages_read: Cell<u32>,
@@ -177,12 +178,12 @@ impl PageFile {
         Error::corruption(&self.path(), pointer.offset(), what, expected, found)
     }
 
-    /// Calls `f` with the payload of the page at `pointer`, from the cache or read into it. `f` must
-    /// be short and must not read pages itself.
+    /// Calls `f` with the payload of the page at `pointer`, from the cache or read into it. `f`
+    /// must be short and must not read pages itself.
     ///
     /// # Errors
-    /// `Corruption` if the page is damaged; `NotResident` if it is not cached and `context` collects
-    /// misses.
+    /// `Corruption` if the page is damaged; `NotResident` if it is not cached and `context`
+    /// collects misses.
     #[inline]
     pub(crate) fn with_page<R>(
         self: &Arc<Self>,
@@ -242,7 +243,8 @@ impl PageFile {
         result
     }
 
-    /// The file's last unit, where files that are opened by their end have what says where the rest is.
+    /// The file's last unit, where files that are opened by their end have what says where the rest
+    /// is.
     pub(crate) fn last_unit(&self) -> PagePointer {
         PagePointer { unit: self.units - 1, units: 1 }
     }
@@ -256,8 +258,8 @@ impl PageFile {
         Ok(self.verify(pointer, &buf, &mut scratch)?.1.to_vec())
     }
 
-    /// Reads the pages that fill a run of units with one I/O, past the cache, and calls `f` with the
-    /// payload of each.
+    /// Reads the pages that fill a run of units with one I/O, past the cache, and calls `f` with
+    /// the payload of each.
     pub(crate) fn read_run(
         &self,
         units: Range<u32>,
@@ -348,8 +350,8 @@ impl PageFile {
         Ok(f(&page[PAGE_HEADER_BYTES..]))
     }
 
-    /// Checks a page's bytes and gives its header and payload. If the payload is compressed, `scratch`
-    /// then holds the header with the decompressed payload.
+    /// Checks a page's bytes and gives its header and payload. If the payload is compressed,
+    /// `scratch` then holds the header with the decompressed payload.
     pub(super) fn verify<'a>(
         &self,
         pointer: PagePointer,

@@ -426,8 +426,8 @@ fn reseal(file: &PageFile, page: &mut [u8]) {
     page[..8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// The index of a table named a leaf beyond the table's end. Read-ahead asked the disk for it, and the
-/// error blamed the disk.
+/// The index of a table named a leaf beyond the table's end. Read-ahead asked the disk for it, and
+/// the error blamed the disk.
 #[test]
 fn what_a_file_does_not_have_is_not_fetched() {
     let store = store(1 << 20);
@@ -516,8 +516,8 @@ fn a_failed_read_is_reported_and_the_scan_can_go_on() {
     assert_eq!(failures, 12);
 }
 
-/// Pages that answer for others are in the cache before the file is read, and no page of a file that was never
-/// finished stays there.
+/// Pages that answer for others are in the cache before the file is read, and no page of a file
+/// that was never finished stays there.
 #[test]
 fn pages_can_be_cached_as_they_are_written() {
     let store = store(1 << 20);
@@ -585,8 +585,9 @@ fn files_go_with_their_last_handle_and_take_their_pages_along() {
     assert_eq!(UNIT_BYTES, 4096);
 }
 
-/// A quarantined keyspace was dropped, and it had been seen that the store was not poisoned. Then a commit of the
-/// manifest failed, and then files were no longer retained: those went that the manifest may name.
+/// A quarantined keyspace was dropped, and it had been seen that the store was not poisoned. Then a
+/// commit of the manifest failed, and then files were no longer retained: those went that the
+/// manifest may name.
 #[test]
 fn files_that_may_be_named_stay_whatever_else_is_over() {
     let store = store(0);

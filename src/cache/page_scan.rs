@@ -67,8 +67,8 @@ impl PageScan {
         self.kind
     }
 
-    /// The payload of the next page with its place, or `None` at the end. After an error the scan is
-    /// still before the page that could not be read.
+    /// The payload of the next page with its place, or `None` at the end. After an error the scan
+    /// is still before the page that could not be read.
     pub(crate) fn next_page(&mut self) -> Result<Option<(PagePointer, &[u8])>> {
         if self.next_unit >= self.end_unit {
             return Ok(None);
@@ -96,8 +96,8 @@ impl PageScan {
         Ok(Some((pointer, page)))
     }
 
-    /// Goes one unit on, after an error: what follows a damaged page is found by trying, since the unit that
-    /// a page begins with shows itself by its header's checksum.
+    /// Goes one unit on, after an error: what follows a damaged page is found by trying, since the
+    /// unit that a page begins with shows itself by its header's checksum.
     pub(crate) fn skip_unit(&mut self) {
         self.next_unit += 1;
     }

@@ -1,4 +1,5 @@
-//! `PageFileWriter`: writes a new data file page by page, behind the back of whoever makes the pages.
+//! `PageFileWriter`: writes a new data file page by page, behind the back of whoever makes the
+//! pages.
 //!
 //! Invariants:
 //! 1. One chunk is gathered while at most one other is being written.
@@ -83,8 +84,8 @@ impl PageFileWriter {
         self.flushed + self.filled as u64
     }
 
-    /// Appends a page with `payload` and returns where it lies. `kind` says what the payload is, for
-    /// readers that walk the file.
+    /// Appends a page with `payload` and returns where it lies. `kind` says what the payload is,
+    /// for readers that walk the file.
     pub(crate) fn append(
         &mut self,
         kind: u8,
@@ -152,8 +153,8 @@ impl PageFileWriter {
         Ok(PagePointer { unit, units: page_units })
     }
 
-    /// Appends a page that answers for many others, uncompressed, and puts it into the cache: whoever reads the
-    /// file needs it first.
+    /// Appends a page that answers for many others, uncompressed, and puts it into the cache:
+    /// whoever reads the file needs it first.
     pub(crate) fn append_cached(
         &mut self,
         kind: u8,
@@ -169,8 +170,8 @@ impl PageFileWriter {
         Ok(pointer)
     }
 
-    /// Sends what is gathered on its way; afterwards there is nothing in the buffer, which has room for
-    /// `next_bytes` at least.
+    /// Sends what is gathered on its way; afterwards there is nothing in the buffer, which has room
+    /// for `next_bytes` at least.
     fn write_out(&mut self, next_bytes: usize) -> Result<()> {
         self.wait_for_write()?;
         if self.filled > 0 {
@@ -199,8 +200,8 @@ impl PageFileWriter {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Writes the rest, makes the file durable (not yet its name: sync the directory before a manifest
-    /// record names it) and opens it for reading.
+    /// Writes the rest, makes the file durable (not yet its name: sync the directory before a
+    /// manifest record names it) and opens it for reading.
     pub(crate) fn finish(mut self) -> Result<Arc<PageFile>> {
         if self.bytes() == 0 {
             return Err(Error::invalid("a data file has at least one page"));

@@ -1,13 +1,14 @@
 //! The cache's book-keeping: which slots are free, what is evicted, and what it all takes.
 //!
 //! Eviction is a clock over the slots. It passes by a page that has been hit and takes one that has
-//! not. A hit page loses its mark only when too few unmarked ones are about ([`SPARED_PER_EVICTED`]):
-//! so the pages of a long scan replace one another and leave those alone that have been used twice.
+//! not. A hit page loses its mark only when too few unmarked ones are about
+//! ([`SPARED_PER_EVICTED`]): so the pages of a long scan replace one another and leave those alone
+//! that have been used twice.
 //!
 //! Invariants:
-//! 1. `used_bytes` counts everything: frames and units of multi-unit frames that have been touched and not given
-//!    back, heap pages, the tables, and what waits for the end of a grace period. Nothing is taken that
-//!    would raise it above the capacity.
+//! 1. `used_bytes` counts everything: frames and units of multi-unit frames that have been touched
+//!    and not given back, heap pages, the tables, and what waits for the end of a grace period.
+//!    Nothing is taken that would raise it above the capacity.
 //! 2. An evicted page's memory is used again only after a grace period.
 //! 3. No call scans, evicts or waits without bound.
 
@@ -26,8 +27,8 @@ use crate::base::sync::yield_now;
 /// How many marked pages the clock passes by, for each one it evicts, without taking their marks:
 /// about an eighth of the cache is on probation.
 const SPARED_PER_EVICTED: u32 = 7;
-/// How many pages one insert looks at for eviction: then it takes the one that is worth least. (More
-/// than a few only where many marked pages lie side by side.)
+/// How many pages one insert looks at for eviction: then it takes the one that is worth least.
+/// (More than a few only where many marked pages lie side by side.)
 const PAGES_LOOKED_AT_MAX: u32 = 2048;
 /// How many marks it takes while it looks for one page to evict.
 const MARKS_TAKEN_MAX: u32 = 32;
@@ -71,8 +72,8 @@ pub(super) struct SlotPool {
     heap_bytes: usize,
     /// How much of these three is retired.
     retired_bytes: usize,
-    /// Free slots by the units of theirs that are in memory: of the frame if that is one, else of the
-    /// multi-unit frame.
+    /// Free slots by the units of theirs that are in memory: of the frame if that is one, else of
+    /// the multi-unit frame.
     free: [Vec<u32>; MULTI_UNITS + 1],
     /// Free slots of which nothing is in memory.
     cold: ColdSlots,
@@ -144,8 +145,8 @@ impl SlotPool {
         units.sum::<usize>() * UNIT_BYTES
     }
 
-    /// Takes a slot for a page of `len` bytes, evicting as needed; `None` if none is free yet. Says where
-    /// in the slot the page goes.
+    /// Takes a slot for a page of `len` bytes, evicting as needed; `None` if none is free yet. Says
+    /// where in the slot the page goes.
     pub(super) fn take(
         &mut self,
         len: usize,
@@ -290,8 +291,8 @@ impl SlotPool {
 
     fn free_heap(&mut self, slot: u32, frames: &Frames) {
         self.heap_bytes -= frames.charge_of_heap(slot);
-        // SAFETY: the slot's page has never been published, or a grace period has passed since it was
-        // taken out of the index.
+        // SAFETY: the slot's page has never been published, or a grace period has passed since it
+        // was taken out of the index.
         unsafe { frames.drop_heap(slot) };
         self.cold.put(Use::Beside, [slot]);
     }
@@ -303,7 +304,8 @@ impl SlotPool {
         }
     }
 
-    /// Takes out the file's pages in up to `n` slots from `first`; false if there are no such slots.
+    /// Takes out the file's pages in up to `n` slots from `first`; false if there are no such
+    /// slots.
     pub(super) fn remove_file(
         &mut self,
         file: FileId,
@@ -434,8 +436,8 @@ impl SlotPool {
         self.seal();
     }
 
-    /// Takes one page out, looking at no more than `looks` pages (but at one at least); false if there
-    /// is none.
+    /// Takes one page out, looking at no more than `looks` pages (but at one at least); false if
+    /// there is none.
     fn evict_one(&mut self, looks: &mut u32, frames: &Frames, index: &Index) -> bool {
         let mut least: Option<(u64, Position)> = None;
         let mut marks_taken = 0;

@@ -38,8 +38,8 @@ impl ReadAhead {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Leases what there is of `wanted` bytes; nothing if that is less than `least`. No lease is larger than a
-    /// quarter of the share.
+    /// Leases what there is of `wanted` bytes; nothing if that is less than `least`. No lease is
+    /// larger than a quarter of the share.
     pub(crate) fn lease(self: &Arc<Self>, wanted: usize, least: usize) -> Option<Lease> {
         let most = self.bytes_max.load(Ordering::Relaxed);
         let wanted = wanted.min((most / 4).max(least));

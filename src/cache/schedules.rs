@@ -1,4 +1,5 @@
-//! Scenarios of the page cache: readers that are pinned while pages are evicted, removed and put back.
+//! Scenarios of the page cache: readers that are pinned while pages are evicted, removed and put
+//! back.
 
 use std::sync::Arc;
 
@@ -65,8 +66,8 @@ pub(crate) fn pages_of_several_units() {
     check_size(&cache);
 }
 
-/// A cache of a few pages, more readers than room: each sees the bytes of the page it asked for, and
-/// no more memory is taken than there may be.
+/// A cache of a few pages, more readers than room: each sees the bytes of the page it asked for,
+/// and no more memory is taken than there may be.
 pub(crate) fn readers_and_evictions() {
     let cache = cache(3);
     let readers: Vec<_> = (0..2)
@@ -117,7 +118,8 @@ pub(crate) fn removed_files() {
     check_size(&cache);
 }
 
-/// The capacity changes while pages of all sorts, in frames, in multi-unit frames and on the heap, come and go.
+/// The capacity changes while pages of all sorts, in frames, in multi-unit frames and on the heap,
+/// come and go.
 pub(crate) fn changing_capacity() {
     let cache = cache(4 * MULTI_UNITS + 1);
     let readers: Vec<_> = [PAGE_BYTES, PAGE_BYTES + 1, MULTI_UNITS * PAGE_BYTES + 1]

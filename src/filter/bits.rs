@@ -1,5 +1,6 @@
-//! Reading and writing runs of bits that start at any bit, and select. Bit `i` of a byte string is bit
-//! `i % 8` of byte `i / 8`. Reads outside the bytes are `None`, so that damage cannot index out of them.
+//! Reading and writing runs of bits that start at any bit, and select. Bit `i` of a byte string is
+//! bit `i % 8` of byte `i / 8`. Reads outside the bytes are `None`, so that damage cannot index out
+//! of them.
 
 const L: u64 = 0x0101_0101_0101_0101;
 const H: u64 = 0x8080_8080_8080_8080;
@@ -32,8 +33,8 @@ fn prefix_counts(word: u64) -> u64 {
 
 /// Where the `k`-th (from 0) one bit of `word` is, or else how many ones it has.
 ///
-/// Arithmetic within one word throughout: no table to miss, no branch to mispredict, and no need for
-/// instructions (`popcnt`, `pdep`) that the baseline of x86-64 does not have.
+/// Arithmetic within one word throughout: no table to miss, no branch to mispredict, and no need
+/// for instructions (`popcnt`, `pdep`) that the baseline of x86-64 does not have.
 #[inline(always)]
 pub(crate) fn select(word: u64, k: u32) -> Result<u32, u32> {
     let counts = prefix_counts(word);

@@ -1,13 +1,13 @@
 //! `BlockFilter`: says which keys a table does not hold, from one cache line of one page.
 //!
-//! A blocked Bloom filter, made for being read through the page cache: a key's hash names one of the
-//! filter's pages, which lie one after another in the table's file, and one block of 64 bytes in it
-//! ([`block_page`](super::block_page)). Nothing of it is kept in memory but where it lies.
+//! A blocked Bloom filter, made for being read through the page cache: a key's hash names one of
+//! the filter's pages, which lie one after another in the table's file, and one block of 64 bytes
+//! in it ([`block_page`](super::block_page)). Nothing of it is kept in memory but where it lies.
 //!
 //! Invariants:
 //! 1. No false negatives: [`BlockFilter::may_contain`] is true for every hash that was added.
-//! 2. A filter of `keys` keys passes at most one of 200 others, and `keys` of 2^32 more since it looks at
-//!    32 bits of a hash.
+//! 2. A filter of `keys` keys passes at most one of 200 others, and `keys` of 2^32 more since it
+//!    looks at 32 bits of a hash.
 //! 3. A filter has the pages that its number of distinct keys asks for, at least one.
 
 use std::sync::Arc;
@@ -20,7 +20,8 @@ use crate::cache::{PageClass, PageFile, PageKey, PagePointer, ReadContext};
 /// What a table's footer says of a section that is a block filter. On disk: never renumber.
 pub(crate) const FILTER_KIND_BLOCKS: u8 = 1;
 
-/// Where pages are full one of 237 other keys passes; with 11 bits it would be one of 152, with 13 one of 359.
+/// Where pages are full one of 237 other keys passes; with 11 bits it would be one of 152, with 13
+/// one of 359.
 const KEY_BITS: u64 = 12;
 
 /// Units that a check reads at once.
@@ -80,15 +81,15 @@ pub(crate) struct BlockFilter {
 }
 
 impl BlockFilter {
-    /// The filter of `pages` pages, at least one, of a unit each from `first_unit` on. That they lie in
-    /// the file is the caller's to have checked.
+    /// The filter of `pages` pages, at least one, of a unit each from `first_unit` on. That they
+    /// lie in the file is the caller's to have checked.
     pub(crate) fn new(first_unit: u32, pages: u32) -> BlockFilter {
         debug_assert!(pages > 0);
         BlockFilter { first_unit, pages }
     }
 
-    /// Whether a key with this hash may be among those that were added; false for 199 of 200 that are
-    /// not.
+    /// Whether a key with this hash may be among those that were added; false for 199 of 200 that
+    /// are not.
     ///
     /// # Errors
     /// `Corruption` if the page is damaged, `NotResident` as [`PageFile::with_page`].
@@ -109,8 +110,8 @@ impl BlockFilter {
         answer.ok_or_else(|| self.damaged(file, place.page))
     }
 
-    /// First of two hints before a probe, for lookups that ask several filters: their waits for memory
-    /// then overlap.
+    /// First of two hints before a probe, for lookups that ask several filters: their waits for
+    /// memory then overlap.
     #[inline]
     pub(crate) fn prefetch_place(self, file: &PageFile, hash: u64) {
         file.files().cache.prefetch_place(self.place(file, hash).0);

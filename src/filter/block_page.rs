@@ -1,11 +1,13 @@
 //! One page of a block filter (`docs/format/block-filter.md`): a front, then blocks of 64 bytes.
 //!
-//! A key sets one bit in each of the eight words of one block. The words are independent of each other,
-//! so that a compiler can look at several at once, and the block is one line of the processor's cache:
-//! with page header and front it starts at a multiple of 64 bytes of the cached page.
+//! A key sets one bit in each of the eight words of one block. The words are independent of each
+//! other, so that a compiler can look at several at once, and the block is one line of the
+//! processor's cache: with page header and front it starts at a multiple of 64 bytes of the cached
+//! page.
 //!
 //! Invariants:
-//! 1. Where a key's bits lie depends on the upper 32 bits of its hash and on the number of pages alone.
+//! 1. Where a key's bits lie depends on the upper 32 bits of its hash and on the number of pages
+//!    alone.
 //! 2. Nothing here trusts a byte of a page: every load is checked.
 
 use crate::base::limits::UNIT_BYTES;
@@ -26,8 +28,8 @@ pub(super) const PAGE_BITS: u64 = (PAGE_BLOCKS * BLOCK_BYTES * 8) as u64;
 const _: () = assert!((PAGE_HEADER_BYTES + FRONT_BYTES).is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(FRONT_BYTES + PAGE_BLOCKS * BLOCK_BYTES == PAYLOAD_BYTES);
 
-/// Odd numbers without a pattern, one a word: a key's bit in it is the product's top bits. On disk: never
-/// change.
+/// Odd numbers without a pattern, one a word: a key's bit in it is the product's top bits. On disk:
+/// never change.
 pub(super) const MULTIPLIERS: [u32; WORDS] = [
     0x9e37_79b1,
     0x85eb_ca77,

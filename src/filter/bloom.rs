@@ -1,12 +1,14 @@
 //! `BloomFilter`: says, from one cache line of memory, that a young bundle does not hold a key.
 //!
-//! Every lookup meets all the young bundles of the root, and nearly always none of them has the key. A
-//! maplet page takes several waits for memory to say so, each for the one before; a Bloom filter takes one. It is
-//! a split block filter: a key chooses a block of 32 bytes and sets one bit in each of the
-//! block's eight words. It is kept in memory alone and made anew when the store is opened.
+//! Every lookup meets all the young bundles of the root, and nearly always none of them has the
+//! key. A maplet page takes several waits for memory to say so, each for the one before; a Bloom
+//! filter takes one. It is a split block filter: a key chooses a block of 32 bytes and sets one bit
+//! in each of the block's eight words. It is kept in memory alone and made anew when the store is
+//! opened.
 //!
 //! Invariants:
-//! 1. No false negatives: [`BloomFilter::may_hold`] is true for every hash that the Bloom filter was made of.
+//! 1. No false negatives: [`BloomFilter::may_hold`] is true for every hash that the Bloom filter
+//!    was made of.
 //! 2. It looks at the hash's upper 32 bits only, which every maplet keeps of its keys.
 
 use super::block_page::{MULTIPLIERS, top};
@@ -92,8 +94,8 @@ impl BloomFilter {
         prefetch(block.cast());
     }
 
-    /// Whether a key with this hash may be among those that the Bloom filter was made of; false for 99 of 100
-    /// that are not.
+    /// Whether a key with this hash may be among those that the Bloom filter was made of; false for
+    /// 99 of 100 that are not.
     #[inline]
     pub(crate) fn may_hold(&self, hash: u64) -> bool {
         let top = top(hash);

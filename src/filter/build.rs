@@ -1,12 +1,13 @@
 //! Building a maplet: a linear merge of new branches' sorted fingerprints and of older maplets.
 //!
-//! The fingerprint space is cut into the new maplet's nominal pages. For each, every source gives what
-//! it has up to the page's nominal end, these few thousand entries are merged while they are in the
-//! processor's caches, and as many as fit become the page. The rest (seldom any) goes first in the next.
+//! The fingerprint space is cut into the new maplet's nominal pages. For each, every source gives
+//! what it has up to the page's nominal end, these few thousand entries are merged while they are
+//! in the processor's caches, and as many as fit become the page. The rest (seldom any) goes first
+//! in the next.
 //!
 //! Invariants:
-//! 1. Pages tile the fingerprint space: each starts where the one before it ended, and a page ends at or
-//!    before its nominal end. So a fingerprint is in its nominal page or in a later one.
+//! 1. Pages tile the fingerprint space: each starts where the one before it ended, and a page ends
+//!    at or before its nominal end. So a fingerprint is in its nominal page or in a later one.
 //! 2. Pages always get done, however the fingerprints are distributed: each page either reaches its
 //!    nominal end or is full.
 
@@ -86,11 +87,12 @@ impl MapletBuilder {
         Ok(())
     }
 
-    /// Adds an older maplet. `ordinals` says for each of its branches which one it is from now on, or
-    /// `None` if its entries are to be dropped. Several may become one, in any order.
+    /// Adds an older maplet. `ordinals` says for each of its branches which one it is from now on,
+    /// or `None` if its entries are to be dropped. Several may become one, in any order.
     ///
     /// # Errors
-    /// `InvalidArgument` if an ordinal is too large or missing or the fingerprints have another width.
+    /// `InvalidArgument` if an ordinal is too large or missing or the fingerprints have another
+    /// width.
     pub(crate) fn add_maplet(&mut self, maplet: &Maplet, ordinals: &[Option<u8>]) -> Result<()> {
         self.use_width(maplet.header().fingerprint_bits())?;
         if ordinals.len() != maplet.branches() {
@@ -380,8 +382,8 @@ impl MapletMerge {
         (count, reach.min(fingerprint_of(count).unwrap_or(nominal_end)))
     }
 
-    /// The finished maplet's description. All pages have been written; `hash_id` says with which hash the
-    /// fingerprints were made.
+    /// The finished maplet's description. All pages have been written; `hash_id` says with which
+    /// hash the fingerprints were made.
     pub(crate) fn header(&self, hash_id: u32) -> MapletHeader {
         debug_assert!(self.is_done());
         MapletHeader {
@@ -393,8 +395,8 @@ impl MapletMerge {
         }
     }
 
-    /// Writes the header page, makes the file durable (not yet its name) and opens the maplet. All pages
-    /// have been written, to this writer and nothing else.
+    /// Writes the header page, makes the file durable (not yet its name) and opens the maplet. All
+    /// pages have been written, to this writer and nothing else.
     pub(crate) fn finish_file(self, mut writer: PageFileWriter) -> Result<Maplet> {
         let header = self.header(writer.files().hasher.id());
         let mut payload = Vec::new();

@@ -28,8 +28,8 @@ const DIGITS: usize = 1 << DIGIT_BITS;
 const RADIX_SORT_LEN_MIN: usize = 1024;
 
 impl SortedFingerprints {
-    /// Sorts the fingerprints of a branch's keys, given their hashes in any order. A hash given twice
-    /// counts once. The list's memory is reused; as much again is allocated meanwhile.
+    /// Sorts the fingerprints of a branch's keys, given their hashes in any order. A hash given
+    /// twice counts once. The list's memory is reused; as much again is allocated meanwhile.
     pub(crate) fn of_hashes(hashes: PageVec<u64>, bits: u32) -> SortedFingerprints {
         assert!((FINGERPRINT_BITS_MIN..=FINGERPRINT_BITS_MAX).contains(&bits));
         let mut sorted = sort_high_bits(hashes, bits);
@@ -54,7 +54,8 @@ fn sort_high_bits(mut hashes: PageVec<u64>, bits: u32) -> PageVec<u64> {
         hashes.sort_unstable();
         return hashes;
     }
-    // The digits' counts are all taken in one pass. Digits of nearly equal width: 11, 11 and 10 of 32.
+    // The digits' counts are all taken in one pass. Digits of nearly equal width: 11, 11 and 10 of
+    // 32.
     let passes = bits.div_ceil(DIGIT_BITS);
     let mut counts = vec![[0u32; DIGITS]; passes as usize];
     for hash in hashes.iter_mut() {

@@ -1,8 +1,8 @@
 //! How a maplet cuts fingerprints up: quotient and remainder, and which page answers for which.
 //!
 //! Invariants:
-//! 1. `nominal_page` never decreases with the fingerprint, and `nominal_end(i)` is the least fingerprint
-//!    whose nominal page is above `i`.
+//! 1. `nominal_page` never decreases with the fingerprint, and `nominal_end(i)` is the least
+//!    fingerprint whose nominal page is above `i`.
 //! 2. A slot has 1 to 56 bits, so that one unaligned 64-bit load holds it.
 
 use super::page::{GROUP_BITS, PAGE_BITS};
@@ -28,8 +28,8 @@ pub(crate) struct Geometry {
     pub(crate) quotient_bits: u32,
     /// Bits of a branch ordinal.
     pub(crate) value_bits: u32,
-    /// How many equal shares of the fingerprint space have a page of their own. More pages follow these
-    /// if the last ones overflow.
+    /// How many equal shares of the fingerprint space have a page of their own. More pages follow
+    /// these if the last ones overflow.
     pub(crate) nominal_pages: u32,
 }
 
@@ -41,8 +41,8 @@ impl Geometry {
         branches: usize,
         entries_max: u64,
     ) -> Option<Geometry> {
-        // The nearest power of two to the number of entries: with one bucket an entry, the bits that a
-        // bucket costs and the bit that halving the remainder's range saves are in balance.
+        // The nearest power of two to the number of entries: with one bucket an entry, the bits
+        // that a bucket costs and the bit that halving the remainder's range saves are in balance.
         let entries = u128::from(entries_max.max(1));
         let quotient_bits = ((2 * entries * entries).ilog2() / 2).min(fingerprint_bits - 1);
         let value_bits = branches.max(1).next_power_of_two().ilog2();
@@ -56,8 +56,9 @@ impl Geometry {
         geometry.nominal_pages = if bits <= PAGE_BITS as u128 {
             1
         } else {
-            // 1/32 of each page stays free, and half a group is lost at its edges: the entries that do
-            // not fit spill to the next page, and this keeps that to about a probe in a thousand.
+            // 1/32 of each page stays free, and half a group is lost at its edges: the entries that
+            // do not fit spill to the next page, and this keeps that to about a probe in a
+            // thousand.
             u32::try_from(bits.div_ceil((PAGE_BITS * 31 / 32 - GROUP_BITS / 2) as u128)).ok()?
         };
         Some(geometry)
@@ -95,7 +96,8 @@ impl Geometry {
         ((top * u64::from(self.nominal_pages)) >> 32) as u32
     }
 
-    /// Where the nominal share of page `page` ends; all there is for the last one and what follows it.
+    /// Where the nominal share of page `page` ends; all there is for the last one and what follows
+    /// it.
     pub(crate) fn nominal_end(&self, page: u32) -> u64 {
         if page >= self.nominal_pages.saturating_sub(1) {
             return self.fingerprint_end();

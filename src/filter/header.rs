@@ -23,7 +23,8 @@ pub(crate) struct MapletHeader {
     pub(super) pages: u32,
     pub(super) fingerprints: u64,
     pub(super) branches: Vec<BranchCounts>,
-    /// Which hash the fingerprints are of ([`KeyHasher::id`](crate::base::key_hash::KeyHasher::id)).
+    /// Which hash the fingerprints are of
+    /// ([`KeyHasher::id`](crate::base::key_hash::KeyHasher::id)).
     pub(super) hash_id: u32,
 }
 

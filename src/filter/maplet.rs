@@ -87,8 +87,8 @@ impl Maplet {
         }
     }
 
-    /// First of two hints before a probe, for lookups that ask several maplets: their waits for memory
-    /// then overlap.
+    /// First of two hints before a probe, for lookups that ask several maplets: their waits for
+    /// memory then overlap.
     #[inline]
     pub(crate) fn prefetch_place(&self, hash: u64) {
         if let Some((key, _)) = self.expected_place(hash) {
@@ -141,8 +141,9 @@ impl Maplet {
         }
     }
 
-    /// The fingerprint's nominal page was too full for it: a probe in a thousand. The next page has it
-    /// unless hashes are skewed on purpose, so the search among the rest may be slow, but not linear.
+    /// The fingerprint's nominal page was too full for it: a probe in a thousand. The next page has
+    /// it unless hashes are skewed on purpose, so the search among the rest may be slow, but not
+    /// linear.
     #[cold]
     #[inline(never)]
     fn probe_later(

@@ -1,9 +1,9 @@
 //! One page of a maplet: all pairs (fingerprint, branch) with `start <= fingerprint < end`, sorted.
 //!
-//! The buckets (quotients) of the range are cut into groups of 32. A directory gives each group's place;
-//! a group is a unary string (a one for each entry, a zero after each bucket's last) followed by its
-//! entries' slots, so that a probe reads the directory at the page's front and then one or two adjacent
-//! cache lines.
+//! The buckets (quotients) of the range are cut into groups of 32. A directory gives each group's
+//! place; a group is a unary string (a one for each entry, a zero after each bucket's last)
+//! followed by its entries' slots, so that a probe reads the directory at the page's front and then
+//! one or two adjacent cache lines.
 //!
 //! Invariants:
 //! 1. The pairs of one fingerprint lie in one page.
@@ -75,8 +75,8 @@ impl PageFront {
     }
 }
 
-/// Writes the page `number` with `entries`, sorted and distinct and all within `start..end`, to `payload`.
-/// The caller has made sure by [`Geometry::cost`] that they fit.
+/// Writes the page `number` with `entries`, sorted and distinct and all within `start..end`, to
+/// `payload`. The caller has made sure by [`Geometry::cost`] that they fit.
 pub(crate) fn encode(
     geometry: &Geometry,
     number: u32,
@@ -140,7 +140,8 @@ pub(crate) enum Answer {
     Damaged(&'static str),
 }
 
-/// Asks a page, which is the fingerprint's nominal page or a later one that follows `Later` answers.
+/// Asks a page, which is the fingerprint's nominal page or a later one that follows `Later`
+/// answers.
 #[inline]
 pub(crate) fn probe(geometry: &Geometry, payload: &[u8], fingerprint: u64) -> Answer {
     let Some(front) = PageFront::decode(payload) else {
@@ -197,8 +198,8 @@ fn search(
             bound = middle;
         }
     }
-    // Most runs have up to two entries: two comparisons that depend on nothing are cheaper than a loop
-    // whose end cannot be predicted. A slot that is not there is not counted.
+    // Most runs have up to two entries: two comparisons that depend on nothing are cheaper than a
+    // loop whose end cannot be predicted. A slot that is not there is not counted.
     let mut branches = BranchSet::EMPTY;
     let mut check = |slot: u64, counts: bool| {
         let equal = counts & (slot >> geometry.value_bits == remainder);
@@ -216,8 +217,8 @@ fn search(
     Some(branches)
 }
 
-/// The index of a bucket's first entry in its group, and how many entries it has. `ends` is where the
-/// group's unary string starts.
+/// The index of a bucket's first entry in its group, and how many entries it has. `ends` is where
+/// the group's unary string starts.
 #[inline(always)]
 fn find_run(payload: &[u8], ends: usize, bucket: usize) -> Option<(usize, usize)> {
     // With a zero put before the string, a bucket starts after the zero of its own number.
@@ -251,8 +252,8 @@ fn find_run(payload: &[u8], ends: usize, bucket: usize) -> Option<(usize, usize)
     }
 }
 
-/// Appends all entries of a page to `entries`, sorted, and returns its front. What cannot be a maplet's
-/// page is named in the error.
+/// Appends all entries of a page to `entries`, sorted, and returns its front. What cannot be a
+/// maplet's page is named in the error.
 pub(crate) fn decode(
     geometry: &Geometry,
     payload: &[u8],
@@ -316,7 +317,8 @@ fn decode_groups(
             if ends_bits - offset < 64 {
                 ones &= (1 << (ends_bits - offset)) - 1;
             }
-            // The string ends with the last bucket's zero: what stands behind it a probe never finds.
+            // The string ends with the last bucket's zero: what stands behind it a probe never
+            // finds.
             if ends_bits - offset <= 64 && ones >> (ends_bits - offset - 1) != 0 {
                 return None;
             }
@@ -402,9 +404,9 @@ mod tests {
         }
     }
 
-    /// Wrong bytes under a right checksum: a full check passed pages in which probes then did not find
-    /// what was there, or found them damaged. It took neither the first group's place in the directory
-    /// nor what stood behind a group's last bucket to be wrong.
+    /// Wrong bytes under a right checksum: a full check passed pages in which probes then did not
+    /// find what was there, or found them damaged. It took neither the first group's place in the
+    /// directory nor what stood behind a group's last bucket to be wrong.
     #[test]
     fn what_a_probe_would_not_find_is_not_decoded() {
         let g = Geometry::new(32, 1, 64).unwrap();

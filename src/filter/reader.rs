@@ -39,7 +39,8 @@ impl MapletReader {
         }
     }
 
-    /// Appends the next page's entries, `fingerprint << 8 | ordinal`, to `entries`; false at the end.
+    /// Appends the next page's entries, `fingerprint << 8 | ordinal`, to `entries`; false at the
+    /// end.
     ///
     /// # Errors
     /// `Corruption` if the page is damaged or the pages do not add up.

@@ -1,4 +1,5 @@
-//! Merging sorted runs that fit the processor's caches: pairwise, without branches that depend on data.
+//! Merging sorted runs that fit the processor's caches: pairwise, without branches that depend on
+//! data.
 
 /// Sorted runs of numbers, and room to merge them.
 #[derive(Default)]
@@ -53,10 +54,10 @@ impl Runs {
     }
 }
 
-/// Merges `a` and `b` into `out`, which is as long as both: the lower half from the front, the upper half
-/// from the back, in turns. Each half is a chain of steps that wait for one another, so two chains take
-/// little more time than one. A run that has ended looks like one of the greatest (from the back: of the
-/// least) number, which the real ones do not follow.
+/// Merges `a` and `b` into `out`, which is as long as both: the lower half from the front, the
+/// upper half from the back, in turns. Each half is a chain of steps that wait for one another, so
+/// two chains take little more time than one. A run that has ended looks like one of the greatest
+/// (from the back: of the least) number, which the real ones do not follow.
 fn merge_two(a: &[u64], b: &[u64], out: &mut [u64]) {
     let (mut i, mut j) = (0, 0);
     let mut from_front = || {

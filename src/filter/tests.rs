@@ -1,5 +1,5 @@
-//! The maplet as a whole, against a model: a map from fingerprints to sets of branches. Answers must be
-//! exactly the model's, which bounds false positives as well as excluding false negatives.
+//! The maplet as a whole, against a model: a map from fingerprints to sets of branches. Answers
+//! must be exactly the model's, which bounds false positives as well as excluding false negatives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -108,8 +108,8 @@ fn every_size_answers_as_its_model() {
     }
 }
 
-/// A Bloom filter is made of the hashes when a memtable is packed, and of the maplet when a store is opened. A
-/// maplet keeps the upper bits of each, at least as many as a Bloom filter looks at.
+/// A Bloom filter is made of the hashes when a memtable is packed, and of the maplet when a store
+/// is opened. A maplet keeps the upper bits of each, at least as many as a Bloom filter looks at.
 #[test]
 fn a_bloom_filter_of_a_maplet_is_that_of_its_hashes() {
     let files = data_files();
@@ -187,7 +187,8 @@ fn few_entries_spill_and_space_is_near_the_bound() {
     assert_eq!(total as u64, maplet.entries());
     assert!(spilled > 0 && spilled * 50 < total, "{spilled} of {total}");
     let bits_a_key = maplet.bytes() as f64 * 8.0 / maplet.entries() as f64;
-    // What no structure for this many false positives can go below is 32 - log2(300,000) bits and 1.44.
+    // What no structure for this many false positives can go below is 32 - log2(300,000) bits and
+    // 1.44.
     assert!(bits_a_key < 32.0 - 18.2 + 1.44 + 2.0, "{bits_a_key}");
 }
 

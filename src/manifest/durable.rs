@@ -1,14 +1,15 @@
-//! The file `DURABLE`: up to which byte the manifest is known to have been durable (`docs/format/durable.md`).
+//! The file `DURABLE`: up to which byte the manifest is known to have been durable
+//! (`docs/format/durable.md`).
 //!
-//! A crash may tear the manifest's last append, which is dropped. Durable records that are gone leave the
-//! same bytes. This file tells the two apart.
+//! A crash may tear the manifest's last append, which is dropped. Durable records that are gone
+//! leave the same bytes. This file tells the two apart.
 //!
 //! Invariants:
-//! 1. It is a lower bound that stays true: it is written after the sync of what it says, and no manifest is
-//!    ever cut before its durable end, nor replaced by one of a lower number. So each earlier state of the
-//!    file is true as well, and it needs no sync of its own.
-//! 2. Nothing depends on it. A file that is missing, torn or of another store says nothing, and a failure to
-//!    write it is no failure of the store.
+//! 1. It is a lower bound that stays true: it is written after the sync of what it says, and no
+//!    manifest is ever cut before its durable end, nor replaced by one of a lower number. So each
+//!    earlier state of the file is true as well, and it needs no sync of its own.
+//! 2. Nothing depends on it. A file that is missing, torn or of another store says nothing, and a
+//!    failure to write it is no failure of the store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,8 +82,8 @@ impl DurableEnd {
         }
     }
 
-    /// Whether the newest manifest that is whole, `newest`, with valid records up to `end` in a file of
-    /// `file_bytes`, can be all that has been durable.
+    /// Whether the newest manifest that is whole, `newest`, with valid records up to `end` in a
+    /// file of `file_bytes`, can be all that has been durable.
     ///
     /// # Errors
     /// `Corruption` that names the manifest and what is missing of it.
@@ -122,7 +123,8 @@ pub(super) struct DurableFile {
 }
 
 impl DurableFile {
-    /// Notes what has been made durable, without a sync. Where that fails, the file says less or nothing.
+    /// Notes what has been made durable, without a sync. Where that fails, the file says less or
+    /// nothing.
     pub(super) fn note(&mut self, vfs: &dyn Vfs, dir: &Path, end: DurableEnd) {
         let path = path(dir);
         if self.file.is_none() {
@@ -210,8 +212,8 @@ mod tests {
         assert!(matches!(newer, Err(Error::UnsupportedVersion { found: 2, .. })), "{newer:?}");
     }
 
-    /// Every length of the manifest before its durable end is refused, whatever lies behind, and so is a
-    /// manifest of a lower number. Nothing is removed.
+    /// Every length of the manifest before its durable end is refused, whatever lies behind, and so
+    /// is a manifest of a lower number. Nothing is removed.
     #[test]
     fn a_manifest_that_ends_before_its_durable_end_is_refused() {
         let vfs = Arc::new(TestVfs::default());
@@ -245,7 +247,8 @@ mod tests {
         assert_eq!(open(&vfs).unwrap().1.torn_bytes, 30, "a torn append behind the end is none");
     }
 
-    /// Without a close the file is as the last commit left it, or older, or gone: nothing is refused.
+    /// Without a close the file is as the last commit left it, or older, or gone: nothing is
+    /// refused.
     #[test]
     fn no_crash_makes_the_file_say_too_much() {
         for crash in [Crash::Process, Crash::Power, Crash::Removals, Crash::Torn] {

@@ -1,8 +1,8 @@
 //! Edits: what a record says has changed.
 //!
-//! An edit is a sequence of fields, each a tag and what the tag says, applied in order. Numbers that
-//! only grow (`next_file_id`, `journal_floor`, `last_seqno`, `flushed`) never go back: of two, the
-//! larger counts, so edits prepared at the same time may commit in either order.
+//! An edit is a sequence of fields, each a tag and what the tag says, applied in order. Numbers
+//! that only grow (`next_file_id`, `journal_floor`, `last_seqno`, `flushed`) never go back: of two,
+//! the larger counts, so edits prepared at the same time may commit in either order.
 
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
@@ -31,8 +31,8 @@ pub(crate) struct Edit {
     pub(crate) journal_floor: Option<Seqno>,
     /// The journal's epochs from now on.
     pub(crate) epochs: Option<Epochs>,
-    /// No number up to this one will be given out again. All up to it was durable in the journal, or
-    /// is below its floor.
+    /// No number up to this one will be given out again. All up to it was durable in the journal,
+    /// or is below its floor.
     pub(crate) last_seqno: Option<Seqno>,
     /// No keyspace has this number or a higher one. Follows from the keyspaces created; only a
     /// snapshot says it.
@@ -113,8 +113,9 @@ impl Edit {
         }
     }
 
-    /// Reads fields to the decoder's end. For each change of a keyspace, also returns where in the file the bytes begin
-    /// that others decode: the tree's edit or the options. (For other changes, where they end.)
+    /// Reads fields to the decoder's end. For each change of a keyspace, also returns where in the
+    /// file the bytes begin that others decode: the tree's edit or the options. (For other changes,
+    /// where they end.)
     pub(super) fn decode(decoder: &mut Decoder<'_>) -> Result<(Edit, Vec<u64>)> {
         let mut edit = Edit::default();
         let mut offsets = Vec::new();

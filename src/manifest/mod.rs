@@ -8,10 +8,12 @@
 //! 2. What has been appended never contradicts what stands before it: edits are checked first.
 //! 3. Wherever there are two manifests, the older one has seen no commit since the newer one was
 //!    begun, and the newer one has none of its own before the older one is durably gone.
-//! 4. A failed append poisons the manifest: what the disk then holds is known only to the next open. If
-//!    only room was missing, and nothing is left of it, the edits it held are refused instead.
-//! 5. A store whose manifest is missing or damaged is never opened, least of all as an empty one. Nor is one
-//!    whose manifest has lost durable records from its end, where anything on the disk proves that (`durable`).
+//! 4. A failed append poisons the manifest: what the disk then holds is known only to the next
+//!    open. If only room was missing, and nothing is left of it, the edits it held are refused
+//!    instead.
+//! 5. A store whose manifest is missing or damaged is never opened, least of all as an empty one.
+//!    Nor is one whose manifest has lost durable records from its end, where anything on the disk
+//!    proves that (`durable`).
 
 mod durable;
 mod edit;

@@ -55,8 +55,9 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    /// Makes sure that no durable record is known to be missing from the end. Returns whether the store has noted
-    /// an end as durable. (It may have gone on after that, and into this manifest: only closing syncs what is noted.)
+    /// Makes sure that no durable record is known to be missing from the end. Returns whether the
+    /// store has noted an end as durable. (It may have gone on after that, and into this manifest:
+    /// only closing syncs what is noted.)
     ///
     /// # Errors
     /// `Corruption` if one is missing.
@@ -119,10 +120,10 @@ impl Manifest {
         let number = loaded.identity.number;
         let path = manifest_path(dir, number);
         let file = vfs.open(&path, Access::Buffered, true)?;
-        // Whoever wrote what has just been read may have been killed before it had synced it. Nothing
-        // may build on it, least of all remove what it replaces, while a power loss could still undo it.
-        // Or its sync failed: then the system holds what never got to the disk for stored, and syncs
-        // it only if it is written once more.
+        // Whoever wrote what has just been read may have been killed before it had synced it.
+        // Nothing may build on it, least of all remove what it replaces, while a power loss could
+        // still undo it. Or its sync failed: then the system holds what never got to the disk for
+        // stored, and syncs it only if it is written once more.
         if !planted(Bug::ManifestReadNotSynced) {
             file.write_at(0, &loaded.bytes)?;
             file.sync()?;
@@ -169,8 +170,9 @@ impl Manifest {
         find(vfs, dir)
     }
 
-    /// Makes sure, before anything is created there, that `dir`, which exists, holds a store, or may become one if
-    /// `create` says so. [`Manifest::open`] looks again, once the caller has locked it.
+    /// Makes sure, before anything is created there, that `dir`, which exists, holds a store, or
+    /// may become one if `create` says so. [`Manifest::open`] looks again, once the caller has
+    /// locked it.
     ///
     /// # Errors
     /// `NotAStore`.
@@ -240,8 +242,8 @@ fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
     sync_parent(vfs, dir)
 }
 
-/// Finds out whether `dir`, in which there is no superblock, may become a store; returns what the crash of an
-/// earlier attempt has left.
+/// Finds out whether `dir`, in which there is no superblock, may become a store; returns what the
+/// crash of an earlier attempt has left.
 fn look(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<Vec<PathBuf>> {
     let not_a_store = |reason| Error::NotAStore { path: dir.to_path_buf(), reason };
     // An empty snapshot is all that a manifest holds before the superblock is in place.

@@ -1,8 +1,8 @@
 //! The bytes of a manifest file: a header, then records.
 //!
 //! Invariants:
-//! 1. A record's checksum covers everything else in it and is seeded with store, manifest and offset:
-//!    a record that is whole but in the wrong place does not pass.
+//! 1. A record's checksum covers everything else in it and is seeded with store, manifest and
+//!    offset: a record that is whole but in the wrong place does not pass.
 //! 2. Records start at multiples of 8.
 //! 3. What one append writes is one record, so a crash leaves of it all, or a bad record at the end
 //!    with nothing valid behind it.
@@ -126,8 +126,8 @@ impl Identity {
         Ok(Record { kind, payload: &padded[..payload_bytes], end: offset + end })
     }
 
-    /// Whether the bad record at `offset` ends where the file does and has no blank word: then all of
-    /// the append has arrived, and it is damaged, not torn.
+    /// Whether the bad record at `offset` ends where the file does and has no blank word: then all
+    /// of the append has arrived, and it is damaged, not torn.
     pub(super) fn is_complete(bytes: &[u8], offset: usize) -> bool {
         let record = bytes.get(offset..).unwrap_or_default();
         let Some(&[a, b, c, d]) = record.get(8..12) else { return false };

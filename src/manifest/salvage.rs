@@ -27,7 +27,8 @@ pub(crate) struct SalvagedManifest {
     pub(crate) path: PathBuf,
     /// Whether that is all that the manifest ever said, as far as superblock and manifest tell.
     pub(crate) whole: bool,
-    /// Whether the file `DURABLE` has an end, of this manifest or of an earlier one, and this manifest has not lost it.
+    /// Whether the file `DURABLE` has an end, of this manifest or of an earlier one, and this
+    /// manifest has not lost it.
     pub(crate) noted: bool,
     /// The manifest that counts, and where the valid records in it end, if it can be read so far.
     pub(crate) end: Option<(PathBuf, u64)>,

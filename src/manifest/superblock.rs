@@ -1,8 +1,8 @@
 //! The file `SPINNEY`: says that the directory is a store, which one, and in which format.
 //!
 //! Invariants:
-//! 1. It is put in place, whole and durable, as the last act of creating a store: where it is, there
-//!    must be a manifest.
+//! 1. It is put in place, whole and durable, as the last act of creating a store: where it is,
+//!    there must be a manifest.
 //! 2. Its length, magic, version and checksum keep their places in all versions of the format.
 
 use std::path::{Path, PathBuf};

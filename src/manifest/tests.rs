@@ -314,9 +314,9 @@ fn garbage_behind_the_last_record_is_cut_off_before_the_next_commit() {
     }
 }
 
-/// A flipped bit in the last record made it look torn, and the store came up without that commit: with
-/// a flush undone whose journal was gone, or looking for tables that a later version had replaced. A
-/// torn append leaves something blank, or ends before it should.
+/// A flipped bit in the last record made it look torn, and the store came up without that commit:
+/// with a flush undone whose journal was gone, or looking for tables that a later version had
+/// replaced. A torn append leaves something blank, or ends before it should.
 #[test]
 fn a_last_record_that_has_all_arrived_is_damaged_and_not_torn() {
     let (vfs, ..) = sample();
@@ -398,7 +398,8 @@ fn an_edit_that_contradicts_itself_is_named_by_its_place() {
     check([&*start, &*edits].concat(), start.len() + place(&edits));
 }
 
-/// Runs `act` with a failure at each of its changes in turn, and checks what the next process finds.
+/// Runs `act` with a failure at each of its changes in turn, and checks what the next process
+/// finds.
 fn fail_everywhere(
     setup: impl Fn() -> Arc<TestVfs>,
     act: impl Fn(&Arc<TestVfs>) -> Result<()>,

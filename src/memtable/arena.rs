@@ -1,18 +1,18 @@
 //! The memory of one memtable: entries, found by 32-bit references, and index nodes.
 //!
-//! An entry lies in the arena as
-//! `trailer: u64 | key length | value length | key | value`, where the trailer is
-//! `seqno << 8 | width | kind` and both lengths are `u8`, `u16` or `u32` as the width bits say. This
-//! layout is never on disk.
+//! An entry lies in the arena as `trailer: u64 | key length | value length | key | value`, where
+//! the trailer is `seqno << 8 | width | kind` and both lengths are `u8`, `u16` or `u32` as the
+//! width bits say. This layout is never on disk.
 //!
 //! Invariants:
 //! 1. An entry's bytes never change or move once `write` has returned its reference; all memory
 //!    lives until the arena drops.
-//! 2. A reference that was handed out resolves for as long as the arena lives; 0 is never handed out.
+//! 2. A reference that was handed out resolves for as long as the arena lives; 0 is never handed
+//!    out.
 //! 3. A thread that holds a reference got it through a release-acquire edge from the writer, so it
 //!    sees the entry's bytes.
-//! 4. Each shard allocates with one atomic addition; the central lock is taken once a span, and it is
-//!    a leaf in the lock order: nothing is locked while it is held.
+//! 4. Each shard allocates with one atomic addition; the central lock is taken once a span, and it
+//!    is a leaf in the lock order: nothing is locked while it is held.
 
 use std::ptr;
 use std::slice;
@@ -55,7 +55,8 @@ pub(super) const ENTRY_CHUNKS_MAX: usize = CHUNKS_MAX - CHUNKS_RESERVED - 64;
 const FREE_RANGES_MAX: usize = 8;
 const SHARDS: usize = 16;
 
-/// What a shard takes at a time from an arena that holds so many bytes: all shards together a quarter.
+/// What a shard takes at a time from an arena that holds so many bytes: all shards together a
+/// quarter.
 fn span_bytes(held: usize) -> usize {
     const SPAN_BYTES_MIN: usize = if SPAN_BYTES < 512 { SPAN_BYTES } else { 512 };
     (held / (4 * SHARDS)).clamp(SPAN_BYTES_MIN, SPAN_BYTES) / LINE_BYTES * LINE_BYTES
@@ -244,13 +245,13 @@ impl Arena {
         EntryRef { key, seqno: Seqno(raw.trailer >> 8), kind, value }
     }
 
-    /// Reads an entry's header. `key_bytes` bytes at `key` and the `value_bytes` that follow them are
-    /// readable and do not change while `self` lives (invariants 1 to 3).
+    /// Reads an entry's header. `key_bytes` bytes at `key` and the `value_bytes` that follow them
+    /// are readable and do not change while `self` lives (invariants 1 to 3).
     #[inline]
     fn decode(&self, id: EntryId) -> RawEntry {
         let start = self.resolve(id).cast_const();
-        // SAFETY: `start` is the first byte of an entry that `write` has completed, so it begins with
-        // a header of the layout that the trailer tells.
+        // SAFETY: `start` is the first byte of an entry that `write` has completed, so it begins
+        // with a header of the layout that the trailer tells.
         unsafe {
             let trailer = start.cast::<u64>().read_unaligned();
             let (header_bytes, key_bytes, value_bytes) = match trailer & (WIDTH_U16 | WIDTH_U32) {

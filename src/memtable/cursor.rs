@@ -121,8 +121,8 @@ impl LeafView {
         }
     }
 
-    /// Views the target's leaf; the position is the first entry there that is not before the target,
-    /// if any. False if there is no leaf.
+    /// Views the target's leaf; the position is the first entry there that is not before the
+    /// target, if any. False if there is no leaf.
     fn split_at(&mut self, index: &Index, target: Target<'_>) -> bool {
         loop {
             let Some((leaf, version)) = index.leaf_for(target) else {

@@ -2,14 +2,15 @@
 //!
 //! Readers go down optimistically: they read a node's version, read the node, and check the version
 //! again after reading the child's. Writers do the same and then lock only the nodes they change; a
-//! full inner node is split on the way down, so a split never needs more than a node and its parent.
+//! full inner node is split on the way down, so a split never needs more than a node and its
+//! parent.
 //!
 //! Invariants:
 //! 1. Locks are taken parent first and by `try_lock` only, so there is no deadlock; whoever fails
 //!    starts again at the root.
-//! 2. Nodes are never removed, merged or freed before the index drops, and a node keeps the lower part
-//!    of its range when it splits: a pointer to a leaf leads, by `next`, to all that was ever at or to
-//!    the right of it.
+//! 2. Nodes are never removed, merged or freed before the index drops, and a node keeps the lower
+//!    part of its range when it splits: a pointer to a leaf leads, by `next`, to all that was ever
+//!    at or to the right of it.
 //! 3. Separators and bounds are ids of real entries. So the first entry at or after any target is
 //!    either in the leaf that the target leads to or is that leaf's upper bound.
 
@@ -75,7 +76,8 @@ impl Index {
         }
     }
 
-    /// The leaf whose range holds the target and the version it had then; `None` if there is no entry.
+    /// The leaf whose range holds the target and the version it had then; `None` if there is no
+    /// entry.
     #[inline]
     pub(super) fn leaf_for(&self, target: Target<'_>) -> Option<(&Leaf, u64)> {
         let mut tries = 0;
@@ -109,8 +111,8 @@ impl Index {
     /// Reads the root's version, if it still is the root.
     #[inline]
     fn enter(&self, root: *mut Header) -> Option<(&Header, u64, Node<'_>)> {
-        // SAFETY: a root that is not null was made by `allocate`, loaded with `Acquire`, and lives as
-        // long as the arena in `self`.
+        // SAFETY: a root that is not null was made by `allocate`, loaded with `Acquire`, and lives
+        // as long as the arena in `self`.
         let (header, at_node) = unsafe { node(root) };
         let version = header.read_version();
         (self.root.load(Ordering::Acquire) == root).then_some((header, version, at_node))
@@ -127,8 +129,9 @@ impl Index {
     ) -> Option<(&'a Header, u64, Node<'a>)> {
         let child = inner.children[at].load(Ordering::Acquire);
         prefetch_node(child);
-        // SAFETY: `at` is at most a count that was read from this node, and children up to there were
-        // stored before the count and are never freed: even an outdated one is a node of this arena.
+        // SAFETY: `at` is at most a count that was read from this node, and children up to there
+        // were stored before the count and are never freed: even an outdated one is a node of this
+        // arena.
         let (header, at_node) = unsafe { node(child) };
         let version = header.read_version();
         parent.is_still(parent_version).then_some((header, version, at_node))

@@ -1,17 +1,18 @@
 //! The memtable: a concurrent ordered index of entries in memory.
 //!
 //! Any number of threads insert and read at once. Entries and index nodes lie in chunks from a
-//! [`ChunkPool`], whose count of bytes in use is what the memory budget sees. The parts, each standing
-//! on the next: [`Memtable`] and [`MemtableCursor`], the `index` (a B+-tree with optimistic lock
-//! coupling), its `node`s, the `arena`, the `pool`. `docs/decisions/0001-memtable.md` says why.
+//! [`ChunkPool`], whose count of bytes in use is what the memory budget sees. The parts, each
+//! standing on the next: [`Memtable`] and [`MemtableCursor`], the `index` (a B+-tree with
+//! optimistic lock coupling), its `node`s, the `arena`, the `pool`.
+//! `docs/decisions/0001-memtable.md` says why.
 //!
 //! Invariants:
 //! 1. Entries are ordered by key ascending, bytewise, then by sequence number descending. No two
 //!    entries have the same key and sequence number: the commit order sees to that.
 //! 2. An entry that was inserted stays, at the same place, until the memtable drops.
 //! 3. An entry is visible to every read that starts after its `insert` has returned. Nothing is
-//!    promised about the visibility of an insert that runs at the same time as the read: readers ask
-//!    for a snapshot that the commit module has declared complete.
+//!    promised about the visibility of an insert that runs at the same time as the read: readers
+//!    ask for a snapshot that the commit module has declared complete.
 
 use std::mem;
 use std::sync::Arc;
@@ -131,7 +132,8 @@ pub(crate) struct Versions<'m, 'k> {
     key: &'k [u8],
     /// The next version has at most this sequence number; `None`: there is no other.
     below: Option<Seqno>,
-    /// No version has been asked for yet. The first is found as `get` does: most keys have no second.
+    /// No version has been asked for yet. The first is found as `get` does: most keys have no
+    /// second.
     first: bool,
     /// Stands on the version yielded last, from the second on.
     walk: Option<LeafView>,

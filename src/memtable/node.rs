@@ -1,19 +1,20 @@
 //! The nodes of the index: their layout, their version lock, and the search inside one.
 //!
-//! A node's slots are sorted 64-bit words `head << 32 | entry id`. A head is four key bytes, taken at
-//! the node's prefix length, big-endian and zero-padded: where the heads differ they order the keys,
-//! so most comparisons touch no entry. A leaf's slots are its entries; an inner node's are separators,
-//! each the first entry of the child to its right.
+//! A node's slots are sorted 64-bit words `head << 32 | entry id`. A head is four key bytes, taken
+//! at the node's prefix length, big-endian and zero-padded: where the heads differ they order the
+//! keys, so most comparisons touch no entry. A leaf's slots are its entries; an inner node's are
+//! separators, each the first entry of the child to its right.
 //!
 //! Invariants:
 //! 1. A node is changed only while its [`VersionLock`] is held.
-//! 2. Writers store with `Relaxed` after the release fence in `try_lock`, except what leads to memory
-//!    a reader may not have seen (`meta`, children, siblings), which they store with `Release`.
-//! 3. `meta` is stored after the slots it counts, and a slot that was ever counted holds a valid entry
-//!    id permanently: so an inconsistent read may be wrong but never leads to invalid memory.
-//! 4. `low` (inclusive) and `high` (exclusive) bound every key routed here; a missing bound is at an
-//!    edge of the tree. All keys in a node share its first `prefix` bytes. With both bounds present,
-//!    every key routed here shares them too; an `edge` node's prefix must be compared.
+//! 2. Writers store with `Relaxed` after the release fence in `try_lock`, except what leads to
+//!    memory a reader may not have seen (`meta`, children, siblings), which they store with
+//!    `Release`.
+//! 3. `meta` is stored after the slots it counts, and a slot that was ever counted holds a valid
+//!    entry id permanently: so an inconsistent read may be wrong but never leads to invalid memory.
+//! 4. `low` (inclusive) and `high` (exclusive) bound every key routed here; a missing bound is at
+//!    an edge of the tree. All keys in a node share its first `prefix` bytes. With both bounds
+//!    present, every key routed here shares them too; an `edge` node's prefix must be compared.
 
 use std::cmp::Ordering as Order;
 use std::hint::select_unpredictable;
@@ -87,8 +88,8 @@ pub(super) struct Meta {
     pub(super) count: usize,
     /// How many bytes all keys in the node share, as far as the heads go by it.
     pub(super) prefix: usize,
-    /// One past the position of the last insert, and how many inserts in a row went there (saturating):
-    /// finds ascending runs.
+    /// One past the position of the last insert, and how many inserts in a row went there
+    /// (saturating): finds ascending runs.
     pub(super) run_end: u8,
     pub(super) run: u8,
     pub(super) leaf: bool,

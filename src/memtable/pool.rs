@@ -1,15 +1,16 @@
 //! The chunks that arenas are made of, shared by all memtables so that memory goes from one to the
 //! next instead of back and forth through the allocator; and the one account of memtables' memory.
 //!
-//! Chunks come in classes, each twice as large as the one before. A memtable begins with the smallest: a
-//! thousand keyspaces with one entry each take 4 KiB each.
+//! Chunks come in classes, each twice as large as the one before. A memtable begins with the
+//! smallest: a thousand keyspaces with one entry each take 4 KiB each.
 //!
 //! Invariants:
-//! 1. `bytes_in_use` is the sum of `Memtable::bytes` over the memtables of this pool, `bytes_active` the same
-//!    over those that have not been frozen.
-//! 2. Every byte of a chunk is initialised: zero when it comes from the allocator, whatever its last
-//!    user left there when it is used again.
-//! 3. What lies idle here and what is in use are together at most `bytes_max`, unless what is in use is more.
+//! 1. `bytes_in_use` is the sum of `Memtable::bytes` over the memtables of this pool,
+//!    `bytes_active` the same over those that have not been frozen.
+//! 2. Every byte of a chunk is initialised: zero when it comes from the allocator, whatever its
+//!    last user left there when it is used again.
+//! 3. What lies idle here and what is in use are together at most `bytes_max`, unless what is in
+//!    use is more.
 //! 4. A chunk that was cut from a mapping comes back before the mapping goes: arenas hold the pool.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -24,8 +25,8 @@ use crate::base::sync::plain::{AtomicUsize, Ordering};
 const CLASSES: usize = 7;
 /// What allocators and neighbours need beside a chunk: with it, chunks fill whole pages.
 const GAP_BYTES: usize = 64;
-/// What a chunk of the largest class holds: 256 KiB less the gap. (Small where each byte costs time: under Miri
-/// and in scenarios.)
+/// What a chunk of the largest class holds: 256 KiB less the gap. (Small where each byte costs
+/// time: under Miri and in scenarios.)
 pub(super) const CHUNK_BYTES: usize = class_bytes(CLASSES - 1);
 
 /// What a chunk of a class holds.
@@ -38,12 +39,12 @@ fn class_of(bytes: usize) -> Option<usize> {
     (0..CLASSES).find(|class| class_bytes(*class) == bytes)
 }
 
-/// The bytes of the chunk by which a memtable with `held` bytes grows so that it can hold `wanted` more: its
-/// unused part is less than half of the memtable.
+/// The bytes of the chunk by which a memtable with `held` bytes grows so that it can hold `wanted`
+/// more: its unused part is less than half of the memtable.
 pub(super) fn chunk_bytes(held: usize, wanted: usize) -> usize {
     let fits = |class: &usize| class_bytes(*class) >= wanted;
-    // The largest come in mappings from the system, the others from the heap, where nothing large is to be taken that
-    // is soon given back: so the largest but one are left out.
+    // The largest come in mappings from the system, the others from the heap, where nothing large
+    // is to be taken that is soon given back: so the largest but one are left out.
     let grows_by = |class: &usize| *class != CLASSES - 2 && class_bytes(*class) <= held / 2;
     let class = (0..CLASSES).rev().find(grows_by).unwrap_or(0);
     (class..CLASSES).find(fits).map_or(wanted, class_bytes)
@@ -53,8 +54,9 @@ const CHUNK_ALIGN: usize = 16;
 
 /// From one chunk of a mapping to the next.
 const CHUNK_STRIDE_BYTES: usize = CHUNK_BYTES + GAP_BYTES;
-/// How many chunks are cut from one mapping, which the system can back by large pages: a memtable is
-/// read and written all over, and with small pages most accesses would wait for their translation too.
+/// How many chunks are cut from one mapping, which the system can back by large pages: a memtable
+/// is read and written all over, and with small pages most accesses would wait for their
+/// translation too.
 const MAPPING_CHUNKS: usize = 32;
 /// Where memtables may take less than this, large pages would be too much of it.
 const MAPPINGS_BYTES_MIN: usize = 2 * MAPPING_CHUNKS * CHUNK_STRIDE_BYTES;
@@ -109,7 +111,8 @@ impl Idle {
 }
 
 impl ChunkPool {
-    /// A pool for memtables that are to take up to `bytes_max`; it keeps idle what they do not take of it.
+    /// A pool for memtables that are to take up to `bytes_max`; it keeps idle what they do not take
+    /// of it.
     pub(crate) fn new(bytes_max: usize) -> ChunkPool {
         ChunkPool {
             idle: Mutex::default(),
@@ -141,8 +144,8 @@ impl ChunkPool {
         cfg!(not(any(miri, shuttle))) && self.bytes_max >= MAPPINGS_BYTES_MIN
     }
 
-    /// A chunk of exactly `bytes` for a memtable that is not frozen: those of a class, or those of an entry that
-    /// gets its own.
+    /// A chunk of exactly `bytes` for a memtable that is not frozen: those of a class, or those of
+    /// an entry that gets its own.
     pub(super) fn take(&self, bytes: usize) -> Chunk {
         self.in_use_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.active_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -9,8 +9,8 @@ use crate::base::sync::modelled::{AtomicU64, Ordering};
 
 /// See the module's description.
 pub(super) struct Span<const UNITS: u64> {
-    /// `id << 32 | units used`. A smaller piece is the end of a whole one: the id is that of the whole one's
-    /// start, of whose units those before the piece are used already.
+    /// `id << 32 | units used`. A smaller piece is the end of a whole one: the id is that of the
+    /// whole one's start, of whose units those before the piece are used already.
     word: AtomicU64,
 }
 
@@ -38,7 +38,8 @@ impl<const UNITS: u64> Span<UNITS> {
     pub(super) fn renew(&self, id: u32, size: u64, used: u64) {
         let missing = UNITS - size;
         let whole = id.wrapping_sub(missing as u32);
-        // Swapped, not stored: loom orders it among the additions then, as the language does anyway.
+        // Swapped, not stored: loom orders it among the additions then, as the language does
+        // anyway.
         self.word.swap(u64::from(whole) << 32 | (missing + used), Ordering::AcqRel);
     }
 }

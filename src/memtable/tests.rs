@@ -242,7 +242,8 @@ fn little_memory_goes_beyond_keys_and_values() {
         memtable.insert(key.as_bytes(), Seqno(seqno), EntryKind::Put, &[0; 100]);
     }
     let overhead = (memtable.bytes() - memtable.data_bytes()) as f64 / count as f64;
-    // Up to a chunk may be unused yet. Of 25.6 bytes an entry half a byte is what small chunks wasted at the beginning.
+    // Up to a chunk may be unused yet. Of 25.6 bytes an entry half a byte is what small chunks
+    // wasted at the beginning.
     let unused = pool::CHUNK_BYTES as f64 / count as f64;
     let most = if cfg!(miri) { 100.0 } else { 25.7 };
     assert!(overhead <= most + unused, "{overhead} bytes an entry");

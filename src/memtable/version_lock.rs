@@ -4,8 +4,9 @@
 //! Invariants:
 //! 1. The version is odd while a writer holds the lock, and grows with every change. What was read
 //!    between two equal, even versions is consistent.
-//! 2. Whatever a writer had written before it took the lock is seen by whoever sees, with an acquiring
-//!    load, one of its stores under the lock: an entry may be read before the version is looked at again.
+//! 2. Whatever a writer had written before it took the lock is seen by whoever sees, with an
+//!    acquiring load, one of its stores under the lock: an entry may be read before the version is
+//!    looked at again.
 
 use crate::base::sync::modelled::{AtomicU64, Ordering, fence};
 use crate::base::sync::{spin_loop, yield_now};
@@ -37,7 +38,8 @@ impl VersionLock {
     pub(super) fn is_still(&self, version: u64) -> bool {
         fence(Ordering::Acquire);
         let is_still = self.0.load(Ordering::Relaxed) == version;
-        // What follows are plain loads: without this, no scenario would change anything before them.
+        // What follows are plain loads: without this, no scenario would change anything before
+        // them.
         #[cfg(shuttle)]
         self.0.load(Ordering::Relaxed);
         is_still

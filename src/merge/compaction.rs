@@ -1,17 +1,18 @@
 //! `CompactionIterator`: the entries that must outlive a compaction.
 //!
-//! Live snapshots cut the sequence numbers into *stripes*: stripe 0 reaches up to the oldest snapshot,
-//! the last one from the newest snapshot on. No reader can tell apart two versions of a key that lie
-//! in one stripe, so of each stripe only what its end sees is kept.
+//! Live snapshots cut the sequence numbers into *stripes*: stripe 0 reaches up to the oldest
+//! snapshot, the last one from the newest snapshot on. No reader can tell apart two versions of a
+//! key that lie in one stripe, so of each stripe only what its end sees is kept.
 //!
 //! Invariants:
 //! 1. Output is in entry order, and its sequence numbers are numbers of input versions of that key.
 //! 2. Within a stripe a key keeps at most one put or delete, beneath at most its newer operands.
 //! 3. A tombstone goes only if no version beneath it survives, here or elsewhere (`Bottom`).
 //! 4. The first version of a key, if it is a put, is handed through without a copy.
-//! 5. An operator that fails loses nothing: its operands are kept, and whoever reads the key is told.
-//! 6. Of one key no more than `FoldLimits::fold_bytes_max` bytes, and one entry, are gathered at a time: operands
-//!    beyond that are handed on before older versions are looked at.
+//! 5. An operator that fails loses nothing: its operands are kept, and whoever reads the key is
+//!    told.
+//! 6. Of one key no more than `FoldLimits::fold_bytes_max` bytes, and one entry, are gathered at a
+//!    time: operands beyond that are handed on before older versions are looked at.
 
 use super::loser_tree::{Keys, LoserTree};
 use super::operands::{MergeContext, refuse_range_delete};
@@ -199,8 +200,9 @@ impl<S: EntrySource> CompactionIterator<S> {
         }
     }
 
-    /// Takes in the input's entry, which has been counted, and further versions of its key, and works out
-    /// what is to be kept of them. If not all are taken in, the last one taken in is an operand.
+    /// Takes in the input's entry, which has been counted, and further versions of its key, and
+    /// works out what is to be kept of them. If not all are taken in, the last one taken in is an
+    /// operand.
     #[cold]
     fn gather(&mut self) -> Result<()> {
         let mut first = true;
@@ -408,8 +410,8 @@ mod tests {
                 prop_assert!(input.iter().any(|e| e.kind == entry.kind && e.value == entry.value));
             }
 
-            // No more than needed: a put or delete per key and stripe; nothing ends in a tombstone at
-            // the bottom.
+            // No more than needed: a put or delete per key and stripe; nothing ends in a tombstone
+            // at the bottom.
             let stripe = |e: &Entry| snapshots.partition_point(|s| s.0 < e.seqno);
             for pair in out.windows(2) {
                 let same = pair[0].key == pair[1].key && stripe(&pair[0]) == stripe(&pair[1]);
@@ -464,9 +466,9 @@ mod tests {
         assert_eq!(compact(vec![versions.clone()], options).0, versions);
     }
 
-    /// 5,120 appends of 64 KiB to one key were folded into a value that was copied by every compaction: one that
-    /// held the key took as long as all its appends together, until the value was larger than a page can be and
-    /// compaction of the keyspace stopped for good.
+    /// 5,120 appends of 64 KiB to one key were folded into a value that was copied by every
+    /// compaction: one that held the key took as long as all its appends together, until the value
+    /// was larger than a page can be and compaction of the keyspace stopped for good.
     #[test]
     fn a_large_value_is_copied_only_for_what_is_half_as_large_again() {
         let limits = FoldLimits { inline_bytes: 100, fold_bytes_max: 1 << 30 };
@@ -489,7 +491,8 @@ mod tests {
         assert_eq!(run(vec![merge("a", 5, &long), young, old]), [folded]);
     }
 
-    /// A fold's input has a bound: what is beyond it stays operands, and no more of them are in memory.
+    /// A fold's input has a bound: what is beyond it stays operands, and no more of them are in
+    /// memory.
     #[test]
     fn what_is_too_large_to_be_folded_stays_operands() {
         let limits = FoldLimits { inline_bytes: 4000, fold_bytes_max: 1000 };
@@ -503,7 +506,8 @@ mod tests {
         assert_eq!(out.last().map(|entry| entry.kind), Some(EntryKind::Put));
     }
 
-    /// An operator that keeps operands is not given them, read from blob files, in each compaction anew.
+    /// An operator that keeps operands is not given them, read from blob files, in each compaction
+    /// anew.
     #[test]
     fn operands_in_blob_files_are_read_in_vain_once() {
         let mut options = options(&[], Bottom::Never);

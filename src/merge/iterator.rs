@@ -3,13 +3,14 @@
 //! Invariants:
 //! 1. Forwards, every source stands at its first entry after the iterator's position (or at the
 //!    position, if it is its own) or past its end; backwards, mirrored.
-//! 2. A waiting source has not been positioned: none of its entries from the sought key on is before
-//!    its bound. It plays with the bound, ranked before every real entry of that key, so it is
-//!    positioned before the iterator passes anything it might hold. Only forwards is anything waiting.
+//! 2. A waiting source has not been positioned: none of its entries from the sought key on is
+//!    before its bound. It plays with the bound, ranked before every real entry of that key, so it
+//!    is positioned before the iterator passes anything it might hold. Only forwards is anything
+//!    waiting.
 //! 3. After an error there is no position; seek again. What was passed is known (`left_key`).
-//! 4. In a run (one source has been the winner for a while), the tournament stands as it
-//!    stood when the run began: its base is the key that the source stood at then, and `limit` is the
-//!    first key of any other source. It is played again when the source gets to the limit.
+//! 4. In a run (one source has been the winner for a while), the tournament stands as it stood when
+//!    the run began: its base is the key that the source stood at then, and `limit` is the first
+//!    key of any other source. It is played again when the source gets to the limit.
 
 use super::loser_tree::{Keys, LoserTree};
 use crate::base::entry::{Cursor, EntryRef};
@@ -17,8 +18,9 @@ use crate::base::error::{Error, Result};
 
 /// A cursor that may know where its entries start before it has read any.
 pub(crate) trait MergeSource: Cursor {
-    /// If it is known without reading: a key that no entry with key `>= from` (with any key, without
-    /// `from`) is before. The merge then puts off positioning the source until it gets there.
+    /// If it is known without reading: a key that no entry with key `>= from` (with any key,
+    /// without `from`) is before. The merge then puts off positioning the source until it gets
+    /// there.
     fn lower_bound(&self, from: Option<&[u8]>) -> Option<&[u8]> {
         let _ = from;
         None
@@ -277,7 +279,8 @@ impl<C: MergeSource> MergeIterator<C> {
         self.run = Run::None;
         self.run_ended = true;
         self.replace_winner(current);
-        // If the run got anywhere, its last key lay before the limit, so no key equals it, nor the base.
+        // If the run got anywhere, its last key lay before the limit, so no key equals it, nor the
+        // base.
         self.position(self.tree.winner_equals_base())
     }
 

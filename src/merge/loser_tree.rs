@@ -1,18 +1,18 @@
 //! A tournament among sorted sources, decided mostly by integer comparisons.
 //!
-//! A key is read as a sequence of 8-byte *columns*. A source's *code* says where its key first differs
-//! from the key that won last (the base) and by which column: of two keys not before the base, the one
-//! that shares more columns with it comes first, and of two that share equally many, the one with the
-//! smaller next column. So bytes are compared only to compute the code of a source that has advanced
-//! and where two codes are equal, each column of a key about once however long the shared prefix is.
-//! (Offset-value coding, after Conner and after Graefe and Do.)
+//! A key is read as a sequence of 8-byte *columns*. A source's *code* says where its key first
+//! differs from the key that won last (the base) and by which column: of two keys not before the
+//! base, the one that shares more columns with it comes first, and of two that share equally many,
+//! the one with the smaller next column. So bytes are compared only to compute the code of a source
+//! that has advanced and where two codes are equal, each column of a key about once however long
+//! the shared prefix is. (Offset-value coding, after Conner and after Graefe and Do.)
 //!
 //! Invariants:
 //! 1. The code of a loser is relative to the key it lost to; on the path of the last winner that is
 //!    the last winner's key, so all codes met when it is replaced are relative to the base.
 //! 2. Code 0 is a key equal to the base. Equal keys are ordered by `order`, then by source.
-//! 3. Backwards, columns compare inverted and so does everything else; the base is then the key that
-//!    no key in play is after.
+//! 3. Backwards, columns compare inverted and so does everything else; the base is then the key
+//!    that no key in play is after.
 
 use std::cmp::Ordering;
 use std::hint::select_unpredictable;
@@ -32,11 +32,11 @@ const EXHAUSTED: u128 = u128::MAX;
 /// The tournament. Knows codes and orders; keys are asked for when codes do not decide.
 #[derive(Debug, Default)]
 pub(super) struct LoserTree {
-    /// The winning source at 0, then the losers of the inner nodes 1..n; source `i`'s parent is node
-    /// `(n + i) / 2`.
+    /// The winning source at 0, then the losers of the inner nodes 1..n; source `i`'s parent is
+    /// node `(n + i) / 2`.
     nodes: Vec<u32>,
-    /// Each source's code and rank among equal keys. Apart from the nodes, so that a match moves two
-    /// words without a branch: whom it is won by cannot be predicted.
+    /// Each source's code and rank among equal keys. Apart from the nodes, so that a match moves
+    /// two words without a branch: whom it is won by cannot be predicted.
     codes: Vec<u128>,
     orders: Vec<u64>,
     /// The columns of the last winner's key, the last of them cut short or empty, and its length.
@@ -55,8 +55,8 @@ impl LoserTree {
             + (self.orders.capacity() + self.base.capacity()) * size_of::<u64>()
     }
 
-    /// Starts anew with `count` sources. `order` gives the rank among equal keys of the entry that a
-    /// source stands at, smaller first, or `None` if it stands nowhere.
+    /// Starts anew with `count` sources. `order` gives the rank among equal keys of the entry that
+    /// a source stands at, smaller first, or `None` if it stands nowhere.
     pub(super) fn build(
         &mut self,
         count: usize,

@@ -1,5 +1,5 @@
-//! From many sorted runs of versions to one: what a reader sees at a snapshot, and what a compaction
-//! must keep.
+//! From many sorted runs of versions to one: what a reader sees at a snapshot, and what a
+//! compaction must keep.
 //!
 //! Invariants:
 //! 1. Entries come out in entry order (key ascending, sequence number descending), every one once.

@@ -1,9 +1,10 @@
 //! Folding merge operands over what lies beneath them.
 //!
 //! Invariants:
-//! 1. Operands in blob files are read and folded in instalments: beside the value, at most as many bytes of them
-//!    as the value has are in memory at a time, or [`INSTALMENT_BYTES`] if that is more. So a fold copies each
-//!    byte a bounded number of times, and its memory depends on the value, not on how many operands there are.
+//! 1. Operands in blob files are read and folded in instalments: beside the value, at most as many
+//!    bytes of them as the value has are in memory at a time, or [`INSTALMENT_BYTES`] if that is
+//!    more. So a fold copies each byte a bounded number of times, and its memory depends on the
+//!    value, not on how many operands there are.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -147,8 +148,8 @@ impl Operands {
 /// The value that the operands, oldest first, make of `base`.
 ///
 /// # Errors
-/// `Merge` if there is no operator, it refuses, or its result is longer than a value may be; whatever reading a
-/// blob file gives.
+/// `Merge` if there is no operator, it refuses, or its result is longer than a value may be;
+/// whatever reading a blob file gives.
 pub(super) fn fold(
     context: &MergeContext,
     key: &[u8],

@@ -3,19 +3,21 @@
 /// Folds the operands of merge entries into a value.
 ///
 /// An operator is associative: folding some operands first, with [`partial_merge`], and the result
-/// with the others later, gives what folding all of them at once gives. It is deterministic, and its
-/// name stands for its meaning: a keyspace remembers the name and refuses to be opened with another.
+/// with the others later, gives what folding all of them at once gives. It is deterministic, and
+/// its name stands for its meaning: a keyspace remembers the name and refuses to be opened with
+/// another.
 ///
-/// Operators are called by readers, in the background, and while a store is opened, with no lock of the store
-/// held. One may read the store, and write to it as long as there is room; what would have to wait for
-/// background work (a write without room, flushing, compacting, waiting, closing) is refused there, since
-/// that work may be what called it. One that blocks holds up whoever called it.
+/// Operators are called by readers, in the background, and while a store is opened, with no lock of
+/// the store held. One may read the store, and write to it as long as there is room; what would
+/// have to wait for background work (a write without room, flushing, compacting, waiting, closing)
+/// is refused there, since that work may be what called it. One that blocks holds up whoever called
+/// it.
 ///
-/// A panic is caught. A full merge that panics has refused: the reader of that key gets [`Error::Merge`] with
-/// the panic's message, every other key and keyspace goes on, and nothing is lost, since operands that cannot
-/// be folded are kept as they are. A panic in the background is an [`Event::Error`], fails the next
-/// [`Database::wait_idle`], and counts in [`KeyspaceStatistics::operator_panics`]. (A program that is built to
-/// abort on panics aborts.)
+/// A panic is caught. A full merge that panics has refused: the reader of that key gets
+/// [`Error::Merge`] with the panic's message, every other key and keyspace goes on, and nothing is
+/// lost, since operands that cannot be folded are kept as they are. A panic in the background is an
+/// [`Event::Error`], fails the next [`Database::wait_idle`], and counts in
+/// [`KeyspaceStatistics::operator_panics`]. (A program that is built to abort on panics aborts.)
 ///
 /// [`partial_merge`]: MergeOperator::partial_merge
 /// [`Error::Merge`]: crate::Error::Merge
@@ -49,15 +51,16 @@ pub trait MergeOperator: Send + Sync + 'static {
     /// The name under which keyspaces remember the operator.
     fn name(&self) -> &str;
 
-    /// The value of `key` after `operands`, oldest first, have been applied to the `existing` value.
-    ///
-    /// Operands may come in instalments: first some of the oldest, then others with the result as the existing
+    /// The value of `key` after `operands`, oldest first, have been applied to the `existing`
     /// value.
+    ///
+    /// Operands may come in instalments: first some of the oldest, then others with the result as
+    /// the existing value.
     ///
     /// # Errors
     /// What is wrong with an operand or the existing value; the reader of the key gets it as
-    /// [`Error::Merge`](crate::Error::Merge), and the operands are kept as they are. A result above 4 GiB - 1 is
-    /// an error too.
+    /// [`Error::Merge`](crate::Error::Merge), and the operands are kept as they are. A result above
+    /// 4 GiB - 1 is an error too.
     fn full_merge(
         &self,
         key: &[u8],
@@ -65,10 +68,11 @@ pub trait MergeOperator: Send + Sync + 'static {
         operands: &[&[u8]],
     ) -> Result<Vec<u8>, String>;
 
-    /// One operand that does what `older` followed by `newer` does, or `None` to keep both. With it, the number of
-    /// operands of a key stays small whatever its value's size. Without it, operands are folded over values of up
-    /// to a memtable's size alone (a sixteenth of the memory budget, 256 KiB to 64 MiB); of a larger value's key
-    /// all stay, to be folded by whoever reads it.
+    /// One operand that does what `older` followed by `newer` does, or `None` to keep both. With
+    /// it, the number of operands of a key stays small whatever its value's size. Without it,
+    /// operands are folded over values of up to a memtable's size alone (a sixteenth of the memory
+    /// budget, 256 KiB to 64 MiB); of a larger value's key all stay, to be folded by whoever reads
+    /// it.
     fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         let _ = (key, older, newer);
         None

@@ -1,10 +1,10 @@
 //! What a compaction keeps of the versions of one key, once it has gathered them.
 //!
 //! Invariants:
-//! 1. Folding costs no more than it is worth. Where everything is in pages, which a compaction copies anyway,
-//!    all that can be folded is. Bytes in blob files are copied by a fold only into something at least half as
-//!    large again: an operand's bytes are copied by folds a number of times that is logarithmic in the size of
-//!    the value.
+//! 1. Folding costs no more than it is worth. Where everything is in pages, which a compaction
+//!    copies anyway, all that can be folded is. Bytes in blob files are copied by a fold only into
+//!    something at least half as large again: an operand's bytes are copied by folds a number of
+//!    times that is logarithmic in the size of the value.
 //! 2. No fold has more input than `FoldLimits::fold_bytes_max`. What is larger stays operands.
 //! 3. A fold that fails, whatever the reason, leaves the versions as they were.
 
@@ -66,8 +66,8 @@ pub(super) struct Versions {
     key: Vec<u8>,
     bytes: Vec<u8>,
     list: Vec<Version>,
-    /// The operator did not make one operand of two that were read from blob files for that: in this
-    /// compaction no more are.
+    /// The operator did not make one operand of two that were read from blob files for that: in
+    /// this compaction no more are.
     keeps_operands: bool,
 }
 
@@ -189,8 +189,9 @@ impl Versions {
         self.fold_partially(context, limits, start, operands_end);
     }
 
-    /// Of the operands `list[start..end]`, the newest that is to be folded over a base of so many bytes, with
-    /// all that are older: as many as one fold takes in, if that is worth copying the base.
+    /// Of the operands `list[start..end]`, the newest that is to be folded over a base of so many
+    /// bytes, with all that are older: as many as one fold takes in, if that is worth copying the
+    /// base.
     fn worth_folding(
         &self,
         limits: FoldLimits,
@@ -274,8 +275,8 @@ impl Versions {
         }
     }
 
-    /// Folds neighbouring operands of `list[start..end]` pairwise until no more can be, so that each
-    /// byte is copied a logarithmic number of times.
+    /// Folds neighbouring operands of `list[start..end]` pairwise until no more can be, so that
+    /// each byte is copied a logarithmic number of times.
     fn fold_group(&mut self, context: &MergeContext, start: usize, end: usize) {
         let Some(mut read) = self.read_group(context, start, end) else { return };
         let Some(operator) = context.operator.as_deref() else { return };
@@ -311,8 +312,8 @@ impl Versions {
         self.list.extend(rest);
     }
 
-    /// Reads those of the operands `list[start..end]` that are in blob files; `None` if the operator does not
-    /// make one operand of two, or one cannot be read.
+    /// Reads those of the operands `list[start..end]` that are in blob files; `None` if the
+    /// operator does not make one operand of two, or one cannot be read.
     fn read_group(
         &mut self,
         context: &MergeContext,

@@ -1,12 +1,13 @@
 //! `VisibleIterator`: what a reader sees at one snapshot, key by key.
 //!
 //! Invariants:
-//! 1. Forwards, a put is borrowed from its source: the merge stands at it. Otherwise key and value lie
-//!    in the iterator's own buffers and the merge stands past all versions of the key (forwards) or at
-//!    the entry before the run of versions that was read (backwards).
-//! 2. No key outside `[lower, upper)` is yielded, and the merge is never positioned by a seek outside.
-//! 3. After an error there is no position; seek again. `Stopped` says where: keys before it have all been shown
-//!    that are to be.
+//! 1. Forwards, a put is borrowed from its source: the merge stands at it. Otherwise key and value
+//!    lie in the iterator's own buffers and the merge stands past all versions of the key
+//!    (forwards) or at the entry before the run of versions that was read (backwards).
+//! 2. No key outside `[lower, upper)` is yielded, and the merge is never positioned by a seek
+//!    outside.
+//! 3. After an error there is no position; seek again. `Stopped` says where: keys before it have
+//!    all been shown that are to be.
 
 use super::iterator::{MergeIterator, MergeSource};
 use super::operands::{Base, MergeContext, Operands, refuse_range_delete};
@@ -87,7 +88,8 @@ impl<C: MergeSource> VisibleIterator<C> {
         }
     }
 
-    /// After an error: where it was met. `None`: while positioning, so that nothing has been passed.
+    /// After an error: where it was met. `None`: while positioning, so that nothing has been
+    /// passed.
     pub(crate) fn stopped(&self) -> Option<(&[u8], Stopped)> {
         self.stopped.map(|stopped| (&*self.key, stopped))
     }
@@ -278,7 +280,8 @@ impl<C: MergeSource> VisibleIterator<C> {
         Ok(())
     }
 
-    /// Finds the last visible pair from the merge's entry back, which is the oldest version of a key.
+    /// Finds the last visible pair from the merge's entry back, which is the oldest version of a
+    /// key.
     fn resolve_backwards(&mut self) -> Result<()> {
         self.backwards = true;
         loop {

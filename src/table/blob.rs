@@ -1,14 +1,14 @@
 //! Blob files: values too large for a table's leaves, written once and read past the cache.
 //!
-//! The values' bytes follow one another without gaps through pages of one unit each, so a value costs
-//! its own length and a page header per 4072 bytes, and is read with one I/O per MiB of units that it
-//! touches and no more.
+//! The values' bytes follow one another without gaps through pages of one unit each, so a value
+//! costs its own length and a page header per 4072 bytes, and is read with one I/O per MiB of units
+//! that it touches and no more.
 //!
 //! Invariants:
 //! 1. Byte `n` of the values lies in unit `n / 4072`; the last unit of the file is the footer.
 //! 2. A value is handed out only if every page of it and the value as a whole pass their checksums.
-//! 3. There is at most one open handle a blob file ([`BlobFiles`]); tables that refer to the file hold
-//!    it, and the file goes with the last of them.
+//! 3. There is at most one open handle a blob file ([`BlobFiles`]); tables that refer to the file
+//!    hold it, and the file goes with the last of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -164,7 +164,8 @@ impl BlobFile {
         Ok(BlobFile { file, footer })
     }
 
-    /// Opens what there is of a blob file, for repairs: each value shows by its checksums whether it is whole.
+    /// Opens what there is of a blob file, for repairs: each value shows by its checksums whether
+    /// it is whole.
     fn open_torn(files: &Arc<DataFiles>, id: FileId) -> Result<BlobFile> {
         let file = PageFile::open_torn(files, id, FileType::Blob)?;
         let footer = BlobFooter { bytes: u64::from(file.units()) * PIECE_BYTES as u64, values: 0 };

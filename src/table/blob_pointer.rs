@@ -26,14 +26,16 @@ impl BlobPointer {
         out.extend_from_slice(&self.checksum.to_le_bytes());
     }
 
-    /// Reads the pointer of a blob entry. An entry with anything else is refused where it is read from a page or from the
-    /// journal, with the file and the offset; who has it in memory could name neither.
+    /// Reads the pointer of a blob entry. An entry with anything else is refused where it is read
+    /// from a page or from the journal, with the file and the offset; who has it in memory could
+    /// name neither.
     pub(crate) fn of_entry(value: &[u8]) -> Result<BlobPointer> {
         let refused = || Error::invalid("the value of a blob entry is not a blob pointer");
         BlobPointer::decode(value).ok_or_else(refused)
     }
 
-    /// Reads a pointer that fills `bytes`; `None` if it does not. The caller knows the place to name.
+    /// Reads a pointer that fills `bytes`; `None` if it does not. The caller knows the place to
+    /// name.
     pub(crate) fn decode(bytes: &[u8]) -> Option<BlobPointer> {
         let mut rest = bytes;
         let mut varint = || {

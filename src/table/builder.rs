@@ -3,9 +3,9 @@
 //! Invariants:
 //! 1. Entries come strictly in order: asserted here in release builds too, and checked again by
 //!    [`Table::check`](super::Table::check).
-//! 2. A leaf takes one unit (four before compression). It grows past that only if the next entry does
-//!    not fit and closing now would waste more than a quarter, and then to at most eight; an entry
-//!    larger than that has a page of its own.
+//! 2. A leaf takes one unit (four before compression). It grows past that only if the next entry
+//!    does not fit and closing now would waste more than a quarter, and then to at most eight; an
+//!    entry larger than that has a page of its own.
 //! 3. A builder that is dropped leaves no file behind.
 
 use std::collections::BTreeMap;
@@ -165,7 +165,8 @@ impl TableBuilder {
         self.writer.bytes() + open + self.index.waiting_bytes() + rest
     }
 
-    /// Memory that the keys of the filter take until the table is finished: up to ten bytes a key, in whole pages.
+    /// Memory that the keys of the filter take until the table is finished: up to ten bytes a key,
+    /// in whole pages.
     #[cfg(test)]
     pub(crate) fn filter_memory_bytes(&self) -> usize {
         self.filter_keys.as_ref().map_or(0, BlockFilterBuilder::memory_bytes)
@@ -325,8 +326,8 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// Appends a page of the filter; `kind` (not 0) says what its pages are and is the same for all of
-    /// them. After the last entry.
+    /// Appends a page of the filter; `kind` (not 0) says what its pages are and is the same for all
+    /// of them. After the last entry.
     pub(super) fn append_filter_page(&mut self, kind: u8, payload: &[u8]) -> Result<PagePointer> {
         assert!(kind != 0 && (self.filter.pages == 0 || self.filter.kind == kind));
         self.close_leaf(None)?;
@@ -341,8 +342,8 @@ impl TableBuilder {
         Ok(pointer)
     }
 
-    /// Writes what is left, makes the file durable (not yet its name) and opens the table. Blob files
-    /// that it refers to must have been finished.
+    /// Writes what is left, makes the file durable (not yet its name) and opens the table. Blob
+    /// files that it refers to must have been finished.
     pub(crate) fn finish(mut self) -> Result<Arc<Table>> {
         if self.is_empty() {
             return Err(Error::invalid("a table needs at least one entry"));

@@ -135,8 +135,9 @@ impl Table {
 }
 
 impl Table {
-    /// Tells of all damaged pages but the one that [`Table::check`] has stopped at with `known`. Each page is
-    /// judged by its own checksums; damaged pages side by side are told of once, by the first.
+    /// Tells of all damaged pages but the one that [`Table::check`] has stopped at with `known`.
+    /// Each page is judged by its own checksums; damaged pages side by side are told of once, by
+    /// the first.
     pub(crate) fn check_other_pages(&self, known: &Error, problem: &mut dyn FnMut(Error)) {
         let offset_of = |error: &Error| match error {
             Error::Corruption { offset, .. } => Some(*offset),

@@ -2,10 +2,11 @@
 //!
 //! Invariants:
 //! 1. It holds no page of the cache: the leaf it stands in is a private copy.
-//! 2. It reads ahead only once it has crossed from leaf to leaf in one direction, ever more, up to 32
-//!    pages through the cache; a long forward run goes on past the cache ([`PageScan`]), so that it does not
-//!    wash out what point reads need. Its buffers are leased from the share of all readers
-//!    ([`ReadAhead`](crate::cache::ReadAhead)); while there is no room there, leaves are read one by one.
+//! 2. It reads ahead only once it has crossed from leaf to leaf in one direction, ever more, up to
+//!    32 pages through the cache; a long forward run goes on past the cache ([`PageScan`]), so that
+//!    it does not wash out what point reads need. Its buffers are leased from the share of all
+//!    readers ([`ReadAhead`](crate::cache::ReadAhead)); while there is no room there, leaves are
+//!    read one by one.
 //! 3. After an error there is no position.
 
 use std::cmp::Ordering;
@@ -101,15 +102,15 @@ impl TableCursor {
         self.context.pages_read.get()
     }
 
-    /// Reads only what it has to, page by page, and no page from `limit` on (backwards: below it): one there is known
-    /// to be damaged. Whoever has such a cursor asks for nothing on that side.
+    /// Reads only what it has to, page by page, and no page from `limit` on (backwards: below it):
+    /// one there is known to be damaged. Whoever has such a cursor asks for nothing on that side.
     pub(crate) fn go_carefully(&mut self, limit: Option<&[u8]>) {
         self.careful = true;
         self.limit = limit.map(Box::from);
     }
 
-    /// Goes to the newest version of `key` up to `snapshot`, or else to the first entry of the first
-    /// key after it: as `seek`, but past the versions that the snapshot does not see.
+    /// Goes to the newest version of `key` up to `snapshot`, or else to the first entry of the
+    /// first key after it: as `seek`, but past the versions that the snapshot does not see.
     pub(crate) fn seek_at(&mut self, key: &[u8], snapshot: Seqno) -> Result<()> {
         let threshold = snapshot.0.min(Seqno::MAX.0) + 1;
         self.rest();
@@ -124,10 +125,10 @@ impl TableCursor {
         self.table.run_length.expected() > 1
     }
 
-    /// Looks up the way that `seek` (forward) or else `seek_before` will take for `key`, and adds to
-    /// `misses` what they will read, as far as it is not cached: a page of the index if that is missing,
-    /// and false is returned; or else the leaf, and forward those behind it that may hold keys below
-    /// `upper`, as far as cursors went lately. There is no position then.
+    /// Looks up the way that `seek` (forward) or else `seek_before` will take for `key`, and adds
+    /// to `misses` what they will read, as far as it is not cached: a page of the index if that is
+    /// missing, and false is returned; or else the leaf, and forward those behind it that may hold
+    /// keys below `upper`, as far as cursors went lately. There is no position then.
     pub(crate) fn prefetch(
         &mut self,
         key: &[u8],
@@ -253,7 +254,8 @@ impl TableCursor {
         Ok(())
     }
 
-    /// Goes to the nearest entry in the next leaf in `direction`; past the last there is no position.
+    /// Goes to the nearest entry in the next leaf in `direction`; past the last there is no
+    /// position.
     #[cold]
     #[inline(never)]
     fn cross(&mut self, direction: Direction) -> Result<()> {

@@ -1,8 +1,8 @@
 //! What a table asks its own filter: whether it is worth looking for a key at all.
 //!
 //! Invariants:
-//! 1. A key of the table is never ruled out. Without a filter, or with one of a kind that this build does
-//!    not know, no key is.
+//! 1. A key of the table is never ruled out. Without a filter, or with one of a kind that this
+//!    build does not know, no key is.
 
 use super::footer::Footer;
 use super::reader::Table;
@@ -30,11 +30,13 @@ pub(super) fn filter_of(footer: &Footer, hash_id: u32) -> Option<BlockFilter> {
 
 impl Table {
     /// Whether the table may have an entry of the key with this hash
-    /// ([`KeyHasher`](crate::base::key_hash::KeyHasher)). Reads one page, which goes through the cache.
+    /// ([`KeyHasher`](crate::base::key_hash::KeyHasher)). Reads one page, which goes through the
+    /// cache.
     ///
     /// # Errors
-    /// `Corruption` if the page is damaged. `NotResident` if it is not cached and `context` notes what is
-    /// missing: other tables can be asked meanwhile, so that all their pages are fetched at once.
+    /// `Corruption` if the page is damaged. `NotResident` if it is not cached and `context` notes
+    /// what is missing: other tables can be asked meanwhile, so that all their pages are fetched at
+    /// once.
     #[inline]
     pub(crate) fn may_contain(&self, hash: u64, context: &ReadContext) -> Result<bool> {
         match self.filter {
@@ -43,8 +45,8 @@ impl Table {
         }
     }
 
-    /// First of two hints before [`Table::may_contain`], for lookups that ask several tables: their waits
-    /// for memory then overlap.
+    /// First of two hints before [`Table::may_contain`], for lookups that ask several tables: their
+    /// waits for memory then overlap.
     #[inline]
     pub(crate) fn prefetch_filter_place(&self, hash: u64) {
         if let Some(filter) = self.filter {

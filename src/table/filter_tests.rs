@@ -248,8 +248,8 @@ fn golden() -> (TestFiles, Arc<Table>) {
     (files, table)
 }
 
-/// A table with a filter as the first version that had them wrote it: its bytes are written today, and
-/// read. `SPINNEY_GOLDENS=write` writes it anew (`docs/format/README.md` says when).
+/// A table with a filter as the first version that had them wrote it: its bytes are written today,
+/// and read. `SPINNEY_GOLDENS=write` writes it anew (`docs/format/README.md` says when).
 #[test]
 fn the_golden_table_is_written_and_read() {
     let (files, table) = golden();

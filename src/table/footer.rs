@@ -25,8 +25,8 @@ pub(crate) struct FilterSection {
     pub(crate) units: u32,
     /// How many pages.
     pub(crate) pages: u32,
-    /// Which hash it was made with ([`KeyHasher::id`](crate::base::key_hash::KeyHasher::id)); 0 with no
-    /// filter.
+    /// Which hash it was made with ([`KeyHasher::id`](crate::base::key_hash::KeyHasher::id)); 0
+    /// with no filter.
     pub(crate) hash_id: u32,
 }
 

@@ -1,9 +1,10 @@
 //! Where a table cannot be read, and which keys that may cost.
 //!
 //! Invariants:
-//! 1. Every entry that a page holds lies between the bounds that are given for it, as the index above it tells.
-//! 2. A page counts as damaged if a cursor could fail on it: it cannot be read, is no page of its kind, or an entry in
-//!    it is malformed.
+//! 1. Every entry that a page holds lies between the bounds that are given for it, as the index
+//!    above it tells.
+//! 2. A page counts as damaged if a cursor could fail on it: it cannot be read, is no page of its
+//!    kind, or an entry in it is malformed.
 
 use super::index::{PLAIN_SEPARATOR, child_pointer};
 use super::leaf_cursor::LeafCursor;
@@ -32,8 +33,8 @@ pub(crate) enum HoleAt<'a> {
     Before(Option<&'a [u8]>),
 }
 
-/// As many leaves a cursor may have to do with that stands at a key: that in which the key would be, and one to each
-/// side of it.
+/// As many leaves a cursor may have to do with that stands at a key: that in which the key would
+/// be, and one to each side of it.
 const LEAVES_MAX: usize = 3;
 
 /// A page with the bounds of its keys.
@@ -44,8 +45,8 @@ struct Bounded {
 }
 
 impl Table {
-    /// The first hole that a cursor meets which stands at the given place, if it stands at one or meets one with its
-    /// next step.
+    /// The first hole that a cursor meets which stands at the given place, if it stands at one or
+    /// meets one with its next step.
     ///
     /// # Errors
     /// What is neither damage nor a failed read.

@@ -2,8 +2,8 @@
 //!
 //! A separator's meta number holds a sequence number: [`Seqno::MAX`] where keys alone separate, or,
 //! where the versions of one key spread over pages, one below the last version of the page before.
-//! Child records have one width throughout a page: unit, units less one, and the entries and bytes up
-//! to the child's end, each as a difference from the page's base.
+//! Child records have one width throughout a page: unit, units less one, and the entries and bytes
+//! up to the child's end, each as a difference from the page's base.
 
 use super::node::{CHILD_HEADER_BYTES, KIND_BITS, NODE_HEADER_BYTES, Node, Parsed, packed_before};
 use super::node_builder::{NodeBuilder, common_prefix, width_bytes};

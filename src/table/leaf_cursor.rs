@@ -2,9 +2,10 @@
 //! scans step through without touching the cache.
 //!
 //! Invariants:
-//! 1. With a position, `key[..key_bytes]` is the whole key there and `value` lies within the payload.
-//! 2. `key` has room for [`SLACK_BYTES`] more than the key, so that short pieces are copied at a fixed
-//!    width; its first bytes are the leaf's common prefix from `load` on.
+//! 1. With a position, `key[..key_bytes]` is the whole key there and `value` lies within the
+//!    payload.
+//! 2. `key` has room for [`SLACK_BYTES`] more than the key, so that short pieces are copied at a
+//!    fixed width; its first bytes are the leaf's common prefix from `load` on.
 
 use super::node::{HEAD_BYTES_MAX, KIND_BITS, Node, Parsed, Shape};
 use super::reader::{check_pointer, kind_of};

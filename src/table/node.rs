@@ -1,16 +1,16 @@
 //! The node: the payload of a leaf or index page, searched where it lies.
 //!
-//! Header, the keys' common prefix, heads (the next bytes of every key, up to four, at a fixed width),
-//! slots (where each body ends, and the entry's sequence number and kind as a difference from the
-//! page's smallest), bodies (the rest of the key, then the value). Heads and slots have the narrowest
-//! width that serves the page, down to none.
+//! Header, the keys' common prefix, heads (the next bytes of every key, up to four, at a fixed
+//! width), slots (where each body ends, and the entry's sequence number and kind as a difference
+//! from the page's smallest), bodies (the rest of the key, then the value). Heads and slots have
+//! the narrowest width that serves the page, down to none.
 //!
 //! Invariants:
-//! 1. [`Shape::parse`] has seen that heads and slots lie inside the payload; bodies are checked one by
-//!    one as they are used. Nothing here panics, whatever the bytes.
+//! 1. [`Shape::parse`] has seen that heads and slots lie inside the payload; bodies are checked one
+//!    by one as they are used. Nothing here panics, whatever the bytes.
 //! 2. Every key is at least prefix and head long, so heads compare as whole numbers.
-//! 3. Fixed-width fields are loaded by the bytes that end where they end: the header before them makes
-//!    that load safe for the first, and nothing needs to follow the last.
+//! 3. Fixed-width fields are loaded by the bytes that end where they end: the header before them
+//!    makes that load safe for the first, and nothing needs to follow the last.
 
 use std::cmp::Ordering;
 
@@ -133,8 +133,8 @@ impl Shape {
         self.bodies_at + packed_before(bytes, at + self.end_bytes, self.end_bytes) as usize
     }
 
-    /// Where entry `i`'s key goes on after the head, where its value starts, and where that ends; all
-    /// within the payload and in this order.
+    /// Where entry `i`'s key goes on after the head, where its value starts, and where that ends;
+    /// all within the payload and in this order.
     #[inline(always)]
     pub(super) fn body(&self, bytes: &[u8], i: usize) -> Parsed<(usize, usize, usize)> {
         let mut at = if i == 0 { self.bodies_at } else { self.body_end(bytes, i - 1) };
@@ -227,8 +227,8 @@ impl<'a> Node<'a> {
             && self.rest(i)? == suffix.get(width..).unwrap_or_default())
     }
 
-    /// How many entries stand before the place in `key`'s versions that `threshold` names: those with
-    /// a smaller key, and those of `key` with a sequence number of at least `threshold`.
+    /// How many entries stand before the place in `key`'s versions that `threshold` names: those
+    /// with a smaller key, and those of `key` with a sequence number of at least `threshold`.
     #[inline]
     pub(super) fn search(&self, key: &[u8], threshold: u64) -> Parsed<usize> {
         let entries = self.shape.entries;

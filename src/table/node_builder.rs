@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! 1. [`Measure::node_bytes`] is never less than what `encode` writes.
-//! 2. Keys arrive in order, so the common prefix of all is the least of neighbours' common prefixes.
+//! 2. Keys arrive in order, so the common prefix of all is the least of neighbours' common
+//!    prefixes.
 
 use super::node::{FLAG_CONTINUES, FLAG_UNIFORM_KEYS, HEAD_BYTES_MAX, NODE_HEADER_BYTES};
 use crate::base::codec::{put_varint, varint_bytes};
@@ -193,7 +194,8 @@ impl NodeBuilder {
         &self.keys[from..self.key_ends[i]]
     }
 
-    /// Writes the node. `values` are the values one after another, `value_ends` says where each ends.
+    /// Writes the node. `values` are the values one after another, `value_ends` says where each
+    /// ends.
     pub(super) fn encode(
         &self,
         level: u8,

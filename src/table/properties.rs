@@ -9,8 +9,8 @@ use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::cache::Compression;
 use crate::manifest::KeyspaceMeta;
 
-/// Whose table it is: enough to make the keyspace anew if the manifest is lost. Written at the end of the
-/// properties and read by repairs alone.
+/// Whose table it is: enough to make the keyspace anew if the manifest is lost. Written at the end
+/// of the properties and read by repairs alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) keyspace: KeyspaceId,

@@ -55,8 +55,9 @@ impl Table {
         Ok(tables.swap_remove(0))
     }
 
-    /// Opens tables, and returns them in the same order: reads their ends, many at once, where footers and as a rule
-    /// properties are, then other properties, and the footers of blob files that `blobs` does not have open.
+    /// Opens tables, and returns them in the same order: reads their ends, many at once, where
+    /// footers and as a rule properties are, then other properties, and the footers of blob files
+    /// that `blobs` does not have open.
     pub(crate) fn open_all(
         files: &Arc<DataFiles>,
         blobs: &Arc<BlobFiles>,
@@ -141,8 +142,8 @@ impl Table {
         &self.blobs
     }
 
-    /// The value that a [`EntryKind::PutBlob`] or [`EntryKind::MergeBlob`] entry of this table stands for; `pointer` is the
-    /// entry's value.
+    /// The value that a [`EntryKind::PutBlob`] or [`EntryKind::MergeBlob`] entry of this table
+    /// stands for; `pointer` is the entry's value.
     #[cfg(test)]
     pub(crate) fn read_blob(&self, pointer: &[u8]) -> Result<Vec<u8>> {
         let found = super::BlobPointer::decode(pointer);
@@ -216,8 +217,8 @@ impl Table {
         self.file.files().cache.contains(key)
     }
 
-    /// The leaf with the first entry that does not stand before the place that `key` and `threshold`
-    /// name (see [`Node::search`]), if it is not the first entry of the leaf after.
+    /// The leaf with the first entry that does not stand before the place that `key` and
+    /// `threshold` name (see [`Node::search`]), if it is not the first entry of the leaf after.
     pub(super) fn find_leaf(
         &self,
         key: &[u8],
@@ -256,8 +257,8 @@ impl Table {
     }
 }
 
-/// Fetches a node's header, prefix and heads into the processor's cache: a search would wait for them
-/// line by line.
+/// Fetches a node's header, prefix and heads into the processor's cache: a search would wait for
+/// them line by line.
 #[inline]
 fn prefetch_front(payload: &[u8]) {
     for line in payload.chunks(64).take(FRONT_LINES) {
@@ -278,7 +279,8 @@ pub(super) fn kind_of(meta: u64) -> Parsed<EntryKind> {
     }
 }
 
-/// Refuses a blob entry whose value is no pointer. Who reads the blob later could not name the page.
+/// Refuses a blob entry whose value is no pointer. Who reads the blob later could not name the
+/// page.
 #[inline]
 pub(super) fn check_pointer(kind: EntryKind, value: &[u8]) -> Parsed<()> {
     match kind.is_blob() && super::BlobPointer::decode(value).is_none() {
@@ -287,8 +289,8 @@ pub(super) fn check_pointer(kind: EntryKind, value: &[u8]) -> Parsed<()> {
     }
 }
 
-/// Calls `f` with the versions of `key` in this leaf; `Some` is the sequence number to go on with in
-/// the next leaf.
+/// Calls `f` with the versions of `key` in this leaf; `Some` is the sequence number to go on with
+/// in the next leaf.
 #[inline]
 fn leaf_versions(
     payload: &[u8],

@@ -1,5 +1,5 @@
-//! How many leaves cursors lately read of a table once they had been positioned: what is worth reading
-//! at once when the next one is.
+//! How many leaves cursors lately read of a table once they had been positioned: what is worth
+//! reading at once when the next one is.
 //!
 //! Invariants:
 //! 1. It is a guess. Nothing but the number of reads depends on it.
@@ -10,8 +10,8 @@ use crate::base::sync::plain::{AtomicU32, Ordering};
 const PARTS: u32 = 256;
 /// A longer run counts as this many leaves: it reads ahead as it goes.
 const LEAVES_MAX: u32 = 32;
-/// A leaf that so many of [`PARTS`] runs need is read with those before it. To have read it for nothing
-/// costs about a tenth of what another read and the wait for it cost.
+/// A leaf that so many of [`PARTS`] runs need is read with those before it. To have read it for
+/// nothing costs about a tenth of what another read and the wait for it cost.
 const PARTS_WORTH: u32 = PARTS / 8;
 /// The weight of the past is this less one.
 const RUNS: u32 = 8;

@@ -1,7 +1,8 @@
 //! Reads what can be read of a table, without its index: every leaf that is whole, in order.
 //!
-//! Leaves lie one after another from the first unit, each with its entries' full order in itself, so neither
-//! footer nor index is needed. What lies between two leaves that can be read is told by their keys.
+//! Leaves lie one after another from the first unit, each with its entries' full order in itself,
+//! so neither footer nor index is needed. What lies between two leaves that can be read is told by
+//! their keys.
 //!
 //! Invariants:
 //! 1. Entries come in the table's order, each as it was written.
@@ -27,8 +28,8 @@ const PROPERTIES_UNITS_MAX: u32 = 64;
 /// A part of a table that cannot be read.
 #[derive(Debug, Clone)]
 pub(crate) struct LostPart {
-    /// The last key before it: the lost part may hold older versions of it, and keys behind it. `None`: it
-    /// is the table's beginning.
+    /// The last key before it: the lost part may hold older versions of it, and keys behind it.
+    /// `None`: it is the table's beginning.
     pub(crate) after: Option<Vec<u8>>,
     /// The largest key that it may hold. `None`: it is not known.
     pub(crate) upto: Option<Vec<u8>>,

@@ -1,14 +1,15 @@
 //! A sample of a table's keys, chosen by their hashes: all keys whose hash is below a threshold.
 //!
-//! Tables of one keyspace choose the same keys, so samples of several tables tell how much of what one holds is
-//! also in another, without reading either. A sampled key knows where in the table it is, how many bytes its
-//! versions take, and what its newest version is.
+//! Tables of one keyspace choose the same keys, so samples of several tables tell how much of what
+//! one holds is also in another, without reading either. A sampled key knows where in the table it
+//! is, how many bytes its versions take, and what its newest version is.
 //!
 //! Invariants:
 //! 1. A sample holds every key of its table whose hash is below `threshold`, and no other.
 //! 2. Keys are in ascending order of hash, then of position.
-//! 3. If a key's newest versions are operands and a put or a delete lies beneath them in the same table, the sample
-//!    describes the value that they make together, as a put. Its size is an estimate.
+//! 3. If a key's newest versions are operands and a put or a delete lies beneath them in the same
+//!    table, the sample describes the value that they make together, as a put. Its size is an
+//!    estimate.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -20,12 +21,12 @@ use crate::base::error::Result;
 /// A threshold above all hashes: the sample holds every key.
 pub(crate) const SAMPLE_ALL: u64 = 1 << 32;
 
-/// Operands up to this size that are as long as the value are taken to replace it (a counter's do); others are
-/// taken to make it longer.
+/// Operands up to this size that are as long as the value are taken to replace it (a counter's do);
+/// others are taken to make it longer.
 const COUNTER_BYTES_MAX: u32 = 16;
 
-/// The bytes of the value that operands make of another, estimated: `count` operands of `operands` bytes, the newest of
-/// `operand` bytes.
+/// The bytes of the value that operands make of another, estimated: `count` operands of `operands`
+/// bytes, the newest of `operand` bytes.
 pub(crate) fn folded_bytes(value: Option<u32>, operand: u32, operands: u32, count: u32) -> u32 {
     let counts = operand <= COUNTER_BYTES_MAX
         && operands == operand.saturating_mul(count)
@@ -200,7 +201,8 @@ impl KeySample {
     }
 }
 
-/// Chooses the sample of a table that is being built: the keys with the smallest hashes, up to a number.
+/// Chooses the sample of a table that is being built: the keys with the smallest hashes, up to a
+/// number.
 pub(super) struct KeySampler {
     keys_max: usize,
     threshold: u64,
@@ -218,7 +220,8 @@ impl KeySampler {
         KeySampler { keys_max, threshold, keys: BinaryHeap::new(), current: None, operands: (0, 0) }
     }
 
-    /// Takes in the newest version of the next key, which has so many entries of the table before it.
+    /// Takes in the newest version of the next key, which has so many entries of the table before
+    /// it.
     #[inline]
     pub(super) fn add_key(
         &mut self,
@@ -379,8 +382,9 @@ mod tests {
         assert_eq!((sample.threshold(), hashes), (9, vec![2, 5]));
     }
 
-    /// A put and operands in one memtable were taken for operands alone, and added to the value that the put had
-    /// replaced: the live bytes of a store of puts and merges were shown a fifth too high.
+    /// A put and operands in one memtable were taken for operands alone, and added to the value
+    /// that the put had replaced: the live bytes of a store of puts and merges were shown a fifth
+    /// too high.
     #[test]
     fn operands_above_a_put_or_a_delete_are_a_put() {
         let folded = |versions: &[(EntryKind, usize)]| {

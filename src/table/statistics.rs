@@ -21,8 +21,8 @@ impl Table {
     /// Estimates the entries with keys from `lower` up to but without `upper`.
     ///
     /// # Errors
-    /// `Corruption` if an index page is damaged; `NotResident` if one is not cached and `context` collects
-    /// those, at both ends.
+    /// `Corruption` if an index page is damaged; `NotResident` if one is not cached and `context`
+    /// collects those, at both ends.
     pub(crate) fn range_statistics(
         &self,
         lower: Option<&[u8]>,
@@ -72,7 +72,8 @@ impl Table {
     }
 
     /// Up to `parts - 1` keys, ascending and strictly between the bounds, that cut the entries from
-    /// `lower` up to `upper` into parts of about equal bytes. Fewer if there are not that many leaves.
+    /// `lower` up to `upper` into parts of about equal bytes. Fewer if there are not that many
+    /// leaves.
     pub(crate) fn approximate_split_keys(
         &self,
         lower: Option<&[u8]>,

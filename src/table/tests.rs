@@ -467,7 +467,8 @@ fn medium_values_do_not_waste_their_pages() {
     }
 }
 
-/// A footer and, as a rule, the properties come with one read; those of long keys do not fit beside it.
+/// A footer and, as a rule, the properties come with one read; those of long keys do not fit beside
+/// it.
 #[test]
 fn tables_are_opened_together_wherever_their_properties_are() {
     let files = TestFiles::new();

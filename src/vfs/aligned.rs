@@ -23,7 +23,8 @@ impl AlignedBuf {
         AlignedBuf { bytes: PageVec::zeroed(len.max(1).next_multiple_of(UNIT_BYTES)) }
     }
 
-    /// As [`AlignedBuf::new`], with whatever its memory was last used for: to be filled before it is looked at.
+    /// As [`AlignedBuf::new`], with whatever its memory was last used for: to be filled before it
+    /// is looked at.
     pub(crate) fn unzeroed(len: usize) -> AlignedBuf {
         AlignedBuf { bytes: PageVec::unzeroed(len.max(1).next_multiple_of(UNIT_BYTES)) }
     }

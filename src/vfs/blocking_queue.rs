@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::{AlignedBuf, File, IoQueue, IoTicket};
 use crate::base::error::Result;
 
-/// Carries operations out at once, through [`File`]'s own methods, and keeps how they went until asked.
+/// Carries operations out at once, through [`File`]'s own methods, and keeps how they went until
+/// asked.
 #[derive(Debug, Default)]
 pub struct BlockingQueue {
     depth: Option<usize>,

@@ -1,5 +1,5 @@
-//! What every [`Vfs`] promises, tested alike on all of them: here on those of this crate, and with the
-//! feature `conformance` ([`PROMISES`]) on others that tests use.
+//! What every [`Vfs`] promises, tested alike on all of them: here on those of this crate, and with
+//! the feature `conformance` ([`PROMISES`]) on others that tests use.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

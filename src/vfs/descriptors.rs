@@ -1,13 +1,14 @@
-//! How many files a process keeps open: data files are closed when others need their descriptors, and opened
-//! again by name when they are read.
+//! How many files a process keeps open: data files are closed when others need their descriptors,
+//! and opened again by name when they are read.
 //!
 //! Invariants:
-//! 1. Of the files that can be opened again at most `max` are open, less the rings that background jobs have, but for
-//!    those that are being read or have been written and not synced.
-//! 2. A file that is being read or written is not closed: whoever has it holds a reference to its descriptor.
-//! 3. A file whose last write has not been synced is not closed: an error of the write would be lost. Only a sync
-//!    that began after a write had ended counts for it. It is looked at, and the file closed, under one lock, which a
-//!    write takes before it asks for the file.
+//! 1. Of the files that can be opened again at most `max` are open, less the rings that background
+//!    jobs have, but for those that are being read or have been written and not synced.
+//! 2. A file that is being read or written is not closed: whoever has it holds a reference to its
+//!    descriptor.
+//! 3. A file whose last write has not been synced is not closed: an error of the write would be
+//!    lost. Only a sync that began after a write had ended counts for it. It is looked at, and the
+//!    file closed, under one lock, which a write takes before it asks for the file.
 //! 4. A file can be opened again for as long as its handle lives: its name goes with the handle.
 //! 5. Reading an open file takes no lock.
 
@@ -128,8 +129,8 @@ impl Descriptors {
         }
     }
 
-    /// Opens something; when there is no descriptor left, closes files that can be opened again, and tries
-    /// once more.
+    /// Opens something; when there is no descriptor left, closes files that can be opened again,
+    /// and tries once more.
     pub(super) fn open<T>(&self, mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         let mut tries = 0;
         loop {
@@ -150,7 +151,8 @@ impl Descriptors {
         }
     }
 
-    /// Closes up to `wanted` files, those first that have not been read for longest; returns how many.
+    /// Closes up to `wanted` files, those first that have not been read for longest; returns how
+    /// many.
     fn close_some(&self, wanted: usize) -> usize {
         let mut known = self.known.lock();
         let mut closed = 0;
@@ -171,8 +173,8 @@ impl Descriptors {
         closed
     }
 
-    /// Counts one more descriptor, of something that cannot be opened again, for as long as the result lives. `None` if
-    /// such things have half of all: files need the rest.
+    /// Counts one more descriptor, of something that cannot be opened again, for as long as the
+    /// result lives. `None` if such things have half of all: files need the rest.
     pub(super) fn hold(self: &Arc<Self>) -> Option<Held> {
         if self.held.fetch_add(1, Ordering::Relaxed) >= self.max / 2 {
             self.held.fetch_sub(1, Ordering::Relaxed);
@@ -286,7 +288,8 @@ impl Descriptor {
         }
     }
 
-    /// The file is about to be written. From here on it stays open until a sync that begins after the write's end.
+    /// The file is about to be written. From here on it stays open until a sync that begins after
+    /// the write's end.
     pub(super) fn writing(&self) -> Writing<'_> {
         let mut writes = self.writes.lock();
         writes.under_way += 1;
@@ -294,13 +297,14 @@ impl Descriptor {
         Writing(self)
     }
 
-    /// The same for a write of whose end nothing is heard: whoever makes it asks for a sync after that.
+    /// The same for a write of whose end nothing is heard: whoever makes it asks for a sync after
+    /// that.
     pub(super) fn writing_unwatched(&self) {
         self.writes.lock().changes += 1;
     }
 
-    /// A sync begins. Returns what [`Descriptor::synced`] is to be told if it succeeds; `None` while a write is under
-    /// way, for which the sync may come too early.
+    /// A sync begins. Returns what [`Descriptor::synced`] is to be told if it succeeds; `None`
+    /// while a write is under way, for which the sync may come too early.
     pub(super) fn syncing(&self) -> Option<u64> {
         let writes = self.writes.lock();
         (writes.under_way == 0).then_some(writes.changes)
@@ -428,8 +432,9 @@ mod tests {
         assert!(first.get().unwrap().metadata().is_ok());
     }
 
-    /// A sync took the mark of a write that it had not seen: one that had begun before it and went on, or that began
-    /// meanwhile. The file was closed before anybody had heard whether that write got to the disk.
+    /// A sync took the mark of a write that it had not seen: one that had begun before it and went
+    /// on, or that began meanwhile. The file was closed before anybody had heard whether that write
+    /// got to the disk.
     #[test]
     fn a_sync_counts_for_the_writes_that_had_ended_before_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -464,8 +469,8 @@ mod tests {
         assert!(can_close(), "all has been synced");
     }
 
-    /// It was looked whether a file has been written, and a write began before the file was closed: it went to the
-    /// descriptor that was closed then, and nobody would have heard of its failure.
+    /// It was looked whether a file has been written, and a write began before the file was closed:
+    /// it went to the descriptor that was closed then, and nobody would have heard of its failure.
     #[test]
     fn a_write_that_begins_while_a_file_is_closed_goes_to_what_stays_open() {
         let dir = tempfile::tempdir().unwrap();
@@ -493,8 +498,8 @@ mod tests {
         assert!(Arc::ptr_eq(&open, &written));
     }
 
-    /// A file was counted after others could close it: for a moment fewer than none were open, and the sum of that and
-    /// one more overflowed.
+    /// A file was counted after others could close it: for a moment fewer than none were open, and
+    /// the sum of that and one more overflowed.
     #[test]
     fn fewer_than_none_are_never_open() {
         let dir = tempfile::tempdir().unwrap();

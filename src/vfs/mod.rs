@@ -1,5 +1,5 @@
-//! The one door to files. Everything the store does to a disk goes through a [`Vfs`], so that a test
-//! can watch, fail or replay each call.
+//! The one door to files. Everything the store does to a disk goes through a [`Vfs`], so that a
+//! test can watch, fail or replay each call.
 //!
 //! Invariants:
 //! 1. Nothing above this module touches `std::fs` or a system call on files.
@@ -174,7 +174,8 @@ pub trait Vfs: Send + Sync + Debug {
     /// Whether the name exists.
     fn exists(&self, path: &Path) -> Result<bool>;
 
-    /// The path from the root, without symbolic links as far as it exists: two paths of one place are the same.
+    /// The path from the root, without symbolic links as far as it exists: two paths of one place
+    /// are the same.
     fn canonical(&self, path: &Path) -> Result<PathBuf> {
         let mut plain = PathBuf::new();
         for part in path.components() {
@@ -207,8 +208,9 @@ pub trait Vfs: Send + Sync + Debug {
     /// [`lock_shared`](Vfs::lock_shared).
     fn lock(&self, path: &Path) -> Result<Box<dyn Lock>>;
 
-    /// Takes the shared lock on `path`, which any number may hold while nobody holds [`lock`](Vfs::lock).
-    /// Creates and changes nothing: `path` need not exist, and no permission to write is needed.
+    /// Takes the shared lock on `path`, which any number may hold while nobody holds
+    /// [`lock`](Vfs::lock). Creates and changes nothing: `path` need not exist, and no permission
+    /// to write is needed.
     ///
     /// # Errors
     /// `Locked` if somebody holds the exclusive lock.
@@ -277,8 +279,8 @@ pub trait File: Send + Sync + Debug {
     /// The name it was opened under, for messages.
     fn path(&self) -> &Path;
 
-    /// The operating system's file, where there is one; it stays open while the result lives. For a write, up
-    /// to which byte.
+    /// The operating system's file, where there is one; it stays open while the result lives. For a
+    /// write, up to which byte.
     #[doc(hidden)]
     fn pin(&self, _write_end: Option<u64>) -> Option<Arc<std::fs::File>> {
         None
@@ -286,19 +288,20 @@ pub trait File: Send + Sync + Debug {
 }
 
 /// A preallocated file for appends that cost no system call: what `write` has stored survives the
-/// death of the process, and power loss once `sync` has returned. Unsynced sectors may reach the disk
-/// in any order or not at all.
+/// death of the process, and power loss once `sync` has returned. Unsynced sectors may reach the
+/// disk in any order or not at all.
 pub trait MappedFile: Send + Sync + Debug {
     /// Stores `bytes` at `offset`. The range lies inside the file and no two threads write the same
     /// bytes at once (the journal's shard lock sees to that). Cannot fail.
     fn write(&self, offset: u64, bytes: &[u8]);
 
-    /// Takes now, on this thread, what the system asks for the first store to each page of the range, where that
-    /// can be taken early. A hint, for a part of the file that will be written soon.
+    /// Takes now, on this thread, what the system asks for the first store to each page of the
+    /// range, where that can be taken early. A hint, for a part of the file that will be written
+    /// soon.
     fn warm(&self, _range: Range<u64>) {}
 
-    /// Takes the range's memory from the process; its bytes stay in the file. A hint, for what has been written and
-    /// will not be written again.
+    /// Takes the range's memory from the process; its bytes stay in the file. A hint, for what has
+    /// been written and will not be written again.
     fn release(&self, _range: Range<u64>) {}
 
     /// What an earlier `write` met and could not return. Always `Ok` where the file is memory; on

@@ -18,15 +18,17 @@ use crate::base::error::{Error, Result};
 use crate::base::process::Birthplace;
 use crate::base::sync::Mutex;
 
-/// What a [`PosixVfs`] may use. What is allowed and not there is done without, with the same results.
+/// What a [`PosixVfs`] may use. What is allowed and not there is done without, with the same
+/// results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PosixOptions {
     /// Whether files opened with [`Access::Direct`] go past the page cache.
     pub direct: bool,
     /// Whether batches and queues go through io_uring.
     pub io_uring: bool,
-    /// How many data files are kept open; 0 (the default): a quarter of the process's limit on open files,
-    /// 1,024 at most, for all stores of the process together. Others are opened when they are read.
+    /// How many data files are kept open; 0 (the default): a quarter of the process's limit on open
+    /// files, 1,024 at most, for all stores of the process together. Others are opened when they
+    /// are read.
     pub open_files_max: u64,
 }
 
@@ -55,7 +57,8 @@ impl Default for PosixOptions {
 pub struct PosixVfs {
     options: PosixOptions,
     descriptors: Arc<Descriptors>,
-    /// Directories in which a lock is held, by name: to make names durable must not need a descriptor.
+    /// Directories in which a lock is held, by name: to make names durable must not need a
+    /// descriptor.
     dirs: Arc<Mutex<BTreeMap<PathBuf, Weak<fs::File>>>>,
     #[cfg(target_os = "linux")]
     rings: Arc<super::ring_queue::RingPool>,
@@ -84,8 +87,8 @@ fn raise_open_files_limit() {
 }
 
 impl PosixVfs {
-    /// With all that the machine has. Raises the process's soft limit on open files to its hard limit
-    /// once.
+    /// With all that the machine has. Raises the process's soft limit on open files to its hard
+    /// limit once.
     pub fn new() -> PosixVfs {
         raise_open_files_limit();
         PosixVfs::default()
@@ -368,8 +371,8 @@ fn is_without_locks(error: &io::Error) -> bool {
         || matches!(error.raw_os_error(), Some(code) if code == rustix::io::Errno::NOLCK.raw_os_error())
 }
 
-/// Locks the directory of a lock file that is locked already. A file system that has no such locks (NFS)
-/// does without: readers that find the lock file are kept out by that.
+/// Locks the directory of a lock file that is locked already. A file system that has no such locks
+/// (NFS) does without: readers that find the lock file are kept out by that.
 fn lock_dir(path: &Path) -> Result<fs::File> {
     let dir = named("lock", path, fs::File::open(dir_of(path)))?;
     match dir.try_lock() {

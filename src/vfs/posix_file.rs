@@ -1,10 +1,11 @@
 //! An open file of the operating system.
 //!
 //! Invariants:
-//! 1. A file asked for as direct is direct for as long as the kernel takes it: `O_DIRECT` is set with
-//!    `fcntl` after opening (an open that fails on it can leave a created file behind), and the first
-//!    aligned operation that the kernel refuses as invalid makes the file buffered for good. Each call judges a
-//!    refusal by what it had seen before it asked: other calls may turn the file meanwhile.
+//! 1. A file asked for as direct is direct for as long as the kernel takes it: `O_DIRECT` is set
+//!    with `fcntl` after opening (an open that fails on it can leave a created file behind), and
+//!    the first aligned operation that the kernel refuses as invalid makes the file buffered for
+//!    good. Each call judges a refusal by what it had seen before it asked: other calls may turn
+//!    the file meanwhile.
 //! 2. `direct` is false only after `O_DIRECT` has been taken away.
 //! 3. No call returns with part of its bytes moved and no error.
 
@@ -35,15 +36,17 @@ pub(super) struct PosixFile {
     pub(super) refuses_direct: bool,
 }
 
-/// The longest file that the process may write (`RLIMIT_FSIZE`). To write beyond it is an error where the
-/// signal for that is ignored, and the end of the process where it is not: so nothing beyond it is tried.
+/// The longest file that the process may write (`RLIMIT_FSIZE`). To write beyond it is an error
+/// where the signal for that is ignored, and the end of the process where it is not: so nothing
+/// beyond it is tried.
 pub(super) fn file_bytes_max() -> u64 {
     use rustix::process::{Resource, getrlimit};
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
 impl PosixFile {
-    /// Wraps an open file that stays open; `direct_allowed` is whether `O_DIRECT` may be used at all.
+    /// Wraps an open file that stays open; `direct_allowed` is whether `O_DIRECT` may be used at
+    /// all.
     pub(super) fn new(
         file: fs::File,
         path: &Path,
@@ -88,8 +91,8 @@ impl PosixFile {
         self.descriptor.direct.load(Ordering::Acquire)
     }
 
-    /// Whether `error` was the kernel's refusal of direct I/O, asked for by a call that had found the file
-    /// `direct`. If so the file is buffered from now on, and the call is to be made again.
+    /// Whether `error` was the kernel's refusal of direct I/O, asked for by a call that had found
+    /// the file `direct`. If so the file is buffered from now on, and the call is to be made again.
     fn turned_buffered(
         &self,
         file: &fs::File,

@@ -2,18 +2,20 @@
 //!
 //! Invariants:
 //! 1. The file's room on the disk is allocated before it is mapped, and on file systems that would
-//!    allocate again at each rewrite (copy on write) it is mapped only if that could be switched off:
-//!    a store to the map never meets a full disk, which would be a signal and no error.
+//!    allocate again at each rewrite (copy on write) it is mapped only if that could be switched
+//!    off: a store to the map never meets a full disk, which would be a signal and no error.
 //! 2. The mapped addresses belong to the file's handle until it is dropped: sealing replaces the
 //!    file's pages by inaccessible ones and does not free the addresses, so a store that breaks the
 //!    contract by coming too late cannot hit memory that has become something else.
-//! 3. No Rust reference ever points into the map. Stores go through a raw pointer and, by the trait's
-//!    contract, never overlap at the same time; the bytes are read back only through the file.
+//! 3. No Rust reference ever points into the map. Stores go through a raw pointer and, by the
+//!    trait's contract, never overlap at the same time; the bytes are read back only through the
+//!    file.
 //! 4. Once a write or a sync has failed, every later `check`, `sync` and `seal` fails with the same
 //!    error: after a failed sync the kernel may hold dropped pages for clean, so a second sync that
 //!    succeeds would prove nothing.
-//! 5. One sync at a time: the kernel tells of bytes that it could not write back once for each open file. Of
-//!    two syncs at once one would be told that all is well before the other has noted the failure.
+//! 5. One sync at a time: the kernel tells of bytes that it could not write back once for each open
+//!    file. Of two syncs at once one would be told that all is well before the other has noted the
+//!    failure.
 
 use std::ffi::c_void;
 use std::fs;
@@ -217,17 +219,17 @@ impl Map {
         }
     }
 
-    /// Has the pages of the range there, which lies inside the map, and the file system know that they will be
-    /// written: otherwise the first store to each asks it, and may have to wait until it has committed something
-    /// else.
+    /// Has the pages of the range there, which lies inside the map, and the file system know that
+    /// they will be written: otherwise the first store to each asks it, and may have to wait until
+    /// it has committed something else.
     fn populate(&self, range: Range<usize>) -> io::Result<()> {
         // Linux has this since 5.14.
         #[cfg(target_os = "linux")]
         {
             let first = range.start / UNIT_BYTES * UNIT_BYTES;
             let advice = rustix::mm::Advice::LinuxPopulateWrite;
-            // SAFETY: the range is this map's, and populating pages changes no byte. (Where pages are larger
-            // than a unit its start may be refused.)
+            // SAFETY: the range is this map's, and populating pages changes no byte. (Where pages
+            // are larger than a unit its start may be refused.)
             unsafe {
                 let start: *mut c_void = self.start.as_ptr().add(first).cast();
                 rustix::mm::madvise(start, range.end - first, advice)?;
@@ -236,14 +238,16 @@ impl Map {
         Ok(())
     }
 
-    /// Takes whole pages of the range, which lies inside the map, from the process. They stay in the file.
+    /// Takes whole pages of the range, which lies inside the map, from the process. They stay in
+    /// the file.
     fn release_part(&self, range: Range<usize>) -> io::Result<()> {
         let first = range.start.next_multiple_of(UNIT_BYTES);
         let end = range.end / UNIT_BYTES * UNIT_BYTES;
         if first < end {
             let advice = rustix::mm::Advice::LinuxDontNeed;
-            // SAFETY: the range is this map's. The map is shared, so its pages are the file's and keep their bytes:
-            // only the process's way to them goes, and the next access finds it again.
+            // SAFETY: the range is this map's. The map is shared, so its pages are the file's and
+            // keep their bytes: only the process's way to them goes, and the next access finds it
+            // again.
             unsafe {
                 let start: *mut c_void = self.start.as_ptr().add(first).cast();
                 rustix::mm::madvise(start, end - first, advice)?;
@@ -390,8 +394,9 @@ mod tests {
         }
     }
 
-    /// The kernel could not write back what had been stored, and said so to one of two syncs that were under way
-    /// at once. The other was told that all was well, and acknowledged bytes that were lost.
+    /// The kernel could not write back what had been stored, and said so to one of two syncs that
+    /// were under way at once. The other was told that all was well, and acknowledged bytes that
+    /// were lost.
     #[test]
     fn two_syncs_at_once_both_hear_of_what_was_lost() {
         let dir = tempfile::tempdir().unwrap();

@@ -83,9 +83,9 @@ fn direct_io_can_be_switched_off() {
     assert!(!buffered.is_direct());
 }
 
-/// Two threads read a file for the first time, on a file system that takes `O_DIRECT` and refuses the reads. One
-/// turned the file to buffered reads; the other, whose refusal was then of a file that seemed to be buffered,
-/// failed. The same for writes, and for what a ring hands back.
+/// Two threads read a file for the first time, on a file system that takes `O_DIRECT` and refuses
+/// the reads. One turned the file to buffered reads; the other, whose refusal was then of a file
+/// that seemed to be buffered, failed. The same for writes, and for what a ring hands back.
 #[test]
 fn all_who_are_refused_at_once_go_on_buffered() {
     const THREADS: usize = 4;

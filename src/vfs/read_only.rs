@@ -1,7 +1,8 @@
 //! [`ReadOnlyVfs`]: a file system of which nothing can be changed.
 //!
 //! Invariants:
-//! 1. Every call that would change a name or a byte fails with `ReadOnly` and reaches nothing below.
+//! 1. Every call that would change a name or a byte fails with `ReadOnly` and reaches nothing
+//!    below.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! An io_uring, counted: what the kernel may still be working on is known at every moment.
 //!
 //! Invariants:
-//! 1. `in_flight` counts the operations pushed and not yet completed, so memory lent to the kernel is
-//!    free again exactly when [`Ring::drain`] has returned true.
-//! 2. A ring whose submission failed for good is *broken*: nothing is submitted on it again, what it
-//!    had not yet taken never runs, and it is dropped once drained.
+//! 1. `in_flight` counts the operations pushed and not yet completed, so memory lent to the kernel
+//!    is free again exactly when [`Ring::drain`] has returned true.
+//! 2. A ring whose submission failed for good is *broken*: nothing is submitted on it again, what
+//!    it had not yet taken never runs, and it is dropped once drained.
 
 use std::io;
 use std::sync::OnceLock;
@@ -61,8 +61,8 @@ impl Ring {
         self.in_flight
     }
 
-    /// Whether the ring is this process's, and not its parent's: a forked child has it too, and what it pushes
-    /// the parent would submit.
+    /// Whether the ring is this process's, and not its parent's: a forked child has it too, and
+    /// what it pushes the parent would submit.
     pub(super) fn is_ours(&self) -> bool {
         self.birthplace.is_here()
     }
@@ -145,8 +145,8 @@ impl Ring {
         }
     }
 
-    /// Waits for all that is in flight and forgets how it went. False if waiting is impossible: then
-    /// the memory lent to the kernel must never be used again.
+    /// Waits for all that is in flight and forgets how it went. False if waiting is impossible:
+    /// then the memory lent to the kernel must never be used again.
     pub(super) fn drain(&mut self) -> bool {
         if self.in_flight == 0 {
             return true;

@@ -35,8 +35,8 @@ enum ThreadRing {
     Absent,
 }
 
-/// The thread's ring while buffers are lent to the kernel through it; `None` where there is no ring. With the
-/// files that are read, which stay open so long.
+/// The thread's ring while buffers are lent to the kernel through it; `None` where there is no
+/// ring. With the files that are read, which stay open so long.
 struct Lent(Option<Box<Ring>>, Vec<Arc<fs::File>>);
 
 impl Lent {
@@ -104,9 +104,9 @@ fn ride(ring: &mut Ring, files: &mut Vec<Arc<fs::File>>, requests: &mut [ReadReq
                     .offset(request.offset)
                     .build()
                     .user_data(next as u64);
-                // SAFETY: the buffer is borrowed by the request for longer than the `Lent` that owns the
-                // ring lives, which has the file too, and it waits for the kernel. Nothing touches the
-                // buffer meanwhile.
+                // SAFETY: the buffer is borrowed by the request for longer than the `Lent` that
+                // owns the ring lives, which has the file too, and it waits for the kernel. Nothing
+                // touches the buffer meanwhile.
                 unsafe { ring.push(&entry) };
             }
             next += 1;

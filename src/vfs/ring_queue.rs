@@ -20,8 +20,8 @@ use super::{AlignedBuf, File, IoQueue, IoTicket, io_error};
 use crate::base::error::{Error, Result};
 use crate::base::sync::Mutex;
 
-/// Rings kept for the next queue, if descriptors are not few: making one costs as much as several operations, and a
-/// compaction has one for each of its inputs.
+/// Rings kept for the next queue, if descriptors are not few: making one costs as much as several
+/// operations, and a compaction has one for each of its inputs.
 const IDLE_RINGS_MAX: usize = 64;
 
 /// Idle rings of a [`PosixVfs`](super::PosixVfs).
@@ -30,7 +30,8 @@ pub(super) struct RingPool {
     idle: Mutex<Vec<CountedRing>>,
 }
 
-/// A ring, whose descriptor is one that files cannot have meanwhile: a merge of a hundred tables has two hundred rings.
+/// A ring, whose descriptor is one that files cannot have meanwhile: a merge of a hundred tables
+/// has two hundred rings.
 struct CountedRing {
     ring: Ring,
     _held: Held,
@@ -109,7 +110,8 @@ pub(super) struct RingQueue {
 }
 
 impl RingQueue {
-    /// A queue for up to `depth` operations in flight (at most 64), or `None` without io_uring or a descriptor for it.
+    /// A queue for up to `depth` operations in flight (at most 64), or `None` without io_uring or a
+    /// descriptor for it.
     pub(super) fn new(pool: &Arc<RingPool>, depth: usize) -> Option<RingQueue> {
         Some(RingQueue {
             ring: Some(pool.take()?),
@@ -298,8 +300,8 @@ mod tests {
         queue.wait(ticket).1.unwrap();
     }
 
-    /// A merge reads each of its tables through a ring of its own: 155 rings stood beside 1,024 files, and more
-    /// descriptors were open than is promised.
+    /// A merge reads each of its tables through a ring of its own: 155 rings stood beside 1,024
+    /// files, and more descriptors were open than is promised.
     #[test]
     fn rings_count_as_open_files() {
         let (dir, descriptors) = (tempfile::tempdir().unwrap(), Descriptors::new(10));

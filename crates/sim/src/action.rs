@@ -1,8 +1,8 @@
 //! What is done to a store, as a list that can be read, cut down and done again.
 //!
 //! Invariants:
-//! 1. Any sublist of a list can be done: what an action names (a keyspace, a snapshot, an iterator) is
-//!    looked up when it is done, and without it the action does nothing.
+//! 1. Any sublist of a list can be done: what an action names (a keyspace, a snapshot, an iterator)
+//!    is looked up when it is done, and without it the action does nothing.
 //! 2. What an action does depends on itself and on what is there, never on its place in the list.
 
 use std::fmt;

@@ -72,8 +72,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Carries `f` out, and says how many bytes it has held at most beyond what was held before. Nothing
-/// is counted unless [`Counting`] is the program's allocator.
+/// Carries `f` out, and says how many bytes it has held at most beyond what was held before.
+/// Nothing is counted unless [`Counting`] is the program's allocator.
 pub fn measure<T>(f: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD.get();
     PEAK.set(before);

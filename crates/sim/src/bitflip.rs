@@ -12,7 +12,8 @@ use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation};
 use crate::random::Random;
 
-/// Bytes without a place in a page of the file that was ever written are looked at so much less often.
+/// Bytes without a place in a page of the file that was ever written are looked at so much less
+/// often.
 const BLANK_STRIDE: u64 = 61;
 
 /// Which flips a run does.
@@ -157,8 +158,8 @@ fn judge(image: &Image, path: &Path, flip: &Flip, outcome: &mut Outcome) -> Resu
     let needed = !image.unneeded.contains(path);
     let covered = match FileClass::of(path) {
         FileClass::Superblock | FileClass::Manifest | FileClass::Data => needed,
-        // What a journal once held may be in trees by now, and where it ends there is nothing. What is durable
-        // of the manifest is told twice.
+        // What a journal once held may be in trees by now, and where it ends there is nothing. What
+        // is durable of the manifest is told twice.
         FileClass::Journal | FileClass::Lock | FileClass::Durable => false,
     };
     match covered && verdict.shown == Shown::Harmless {

@@ -1,9 +1,10 @@
-//! Code of others that a store calls, and that panics: merge operators, listeners, the file system. And files
-//! that are closed for want of descriptors.
+//! Code of others that a store calls, and that panics: merge operators, listeners, the file system.
+//! And files that are closed for want of descriptors.
 //!
-//! A store with threads is given an operator that panics on one key and a listener that panics on every
-//! event, and later a file system that panics once, or is full once. Judged is that nobody waits indefinitely, that each is told
-//! what concerns them, and that what was acknowledged is there.
+//! A store with threads is given an operator that panics on one key and a listener that panics on
+//! every event, and later a file system that panics once, or is full once. Judged is that nobody
+//! waits indefinitely, that each is told what concerns them, and that what was acknowledged is
+//! there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -249,7 +250,8 @@ impl Watcher for Refusal {
     }
 }
 
-/// The disk has no room for what one keyspace wants to say: that keeps the other's memtable waiting no longer.
+/// The disk has no room for what one keyspace wants to say: that keeps the other's memtable waiting
+/// no longer.
 fn refused(seed: u64, kinds: Kinds) -> Judged {
     // Once may be this machine: that nobody looked for a second.
     match one_is_refused(seed, kinds)? {

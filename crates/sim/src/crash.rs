@@ -1,9 +1,9 @@
-//! Runs of the crash regime: generations of work, each on what a crash of the last one has left, and
-//! in each many crashes that are judged.
+//! Runs of the crash regime: generations of work, each on what a crash of the last one has left,
+//! and in each many crashes that are judged.
 //!
 //! Invariants:
-//! 1. A state is named by the run's seed, the generation and its number there; it does not depend on
-//!    which others are judged.
+//! 1. A state is named by the run's seed, the generation and its number there; it does not depend
+//!    on which others are judged.
 //! 2. What is done in a generation, and its [`Crash`], say all about a state.
 
 use std::collections::BTreeMap;
@@ -144,8 +144,8 @@ impl Run {
         command
     }
 
-    /// Does the work of each generation and gives it to `judge`, which says where the next one begins,
-    /// if at all. Returns what the last one began on.
+    /// Does the work of each generation and gives it to `judge`, which says where the next one
+    /// begins, if at all. Returns what the last one began on.
     fn each(
         &self,
         mut judge: impl FnMut(&Base, &Generation) -> Result<Option<Base>, String>,
@@ -299,8 +299,8 @@ impl Run {
     }
 }
 
-/// A place next to a change of a name. Sorts of names (what is left of them without digits) have equal
-/// shares, however seldom they change.
+/// A place next to a change of a name. Sorts of names (what is left of them without digits) have
+/// equal shares, however seldom they change.
 fn near_a_name(made: &Generation, first: usize, random: &mut Random) -> Option<usize> {
     let mut sorts: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (at, op) in made.log.iter().enumerate().skip(first) {

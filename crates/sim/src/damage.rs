@@ -1,10 +1,11 @@
 //! Opens a damaged store, asks it everything, and judges the answers.
 //!
 //! The contract: every answer is right, or is an error that names the damage. Damage to the journal
-//! alone may take commits from the end, and recovery must then say so, but where a whole end of a file
-//! is missing or of another time: that looks as if it had never been written. Even then no commit goes
-//! of which the manifest, undamaged, knows that it was durable. What is left is always what the store
-//! held after some commit, in all keyspaces at once. Nothing panics, and nothing comes up empty.
+//! alone may take commits from the end, and recovery must then say so, but where a whole end of a
+//! file is missing or of another time: that looks as if it had never been written. Even then no
+//! commit goes of which the manifest, undamaged, knows that it was durable. What is left is always
+//! what the store held after some commit, in all keyspaces at once. Nothing panics, and nothing
+//! comes up empty.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,8 +19,8 @@ use crate::image::{Files, Image};
 use crate::outcome::panic_text;
 use crate::vfs::CrashVfs;
 
-/// The longest structure with one checksum in these stores, but for a large value: how far before the
-/// damage an error's offset may lie.
+/// The longest structure with one checksum in these stores, but for a large value: how far before
+/// the damage an error's offset may lie.
 const STRUCTURE_BYTES_MAX: u64 = 32 << 10;
 /// How far behind the damage: a checksum may stand after what it covers.
 const HEADER_BYTES_MAX: u64 = 64;
@@ -89,8 +90,8 @@ pub enum Shown {
     ByRecovery,
     /// Recovery told of it, and of commits that are gone.
     Shortened,
-    /// Not at all: a segment of the journal is gone, cut or of another time, and so is what it held, of
-    /// which the manifest does not know.
+    /// Not at all: a segment of the journal is gone, cut or of another time, and so is what it
+    /// held, of which the manifest does not know.
     Replaced,
     /// Not at all; the answers are right.
     Harmless,
@@ -180,8 +181,8 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
     }
 }
 
-/// Keyspaces that could not be opened must have kept all that they had: once the damage is gone they are what
-/// they were, whatever has been done to the others meanwhile.
+/// Keyspaces that could not be opened must have kept all that they had: once the damage is gone
+/// they are what they were, whatever has been done to the others meanwhile.
 fn judge_repaired(
     image: &Image,
     vfs: &CrashVfs,
@@ -192,8 +193,8 @@ fn judge_repaired(
     let closed = db.recovery().keyspaces_not_opened;
     for name in db.keyspaces().iter().filter(|name| !closed.contains(name)) {
         let keyspace = db.existing_keyspace(name).map_err(said)?;
-        // Enough for the journal and the manifest to be cut back, were it not for the closed ones. Those that are open
-        // may be damaged too.
+        // Enough for the journal and the manifest to be cut back, were it not for the closed ones.
+        // Those that are open may be damaged too.
         let write = || {
             for number in 0..60u32 {
                 keyspace.put(number.to_be_bytes(), [7; 300])?;

@@ -1,9 +1,10 @@
 //! What a disk holds, what is still on its way there, and what a crash may make of that.
 //!
 //! Invariants:
-//! 1. Bytes are durable once their file, names once their directory has been synced; nothing else is.
-//! 2. Whatever is on its way may arrive or not, independently for each file, for each sector of
-//!    512 bytes, for a file's length and for each change of names. A sector shows one of the states it
+//! 1. Bytes are durable once their file, names once their directory has been synced; nothing else
+//!    is.
+//! 2. Whatever is on its way may arrive or not, independently for each file, for each sector of 512
+//!    bytes, for a file's length and for each change of names. A sector shows one of the states it
 //!    has had or, where a policy tears it, the beginning of one and the end of another.
 //! 3. The end of a process loses nothing that an operation has stored.
 
@@ -82,8 +83,8 @@ pub enum Op {
         /// Which.
         dir: PathBuf,
     },
-    /// A file's sync failed, and what was on its way is taken for stored: whoever reads still sees it,
-    /// no later sync stores it.
+    /// A file's sync failed, and what was on its way is taken for stored: whoever reads still sees
+    /// it, no later sync stores it.
     SyncForgot {
         /// Which.
         file: FileNumber,

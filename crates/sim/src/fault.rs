@@ -1,8 +1,8 @@
 //! What may go wrong with a disk that goes on working: which operation is struck, and how.
 //!
 //! Invariants:
-//! 1. A fault is placed by its number among the operations of the classes that it can strike, counted
-//!    from when it was planned; the same run meets it at the same operation.
+//! 1. A fault is placed by its number among the operations of the classes that it can strike,
+//!    counted from when it was planned; the same run meets it at the same operation.
 
 use std::fmt;
 use std::io;

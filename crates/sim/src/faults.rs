@@ -5,13 +5,14 @@
 //! 1. Nothing panics or hangs, and each read is right or fails. An error names its file.
 //! 2. A commit that failed has happened wholly or not at all; not at all if it was refused (`Full`,
 //!    `Poisoned`). One that returned is there, also after the next open.
-//! 3. Once the journal could not be written or synced, commits are refused and no sync is acknowledged;
-//!    reads go on. A crash then leaves a legal prefix with all that was synced before.
-//! 4. A disk without room, and a read that fails, refuse nothing for longer than they last: once the
-//!    disk is well, background work ends, commits are taken, and no files are left behind.
-//! 5. Where the disk itself lied, what is read is right, or fails. After an open the store holds some
-//!    prefix of the commits, or the open or the read fails; if only data files were struck, the prefix
-//!    is everything.
+//! 3. Once the journal could not be written or synced, commits are refused and no sync is
+//!    acknowledged; reads go on. A crash then leaves a legal prefix with all that was synced
+//!    before.
+//! 4. A disk without room, and a read that fails, refuse nothing for longer than they last: once
+//!    the disk is well, background work ends, commits are taken, and no files are left behind.
+//! 5. Where the disk itself lied, what is read is right, or fails. After an open the store holds
+//!    some prefix of the commits, or the open or the read fails; if only data files were struck,
+//!    the prefix is everything.
 //!
 //! Invariants:
 //! 1. A case is named by the run's seed, the fault and its place; it does not depend on the others.

@@ -114,8 +114,8 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// The list of a run's part, which has the run's sizes, from `seeds`. Those of one run's parts are
-    /// about the same keys and keyspaces.
+    /// The list of a run's part, which has the run's sizes, from `seeds`. Those of one run's parts
+    /// are about the same keys and keyspaces.
     pub fn new(purpose: Purpose, run: u64, part: u64) -> Generator {
         let mut random = Random::new(&[run, 5]);
         let habit = HABITS[random.below(HABITS.len())];
@@ -311,7 +311,8 @@ impl Generator {
 
     fn value(&mut self) -> Value {
         let len = match self.random.below(400) {
-            // Past the journal and the memtable, unless the keyspace keeps all values in pages; and just not.
+            // Past the journal and the memtable, unless the keyspace keeps all values in pages; and
+            // just not.
             0 => [16_383, 16_384, 17_000, 40_000][self.random.below(4)],
             1..16 => self.random.below(3000),
             _ => self.random.below(self.value_bytes),

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. The same kinds, form and seed make the same bytes.
-//! 2. [`Image::states`] has the store's contents after each commit, from none on; undamaged, the image
-//!    opens and holds one of them, [`Image::expected`].
+//! 2. [`Image::states`] has the store's contents after each commit, from none on; undamaged, the
+//!    image opens and holds one of them, [`Image::expected`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -20,8 +20,8 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Regime {
     Bitflip(command::bitflip::Arguments),
-    /// Gives stores code that panics to call: operators, listeners, the file system. Nobody waits indefinitely, and
-    /// each is told what concerns them.
+    /// Gives stores code that panics to call: operators, listeners, the file system. Nobody waits
+    /// indefinitely, and each is told what concerns them.
     #[command(after_help = "Examples:
   spinney-sim callbacks --seconds 30
   spinney-sim callbacks --kind stb --seed 7 --runs 1")]
@@ -79,8 +79,8 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    /// Two arguments of `threads` had one name, its own `--operations` and that of all regimes, so that
-    /// the command ended with a panic before it had done anything.
+    /// Two arguments of `threads` had one name, its own `--operations` and that of all regimes, so
+    /// that the command ended with a panic before it had done anything.
     #[test]
     fn no_two_arguments_have_one_name() {
         <Arguments as clap::CommandFactory>::command().debug_assert();

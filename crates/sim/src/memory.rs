@@ -1,7 +1,8 @@
-//! Whether the memory that a store counts stays within its shares, whatever is held: a hundredth of a second each.
+//! Whether the memory that a store counts stays within its shares, whatever is held: a hundredth of
+//! a second each.
 //!
-//! What is counted is compared with resident memory elsewhere: by `tests/memory.rs` of the engine, and by
-//! [`torture`](crate::torture).
+//! What is counted is compared with resident memory elsewhere: by `tests/memory.rs` of the engine,
+//! and by [`torture`](crate::torture).
 //!
 //! Invariants:
 //! 1. A run is named by its seed and kinds, and does the same each time.

@@ -1,7 +1,7 @@
 //! What a store should hold after each of its commits, and what had been promised at each moment.
 //!
-//! Moments are numbers of file system operations: something that ended at moment *m* had ended before
-//! the operation *m* of the record (counted from 0) began.
+//! Moments are numbers of file system operations: something that ended at moment *m* had ended
+//! before the operation *m* of the record (counted from 0) began.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -228,7 +228,8 @@ impl History {
         self.commits.len()
     }
 
-    /// Applies a commit that is about to be issued; [`History::returned`] tells that it has returned.
+    /// Applies a commit that is about to be issued; [`History::returned`] tells that it has
+    /// returned.
     pub fn commit(&mut self, writes: &[Write], issued: usize) {
         let commit = self.commits.len() + 1;
         for write in writes {

@@ -54,8 +54,8 @@ impl Outcome {
 /// One of the things that a regime tries: what was wrong, if anything.
 pub type Scenario = fn(u64, Kinds) -> Result<(), String>;
 
-/// Carries out a regime that is a list of scenarios, each by `judge`. Planted bugs of threads leave their windows open
-/// meanwhile.
+/// Carries out a regime that is a list of scenarios, each by `judge`. Planted bugs of threads leave
+/// their windows open meanwhile.
 pub fn of_scenarios(
     regime: &str,
     (seed, kinds): (u64, Kinds),

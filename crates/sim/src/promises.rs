@@ -1,10 +1,10 @@
-//! Promises besides data, on stores in memory that are large enough for them to mean something: space
-//! after uniform overwrites, memory while views are held, work to open.
+//! Promises besides data, on stores in memory that are large enough for them to mean something:
+//! space after uniform overwrites, memory while views are held, work to open.
 //!
 //! Invariants:
-//! 1. Stores are deterministic: the same seed does the same work on one thread, so that nothing here
-//!    depends on how fast or how busy the machine is. Work to open is measured by the processor time of
-//!    this thread, as a ratio of two measurements.
+//! 1. Stores are deterministic: the same seed does the same work on one thread, so that nothing
+//!    here depends on how fast or how busy the machine is. Work to open is measured by the
+//!    processor time of this thread, as a ratio of two measurements.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -282,7 +282,8 @@ const RECORD_TIMES_MAX: f64 = 3.0;
 const RECORDS: usize = 4000;
 const KEYSPACES: usize = 120;
 
-/// Other processes may have the cores while one of two is measured: what is seen so many times in a row is so.
+/// Other processes may have the cores while one of two is measured: what is seen so many times in a
+/// row is so.
 const MEASURED_TIMES: usize = 4;
 
 /// Work to open follows the journal's bytes, not the keyspaces that they are of.

@@ -114,8 +114,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the store, which holds what is `inherited` and is created if that is `None`. Copies that
-    /// were made before stay in the history.
+    /// Opens the store, which holds what is `inherited` and is created if that is `None`. Copies
+    /// that were made before stay in the history.
     ///
     /// # Errors
     /// Of the store.

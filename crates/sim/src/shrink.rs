@@ -1,5 +1,5 @@
-//! Cuts a list of actions that shows a failure down to a short one that still does: first whole actions
-//! go, by delta debugging, then those that are left are made smaller.
+//! Cuts a list of actions that shows a failure down to a short one that still does: first whole
+//! actions go, by delta debugging, then those that are left are made smaller.
 //!
 //! Invariants:
 //! 1. What is given back has failed when it was last tried, or is the list that was given.
@@ -21,8 +21,8 @@ pub struct Shrunk {
     pub tried: u64,
 }
 
-/// Cuts `list`, which fails, down to a sublist of which no single member, nor any run of two, four, …
-/// of them, can go; or as far as it comes within `limit`.
+/// Cuts `list`, which fails, down to a sublist of which no single member, nor any run of two, four,
+/// … of them, can go; or as far as it comes within `limit`.
 pub fn shrink(
     list: &[Action],
     limit: Duration,
@@ -99,8 +99,8 @@ pub fn simplify<T: Clone>(
     }
 }
 
-/// Actions that are like this one and smaller in some measure, the smallest first. Each is smaller than
-/// this one in one and the same order, so that replacing comes to an end.
+/// Actions that are like this one and smaller in some measure, the smallest first. Each is smaller
+/// than this one in one and the same order, so that replacing comes to an end.
 pub fn simpler(action: &Action) -> Vec<Action> {
     match action {
         Action::Write(write) => simpler_writes(*write).into_iter().map(Action::Write).collect(),
@@ -254,7 +254,8 @@ mod tests {
         }
     }
 
-    /// A predicate that only ever holds for the whole gives the whole; one that always holds, nothing.
+    /// A predicate that only ever holds for the whole gives the whole; one that always holds,
+    /// nothing.
     #[test]
     fn what_cannot_go_stays_and_what_can_goes() {
         let until = Instant::now() + LONG;

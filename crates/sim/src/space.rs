@@ -1,5 +1,5 @@
-//! Whether a store's directory holds what the store needs, and nothing else; and whether what it takes is no more
-//! than is promised.
+//! Whether a store's directory holds what the store needs, and nothing else; and whether what it
+//! takes is no more than is promised.
 //!
 //! Invariants:
 //! 1. Only what the format's pages say of names is used: `SPINNEY`, `LOCK`, `manifest-…` and
@@ -17,18 +17,20 @@ use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation, panic_text};
 use crate::random::Random;
 
-/// Stores whose seed is a multiple of this are judged by what space they take, beside the lists of actions.
+/// Stores whose seed is a multiple of this are judged by what space they take, beside the lists of
+/// actions.
 pub const EVERY: u64 = 32;
-/// What data files may take at rest, as a multiple of what the same pairs take freshly loaded and compacted.
+/// What data files may take at rest, as a multiple of what the same pairs take freshly loaded and
+/// compacted.
 const TIMES_MAX: f64 = 1.4;
-/// A memtable of these stores, the least that a budget of memory makes: with smaller ones the pages of indexes count
-/// for more than is promised.
+/// A memtable of these stores, the least that a budget of memory makes: with smaller ones the pages
+/// of indexes count for more than is promised.
 const MEMTABLE_BYTES: u64 = 256 << 10;
 /// What estimates may be off by beside a tenth.
 const PAGES_BYTES: u64 = 32 << 10;
 
-/// Moves everything into the trees, waits until nothing is left to do, and looks whether the directory
-/// then holds more than the trees name. Nobody may hold a snapshot or an iterator.
+/// Moves everything into the trees, waits until nothing is left to do, and looks whether the
+/// directory then holds more than the trees name. Nobody may hold a snapshot or an iterator.
 ///
 /// # Errors
 /// What there is too much of; or what fails.
@@ -74,8 +76,8 @@ fn is_own(name: &str) -> bool {
     ["SPINNEY", "LOCK", "DURABLE"].contains(&name) || name.starts_with("journal-")
 }
 
-/// Loads a store in memory, overwrites and deletes, with a snapshot held or without, as the seed says; then judges
-/// what its files take at rest and what it says is live.
+/// Loads a store in memory, overwrites and deletes, with a snapshot held or without, as the seed
+/// says; then judges what its files take at rest and what it says is live.
 pub fn run(seed: u64, kinds: Kinds) -> Outcome {
     let mut outcome = Outcome::default();
     outcome.count("stores judged by their space");

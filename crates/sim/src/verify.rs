@@ -3,9 +3,9 @@
 //! The contract: opening succeeds; the keyspaces are those that were there; together they hold what
 //! they held after exactly *k* commits, for one *k* that was promised; all ways of reading agree; a
 //! full check finds nothing; opening again gives the same and finds nothing to clear away; a crash
-//! during recovery changes nothing of all this, and one after it keeps *k*; recovering the same twice
-//! does the same; once all is settled the directory holds no file that the trees do not name; finished
-//! copies are whole.
+//! during recovery changes nothing of all this, and one after it keeps *k*; recovering the same
+//! twice does the same; once all is settled the directory holds no file that the trees do not name;
+//! finished copies are whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -120,9 +120,9 @@ impl Judge<'_> {
         Ok(found)
     }
 
-    /// Judges what a crash leaves at each operation of the recovery of what the first crash has left,
-    /// under each policy, and all that [`Policy::PowerSubset`] may leave where it can be counted. Now
-    /// and then those recoveries crash too.
+    /// Judges what a crash leaves at each operation of the recovery of what the first crash has
+    /// left, under each policy, and all that [`Policy::PowerSubset`] may leave where it can be
+    /// counted. Now and then those recoveries crash too.
     ///
     /// # Errors
     /// As [`Judge::judge`].
@@ -233,7 +233,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Judges what a crash leaves before the operation `at` of a recovery, when the disk was `after`.
+    /// Judges what a crash leaves before the operation `at` of a recovery, when the disk was
+    /// `after`.
     #[allow(clippy::too_many_arguments)]
     fn judge_nested(
         &self,
@@ -268,12 +269,12 @@ impl Judge<'_> {
         Ok(db)
     }
 
-    /// Opening costs the journal's bytes: memtables are weighed, to make room among them, once for so many
-    /// bytes and not after each record.
+    /// Opening costs the journal's bytes: memtables are weighed, to make room among them, once for
+    /// so many bytes and not after each record.
     fn judge_cost(&self, db: &Database) -> Verdict<()> {
         let recovery = db.recovery();
-        // An entry of a journal takes up to eight times as much in a memtable. Room is made each time that a
-        // third of what memtables may then take has come, and a few times at the end.
+        // An entry of a journal takes up to eight times as much in a memtable. Room is made each
+        // time that a third of what memtables may then take has come, and a few times at the end.
         let share = self.sizes.memtable_bytes * 8 / 3;
         let times = 12 + recovery.bytes_replayed * 8 / share.max(1);
         match recovery.memtables_weighed <= times * db.keyspaces().len() as u64 {

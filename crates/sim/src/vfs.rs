@@ -1,12 +1,12 @@
-//! [`CrashVfs`]: files in memory, a record of every operation that changed them, and a disk that can
-//! fail, lie and be full.
+//! [`CrashVfs`]: files in memory, a record of every operation that changed them, and a disk that
+//! can fail, lie and be full.
 //!
 //! Invariants:
-//! 1. What is recorded is what happened to the disk, in that order: of an operation that failed, the
-//!    part that was done; of one that the disk lied about, what it really did.
+//! 1. What is recorded is what happened to the disk, in that order: of an operation that failed,
+//!    the part that was done; of one that the disk lied about, what it really did.
 //! 2. Paths are relative to the root, without detours; the root is not among the names.
-//! 3. A write to a mapped file that fails shows in its `check`, `sync` and `seal` from then on. A sync
-//!    that fails does not: who asks again may be told that all is well.
+//! 3. A write to a mapped file that fails shows in its `check`, `sync` and `seal` from then on. A
+//!    sync that fails does not: who asks again may be told that all is well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

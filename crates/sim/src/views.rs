@@ -1,13 +1,14 @@
-//! Real threads that overwrite the same few keys in whole batches, and readers that compare what they see.
+//! Real threads that overwrite the same few keys in whole batches, and readers that compare what
+//! they see.
 //!
-//! [`concurrent`](crate::concurrent) asks whether one order of commits explains everything that was done. Here a few
-//! things are asked that take no search, some thousand times a second:
+//! [`concurrent`](crate::concurrent) asks whether one order of commits explains everything that was
+//! done. Here a few things are asked that take no search, some thousand times a second:
 //!
-//! 1. *Views.* All keys always have the value of one round. Each batched read and each snapshot sees one round, which
-//!    is none before those that had been acknowledged. Memtables become part of the trees all the time, and the
-//!    row cache has room for a few records.
-//! 2. *Drops.* Once a keyspace has been dropped, no batch that writes to it gets into another. Who reads it while it
-//!    is dropped is told so, or sees what had been acknowledged.
+//! 1. *Views.* All keys always have the value of one round. Each batched read and each snapshot
+//!    sees one round, which is none before those that had been acknowledged. Memtables become part
+//!    of the trees all the time, and the row cache has room for a few records.
+//! 2. *Drops.* Once a keyspace has been dropped, no batch that writes to it gets into another. Who
+//!    reads it while it is dropped is told so, or sees what had been acknowledged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -129,8 +130,8 @@ impl Shared {
         for round in 1..=ROUNDS {
             self.write_round(round)?;
             self.acknowledged.store(round, Ordering::SeqCst);
-            // Now and then the keys are in the trees alone: what is read from there becomes a record. And memtables
-            // are frozen that have none of them.
+            // Now and then the keys are in the trees alone: what is read from there becomes a
+            // record. And memtables are frozen that have none of them.
             std::thread::sleep(Duration::from_micros(random.below(600) as u64));
             for space in &self.spaces {
                 plain("put", space.put("neither", ""))?;

@@ -34,9 +34,9 @@ pub fn actions(seed: u64, number: usize, count: usize) -> Vec<Action> {
     Generator::new(Purpose::Crash, seed, number as u64).list(count)
 }
 
-/// Opens the store on `disk` (creates it if nothing is inherited), works on it, and closes it. Where it
-/// `settles`, all handles are dropped before that, all background work is done, and the store's
-/// directory must hold what the store knows and nothing else.
+/// Opens the store on `disk` (creates it if nothing is inherited), works on it, and closes it.
+/// Where it `settles`, all handles are dropped before that, all background work is done, and the
+/// store's directory must hold what the store knows and nothing else.
 ///
 /// # Errors
 /// Whatever the store fails with: nothing here should fail.

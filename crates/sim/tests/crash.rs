@@ -89,8 +89,8 @@ fn command_of(said: &str) -> &str {
     lines.next().unwrap_or_else(|| panic!("no command in {said}"))
 }
 
-/// A disk that does not sync what it says it does is found out, and how is told in a few actions by a
-/// command that shows it again.
+/// A disk that does not sync what it says it does is found out, and how is told in a few actions by
+/// a command that shows it again.
 #[test]
 fn a_violation_becomes_a_short_story_that_can_be_told_again() {
     for lie in ["sync", "sync-dir"] {

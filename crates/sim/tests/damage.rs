@@ -38,8 +38,8 @@ fn nearly_right_inputs_are_decoded_or_refused() {
     }
 }
 
-/// A page that holds a value of 34 KB was flipped in its last part, and the error named the page: too far
-/// before the damage for the judge, who had thought no structure longer than 32 KiB.
+/// A page that holds a value of 34 KB was flipped in its last part, and the error named the page:
+/// too far before the damage for the judge, who had thought no structure longer than 32 KiB.
 #[test]
 fn damage_within_a_long_value_is_named_by_its_page() {
     use spinney_sim::image::Image;
@@ -76,9 +76,9 @@ fn wrong_answers_are_found_wrong() {
     assert!(judge(&newer, &image.files, &[]).is_err(), "holds less than it should");
 }
 
-/// A power loss had torn one journal shard, and the last record of another was flipped. That commits were
-/// missing was known from the manifest; but the error spoke of the shard that a crash had torn, as the first
-/// that seemed so, and not of the damaged one.
+/// A power loss had torn one journal shard, and the last record of another was flipped. That
+/// commits were missing was known from the manifest; but the error spoke of the shard that a crash
+/// had torn, as the first that seemed so, and not of the damaged one.
 #[test]
 fn of_two_shards_that_seem_torn_both_are_named() {
     let kinds = Kinds::All.runs()[0];
@@ -88,9 +88,9 @@ fn of_two_shards_that_seem_torn_both_are_named() {
     assert_none(&outcome);
 }
 
-/// The last record of a journal shard was damaged. It looked torn, as what a crash interrupts does, and
-/// the replay ended before it. The manifest knew that more had been durable; but the error spoke of a
-/// missing file and named none.
+/// The last record of a journal shard was damaged. It looked torn, as what a crash interrupts does,
+/// and the replay ended before it. The manifest knew that more had been durable; but the error
+/// spoke of a missing file and named none.
 #[test]
 fn a_durable_record_that_seems_torn_is_named() {
     let flip = "journal-00000002-00-00000001.log:2691:7".parse().unwrap();
@@ -107,23 +107,24 @@ fn try_store(input: &str) {
     fuzz::try_case(store, &input).unwrap_or_else(|what| panic!("{what}"));
 }
 
-/// A segment of a journal was replaced, and with it went synced commits. The tree of one keyspace was
-/// ahead and had them, the others had not, and nothing was said: the store held what it had never held.
-/// The manifest tells how far trees rely on the journal, so opening is refused.
+/// A segment of a journal was replaced, and with it went synced commits. The tree of one keyspace
+/// was ahead and had them, the others had not, and nothing was said: the store held what it had
+/// never held. The manifest tells how far trees rely on the journal, so opening is refused.
 #[test]
 fn keyspaces_are_not_apart_after_a_journal_has_lost_what_was_synced() {
     try_store("04070d000000000e00");
 }
 
-/// One file was damaged in two places and the error named the second; the judge knew of the first alone.
+/// One file was damaged in two places and the error named the second; the judge knew of the first
+/// alone.
 #[test]
 fn an_error_may_name_any_of_several_damages() {
     try_store("0000000000000000000000000000ee0000");
 }
 
-/// The last records of a manifest were overwritten with zeros and looked torn. What they had said let
-/// segments of the journal go, and opening spoke of a journal that begins at commit 194, not of the
-/// manifest.
+/// The last records of a manifest were overwritten with zeros and looked torn. What they had said
+/// let segments of the journal go, and opening spoke of a journal that begins at commit 194, not of
+/// the manifest.
 #[test]
 fn a_manifest_that_lost_its_end_is_named_before_the_journal_that_relied_on_it() {
     try_store("0d0212000000fe0000");

@@ -53,8 +53,8 @@ fn the_same_seed_makes_the_same_calls() {
     }
 }
 
-/// Readers of one store had put off when another could use its cached pages again, and so made it read
-/// more: a failure found in a busy process did not show again alone.
+/// Readers of one store had put off when another could use its cached pages again, and so made it
+/// read more: a failure found in a busy process did not show again alone.
 #[test]
 fn other_stores_in_the_process_make_no_difference() {
     let sizes = Sizes { cache_bytes: Some(8 * 4096), ..Sizes::new(3, Kinds::Mixed) };

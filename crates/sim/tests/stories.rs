@@ -20,9 +20,9 @@ fn after_power_loss(disk: &Disk) -> CrashVfs {
     CrashVfs::new(&disk.crash(Policy::PowerNothing, 1, None))
 }
 
-/// A store was created in a directory that did not exist and a commit was synced. Then power failed,
-/// and the directory was gone with all that was in it: nobody had synced its parent, neither who
-/// made it nor, had that one died, who found it empty.
+/// A store was created in a directory that did not exist and a commit was synced. Then power
+/// failed, and the directory was gone with all that was in it: nobody had synced its parent,
+/// neither who made it nor, had that one died, who found it empty.
 #[test]
 fn a_new_store_survives_with_the_directories_above_it() {
     for made_before in ["/data", "/data/a/b"] {
@@ -43,8 +43,8 @@ fn a_new_store_survives_with_the_directories_above_it() {
     }
 }
 
-/// A store whose keyspaces had not been created in the order of their names could not be copied: the
-/// copy's manifest was told of them by name, and refused the second as made before the first.
+/// A store whose keyspaces had not been created in the order of their names could not be copied:
+/// the copy's manifest was told of them by name, and refused the second as made before the first.
 #[test]
 fn a_copy_takes_keyspaces_that_were_created_in_any_order() {
     let vfs = CrashVfs::new(&Disk::with_a_directory());
@@ -60,9 +60,9 @@ fn a_copy_takes_keyspaces_that_were_created_in_any_order() {
     }
 }
 
-/// A keyspace was dropped while a compaction of it was under way. When that ended, the manifest knew
-/// no such keyspace, and the step failed; had it been a memtable's turn, the store would have taken
-/// no more writes.
+/// A keyspace was dropped while a compaction of it was under way. When that ended, the manifest
+/// knew no such keyspace, and the step failed; had it been a memtable's turn, the store would have
+/// taken no more writes.
 #[test]
 fn a_job_outlives_the_keyspace_that_it_works_on() {
     for steps in 0..40 {
@@ -119,9 +119,10 @@ fn what_recovery_moves_into_a_tree_is_durable_for_all_keyspaces() {
     }
 }
 
-/// A process was killed when it had written a new manifest, or a new store's superblock, and had not
-/// synced it. The next one read it from the page cache and built on it: it removed the older manifest,
-/// or committed to the new store's. Then power failed, and what had been built on was gone.
+/// A process was killed when it had written a new manifest, or a new store's superblock, and had
+/// not synced it. The next one read it from the page cache and built on it: it removed the older
+/// manifest, or committed to the new store's. Then power failed, and what had been built on was
+/// gone.
 #[test]
 fn what_a_dead_process_had_not_synced_is_synced_before_anything_builds_on_it() {
     let vfs = CrashVfs::new(&Disk::with_a_directory());

@@ -30,8 +30,8 @@ fn commit(db: &Database, key: &str, durability: Durability) -> Result<(), Error>
 }
 
 /// A sync of the journal failed, and the system took what it had not stored for stored. The process
-/// died; the next one read the journal from the system's memory, synced it, was told that all is well,
-/// and built on it. Then power failed, and a part of the journal had never been on the disk.
+/// died; the next one read the journal from the system's memory, synced it, was told that all is
+/// well, and built on it. Then power failed, and a part of the journal had never been on the disk.
 #[test]
 fn what_a_failed_sync_has_left_is_written_again_before_anything_builds_on_it() {
     let vfs = CrashVfs::new(&Disk::with_a_directory());
@@ -133,8 +133,9 @@ fn waiting_tries_again_what_has_failed() {
     assert_eq!(keyspace.iter().count(), 20);
 }
 
-/// The disk said that it had stored and synced a record of the journal, and had not. Another keyspace's
-/// tree, which relied on it, was ahead; when power failed, the one had lost what the other had kept.
+/// The disk said that it had stored and synced a record of the journal, and had not. Another
+/// keyspace's tree, which relied on it, was ahead; when power failed, the one had lost what the
+/// other had kept.
 #[test]
 fn a_tree_is_not_ahead_of_a_journal_that_has_lost_what_it_relied_on() {
     let mut found = 0;
@@ -170,9 +171,9 @@ fn a_tree_is_not_ahead_of_a_journal_that_has_lost_what_it_relied_on() {
     assert!(found > 0);
 }
 
-/// A store had no room to be opened in: its journal was replayed, a table was to be written for want of
-/// memory, and the disk was full in the middle of it. The half table stayed. Who made room and tried
-/// again had that eaten too, and so on.
+/// A store had no room to be opened in: its journal was replayed, a table was to be written for
+/// want of memory, and the disk was full in the middle of it. The half table stayed. Who made room
+/// and tried again had that eaten too, and so on.
 #[test]
 fn an_open_that_finds_no_room_takes_none() {
     let vfs = CrashVfs::new(&Disk::with_a_directory());
@@ -202,12 +203,12 @@ fn an_open_that_finds_no_room_takes_none() {
     assert!(refused > 1, "{refused}");
 }
 
-/// The journal removed a segment that trees no longer needed, and the sync of the directory failed. What
-/// followed went to the next segment and was synced. Then power failed: the removed segment was back, but
-/// not the mark at its end that says that another follows, since nobody syncs what has been removed. The
-/// replay ended there, and commits were lost that had been durable. (The same could happen without a
-/// failure, if power failed between the removal and the sync of the directory, and a commit was synced
-/// meanwhile.)
+/// The journal removed a segment that trees no longer needed, and the sync of the directory failed.
+/// What followed went to the next segment and was synced. Then power failed: the removed segment
+/// was back, but not the mark at its end that says that another follows, since nobody syncs what
+/// has been removed. The replay ended there, and commits were lost that had been durable. (The same
+/// could happen without a failure, if power failed between the removal and the sync of the
+/// directory, and a commit was synced meanwhile.)
 ///
 /// The runs that have shown it, as the regime draws them; they say nothing once it draws others.
 #[test]
@@ -224,10 +225,10 @@ fn a_removed_segment_that_comes_back_hides_nothing_that_follows_it() {
     }
 }
 
-/// A keyspace was dropped, and the disk lost the record that said so, the manifest's last; another of its name was
-/// about to be made when power failed. The older one was back, whole. That was taken for data that nobody had
-/// written: it was held against the younger one alone. No store can tell what its disk has lost at the end of a
-/// file, so the judge lets it be either.
+/// A keyspace was dropped, and the disk lost the record that said so, the manifest's last; another
+/// of its name was about to be made when power failed. The older one was back, whole. That was
+/// taken for data that nobody had written: it was held against the younger one alone. No store can
+/// tell what its disk has lost at the end of a file, so the judge lets it be either.
 ///
 /// The run that has shown it, as the regime draws it; it says nothing once it draws others.
 #[test]

@@ -26,9 +26,9 @@ fn crash_vfs() -> CrashVfs {
     CrashVfs::new(&Disk::with_a_directory())
 }
 
-/// A batch over two keyspaces had looked whether they were there, and wrote a large value to a file of
-/// its own, when one of them was dropped. Then it took effect: its half in the other keyspace was seen
-/// by those who knew that the drop was done, and its half in the dropped one by nobody.
+/// A batch over two keyspaces had looked whether they were there, and wrote a large value to a file
+/// of its own, when one of them was dropped. Then it took effect: its half in the other keyspace
+/// was seen by those who knew that the drop was done, and its half in the dropped one by nobody.
 /// (Found by reading; the scenario `drop-batches` tries all orders.)
 #[test]
 fn a_batch_that_a_drop_overtakes_is_refused_whole() {
@@ -51,10 +51,11 @@ fn a_batch_that_a_drop_overtakes_is_refused_whole() {
     assert_eq!(stays.get("key").unwrap(), None);
 }
 
-/// A batch over two keyspaces had looked whether they were there, and then waited, without its shard's lock, for a
-/// segment that another thread was making. Meanwhile one of the keyspaces was dropped, and the drop returned. Then
-/// the batch took effect and was acknowledged: its half in the other keyspace was there, the rest nowhere.
-/// (Found by reading; on a real disk 8 of 577 attempts.)
+/// A batch over two keyspaces had looked whether they were there, and then waited, without its
+/// shard's lock, for a segment that another thread was making. Meanwhile one of the keyspaces was
+/// dropped, and the drop returned. Then the batch took effect and was acknowledged: its half in the
+/// other keyspace was there, the rest nowhere. (Found by reading; on a real disk 8 of 577
+/// attempts.)
 #[test]
 fn a_batch_that_a_drop_overtakes_while_it_waits_for_a_segment_is_refused_whole() {
     let vfs = MeetingVfs::new(crash_vfs(), Plan::default());
@@ -89,10 +90,10 @@ fn a_batch_that_a_drop_overtakes_while_it_waits_for_a_segment_is_refused_whole()
     assert_eq!(stays.get("key").unwrap(), None, "half a batch");
 }
 
-/// A keyspace was being dropped: the journal had been synced, so that nothing committed before should get
-/// lost behind the drop. Then a batch was committed to that keyspace and another one, and the drop went
-/// through. A power loss took the batch, which had come before the drop, and left the drop.
-/// (Found by reading; the scenario `drop-batches` tries all orders.)
+/// A keyspace was being dropped: the journal had been synced, so that nothing committed before
+/// should get lost behind the drop. Then a batch was committed to that keyspace and another one,
+/// and the drop went through. A power loss took the batch, which had come before the drop, and left
+/// the drop. (Found by reading; the scenario `drop-batches` tries all orders.)
 #[test]
 fn what_was_committed_to_a_keyspace_before_it_went_is_as_durable_as_that() {
     let crash = crash_vfs();
@@ -123,11 +124,11 @@ fn what_was_committed_to_a_keyspace_before_it_went_is_as_durable_as_that() {
     assert!(found || !came_before, "lost behind the drop");
 }
 
-/// The disk was full, a memtable was on its way into its tree, and its keyspace was being dropped. The
-/// tree could not take the memtable, which seemed to have nowhere to go any more and was dropped. Then
-/// the drop too was refused for want of room, so the keyspace was there as before; and the next flush
-/// said that its tree held everything.
-/// (Found by reading; the scenario `drop-full` tries all orders.)
+/// The disk was full, a memtable was on its way into its tree, and its keyspace was being dropped.
+/// The tree could not take the memtable, which seemed to have nowhere to go any more and was
+/// dropped. Then the drop too was refused for want of room, so the keyspace was there as before;
+/// and the next flush said that its tree held everything. (Found by reading; the scenario
+/// `drop-full` tries all orders.)
 #[test]
 fn a_drop_that_is_refused_takes_no_memtable_with_it() {
     let crash = crash_vfs();
@@ -169,8 +170,8 @@ fn a_drop_that_is_refused_takes_no_memtable_with_it() {
                 commits.send(commit_that_takes_long(name)).unwrap();
             });
             let drop = thread::spawn(move || db.drop_keyspace("items"));
-            // It should not get so far, that the keyspace seems to be gone, before the memtable's fate
-            // is settled; so there is nothing else to wait for but a while.
+            // It should not get so far, that the keyspace seems to be gone, before the memtable's
+            // fate is settled; so there is nothing else to wait for but a while.
             let began = Instant::now();
             while items.get("first").is_ok() && began.elapsed() < Duration::from_millis(100) {
                 thread::yield_now();

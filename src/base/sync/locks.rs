@@ -1,11 +1,13 @@
 //! Locks that are never poisoned, over the standard library's, or over shuttle's in its build.
 //!
-//! The standard library's keep all they know of waiting threads in themselves and the kernel. Locks that keep a table of
-//! waiting threads in the process do not survive a fork: the child has the table and none of the threads, and its first
-//! new thread may get the memory in which one of them waited.
+//! The standard library's keep all they know of waiting threads in themselves and the kernel. Locks
+//! that keep a table of waiting threads in the process do not survive a fork: the child has the
+//! table and none of the threads, and its first new thread may get the memory in which one of them
+//! waited.
 //!
 //! Invariants:
-//! 1. A thread that panics with a lock held poisons nothing here: the store has a state of its own for that.
+//! 1. A thread that panics with a lock held poisons nothing here: the store has a state of its own
+//!    for that.
 //! 2. A lock works in a forked child unless it was held, or waited for, as the process was forked.
 
 use std::ops::{Deref, DerefMut};
@@ -17,8 +19,8 @@ use shuttle::sync as provider;
 #[cfg(not(shuttle))]
 use std::sync as provider;
 
-/// A wait that is limited to less may end at once: its time may be over at any moment. A longer one is as good as one
-/// without a limit: whoever is not woken before has been forgotten.
+/// A wait that is limited to less may end at once: its time may be over at any moment. A longer one
+/// is as good as one without a limit: whoever is not woken before has been forgotten.
 #[cfg(shuttle)]
 const LONG_WAIT: Duration = Duration::from_millis(100);
 

@@ -1,5 +1,5 @@
-//! Models of a shard of the row cache: every order in which a reader, the one who supersedes and the one who
-//! makes room may meet, on a ring of two rows.
+//! Models of a shard of the row cache: every order in which a reader, the one who supersedes and
+//! the one who makes room may meet, on a ring of two rows.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -45,7 +45,8 @@ fn get(shard: &Shard, key: u8) -> Option<u64> {
     })
 }
 
-/// What a reader finds is a whole row, and none that was superseded before it looked, while the ring goes round.
+/// What a reader finds is a whole row, and none that was superseded before it looked, while the
+/// ring goes round.
 #[test]
 fn a_reader_finds_whole_records() {
     model(|| {
@@ -65,8 +66,8 @@ fn a_reader_finds_whole_records() {
     });
 }
 
-/// A row that has been used is written once more for the sake of another while it is superseded: the old one is
-/// gone when both are through.
+/// A row that has been used is written once more for the sake of another while it is superseded:
+/// the old one is gone when both are through.
 #[test]
 fn a_record_that_is_written_once_more_is_superseded() {
     model(|| {

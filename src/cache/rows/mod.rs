@@ -5,9 +5,10 @@
 //! themselves. What is read from cached pages never comes here: the pages are kept for it already.
 //!
 //! A row is what a tree holds as the newest version of a key. Whoever makes a memtable part of a
-//! tree must tell: first that what is being read may be outdated (the number that `admit` is asked to
-//! check), then [`RowCache::wait_for_admissions`], then each of its keys ([`RowCache::supersede`]), then show the new
-//! version. The store does so in `KeyspaceState::installed`.
+//! tree must tell: first that what is being read may be outdated (the number that `admit` is asked
+//! to check), then [`RowCache::wait_for_admissions`], then each of its keys
+//! ([`RowCache::supersede`]), then show the new version. The store does so in
+//! `KeyspaceState::installed`.
 //!
 //! Invariants:
 //! 1. A row holds the newest version that the newest version of its keyspace's tree, and every
@@ -45,8 +46,8 @@ pub(crate) struct RowCache {
 }
 
 impl RowCache {
-    /// A cache of up to `bytes_max`; memory is taken as rows come. None at all if that is too little,
-    /// or if the system refuses.
+    /// A cache of up to `bytes_max`; memory is taken as rows come. None at all if that is too
+    /// little, or if the system refuses.
     pub(crate) fn new(bytes_max: usize) -> RowCache {
         let count = match bytes_max {
             0..SHARD_BYTES_MIN => 0,
@@ -94,9 +95,9 @@ impl RowCache {
         shard.get(hash, keyspace, key, f)
     }
 
-    /// A put that had to be read from the disk, the newest version that a tree holds of its key. It is
-    /// kept if this is not the first time, and `is_current` says that it is still the newest. Returns
-    /// whether more memory is in use than before.
+    /// A put that had to be read from the disk, the newest version that a tree holds of its key. It
+    /// is kept if this is not the first time, and `is_current` says that it is still the newest.
+    /// Returns whether more memory is in use than before.
     pub(crate) fn admit(
         &self,
         keyspace: KeyspaceId,
@@ -119,9 +120,9 @@ impl RowCache {
         }
     }
 
-    /// The tree is about to hold `entry` as the newest version of its key: what is here of the key is
-    /// replaced, or forgotten if `entry` cannot be a row. Returns whether more memory is in use than
-    /// before.
+    /// The tree is about to hold `entry` as the newest version of its key: what is here of the key
+    /// is replaced, or forgotten if `entry` cannot be a row. Returns whether more memory is in use
+    /// than before.
     pub(crate) fn supersede(&self, keyspace: KeyspaceId, hash: u64, entry: EntryRef<'_>) -> bool {
         let hash = RowHash::new(keyspace, hash);
         let Some(shard) = self.shard(hash) else { return false };

@@ -34,8 +34,8 @@ fn get(rows: &RowCache, space: u32, key: u8) -> Option<u64> {
     })
 }
 
-/// Rows that are read are written once more while those of another keyspace come, and are superseded: from then on
-/// nobody sees the old one.
+/// Rows that are read are written once more while those of another keyspace come, and are
+/// superseded: from then on nobody sees the old one.
 pub(crate) fn superseded_while_written_once_more() {
     let rows = Arc::new(RowCache::new(8 << 10));
     for key in 0..4 {

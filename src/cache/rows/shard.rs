@@ -2,17 +2,17 @@
 //! where in it they are.
 //!
 //! New rows are written at the ring's head; the oldest go at its tail. A row that has been read
-//! since it came is written again at the head then, with one use taken off (a clock). Positions count
-//! words from the beginning of time and are never used twice, so a reader can tell afterwards whether
-//! what it has copied was overwritten meanwhile: it was not, if the tail has not passed it.
+//! since it came is written again at the head then, with one use taken off (a clock). Positions
+//! count words from the beginning of time and are never used twice, so a reader can tell afterwards
+//! whether what it has copied was overwritten meanwhile: it was not, if the tail has not passed it.
 //!
 //! Invariants:
 //! 1. Words at positions below `tail` may be overwritten at any time, those from `tail` to the head
 //!    never. `tail` is raised, with a fence behind it, before the words are written over.
-//! 2. The table is changed under `writer`; readers only count uses in it, and only in a place that still
-//!    says what they found there. Both by read-modify-writes, which have one order.
-//! 3. A key has at most one place in the table. It may have none for a moment, under `writer`, although its
-//!    row stays: whoever must not miss it looks under `writer`.
+//! 2. The table is changed under `writer`; readers only count uses in it, and only in a place that
+//!    still says what they found there. Both by read-modify-writes, which have one order.
+//! 3. A key has at most one place in the table. It may have none for a moment, under `writer`,
+//!    although its row stays: whoever must not miss it looks under `writer`.
 //! 4. What memory has grown by is added to the account under `writer`, by whatever it grew.
 
 use super::{ROW_BYTES_MAX, RowHash};
@@ -93,8 +93,8 @@ impl Words {
 
     #[inline]
     fn all(&self) -> &[Word] {
-        // SAFETY: the mapping has room for so many words, is aligned, zero until written, and lives as
-        // long as `self`; nothing reads or writes it but through these atomics.
+        // SAFETY: the mapping has room for so many words, is aligned, zero until written, and lives
+        // as long as `self`; nothing reads or writes it but through these atomics.
         unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr().cast(), self.count) }
     }
 }
@@ -472,7 +472,8 @@ impl Shard {
         ring - position % ring
     }
 
-    /// Writes the oldest row at the head once more, if it has been used. It has room there: its own.
+    /// Writes the oldest row at the head once more, if it has been used. It has room there: its
+    /// own.
     fn rewrite_oldest(&self, writer: &mut Writer) -> bool {
         let tail = self.tail.load(Ordering::Relaxed);
         let Some((header, place, word)) = self.oldest(tail) else { return false };

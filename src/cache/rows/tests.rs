@@ -85,8 +85,8 @@ fn what_is_superseded_is_replaced_or_forgotten() {
     assert_eq!(get(&rows, b"b"), None);
 }
 
-/// Random work, beside a map of what was last offered or superseded: what is found is that, whatever
-/// has been evicted; memory stays within bounds and is counted.
+/// Random work, beside a map of what was last offered or superseded: what is found is that,
+/// whatever has been evicted; memory stays within bounds and is counted.
 #[test]
 fn what_is_found_is_the_newest_and_memory_is_bounded() {
     let (rounds, sizes) =
@@ -149,8 +149,8 @@ fn what_is_used_stays() {
     assert!(kept > 150, "{kept}");
 }
 
-/// A thread moves on what keys hold, others read and offer what they have read: nobody ever sees a value
-/// that is older than what was shown before they looked.
+/// A thread moves on what keys hold, others read and offer what they have read: nobody ever sees a
+/// value that is older than what was shown before they looked.
 #[test]
 fn readers_never_see_what_was_superseded_before_they_looked() {
     const KEYS: u64 = 64;
@@ -215,8 +215,9 @@ fn readers_never_see_what_was_superseded_before_they_looked() {
     assert!(cfg!(miri) || found > 100, "{found}");
 }
 
-/// Writers that moved on what rows hold made the cache grow, and nobody counted it: it said 63,704 bytes, for
-/// good, where 262,144 were in use. "Counted next time" was a comment; next time counted what came after.
+/// Writers that moved on what rows hold made the cache grow, and nobody counted it: it said 63,704
+/// bytes, for good, where 262,144 were in use. "Counted next time" was a comment; next time counted
+/// what came after.
 #[test]
 fn what_superseding_takes_is_counted() {
     let rows = RowCache::new(256 << 10);
@@ -232,9 +233,9 @@ fn what_superseding_takes_is_counted() {
     assert!(rows.bytes() > 200 << 10, "the ring has gone round: {}", rows.bytes());
 }
 
-/// A row was outdated for good: it had been read, so the ring wrote it once more at its head, for which it
-/// took it out of the table and put it back. In between its key was superseded by a thread that looked whether
-/// there was such a row, without the lock, and found none.
+/// A row was outdated for good: it had been read, so the ring wrote it once more at its head, for
+/// which it took it out of the table and put it back. In between its key was superseded by a thread
+/// that looked whether there was such a row, without the lock, and found none.
 #[test]
 fn a_record_that_is_being_written_once_more_is_superseded() {
     // Most of what the ring has room for: nearly each row that comes has others written once more.

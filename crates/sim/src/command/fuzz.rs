@@ -50,7 +50,8 @@ pub struct Arguments {
     /// Try only these bytes, in hexadecimal digits.
     #[arg(long, value_parser = parse_hex)]
     input: Option<Bytes>,
-    /// Write the seeds of the targets to this directory, one directory each, as libFuzzer takes them.
+    /// Write the seeds of the targets to this directory, one directory each, as libFuzzer takes
+    /// them.
     #[arg(long, value_name = "DIR")]
     write: Option<PathBuf>,
 }

@@ -50,8 +50,8 @@ pub struct Common {
 }
 
 impl Common {
-    /// Carries `run` out for each seed and each choice of kinds until a limit is reached, telling how
-    /// far it is, and gives all that was judged.
+    /// Carries `run` out for each seed and each choice of kinds until a limit is reached, telling
+    /// how far it is, and gives all that was judged.
     pub fn repeat(&self, mut run: impl FnMut(u64, Kinds) -> Outcome) -> Outcome {
         let mut total = Outcome::default();
         let mut told = Instant::now();

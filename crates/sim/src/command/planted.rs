@@ -28,11 +28,12 @@ pub struct Arguments {
     /// From so many first seeds each bug has to be found.
     #[arg(long, default_value_t = 1)]
     pub seeds: u64,
-    /// Look for a bug from one first seed for at most so many rounds, each of which carries out every
-    /// regime once.
+    /// Look for a bug from one first seed for at most so many rounds, each of which carries out
+    /// every regime once.
     #[arg(long, default_value_t = 100)]
     pub rounds: u64,
-    /// Give a search up after so many seconds: a last resort, for rounds are the same work on any machine.
+    /// Give a search up after so many seconds: a last resort, for rounds are the same work on any
+    /// machine.
     #[arg(long, default_value_t = 3600.0)]
     pub seconds: f64,
     /// Processes at a time [default: one a core].

@@ -1,5 +1,5 @@
-//! `spinney-sim soak`: all regimes, each in a process of its own, as long as the gate or the long form
-//! asks for.
+//! `spinney-sim soak`: all regimes, each in a process of its own, as long as the gate or the long
+//! form asks for.
 //!
 //! Invariants:
 //! 1. A part that does not end with its line of JSON has failed, whatever its exit code.

@@ -33,8 +33,8 @@ pub struct Arguments {
     /// Lives of one store; then comes the next seed's.
     #[arg(long, default_value_t = 40)]
     lives: u64,
-    /// Judge what stores hold alone. Where memory, space or time is above what is promised, that is told and counted,
-    /// and is no violation.
+    /// Judge what stores hold alone. Where memory, space or time is above what is promised, that is
+    /// told and counted, and is no violation.
     #[arg(long)]
     data: bool,
     /// Where the stores are made [default: the directory for temporary files].

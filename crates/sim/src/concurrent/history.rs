@@ -1,8 +1,8 @@
 //! What threads did to a store, and when.
 //!
 //! Invariants:
-//! 1. Moments are drawn from one counter of the process: no two are alike, and whoever returned before
-//!    somebody else began has the smaller number.
+//! 1. Moments are drawn from one counter of the process: no two are alike, and whoever returned
+//!    before somebody else began has the smaller number.
 //! 2. Each put and each merge operand has an [`Id`] of its own, so that a value says whose it is.
 //! 3. A history is written as text, one operation a line, and read back as the same.
 

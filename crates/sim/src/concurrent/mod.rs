@@ -5,8 +5,9 @@
 //!    flushes, compacts, copies, creates and drops.
 //! 3. [`check`] decides whether one order of commits explains a history.
 //!
-//! Real threads do not do the same twice: a seed fixes what each thread tries and the store's sizes,
-//! not how they meet. A violation is therefore kept as the history that shows it, to be judged again.
+//! Real threads do not do the same twice: a seed fixes what each thread tries and the store's
+//! sizes, not how they meet. A violation is therefore kept as the history that shows it, to be
+//! judged again.
 
 pub mod check;
 pub mod history;
@@ -47,8 +48,8 @@ impl Default for Extent {
 
 /// Lets threads loose on a store of a seed's sizes and judges what they saw.
 ///
-/// States are histories, by what became of them: `holds`, `broken`, `undecided`. The last is told as
-/// a violation too: nothing shall be passed over.
+/// States are histories, by what became of them: `holds`, `broken`, `undecided`. The last is told
+/// as a violation too: nothing shall be passed over.
 pub fn run(seed: u64, kinds: Kinds, extent: &Extent) -> Outcome {
     let history = workload::record(seed, kinds, extent);
     let threads = extent.threads;

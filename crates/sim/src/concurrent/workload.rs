@@ -1,5 +1,5 @@
-//! A store so small that memtables freeze, nodes flush, leaves split, pages are evicted and space is
-//! reclaimed all the time, and threads that work on it.
+//! A store so small that memtables freeze, nodes flush, leaves split, pages are evicted and space
+//! is reclaimed all the time, and threads that work on it.
 //!
 //! Invariants:
 //! 1. Everything that was done is in the history; what went wrong by itself is there as `Odd`.
@@ -24,8 +24,8 @@ use crate::outcome::panic_text;
 use crate::random::Random;
 use crate::vfs::WatchedVfs;
 
-/// After so many looks without anything having been done, a run is over. Looks are counted, not time: a machine may
-/// stand still as a whole.
+/// After so many looks without anything having been done, a run is over. Looks are counted, not
+/// time: a machine may stand still as a whole.
 const STALL_LOOKS: u32 = 150;
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -63,8 +63,9 @@ impl Sizes {
         let sizes = Sizes::plain(seed);
         let mut random = Random::new(&[seed, 23]);
         match random.below(4) {
-            // So few that memtables leave, and records are superseded and written once more, all the time. The
-            // cache is so small that half of what is read comes from the disk: nothing else becomes a record.
+            // So few that memtables leave, and records are superseded and written once more, all
+            // the time. The cache is so small that half of what is read comes from the disk:
+            // nothing else becomes a record.
             0 => Sizes {
                 theme: Theme::Records,
                 keys: [4, 12][random.below(2)],
@@ -454,7 +455,8 @@ impl Main {
         }
     }
 
-    /// Closes the store, now and then by several threads at once: it is closed when the first of them returns.
+    /// Closes the store, now and then by several threads at once: it is closed when the first of
+    /// them returns.
     fn close_all(&mut self, db: Database) {
         let shared = Arc::clone(&self.recorder.shared);
         let others = if self.random.one_in(2) { 1 + self.random.below(2) } else { 0 };

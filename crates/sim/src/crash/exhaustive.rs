@@ -40,8 +40,8 @@ fn options(operator: Operator, blob_bytes_min: u32) -> Options {
     Options { operator, blob_bytes_min, ..Options::default() }
 }
 
-/// What is there before each sequence: two keyspaces, one of them with merges and blobs, with tables in
-/// their trees and something in memtables.
+/// What is there before each sequence: two keyspaces, one of them with merges and blobs, with
+/// tables in their trees and something in memtables.
 fn prelude() -> Vec<Action> {
     let mut actions = vec![
         Action::CreateKeyspace(0, options(Operator::None, 4096)),

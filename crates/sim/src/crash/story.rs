@@ -96,8 +96,9 @@ pub fn shortest(
 }
 
 impl Story {
-    /// The same actions, with the crash that shows a violation, if there is one: as it is first, then
-    /// at each of the last operations by the same policy, and if the list is short by all of them.
+    /// The same actions, with the crash that shows a violation, if there is one: as it is first,
+    /// then at each of the last operations by the same policy, and if the list is short by all of
+    /// them.
     fn somewhere(
         &self,
         base: &Base,

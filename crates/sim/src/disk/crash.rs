@@ -33,14 +33,14 @@ pub enum Policy {
     PowerPrefix,
     /// Power fails; each sector is there or not.
     PowerSectors,
-    /// Power fails; each sector, each length and each name is there or not. If that makes few enough
-    /// states, the draw's number is that of one of them; if changes are few, each of those is there or
-    /// not as a whole.
+    /// Power fails; each sector, each length and each name is there or not. If that makes few
+    /// enough states, the draw's number is that of one of them; if changes are few, each of those
+    /// is there or not as a whole.
     PowerSubset,
     /// Power fails; all writes are there but a part of the last one to each file.
     PowerTorn,
-    /// Power fails; each sector is there or not, and of some the beginning is and the end is not, or
-    /// the other way round.
+    /// Power fails; each sector is there or not, and of some the beginning is and the end is not,
+    /// or the other way round.
     PowerTornSectors,
     /// Power fails; names and lengths are there, and zeros where bytes were added.
     PowerLengths,
@@ -157,7 +157,8 @@ impl Disk {
         }
     }
 
-    /// How many states [`Policy::PowerSubset`] leaves, if the draws below that number are all of them.
+    /// How many states [`Policy::PowerSubset`] leaves, if the draws below that number are all of
+    /// them.
     pub fn subsets(&self) -> Option<u64> {
         let product = product(&self.choices());
         let wholes = 1u64.checked_shl(self.changes() as u32).unwrap_or(u64::MAX);
@@ -222,8 +223,8 @@ impl Disk {
         })
     }
 
-    /// Each change is there or not as a whole, as the bits of `draw` say. A sector holds what it held
-    /// after the last of those that are there.
+    /// Each change is there or not as a whole, as the bits of `draw` say. A sector holds what it
+    /// held after the last of those that are there.
     fn subset_of_wholes(&self, draw: u64, random: &mut Random) -> Disk {
         let few = self.changes() <= SUBSETS_MAX.trailing_zeros() as usize;
         let mut bits = draw;

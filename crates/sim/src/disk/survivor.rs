@@ -1,8 +1,8 @@
 //! What power loss leaves of one file.
 //!
 //! Invariants:
-//! 1. A sector holds what the first so and so many pending writes have made of it: one that is skipped
-//!    takes all later ones to the same sector with it.
+//! 1. A sector holds what the first so and so many pending writes have made of it: one that is
+//!    skipped takes all later ones to the same sector with it.
 //! 2. A file's length, with what cutting it has removed, is that of some moment since its sync,
 //!    whatever has become of its sectors.
 
@@ -56,8 +56,8 @@ impl FileState {
         sectors
     }
 
-    /// The file with the length of `moment`, and in each sector the pending writes before the number
-    /// that `kept` gives.
+    /// The file with the length of `moment`, and in each sector the pending writes before the
+    /// number that `kept` gives.
     pub(super) fn with(&self, moment: usize, kept: impl FnMut(u64) -> usize) -> Content {
         let mut content = self.with_any_length(moment, kept);
         content.set_len(self.lens()[moment]);

@@ -68,8 +68,8 @@ impl Judge<'_> {
         };
         let history = &self.history.keyspaces;
         let fits = |keyspace: &Found<'_>, commits: usize| {
-            // What has become of the manifest's last record, which said that the younger one took the place of
-            // the older, nobody can tell who has no later one.
+            // What has become of the manifest's last record, which said that the younger one took
+            // the place of the older, nobody can tell who has no later one.
             let places = keyspace.places.iter().take(if spared { 1 } else { usize::MAX });
             let mut sums = places.map(|place| history[*place].fingerprint(commits));
             sums.any(|sum| sum == keyspace.sum)

@@ -1,4 +1,5 @@
-//! A violation told shortly: as few steps as still show one, and the operation to strike among theirs.
+//! A violation told shortly: as few steps as still show one, and the operation to strike among
+//! theirs.
 //!
 //! Invariants:
 //! 1. What is found shows its violation whenever its steps are done and its operation is struck.
@@ -26,8 +27,8 @@ pub(super) struct Short {
     operations: u64,
 }
 
-/// The fewest steps, of `count`, found until then that still fail. For some of the steps `begin` gives
-/// how many operations the fault can strike, and what striking tells if it fails.
+/// The fewest steps, of `count`, found until then that still fail. For some of the steps `begin`
+/// gives how many operations the fault can strike, and what striking tells if it fails.
 pub(super) fn shortest<J: Fn(Case) -> Option<String>>(
     count: usize,
     case: Case,
@@ -81,8 +82,8 @@ mod tests {
     use crate::fault::Fault;
     use std::time::Duration;
 
-    /// Steps of five operations each; one fails if the third operation of step 31 is struck after step
-    /// 7 has been done.
+    /// Steps of five operations each; one fails if the third operation of step 31 is struck after
+    /// step 7 has been done.
     #[test]
     fn the_strike_is_found_again_among_fewer_steps() {
         let begin = |keep: &Keep| {

@@ -1,9 +1,10 @@
 //! Does the steps on a disk that fails, and holds the store to its word while it runs.
 //!
 //! Invariants:
-//! 1. The model is exact at any time: whether a commit that failed has happened is found out by reading
-//!    before another one is tried.
-//! 2. An error of a worker's method is a breach of the contract; the store's errors are met by `met`.
+//! 1. The model is exact at any time: whether a commit that failed has happened is found out by
+//!    reading before another one is tried.
+//! 2. An error of a worker's method is a breach of the contract; the store's errors are met by
+//!    `met`.
 
 use std::ops::Bound;
 
@@ -340,8 +341,8 @@ impl Worker {
         self.resolve().map(|_| ())
     }
 
-    /// False if the store failed to close, or was poisoned: what it holds after the next open is not
-    /// certain.
+    /// False if the store failed to close, or was poisoned: what it holds after the next open is
+    /// not certain.
     fn close(&mut self) -> Verdict<bool> {
         self.note(|| "close".to_string());
         self.keyspaces.clear();

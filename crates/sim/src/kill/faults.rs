@@ -1,5 +1,5 @@
-//! Faults that `strace` makes in a child: a system call that fails, or that the child does not survive.
-//! What goes through io_uring no tracer sees, so these children do without it.
+//! Faults that `strace` makes in a child: a system call that fails, or that the child does not
+//! survive. What goes through io_uring no tracer sees, so these children do without it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

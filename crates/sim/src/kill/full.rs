@@ -1,6 +1,6 @@
-//! A disk that is full: a file system in memory of a few mebibytes, mounted where the machine allows.
-//! Writers fill the store until they are refused; what was refused is not there, what was acknowledged
-//! is, and all of it can be read. With room again they go on.
+//! A disk that is full: a file system in memory of a few mebibytes, mounted where the machine
+//! allows. Writers fill the store until they are refused; what was refused is not there, what was
+//! acknowledged is, and all of it can be read. With room again they go on.
 
 use std::fs;
 use std::io;
@@ -63,8 +63,8 @@ const ROOM_KIBIBYTES: u64 = 256;
 /// What is taken at first, to be given back piece by piece.
 const BALLAST_KIBIBYTES: usize = 8192;
 
-/// What must be left for a kill: the room to open a store whose journal is as large as it gets, and to
-/// change its manifest.
+/// What must be left for a kill: the room to open a store whose journal is as large as it gets, and
+/// to change its manifest.
 const BALLAST_KIBIBYTES_NEEDED: u64 = 4096;
 
 /// What takes the room that is given back.
@@ -179,8 +179,8 @@ fn goes_on(rounds: &mut Rounds, running: &mut Running) -> Result<(), String> {
     }
 }
 
-/// Opens what is left; if it cannot be for want of room, then with more: no more than the journal has,
-/// which replay may have to write into trees, and a mebibyte.
+/// Opens what is left; if it cannot be for want of room, then with more: no more than the journal
+/// has, which replay may have to write into trees, and a mebibyte.
 fn open_with_room(rounds: &mut Rounds, ballast: &Ballast) -> Result<Option<Database>, String> {
     let failed = |error: io::Error| format!("the small disk: {error}");
     let journal = journal_kibibytes(&rounds.store()).map_err(failed)?;
@@ -229,7 +229,8 @@ fn judge_full(rounds: &mut Rounds, ballast: &Ballast) -> Result<(), String> {
     Ok(())
 }
 
-/// Dropping a keyspace, deleting and compacting make room, and what was refused before is taken then.
+/// Dropping a keyspace, deleting and compacting make room, and what was refused before is taken
+/// then.
 fn make_room(rounds: &mut Rounds, ballast: &Ballast) -> Result<(), String> {
     let Some(db) = open_with_room(rounds, ballast)? else { return Ok(()) };
     let failed = |what: &str, error: Error| format!("making room: {what}: {error}");

@@ -231,8 +231,8 @@ fn judge_within(
     }
 }
 
-/// Opens the store in `dir` and judges it; twice, as the second open must find nothing to clear away.
-/// None if there is no store and none need be.
+/// Opens the store in `dir` and judges it; twice, as the second open must find nothing to clear
+/// away. None if there is no store and none need be.
 ///
 /// # Errors
 /// What was promised and is not so.

@@ -3,9 +3,10 @@
 //! violation again.
 //!
 //! Invariants:
-//! 1. A step is in the store if it was acknowledged or found, and not if it was refused; of one that was
-//!    only issued either is right, until it has been looked at.
-//! 2. Of two writes of a shared key, one was earlier if it was acknowledged before the other was issued.
+//! 1. A step is in the store if it was acknowledged or found, and not if it was refused; of one
+//!    that was only issued either is right, until it has been looked at.
+//! 2. Of two writes of a shared key, one was earlier if it was acknowledged before the other was
+//!    issued.
 
 use std::fs;
 use std::io;

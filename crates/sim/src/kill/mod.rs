@@ -1,5 +1,5 @@
-//! Real kills: a child process works on a real store, with real threads on the real file system, and is
-//! killed at random moments; whatever it was told to be written is there.
+//! Real kills: a child process works on a real store, with real threads on the real file system,
+//! and is killed at random moments; whatever it was told to be written is there.
 //!
 //! 1. [`script`] says what each writer does.
 //! 2. [`frames`] is what the child says through the pipe.

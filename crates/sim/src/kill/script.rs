@@ -1,12 +1,14 @@
-//! What each writer of a store does, as a function of its place: what it has done so far, the step's
-//! number and the life it is done in. So the parent knows what a step wrote without being told.
+//! What each writer of a store does, as a function of its place: what it has done so far, the
+//! step's number and the life it is done in. So the parent knows what a step wrote without being
+//! told.
 //!
 //! Invariants:
 //! 1. The same seed, writer, life and state before give the same step.
 //! 2. A writer's own keys begin with its number, and nobody else writes them; its passing keyspace
 //!    is its own.
 //! 3. A step that is tried again in another life writes other bytes.
-//! 4. A step that writes a shared key leaves a state of the writer's own keys that no other step leaves.
+//! 4. A step that writes a shared key leaves a state of the writer's own keys that no other step
+//!    leaves.
 
 use std::collections::BTreeMap;
 use std::path::Path;

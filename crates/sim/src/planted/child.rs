@@ -1,4 +1,5 @@
-//! One search, in a process of its own: it tells each part of a round on a line of its standard output.
+//! One search, in a process of its own: it tells each part of a round on a line of its standard
+//! output.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -56,8 +56,8 @@ fn run_recovery(seed: u64, kinds: Kinds) -> Outcome {
     crash::run(seed, kinds, crash::Extent { steps: 60, states: 0, sweeps: 1, ..CRASH }, None)
 }
 
-/// One sequence of at most two actions: in turn one action, one right after a write, and any two. The
-/// first write after an open makes names durable that later ones do not.
+/// One sequence of at most two actions: in turn one action, one right after a write, and any two.
+/// The first write after an open makes names durable that later ones do not.
 fn run_exhaustive(seed: u64, kinds: Kinds) -> Outcome {
     let base = match exhaustive::begin(kinds) {
         Ok(base) => base,
@@ -81,7 +81,8 @@ fn run_model(seed: u64, kinds: Kinds) -> Outcome {
 }
 
 fn run_threads(seed: u64, kinds: Kinds) -> Outcome {
-    // Now and then a crowd: far more threads than cores, so that some lose theirs in the middle of a read.
+    // Now and then a crowd: far more threads than cores, so that some lose theirs in the middle of
+    // a read.
     let (threads, operations) = match random::mix(seed) as usize % 4 {
         3 => (16, 150),
         few => (2 + few, 300),

@@ -138,8 +138,8 @@ impl Search {
     }
 }
 
-/// A part of a round, and whether it gets anywhere. How long it takes says nothing on a machine that has
-/// other things to do: what counts is the processor time it is given.
+/// A part of a round, and whether it gets anywhere. How long it takes says nothing on a machine
+/// that has other things to do: what counts is the processor time it is given.
 struct Part {
     begun: Used,
     last: Used,

@@ -1,5 +1,6 @@
-//! The operating system's files where the kernel does what this machine's does not: it takes `O_DIRECT` and refuses
-//! the reads, and it tells of bytes that it has lost once. Threads meet there.
+//! The operating system's files where the kernel does what this machine's does not: it takes
+//! `O_DIRECT` and refuses the reads, and it tells of bytes that it has lost once. Threads meet
+//! there.
 
 use std::path::Path;
 use std::sync::Barrier;

@@ -34,8 +34,8 @@ pub fn link_dir(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Judges again what [`Lives`](super::life::Lives) has kept in `dir`: reads and checks everything, and looks at space after ten
-/// idle seconds.
+/// Judges again what [`Lives`](super::life::Lives) has kept in `dir`: reads and checks everything,
+/// and looks at space after ten idle seconds.
 ///
 /// # Errors
 /// What was promised and is not so; or it cannot be read.

@@ -1,9 +1,10 @@
 //! What the parent knows of a store: of each key, the step that wrote it last.
 //!
 //! Invariants:
-//! 1. What is known here is exactly the steps that were acknowledged, or found when the store was opened.
-//! 2. Of each writer one step at most is issued and not known; it is in the store as a whole or not at all,
-//!    and is settled when the store is opened.
+//! 1. What is known here is exactly the steps that were acknowledged, or found when the store was
+//!    opened.
+//! 2. Of each writer one step at most is issued and not known; it is in the store as a whole or not
+//!    at all, and is settled when the store is opened.
 //! 3. The store holds nothing else: no other key, no other value.
 
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
-//! The lives of one store: children that work on it are watched and killed, and what they leave is judged
-//! by what the next one reads.
+//! The lives of one store: children that work on it are watched and killed, and what they leave is
+//! judged by what the next one reads.
 //!
 //! Invariants:
-//! 1. What a child has left is kept, by hard links, before anything opens it, with the ledger as it was
-//!    then: a violation can be shown again.
+//! 1. What a child has left is kept, by hard links, before anything opens it, with the ledger as it
+//!    was then: a violation can be shown again.
 //! 2. No child outlives its life.
 
 use std::collections::BTreeMap;
@@ -40,7 +40,8 @@ const OWN_BYTES: u64 = 24 << 20;
 pub struct Worst {
     /// Resident memory, as a share of what is promised.
     pub memory: f64,
-    /// Data files as a multiple of the truth, allowances left out of account, once the store is full.
+    /// Data files as a multiple of the truth, allowances left out of account, once the store is
+    /// full.
     pub space: f64,
     /// The same when idle.
     pub space_idle: f64,
@@ -148,8 +149,8 @@ impl Lives {
         self.ledger.spaces.iter().map(|space| space.live_bytes).sum()
     }
 
-    /// One life: starts a child, watches it, kills it. The last one reads everything, is left idle, and is
-    /// judged in the end.
+    /// One life: starts a child, watches it, kills it. The last one reads everything, is left idle,
+    /// and is judged in the end.
     ///
     /// # Errors
     /// What was promised and is not so.
@@ -209,8 +210,8 @@ impl Lives {
         }
     }
 
-    /// What the child itself may hold: of each writer a batch and its copy, of each thread that scans a
-    /// value.
+    /// What the child itself may hold: of each writer a batch and its copy, of each thread that
+    /// scans a value.
     fn held_bytes(&self, plan: &Plan) -> u64 {
         let script = &self.ledger.script;
         let writers = 2 * script.writers as u64 * script.step_bytes_max();
@@ -303,8 +304,8 @@ impl Lives {
         )
     }
 
-    /// More was taken than is promised: that ends the store's lives, unless it is to go on. Once a life is
-    /// enough.
+    /// More was taken than is promised: that ends the store's lives, unless it is to go on. Once a
+    /// life is enough.
     fn exceeds(&mut self, running: &mut Running, what: String) -> Verdict<()> {
         if !self.keep_going {
             return Err(what);
@@ -587,8 +588,8 @@ impl Lives {
         }
     }
 
-    /// Copies hold what had been acknowledged when they were begun, and nothing that was issued after they
-    /// were done; one under way is no store, or whole.
+    /// Copies hold what had been acknowledged when they were begun, and nothing that was issued
+    /// after they were done; one under way is no store, or whole.
     fn judge_copies(&mut self) -> Verdict<()> {
         for copy in std::mem::take(&mut self.copies) {
             let dir = self.dir.join(COPIES).join(copy.number.to_string());
@@ -643,8 +644,8 @@ impl Lives {
         link_dir(&self.store(), &self.dir.join(LEFT))
     }
 
-    /// Keeps what shows the violation: what there was before this life opened it, or, if it was found at
-    /// work, what there is now.
+    /// Keeps what shows the violation: what there was before this life opened it, or, if it was
+    /// found at work, what there is now.
     fn keep_evidence(&mut self, working: bool) -> io::Result<()> {
         match working {
             true => {

@@ -27,8 +27,8 @@ pub fn seen(value: Option<&Slice>) -> Seen {
     value.map(|value| (value.len() as u64, digest(value)))
 }
 
-/// Looks at a store and tells what it holds; gives its keyspaces, which are made if they need not be
-/// there yet.
+/// Looks at a store and tells what it holds; gives its keyspaces, which are made if they need not
+/// be there yet.
 ///
 /// # Errors
 /// What was promised and is not so.
@@ -146,8 +146,8 @@ fn scan(
     tell(Told::Counted { what: 0, count: pairs })
 }
 
-/// Whether a pair is one that may be there at some time: a key of the script, and a value that says that
-/// it is that key's.
+/// Whether a pair is one that may be there at some time: a key of the script, and a value that says
+/// that it is that key's.
 ///
 /// # Errors
 /// If not.

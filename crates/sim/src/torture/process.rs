@@ -1,4 +1,5 @@
-//! What the system says of a process: memory, descriptors, and how long its threads waited for a core.
+//! What the system says of a process: memory, descriptors, and how long its threads waited for a
+//! core.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -35,8 +36,8 @@ impl Memory {
     }
 }
 
-/// The bytes of a process's mappings of programs and libraries: of files that have a part that can be
-/// carried out.
+/// The bytes of a process's mappings of programs and libraries: of files that have a part that can
+/// be carried out.
 pub fn program_bytes(process: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
     program_bytes_in(&text)
@@ -82,8 +83,8 @@ impl Used {
 }
 
 fn processor_in(stat: &str) -> Duration {
-    // The second field is the command in parentheses, which may hold anything; utime and stime are the
-    // 14th and 15th, in ticks, of which Linux tells a hundred a second.
+    // The second field is the command in parentheses, which may hold anything; utime and stime are
+    // the 14th and 15th, in ticks, of which Linux tells a hundred a second.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
     let ticks: u64 = fields.take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
     Duration::from_millis(10 * ticks)
@@ -94,8 +95,8 @@ pub fn descriptors(process: u32) -> u64 {
     fs::read_dir(format!("/proc/{process}/fd")).map_or(0, |entries| entries.count() as u64)
 }
 
-/// How long threads were ready to run and did not, for lack of a core: what a busy machine takes, and not
-/// the store.
+/// How long threads were ready to run and did not, for lack of a core: what a busy machine takes,
+/// and not the store.
 #[derive(Debug, Default)]
 pub struct Delays {
     /// By thread: when it was asked, and what it had waited by then.

@@ -1,8 +1,9 @@
-//! What a store holds and what each writer does, as functions of the seed: keyspaces, keys, steps, values.
+//! What a store holds and what each writer does, as functions of the seed: keyspaces, keys, steps,
+//! values.
 //!
 //! Invariants:
-//! 1. A step depends on the seed, its writer and its number alone. A step's number is never used twice,
-//!    so a value that is found names the one step that can have written it.
+//! 1. A step depends on the seed, its writer and its number alone. A step's number is never used
+//!    twice, so a value that is found names the one step that can have written it.
 //! 2. A key belongs to one writer, and nobody else writes it.
 //! 3. What a step does to a key depends on the seed, the key and the step's number alone.
 //! 4. Each writer first fills its keys, each once; from then on it overwrites them uniformly.
@@ -380,7 +381,8 @@ fn at_once(space: &Space) -> u32 {
     ((128 << 10) / space.content.pair_bytes()).clamp(1, 128) as u32
 }
 
-/// Bytes that values are cut from; half of each word is blank, so that there is something to compress.
+/// Bytes that values are cut from; half of each word is blank, so that there is something to
+/// compress.
 fn pool() -> &'static [u8] {
     static POOL: OnceLock<Vec<u8>> = OnceLock::new();
     POOL.get_or_init(|| {

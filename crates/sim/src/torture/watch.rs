@@ -1,4 +1,5 @@
-//! The thread that watches a child: looks at its memory and descriptors, and kills it when its moment has come.
+//! The thread that watches a child: looks at its memory and descriptors, and kills it when its
+//! moment has come.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -89,7 +90,8 @@ impl Signals {
 /// Kills a process that nobody has waited for yet.
 pub fn kill(process: u32) {
     if let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) {
-        // It may be dead already; its parent has not waited for it yet, so the number is still its own.
+        // It may be dead already; its parent has not waited for it yet, so the number is still its
+        // own.
         let _ = kill_process(process, Signal::KILL);
     }
 }

@@ -114,8 +114,8 @@ fn write_wrongly(
     }
 }
 
-/// Writes what of the bytes falls into the file as it is: a block that has gone astray makes no file
-/// longer.
+/// Writes what of the bytes falls into the file as it is: a block that has gone astray makes no
+/// file longer.
 fn write_within(state: &mut State, file: FileNumber, offset: u64, bytes: &[u8], mapped: bool) {
     let room = state.content(file).len().saturating_sub(offset);
     let n = room.min(bytes.len() as u64) as usize;

@@ -12,8 +12,8 @@ use spinney::{Error, Result};
 
 /// Who is told.
 pub trait Watcher: Debug + Send + Sync + 'static {
-    /// Whether of files that are not mapped, too. Those of a real disk are better left as they are: a
-    /// ring reads a file past its `read_at` only if it knows the file for its own.
+    /// Whether of files that are not mapped, too. Those of a real disk are better left as they are:
+    /// a ring reads a file past its `read_at` only if it knows the file for its own.
     const FILES: bool;
 
     /// A file is about to be written.

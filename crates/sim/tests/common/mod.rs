@@ -1,4 +1,5 @@
-//! Files with whose calls something else happens: how a story of several threads is told in one order.
+//! Files with whose calls something else happens: how a story of several threads is told in one
+//! order.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -16,7 +17,8 @@ pub(crate) enum Call {
 
 type Happening = Box<dyn FnOnce(&str) + Send>;
 
-/// What is to happen, and with which call: the first of its kind on a file whose name contains that.
+/// What is to happen, and with which call: the first of its kind on a file whose name contains
+/// that.
 #[derive(Default)]
 pub(crate) struct Plan(Mutex<Vec<(Call, &'static str, Happening)>>);
 
@@ -27,8 +29,8 @@ impl std::fmt::Debug for Plan {
 }
 
 impl Plan {
-    /// With the next such call on a file whose name contains `part` this happens, on its thread; it is told
-    /// the name.
+    /// With the next such call on a file whose name contains `part` this happens, on its thread; it
+    /// is told the name.
     pub(crate) fn with_next(
         &self,
         call: Call,

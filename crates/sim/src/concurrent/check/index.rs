@@ -1,9 +1,10 @@
 //! A history, taken apart: which commits and views there are, what each wrote or saw, and whose.
 //!
 //! Invariants:
-//! 1. What can be said of an observer by itself is said here: what it saw was written, to that key, by
-//!    a commit that was accepted; it is whole; it agrees with itself.
-//! 2. A merge whose predecessor somebody has seen is an observer too, of what the key held before it.
+//! 1. What can be said of an observer by itself is said here: what it saw was written, to that key,
+//!    by a commit that was accepted; it is whole; it agrees with itself.
+//! 2. A merge whose predecessor somebody has seen is an observer too, of what the key held before
+//!    it.
 
 use std::collections::BTreeMap;
 
@@ -451,7 +452,8 @@ impl Maker<'_> {
     }
 
     fn finish(&mut self) {
-        // A commit that two merges in other keys make an observer has them in the order of its keys.
+        // A commit that two merges in other keys make an observer has them in the order of its
+        // keys.
         let index = &mut self.index;
         for node in &mut index.nodes {
             node.reads.sort_by_key(|&sight| index.sights[sight].key);

@@ -1,11 +1,11 @@
 //! Whether what threads saw of a store can be explained by one order of commits.
 //!
 //! What is promised (DESIGN 1, promise 2): commits form one total order, each somewhere between its
-//! beginning and its end; what a get, a `multi_get`, an iterator or a snapshot sees is what a prefix
-//! of that order leaves, which ends somewhere between the beginning and the end of the call that made
-//! it. A batch is one commit. So there must be an order of commits and observers that agrees with
-//! time and in which each observer sees, in each key, what was last written. There are no
-//! transactions that read and write: write skew is allowed, since nothing forbids it.
+//! beginning and its end; what a get, a `multi_get`, an iterator or a snapshot sees is what a
+//! prefix of that order leaves, which ends somewhere between the beginning and the end of the call
+//! that made it. A batch is one commit. So there must be an order of commits and observers that
+//! agrees with time and in which each observer sees, in each key, what was last written. There are
+//! no transactions that read and write: write skew is allowed, since nothing forbids it.
 //!
 //! 1. `index` takes the history apart and says what is wrong by itself.
 //! 2. `lives` judges the creation and the end of keyspaces.

@@ -1,7 +1,9 @@
-//! Who must come before whom: what follows from time and from what was seen, until nothing more does.
+//! Who must come before whom: what follows from time and from what was seen, until nothing more
+//! does.
 //!
-//! For each node there is a clock: how many nodes of each chain must come before it. An edge that says
-//! something new raises clocks; a node that must come before itself proves that there is no order.
+//! For each node there is a clock: how many nodes of each chain must come before it. An edge that
+//! says something new raises clocks; a node that must come before itself proves that there is no
+//! order.
 //!
 //! The rules, with R an observer that saw a key hold what W left there:
 //! - W before R.

@@ -1,5 +1,5 @@
-//! Goes through an order that is said to explain a history, by the plainest means: a map of what each
-//! key holds. It shares nothing with how the order was found.
+//! Goes through an order that is said to explain a history, by the plainest means: a map of what
+//! each key holds. It shares nothing with how the order was found.
 
 use std::collections::BTreeMap;
 

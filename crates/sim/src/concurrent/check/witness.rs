@@ -1,12 +1,12 @@
-//! Looks for an order that explains a history: from the beginning on, a place in each chain and what
-//! each key holds, going back where it does not go on.
+//! Looks for an order that explains a history: from the beginning on, a place in each chain and
+//! what each key holds, going back where it does not go on.
 //!
 //! An observer that can be next is taken at once, since it changes nothing for the others. A commit
 //! is taken only if nobody who still has to see what it replaces is left behind.
 //!
 //! A wrong choice early on shows late, and going back step by step from there may never end. So the
-//! search begins anew now and then, and prefers other commits each time; what is known to lead nowhere
-//! stays known.
+//! search begins anew now and then, and prefers other commits each time; what is known to lead
+//! nowhere stays known.
 //!
 //! Invariants:
 //! 1. A state (the places, and what keys hold) from which there was no way on is not tried twice.
@@ -130,8 +130,8 @@ impl State<'_> {
         }
     }
 
-    /// Which of the commits that can be next is taken first: by their ends, in later searches by about
-    /// their ends.
+    /// Which of the commits that can be next is taken first: by their ends, in later searches by
+    /// about their ends.
     fn preference(&self, node: usize) -> u64 {
         let about = match self.restarts {
             0 => 0,

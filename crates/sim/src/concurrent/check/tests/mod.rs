@@ -1,5 +1,5 @@
-//! The checker, on histories that somebody has made up, on all small ones, and on real ones that were
-//! changed afterwards.
+//! The checker, on histories that somebody has made up, on all small ones, and on real ones that
+//! were changed afterwards.
 
 mod hand_made;
 mod long;

@@ -1,9 +1,9 @@
 //! Real histories, changed afterwards as a store that lies would change them.
 //!
-//! Not every change is a lie: a value that two writers wrote at once may as well be the other one's. So
-//! only such changes are made as are false whatever the order was, by time alone ([`Facts::is_false`]), and
-//! the checker has to find every one. What it says of the rest needs no judge here: a history that it
-//! lets pass comes with an order, and `small` tries all orders.
+//! Not every change is a lie: a value that two writers wrote at once may as well be the other
+//! one's. So only such changes are made as are false whatever the order was, by time alone
+//! ([`Facts::is_false`]), and the checker has to find every one. What it says of the rest needs no
+//! judge here: a history that it lets pass comes with an order, and `small` tries all orders.
 
 use std::collections::BTreeMap;
 
@@ -122,8 +122,8 @@ impl Facts {
         let too_early = |id: &Id| {
             self.written.get(id).is_some_and(|(_, written)| reading.moment.is_before(*written))
         };
-        // Operands of which one had been written when the other began stand in that order; and nothing
-        // stands below a put.
+        // Operands of which one had been written when the other began stand in that order; and
+        // nothing stands below a put.
         let turned = |pair: &[Id]| match [pair[0], pair[1]].map(|id| self.written.get(&id)) {
             [Some((key, first)), Some((_, second))] => {
                 let put = (*second, Change::Put(pair[1]));
