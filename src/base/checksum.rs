@@ -1,4 +1,4 @@
-//! The one checksum of all formats: XXH3-64.
+//! The checksum of all formats: XXH3-64.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 

@@ -1,5 +1,5 @@
-//! Little-endian encoding and checked decoding. Decoders never index past their bytes: what is
-//! missing is an `Error::Corruption` that names file, offset and field.
+//! Little-endian encoding and checked decoding. A decoder never indexes beyond its bytes: missing
+//! bytes are an `Error::Corruption` that names file, offset and field.
 
 use std::path::Path;
 

@@ -1,11 +1,11 @@
-//! Counters and latency histograms that every thread can bump without disturbing the others.
+//! Counters and latency histograms that threads update without contention.
 //!
 //! Invariants:
 //! 1. A thread that owns a stripe is the only one that writes to it, so it needs no locked
-//!    instruction there. Threads beyond the number of stripes share the last one, with atomic adds.
-//! 2. A stripe outlives its thread with what was counted; the next owner counts on from there.
-//! 3. No count is ever lost; a sum taken while others count holds at least what they had counted
-//!    before it began.
+//!    instruction. Threads beyond the number of stripes share the last one and use atomic adds.
+//! 2. A stripe outlives its thread, with its counts. The next owner continues from them.
+//! 3. No count is lost. A sum that is taken while others count includes at least what they had
+//!    counted before it began.
 
 use std::cell::Cell;
 use std::sync::OnceLock;

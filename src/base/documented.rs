@@ -1,4 +1,4 @@
-//! Bytes as the pages of the format show them.
+//! Reads the example bytes of the pages in `docs/format`.
 
 /// The bytes of the `nth` hex block of a page. What follows a `#` is commentary.
 ///

@@ -1,4 +1,4 @@
-//! How durable a commit is when it returns.
+//! The durability of a commit when it returns.
 
 /// When a commit returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

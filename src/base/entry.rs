@@ -1,5 +1,4 @@
-//! The entry model: what a memtable, a table and a merge all yield, and the cursor they yield it
-//! by.
+//! The entry model: the entries of memtables, tables and merges, and the cursors over them.
 
 use super::error::Result;
 use super::ids::Seqno;

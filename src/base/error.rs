@@ -1,4 +1,4 @@
-//! One precise error type. Every variant names the thing it is about and says what to do.
+//! The error type. Every variant names what it is about and says what to do.
 
 use std::fmt;
 use std::io;

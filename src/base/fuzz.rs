@@ -1,4 +1,4 @@
-//! What the fuzz targets of all modules share, and those of the codec.
+//! The common part of the fuzz targets of all modules, and the targets of the codec.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Newtypes for everything that is numbered, so that one number cannot be passed for another.
+//! Newtypes for everything that is numbered, so that the numbers cannot be confused.
 
 use std::fmt;
 

@@ -1,16 +1,16 @@
-//! The keyed hash of keys: what filters, caches and guards know a key by.
+//! The keyed hash of keys, which filters, caches and guards use.
 //!
-//! A hash that anybody can compute lets anybody choose keys that collide: then filters say yes to
-//! every key, and whatever counts fingerprints counts one. So each store has a secret, drawn when
-//! it is made and kept in its superblock, and hashes with it. [`KeyHasher`] is a composition of two
-//! universal families, NH (Black et al., UMAC, 1999) and multiply-shift (Dietzfelbinger, 1996), and
-//! SipHash-1-3. `docs/decisions/0012-key-hash.md` has the alternatives and what each costs.
+//! With a public hash, anyone can choose keys that collide. Filters would then pass every key, and
+//! a set of fingerprints would contain only one. So each store has a secret, which is drawn when
+//! the store is created and kept in its superblock. [`KeyHasher`] is composed of two universal
+//! families, NH (Black et al., UMAC, 1999) and multiply-shift (Dietzfelbinger, 1996), and
+//! SipHash-1-3. `docs/decisions/0012-key-hash.md` has the alternatives and their costs.
 //!
 //! Invariants:
-//! 1. For any two keys of up to [`NH_BYTES_MAX`] bytes that were chosen without knowing the secret,
-//!    the upper `b` bits of their hashes are equal with a probability of at most 2^-b + 2^-63.
-//!    Longer keys have SipHash-1-3, for which no better attack than chance is known.
-//! 2. The hash depends on the secret and the key alone. It is persisted (as fingerprints): never
+//! 1. For any two keys of up to [`NH_BYTES_MAX`] bytes that were chosen without knowledge of the
+//!    secret, the upper `b` bits of their hashes are equal with a probability of at most 2^-b +
+//!    2^-63. Longer keys use SipHash-1-3, for which no attack better than chance is known.
+//! 2. The hash depends only on the secret and the key. It is persisted (as fingerprints): never
 //!    change it.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Sizes that the formats and the interface promise.
+//! The size limits of the formats and the interface.
 
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64 * 1024;

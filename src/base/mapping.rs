@@ -1,5 +1,5 @@
-//! `Mapping`: a large stretch of memory that costs nothing until it is touched, and whose parts can
-//! be given back.
+//! `Mapping`: an anonymous memory mapping. Its pages use no memory until they are touched, and
+//! parts of it can be released.
 
 use std::ptr::NonNull;
 

@@ -1,4 +1,4 @@
-//! What every other module stands on: errors, ids, the entry model, codecs, checksums and limits.
+//! The foundation of all other modules: errors, ids, the entry model, codecs, checksums and limits.
 
 pub(crate) mod checksum;
 pub(crate) mod codec;

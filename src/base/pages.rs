@@ -1,20 +1,19 @@
-//! `Pages` and `PageVec`: memory in whole pages of 4 KiB, beside the heap, for what is large and
-//! soon gone.
+//! `Pages` and `PageVec`: memory in whole pages of 4 KiB, outside the heap, for large and
+//! short-lived buffers.
 //!
-//! Compactions and scans use buffers of many sizes for a moment. In the heap, small things that
-//! stay settle in the gaps between them, so that the next buffer needs new memory: with thousands
-//! of tables a heap of 11 MB of things in use took 70 MB. Here each piece is memory from the
-//! system, and goes back to it whole.
+//! Compactions and scans briefly use buffers of many sizes. In the heap, small long-lived objects
+//! fill the gaps between them, so that the next buffer needs new memory: with thousands of tables,
+//! a heap with 11 MB in use occupied 70 MB. Here each piece is memory from the system and is
+//! returned to it as a whole.
 //!
 //! Invariants:
-//! 1. Every byte of a piece is initialised: zero when it comes from the system, whatever its last
-//!    user left there when it is used again.
-//! 2. At most [`IDLE_BYTES_MAX`] lie idle, for all stores of the process together, and no piece of
-//!    more than [`KEPT_BYTES_MAX`].
-//! 3. A piece has at most a quarter more bytes than were asked for, and always whole pages. What
-//!    its user does not touch is not resident while the piece is new. A piece of
-//!    [`SMALL_BYTES_MAX`] and less is the heap's instead: a page each would be many times what it
-//!    holds.
+//! 1. Every byte of a piece is initialised: zero when it comes from the system, or whatever its
+//!    last user left there.
+//! 2. At most [`IDLE_BYTES_MAX`] are idle, for all stores of the process together, and no idle
+//!    piece has more than [`KEPT_BYTES_MAX`].
+//! 3. A piece is at most a quarter larger than requested, and always whole pages. While it is new,
+//!    only its touched part is resident. A piece of at most [`SMALL_BYTES_MAX`] is on the heap,
+//!    because a whole page would be many times its size.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! Panics that must not spread: caught where they would leave others waiting, and put into words.
+//! Catching panics that would leave other threads waiting, and their messages.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

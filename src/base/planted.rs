@@ -1,10 +1,10 @@
-//! Planted bugs: the test regime's own score. Each is a fault of the kind that engines have had,
-//! put in by name where it would sit; `spinney-sim planted` sees to it that the regimes find every
-//! one.
+//! Planted bugs: they measure the test regimes. Each is a fault of a kind that storage engines have
+//! had, placed where it would occur and activated by name. `spinney-sim planted` verifies that the
+//! regimes find every one.
 //!
 //! Invariants:
 //! 1. Without `--cfg planted`, [`planted`] is a constant `false`: no bug is compiled in.
-//! 2. With it, at most one bug is active at a time, in the whole process.
+//! 2. With it, at most one bug is active at a time in the whole process.
 #![cfg_attr(not(planted), allow(unreachable_pub, reason = "public in builds for the score alone"))]
 
 #[cfg(planted)]

@@ -1,12 +1,13 @@
-//! Slots that take no memory, and which of them to use next.
+//! Slots without resident memory, and the order in which they are used.
 //!
-//! Frames are backed by large pages where the system has some: the first use of one brings all of
-//! them into memory. So frames that are used have to lie side by side: slots are begun by the large
-//! page, for pages in frames or for others, and go back to where they came from. Only when one use
-//! has run out of slots it takes the other's.
+//! Frames are backed by large pages where the system has them: the first use of one frame makes the
+//! whole large page resident. Frames in use must therefore be adjacent. Slots are handed out one
+//! large page at a time, either for pages in frames or for other pages, and a returned slot goes
+//! back to the use that it came from. One use takes slots of the other only when its own are
+//! exhausted.
 //!
 //! Invariants:
-//! 1. Each slot below `begun` is here or somewhere else, in one place.
+//! 1. Each slot below `begun` is in exactly one place, here or elsewhere.
 
 use std::ops::Range;
 

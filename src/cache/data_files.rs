@@ -1,11 +1,12 @@
-//! Where the data files lie, what they are called, and when they go.
+//! The data files of a store: their directory, their names and numbers, and their deletion.
 //!
 //! Invariants:
-//! 1. A file's number is never used twice, also not after a crash: the manifest records a bound.
+//! 1. A file number is never used twice, not even after a crash: the manifest records an upper
+//!    bound.
 //! 2. A data file is immutable once finished.
-//! 3. A file goes when its last [`PageFile`](super::PageFile) handle is dropped, unless the store
-//!    is closing or poisoned (`retain_all`): then the next open decides from the manifest. Nothing
-//!    takes that back.
+//! 3. A file is deleted when its last [`PageFile`](super::PageFile) handle is dropped, unless the
+//!    store is closing or poisoned (`retain_all`). Then the next open decides from the manifest.
+//!    `retain_all` cannot be undone.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

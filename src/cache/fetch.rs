@@ -1,12 +1,12 @@
-//! Pages that are read together: what several operations, or one that looks ahead, need and the
-//! cache does not have.
+//! Batched page reads: the uncached pages that several operations need, or that one operation
+//! prefetches.
 //!
 //! Invariants:
-//! 1. A page is read once, and neighbours in a file with one read: what a drive and the system ask
-//!    for a read hardly grows with its length.
-//! 2. A page enters the cache verified, as pages read one by one do.
-//! 3. Buffers come from the share of read-ahead ([`ReadAhead`](super::ReadAhead)). Without a lease,
-//!    at most [`UNCOUNTED_BYTES`] are read at a time, or a single page.
+//! 1. Each page is read once, and adjacent pages of a file are read with one request. The cost of a
+//!    request hardly depends on its length.
+//! 2. A page is verified before it enters the cache, as with single reads.
+//! 3. Buffers are leased from the read-ahead budget ([`ReadAhead`](super::ReadAhead)). Without a
+//!    lease, at most [`UNCOUNTED_BYTES`] are read at a time, or a single page.
 
 use std::sync::Arc;
 

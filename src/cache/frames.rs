@@ -1,19 +1,20 @@
-//! The memory that cached pages lie in: numbered slots.
+//! The memory of cached pages: numbered slots.
 //!
-//! Each slot has a frame of 4 KiB in a [`Mapping`], and in another, without large pages, a
-//! *multi-unit frame*: address space for a page of several units, of which only what is used is in
-//! memory. A page that does not fit a multi-unit frame lies on the heap. Heap objects of a few
-//! units each would leave gaps that fit nothing else: it is for exceptions. Slots come in slabs,
-//! each as large as all before it, so that more can be added without moving any.
+//! Each slot has a frame of 4 KiB in one [`Mapping`] and a *multi-unit frame* in another. A
+//! multi-unit frame is address space for a page of several units; only its used part is resident,
+//! and it is never backed by large pages. A page that is too large for a multi-unit frame is
+//! allocated on the heap. Heap pages are exceptions, because heap objects of a few units leave gaps
+//! that fit nothing else. Slots are reserved in slabs, each as large as all previous slabs
+//! together, so that slots can be added without moving any.
 //!
 //! Invariants:
-//! 1. A slot's bytes are written only by the one thread that has taken the slot, before its page is
-//!    published in the index, and after no reader can see the page that was there before.
-//! 2. Slots are never taken away while the `Frames` exist.
-//! 3. A large page backs frames only where [`Frames::use_large_page`] was asked for one and none
-//!    has been given back since: elsewhere what is in memory is what has been used.
-//! 4. Of a slot's frame and its multi-unit frame at most one is in memory: whoever takes the slot
-//!    for the other has given it back.
+//! 1. A slot's bytes are written only by the thread that has taken the slot: before its page is
+//!    published in the index, and after no reader can see the previous page.
+//! 2. Slots are never removed while the `Frames` exist.
+//! 3. A large page backs frames only where [`Frames::use_large_page`] was called and no frame has
+//!    been released since. Elsewhere only used memory is resident.
+//! 4. At most one of a slot's two frames is resident. Whoever takes the slot for the other frame
+//!    has released the first.
 
 use std::ops::Range;
 use std::ptr::{NonNull, null_mut};

@@ -1,12 +1,12 @@
-//! Grace periods: when may memory that readers found without a lock be used for something else?
+//! Grace periods: when memory that readers find without a lock can be reused.
 //!
 //! A reader is *pinned* while it looks at cached bytes. A [`GracePeriod`] that begins after a page
-//! has left the index is over once every reader that was pinned at its beginning has ended.
+//! has left the index is over once every reader that was pinned at its beginning has unpinned.
 //!
 //! Invariants:
-//! 1. Caches have a collector of their own: nobody else's long pins delay their frames. All caches
-//!    of the process share one, but for those of deterministic stores.
-//! 2. What is deferred owns nothing but a flag, so a cache can be dropped at any time.
+//! 1. Caches have a collector of their own, so that long pins elsewhere do not delay their frames.
+//!    All caches of a process share it, except those of deterministic stores.
+//! 2. Deferred functions own only a flag, so a cache can be dropped at any time.
 
 use std::sync::Arc;
 

@@ -1,17 +1,18 @@
-//! The cache's index: from a page's key to the slot that holds it, found without a lock.
+//! The index of the page cache: a lock-free lookup from a page's key to its slot.
 //!
-//! A hash table of cache-line buckets with four entries each; a key may be in either of two
-//! buckets. An entry has the page's whole key in two words: file (lower half) and unit in one, the
-//! file's upper half in the other, beside everything a hit needs to know (the [`Locator`]). So a
-//! hit touches one or two lines of the index and the page itself, nothing else.
+//! It is a hash table of cache-line buckets with four entries each. A key may be in either of two
+//! buckets. An entry stores the page's whole key in two words: one has the file's lower half and
+//! the unit, the other has the file's upper half and the [`Locator`], which is everything that a
+//! hit needs. A hit therefore reads one or two cache lines of the index, and the page itself.
 //!
 //! Invariants:
-//! 1. Entries are written by one thread at a time (which holds the pool's lock); readers only ever
-//!    change an entry's uses, by compare-and-swap.
-//! 2. A locator of 0 means empty. An entry goes from page to page through empty: locator 0, new
-//!    key, new locator, in this order.
-//! 3. While a reader is pinned, a slot it has seen in the index is not given to another page. So if
-//!    an entry's locator is the same before and after its key was read, they belong together.
+//! 1. One thread at a time writes entries: the one that holds the pool's lock. Readers change only
+//!    an entry's use count, by compare-and-swap.
+//! 2. A locator of 0 means empty. An entry changes from one page to another in this order: locator
+//!    0, new key, new locator.
+//! 3. While a reader is pinned, a slot that it has seen in the index is not given to another page.
+//!    So if an entry's locator is the same before and after its key was read, key and locator
+//!    belong together.
 
 use std::ops::Deref;
 use std::ptr::NonNull;

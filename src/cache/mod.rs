@@ -1,9 +1,9 @@
-//! Data files read through one user-level page cache.
+//! Data files, read through one page cache in user space.
 //!
-//! [`DataFiles`] knows where the data files (tables, maplets, blobs) lie, numbers them and deletes
-//! those that nothing refers to any more. A [`PageFile`] is one of them, read page by page through
-//! the [`Cache`]. Memory is ours to account for: data files are opened for direct I/O, so a page is
-//! in memory exactly if it is here.
+//! [`DataFiles`] knows the directory of the data files (tables, maplets, blobs), numbers them, and
+//! deletes those that are no longer referenced. A [`PageFile`] is one data file, read page by page
+//! through the [`Cache`]. Data files are opened for direct I/O, so a page is in memory exactly if
+//! it is in this cache, and the memory used is known.
 
 mod cold_slots;
 mod data_files;

@@ -1,10 +1,11 @@
-//! The page format (`docs/format/page.md`): a header, the payload, zeros up to whole units.
+//! The page format (`docs/format/page.md`): a header, the payload, and zeros up to a multiple of 4
+//! KiB.
 //!
 //! Invariants:
-//! 1. The page checksum covers everything but itself, and is seeded with the page's place: a page
-//!    that is whole but belongs elsewhere (a misdirected or stale write) does not pass.
-//! 2. The header has a short checksum of its own, so that a reader who walks a file can trust a
-//!    page's length before it has read the page.
+//! 1. The page checksum covers everything except itself. It is seeded with the page's place, so a
+//!    whole page in the wrong place (a misdirected or stale write) does not pass.
+//! 2. The header has a short checksum of its own. A sequential reader can trust a page's length
+//!    before it has read the page.
 
 use crate::base::checksum::checksum;
 use crate::base::ids::FileId;

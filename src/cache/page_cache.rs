@@ -1,14 +1,15 @@
-//! The page cache: what has been read from data files, verified and decompressed, up to a limit.
+//! The page cache: pages of data files, verified and decompressed, up to a memory limit.
 //!
-//! A hit takes no lock and, unless it is the page's first in a while, writes to no memory that
-//! another thread uses: the reader pins itself (its own cache line), finds the page in the
-//! [`Index`], and looks at its bytes where they lie. Inserting and evicting take one short lock.
+//! A hit takes no lock. Unless it is the page's first hit in a while, it also writes to no memory
+//! that another thread uses: the reader pins itself (on its own cache line), finds the page in the
+//! [`Index`], and reads its bytes in place. Insertion and eviction take one short lock.
 //!
 //! Invariants:
-//! 1. The bytes `get` shows are those that were inserted for that key.
-//! 2. Memory (pages, tables, and what waits until no reader can see it) stays within the capacity.
-//! 3. The cache may forget any page at any time, and may decline to keep one: nobody may rely on a
-//!    page being there after it was inserted.
+//! 1. `get` shows the bytes that were inserted for that key.
+//! 2. Memory stays within the capacity. It includes pages, tables, and what waits for the end of a
+//!    grace period.
+//! 3. The cache may evict any page at any time, and may refuse an insertion. Nothing relies on a
+//!    page being cached after it was inserted.
 
 use std::sync::Arc;
 

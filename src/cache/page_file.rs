@@ -1,13 +1,13 @@
-//! Files of pages: the one container of tables, maplets and blobs (`docs/format/page.md`).
+//! Files of pages, the container of tables, maplets and blobs (`docs/format/page.md`).
 //!
-//! A page is one or more consecutive 4 KiB units, see [`super::page`]. Here pages are read one by
-//! one, through the cache; [`super::page_scan`] reads them in order, [`super::page_writer`] writes
-//! them.
+//! A page is one or more consecutive units of 4 KiB (see [`super::page`]). This file reads single
+//! pages through the cache. [`super::page_scan`] reads pages in order, and [`super::page_writer`]
+//! writes them.
 //!
 //! Invariants:
-//! 1. No byte of a page is handed out before its checksum has been verified.
-//! 2. What the cache holds has been verified and decompressed.
-//! 3. A page's pointer says how many units it has; the header must agree.
+//! 1. No byte of a page is returned before its checksum has been verified.
+//! 2. Cached pages have been verified and decompressed.
+//! 3. A page's pointer states its number of units; the page header must agree.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

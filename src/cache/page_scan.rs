@@ -1,9 +1,9 @@
-//! `PageScan`: a sequential pass over a file's pages, past the cache, read ahead.
+//! `PageScan`: a sequential read of a file's pages, with read-ahead, past the cache.
 //!
 //! Invariants:
-//! 1. Each unit of the range is read once, none outside it.
-//! 2. Two buffers take turns: one is used while the other is filled.
-//! 3. A page's length is believed once its header's checksum has been verified.
+//! 1. Each unit of the range is read once, and none outside it.
+//! 2. There are two buffers: one is consumed while the other is filled.
+//! 3. A page's length is used only after its header's checksum has been verified.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! `PageFileWriter`: writes a new data file page by page, behind the back of whoever makes the
-//! pages.
+//! `PageFileWriter`: writes a new data file page by page, in the background of the thread that
+//! makes the pages.
 //!
 //! Invariants:
-//! 1. One chunk is gathered while at most one other is being written.
-//! 2. Once a write has failed, every later call fails: a file with a hole is never finished.
-//! 3. Dropped before `finish`, it removes what it wrote.
+//! 1. One chunk is filled while at most one other is being written.
+//! 2. After a failed write, every later call fails: a file with a hole is never finished.
+//! 3. If it is dropped before `finish`, it removes the file.
 
 use std::sync::Arc;
 

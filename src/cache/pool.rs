@@ -1,15 +1,14 @@
-//! The cache's book-keeping: which slots are free, what is evicted, and what it all takes.
+//! The bookkeeping of the page cache: free slots, eviction, and memory used.
 //!
-//! Eviction is a clock over the slots. It passes by a page that has been hit and takes one that has
-//! not. A hit page loses its mark only when too few unmarked ones are about
-//! ([`SPARED_PER_EVICTED`]): so the pages of a long scan replace one another and leave those alone
-//! that have been used twice.
+//! Eviction is a clock over the slots. It skips a page that has been hit and evicts one that has
+//! not. A hit page loses its mark only when few unmarked pages remain ([`SPARED_PER_EVICTED`]). So
+//! the pages of a long scan replace one another, and pages that have been used twice stay.
 //!
 //! Invariants:
 //! 1. `used_bytes` counts everything: frames and units of multi-unit frames that have been touched
-//!    and not given back, heap pages, the tables, and what waits for the end of a grace period.
+//!    and not released, heap pages, the tables, and what waits for the end of a grace period.
 //!    Nothing is taken that would raise it above the capacity.
-//! 2. An evicted page's memory is used again only after a grace period.
+//! 2. An evicted page's memory is reused only after a grace period.
 //! 3. No call scans, evicts or waits without bound.
 
 use std::collections::VecDeque;

@@ -1,10 +1,10 @@
-//! The account of buffers that reads look ahead with: one share of memory for all threads.
+//! The memory budget of read-ahead buffers, shared by all threads.
 //!
-//! Where little is left, less is read ahead; nothing waits and nothing fails.
+//! When little is left, less is read ahead. Nothing waits, and nothing fails.
 //!
 //! Invariants:
 //! 1. `used` is the sum of all leases.
-//! 2. It is at most `bytes_max`, unless that was lowered.
+//! 2. `used` is at most `bytes_max`, unless `bytes_max` was lowered.
 
 use std::sync::Arc;
 

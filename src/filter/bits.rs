@@ -1,6 +1,6 @@
-//! Reading and writing runs of bits that start at any bit, and select. Bit `i` of a byte string is
-//! bit `i % 8` of byte `i / 8`. Reads outside the bytes are `None`, so that damage cannot index out
-//! of them.
+//! Bit strings: reading and writing runs of bits at any position, and `select`. Bit `i` of a byte
+//! string is bit `i % 8` of byte `i / 8`. A read outside the bytes returns `None`, so damaged data
+//! cannot cause an index out of bounds.
 
 const L: u64 = 0x0101_0101_0101_0101;
 const H: u64 = 0x8080_8080_8080_8080;

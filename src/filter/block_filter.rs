@@ -1,14 +1,15 @@
-//! `BlockFilter`: says which keys a table does not hold, from one cache line of one page.
+//! `BlockFilter`: a blocked Bloom filter of a table's keys, stored in the table's file.
 //!
-//! A blocked Bloom filter, made for being read through the page cache: a key's hash names one of
-//! the filter's pages, which lie one after another in the table's file, and one block of 64 bytes
-//! in it ([`block_page`](super::block_page)). Nothing of it is kept in memory but where it lies.
+//! It is designed to be read through the page cache. A key's hash selects one of the filter's
+//! pages, which are consecutive in the file, and one block of 64 bytes in that page
+//! ([`block_page`](super::block_page)). Only the filter's location is kept in memory, so a probe
+//! reads one cache line of one page.
 //!
 //! Invariants:
-//! 1. No false negatives: [`BlockFilter::may_contain`] is true for every hash that was added.
-//! 2. A filter of `keys` keys passes at most one of 200 others, and `keys` of 2^32 more since it
-//!    looks at 32 bits of a hash.
-//! 3. A filter has the pages that its number of distinct keys asks for, at least one.
+//! 1. There are no false negatives: [`BlockFilter::may_contain`] is true for every added hash.
+//! 2. The false-positive rate is at most 1/200, plus `keys` / 2^32 because 32 bits of a hash are
+//!    used.
+//! 3. The number of distinct keys determines the number of pages, which is at least one.
 
 use std::sync::Arc;
 

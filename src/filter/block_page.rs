@@ -1,14 +1,13 @@
 //! One page of a block filter (`docs/format/block-filter.md`): a front, then blocks of 64 bytes.
 //!
-//! A key sets one bit in each of the eight words of one block. The words are independent of each
-//! other, so that a compiler can look at several at once, and the block is one line of the
-//! processor's cache: with page header and front it starts at a multiple of 64 bytes of the cached
-//! page.
+//! A key sets one bit in each of the eight words of one block. The words are independent, so that a
+//! compiler can use SIMD instructions. A block is one cache line: with the page header and the
+//! front it starts at a multiple of 64 bytes of the cached page.
 //!
 //! Invariants:
-//! 1. Where a key's bits lie depends on the upper 32 bits of its hash and on the number of pages
-//!    alone.
-//! 2. Nothing here trusts a byte of a page: every load is checked.
+//! 1. The positions of a key's bits depend only on the upper 32 bits of its hash and on the number
+//!    of pages.
+//! 2. Page bytes are not trusted: every load is checked.
 
 use crate::base::limits::UNIT_BYTES;
 use crate::cache::PAGE_HEADER_BYTES;

@@ -1,15 +1,14 @@
-//! `BloomFilter`: says, from one cache line of memory, that a young bundle does not hold a key.
+//! `BloomFilter`: a split-block Bloom filter in memory, for the bundle of one memtable.
 //!
-//! Every lookup meets all the young bundles of the root, and nearly always none of them has the
-//! key. A maplet page takes several waits for memory to say so, each for the one before; a Bloom
-//! filter takes one. It is a split block filter: a key chooses a block of 32 bytes and sets one bit
-//! in each of the block's eight words. It is kept in memory alone and made anew when the store is
-//! opened.
+//! A lookup probes all young bundles of the root, and almost none of them has the key. A probe of a
+//! maplet page needs several dependent memory accesses; this filter needs one. A key selects a
+//! block of 32 bytes and sets one bit in each of the block's eight words. The filter is not stored:
+//! it is rebuilt when the store is opened.
 //!
 //! Invariants:
-//! 1. No false negatives: [`BloomFilter::may_hold`] is true for every hash that the Bloom filter
-//!    was made of.
-//! 2. It looks at the hash's upper 32 bits only, which every maplet keeps of its keys.
+//! 1. There are no false negatives: [`BloomFilter::may_hold`] is true for every hash that the
+//!    filter was built from.
+//! 2. Only the upper 32 bits of a hash are used. Every maplet keeps these.
 
 use super::block_page::{MULTIPLIERS, top};
 use super::geometry::FINGERPRINT_BITS_MIN;

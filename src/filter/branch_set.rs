@@ -1,4 +1,4 @@
-//! `BranchSet`: what a probe answers.
+//! `BranchSet`: the result of a maplet probe.
 
 use crate::base::planted::{Bug, planted};
 use std::fmt;

@@ -1,14 +1,15 @@
-//! Building a maplet: a linear merge of new branches' sorted fingerprints and of older maplets.
+//! Builds a maplet by a linear merge of the sorted fingerprints of new branches and of older
+//! maplets.
 //!
-//! The fingerprint space is cut into the new maplet's nominal pages. For each, every source gives
-//! what it has up to the page's nominal end, these few thousand entries are merged while they are
-//! in the processor's caches, and as many as fit become the page. The rest (seldom any) goes first
-//! in the next.
+//! The fingerprint space is divided into the nominal pages of the new maplet. For each page, every
+//! source supplies its entries up to the page's nominal end. These few thousand entries are merged
+//! while they are in the processor's caches, and as many as fit become the page. The rest, if any,
+//! is placed first in the next page.
 //!
 //! Invariants:
-//! 1. Pages tile the fingerprint space: each starts where the one before it ended, and a page ends
-//!    at or before its nominal end. So a fingerprint is in its nominal page or in a later one.
-//! 2. Pages always get done, however the fingerprints are distributed: each page either reaches its
+//! 1. Pages partition the fingerprint space: each starts where the previous one ended, and a page
+//!    ends at or before its nominal end. So a fingerprint is in its nominal page or in a later one.
+//! 2. Building terminates for any distribution of fingerprints: each page either reaches its
 //!    nominal end or is full.
 
 use super::fingerprint::SortedFingerprints;

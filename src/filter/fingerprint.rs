@@ -1,4 +1,4 @@
-//! `Fingerprint`: the high bits of a key's hash; and sorting a branch's worth of them.
+//! `Fingerprint`, the high bits of a key's hash, and the sorting of a branch's fingerprints.
 
 use super::geometry::{FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN};
 use crate::base::pages::PageVec;

@@ -1,9 +1,9 @@
-//! How a maplet cuts fingerprints up: quotient and remainder, and which page answers for which.
+//! The division of a maplet's fingerprints into quotient and remainder, and into pages.
 //!
 //! Invariants:
-//! 1. `nominal_page` never decreases with the fingerprint, and `nominal_end(i)` is the least
-//!    fingerprint whose nominal page is above `i`.
-//! 2. A slot has 1 to 56 bits, so that one unaligned 64-bit load holds it.
+//! 1. `nominal_page` is monotonic in the fingerprint. `nominal_end(i)` is the smallest fingerprint
+//!    whose nominal page is above `i`.
+//! 2. A slot has 1 to 56 bits, so that one unaligned 64-bit load covers it.
 
 use super::page::{GROUP_BITS, PAGE_BITS};
 

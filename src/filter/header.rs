@@ -1,4 +1,4 @@
-//! `MapletHeader`: everything about a maplet that is not in its pages.
+//! `MapletHeader`: the metadata of a maplet.
 
 use super::geometry::{BRANCHES_MAX, FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN, Geometry};
 use crate::base::codec::{Decoder, put_varint};

@@ -1,4 +1,4 @@
-//! `Maplet`: a finished maplet, in a file of its own, ready to be probed.
+//! `Maplet`: a finished maplet in its own file, ready to be probed.
 
 use super::branch_set::BranchSet;
 use super::fingerprint::Fingerprint;

@@ -1,20 +1,22 @@
-//! Filters: which branches may hold a key, asked with the key's hash before any branch is read.
+//! Filters: they name the branches that may hold a key, before any branch is read.
 //!
-//! A [`Maplet`] is a quotient filter that carries values: the set of pairs (fingerprint, branch) of
-//! one pivot, immutable, paged (`docs/format/maplet.md`). It is built in bulk from sorted
-//! fingerprints and merged linearly with older maplets; it is never rebuilt from the data.
+//! A [`Maplet`] is a quotient filter with values: the immutable set of pairs (fingerprint, branch)
+//! of one pivot, stored in pages (`docs/format/maplet.md`). It is built in bulk from sorted
+//! fingerprints and merged linearly with older maplets. It is never rebuilt from the data.
 //!
-//! A [`BlockFilter`] lies in a table's own file and says which keys the table does not hold
-//! (`docs/format/block-filter.md`).
+//! A [`BlockFilter`] is in a table's own file and excludes keys that the table does not hold
+//! (`docs/format/block-filter.md`). A [`BloomFilter`] is in memory and excludes keys that the
+//! bundle of one memtable does not hold.
 //!
 //! Invariants:
-//! 1. No false negatives: a hash that was put in for a branch is reported for that branch until a
-//!    merge drops the branch; a hash that was put in for a table is reported for it.
-//! 2. A maplet stores exactly the set of its fingerprints, so its false-positive rate is the number
-//!    of distinct fingerprints / 2^`fingerprint_bits`, however often it was merged.
-//! 3. Ordinals grow from the oldest branch, 0, to the newest. Superseded counts rely on it.
-//! 4. No byte of a page makes a reader panic or index out of bounds; bytes that cannot be a
-//!    maplet's are `Error::Corruption`.
+//! 1. There are no false negatives. A hash that was added for a branch is reported for that branch
+//!    until a merge drops the branch; a hash that was added for a table is reported for it.
+//! 2. A maplet stores exactly the set of its fingerprints. Its false-positive rate is the number of
+//!    distinct fingerprints / 2^`fingerprint_bits`, however often it was merged.
+//! 3. Branch ordinals ascend from the oldest branch, 0, to the newest. Superseded counts rely on
+//!    this.
+//! 4. No byte of a page causes a panic or an index out of bounds. Bytes that cannot be a maplet's
+//!    are `Error::Corruption`.
 
 mod bits;
 mod block_filter;

@@ -1,14 +1,14 @@
 //! One page of a maplet: all pairs (fingerprint, branch) with `start <= fingerprint < end`, sorted.
 //!
-//! The buckets (quotients) of the range are cut into groups of 32. A directory gives each group's
-//! place; a group is a unary string (a one for each entry, a zero after each bucket's last)
-//! followed by its entries' slots, so that a probe reads the directory at the page's front and then
-//! one or two adjacent cache lines.
+//! The buckets (quotients) of the range are divided into groups of 32. A directory at the front of
+//! the page holds the position of each group. A group is a unary string (a one for each entry, and
+//! a zero after each bucket's last entry), followed by the slots of its entries. A probe reads the
+//! directory and then one or two adjacent cache lines.
 //!
 //! Invariants:
-//! 1. The pairs of one fingerprint lie in one page.
-//! 2. The last 8 bytes of a payload are zero: loads of 8 or 9 bytes at any used bit stay inside.
-//! 3. Nothing here trusts a byte of a page: every load is checked, every loop ends with the page.
+//! 1. All pairs of one fingerprint are in one page.
+//! 2. The last 8 bytes of a payload are zero, so loads of 8 or 9 bytes at any used bit stay inside.
+//! 3. Page bytes are not trusted: every load is checked, and every loop ends with the page.
 
 use super::bits::{BitWriter, select, window, window57};
 use super::branch_set::BranchSet;

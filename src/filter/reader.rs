@@ -1,4 +1,4 @@
-//! `MapletReader`: all entries of a maplet in order, read page by page past the cache.
+//! `MapletReader`: reads all entries of a maplet in order, page by page, past the cache.
 
 use super::geometry::Geometry;
 use super::maplet::Maplet;

@@ -1,5 +1,5 @@
-//! Merging sorted runs that fit the processor's caches: pairwise, without branches that depend on
-//! data.
+//! A pairwise merge of sorted runs that fit the processor's caches, without data-dependent
+//! branches.
 
 /// Sorted runs of numbers, and room to merge them.
 #[derive(Default)]

@@ -1,15 +1,16 @@
-//! The file `DURABLE`: up to which byte the manifest is known to have been durable
+//! The file `DURABLE`: a byte position up to which the manifest is known to be durable
 //! (`docs/format/durable.md`).
 //!
-//! A crash may tear the manifest's last append, which is dropped. Durable records that are gone
-//! leave the same bytes. This file tells the two apart.
+//! A crash may tear the manifest's last append, which is then dropped. Lost durable records leave
+//! the same bytes. This file distinguishes the two.
 //!
 //! Invariants:
-//! 1. It is a lower bound that stays true: it is written after the sync of what it says, and no
-//!    manifest is ever cut before its durable end, nor replaced by one of a lower number. So each
-//!    earlier state of the file is true as well, and it needs no sync of its own.
-//! 2. Nothing depends on it. A file that is missing, torn or of another store says nothing, and a
-//!    failure to write it is no failure of the store.
+//! 1. It is a lower bound that stays true. It is written after the sync that it reports, no
+//!    manifest is ever truncated below its durable end, and none is replaced by one of a lower
+//!    number. Each earlier content of the file is therefore true as well, and the file needs no
+//!    sync of its own.
+//! 2. Nothing depends on it. A file that is missing, torn or of another store has no effect, and a
+//!    failure to write it is not a failure of the store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! Edits: what a record says has changed.
+//! Edits: the changes that a record holds.
 //!
-//! An edit is a sequence of fields, each a tag and what the tag says, applied in order. Numbers
-//! that only grow (`next_file_id`, `journal_floor`, `last_seqno`, `flushed`) never go back: of two,
-//! the larger counts, so edits prepared at the same time may commit in either order.
+//! An edit is a sequence of fields, each with a tag and a payload, applied in order. Numbers that
+//! only grow (`next_file_id`, `journal_floor`, `last_seqno`, `flushed`) never decrease: of two
+//! values the larger counts. So edits that are prepared concurrently may be committed in either
+//! order.
 
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;

@@ -1,18 +1,17 @@
-//! The manifest: an append-only log of what is live (`docs/format/manifest.md`).
+//! The manifest: an append-only log of live files and trees (`docs/format/manifest.md`).
 //!
-//! One record commits one edit, or several that waited together, atomically. The manifest knows the
-//! keyspaces and the numbers of the store; what an edit says about a tree is opaque to it.
+//! One record commits one edit, or several concurrent ones, atomically. The manifest knows the
+//! keyspaces and the numbers of the store. The content of a tree's edit is opaque to it.
 //!
 //! Invariants:
-//! 1. An edit counts once `commit` has returned: it has been synced, and so have all before it.
-//! 2. What has been appended never contradicts what stands before it: edits are checked first.
-//! 3. Wherever there are two manifests, the older one has seen no commit since the newer one was
-//!    begun, and the newer one has none of its own before the older one is durably gone.
-//! 4. A failed append poisons the manifest: what the disk then holds is known only to the next
-//!    open. If only room was missing, and nothing is left of it, the edits it held are refused
-//!    instead.
-//! 5. A store whose manifest is missing or damaged is never opened, least of all as an empty one.
-//!    Nor is one whose manifest has lost durable records from its end, where anything on the disk
+//! 1. An edit is durable once `commit` has returned. So are all edits before it.
+//! 2. An appended edit never contradicts earlier ones: edits are checked first.
+//! 3. While two manifests exist, the older one has had no commit since the newer one was begun, and
+//!    the newer one has none of its own before the older one is durably removed.
+//! 4. A failed append poisons the manifest, because only the next open can tell what is on disk. If
+//!    only space was missing, and nothing of the append is left, the edits are refused instead.
+//! 5. A store whose manifest is missing or damaged is never opened, and never treated as an empty
+//!    one. Nor is a store whose manifest has lost durable records from its end, if anything on disk
 //!    proves that (`durable`).
 
 mod durable;

@@ -1,4 +1,4 @@
-//! Opening: which directory is a store, which manifest counts, and what it says.
+//! Opening: whether a directory is a store, which manifest counts, and its content.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
-//! The bytes of a manifest file: a header, then records.
+//! The format of a manifest file: a header, then records.
 //!
 //! Invariants:
-//! 1. A record's checksum covers everything else in it and is seeded with store, manifest and
-//!    offset: a record that is whole but in the wrong place does not pass.
+//! 1. A record's checksum covers everything else in it. It is seeded with store, manifest and
+//!    offset, so a whole record in the wrong place does not pass.
 //! 2. Records start at multiples of 8.
-//! 3. What one append writes is one record, so a crash leaves of it all, or a bad record at the end
-//!    with nothing valid behind it.
+//! 3. One append writes one record. A crash leaves all of it, or a bad record at the end with
+//!    nothing valid after it.
 
 use std::path::Path;
 

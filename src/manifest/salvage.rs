@@ -1,8 +1,8 @@
-//! What can be read of a store whose superblock or manifest may be damaged, for repairs.
+//! Reads what is readable of a store whose superblock or manifest may be damaged, for repair.
 //!
 //! Invariants:
 //! 1. Nothing is changed.
-//! 2. What is said to be whole is what opening would take for the store's state.
+//! 2. What is reported as whole is what an open would use as the store's state.
 
 use std::path::{Path, PathBuf};
 

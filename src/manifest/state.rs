@@ -1,4 +1,4 @@
-//! What is live: the sum of all edits.
+//! The live state: the sum of all edits.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
-//! The file `SPINNEY`: says that the directory is a store, which one, and in which format.
+//! The file `SPINNEY`: it identifies the directory as a store, with its id and format version.
 //!
 //! Invariants:
-//! 1. It is put in place, whole and durable, as the last act of creating a store: where it is,
+//! 1. It is put in place, whole and durable, as the last step of creating a store. If it exists,
 //!    there must be a manifest.
-//! 2. Its length, magic, version and checksum keep their places in all versions of the format.
+//! 2. Its length, magic, version and checksum keep their positions in all versions of the format.
 
 use std::path::{Path, PathBuf};
 

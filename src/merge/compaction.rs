@@ -1,18 +1,19 @@
-//! `CompactionIterator`: the entries that must outlive a compaction.
+//! `CompactionIterator`: the entries that a compaction keeps.
 //!
-//! Live snapshots cut the sequence numbers into *stripes*: stripe 0 reaches up to the oldest
-//! snapshot, the last one from the newest snapshot on. No reader can tell apart two versions of a
-//! key that lie in one stripe, so of each stripe only what its end sees is kept.
+//! Live snapshots divide the sequence numbers into *stripes*. Stripe 0 reaches up to the oldest
+//! snapshot; the last stripe starts after the newest. No reader can distinguish two versions of a
+//! key in one stripe, so a compaction keeps only what is visible at the end of each stripe.
 //!
 //! Invariants:
-//! 1. Output is in entry order, and its sequence numbers are numbers of input versions of that key.
-//! 2. Within a stripe a key keeps at most one put or delete, beneath at most its newer operands.
-//! 3. A tombstone goes only if no version beneath it survives, here or elsewhere (`Bottom`).
-//! 4. The first version of a key, if it is a put, is handed through without a copy.
-//! 5. An operator that fails loses nothing: its operands are kept, and whoever reads the key is
-//!    told.
-//! 6. Of one key no more than `FoldLimits::fold_bytes_max` bytes, and one entry, are gathered at a
-//!    time: operands beyond that are handed on before older versions are looked at.
+//! 1. Output is in entry order, and its sequence numbers are those of input versions of the same
+//!    key.
+//! 2. Within a stripe a key keeps at most one put or delete, below its newer operands, if any.
+//! 3. A tombstone is dropped only if no version below it survives, here or elsewhere (`Bottom`).
+//! 4. The first version of a key, if it is a put, is returned without a copy.
+//! 5. A failed operator loses nothing: its operands are kept, and readers of the key receive the
+//!    error.
+//! 6. At most `FoldLimits::fold_bytes_max` bytes, plus one entry, of one key are gathered at a
+//!    time. Operands beyond that are returned before older versions are examined.
 
 use super::loser_tree::{Keys, LoserTree};
 use super::operands::{MergeContext, refuse_range_delete};
@@ -22,6 +23,9 @@ use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 
+/// See [`Bottom::Ask`].
+pub(crate) type AskBottom = Box<dyn FnMut(&[u8]) -> bool + Send>;
+
 /// Whether versions of a key that are older than the inputs' may exist outside the inputs.
 pub(crate) enum Bottom {
     /// They may, of any key.
@@ -29,7 +33,7 @@ pub(crate) enum Bottom {
     /// They do not, of any key.
     Always,
     /// Asked for a key: true if there are none. Called for tombstones and operands only.
-    Ask(Box<dyn FnMut(&[u8]) -> bool + Send>),
+    Ask(AskBottom),
 }
 
 impl Bottom {

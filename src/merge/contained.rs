@@ -1,13 +1,13 @@
-//! A merge operator whose panics are errors.
+//! A wrapper of a merge operator that turns its panics into errors.
 //!
-//! Every keyspace calls its operator through one of these, wherever that happens: in a reader's
-//! thread, in the background, while a store is opened.
+//! Every keyspace calls its operator through this wrapper: in reader threads, in the background,
+//! and while a store is opened.
 //!
 //! Invariants:
-//! 1. No panic of an operator leaves here. A full merge that panics is one that refuses; a partial
-//!    merge that panics folds nothing, so its operands are kept as they are.
-//! 2. A thread that is inside an operator is known as such ([`Contained::refuse_inside`]): it must
-//!    not wait for background work, which may wait for the operator.
+//! 1. No panic of an operator escapes. A full merge that panics counts as refused. A partial merge
+//!    that panics folds nothing, so its operands are kept unchanged.
+//! 2. A thread that is inside an operator is marked ([`Contained::refuse_inside`]). It must not
+//!    wait for background work, which may itself wait for the operator.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,16 +1,16 @@
-//! `MergeIterator`: many cursors as one, in both directions.
+//! `MergeIterator`: merges many cursors into one, in both directions.
 //!
 //! Invariants:
-//! 1. Forwards, every source stands at its first entry after the iterator's position (or at the
-//!    position, if it is its own) or past its end; backwards, mirrored.
+//! 1. Forwards, every source is at its first entry after the iterator's position (or at the
+//!    position, if the position is its own) or past its end. Backwards, this is mirrored.
 //! 2. A waiting source has not been positioned: none of its entries from the sought key on is
-//!    before its bound. It plays with the bound, ranked before every real entry of that key, so it
-//!    is positioned before the iterator passes anything it might hold. Only forwards is anything
-//!    waiting.
+//!    before its bound. It competes with its bound, which ranks before every real entry of that
+//!    key, so it is positioned before the iterator passes anything that it might hold. Sources wait
+//!    only forwards.
 //! 3. After an error there is no position; seek again. What was passed is known (`left_key`).
-//! 4. In a run (one source has been the winner for a while), the tournament stands as it stood when
-//!    the run began: its base is the key that the source stood at then, and `limit` is the first
-//!    key of any other source. It is played again when the source gets to the limit.
+//! 4. In a run (one source has won for a while), the tournament is in the state of the run's
+//!    beginning: its base is the key that the source had then, and `limit` is the first key of any
+//!    other source. The tournament is played again when the source reaches the limit.
 
 use super::loser_tree::{Keys, LoserTree};
 use crate::base::entry::{Cursor, EntryRef};

@@ -1,18 +1,19 @@
 //! A tournament among sorted sources, decided mostly by integer comparisons.
 //!
-//! A key is read as a sequence of 8-byte *columns*. A source's *code* says where its key first
-//! differs from the key that won last (the base) and by which column: of two keys not before the
-//! base, the one that shares more columns with it comes first, and of two that share equally many,
-//! the one with the smaller next column. So bytes are compared only to compute the code of a source
-//! that has advanced and where two codes are equal, each column of a key about once however long
-//! the shared prefix is. (Offset-value coding, after Conner and after Graefe and Do.)
+//! It uses offset-value coding, after Conner and after Graefe and Do. A key is a sequence of 8-byte
+//! *columns*. A source's *code* states where its key first differs from the last winner's key (the
+//! base), and the column there. Of two keys not before the base, the one that shares more columns
+//! with the base comes first; if they share equally many, the one with the smaller next column. So
+//! bytes are compared only to compute the code of a source that has advanced, and where two codes
+//! are equal. Each column of a key is compared about once, however long the shared prefix is.
 //!
 //! Invariants:
-//! 1. The code of a loser is relative to the key it lost to; on the path of the last winner that is
-//!    the last winner's key, so all codes met when it is replaced are relative to the base.
+//! 1. The code of a loser is relative to the key it lost to. On the path of the last winner that is
+//!    the last winner's key, so all codes that are encountered when it is replaced are relative to
+//!    the base.
 //! 2. Code 0 is a key equal to the base. Equal keys are ordered by `order`, then by source.
-//! 3. Backwards, columns compare inverted and so does everything else; the base is then the key
-//!    that no key in play is after.
+//! 3. Backwards, columns and all other comparisons are inverted. The base is then a key that no key
+//!    in play is after.
 
 use std::cmp::Ordering;
 use std::hint::select_unpredictable;

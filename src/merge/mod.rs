@@ -1,12 +1,12 @@
-//! From many sorted runs of versions to one: what a reader sees at a snapshot, and what a
-//! compaction must keep.
+//! Merging many sorted runs of versions: the view of a reader at a snapshot, and the entries that a
+//! compaction keeps.
 //!
 //! Invariants:
-//! 1. Entries come out in entry order (key ascending, sequence number descending), every one once.
-//! 2. A snapshot sees of each key the newest version at or below its number, with merge operands
-//!    folded over the newest put or delete beneath them.
-//! 3. No compaction changes what any live snapshot, or a reader of the newest state, sees.
-//! 4. An entry costs no allocation and no dynamic dispatch; folding merge operands may.
+//! 1. Entries are returned in entry order (key ascending, sequence number descending), each once.
+//! 2. A snapshot sees, of each key, the newest version at or below its number. Merge operands are
+//!    folded over the newest put or delete below them.
+//! 3. No compaction changes the view of a live snapshot or of a reader of the newest state.
+//! 4. An entry costs no allocation and no dynamic dispatch. Folding merge operands may cost both.
 
 mod compaction;
 mod contained;

@@ -1,10 +1,10 @@
-//! Folding merge operands over what lies beneath them.
+//! Folding merge operands over the base below them.
 //!
 //! Invariants:
-//! 1. Operands in blob files are read and folded in instalments: beside the value, at most as many
-//!    bytes of them as the value has are in memory at a time, or [`INSTALMENT_BYTES`] if that is
-//!    more. So a fold copies each byte a bounded number of times, and its memory depends on the
-//!    value, not on how many operands there are.
+//! 1. Operands in blob files are read and folded in batches. Besides the value, at most as many
+//!    bytes of operands as the value has are in memory at a time, or [`INSTALMENT_BYTES`] if that
+//!    is more. So a fold copies each byte a bounded number of times, and its memory depends on the
+//!    value, not on the number of operands.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
-//! What a compaction keeps of the versions of one key, once it has gathered them.
+//! The versions of one key that a compaction has gathered, and their reduction.
 //!
 //! Invariants:
-//! 1. Folding costs no more than it is worth. Where everything is in pages, which a compaction
-//!    copies anyway, all that can be folded is. Bytes in blob files are copied by a fold only into
-//!    something at least half as large again: an operand's bytes are copied by folds a number of
-//!    times that is logarithmic in the size of the value.
-//! 2. No fold has more input than `FoldLimits::fold_bytes_max`. What is larger stays operands.
-//! 3. A fold that fails, whatever the reason, leaves the versions as they were.
+//! 1. A fold is worth its cost. Where everything is in pages, which a compaction copies anyway, all
+//!    possible folds are made. Bytes in blob files are copied by a fold only into something at
+//!    least half as large again. Folds therefore copy an operand's bytes a number of times that is
+//!    logarithmic in the size of the value.
+//! 2. No fold has more input than `FoldLimits::fold_bytes_max`. Operands beyond that stay operands.
+//! 3. A failed fold, whatever the reason, leaves the versions unchanged.
 
 use super::operands::{Base, MergeContext, Operand, fold, partial_merge};
 use crate::base::entry::{EntryKind, EntryRef};

@@ -1,13 +1,12 @@
-//! `VisibleIterator`: what a reader sees at one snapshot, key by key.
+//! `VisibleIterator`: the view of a reader at one snapshot, key by key.
 //!
 //! Invariants:
-//! 1. Forwards, a put is borrowed from its source: the merge stands at it. Otherwise key and value
-//!    lie in the iterator's own buffers and the merge stands past all versions of the key
-//!    (forwards) or at the entry before the run of versions that was read (backwards).
-//! 2. No key outside `[lower, upper)` is yielded, and the merge is never positioned by a seek
-//!    outside.
-//! 3. After an error there is no position; seek again. `Stopped` says where: keys before it have
-//!    all been shown that are to be.
+//! 1. Forwards, a put is borrowed from its source, where the merge is positioned. Otherwise key and
+//!    value are in the iterator's own buffers, and the merge is past all versions of the key
+//!    (forwards) or at the entry before the versions that were read (backwards).
+//! 2. No key outside `[lower, upper)` is returned, and no seek positions the merge outside.
+//! 3. After an error there is no position; seek again. `Stopped` says where: all visible keys
+//!    before it have been returned.
 
 use super::iterator::{MergeIterator, MergeSource};
 use super::operands::{Base, MergeContext, Operands, refuse_range_delete};

@@ -1,14 +1,15 @@
-//! Blob files: values too large for a table's leaves, written once and read past the cache.
+//! Blob files: values that are too large for a table's leaves. They are written once and read past
+//! the cache.
 //!
-//! The values' bytes follow one another without gaps through pages of one unit each, so a value
-//! costs its own length and a page header per 4072 bytes, and is read with one I/O per MiB of units
-//! that it touches and no more.
+//! The values' bytes are consecutive, without gaps, in pages of one unit each. A value uses its own
+//! length plus a page header per 4072 bytes. It is read with one request per MiB of units that it
+//! overlaps.
 //!
 //! Invariants:
-//! 1. Byte `n` of the values lies in unit `n / 4072`; the last unit of the file is the footer.
-//! 2. A value is handed out only if every page of it and the value as a whole pass their checksums.
-//! 3. There is at most one open handle a blob file ([`BlobFiles`]); tables that refer to the file
-//!    hold it, and the file goes with the last of them.
+//! 1. Byte `n` of the values is in unit `n / 4072`. The last unit of the file is the footer.
+//! 2. A value is returned only if all of its pages and the value as a whole pass their checksums.
+//! 3. There is at most one open handle per blob file ([`BlobFiles`]). Tables that refer to the file
+//!    hold the handle, and the file is deleted with the last of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

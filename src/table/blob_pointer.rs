@@ -1,4 +1,4 @@
-//! `BlobPointer`: what stands in a table in place of a value that lies in a blob file.
+//! `BlobPointer`: the reference in a table to a value in a blob file.
 
 use crate::base::codec::{put_varint, read_varint};
 use crate::base::error::{Error, Result};

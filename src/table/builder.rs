@@ -1,12 +1,12 @@
-//! Writes a table from entries in order.
+//! Writes a table from sorted entries.
 //!
 //! Invariants:
-//! 1. Entries come strictly in order: asserted here in release builds too, and checked again by
-//!    [`Table::check`](super::Table::check).
-//! 2. A leaf takes one unit (four before compression). It grows past that only if the next entry
-//!    does not fit and closing now would waste more than a quarter, and then to at most eight; an
-//!    entry larger than that has a page of its own.
-//! 3. A builder that is dropped leaves no file behind.
+//! 1. Entries arrive strictly in order. This is asserted in release builds too, and checked again
+//!    by [`Table::check`](super::Table::check).
+//! 2. A leaf uses one unit (four before compression). It grows further, to at most eight units,
+//!    only if the next entry does not fit and closing the leaf would waste more than a quarter. A
+//!    larger entry has its own page.
+//! 3. A builder that is dropped removes its file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The full check: every page read, every promise of the format verified against every other.
+//! The full check: reads every page and verifies every promise of the format.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

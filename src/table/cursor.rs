@@ -1,11 +1,11 @@
-//! A cursor over a table, both ways, for user-facing iterators.
+//! A bidirectional cursor over a table, for user-facing iterators.
 //!
 //! Invariants:
-//! 1. It holds no page of the cache: the leaf it stands in is a private copy.
-//! 2. It reads ahead only once it has crossed from leaf to leaf in one direction, ever more, up to
-//!    32 pages through the cache; a long forward run goes on past the cache ([`PageScan`]), so that
-//!    it does not wash out what point reads need. Its buffers are leased from the share of all
-//!    readers ([`ReadAhead`](crate::cache::ReadAhead)); while there is no room there, leaves are
+//! 1. It holds no cached page: it copies the current leaf.
+//! 2. It reads ahead only after it has moved from leaf to leaf in one direction, in growing steps
+//!    of up to 32 pages through the cache. A long forward run continues past the cache
+//!    ([`PageScan`]), so that it does not evict what point reads need. Its buffers are leased from
+//!    the read-ahead budget ([`ReadAhead`](crate::cache::ReadAhead)); without a lease, leaves are
 //!    read one by one.
 //! 3. After an error there is no position.
 

@@ -1,8 +1,8 @@
-//! What a table asks its own filter: whether it is worth looking for a key at all.
+//! Point reads of a table's filter.
 //!
 //! Invariants:
-//! 1. A key of the table is never ruled out. Without a filter, or with one of a kind that this
-//!    build does not know, no key is.
+//! 1. A key of the table is never excluded. Without a filter, or with a filter of an unknown kind,
+//!    no key is excluded.
 
 use super::footer::Footer;
 use super::reader::Table;

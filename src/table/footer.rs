@@ -1,4 +1,4 @@
-//! The footer: the payload of a table's last unit, from which everything else is found.
+//! The footer: the payload of a table's last unit, which locates all other parts.
 
 use std::path::Path;
 

@@ -1,10 +1,10 @@
-//! Where a table cannot be read, and which keys that may cost.
+//! The damaged pages of a table, and the keys that may be lost with them.
 //!
 //! Invariants:
-//! 1. Every entry that a page holds lies between the bounds that are given for it, as the index
-//!    above it tells.
-//! 2. A page counts as damaged if a cursor could fail on it: it cannot be read, is no page of its
-//!    kind, or an entry in it is malformed.
+//! 1. Every entry of a page is between the bounds that are returned for the page. The index above
+//!    it determines them.
+//! 2. A page counts as damaged if a cursor could fail on it: it cannot be read, is not a page of
+//!    its kind, or has a malformed entry.
 
 use super::index::{PLAIN_SEPARATOR, child_pointer};
 use super::leaf_cursor::LeafCursor;

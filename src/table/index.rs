@@ -1,9 +1,10 @@
-//! Index nodes: separators as keys, and as values the children with running counts.
+//! Index nodes: separators as keys, and child pointers with running counts as values.
 //!
-//! A separator's meta number holds a sequence number: [`Seqno::MAX`] where keys alone separate, or,
-//! where the versions of one key spread over pages, one below the last version of the page before.
-//! Child records have one width throughout a page: unit, units less one, and the entries and bytes
-//! up to the child's end, each as a difference from the page's base.
+//! A separator's meta number is a sequence number. It is [`Seqno::MAX`] if the keys alone separate.
+//! If the versions of one key span pages, it is one below the last version of the previous page.
+//! All child records of a page have the same width. A record has the unit, the number of units
+//! minus one, and the entries and bytes up to the child's end, each as a difference from the page's
+//! base.
 
 use super::node::{CHILD_HEADER_BYTES, KIND_BITS, NODE_HEADER_BYTES, Node, Parsed, packed_before};
 use super::node_builder::{NodeBuilder, common_prefix, width_bytes};

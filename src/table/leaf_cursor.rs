@@ -1,11 +1,11 @@
-//! A private copy of one leaf and a place in it, with the key there put together: what cursors and
-//! scans step through without touching the cache.
+//! A private copy of one leaf with a position, and the reassembled key at that position. Cursors
+//! and scans step through it without the cache.
 //!
 //! Invariants:
-//! 1. With a position, `key[..key_bytes]` is the whole key there and `value` lies within the
+//! 1. With a position, `key[..key_bytes]` is the whole key there, and `value` is within the
 //!    payload.
 //! 2. `key` has room for [`SLACK_BYTES`] more than the key, so that short pieces are copied at a
-//!    fixed width; its first bytes are the leaf's common prefix from `load` on.
+//!    fixed width. From `load` on, its first bytes are the leaf's common prefix.
 
 use super::node::{HEAD_BYTES_MAX, KIND_BITS, Node, Parsed, Shape};
 use super::reader::{check_pointer, kind_of};

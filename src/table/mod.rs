@@ -1,18 +1,18 @@
-//! The table: an immutable sorted run on disk (`docs/format/table.md`), and blob files for values
+//! The table: an immutable sorted run on disk (`docs/format/table.md`); and blob files for values
 //! too large to be copied by every compaction (`docs/format/blob.md`).
 //!
-//! A table is leaves, then a filter if it was asked for, then index levels bottom-up, then
-//! properties, then a footer in the last unit. Leaf and index pages share one layout, the [`node`].
-//! Building goes through [`TableBuilder`]; reading through [`Table::get`], [`Table::may_contain`],
-//! [`TableCursor`] (both ways, short runs) and [`TableScan`] (compaction input).
+//! A table consists of leaves, an optional filter, index levels from the bottom up, properties, and
+//! a footer in the last unit. Leaf and index pages share one layout, the [`node`]. [`TableBuilder`]
+//! writes tables. [`Table::get`], [`Table::may_contain`], [`TableCursor`] (both directions, short
+//! runs) and [`TableScan`] (compaction input) read them.
 //!
 //! Invariants:
-//! 1. Entries are strictly ordered by key ascending, then sequence number descending.
-//! 2. Leaves lie one after another from unit 0, so a range of keys is a range of units.
-//! 3. A separator is greater than every entry before its child and not greater than any in or
-//!    after.
-//! 4. A finished table never changes; its file goes when the last handle to it does, and with it
-//!    its claim on the blob files it refers to.
+//! 1. Entries are strictly ordered by key ascending, then by sequence number descending.
+//! 2. Leaves are consecutive from unit 0, so a key range is a range of units.
+//! 3. A separator is greater than every entry before its child, and not greater than any entry in
+//!    or after it.
+//! 4. A finished table never changes. Its file is deleted when the last handle is dropped, and its
+//!    references to blob files are dropped with it.
 
 mod blob;
 mod blob_pointer;

@@ -1,16 +1,17 @@
-//! The node: the payload of a leaf or index page, searched where it lies.
+//! The node: the payload of a leaf or index page, searched in place.
 //!
-//! Header, the keys' common prefix, heads (the next bytes of every key, up to four, at a fixed
-//! width), slots (where each body ends, and the entry's sequence number and kind as a difference
-//! from the page's smallest), bodies (the rest of the key, then the value). Heads and slots have
-//! the narrowest width that serves the page, down to none.
+//! It consists of a header, the common prefix of the keys, heads, slots and bodies. The heads are
+//! the next bytes of every key, up to four, at a fixed width. A slot holds the end of an entry's
+//! body, and its sequence number and kind as a difference from the page's smallest. A body is the
+//! rest of the key, then the value. Heads and slots have the narrowest width that suffices for the
+//! page, down to none.
 //!
 //! Invariants:
-//! 1. [`Shape::parse`] has seen that heads and slots lie inside the payload; bodies are checked one
-//!    by one as they are used. Nothing here panics, whatever the bytes.
-//! 2. Every key is at least prefix and head long, so heads compare as whole numbers.
-//! 3. Fixed-width fields are loaded by the bytes that end where they end: the header before them
-//!    makes that load safe for the first, and nothing needs to follow the last.
+//! 1. [`Shape::parse`] has verified that heads and slots are inside the payload. Bodies are checked
+//!    one by one when they are used. Nothing here panics, whatever the bytes.
+//! 2. Every key is at least as long as prefix and head together, so heads compare as whole numbers.
+//! 3. A fixed-width field is loaded together with the bytes before it. The header before the first
+//!    field makes that load safe, and nothing needs to follow the last.
 
 use std::cmp::Ordering;
 

@@ -1,9 +1,9 @@
-//! Gathers the keys of a node, knows exactly enough of its size at any time, and encodes it.
+//! Collects the keys of a node, tracks an upper bound of its encoded size, and encodes it.
 //!
 //! Invariants:
-//! 1. [`Measure::node_bytes`] is never less than what `encode` writes.
-//! 2. Keys arrive in order, so the common prefix of all is the least of neighbours' common
-//!    prefixes.
+//! 1. [`Measure::node_bytes`] is never less than the size that `encode` writes.
+//! 2. Keys arrive in order, so the common prefix of all is the shortest common prefix of
+//!    neighbours.
 
 use super::node::{FLAG_CONTINUES, FLAG_UNIFORM_KEYS, HEAD_BYTES_MAX, NODE_HEADER_BYTES};
 use crate::base::codec::{put_varint, varint_bytes};

@@ -1,4 +1,4 @@
-//! What is known of a whole table without reading its leaves.
+//! Facts about a whole table that are known without reading its leaves.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! An open table: point reads, and the walk down the index that everything else starts from.
+//! An open table: point reads, and the descent through the index that all other reads start with.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! How many leaves cursors lately read of a table once they had been positioned: what is worth
-//! reading at once when the next one is.
+//! The number of leaves that cursors have recently read per seek in a table. The next cursor reads
+//! about as many at once.
 //!
 //! Invariants:
-//! 1. It is a guess. Nothing but the number of reads depends on it.
+//! 1. It is an estimate: only the number of reads depends on it.
 
 use crate::base::sync::plain::{AtomicU32, Ordering};
 

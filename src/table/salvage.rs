@@ -1,12 +1,12 @@
-//! Reads what can be read of a table, without its index: every leaf that is whole, in order.
+//! Reads the undamaged leaves of a table in order, without its index.
 //!
-//! Leaves lie one after another from the first unit, each with its entries' full order in itself,
-//! so neither footer nor index is needed. What lies between two leaves that can be read is told by
-//! their keys.
+//! Leaves are consecutive from the first unit, and each stores the full order of its entries. So
+//! neither footer nor index is needed. The keys of two readable leaves bound what is lost between
+//! them.
 //!
 //! Invariants:
-//! 1. Entries come in the table's order, each as it was written.
-//! 2. Damage is reported before the first entry behind it is shown.
+//! 1. Entries are returned in the table's order, as they were written.
+//! 2. Damage is reported before the first entry after it.
 
 use std::sync::Arc;
 

@@ -1,15 +1,14 @@
-//! A sample of a table's keys, chosen by their hashes: all keys whose hash is below a threshold.
+//! A sample of a table's keys: all keys whose hash is below a threshold.
 //!
-//! Tables of one keyspace choose the same keys, so samples of several tables tell how much of what
-//! one holds is also in another, without reading either. A sampled key knows where in the table it
-//! is, how many bytes its versions take, and what its newest version is.
+//! Tables of one keyspace sample the same keys. The samples of several tables therefore show how
+//! much of one table's data is also in another, without reading either. A sampled key has its
+//! position in the table, the size of its versions, and its newest version.
 //!
 //! Invariants:
 //! 1. A sample holds every key of its table whose hash is below `threshold`, and no other.
 //! 2. Keys are in ascending order of hash, then of position.
-//! 3. If a key's newest versions are operands and a put or a delete lies beneath them in the same
-//!    table, the sample describes the value that they make together, as a put. Its size is an
-//!    estimate.
+//! 3. If a key's newest versions are operands above a put or a delete in the same table, the sample
+//!    describes their combined value, as a put. Its size is an estimate.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

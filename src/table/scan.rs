@@ -1,4 +1,4 @@
-//! The compaction input: one pass forward over a key range, past the cache and ahead of its use.
+//! The compaction input: one forward pass over a key range, with read-ahead, past the cache.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Answers from the index alone: how much lies in a range, and where to cut it.
+//! Estimates from the index alone: the amount of data in a key range, and keys that split it.
 
 use super::index::{Child, PLAIN_SEPARATOR, child, child_at_byte};
 use super::reader::Table;

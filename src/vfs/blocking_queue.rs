@@ -1,5 +1,5 @@
-//! An [`IoQueue`] without a queue: each operation is carried out as it is submitted. For files in
-//! memory, for machines without io_uring, and for file systems that tests make.
+//! An [`IoQueue`] that performs each operation when it is submitted. It is used for files in
+//! memory, on machines without io_uring, and for the file systems of tests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,15 +1,15 @@
-//! How many files a process keeps open: data files are closed when others need their descriptors,
-//! and opened again by name when they are read.
+//! The limit on open files: data files are closed when others need their descriptors, and reopened
+//! by name when they are read.
 //!
 //! Invariants:
-//! 1. Of the files that can be opened again at most `max` are open, less the rings that background
-//!    jobs have, but for those that are being read or have been written and not synced.
-//! 2. A file that is being read or written is not closed: whoever has it holds a reference to its
+//! 1. At most `max` of the files that can be reopened are open, minus the rings of background jobs.
+//!    Files that are being read, or that have unsynced writes, may exceed this.
+//! 2. A file that is being read or written is not closed: the operation holds a reference to its
 //!    descriptor.
-//! 3. A file whose last write has not been synced is not closed: an error of the write would be
-//!    lost. Only a sync that began after a write had ended counts for it. It is looked at, and the
-//!    file closed, under one lock, which a write takes before it asks for the file.
-//! 4. A file can be opened again for as long as its handle lives: its name goes with the handle.
+//! 3. A file with an unsynced write is not closed, because an error of the write would be lost. A
+//!    sync counts only if it began after the write had ended. The check and the close are under one
+//!    lock, which a write takes before it asks for the file.
+//! 4. A file can be reopened as long as its handle exists: its name is removed with the handle.
 //! 5. Reading an open file takes no lock.
 
 use std::fs;

@@ -1,9 +1,9 @@
-//! [`MemoryVfs`]: a tree of files in memory, for tests and in-memory stores.
+//! [`MemoryVfs`]: a file system in memory, for tests and in-memory stores.
 //!
 //! Invariants:
-//! 1. Names behave as on a POSIX file system, errors' kinds included: a rename replaces, a file
-//!    outlives its last name for as long as it is open, hard links share their bytes.
-//! 2. No call reaches the operating system, so what is built on it runs anywhere and under Miri.
+//! 1. Names behave as on a POSIX file system, including the kinds of errors: a rename replaces its
+//!    target, an open file outlives its last name, and hard links share their bytes.
+//! 2. No call reaches the operating system, so code that uses it runs anywhere and under Miri.
 
 use std::collections::BTreeMap;
 use std::io;

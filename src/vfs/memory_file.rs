@@ -1,10 +1,9 @@
-//! The bytes of a file in memory, and the handles on them.
+//! The bytes of a file in memory, and its handles.
 //!
 //! Invariants:
-//! 1. A file's bytes live in chunks of 64 KiB; a chunk never written to is not allocated and reads
-//!    as zeros. Bytes of a chunk past the file's end are zero.
-//! 2. The lengths of all files that still have a name or a handle never sum to more than the
-//!    capacity.
+//! 1. A file consists of chunks of 64 KiB. A chunk that was never written is not allocated and
+//!    reads as zeros. Bytes of a chunk beyond the end of the file are zero.
+//! 2. The total length of all files that have a name or a handle never exceeds the capacity.
 
 use std::io;
 use std::path::{Path, PathBuf};

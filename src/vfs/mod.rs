@@ -1,10 +1,10 @@
-//! The one door to files. Everything the store does to a disk goes through a [`Vfs`], so that a
-//! test can watch, fail or replay each call.
+//! The file system interface. All file operations of the store go through a [`Vfs`], so that a test
+//! can observe, fail or replay each call.
 //!
 //! Invariants:
-//! 1. Nothing above this module touches `std::fs` or a system call on files.
-//! 2. A created, renamed or removed name is durable once `sync_dir` of its directory has returned;
-//!    written bytes are durable once `sync` of their file has returned. Nothing else is promised.
+//! 1. Nothing above this module uses `std::fs` or system calls on files.
+//! 2. A created, renamed or removed name is durable once `sync_dir` of its directory has returned.
+//!    Written bytes are durable once `sync` of their file has returned. Nothing else is promised.
 //! 3. Files opened with [`Access::Direct`] are read and written in whole units of 4 KiB, at offsets
 //!    and from buffers aligned to 4 KiB ([`AlignedBuf`]).
 //! 4. A short read is an error (`UnexpectedEof`), never fewer bytes.

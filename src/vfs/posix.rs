@@ -1,4 +1,4 @@
-//! [`PosixVfs`]: the operating system's files.
+//! [`PosixVfs`]: the files of the operating system.
 
 use std::collections::BTreeMap;
 use std::fmt;

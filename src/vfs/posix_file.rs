@@ -1,13 +1,13 @@
 //! An open file of the operating system.
 //!
 //! Invariants:
-//! 1. A file asked for as direct is direct for as long as the kernel takes it: `O_DIRECT` is set
-//!    with `fcntl` after opening (an open that fails on it can leave a created file behind), and
-//!    the first aligned operation that the kernel refuses as invalid makes the file buffered for
-//!    good. Each call judges a refusal by what it had seen before it asked: other calls may turn
-//!    the file meanwhile.
-//! 2. `direct` is false only after `O_DIRECT` has been taken away.
-//! 3. No call returns with part of its bytes moved and no error.
+//! 1. A file opened as direct stays direct as long as the kernel accepts it. `O_DIRECT` is set with
+//!    `fcntl` after opening, because an open that fails on it can leave a created file behind. The
+//!    first aligned operation that the kernel refuses as invalid makes the file buffered
+//!    permanently. Each call judges a refusal by the state that it saw before it asked, because
+//!    other calls may change the file in the meantime.
+//! 2. `direct` is false only after `O_DIRECT` has been cleared.
+//! 3. No call returns without an error if only part of its bytes were moved.
 
 use std::fs;
 use std::io;

@@ -1,21 +1,19 @@
-//! A preallocated file written by storing to memory.
+//! A preallocated file that is written through a memory mapping.
 //!
 //! Invariants:
-//! 1. The file's room on the disk is allocated before it is mapped, and on file systems that would
-//!    allocate again at each rewrite (copy on write) it is mapped only if that could be switched
-//!    off: a store to the map never meets a full disk, which would be a signal and no error.
-//! 2. The mapped addresses belong to the file's handle until it is dropped: sealing replaces the
-//!    file's pages by inaccessible ones and does not free the addresses, so a store that breaks the
-//!    contract by coming too late cannot hit memory that has become something else.
-//! 3. No Rust reference ever points into the map. Stores go through a raw pointer and, by the
-//!    trait's contract, never overlap at the same time; the bytes are read back only through the
-//!    file.
-//! 4. Once a write or a sync has failed, every later `check`, `sync` and `seal` fails with the same
-//!    error: after a failed sync the kernel may hold dropped pages for clean, so a second sync that
-//!    succeeds would prove nothing.
-//! 5. One sync at a time: the kernel tells of bytes that it could not write back once for each open
-//!    file. Of two syncs at once one would be told that all is well before the other has noted the
-//!    failure.
+//! 1. The file's disk space is allocated before it is mapped. On file systems that allocate again
+//!    at each rewrite (copy on write), it is mapped only if that could be disabled. So a store to
+//!    the mapping never encounters a full disk, which would be a signal instead of an error.
+//! 2. The mapped addresses belong to the file's handle until it is dropped. Sealing replaces the
+//!    file's pages by inaccessible ones and keeps the addresses reserved. A store that comes too
+//!    late, against the contract, cannot hit memory that has become something else.
+//! 3. No Rust reference ever points into the mapping. Stores use a raw pointer and, by the trait's
+//!    contract, never overlap at the same time. The bytes are read back only through the file.
+//! 4. After a failed write or sync, every later `check`, `sync` and `seal` fails with the same
+//!    error. After a failed sync the kernel may treat dropped pages as clean, so a later successful
+//!    sync would prove nothing.
+//! 5. Syncs do not run concurrently. The kernel reports a failed writeback once per open file. Of
+//!    two concurrent syncs, one could report success before the other has recorded the failure.
 
 use std::ffi::c_void;
 use std::fs;

@@ -1,4 +1,4 @@
-//! [`ReadOnlyVfs`]: a file system of which nothing can be changed.
+//! [`ReadOnlyVfs`]: a wrapper that makes a file system read-only.
 //!
 //! Invariants:
 //! 1. Every call that would change a name or a byte fails with `ReadOnly` and reaches nothing

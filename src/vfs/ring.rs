@@ -1,10 +1,10 @@
-//! An io_uring, counted: what the kernel may still be working on is known at every moment.
+//! An io_uring that counts the operations in flight.
 //!
 //! Invariants:
-//! 1. `in_flight` counts the operations pushed and not yet completed, so memory lent to the kernel
-//!    is free again exactly when [`Ring::drain`] has returned true.
-//! 2. A ring whose submission failed for good is *broken*: nothing is submitted on it again, what
-//!    it had not yet taken never runs, and it is dropped once drained.
+//! 1. `in_flight` counts the operations pushed and not yet completed. Memory lent to the kernel is
+//!    free again exactly when [`Ring::drain`] has returned true.
+//! 2. A ring whose submission failed permanently is *broken*: nothing is submitted to it again,
+//!    what it had not yet accepted never runs, and it is dropped once drained.
 
 use std::io;
 use std::sync::OnceLock;

@@ -1,9 +1,9 @@
-//! Batches of reads through a ring that each thread keeps for itself.
+//! Batches of reads through a ring per thread.
 //!
 //! Invariants:
-//! 1. The callers' buffers are lent to the kernel only while a [`Lent`] is alive; dropping it, also
-//!    while unwinding, waits until the kernel has done with them.
-//! 2. Whatever the ring did not carry out in full is done over by `read_at`, so results and errors
+//! 1. The callers' buffers are lent to the kernel only while a [`Lent`] exists. Dropping it, also
+//!    while unwinding, waits until the kernel has finished with them.
+//! 2. What the ring did not perform completely is repeated with `read_at`, so results and errors
 //!    are those of plain reads.
 
 use std::cell::Cell;

@@ -1,9 +1,9 @@
-//! A background job's queue of reads and writes on a ring.
+//! The queue of reads and writes of a background job, on a ring.
 //!
 //! Invariants:
 //! 1. An operation's buffer and file belong to the queue from submission until its completion has
-//!    been taken. If the kernel ceases to report, they are leaked, never freed.
-//! 2. Whatever the ring did not carry out in full is done over by plain calls.
+//!    been taken. If the kernel stops reporting, they are leaked, never freed.
+//! 2. What the ring did not perform completely is repeated with plain calls.
 
 use std::collections::BTreeMap;
 use std::fs;

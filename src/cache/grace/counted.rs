@@ -1,5 +1,5 @@
-//! Grace periods for scenarios, which run all tasks on one thread: each pin counts by itself, and
-//! when a period ends depends on the schedule alone.
+//! Grace periods for scenarios, which run all tasks on one thread. Each pin is counted separately,
+//! and the end of a period depends only on the schedule.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};

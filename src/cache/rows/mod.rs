@@ -1,19 +1,21 @@
-//! The row cache: single entries that gets have had to read from the disk again and again.
+//! The row cache: single entries that point reads had to read from disk repeatedly.
 //!
-//! A page of 4 KiB holds some thirty small rows. Where a few keys are asked for far more often than
-//! their neighbours, a cache of pages is a cache of neighbours; here the same memory holds the keys
-//! themselves. What is read from cached pages never comes here: the pages are kept for it already.
+//! A page of 4 KiB holds about thirty small entries. If a few keys are read much more often than
+//! their neighbours, a page cache mostly caches the neighbours; the row cache holds only the keys
+//! themselves. Entries of cached pages are not admitted, because the page already uses memory for
+//! them.
 //!
-//! A row is what a tree holds as the newest version of a key. Whoever makes a memtable part of a
-//! tree must tell: first that what is being read may be outdated (the number that `admit` is asked
-//! to check), then [`RowCache::wait_for_admissions`], then each of its keys
-//! ([`RowCache::supersede`]), then show the new version. The store does so in
-//! `KeyspaceState::installed`.
+//! A row is the newest version of a key in a tree. Before a tree shows a version with a memtable's
+//! entries, the store does the following, in this order (`KeyspaceState::installed`):
+//! - It marks running reads as outdated, by the number that `admit` checks.
+//! - It calls [`RowCache::wait_for_admissions`].
+//! - It calls [`RowCache::supersede`] for each key of the memtable.
 //!
 //! Invariants:
-//! 1. A row holds the newest version that the newest version of its keyspace's tree, and every
-//!    older one that does not hold a newer memtable, has of its key. It is a put.
-//! 2. A read takes no lock and writes to no shared memory, unless the row is new to it.
+//! 1. A row is a put. It is the newest version of its key in the newest version of its keyspace's
+//!    tree, and in each older version that holds the same memtables.
+//! 2. A read takes no lock. It writes to shared memory only to count the use of a row, and only
+//!    until the count is saturated.
 //! 3. A row is admitted when its key is offered for the second time, as far as the shard remembers.
 
 #[cfg(all(test, loom))]

@@ -1,19 +1,21 @@
-//! One shard of the row cache: a ring of rows in the order in which they came, and a table of
-//! where in it they are.
+//! One shard of the row cache: a ring of rows in order of arrival, and a hash table of their
+//! positions.
 //!
-//! New rows are written at the ring's head; the oldest go at its tail. A row that has been read
-//! since it came is written again at the head then, with one use taken off (a clock). Positions
-//! count words from the beginning of time and are never used twice, so a reader can tell afterwards
-//! whether what it has copied was overwritten meanwhile: it was not, if the tail has not passed it.
+//! New rows are written at the head of the ring, and the oldest are dropped at its tail. A row at
+//! the tail that has been read since it was written is written again at the head, with one use
+//! fewer (a clock). Positions count words since the shard was created and are never reused. A
+//! reader can therefore tell whether a row was overwritten while it copied it: it was not, if the
+//! tail has not passed its position.
 //!
 //! Invariants:
-//! 1. Words at positions below `tail` may be overwritten at any time, those from `tail` to the head
-//!    never. `tail` is raised, with a fence behind it, before the words are written over.
-//! 2. The table is changed under `writer`; readers only count uses in it, and only in a place that
-//!    still says what they found there. Both by read-modify-writes, which have one order.
-//! 3. A key has at most one place in the table. It may have none for a moment, under `writer`,
-//!    although its row stays: whoever must not miss it looks under `writer`.
-//! 4. What memory has grown by is added to the account under `writer`, by whatever it grew.
+//! 1. Words at positions below `tail` may be overwritten at any time; those from `tail` to the head
+//!    are never overwritten. `tail` is raised, followed by a fence, before the words are
+//!    overwritten.
+//! 2. The table is changed under `writer`. Readers only count uses, and only in a place that still
+//!    holds the value that they found. Both use read-modify-write operations, which have one order.
+//! 3. A key has at most one place in the table. While `writer` is held it may briefly have none
+//!    although its row remains, so a search that must not miss a row holds `writer`.
+//! 4. Each growth of memory is added to the account under `writer`.
 
 use super::{ROW_BYTES_MAX, RowHash};
 use crate::base::entry::{EntryKind, EntryRef};
