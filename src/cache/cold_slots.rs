@@ -38,9 +38,9 @@ pub(super) struct ColdSlots {
     slots: u32,
     /// No slot from here on has been used.
     begun: u32,
-    /// By use: what is left of the large page begun last.
+    /// By use: the rest of the large page that was started last.
     fresh: [Range<u32>; 2],
-    /// By use: slots that were used.
+    /// By use: returned slots.
     used: [Vec<u32>; 2],
 }
 
@@ -61,14 +61,13 @@ impl ColdSlots {
         fresh + self.used.iter().map(Vec::len).sum::<usize>()
     }
 
-    /// From now on there are `slots`, more than before.
+    /// Raises the number of slots to `slots`.
     pub(super) fn grow(&mut self, slots: u32) {
         debug_assert!(slots >= self.slots);
         self.slots = slots;
     }
 
-    /// Takes all slots of a large page that has not been begun, if no single slots for frames are
-    /// left.
+    /// Takes all slots of an unused large page, if no single slots for frames are left.
     pub(super) fn take_large_page(&mut self) -> Option<Range<u32>> {
         let (used, fresh) = (&self.used[Use::Frame as usize], &self.fresh[Use::Frame as usize]);
         let end = large_page_end(self.begun);
@@ -99,12 +98,12 @@ impl ColdSlots {
         })
     }
 
-    /// Puts slots back, whose memory has been given back.
+    /// Returns slots whose memory has been released.
     pub(super) fn put(&mut self, used_for: Use, slots: impl IntoIterator<Item = u32>) {
         self.used[used_for as usize].extend(slots);
     }
 
-    /// Forgets slots from `keep` on, which are all here or have not been begun.
+    /// Removes the slots from `keep` on, which are all here or unused.
     pub(super) fn truncate(&mut self, keep: u32) {
         for fresh in &mut self.fresh {
             *fresh = fresh.start.min(keep)..fresh.end.min(keep);

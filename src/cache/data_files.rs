@@ -21,7 +21,7 @@ use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::vfs::Vfs;
 
-/// Buffers of readers that look ahead, unless told otherwise.
+/// The default size of the read-ahead budget.
 const READ_AHEAD_BYTES_MAX: usize = 4 << 20;
 
 /// The kinds of data files.
@@ -52,25 +52,25 @@ impl FileType {
     }
 }
 
-/// Compactions that make room later leave this part of the reserve to deletes.
+/// The part of the reserve that compactions leave to deletes if they free space only later.
 const DELETES_PART: u64 = 2;
-/// Deletes leave this part of the reserve to compactions.
+/// The part of the reserve that deletes leave to compactions.
 const COMPACTIONS_PART: u64 = 4;
 
-/// What of the disk may be taken, by whom. The further down, the sooner it makes room.
+/// Who may use which part of the disk. Later variants free space sooner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// By whoever can wait: what is free beyond the reserve, which is for what makes room.
+    /// For writers that can wait: the free space beyond the reserve.
     BeyondReserve,
-    /// By compactions that make room once others have ended: the reserve too, but for what
-    /// memtables need to get into trees, and what deletes may take.
+    /// For compactions that free space only after other compactions: the reserve too, except what
+    /// memtables and deletes may need.
     ButForDeletes,
-    /// By the journal, for deletes: the reserve too, but for what memtables and compactions need.
-    /// Only those give room back. Were the journal to fill the disk first, nothing could.
+    /// For the journal, to log deletes: the reserve too, except what memtables and compactions
+    /// need. Only these free space. If the journal filled the disk first, nothing could.
     ButForCompactions,
-    /// By a compaction that makes room at once: the reserve too, but for what memtables need.
+    /// For a compaction that frees space immediately: the reserve too, except what memtables need.
     ButForMemtables,
-    /// The same where memtables could not get into trees anyway: all that is free.
+    /// The same where memtables cannot be added to trees anyway: all free space.
     All,
 }
 
@@ -78,25 +78,24 @@ pub(crate) enum Room {
 pub(crate) struct DataFiles {
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) cache: Arc<Cache>,
-    /// How the store's keys are hashed: filters in data files are made so.
+    /// The store's key hasher: filters in data files use it.
     pub(crate) hasher: Arc<KeyHasher>,
-    /// Buffers of readers that look ahead.
+    /// The budget of read-ahead buffers.
     pub(crate) read_ahead: Arc<ReadAhead>,
     dir: PathBuf,
     next_file_id: AtomicU64,
-    /// Until the store has been opened, with all of its keyspaces.
+    /// True until the store and all of its keyspaces have been opened.
     retain_for_now: AtomicBool,
     retain_all: AtomicBool,
     birthplace: Birthplace,
-    /// What of the disk is to be left free by whoever can wait: the reserve, and what memtables
-    /// need.
+    /// The free space that writers leave if they can wait: the reserve, and the needs of memtables.
     kept_free: OnceLock<(u64, Box<dyn Fn() -> u64 + Send + Sync>)>,
-    /// Somebody has a [`ReserveTurn`].
+    /// Whether a [`ReserveTurn`] exists.
     is_reserve_taken: AtomicBool,
 }
 
-/// Whoever holds it may take of the reserve: one at a time, or several would each take what another
-/// needs to end.
+/// The right to use the reserve. One holder at a time: several would each use what another needs to
+/// complete.
 pub(crate) struct ReserveTurn {
     files: Arc<DataFiles>,
 }
@@ -131,8 +130,8 @@ impl DataFiles {
         }
     }
 
-    /// From now on [`DataFiles::check_room`] leaves something free: `reserve_bytes`, or of that
-    /// what memtables need, each at most a tenth of the disk.
+    /// From now on [`DataFiles::check_room`] leaves `reserve_bytes` free, or the part of them that
+    /// memtables need. Each is at most a tenth of the disk.
     pub(crate) fn keep_free(
         &self,
         reserve_bytes: u64,
@@ -142,25 +141,26 @@ impl DataFiles {
         let _ = self.kept_free.set((reserve_bytes, Box::new(memtables_bytes)));
     }
 
-    /// The turn to take of the reserve, unless somebody has it.
+    /// Takes the turn to use the reserve, unless it is taken.
     pub(crate) fn take_reserve_turn(self: &Arc<Self>) -> Option<ReserveTurn> {
         let was_taken = self.is_reserve_taken.swap(true, Ordering::Acquire);
         (!was_taken).then(|| ReserveTurn { files: Arc::clone(self) })
     }
 
-    /// Fails with `Full` unless so many bytes can be written and what is to be left free is left;
-    /// returns how many could be. For whoever can wait: those who make room need it first.
+    /// Fails with `Full` unless `bytes` can be written and the required space remains free. Returns
+    /// how many bytes could be written. For writers that can wait: those that free space come
+    /// first.
     pub(crate) fn check_room(&self, room: Room, bytes: u64) -> Result<u64> {
         let Some((reserve_bytes, memtables_bytes)) = self.kept_free.get() else {
             return Ok(u64::MAX);
         };
-        // A file system that does not say will say when it is full.
+        // A file system that does not report its free space will report a full disk.
         let Ok(Some(space)) = self.vfs.space(&self.dir) else { return Ok(u64::MAX) };
         let reserve = (*reserve_bytes).min(space.total_bytes / 10);
         let kept = match room {
             Room::BeyondReserve => reserve,
             Room::ButForDeletes => memtables_bytes() + reserve / DELETES_PART,
-            // Whatever memtables have, some deletes are taken before it is in the trees.
+            // Whatever memtables need, some deletes are accepted before memtables are in the trees.
             Room::ButForCompactions => {
                 let part = reserve / COMPACTIONS_PART;
                 (memtables_bytes() + part).min(reserve - part)
@@ -196,33 +196,34 @@ impl DataFiles {
         self.dir.join(format!("{:08}.{}", id.0, file_type.extension()))
     }
 
-    /// The number and type that a file name says, if it is a data file's.
+    /// The number and type in a data file's name; `None` for other names.
     pub(crate) fn parse_name(name: &str) -> Option<(FileId, FileType)> {
         let (number, extension) = name.split_once('.')?;
         Some((FileId(number.parse().ok()?), FileType::from_extension(extension)?))
     }
 
-    /// From now on no file is deleted when its last handle goes.
+    /// From now on no file is deleted when its last handle is dropped.
     pub(crate) fn retain_all(&self) {
         self.retain_all.store(true, Ordering::SeqCst);
     }
 
-    /// No file is deleted until [`DataFiles::retain_no_longer`]: what is needed is not known yet.
+    /// No file is deleted until [`DataFiles::retain_no_longer`]: it is not yet known which files
+    /// are needed.
     pub(crate) fn retain_for_now(&self) {
         self.retain_for_now.store(true, Ordering::SeqCst);
     }
 
-    /// Takes `retain_for_now` back, and never `retain_all`.
+    /// Ends `retain_for_now`, but not `retain_all`.
     pub(crate) fn retain_no_longer(&self) {
         self.retain_for_now.store(false, Ordering::SeqCst);
     }
 
-    /// Sees to it that numbers handed out from now on are at least `id`.
+    /// Ensures that later numbers are at least `id`.
     pub(crate) fn reserve(&self, id: FileId) {
         self.next_file_id.fetch_max(id.0, Ordering::Relaxed);
     }
 
-    /// Whether files outlive their handles. They do in a forked child: they are its parent's.
+    /// Whether files outlive their handles. In a forked child they do: they belong to the parent.
     pub(crate) fn retains(&self) -> bool {
         self.retain_for_now.load(Ordering::SeqCst)
             || self.retain_all.load(Ordering::SeqCst)

@@ -18,7 +18,7 @@ use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::vfs::{AlignedBuf, ReadRequest, Vfs};
 
-/// A page that an operation needs and the cache does not have.
+/// A page that an operation needs and that is not cached.
 pub(crate) struct PageMiss {
     pub(crate) file: Arc<PageFile>,
     pub(crate) pointer: PagePointer,
@@ -26,21 +26,21 @@ pub(crate) struct PageMiss {
 }
 
 impl PageMiss {
-    /// Whether `next` lies right behind it.
+    /// Whether `next` is adjacent.
     fn borders(&self, next: &PageMiss) -> bool {
         let end = u64::from(self.pointer.unit) + u64::from(self.pointer.units);
         self.file.id() == next.file.id() && end == u64::from(next.pointer.unit)
     }
 }
 
-/// What is read at a time without a lease.
+/// Bytes read at a time without a lease.
 const UNCOUNTED_BYTES: usize = 16 << 10;
 
-/// Pages read past the cache at once.
+/// Pages read together past the cache.
 const UNCACHED_PAGES_MAX: usize = 256;
 
-/// Reads ranges of files (offset and length), all at once, one after another into `buf`; returns
-/// how each went.
+/// Reads ranges of files (offset and length) together, one after another into `buf`. Returns one
+/// result per range.
 fn read_ranges<'a>(
     vfs: &dyn Vfs,
     ranges: impl Iterator<Item = (&'a PageFile, u64, usize)>,
@@ -57,11 +57,11 @@ fn read_ranges<'a>(
     requests.into_iter().map(|request| request.result).collect()
 }
 
-/// Reads the pages into the cache, all at once; returns how many pages were read. A page named
-/// twice is read once.
+/// Reads the pages into the cache, all together, and returns the number of pages read. A page that
+/// is listed twice is read once.
 ///
-/// The cache need not keep them (a page may be too large for it): an operation that finds a page
-/// still missing after it has been fetched must read it with
+/// The cache may decline to keep a page (it may be too large). An operation that still misses a
+/// page after it was fetched must read it with
 /// [`ReadContext::blocking`](super::ReadContext::blocking), or it might never end.
 pub(crate) fn fetch_misses(mut misses: Vec<PageMiss>) -> Result<u32> {
     misses.sort_by_key(|miss| (miss.file.id(), miss.pointer));
@@ -85,7 +85,7 @@ pub(crate) fn fetch_misses(mut misses: Vec<PageMiss>) -> Result<u32> {
     Ok(misses.len() as u32)
 }
 
-/// Reads pages, sorted and each once, into the cache.
+/// Reads pages, sorted and without duplicates, into the cache.
 fn fetch_at_once(misses: &[PageMiss]) -> Result<()> {
     let Some(first) = misses.first() else { return Ok(()) };
     let vfs = Arc::clone(&first.file.files().vfs);
@@ -111,8 +111,8 @@ fn fetch_at_once(misses: &[PageMiss]) -> Result<()> {
     Ok(())
 }
 
-/// Reads the pages past the cache, many at once, and returns their payloads in the same order: a
-/// store is opened faster than its files one after the other.
+/// Reads the pages past the cache, many together, and returns their payloads in the same order. A
+/// store opens faster this way than file by file.
 pub(crate) fn read_pages(pages: &[(&PageFile, PagePointer)]) -> Result<Vec<Vec<u8>>> {
     let mut payloads = Vec::with_capacity(pages.len());
     let mut scratch = Vec::new();
@@ -147,7 +147,7 @@ impl FileEnd<'_> {
         self.verified(last, &self.bytes[self.bytes.len() - UNIT_BYTES..])
     }
 
-    /// The payload of a page; none if it does not lie here as a whole.
+    /// The payload of a page, or `None` if it is not completely in these units.
     pub(crate) fn page(&self, pointer: PagePointer) -> Result<Option<Vec<u8>>> {
         let page = (pointer.unit.checked_sub(self.first_unit))
             .and_then(|unit| self.bytes.get(unit as usize * UNIT_BYTES..)?.get(..pointer.bytes()));
@@ -160,8 +160,8 @@ impl FileEnd<'_> {
     }
 }
 
-/// Reads the last `units` of each file, of shorter files all, past the cache, many at once, and
-/// hands them to `f` in order.
+/// Reads the last `units` of each file (all of a shorter file) past the cache, many together, and
+/// passes them to `f` in order.
 pub(crate) fn read_ends<'a>(
     files: &'a [Arc<PageFile>],
     units: u32,

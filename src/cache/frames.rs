@@ -24,37 +24,37 @@ use crate::base::limits::UNIT_BYTES;
 use crate::base::mapping::{LARGE_MAPPING_BYTES, LARGE_PAGE_BYTES, Mapping};
 use crate::base::sync::plain::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// 1 MiB of frames in the first slab: too few for large pages, the first of which alone would take
-/// 2 MiB of memory, and the time to clear it, from a store with a small budget. (Fewer under the
-/// interpreter and in scenarios, where they cost time.)
+/// The first slab has 1 MiB of frames. That is too small for large pages: the first large page
+/// alone would use 2 MiB of a small budget, and the time to clear it. (Miri and scenarios use fewer
+/// slots, to save time.)
 const FIRST_SLAB_SLOTS: u32 = if cfg!(any(miri, shuttle)) { 16 } else { 1 << 8 };
 const SLABS: usize = 20;
-/// Most slots there can be: just below 2^28, 1 TiB of frames.
+/// The maximum number of slots: just below 2^28, which is 1 TiB of frames.
 pub(super) const SLOTS_MAX: u32 = FIRST_SLAB_SLOTS * ((1 << SLABS) - 1);
-/// Units of a multi-unit frame: a leaf with several entries has no more.
+/// Units of a multi-unit frame: a leaf with several entries is never larger.
 pub(super) const MULTI_UNITS: usize = if cfg!(any(miri, shuttle)) { 3 } else { 8 };
 const MULTI_BYTES: usize = MULTI_UNITS * UNIT_BYTES;
 /// Slots whose frames one large page may back.
 pub(super) const LARGE_PAGE_SLOTS: u32 =
     if cfg!(any(miri, shuttle)) { 4 } else { (LARGE_PAGE_BYTES / UNIT_BYTES) as u32 };
-/// Slots whose heap pages are found through one table; tables are made when first needed.
+/// Slots whose heap pages share one table. Tables are made when first needed.
 const HEAP_TABLE_SLOTS: usize = if cfg!(any(miri, shuttle)) { 4 } else { 128 };
-/// Memory that the heap keeps for itself with each allocation.
+/// Memory overhead of one heap allocation.
 const HEAP_OVERHEAD_BYTES: usize = 32;
 
-/// Where a page's bytes are: how many of the frame or the multi-unit frame, or on the heap.
+/// Where a page is stored: in the frame or the multi-unit frame, with its length, or on the heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PageHome {
     /// The frame's first bytes.
     Frame(usize),
-    /// The multi-unit frame's first bytes: more than a frame has.
+    /// The first bytes of the multi-unit frame; more than a frame holds.
     MultiUnit(usize),
     /// A heap object that the slot points to.
     Heap,
 }
 
 impl PageHome {
-    /// Where a page of `len` bytes belongs.
+    /// The home of a page of `len` bytes.
     pub(super) fn of(len: usize) -> PageHome {
         if len <= UNIT_BYTES {
             PageHome::Frame(len)
@@ -79,7 +79,7 @@ impl HeapSlot {
     }
 
     /// # Safety
-    /// Nobody reads the page or can find it any more.
+    /// No reader sees the page or can find it any more.
     unsafe fn drop_page(&self) {
         let slice = self.slice();
         if !slice.cast::<u8>().is_null() {
@@ -95,7 +95,7 @@ type HeapTable = [HeapSlot; HEAP_TABLE_SLOTS];
 
 struct Slab {
     frames: Mapping,
-    /// Whether the frames may be backed by a large page, for each that there could be.
+    /// Whether the frames may be backed by a large page, per possible large page.
     large: Box<[AtomicBool]>,
     /// Made when first needed; `None` if the system refused.
     multi_unit: OnceLock<Option<Mapping>>,
@@ -134,7 +134,8 @@ fn locate(slot: u32) -> (usize, usize) {
 }
 
 impl Slab {
-    /// Gives frames back. No large page holds on to them, or brings them back when another is used.
+    /// Releases frames. Afterwards no large page keeps them resident, or makes them resident again
+    /// when another frame is used.
     ///
     /// # Safety
     /// As for [`Frames::release`].
@@ -160,13 +161,13 @@ pub(super) fn large_page_end(slot: u32) -> u32 {
     (slot + FIRST_SLAB_SLOTS + 1).next_multiple_of(LARGE_PAGE_SLOTS) - FIRST_SLAB_SLOTS
 }
 
-/// What a page of `len` bytes on the heap counts for.
+/// The accounted size of a heap page of `len` bytes.
 pub(super) fn heap_charge(len: usize) -> usize {
     len.saturating_add(HEAP_OVERHEAD_BYTES)
 }
 
 impl Frames {
-    /// Sees to it that slots `0..slots` exist; returns how many do if the system refuses.
+    /// Ensures that slots `0..slots` exist. Returns how many exist if the system refuses.
     pub(super) fn reserve(&self, slots: u32) -> u32 {
         let mut have: u32 = 0;
         for (number, slab) in self.slabs.iter().enumerate() {
@@ -175,7 +176,7 @@ impl Frames {
             }
             if slab.get().is_none() {
                 match Slab::reserve(slab_slots(number) as usize) {
-                    // If another thread was faster its slab is as good.
+                    // If another thread was faster, its slab is used.
                     Some(reserved) => drop(slab.set(reserved)),
                     None => return have,
                 }
@@ -195,8 +196,8 @@ impl Frames {
         }
     }
 
-    /// Has the frames of a large page of slots, of which `slot` is the first, backed by one; false
-    /// if there is none for them. Using one of the frames may then bring all of them into memory.
+    /// Backs the frames of one large page with it; `slot` is the first of them. Returns false if
+    /// there is no large page. The use of one frame may then make all of them resident.
     pub(super) fn use_large_page(&self, slot: u32) -> bool {
         let (slab, at) = locate(slot);
         let offset = at * UNIT_BYTES;
@@ -225,7 +226,7 @@ impl Frames {
         }
     }
 
-    /// Makes the slot ready for a page in its multi-unit frame; false if the system refuses.
+    /// Prepares the slot for a page in its multi-unit frame. Returns false if the system refuses.
     pub(super) fn prepare_multi_unit(&self, slot: u32) -> bool {
         let number = locate(slot).0;
         let reserve = || Mapping::reserve_sparse(slab_slots(number) as usize * MULTI_BYTES);
@@ -248,7 +249,7 @@ impl Frames {
         }
     }
 
-    /// Makes the slot ready for a heap page; returns the bytes that took.
+    /// Prepares the slot for a heap page. Returns the bytes allocated.
     pub(super) fn prepare_heap(&self, slot: u32) -> usize {
         let mut made = 0;
         self.heap_table(slot).0.get_or_init(|| {
@@ -295,7 +296,7 @@ impl Frames {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 
-    /// Puts a page on the heap for the slot.
+    /// Stores a page on the heap for the slot.
     ///
     /// # Safety
     /// The caller has taken the slot, which is prepared for the heap and has no heap page.
@@ -306,7 +307,7 @@ impl Frames {
         heap.bytes.store(Box::into_raw(bytes).cast(), Ordering::Relaxed);
     }
 
-    /// What the slot's heap page counts for.
+    /// The accounted size of the slot's heap page.
     pub(super) fn charge_of_heap(&self, slot: u32) -> usize {
         heap_charge(self.heap_slot(slot).len.load(Ordering::Relaxed))
     }
@@ -314,16 +315,16 @@ impl Frames {
     /// Drops the slot's heap page.
     ///
     /// # Safety
-    /// Nobody reads the page or can find it any more.
+    /// No reader sees the page or can find it any more.
     pub(super) unsafe fn drop_heap(&self, slot: u32) {
         // SAFETY: as the caller vouches.
         unsafe { self.heap_slot(slot).drop_page() };
     }
 
-    /// Gives the memory of the slots' frames back to the system. Sorts the numbers.
+    /// Releases the memory of the slots' frames to the system. Sorts the numbers.
     ///
     /// # Safety
-    /// Nobody reads these frames or can find them any more.
+    /// No reader sees these frames or can find them any more.
     pub(super) unsafe fn release(&self, slots: &mut [u32]) {
         slots.sort_unstable();
         let next_to = |a: &u32, b: &u32| *b == *a + 1 && locate(*a).0 == locate(*b).0;
@@ -336,10 +337,10 @@ impl Frames {
         }
     }
 
-    /// Gives the memory of these units of the slot's multi-unit frame back to the system.
+    /// Releases the memory of these units of the slot's multi-unit frame to the system.
     ///
     /// # Safety
-    /// Nobody reads them or can find them any more.
+    /// No reader sees them or can find them any more.
     pub(super) unsafe fn release_multi_unit(&self, slot: u32, units: Range<usize>) {
         debug_assert!(units.end <= MULTI_UNITS);
         if let (Some(mapping), offset) = self.multi_unit_mapping(slot) {
@@ -349,7 +350,7 @@ impl Frames {
         }
     }
 
-    /// How many units of frames and multi-unit frames are in memory.
+    /// The number of resident units of frames and multi-unit frames.
     #[cfg(all(test, target_os = "linux", not(miri)))]
     pub(super) fn resident_units(&self) -> usize {
         let slabs = self.slabs.iter().zip(0..).filter_map(|(slab, n)| Some((slab.get()?, n)));

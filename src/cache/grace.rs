@@ -22,7 +22,7 @@ pub(super) use collected::{Guard, Readers};
 #[cfg(shuttle)]
 pub(super) use counted::{Guard, Readers};
 
-/// Says once that a grace period is over, and brings along everything that readers did before.
+/// Reports once that a grace period is over, and makes everything that readers did before visible.
 #[derive(Debug, Clone)]
 pub(super) struct Over(Arc<AtomicBool>);
 
@@ -53,7 +53,7 @@ impl GracePeriod {
         GracePeriod(over)
     }
 
-    /// Whether it is over. Everything that readers did before is then done.
+    /// Whether the period is over. Everything that readers did before is then visible.
     pub(super) fn is_over(&self) -> bool {
         self.0.get()
     }

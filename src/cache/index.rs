@@ -26,7 +26,8 @@ use crate::base::prefetch::prefetch;
 use crate::base::sync::modelled::{AtomicU64, Ordering};
 
 const BUCKET_ENTRIES: usize = 4;
-/// Entries for each slot, in tenths: two choices among buckets this full hardly ever fail.
+/// Entries per slot, in tenths. With two buckets to choose from, insertion rarely fails at this
+/// load.
 const ENTRIES_PER_SLOT_TENTHS: usize = 17;
 
 const SLOT_BITS: u32 = 28;
@@ -36,14 +37,14 @@ const LEN_HEAP: u64 = (1 << LEN_BITS) - 1;
 const CLASS_SHIFT: u32 = LEN_SHIFT + LEN_BITS;
 const USES_SHIFT: u32 = CLASS_SHIFT + 2;
 const USE_ONE: u64 = 1 << USES_SHIFT;
-/// The page was read ahead of its use: that use is not a second one.
+/// The page was prefetched: its first use does not count as a second one.
 const AWAITED: u64 = 1 << (USES_SHIFT + 3);
 const USES_MASK: u64 = (USE_ONE * 7) | AWAITED;
 const OCCUPIED_SHIFT: u32 = USES_SHIFT + 4;
-/// The file's upper bits and the occupied bit, which are compared in one go.
+/// The file's upper bits and the occupied bit, compared together.
 const FILE_BITS_MAX: u32 = 32 + (63 - OCCUPIED_SHIFT);
 
-/// A page's key as the index keeps it.
+/// A page's key, as the index stores it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PackedKey {
     low: u64,
@@ -52,8 +53,8 @@ pub(super) struct PackedKey {
 }
 
 impl PackedKey {
-    /// `None` if the file's number does not fit: such a page is not cached. (Numbers are handed out
-    /// one by one; nobody gets that far.)
+    /// `None` if the file's number does not fit; such a page is not cached. (Numbers are assigned
+    /// one by one and never get that large.)
     #[inline]
     pub(super) fn new(key: PageKey) -> Option<PackedKey> {
         (key.file.0 >> FILE_BITS_MAX == 0).then_some(PackedKey {
@@ -74,12 +75,12 @@ impl PackedKey {
     }
 }
 
-/// What the index knows about a page.
+/// The facts about a page that the index stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Locator(u64);
 
 impl Locator {
-    /// For a page in `slot`. `awaited` if the page was read ahead of its use.
+    /// For a page in `slot`. `awaited` if the page was prefetched.
     pub(super) fn new(slot: u32, home: PageHome, class: PageClass, awaited: bool) -> Locator {
         debug_assert!(slot >> SLOT_BITS == 0);
         let len = match home {
@@ -91,7 +92,7 @@ impl Locator {
             PageClass::Index => 1,
             PageClass::Filter => 2,
         };
-        // A leaf has to be hit before the clock spares it.
+        // A leaf must be hit before the clock skips it.
         let uses = if class == PageClass::Leaf { 0 } else { uses_max(class) };
         let awaited = if awaited { AWAITED } else { 0 };
         Locator(
@@ -126,14 +127,14 @@ impl Locator {
         }
     }
 
-    /// How many more times the clock passes the page by.
+    /// How many more times the clock skips the page.
     #[inline]
     pub(super) fn uses(self) -> u64 {
         self.0 >> USES_SHIFT & 7
     }
 }
 
-/// How often the clock passes by a page after its last hit.
+/// How often the clock skips a page after its last hit.
 #[inline]
 fn uses_max(class: PageClass) -> u64 {
     match class {
@@ -150,15 +151,15 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Notes a hit: stores something only if that is not known yet.
+    /// Records a hit. Stores only if the hit is not recorded yet.
     #[inline]
     pub(super) fn mark_used(&self, seen: Locator) {
         let most = uses_max(seen.class()) << USES_SHIFT;
         if seen.0 & USES_MASK != most {
             let used =
                 if seen.0 & AWAITED != 0 { seen.0 & !AWAITED } else { seen.0 & !USES_MASK | most };
-            // Relaxed: a read-modify-write passes on what the publisher has released. If it fails
-            // someone else has marked the page, or it is gone.
+            // Relaxed: a read-modify-write keeps what the publisher has released visible. If it
+            // fails, another thread has marked the page, or the page was removed.
             let _ =
                 self.locator.compare_exchange(seen.0, used, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -171,7 +172,7 @@ struct Bucket {
     entries: [Entry; BUCKET_ENTRIES],
 }
 
-/// Where an entry is in the index; only the pool keeps such numbers.
+/// The position of an entry in the index. Only the pool keeps such numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Position(pub(super) u32);
 
@@ -182,7 +183,7 @@ pub(super) enum Inserted {
     At(Position),
     /// The page is already there.
     Present,
-    /// Both buckets are full; the page there that is worth least.
+    /// Both buckets are full; the position of their least valuable page.
     Full(Position),
 }
 
@@ -192,8 +193,8 @@ pub(super) struct Index {
     buckets: Buckets,
 }
 
-/// The buckets, all empty at first. Where the system gives memory that is zero, a bucket takes none
-/// before it is used: an index for a terabyte of pages has seven gigabytes.
+/// The buckets, initially empty. Where the system provides zeroed memory, an unused bucket uses
+/// none: an index for a terabyte of pages has seven gigabytes.
 #[derive(Debug)]
 struct Buckets {
     start: NonNull<Bucket>,
@@ -214,7 +215,7 @@ unsafe impl Send for Buckets {}
 // SAFETY: as above; buckets are made of atomics.
 unsafe impl Sync for Buckets {}
 
-/// Below this size all of an index is likely to be used, and large pages save time.
+/// Below this size most of an index is used, and large pages save time.
 #[cfg(not(any(loom, shuttle, miri)))]
 const LARGE_PAGES_BYTES_MAX: usize = 64 << 20;
 
@@ -265,7 +266,7 @@ impl Index {
         (slots as usize * ENTRIES_PER_SLOT_TENTHS).div_ceil(10 * BUCKET_ENTRIES).max(1)
     }
 
-    /// What an index for `slots` pages takes.
+    /// The size of an index for `slots` pages.
     pub(super) fn bytes_for(slots: u32) -> usize {
         Index::buckets_for(slots) * size_of::<Bucket>()
     }
@@ -283,7 +284,7 @@ impl Index {
         [(((hash >> 32) * n) >> 32) as usize, (((hash & 0xffff_ffff) * n) >> 32) as usize]
     }
 
-    /// Fetches what `find` will look at into the processor's cache.
+    /// Prefetches the buckets that `find` examines.
     #[inline]
     pub(super) fn prefetch(&self, key: PackedKey) {
         for bucket in self.choices(key) {
@@ -295,7 +296,7 @@ impl Index {
     #[inline]
     pub(super) fn find(&self, key: PackedKey) -> Option<(&Entry, Locator)> {
         let choices = self.choices(key);
-        // Half of all pages are in the second: not a second wait for memory.
+        // Half of all pages are in the second bucket: both are loaded together.
         prefetch((&raw const self.buckets[choices[1]]).cast());
         for bucket in choices {
             for entry in &self.buckets[bucket].entries {
@@ -326,7 +327,7 @@ impl Index {
         if self.find(key).is_some() {
             return Inserted::Present;
         }
-        // The emptier bucket; in one that is full, the page that is worth least.
+        // The emptier bucket; if both are full, the least valuable page.
         let mut room = None;
         let mut most_free = 0;
         let mut least = None;
@@ -392,19 +393,19 @@ impl Index {
         (key, Locator(locator & ((1 << OCCUPIED_SHIFT) - 1)))
     }
 
-    /// Takes the page at an occupied position out. The caller holds the pool's lock.
+    /// Removes the page at an occupied position. The caller holds the pool's lock.
     pub(super) fn remove(&self, position: Position) -> Locator {
         Locator(self.entry(position).locator.swap(0, Ordering::AcqRel))
     }
 
-    /// Lets the clock pass once: one use less. The caller holds the pool's lock and has seen that
-    /// there are uses left (readers only ever add some).
+    /// Reduces the use count by one, for a pass of the clock. The caller holds the pool's lock and
+    /// has seen a count above zero (readers only increase it).
     pub(super) fn age(&self, position: Position) {
         self.entry(position).locator.fetch_sub(USE_ONE, Ordering::Relaxed);
     }
 }
 
-/// Orders pages by what they are worth to keep.
+/// Orders pages by their value.
 pub(super) fn worth(locator: Locator) -> u64 {
     locator.uses() << 1 | u64::from(locator.class() != PageClass::Leaf)
 }

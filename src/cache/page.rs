@@ -56,7 +56,7 @@ pub(super) struct PageHeader {
 }
 
 impl PageHeader {
-    /// Reads the fields; `None` if the bytes are too few. Judges nothing.
+    /// Reads the fields, without checking them. `None` if there are too few bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<PageHeader> {
         let bytes: &[u8; PAGE_HEADER_BYTES] = bytes.first_chunk()?;
         let [a, b, c, d, e, f, g, h, rest @ ..] = *bytes;
@@ -77,17 +77,17 @@ fn seed(file: FileId, unit: u32) -> u64 {
     file.0.rotate_left(32) ^ u64::from(unit)
 }
 
-/// What the checksum of a page at that place should be. `page` is all of its units.
+/// The expected checksum of a page at that location. `page` is all of its units.
 pub(super) fn page_checksum(file: FileId, unit: u32, page: &[u8]) -> u64 {
     checksum(seed(file, unit), &page[8..])
 }
 
-/// What the header checksum of a page at that place should be.
+/// The expected header checksum of a page at that location.
 pub(super) fn header_checksum(file: FileId, unit: u32, page: &[u8]) -> u32 {
     checksum(seed(file, unit), &page[8..20]) as u32
 }
 
-/// Makes `page`, whole units at that place, of its parts.
+/// Builds `page`, in whole units, from its parts.
 pub(super) fn encode(
     page: &mut [u8],
     (file, unit): (FileId, u32),

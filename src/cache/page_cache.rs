@@ -25,14 +25,14 @@ use crate::base::prefetch::prefetch;
 use crate::base::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::base::sync::{Mutex, MutexGuard};
 
-/// Names a page: the file and the unit (of 4 KiB) it starts at.
+/// The key of a page: its file and its first unit (of 4 KiB).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PageKey {
     pub(crate) file: FileId,
     pub(crate) unit: u32,
 }
 
-/// What a page is worth to keep: index and filter pages answer for many leaves.
+/// The value of keeping a page: index and filter pages serve many leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PageClass {
     /// Entries.
@@ -43,7 +43,7 @@ pub(crate) enum PageClass {
     Filter,
 }
 
-/// Counters since the cache was made, and what it holds now.
+/// Counters since the cache was created, and its current content.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CacheStatistics {
     pub(crate) hits_leaf: u64,
@@ -53,13 +53,13 @@ pub(crate) struct CacheStatistics {
     pub(crate) misses: u64,
     pub(crate) misses_index: u64,
     pub(crate) misses_filter: u64,
-    /// Pages that were not kept since no memory was free in time.
+    /// Pages that were not cached because no memory became free in time.
     pub(crate) refusals: u64,
     pub(crate) evictions: u64,
     pub(crate) pages: u64,
     /// Memory that rows take.
     pub(crate) row_cache_bytes: u64,
-    /// All memory the cache takes, its tables and rows included.
+    /// All memory used, including the cache's tables and the row cache.
     pub(crate) bytes: u64,
     pub(crate) capacity_bytes: u64,
 }
@@ -68,9 +68,9 @@ pub(crate) struct CacheStatistics {
 const MISSES: usize = 3;
 const REFUSALS: usize = 6;
 
-/// How many pages of a file are taken out under one lock.
+/// Units of a file whose pages are removed under one lock.
 const REMOVE_UNITS: u32 = 64;
-/// How many slots are looked through under one lock.
+/// Slots that are examined under one lock.
 const REMOVE_SLOTS: u32 = 256;
 
 /// The page cache.
@@ -81,21 +81,21 @@ pub(crate) struct Cache {
     readers: Readers,
     counters: ShardedCounters<7>,
     pool: Mutex<SlotPool>,
-    /// What may be cached in all, pages and rows.
+    /// The largest size of pages and rows together.
     capacity_bytes: AtomicU64,
     rows: RowCache,
 }
 
 impl Cache {
-    /// A cache of pages alone, of up to `capacity_bytes`.
+    /// A cache without a row cache, of up to `capacity_bytes`.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn new(capacity_bytes: usize) -> Cache {
         Cache::with_readers(capacity_bytes, 0, Readers::Shared)
     }
 
-    /// A cache of up to `capacity_bytes`, of which rows may take up to `row_cache_bytes_max`.
-    /// Memory is taken as pages and rows come. If it is `deterministic`, when its memory can be
-    /// used again does not depend on who reads other caches.
+    /// A cache of up to `capacity_bytes`, of which the row cache may use up to
+    /// `row_cache_bytes_max`. Memory is used as pages and rows are added. If `deterministic`, the
+    /// reuse of memory does not depend on readers of other caches.
     pub(crate) fn with_row_cache(
         capacity_bytes: usize,
         row_cache_bytes_max: usize,
@@ -120,13 +120,13 @@ impl Cache {
         cache
     }
 
-    /// Single rows, which share the cache's memory with the pages.
+    /// The row cache, which shares its memory with the pages.
     #[inline]
     pub(crate) fn row_cache(&self) -> &RowCache {
         &self.rows
     }
 
-    /// Takes from the pages what rows have taken.
+    /// Reduces the memory of pages by the growth of the row cache.
     pub(crate) fn row_cache_has_grown(&self) {
         self.divide_capacity();
     }
@@ -155,7 +155,7 @@ impl Cache {
         }
     }
 
-    /// Fetches the page's place in the index into the processor's cache, for a `get` that follows.
+    /// Prefetches the page's index entry into the processor's cache, for a later `get`.
     #[inline]
     pub(crate) fn prefetch_place(&self, key: PageKey) {
         let _guard = self.readers.pin();
@@ -166,8 +166,8 @@ impl Cache {
         }
     }
 
-    /// Fetches the start of the page, if it is cached, and the lines around `offset` into the
-    /// processor's cache, for a `get` that follows. Not a use.
+    /// Prefetches the start of the page, if it is cached, and the cache lines around `offset` into
+    /// the processor's cache, for a later `get`. Does not count as a use.
     #[inline]
     pub(crate) fn prefetch_bytes(&self, key: PageKey, offset: usize) {
         let guard = self.readers.pin();
@@ -199,13 +199,13 @@ impl Cache {
         self.find(key, &self.readers.pin()).is_some()
     }
 
-    /// Caches a copy of `bytes` (one 4 KiB unit in the usual case, more for a large page).
+    /// Caches a copy of `bytes` (usually one unit of 4 KiB, more for a large page).
     pub(crate) fn insert(&self, key: PageKey, class: PageClass, bytes: &[u8]) {
         self.admit(key, class, bytes, false);
     }
 
-    /// As [`Cache::insert`], for a page that was read because someone is about to `get` it: that
-    /// `get` does not count as its second use.
+    /// As [`Cache::insert`], for a page that was read for a `get` that follows. That `get` does not
+    /// count as its second use.
     pub(crate) fn insert_awaited(&self, key: PageKey, class: PageClass, bytes: &[u8]) {
         self.admit(key, class, bytes, true);
     }
@@ -226,17 +226,18 @@ impl Cache {
             self.counters.add(REFUSALS, 1);
             return;
         };
-        // The lock is not held while the bytes are copied. SAFETY: the slot has just been taken
-        // from the free ones, which no reader looks at, for this.
+        // The lock is not held during the copy.
+        // SAFETY: the slot has just been taken from the free slots, which no reader sees, for this
+        // page.
         unsafe { self.frames.fill(slot, home, bytes) };
         let (mut pool, index) = self.lock();
         pool.publish(packed, Locator::new(slot, home, class, awaited), &self.frames, index);
     }
 
-    /// Forgets every page of a file that has been deleted: units `0..units`.
+    /// Removes every page of a deleted file, units `0..units`.
     pub(crate) fn remove_file(&self, file: FileId, units: u32) {
         if units as usize > self.pool.lock().pages() {
-            // A large file in a small cache: rather look through the cache.
+            // A large file and a small cache: search the cache instead.
             let mut first = 0;
             loop {
                 let (mut pool, index) = self.lock();
@@ -267,13 +268,13 @@ impl Cache {
         }
     }
 
-    /// Changes the most bytes the cache may hold, evicting as needed.
+    /// Changes the capacity, and evicts pages as needed.
     pub(crate) fn set_capacity(&self, capacity_bytes: usize) {
         self.capacity_bytes.store(capacity_bytes as u64, Ordering::Relaxed);
         self.divide_capacity();
     }
 
-    /// The most bytes it may hold.
+    /// The capacity.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes.load(Ordering::Relaxed)
@@ -281,7 +282,7 @@ impl Cache {
 
     fn divide_capacity(&self) {
         let (mut pool, index) = self.lock();
-        // Read under the lock: the last to get it divides by the latest numbers.
+        // Read under the lock, so that the last thread to get the lock uses the latest numbers.
         let capacity_bytes = self.capacity_bytes.load(Ordering::Relaxed) as usize;
         let capacity_bytes = capacity_bytes.saturating_sub(self.rows.bytes());
         match pool.resize(capacity_bytes, &self.frames, index) {
@@ -297,7 +298,7 @@ impl Cache {
         }
     }
 
-    /// The pool, locked, and the index, which stays in place while it is.
+    /// The locked pool, and the index, which is not replaced while the lock is held.
     fn lock(&self) -> (MutexGuard<'_, SlotPool>, &Index) {
         let pool = self.pool.lock();
         // SAFETY: the index is replaced only under the lock. The reference outlives the guard only
@@ -306,7 +307,7 @@ impl Cache {
         (pool, index)
     }
 
-    /// Bytes of frames and multi-unit frames that are in memory, as the system says.
+    /// Resident bytes of frames and multi-unit frames, according to the operating system.
     #[cfg(all(test, target_os = "linux", not(miri)))]
     pub(super) fn resident_bytes(&self) -> usize {
         self.frames.resident_units() * UNIT_BYTES

@@ -26,10 +26,10 @@ use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{self, Bug, planted};
 use crate::vfs::{Access, AlignedBuf, File};
 
-/// A thread keeps a buffer of up to so many bytes for the next page it reads.
+/// Each thread keeps a page buffer of up to this many bytes for its next read.
 const KEPT_BYTES_MAX: usize = 32 << 10;
 
-/// Where a page lies in its file.
+/// The location of a page in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PagePointer {
     /// The first unit.
@@ -49,24 +49,24 @@ impl PagePointer {
     }
 }
 
-/// How one operation reads pages, and what it has read so far.
+/// How one operation reads pages, and how many it has read.
 #[derive(Default)]
 pub(crate) struct ReadContext {
-    /// Where to note pages that are not cached instead of reading them: the operation then ends
-    /// with [`Error::NotResident`] and is repeated once [`fetch_misses`](super::fetch_misses) has
-    /// read them all at once.
+    /// Where to record uncached pages instead of reading them. The operation then ends with
+    /// [`Error::NotResident`] and is repeated after [`fetch_misses`](super::fetch_misses) has read
+    /// them together.
     pub(crate) misses: Option<RefCell<Vec<PageMiss>>>,
     /// Pages read from the disk by this operation.
     pub(crate) pages_read: Cell<u32>,
 }
 
 impl ReadContext {
-    /// Reads pages that are not cached at once, one by one.
+    /// Reads uncached pages immediately, one by one.
     pub(crate) fn blocking() -> ReadContext {
         ReadContext::default()
     }
 
-    /// Notes pages that are not cached, see [`ReadContext::misses`].
+    /// Records uncached pages; see [`ReadContext::misses`].
     pub(crate) fn collecting() -> ReadContext {
         ReadContext { misses: Some(RefCell::default()), pages_read: Cell::new(0) }
     }
@@ -82,7 +82,7 @@ pub(crate) struct PageFile {
 }
 
 impl PageFile {
-    /// Opens a data file that exists.
+    /// Opens an existing data file.
     pub(crate) fn open(
         files: &Arc<DataFiles>,
         id: FileId,
@@ -90,7 +90,7 @@ impl PageFile {
     ) -> Result<Arc<PageFile>> {
         let path = files.path(id, file_type);
         let file = files.vfs.open(&path, Access::Direct, false).map_err(|error| match error {
-            // Only files that something on the disk names are opened.
+            // Only files that something on disk names are opened.
             Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 Error::corruption(&path, 0, "data file", "it, as the store names it", "none")
             }
@@ -110,7 +110,8 @@ impl PageFile {
         }))
     }
 
-    /// Opens what there is of a data file, for repairs: a part of a unit at its end is left out.
+    /// Opens the readable part of a data file, for repair: an incomplete unit at its end is
+    /// ignored.
     pub(crate) fn open_torn(
         files: &Arc<DataFiles>,
         id: FileId,
@@ -121,7 +122,7 @@ impl PageFile {
         Ok(Arc::new(PageFile { id, file_type, units, file, files: Arc::clone(files) }))
     }
 
-    /// The file that a writer has finished.
+    /// A file that a writer has finished.
     pub(super) fn of_written(
         files: &Arc<DataFiles>,
         id: FileId,
@@ -141,7 +142,7 @@ impl PageFile {
         self.id
     }
 
-    /// Takes its pages out of the cache, as for a file that nobody has read yet.
+    /// Removes its pages from the cache, as if the file had never been read.
     #[cfg(test)]
     pub(crate) fn forget_pages(&self) {
         self.files.cache.remove_file(self.id, self.units);
@@ -157,7 +158,7 @@ impl PageFile {
         u64::from(self.units) * UNIT_BYTES as u64
     }
 
-    /// The store's data files that this is one of.
+    /// The store's data files, which this file belongs to.
     pub(crate) fn files(&self) -> &Arc<DataFiles> {
         &self.files
     }
@@ -178,8 +179,8 @@ impl PageFile {
         Error::corruption(&self.path(), pointer.offset(), what, expected, found)
     }
 
-    /// Calls `f` with the payload of the page at `pointer`, from the cache or read into it. `f`
-    /// must be short and must not read pages itself.
+    /// Calls `f` with the payload of the page at `pointer`, from the cache, or after reading it
+    /// into the cache. `f` must be short and must not read pages itself.
     ///
     /// # Errors
     /// `Corruption` if the page is damaged; `NotResident` if it is not cached and `context`
@@ -196,7 +197,7 @@ impl PageFile {
         let mut f = Some(f);
         let units = pointer.units.to_le_bytes();
         let cached = self.files.cache.get(key, class, |page| {
-            // A pointer that disagrees with the page is wrong: reading shows how.
+            // The pointer disagrees with the page: reading the page reports the error.
             if page.get(16..18) != Some(&units) {
                 return None;
             }
@@ -243,8 +244,7 @@ impl PageFile {
         result
     }
 
-    /// The file's last unit, where files that are opened by their end have what says where the rest
-    /// is.
+    /// The file's last unit. Files that are opened from their end have their footer there.
     pub(crate) fn last_unit(&self) -> PagePointer {
         PagePointer { unit: self.units - 1, units: 1 }
     }
@@ -324,8 +324,8 @@ impl PageFile {
         Ok(())
     }
 
-    /// Verifies freshly read bytes, caches the page, and calls `f` with its payload. `awaited`: see
-    /// [`Cache::insert_awaited`](super::Cache::insert_awaited).
+    /// Verifies bytes that were just read, caches the page, and calls `f` with its payload. For
+    /// `awaited` see [`Cache::insert_awaited`](super::Cache::insert_awaited).
     pub(super) fn admit<R>(
         &self,
         pointer: PagePointer,
@@ -350,8 +350,8 @@ impl PageFile {
         Ok(f(&page[PAGE_HEADER_BYTES..]))
     }
 
-    /// Checks a page's bytes and gives its header and payload. If the payload is compressed,
-    /// `scratch` then holds the header with the decompressed payload.
+    /// Verifies a page and returns its header and payload. If the payload is compressed, `scratch`
+    /// then holds the header and the decompressed payload.
     pub(super) fn verify<'a>(
         &self,
         pointer: PagePointer,
@@ -386,7 +386,7 @@ impl PageFile {
                 Err(self.corrupt(pointer, "page payload bytes", stored_bytes, payload_bytes))
             }
             Some(Compression::Lz4) => {
-                // LZ4 cannot shrink by more than 255:1: a larger claim is damage, not a size.
+                // LZ4 compresses by at most 255:1. A larger claim is damage.
                 let most = stored_bytes.saturating_mul(256).min(PAYLOAD_BYTES_MAX);
                 if payload_bytes > most {
                     let most = format_args!("at most {most}");
@@ -410,7 +410,7 @@ impl PageFile {
         }
     }
 
-    /// Reads the pages of a range of units in order, past the cache, ahead of their use.
+    /// Reads the pages of a range of units in order, with read-ahead, past the cache.
     pub(crate) fn scan(self: &Arc<Self>, units: Range<u32>, chunk_units: u32) -> PageScan {
         PageScan::new(self, units, chunk_units)
     }
@@ -422,7 +422,7 @@ impl Drop for PageFile {
             if !planted::keep_number(self.id.0) {
                 self.files.cache.remove_file(self.id, self.units);
             }
-            // A file that cannot be removed now is an orphan that the next open removes.
+            // If the removal fails, the file is an orphan that the next open removes.
             let _ = self.files.vfs.remove(&self.path());
         }
     }

@@ -13,7 +13,7 @@ use crate::base::error::Result;
 use crate::base::limits::UNIT_BYTES;
 use crate::vfs::{AlignedBuf, IoQueue, IoTicket};
 
-/// A side buffer that has grown beyond this is not kept.
+/// A larger side buffer is not kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 struct Chunk {
@@ -33,13 +33,13 @@ impl Chunk {
 pub(crate) struct PageScan {
     queue: Box<dyn IoQueue>,
     file: Arc<PageFile>,
-    /// The first unit not yet handed out.
+    /// The first unit that has not been returned.
     next_unit: u32,
     end_unit: u32,
     chunk_units: u32,
     in_flight: Option<(IoTicket, Range<u32>)>,
     current: Option<Chunk>,
-    /// A page that lies in more than one chunk, put together.
+    /// A page that spans chunks, reassembled.
     straddling: Vec<u8>,
     /// A page's payload, decompressed.
     scratch: Vec<u8>,
@@ -62,12 +62,12 @@ impl PageScan {
         }
     }
 
-    /// The kind of the page that `next_page` gave last.
+    /// The kind of the page that `next_page` returned last.
     pub(crate) fn kind(&self) -> u8 {
         self.kind
     }
 
-    /// The payload of the next page with its place, or `None` at the end. After an error the scan
+    /// The payload of the next page and its location, or `None` at the end. After an error the scan
     /// is still before the page that could not be read.
     pub(crate) fn next_page(&mut self) -> Result<Option<(PagePointer, &[u8])>> {
         if self.next_unit >= self.end_unit {
@@ -96,18 +96,18 @@ impl PageScan {
         Ok(Some((pointer, page)))
     }
 
-    /// Goes one unit on, after an error: what follows a damaged page is found by trying, since the
-    /// unit that a page begins with shows itself by its header's checksum.
+    /// Skips one unit, after an error. What follows a damaged page is found by trial: the first
+    /// unit of a page is recognised by its header's checksum.
     pub(crate) fn skip_unit(&mut self) {
         self.next_unit += 1;
     }
 
-    /// The unit that `next_page` looks at next.
+    /// The unit that `next_page` examines next.
     pub(crate) fn next_unit(&self) -> u32 {
         self.next_unit
     }
 
-    /// Copies a page out of the chunks it lies in.
+    /// Copies a page from the chunks that it spans.
     fn assemble(&mut self, pointer: PagePointer) -> Result<()> {
         let mut page = std::mem::take(&mut self.straddling);
         while page.len() < pointer.bytes() {
@@ -143,7 +143,7 @@ impl PageScan {
     fn next_chunk(&mut self, unit: u32, mut spare: Option<AlignedBuf>) -> Result<Chunk> {
         let (ticket, units) = match self.in_flight.take() {
             Some((ticket, units)) if units.start == unit => (ticket, units),
-            // The first chunk; or the first after an error, which left nothing of use.
+            // The first chunk, or the first after an error.
             other => {
                 if let Some((ticket, _)) = other {
                     spare = Some(self.queue.wait(ticket).0);

@@ -18,11 +18,11 @@ use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::vfs::{Access, AlignedBuf, File, IoQueue, IoTicket};
 
-/// Bytes gathered before they are written, with as many again in flight.
+/// Bytes that are gathered before they are written. As many again may be in flight.
 const WRITE_CHUNK_BYTES: usize = 256 * 1024;
-/// Where that begins: a small file costs a small buffer.
+/// The initial buffer size: a small file uses a small buffer.
 const FIRST_CHUNK_BYTES: usize = 16 * 1024;
-/// A buffer for compressed payloads that has grown beyond this is not kept.
+/// A larger buffer for compressed payloads is not kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// See the module's description.
@@ -40,7 +40,7 @@ pub(crate) struct PageFileWriter {
     in_flight: Option<IoTicket>,
     spare: Option<AlignedBuf>,
     compressed: Vec<u8>,
-    /// Pages of it are in the cache.
+    /// Whether pages of the file are cached.
     cached: bool,
     failed: Option<Error>,
     finished: bool,
@@ -79,13 +79,13 @@ impl PageFileWriter {
         self.id
     }
 
-    /// Bytes written or gathered so far.
+    /// Bytes written or gathered.
     pub(crate) fn bytes(&self) -> u64 {
         self.flushed + self.filled as u64
     }
 
-    /// Appends a page with `payload` and returns where it lies. `kind` says what the payload is,
-    /// for readers that walk the file.
+    /// Appends a page with `payload` and returns its location. `kind` identifies the payload for
+    /// readers that scan the file.
     pub(crate) fn append(
         &mut self,
         kind: u8,
@@ -153,8 +153,8 @@ impl PageFileWriter {
         Ok(PagePointer { unit, units: page_units })
     }
 
-    /// Appends a page that answers for many others, uncompressed, and puts it into the cache:
-    /// whoever reads the file needs it first.
+    /// Appends an uncompressed page that serves many others, and caches it, because readers of the
+    /// file need it first.
     pub(crate) fn append_cached(
         &mut self,
         kind: u8,
@@ -170,8 +170,8 @@ impl PageFileWriter {
         Ok(pointer)
     }
 
-    /// Sends what is gathered on its way; afterwards there is nothing in the buffer, which has room
-    /// for `next_bytes` at least.
+    /// Submits the gathered bytes. Afterwards the buffer is empty and has room for at least
+    /// `next_bytes`.
     fn write_out(&mut self, next_bytes: usize) -> Result<()> {
         self.wait_for_write()?;
         if self.filled > 0 {
@@ -189,7 +189,7 @@ impl PageFileWriter {
     fn wait_for_write(&mut self) -> Result<()> {
         if let Some(ticket) = self.in_flight.take() {
             let (buf, result) = self.queue.wait(ticket);
-            // A buffer made for one large page goes at once.
+            // A buffer that was made for one large page is not kept.
             self.spare = (buf.len() == WRITE_CHUNK_BYTES).then_some(buf);
             self.failed = result.err().filter(|_| !planted(Bug::FailedWriteIgnored));
         }
@@ -200,8 +200,8 @@ impl PageFileWriter {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Writes the rest, makes the file durable (not yet its name: sync the directory before a
-    /// manifest record names it) and opens it for reading.
+    /// Writes the rest, syncs the file and opens it for reading. Its name is not durable yet: the
+    /// directory must be synced before a manifest record names the file.
     pub(crate) fn finish(mut self) -> Result<Arc<PageFile>> {
         if self.bytes() == 0 {
             return Err(Error::invalid("a data file has at least one page"));
@@ -233,7 +233,7 @@ impl Drop for PageFileWriter {
                 self.files.cache.remove_file(self.id, units);
             }
             if !self.files.retains() {
-                // A file that cannot be removed now is an orphan that the next open removes.
+                // If the removal fails, the file is an orphan that the next open removes.
                 let _ = self.files.vfs.remove(&self.files.path(self.id, self.file_type));
             }
         }

@@ -23,30 +23,30 @@ use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::yield_now;
 
-/// How many marked pages the clock passes by, for each one it evicts, without taking their marks:
-/// about an eighth of the cache is on probation.
+/// Marked pages that the clock skips per evicted page without removing their marks: about an eighth
+/// of the cache is on probation.
 const SPARED_PER_EVICTED: u32 = 7;
-/// How many pages one insert looks at for eviction: then it takes the one that is worth least.
-/// (More than a few only where many marked pages lie side by side.)
+/// Pages that one insertion examines for eviction before it evicts the least valuable of them. (It
+/// examines more than a few only among many adjacent marked pages.)
 const PAGES_LOOKED_AT_MAX: u32 = 2048;
-/// How many marks it takes while it looks for one page to evict.
+/// Marks that are removed during the search for one page to evict.
 const MARKS_TAKEN_MAX: u32 = 32;
-/// Free frames are kept ready for as many inserts, since evicted ones are not free at once.
+/// Free frames are kept for this many insertions, because evicted frames are not free immediately.
 const RESERVE_FRAMES_MAX: u32 = 64;
-/// How often an insert tries to end a grace period before it gives up.
+/// Attempts of an insertion to end a grace period before it gives up.
 const ADVANCES_MAX: u32 = 4;
-/// How many rounds of eviction a change of capacity makes; inserts go on with the rest.
+/// Rounds of eviction in a change of capacity. Insertions continue with the rest.
 const SHRINK_ROUNDS_MAX: u32 = 10_000;
-/// How many of them wait for readers without evicting more.
+/// Of these, rounds that wait for readers without further eviction.
 const SHRINK_WAITS_MAX: u32 = 500;
-/// Pages evicted in one of them.
+/// Pages evicted in one round.
 const SHRINK_ROUND_PAGES: u32 = 1024;
-/// Per slot: its position and room in the lists of free and cold slots.
+/// Per slot: its position, and room in the lists of free and cold slots.
 const TABLE_BYTES_PER_SLOT: usize = 3 * size_of::<u32>();
 
 const NO_POSITION: u32 = u32::MAX;
 
-/// Something readers may still look at.
+/// Memory that readers may still see.
 enum Retired {
     Frame(u32),
     /// With its units.
@@ -69,26 +69,25 @@ pub(super) struct SlotPool {
     /// Units in memory, of frames and multi-unit frames.
     units: usize,
     heap_bytes: usize,
-    /// How much of these three is retired.
+    /// The part of these three that is retired.
     retired_bytes: usize,
-    /// Free slots by the units of theirs that are in memory: of the frame if that is one, else of
-    /// the multi-unit frame.
+    /// Free slots by their resident units: of the frame if one, else of the multi-unit frame.
     free: [Vec<u32>; MULTI_UNITS + 1],
-    /// Free slots of which nothing is in memory.
+    /// Free slots without resident memory.
     cold: ColdSlots,
-    /// By slot that has been begun: where in the index its page is.
+    /// By slot in use: the index position of its page.
     positions: Vec<u32>,
     pages: usize,
     hand: u32,
     spared_ahead: u32,
-    /// Retired since the last grace period began.
+    /// What was retired since the last grace period began.
     retired: Vec<Retired>,
     waiting: VecDeque<Batch>,
     evictions: u64,
 }
 
 impl SlotPool {
-    /// For a cache with no room; see [`SlotPool::resize`].
+    /// For a cache without capacity; see [`SlotPool::resize`].
     pub(super) fn new(index: &Index, readers: Readers) -> SlotPool {
         SlotPool {
             readers,
@@ -109,7 +108,7 @@ impl SlotPool {
         }
     }
 
-    /// All memory the cache takes.
+    /// All memory used by the cache.
     pub(super) fn used_bytes(&self) -> usize {
         self.table_bytes + self.units * UNIT_BYTES + self.heap_bytes
     }
@@ -138,14 +137,14 @@ impl SlotPool {
         self.capacity_bytes.saturating_sub(self.table_bytes) < bytes
     }
 
-    /// What free slots keep in memory.
+    /// Resident memory of free slots.
     fn free_bytes(&self) -> usize {
         let units = self.free.iter().enumerate().map(|(units, slots)| units * slots.len());
         units.sum::<usize>() * UNIT_BYTES
     }
 
-    /// Takes a slot for a page of `len` bytes, evicting as needed; `None` if none is free yet. Says
-    /// where in the slot the page goes.
+    /// Takes a slot for a page of `len` bytes, and evicts as needed. Returns the slot and the
+    /// page's place in it, or `None` if no slot is free yet.
     pub(super) fn take(
         &mut self,
         len: usize,
@@ -199,7 +198,7 @@ impl SlotPool {
         None
     }
 
-    /// Takes a slot that has so many units in memory, or a multi-unit frame with more.
+    /// Takes a slot with this many resident units, or a multi-unit frame with more.
     fn take_free(&mut self, units: usize, frames: &Frames) -> Option<u32> {
         if let Some(slot) = self.free[units].pop() {
             return Some(slot);
@@ -207,13 +206,13 @@ impl SlotPool {
         let more = units.max(2) + 1..=MULTI_UNITS;
         let (slot, had) =
             more.filter(|_| units > 1).find_map(|n| Some((self.free[n].pop()?, n)))?;
-        // SAFETY: free slots are in no reader's sight.
+        // SAFETY: no reader sees free slots.
         unsafe { frames.release_multi_unit(slot, units..had) };
         self.units -= had - units;
         Some(slot)
     }
 
-    /// Takes a frame that is not in memory; if there is room, with a large page of others.
+    /// Takes a frame that is not resident; if there is room, a large page of frames.
     fn take_cold_frame(&mut self, frames: &Frames) -> Option<u32> {
         if self.room() >= LARGE_PAGE_SLOTS as usize * UNIT_BYTES
             && let Some(slots) = self.cold.take_large_page()
@@ -249,8 +248,8 @@ impl SlotPool {
         None
     }
 
-    /// Publishes the page that has been put into a taken slot. If it turns out to be there already
-    /// the slot is free again.
+    /// Publishes the page that was copied into a taken slot. If the page is already cached, the
+    /// slot becomes free again.
     pub(super) fn publish(
         &mut self,
         key: PackedKey,
@@ -271,7 +270,7 @@ impl SlotPool {
                 self.positions[slot as usize] = position;
                 self.pages += 1;
             }
-            // No reader has seen it, so it need not wait.
+            // No reader has seen the slot, so it need not wait.
             Inserted::Present | Inserted::Full(_) => match locator.home() {
                 PageHome::Frame(_) => self.free[1].push(slot),
                 PageHome::MultiUnit(len) => self.free[len.div_ceil(UNIT_BYTES)].push(slot),
@@ -280,7 +279,7 @@ impl SlotPool {
         }
     }
 
-    /// Has a position for each slot that has been begun; those that have not need none.
+    /// Makes room for a position per slot in use.
     fn cover_begun(&mut self) {
         let begun = self.cold.begun() as usize;
         if self.positions.len() < begun {
@@ -296,14 +295,14 @@ impl SlotPool {
         self.cold.put(Use::Beside, [slot]);
     }
 
-    /// Takes a page out, if it is there.
+    /// Removes a page, if it is cached.
     pub(super) fn remove(&mut self, key: PackedKey, frames: &Frames, index: &Index) {
         if let Some(position) = index.position(key) {
             self.retire_page(position, frames, index);
         }
     }
 
-    /// Takes out the file's pages in up to `n` slots from `first`; false if there are no such
+    /// Removes the file's pages in up to `n` slots from `first`. Returns false if there are no such
     /// slots.
     pub(super) fn remove_file(
         &mut self,
@@ -346,7 +345,7 @@ impl SlotPool {
         }
     }
 
-    /// Begins the grace period of what has been retired.
+    /// Begins the grace period of the retired memory.
     pub(super) fn seal(&mut self) {
         if !self.retired.is_empty() {
             let items = std::mem::take(&mut self.retired);
@@ -354,7 +353,7 @@ impl SlotPool {
         }
     }
 
-    /// Makes use of what nobody looks at any more.
+    /// Frees the retired memory that no reader can see any more.
     pub(super) fn reclaim(&mut self, frames: &Frames) {
         let is_over = |batch: &Batch| batch.period.is_over() || planted(Bug::FrameReusedEarly);
         while self.waiting.front().is_some_and(is_over) {
@@ -385,14 +384,14 @@ impl SlotPool {
         }
     }
 
-    /// Gives memory of free slots back to the system, `bytes` if there are as many.
+    /// Releases memory of free slots to the system: `bytes`, or less if there is less.
     fn release_free(&mut self, bytes: usize, frames: &Frames) {
         let mut units = bytes.div_ceil(UNIT_BYTES);
         for each in (2..=MULTI_UNITS).rev() {
             while units > 0
                 && let Some(slot) = self.free[each].pop()
             {
-                // SAFETY: free slots are in no reader's sight.
+                // SAFETY: no reader sees free slots.
                 unsafe { frames.release_multi_unit(slot, 0..each) };
                 self.cold.put(Use::Beside, [slot]);
                 self.units -= each;
@@ -409,14 +408,14 @@ impl SlotPool {
         }
     }
 
-    /// Evicts ahead of need, so that there is room once a grace period has passed.
+    /// Evicts in advance, so that there is room after a grace period.
     fn make_room(&mut self, need_bytes: usize, frames: &Frames, index: &Index) {
         if !self.waiting.is_empty() {
             self.readers.advance();
             self.reclaim(frames);
         }
         let reserve = (self.cold.slots() / 64).min(RESERVE_FRAMES_MAX) as usize * UNIT_BYTES;
-        // Room below zero counts too, after a shrink.
+        // After a shrink, the room may be negative.
         let over = self.used_bytes().saturating_sub(self.capacity_bytes);
         let available = self.room() + self.free_bytes();
         if available >= over + need_bytes + reserve / 2 {
@@ -435,7 +434,7 @@ impl SlotPool {
         self.seal();
     }
 
-    /// Takes one page out, looking at no more than `looks` pages (but at one at least); false if
+    /// Removes one page, after examining at most `looks` pages (at least one). Returns false if
     /// there is none.
     fn evict_one(&mut self, looks: &mut u32, frames: &Frames, index: &Index) -> bool {
         let mut least: Option<(u64, Position)> = None;
@@ -483,9 +482,9 @@ impl SlotPool {
         }
     }
 
-    /// Changes the capacity, evicting what no longer fits. If the table of pages would be much too
-    /// small or too large for it, gives a new one, which the caller shows to the readers before it
-    /// hands the old one to [`SlotPool::retire_index`] and calls [`SlotPool::shrink`].
+    /// Changes the capacity, and evicts what no longer fits. If the index would be much too small
+    /// or too large, it returns a new one. The caller shows it to readers, and then passes the old
+    /// one to [`SlotPool::retire_index`] and calls [`SlotPool::shrink`].
     pub(super) fn resize(
         &mut self,
         capacity_bytes: usize,
@@ -500,15 +499,16 @@ impl SlotPool {
         if more > 0 {
             self.table_bytes += more * TABLE_BYTES_PER_SLOT;
             self.cold.grow(slots);
-            // There was nothing to evict so far: nothing says that the marks are worth little.
+            // Nothing has been evicted so far, so the marks are still meaningful.
             self.spared_ahead = slots;
         }
         let bytes = Index::bytes_for(slots);
-        // A little too small will do: capacities that creep up must not rebuild it each time.
+        // Slightly too small is accepted: a slowly growing capacity must not rebuild the index each
+        // time.
         if bytes <= index.bytes() / 4 * 5 && bytes >= index.bytes() / 4 {
             return None;
         }
-        // Pages that will not fit the smaller one leave first.
+        // Pages that do not fit the smaller index are evicted first.
         let mut looks = u32::MAX;
         while self.pages > slots as usize && self.evict_one(&mut looks, frames, index) {}
         let new = Arc::new(Index::new(slots));
@@ -531,13 +531,13 @@ impl SlotPool {
         Some(new)
     }
 
-    /// The old index, which readers may still look at.
+    /// Retires the old index, which readers may still use.
     pub(super) fn retire_index(&mut self, index: Arc<Index>) {
         self.retired_bytes += index.bytes();
         self.retired.push(Retired::Index(index));
     }
 
-    /// Evicts until all fits the capacity, unless readers hold it up for long.
+    /// Evicts until everything fits the capacity, unless readers delay it for long.
     pub(super) fn shrink(&mut self, frames: &Frames, index: &Index) {
         let mut waits = 0;
         for _ in 0..SHRINK_ROUNDS_MAX {
@@ -566,13 +566,13 @@ impl SlotPool {
         self.trim();
     }
 
-    /// Gives back the tables of slots that are beyond the capacity and not in use.
+    /// Releases the tables of unused slots beyond the capacity.
     fn trim(&mut self) {
         let slots = self.cold.slots();
         let wanted = (self.capacity_bytes / UNIT_BYTES).min(slots as usize) as u32;
         let free: usize = self.free.iter().map(Vec::len).sum();
         let known_free = free + self.cold.len() + self.pages;
-        // If a slot is neither free nor in the index, a thread is filling it or looks at it.
+        // A slot that is neither free nor in the index is being filled or examined by a thread.
         if wanted > slots / 2 || known_free != self.cold.begun() as usize {
             return;
         }

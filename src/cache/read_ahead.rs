@@ -16,19 +16,19 @@ pub(crate) struct ReadAhead {
     bytes_max: AtomicUsize,
 }
 
-/// A part of the share, until dropped.
+/// A leased part of the budget, returned when dropped.
 pub(crate) struct Lease {
     account: Arc<ReadAhead>,
     bytes: usize,
 }
 
 impl ReadAhead {
-    /// An account of so many bytes.
+    /// A budget of so many bytes.
     pub(crate) fn new(bytes_max: usize) -> Arc<ReadAhead> {
         Arc::new(ReadAhead { used: AtomicUsize::new(0), bytes_max: AtomicUsize::new(bytes_max) })
     }
 
-    /// Changes the size of the share.
+    /// Changes the size of the budget.
     pub(crate) fn set_bytes_max(&self, bytes: usize) {
         self.bytes_max.store(bytes, Ordering::Relaxed);
     }
@@ -38,8 +38,8 @@ impl ReadAhead {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Leases what there is of `wanted` bytes; nothing if that is less than `least`. No lease is
-    /// larger than a quarter of the share.
+    /// Leases up to `wanted` bytes, or nothing if less than `least` is available. No lease exceeds
+    /// a quarter of the budget.
     pub(crate) fn lease(self: &Arc<Self>, wanted: usize, least: usize) -> Option<Lease> {
         let most = self.bytes_max.load(Ordering::Relaxed);
         let wanted = wanted.min((most / 4).max(least));

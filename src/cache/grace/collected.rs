@@ -16,25 +16,25 @@ fn collector() -> &'static Collector {
 
 thread_local! {
     static PARTICIPANT: LocalHandle = collector().register();
-    /// The thread's part in the last set of a cache's own readers that it was one of.
+    /// The thread's handle of the private collector that it used last.
     static LAST_OWN: RefCell<Option<OwnPart>> = const { RefCell::new(None) };
 }
 
-/// A thread's part in the readers of that number.
+/// A thread's handle of the collector with that number.
 struct OwnPart {
     number: u64,
-    /// Before the collector, so that it goes first (`a_thread_may_outlive_the_cache_it_has_read`).
+    /// Declared before the collector, so that it is dropped first
+    /// (`a_thread_may_outlive_the_cache_it_has_read`).
     handle: LocalHandle,
     _collector: Collector,
 }
 
-/// Those whom a grace period waits for.
+/// The readers that a grace period waits for.
 #[derive(Debug, Clone)]
 pub(in crate::cache) enum Readers {
-    /// The readers of all caches that share them: pins nest and are nearly free.
+    /// The readers of all caches that share a collector. Pins nest and are nearly free.
     Shared,
-    /// The readers of one cache, so that what others do makes no difference to it. With a number to
-    /// tell them by.
+    /// The readers of one cache, independent of all others, with an identifying number.
     Own(u64, Collector),
 }
 
@@ -51,22 +51,22 @@ impl Readers {
         match self {
             Readers::Shared => PARTICIPANT
                 .try_with(LocalHandle::pin)
-                // A thread that is ending has no handle any more.
+                // The handle of a thread that is ending is gone.
                 .unwrap_or_else(|_| collector().register().pin()),
             Readers::Own(number, collector) => pin_own(*number, collector),
         }
     }
 
-    /// Tries to move time on: a few calls end a grace period unless a reader is still pinned.
+    /// Tries to advance the epoch: a few calls end a grace period unless a reader is still pinned.
     pub(in crate::cache) fn advance(&self) {
         self.pin().flush();
     }
 
-    /// Calls `f` once all who are pinned now have ended.
+    /// Calls `f` once all current pins have ended.
     pub(super) fn defer(&self, f: impl FnOnce() + Send + 'static) {
         let guard = self.pin();
         guard.defer(f);
-        // Otherwise it would wait in this thread's bag until 63 more have come.
+        // Otherwise it would wait in this thread's bag for 63 more functions.
         guard.flush();
     }
 }

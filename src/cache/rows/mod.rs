@@ -32,11 +32,12 @@ use crate::base::ids::KeyspaceId;
 use crate::base::sync::CachePadded;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of key and value of the largest row: above, a page holds hardly more than the row.
+/// Bytes of key and value of the largest row. Beyond this size, a page holds little more than the
+/// row.
 pub(crate) const ROW_BYTES_MAX: usize = if cfg!(loom) { 16 } else { 2048 };
-/// Below this there is no room worth having.
+/// A smaller row cache is not worth having.
 const SHARD_BYTES_MIN: usize = 8 << 10;
-/// A shard of this size or more may be cut in two, for writers.
+/// A shard of at least this size may be divided, for concurrent writers.
 const SHARD_BYTES: usize = 512 << 10;
 const SHARDS_MAX: usize = 64;
 
@@ -48,8 +49,8 @@ pub(crate) struct RowCache {
 }
 
 impl RowCache {
-    /// A cache of up to `bytes_max`; memory is taken as rows come. None at all if that is too
-    /// little, or if the system refuses.
+    /// A cache of up to `bytes_max`. Memory is used as rows are added. The cache is empty if that
+    /// is too little, or if the system refuses.
     pub(crate) fn new(bytes_max: usize) -> RowCache {
         let count = match bytes_max {
             0..SHARD_BYTES_MIN => 0,
@@ -67,7 +68,7 @@ impl RowCache {
         self.bytes.load(Ordering::Relaxed) as usize
     }
 
-    /// Whether there is nothing to be found.
+    /// Whether the cache is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.is_empty())
@@ -75,12 +76,12 @@ impl RowCache {
 
     #[inline]
     fn shard(&self, hash: RowHash) -> Option<&Shard> {
-        // The shards' number is a power of two: the topmost bits choose.
+        // The number of shards is a power of two, and the top bits choose.
         let number = ((hash.0 >> 32) * self.shards.len() as u64) >> 32;
         self.shards.get(number as usize).map(|shard| &**shard)
     }
 
-    /// Calls `f` with the key's row, if it is here.
+    /// Calls `f` with the key's row, if it is cached.
     #[inline]
     pub(crate) fn get<R>(
         &self,
@@ -97,9 +98,9 @@ impl RowCache {
         shard.get(hash, keyspace, key, f)
     }
 
-    /// A put that had to be read from the disk, the newest version that a tree holds of its key. It
-    /// is kept if this is not the first time, and `is_current` says that it is still the newest.
-    /// Returns whether more memory is in use than before.
+    /// Offers a put that was read from disk: the newest version of its key in the tree. It is
+    /// admitted if it was offered before, and `is_current` confirms that it is still the newest.
+    /// Returns true if memory has grown.
     pub(crate) fn admit(
         &self,
         keyspace: KeyspaceId,
@@ -115,26 +116,25 @@ impl RowCache {
         shard.admit(hash, keyspace, entry, is_current, &self.bytes)
     }
 
-    /// Returns when every `admit` that has asked `is_current` before the call is through.
+    /// Waits for every `admit` that has already called `is_current`.
     pub(crate) fn wait_for_admissions(&self) {
         for shard in &self.shards {
             shard.wait_for_admissions();
         }
     }
 
-    /// The tree is about to hold `entry` as the newest version of its key: what is here of the key
-    /// is replaced, or forgotten if `entry` cannot be a row. Returns whether more memory is in use
-    /// than before.
+    /// Called before the tree shows `entry` as the newest version of its key. Replaces the key's
+    /// row, or removes it if `entry` cannot be a row. Returns true if memory has grown.
     pub(crate) fn supersede(&self, keyspace: KeyspaceId, hash: u64, entry: EntryRef<'_>) -> bool {
         let hash = RowHash::new(keyspace, hash);
         let Some(shard) = self.shard(hash) else { return false };
         shard.supersede(hash, keyspace, entry, &self.bytes)
     }
 
-    /// Fails if memory is in use that [`RowCache::bytes`] does not count, or the other way round.
+    /// Panics if [`RowCache::bytes`] differs from the memory in use.
     #[cfg(any(test, planted))]
     pub(crate) fn check_bytes(&self) {
-        // With all writers kept out, so that nobody counts meanwhile.
+        // All writers are kept out, so that nothing is counted in the meantime.
         let held: Vec<_> = self.shards.iter().map(|shard| shard.hold()).collect();
         let used: usize = held.iter().zip(&self.shards).map(|(w, shard)| shard.bytes(w)).sum();
         assert_eq!(self.bytes(), used, "memory of the row cache is counted wrong");
@@ -149,7 +149,7 @@ impl RowHash {
     #[inline]
     fn new(keyspace: KeyspaceId, hash: u64) -> RowHash {
         let mixed = hash ^ u64::from(keyspace.0).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        // `u64::MAX` marks an unused rest of the ring.
+        // `u64::MAX` marks the unused rest of the ring.
         RowHash((mixed ^ mixed >> 29).min(u64::MAX - 1))
     }
 }

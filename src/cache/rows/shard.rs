@@ -27,17 +27,17 @@ use crate::base::sync::modelled::{AtomicBool, AtomicU64, Mutex, Ordering, fence}
 /// Words of a row before its key: hash, sequence number, keyspace and lengths.
 const HEADER_WORDS: usize = 3;
 const ROW_WORDS_MAX: usize = HEADER_WORDS + ROW_BYTES_MAX / 8;
-/// Rows up to this size are copied by readers into a small buffer, which costs less to clear.
+/// Readers copy rows up to this size into a small buffer, which is cheaper to clear.
 const SMALL_WORDS: usize = HEADER_WORDS + 32;
-/// Places of a bucket: a cache line.
+/// Places per bucket: one cache line.
 const BUCKET_PLACES: usize = 8;
-/// Bytes of the ring for each place of the table.
+/// Bytes of the ring per place of the table.
 const PLACE_RING_BYTES: usize = 64;
-/// Places of the doorkeeper for each of the table.
+/// Places of the doorkeeper per place of the table.
 const DOORKEEPER_SHARE: usize = 1;
-/// How many rows at most are written again for one that comes.
+/// The maximum number of rows that are rewritten for one new row.
 const REWRITTEN_MAX: usize = 8;
-/// Memory is counted in such steps, as parts of the ring.
+/// Memory is counted in steps of this fraction of the ring.
 const STEPS: usize = 8;
 /// In place of a row's hash: the rest of the ring up to its end is unused.
 const SKIPPED: u64 = u64::MAX;
@@ -126,13 +126,13 @@ pub(super) struct Writer {
 /// See the module's description.
 pub(super) struct Shard {
     words: Words,
-    /// How many each part has; they lie one behind the other.
+    /// The size of each part; the parts are consecutive.
     table_words: usize,
     doorkeeper_words: usize,
     ring_words: usize,
     /// Where the oldest row starts.
     tail: AtomicU64,
-    /// Whether there has been any row.
+    /// Whether a row was ever written.
     filled: AtomicBool,
     writer: Mutex<Writer>,
 }
@@ -199,7 +199,7 @@ impl Shard {
 
     fn bucket(&self, hash: RowHash) -> &[Word] {
         let buckets = (self.table_words / BUCKET_PLACES) as u64;
-        // The shard was chosen by the topmost bits; these are the ones below.
+        // The topmost bits chose the shard; these are the bits below.
         let number = (((hash.0 >> 12 & 0xffff_ffff) * buckets) >> 32) as usize;
         let first = number * BUCKET_PLACES;
         self.words.all().get(first..first + BUCKET_PLACES).unwrap_or_default()
@@ -209,7 +209,7 @@ impl Shard {
         &self.words.all()[self.table_words + self.doorkeeper_words..]
     }
 
-    /// The words of the row at `position`, which does not reach beyond the ring's end if it is one.
+    /// The words of the row at `position`. A row does not cross the end of the ring.
     fn row(&self, position: u64, words: usize) -> &[Word] {
         let start = (position % self.ring_words as u64) as usize;
         self.ring().get(start..start + words).unwrap_or_default()
@@ -236,7 +236,7 @@ impl Shard {
             }
             let Some(header) = self.header(place.position()).filter(|header| header.hash == hash)
             else {
-                // Another's, or overwritten meanwhile.
+                // The row of another key, or overwritten in the meantime.
                 continue;
             };
             let found = match header.words() {
@@ -254,7 +254,7 @@ impl Shard {
         None
     }
 
-    /// Copies the row, and calls `f` with it if it is the key's and still whole.
+    /// Copies the row, and calls `f` with it if it belongs to the key and was not overwritten.
     #[inline]
     fn copy<R>(
         &self,
@@ -301,7 +301,7 @@ impl Shard {
         self.append(&mut writer, hash, keyspace, entry, account)
     }
 
-    /// Whether the doorkeeper has seen the hash before. It has now.
+    /// Whether the doorkeeper has seen the hash before. Records the hash.
     fn was_here(&self, hash: RowHash) -> bool {
         let start = self.table_words;
         let words = self.words.all().get(start..start + self.doorkeeper_words).unwrap_or_default();
@@ -313,7 +313,7 @@ impl Shard {
         if before >> shift & 0xffff == mark {
             return true;
         }
-        // Another thread's mark beside it may be lost: its key has to come once more.
+        // A concurrent mark beside it may be lost: its key must then be offered once more.
         word.store(before & !(0xffff << shift) | mark << shift, Ordering::Relaxed);
         false
     }
@@ -333,7 +333,8 @@ impl Shard {
         if planted(Bug::RowCacheLookedUpUnlocked) && !self.seems_here(hash) {
             return false;
         }
-        // Before looking: a row that is being written once more is not in the table for a moment.
+        // The lock is taken before the search: a row that is being rewritten is briefly not in the
+        // table.
         let mut writer = self.writer.lock();
         let Some(word) = self.find(hash, keyspace, entry.key) else { return false };
         word.swap(0, Ordering::AcqRel);
@@ -346,12 +347,12 @@ impl Shard {
         self.append(&mut writer, hash, keyspace, entry, account)
     }
 
-    /// What a look without the lock tells: for [`Bug::RowCacheLookedUpUnlocked`].
+    /// A search without the lock: for [`Bug::RowCacheLookedUpUnlocked`].
     fn seems_here(&self, hash: RowHash) -> bool {
         self.bucket(hash).iter().any(|word| Place(word.load(Ordering::Relaxed)).is_of(hash))
     }
 
-    /// The key's place. Under the writer's lock.
+    /// The key's place. The caller holds the writer's lock.
     fn find(&self, hash: RowHash, keyspace: KeyspaceId, key: &[u8]) -> Option<&Word> {
         self.bucket(hash).iter().find(|word| {
             let place = Place(word.load(Ordering::Relaxed));
@@ -385,7 +386,7 @@ impl Shard {
         self.count_memory(writer, account)
     }
 
-    /// Puts whole words at the head and the row into the table. There is room.
+    /// Writes the words at the head and adds the row to the table. The caller has made room.
     fn put(&self, writer: &mut Writer, hash: RowHash, uses: u64, row: &[u64]) {
         let position = writer.head;
         for (word, value) in self.row(position, row.len()).iter().zip(row) {
@@ -393,7 +394,7 @@ impl Shard {
         }
         writer.head += row.len() as u64;
         self.filled.store(true, Ordering::Relaxed);
-        // A free place, or that of the oldest row: it would be the first to go.
+        // A free place, or that of the oldest row, which would be dropped first.
         let tail = self.tail.load(Ordering::Relaxed);
         let order = |word: &&Word| {
             let place = Place(word.load(Ordering::Relaxed));
@@ -408,7 +409,7 @@ impl Shard {
         }
     }
 
-    /// Adds to `account` what memory has grown by since the last time; returns whether it has.
+    /// Adds the growth of memory since the last call to `account`. Returns true if it has grown.
     fn count_memory(&self, writer: &mut Writer, account: &atomic::AtomicU64) -> bool {
         let grown = self.used_bytes(writer).saturating_sub(writer.counted_bytes);
         writer.counted_bytes += grown;
@@ -440,14 +441,14 @@ impl Shard {
         self.doorkeeper_bytes() + self.used_bytes(writer)
     }
 
-    /// Sees to it that `words` can be written at the head in one piece: the oldest rows go, except
-    /// those that have been used, as far as patience lasts.
+    /// Makes room for `words` at the head in one piece. Drops the oldest rows, but rewrites up to
+    /// `REWRITTEN_MAX` of them that have been used.
     fn make_room(&self, writer: &mut Writer, words: usize) {
         let mut patience = REWRITTEN_MAX;
         loop {
             let to_end = self.to_end(writer.head);
             if to_end < words as u64 {
-                // Rows do not go round the end: what is left there is skipped.
+                // Rows do not cross the end of the ring: the rest is skipped.
                 while !self.has_room(writer, to_end) {
                     self.drop_oldest(writer);
                 }
@@ -474,8 +475,7 @@ impl Shard {
         ring - position % ring
     }
 
-    /// Writes the oldest row at the head once more, if it has been used. It has room there: its
-    /// own.
+    /// Rewrites the oldest row at the head, if it has been used. There is room: its own.
     fn rewrite_oldest(&self, writer: &mut Writer) -> bool {
         let tail = self.tail.load(Ordering::Relaxed);
         let Some((header, place, word)) = self.oldest(tail) else { return false };
@@ -504,7 +504,7 @@ impl Shard {
         Some((header, place, word))
     }
 
-    /// Forgets the row at the tail, or skips what lies there unused.
+    /// Drops the row at the tail, or skips an unused rest.
     fn drop_oldest(&self, writer: &Writer) {
         let tail = self.tail.load(Ordering::Relaxed);
         if let Some((_, _, word)) = self.oldest(tail) {
@@ -517,7 +517,7 @@ impl Shard {
         self.raise_tail((tail + words).min(writer.head));
     }
 
-    /// Before the words below `tail` are written over.
+    /// Called before the words below `tail` are overwritten.
     fn raise_tail(&self, tail: u64) {
         self.tail.store(tail, Ordering::Relaxed);
         fence(Ordering::Release);
