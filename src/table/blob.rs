@@ -31,7 +31,7 @@ use crate::cache::{
 
 const MAGIC: [u8; 8] = *b"SPNYBLOB";
 const FORMAT_VERSION: u32 = 1;
-/// Value bytes in every unit but the last.
+/// Value bytes in every unit except the last.
 const PIECE_BYTES: usize = UNIT_BYTES - PAGE_HEADER_BYTES;
 /// Units read at once.
 const READ_UNITS: u32 = 256;
@@ -75,7 +75,7 @@ impl BlobFooter {
     }
 }
 
-/// Writes a blob file. Dropped before `finish`, it removes what it wrote.
+/// Writes a blob file. If it is dropped before `finish`, it removes the file.
 pub(crate) struct BlobWriter {
     writer: PageFileWriter,
     files: Arc<BlobFiles>,
@@ -136,8 +136,8 @@ impl BlobWriter {
         Ok(())
     }
 
-    /// Makes the file durable (not its name) and opens it. Finish blob files before the tables that
-    /// point into them.
+    /// Syncs the file (not its name) and opens it. Blob files must be finished before the tables
+    /// that point into them.
     pub(crate) fn finish(mut self) -> Result<Arc<BlobFile>> {
         if !self.piece.is_empty() {
             self.flush()?;
@@ -165,8 +165,8 @@ impl BlobFile {
         Ok(BlobFile { file, footer })
     }
 
-    /// Opens what there is of a blob file, for repairs: each value shows by its checksums whether
-    /// it is whole.
+    /// Opens the readable part of a blob file, for repair. Each value's checksums show whether it
+    /// is whole.
     fn open_torn(files: &Arc<DataFiles>, id: FileId) -> Result<BlobFile> {
         let file = PageFile::open_torn(files, id, FileType::Blob)?;
         let footer = BlobFooter { bytes: u64::from(file.units()) * PIECE_BYTES as u64, values: 0 };
@@ -211,7 +211,7 @@ impl BlobFile {
         Ok(value)
     }
 
-    /// The same for who keeps it.
+    /// The same, for callers that keep the value.
     ///
     /// # Errors
     /// As [`BlobFile::read`].
@@ -223,7 +223,7 @@ impl BlobFile {
         let mut value = PageVec::unzeroed(pointer.length as usize);
         let mut len = 0;
         self.read_pieces(pointer, |piece| {
-            // As much is given as is wanted, or less.
+            // Never more bytes than requested, even if the file returns more.
             if let Some(room) = value.get_mut(len..len + piece.len()) {
                 room.copy_from_slice(piece);
                 len += piece.len();
@@ -244,7 +244,7 @@ impl BlobFile {
         Err(Error::corruption(&self.file.path(), 0, "blob pointer", expected, found))
     }
 
-    /// Hands out the bytes that a pointer within bounds stands for, piece by piece.
+    /// Returns the bytes of a pointer within bounds, piece by piece.
     fn read_pieces(&self, pointer: &BlobPointer, mut take: impl FnMut(&[u8])) -> Result<()> {
         let end = pointer.offset + u64::from(pointer.length);
         let mut left = pointer.length as usize;
@@ -302,10 +302,10 @@ impl BlobFile {
     }
 }
 
-/// The blob files that are open, so that tables share handles.
+/// The open blob files, so that tables share handles.
 pub(crate) struct BlobFiles {
     files: Arc<DataFiles>,
-    /// Whether files are opened whatever state they are in.
+    /// Whether damaged files are opened too.
     torn: bool,
     open: Mutex<BTreeMap<FileId, Weak<BlobFile>>>,
 }
@@ -321,12 +321,12 @@ impl BlobFiles {
         Arc::new(BlobFiles { files: Arc::clone(files), torn: false, open: Mutex::default() })
     }
 
-    /// The same for repairs: files that are damaged are opened too, and give what values they can.
+    /// The same for repair: damaged files are opened too, and return the values that are readable.
     pub(crate) fn of_damaged_store(files: &Arc<DataFiles>) -> Arc<BlobFiles> {
         Arc::new(BlobFiles { files: Arc::clone(files), torn: true, open: Mutex::default() })
     }
 
-    /// The blob file's handle, opened unless it is open.
+    /// The blob file's handle, opened if necessary.
     pub(crate) fn open(&self, id: FileId) -> Result<Arc<BlobFile>> {
         let mut open = self.open.lock();
         if let Some(file) = open.get(&id).and_then(Weak::upgrade) {

@@ -4,12 +4,13 @@ use crate::base::codec::{put_varint, read_varint};
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 
-/// Where a value lies, and what it must be.
+/// The location of a value, and its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlobPointer {
     /// The blob file.
     pub(crate) file: FileId,
-    /// The value's first byte among all values' bytes in the file (page headers not counted).
+    /// The position of the value's first byte among the bytes of all values in the file (page
+    /// headers not counted).
     pub(crate) offset: u64,
     /// Bytes of the value.
     pub(crate) length: u32,
@@ -27,15 +28,15 @@ impl BlobPointer {
     }
 
     /// Reads the pointer of a blob entry. An entry with anything else is refused where it is read
-    /// from a page or from the journal, with the file and the offset; who has it in memory could
-    /// name neither.
+    /// from a page or the journal, with file and offset. A caller that has it in memory could name
+    /// neither.
     pub(crate) fn of_entry(value: &[u8]) -> Result<BlobPointer> {
         let refused = || Error::invalid("the value of a blob entry is not a blob pointer");
         BlobPointer::decode(value).ok_or_else(refused)
     }
 
-    /// Reads a pointer that fills `bytes`; `None` if it does not. The caller knows the place to
-    /// name.
+    /// Reads a pointer that fills `bytes`; `None` if it does not. The caller knows which file and
+    /// offset to name.
     pub(crate) fn decode(bytes: &[u8]) -> Option<BlobPointer> {
         let mut rest = bytes;
         let mut varint = || {

@@ -31,21 +31,21 @@ use crate::cache::{
 };
 use crate::filter::{BlockFilterBuilder, FILTER_KIND_BLOCKS};
 
-/// Units of a leaf before compression, if it is to be compressed.
+/// Units of a leaf before compression, if it is compressed.
 const COMPRESSED_LEAF_UNITS: usize = 4;
-/// The most units that a leaf with several entries grows to.
+/// The largest size of a leaf with several entries, in units.
 const LEAF_UNITS_MAX: usize = 8;
 
 /// How a table is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableOptions {
-    /// Of the leaves; nothing else is compressed.
+    /// Compression of the leaves; nothing else is compressed.
     pub(crate) compression: Compression,
-    /// Kept in the properties: a number that grows with every table made.
+    /// Stored in the properties: a number that increases with every table.
     pub(crate) creation: u64,
-    /// Whether the table has a filter of its keys.
+    /// Whether the table has a filter.
     pub(crate) filter: bool,
-    /// The most keys of the table's sample.
+    /// The largest number of keys in the table's sample.
     pub(crate) sample_keys: usize,
     /// Whose table it is.
     pub(crate) origin: Option<Arc<Origin>>,
@@ -73,9 +73,9 @@ pub(crate) struct TableBuilder {
     leaf: NodeBuilder,
     values: Vec<u8>,
     value_ends: Vec<usize>,
-    /// The open leaf's size may reach this.
+    /// The largest allowed size of the open leaf.
     leaf_bytes_max: usize,
-    /// What the open leaf's separator and counts will be.
+    /// The future separator and counts of the open leaf.
     subtree: Subtree,
     index: LevelBuilder,
     only_leaf: Option<PagePointer>,
@@ -84,7 +84,7 @@ pub(crate) struct TableBuilder {
     /// The keys, if the table is to have a filter.
     filter_keys: Option<BlockFilterBuilder>,
     sampler: KeySampler,
-    /// The closed leaf's last key while the open leaf is empty.
+    /// The last key of the closed leaf, while the open leaf is empty.
     last_key: Vec<u8>,
     page: Vec<u8>,
 }
@@ -150,13 +150,13 @@ impl TableBuilder {
         self.leaf.is_empty() && self.properties.leaf_pages == 0
     }
 
-    /// The key of the entry that was added last.
+    /// The key of the last entry.
     #[inline]
     pub(crate) fn last_key(&self) -> Option<&[u8]> {
         self.leaf.last().map(|(key, _)| key)
     }
 
-    /// About how many bytes the file would have if finished now.
+    /// The approximate size of the file if it were finished now.
     #[cfg(test)]
     pub(crate) fn estimated_bytes(&self) -> u64 {
         let open = self.leaf.measure.node_bytes(0).next_multiple_of(UNIT_BYTES) as u64;
@@ -165,18 +165,17 @@ impl TableBuilder {
         self.writer.bytes() + open + self.index.waiting_bytes() + rest
     }
 
-    /// Memory that the keys of the filter take until the table is finished: up to ten bytes a key,
-    /// in whole pages.
+    /// Memory that the filter's keys use until the table is finished: up to ten bytes per key, in
+    /// whole pages.
     #[cfg(test)]
     pub(crate) fn filter_memory_bytes(&self) -> usize {
         self.filter_keys.as_ref().map_or(0, BlockFilterBuilder::memory_bytes)
     }
 
-    /// Appends an entry. After an error the builder is good only for being dropped.
+    /// Appends an entry. After an error the builder can only be dropped.
     ///
     /// # Panics
-    /// If the entry does not stand after the one before it: going on would write a table that gives
-    /// wrong answers.
+    /// If the entry is out of order: continuing would write a table that gives wrong answers.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn add(
         &mut self,
@@ -189,7 +188,7 @@ impl TableBuilder {
         self.add_hashed(hash, key, seqno, kind, value)
     }
 
-    /// As [`TableBuilder::add`], of a key whose hash is known.
+    /// As [`TableBuilder::add`], for a key with a known hash.
     pub(crate) fn add_hashed(
         &mut self,
         hash: u64,
@@ -221,7 +220,7 @@ impl TableBuilder {
                 (Some(_), None) => false,
             };
             assert!(ordered, "entries must be added by key ascending, then seqno descending");
-            // In this order only the key itself begins with all of it.
+            // In this order, only the key itself begins with all of it.
             is_new_key = shared < key.len();
         } else {
             self.properties.first_key = key.to_vec();
@@ -258,13 +257,13 @@ impl TableBuilder {
         self.values.extend_from_slice(value);
         self.value_ends.push(self.values.len());
         if self.leaf_bytes_max > capacity(LEAF_UNITS_MAX) {
-            // Nothing shares a page with an entry as large as this.
+            // An entry this large has a page of its own.
             self.leaf_bytes_max = 0;
         }
         Ok(())
     }
 
-    /// Whether the open leaf should rather grow to `bytes` than close as it is.
+    /// Whether the open leaf should grow to `bytes` instead of being closed.
     fn may_grow(&self, bytes: usize) -> bool {
         let now = self.leaf.measure.node_bytes(0);
         now > 0 && now * 4 < self.leaf_bytes_max * 3 && bytes <= capacity(LEAF_UNITS_MAX)
@@ -295,8 +294,8 @@ impl TableBuilder {
         self.subtree.bytes += bytes;
     }
 
-    /// Writes the open leaf. `next` is the key that the next leaf starts with and how many bytes it
-    /// shares with this leaf's last.
+    /// Writes the open leaf. `next` is the first key of the next leaf, and the number of bytes that
+    /// it shares with this leaf's last key.
     fn close_leaf(&mut self, next: Option<(&[u8], usize)>) -> Result<()> {
         let Some((last, last_meta)) = self.leaf.last() else { return Ok(()) };
         let continues = matches!(next, Some((key, shared)) if shared == key.len());
@@ -326,8 +325,8 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// Appends a page of the filter; `kind` (not 0) says what its pages are and is the same for all
-    /// of them. After the last entry.
+    /// Appends a page of the filter, after the last entry. `kind` (not 0) identifies the format of
+    /// its pages and is the same for all of them.
     pub(super) fn append_filter_page(&mut self, kind: u8, payload: &[u8]) -> Result<PagePointer> {
         assert!(kind != 0 && (self.filter.pages == 0 || self.filter.kind == kind));
         self.close_leaf(None)?;
@@ -342,7 +341,7 @@ impl TableBuilder {
         Ok(pointer)
     }
 
-    /// Writes what is left, makes the file durable (not yet its name) and opens the table. Blob
+    /// Writes the rest, syncs the file (its name is not durable yet) and opens the table. Blob
     /// files that it refers to must have been finished.
     pub(crate) fn finish(mut self) -> Result<Arc<Table>> {
         if self.is_empty() {

@@ -19,7 +19,7 @@ use crate::filter::LoadedFilter;
 /// Units read at once.
 const CHUNK_UNITS: u32 = 64;
 
-/// What a check that found nothing wrong has seen.
+/// The totals of a check that found no damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TableCheck {
     pub(crate) entries: u64,
@@ -28,7 +28,7 @@ pub(crate) struct TableCheck {
     pub(crate) filter_pages: u32,
 }
 
-/// A place in the order of entries.
+/// A position in the order of entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
     key: Vec<u8>,
@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-/// What the entries add up to.
+/// The sums over the entries.
 struct Totals {
     last: Option<Place>,
     kinds: [u64; 7],
@@ -60,7 +60,7 @@ struct Totals {
 }
 
 impl Totals {
-    /// Adds an entry; tells what is wrong with it.
+    /// Adds an entry, or returns what is wrong with it.
     fn add(&mut self, entry: &EntryRef<'_>) -> Parsed<()> {
         if self.last.as_ref().is_some_and(|last| !last.is_before(entry.key, entry.seqno)) {
             return Err("order of entries");
@@ -88,7 +88,7 @@ struct Checker<'a> {
     table: &'a Table,
     leaves: PageScan,
     leaf: LeafCursor,
-    /// What the leaf before said.
+    /// The end of the previous leaf.
     continues: bool,
     seen: TableCheck,
     filter: Option<LoadedFilter>,
@@ -99,7 +99,7 @@ struct Checker<'a> {
 
 impl Table {
     /// Reads the whole table (not the blob files) and verifies order, separators, pointers, counts,
-    /// checksums, properties, and that the filter rules out no key.
+    /// checksums, properties, and that the filter excludes no key.
     pub(crate) fn check(self: &Arc<Self>) -> Result<TableCheck> {
         let mut checker = Checker {
             table: self,
@@ -135,9 +135,9 @@ impl Table {
 }
 
 impl Table {
-    /// Tells of all damaged pages but the one that [`Table::check`] has stopped at with `known`.
-    /// Each page is judged by its own checksums; damaged pages side by side are told of once, by
-    /// the first.
+    /// Reports all damaged pages except the one at which [`Table::check`] stopped with `known`.
+    /// Each page is judged by its own checksums. Adjacent damaged pages are reported once, by the
+    /// first.
     pub(crate) fn check_other_pages(&self, known: &Error, problem: &mut dyn FnMut(Error)) {
         let offset_of = |error: &Error| match error {
             Error::Corruption { offset, .. } => Some(*offset),
@@ -156,7 +156,7 @@ impl Table {
                     }
                     in_damage = true;
                 }
-                // A disk that does not answer would be asked again for each page.
+                // A failing disk would be read again for each page.
                 Err(error) => return problem(error),
             }
         }

@@ -24,11 +24,11 @@ use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{Lease, PageClass, PageMiss, PagePointer, PageScan, ReadContext, fetch_misses};
 
-/// The most pages read ahead through the cache at once.
+/// The largest number of pages read ahead through the cache.
 const AHEAD_PAGES_MAX: usize = 32;
-/// Leaves crossed forward, one after another, before the rest goes past the cache.
+/// Leaves that are read through the cache in one forward run; the rest is read past the cache.
 const CACHED_RUN_PAGES: u32 = 64;
-/// Units of a chunk when reading past the cache, at most and at least.
+/// The largest and smallest chunk when reading past the cache, in units.
 const SCAN_CHUNK_UNITS: usize = 32;
 const SCAN_CHUNK_UNITS_MIN: usize = 4;
 
@@ -45,20 +45,21 @@ pub(crate) struct TableCursor {
     leaf: LeafCursor,
     /// Which leaf is loaded.
     loaded: Option<PagePointer>,
-    /// How the index leads to it, root first; not kept while `pages` runs.
+    /// The path from the index root to the leaf. It is not kept while `pages` runs.
     path: Vec<Step>,
     pages: Option<(PageScan, Lease)>,
     /// Leaves crossed in this direction since the last seek.
     run: (Direction, u32),
     ahead_pages: usize,
-    /// Whether it was placed to go forward: how far it gets says how far the next will.
+    /// Whether it was positioned for a forward run. The length of the run predicts that of the
+    /// next.
     sought: bool,
-    /// Where the way to a key and threshold ends that `path` leads, if it has been looked up ahead.
+    /// The leaf and threshold of a prefetched seek to `prefetched_key`, to which `path` leads.
     prefetched: Option<(PagePointer, u64)>,
     prefetched_key: Vec<u8>,
-    /// It may not go on as it usually does: see [`TableCursor::go_carefully`].
+    /// Restricts reads; see [`TableCursor::go_carefully`].
     careful: bool,
-    /// Pages on the far side of this key are as if they were not there.
+    /// Pages beyond this key are ignored.
     limit: Option<Box<[u8]>>,
 }
 
@@ -89,7 +90,7 @@ impl TableCursor {
         &self.table
     }
 
-    /// Memory used, but for buffers of a long run.
+    /// Memory used, except the buffers of a long run.
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<TableCursor>()
             + self.leaf.memory_bytes()
@@ -97,20 +98,21 @@ impl TableCursor {
             + self.prefetched_key.capacity()
     }
 
-    /// Leaf and index pages read from the disk one by one so far.
+    /// Leaf and index pages that were read from disk one by one.
     pub(crate) fn pages_read(&self) -> u32 {
         self.context.pages_read.get()
     }
 
-    /// Reads only what it has to, page by page, and no page from `limit` on (backwards: below it):
-    /// one there is known to be damaged. Whoever has such a cursor asks for nothing on that side.
+    /// Reads only what is necessary, page by page, and no page from `limit` on (backwards: below
+    /// it), because a page there is known to be damaged. The caller must not ask for anything on
+    /// that side.
     pub(crate) fn go_carefully(&mut self, limit: Option<&[u8]>) {
         self.careful = true;
         self.limit = limit.map(Box::from);
     }
 
-    /// Goes to the newest version of `key` up to `snapshot`, or else to the first entry of the
-    /// first key after it: as `seek`, but past the versions that the snapshot does not see.
+    /// Seeks the newest version of `key` up to `snapshot`, or else the first entry of the next key.
+    /// Unlike `seek`, it skips the versions that the snapshot does not see.
     pub(crate) fn seek_at(&mut self, key: &[u8], snapshot: Seqno) -> Result<()> {
         let threshold = snapshot.0.min(Seqno::MAX.0) + 1;
         self.rest();
@@ -120,15 +122,16 @@ impl TableCursor {
         self.place_or_cross(index)
     }
 
-    /// Whether placing it for a walk forward will read more than one leaf.
+    /// Whether a forward run is expected to read more than one leaf.
     pub(crate) fn expects_more(&self) -> bool {
         self.table.run_length.expected() > 1
     }
 
-    /// Looks up the way that `seek` (forward) or else `seek_before` will take for `key`, and adds
-    /// to `misses` what they will read, as far as it is not cached: a page of the index if that is
-    /// missing, and false is returned; or else the leaf, and forward those behind it that may hold
-    /// keys below `upper`, as far as cursors went lately. There is no position then.
+    /// Determines the path of `seek` (forward) or `seek_before` for `key`, and adds the uncached
+    /// pages that they will read to `misses`. If an index page is missing, that page is added and
+    /// the result is false. Otherwise the leaf is added, and forwards also the following leaves
+    /// with keys below `upper`, as many as recent cursors have read. Afterwards there is no
+    /// position.
     pub(crate) fn prefetch(
         &mut self,
         key: &[u8],
@@ -188,7 +191,7 @@ impl TableCursor {
         self.ahead_pages = self.table.run_length.expected().div_ceil(2);
     }
 
-    /// Tells the table how far the cursor went since it was placed.
+    /// Reports to the table how far the cursor went since it was positioned.
     fn note_run(&mut self) {
         if std::mem::take(&mut self.sought) && self.run.0 == Direction::Forward {
             self.table.run_length.note(self.run.1 + 1);
@@ -220,7 +223,7 @@ impl TableCursor {
         if index < self.leaf.entries() { self.place(index) } else { self.cross(Direction::Forward) }
     }
 
-    /// Loads the leaf that [`Table::find_leaf`] gives.
+    /// Loads the leaf that [`Table::find_leaf`] returns.
     fn descend(&mut self, key: &[u8], threshold: u64) -> Result<()> {
         let leaf = match self.prefetched.take() {
             Some((leaf, at)) if at == threshold && self.prefetched_key == key => leaf,
@@ -254,7 +257,7 @@ impl TableCursor {
         Ok(())
     }
 
-    /// Goes to the nearest entry in the next leaf in `direction`; past the last there is no
+    /// Moves to the nearest entry in the next leaf in `direction`. Beyond the last leaf there is no
     /// position.
     #[cold]
     #[inline(never)]
@@ -285,21 +288,22 @@ impl TableCursor {
         }
     }
 
-    /// Prepares for leaves in the other direction.
+    /// Prepares for a change of direction.
     fn turn(&mut self, direction: Direction) -> Result<()> {
         self.run = (direction, 0);
         self.ahead_pages = 1;
         if self.pages.take().is_some()
             && let Some(entry) = self.leaf.entry()
         {
-            // The path was not kept: find it again, to the leaf that is loaded.
+            // The path was not kept: finds it again, to the loaded leaf.
             let (key, seqno) = (entry.key.to_vec(), entry.seqno);
             self.retrace(&key, seqno.0)?;
         }
         Ok(())
     }
 
-    /// Whether there is a pass past the cache, or memory for the buffers of one, which begins then.
+    /// Whether a scan past the cache is running, or there is memory for its buffers; then it
+    /// begins.
     fn can_scan(&mut self) -> bool {
         if self.careful {
             return false;
@@ -329,7 +333,7 @@ impl TableCursor {
         self.place(0)
     }
 
-    /// The next leaf in `direction`, to which `path` leads then.
+    /// The next leaf in `direction`; `path` then leads to it.
     fn neighbour(&mut self, direction: Direction) -> Result<Option<PagePointer>> {
         let can_step = |step: &Step| match direction {
             Direction::Forward => step.child + 1 < step.children,
@@ -360,12 +364,12 @@ impl TableCursor {
         Ok(Some(page))
     }
 
-    /// Whether the neighbour of a step's child in `direction` lies on the far side of the limit.
+    /// Whether the neighbour of a step's child in `direction` is beyond the limit.
     fn is_at_limit(&self, direction: Direction, step: Step, level: u8) -> Result<bool> {
         let Some(limit) = &self.limit else { return Ok(false) };
         self.table.with_index(step.page, level, &self.context, |node| match direction {
             Direction::Forward => Ok(*node.key(step.child + 1)? >= **limit),
-            // Of a separator in the midst of a key's versions the newer ones are on the other side.
+            // At a separator between versions of one key, the newer versions are on the other side.
             Direction::Back => match node.key(step.child)?[..].cmp(limit) {
                 Ordering::Equal => Ok(node.meta(step.child) == PLAIN_SEPARATOR),
                 order => Ok(order == Ordering::Less),
@@ -373,7 +377,7 @@ impl TableCursor {
         })
     }
 
-    /// Reads `page` and its next siblings into the cache, all at once, if `page` is not there.
+    /// Reads `page` and its next siblings into the cache together, if `page` is not cached.
     fn read_ahead(&mut self, page: PagePointer, direction: Direction) -> Result<()> {
         if self.table.is_cached(page) {
             return Ok(());
@@ -397,7 +401,7 @@ impl TableCursor {
                 class: PageClass::Leaf,
             })
             .collect();
-        // What is wrong with a page is reported when the cursor gets there, if it does.
+        // Damage of a page is reported when the cursor reaches it.
         if let Ok(read) = fetch_misses(misses) {
             self.context.pages_read.set(self.context.pages_read.get() + read);
         }

@@ -10,17 +10,17 @@ use crate::base::error::Result;
 use crate::cache::ReadContext;
 use crate::filter::{BlockFilter, FILTER_KIND_BLOCKS};
 
-/// What filters have been asked, and how often in vain.
+/// Counters of filter probes and of false positives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct FilterUse {
     /// Filters asked.
     pub(crate) probes: u64,
-    /// Tables that were then looked into and had nothing of the key.
+    /// Probed tables that were then read and did not hold the key.
     pub(crate) false_positives: u64,
 }
 
 /// The filter that a footer names, if this build can read it and it was made with the hash of this
-/// name: asked with another, it would rule out keys that are there.
+/// id. A probe with another hash would exclude keys that exist.
 pub(super) fn filter_of(footer: &Footer, hash_id: u32) -> Option<BlockFilter> {
     let section = footer.filter;
     let is_known = section.kind == FILTER_KIND_BLOCKS && section.pages > 0;
@@ -30,13 +30,12 @@ pub(super) fn filter_of(footer: &Footer, hash_id: u32) -> Option<BlockFilter> {
 
 impl Table {
     /// Whether the table may have an entry of the key with this hash
-    /// ([`KeyHasher`](crate::base::key_hash::KeyHasher)). Reads one page, which goes through the
-    /// cache.
+    /// ([`KeyHasher`](crate::base::key_hash::KeyHasher)). Reads one page through the cache.
     ///
     /// # Errors
-    /// `Corruption` if the page is damaged. `NotResident` if it is not cached and `context` notes
-    /// what is missing: other tables can be asked meanwhile, so that all their pages are fetched at
-    /// once.
+    /// `Corruption` if the page is damaged. `NotResident` if it is not cached and `context`
+    /// collects misses: other tables can be probed in the meantime, so that all their pages are
+    /// fetched together.
     #[inline]
     pub(crate) fn may_contain(&self, hash: u64, context: &ReadContext) -> Result<bool> {
         match self.filter {
@@ -45,8 +44,8 @@ impl Table {
         }
     }
 
-    /// First of two hints before [`Table::may_contain`], for lookups that ask several tables: their
-    /// waits for memory then overlap.
+    /// The first of two prefetch steps before [`Table::may_contain`], for lookups that probe
+    /// several tables: their memory accesses then overlap.
     #[inline]
     pub(crate) fn prefetch_filter_place(&self, hash: u64) {
         if let Some(filter) = self.filter {
@@ -54,7 +53,7 @@ impl Table {
         }
     }
 
-    /// The second, once the first has had its effect.
+    /// The second prefetch step, after the first has completed.
     #[inline]
     pub(crate) fn prefetch_filter_bytes(&self, hash: u64) {
         if let Some(filter) = self.filter {
@@ -62,13 +61,13 @@ impl Table {
         }
     }
 
-    /// Whether there is a filter that can be asked.
+    /// Whether there is a usable filter.
     #[inline]
     pub(crate) fn has_filter(&self) -> bool {
         self.filter.is_some()
     }
 
-    /// Bytes of the file that are the filter's; 0 without one.
+    /// Bytes of the filter in the file; 0 without a filter.
     #[cfg(test)]
     pub(crate) fn filter_bytes(&self) -> u64 {
         u64::from(self.footer.filter.units) * crate::base::limits::UNIT_BYTES as u64

@@ -11,33 +11,33 @@ use crate::filter::FILTER_KIND_BLOCKS;
 const MAGIC: [u8; 8] = *b"SPNYTABL";
 /// The version this build writes, and the newest it reads.
 pub(super) const FORMAT_VERSION: u32 = 1;
-/// 2^64 bytes would not make an index this high.
+/// An index of 2^64 bytes would not be this high.
 const HEIGHT_MAX: u8 = 16;
 
-/// The pages of the table's filter, whose payloads only the filter's own module understands.
+/// The pages of the table's filter. Only the filter's own module understands their payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct FilterSection {
-    /// What the payloads are; 0 with no filter.
+    /// The format of the payloads; 0 without a filter.
     pub(crate) kind: u8,
-    /// The first page's first unit.
+    /// The first unit of the first page.
     pub(crate) first_unit: u32,
-    /// Units of all its pages, one page after another.
+    /// Units of all its pages, which are consecutive.
     pub(crate) units: u32,
     /// How many pages.
     pub(crate) pages: u32,
-    /// Which hash it was made with ([`KeyHasher::id`](crate::base::key_hash::KeyHasher::id)); 0
-    /// with no filter.
+    /// The id of its hash ([`KeyHasher::id`](crate::base::key_hash::KeyHasher::id)); 0 without a
+    /// filter.
     pub(crate) hash_id: u32,
 }
 
-/// Where a table's parts lie.
+/// The locations of a table's parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Footer {
     /// Index levels; 0 if the root is the only leaf.
     pub(super) height: u8,
     pub(super) root: PagePointer,
     pub(super) properties: PagePointer,
-    /// Leaves lie in units `0..leaf_units`.
+    /// Leaves are in units `0..leaf_units`.
     pub(super) leaf_units: u32,
     pub(super) filter: FilterSection,
 }

@@ -13,28 +13,27 @@ use super::reader::Table;
 use crate::base::error::{Error, Result};
 use crate::cache::{PageClass, PagePointer, ReadContext};
 
-/// A part of a table that cannot be read.
+/// An unreadable part of a table.
 #[derive(Debug, Clone)]
 pub(crate) struct Hole {
-    /// No entry of it is before this key.
+    /// All of its entries are at or after this key.
     pub(crate) lower: Vec<u8>,
-    /// All entries of it are before this key.
+    /// All of its entries are before this key.
     pub(crate) upper: Vec<u8>,
     /// What is wrong, and where.
     pub(crate) error: Error,
 }
 
-/// Where a hole is looked for.
+/// Where the search for a hole begins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum HoleAt<'a> {
-    /// From this key on forwards.
+    /// From this key forwards.
     From(&'a [u8]),
-    /// From before this key (without one: from the end) backwards.
+    /// From before this key (without a key: from the end) backwards.
     Before(Option<&'a [u8]>),
 }
 
-/// As many leaves a cursor may have to do with that stands at a key: that in which the key would
-/// be, and one to each side of it.
+/// The leaves that a cursor at a key may need: the leaf of the key, and one on each side.
 const LEAVES_MAX: usize = 3;
 
 /// A page with the bounds of its keys.
@@ -45,11 +44,10 @@ struct Bounded {
 }
 
 impl Table {
-    /// The first hole that a cursor meets which stands at the given place, if it stands at one or
-    /// meets one with its next step.
+    /// The first hole that a cursor at the given place is in or reaches with its next step.
     ///
     /// # Errors
-    /// What is neither damage nor a failed read.
+    /// Errors that are neither damage nor failed reads.
     pub(crate) fn hole(&self, at: HoleAt<'_>) -> Result<Option<Hole>> {
         let upper = [self.last_key(), &[0]].concat();
         let root = Bounded { page: self.footer.root, lower: self.first_key().to_vec(), upper };
@@ -69,7 +67,7 @@ impl Table {
             return match self.leaf_is_whole(parent.page, &context) {
                 Err(error) => hole(parent, error),
                 Ok(()) => {
-                    // Leaves of nothing but the sought key's versions do not count.
+                    // Leaves that hold only versions of the sought key do not count.
                     let is_of_one_key = matches!(at, HoleAt::From(key) if *parent.lower == *key);
                     *leaves -= usize::from(!is_of_one_key);
                     Ok(None)
@@ -89,7 +87,7 @@ impl Table {
                     next => {
                         let mut upper = node.key(next)?;
                         if node.meta(next) != PLAIN_SEPARATOR {
-                            // Newer versions of the same key lie before it.
+                            // Newer versions of the same key are before it.
                             upper.push(0);
                         }
                         upper
@@ -134,7 +132,7 @@ impl Table {
     }
 }
 
-/// A page that an error was met in, if that is damage.
+/// The page of an error, if the error is damage.
 fn hole(page: Bounded, error: Error) -> Result<Option<Hole>> {
     match error.is_unreadable() {
         true => Ok(Some(Hole { lower: page.lower, upper: page.upper, error })),

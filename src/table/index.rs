@@ -12,9 +12,9 @@ use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
 use crate::cache::{PAGE_HEADER_BYTES, PagePointer};
 
-/// The meta number of a separator that no sequence number refines.
+/// The meta number of a separator without a sequence number.
 pub(super) const PLAIN_SEPARATOR: u64 = Seqno::MAX.0 << KIND_BITS;
-/// An index page goes past one unit rather than have fewer children (keys may have 64 KiB).
+/// An index page grows beyond one unit rather than have fewer children (keys may have 64 KiB).
 const CHILDREN_MIN: usize = 8;
 const INDEX_BYTES_MAX: usize = UNIT_BYTES - PAGE_HEADER_BYTES;
 
@@ -102,7 +102,7 @@ pub(super) fn child(node: &Node<'_>, i: usize) -> Parsed<Child> {
     })
 }
 
-/// The child in which the byte number `bytes` of the table lies (the last, if beyond).
+/// The child that holds byte number `bytes` of the table (the last child, if beyond).
 pub(super) fn child_at_byte(node: &Node<'_>, bytes: u64) -> Parsed<usize> {
     let header = ChildHeader::parse(node)?;
     let (mut from, mut to) = (0, node.shape.entries - 1);
@@ -118,7 +118,7 @@ pub(super) fn child_at_byte(node: &Node<'_>, bytes: u64) -> Parsed<usize> {
     Ok(from)
 }
 
-/// A page of one index level, or a leaf, as the level above sees it.
+/// A page of one index level, or a leaf, as the level above describes it.
 pub(super) struct Subtree {
     pub(super) separator: Vec<u8>,
     pub(super) separator_meta: u64,
@@ -126,7 +126,7 @@ pub(super) struct Subtree {
     pub(super) bytes: u64,
 }
 
-/// Builds one level of the index; its pages wait here until the leaves have been written.
+/// Builds one level of the index. Its pages are kept in memory until the leaves have been written.
 pub(super) struct LevelBuilder {
     level: u8,
     node: NodeBuilder,
@@ -170,7 +170,7 @@ impl LevelBuilder {
         let grown = self.node.measure.with(key.len(), shared, meta, 0);
         let record: usize = self.widths(pointer, end).iter().sum();
         let bytes = grown.node_bytes(CHILD_HEADER_BYTES) + grown.entries * (record + 2);
-        // (Two bytes for a slot's end, should equal separators make the node count without.)
+        // (Two bytes for a slot's end, in case equal separators make the node count without.)
         if bytes > INDEX_BYTES_MAX && self.node.measure.entries >= CHILDREN_MIN {
             self.close();
         }
@@ -185,7 +185,7 @@ impl LevelBuilder {
         self.ends.last().copied().unwrap_or(self.start)
     }
 
-    /// The widths that child records need if `pointer` and `end` come last.
+    /// The widths that child records need if `pointer` and `end` are added last.
     fn widths(&self, pointer: PagePointer, end: (u64, u64)) -> [usize; 4] {
         let first = self.pointers.first().unwrap_or(&pointer);
         let units = self.units_max.max(pointer.units);

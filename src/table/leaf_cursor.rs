@@ -42,7 +42,7 @@ impl LeafCursor {
         }
     }
 
-    /// Copies a leaf in; there is no position then.
+    /// Copies a leaf. Afterwards there is no position.
     pub(super) fn load(&mut self, payload: &[u8]) -> Parsed<()> {
         self.positioned = false;
         self.payload.clear();
@@ -68,7 +68,7 @@ impl LeafCursor {
         self.shape.entries
     }
 
-    /// The position's number in the leaf.
+    /// The entry number of the position.
     #[inline]
     pub(super) fn index(&self) -> usize {
         self.index
@@ -84,7 +84,7 @@ impl LeafCursor {
         self.positioned = false;
     }
 
-    /// Goes to entry `i`, which the leaf has.
+    /// Moves to entry `i`, which exists.
     #[inline]
     pub(super) fn place(&mut self, i: usize) -> Parsed<()> {
         self.positioned = false;

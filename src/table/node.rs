@@ -17,24 +17,24 @@ use std::cmp::Ordering;
 
 use crate::base::codec::read_varint;
 
-/// What is wrong with a page; the caller adds file and offset.
+/// The damage of a page; the caller adds file and offset.
 pub(super) type Damage = &'static str;
-/// What was read from a page, or what is wrong with it.
+/// The result of reading a page, or its damage.
 pub(super) type Parsed<T> = Result<T, Damage>;
 
 pub(super) const NODE_HEADER_BYTES: usize = 20;
-/// What index nodes have between header and prefix, see `index.rs`.
+/// The field of index nodes between header and prefix; see `index.rs`.
 pub(super) const CHILD_HEADER_BYTES: usize = 24;
 pub(super) const HEAD_BYTES_MAX: usize = 4;
 /// Bits of a meta number below the sequence number.
 pub(super) const KIND_BITS: u32 = 3;
 
-/// The last key's versions go on in the next leaf.
+/// The versions of the last key continue in the next leaf.
 pub(super) const FLAG_CONTINUES: u8 = 1;
 /// All keys have the same length.
 pub(super) const FLAG_UNIFORM_KEYS: u8 = 2;
 
-/// Where the parts of a node lie.
+/// The locations of a node's parts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Shape {
     pub(super) entries: usize,
@@ -54,7 +54,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Reads and checks the header of a node that should be of `level` (0 is a leaf).
+    /// Reads and verifies the header of a node of `level` (0 is a leaf).
     #[inline]
     pub(super) fn parse(bytes: &[u8], level: u8) -> Parsed<Shape> {
         let Some(header) = bytes.first_chunk::<NODE_HEADER_BYTES>() else {
@@ -134,8 +134,8 @@ impl Shape {
         self.bodies_at + packed_before(bytes, at + self.end_bytes, self.end_bytes) as usize
     }
 
-    /// Where entry `i`'s key goes on after the head, where its value starts, and where that ends;
-    /// all within the payload and in this order.
+    /// The locations of entry `i`: where its key continues after the head, where its value starts,
+    /// and where that ends. All are inside the payload and in this order.
     #[inline(always)]
     pub(super) fn body(&self, bytes: &[u8], i: usize) -> Parsed<(usize, usize, usize)> {
         let mut at = if i == 0 { self.bodies_at } else { self.body_end(bytes, i - 1) };
@@ -211,7 +211,7 @@ impl<'a> Node<'a> {
         self.shape.meta(self.bytes, i)
     }
 
-    /// The key of entry `i`, put together.
+    /// The key of entry `i`, reassembled.
     pub(super) fn key(&self, i: usize) -> Parsed<Vec<u8>> {
         let head = self.shape.head_at(i)..self.shape.head_at(i + 1);
         let head = self.bytes.get(head).unwrap_or_default();
@@ -228,8 +228,8 @@ impl<'a> Node<'a> {
             && self.rest(i)? == suffix.get(width..).unwrap_or_default())
     }
 
-    /// How many entries stand before the place in `key`'s versions that `threshold` names: those
-    /// with a smaller key, and those of `key` with a sequence number of at least `threshold`.
+    /// The number of entries before the position that `key` and `threshold` name: those with a
+    /// smaller key, and those of `key` with a sequence number of at least `threshold`.
     #[inline]
     pub(super) fn search(&self, key: &[u8], threshold: u64) -> Parsed<usize> {
         let entries = self.shape.entries;
@@ -248,7 +248,7 @@ impl<'a> Node<'a> {
         if low == entries || self.head(low) != target {
             return Ok(low);
         }
-        // Every key here is at least as long as its head: a shorter one stands before its equals.
+        // Every key here is at least as long as its head: a shorter key is before its equals.
         let Some(rest) = suffix.get(width..) else { return Ok(low) };
         let mut from = low;
         let mut to = if low + 1 == entries || self.head(low + 1) != target {

@@ -11,7 +11,7 @@ use crate::base::codec::{put_varint, varint_bytes};
 /// The prefix length has 16 bits.
 const PREFIX_BYTES_MAX: usize = u16::MAX as usize;
 
-/// Everything a node's size depends on.
+/// All inputs of a node's size.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measure {
     pub(super) entries: usize,
@@ -96,7 +96,7 @@ impl Measure {
         }
     }
 
-    /// The most bytes that the node takes, with `extra_bytes` between header and prefix.
+    /// An upper bound of the node's size, with `extra_bytes` between header and prefix.
     #[inline]
     pub(super) fn node_bytes(&self, extra_bytes: usize) -> usize {
         if self.entries == 0 {
@@ -108,13 +108,13 @@ impl Measure {
     }
 }
 
-/// The fewest bytes that hold `value`; none for zero.
+/// The smallest number of bytes that hold `value`; none for zero.
 #[inline]
 pub(super) fn width_bytes(value: u64) -> usize {
     (64 - value.leading_zeros() as usize).div_ceil(8)
 }
 
-/// How many bytes `a` and `b` have in common at their start.
+/// The length of the common prefix of `a` and `b`.
 #[inline]
 pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let mut shared = 0;
@@ -132,7 +132,7 @@ pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     shared + rest.take_while(|(x, y)| x == y).count()
 }
 
-/// The keys of the node being built; values stay with the caller until `encode`.
+/// The keys of the node under construction. Values stay with the caller until `encode`.
 pub(super) struct NodeBuilder {
     pub(super) measure: Measure,
     keys: Vec<u8>,
@@ -161,8 +161,8 @@ impl NodeBuilder {
         self.metas.clear();
     }
 
-    /// Adds a key; `measure` is `self.measure.with(…)` for it, which the caller has computed to see
-    /// whether it fits.
+    /// Adds a key. `measure` is `self.measure.with(…)` for it, which the caller has computed to
+    /// check that it fits.
     #[inline]
     pub(super) fn push(&mut self, key: &[u8], meta: u64, measure: Measure) {
         self.keys.extend_from_slice(key);
@@ -194,8 +194,7 @@ impl NodeBuilder {
         &self.keys[from..self.key_ends[i]]
     }
 
-    /// Writes the node. `values` are the values one after another, `value_ends` says where each
-    /// ends.
+    /// Writes the node. `values` are the concatenated values, and `value_ends` their ends.
     pub(super) fn encode(
         &self,
         level: u8,

@@ -9,8 +9,8 @@ use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::cache::Compression;
 use crate::manifest::KeyspaceMeta;
 
-/// Whose table it is: enough to make the keyspace anew if the manifest is lost. Written at the end
-/// of the properties and read by repairs alone.
+/// The keyspace of a table: enough to create it again if the manifest is lost. It is at the end of
+/// the properties, and only repair reads it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) keyspace: KeyspaceId,
@@ -50,7 +50,7 @@ impl Origin {
     }
 }
 
-/// What a table refers to in one blob file.
+/// The references of a table to one blob file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlobReference {
     pub(crate) file: FileId,
@@ -67,7 +67,7 @@ pub(crate) struct Properties {
     pub(crate) first_key: Vec<u8>,
     /// The largest key.
     pub(crate) last_key: Vec<u8>,
-    /// Entries with a value of their own.
+    /// Entries with an inline value.
     pub(crate) puts: u64,
     /// Entries that delete.
     pub(crate) deletes: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Properties {
     pub(crate) seqno_min: Seqno,
     /// The largest.
     pub(crate) seqno_max: Seqno,
-    /// How leaves were asked to be compressed.
+    /// The requested compression of leaves.
     pub(crate) compression: Compression,
     /// How many leaf pages.
     pub(crate) leaf_pages: u32,
@@ -147,7 +147,7 @@ impl Properties {
         Properties::decode_from(&mut Decoder::new(payload, file, offset))
     }
 
-    /// The same with the origin, if the table says it.
+    /// The same with the origin, if the table has one.
     pub(super) fn decode_with_origin(
         payload: &[u8],
         file: &Path,

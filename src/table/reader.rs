@@ -28,11 +28,11 @@ pub(crate) struct Table {
     properties: Properties,
     pub(super) filter: Option<BlockFilter>,
     blobs: Vec<Arc<BlobFile>>,
-    /// How far cursors went lately.
+    /// The recent run length of cursors.
     pub(super) run_length: RunLength,
 }
 
-/// One step of a walk down the index.
+/// One step of the descent through the index.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     /// The index page.
@@ -55,9 +55,9 @@ impl Table {
         Ok(tables.swap_remove(0))
     }
 
-    /// Opens tables, and returns them in the same order: reads their ends, many at once, where
-    /// footers and as a rule properties are, then other properties, and the footers of blob files
-    /// that `blobs` does not have open.
+    /// Opens tables and returns them in the same order. Reads their ends together, which hold the
+    /// footers and usually the properties; then other properties, and the footers of blob files
+    /// that `blobs` has not opened.
     pub(crate) fn open_all(
         files: &Arc<DataFiles>,
         blobs: &Arc<BlobFiles>,

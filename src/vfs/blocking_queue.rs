@@ -7,8 +7,7 @@ use std::sync::Arc;
 use super::{AlignedBuf, File, IoQueue, IoTicket};
 use crate::base::error::Result;
 
-/// Carries operations out at once, through [`File`]'s own methods, and keeps how they went until
-/// asked.
+/// Performs operations immediately, through [`File`]'s own methods, and keeps their results.
 #[derive(Debug, Default)]
 pub struct BlockingQueue {
     depth: Option<usize>,
@@ -17,8 +16,8 @@ pub struct BlockingQueue {
 }
 
 impl BlockingQueue {
-    /// A queue that panics if more than `depth` operations have been submitted and not been waited
-    /// for, to find who asks for less than is needed.
+    /// A queue that panics if more than `depth` operations are pending, to find callers that
+    /// request too small a depth.
     pub fn with_depth(depth: usize) -> BlockingQueue {
         BlockingQueue { depth: Some(depth), ..BlockingQueue::default() }
     }

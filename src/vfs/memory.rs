@@ -42,7 +42,7 @@ pub struct MemoryVfs {
     space: Arc<Space>,
 }
 
-/// Who holds which path locked: so many share it, or one has it alone.
+/// The locked paths: shared by so many, or exclusive.
 type Locks = BTreeMap<PathBuf, Held>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Default for MemoryVfs {
 }
 
 impl MemoryVfs {
-    /// No files yet, and no bound on their size but the machine's memory.
+    /// An empty file system, limited only by the machine's memory.
     pub fn new() -> MemoryVfs {
         MemoryVfs::with_capacity(u64::MAX)
     }
@@ -81,7 +81,7 @@ impl MemoryVfs {
         }
     }
 
-    /// The lengths of all files that have a name or an open handle, together.
+    /// The total length of all files that have a name or an open handle.
     pub fn used_bytes(&self) -> u64 {
         self.space.used.load(Ordering::SeqCst)
     }
@@ -108,7 +108,7 @@ impl MemoryVfs {
     }
 }
 
-/// The path from the root, without detours.
+/// The normalised path from the root.
 fn key(path: &Path) -> PathBuf {
     let mut key = PathBuf::new();
     for component in path.components() {
@@ -144,7 +144,7 @@ fn check_parent(nodes: &Nodes, key: &Path) -> io::Result<()> {
     key.parent().map_or(Ok(()), |parent| check_dir(nodes, parent))
 }
 
-/// Whether a name can be made.
+/// Whether a name can be created.
 fn check_free(nodes: &Nodes, key: &Path) -> io::Result<()> {
     check_parent(nodes, key)?;
     if is_root(key) || nodes.contains_key(key) {
@@ -200,7 +200,7 @@ fn rename(nodes: &mut Nodes, from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Exchanges two names that are there, neither inside the other.
+/// Exchanges two existing names, neither inside the other.
 fn exchange(nodes: &mut Nodes, a: &Path, b: &Path) -> io::Result<()> {
     if !nodes.contains_key(a) || !nodes.contains_key(b) {
         return Err(io::ErrorKind::NotFound.into());
@@ -214,7 +214,7 @@ fn exchange(nodes: &mut Nodes, a: &Path, b: &Path) -> io::Result<()> {
         let keys: Vec<PathBuf> = inside.chain([from.to_path_buf()]).collect();
         for key in keys {
             let Ok(rest) = key.strip_prefix(from) else { continue };
-            // To join nothing would add a slash.
+            // Joining an empty path would add a slash.
             let name = if rest.as_os_str().is_empty() { to.to_path_buf() } else { to.join(rest) };
             moved.extend(nodes.remove(&key).map(|node| (name, node)));
         }
@@ -223,7 +223,7 @@ fn exchange(nodes: &mut Nodes, a: &Path, b: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives an operation on a name its error.
+/// Adds the path to the error of an operation on a name.
 fn named<T>(op: &'static str, path: &Path, result: io::Result<T>) -> Result<T> {
     result.map_err(|e| Error::io(op, path, None, e))
 }
@@ -358,7 +358,7 @@ impl Vfs for MemoryVfs {
     fn lock(&self, path: &Path) -> Result<Box<dyn Lock>> {
         let inode = match self.find_file(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                // Made by somebody else in between, it is there to be found.
+                // Another thread may have created it in the meantime.
                 self.add_file(path).or_else(|_| self.find_file(path))
             }
             found => found,
@@ -383,7 +383,7 @@ impl Vfs for MemoryVfs {
 }
 
 impl MemoryVfs {
-    /// Takes a lock if `change` of what is held allows it.
+    /// Takes a lock if `change` allows it.
     fn hold(
         &self,
         path: &Path,

@@ -16,17 +16,17 @@ use crate::base::sync::plain::{AtomicBool, AtomicU64, Ordering};
 
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Longest file: what its chunks are listed in must itself fit into memory.
+/// The longest file: the list of its chunks must fit into memory.
 const FILE_BYTES_MAX: u64 = 1 << 40;
 
-/// How many bytes the files may have together, and have.
+/// The capacity and the current total length of all files.
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) capacity: u64,
     pub(super) used: AtomicU64,
 }
 
-/// What a name stands for: hard links share it, open handles keep it.
+/// The content that a name refers to. Hard links share it, and open handles keep it.
 #[derive(Debug)]
 pub(super) struct Inode {
     content: RwLock<Content>,
@@ -203,8 +203,8 @@ impl MappedFile for MemoryMapped {
             self.len
         );
         assert!(!self.sealed.load(Ordering::Relaxed), "a write to a sealed file");
-        // The room was taken when the file was made; it fails only if someone has truncated the
-        // file since and filled the space.
+        // The space was taken when the file was created. This fails only if the file was truncated
+        // since and the space was used.
         let written = self.inode.write(offset, bytes);
         assert!(written.is_ok(), "{}: {written:?}", self.path.display());
     }

@@ -18,13 +18,13 @@ use crate::base::error::{Error, Result};
 use crate::base::process::Birthplace;
 use crate::base::sync::Mutex;
 
-/// What a [`PosixVfs`] may use. What is allowed and not there is done without, with the same
-/// results.
+/// The features that a [`PosixVfs`] may use. A feature that is allowed but unavailable is not used,
+/// with the same results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PosixOptions {
-    /// Whether files opened with [`Access::Direct`] go past the page cache.
+    /// Whether files opened with [`Access::Direct`] bypass the page cache.
     pub direct: bool,
-    /// Whether batches and queues go through io_uring.
+    /// Whether batches and queues use io_uring.
     pub io_uring: bool,
     /// How many data files are kept open; 0 (the default): a quarter of the process's limit on open
     /// files, 1,024 at most, for all stores of the process together. Others are opened when they
@@ -57,8 +57,7 @@ impl Default for PosixOptions {
 pub struct PosixVfs {
     options: PosixOptions,
     descriptors: Arc<Descriptors>,
-    /// Directories in which a lock is held, by name: to make names durable must not need a
-    /// descriptor.
+    /// Locked directories, by name: syncing their names must not need another descriptor.
     dirs: Arc<Mutex<BTreeMap<PathBuf, Weak<fs::File>>>>,
     #[cfg(target_os = "linux")]
     rings: Arc<super::ring_queue::RingPool>,
@@ -70,14 +69,14 @@ impl Default for PosixVfs {
     }
 }
 
-/// Many systems begin with a soft limit of 1024, of which a program may need most itself.
+/// Many systems have a soft limit of 1024, of which a program may need most itself.
 fn raise_open_files_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let limit = getrlimit(Resource::Nofile);
         if limit.current != limit.maximum {
-            // Refused, it stays as it is; too low, an open says so.
+            // If this is refused, the limit stays. If it is too low, an open reports it.
             let _ = setrlimit(
                 Resource::Nofile,
                 Rlimit { current: limit.maximum, maximum: limit.maximum },
@@ -87,8 +86,8 @@ fn raise_open_files_limit() {
 }
 
 impl PosixVfs {
-    /// With all that the machine has. Raises the process's soft limit on open files to its hard
-    /// limit once.
+    /// With all features of the machine. Raises the process's soft limit on open files to its hard
+    /// limit, once.
     pub fn new() -> PosixVfs {
         raise_open_files_limit();
         PosixVfs::default()
@@ -109,7 +108,7 @@ impl PosixVfs {
         }
     }
 
-    /// Data files are those that are direct. Others stay open: the manifest must not fail.
+    /// Direct files are data files. Other files stay open, because the manifest must not fail.
     fn file(&self, file: fs::File, path: &Path, access: Access, writable: bool) -> Arc<dyn File> {
         Arc::new(match access {
             Access::Buffered => PosixFile::new(file, path, access, self.options.direct),
@@ -132,7 +131,7 @@ impl fmt::Debug for PosixVfs {
     }
 }
 
-/// Gives an operation on a name its error.
+/// Adds the path to the error of an operation on a name.
 fn named<T>(op: &'static str, path: &Path, result: io::Result<T>) -> Result<T> {
     result.map_err(|e| Error::io(op, path, None, e))
 }
@@ -193,11 +192,11 @@ impl Vfs for PosixVfs {
         let mut entries = Vec::new();
         for entry in named("list", path, self.descriptors.open(|| fs::read_dir(path)))? {
             let entry = named("list", path, entry)?;
-            // Through a symbolic link, as `open` would go; a dangling one is listed as it is.
+            // Follows a symbolic link, as `open` does. A dangling link is listed as it is.
             let metadata = fs::metadata(entry.path()).or_else(|_| entry.metadata());
             let metadata = match metadata {
                 Ok(metadata) => metadata,
-                // Removed since it was listed.
+                // It was removed after it was listed.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(Error::io("list", &entry.path(), None, e)),
             };
@@ -235,7 +234,7 @@ impl Vfs for PosixVfs {
             }
             match fs::canonicalize(&found) {
                 Ok(real) => found = real,
-                // What does not exist is no link either.
+                // A name that does not exist is not a link either.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(Error::io("look up", &found, None, error)),
             }
@@ -276,7 +275,7 @@ impl Vfs for PosixVfs {
                 dirs.insert(name, Arc::downgrade(&dir));
                 Ok(Box::new(PosixLock { file, dir, birthplace: Birthplace::here() }))
             }
-            // Who shares it has left no name.
+            // Holders of a shared lock do not write their number.
             Err(fs::TryLockError::WouldBlock) if file.try_lock_shared().is_ok() => {
                 Err(locked(path, Some(READERS.to_string())))
             }
@@ -289,7 +288,7 @@ impl Vfs for PosixVfs {
     }
 
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn Lock>> {
-        // Without the file, or without the permission to read it, the directory stands for it.
+        // Without the file, or without permission to read it, the directory is locked instead.
         let mut file = match fs::File::open(path) {
             Ok(file) => file,
             Err(_) => named("lock", path, fs::File::open(dir_of(path)))?,
@@ -300,7 +299,7 @@ impl Vfs for PosixVfs {
                 let holder = read_holder(&mut file).map(|pid| format!(" by process {pid}"));
                 Err(locked(path, holder))
             }
-            // A file system without locks: nobody can hold one.
+            // A file system without locks: no process can hold one.
             Err(fs::TryLockError::Error(e)) if is_without_locks(&e) => {
                 Ok(Box::new(SharedLock { _file: file }))
             }
@@ -334,12 +333,12 @@ impl Vfs for PosixVfs {
     }
 }
 
-/// A lock on an open file (not on the process), so that a second handle in this process is refused
-/// too, and the kernel releases it when the process dies.
+/// A lock on an open file (not on the process). So a second handle in this process is refused too,
+/// and the kernel releases the lock when the process dies.
 #[derive(Debug)]
 struct PosixLock {
     file: fs::File,
-    /// Locked too, for those who have no lock file to share.
+    /// Locked too, for readers that have no lock file to share.
     dir: Arc<fs::File>,
     birthplace: Birthplace,
 }
@@ -371,8 +370,8 @@ fn is_without_locks(error: &io::Error) -> bool {
         || matches!(error.raw_os_error(), Some(code) if code == rustix::io::Errno::NOLCK.raw_os_error())
 }
 
-/// Locks the directory of a lock file that is locked already. A file system that has no such locks
-/// (NFS) does without: readers that find the lock file are kept out by that.
+/// Locks the directory of a lock file that is already locked. On a file system without such locks
+/// (NFS) this is omitted: readers that find the lock file are excluded by that.
 fn lock_dir(path: &Path) -> Result<fs::File> {
     let dir = named("lock", path, fs::File::open(dir_of(path)))?;
     match dir.try_lock() {
@@ -386,15 +385,16 @@ impl Lock for PosixLock {}
 
 impl Drop for PosixLock {
     fn drop(&mut self) {
-        // A forked child shares its parent's locks: to unlock one would be to unlock the parent's.
+        // A forked child shares its parent's locks: unlocking one would unlock the parent's.
         if !self.birthplace.is_here() {
             return;
         }
-        // The name stays: removing it would let two processes lock two files of that name. The
-        // holder's number goes, as far as it can, so that nobody is told of a stale one.
+        // The name stays, because removing it would let two processes lock two files of that name.
+        // The holder's number is removed if possible, so that no stale number is reported.
         let _ = self.file.set_len(0);
         let _ = self.file.unlock();
-        // Not by closing it alone, which a forked child's copy would make of no effect.
+        // It is unlocked explicitly: closing it would have no effect while a forked child has a
+        // copy.
         let _ = self.dir.unlock();
     }
 }
@@ -405,7 +405,7 @@ fn write_holder(file: &mut fs::File) -> io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
 
-/// Who says to hold the lock, for a message.
+/// The process that holds the lock, for a message.
 fn read_holder(file: &mut fs::File) -> Option<u32> {
     let mut text = String::new();
     file.take(16).read_to_string(&mut text).ok()?;

@@ -29,23 +29,22 @@ use crate::base::sync::plain::Ordering;
 pub(super) struct PosixFile {
     descriptor: Arc<Descriptor>,
     access: Access,
-    /// The file cannot be longer, or the process gets a signal that ends it (`SIGXFSZ`).
+    /// Beyond this length, the process receives a fatal signal (`SIGXFSZ`).
     bytes_max: u64,
-    /// As some file systems do: takes `O_DIRECT` and refuses the reads and writes.
+    /// Imitates file systems that accept `O_DIRECT` and then refuse the reads and writes.
     #[cfg(any(test, planted))]
     pub(super) refuses_direct: bool,
 }
 
-/// The longest file that the process may write (`RLIMIT_FSIZE`). To write beyond it is an error
-/// where the signal for that is ignored, and the end of the process where it is not: so nothing
-/// beyond it is tried.
+/// The longest file that the process may write (`RLIMIT_FSIZE`). A write beyond it is an error if
+/// the signal for it is ignored, and otherwise kills the process. So no such write is attempted.
 pub(super) fn file_bytes_max() -> u64 {
     use rustix::process::{Resource, getrlimit};
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
 impl PosixFile {
-    /// Wraps an open file that stays open; `direct_allowed` is whether `O_DIRECT` may be used at
+    /// Wraps an open file that stays open. `direct_allowed` is whether `O_DIRECT` may be used at
     /// all.
     pub(super) fn new(
         file: fs::File,
@@ -56,7 +55,7 @@ impl PosixFile {
         PosixFile::of(Descriptor::kept(file, path), access, direct_allowed)
     }
 
-    /// Wraps an open file that is closed when others need its descriptor, and opened again by name.
+    /// Wraps an open file that is closed when others need its descriptor, and reopened by name.
     pub(super) fn shared(
         descriptors: &Arc<Descriptors>,
         file: fs::File,
@@ -86,13 +85,13 @@ impl PosixFile {
         self.descriptor.get().map_err(|e| Error::io(op, self.path(), offset, e))
     }
 
-    /// Whether reads and writes go past the page cache at present.
+    /// Whether reads and writes bypass the page cache now.
     pub(super) fn is_direct(&self) -> bool {
         self.descriptor.direct.load(Ordering::Acquire)
     }
 
-    /// Whether `error` was the kernel's refusal of direct I/O, asked for by a call that had found
-    /// the file `direct`. If so the file is buffered from now on, and the call is to be made again.
+    /// Whether `error` was the kernel's refusal of direct I/O, in a call that had found the file
+    /// `direct`. If so, the file is buffered from now on, and the call must be repeated.
     fn turned_buffered(
         &self,
         file: &fs::File,
@@ -100,7 +99,7 @@ impl PosixFile {
         direct: bool,
         (offset, bytes): (u64, &[u8]),
     ) -> bool {
-        // One that was opened again while another call turned the file may be direct still.
+        // A file that was reopened while another call changed it may still be direct.
         let direct = match planted(Bug::RefusalByFlag) {
             true => self.is_direct(),
             false => direct || is_set_direct(file),
@@ -109,7 +108,7 @@ impl PosixFile {
             && is_aligned(offset, bytes)
             && direct
             && i64::try_from(offset).is_ok();
-        // Also if another call has done so meanwhile.
+        // Also if another call has done so in the meantime.
         if refused && set_direct(file, false).is_ok() {
             self.descriptor.direct.store(false, Ordering::Release);
             return true;
@@ -129,12 +128,12 @@ impl PosixFile {
         file.write_at(bytes, at)
     }
 
-    /// Does what a kernel does that `refuses_direct`.
+    /// Imitates a kernel that `refuses_direct`.
     #[cfg(any(test, planted))]
     fn refuse(&self, file: &fs::File) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         if self.refuses_direct && is_set_direct(file) {
-            // A call that is under way when another is refused.
+            // A concurrent call, while another is refused.
             crate::base::sync::yield_now();
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -142,14 +141,14 @@ impl PosixFile {
     }
 }
 
-/// Whether direct I/O takes this range.
+/// Whether direct I/O accepts this range.
 fn is_aligned(offset: u64, bytes: &[u8]) -> bool {
     offset.is_multiple_of(UNIT_BYTES as u64)
         && bytes.len().is_multiple_of(UNIT_BYTES)
         && bytes.as_ptr().addr().is_multiple_of(UNIT_BYTES)
 }
 
-/// Switches `O_DIRECT` on or off; fails where the file system does not have it.
+/// Sets or clears `O_DIRECT`. Fails where the file system does not support it.
 pub(super) fn set_direct(file: &fs::File, on: bool) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
@@ -189,7 +188,7 @@ impl File for PosixFile {
                 Ok(n) => {
                     let mut reached = done + n;
                     if reached < buf.len() && direct {
-                        // A direct read can go on only from a whole unit; less than a unit more
+                        // A direct read can continue only from a whole unit. An incomplete unit
                         // means that the file ends here.
                         reached -= reached % UNIT_BYTES;
                     }

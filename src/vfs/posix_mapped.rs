@@ -47,15 +47,15 @@ pub(super) struct PosixMapped {
     map: Option<Map>,
     sealed: AtomicBool,
     failed: OnceLock<Error>,
-    /// Held while the file is synced and the result is noted.
+    /// Held while the file is synced and the result is recorded.
     syncing: Mutex<()>,
-    /// A failure of writing back that the next sync is told of, and no other.
+    /// A writeback failure that only the next sync reports.
     #[cfg(any(test, planted))]
     pub(super) lost: AtomicBool,
 }
 
 impl PosixMapped {
-    /// Creates the file with its room, or leaves nothing behind.
+    /// Creates the file with its space allocated, or leaves nothing behind.
     pub(super) fn create(descriptors: &Descriptors, path: &Path, len: u64) -> Result<PosixMapped> {
         PosixMapped::create_as(descriptors, path, len, true)
     }
@@ -80,7 +80,7 @@ impl PosixMapped {
         let overwrites = rewrites_in_place(&file);
         if let Err(e) = reserve(&file, len) {
             drop(file);
-            // The error that matters is the first; an orphan is found by the next open.
+            // The first error is the relevant one. The next open finds an orphan.
             let _ = fs::remove_file(path);
             return Err(io_error("reserve", path, None, len, e));
         }
@@ -98,14 +98,14 @@ impl PosixMapped {
         })
     }
 
-    /// Hands what was stored to the disk.
+    /// Writes what was stored to the disk.
     fn write_back(&self) -> io::Result<()> {
         if let Some(map) = &self.map {
             map.flush()?;
         }
         #[cfg(any(test, planted))]
         if self.lost.swap(false, Ordering::SeqCst) {
-            // Who is told first need not be the first to return.
+            // The first sync to be told of an error need not be the first to return.
             std::thread::sleep(std::time::Duration::from_millis(2));
             return Err(io::Error::other("lost in writing back"));
         }
@@ -140,7 +140,7 @@ impl MappedFile for PosixMapped {
         if let Some(map) = &self.map
             && range.start < range.end.min(self.len)
         {
-            // Where it cannot be done the first stores do the same.
+            // Where this is not possible, the first stores have the same effect.
             let _ = map.populate(range.start as usize..range.end.min(self.len) as usize);
         }
     }
@@ -150,7 +150,7 @@ impl MappedFile for PosixMapped {
             && !self.sealed.load(Ordering::Relaxed)
             && range.start < range.end.min(self.len)
         {
-            // Where it cannot be done the memory goes when the file is sealed.
+            // Where this is not possible, the memory is released when the file is sealed.
             let _ = map.release_part(range.start as usize..range.end.min(self.len) as usize);
         }
     }
@@ -217,11 +217,11 @@ impl Map {
         }
     }
 
-    /// Has the pages of the range there, which lies inside the map, and the file system know that
-    /// they will be written: otherwise the first store to each asks it, and may have to wait until
-    /// it has committed something else.
+    /// Faults in the pages of the range, which is inside the mapping, for writing. Otherwise the
+    /// first store to each page asks the file system, and may have to wait for a commit of the file
+    /// system.
     fn populate(&self, range: Range<usize>) -> io::Result<()> {
-        // Linux has this since 5.14.
+        // Available since Linux 5.14.
         #[cfg(target_os = "linux")]
         {
             let first = range.start / UNIT_BYTES * UNIT_BYTES;
@@ -236,7 +236,7 @@ impl Map {
         Ok(())
     }
 
-    /// Takes whole pages of the range, which lies inside the map, from the process. They stay in
+    /// Unmaps whole pages of the range, which is inside the mapping, from the process. They stay in
     /// the file.
     fn release_part(&self, range: Range<usize>) -> io::Result<()> {
         let first = range.start.next_multiple_of(UNIT_BYTES);
@@ -254,7 +254,7 @@ impl Map {
         Ok(())
     }
 
-    /// Hands stored bytes to the file where the system does not do so by itself.
+    /// Passes stored bytes to the file where the system does not do so by itself.
     fn flush(&self) -> io::Result<()> {
         // Linux writes a file's pages back at fdatasync, however they were dirtied.
         #[cfg(not(target_os = "linux"))]
@@ -266,7 +266,7 @@ impl Map {
         Ok(())
     }
 
-    /// Gives the memory back and keeps the addresses.
+    /// Releases the memory and keeps the addresses reserved.
     fn release(&self) -> io::Result<()> {
         let start: *mut c_void = self.start.as_ptr().cast();
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -289,14 +289,14 @@ unsafe impl Send for Map {}
 // SAFETY: `store` is unsafe and its contract forbids overlapping stores; nothing reads.
 unsafe impl Sync for Map {}
 
-/// Gives the file `len` zero bytes that own their room on the disk.
+/// Extends the file by `len` zero bytes with allocated disk space.
 fn reserve(file: &fs::File, len: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::FallocateFlags;
         use rustix::io::Errno;
         // Some file systems fill the whole disk before they notice that it is too small, which
-        // everything else on it would feel. (Those without a limit say that they have no blocks.)
+        // affects all other users of the disk. (Those without a limit report no blocks.)
         if let Ok(statistics) = rustix::fs::fstatvfs(file)
             && statistics.f_blocks > 0
             && statistics.f_bfree.saturating_mul(statistics.f_frsize) < len
@@ -326,8 +326,8 @@ fn write_zeros(file: &fs::File, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether bytes that have room are rewritten in that room. Asked while the file is empty, since
-/// only then can it be told to.
+/// Whether allocated bytes are overwritten in place. Called while the file is empty, because only
+/// then can it be set.
 fn rewrites_in_place(file: &fs::File) -> bool {
     #[cfg(target_os = "linux")]
     {
@@ -380,7 +380,7 @@ mod tests {
         let path = dir.path().join("segment");
         let mut mapped =
             PosixMapped::create_as(&Descriptors::of_process(), &path, 4096, false).unwrap();
-        // A handle for reading only: each write fails.
+        // A read-only handle: each write fails.
         mapped.file = fs::File::open(&path).unwrap();
         mapped.write(7, b"x");
         for result in [mapped.check(), mapped.sync(), mapped.sync(), mapped.seal()] {

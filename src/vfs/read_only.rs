@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::{Access, DirEntry, File, IoQueue, Lock, MappedFile, OpenFiles, ReadRequest, Vfs};
 use crate::base::error::{Error, Result};
 
-/// Another file system, for reading alone.
+/// Another file system, read-only.
 #[derive(Debug)]
 pub(crate) struct ReadOnlyVfs(pub(crate) Arc<dyn Vfs>);
 

@@ -15,13 +15,13 @@ use super::descriptors::is_exhaustion;
 use crate::base::process::Birthplace;
 use crate::base::sync::yield_now;
 
-/// Entries of every ring: a few pages of memory, and as deep as an NVMe drive needs.
+/// Entries per ring: a few pages of memory, and deep enough for an NVMe drive.
 pub(super) const RING_ENTRIES: u32 = 64;
 
-/// Longest operation; longer ones are left to plain calls (the kernel would cut them short).
+/// The longest operation. Longer ones use plain calls (the kernel would truncate them).
 const RING_BYTES_MAX: usize = 1 << 30;
 
-/// How often a submission is tried again while the kernel is short of memory.
+/// Attempts to submit while the kernel is short of memory.
 const REFUSALS_MAX: usize = 1000;
 
 /// A submission and a completion queue shared with the kernel.
@@ -33,7 +33,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// A ring for the calling thread only, whose completions are gathered when it waits.
+    /// A ring for the calling thread only, whose completions are collected when it waits.
     pub(super) fn for_one_thread() -> Option<Ring> {
         if !available() {
             return None;
@@ -56,18 +56,18 @@ impl Ring {
         Ring { ring, in_flight: 0, broken: false, birthplace: Birthplace::here() }
     }
 
-    /// Operations the kernel has or will get.
+    /// Operations submitted or queued.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Whether the ring is this process's, and not its parent's: a forked child has it too, and
-    /// what it pushes the parent would submit.
+    /// Whether the ring belongs to this process and not to its parent. A forked child has a copy,
+    /// and the parent would submit what the child pushes.
     pub(super) fn is_ours(&self) -> bool {
         self.birthplace.is_here()
     }
 
-    /// Whether the ring is of no more use.
+    /// Whether the ring is broken or not ours.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
     }
@@ -77,7 +77,7 @@ impl Ring {
         !self.broken && self.in_flight < RING_ENTRIES as usize
     }
 
-    /// Queues an operation; false if it was not taken.
+    /// Queues an operation; returns false if it was not accepted.
     ///
     /// # Safety
     /// The memory and the file that `entry` names stay valid, and the memory is not touched, until
@@ -91,8 +91,8 @@ impl Ring {
         pushed
     }
 
-    /// Hands what was pushed to the kernel and waits until `want` completions are there. False if
-    /// the ring broke: what the kernel had not taken is forgotten.
+    /// Submits what was pushed and waits for `want` completions. Returns false if the ring broke:
+    /// what the kernel had not accepted is then discarded.
     pub(super) fn submit(&mut self, want: usize) -> bool {
         let mut refusals = 0;
         while !self.broken {
@@ -100,7 +100,7 @@ impl Ring {
                 Ok(_) if self.ring.submission().is_empty() => return true,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // The kernel is short of memory (never of room for completions: there are twice as
-                // many entries for those), or took a part.
+                // many entries for those), or accepted a part.
                 Err(e) if !transient(&e) => self.give_up(),
                 Ok(_) | Err(_) if refusals == REFUSALS_MAX => self.give_up(),
                 Ok(_) | Err(_) => {
@@ -112,7 +112,7 @@ impl Ring {
         false
     }
 
-    /// Breaks the ring: operations that the kernel has not taken are no longer in flight.
+    /// Breaks the ring: operations that the kernel has not accepted are no longer in flight.
     pub(super) fn give_up(&mut self) {
         if !self.broken {
             self.broken = true;
@@ -120,14 +120,14 @@ impl Ring {
         }
     }
 
-    /// The next completion that is there: its operation's user data and result.
+    /// The next completion, if any: its operation's user data and result.
     pub(super) fn completed(&mut self) -> Option<(u64, i32)> {
         let completion = self.ring.completion().next()?;
         self.in_flight -= 1;
         Some((completion.user_data(), completion.result()))
     }
 
-    /// Waits until a completion is there, submitting nothing. False if waiting is impossible.
+    /// Waits for a completion without submitting. Returns false if waiting is impossible.
     pub(super) fn wait(&mut self) -> bool {
         loop {
             if !self.ring.completion().is_empty() {
@@ -145,13 +145,13 @@ impl Ring {
         }
     }
 
-    /// Waits for all that is in flight and forgets how it went. False if waiting is impossible:
-    /// then the memory lent to the kernel must never be used again.
+    /// Waits for everything in flight and discards the results. Returns false if waiting is
+    /// impossible: then the memory lent to the kernel must never be used again.
     pub(super) fn drain(&mut self) -> bool {
         if self.in_flight == 0 {
             return true;
         }
-        // Entries not submitted yet need not run at all; the ring is not used again after that.
+        // Entries that were not submitted need not run. The ring is not used again.
         if !self.ring.submission().is_empty() {
             self.give_up();
         }
@@ -183,8 +183,8 @@ fn transient(error: &io::Error) -> bool {
 pub(super) enum Outcome {
     /// All its bytes moved.
     Done,
-    /// It was cut short, interrupted or refused in this form: a plain call is to do it over, which
-    /// resumes, retries and falls back from direct I/O as needed.
+    /// The operation was truncated, interrupted or refused in this form. A plain call repeats it,
+    /// which resumes, retries and falls back from direct I/O as needed.
     Again,
     /// It failed.
     Failed(io::Error),
@@ -207,7 +207,7 @@ impl Outcome {
     }
 }
 
-/// Whether this machine has io_uring with what is needed of it, found out once.
+/// Whether this machine has the required io_uring features, determined once.
 fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     if let Some(available) = AVAILABLE.get() {
@@ -220,7 +220,7 @@ fn available() -> bool {
                 && probe.is_supported(opcode::Read::CODE)
                 && probe.is_supported(opcode::Write::CODE)
         }
-        // For want of a descriptor now, which says nothing of later.
+        // No descriptor is available now, which says nothing about later.
         Err(e) if is_exhaustion(&e) => return false,
         Err(_) => false,
     };

@@ -17,8 +17,8 @@ use super::ReadRequest;
 use super::ring::{Outcome, Ring, is_rideable};
 use crate::base::error::Error;
 
-/// How many completions a full ring waits for before it is filled again: few enough to keep the
-/// drive busy, enough to share the cost of a system call.
+/// Completions that a full ring waits for before it is refilled: few enough to keep the drive busy,
+/// enough to share the cost of a system call.
 const REFILL: usize = 16;
 
 thread_local! {
@@ -30,20 +30,20 @@ enum ThreadRing {
     /// No batch has been read on this thread yet.
     Untried,
     Idle(Box<Ring>),
-    /// In use further down the stack, or not to be had.
+    /// In use further down the stack, or unavailable.
     #[default]
     Absent,
 }
 
-/// The thread's ring while buffers are lent to the kernel through it; `None` where there is no
-/// ring. With the files that are read, which stay open so long.
+/// The thread's ring while buffers are lent to the kernel through it (`None` where there is no
+/// ring), and the files that are read, which stay open until then.
 struct Lent(Option<Box<Ring>>, Vec<Arc<fs::File>>);
 
 impl Lent {
     fn take() -> Lent {
         let ring = match RING.try_with(Cell::take) {
             Ok(ThreadRing::Idle(ring)) if ring.is_ours() => Some(ring),
-            // A forked child begins anew.
+            // A forked child creates its own ring.
             Ok(ThreadRing::Idle(_)) => Ring::for_one_thread().map(Box::new),
             Ok(ThreadRing::Untried) => Ring::for_one_thread().map(Box::new),
             Ok(ThreadRing::Absent) | Err(_) => None,
@@ -56,22 +56,22 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let Some(mut ring) = self.0.take() else { return };
         if !ring.drain() {
-            // The kernel may yet write to buffers that their owners take back now, and nothing says
-            // until when. No way on is safe.
+            // The kernel may still write to buffers that their owners would now reuse, for an
+            // unknown time. There is no safe way to continue.
             eprintln!("spinney: io_uring no longer reports completions; aborting");
             std::process::abort();
         }
         if !ring.is_broken() {
-            // While the thread's locals are being destroyed the ring just goes.
+            // While the thread's locals are being destroyed, the ring is dropped.
             let _ = RING.try_with(|cell| cell.set(ThreadRing::Idle(ring)));
         }
     }
 }
 
-/// Carries out all the reads, those of the operating system's files at once.
+/// Performs all the reads, those of the operating system's files together.
 pub(super) fn read_batch(requests: &mut [ReadRequest<'_>]) {
     for request in &mut *requests {
-        // Means "not carried out yet" until the end of this function.
+        // Means "not performed yet" until the end of this function.
         request.result = Err(Error::NotResident);
     }
     if requests.iter().filter(|request| request.file.pin(None).is_some()).count() > 1 {

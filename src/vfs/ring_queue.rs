@@ -20,8 +20,8 @@ use super::{AlignedBuf, File, IoQueue, IoTicket, io_error};
 use crate::base::error::{Error, Result};
 use crate::base::sync::Mutex;
 
-/// Rings kept for the next queue, if descriptors are not few: making one costs as much as several
-/// operations, and a compaction has one for each of its inputs.
+/// Rings that are kept for the next queue, if there are enough descriptors. Creating a ring costs
+/// as much as several operations, and a compaction has one for each of its inputs.
 const IDLE_RINGS_MAX: usize = 64;
 
 /// Idle rings of a [`PosixVfs`](super::PosixVfs).
@@ -30,8 +30,7 @@ pub(super) struct RingPool {
     idle: Mutex<Vec<CountedRing>>,
 }
 
-/// A ring, whose descriptor is one that files cannot have meanwhile: a merge of a hundred tables
-/// has two hundred rings.
+/// A ring that counts as an open file: a merge of a hundred tables has two hundred rings.
 struct CountedRing {
     ring: Ring,
     _held: Held,
@@ -78,7 +77,7 @@ struct Operation {
     len: usize,
     /// The open file, while it is in flight.
     pinned: Option<Arc<fs::File>>,
-    /// How it went; `None` while it is in flight.
+    /// The result; `None` while it is in flight.
     result: Option<Result<()>>,
 }
 
@@ -169,7 +168,7 @@ impl RingQueue {
         IoTicket(ticket)
     }
 
-    /// Waits for a completion and takes all that are there.
+    /// Waits for a completion and takes all that are available.
     fn take_completions(&mut self) {
         match self.ring() {
             Some(ring) if ring.in_flight() > 0 => {
@@ -194,8 +193,8 @@ impl RingQueue {
         }
     }
 
-    /// Gives up on a ring that reports nothing any more. The kernel may still write to the buffers
-    /// and use the files, so they are leaked.
+    /// Abandons a ring that no longer reports completions. The kernel may still write to the
+    /// buffers and use the files, so they are leaked.
     fn abandon(&mut self) {
         mem::forget(self.ring.take());
         for operation in self.operations.values_mut().filter(|o| o.result.is_none()) {
