@@ -26,27 +26,27 @@ use crate::base::prefetch::{LINE_BYTES, prefetch_lines};
 use crate::base::sync::plain::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{CachePadded, Mutex, thread_number};
 
-/// The trailer's bits that say how wide the lengths are; `u8` without either.
+/// The bits of the trailer for the width of the lengths; `u8` without either.
 const WIDTH_U16: u64 = 0x40;
 const WIDTH_U32: u64 = 0x80;
 const KIND_MASK: u64 = 0x3f;
 
-/// Ids count in units of this many bytes.
+/// The unit of ids, in bytes.
 const UNIT_BYTES: usize = 2;
 /// The bits of an id that count units inside a chunk.
 const OFFSET_BITS: u32 = 17;
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
 /// Chunks that entries can be addressed in.
 const CHUNKS_MAX: usize = 1 << (EntryId::BITS - OFFSET_BITS);
-/// Chunks kept back from entries so that the nodes above the last of them always find room.
+/// Chunks reserved for index nodes, so that nodes for the last entries always find room.
 const CHUNKS_RESERVED: usize = CHUNKS_MAX / 16;
 const BLOCK_CHUNKS: usize = 256;
 const _: () = assert!(CHUNK_BYTES <= UNIT_BYTES << OFFSET_BITS);
 
-/// What a shard takes from the central lock at a time, at most.
+/// The largest size that a shard takes from the central lock at a time.
 const SPAN_BYTES: usize = CHUNK_BYTES / 16 / LINE_BYTES * LINE_BYTES;
 const SPAN_UNITS: u64 = (SPAN_BYTES / UNIT_BYTES) as u64;
-/// Larger entries go past the shards.
+/// Larger entries bypass the shards.
 const SHARD_ENTRY_BYTES_MAX: usize = SPAN_BYTES / 4;
 /// Larger entries get a chunk of their own.
 pub(super) const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 4;
@@ -55,8 +55,7 @@ pub(super) const ENTRY_CHUNKS_MAX: usize = CHUNKS_MAX - CHUNKS_RESERVED - 64;
 const FREE_RANGES_MAX: usize = 8;
 const SHARDS: usize = 16;
 
-/// What a shard takes at a time from an arena that holds so many bytes: all shards together a
-/// quarter.
+/// The size of a shard's span in an arena of so many bytes: all shards together hold a quarter.
 fn span_bytes(held: usize) -> usize {
     const SPAN_BYTES_MIN: usize = if SPAN_BYTES < 512 { SPAN_BYTES } else { 512 };
     (held / (4 * SHARDS)).clamp(SPAN_BYTES_MIN, SPAN_BYTES) / LINE_BYTES * LINE_BYTES
@@ -109,7 +108,7 @@ struct RawEntry {
     value_bytes: usize,
 }
 
-/// What a memtable's entries add up to.
+/// The totals of a memtable's entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) entries: usize,
@@ -178,7 +177,7 @@ impl Arena {
         kind: EntryKind,
         value: &[u8],
     ) -> (EntryId, u64) {
-        // Threads are dealt out round robin.
+        // Threads are assigned to shards round robin.
         let shard = &self.shards[thread_number() % SHARDS];
         let (width, header_bytes) = match key.len().max(value.len()) {
             0..=0xff => (0, 10),
@@ -271,7 +270,7 @@ impl Arena {
         }
     }
 
-    /// Asks the processor to fetch the start of an entry that will be read soon.
+    /// Prefetches the start of an entry that will be read soon.
     #[inline]
     pub(super) fn prefetch(&self, id: EntryId) {
         prefetch_lines(self.resolve(id), 2 * LINE_BYTES);
@@ -306,11 +305,11 @@ impl Arena {
                 return (id, self.resolve(id));
             }
             let mut central = self.central.lock();
-            // It is spent, unless another thread has brought a new one since.
+            // The span is exhausted, unless another thread has replaced it.
             if shard.span.is_spent() {
                 let span = span_bytes(self.bytes());
                 if 4 * bytes > span && span < SPAN_BYTES {
-                    // Most of a small span would be lost to it.
+                    // The entry would waste most of a small span.
                     let id = range_id(self.cut(&mut central, bytes, true));
                     return (id, self.resolve(id));
                 }
@@ -354,7 +353,7 @@ impl Arena {
         let range = &mut central.free_ranges[at];
         let piece = FreeRange { end: range.start + bytes, ..*range };
         range.start += bytes;
-        // What is smaller is forgotten.
+        // A smaller rest is discarded.
         if range.end - range.start < span_bytes(self.bytes()) / 4 {
             central.free_ranges.remove(at);
         }

@@ -21,9 +21,10 @@ use crate::base::planted::{Bug, planted};
 use crate::base::sync::Mutex;
 use crate::base::sync::plain::{AtomicUsize, Ordering};
 
-/// How many sizes of chunks there are.
+/// The number of size classes.
 const CLASSES: usize = 7;
-/// What allocators and neighbours need beside a chunk: with it, chunks fill whole pages.
+/// The overhead of allocators and neighbours per chunk. Chunk and overhead together fill whole
+/// pages.
 const GAP_BYTES: usize = 64;
 /// What a chunk of the largest class holds: 256 KiB less the gap. (Small where each byte costs
 /// time: under Miri and in scenarios.)
@@ -39,12 +40,12 @@ fn class_of(bytes: usize) -> Option<usize> {
     (0..CLASSES).find(|class| class_bytes(*class) == bytes)
 }
 
-/// The bytes of the chunk by which a memtable with `held` bytes grows so that it can hold `wanted`
-/// more: its unused part is less than half of the memtable.
+/// The size of the chunk by which a memtable of `held` bytes grows to hold `wanted` more. The
+/// unused part is less than half of the memtable.
 pub(super) fn chunk_bytes(held: usize, wanted: usize) -> usize {
     let fits = |class: &usize| class_bytes(*class) >= wanted;
-    // The largest come in mappings from the system, the others from the heap, where nothing large
-    // is to be taken that is soon given back: so the largest but one are left out.
+    // The largest class is cut from mappings, and the others come from the heap. The heap should
+    // not hold large and short-lived objects, so the second largest class is not used.
     let grows_by = |class: &usize| *class != CLASSES - 2 && class_bytes(*class) <= held / 2;
     let class = (0..CLASSES).rev().find(grows_by).unwrap_or(0);
     (class..CLASSES).find(fits).map_or(wanted, class_bytes)
@@ -52,16 +53,15 @@ pub(super) fn chunk_bytes(held: usize, wanted: usize) -> usize {
 
 const CHUNK_ALIGN: usize = 16;
 
-/// From one chunk of a mapping to the next.
+/// The distance between chunks of a mapping.
 const CHUNK_STRIDE_BYTES: usize = CHUNK_BYTES + GAP_BYTES;
-/// How many chunks are cut from one mapping, which the system can back by large pages: a memtable
-/// is read and written all over, and with small pages most accesses would wait for their
-/// translation too.
+/// Chunks per mapping. The system can back a mapping by large pages: accesses to a memtable are
+/// random, and with small pages most would wait for address translation.
 const MAPPING_CHUNKS: usize = 32;
-/// Where memtables may take less than this, large pages would be too much of it.
+/// Below this limit, large pages would be too large a part of the memory.
 const MAPPINGS_BYTES_MIN: usize = 2 * MAPPING_CHUNKS * CHUNK_STRIDE_BYTES;
 
-/// Memory for memtables: hands out chunks, takes them back, keeps some for the next.
+/// The memory of memtables: chunks in use, and idle chunks for reuse.
 pub(crate) struct ChunkPool {
     idle: Mutex<Idle>,
     bytes_max: usize,
@@ -74,7 +74,7 @@ struct Idle {
     /// By class.
     warm: [Vec<Chunk>; CLASSES],
     warm_bytes: usize,
-    /// Chunks of mappings whose memory was given back to the system.
+    /// Chunks of mappings whose memory was released.
     cold: Vec<Chunk>,
     mappings: Vec<Mapping>,
     /// How many chunks have been cut from the last mapping.
@@ -82,7 +82,7 @@ struct Idle {
 }
 
 impl Idle {
-    /// A chunk of the last mapping, or of a new one; none if the system refuses.
+    /// A chunk of the last mapping, or of a new one. `None` if the system refuses.
     fn cut(&mut self) -> Option<Chunk> {
         if self.mappings.is_empty() || self.cut == MAPPING_CHUNKS {
             self.mappings.push(Mapping::reserve(MAPPING_CHUNKS * CHUNK_STRIDE_BYTES)?);
@@ -96,7 +96,7 @@ impl Idle {
         Some(Chunk { start, bytes: CHUNK_BYTES, on_heap: false })
     }
 
-    /// Keeps the chunk's place and gives its memory back to the system.
+    /// Releases the chunk's memory and keeps its address range.
     fn cool(&mut self, chunk: Chunk) {
         let end = MAPPING_CHUNKS * CHUNK_STRIDE_BYTES;
         let offset = |mapping: &Mapping| {
@@ -111,8 +111,8 @@ impl Idle {
 }
 
 impl ChunkPool {
-    /// A pool for memtables that are to take up to `bytes_max`; it keeps idle what they do not take
-    /// of it.
+    /// A pool for memtables that use up to `bytes_max` together. Unused memory below that limit is
+    /// kept idle.
     pub(crate) fn new(bytes_max: usize) -> ChunkPool {
         ChunkPool {
             idle: Mutex::default(),
@@ -144,8 +144,8 @@ impl ChunkPool {
         cfg!(not(any(miri, shuttle))) && self.bytes_max >= MAPPINGS_BYTES_MIN
     }
 
-    /// A chunk of exactly `bytes` for a memtable that is not frozen: those of a class, or those of
-    /// an entry that gets its own.
+    /// A chunk of exactly `bytes` for a memtable that is not frozen. The size is that of a class,
+    /// or that of an entry with its own chunk.
     pub(super) fn take(&self, bytes: usize) -> Chunk {
         self.in_use_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.active_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -176,7 +176,7 @@ impl ChunkPool {
         self.active_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes back the chunks of a memtable that is gone, and that had been frozen or not.
+    /// Takes back the chunks of a dropped memtable; `frozen` is whether it had been frozen.
     pub(super) fn give_back(&self, chunks: impl Iterator<Item = Chunk>, frozen: bool) {
         // Declared before the guard, so that surplus memory is freed after the lock is released.
         let mut surplus = Vec::new();
@@ -205,7 +205,7 @@ impl ChunkPool {
         self.bytes_in_use() + idle.warm_bytes > self.bytes_max
     }
 
-    /// Gives back to the system what lies idle beyond what memtables may still take.
+    /// Releases idle memory beyond what memtables may still use.
     #[cold]
     fn trim(&self) {
         let mut surplus = Vec::new();
@@ -229,7 +229,7 @@ impl ChunkPool {
 pub(super) struct Chunk {
     start: NonNull<u8>,
     bytes: usize,
-    /// Else it is part of a mapping of the pool's.
+    /// Otherwise it is part of a mapping of the pool.
     on_heap: bool,
 }
 

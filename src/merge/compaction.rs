@@ -46,17 +46,17 @@ impl Bottom {
     }
 }
 
-/// How a compaction treats what it reads.
+/// The options of a compaction.
 pub(crate) struct CompactionOptions {
     /// The live snapshots, ascending.
     pub(crate) snapshots: Vec<Seqno>,
     pub(crate) bottom: Bottom,
-    /// How operands are folded; without an operator, they are kept as they are.
+    /// How operands are folded. Without an operator they are kept unchanged.
     pub(crate) context: MergeContext,
     pub(crate) limits: FoldLimits,
 }
 
-/// What has gone in and come out so far. Bytes are those of keys and values.
+/// The input and output so far. Bytes are those of keys and values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CompactionCounters {
     pub(crate) entries_in: u64,
@@ -66,7 +66,7 @@ pub(crate) struct CompactionCounters {
 
 struct Sources<S>(Vec<S>);
 
-/// The entry's place among those of its key: the newest comes first.
+/// The rank of an entry among those of its key: the newest comes first.
 #[inline]
 fn rank(entry: EntryRef<'_>) -> u64 {
     if planted(Bug::CompactKeepsOldest) { entry.seqno.0 } else { !entry.seqno.0 }
@@ -85,26 +85,26 @@ enum State {
     New,
     /// Yielding the input's entry.
     Borrowed,
-    /// Yielding an entry of `versions`; the input's has not been looked at.
+    /// Yielding an entry of `versions`; the input's entry has not been examined.
     Versions(usize),
     /// Past the last entry, or failed.
     Done,
 }
 
-/// The entries to keep of several sources, newest source first by convention.
+/// Iterates over the entries to keep of several sources, by convention newest source first.
 pub(crate) struct CompactionIterator<S> {
     sources: Sources<S>,
     tree: LoserTree,
     options: CompactionOptions,
     counters: CompactionCounters,
     state: State,
-    /// The stripe of the version of this key that was looked at last.
+    /// The stripe of the last examined version of this key.
     stripe: usize,
     versions: Versions,
 }
 
 impl<S: EntrySource> CompactionIterator<S> {
-    /// Compacts `sources`, each of which stands before its first entry.
+    /// Compacts `sources`, each of which is before its first entry.
     pub(crate) fn new(sources: Vec<S>, options: CompactionOptions) -> Self {
         debug_assert!(options.snapshots.is_sorted());
         CompactionIterator {
@@ -118,7 +118,7 @@ impl<S: EntrySource> CompactionIterator<S> {
         }
     }
 
-    /// What has been read and yielded so far, the current entry included.
+    /// The input and output so far, including the current entry.
     pub(crate) fn counters(&self) -> CompactionCounters {
         self.counters
     }
@@ -139,7 +139,7 @@ impl<S: EntrySource> CompactionIterator<S> {
         self.sources.0.get(self.tree.winner()?)?.entry()
     }
 
-    /// Goes to the input's next entry; true if it is of the same key.
+    /// Advances to the input's next entry. Returns true if it has the same key.
     #[inline]
     fn advance(&mut self) -> Result<bool> {
         let Some(winner) = self.tree.winner() else { return Ok(false) };
@@ -154,8 +154,8 @@ impl<S: EntrySource> CompactionIterator<S> {
         Ok(self.tree.winner_equals_base())
     }
 
-    /// Finds the next entry to keep, from the input's entry on. `same_key` tells whether that is of
-    /// the key of the version looked at last.
+    /// Finds the next entry to keep, starting at the input's entry. `same_key` is whether that has
+    /// the key of the version examined last.
     #[inline]
     fn find(&mut self, mut same_key: bool) -> Result<()> {
         loop {
@@ -204,8 +204,8 @@ impl<S: EntrySource> CompactionIterator<S> {
         }
     }
 
-    /// Takes in the input's entry, which has been counted, and further versions of its key, and
-    /// works out what is to be kept of them. If not all are taken in, the last one taken in is an
+    /// Gathers the input's entry, which has been counted, and further versions of its key, and
+    /// reduces them to what must be kept. If not all are gathered, the last one gathered is an
     /// operand.
     #[cold]
     fn gather(&mut self) -> Result<()> {

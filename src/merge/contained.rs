@@ -27,7 +27,7 @@ thread_local! {
 pub(crate) struct Contained {
     operator: Arc<dyn MergeOperator>,
     keyspace: String,
-    /// Asked for once: an operator's name is code of the user's too.
+    /// Cached, because the operator's `name` is user code too.
     name: String,
     panics: Mutex<Panics>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Contained {
 #[derive(Default)]
 struct Panics {
     count: u64,
-    /// The last one that nobody has been told of yet.
+    /// The last panic that has not been reported.
     untold: Option<Error>,
 }
 

@@ -16,11 +16,11 @@ use super::loser_tree::{Keys, LoserTree};
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::{Error, Result};
 
-/// A cursor that may know where its entries start before it has read any.
+/// A cursor that may know a lower bound of its entries without reading.
 pub(crate) trait MergeSource: Cursor {
-    /// If it is known without reading: a key that no entry with key `>= from` (with any key,
-    /// without `from`) is before. The merge then puts off positioning the source until it gets
-    /// there.
+    /// A key that is not after any entry with key `>= from` (any key, without `from`), if that is
+    /// known without reading. The merge then delays positioning the source until it reaches the
+    /// bound.
     fn lower_bound(&self, from: Option<&[u8]>) -> Option<&[u8]> {
         let _ = from;
         None
@@ -29,7 +29,7 @@ pub(crate) trait MergeSource: Cursor {
 
 struct Source<C> {
     cursor: C,
-    /// The bound it plays with, if `waiting`.
+    /// The bound that it competes with, if `waiting`.
     bound: Vec<u8>,
     waiting: bool,
 }
@@ -43,7 +43,7 @@ impl<C: Cursor> Source<C> {
     }
 }
 
-/// The entry's place among those of its key. Never 0: that is for what waits.
+/// The rank of an entry among those of its key. It is never 0, the rank of waiting sources.
 #[inline]
 fn rank(entry: EntryRef<'_>, backwards: bool) -> u64 {
     if backwards { entry.seqno.0 } else { !entry.seqno.0 }
@@ -60,35 +60,37 @@ impl<C: Cursor> Keys for Vec<Source<C>> {
     }
 }
 
-/// The entries of all sources, as one cursor. Of equal entries, the lower source's comes first.
+/// The entries of all sources as one cursor. Of equal entries, that of the lower source comes
+/// first.
 pub(crate) struct MergeIterator<C> {
     sources: Vec<Source<C>>,
     tree: LoserTree,
-    /// The source that the iterator stands at.
+    /// The source of the current entry.
     current: Option<usize>,
     backwards: bool,
     same_key: bool,
-    /// How many times in succession the winner has won again.
+    /// How many times in succession the same source has won.
     wins: u32,
     run: Run,
-    /// In a run: the key before the current one. In a failed wake: the key that was current before.
+    /// In a run: the key before the current one. After a failed wake: the key that was current
+    /// before.
     last: Vec<u8>,
     /// Whether a run has ended at `last` in this step.
     run_ended: bool,
-    /// A source that waited could not be positioned.
+    /// A waiting source could not be positioned.
     wake_failed: bool,
 }
 
-/// Whether the tournament is left alone while one source is ahead of all others.
+/// Whether the tournament is suspended while one source is ahead of all others.
 enum Run {
     None,
-    /// As long as it is before this key.
+    /// As long as the source is before this key.
     Until(Vec<u8>),
-    /// To its end: no other source is left.
+    /// To the source's end: no other source is left.
     ToEnd,
 }
 
-/// A source that has won so many times again is taken to go on so.
+/// After this many wins in succession a run begins.
 const WINS_OF_RUN: u32 = 4;
 
 impl<C: MergeSource> MergeIterator<C> {
@@ -112,7 +114,7 @@ impl<C: MergeSource> MergeIterator<C> {
         }
     }
 
-    /// After a step has failed: the key of the entry that it was to go on from.
+    /// After a failed step: the key of the entry that it started from.
     pub(crate) fn left_key(&self) -> Vec<u8> {
         match self.run {
             Run::None if !self.wake_failed => self.tree.base(),
@@ -126,12 +128,12 @@ impl<C: MergeSource> MergeIterator<C> {
         self.same_key
     }
 
-    /// The sources, as they were given.
+    /// The sources, in the given order.
     pub(crate) fn sources(&self) -> impl Iterator<Item = &C> {
         self.sources.iter().map(|source| &source.cursor)
     }
 
-    /// Memory used beside the sources themselves: bounds, the tournament, the run.
+    /// Memory used, without the sources: bounds, the tournament, the run.
     pub(crate) fn memory_bytes(&self) -> usize {
         let bounds: usize = self.sources.iter().map(|source| source.bound.capacity()).sum();
         let limit = match &self.run {
@@ -145,8 +147,8 @@ impl<C: MergeSource> MergeIterator<C> {
             + self.tree.memory_bytes()
     }
 
-    /// Positions every source and starts the tournament. A page that is not resident does not keep
-    /// the other sources from noting theirs.
+    /// Positions every source and starts the tournament. If a page of one source is not resident,
+    /// the other sources still record theirs.
     fn seek_all(
         &mut self,
         backwards: bool,
@@ -188,7 +190,7 @@ impl<C: MergeSource> MergeIterator<C> {
         self.position(false)
     }
 
-    /// Makes the winner current, positioning those that waited for their bound to win.
+    /// Makes the winner current, after positioning sources whose bound has won.
     #[inline]
     fn position(&mut self, same_key: bool) -> Result<()> {
         self.same_key = same_key;
@@ -254,7 +256,7 @@ impl<C: MergeSource> MergeIterator<C> {
         };
     }
 
-    /// Goes one entry on in a run.
+    /// Advances one entry in a run.
     #[inline]
     fn run_on(&mut self, current: usize, backwards: bool) -> Result<()> {
         let cursor = &mut self.sources[current].cursor;
@@ -279,8 +281,8 @@ impl<C: MergeSource> MergeIterator<C> {
         self.run = Run::None;
         self.run_ended = true;
         self.replace_winner(current);
-        // If the run got anywhere, its last key lay before the limit, so no key equals it, nor the
-        // base.
+        // If the run advanced at all, its last key is before the limit, so neither another key nor
+        // the base equals it.
         self.position(self.tree.winner_equals_base())
     }
 
@@ -291,7 +293,7 @@ impl<C: MergeSource> MergeIterator<C> {
         self.tree.replace_winner(&self.sources, moved_to);
     }
 
-    /// Turns every source round so that it stands on the other side of the current entry.
+    /// Reverses every source to the other side of the current entry.
     #[cold]
     fn turn(&mut self, current: usize, backwards: bool) -> Result<()> {
         self.current = None;
@@ -303,7 +305,8 @@ impl<C: MergeSource> MergeIterator<C> {
         for source in &mut self.sources {
             let cursor = &mut source.cursor;
             match (source.waiting, cursor.entry().is_some(), backwards) {
-                // It holds nothing from the sought key to its bound, and the current key is there.
+                // It holds nothing between the sought key and its bound, and the current key is
+                // there.
                 (true, ..) => cursor.seek_before(&key)?,
                 (false, true, true) => cursor.prev()?,
                 (false, true, false) => cursor.next()?,

@@ -14,7 +14,7 @@ use crate::base::error::{Error, Result};
 use crate::base::limits::VALUE_BYTES_MAX;
 use crate::base::planted::{Bug, planted};
 
-/// Bytes of operands that are read from blob files before they are folded, at least.
+/// The minimum number of operand bytes that are read from blob files before they are folded.
 const INSTALMENT_BYTES: usize = if cfg!(test) { 24 } else { 16 << 20 };
 
 /// Fetches the value that the pointer of a `PutBlob` or `MergeBlob` entry stands for.
@@ -26,7 +26,7 @@ pub(crate) trait BlobReader: Send + Sync {
     fn blob_bytes(&self, pointer: &[u8]) -> Option<u64>;
 }
 
-/// What a keyspace needs to fold merge operands.
+/// The context for folding merge operands in a keyspace.
 #[derive(Clone, Default)]
 pub(crate) struct MergeContext {
     /// The keyspace's name, for errors.
@@ -70,7 +70,7 @@ impl MergeContext {
     }
 }
 
-/// What operands are applied to.
+/// The value that operands are applied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Base<'a> {
     /// No value: deleted or never put.
@@ -81,19 +81,19 @@ pub(crate) enum Base<'a> {
     Blob(&'a [u8]),
 }
 
-/// An operand: its bytes, or the pointer of those in a blob file.
+/// An operand: its bytes, or a pointer into a blob file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Operand<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) is_blob: bool,
 }
 
-/// Operands of one key, collected newest first (as entries come) or oldest first, in one reused
-/// buffer. A point read collects into one of these too.
+/// Operands of one key in one reused buffer, collected newest first (as entries come) or oldest
+/// first. Point reads also use it.
 #[derive(Debug, Default)]
 pub(crate) struct Operands {
     bytes: Vec<u8>,
-    /// Where each ends, and whether it is a pointer.
+    /// The end of each operand, and whether it is a pointer.
     ends: Vec<(usize, bool)>,
 }
 
@@ -114,7 +114,7 @@ impl Operands {
         self.ends.is_empty()
     }
 
-    /// Adds an operand after the others; `is_blob` if its bytes are a pointer into a blob file.
+    /// Adds an operand; `is_blob` if its bytes are a pointer into a blob file.
     pub(crate) fn push(&mut self, bytes: &[u8], is_blob: bool) {
         self.bytes.extend_from_slice(bytes);
         let is_blob = is_blob && !planted(Bug::MergeBlobOperandRaw);
@@ -183,7 +183,7 @@ pub(super) fn fold(
     full_merge(context, key, value.as_deref(), &gathered)
 }
 
-/// Calls the operator and holds it to what a value may be.
+/// Calls the operator and checks the size of its result.
 fn full_merge(
     context: &MergeContext,
     key: &[u8],
@@ -200,7 +200,7 @@ fn full_merge(
     Ok(value)
 }
 
-/// One operand for two, if the operator makes one of them that can be stored.
+/// Folds two operands into one, if the operator does so and the result can be stored.
 pub(super) fn partial_merge(
     operator: &dyn MergeOperator,
     key: &[u8],
@@ -211,7 +211,7 @@ pub(super) fn partial_merge(
     (operand.len() as u64 <= VALUE_BYTES_MAX).then_some(operand)
 }
 
-/// The error for an entry kind that the formats reserve.
+/// The error for a reserved entry kind.
 #[cold]
 pub(super) fn refuse_range_delete(key: &[u8]) -> Error {
     Error::invalid(format!(

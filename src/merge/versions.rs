@@ -13,15 +13,15 @@ use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 
-/// What an entry costs beside its bytes: operands without bytes are worth folding too.
+/// The cost of an entry besides its bytes: operands without bytes are worth folding too.
 const ENTRY_BYTES: u64 = 16;
 
-/// How far a compaction goes to fold operands.
+/// The limits of folds in a compaction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FoldLimits {
-    /// Shorter values are in pages.
+    /// Shorter values are stored in pages.
     pub(crate) inline_bytes: u64,
-    /// The most bytes that one fold takes in.
+    /// The largest input of one fold.
     pub(crate) fold_bytes_max: u64,
 }
 
@@ -49,14 +49,14 @@ enum Value {
     Made(Vec<u8>),
 }
 
-/// Neighbouring operands that are to become one.
+/// A group of adjacent operands that are folded into one.
 #[derive(Debug, Clone, Copy)]
 struct Group {
     /// The oldest is the one before this place.
     end: usize,
     operands: usize,
     cost: u64,
-    /// All are in pages, and so is what they become.
+    /// Whether all of them, and the result, are in pages.
     inline: bool,
 }
 
@@ -66,13 +66,13 @@ pub(super) struct Versions {
     key: Vec<u8>,
     bytes: Vec<u8>,
     list: Vec<Version>,
-    /// The operator did not make one operand of two that were read from blob files for that: in
-    /// this compaction no more are.
+    /// The operator did not fold two operands that were read from blob files. No more are read in
+    /// this compaction.
     keeps_operands: bool,
 }
 
 impl Versions {
-    /// Forgets everything and begins a key.
+    /// Clears everything and begins a key.
     pub(super) fn start(&mut self, key: &[u8]) {
         self.key.clear();
         self.key.extend_from_slice(key);
@@ -93,7 +93,7 @@ impl Versions {
         self.bytes.len() as u64
     }
 
-    /// Whether what has been gathered hides an older version in `stripe`.
+    /// Whether the gathered versions hide an older version in `stripe`.
     pub(super) fn supersedes(&self, stripe: usize) -> bool {
         self.list.last().is_some_and(|last| last.stripe == stripe && !last.kind.is_operand())
     }
@@ -103,7 +103,8 @@ impl Versions {
         self.list.last().is_some_and(|last| last.kind.is_operand())
     }
 
-    /// Adds the next older version. `bytes` is the length of what the value stands for.
+    /// Adds the next older version. `bytes` is the length of the value, also if it is in a blob
+    /// file.
     pub(super) fn push(
         &mut self,
         seqno: Seqno,
@@ -118,7 +119,7 @@ impl Versions {
         self.list.push(Version { seqno, kind, stripe, value, bytes });
     }
 
-    /// Whether what lies beneath the oldest version matters.
+    /// Whether what is below the oldest version matters.
     pub(super) fn ends_open(&self) -> bool {
         self.list
             .last()
@@ -133,8 +134,8 @@ impl Versions {
         Some(EntryRef { key: &self.key, seqno: version.seqno, kind: version.kind, value })
     }
 
-    /// Folds operands within their stripes and drops tombstones with nothing beneath. `bottom` says
-    /// that nothing older than these versions exists.
+    /// Folds operands within their stripes and drops tombstones with nothing below. `bottom` means
+    /// that no older version exists.
     pub(super) fn reduce(&mut self, context: &MergeContext, limits: FoldLimits, bottom: bool) {
         if bottom {
             while self.list.last().is_some_and(|last| last.kind == EntryKind::Delete) {
@@ -156,7 +157,8 @@ impl Versions {
         }
     }
 
-    /// Folds the operands at the front of `list[start..end]`, one stripe, over what follows them.
+    /// Folds the operands at the front of `list[start..end]`, one stripe, over the versions after
+    /// them.
     fn reduce_stripe(
         &mut self,
         context: &MergeContext,
@@ -189,9 +191,9 @@ impl Versions {
         self.fold_partially(context, limits, start, operands_end);
     }
 
-    /// Of the operands `list[start..end]`, the newest that is to be folded over a base of so many
-    /// bytes, with all that are older: as many as one fold takes in, if that is worth copying the
-    /// base.
+    /// The newest of the operands `list[start..end]` to be folded over a base of this size,
+    /// together with all older ones: as many as the limits of one fold allow, if that is worth
+    /// copying the base.
     fn worth_folding(
         &self,
         limits: FoldLimits,
@@ -213,7 +215,7 @@ impl Versions {
         (from < end && worth).then_some(from)
     }
 
-    /// What the operands `list[from..operands_end]` make of what is beneath them.
+    /// Folds the operands `list[from..operands_end]` over what is below them.
     fn fold_over_base(
         &self,
         context: &MergeContext,
@@ -242,7 +244,7 @@ impl Versions {
         fold(context, &self.key, base, &operands).ok()
     }
 
-    /// Makes fewer operands of `list[start..end]`: each group of them becomes one.
+    /// Folds each group of operands of `list[start..end]` into one.
     fn fold_partially(
         &mut self,
         context: &MergeContext,
@@ -250,7 +252,7 @@ impl Versions {
         start: usize,
         end: usize,
     ) {
-        // From the oldest to the newest; of two neighbours the older is the larger, in the end.
+        // From the oldest to the newest. Of two adjacent groups the older is finally the larger.
         let mut groups: Vec<Group> = Vec::new();
         for place in (start..end).rev() {
             let version = &self.list[place];
@@ -269,14 +271,14 @@ impl Versions {
             }
             groups.push(newest);
         }
-        // The oldest group is at the end of the list: places before it stay what they are.
+        // The oldest group is at the end of the list, so earlier positions do not change.
         for group in groups.into_iter().filter(|group| group.operands > 1) {
             self.fold_group(context, group.end - group.operands, group.end);
         }
     }
 
-    /// Folds neighbouring operands of `list[start..end]` pairwise until no more can be, so that
-    /// each byte is copied a logarithmic number of times.
+    /// Folds adjacent operands of `list[start..end]` pairwise as long as possible, so that each
+    /// byte is copied a logarithmic number of times.
     fn fold_group(&mut self, context: &MergeContext, start: usize, end: usize) {
         let Some(mut read) = self.read_group(context, start, end) else { return };
         let Some(operator) = context.operator.as_deref() else { return };
@@ -312,8 +314,8 @@ impl Versions {
         self.list.extend(rest);
     }
 
-    /// Reads those of the operands `list[start..end]` that are in blob files; `None` if the
-    /// operator does not make one operand of two, or one cannot be read.
+    /// Reads the operands of `list[start..end]` that are in blob files. Returns `None` if the
+    /// operator does not fold two operands into one, or if one cannot be read.
     fn read_group(
         &mut self,
         context: &MergeContext,
@@ -357,7 +359,7 @@ fn value_of<'a>(bytes: &'a [u8], version: &'a Version) -> &'a [u8] {
     }
 }
 
-/// The bytes of an operand, which have been read if they are in a blob file.
+/// The bytes of an operand, read already if they are in a blob file.
 fn bytes_of<'a>(bytes: &'a [u8], (version, read): &'a (Version, Option<Vec<u8>>)) -> &'a [u8] {
     read.as_deref().unwrap_or_else(|| value_of(bytes, version))
 }

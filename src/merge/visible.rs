@@ -19,7 +19,7 @@ use crate::base::planted::{Bug, planted};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct VisibleRef<'a> {
     pub(crate) key: &'a [u8],
-    /// The number of the newest version that makes it up.
+    /// The sequence number of its newest version.
     pub(crate) seqno: Seqno,
     /// `Put`, or `PutBlob` if `value` is a pointer that the caller has to resolve.
     pub(crate) kind: EntryKind,
@@ -39,11 +39,11 @@ enum State {
 /// Where a step failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// While it went on from this key, which has been shown.
+    /// While leaving this key, which has been returned.
     After,
-    /// Where this key, which has not been shown, is or lies behind.
+    /// At or before this key, which has not been returned.
     Before,
-    /// At this key's value: its versions are all there.
+    /// At this key's value: all its versions are in the buffers.
     AtValue,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct VisibleIterator<C> {
 }
 
 impl<C: MergeSource> VisibleIterator<C> {
-    /// What `merge` holds at `snapshot` in `[lower, upper)`.
+    /// The visible entries of `merge` at `snapshot` in `[lower, upper)`.
     pub(crate) fn new(
         merge: MergeIterator<C>,
         snapshot: Seqno,
@@ -87,7 +87,7 @@ impl<C: MergeSource> VisibleIterator<C> {
         }
     }
 
-    /// After an error: where it was met. `None`: while positioning, so that nothing has been
+    /// The place of the last error. `None` if it was an error of a seek, so that nothing has been
     /// passed.
     pub(crate) fn stopped(&self) -> Option<(&[u8], Stopped)> {
         self.stopped.map(|stopped| (&*self.key, stopped))
@@ -152,7 +152,7 @@ impl<C: MergeSource> VisibleIterator<C> {
         self.resolve_backwards().map_err(|error| self.stop(error, Stopped::Before))
     }
 
-    /// Goes to the first pair with a key `>= key`.
+    /// Seeks the first pair with a key `>= key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.state = State::Nowhere;
         match &self.lower {
@@ -162,7 +162,7 @@ impl<C: MergeSource> VisibleIterator<C> {
         self.resolve_forwards().map_err(|error| self.stop(error, Stopped::Before))
     }
 
-    /// Goes to the last pair with a key `< key`.
+    /// Seeks the last pair with a key `< key`.
     #[cfg(test)]
     pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<()> {
         self.state = State::Nowhere;
@@ -173,7 +173,7 @@ impl<C: MergeSource> VisibleIterator<C> {
         self.resolve_backwards()
     }
 
-    /// Goes one pair forward; past the last there is no position.
+    /// Advances one pair. Beyond the last there is no position.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.state, State::Nowhere) {
@@ -187,7 +187,7 @@ impl<C: MergeSource> VisibleIterator<C> {
         self.resolve_forwards().map_err(|error| self.stop(error, Stopped::Before))
     }
 
-    /// Goes one pair back; before the first there is no position.
+    /// Steps back one pair. Before the first there is no position.
     pub(crate) fn prev(&mut self) -> Result<()> {
         if self.state == State::Nowhere {
             return Ok(());
@@ -206,7 +206,7 @@ impl<C: MergeSource> VisibleIterator<C> {
         }
     }
 
-    /// From anywhere among the versions of a key to the next key.
+    /// Moves from any version of a key to the next key.
     #[inline]
     fn skip_versions(&mut self) -> Result<()> {
         loop {
@@ -217,7 +217,7 @@ impl<C: MergeSource> VisibleIterator<C> {
         }
     }
 
-    /// Finds the first visible pair from the merge's entry on, which begins a key.
+    /// Finds the first visible pair from the merge's entry on, which is the first of its key.
     #[inline(always)]
     fn resolve_forwards(&mut self) -> Result<()> {
         self.backwards = false;
@@ -242,7 +242,7 @@ impl<C: MergeSource> VisibleIterator<C> {
         }
     }
 
-    /// Folds the operands from the merge's entry on; goes past all versions of the key.
+    /// Folds the operands from the merge's entry on, and passes all versions of the key.
     fn fold_forwards(&mut self) -> Result<()> {
         let Some(first) = self.merge.entry() else { return Ok(()) };
         let seqno = first.seqno;
@@ -271,7 +271,7 @@ impl<C: MergeSource> VisibleIterator<C> {
             break folded.inspect_err(|_| self.stopped = Some(Stopped::AtValue))?;
         };
         self.value = value;
-        // At the base, or past the key already.
+        // The merge is at the base, or already past the key.
         if self.merge.entry().is_some_and(|entry| entry.key == &self.key[..]) {
             self.skip_versions()?;
         }
@@ -279,8 +279,8 @@ impl<C: MergeSource> VisibleIterator<C> {
         Ok(())
     }
 
-    /// Finds the last visible pair from the merge's entry back, which is the oldest version of a
-    /// key.
+    /// Finds the last visible pair before the merge's entry, inclusive, which is the oldest version
+    /// of a key.
     fn resolve_backwards(&mut self) -> Result<()> {
         self.backwards = true;
         loop {
