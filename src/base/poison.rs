@@ -16,7 +16,7 @@ use crate::base::planted::{Bug, planted};
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 
-/// Hears of the error.
+/// Is told of the error that sets the latch.
 type Listener = Box<dyn Fn(&Error) + Send + Sync>;
 
 /// See the module's description.
