@@ -1,14 +1,14 @@
-//! From a batch to a place in the one total order: sequence numbers, visibility, throttling.
+//! The total order of commits: sequence numbers, visibility, throttling.
 //!
-//! A commit locks a journal shard, takes its sequence numbers, appends one record, applies itself to
-//! the memtables, and releases the shard; it is acknowledged once every lower number is in too.
+//! A commit locks a journal shard, takes its sequence numbers, appends one record, inserts its entries into the
+//! memtables, and releases the shard. It is acknowledged once all lower numbers have been applied too.
 //!
 //! Invariants:
 //! 1. Every number up to `visible` has been journaled and applied; readers read at `visible`.
 //! 2. A commit that has been acknowledged is visible.
-//! 3. A commit that panics half-way is never visible, and nothing behind it: those that wait are told.
-//! 4. Between taking numbers and the end of the application the shard stays locked: who holds all
-//!    shards ([`Committer::barrier`]) meets no commit half done.
+//! 3. A commit that panics half-way never becomes visible, nor do later ones: waiting writers get an error.
+//! 4. The shard stays locked from taking numbers until the commit has been applied. While all shards are locked
+//!    ([`Committer::barrier`]) no commit is half done.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -27,7 +27,7 @@ use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::sync::{Backoff, Mutex, thread_number};
 use crate::journal::{Journal, Payload, ShardGuard};
 
-pub(crate) use throttle::{Price, Throttle};
+pub(crate) use throttle::{Throttle, WriteDelay};
 
 use order::CommitOrder;
 
@@ -35,9 +35,9 @@ use order::CommitOrder;
 pub(crate) struct Committer {
     journal: Arc<Journal>,
     order: CommitOrder,
-    /// Held by whoever locks all shards.
+    /// Held while all shards are locked.
     barrier: Mutex<()>,
-    /// Whether the shard depends on nothing but the commits before.
+    /// The shard depends only on the commits before.
     deterministic: bool,
 }
 
@@ -52,7 +52,7 @@ impl Committer {
         }
     }
 
-    /// The number that readers read at now.
+    /// The number at which readers read now.
     #[inline]
     pub(crate) fn visible(&self) -> Seqno {
         Seqno(self.order.visible())

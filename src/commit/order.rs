@@ -1,6 +1,6 @@
-//! Who is where in the one order: numbers taken, under way, visible.
+//! The sequence numbers of commits: taken, in flight, visible.
 //!
-//! Each lane has one commit under way at a time: whoever uses it holds its journal shard's lock.
+//! Each lane has at most one commit in flight, whose thread holds the lock of the lane's journal shard.
 //!
 //! Invariants:
 //! 1. A lane's `in_flight` never exceeds a number that was taken there and is not yet applied: it
@@ -12,7 +12,7 @@ use crate::base::planted::{Bug, planted};
 use crate::base::sync::CachePadded;
 use crate::base::sync::modelled::{AtomicBool, AtomicU64, Ordering};
 
-/// A lane without a commit under way.
+/// A lane without a commit in flight.
 const IDLE: u64 = u64::MAX;
 
 /// See the module's description.
@@ -20,9 +20,9 @@ pub(super) struct CommitOrder {
     /// The next number to be taken.
     next: CachePadded<AtomicU64>,
     visible: CachePadded<AtomicU64>,
-    /// For each lane the first number under way, or `IDLE`.
+    /// For each lane the first number in flight, or `IDLE`.
     in_flight: Box<[CachePadded<AtomicU64>]>,
-    /// Whether a commit under way will never be applied.
+    /// A commit in flight will never be applied.
     abandoned: AtomicBool,
 }
 
@@ -59,19 +59,19 @@ impl CommitOrder {
         first
     }
 
-    /// The commit under way on the lane has been applied.
+    /// The lane's commit has been applied.
     #[inline]
     pub(super) fn applied(&self, lane: usize) {
         self.in_flight[lane].store(IDLE, Ordering::SeqCst);
     }
 
-    /// A commit under way has panicked: what it has taken stays under way for good.
+    /// A commit in flight has panicked: its numbers stay in flight indefinitely.
     #[cold]
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
     }
 
-    /// Whether some commit under way will never be applied.
+    /// Returns true if some commit in flight will never be applied.
     #[cold]
     pub(super) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::SeqCst)

@@ -225,7 +225,7 @@ impl Keyspace {
         Contained::refuse_inside("flush")?;
         // What failed before is tried again, and counts only if it fails again.
         *self.state.flush_failure.lock() = None;
-        self.state.rest_until_nanos.store(0, Ordering::Relaxed);
+        self.state.flush_backoff_until_nanos.store(0, Ordering::Relaxed);
         let result = self.store.changing("a flush", || {
             let cut = self.store.freeze(std::slice::from_ref(&self.state), |_| true);
             self.store.flush_frozen(&self.state, cut)

@@ -233,7 +233,8 @@ fn a_job_that_begins_while_work_is_looked_for_is_waited_for() {
         let db = open(1 << 20);
         let items = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
         let store = items.store();
-        let rest = |until| items.state().tree_rest_until_nanos.store(until, Ordering::Relaxed);
+        let rest =
+            |until| items.state().compaction_backoff_until_nanos.store(until, Ordering::Relaxed);
         rest(u64::MAX);
         for round in 0..20u64 {
             items.put("key", round.to_be_bytes()).unwrap();

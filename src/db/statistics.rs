@@ -407,8 +407,8 @@ impl Store {
             statistics.filter_probes += trees.filter_probes();
             statistics.filter_false_positives += trees.filter_false_positives();
             statistics.memory_trees += state.memory_bytes;
-            let slots = || read.frozen.iter().chain([&read.active]);
-            let memtable_entries = slots().map(|slot| slot.memtable.len() as u64).sum();
+            let memtables = || read.frozen.iter().chain([&read.active]);
+            let memtable_entries = memtables().map(|memtable| memtable.memtable.len() as u64).sum();
             let new_keys = memtable_entries as f64 * (1.0 - state.superseding_share);
             statistics.keyspaces.push(KeyspaceStatistics {
                 name: keyspace.name.clone(),
@@ -419,7 +419,7 @@ impl Store {
                 live_bytes: state.live_bytes,
                 memtable_entries,
                 keys_estimate: state.live_keys + new_keys as u64,
-                memtable_bytes: slots().map(|slot| slot.bytes()).sum(),
+                memtable_bytes: memtables().map(|memtable| memtable.bytes()).sum(),
                 memtables_frozen: read.frozen.len() as u64,
                 compaction_pending_bytes: state.compaction_pending_bytes,
                 operator_panics: keyspace.operator.as_ref().map_or(0, |it| it.panics()),

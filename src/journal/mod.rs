@@ -139,8 +139,8 @@ pub(crate) struct Journal {
     poison: Arc<Poison>,
     closed: AtomicBool,
     maintenance_due: AtomicBool,
-    /// Somebody has been told so.
-    maintenance_told: AtomicBool,
+    /// A thread has been notified of it.
+    maintenance_notified: AtomicBool,
     /// Segments of older epochs.
     old: Mutex<Vec<OldSegment>>,
     /// Lets one `retire` run at a time. True while names have been removed and not synced.
@@ -189,7 +189,7 @@ impl Journal {
             poison,
             closed: AtomicBool::new(false),
             maintenance_due: AtomicBool::new(false),
-            maintenance_told: AtomicBool::new(false),
+            maintenance_notified: AtomicBool::new(false),
             old: Mutex::new(old),
             retiring: Mutex::new(false),
             syncs: AtomicU64::new(0),

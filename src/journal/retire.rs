@@ -152,10 +152,10 @@ impl Journal {
         self.maintenance_due.load(Ordering::Relaxed)
     }
 
-    /// The same, if nobody has been told of it yet. One is enough.
+    /// The same, once: whoever gets true notifies a thread.
     #[inline]
-    pub(crate) fn is_maintenance_new(&self) -> bool {
-        self.maintenance_due() && !self.maintenance_told.swap(true, Ordering::Relaxed)
+    pub(crate) fn take_maintenance_notice(&self) -> bool {
+        self.maintenance_due() && !self.maintenance_notified.swap(true, Ordering::Relaxed)
     }
 
     /// Makes the next segments of each shard that will soon need them and releases the memory of those that are
@@ -163,7 +163,7 @@ impl Journal {
     /// tries again.
     pub(crate) fn maintain(&self) -> Result<()> {
         self.maintenance_due.store(false, Ordering::Relaxed);
-        self.maintenance_told.store(false, Ordering::Relaxed);
+        self.maintenance_notified.store(false, Ordering::Relaxed);
         for (index, shard) in self.shards.iter().enumerate() {
             warm_ahead(shard);
             while self.prepare_spare(index, shard)? {}

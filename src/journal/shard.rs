@@ -52,8 +52,8 @@ impl Shard {
             removed: Vec::new(),
             next_number: 1,
             synced: Position::START,
-            told: (0, Position::START),
-            told_block: u64::MAX,
+            last_full_header: (0, Position::START),
+            last_full_block: u64::MAX,
             last: Seqno(0),
             records: 0,
             bytes_appended: 0,
@@ -126,11 +126,11 @@ pub(super) struct ShardState {
     pub(super) next_number: u32,
     /// Everything before here is durable.
     pub(super) synced: Position,
-    /// What the last record that was not short said of what is durable, and the block of 4 KiB that it
-    /// begins in. Another block or other news, and the next one is not short either: so what it says is
-    /// lost with no less than a block.
-    told: (u64, Position),
-    told_block: u64,
+    /// What the last record with a full header says is durable, and the block of 4 KiB that it begins in. In another
+    /// block, or when more is durable, the next record has a full header too: so what one says is lost only with the
+    /// whole block.
+    last_full_header: (u64, Position),
+    last_full_block: u64,
     /// The last sequence number appended.
     pub(super) last: Seqno,
     pub(super) records: u64,
@@ -141,7 +141,7 @@ impl ShardState {
     /// Writes the record that ends the current segment, and makes `next` the current one.
     pub(super) fn roll_to(&mut self, next: Segment) {
         self.next_number = next.number + 1;
-        self.told_block = u64::MAX;
+        self.last_full_block = u64::MAX;
         let Some(mut old) = self.current.replace(Current::new(next)) else { return };
         if !planted(Bug::JournalRollMarkForgotten) {
             self.mark(&mut old, RecordKind::Roll, self.last);
@@ -511,11 +511,11 @@ impl ShardGuard<'_> {
             true => first.0 - 1,
             false => self.journal.durable.load(Ordering::Acquire),
         };
-        let telling = (durable, state.synced);
+        let known = (durable, state.synced);
         let block = offset / UNIT_BYTES as u64;
-        let short = count == 1 && state.told == telling && state.told_block == block;
+        let short = count == 1 && state.last_full_header == known && state.last_full_block == block;
         if !short {
-            (state.told, state.told_block) = (telling, block);
+            (state.last_full_header, state.last_full_block) = (known, block);
         }
         let mut header = RecordHeader {
             kind: RecordKind::Batch,

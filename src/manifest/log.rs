@@ -126,7 +126,7 @@ impl Manifest {
 
     /// The journal is durable up to `seqno`, and what is committed from now on relies on that: an open
     /// that finds less of it finds a damaged store, and not one whose power failed.
-    pub(crate) fn rely_on_journal(&self, seqno: Seqno) {
+    pub(crate) fn require_journal_upto(&self, seqno: Seqno) {
         let mut inner = self.inner.lock();
         inner.journal_durable = inner.journal_durable.max(Some(seqno));
     }

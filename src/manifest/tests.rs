@@ -535,8 +535,8 @@ fn a_rewrite_of_trees_that_have_moved_on_does_nothing() {
 fn what_the_journal_was_relied_on_for_stands_with_the_next_edit() {
     let vfs = Arc::new(TestVfs::default());
     let (manifest, _) = open(&vfs);
-    manifest.rely_on_journal(Seqno(7));
-    manifest.rely_on_journal(Seqno(4));
+    manifest.require_journal_upto(Seqno(7));
+    manifest.require_journal_upto(Seqno(4));
     assert_eq!(reopened(&vfs, Crash::Power).unwrap().last_seqno, Seqno(0));
     manifest.commit(&Edit { last_seqno: Some(Seqno(2)), ..Edit::default() }).unwrap();
     assert_eq!(reopened(&vfs, Crash::Power).unwrap().last_seqno, Seqno(7));

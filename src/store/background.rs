@@ -17,10 +17,10 @@ use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::jobs::{Job, Step, Urgency, WorkSource};
 use crate::manifest::Edit;
 
-/// How long a keyspace rests after its background work has failed.
-const REST_NANOS: u64 = 1_000_000_000;
-/// How long after a compaction that there was no room for: the next may be one that makes room.
-const REST_FULL_NANOS: u64 = 5_000_000;
+/// How long a keyspace's compactions, or upkeep, pause after a failure.
+const BACKOFF_NANOS: u64 = 1_000_000_000;
+/// The same after a compaction that found no room: the next may free some.
+const BACKOFF_FULL_NANOS: u64 = 5_000_000;
 /// A manifest is rewritten when it is this many times what is live in it.
 const MANIFEST_GROWTH_MAX: u64 = 4;
 
@@ -36,14 +36,16 @@ impl WorkSource for Store {
             return is_due.then(|| Box::new(Segments { store }) as Box<dyn Job>);
         }
         let now = self.clock.nanos();
-        let is_over = |rest: &AtomicU64| rest.load(Ordering::Relaxed) <= now;
+        let is_over = |backoff: &AtomicU64| backoff.load(Ordering::Relaxed) <= now;
         let mut keyspaces = self.all_keyspaces();
         // It waits for whoever freezes a memtable, and so hides that bug from nearly all threads.
         if !planted(Bug::FreezeAnnouncedEarly) {
             self.give_back(&keyspaces);
         }
         keyspaces.retain(|keyspace| !keyspace.is_dropped());
-        for keyspace in keyspaces.iter().filter(|keyspace| is_over(&keyspace.rest_until_nanos)) {
+        for keyspace in
+            keyspaces.iter().filter(|keyspace| is_over(&keyspace.flush_backoff_until_nanos))
+        {
             let claimed = keyspace.claim_waiting();
             if claimed.is_some() {
                 let keyspace = Arc::clone(keyspace);
@@ -53,14 +55,14 @@ impl WorkSource for Store {
         if least == Urgency::Pressing {
             return None;
         }
-        if is_over(&self.upkeep_rest_until_nanos)
+        if is_over(&self.upkeep_backoff_until_nanos)
             && self.upkeep_due()
             && !self.upkeep_running.swap(true, Ordering::AcqRel)
         {
             return Some(Box::new(Upkeep { store }));
         }
         let candidates =
-            keyspaces.iter().filter(|keyspace| is_over(&keyspace.tree_rest_until_nanos));
+            keyspaces.iter().filter(|keyspace| is_over(&keyspace.compaction_backoff_until_nanos));
         let mut candidates = furthest_behind_first(candidates, |k| k.tree.state().backlog);
         candidates.find_map(|keyspace| {
             let job = Arc::clone(&keyspace.tree).next_job()?;
@@ -97,7 +99,7 @@ fn furthest_behind_first<T>(
 
 impl Store {
     /// Tells of a panic of the keyspace's operator, if there was one: what it was to fold is kept unfolded.
-    pub(crate) fn hear_of_operator(&self, keyspace: &KeyspaceState) {
+    pub(crate) fn report_operator_panic(&self, keyspace: &KeyspaceState) {
         let untold = keyspace.operator.as_ref().and_then(|operator| operator.take_untold());
         if let Some(error) = untold {
             *keyspace.operator_failure.lock() = Some(error.clone());
@@ -115,14 +117,14 @@ impl Store {
         }
     }
 
-    /// The last number up to which all trees hold everything.
-    fn floor(&self) -> Seqno {
+    /// The last number up to which all trees hold everything: no older journal record is needed.
+    fn persisted_upto(&self) -> Seqno {
         let visible = self.committer.visible();
         let keyspaces = self.all_keyspaces();
-        let settled = keyspaces.iter().map(|keyspace| keyspace.settled_upto(visible));
-        let quarantined = self.quarantine.settled_upto();
+        let persisted = keyspaces.iter().map(|keyspace| keyspace.persisted_upto(visible));
+        let quarantined = self.quarantine.persisted_upto();
         let quarantined = quarantined.filter(|_| !planted(Bug::QuarantineNotCounted));
-        settled.chain(quarantined).min().unwrap_or(visible).min(visible)
+        persisted.chain(quarantined).min().unwrap_or(visible).min(visible)
     }
 
     fn upkeep_due(&self) -> bool {
@@ -130,7 +132,7 @@ impl Store {
             return false;
         }
         self.journal.maintenance_due()
-            || self.journal.oldest_retirable().is_some_and(|oldest| oldest <= self.floor())
+            || self.journal.oldest_retirable().is_some_and(|oldest| oldest <= self.persisted_upto())
             || self.journal_is_long()
             || self.manifest_is_long()
     }
@@ -175,9 +177,9 @@ impl Store {
     /// One round of upkeep.
     pub(crate) fn upkeep(&self) -> Result<()> {
         self.prepare_segments()?;
-        let floor = self.floor();
-        if self.journal.oldest_retirable().is_some_and(|oldest| oldest <= floor) {
-            self.retire(floor)?;
+        let upto = self.persisted_upto();
+        if self.journal.oldest_retirable().is_some_and(|oldest| oldest <= upto) {
+            self.retire(upto)?;
         }
         if self.journal_is_long() {
             self.flush_laggard();
@@ -188,19 +190,19 @@ impl Store {
         Ok(())
     }
 
-    /// Removes journal segments that hold nothing beyond `floor`.
-    fn retire(&self, floor: Seqno) -> Result<()> {
+    /// Removes journal segments that hold nothing beyond `upto`, which all trees hold.
+    fn retire(&self, upto: Seqno) -> Result<()> {
         if planted(Bug::RetireBeforeEdit) {
-            self.journal.retire(floor)?;
+            self.journal.retire(upto)?;
         }
         let edit = Edit {
-            journal_floor: Some(floor),
-            last_seqno: Some(floor),
+            journal_floor: Some(upto),
+            last_seqno: Some(upto),
             next_file_id: Some(self.files.next_file_id()),
             ..Edit::default()
         };
         self.commit_edit(&edit)?;
-        self.journal.retire(floor)?;
+        self.journal.retire(upto)?;
         Ok(())
     }
 
@@ -208,7 +210,7 @@ impl Store {
     fn flush_laggard(&self) {
         let visible = self.committer.visible();
         let keyspaces = self.all_keyspaces();
-        let laggard = keyspaces.iter().min_by_key(|keyspace| keyspace.settled_upto(visible));
+        let laggard = keyspaces.iter().min_by_key(|keyspace| keyspace.persisted_upto(visible));
         if let Some(keyspace) = laggard {
             self.freeze(std::slice::from_ref(keyspace), |_| true);
         }
@@ -232,7 +234,7 @@ impl Store {
     }
 }
 
-/// A tree's own job, whose failure lets the tree rest; memtables still get into it.
+/// A tree's own job. After a failure the tree's jobs pause; memtables still get into it.
 struct TreeJob {
     store: Arc<Store>,
     keyspace: Arc<KeyspaceState>,
@@ -245,31 +247,31 @@ impl Job for TreeJob {
             return Ok(Step::Done);
         }
         let step = self.job.step();
-        self.store.hear_of_operator(&self.keyspace);
+        self.store.report_operator_panic(&self.keyspace);
         if step.is_err() && self.keyspace.is_dropped() {
             return Ok(Step::Done);
         }
         let nanos = match &step {
-            // No time passes for a stepped executor that would end the rest.
-            Ok(Step::Postponed) if !self.store.executor.is_stepped() => REST_FULL_NANOS,
+            // No time passes for a stepped executor that would end the pause.
+            Ok(Step::Postponed) if !self.store.executor.is_stepped() => BACKOFF_FULL_NANOS,
             Ok(step) => {
                 self.store.work_done.fetch_add(u64::from(*step == Step::Done), Ordering::AcqRel);
                 return Ok(*step);
             }
             Err(error) => {
-                // Each such failure leaves one more place alone, so there is an end of them.
-                let is_left_alone = error.is_corruption() && self.keyspace.tree.tell_damage(error);
-                self.store.note_failure(&self.keyspace.compaction_failures, error, is_left_alone);
+                // Each such failure quarantines one more place, so they come to an end.
+                let is_quarantined = error.is_corruption() && self.keyspace.tree.tell_damage(error);
+                self.store.note_failure(&self.keyspace.compaction_failures, error, is_quarantined);
                 match error {
-                    _ if is_left_alone => 0,
-                    // What there is no room for is left alone by the tree: others may make room.
-                    Error::Full { .. } => REST_FULL_NANOS,
-                    _ => REST_NANOS,
+                    _ if is_quarantined => 0,
+                    // The tree skips what there is no room for: other compactions may free some.
+                    Error::Full { .. } => BACKOFF_FULL_NANOS,
+                    _ => BACKOFF_NANOS,
                 }
             }
         };
-        let rest = self.store.clock.nanos() + nanos;
-        self.keyspace.tree_rest_until_nanos.store(rest, Ordering::Relaxed);
+        let until = self.store.clock.nanos() + nanos;
+        self.keyspace.compaction_backoff_until_nanos.store(until, Ordering::Relaxed);
         step
     }
 }
@@ -303,8 +305,8 @@ impl Job for Upkeep {
         }
         if kept.is_err() && !self.store.executor.is_stepped() {
             // What is refused now will be refused again at once.
-            let rest = self.store.clock.nanos() + REST_NANOS;
-            self.store.upkeep_rest_until_nanos.store(rest, Ordering::Relaxed);
+            let until = self.store.clock.nanos() + BACKOFF_NANOS;
+            self.store.upkeep_backoff_until_nanos.store(until, Ordering::Relaxed);
         }
         kept.map(|()| Step::Done)
     }

@@ -1,42 +1,42 @@
-//! What background work has failed with, for whoever waits until it is done (`idle`).
+//! The failures of background work, for those who wait until it is done (`idle`).
 //!
 //! Invariants:
 //! 1. Each keyspace has its own failures, those of flushes apart from those of compactions. A success of other work
 //!    hides none of them.
 //! 2. A failure does not replace one for another cause.
-//! 3. Failures are numbered. Who waits counts those noted since the wait began, and takes none from others who wait.
+//! 3. Failures are numbered. A waiting thread considers those noted since its wait began, and removes none.
 
 use crate::base::error::Error;
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 
-/// Why background work failed, as far as that tells whether to wait for other work.
+/// The causes that `idle` distinguishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// For want of room, which may be over soon.
+    /// No room, which may be over soon.
     Full,
-    /// For damage at a place that is left alone from then on: all other work can be done.
-    LeftAlone,
+    /// Damage at a place that is quarantined from then on: all other work can be done.
+    Quarantined,
     Other,
 }
 
-/// The last failures of one sort of background work, by their cause.
+/// The last failures of one kind of background work, by cause.
 #[derive(Default)]
 pub(crate) struct Failures(Mutex<[Option<(u64, Error)>; 3]>);
 
 impl Failures {
     /// Notes a failure. It is numbered under the lock, so that the last one that is kept has the highest number.
-    pub(super) fn note(&self, count: &FailureCount, error: &Error, is_left_alone: bool) {
+    pub(super) fn note(&self, count: &FailureCount, error: &Error, is_quarantined: bool) {
         let cause = match error {
             Error::Full { .. } => Cause::Full,
-            _ if is_left_alone => Cause::LeftAlone,
+            _ if is_quarantined => Cause::Quarantined,
             _ => Cause::Other,
         };
         let mut failures = self.0.lock();
         failures[cause as usize] = Some((count.next(), error.clone()));
     }
 
-    /// The work has succeeded.
+    /// Forgets all: the work has succeeded.
     pub(super) fn forget(&self) {
         *self.0.lock() = [None, None, None];
     }
@@ -81,13 +81,13 @@ mod tests {
         let full = Error::Full { path: PathBuf::from("/store"), needed: 1 };
         failures.note(&count, &Error::invalid("damage"), false);
         failures.note(&count, &full, false);
-        failures.note(&count, &Error::invalid("left alone"), true);
+        failures.note(&count, &Error::invalid("quarantined"), true);
         assert!(failures.since(2, Cause::Other).is_some());
         assert!(failures.since(3, Cause::Other).is_none());
         assert!(
             failures.since(3, Cause::Full).is_some() && failures.since(4, Cause::Full).is_none()
         );
-        assert!(failures.since(4, Cause::LeftAlone).is_some());
+        assert!(failures.since(4, Cause::Quarantined).is_some());
         failures.forget_full();
         assert!(failures.since(2, Cause::Full).is_none());
         assert!(failures.since(2, Cause::Other).is_some());

@@ -26,7 +26,7 @@ use crate::memtable::MemtableCursor;
 use crate::tree::{PackSource, Packed};
 
 /// How long a keyspace's flushes pause after one has failed.
-const PAUSE_NANOS: u64 = 1_000_000_000;
+const BACKOFF_NANOS: u64 = 1_000_000_000;
 
 /// A frozen memtable in order.
 struct FrozenEntries {
@@ -203,8 +203,8 @@ impl Store {
     /// pause.
     fn flush_failed(&self, keyspace: &KeyspaceState, error: &Error) {
         *keyspace.flush_failure.lock() = Some(error.clone());
-        let until = self.clock.nanos() + PAUSE_NANOS;
-        keyspace.rest_until_nanos.store(until, Ordering::Relaxed);
+        let until = self.clock.nanos() + BACKOFF_NANOS;
+        keyspace.flush_backoff_until_nanos.store(until, Ordering::Relaxed);
     }
 
     fn incorporate(
@@ -242,11 +242,11 @@ impl Store {
     fn sync_journal_before(&self, keyspace: &KeyspaceState, seqno: Seqno) -> Result<()> {
         let others = self.all_keyspaces();
         let is_behind = |other: &Arc<KeyspaceState>| {
-            other.id != keyspace.id && other.settled_upto(seqno) < seqno
+            other.id != keyspace.id && other.persisted_upto(seqno) < seqno
         };
         if others.iter().any(is_behind) && !planted(Bug::IncorporateBeforeSync) {
             self.journal.sync_upto(seqno)?;
-            self.manifest.rely_on_journal(seqno);
+            self.manifest.require_journal_upto(seqno);
         }
         Ok(())
     }
@@ -313,7 +313,7 @@ impl Job for FlushJob {
     fn step(&mut self) -> Result<Step> {
         let Some(memtable) = self.claimed.take() else { return Ok(Step::Done) };
         let built = self.store.build_claimed(&self.keyspace, &memtable);
-        self.store.hear_of_operator(&self.keyspace);
+        self.store.report_operator_panic(&self.keyspace);
         if built.is_err() && self.keyspace.is_dropped() {
             return Ok(Step::Done);
         }

@@ -1,12 +1,12 @@
-//! Waiting until the background has nothing left to do.
+//! Waiting until no background work is left.
 //!
 //! Invariants:
-//! 1. Work that there is no room for is tried again for as long as other work is done: that may have made some.
-//! 2. The store is idle only if no job was under way, and none ended, from before the search for work until after it:
-//!    a job that begins meanwhile claims the work that there is, and one that ends may leave more.
-//! 3. Damage at a place that is left alone is told only once all other work has been done.
-//! 4. Threads are told to look for work only if there is some that nobody has claimed. While they look they are at work,
-//!    and who tells them again and again never sees them idle.
+//! 1. Work that found no room is retried as long as other work completes: that may have freed some.
+//! 2. The store is idle only if no job was running, and none ended, from before the search for work until after it. A
+//!    job that begins meanwhile claims the work that there is, and one that ends may leave more.
+//! 3. Damage at a quarantined place is reported only once all other work has been done.
+//! 4. Threads are notified only if there is work that nobody has claimed. While they look for work they count as busy,
+//!    so a waiting thread that notified them repeatedly would never see them idle.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use super::store::{Store, WAIT_MAX};
 use crate::base::error::{Error, Result};
 use crate::base::sync::atomic::Ordering;
 
-/// Without anything having been done for so long, what is tried again and again finds no room.
+/// If no work completes for so long, what is retried finds no room.
 const FRUITLESS_NANOS_MAX: u64 = 3_000_000_000;
 
-/// With damage that is left alone and nothing done for so long, nobody waits for the rest: such places are tried again
-/// every minute, and many of them together may never all rest.
+/// If there is damage and no work completes for so long, the wait ends: quarantined places are retried every minute, and
+/// many of them together may never all pause.
 const DAMAGED_NANOS_MAX: u64 = 60_000_000_000;
 
-/// What the background is doing.
+/// What background work is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Activity {
     Idle,
-    /// Threads carry out work or look for it.
+    /// Threads do work or look for it.
     UnderWay,
     /// There is work that nobody has claimed.
     ToDo,
@@ -36,15 +36,15 @@ pub(crate) enum Activity {
 impl Store {
     pub(crate) fn wait_idle(&self) -> Result<()> {
         if self.read_only {
-            // Nobody works on what there would be to do.
+            // There is no background work.
             return self.check_open();
         }
-        // What failed before is tried again, and counts only if it fails again.
+        // Earlier failures are retried, and count only if they repeat.
         let mark = self.failure_mark();
         for keyspace in self.all_keyspaces() {
             keyspace.tree.retry_damaged();
         }
-        self.clear_rests();
+        self.clear_backoff();
         self.refused();
         self.wait_idle_since(mark)
     }
@@ -60,13 +60,13 @@ impl Store {
             self.check_open()?;
             poisoned()?;
             let activity = self.activity_while(|| ());
-            // A job tells its failure before it ends, so what ended before that look has told.
+            // A job notes its failure before it ends, so those that had ended by then have.
             poisoned()?;
             if activity == Activity::Idle {
                 let Some(error) = self.refused() else {
-                    // What there was no room for is no more to be done.
+                    // What found no room need not be done any more.
                     let failed = self.failed_since(mark, Cause::Other);
-                    let failed = failed.or_else(|| self.failed_since(mark, Cause::LeftAlone));
+                    let failed = failed.or_else(|| self.failed_since(mark, Cause::Quarantined));
                     failed.map_or(Ok(()), Err)?;
                     self.drop_unheld();
                     return self.operator_failures();
@@ -85,7 +85,7 @@ impl Store {
                 let fruitless = self.work_done.load(Ordering::Acquire) == done
                     && self.clock.nanos().saturating_sub(since) > FRUITLESS_NANOS_MAX;
                 if fruitless || self.executor.is_stepped() {
-                    return Err(self.failed_since(mark, Cause::LeftAlone).unwrap_or(error));
+                    return Err(self.failed_since(mark, Cause::Quarantined).unwrap_or(error));
                 }
             }
             if activity != Activity::UnderWay {
@@ -95,23 +95,23 @@ impl Store {
             if now_done != moved.0 {
                 moved = (now_done, self.clock.nanos());
             } else if self.clock.nanos().saturating_sub(moved.1) > DAMAGED_NANOS_MAX
-                && let Some(error) = self.failed_since(mark, Cause::LeftAlone)
+                && let Some(error) = self.failed_since(mark, Cause::Quarantined)
             {
                 return Err(error);
             }
             if self.executor.wait(ended, WAIT_MAX) {
                 continue;
             }
-            // No time passes for a stepped executor that would end the rest of a keyspace after a failure.
-            self.clear_rests();
+            // No time passes for a stepped executor that would end a pause after a failure.
+            self.clear_backoff();
             if !self.executor.wait(ended, WAIT_MAX) {
-                return self.failed_since(mark, Cause::LeftAlone).map_or(Ok(()), Err);
+                return self.failed_since(mark, Cause::Quarantined).map_or(Ok(()), Err);
             }
         }
     }
 
-    /// Whether there is work under way, or to do. What was refused for want of room is left to whoever asks
-    /// [`Store::refused`]. Calls `meanwhile` once no job is seen, before it looks for work.
+    /// What background work is doing. Work refused for lack of room does not count; [`Store::refused`] retries it. Calls
+    /// `meanwhile` once no job is seen, before it looks for work.
     pub(crate) fn activity_while(&self, meanwhile: impl FnOnce()) -> Activity {
         let Some(ended) = self.executor.quiet() else { return Activity::UnderWay };
         meanwhile();
@@ -128,7 +128,7 @@ impl Store {
         }
     }
 
-    /// What the work was refused with that there was no room for, if there is such. It is tried again from now on.
+    /// The error of work that was refused for lack of room, if there is such work. It is retried from now on.
     fn refused(&self) -> Option<Error> {
         let mut refused = None;
         for keyspace in self.all_keyspaces() {
@@ -138,7 +138,7 @@ impl Store {
         }
         if refused.is_some() {
             self.forget_full_failures();
-            self.clear_rests();
+            self.clear_backoff();
         }
         refused
     }
@@ -147,14 +147,14 @@ impl Store {
     fn operator_failures(&self) -> Result<()> {
         let mut failure = None;
         for keyspace in self.all_keyspaces() {
-            self.hear_of_operator(&keyspace);
+            self.report_operator_panic(&keyspace);
             let taken = keyspace.operator_failure.lock().take();
             failure = failure.or(taken);
         }
         failure.map_or(Ok(()), Err)
     }
 
-    /// Drops what was kept for readers that are gone, and makes idle iterators give back what they keep.
+    /// Drops what was kept for readers that have ended, and what idle iterators keep.
     pub(crate) fn drop_unheld(&self) {
         self.give_back(&self.all_keyspaces());
     }

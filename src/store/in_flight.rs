@@ -1,22 +1,21 @@
-//! How many bytes the batches may have that are being committed at once.
+//! The limit on the bytes of batches that are committed at the same time.
 //!
-//! A writer looks whether there is room in the memtables, and then inserts. Many writers of batches of megabytes would
-//! all find the same room: 16 threads with 4 MiB each used 64 MiB more than the memtables' share. So the bytes of
-//! batches that are larger than [`COUNTED_BYTES_MIN`] are bounded while they are under way. Smaller ones are not
-//! worth the lock.
+//! A writer checks for room in the memtables, and then inserts. Many writers of large batches would all find the same
+//! room: 16 threads with 4 MiB each used 64 MiB more than the memtables' share. So the total size of concurrent batches
+//! of at least [`COUNTED_BYTES_MIN`] is bounded. Smaller ones are not worth the lock.
 //!
 //! Invariants:
-//! 1. What is in flight is at most `bytes_max`, or one batch, or what those add who must not wait for others: writers
-//!    inside a merge operator, for which background work may wait that others wait for; and a thread that has a batch
+//! 1. At most `bytes_max` is in flight, or one batch, plus the batches of writers that must not wait: those inside a
+//!    merge operator, for which background work may wait that others wait for; and those of a thread that has a batch
 //!    in flight, whose listener writes while that batch waits for room.
-//! 2. Batches begin in the order in which they came: a large one is not overtaken by small ones without end.
+//! 2. Batches begin in order of arrival: small ones do not overtake a large one indefinitely.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 use crate::base::sync::{Condvar, Mutex};
 
-/// Batches of so many bytes and more are counted.
+/// Batches of at least this size are counted.
 pub(super) const COUNTED_BYTES_MIN: u64 = 64 << 10;
 
 /// See the module's description.
@@ -30,7 +29,7 @@ pub(crate) struct InFlight {
 struct State {
     /// Of all batches in flight.
     bytes: u64,
-    /// How many have come that may wait, and how many of these have begun.
+    /// How many batches that may wait have arrived, and how many of these have begun.
     came: u64,
     begun: u64,
 }
@@ -53,7 +52,7 @@ impl InFlight {
         InFlight { bytes_max, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Lets a batch of so many bytes begin, once it fits in beside the others, or at once if it may not wait.
+    /// Lets a batch begin once it fits beside the others, or at once if it may not wait.
     pub(super) fn begin(&self, bytes: u64, may_wait: bool) -> Flight<'_> {
         let mut state = self.state.lock();
         if may_wait && FLIGHTS.get() == 0 {

@@ -1,10 +1,11 @@
 //! The store behind the handles: keyspaces' states, commits, reads, background work, opening.
 //!
-//! A write goes `write` (admission, commit) → `commit` → journal and memtable. A read goes `read` → memtables, then the
-//! tree's version. `background` moves memtables into trees; `open` brings it all back.
+//! A write passes `write` (admission, commit) and `commit`, and ends in the journal and a memtable. A read passes `read`,
+//! which asks the memtables and then the tree's version. `flush` brings memtables into trees, `background` schedules that
+//! and all other background work, and `open` recovers the store.
 //!
-//! In the order in which they stand on one another: what users choose and hear (`options`, `events`, `recovery`); parts
-//! of a store that know nothing of it; a keyspace's `state` and the `store`, which know each other; what is done with them.
+//! From the bottom up: settings and reports (`options`, `events`, `recovery`); parts that do not know the store; a
+//! keyspace's `state` and the `store`, which use each other; the operations on them.
 
 pub(crate) mod background;
 pub(crate) mod checkpoint;

@@ -181,11 +181,11 @@ impl Foundation {
         for keyspace in keyspaces.values() {
             let read = keyspace.read.load();
             named.extend(read.version.files());
-            for slot in read.frozen.iter().chain([&read.active]) {
+            for memtable in read.frozen.iter().chain([&read.active]) {
                 if planted(Bug::OpenRemovesBlobs) {
                     continue;
                 }
-                let blobs = slot.blobs.lock();
+                let blobs = memtable.blobs.lock();
                 named.extend(blobs.iter().map(|blob| self.files.path(blob.id(), FileType::Blob)));
             }
         }
@@ -549,7 +549,7 @@ fn open_locked(
         failure_count: FailureCount::default(),
         upkeep_running: AtomicBool::new(false),
         work_done: AtomicU64::new(0),
-        upkeep_rest_until_nanos: AtomicU64::new(0),
+        upkeep_backoff_until_nanos: AtomicU64::new(0),
         workers,
         memtables_share: AtomicU64::new(memtables_share),
         cache_share: Mutex::new(cache_bytes as u64),

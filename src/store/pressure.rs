@@ -1,13 +1,12 @@
-//! Who has how much of the memory, and what is done when the memtables of all keyspaces together take more than their
-//! share.
+//! The memory limits of memtables and caches, and the freezes when all memtables together exceed their share.
 //!
-//! A memtable is frozen when it is full. With many keyspaces none may ever be: so whoever writes while all
-//! together are too large freezes the largest of them, whosesoever it is. The largest make the largest tables.
+//! A full memtable is frozen. With many keyspaces none may ever be full. So a writer that finds all memtables together
+//! too large freezes the largest of any keyspace: these make the largest tables.
 //!
 //! Invariants:
-//! 1. A writer waits only while memtables are on their way into trees, and never for those of keyspaces whose
-//!    flushes fail: a keyspace's trouble is told to its own writers.
-//! 2. One thread at a time chooses what is frozen, so that the same pressure is not answered twice.
+//! 1. A writer waits only while memtables are on their way into trees, and never for those of keyspaces whose flushes
+//!    fail: such a failure is returned to the writers of its own keyspace.
+//! 2. One thread at a time chooses what is frozen, so that one excess of memory causes one freeze.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -19,12 +18,12 @@ use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
 
-/// Samples of keys should not take more than this part of the budget, and so many bytes.
+/// Samples of keys should not use more than this part of the budget and these bytes.
 const SAMPLES_PART: u64 = 32;
 const SAMPLES_BYTES_MIN: u64 = 1 << 20;
 
 impl Store {
-    /// Whether all memtables together take more than they may.
+    /// Returns true if all memtables together exceed their share.
     #[inline]
     pub(super) fn is_pressed(&self) -> bool {
         self.pool.bytes_active() as u64 > self.sizes.active_bytes_max
@@ -50,7 +49,7 @@ impl Store {
             if self.pool.bytes_in_use() as u64 <= self.sizes.memtables_bytes_max {
                 break;
             }
-            // What cannot be had back now is not waited for: readers may hold it, or its keyspace was dropped.
+            // Nobody waits for memory that is not being freed: readers may hold it, or its keyspace was dropped.
             if !self.all_keyspaces().iter().any(|keyspace| keyspace.is_flushing()) {
                 break;
             }
@@ -60,13 +59,13 @@ impl Store {
                     return Err(error);
                 }
                 tried_again = true;
-                self.clear_rests();
+                self.clear_backoff();
             }
             let is_failing = |keyspace: &Arc<KeyspaceState>| {
                 keyspace.is_flushing() && keyspace.flush_failure.lock().is_none()
             };
             if !self.all_keyspaces().iter().any(is_failing) {
-                // Others' memtables are stuck. Their keyspaces' writers are refused, this one's go on.
+                // Other keyspaces' memtables cannot be flushed. Their writers are refused, this one's continue.
                 break;
             }
             waited_from.get_or_insert_with(|| self.clock.nanos());
@@ -81,8 +80,8 @@ impl Store {
         Ok(())
     }
 
-    /// Freezes the largest memtables, an eighth of what may be active together: tables as large as can be had,
-    /// and one barrier for several.
+    /// Freezes the largest memtables, together an eighth of the share of active ones: one barrier for several, and the
+    /// largest possible tables.
     fn freeze_largest<'a, I>(&self, operations: &impl Fn() -> I)
     where
         I: Iterator<Item = Operation<'a>>,
@@ -120,13 +119,13 @@ impl Store {
         }
     }
 
-    /// Lets the page cache have what memtables and trees do not need: a store that is only read keeps more
-    /// pages. What memtables have once taken stays theirs, for the next burst of writes.
+    /// Gives the page cache the memory that memtables and trees do not need: a store that is only read keeps more pages.
+    /// Memtables keep what they have once used, for the next burst of writes.
     pub(crate) fn share_memory(&self) {
         self.share_memory_while(|| ());
     }
 
-    /// The same; calls `meanwhile` between finding out what the cache may have and giving it.
+    /// The same; calls `meanwhile` between computing the cache's share and applying it.
     pub(crate) fn share_memory_while(&self, meanwhile: impl FnOnce()) {
         let spare = self.sizes.memtable_bytes * 2;
         let taken = (self.pool.bytes_in_use() + self.pool.bytes_retained()) as u64 + spare;
@@ -145,8 +144,8 @@ impl Store {
         }
     }
 
-    /// Memory that trees use. If their samples take more than their part, fewer keys are sampled from now on: of
-    /// twice as much an eighth. (Tables keep what they have until they are merged.)
+    /// Memory used by trees. If their samples exceed their part, fewer keys are sampled from now on: an eighth for twice
+    /// the part. (Tables keep their samples until they are merged.)
     fn trees_bytes(&self) -> u64 {
         let keyspaces = self.keyspaces.read();
         let states = keyspaces.values().map(|keyspace| keyspace.tree.state());
@@ -162,8 +161,8 @@ impl Store {
         bytes
     }
 
-    /// How far frozen memtables of all keyspaces have used up what active ones leave, where several keyspaces
-    /// are written to: writers are slowed before they have to wait.
+    /// How much of the memory that active memtables leave is used by frozen ones, if several keyspaces are written to:
+    /// writers are delayed before they have to wait.
     pub(super) fn memory_backlog(&self) -> f64 {
         let (active, in_use) = (self.pool.bytes_active() as u64, self.pool.bytes_in_use() as u64);
         if active <= 2 * self.sizes.memtable_bytes {

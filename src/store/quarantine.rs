@@ -1,14 +1,14 @@
-//! Quarantined keyspaces: those that could not be opened, or not take in what the journal has of them; kept as they
-//! are while the others are used.
+//! Quarantined keyspaces: those that could not be opened, or whose journal entries could not be replayed. They stay
+//! unchanged while the others are used.
 //!
-//! What is damaged in one keyspace's own files, or made by a newer Spinney, is the affair of that keyspace alone.
-//! Damage in what keyspaces share (superblock, manifest, journal) still keeps the store from being opened: nobody
-//! could say which keyspaces are whole then. So do a disk that fails and one that is full: they may be better on
-//! the next try, and a keyspace that is missing for so little would be taken for one that is lost.
+//! Damage in one keyspace's own files, or files of another version, concern that keyspace alone. Damage in files that
+//! keyspaces share (superblock, manifest, journal) keeps the store from being opened: it would be unknown which
+//! keyspaces are whole. So does a failing or full disk, which may recover by the next attempt: a keyspace that is
+//! missing for that reason would be taken for lost.
 //!
 //! Invariants:
-//! 1. There is no handle on a quarantined keyspace, and it has no memtable: whoever asks for it gets the error that
-//!    opening it gave.
+//! 1. A quarantined keyspace has no handles and no memtable. Asking for it returns the error with which opening it
+//!    failed.
 //! 2. Nothing that it needs is deleted. No data file is deleted while there is one, since what its tables and its
 //!    part of the journal refer to is not known, and a blob file may be another keyspace's too; the manifest, which
 //!    alone has its tree's edits, is not written anew; the journal is kept from where its tree ends.
@@ -61,7 +61,7 @@ impl Quarantine {
     }
 
     /// Up to where the journal is not needed for them; `None` without any.
-    pub(crate) fn settled_upto(&self) -> Option<Seqno> {
+    pub(crate) fn persisted_upto(&self) -> Option<Seqno> {
         self.0.read().values().map(|quarantined| quarantined.flushed).min()
     }
 }

@@ -97,8 +97,8 @@ impl Reader<'_> {
     /// Gathers what the memtables and the row cache have of the key. If that is not all there is to know,
     /// goes on with the key's hash.
     fn look_in_memory(&self, key: &[u8], lookup: &mut Lookup) -> ControlFlow<(), u64> {
-        for slot in std::iter::once(&self.read.active).chain(&self.read.frozen) {
-            let memtable = &slot.memtable;
+        for memtable in std::iter::once(&self.read.active).chain(&self.read.frozen) {
+            let memtable = &memtable.memtable;
             let newest = planted(Bug::MemtableGetNewest);
             let snapshot = if newest { Seqno::MAX } else { self.snapshot };
             let Some(newest) = memtable.get(key, snapshot) else { continue };

@@ -1,12 +1,11 @@
-//! What readers may still hold of a keyspace's earlier states.
+//! Earlier read states of a keyspace that readers may still hold.
 //!
-//! Whoever drops the last handle of a version drops tables that nothing else needs, and their files are removed:
-//! tens of milliseconds where they are large. A get that happened to look at a state while it was
-//! replaced must not be the one. So what is replaced is kept here, and the background drops the last handle.
+//! Dropping the last reference to a version drops tables that nothing else needs and deletes their files, which takes
+//! tens of milliseconds if they are large. A get that loaded a state just before it was replaced must not do that. So
+//! replaced states are kept here, and the background drops the last reference.
 //!
 //! Invariants:
-//! 1. A state that has been replaced is here for as long as anything else holds it, and its version for as long
-//!    as a state or a reader does.
+//! 1. A replaced state is kept as long as anything else holds it, and its version as long as a state or a reader does.
 
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ pub(super) struct Retired {
     versions: Vec<Arc<dyn TreeVersion>>,
 }
 
-/// What nobody holds any more; to be dropped where that may take its time.
+/// States and versions that nothing else holds. Dropping them may take long.
 #[derive(Default)]
 pub(super) struct Unheld {
     _states: Vec<ReadState>,
@@ -34,7 +33,7 @@ impl Retired {
         self.states.push(state);
     }
 
-    /// Whether nothing is kept.
+    /// Returns true if nothing is kept.
     pub(super) fn is_empty(&self) -> bool {
         self.states.is_empty() && self.versions.is_empty()
     }

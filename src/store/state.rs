@@ -3,13 +3,12 @@
 //! Invariants:
 //! 1. A `ReadState` is immutable. Read newest first (active, frozen, version) it holds every entry
 //!    committed before it was loaded.
-//! 2. `active` is replaced only inside a commit barrier, so a memtable holds exactly the entries
-//!    between two cuts.
-//! 3. A frozen memtable leaves the read state in the very step that brings the version holding it. The record
-//!    cache has been told of its keys before that step: a memtable gets into the tree only once the read state shows
-//!    it as frozen.
-//! 4. A keyspace that is dropped is marked so before its memtables leave the read state: who loads the state first, and
-//!    sees no mark after that, has all of them.
+//! 2. `active` is replaced only inside a commit barrier, so a memtable holds exactly the entries between the freeze
+//!    before it and its own.
+//! 3. A frozen memtable leaves the read state in the step that adds the version with its entries. Before that step the
+//!    row cache learns of its keys: a memtable gets into the tree only once the read state shows it as frozen.
+//! 4. A dropped keyspace is marked before its memtables leave the read state. A reader that loads the state, and then
+//!    sees no mark, has all of them.
 //! 5. What a read state has is complete up to the number that [`ReadState::seqno_at_most`] gives: a reader at
 //!    that number, or at a snapshot taken before, finds all of it there, and nothing that came later.
 
@@ -29,7 +28,7 @@ use crate::base::slice::Slice;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, yield_now};
 use crate::cache::Cache;
-use crate::commit::Price;
+use crate::commit::WriteDelay;
 use crate::memtable::ChunkPool;
 use crate::merge::{BlobReader, Contained, MergeContext};
 use crate::table::{BlobFiles, BlobPointer};
@@ -50,16 +49,16 @@ pub(crate) struct ReadState {
 }
 
 impl ReadState {
-    /// The number at which a reader without a snapshot reads this state: `visible`, which was asked for after
-    /// the state had been loaded, but at most the active memtable's cut if it has been frozen meanwhile.
+    /// The number at which a reader without a snapshot reads this state: `visible`, which was loaded after the state,
+    /// but at most the active memtable's freeze number if it has been frozen in the meantime.
     ///
-    /// Commits beyond the cut are in memtables that this state does not have, and from there they get into the
-    /// tree, of which the row cache speaks to readers of older states too. A key with a record would be
-    /// answered from there, and another of the same batch from here.
+    /// Later commits are in memtables that this state does not have. From there they get into the tree, and the row
+    /// cache serves readers of older states too. Without the limit, one key of a batch would be answered from the row
+    /// cache, and another from this state.
     ///
-    /// No commit beyond the cut is at or below the number returned, seen here or not: the cut is set inside a
-    /// commit barrier, so whoever finds such a commit visible finds the cut set. And nothing that was visible
-    /// when the state was loaded is above it: the barrier ends after the state has been replaced.
+    /// No commit after the freeze is at or below the number returned, whether its number was seen here or not: the
+    /// freeze number is set inside a commit barrier, so whoever finds such a commit visible finds it set. And nothing
+    /// that was visible when the state was loaded is above it: the barrier ends after the state has been replaced.
     #[inline]
     pub(crate) fn seqno_at_most(&self, visible: Seqno) -> Seqno {
         match self.active.freeze_seqno.get() {
@@ -81,7 +80,7 @@ pub(crate) struct KeyspaceState {
     pub(crate) options: KeyspaceOptions,
     pub(crate) tree: Arc<dyn Tree>,
     pub(crate) read: ArcSwap<ReadState>,
-    /// What `read` was before; held while it is replaced.
+    /// Earlier values of `read`; locked while it is replaced.
     retired: Mutex<Retired>,
     pub(crate) merge: MergeContext,
     /// The operator of `merge`.
@@ -90,19 +89,19 @@ pub(crate) struct KeyspaceState {
     pub(crate) hasher: Arc<KeyHasher>,
     pub(crate) counters: Arc<TreeCounters>,
     pub(crate) dropped: AtomicBool,
-    /// What writers pay, from how far this keyspace's background work is behind.
-    pub(crate) price: Price,
-    /// No packing before this time: it has failed.
-    pub(crate) rest_until_nanos: AtomicU64,
-    /// No job of the tree's own before this time: one has failed.
-    pub(crate) tree_rest_until_nanos: AtomicU64,
+    /// The delay of its writers, from the backlog of its background work.
+    pub(crate) write_delay: WriteDelay,
+    /// No memtable is built before this time, after a failure.
+    pub(crate) flush_backoff_until_nanos: AtomicU64,
+    /// No job of the tree's own begins before this time, after a failure.
+    pub(crate) compaction_backoff_until_nanos: AtomicU64,
     /// Why the last memtable did not get into the tree; cleared by one that does.
     pub(crate) flush_failure: Mutex<Option<Error>>,
-    /// What the background has failed to flush with.
+    /// The failures of background flushes.
     pub(crate) flush_failures: Failures,
-    /// What compactions have failed with. One that succeeds says nothing of the place where another failed.
+    /// The failures of compactions. The success of one says nothing of the place where another failed.
     pub(crate) compaction_failures: Failures,
-    /// The last panic of the operator that `wait_idle` has not told of.
+    /// The last panic of the operator that `wait_idle` has not returned yet.
     pub(crate) operator_failure: Mutex<Option<Error>>,
     /// It has been dropped durably.
     is_gone: AtomicBool,
@@ -114,7 +113,7 @@ pub(crate) struct KeyspaceState {
     observer: Arc<Observer>,
 }
 
-/// Hears from the tree. Apart from the keyspace since the tree is made first.
+/// Receives the tree's calls. It is apart from the keyspace since the tree is made first.
 pub(crate) struct Observer {
     pub(crate) store: Arc<OnceLock<Weak<Store>>>,
     pub(crate) name: String,
@@ -219,9 +218,9 @@ impl KeyspaceState {
             hasher: parts.hasher,
             counters: parts.counters,
             dropped: AtomicBool::new(false),
-            price: Price::default(),
-            rest_until_nanos: AtomicU64::new(0),
-            tree_rest_until_nanos: AtomicU64::new(0),
+            write_delay: WriteDelay::default(),
+            flush_backoff_until_nanos: AtomicU64::new(0),
+            compaction_backoff_until_nanos: AtomicU64::new(0),
             flush_failure: Mutex::new(None),
             flush_failures: Failures::default(),
             compaction_failures: Failures::default(),
@@ -306,27 +305,27 @@ impl KeyspaceState {
     /// Shows a new version, without the memtables that it holds. The tree calls it for one version
     /// after the other.
     ///
-    /// The row cache is told before, without `retired`: that takes as long as reading the memtables does, and
-    /// a freeze, which all writers wait for, needs it. What leaves is the same before and after all the same.
+    /// The row cache learns of the memtables before that, without `retired`: that takes as long as reading them does,
+    /// and a freeze, which all writers wait for, needs that lock. The same memtables leave before and after.
     /// The version holds only memtables that were found frozen in the read state, and no other call takes one away.
     fn installed(&self, version: Arc<dyn TreeVersion>, cache: Option<&Cache>) {
         let flushed = version.flushed();
         let before = self.read.load_full();
-        let told: Vec<&Arc<MemtableState>> = before.leaving(flushed).collect();
-        if !told.is_empty() {
+        let leaving: Vec<&Arc<MemtableState>> = before.leaving(flushed).collect();
+        if !leaving.is_empty() {
             self.generation.fetch_add(1, Ordering::SeqCst);
             if let Some(cache) = cache {
-                self.supersede_records(&told, cache);
+                self.supersede_records(&leaving, cache);
             }
         }
         let generation = self.generation.load(Ordering::SeqCst);
         let mut retired = self.retired.lock();
         let read = self.read.load_full();
-        let are_told =
-            read.leaving(flushed).map(Arc::as_ptr).eq(told.iter().map(|s| Arc::as_ptr(s)));
+        let same =
+            read.leaving(flushed).map(Arc::as_ptr).eq(leaving.iter().map(|m| Arc::as_ptr(m)));
         assert!(
-            are_told || planted(Bug::FreezeAnnouncedEarly),
-            "a memtable of keyspace {:?} leaves, and the row cache has not been told",
+            same || planted(Bug::FreezeAnnouncedEarly),
+            "a memtable of keyspace {:?} leaves, and the row cache does not know",
             self.name
         );
         let frozen = read
@@ -353,7 +352,7 @@ impl KeyspaceState {
     }
 
     /// Before the tree is shown with what these memtables hold, oldest first: see `cache::RowCache`.
-    fn supersede_records(&self, slots: &[&Arc<MemtableState>], cache: &Cache) {
+    fn supersede_records(&self, memtables: &[&Arc<MemtableState>], cache: &Cache) {
         let records = cache.row_cache();
         records.wait_for_admissions();
         if records.is_empty() || planted(Bug::RowCacheNotSuperseded) {
@@ -362,8 +361,8 @@ impl KeyspaceState {
         // Others write records once more from here on.
         hold_open(Bug::RowCacheLookedUpUnlocked, 2);
         let mut have_grown = false;
-        for slot in slots {
-            let mut cursor = slot.memtable.cursor();
+        for memtable in memtables {
+            let mut cursor = memtable.memtable.cursor();
             let mut last: Option<Vec<u8>> = None;
             // A memtable's cursor does not fail.
             let mut moved = cursor.seek_first();
@@ -454,12 +453,12 @@ impl KeyspaceState {
     }
 
     /// Everything of this keyspace up to here is in its tree, as far as `visible` is applied.
-    pub(crate) fn settled_upto(&self, visible: Seqno) -> Seqno {
+    pub(crate) fn persisted_upto(&self, visible: Seqno) -> Seqno {
         let read = self.read.load();
-        let slots = read.frozen.iter().filter(|_| !planted(Bug::FrozenNotCounted));
-        let slots = slots.chain([&read.active]);
+        let memtables = read.frozen.iter().filter(|_| !planted(Bug::FrozenNotCounted));
+        let memtables = memtables.chain([&read.active]);
         let oldest =
-            slots.filter_map(|slot| slot.memtable.seqno_bounds()).map(|(min, _)| min).min();
+            memtables.filter_map(|memtable| memtable.memtable.seqno_bounds()).map(|(min, _)| min).min();
         oldest.map_or(visible, |oldest| visible.min(Seqno(oldest.0.saturating_sub(1))))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. Locks are taken in this order: batches `in_flight`, `registry`, `incorporation`, a memtable's stage, a tree's
-//!    change lock, the manifest's. The commit barrier is entered with none of them but the first two.
+//!    change lock, the manifest's. The commit barrier is entered only with the first two held.
 //! 2. Once `poison` is set, no write is accepted until the store has been reopened.
 
 use std::collections::BTreeMap;
@@ -41,10 +41,10 @@ use crate::merge::MergeOperator;
 use crate::table::BlobFiles;
 use crate::vfs::{Lock, Vfs};
 
-/// What keyspaces stand on, made before the store itself.
+/// The parts of a store that keyspaces use. It is made before the store itself.
 pub(crate) struct Foundation {
     pub(crate) path: PathBuf,
-    /// Whether nothing may be written.
+    /// Nothing may be written.
     pub(crate) read_only: bool,
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) sizes: Sizes,
@@ -70,7 +70,7 @@ pub(crate) struct Store {
     pub(crate) throttle: Throttle,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) open_iterators: OpenIterators,
-    /// Held by who freezes memtables because all together take too much.
+    /// Held while memtables are frozen because all together use too much memory.
     pub(crate) pressure: Mutex<()>,
     pub(crate) executor: Executor,
     pub(crate) counters: Counters,
@@ -82,9 +82,10 @@ pub(crate) struct Store {
     pub(crate) quarantine: Quarantine,
     /// Held while a keyspace is created or dropped.
     pub(crate) registry: Mutex<()>,
-    /// What large batches hold at once: memtables have room for little beyond the size at which they are frozen.
+    /// Bounds the large batches that are committed at once: memtables have little room beyond the size at which they are
+    /// frozen.
     pub(crate) in_flight: InFlight,
-    /// Held while memtables become part of trees in an order that somebody relies on.
+    /// Held while memtables are incorporated.
     pub(crate) incorporation: Mutex<()>,
     pub(crate) next_keyspace_id: AtomicU32,
     /// Counted once one is marked as dropped, before the barrier behind which nobody writes to it.
@@ -94,28 +95,28 @@ pub(crate) struct Store {
     /// Signalled when `closing` is done.
     pub(crate) closed_by_one: Condvar,
     pub(crate) birthplace: Birthplace,
-    /// Our own code has panicked: what it was at may be half done, so nothing is built on it.
+    /// Our own code has panicked. What it did may be half done, so background work ends.
     pub(crate) panicked: AtomicBool,
-    /// What upkeep of journal and manifest has failed with. Keyspaces have theirs.
+    /// Failures of the upkeep of journal and manifest. Keyspaces have their own.
     pub(crate) upkeep_failures: Failures,
     pub(crate) failure_count: FailureCount,
     pub(crate) upkeep_running: AtomicBool,
-    /// Background jobs that have got something done.
+    /// Background jobs that have completed work.
     pub(crate) work_done: AtomicU64,
-    /// No upkeep before this time: it has failed.
-    pub(crate) upkeep_rest_until_nanos: AtomicU64,
+    /// No upkeep before this time, after a failure.
+    pub(crate) upkeep_backoff_until_nanos: AtomicU64,
     pub(crate) workers: usize,
-    /// Bytes of the budget that memtables have at present.
+    /// The memtables' present share of the budget, in bytes.
     pub(crate) memtables_share: AtomicU64,
-    /// What the page cache may hold. Held while that is worked out and applied.
+    /// The page cache's present share, in bytes. Locked while it is computed and applied.
     pub(crate) cache_share: Mutex<u64>,
-    /// Bytes per second that the background has been seen to take in, as bits of an `f64`.
+    /// Bytes per second that background work has incorporated recently, as bits of an `f64`.
     pub(crate) drain_rate: AtomicU64,
     /// Declared last: released last.
     pub(crate) _lock: Box<dyn Lock>,
 }
 
-/// How far closing the store has come.
+/// The progress of closing the store.
 #[derive(Default)]
 pub(crate) enum Closing {
     #[default]
@@ -124,7 +125,7 @@ pub(crate) enum Closing {
     Done(Result<()>),
 }
 
-/// What handles share: the store is closed when the last handle goes, though a job may hold on to the
+/// The reference that handles share. The store is closed when the last handle is dropped, though a job may keep the
 /// store itself a little longer.
 pub(crate) struct OpenStore(pub(crate) Arc<Store>);
 
@@ -139,11 +140,11 @@ impl Deref for OpenStore {
 impl Drop for OpenStore {
     fn drop(&mut self) {
         if !self.0.birthplace.is_here() {
-            // Nothing of it may be tidied up in a forked child: threads, locks and files are the parent's.
+            // A forked child may not clean up: threads, locks and files are the parent's.
             std::mem::forget(Arc::clone(&self.0));
             return;
         }
-        // Whoever wants to know how closing went calls `close`.
+        // `close` returns the result to those who want it.
         let _ = self.0.close();
     }
 }
@@ -156,7 +157,7 @@ impl Deref for Store {
     }
 }
 
-/// How long a writer sleeps at most before it looks again whether it may go on.
+/// The longest time that a writer sleeps before it checks again whether it may continue.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(5);
 
 impl Store {
@@ -202,20 +203,20 @@ impl Store {
         self.executor.notify();
     }
 
-    /// Calls `f`, which changes the store. Should it panic, the store is poisoned, so that nobody builds on
-    /// what is half done, or waits for it.
+    /// Calls `f`, which changes the store. If it panics, the store is poisoned, so that nobody builds on what is half
+    /// done, or waits for it.
     pub(crate) fn changing<R>(&self, what: &str, f: impl FnOnce() -> R) -> R {
         overheard(f, |message| self.panicked(&format!("{what} panicked: {message}")))
     }
 
-    /// Tells of an event. It may be called with locks held: the listener hears of it later.
+    /// Sends an event to the listener, which receives it later: locks may be held.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
         if let Some(events) = &self.events {
             events.send(event());
         }
     }
 
-    /// Lets the listener of a stepped store hear what has happened. Called with no lock held.
+    /// Delivers the events of a stepped store. Called with no lock held.
     pub(crate) fn deliver_events(&self) {
         if let Some(events) = &self.events {
             events.deliver_here();
@@ -278,7 +279,7 @@ impl Store {
         self.executor.notify();
     }
 
-    /// Sets the writers' price from how far the background is behind.
+    /// Sets the writers' delays from the backlogs.
     pub(crate) fn update_backlog(&self) {
         let rate = f64::from_bits(self.drain_rate.load(Ordering::Relaxed));
         let memory = self.memory_backlog();
@@ -287,27 +288,27 @@ impl Store {
             let waiting = read.frozen.len() as f64 / (self.sizes.frozen_max as f64 + 1.0);
             let frozen_bytes = read.frozen.iter().map(|memtable| memtable.exact_bytes()).sum();
             let backlog = waiting.max(keyspace.tree.backlog(frozen_bytes)).max(memory);
-            if keyspace.price.set(backlog, rate) {
-                let delay_per_mib = keyspace.price.per_mib();
+            if keyspace.write_delay.set(backlog, rate) {
+                let delay_per_mib = keyspace.write_delay.per_mib();
                 let keyspace = keyspace.name.clone();
                 self.emit(|| Event::Throttle { keyspace, delay_per_mib });
             }
         }
     }
 
-    /// Notes what background work has failed with.
-    pub(super) fn note_failure(&self, failures: &Failures, error: &Error, is_left_alone: bool) {
+    /// Notes a failure of background work.
+    pub(super) fn note_failure(&self, failures: &Failures, error: &Error, is_quarantined: bool) {
         if !matches!(error, Error::Closed { .. }) {
-            failures.note(&self.failure_count, error, is_left_alone);
+            failures.note(&self.failure_count, error, is_quarantined);
         }
     }
 
-    /// Failures that are noted from now on are since this mark.
+    /// Marks the failures noted so far: see `failed_since`.
     pub(crate) fn failure_mark(&self) -> u64 {
         self.failure_count.last()
     }
 
-    /// What background work has failed with since `mark`, for this cause.
+    /// The failure of background work with this cause that was noted after `mark`.
     pub(super) fn failed_since(&self, mark: u64, cause: Cause) -> Option<Error> {
         let of_keyspace = |keyspace: Arc<KeyspaceState>| {
             let of_flushes = keyspace.flush_failures.since(mark, cause);
@@ -317,7 +318,7 @@ impl Store {
         of_upkeep.or_else(|| self.all_keyspaces().into_iter().find_map(of_keyspace))
     }
 
-    /// Forgets the failures for want of room: the work is tried again.
+    /// Forgets the failures that a full disk caused: the work is tried again.
     pub(super) fn forget_full_failures(&self) {
         self.upkeep_failures.forget_full();
         for keyspace in self.all_keyspaces() {
@@ -326,17 +327,17 @@ impl Store {
         }
     }
 
-    /// Refuses what needs a keyspace that is quarantined.
+    /// Refuses an operation that needs all keyspaces while one is quarantined.
     pub(crate) fn check_whole(&self) -> Result<()> {
         self.quarantine.errors().into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Lets keyspaces whose background work failed try again at once.
-    pub(crate) fn clear_rests(&self) {
-        self.upkeep_rest_until_nanos.store(0, Ordering::Relaxed);
+    /// Lets failed background work be tried again at once.
+    pub(crate) fn clear_backoff(&self) {
+        self.upkeep_backoff_until_nanos.store(0, Ordering::Relaxed);
         for keyspace in self.keyspaces.read().values() {
-            keyspace.rest_until_nanos.store(0, Ordering::Relaxed);
-            keyspace.tree_rest_until_nanos.store(0, Ordering::Relaxed);
+            keyspace.flush_backoff_until_nanos.store(0, Ordering::Relaxed);
+            keyspace.compaction_backoff_until_nanos.store(0, Ordering::Relaxed);
         }
     }
 }

@@ -76,7 +76,7 @@ impl Store {
             self.journal.sync_upto(last)?;
             self.counters.commits_sync.add(1);
         }
-        if self.journal.is_maintenance_new() {
+        if self.journal.take_maintenance_notice() {
             // The next segment wants to be ready before this one is full.
             self.executor.notify();
         }
@@ -121,8 +121,9 @@ impl Store {
             last = Some(keyspace);
             keyspace.check_exists()?;
             batch.is_full |= self.is_full(&keyspace.read.load().active);
-            let is_faster =
-                |slowest: &KeyspaceState| slowest.price.per_mib() < keyspace.price.per_mib();
+            let is_faster = |slowest: &KeyspaceState| {
+                slowest.write_delay.per_mib() < keyspace.write_delay.per_mib()
+            };
             if batch.slowest.is_none_or(is_faster) {
                 batch.slowest = Some(keyspace);
             }
@@ -146,7 +147,7 @@ impl Store {
             self.relieve_pressure(operations)?;
         }
         if let Some(slowest) = batch.slowest {
-            self.throttle.pay(batch.bytes, &slowest.price, &self.clock);
+            self.throttle.delay(batch.bytes, &slowest.write_delay, &self.clock);
         }
         Ok(())
     }
@@ -348,14 +349,14 @@ impl Store {
                     return Err(error.clone());
                 }
                 tried_again = true;
-                self.clear_rests();
+                self.clear_backoff();
             }
             Contained::refuse_inside("a write that must wait for room")?;
             waited_from.get_or_insert_with(|| self.clock.nanos());
             self.executor.notify();
             if !self.executor.wait(ended, WAIT_MAX) {
                 // A stepped executor without work although memtables wait: their job has failed.
-                self.clear_rests();
+                self.clear_backoff();
                 if !self.executor.wait(ended, WAIT_MAX) {
                     break;
                 }

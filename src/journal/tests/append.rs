@@ -130,8 +130,8 @@ fn a_busy_shard_has_two_spares_and_leaves_full_segments_to_maintenance() {
     journal.maintain().unwrap();
     assert_eq!(spares(), 1, "nobody knows yet whether there will be more");
     append(2500);
-    assert!(journal.maintenance_due() && journal.is_maintenance_new());
-    assert!(!journal.is_maintenance_new(), "one needs to be told");
+    assert!(journal.maintenance_due() && journal.take_maintenance_notice());
+    assert!(!journal.take_maintenance_notice(), "one thread is notified");
     assert!(journal.shards[0].state.lock().rolled[0].unsealed.is_some());
     journal.maintain().unwrap();
     assert_eq!((spares(), journal.maintenance_due()), (2, false));
