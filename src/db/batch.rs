@@ -204,19 +204,24 @@ impl Batch {
         if let Some(name) = &self.foreign {
             return Err(Error::invalid(format!("keyspace {name:?} belongs to another store")));
         }
-        let operations = || self.operations();
-        if planted(Bug::BatchInHalves) && self.len() > 1 {
-            let middle = self.len() / 2;
-            store.commit(|| operations().take(middle), self.durability)?;
-            return store.commit(|| operations().skip(middle), self.durability);
+        if planted(Bug::BatchInHalves) || planted(Bug::BatchByKeyspace) {
+            return self.write_in_parts(store);
         }
-        if planted(Bug::BatchByKeyspace) {
-            return self.keyspaces.iter().try_for_each(|one| {
-                let of_one = |operation: &Operation<'_>| Arc::ptr_eq(operation.keyspace, one);
-                store.commit(|| operations().filter(of_one), self.durability)
-            });
-        }
-        store.commit(operations, self.durability)
+        store.commit(|| self.operations(), self.durability)
+    }
+
+    /// The planted bugs of a batch that is not carried out all at once.
+    #[cold]
+    fn write_in_parts(&self, store: &Arc<OpenStore>) -> Result<()> {
+        let part = |number: usize| match planted(Bug::BatchInHalves) {
+            true => usize::from(number >= self.len() / 2),
+            false => self.operations[number].keyspace,
+        };
+        (0..self.keyspaces.len().max(2)).try_for_each(|wanted| {
+            let numbered = || self.operations().enumerate();
+            let of_part = || numbered().filter(|(n, _)| part(*n) == wanted).map(|(_, it)| it);
+            store.commit(of_part, self.durability)
+        })
     }
 }
 
