@@ -28,7 +28,7 @@ use super::replay::{Replayed, epoch_number};
 use super::sizes::Sizes;
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
-use super::store::{Foundation, Store};
+use super::store::{Store, StoreContext};
 use super::strangers::{origins_of_unknown, stranger};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
@@ -68,7 +68,7 @@ pub(crate) struct KeyspaceSeed {
 /// Keyspaces that are open, and those that could not be opened.
 type Opened = (BTreeMap<KeyspaceId, Arc<KeyspaceState>>, BTreeMap<String, Quarantined>);
 
-impl Foundation {
+impl StoreContext {
     /// Makes the state of a keyspace from what the manifest has of it.
     pub(crate) fn make_keyspace(
         &self,
@@ -454,7 +454,7 @@ fn open_locked(
         let pool = Arc::clone(&pool);
         move || pool.bytes_in_use() as u64
     });
-    let foundation = Foundation {
+    let context = StoreContext {
         blobs: BlobFiles::new(&files),
         files,
         path,
@@ -471,27 +471,27 @@ fn open_locked(
         store: Arc::new(OnceLock::new()),
     };
     // An open that fails leaves the files as they were.
-    foundation.files.retain_for_now();
-    let first_new = foundation.reserve_file_ids()?;
-    let (mut keyspaces, mut quarantined) = foundation
+    context.files.retain_for_now();
+    let first_new = context.reserve_file_ids()?;
+    let (mut keyspaces, mut quarantined) = context
         .recover_keyspaces(&mut recovered)
-        .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
-    foundation.check_strangers(&keyspaces, recovered.next_keyspace_id)?;
-    let begun = foundation
+        .map_err(|error| blame_manifest(error, &context.manifest, &recovered))?;
+    context.check_strangers(&keyspaces, recovered.next_keyspace_id)?;
+    let begun = context
         .begin_epoch(&recovered, &mut keyspaces, &mut quarantined, builder.salvage)
         .inspect_err(|_| {
             // Where the manifest is in doubt, so is what it names.
-            if !read_only && !foundation.poison.is_set() {
+            if !read_only && !context.poison.is_set() {
                 // What cannot be removed now is an orphan of the next open that succeeds.
-                let _ = foundation.remove_orphans(&keyspaces, first_new);
+                let _ = context.remove_orphans(&keyspaces, first_new);
             }
         })
-        .map_err(|error| blame_manifest(error, &foundation.manifest, &recovered))?;
+        .map_err(|error| blame_manifest(error, &context.manifest, &recovered))?;
     let Begun { report, memtables_weighed, epoch, last, orphans_removed } = begun;
     let quarantine = Quarantine::new(quarantined);
     let journal = Arc::new(Journal::create(
-        Arc::clone(&foundation.vfs),
-        &foundation.path,
+        Arc::clone(&context.vfs),
+        &context.path,
         JournalOptions {
             shards,
             segment_bytes: sizes.segment_bytes,
@@ -500,10 +500,10 @@ fn open_locked(
             epoch,
         },
         report.segments.clone(),
-        Arc::clone(&foundation.poison),
+        Arc::clone(&context.poison),
     )?);
     if !read_only && quarantine.is_empty() {
-        foundation.files.retain_no_longer();
+        context.files.retain_no_longer();
     }
     let by_name =
         keyspaces.into_values().map(|keyspace| (keyspace.name.clone(), keyspace)).collect();
@@ -554,10 +554,10 @@ fn open_locked(
         memtables_share: AtomicU64::new(memtables_share),
         cache_share: Mutex::new(cache_bytes as u64),
         drain_rate: initial_drain_rate(),
-        foundation,
+        context,
         _lock: lock,
     });
-    // Set once: the foundation is new.
+    // Set once: the context is new.
     let _ = store.store.set(Arc::downgrade(&store));
     let listening = Arc::downgrade(&store);
     store.poison.listen(move |error| {

@@ -19,7 +19,7 @@ use super::quarantine::concerns_one;
 use super::room::Room;
 use super::staged::Staged;
 use super::state::{KeyspaceState, ReadState};
-use super::store::Foundation;
+use super::store::StoreContext;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
@@ -44,7 +44,7 @@ pub(super) struct Replayed {
 
 /// A replay under way.
 struct Replay<'a> {
-    foundation: &'a Foundation,
+    foundation: &'a StoreContext,
     recovered: &'a RecoveredState,
     keyspaces: &'a BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
     /// The blob files that active memtables point to.
@@ -60,7 +60,7 @@ struct Replay<'a> {
     weighed: u64,
 }
 
-impl Foundation {
+impl StoreContext {
     /// Replays the journal into the keyspaces' memtables.
     pub(super) fn replay(
         &self,

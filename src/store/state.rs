@@ -457,8 +457,10 @@ impl KeyspaceState {
         let read = self.read.load();
         let memtables = read.frozen.iter().filter(|_| !planted(Bug::FrozenNotCounted));
         let memtables = memtables.chain([&read.active]);
-        let oldest =
-            memtables.filter_map(|memtable| memtable.memtable.seqno_bounds()).map(|(min, _)| min).min();
+        let oldest = memtables
+            .filter_map(|memtable| memtable.memtable.seqno_bounds())
+            .map(|(min, _)| min)
+            .min();
         oldest.map_or(visible, |oldest| visible.min(Seqno(oldest.0.saturating_sub(1))))
     }
 }

@@ -42,7 +42,7 @@ use crate::table::BlobFiles;
 use crate::vfs::{Lock, Vfs};
 
 /// The parts of a store that keyspaces use. It is made before the store itself.
-pub(crate) struct Foundation {
+pub(crate) struct StoreContext {
     pub(crate) path: PathBuf,
     /// Nothing may be written.
     pub(crate) read_only: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Foundation {
 
 /// An open store.
 pub(crate) struct Store {
-    pub(crate) foundation: Foundation,
+    pub(crate) context: StoreContext,
     pub(crate) journal: Arc<Journal>,
     pub(crate) committer: Committer,
     pub(crate) throttle: Throttle,
@@ -150,10 +150,10 @@ impl Drop for OpenStore {
 }
 
 impl Deref for Store {
-    type Target = Foundation;
+    type Target = StoreContext;
 
-    fn deref(&self) -> &Foundation {
-        &self.foundation
+    fn deref(&self) -> &StoreContext {
+        &self.context
     }
 }
 
