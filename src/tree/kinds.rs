@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::own_options::OwnOption;
-use super::{Stretch, Tree, TreeContext};
+use super::{RepairRange, Tree, TreeContext};
 use crate::base::error::{Error, Result};
 #[cfg(feature = "fuzz")]
 use crate::base::fuzz::Target;
@@ -28,8 +28,8 @@ pub(super) struct Kind {
     pub(super) space_amplification_max_percent: u32,
     /// Opens a tree from its manifest edits (none for a new keyspace).
     pub(super) open: Open,
-    /// See [`stretches`].
-    pub(super) stretches: fn(&[TreeEdit], &Path) -> Result<Vec<Stretch>>,
+    /// See [`repair_ranges`].
+    pub(super) repair_ranges: fn(&[TreeEdit], &Path) -> Result<Vec<RepairRange>>,
     #[cfg(feature = "fuzz")]
     pub(super) fuzz_targets: &'static [Target],
 }
@@ -127,10 +127,14 @@ impl fmt::Display for TreeKind {
 /// # Errors
 /// `Corruption` for edits that do not fit together, `UnsupportedVersion`, `Conflict` for a kind that this
 /// build does not have.
-pub(crate) fn stretches(kind: &str, edits: &[TreeEdit], file: &Path) -> Result<Vec<Stretch>> {
+pub(crate) fn repair_ranges(
+    kind: &str,
+    edits: &[TreeEdit],
+    file: &Path,
+) -> Result<Vec<RepairRange>> {
     match edits {
         [] => Ok(Vec::new()),
-        edits => (TreeKind::of_stored(kind)?.entry().stretches)(edits, file),
+        edits => (TreeKind::of_stored(kind)?.entry().repair_ranges)(edits, file),
     }
 }
 

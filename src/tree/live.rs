@@ -1,8 +1,8 @@
 //! How much of a tree is live: an estimate from the samples of its tables.
 //!
 //! [`LiveKeys`] follows a fixed sample of the keyspace's keys, those with small hashes, through all that is
-//! incorporated: a put makes a sampled key live with so many bytes, a delete ends it. What compactions do changes
-//! nothing of that. What all tables hold is known to the byte, and what they hold of the sampled keys too; so
+//! incorporated: a put makes a sampled key live with so many bytes, a delete ends it. Compactions change nothing of
+//! that. What all tables hold is known to the byte, and what they hold of the sampled keys too; so
 //! [`LiveShares`] tells what part of it is live. Where nothing is dead that is exact, however much a few keys hold. Only
 //! where a few keys have very many versions live bytes are what the sampled keys have, times what part of all they are.
 //! [`Overlap`] tells how much of what some tables hold is superseded by others among them, for
@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::extent::Stretch;
+use super::range::TablePart;
 use crate::base::entry::EntryKind;
 use crate::base::planted::{Bug, planted};
 use crate::table::{KeySample, SAMPLE_ALL, SampledKey, Table, folded_bytes};
@@ -59,8 +59,13 @@ impl Stored {
         let properties = table.properties();
         self.entries += properties.entries();
         self.entry_bytes += properties.entry_bytes();
-        self.blob_bytes += properties.blobs.iter().map(|blob| blob.bytes).sum::<u64>();
+        self.blob_bytes += blob_value_bytes(table);
     }
+}
+
+/// Bytes of values in blob files that a table points to.
+pub(super) fn blob_value_bytes(table: &Table) -> u64 {
+    table.properties().blobs.iter().map(|blob| blob.bytes).sum()
 }
 
 /// What is live in a tree, estimated.
@@ -226,12 +231,12 @@ impl LiveKeys {
         }
     }
 
-    /// The same of a stretch of a table's entries. The ends of a stretch are known to a page: deletes count that may
+    /// The same of a part of a table's entries. The ends of a part are known to a page: deletes count that may
     /// lie in it, or puts beneath them would stay live for good.
-    pub(super) fn apply_stretch(&mut self, table: &Table, stretch: Stretch) {
+    pub(super) fn apply_part(&mut self, table: &Table, part: TablePart) {
         let properties = table.properties();
         let page = properties.entries() / u64::from(properties.leaf_pages).max(1) + 1;
-        let entries = stretch.entries();
+        let entries = part.entries();
         let near = entries.start.saturating_sub(page)..entries.end.saturating_add(page);
         self.lower_to(&properties.sample);
         for key in properties.sample.below(self.threshold) {
@@ -478,43 +483,43 @@ fn threshold_of<'a>(tables: impl IntoIterator<Item = &'a Table>) -> u64 {
     thresholds.min().unwrap_or(SAMPLE_ALL)
 }
 
-/// What of some stretches of tables is superseded by others of them, or deleted.
+/// What of some parts of tables is superseded by others of them, or deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Dead {
     /// The share of the key and value bytes, from 0 to 1.
     pub(super) share: f64,
     /// The share of the bytes in blob files.
     pub(super) blob_share: f64,
-    /// How many sampled keys that stands on.
+    /// The number of sampled keys of the estimate.
     pub(super) keys: usize,
 }
 
-/// Stretches of tables that are compared.
+/// Parts of tables that are compared.
 #[derive(Default)]
 pub(super) struct Overlap<'a> {
     /// Oldest first.
-    parts: Vec<(&'a Table, Stretch)>,
+    parts: Vec<(&'a Table, TablePart)>,
 }
 
 impl<'a> Overlap<'a> {
-    /// Adds a stretch of a table that is younger than those before.
-    pub(super) fn add(&mut self, table: &'a Table, stretch: Stretch) {
-        if stretch.extent.entries > 0 {
-            self.parts.push((table, stretch));
+    /// Adds a part of a table that is younger than those before.
+    pub(super) fn add(&mut self, table: &'a Table, part: TablePart) {
+        if part.size.entries > 0 {
+            self.parts.push((table, part));
         }
     }
 
     /// Key and value bytes of all that was added.
     pub(super) fn bytes(&self) -> u64 {
-        self.parts.iter().map(|(_, stretch)| stretch.extent.bytes).sum()
+        self.parts.iter().map(|(_, part)| part.size.bytes).sum()
     }
 
     /// Estimates what a merge of all of it drops, tombstones too.
     pub(super) fn dead(&self) -> Dead {
         let threshold = threshold_of(self.parts.iter().map(|(table, _)| *table));
         let mut found: Vec<(u32, usize, &SampledKey)> = Vec::new();
-        for (age, (table, stretch)) in self.parts.iter().enumerate() {
-            let entries = stretch.entries();
+        for (age, (table, part)) in self.parts.iter().enumerate() {
+            let entries = part.entries();
             let inside = |key: &&SampledKey| entries.contains(&u64::from(key.position));
             let keys = table.properties().sample.below(threshold).iter().filter(inside);
             found.extend(keys.map(|key| (key.hash, age, key)));

@@ -4,7 +4,7 @@ use super::*;
 use crate::base::ids::Seqno;
 use crate::table::{BlobFiles, BlobWriter, TableBuilder, TableOptions};
 use crate::tree::edits::tests::data_files;
-use crate::tree::extent::table_stretch;
+use crate::tree::range::table_part;
 use crate::tree::test_support::{key_of, table_of};
 
 /// Puts of [`table_of`] have 8 bytes of key and 100 of value.
@@ -184,7 +184,7 @@ fn operands_replace_counters_and_lengthen_what_is_longer() {
 }
 
 #[test]
-fn the_overlap_of_stretches_is_what_a_merge_drops() {
+fn the_overlap_of_parts_is_what_a_merge_drops() {
     let files = data_files();
     let old = table_of(&files, EntryKind::Put, 1, 0..4000);
     let young = table_of(&files, EntryKind::Put, 2, 2000..6000);
@@ -192,8 +192,8 @@ fn the_overlap_of_stretches_is_what_a_merge_drops() {
     let dead_in = |tables: &[&Arc<Table>], lower: u64, upper: u64| {
         let mut overlap = Overlap::default();
         for table in tables {
-            let stretch = table_stretch(table, &key_of(lower), Some(&key_of(upper))).unwrap();
-            overlap.add(table, stretch);
+            let part = table_part(table, &key_of(lower), Some(&key_of(upper))).unwrap();
+            overlap.add(table, part);
         }
         overlap.dead().share
     };

@@ -9,14 +9,10 @@
 //! 2. A change is durable in the manifest before a version shows it.
 //! 3. A version holds every entry of its keyspace up to its `flushed` number, and none above.
 
-mod claims;
-mod compaction;
-mod damaged;
-mod derived;
+mod context;
 pub(crate) mod description;
 #[cfg(any(test, feature = "fuzz"))]
 mod edits;
-mod extent;
 mod files;
 mod flsm;
 pub(crate) mod kinds;
@@ -25,14 +21,13 @@ pub(crate) mod options;
 mod outlook;
 mod output;
 mod own_options;
-mod record;
-mod report;
+mod range;
 pub(crate) mod run;
 mod space;
 mod stb;
 #[cfg(test)]
 mod test_support;
-mod work;
+mod versioned;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -85,7 +80,7 @@ pub(crate) trait TreeObserver: Send + Sync {
     fn is_dropped(&self) -> bool;
 }
 
-/// What a tree counts.
+/// The counters of a tree.
 #[derive(Default)]
 pub(crate) struct TreeCounters {
     pub(crate) flush_written_bytes: AtomicU64,
@@ -123,7 +118,7 @@ impl TreeCounters {
     }
 }
 
-/// What a tree stands on.
+/// What a tree is opened with.
 #[derive(Clone)]
 pub(crate) struct TreeContext {
     pub(crate) keyspace: KeyspaceId,
@@ -300,19 +295,19 @@ pub(crate) trait Tree: Send + Sync {
     /// once.
     fn pack(self: Arc<Self>, entries: &mut dyn PackSource) -> Result<Box<dyn Packed>>;
 
-    /// The most urgent upkeep that nobody does yet.
+    /// The most urgent job that is not running yet.
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>>;
 
     /// Whether `next_job` would find something.
     fn has_work(&self) -> bool;
 
-    /// Tries again at once what there was no room for. Returns what the last of it failed with, if there was such.
+    /// Ends the quarantine of places that there was no room for. Returns the last of their errors.
     fn retry_refused(&self) -> Option<Error>;
 
-    /// Tries again at once what was left alone for damage.
+    /// Ends the quarantine of damaged places.
     fn retry_damaged(&self);
 
-    /// Returns true, once for each place, if a place is left alone for this damage.
+    /// Returns true, once for each place, if a place is quarantined for this damage.
     fn tell_damage(&self, error: &Error) -> bool;
 
     /// Compacts everything in `[lower, upper)` down to one version a key (and snapshot), on the
@@ -355,13 +350,13 @@ impl EntrySource for &mut dyn PackSource {
     }
 }
 
-/// A stretch of keys, as edits say it without a file being opened: for repairs.
+/// A key range of a tree, as edits define it without a file being opened: for repairs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stretch {
-    /// The first key of the stretch.
+pub(crate) struct RepairRange {
+    /// The first key of the range.
     pub(crate) lower: Vec<u8>,
     /// The first key behind it.
     pub(crate) upper: Option<Vec<u8>>,
-    /// Every table that may hold an entry of the stretch. What they hold outside it does not count.
+    /// Every table that may hold an entry of the range. What they hold outside it does not count.
     pub(crate) tables: Vec<FileId>,
 }

@@ -1,8 +1,7 @@
-//! What a merge will do for a disk that is full.
+//! The disk space that a merge needs and frees, estimated while the disk is full.
 //!
 //! Invariants:
-//! 1. A merge that writes about as much as goes when it ends, or less, may take all that is free: as much is free again
-//!    soon. (Readers may hold on to what was replaced, a little longer.) Each brings deletes nearer to what they delete,
+//! 1. A merge that writes at most about as much as its end frees may use all free space: as much is free again soon. (Readers may hold on to what was replaced, a little longer.) Each brings deletes nearer to what they delete,
 //!    so there are not many that write a little more.
 //! 2. A merge that makes room later, since others need its inputs too, leaves enough to deletes and to merges of the
 //!    former kind, unless nearly all that it reads is dead: then little more has to be written for the room to be there.
@@ -10,8 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::extent::Stretch;
 use super::live::Overlap;
+use super::range::TablePart;
 use crate::base::ids::FileId;
 use crate::cache::{DataFiles, Room};
 use crate::table::Table;
@@ -25,7 +24,7 @@ const GROWTH_PART_MAX: u64 = 16;
 /// Of a merge that reads this share of dead bytes, or more, nearly all is dead.
 const MOSTLY_DEAD_SHARE: f64 = 0.75;
 
-/// What stays as it is while a merge replaces its inputs.
+/// The files that stay while a merge replaces its inputs.
 #[derive(Debug, Default)]
 pub(super) struct Staying {
     tables: BTreeSet<FileId>,
@@ -44,16 +43,16 @@ impl Staying {
     }
 }
 
-/// What of a blob file's bytes a merge points to, and may copy.
+/// A blob file's bytes to which the inputs of a merge point, and which it may copy.
 struct Collected {
     file_bytes: u64,
     value_bytes: f64,
 }
 
-/// What a merge of some inputs gives back, and takes before that.
+/// What a merge of some inputs frees, and needs before that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outlook {
-    /// Bytes of files that nobody needs when it has ended.
+    /// Bytes of files that are not needed when it has ended.
     freed_bytes: u64,
     /// Bytes that will be written, about.
     written_bytes: u64,
@@ -64,10 +63,10 @@ pub(super) struct Outlook {
 }
 
 impl Outlook {
-    /// Of a merge of stretches of tables, oldest first, that copies values out of the blob files `collected`
+    /// Of a merge of parts of tables, oldest first, that copies values out of the blob files `collected`
     /// (ascending). `keeps_deletes` tells whether there is something below that the inputs may delete.
     pub(super) fn of<'a>(
-        inputs: impl IntoIterator<Item = (&'a Arc<Table>, Stretch)>,
+        inputs: impl IntoIterator<Item = (&'a Arc<Table>, TablePart)>,
         keeps_deletes: bool,
         staying: &Staying,
         collected: &[FileId],
@@ -76,14 +75,14 @@ impl Outlook {
         let (mut freed_bytes, mut bytes, mut delete_bytes, mut deletes) = (0, 0.0, 0.0, 0);
         let mut blobs: BTreeMap<FileId, Collected> = BTreeMap::new();
         let mut last = None;
-        for (table, stretch) in inputs {
+        for (table, part) in inputs {
             let properties = table.properties();
-            overlap.add(table, stretch);
+            overlap.add(table, part);
             deletes += properties.deletes;
             // Tables are compressed, and have indexes.
             let in_file = table.bytes() as f64 / properties.entry_bytes().max(1) as f64;
-            bytes += stretch.extent.bytes as f64 * in_file;
-            let part = stretch.extent.entries as f64 / properties.entries().max(1) as f64;
+            bytes += part.size.bytes as f64 * in_file;
+            let part = part.size.entries as f64 / properties.entries().max(1) as f64;
             let delete = properties.key_bytes as f64 / properties.entries().max(1) as f64;
             delete_bytes += properties.deletes as f64 * part * delete * in_file;
             if last.replace(table.id()) != Some(table.id()) && !staying.tables.contains(&table.id())
@@ -148,7 +147,7 @@ mod tests {
     use crate::base::ids::FileId;
     use crate::base::key_hash::test_hasher;
     use crate::cache::Cache;
-    use crate::tree::extent::Extent;
+    use crate::tree::range::RangeSize;
     use crate::tree::test_support::table_of;
     use crate::vfs::{Access, MemoryVfs, Vfs};
 
@@ -180,7 +179,7 @@ mod tests {
         let whole = |table: &Arc<Table>| {
             let properties = table.properties();
             let bytes = properties.entry_bytes();
-            Stretch { first: 0, extent: Extent { bytes, entries: properties.entries() } }
+            TablePart { first: 0, size: RangeSize { bytes, entries: properties.entries() } }
         };
         let inputs = tables.iter().map(|table| (table, whole(table)));
         Outlook::of(inputs, keeps_deletes, &staying, &[])

@@ -1,17 +1,18 @@
-//! What packing and compacting write: a table, and a blob file beside it for large values.
+//! The output of packing and compacting: a table, and a blob file beside it for large values.
 //!
 //! Invariants:
-//! 1. No page gets a value of `blob_bytes_min` bytes or more, whether somebody put it, merged it in, or an operator
-//!    made it: each entry can be stored.
+//! 1. No page has a value of `blob_bytes_min` bytes or more, whether a put, an operand or an operator made it: each entry
+//!    can be stored.
 //! 2. What a compaction writes leaves as much of the disk free as its [`Room`] says, and is no more than it may write: it
 //!    does not fill a disk that others need to make room.
 
 use std::sync::Arc;
 
-use super::TreeContext;
-use crate::base::entry::EntryRef;
+use super::{PackSource, PackedBytes, TreeContext};
+use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
+use crate::base::planted::{Bug, planted};
 use crate::cache::Room;
 use crate::table::{BlobFiles, BlobPointer, BlobWriter, Table, TableBuilder, TableOptions};
 
@@ -24,6 +25,34 @@ pub(super) struct TableOutput {
     pointer: Vec<u8>,
     /// Of a compaction: what it may have.
     room: Option<OutputRoom>,
+}
+
+/// Writes a frozen memtable's entries as a table; `hashed` is told the hash of each entry's key.
+pub(super) fn pack_table(
+    context: &TreeContext,
+    filter: bool,
+    entries: &mut dyn PackSource,
+    mut hashed: impl FnMut(u64),
+) -> Result<(Arc<Table>, PackedBytes)> {
+    let mut output = TableOutput::new(context, filter)?;
+    let (mut data, mut count) = (0, 0);
+    loop {
+        entries.next()?;
+        let Some(entry) = entries.entry() else { break };
+        count += 1;
+        let last = count == entries.entries();
+        if (planted(Bug::PackLosesLast) && last && count > 1)
+            || (planted(Bug::PackSkipsTombstones) && !last && entry.kind == EntryKind::Delete)
+        {
+            continue;
+        }
+        data += (entry.key.len() + entry.value.len()) as u64;
+        let hash = context.files.hasher.hash(entry.key);
+        hashed(hash);
+        output.add_new(hash, entry)?;
+    }
+    let (table, written) = output.finish()?;
+    Ok((table, PackedBytes { data, written }))
 }
 
 /// What an output may have of the disk.

@@ -1,4 +1,4 @@
-//! How much space a tree may take, and how much it takes beyond that.
+//! The disk space that a tree may use, and the excess over it.
 //!
 //! Invariants:
 //! 1. Space is reclaimed above `space_amplification_max` times what is live and half a memtable, and writers
@@ -7,14 +7,14 @@
 
 use crate::base::limits::UNIT_BYTES;
 
-/// What small entries take in tables, index pages and the like included, over their own bytes.
+/// The size of small entries in tables, with index pages and the like, over their own bytes.
 const USUAL_OVERHEAD: f64 = 1.06;
 
-/// What an entry takes in its page beside its key and value, about.
+/// The bytes of an entry in its page beside its key and value, about.
 const ENTRY_OVERHEAD_BYTES: f64 = 10.0;
-/// What a table of a memtable takes beside its leaves: an index, a filter, properties, a footer.
+/// The bytes of a memtable's table beside its leaves: an index, a filter, properties, a footer.
 const TABLE_OVERHEAD_BYTES: f64 = 5.0 * UNIT_BYTES as f64;
-/// How many memtables' worth a table of a compacted tree holds, about.
+/// The memtables that a table of a compacted tree holds, about.
 const MERGED_MEMTABLES: u64 = 3;
 /// The most that entries take in pages, over their own bytes: a leaf grows rather than waste more.
 const PAGE_WASTE_MAX: f64 = 1.34;
@@ -28,7 +28,7 @@ const STOP_SHARE: f64 = 0.15;
 /// Outputs of compactions that run at once, in shares of the live bytes and beside half a memtable.
 const OUTPUTS_SHARE: f64 = 0.25;
 
-/// What a tree takes, and what of it is known to be live.
+/// The disk space that a tree uses, and the part of it that is known to be live.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Space {
     pub(super) disk_bytes: u64,
@@ -48,13 +48,13 @@ pub(super) struct Space {
     pub(super) entries: u64,
     /// Keys that have a value.
     pub(super) live_keys: u64,
-    /// What a memtable holds.
+    /// Bytes of a full memtable.
     pub(super) memtable_bytes: u64,
     pub(super) amplification_max_percent: u64,
 }
 
 impl Space {
-    /// What the data files would take if they held what is live alone, in tables of a few memtables each.
+    /// The size of the data files if they held live data alone, in tables of a few memtables each.
     pub(super) fn live_bytes(&self) -> u64 {
         let share = |of: u64, whole: u64| (of as f64 / whole.max(1) as f64).min(1.0);
         let in_pages = |bytes: u64, entries: u64| bytes + entries * ENTRY_OVERHEAD_BYTES as u64;
@@ -116,7 +116,7 @@ impl Space {
         outputs as f64 <= live * OUTPUTS_SHARE + self.memtable_bytes as f64 / 2.0
     }
 
-    /// What merging so many bytes of tables will leave of them, about.
+    /// The bytes that a merge of so many bytes of tables leaves, about.
     pub(super) fn left_of(&self, bytes: u64) -> u64 {
         let share = self.live_entry_bytes as f64 / self.entry_bytes.max(1) as f64;
         (bytes as f64 * share.min(1.0)) as u64

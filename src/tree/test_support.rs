@@ -1,4 +1,4 @@
-//! What the tests of trees share: what a tree stands on, and an observer with snapshots.
+//! Shared by the tests of trees: a context, and an observer with snapshots.
 
 use std::path::Path;
 use std::sync::Arc;

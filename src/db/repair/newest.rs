@@ -16,7 +16,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::merge::{Base, Operands};
 use crate::table::{LostPart, TableSalvage};
-use crate::tree::Stretch;
+use crate::tree::RepairRange;
 
 /// A table on its way.
 struct Input {
@@ -94,14 +94,14 @@ pub(super) struct Newest<'a> {
     keyspace: &'a SourceKeyspace,
     inputs: BTreeMap<FileId, Input>,
     replayed: Peekable<btree_map::Iter<'a, Vec<u8>, Vec<Version>>>,
-    /// How many stretches have been begun.
+    /// How many parts have been begun.
     begun: usize,
-    /// The stretch that is being read.
-    stretch: Option<&'a Stretch>,
+    /// The part of the tree that is being read.
+    part: Option<&'a RepairRange>,
     /// Its tables by the next key that each may have.
     heap: BinaryHeap<Reverse<(Vec<u8>, FileId)>>,
     damage: Vec<Damage>,
-    /// Where the damage of this stretch begins in `damage`.
+    /// Where the damage of this part begins in `damage`.
     damage_here: usize,
 }
 
@@ -113,7 +113,7 @@ impl<'a> Newest<'a> {
             inputs: BTreeMap::new(),
             replayed: keyspace.replayed.iter().peekable(),
             begun: 0,
-            stretch: None,
+            part: None,
             heap: BinaryHeap::new(),
             damage: Vec::new(),
             damage_here: 0,
@@ -124,8 +124,8 @@ impl<'a> Newest<'a> {
     pub(super) fn next(&mut self) -> Result<Option<(Vec<u8>, Found)>> {
         let mut versions = Vec::new();
         loop {
-            let Some(stretch) = self.stretch else {
-                if !self.begin_stretch()? {
+            let Some(part) = self.part else {
+                if !self.begin_part()? {
                     return Ok(None);
                 }
                 continue;
@@ -136,12 +136,12 @@ impl<'a> Newest<'a> {
                 (Some(a), Some(b)) => a.min(b).clone(),
                 (Some(key), None) | (None, Some(key)) => key.clone(),
                 (None, None) => {
-                    self.stretch = None;
+                    self.part = None;
                     continue;
                 }
             };
-            if stretch.upper.as_ref().is_some_and(|upper| key >= *upper) {
-                self.stretch = None;
+            if part.upper.as_ref().is_some_and(|upper| key >= *upper) {
+                self.part = None;
                 continue;
             }
             versions.clear();
@@ -168,21 +168,21 @@ impl<'a> Newest<'a> {
         self.damage.into_iter().map(|damage| (damage.range, damage.error)).collect()
     }
 
-    /// Begins the next stretch; false if there is none.
-    fn begin_stretch(&mut self) -> Result<bool> {
-        let Some(stretch) = self.keyspace.stretches.get(self.begun) else { return Ok(false) };
+    /// Begins the next part; false if there is none.
+    fn begin_part(&mut self) -> Result<bool> {
+        let Some(part) = self.keyspace.repair_ranges.get(self.begun) else { return Ok(false) };
         self.begun += 1;
-        self.stretch = Some(stretch);
+        self.part = Some(part);
         self.heap.clear();
         self.damage_here = self.damage.len();
-        for &id in &stretch.tables {
+        for &id in &part.tables {
             let input = match self.inputs.entry(id) {
                 btree_map::Entry::Occupied(found) => found.into_mut(),
                 btree_map::Entry::Vacant(free) => free.insert(Input::open(self.source, id)?),
             };
             let known = input.lost.clone();
             if let Some(error) = &input.failed {
-                let (lower, upper) = (stretch.lower.clone(), stretch.upper.clone());
+                let (lower, upper) = (part.lower.clone(), part.upper.clone());
                 let error = error.clone();
                 self.note(id, &DamagedRange { lower, upper }, &error);
                 continue;
@@ -205,11 +205,11 @@ impl<'a> Newest<'a> {
         }
     }
 
-    /// Notes damage of a table as far as it lies in this stretch.
+    /// Notes damage of a table as far as it lies in this part.
     fn note(&mut self, id: FileId, range: &DamagedRange, error: &Error) {
-        let Some(stretch) = self.stretch else { return };
-        let Some(range) = range.within(&stretch.lower, stretch.upper.as_deref()) else { return };
-        // The same damage in the stretch before.
+        let Some(part) = self.part else { return };
+        let Some(range) = range.within(&part.lower, part.upper.as_deref()) else { return };
+        // The same damage in the part before.
         let goes_on = |damage: &&mut Damage| {
             damage.file == Some(id)
                 && damage.range.upper.as_deref() == Some(&range.lower)
@@ -219,7 +219,7 @@ impl<'a> Newest<'a> {
         match joined {
             Some(damage) => {
                 damage.range.upper = range.upper;
-                // It counts for this stretch too.
+                // It counts for this part too.
                 let at = self.damage.iter().position(|damage| damage.file == Some(id));
                 self.damage_here = self.damage_here.min(at.unwrap_or(0));
             }
@@ -246,12 +246,12 @@ impl<'a> Newest<'a> {
         {
             let id = *id;
             self.heap.pop();
-            let lower = self.stretch.map(|stretch| stretch.lower.clone()).unwrap_or_default();
+            let lower = self.part.map(|part| part.lower.clone()).unwrap_or_default();
             while let Some(input) = self.inputs.get(&id) {
                 if input.started {
                     let entry = input.scan.as_ref().and_then(|scan| scan.entry());
                     let Some(entry) = entry else { break };
-                    // What lies before the stretch does not count in any that is still to come.
+                    // What lies before the part does not count in any that is still to come.
                     let passed = *entry.key < *lower;
                     if !passed && *entry.key != *key {
                         break;

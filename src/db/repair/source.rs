@@ -18,8 +18,8 @@ use crate::store::options::{Builder, MIB};
 use crate::store::state::Blobs;
 use crate::store::strangers::{origins_of_unknown, stranger};
 use crate::table::{BlobFiles, TableSalvage};
-use crate::tree::Stretch;
-use crate::tree::kinds::{TreeKind, stretches};
+use crate::tree::RepairRange;
+use crate::tree::kinds::{TreeKind, repair_ranges};
 use crate::tree::options::KeyspaceOptions;
 use crate::vfs::{Lock, ReadOnlyVfs, Vfs};
 
@@ -42,7 +42,7 @@ pub(super) struct SourceKeyspace {
     pub(super) options_lost: Option<Error>,
     pub(super) merge: MergeContext,
     /// Ascending, without gaps, over all keys.
-    pub(super) stretches: Vec<Stretch>,
+    pub(super) repair_ranges: Vec<RepairRange>,
     pub(super) replayed: Replayed,
 }
 
@@ -118,13 +118,13 @@ impl Source {
             _lock: lock,
         };
         source.add_problems(manifest.problems.iter().cloned());
-        let exact = source.exact_stretches(&manifest, &names);
+        let exact = source.exact_ranges(&manifest, &names);
         let mut found = match exact {
             Some(found) => {
                 source.basis = RepairBasis::Manifest;
                 found
             }
-            None => source.found_stretches(&manifest, &names)?,
+            None => source.found_ranges(&manifest, &names)?,
         };
         let replayed = source.replay(&*vfs, path, &manifest, &mut found)?;
         source.make_keyspaces(found, replayed, builder, &blobs);
@@ -161,7 +161,7 @@ impl Source {
     }
 
     /// The keyspaces as a whole manifest says them. One that is proven to have lost its end is not whole.
-    fn exact_stretches(
+    fn exact_ranges(
         &mut self,
         manifest: &SalvagedManifest,
         names: &BTreeSet<String>,
@@ -172,15 +172,15 @@ impl Source {
         let mut all_there = true;
         for keyspace in &manifest.state.keyspaces {
             let tree = keyspace.tree();
-            let stretches = stretches(&keyspace.meta.kind, &tree, &manifest.path).ok()?;
-            all_there &= stretches.iter().flat_map(|stretch| &stretch.tables).all(|&table| {
+            let repair_ranges = repair_ranges(&keyspace.meta.kind, &tree, &manifest.path).ok()?;
+            all_there &= repair_ranges.iter().flat_map(|range| &range.tables).all(|&table| {
                 let path = self.files.path(table, FileType::Table);
                 path.file_name().is_some_and(|name| names.contains(&*name.to_string_lossy()))
             });
-            named.extend(stretches.iter().flat_map(|stretch| stretch.tables.iter().copied()));
+            named.extend(repair_ranges.iter().flat_map(|range| range.tables.iter().copied()));
             let meta = keyspace.meta.clone();
             let options_place = (manifest.path.clone(), keyspace.options_offset);
-            found.insert(keyspace.id, FoundKeyspace { meta, options_place, stretches });
+            found.insert(keyspace.id, FoundKeyspace { meta, options_place, repair_ranges });
         }
         if let Some(problem) = self.lost_end(end, manifest, names, &named) {
             self.problems.push(problem);
@@ -234,8 +234,8 @@ impl Source {
         )
     }
 
-    /// The keyspaces as the tables say them, each with one stretch that has all of its tables.
-    fn found_stretches(
+    /// The keyspaces as the tables say them, each with one range that has all of its tables.
+    fn found_ranges(
         &mut self,
         manifest: &SalvagedManifest,
         names: &BTreeSet<String>,
@@ -245,8 +245,8 @@ impl Source {
         let mut owners: BTreeMap<FileId, KeyspaceId> = BTreeMap::new();
         let mut metas: BTreeMap<KeyspaceId, (u64, FoundKeyspace)> = BTreeMap::new();
         for keyspace in &state.keyspaces {
-            let known = stretches(&keyspace.meta.kind, &keyspace.tree(), &manifest.path);
-            let tables = known.iter().flatten().flat_map(|stretch| &stretch.tables);
+            let known = repair_ranges(&keyspace.meta.kind, &keyspace.tree(), &manifest.path);
+            let tables = known.iter().flatten().flat_map(|range| &range.tables);
             owners.extend(tables.map(|&table| (table, keyspace.id)));
             let options_place = (manifest.path.clone(), keyspace.options_offset);
             let meta = keyspace.meta.clone();
@@ -277,8 +277,8 @@ impl Source {
         }
         let found = metas.into_iter().map(|(id, (_, found))| {
             let tables = tables.remove(&id).unwrap_or_default();
-            let stretches = vec![Stretch { lower: Vec::new(), upper: None, tables }];
-            (id, FoundKeyspace { stretches, ..found })
+            let repair_ranges = vec![RepairRange { lower: Vec::new(), upper: None, tables }];
+            (id, FoundKeyspace { repair_ranges, ..found })
         });
         Ok(found.collect())
     }
@@ -387,7 +387,7 @@ impl Source {
         blobs: &Arc<BlobFiles>,
     ) {
         for (id, found) in found {
-            let FoundKeyspace { meta, options_place: (file, offset), mut stretches } = found;
+            let FoundKeyspace { meta, options_place: (file, offset), mut repair_ranges } = found;
             let name = match meta.name.as_str() {
                 "" => format!("recovered-{id}"),
                 name => name.to_string(),
@@ -408,8 +408,12 @@ impl Source {
                 let found = builder.merge_operators.get(operator)?;
                 Some(Contained::new(&name, operator, Arc::clone(found)))
             });
-            if stretches.is_empty() {
-                stretches.push(Stretch { lower: Vec::new(), upper: None, tables: Vec::new() });
+            if repair_ranges.is_empty() {
+                repair_ranges.push(RepairRange {
+                    lower: Vec::new(),
+                    upper: None,
+                    tables: Vec::new(),
+                });
             }
             let merge = MergeContext {
                 keyspace: Arc::from(name.as_str()),
@@ -423,7 +427,7 @@ impl Source {
                 options,
                 options_lost,
                 merge,
-                stretches,
+                repair_ranges,
                 replayed,
             });
         }
@@ -439,7 +443,7 @@ struct FoundKeyspace {
     meta: KeyspaceMeta,
     /// The file that says so, and where its options begin in it; 0 if that is not known.
     options_place: (PathBuf, u64),
-    stretches: Vec<Stretch>,
+    repair_ranges: Vec<RepairRange>,
 }
 
 /// What a journal has brought.

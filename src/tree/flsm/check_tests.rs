@@ -6,8 +6,8 @@ use crate::cache::ReadContext;
 use crate::jobs::{Job, Step};
 use crate::table::Table;
 use crate::tree::flsm::FlsmTree;
-use crate::tree::flsm::guard::Key;
-use crate::tree::flsm::plan::{Wish, plan};
+use crate::tree::flsm::plan::{Trigger, plan};
+use crate::tree::range::Key;
 use crate::tree::test_support::{Reader, context, key_of, table_of};
 use crate::tree::{TreeObserver, TreeVersion};
 
@@ -60,30 +60,30 @@ impl Fixture {
 
 fn last_level(fragments: &[(Arc<Table>, bool)]) -> Guard {
     let mut guard = Guard::empty(0, Key::from(&[][..]), None);
-    for (table, settled) in fragments {
-        guard.append(std::slice::from_ref(table), *settled).unwrap();
+    for (table, fully_merged) in fragments {
+        guard.append(std::slice::from_ref(table), *fully_merged).unwrap();
     }
     guard
 }
 
-/// Seven settled fragments side by side, the last of them small and with the lowest numbers, and two young
+/// Seven fully_merged fragments side by side, the last of them small and with the lowest numbers, and two young
 /// ones over all of them: the merge of the youngest took the small one along, and what came out had lower
 /// numbers than fragments that it lies over. A store of 48 lives was called damaged seven times for that,
 /// and every pair in it was right.
 #[test]
 fn a_small_old_fragment_merged_with_young_ones_is_no_damage() {
     let fixture = Fixture::new();
-    let settled = (0..6).map(|n| (fixture.puts(20 + n, n * 10..n * 10 + 4), true));
+    let fully_merged = (0..6).map(|n| (fixture.puts(20 + n, n * 10..n * 10 + 4), true));
     let small = (fixture.puts(5, [60]), true);
     let put = (fixture.puts(30, [1, 33, 61]), false);
     let deleted = table_of(&fixture.tree.context.files, EntryKind::Delete, 31, [2, 33, 62]);
-    let fragments: Vec<_> = settled.chain([small, put, (deleted, false)]).collect();
+    let fragments: Vec<_> = fully_merged.chain([small, put, (deleted, false)]).collect();
     fixture.show(last_level(&fragments));
     assert_eq!(fixture.problems(), [""; 0]);
 
     let tree = &fixture.tree;
     let root = Arc::clone(&tree.version.load().root);
-    let plan = plan(&root, Wish::Due, &tree.parameters).unwrap().unwrap();
+    let plan = plan(&root, Trigger::Due, &tree.parameters).unwrap().unwrap();
     let ages = |fragments: &[Fragment]| -> Vec<u64> {
         fragments.iter().map(|fragment| fragment.table.properties().seqno_min.0).collect()
     };
@@ -92,7 +92,7 @@ fn a_small_old_fragment_merged_with_young_ones_is_no_damage() {
     while job.step().unwrap() != Step::Done {}
     let root = Arc::clone(&tree.version.load().root);
     assert_eq!(ages(&root.fragments), [20, 21, 22, 23, 24, 25, 5]);
-    assert!(!root.fragments[6].settled);
+    assert!(!root.fragments[6].fully_merged);
 
     assert_eq!(fixture.problems(), [""; 0]);
     let put = |age| Some((Seqno(age), EntryKind::Put));

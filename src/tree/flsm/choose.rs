@@ -1,58 +1,136 @@
-//! Which job is the most urgent: the guard with most tables one over the other, the guard that takes
-//! most space for nothing, the guard whose readers have wasted most, or guards too small to be kept.
+//! Which compaction is next: the guard with most tables one over the other, the full merge of a guard, or the join of
+//! guards that are too small to be kept apart. The order is that of every versioned tree.
 
 use std::sync::Arc;
 
-use super::FlsmTree;
-use super::guard::{Guard, walk};
-use super::plan::{Plan, Wish, join_plan, plan};
+use super::guard::Guard;
+use super::plan::{Plan, Trigger, join_plan, plan};
+use super::reclaim;
 use super::version::Version;
+use super::{Flsm, FlsmTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
-use crate::base::limits::UNIT_BYTES;
-use crate::base::sync::plain::Ordering;
-use crate::tree::damaged::Met;
-use crate::tree::files::dead_blob_gain;
-use crate::tree::space::PRESSING_SHARE;
+use crate::tree::range::{ranges_overlap, table_is_inside};
+use crate::tree::versioned::{Choose, Gain, Intent, TreeNode, walk};
 
-/// Reads of iterators that a guard has to have wasted, beyond what merging it costs, to be merged.
-const SEEK_BYTES_MIN: u64 = 64 << 10;
+impl Choose for Flsm {
+    type Choice = Plan;
 
-/// A gain, in thousandths of what is merged for it, that is good enough not to look for more above the last level.
-const GAIN_ENOUGH: u64 = 200;
+    fn is_free(tree: &FlsmTree, guard: &Guard, _by_path: bool) -> bool {
+        tree.is_free(guard.height, guard.range())
+    }
+
+    fn choose_due(tree: &FlsmTree, version: &Version, intent: Intent) -> Result<Option<Plan>> {
+        match tree.most_urgent(version) {
+            Some(guard) => tree.plan(guard, Trigger::Due, intent),
+            None => Ok(None),
+        }
+    }
+
+    /// By path, this is its first compaction. The next are due, or chosen for space.
+    fn choose_full(
+        tree: &FlsmTree,
+        guard: &Guard,
+        _by_path: bool,
+        intent: Intent,
+    ) -> Result<Option<Plan>> {
+        tree.plan(guard, Trigger::Full, intent)
+    }
+
+    /// From the top down: what is merged on one level is read with what lies below it on the next.
+    fn choose_for_reads(tree: &FlsmTree, guard: &Guard, intent: Intent) -> Result<Option<Plan>> {
+        tree.plan(guard, Trigger::Full, intent)
+    }
+
+    /// Joins neighbouring guards that hold too little to be kept apart.
+    fn choose_idle(tree: &FlsmTree, version: &Version) -> Option<Plan> {
+        let mut found: Option<Plan> = None;
+        if !version.own.totals.joinable {
+            return None;
+        }
+        walk(&version.root, &mut |guard| {
+            for left in 0..guard.children.len().saturating_sub(1) {
+                if found.is_some() {
+                    return;
+                }
+                found = join_plan(guard, left, &tree.parameters)
+                    .filter(|plan| tree.is_free(plan.place.height, plan.place.range()));
+            }
+        });
+        found
+    }
+
+    fn plan_of(_tree: &FlsmTree, plan: Plan) -> Result<Option<Plan>> {
+        Ok(Some(plan))
+    }
+
+    fn gain(tree: &FlsmTree, version: &Version, guard: &Guard, now: &[Seqno]) -> Gain {
+        reclaim::gain(tree, guard, version.mostly_dead_blobs(), now)
+    }
+
+    fn path_gain(version: &Version, guard: &Guard) -> Gain {
+        match guard.bytes() {
+            0 => Gain::default(),
+            _ => version.path_gains().get(&guard.id).copied().unwrap_or_default(),
+        }
+    }
+
+    fn first_merge_bytes(_version: &Version, guard: &Guard, _by_path: bool) -> u64 {
+        guard.bytes()
+    }
+
+    /// A merge reads and writes the guard.
+    fn wasted_bytes_max(guard: &Guard) -> Option<u64> {
+        let is_merged = guard.fragments.len() <= usize::from(guard.height == 0);
+        (!is_merged).then(|| 2 * guard.bytes())
+    }
+
+    fn begin_compact(tree: &FlsmTree, _range: (&[u8], Option<&[u8]>)) -> Result<u32> {
+        Ok(tree.version.load().root.height)
+    }
+
+    fn next_uncompacted(
+        tree: &FlsmTree,
+        height: u32,
+        range: (&[u8], Option<&[u8]>),
+    ) -> Result<Option<Plan>> {
+        let version = tree.version.load_full();
+        let mut found = None;
+        walk(&version.root, &mut |guard| {
+            let overlaps = ranges_overlap(guard.range(), range);
+            if found.is_some() || guard.height != height || !overlaps {
+                return;
+            }
+            let clean = match guard.fragments.as_slice() {
+                [] => true,
+                [only] if height == 0 => {
+                    let (lower, upper) = guard.range();
+                    only.fully_merged && table_is_inside(&only.table, lower, upper)
+                }
+                _ => false,
+            };
+            if !clean {
+                found = Some(guard);
+            }
+        });
+        match found {
+            Some(guard) => plan(guard, Trigger::Full, &tree.parameters),
+            None => Ok(None),
+        }
+    }
+}
 
 impl FlsmTree {
-    /// The plan that is most urgent among those nobody works on.
-    pub(super) fn choose(&self, version: &Version, met: Met) -> Result<Option<Plan>> {
-        if self.space(version).excess() > PRESSING_SHARE
-            && let Some(plan) = self.choose_reclaiming(version, met)?
-        {
-            return Ok(Some(plan));
-        }
-        if let Some(guard) = self.most_urgent(version) {
-            return self.plan(guard, Wish::Due, met);
-        }
-        if let Some(plan) = self.choose_reclaiming(version, met)? {
-            return Ok(Some(plan));
-        }
-        if let Some(guard) = self.most_sought(version) {
-            return self.plan(guard, Wish::Full, met);
-        }
-        Ok(self.choose_join(version))
-    }
-
-    fn plan(&self, guard: &Guard, wish: Wish, met: Met) -> Result<Option<Plan>> {
-        let plan = plan(guard, wish, &self.parameters);
-        if met == Met::Noted
-            && let Err(error) = &plan
-        {
-            self.note_damage(error, guard.height, guard.range());
-        }
-        plan
-    }
-
+    /// Whether background work may be done in a range of a level.
     fn is_free(&self, height: u32, range: (&[u8], Option<&[u8]>)) -> bool {
-        self.jobs.lock().is_free(height, range, self.context.clock.nanos())
+        let now = self.context.clock.nanos();
+        let jobs = self.jobs.lock();
+        !jobs.quarantine.overlaps(height, range, now) && jobs.is_free(height, range, None)
+    }
+
+    /// The compaction of a guard.
+    fn plan(&self, guard: &Guard, trigger: Trigger, intent: Intent) -> Result<Option<Plan>> {
+        self.planned(plan(guard, trigger, &self.parameters), guard, intent)
     }
 
     /// The guard that is due most.
@@ -74,162 +152,6 @@ impl FlsmTree {
             *best = Some((own, guard));
         }
         guard.children.iter().for_each(|child| self.find_urgent(child, best));
-    }
-
-    /// Of the guards that nobody works on, the one in which a full merge gives back most for what it costs, if
-    /// the tree takes too much space.
-    fn choose_reclaiming(&self, version: &Version, met: Met) -> Result<Option<Plan>> {
-        if self.space(version).excess() <= 0.0 {
-            return Ok(None);
-        }
-        let now = self.context.snapshots();
-        let dead_blobs = version.mostly_dead_blobs();
-        let score_of = |gain: u64, bytes: u64| match gain * 20 < bytes {
-            true => 0,
-            false => gain * 1000 / bytes.max(1),
-        };
-        let mut best: Option<(u64, &Arc<Guard>)> = None;
-        for by_path in [false, true] {
-            if best.is_some_and(|(score, _)| score >= GAIN_ENOUGH) {
-                break;
-            }
-            // What lies above the last level would be merged there later for less, with what comes after it.
-            let least = best.map_or(0, |(score, _)| score + score / 2);
-            walk(&version.root, &mut |guard| {
-                let bytes = guard.bytes();
-                if bytes == 0 {
-                    return;
-                }
-                let score = match by_path {
-                    true => {
-                        let path = version.path_gains().get(&guard.id).copied().unwrap_or_default();
-                        score_of(path.gain, path.bytes)
-                    }
-                    false => {
-                        let tables = guard.fragments.iter().map(|fragment| &fragment.table);
-                        let blobs: u64 = tables.map(|t| dead_blob_gain(t, &dead_blobs)).sum();
-                        score_of(self.gain(guard, &now) + blobs, bytes)
-                    }
-                };
-                if score > least
-                    && best.is_none_or(|(most, _)| most < score)
-                    && self.is_free(guard.height, guard.range())
-                {
-                    best = Some((score, guard));
-                }
-            });
-        }
-        if let Some((_, guard)) = best {
-            // What is being merged takes space of its own until it is done.
-            let (merging, idle) = {
-                let jobs = self.jobs.lock();
-                (jobs.merge_bytes(), jobs.claims.is_idle())
-            };
-            let space = self.space(version);
-            if !idle && !space.has_room(space.left_of(merging + guard.bytes())) {
-                return Ok(None);
-            }
-        }
-        let nothing = best.is_none() && self.jobs.lock().claims.is_idle();
-        self.nothing_to_reclaim.store(nothing, Ordering::Relaxed);
-        match best {
-            Some((_, guard)) => self.plan(guard, Wish::Full, met),
-            None => Ok(None),
-        }
-    }
-
-    /// Bytes that a full merge of a guard would give back, estimated: what it holds that is superseded there
-    /// (on the last level deleted, too), and what its tables hold on to outside of it.
-    fn gain(&self, guard: &Guard, now: &[Seqno]) -> u64 {
-        let outside: u64 = (guard.fragments.iter())
-            .map(|f| f.table.properties().entry_bytes().saturating_sub(f.extent.bytes))
-            .sum();
-        // Other guards may hold on to the same.
-        let outside = outside / 4;
-        let dead = (guard.bytes() as f64 * guard.dead().share) as u64;
-        match guard.fragments.as_slice() {
-            _ if guard.height > 0 => dead + outside / 4,
-            [only] if only.settled => outside,
-            [only] if !self.jobs.lock().claims.gains(only.table.id(), now) => outside,
-            _ => dead + outside,
-        }
-    }
-
-    /// The guard of whose tables iterators have read most that they would not have to, if that has cost
-    /// more than merging it would (PebblesDB's seek-triggered compaction). From the top down: what is
-    /// merged on one level is read with what lies below it on the next.
-    fn most_sought<'a>(&self, version: &'a Version) -> Option<&'a Arc<Guard>> {
-        if !self.context.options.seek_compaction {
-            return None;
-        }
-        let mut best: Option<(u64, &Arc<Guard>)> = None;
-        walk(&version.root, &mut |guard| {
-            let seeks = guard.seeks.load(Ordering::Relaxed);
-            let wasted_bytes = seeks * UNIT_BYTES as u64;
-            if wasted_bytes <= SEEK_BYTES_MIN {
-                return;
-            }
-            // A merge reads and writes the guard.
-            let worth = wasted_bytes > 2 * guard.bytes() + SEEK_BYTES_MIN
-                && guard.fragments.len() > usize::from(guard.height == 0);
-            if worth
-                && best.is_none_or(|(most, _)| most < seeks)
-                && self.is_free(guard.height, guard.range())
-            {
-                best = Some((seeks, guard));
-            }
-        });
-        best.map(|(_, guard)| guard)
-    }
-
-    /// Neighbouring guards that hold too little to be kept apart.
-    fn choose_join(&self, version: &Version) -> Option<Plan> {
-        let mut found: Option<Plan> = None;
-        if !version.totals.joinable {
-            return None;
-        }
-        walk(&version.root, &mut |guard| {
-            for left in 0..guard.children.len().saturating_sub(1) {
-                if found.is_some() {
-                    return;
-                }
-                found = join_plan(guard, left, &self.parameters)
-                    .filter(|plan| self.is_free(plan.height, plan.range()));
-            }
-        });
-        found
-    }
-
-    /// The next guard of a level in a range that is not yet as a full merge leaves it, as a plan.
-    pub(super) fn next_uncompacted(
-        &self,
-        version: &Version,
-        height: u32,
-        from: &[u8],
-        upper: Option<&[u8]>,
-    ) -> Result<Option<Plan>> {
-        let mut found = None;
-        walk(&version.root, &mut |guard| {
-            let meets = super::guard::ranges_meet(guard.range(), (from, upper));
-            if found.is_some() || guard.height != height || !meets {
-                return;
-            }
-            let clean = match guard.fragments.as_slice() {
-                [] => true,
-                [only] if height == 0 => {
-                    let (lower, upper) = guard.range();
-                    only.settled && super::guard::table_is_inside(&only.table, lower, upper)
-                }
-                _ => false,
-            };
-            if !clean {
-                found = Some(guard);
-            }
-        });
-        match found {
-            Some(guard) => plan(guard, Wish::Full, &self.parameters),
-            None => Ok(None),
-        }
     }
 }
 

@@ -2,12 +2,10 @@
 
 use super::*;
 use crate::base::entry::EntryKind;
+use crate::base::ids::Seqno;
+use crate::base::sync::plain::Ordering;
 use crate::tree::TreeObserver;
-use crate::tree::flsm::guard::Key;
-use crate::tree::flsm::live_keys;
-use crate::tree::flsm::totals::Inventory;
-use crate::tree::flsm::version::tables;
-use crate::tree::live::LiveKeys;
+use crate::tree::range::Key;
 use crate::tree::test_support::{Reader, context, key_of, table_of};
 
 #[test]
@@ -30,20 +28,13 @@ fn while_the_best_guard_is_merged_the_next_best_is() {
         root.children.push(Arc::new(guard));
     }
     let root = Arc::new(root);
-    let version = Version::new(
-        Arc::clone(&root),
-        Seqno(1),
-        Inventory::of(&root).totals,
-        live_keys(&root, LiveKeys::default()).shares(0, || tables(&root)),
-        Arc::clone(&tree.context.counters),
-        Arc::default(),
-        tree.parameters.clone(),
-    );
+    let version = tree.version_of(Arc::clone(&root), Seqno(1));
     assert!(version.space_excess() > 0.0);
     let mut jobs = Vec::new();
     let mut chosen = Vec::new();
-    while let Some(plan) = tree.choose_reclaiming(&version, Met::Noted).unwrap() {
-        chosen.push(root.children.iter().position(|guard| guard.lower == plan.lower).unwrap());
+    while let Some(plan) = tree.choose_reclaiming(&version, Intent::Start).unwrap() {
+        chosen
+            .push(root.children.iter().position(|guard| guard.lower == plan.place.lower).unwrap());
         jobs.push(tree.claim(plan, tree.jobs_ended()).expect("nobody works there"));
     }
     // Not all at once: outputs take space before they give any back.

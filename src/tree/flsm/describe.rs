@@ -1,11 +1,12 @@
 //! What a version looks like, for `inspect`.
 
-use super::guard::{Guard, walk};
+use super::guard::Guard;
 use super::version::Version;
 use crate::base::slice::Slice;
 use crate::tree::description::{
     ChildDescription, FileDescription, GroupDescription, NodeDescription, TreeDescription, named,
 };
+use crate::tree::versioned::{TreeNode, walk};
 
 pub(super) fn describe(version: &Version) -> TreeDescription {
     let mut levels: Vec<Vec<NodeDescription>> = Vec::new();
@@ -18,7 +19,7 @@ pub(super) fn describe(version: &Version) -> TreeDescription {
     TreeDescription {
         kind: super::KIND.name.to_string(),
         nodes: levels.into_iter().rev().flatten().collect(),
-        disk_bytes: version.disk_bytes(),
+        disk_bytes: version.files.disk_bytes(),
         live_bytes: version.live_bytes(),
         parameters: version.parameters.named(),
     }
@@ -36,7 +37,7 @@ fn describe_guard(guard: &Guard) -> NodeDescription {
             entries: properties.entries(),
             seqno_min: properties.seqno_min.0,
             seqno_max: properties.seqno_max.0,
-            live_bytes: fragment.extent.bytes,
+            live_bytes: fragment.size.bytes,
             counts: named([("tombstones", properties.deletes)]),
         };
         let label = "fragment".to_string();

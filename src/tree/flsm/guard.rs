@@ -15,50 +15,59 @@
 //!    younger than its older neighbours wherever both have a key, and older where it alone has one. So
 //!    nothing follows from a table's least and greatest number, nor from file numbers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::parameters::Parameters;
 use crate::base::error::Result;
+use crate::base::ids::NodeId;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::AtomicU64;
 use crate::table::Table;
-use crate::tree::derived::Derived;
-use crate::tree::extent::position_before;
-pub(super) use crate::tree::extent::{
-    EXTENT_LIMIT, Extent, Key, Stretch, ranges_meet, table_extent, table_is_inside, table_meets,
-    table_stretch,
+use crate::tree::live::Dead;
+use crate::tree::range::{
+    Derived, Key, RangeSize, TablePart, position_before, table_is_inside, table_overlaps,
+    table_part, table_size,
 };
+use crate::tree::versioned::{NEW, TreeNode, walk};
 
-/// Numbers guards within a keyspace; never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct GuardId(pub(super) u64);
-
-/// The number of a guard that a change has made and not yet committed.
-pub(super) const NEW: GuardId = GuardId(0);
+/// What guards hold and how far they are behind.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Totals {
+    pub(super) guards: u64,
+    pub(super) fragments: u64,
+    /// Bytes of guards that are due for compaction.
+    pub(super) pending_bytes: u64,
+    /// How far the guard that is furthest behind is: from 1 on it is due.
+    pub(super) urgency: f64,
+    /// Whether there are neighbours that are better one guard.
+    pub(super) joinable: bool,
+}
 
 /// A table as a guard sees it.
 #[derive(Clone)]
 pub(super) struct Fragment {
     pub(super) table: Arc<Table>,
     /// What of it lies in the guard's range.
-    pub(super) extent: Extent,
+    pub(super) size: RangeSize,
     /// Entries of the table before that.
     pub(super) first: u64,
     /// Whether it came from a merge of all that there was in its range, on the last level, and holds one
     /// version a key and no tombstone.
-    pub(super) settled: bool,
+    pub(super) fully_merged: bool,
 }
 
 /// A guard.
 #[derive(Clone)]
-pub(super) struct Guard {
-    pub(super) totals: Derived<super::totals::Totals>,
+pub(in crate::tree) struct Guard {
+    pub(super) totals: Derived<Totals>,
     pub(super) depth: Derived<usize>,
-    pub(super) dead: Derived<crate::tree::live::Dead>,
+    pub(super) dead: Derived<Dead>,
     /// Tables that iterators had to open here beyond the one that would do, since the guard was last
     /// compacted for that. Shared by the guard's copies.
-    pub(super) seeks: Arc<AtomicU64>,
+    pub(super) wasted_reads: Arc<AtomicU64>,
     /// `NEW` while a change is being made; a number once the manifest names it.
-    pub(super) id: GuardId,
+    pub(super) id: NodeId,
     /// 0 on the last level.
     pub(super) height: u32,
     pub(super) lower: Key,
@@ -70,8 +79,8 @@ pub(super) struct Guard {
 
 impl Fragment {
     /// Which of the table's entries lie in the guard's range.
-    pub(super) fn stretch(&self) -> Stretch {
-        Stretch { first: self.first, extent: self.extent }
+    pub(super) fn part(&self) -> TablePart {
+        TablePart { first: self.first, size: self.size }
     }
 }
 
@@ -82,7 +91,7 @@ impl Guard {
             totals: Derived::default(),
             depth: Derived::default(),
             dead: Derived::default(),
-            seeks: Arc::default(),
+            wasted_reads: Arc::default(),
             id: NEW,
             height,
             lower,
@@ -90,16 +99,6 @@ impl Guard {
             fragments: Vec::new(),
             children: Vec::new(),
         }
-    }
-
-    /// The tree of an empty keyspace: one guard for all keys.
-    pub(super) fn empty_root() -> Guard {
-        Guard::empty(0, Arc::from(&[][..]), None)
-    }
-
-    /// The guard's range.
-    pub(super) fn range(&self) -> (&[u8], Option<&[u8]>) {
-        (&self.lower, self.upper.as_deref())
     }
 
     /// The position of the child whose range holds `key`, which the guard's range holds.
@@ -119,12 +118,12 @@ impl Guard {
 
     /// Bytes of the guard's own fragments.
     pub(super) fn bytes(&self) -> u64 {
-        self.fragments.iter().map(|fragment| fragment.extent.bytes).sum()
+        self.fragments.iter().map(|fragment| fragment.size.bytes).sum()
     }
 
     /// Adds those of the tables that reach into the range, oldest first, as the youngest.
-    pub(super) fn append(&mut self, tables: &[Arc<Table>], settled: bool) -> Result<()> {
-        let mut found = fragments_of(tables, settled, self.range())?;
+    pub(super) fn append(&mut self, tables: &[Arc<Table>], fully_merged: bool) -> Result<()> {
+        let mut found = fragments_of(tables, fully_merged, self.range())?;
         if planted(Bug::GuardAppendsAsOldest) {
             std::mem::swap(&mut self.fragments, &mut found);
         }
@@ -147,36 +146,118 @@ impl Guard {
     }
 }
 
-/// The stretches of `tables` in a range, in their order; those that have none are left out.
+/// The parts of `tables` in a range, in their order; those that have none are left out.
 pub(super) fn fragments_of(
     tables: &[Arc<Table>],
-    settled: bool,
+    fully_merged: bool,
     (lower, upper): (&[u8], Option<&[u8]>),
 ) -> Result<Vec<Fragment>> {
     let seen = |table: &Table| !planted(Bug::GuardStraddlingMissed) || *table.first_key() >= *lower;
-    let inside = tables.iter().filter(|table| table_meets(table, lower, upper) && seen(table));
+    let inside = tables.iter().filter(|table| table_overlaps(table, lower, upper) && seen(table));
     inside
         .map(|table| {
-            let Stretch { first, extent } = table_stretch(table, lower, upper)?;
-            Ok(Fragment { table: Arc::clone(table), extent, first, settled })
+            let TablePart { first, size } = table_part(table, lower, upper)?;
+            Ok(Fragment { table: Arc::clone(table), size, first, fully_merged })
         })
         .collect()
 }
 
-/// Makes a guard changeable: copies it if an older version still shares it, and marks it new.
-pub(super) fn edit(guard: &mut Arc<Guard>) -> &mut Guard {
-    let guard = Arc::make_mut(guard);
-    guard.id = NEW;
-    guard.totals = Derived::default();
-    guard.depth = Derived::default();
-    guard.dead = Derived::default();
-    guard
+impl TreeNode for Guard {
+    fn empty_root() -> Guard {
+        Guard::empty(0, Arc::from(&[][..]), None)
+    }
+
+    fn id(&self) -> NodeId {
+        self.id
+    }
+
+    fn set_id(&mut self, id: NodeId) {
+        self.id = id;
+    }
+
+    fn height(&self) -> u32 {
+        self.height
+    }
+
+    fn lower(&self) -> &Key {
+        &self.lower
+    }
+
+    fn upper(&self) -> Option<&Key> {
+        self.upper.as_ref()
+    }
+
+    fn children(&self) -> impl Iterator<Item = &Arc<Guard>> {
+        self.children.iter()
+    }
+
+    fn children_mut(&mut self) -> impl Iterator<Item = &mut Arc<Guard>> {
+        self.children.iter_mut()
+    }
+
+    fn wasted_reads(&self) -> &AtomicU64 {
+        &self.wasted_reads
+    }
+
+    fn forget_derived(&mut self) {
+        self.totals = Derived::default();
+        self.depth = Derived::default();
+        self.dead = Derived::default();
+    }
+
+    fn each_live_part(&self, f: &mut dyn FnMut(&Arc<Table>, TablePart)) -> Result<()> {
+        self.fragments.iter().for_each(|fragment| f(&fragment.table, fragment.part()));
+        Ok(())
+    }
 }
 
-/// Calls `f` for every guard, parents before children, left to right.
-pub(super) fn walk<'a>(root: &'a Arc<Guard>, f: &mut dyn FnMut(&'a Arc<Guard>)) {
-    f(root);
-    for child in &root.children {
-        walk(child, f);
+/// Whether the children's parts of the tables are about as large as what a merge would make of
+/// them.
+pub(super) fn pieces_are_large(
+    guard: &Guard,
+    tables: &[Arc<Table>],
+    parameters: &Parameters,
+) -> Result<bool> {
+    let (mut bytes, mut pieces) = (0, 0);
+    for table in tables {
+        bytes += table_size(table, &guard.lower, guard.upper.as_deref())?.bytes;
+        let overlaps =
+            |child: &&Arc<Guard>| table_overlaps(table, &child.lower, child.upper.as_deref());
+        pieces += guard.children.iter().filter(overlaps).count() as u64;
     }
+    let each = bytes / pieces.max(1);
+    // A table that lies in one child as a whole goes there, however small it is.
+    Ok(each >= parameters.pass_bytes_min || pieces <= tables.len() as u64)
+}
+
+/// Whether two neighbours are better one guard. None of their tables may reach from one into the other:
+/// what such a table holds beyond a guard may have been moved on there.
+pub(super) fn is_joinable(a: &Guard, b: &Guard, parameters: &Parameters) -> bool {
+    let small = match a.height {
+        0 => {
+            a.bytes() + b.bytes() <= parameters.guard_bytes / 2
+                && (a.fragments.is_empty()
+                    || b.fragments.is_empty()
+                    || a.depth().max(b.depth()) <= 1)
+        }
+        _ => {
+            let few = a.children.len().min(b.children.len()) <= parameters.fanout_max / 8;
+            few && a.children.len() + b.children.len() <= parameters.fanout_max / 2
+        }
+    };
+    let own = |guard: &Guard| {
+        let (lower, upper) = guard.range();
+        let inside = |f: &Fragment| table_is_inside(&f.table, lower, upper);
+        guard.fragments.iter().all(inside)
+    };
+    small && own(a) && own(b)
+}
+
+/// Every table that is reachable, once, by number.
+pub(super) fn tables(root: &Arc<Guard>) -> Vec<&Arc<Table>> {
+    let mut all = BTreeMap::new();
+    walk(root, &mut |guard| {
+        all.extend(guard.fragments.iter().map(|fragment| (fragment.table.id(), &fragment.table)));
+    });
+    all.into_values().collect()
 }

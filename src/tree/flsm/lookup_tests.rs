@@ -7,7 +7,7 @@ use crate::base::key_hash::{hash_key, test_hasher};
 use crate::base::limits::UNIT_BYTES;
 use crate::cache::{Cache, DataFiles};
 use crate::table::{BlobFiles, TableBuilder, TableOptions};
-use crate::tree::extent::{Extent, Key};
+use crate::tree::range::{Key, RangeSize};
 use crate::vfs::{Access, AlignedBuf, MemoryVfs};
 
 /// A root with one guard below it: keys 0, 10, 20, … in the oldest table, of the guard below; others in
@@ -44,10 +44,10 @@ impl Tree {
                 let key = key_of(if number == 0 { 5 } else { number * 10 + age });
                 table.add(&key, Seqno(age + 1), EntryKind::Put, &[age as u8; 100]).unwrap();
             }
-            let extent = Extent { bytes: 0, entries: KEYS };
+            let size = RangeSize { bytes: 0, entries: KEYS };
             let table = table.finish().unwrap();
             table.pages().forget_pages();
-            Fragment { table, settled: false, extent, first: 0 }
+            Fragment { table, fully_merged: false, size, first: 0 }
         };
         let mut last = Guard::empty(0, Key::from(&[][..]), None);
         last.fragments = (0..2).map(fragment).collect();

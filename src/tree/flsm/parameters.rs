@@ -8,7 +8,7 @@ use crate::tree::own_options::{FANOUT_MAX, OwnOption, show_choice};
 
 /// What the tree aims at.
 #[derive(Debug, Clone)]
-pub(super) struct Parameters {
+pub(in crate::tree) struct Parameters {
     /// What a guard's height is drawn with.
     pub(super) hasher: Arc<KeyHasher>,
     /// A guard with more children is divided.
@@ -26,8 +26,6 @@ pub(super) struct Parameters {
     /// Fragments of this size gain nothing by being merged before they move down.
     pub(super) pass_bytes_min: u64,
     pub(super) space_amplification_max_percent: u64,
-    /// What a memtable holds.
-    pub(super) memtable_bytes: u64,
 }
 
 pub(super) const TABLES_PER_GUARD_MAX: OwnOption = OwnOption {
@@ -63,7 +61,6 @@ impl Parameters {
             file_bytes_min: memtable / 4,
             pass_bytes_min: memtable / 4,
             space_amplification_max_percent: options.space_amplification_max_percent,
-            memtable_bytes: memtable,
         }
     }
 

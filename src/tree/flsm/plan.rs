@@ -1,11 +1,11 @@
-//! What a compaction of a guard reads, where its output goes, and what it may drop.
+//! The input of a compaction of a guard, where its output goes, and what it may drop.
 //!
 //! Above the last level a compaction takes all of a guard's fragments (the oldest with them), and what it
 //! makes of them is appended to the children as their youngest, whatever is there: each byte is written
 //! once a level. On the last level, where there is no further down, it takes a run of the youngest
-//! fragments, and older ones as far as those are at most half as large as all younger ones together: so
+//! fragments, and older ones as far as those are at most half as large as all younger ones together. So
 //! small ones are merged with each other, and the large old one is written again only when there is enough
-//! to divide the guard, or when space is to be had back. A guard above it does the same with its own
+//! to divide the guard, or when space is reclaimed. A guard above it does the same with its own
 //! fragments while they are so small that its children would get crumbs of them, each of which would have
 //! to be merged with others there before long: keys that are few and written often are rewritten where
 //! they are few.
@@ -18,16 +18,18 @@
 
 use std::sync::Arc;
 
-use super::divide::pieces_are_large;
-use super::guard::{Fragment, Guard, Key};
+use super::guard::{Fragment, Guard, is_joinable, pieces_are_large};
 use super::parameters::Parameters;
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
+use crate::table::Table;
+use crate::tree::range::Key;
+use crate::tree::versioned::{CompactionPlan, Place};
 
 /// The most fragments that one compaction takes in.
 const INPUTS_MAX: usize = 96;
 
-/// What is to be done with the inputs.
+/// What is done with the inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// They are merged.
@@ -39,11 +41,9 @@ pub(super) enum Action {
 }
 
 /// A compaction to do.
-pub(super) struct Plan {
+pub(in crate::tree) struct Plan {
     pub(super) action: Action,
-    pub(super) height: u32,
-    pub(super) lower: Key,
-    pub(super) upper: Option<Key>,
+    pub(super) place: Place,
     /// The output takes the inputs' place; else it goes to the guards below.
     pub(super) in_place: bool,
     /// Oldest first.
@@ -58,18 +58,6 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn range(&self) -> (&[u8], Option<&[u8]>) {
-        (&self.lower, self.upper.as_deref())
-    }
-
-    /// Bytes to be read and merged.
-    pub(super) fn merge_bytes(&self) -> u64 {
-        match self.action {
-            Action::Merge => self.inputs.iter().map(|input| input.extent.bytes).sum(),
-            Action::Pass | Action::Join => 0,
-        }
-    }
-
     /// Whether versions older than the inputs' may exist for a key.
     pub(super) fn may_be_older(older: &[(Vec<u8>, Vec<u8>)], key: &[u8]) -> bool {
         let after = older.partition_point(|(first, _)| **first <= *key);
@@ -77,26 +65,56 @@ impl Plan {
     }
 }
 
-/// Whether a compaction is wanted because the guard is due, or to merge all that it holds.
+impl CompactionPlan for Plan {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn merge_bytes(&self) -> u64 {
+        match self.action {
+            Action::Merge => self.inputs.iter().map(|input| input.size.bytes).sum(),
+            Action::Pass | Action::Join => 0,
+        }
+    }
+}
+
+/// The output of a compaction.
+#[derive(Default)]
+pub(super) struct Output {
+    /// In key order.
+    pub(super) tables: Vec<Arc<Table>>,
+    /// Whether they hold more than one version of a key, or tombstones.
+    pub(super) has_old_versions: bool,
+    /// Whether nothing older was left out.
+    pub(super) is_all: bool,
+}
+
+/// Why a compaction is planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Trigger {
+    /// The guard is due.
     Due,
+    /// All that the guard holds is to be merged.
     Full,
 }
 
 /// The compaction of a guard; `None` if it holds nothing.
-pub(super) fn plan(guard: &Guard, wish: Wish, parameters: &Parameters) -> Result<Option<Plan>> {
+pub(super) fn plan(
+    guard: &Guard,
+    trigger: Trigger,
+    parameters: &Parameters,
+) -> Result<Option<Plan>> {
     if guard.fragments.is_empty() {
         return Ok(None);
     }
     let all: Vec<_> = guard.fragments.iter().map(|input| Arc::clone(&input.table)).collect();
     let passes = guard.height > 0 && pieces_are_large(guard, &all, parameters)?;
-    let crumbles = wish == Wish::Due && !passes && guard.crumbles(parameters);
+    let crumbles = trigger == Trigger::Due && !passes && guard.crumbles(parameters);
     let in_place = guard.height == 0 || crumbles;
-    let from = match wish {
+    let from = match trigger {
         // Estimates of how large crumbs are say little: a good number of them goes together.
-        Wish::Due if crumbles => young_run(guard, parameters.tables_per_guard_max, parameters),
-        Wish::Due if in_place => young_run(guard, 2, parameters),
+        Trigger::Due if crumbles => young_run(guard, parameters.tables_per_guard_max, parameters),
+        Trigger::Due if in_place => young_run(guard, 2, parameters),
         _ => 0,
     };
     let to = guard.fragments.len().min(from + INPUTS_MAX);
@@ -110,9 +128,7 @@ pub(super) fn plan(guard: &Guard, wish: Wish, parameters: &Parameters) -> Result
     }
     let mut plan = Plan {
         action: if passes { Action::Pass } else { Action::Merge },
-        height: guard.height,
-        lower: Arc::clone(&guard.lower),
-        upper: guard.upper.clone(),
+        place: Place::of(guard),
         in_place,
         inputs: inputs.to_vec(),
         older: joined(older).into(),
@@ -145,7 +161,7 @@ fn young_run(guard: &Guard, least: usize, parameters: &Parameters) -> usize {
     let mut from = fragments.len();
     let mut younger = 0;
     while from > 0 {
-        let bytes = fragments[from - 1].extent.bytes;
+        let bytes = fragments[from - 1].size.bytes;
         let is_run = fragments.len() - from >= least.max(2);
         if is_run && bytes * 2 > younger {
             break;
@@ -165,7 +181,7 @@ fn gather_keys(guard: &Guard, keys: &mut Vec<(Vec<u8>, Vec<u8>)>) {
     guard.children.iter().for_each(|child| gather_keys(child, keys));
 }
 
-/// The ranges in order, those that meet made one.
+/// The ranges in order; those that overlap are joined.
 fn joined(mut ranges: Vec<(Vec<u8>, Vec<u8>)>) -> Vec<(Vec<u8>, Vec<u8>)> {
     ranges.sort();
     let mut joined: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
@@ -184,36 +200,11 @@ pub(super) fn join_plan(parent: &Guard, left: usize, parameters: &Parameters) ->
     let (a, b) = (parent.children.get(left)?, parent.children.get(left + 1)?);
     is_joinable(a, b, parameters).then(|| Plan {
         action: Action::Join,
-        height: a.height,
-        lower: Arc::clone(&a.lower),
-        upper: b.upper.clone(),
+        place: Place { upper: b.upper.clone(), ..Place::of(&**a) },
         in_place: true,
         inputs: Vec::new(),
         older: Arc::new([]),
         cuts: Vec::new(),
         output_bytes: u64::MAX,
     })
-}
-
-/// Whether two neighbours are better one guard. None of their tables may reach from one into the other:
-/// what such a table holds beyond a guard may have been moved on there.
-pub(super) fn is_joinable(a: &Guard, b: &Guard, parameters: &Parameters) -> bool {
-    let small = match a.height {
-        0 => {
-            a.bytes() + b.bytes() <= parameters.guard_bytes / 2
-                && (a.fragments.is_empty()
-                    || b.fragments.is_empty()
-                    || a.depth().max(b.depth()) <= 1)
-        }
-        _ => {
-            let few = a.children.len().min(b.children.len()) <= parameters.fanout_max / 8;
-            few && a.children.len() + b.children.len() <= parameters.fanout_max / 2
-        }
-    };
-    let own = |guard: &Guard| {
-        let (lower, upper) = guard.range();
-        let inside = |f: &Fragment| super::guard::table_is_inside(&f.table, lower, upper);
-        guard.fragments.iter().all(inside)
-    };
-    small && own(a) && own(b)
 }

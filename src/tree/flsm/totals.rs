@@ -4,25 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::guard::{Guard, GuardId, NEW};
+use super::guard::{Guard, Totals, is_joinable};
 use super::parameters::Parameters;
-use super::plan::is_joinable;
-use crate::base::ids::FileId;
+use crate::base::ids::{FileId, NodeId};
 use crate::table::{BlobFile, Table};
-use crate::tree::live::{Dead, Overlap, Stored};
-
-/// What guards hold and how far they are behind.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Totals {
-    pub(super) guards: u64,
-    pub(super) fragments: u64,
-    /// Bytes of guards that are due for compaction.
-    pub(super) pending_bytes: u64,
-    /// How far the guard that is furthest behind is: from 1 on it is due.
-    pub(super) urgency: f64,
-    /// Whether there are neighbours that are better one guard.
-    pub(super) joinable: bool,
-}
+use crate::tree::files::FileTotals;
+use crate::tree::live::{Dead, Overlap};
+use crate::tree::versioned::{NEW, walk};
 
 impl Guard {
     /// Sums over the guard and all below it.
@@ -58,7 +46,7 @@ impl Guard {
     pub(super) fn dead(&self) -> Dead {
         *self.dead.get_or(|| {
             let mut overlap = Overlap::default();
-            self.fragments.iter().for_each(|f| overlap.add(&f.table, f.stretch()));
+            self.fragments.iter().for_each(|f| overlap.add(&f.table, f.part()));
             overlap.dead()
         })
     }
@@ -87,7 +75,7 @@ impl Guard {
         self.bytes() < parameters.fragment_bytes_min * self.children.len() as u64
     }
 
-    /// The depth up to which the guard is left alone: more than is allowed while what a compaction could
+    /// The depth up to which the guard is not compacted: more than is allowed while what a compaction could
     /// hand on would be small.
     fn due_depth(&self, parameters: &Parameters) -> usize {
         match self.crumbles(parameters) {
@@ -97,44 +85,20 @@ impl Guard {
     }
 }
 
-/// Sums over all files of a tree.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct FileTotals {
-    pub(super) tables: u64,
-    pub(super) entries: u64,
-    pub(super) table_bytes: u64,
-    /// Keys and values in tables, dead ones too.
-    pub(super) entry_bytes: u64,
-    pub(super) blobs: u64,
-    pub(super) blob_bytes: u64,
-    /// Bytes of values in blob files that tables point to.
-    pub(super) blob_value_bytes: u64,
-    /// Memory that the tables' samples use.
-    pub(super) sample_bytes: u64,
-}
-
-impl FileTotals {
-    /// What the tables hold.
-    pub(super) fn stored(&self) -> Stored {
-        let &FileTotals { entries, entry_bytes, blob_value_bytes, .. } = self;
-        Stored { entries, entry_bytes, blob_bytes: blob_value_bytes }
-    }
-}
-
 /// How many fragments refer to each table, and how many tables to each blob file.
 #[derive(Default)]
-pub(super) struct Inventory {
+pub(in crate::tree) struct FileRefs {
     tables: BTreeMap<FileId, u64>,
     blobs: BTreeMap<FileId, u64>,
     pub(super) totals: FileTotals,
 }
 
-impl Inventory {
+impl FileRefs {
     /// Counts a whole tree.
-    pub(super) fn of(root: &Arc<Guard>) -> Inventory {
-        let mut inventory = Inventory::default();
-        super::guard::walk(root, &mut |guard| inventory.add(guard));
-        inventory
+    pub(super) fn of(root: &Arc<Guard>) -> FileRefs {
+        let mut file_refs = FileRefs::default();
+        walk(root, &mut |guard| file_refs.add(guard));
+        file_refs
     }
 
     /// Counts what is new below `new` and no more what is gone of `old`. Guards that both have keep
@@ -145,7 +109,7 @@ impl Inventory {
         self.remove_gone(old, &kept);
     }
 
-    fn add_new(&mut self, guard: &Arc<Guard>, first_new: u64, kept: &mut BTreeSet<GuardId>) {
+    fn add_new(&mut self, guard: &Arc<Guard>, first_new: u64, kept: &mut BTreeSet<NodeId>) {
         if guard.id != NEW && guard.id.0 < first_new {
             kept.insert(guard.id);
             return;
@@ -154,7 +118,7 @@ impl Inventory {
         guard.children.iter().for_each(|child| self.add_new(child, first_new, kept));
     }
 
-    fn remove_gone(&mut self, guard: &Arc<Guard>, kept: &BTreeSet<GuardId>) {
+    fn remove_gone(&mut self, guard: &Arc<Guard>, kept: &BTreeSet<NodeId>) {
         if kept.contains(&guard.id) {
             return;
         }
@@ -172,13 +136,7 @@ impl Inventory {
             if *references > 1 {
                 continue;
             }
-            let (totals, properties) = (&mut self.totals, table.properties());
-            totals.tables += 1;
-            totals.entries += properties.entries();
-            totals.table_bytes += table.bytes();
-            totals.entry_bytes += properties.entry_bytes();
-            totals.sample_bytes += properties.sample.memory_bytes();
-            totals.blob_value_bytes += properties.blobs.iter().map(|blob| blob.bytes).sum::<u64>();
+            self.totals.add(table);
             table.blobs().iter().for_each(|blob| self.add_blob(blob));
         }
     }
@@ -196,13 +154,7 @@ impl Inventory {
         if !is_last(&mut self.tables, table.id()) {
             return;
         }
-        let (totals, properties) = (&mut self.totals, table.properties());
-        totals.tables -= 1;
-        totals.entries -= properties.entries();
-        totals.table_bytes -= table.bytes();
-        totals.entry_bytes -= properties.entry_bytes();
-        totals.sample_bytes -= properties.sample.memory_bytes();
-        totals.blob_value_bytes -= properties.blobs.iter().map(|blob| blob.bytes).sum::<u64>();
+        self.totals.remove(table);
         for blob in table.blobs() {
             if is_last(&mut self.blobs, blob.id()) {
                 self.totals.blobs -= 1;

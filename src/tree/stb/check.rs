@@ -4,23 +4,24 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::node::Node;
-use super::version::{Version, bundles, tables};
+use super::node::{Node, bundles, tables};
 use crate::base::error::{Error, Result};
 use crate::cache::ReadContext;
+use crate::tree::versioned::{TreeNode, check_shape, walk};
 use crate::tree::{CheckCounts, files, wrong_node};
 
 /// Bytes that a checking scan reads at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
 pub(super) fn check(
-    version: &Version,
+    root: &Arc<Node>,
     manifest: &Path,
     full: bool,
     problem: &mut dyn FnMut(Error),
 ) -> CheckCounts {
-    check_node(&version.root, manifest, problem);
-    let bundles = bundles(&version.root);
+    check_shape(root, manifest, problem);
+    walk(root, &mut |node| check_pivots(node, manifest, problem));
+    let bundles = bundles(root);
     let mut counts = files::check(&tables(&bundles), full, problem);
     let mut seen = BTreeSet::new();
     for bundle in bundles {
@@ -33,43 +34,31 @@ pub(super) fn check(
             problem(error);
         }
     }
-    if full && let Err(error) = check_coverage(&version.root) {
+    if full && let Err(error) = check_coverage(root) {
         problem(error);
     }
     counts
 }
 
-/// The trunk's own invariants (see `node`).
-fn check_node(node: &Arc<Node>, manifest: &Path, problem: &mut dyn FnMut(Error)) {
+/// The invariants of a node's pivots (see `node`).
+fn check_pivots(node: &Node, manifest: &Path, problem: &mut dyn FnMut(Error)) {
     let mut wrong = |what: &'static str, expected: &str, found: String| {
         problem(wrong_node(manifest, node.id.0, what, expected, found));
     };
+    let children = node.children().count();
+    if node.pivots.len() != children.max(1) {
+        let found = format!("{} for {children} children", node.pivots.len());
+        wrong("pivot count", "one for each child, or one of a leaf", found);
+    }
     if node.pivots.first().is_none_or(|first| first.lower != node.lower) {
         wrong("first pivot", "the node's lower bound", format!("{:?}", node.lower));
     }
     for (position, pivot) in node.pivots.iter().enumerate() {
-        if node.pivot_upper(position).is_some_and(|upper| *upper <= pivot.lower) {
-            wrong("pivot order", "ascending bounds", format!("pivot {position}"));
-        }
         if pivot.bundle_start > node.bundles.len() {
             wrong("bundle start", "at most the bundle count", pivot.bundle_start.to_string());
         }
-        match &pivot.child {
-            None if node.height > 0 => wrong("child", "one", format!("none at pivot {position}")),
-            Some(_) if node.height == 0 => wrong("child", "none in a leaf", "one".to_string()),
-            Some(child)
-                if child.lower != pivot.lower
-                    || child.upper.as_ref() != node.pivot_upper(position)
-                    || child.height + 1 != node.height =>
-            {
-                wrong("child", "the pivot's range, one level down", format!("{}", child.id));
-            }
-            _ => {}
-        }
-    }
-    for pivot in &node.pivots {
-        if let Some(child) = &pivot.child {
-            check_node(child, manifest, problem);
+        if pivot.child.as_ref().is_some_and(|child| child.lower != pivot.lower) {
+            wrong("pivot", "the lower bound of its child", format!("pivot {position}"));
         }
     }
 }

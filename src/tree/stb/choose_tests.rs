@@ -5,10 +5,7 @@ use crate::base::entry::EntryKind;
 use crate::base::error::Error;
 use crate::base::ids::Seqno;
 use crate::tree::TreeObserver;
-use crate::tree::live::LiveKeys;
-use crate::tree::stb::live_keys;
 use crate::tree::stb::test_support::{bundle, leaf, root};
-use crate::tree::stb::version::{bundles, tables};
 use crate::tree::test_support::{Reader, context, table_of};
 
 /// Space was short, and the leaf in which most was to be had back was being merged: nothing else was done for
@@ -28,18 +25,15 @@ fn while_the_best_leaf_is_merged_the_next_best_is() {
         leaves.push(leaf(at + 1, (from, (at < 12).then_some(from + 1000)), &[&bundle]));
     }
     let root = root(9, &leaves, None);
-    let counters = Arc::clone(&tree.context.counters);
-    let shares =
-        live_keys(&root, LiveKeys::default()).unwrap().shares(0, || tables(&bundles(&root)));
-    let version = Version::new(root, Seqno(2), shares, counters, tree.parameters);
+    let version = tree.version_of(root, Seqno(2));
     assert!(version.space_excess() > 0.0);
     tree.version.store(Arc::new(version));
     let version = tree.version.load_full();
     let mut jobs = Vec::new();
     let mut chosen = Vec::new();
-    while let Some(choice) = tree.choose_reclaiming(&version, Met::Noted).unwrap() {
+    while let Some(choice) = tree.choose_reclaiming(&version, Intent::Start).unwrap() {
         let Choice::Plan(plan) = choice else { panic!("nothing is on its way") };
-        chosen.push(leaves.iter().position(|leaf| leaf.lower == plan.lower).unwrap());
+        chosen.push(leaves.iter().position(|leaf| leaf.lower == plan.place.lower).unwrap());
         jobs.push(tree.claim(plan, tree.jobs_ended()).expect("nobody works there"));
         assert!(!tree.nothing_to_reclaim.load(Ordering::Relaxed));
     }
@@ -62,16 +56,13 @@ fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
     let leaves = [leaf(1, (0, Some(1000)), &[&low]), leaf(2, (1000, None), &[&high])];
     let deletes = part(3, EntryKind::Delete, 0..2000);
     let root = root(9, &leaves, Some(&deletes));
-    let counters = Arc::clone(&tree.context.counters);
-    let shares =
-        live_keys(&root, LiveKeys::default()).unwrap().shares(0, || tables(&bundles(&root)));
-    let version = Arc::new(Version::new(root, Seqno(4), shares, counters, tree.parameters));
+    let version = Arc::new(tree.version_of(root, Seqno(4)));
     tree.version.store(Arc::clone(&version));
-    let chosen = || tree.choose_reclaiming(&version, Met::Noted).unwrap();
+    let chosen = || tree.choose_reclaiming(&version, Intent::Start).unwrap();
     let full = Error::Full { path: "t".into(), needed: 1 };
-    leaves.iter().for_each(|leaf| tree.note_damage(&full, 0, leaf.range()));
+    leaves.iter().for_each(|leaf| tree.note_damage(&full, &Place::of(&**leaf)));
     assert!(matches!(chosen(), Some(Choice::Path { .. })));
     let damage = Error::corruption("t".as_ref(), 0, "page", "a sum", "another");
-    leaves.iter().for_each(|leaf| tree.note_damage(&damage, 0, leaf.range()));
+    leaves.iter().for_each(|leaf| tree.note_damage(&damage, &Place::of(&**leaf)));
     assert!(chosen().is_none());
 }

@@ -1,29 +1,35 @@
-//! A compaction: merges, adopts, rewrites maplets, and swaps the result in.
+//! The steps of a compaction: it merges, adopts, writes a maplet, and installs the result.
 //!
 //! Invariants:
-//! 1. Inputs are immutable and pinned by the job; the trunk may change while it runs. What has moved
-//!    on by then is skipped when the result is swapped in (`Node::replace_bundles`).
-//! 2. The result is durable before the manifest names it.
+//! 1. Inputs that have moved to a child while the job ran are skipped when the result is installed
+//!    (`Node::replace_bundles`).
 
 use std::sync::Arc;
 
-use super::StbTree;
-use super::node::{Bundle, ranges_meet, table_stretch, walk};
+use super::Stb;
+use super::change;
+use super::node::Bundle;
 use super::plan::{Input, Plan, Segment};
 use super::version::Version;
 use crate::base::entry::EntrySource;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::ids::FileId;
 use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{FileType, PageFileWriter};
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, MapletMerge, SortedFingerprints};
-use crate::jobs::{Job, Step};
+use crate::jobs::Step;
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::Table;
-use crate::tree::compaction::{Compaction, InputScan, Retry, STEP_ENTRIES, chunk_bytes};
 use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
+use crate::tree::range::{ranges_overlap, table_part};
+use crate::tree::versioned::{
+    self, Compact, InputScan, STEP_ENTRIES, TreeNode, chunk_bytes, rebalance_undamaged, walk,
+};
+
+/// A running compaction.
+type CompactionJob = versioned::CompactionJob<Stb>;
 
 /// Maplet pages that one step writes.
 const STEP_PAGES: u32 = 64;
@@ -41,59 +47,85 @@ struct Merging {
     hashes: PageVec<u64>,
 }
 
+#[derive(Default)]
 enum Stage {
+    #[default]
     Segment,
     Merging(Box<Merging>),
     Maplet(Box<(MapletMerge, PageFileWriter)>),
-    Ended,
 }
 
-/// A compaction under way.
-pub(super) struct CompactionJob {
-    tree: Arc<StbTree>,
-    number: u64,
-    plan: Plan,
-    compaction: Compaction,
+/// What a compaction has done so far.
+#[derive(Default)]
+pub(in crate::tree) struct Progress {
     next_segment: usize,
     outputs: Vec<Output>,
     stage: Stage,
     retained_versions: bool,
 }
 
-impl CompactionJob {
-    pub(super) fn new(tree: Arc<StbTree>, number: u64, plan: Plan) -> CompactionJob {
-        let collected_blobs = tree.version.load().mostly_dead_blobs();
-        let compaction = Compaction::begin(&tree.context, collected_blobs);
-        CompactionJob {
-            tree,
-            number,
-            plan,
-            compaction,
-            next_segment: 0,
-            outputs: Vec::new(),
-            stage: Stage::Segment,
-            retained_versions: false,
+impl Compact for Stb {
+    fn step(job: &mut CompactionJob) -> Result<Step> {
+        match job.progress.stage {
+            Stage::Segment => job.begin_segment(),
+            Stage::Merging(_) => job.merge_some(),
+            Stage::Maplet(_) => job.write_maplet(),
         }
     }
 
+    fn outlook(plan: &Plan, version: &Version, collected: &[FileId]) -> Outlook {
+        let ids = plan.bundle_ids();
+        let mut staying = Staying::default();
+        walk(&version.root, &mut |node| {
+            let is_there = node.height == plan.place.height
+                && ranges_overlap(node.range(), plan.place.range());
+            for bundle in &node.bundles {
+                if !is_there || !ids.contains(&bundle.id) {
+                    bundle.branches.iter().for_each(|table| staying.add(table));
+                }
+            }
+        });
+        for segment in &plan.segments {
+            if let Segment::Adopt(input) = segment {
+                staying.add(&input.table);
+            }
+        }
+        let merged = plan.segments.iter().filter_map(|segment| match segment {
+            Segment::Merge(inputs) => Some(inputs),
+            Segment::Adopt(_) => None,
+        });
+        let parts = merged.flatten().flat_map(|input| {
+            input.ranges.iter().map(|(lower, upper)| {
+                // An index that cannot be read is reported by whoever needs it, not by an estimate.
+                let part = table_part(&input.table, lower, upper.as_deref()).unwrap_or_default();
+                (&input.table, part)
+            })
+        });
+        Outlook::of(parts, !plan.bottom, &staying, collected)
+    }
+}
+
+impl CompactionJob {
     /// Begins the next segment, or the maplet when there is none left.
     fn begin_segment(&mut self) -> Result<Step> {
-        let Some(segment) = self.plan.segments.get(self.next_segment) else {
+        let Some(segment) = self.plan.segments.get(self.progress.next_segment) else {
             return self.begin_maplet();
         };
         let inputs = match segment {
             Segment::Adopt(input) => {
-                self.outputs.push(Output { table: Arc::clone(&input.table), fingerprints: None });
-                self.next_segment += 1;
+                self.progress
+                    .outputs
+                    .push(Output { table: Arc::clone(&input.table), fingerprints: None });
+                self.progress.next_segment += 1;
                 return Ok(Step::Again);
             }
             Segment::Merge(inputs) => inputs,
         };
         let context = &self.tree.context;
         let chunk_bytes = chunk_bytes(context, inputs.len());
-        let expected: u64 = inputs.iter().map(|input| input.extent.entries).sum();
+        let expected: u64 = inputs.iter().map(|input| input.size.entries).sum();
         // Nothing is older than a leaf's first segment.
-        let bottom = self.plan.bottom && self.next_segment == 0;
+        let bottom = self.plan.bottom && self.progress.next_segment == 0;
         let bottom = bottom || planted(Bug::CompactDropsTombstones);
         let bottom = if bottom { Bottom::Always } else { Bottom::Never };
         let mut options = self.compaction.options(context, bottom);
@@ -101,7 +133,7 @@ impl CompactionJob {
             options.snapshots.clear();
         }
         let scan = |input: &Input| InputScan::new(&input.table, input.ranges.clone(), chunk_bytes);
-        self.stage = Stage::Merging(Box::new(Merging {
+        self.progress.stage = Stage::Merging(Box::new(Merging {
             entries: CompactionIterator::new(inputs.iter().rev().map(scan).collect(), options),
             output: None,
             hashes: PageVec::with_capacity((expected as usize).min(1 << 20)),
@@ -111,7 +143,7 @@ impl CompactionJob {
 
     /// Merges some entries; at the end of the segment, finishes its table.
     fn merge_some(&mut self) -> Result<Step> {
-        let Stage::Merging(merging) = &mut self.stage else { return Ok(Step::Again) };
+        let Stage::Merging(merging) = &mut self.progress.stage else { return Ok(Step::Again) };
         let hasher = &self.tree.context.files.hasher;
         let limit = merging.entries.counters().entries_in + STEP_ENTRIES;
         let ended = loop {
@@ -136,20 +168,21 @@ impl CompactionJob {
             let table = self.compaction.finish(output)?;
             let entries = hashes.len();
             let fingerprints = SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT);
-            self.retained_versions |= fingerprints.len() < entries;
-            self.outputs.push(Output { table, fingerprints: Some(fingerprints) });
+            self.progress.retained_versions |= fingerprints.len() < entries;
+            self.progress.outputs.push(Output { table, fingerprints: Some(fingerprints) });
         }
-        self.next_segment += 1;
-        self.stage = Stage::Segment;
+        self.progress.next_segment += 1;
+        self.progress.stage = Stage::Segment;
         Ok(Step::Again)
     }
 
     /// Lays the maplets of what was adopted and the fingerprints of what is new together.
     fn begin_maplet(&mut self) -> Result<Step> {
-        if self.outputs.is_empty() {
-            return self.install(None);
+        if self.progress.outputs.is_empty() {
+            return self.install_output(None);
         }
-        let mut builder = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, self.outputs.len())?;
+        let mut builder =
+            MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, self.progress.outputs.len())?;
         for bundle in &self.plan.bundles {
             let ordinals: Vec<Option<u8>> = bundle
                 .branches
@@ -158,14 +191,18 @@ impl CompactionJob {
                     let adopted = |output: &Output| {
                         output.fingerprints.is_none() && output.table.id() == table.id()
                     };
-                    self.outputs.iter().position(adopted).and_then(|i| u8::try_from(i).ok())
+                    self.progress
+                        .outputs
+                        .iter()
+                        .position(adopted)
+                        .and_then(|i| u8::try_from(i).ok())
                 })
                 .collect();
             if ordinals.iter().any(Option::is_some) && !planted(Bug::AdoptUnfiltered) {
                 builder.add_maplet(&bundle.maplet, &ordinals)?;
             }
         }
-        for (ordinal, output) in self.outputs.iter_mut().enumerate() {
+        for (ordinal, output) in self.progress.outputs.iter_mut().enumerate() {
             if let (Some(fingerprints), Ok(ordinal)) =
                 (output.fingerprints.take(), u8::try_from(ordinal))
             {
@@ -173,112 +210,54 @@ impl CompactionJob {
             }
         }
         let writer = PageFileWriter::create(&self.tree.context.files, FileType::Maplet)?;
-        self.stage = Stage::Maplet(Box::new((builder.start()?, writer)));
+        self.progress.stage = Stage::Maplet(Box::new((builder.start()?, writer)));
         Ok(Step::Again)
     }
 
     fn write_maplet(&mut self) -> Result<Step> {
-        let Stage::Maplet(maplet) = &mut self.stage else { return Ok(Step::Again) };
+        let Stage::Maplet(maplet) = &mut self.progress.stage else { return Ok(Step::Again) };
         let (merge, writer) = &mut **maplet;
         if !merge.step(writer, STEP_PAGES)? {
             return Ok(Step::Again);
         }
-        let Stage::Maplet(maplet) = std::mem::replace(&mut self.stage, Stage::Segment) else {
+        let Stage::Maplet(maplet) = std::mem::replace(&mut self.progress.stage, Stage::Segment)
+        else {
             return Ok(Step::Done);
         };
         let (merge, writer) = *maplet;
         let maplet = merge.finish_file(writer)?;
         self.compaction.wrote(maplet.file().bytes());
-        let branches = self.outputs.drain(..).map(|output| output.table).collect();
-        let id = self.tree.allocate_bundle();
-        self.install(Some(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet), bloom: None })))
+        let branches = self.progress.outputs.drain(..).map(|output| output.table).collect();
+        let id = self.tree.own.allocate_bundle();
+        self.install_output(Some(Arc::new(Bundle {
+            id,
+            branches,
+            maplet: Arc::new(maplet),
+            bloom: None,
+        })))
     }
 
-    fn install(&mut self, output: Option<Arc<Bundle>>) -> Result<Step> {
-        self.stage = Stage::Ended;
-        if self.retained_versions
-            && let Some(bundle) = &output
-        {
-            self.tree.note_retained(bundle, &self.compaction.snapshots);
-        }
-        self.tree.install_compaction(&self.plan, output)?;
-        self.compaction.end(&self.tree.context, self.plan.merge_bytes);
-        Ok(Step::Done)
-    }
-}
-
-impl CompactionJob {
-    /// There was no room. Begins anew, if it may take of the reserve.
-    #[cold]
-    fn begin_anew(&mut self, error: Error) -> Result<Step> {
-        // What has been written goes first: its room counts.
-        self.outputs.clear();
-        (self.stage, self.next_segment, self.retained_versions) = (Stage::Segment, 0, false);
-        let (tree, plan) = (&self.tree, &self.plan);
-        let version = tree.version.load();
-        match self.compaction.begin_anew(&tree.context, |blobs| outlook(plan, &version, blobs)) {
-            Retry::Now => Ok(Step::Again),
-            Retry::Later => Ok(Step::Postponed),
-            Retry::Never => Err(error),
-        }
-    }
-}
-
-/// What carrying out a plan gives back that copies values out of some blob files.
-fn outlook(plan: &Plan, version: &Version, collected: &[FileId]) -> Outlook {
-    let ids = plan.bundle_ids();
-    let mut staying = Staying::default();
-    walk(&version.root, &mut |node| {
-        let is_there = node.height == plan.height && ranges_meet(node.range(), plan.range());
-        for bundle in &node.bundles {
-            if !is_there || !ids.contains(&bundle.id) {
-                bundle.branches.iter().for_each(|table| staying.add(table));
-            }
-        }
-    });
-    for segment in &plan.segments {
-        if let Segment::Adopt(input) = segment {
-            staying.add(&input.table);
-        }
-    }
-    let merged = plan.segments.iter().filter_map(|segment| match segment {
-        Segment::Merge(inputs) => Some(inputs),
-        Segment::Adopt(_) => None,
-    });
-    let stretches = merged.flatten().flat_map(|input| {
-        input.ranges.iter().map(|(lower, upper)| {
-            // An index that cannot be read is reported by whoever needs it, not by an estimate.
-            let stretch = table_stretch(&input.table, lower, upper.as_deref()).unwrap_or_default();
-            (&input.table, stretch)
+    fn install_output(&mut self, output: Option<Arc<Bundle>>) -> Result<Step> {
+        let branches = output.iter().flat_map(|bundle| &bundle.branches);
+        let retained: Vec<_> = match self.progress.retained_versions {
+            true => branches.cloned().collect(),
+            false => Vec::new(),
+        };
+        self.install_merged(&retained, |tree, plan| {
+            tree.change(|root, rules, live| {
+                if !change::replace(root, plan, &plan.bundle_ids(), output.as_ref(), rules)? {
+                    return Ok(false);
+                }
+                rebalance_undamaged::<Stb>(root, rules)?;
+                if planted(Bug::FilesGoBeforeEdit) {
+                    plan.remove_maplets(&*tree.context.files.vfs)?;
+                }
+                if plan.bottom {
+                    let branches = output.iter().flat_map(|bundle| &bundle.branches);
+                    branches.for_each(|table| live.learn(&table.properties().sample));
+                }
+                Ok(true)
+            })
         })
-    });
-    Outlook::of(stretches, !plan.bottom, &staying, collected)
-}
-
-impl Job for CompactionJob {
-    fn step(&mut self) -> Result<Step> {
-        let step = match self.stage {
-            Stage::Segment => self.begin_segment(),
-            Stage::Merging(_) => self.merge_some(),
-            Stage::Maplet(_) => self.write_maplet(),
-            Stage::Ended => Ok(Step::Done),
-        };
-        let step = match step {
-            // A manifest that cannot grow has no use for another merge.
-            Err(error @ Error::Full { .. }) if !matches!(self.stage, Stage::Ended) => {
-                self.begin_anew(error)
-            }
-            step => step,
-        };
-        step.inspect_err(|error| self.tree.note_damage(error, self.plan.height, self.plan.range()))
-    }
-}
-
-impl Drop for CompactionJob {
-    fn drop(&mut self) {
-        if planted(Bug::ClaimKept) && !matches!(self.stage, Stage::Ended) {
-            return;
-        }
-        self.tree.jobs.lock().claims.end(self.number);
     }
 }

@@ -7,6 +7,7 @@ use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, SortedFingerprints}
 use crate::tree::edits::tests::{
     bears_changed_bytes, data_files, file, refuses_a_later_version, refuses_other_lengths, table,
 };
+use crate::tree::range::Key;
 
 /// The bytes of the `nth` hex block of the format's page.
 fn documented(nth: usize) -> Vec<u8> {
@@ -33,7 +34,7 @@ fn pivot(lower: &str, child: Option<&Arc<Node>>, bundle_start: usize, live: (u64
         lower: Key::from(lower.as_bytes()),
         child: child.cloned(),
         bundle_start,
-        live: Extent { bytes: live.0, entries: live.1 },
+        live: RangeSize { bytes: live.0, entries: live.1 },
     }
 }
 
@@ -66,11 +67,11 @@ fn roots() -> (Arc<Node>, Arc<Node>) {
 /// Builds what `edits` say, taking bundles from those of the example, and writes it anew, whole.
 fn rewrite(edits: &[&[u8]]) -> Result<Vec<u8>> {
     let known = bundles();
-    let mut recovered = Recovered::default();
+    let mut recovered = Recovered::<Body>::default();
     for edit in edits {
         recovered.apply(edit, file(), 0)?;
     }
-    let root = recovered.build(file(), &mut |id, record| {
+    let root = build(&recovered, file(), &mut |id, record| {
         let bundle = known.iter().find(|bundle| bundle.id == id).expect("a bundle of the example");
         let branches = bundle.branches.iter().map(|table| table.id()).collect();
         let maplet = bundle.maplet.file().id();
@@ -80,15 +81,19 @@ fn rewrite(edits: &[&[u8]]) -> Result<Vec<u8>> {
     Ok(all(&root))
 }
 
+fn last_bundle(recovered: &Recovered<Body>) -> u64 {
+    recovered.shared.keys().next_back().copied().unwrap()
+}
+
 fn all(root: &Arc<Node>) -> Vec<u8> {
-    encode(root, &|_| true, &|_| true)
+    encode(root, 0, |_| true)
 }
 
 #[test]
 fn the_documented_edits_are_what_is_written() {
     let (before, after) = roots();
     assert_eq!(all(&before), documented(0));
-    let edit = encode(&after, &|node| node.id.0 > 3, &|bundle| bundle.id.0 > 2);
+    let edit = encode(&after, 4, |bundle| bundle.id.0 > 2);
     assert_eq!(edit, documented(1));
 }
 
@@ -98,23 +103,23 @@ fn the_documented_edits_are_read() {
     assert_eq!(rewrite(&[&documented(0)]).unwrap(), all(&before));
     assert_eq!(rewrite(&[&documented(0), &documented(1)]).unwrap(), all(&after));
 
-    let mut recovered = Recovered::default();
+    let mut recovered = Recovered::<Body>::default();
     recovered.apply(&documented(0), file(), 0).unwrap();
-    assert_eq!(recovered.last_numbers(), (3, 2));
+    assert_eq!((recovered.last_number(), last_bundle(&recovered)), (3, 2));
     recovered.apply(&documented(1), file(), 0).unwrap();
-    assert_eq!(recovered.last_numbers(), (5, 3));
+    assert_eq!((recovered.last_number(), last_bundle(&recovered)), (5, 3));
 }
 
 #[test]
 fn cut_and_lengthened_edits_are_corruption() {
     for nth in [0, 1] {
-        refuses_other_lengths::<Recovered>(&documented(nth));
+        refuses_other_lengths::<Recovered<Body>>(&documented(nth));
     }
 }
 
 #[test]
 fn no_changed_byte_does_harm() {
-    bears_changed_bytes::<Recovered>(&documented(0));
+    bears_changed_bytes::<Recovered<Body>>(&documented(0));
 }
 
 #[test]
@@ -133,13 +138,13 @@ fn refused_at(change: impl FnOnce(&mut Vec<u8>)) -> Option<usize> {
     let mut edit = documented(0);
     change(&mut edit);
     let error = rewrite(&[&edit]).err()?;
-    let stretches = |edit: &[u8]| {
-        let mut recovered = Recovered::default();
+    let repaired = |edit: &[u8]| {
+        let mut recovered = Recovered::<Body>::default();
         recovered.apply(edit, file(), 0)?;
-        recovered.stretches(file())
+        recovered.repair_ranges(file())
     };
     assert_eq!(
-        stretches(&edit).unwrap_err().to_string(),
+        repaired(&edit).unwrap_err().to_string(),
         error.to_string(),
         "repairs refuse it too"
     );
@@ -238,19 +243,19 @@ fn what_is_live_is_bounded() {
 /// Errors named the manifest, but a place in the edit, or none at all.
 #[test]
 fn an_error_says_where_in_the_manifest_the_node_is() {
-    let mut recovered = Recovered::default();
+    let mut recovered = Recovered::<Body>::default();
     let mut edit = documented(0);
     edit[LEFT + 7] = 1;
     recovered.apply(&edit, file(), 1000).unwrap();
     let offset = 1000 + LEFT as u64;
-    let error = recovered.stretches(file()).unwrap_err();
+    let error = recovered.repair_ranges(file()).unwrap_err();
     assert!(matches!(error, Error::Corruption { offset: at, .. } if at == offset), "{error}");
     // The count says more than there are bytes.
-    let error = Recovered::default().apply(&edit[..3], file(), 1000).unwrap_err();
+    let error = Recovered::<Body>::default().apply(&edit[..3], file(), 1000).unwrap_err();
     assert!(matches!(error, Error::Corruption { offset: 1002, .. }), "{error}");
 }
 
 #[test]
 fn a_later_version_is_not_read() {
-    refuses_a_later_version::<Recovered>(&documented(0));
+    refuses_a_later_version::<Recovered<Body>>(&documented(0));
 }

@@ -1,12 +1,13 @@
 //! Fuzz target: the edits of a trunk.
 
-use super::edit::Recovered;
+use super::edit::Body;
 use crate::base::codec::{put_bytes, put_varint};
 use crate::base::fuzz::Target;
 use crate::tree::edits::fuzz::{run, with_lengths};
+use crate::tree::versioned::Recovered;
 
 pub(crate) const TARGETS: [Target; 1] =
-    [Target { name: "stb-edit", run: run::<Recovered>, seeds: edit_seeds }];
+    [Target { name: "stb-edit", run: run::<Recovered<Body>>, seeds: edit_seeds }];
 
 fn edit_seeds() -> Vec<Vec<u8>> {
     // A leaf of number 1 from "" on, and a root of number 3 above it and another leaf.

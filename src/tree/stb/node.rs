@@ -20,20 +20,18 @@ use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::AtomicU64;
 use crate::filter::{BloomFilter, Maplet};
 use crate::table::Table;
-pub(super) use crate::tree::derived::Derived;
-use crate::tree::extent::position_before;
-pub(super) use crate::tree::extent::{
-    EXTENT_LIMIT, Extent, Key, Stretch, ranges_meet, table_extent, table_is_inside, table_meets,
-    table_stretch,
-};
 use crate::tree::live::Overlap;
+use crate::tree::range::{
+    Derived, Key, RangeSize, TablePart, position_before, table_overlaps, table_part, table_size,
+};
+use crate::tree::versioned::{NEW, TreeNode, walk};
 
 /// Numbers bundles within a keyspace; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct BundleId(pub(super) u64);
 
 /// Branches under one maplet.
-pub(super) struct Bundle {
+pub(in crate::tree) struct Bundle {
     pub(super) id: BundleId,
     /// Oldest first; the maplet's values are positions here.
     pub(super) branches: Vec<Arc<Table>>,
@@ -49,7 +47,7 @@ pub(super) struct Pivot {
     pub(super) child: Option<Arc<Node>>,
     pub(super) bundle_start: usize,
     /// The live bundles' part in this range.
-    pub(super) live: Extent,
+    pub(super) live: RangeSize,
 }
 
 /// Sampled keys of a leaf with which samples tell more than maplets.
@@ -59,22 +57,22 @@ const SAMPLED_KEYS_MIN: usize = 32;
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeafSummary {
     /// What a full compaction would drop.
-    pub(super) reclaimable: Extent,
+    pub(super) reclaimable: RangeSize,
     /// The same of values in blob files.
     pub(super) reclaimable_blob_bytes: u64,
     /// Bytes of the oldest bundle within the leaf.
-    pub(super) settled_bytes: u64,
+    pub(super) merged_bytes: u64,
     /// By branch, oldest first: which of its entries are within the leaf.
-    pub(super) stretches: Vec<Stretch>,
+    pub(super) parts: Vec<TablePart>,
 }
 
 /// A trunk node.
 #[derive(Clone)]
-pub(super) struct Node {
+pub(in crate::tree) struct Node {
     pub(super) summary: Derived<LeafSummary>,
     /// Tables beyond the first that iterators had to open to read this leaf, since it was last
     /// compacted for that. Shared by the node's copies.
-    pub(super) seeks: Arc<AtomicU64>,
+    pub(super) wasted_reads: Arc<AtomicU64>,
     /// `NEW` while a change is being made; a number once the manifest names it.
     pub(super) id: NodeId,
     pub(super) height: u32,
@@ -84,8 +82,12 @@ pub(super) struct Node {
     pub(super) bundles: Vec<Arc<Bundle>>,
 }
 
-/// The number of a node that a change has made and not yet committed.
-pub(super) const NEW: NodeId = NodeId(0);
+impl Pivot {
+    /// A pivot for which no bundle is live yet.
+    pub(super) fn new(lower: Key, child: Option<Arc<Node>>) -> Pivot {
+        Pivot { lower, child, bundle_start: 0, live: RangeSize::default() }
+    }
+}
 
 impl Bundle {
     /// Whether a branch may hold the key with this hash: if so, the maplet says which.
@@ -113,27 +115,26 @@ impl Bundle {
     }
 
     /// What of all branches lies in a key range.
-    pub(super) fn extent(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Extent> {
-        let mut total = Extent::default();
+    pub(super) fn size(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<RangeSize> {
+        let mut total = RangeSize::default();
         for table in &self.branches {
-            total.add(table_extent(table, lower, upper)?);
+            total.add(table_size(table, lower, upper)?);
         }
         Ok(total)
     }
 }
 
 impl Node {
-    /// A leaf without bundles that covers all keys: the tree of an empty keyspace.
-    pub(super) fn empty_root() -> Node {
-        let lower: Key = Arc::from(&[][..]);
+    /// A node of a range, without pivots and bundles.
+    pub(super) fn empty(height: u32, lower: Key, upper: Option<Key>) -> Node {
         Node {
             summary: Derived::default(),
-            seeks: Arc::default(),
+            wasted_reads: Arc::default(),
             id: NEW,
-            height: 0,
-            lower: Arc::clone(&lower),
-            upper: None,
-            pivots: vec![Pivot { lower, child: None, bundle_start: 0, live: Extent::default() }],
+            height,
+            lower,
+            upper,
+            pivots: Vec::new(),
             bundles: Vec::new(),
         }
     }
@@ -158,6 +159,11 @@ impl Node {
         self.pivots.get(position + 1).map(|next| &next.lower).or(self.upper.as_ref())
     }
 
+    /// A pivot's range.
+    pub(super) fn pivot_range(&self, position: usize) -> (&[u8], Option<&[u8]>) {
+        (&self.pivots[position].lower, self.pivot_upper(position).map(|upper| &**upper))
+    }
+
     /// A pivot's live bundles, oldest first.
     #[inline]
     pub(super) fn live_bundles(&self, position: usize) -> &[Arc<Bundle>] {
@@ -180,14 +186,14 @@ impl Node {
         for (position, bundle) in self.bundles.iter().enumerate() {
             for (ordinal, table) in bundle.branches.iter().enumerate() {
                 // An index that cannot be read is reported by whoever needs it, not by an estimate.
-                let stretch = table_stretch(table, lower, upper).unwrap_or_default();
-                let extent = stretch.extent;
+                let part = table_part(table, lower, upper).unwrap_or_default();
+                let size = part.size;
                 let properties = table.properties();
                 if position == 0 {
-                    summary.settled_bytes += extent.bytes;
+                    summary.merged_bytes += size.bytes;
                 }
-                summary.stretches.push(stretch);
-                overlap.add(table, stretch);
+                summary.parts.push(part);
+                overlap.add(table, part);
                 let counts = bundle.maplet.header().branch(ordinal as u8);
                 let entries = properties.entries().max(1);
                 // Versions of one key within the table share a fingerprint. Operands in blob files are mostly
@@ -195,17 +201,17 @@ impl Node {
                 let versions = entries.saturating_sub(counts.entries + properties.blob_merges);
                 let dead = (counts.superseded + versions + properties.deletes).min(entries);
                 let part = |n: u64| (u128::from(n) * u128::from(dead) / u128::from(entries)) as u64;
-                let dropped = Extent { bytes: part(extent.bytes), entries: part(extent.entries) };
+                let dropped = RangeSize { bytes: part(size.bytes), entries: part(size.entries) };
                 summary.reclaimable.add(dropped);
                 let in_blobs: u64 = properties.blobs.iter().map(|blob| blob.bytes).sum();
                 let share = |of: u64| (u128::from(in_blobs) * u128::from(of)) / u128::from(entries);
                 summary.reclaimable_blob_bytes += share(dropped.entries) as u64;
-                blob_bytes += share(extent.entries) as u64;
+                blob_bytes += share(size.entries) as u64;
             }
         }
         // Maplets count what is superseded within their bundles alone; samples compare all branches.
         let dead = overlap.dead();
-        if summary.stretches.len() > 1 && dead.keys >= SAMPLED_KEYS_MIN {
+        if summary.parts.len() > 1 && dead.keys >= SAMPLED_KEYS_MIN {
             let bytes = overlap.bytes();
             summary.reclaimable.bytes = (bytes as f64 * dead.share) as u64;
             summary.reclaimable_blob_bytes = (blob_bytes as f64 * dead.blob_share) as u64;
@@ -213,14 +219,9 @@ impl Node {
         summary
     }
 
-    /// The node's range.
-    pub(super) fn range(&self) -> (&[u8], Option<&[u8]>) {
-        (&self.lower, self.upper.as_deref())
-    }
-
     /// What is live in the node itself.
-    pub(super) fn live(&self) -> Extent {
-        let mut total = Extent::default();
+    pub(super) fn live(&self) -> RangeSize {
+        let mut total = RangeSize::default();
         for pivot in &self.pivots {
             total.add(pivot.live);
         }
@@ -233,20 +234,20 @@ impl Node {
             let upper = self.pivot_upper(position).cloned();
             let pivot = &mut self.pivots[position];
             for bundle in bundles {
-                pivot.live.add(bundle.extent(&pivot.lower, upper.as_deref())?);
+                pivot.live.add(bundle.size(&pivot.lower, upper.as_deref())?);
             }
         }
         self.bundles.extend_from_slice(bundles);
         Ok(())
     }
 
-    /// Estimates the pivots' live extents anew.
+    /// Estimates the pivots' live sizes anew.
     pub(super) fn measure(&mut self) -> Result<()> {
         for position in 0..self.pivots.len() {
             let upper = self.pivot_upper(position).cloned();
-            let mut live = Extent::default();
+            let mut live = RangeSize::default();
             for bundle in self.live_bundles(position) {
-                live.add(bundle.extent(&self.pivots[position].lower, upper.as_deref())?);
+                live.add(bundle.size(&self.pivots[position].lower, upper.as_deref())?);
             }
             self.pivots[position].live = live;
         }
@@ -283,7 +284,7 @@ impl Node {
         let lower = &self.pivots[position].lower;
         let upper = self.pivot_upper(position).map(|upper| &**upper);
         let mut tables = self.live_bundles(position).iter().flat_map(|bundle| &bundle.branches);
-        tables.any(|table| table_meets(table, lower, upper))
+        tables.any(|table| table_overlaps(table, lower, upper))
     }
 
     /// Replaces what is left of the bundles `inputs` (which stand together, oldest first, in the
@@ -316,20 +317,94 @@ impl Node {
     }
 }
 
-/// Makes a node changeable: copies it if an older version still shares it, and marks it new.
-pub(super) fn edit(node: &mut Arc<Node>) -> &mut Node {
-    let node = Arc::make_mut(node);
-    node.id = NEW;
-    node.summary = Derived::default();
-    node
+impl TreeNode for Node {
+    fn empty_root() -> Node {
+        let lower: Key = Arc::from(&[][..]);
+        let mut root = Node::empty(0, Arc::clone(&lower), None);
+        root.pivots.push(Pivot::new(lower, None));
+        root
+    }
+
+    fn id(&self) -> NodeId {
+        self.id
+    }
+
+    fn set_id(&mut self, id: NodeId) {
+        self.id = id;
+    }
+
+    fn height(&self) -> u32 {
+        self.height
+    }
+
+    fn lower(&self) -> &Key {
+        &self.lower
+    }
+
+    fn upper(&self) -> Option<&Key> {
+        self.upper.as_ref()
+    }
+
+    fn children(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.pivots.iter().filter_map(|pivot| pivot.child.as_ref())
+    }
+
+    fn children_mut(&mut self) -> impl Iterator<Item = &mut Arc<Node>> {
+        self.pivots.iter_mut().filter_map(|pivot| pivot.child.as_mut())
+    }
+
+    fn wasted_reads(&self) -> &AtomicU64 {
+        &self.wasted_reads
+    }
+
+    fn forget_derived(&mut self) {
+        self.summary = Derived::default();
+    }
+
+    fn each_live_part(&self, f: &mut dyn FnMut(&Arc<Table>, TablePart)) -> Result<()> {
+        for (position, bundle) in self.bundles.iter().enumerate() {
+            let ranges = live_ranges(self, position);
+            for table in &bundle.branches {
+                for (lower, upper) in &ranges {
+                    f(table, table_part(table, lower, upper.as_deref())?);
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Calls `f` for every node, parents before children, left to right.
-pub(super) fn walk<'a>(root: &'a Arc<Node>, f: &mut dyn FnMut(&'a Arc<Node>)) {
-    f(root);
-    for pivot in &root.pivots {
-        if let Some(child) = &pivot.child {
-            walk(child, f);
+/// The ranges in which the bundle at `position` is live, neighbours joined.
+pub(super) fn live_ranges(node: &Node, position: usize) -> Vec<(Key, Option<Key>)> {
+    let mut ranges: Vec<(Key, Option<Key>)> = Vec::new();
+    let mut joins = false;
+    for (i, pivot) in node.pivots.iter().enumerate() {
+        let live = pivot.bundle_start <= position || planted(Bug::CompactReadsMoved);
+        let upper = node.pivot_upper(i).cloned();
+        match ranges.last_mut() {
+            Some(last) if live && joins => last.1 = upper,
+            _ if live => ranges.push((Arc::clone(&pivot.lower), upper)),
+            _ => {}
         }
+        joins = live;
     }
+    ranges
+}
+
+/// Every bundle that is reachable, once, by number. Each commit asks for them: sorting references takes a
+/// fraction of what a set of them does.
+pub(super) fn bundles(root: &Arc<Node>) -> Vec<&Arc<Bundle>> {
+    let mut all = Vec::new();
+    walk(root, &mut |node| all.extend(&node.bundles));
+    all.sort_unstable_by_key(|bundle| bundle.id);
+    all.dedup_by_key(|bundle| bundle.id);
+    all
+}
+
+/// Every table of these bundles, once, by number.
+pub(super) fn tables<'a>(bundles: &[&'a Arc<Bundle>]) -> Vec<&'a Arc<Table>> {
+    let mut all: Vec<_> = bundles.iter().flat_map(|bundle| &bundle.branches).collect();
+    all.sort_unstable_by_key(|table| table.id());
+    all.dedup_by_key(|table| table.id());
+    all
 }

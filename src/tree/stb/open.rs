@@ -1,37 +1,47 @@
-//! Opening a trunk's files: their ends are read together, not one after the other.
+//! Opening the files of a trunk: their ends are read together, not one after the other.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
-use super::edit::{BundleRecord, Recovered};
-use super::node::{Bundle, BundleId, Node, table_meets, walk};
+use super::edit::{Body, BundleRecord, build, bundles_in_use};
+use super::node::{Bundle, BundleId, Node};
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::cache::{FileType, PageFile, ReadContext, fetch_misses};
 use crate::filter::{BloomFilter, Maplet};
-use crate::manifest::TreeEdit;
 use crate::table::Table;
-use crate::tree::{Stretch, TreeContext};
+use crate::tree::TreeContext;
+use crate::tree::range::table_overlaps;
+use crate::tree::versioned::{Recovered, TreeNode, walk};
 
 /// Levels of an index whose pages are read together; what is below is read page by page.
 const INDEX_HEIGHT_MAX: usize = 4;
 /// Index pages that are read at once: 1 MiB.
 const FETCHED_PAGES_MAX: usize = 256;
 
+/// Builds the trunk that edits have defined.
+pub(super) fn open(context: &TreeContext, recovered: &Recovered<Body>) -> Result<Arc<Node>> {
+    let files = OpenFiles::open(context, recovered)?;
+    let root = build(recovered, &context.manifest.path(), &mut |id, record| {
+        files.bundle(context, id, record)
+    })?;
+    fetch_leaf_indexes(&root);
+    Ok(root)
+}
+
 /// The files of the trunk's bundles, open.
-pub(super) struct OpenFiles {
+struct OpenFiles {
     tables: BTreeMap<FileId, Arc<Table>>,
     maplets: BTreeMap<FileId, Maplet>,
-    /// The bundles of the root, which every lookup meets.
+    /// The bundles of the root, which every lookup asks.
     root_bundles: BTreeSet<u64>,
 }
 
 impl OpenFiles {
     /// Opens what the bundles name, each file once, and reads many at once.
-    pub(super) fn open(context: &TreeContext, recovered: &Recovered) -> Result<OpenFiles> {
-        let bundles = recovered.bundles_in_use();
+    fn open(context: &TreeContext, recovered: &Recovered<Body>) -> Result<OpenFiles> {
+        let bundles = bundles_in_use(recovered);
         let tables: BTreeSet<FileId> =
             bundles.values().flat_map(|record| &record.branches).copied().collect();
         let tables: Vec<FileId> = tables.into_iter().collect();
@@ -41,14 +51,19 @@ impl OpenFiles {
             .map(|&id| PageFile::open(&context.files, id, FileType::Maplet))
             .collect::<Result<_>>()?;
         Ok(OpenFiles {
-            root_bundles: recovered.root_bundles().iter().copied().collect(),
+            root_bundles: recovered
+                .root()
+                .iter()
+                .flat_map(|root| &root.body.bundles)
+                .copied()
+                .collect(),
             tables: tables.into_iter().zip(opened).collect(),
             maplets: maplets.into_iter().zip(Maplet::open_all(files)?).collect(),
         })
     }
 
     /// The bundle that a record of the same trunk is of.
-    pub(super) fn bundle(
+    fn bundle(
         &self,
         context: &TreeContext,
         id: BundleId,
@@ -86,13 +101,14 @@ impl OpenFiles {
 
 /// Reads into the cache, many at once, the index pages from which leaves estimate what lies in them: one after the other
 /// they took half the time of opening. What cannot be read or kept is left to the leaves.
-pub(super) fn fetch_leaf_indexes(root: &Arc<Node>) {
+fn fetch_leaf_indexes(root: &Arc<Node>) {
     for _ in 0..INDEX_HEIGHT_MAX {
         let context = ReadContext::collecting();
         walk(root, &mut |node| {
             let (lower, upper) = node.range();
             let tables = node.bundles.iter().flat_map(|bundle| &bundle.branches);
-            for table in tables.filter(|table| node.height == 0 && table_meets(table, lower, upper))
+            for table in
+                tables.filter(|table| node.height == 0 && table_overlaps(table, lower, upper))
             {
                 let _ = table.range_statistics(Some(lower), upper, &context);
             }
@@ -108,11 +124,4 @@ pub(super) fn fetch_leaf_indexes(root: &Arc<Node>) {
             }
         }
     }
-}
-
-/// The stretches of the tree that the edits say; no file is opened.
-pub(in crate::tree) fn stretches(edits: &[TreeEdit], file: &Path) -> Result<Vec<Stretch>> {
-    let mut recovered = Recovered::default();
-    edits.iter().try_for_each(|edit| recovered.apply(&edit.bytes, file, edit.offset))?;
-    recovered.stretches(file)
 }

@@ -5,7 +5,7 @@ use crate::tree::own_options::FANOUT_MAX;
 
 /// What the trunk aims at.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Parameters {
+pub(in crate::tree) struct Parameters {
     /// An index node with more pivots is split.
     pub(super) fanout_max: usize,
     /// An index node that holds more flushes its fullest pivots (the paper's F × m).

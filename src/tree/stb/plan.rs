@@ -1,10 +1,10 @@
-//! Which compactions are worth their cost, and what each reads and writes.
+//! The compactions that are worth their cost, and what each reads and writes.
 //!
 //! One mechanism serves all: a compaction takes a run of neighbouring bundles of one node and makes
 //! one bundle of them. Small branches are merged; a branch that is large in the node's range already
 //! gains nothing by being copied and is *adopted*: only its part of the maplets is rewritten. So a
 //! leaf's maplet is extended, not rebuilt, and data that arrives with locality, whatever its shape, is
-//! written once. Merging everything in a leaf (`Wish::Full`) drops tombstones and superseded
+//! written once. Merging everything in a leaf (`Trigger::Full`) drops tombstones and superseded
 //! versions.
 //!
 //! Invariants:
@@ -14,11 +14,14 @@
 
 use std::sync::Arc;
 
-use super::node::{Bundle, BundleId, Extent, Key, Node, table_extent, table_meets};
+use super::node::{Bundle, BundleId, Node, live_ranges};
 use super::parameters::Parameters;
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
 use crate::table::Table;
+use crate::tree::range::{Key, RangeSize, table_overlaps, table_size};
+use crate::tree::versioned::{CompactionPlan, Place};
+use crate::vfs::Vfs;
 
 /// The most branches of the bundles that one compaction of an index node takes in.
 const RUN_BRANCHES_MAX: usize = 96;
@@ -28,12 +31,12 @@ const RUN_BRANCHES_MAX: usize = 96;
 pub(super) struct Input {
     pub(super) table: Arc<Table>,
     pub(super) ranges: Vec<(Key, Option<Key>)>,
-    pub(super) extent: Extent,
+    pub(super) size: RangeSize,
     /// Whether the table may be part of the output as it is.
     adoptable: bool,
 }
 
-/// What becomes of one or more neighbouring input branches.
+/// One or more neighbouring input branches, and what is done with them.
 pub(super) enum Segment {
     /// It stays as it is.
     Adopt(Input),
@@ -42,10 +45,8 @@ pub(super) enum Segment {
 }
 
 /// A compaction to do.
-pub(super) struct Plan {
-    pub(super) height: u32,
-    pub(super) lower: Key,
-    pub(super) upper: Option<Key>,
+pub(in crate::tree) struct Plan {
+    pub(super) place: Place,
     /// Oldest first.
     pub(super) bundles: Vec<Arc<Bundle>>,
     /// Oldest first.
@@ -58,9 +59,24 @@ pub(super) struct Plan {
     pub(super) urgency: f64,
 }
 
+impl CompactionPlan for Plan {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn merge_bytes(&self) -> u64 {
+        self.merge_bytes
+    }
+
+    fn bundles(&self) -> Option<Vec<u64>> {
+        Some(self.bundles.iter().map(|bundle| bundle.id.0).collect())
+    }
+}
+
 impl Plan {
-    pub(super) fn range(&self) -> (&[u8], Option<&[u8]>) {
-        (&self.lower, self.upper.as_deref())
+    /// A planted bug: the maplets of the inputs are gone before the edit that replaces them.
+    pub(super) fn remove_maplets(&self, vfs: &dyn Vfs) -> Result<()> {
+        self.bundles.iter().try_for_each(|bundle| vfs.remove(&bundle.maplet.file().path()))
     }
 
     pub(super) fn bundle_ids(&self) -> Vec<BundleId> {
@@ -68,12 +84,12 @@ impl Plan {
     }
 }
 
-/// Whether a plan is wanted only to tidy up, or to merge all of a leaf.
+/// Why a compaction is planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// If there is enough that is small.
-    Tidy,
-    /// All, whatever it costs.
+pub(super) enum Trigger {
+    /// The node may have enough small branches.
+    Due,
+    /// A leaf is to be merged completely.
     Full,
 }
 
@@ -85,18 +101,19 @@ fn inputs(node: &Node, positions: std::ops::Range<usize>) -> Result<Vec<Input>> 
     for position in positions {
         let ranges = live_ranges(node, position);
         for table in &node.bundles[position].branches {
-            let meets =
-                |(lower, upper): &&(Key, Option<Key>)| table_meets(table, lower, upper.as_deref());
-            let ranges: Vec<(Key, Option<Key>)> = ranges.iter().filter(meets).cloned().collect();
+            let overlaps = |(lower, upper): &&(Key, Option<Key>)| {
+                table_overlaps(table, lower, upper.as_deref())
+            };
+            let ranges: Vec<(Key, Option<Key>)> = ranges.iter().filter(overlaps).cloned().collect();
             if ranges.is_empty() {
                 continue;
             }
-            let mut extent = Extent::default();
+            let mut size = RangeSize::default();
             for (lower, upper) in &ranges {
-                extent.add(table_extent(table, lower, upper.as_deref())?);
+                size.add(table_size(table, lower, upper.as_deref())?);
             }
             let adoptable = is_adoptable(node, position, to, table);
-            inputs.push(Input { table: Arc::clone(table), ranges, extent, adoptable });
+            inputs.push(Input { table: Arc::clone(table), ranges, size, adoptable });
         }
     }
     Ok(inputs)
@@ -115,52 +132,35 @@ fn run_end(node: &Node, from: usize) -> usize {
 }
 
 /// Whether the table of a bundle may be taken over whole. Not if a pivot that will read the output has
-/// moved this bundle's entries on already: it would meet them again, and out of their order in age.
+/// moved this bundle's entries on already: it would read them again, and out of their order in age.
 fn is_adoptable(node: &Node, position: usize, to: usize, table: &Table) -> bool {
     planted(Bug::AdoptAnything)
         || !(0..node.pivots.len()).any(|i| {
             let pivot = &node.pivots[i];
             pivot.bundle_start > position
                 && pivot.bundle_start < to
-                && table_meets(table, &pivot.lower, node.pivot_upper(i).map(|upper| &**upper))
+                && table_overlaps(table, &pivot.lower, node.pivot_upper(i).map(|upper| &**upper))
         })
 }
 
-/// The ranges in which the bundle at `position` is live, neighbours joined.
-pub(super) fn live_ranges(node: &Node, position: usize) -> Vec<(Key, Option<Key>)> {
-    let mut ranges: Vec<(Key, Option<Key>)> = Vec::new();
-    let mut joins = false;
-    for (i, pivot) in node.pivots.iter().enumerate() {
-        let live = pivot.bundle_start <= position || planted(Bug::CompactReadsMoved);
-        let upper = node.pivot_upper(i).cloned();
-        match ranges.last_mut() {
-            Some(last) if live && joins => last.1 = upper,
-            _ if live => ranges.push((Arc::clone(&pivot.lower), upper)),
-            _ => {}
-        }
-        joins = live;
-    }
-    ranges
-}
-
 /// The compaction that `node` needs most, if any.
-pub(super) fn plan(node: &Node, parameters: &Parameters, wish: Wish) -> Result<Option<Plan>> {
+pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Result<Option<Plan>> {
     if node.bundles.is_empty() {
         return Ok(None);
     }
     let leaf = node.height == 0;
     let branches: usize = node.bundles.iter().map(|bundle| bundle.branches.len()).sum();
     let many = node.bundles.len() >= parameters.bundles_max;
-    if wish == Wish::Tidy && !many && branches <= parameters.leaf_branches_max {
+    if trigger == Trigger::Due && !many && branches <= parameters.leaf_branches_max {
         return Ok(None);
     }
     let small = |input: &Input| {
-        let extent = input.extent.bytes;
-        (leaf && extent < parameters.branch_bytes_adopt)
-            || extent.saturating_mul(8) < input.table.bytes()
+        let size = input.size.bytes;
+        (leaf && size < parameters.branch_bytes_adopt)
+            || size.saturating_mul(8) < input.table.bytes()
             || input.table.bytes() < parameters.branch_bytes_adopt / 2
     };
-    // In an index node, settled bundles in front stay out: their turn is over.
+    // In an index node, large bundles in front are not taken again: they have been compacted.
     let mut from = 0;
     if !leaf {
         let is_small = |position: usize| -> Result<bool> {
@@ -173,7 +173,8 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, wish: Wish) -> Result<O
     let to = run_end(node, from);
     let inputs = inputs(node, from..to)?;
     let smalls = inputs.iter().filter(|input| small(input)).count();
-    let full = wish == Wish::Full || (leaf && branches - smalls > parameters.leaf_branches_max);
+    let full =
+        trigger == Trigger::Full || (leaf && branches - smalls > parameters.leaf_branches_max);
     if !full {
         let worth = if leaf {
             many && node.bundles.len() > 1
@@ -199,19 +200,10 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, wish: Wish) -> Result<O
         .iter()
         .map(|segment| match segment {
             Segment::Adopt(_) => 0,
-            Segment::Merge(inputs) => inputs.iter().map(|input| input.extent.bytes).sum(),
+            Segment::Merge(inputs) => inputs.iter().map(|input| input.size.bytes).sum(),
         })
         .sum();
     let bundles = node.bundles[from..to].to_vec();
     let urgency = bundles.len() as f64 + branches as f64 / 8.0;
-    Ok(Some(Plan {
-        height: node.height,
-        lower: Arc::clone(&node.lower),
-        upper: node.upper.clone(),
-        bundles,
-        segments,
-        bottom: leaf,
-        merge_bytes,
-        urgency,
-    }))
+    Ok(Some(Plan { place: Place::of(node), bundles, segments, bottom: leaf, merge_bytes, urgency }))
 }

@@ -1,4 +1,4 @@
-//! What a full compaction of a leaf would give back.
+//! The gain of a full compaction of a leaf.
 //!
 //! Superseded entries and tombstones are the leaf's own, and maplets tell how many there are. The other part
 //! lies in tables that several leaves share, as they do after a flush or a split: what a leaf has merged
@@ -11,11 +11,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::node::{Bundle, Node, table_meets, table_stretch, walk};
+use super::node::{Bundle, Node};
 use crate::base::ids::{FileId, NodeId};
 use crate::table::Table;
 use crate::tree::files::dead_blob_gain;
 use crate::tree::live::Overlap;
+use crate::tree::range::{table_overlaps, table_part};
+use crate::tree::versioned::{Gain, TreeNode, walk};
 
 /// Of one table: bytes that are live in leaves, and bytes that are live nowhere.
 #[derive(Debug, Clone, Copy, Default)]
@@ -24,26 +26,18 @@ struct Part {
     dead: u64,
 }
 
-/// Sampled keys on the way to a leaf and in it that tell something: of little, few do.
+/// The least number of sampled keys, on the path to a leaf and in it, for an estimate.
 const PATH_KEYS_MIN: usize = 1;
 
-/// What handing all that is on its way to a leaf down to it, and merging it there, gives back.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct PathGain {
-    pub(super) gain: u64,
-    /// Bytes that are on their way to the leaf.
-    pub(super) index_bytes: u64,
-}
-
-/// What is dead in each table that only leaves refer to.
+/// The dead part of each table that only leaves refer to.
 pub(super) struct DeadParts {
     parts: BTreeMap<FileId, Part>,
     /// Blob files that are mostly dead.
     blobs: Vec<FileId>,
 }
 
-/// What each leaf gives back with what is on its way to it.
-pub(super) struct PathGains(BTreeMap<NodeId, PathGain>);
+/// The gain of each leaf with the data on the path to it.
+pub(super) struct PathGains(BTreeMap<NodeId, Gain>);
 
 impl PathGains {
     /// Compares what is above each leaf with what is in it.
@@ -54,7 +48,7 @@ impl PathGains {
     }
 
     /// A leaf's.
-    pub(super) fn of(&self, leaf: &Node) -> PathGain {
+    pub(super) fn of(&self, leaf: &Node) -> Gain {
         self.0.get(&leaf.id).copied().unwrap_or_default()
     }
 }
@@ -62,14 +56,14 @@ impl PathGains {
 /// The tables of a leaf, with how much of each lies in it.
 fn tables(leaf: &Node) -> impl Iterator<Item = (&Arc<Table>, u64)> {
     let branches = leaf.bundles.iter().flat_map(|bundle| &bundle.branches);
-    let stretches = leaf.leaf_summary().stretches.iter();
-    branches.zip(stretches.map(|stretch| stretch.extent.bytes))
+    let parts = leaf.leaf_summary().parts.iter();
+    branches.zip(parts.map(|part| part.size.bytes))
 }
 
 /// A leaf with what is on its way to it.
 struct Path {
     leaf: NodeId,
-    gain: PathGain,
+    gain: Gain,
     /// The tables above it that reach into it, with how much.
     above: Vec<(FileId, u64)>,
 }
@@ -105,21 +99,21 @@ impl Paths {
         let (lower, upper) = node.range();
         let mut overlap = Overlap::default();
         let branches = node.bundles.iter().flat_map(|bundle| &bundle.branches);
-        for (table, stretch) in branches.zip(&node.leaf_summary().stretches) {
-            overlap.add(table, *stretch);
-            self.note(table, stretch.extent.bytes);
+        for (table, part) in branches.zip(&node.leaf_summary().parts) {
+            overlap.add(table, *part);
+            self.note(table, part.size.bytes);
         }
         let own_bytes = overlap.bytes();
         let mut reaching = Vec::new();
         for table in above.iter().rev().flat_map(|b| b.iter()).flat_map(|bundle| &bundle.branches) {
-            if !table_meets(table, lower, upper) {
+            if !table_overlaps(table, lower, upper) {
                 continue;
             }
             // An index that cannot be read is reported by whoever needs it, not by an estimate.
-            let stretch = table_stretch(table, lower, upper).unwrap_or_default();
-            overlap.add(table, stretch);
+            let part = table_part(table, lower, upper).unwrap_or_default();
+            overlap.add(table, part);
             // Less than a page is told by no index.
-            let bytes = stretch.extent.bytes.max(1);
+            let bytes = part.size.bytes.max(1);
             self.note(table, bytes);
             reaching.push((table.id(), bytes));
         }
@@ -128,23 +122,23 @@ impl Paths {
         }
         let index_bytes = overlap.bytes() - own_bytes;
         let dead = overlap.dead();
-        let gain = match index_bytes > 0 && dead.keys >= PATH_KEYS_MIN {
+        let bytes = match index_bytes > 0 && dead.keys >= PATH_KEYS_MIN {
             true => (overlap.bytes() as f64 * dead.share) as u64,
             // A few tombstones may be what ends all that the leaf holds.
             false => own_bytes / 16,
         };
-        let gain = PathGain { gain, index_bytes };
+        let gain = Gain { bytes, merged_bytes: node.live().bytes.max(1) + index_bytes };
         self.paths.push(Path { leaf: node.id, gain, above: reaching });
     }
 
     /// The same with what is dead in the tables above, which the last leaf that needs something of them holds on
     /// to: each leaf gets its part of that.
-    fn gains(self) -> BTreeMap<NodeId, PathGain> {
+    fn gains(self) -> BTreeMap<NodeId, Gain> {
         let Paths { paths, parts } = self;
         let with_parts = paths.into_iter().map(|Path { leaf, mut gain, above }| {
             for (table, bytes) in above {
                 if let Some(part) = parts.get(&table) {
-                    gain.gain += part.share(bytes);
+                    gain.bytes += part.share(bytes);
                 }
             }
             (leaf, gain)

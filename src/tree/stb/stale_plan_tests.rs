@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::ids::Seqno;
 use crate::base::key_hash::hash_key;
 use crate::cache::ReadContext;
-use crate::jobs::Step;
-use crate::tree::live::LiveKeys;
+use crate::jobs::{Job, Step};
 use crate::tree::test_support::{Reader, context};
-use crate::tree::{RangeAt, TreeObserver};
+use crate::tree::versioned::{Choose, TreeNode};
+use crate::tree::{RangeAt, Tree, TreeObserver};
 
 /// One operand, as a memtable holds it.
 struct Operand {
@@ -74,11 +75,11 @@ fn a_plan_that_another_job_has_overtaken_is_not_carried_out() {
     let tree = tree(&reader);
     incorporate(&tree, 1, b"a");
     incorporate(&tree, 2, b"b");
-    let (first, _) = tree.next_uncompacted(b"", None).unwrap().unwrap();
+    let first = Stb::next_uncompacted(&tree, 0, (b"", None)).unwrap().unwrap();
     let mut first = tree.claim(first, tree.jobs_ended()).unwrap();
     incorporate(&tree, 3, b"c");
     let ended = tree.jobs_ended();
-    let (overtaken, _) = tree.next_uncompacted(b"", None).unwrap().unwrap();
+    let overtaken = Stb::next_uncompacted(&tree, 0, (b"", None)).unwrap().unwrap();
     assert_eq!(overtaken.bundles.len(), 3);
     while first.step().unwrap() == Step::Again {}
     drop(first);
@@ -105,21 +106,12 @@ fn wrong_bounds_are_an_error_and_no_endless_loop() {
     };
     let mut root = leaf(b"", None);
     root.height = 1;
-    let pivot = |lower: &[u8], child: Node| {
-        let live = node::Extent::default();
-        node::Pivot { lower: Arc::from(lower), child: Some(Arc::new(child)), bundle_start: 0, live }
-    };
+    let pivot =
+        |lower: &[u8], child: Node| node::Pivot::new(Arc::from(lower), Some(Arc::new(child)));
     root.pivots = vec![pivot(b"", leaf(b"", Some(b"m"))), pivot(b"m\0", leaf(b"m\0", None))];
-    let counters = Arc::clone(&tree.context.counters);
-    let wrong = Version::new(
-        Arc::new(root),
-        Seqno(0),
-        LiveKeys::default().shares(0, Vec::new),
-        counters,
-        tree.parameters,
-    );
+    let wrong = tree.version_of(Arc::new(root), Seqno(0));
     tree.version.store(Arc::new(wrong));
-    assert!(tree.next_uncompacted(b"", None).is_err_and(|error| error.is_corruption()));
+    assert!(Stb::next_uncompacted(&tree, 0, (b"", None)).is_err_and(|error| error.is_corruption()));
     let wrong = tree.version();
     assert!(wrong.runs_at(RangeAt::Key(b"a")).advances(RangeAt::Key(b"a")));
     assert!(!wrong.runs_at(RangeAt::Key(b"m")).advances(RangeAt::Key(b"m")));

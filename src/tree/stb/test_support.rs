@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use super::node::{Bundle, BundleId, Extent, Key, Node, Pivot};
+use super::node::{Bundle, BundleId, Node, Pivot};
 use crate::base::ids::NodeId;
 use crate::base::key_hash::hash_key;
 use crate::cache::DataFiles;
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, SortedFingerprints};
 use crate::table::Table;
+use crate::tree::range::Key;
 use crate::tree::test_support::key_of;
+use crate::tree::versioned::TreeNode;
 
 /// A bundle of one table that has those keys, by number.
 pub(super) fn bundle(
@@ -41,12 +43,7 @@ pub(super) fn leaf(id: u64, keys: (u64, Option<u64>), bundles: &[&Arc<Bundle>]) 
 
 /// A node above leaves, with a bundle that no leaf has been handed yet.
 pub(super) fn root(id: u64, leaves: &[Arc<Node>], bundle: Option<&Arc<Bundle>>) -> Arc<Node> {
-    let pivot = |child: &Arc<Node>| Pivot {
-        lower: Arc::clone(&child.lower),
-        child: Some(Arc::clone(child)),
-        bundle_start: 0,
-        live: Extent::default(),
-    };
+    let pivot = |child: &Arc<Node>| Pivot::new(Arc::clone(&child.lower), Some(Arc::clone(child)));
     let mut root = Node::empty_root();
     (root.id, root.height) = (NodeId(id), 1);
     root.pivots = leaves.iter().map(pivot).collect();

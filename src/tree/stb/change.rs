@@ -1,66 +1,51 @@
-//! Structural changes: flushing, splitting, growing. All are pointer moves on new copies of nodes;
-//! no data is touched (paper, sections 2.3 and 3: flush, then compact).
+//! Structural changes: flushing, splitting, growing, and replacing the inputs of a compaction by its output. All are
+//! pointer moves on new copies of nodes; no data is touched (paper, sections 2.3 and 3: flush, then compact).
 //!
 //! Invariants:
 //! 1. A change starts from the newest root, under the change lock, and keeps all invariants of
 //!    `node`.
 //! 2. Flushes cascade before any compaction is chosen, so that a compaction reads only what stays.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::slice;
 use std::sync::Arc;
 
-use super::node::{Derived, Extent, Key, NEW, Node, Pivot, edit, table_extent, table_meets};
+use super::Stb;
+use super::node::{Bundle, BundleId, Node, Pivot};
 use super::parameters::Parameters;
+use super::plan::Plan;
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::table::Table;
+use crate::tree::range::{Key, RangeSize, ranges_overlap, table_overlaps, table_size};
+use crate::tree::versioned::{Change, TreeNode, edit, split_keys};
 use crate::tree::wrong_node;
 
-/// What changes of a trunk follow.
-#[derive(Debug, Clone)]
-pub(super) struct Rules {
-    /// Sizes for the trunk as it is now.
-    pub(super) parameters: Parameters,
-    /// The file that has the nodes: errors name it.
-    pub(super) manifest: PathBuf,
-}
+/// The rules that changes of one version follow.
+pub(super) type Rules = crate::tree::versioned::Rules<Parameters>;
 
-/// Moves data down from every node that holds too much, splits what has become too large, and grows
-/// the trunk where its root had to be split.
-///
-/// # Errors
-/// `Corruption`, which names the manifest, if a node's parts would not fill its range.
-pub(super) fn settle(root: &mut Arc<Node>, rules: &Rules) -> Result<()> {
-    if root.height > 0 {
-        flush_full(root, rules)?;
-        edit(root).drop_dead_bundles();
+impl Change for Stb {
+    fn receive(root: &mut Arc<Node>, packed: &Arc<Bundle>, _rules: &Rules) -> Result<()> {
+        edit(root).receive(slice::from_ref(packed))
     }
-    loop {
-        let parts = split(root, rules)?;
-        if parts.len() < 2 {
-            return Ok(());
+
+    fn rebalance(root: &mut Arc<Node>, rules: &Rules) -> Result<()> {
+        if root.height > 0 {
+            flush_full(root, rules)?;
+            edit(root).drop_dead_bundles();
         }
-        let height = root.height + 1;
-        let (lower, upper) = (Arc::clone(&root.lower), root.upper.clone());
-        let pivots = parts
-            .into_iter()
-            .map(|part| Pivot {
-                lower: Arc::clone(&part.lower),
-                child: Some(Arc::new(part)),
-                bundle_start: 0,
-                live: Extent::default(),
-            })
-            .collect();
-        *root = Arc::new(Node {
-            summary: Derived::default(),
-            seeks: Arc::default(),
-            id: NEW,
-            height,
-            lower,
-            upper,
-            pivots,
-            bundles: Vec::new(),
-        });
+        loop {
+            let parts = split(root, rules)?;
+            if parts.len() < 2 {
+                return Ok(());
+            }
+            let height = root.height + 1;
+            let (lower, upper) = (Arc::clone(&root.lower), root.upper.clone());
+            let mut above = Node::empty(height, lower, upper);
+            let pivot = |part: Node| Pivot::new(Arc::clone(&part.lower), Some(Arc::new(part)));
+            above.pivots = parts.into_iter().map(pivot).collect();
+            *root = Arc::new(above);
+        }
     }
 }
 
@@ -79,7 +64,7 @@ fn flush_full(node: &mut Arc<Node>, rules: &Rules) -> Result<()> {
 }
 
 /// Moves the live bundles of one pivot to its child, and on down as far as nodes are full.
-pub(super) fn flush_pivot(node: &mut Node, position: usize, rules: &Rules) -> Result<()> {
+fn flush_pivot(node: &mut Node, position: usize, rules: &Rules) -> Result<()> {
     let mut moved = node.live_bundles(position).to_vec();
     let end = node.bundles.len();
     if planted(Bug::FlushLosesYoungest) && moved.len() > 1 {
@@ -97,7 +82,7 @@ pub(super) fn flush_pivot(node: &mut Node, position: usize, rules: &Rules) -> Re
     if !planted(Bug::FlushStartStays) {
         pivot.bundle_start = end;
     }
-    pivot.live = Extent::default();
+    pivot.live = RangeSize::default();
     if child.height > 0 {
         flush_full(child, rules)?;
     }
@@ -106,7 +91,7 @@ pub(super) fn flush_pivot(node: &mut Node, position: usize, rules: &Rules) -> Re
 }
 
 /// Replaces a child that has become too large by its parts.
-pub(super) fn split_child(node: &mut Node, position: usize, rules: &Rules) -> Result<()> {
+fn split_child(node: &mut Node, position: usize, rules: &Rules) -> Result<()> {
     let Some(child) = &node.pivots[position].child else { return Ok(()) };
     let parts = split(child, rules)?;
     if parts.len() < 2 {
@@ -116,9 +101,9 @@ pub(super) fn split_child(node: &mut Node, position: usize, rules: &Rules) -> Re
     let upper = node.pivot_upper(position).cloned();
     let mut pivots = Vec::with_capacity(parts.len());
     for part in parts {
-        let mut live = Extent::default();
+        let mut live = RangeSize::default();
         for bundle in &node.bundles[bundle_start..] {
-            live.add(bundle.extent(&part.lower, part.upper.as_deref().or(upper.as_deref()))?);
+            live.add(bundle.size(&part.lower, part.upper.as_deref().or(upper.as_deref()))?);
         }
         let lower = Arc::clone(&part.lower);
         pivots.push(Pivot { lower, child: Some(Arc::new(part)), bundle_start, live });
@@ -190,27 +175,13 @@ fn part(node: &Node, lower: Key, upper: Option<Key>) -> Result<Node> {
         };
         node.pivots.iter().filter(inside).cloned().collect()
     } else {
-        vec![Pivot {
-            lower: Arc::clone(&lower),
-            child: None,
-            bundle_start: 0,
-            live: Extent::default(),
-        }]
+        vec![Pivot::new(Arc::clone(&lower), None)]
     };
     if let Some(first) = pivots.first_mut() {
         first.lower = Arc::clone(&lower);
     }
-    let bundles = node.bundles.clone();
-    let mut part = Node {
-        summary: Derived::default(),
-        seeks: Arc::default(),
-        id: NEW,
-        height: node.height,
-        lower,
-        upper,
-        pivots,
-        bundles,
-    };
+    let mut part = Node::empty(node.height, lower, upper);
+    (part.pivots, part.bundles) = (pivots, node.bundles.clone());
     if planted(Bug::SplitRightEmpty) && part.lower != node.lower {
         part.bundles.clear();
         part.pivots.iter_mut().for_each(|pivot| pivot.bundle_start = 0);
@@ -228,8 +199,8 @@ impl Node {
     /// Drops from a leaf the bundles none of whose branches reaches into its range.
     fn drop_foreign_bundles(&mut self) {
         let (lower, upper) = (Arc::clone(&self.lower), self.upper.clone());
-        let meets = |table: &Arc<Table>| table_meets(table, &lower, upper.as_deref());
-        self.bundles.retain(|bundle| bundle.branches.iter().any(meets));
+        let overlaps = |table: &Arc<Table>| table_overlaps(table, &lower, upper.as_deref());
+        self.bundles.retain(|bundle| bundle.branches.iter().any(overlaps));
     }
 }
 
@@ -249,38 +220,77 @@ fn leaf_bounds(node: &Node, parameters: &Parameters) -> Result<Vec<Key>> {
     if bytes <= parameters.leaf_bytes_max {
         return Ok(Vec::new());
     }
-    // Each branch offers keys that part its own bytes; each key stands for its share of them.
     let parts = bytes.div_ceil((parameters.leaf_bytes_max * 5 / 8).max(1)).clamp(2, 64);
     let (lower, upper) = node.range();
-    let mut offers: Vec<(Vec<u8>, u64)> = Vec::new();
-    let mut total = 0;
-    for table in node.bundles.iter().flat_map(|bundle| &bundle.branches) {
-        let extent = table_extent(table, lower, upper)?;
-        if extent.bytes == 0 {
+    let branches = node.bundles.iter().flat_map(|bundle| &bundle.branches);
+    let sized = branches.map(|table| Ok((table, table_size(table, lower, upper)?.bytes)));
+    split_keys((lower, upper), parts, &sized.collect::<Result<Vec<_>>>()?)
+}
+
+/// Moves everything in a range down to the leaves. Returns false if there is nothing to move.
+pub(super) fn flush_range(
+    node: &mut Arc<Node>,
+    range: (&[u8], Option<&[u8]>),
+    rules: &Rules,
+) -> Result<bool> {
+    if node.height == 0 {
+        return Ok(false);
+    }
+    let mut changed = false;
+    for position in (0..node.pivots.len()).rev() {
+        if ranges_overlap(node.pivot_range(position), range)
+            && !node.live_bundles(position).is_empty()
+        {
+            flush_pivot(edit(node), position, rules)?;
+            changed = true;
+        }
+    }
+    Ok(changed
+        | change_children(node, range, rules, &mut |child| flush_range(child, range, rules))?)
+}
+
+/// Replaces the inputs of a plan by its output wherever they still are. Returns false if they are nowhere.
+pub(super) fn replace(
+    node: &mut Arc<Node>,
+    plan: &Plan,
+    inputs: &[BundleId],
+    output: Option<&Arc<Bundle>>,
+    rules: &Rules,
+) -> Result<bool> {
+    if node.height == plan.place.height {
+        if !node.bundles.iter().any(|bundle| inputs.contains(&bundle.id)) {
+            return Ok(false);
+        }
+        return edit(node).replace_bundles(inputs, output.cloned());
+    }
+    change_children(node, plan.place.range(), rules, &mut |child| {
+        replace(child, plan, inputs, output, rules)
+    })
+}
+
+/// Changes the children that overlap a range by `change`, which returns whether it has changed one, and splits those
+/// that have become too large. Returns whether any has changed.
+fn change_children(
+    node: &mut Arc<Node>,
+    range: (&[u8], Option<&[u8]>),
+    rules: &Rules,
+    change: &mut dyn FnMut(&mut Arc<Node>) -> Result<bool>,
+) -> Result<bool> {
+    let mut changed = false;
+    for position in (0..node.pivots.len()).rev() {
+        let Some(child) = &node.pivots[position].child else { continue };
+        if !ranges_overlap(node.pivot_range(position), range) {
             continue;
         }
-        let wanted = (extent.bytes * parts * 8 / bytes.max(1)).clamp(1, 256) as usize;
-        let keys = table.approximate_split_keys(Some(lower), upper, wanted)?;
-        let share = extent.bytes / (keys.len() as u64 + 1);
-        total += share * keys.len() as u64;
-        offers.extend(keys.into_iter().map(|key| (key, share)));
-    }
-    offers.sort_unstable();
-    let mut bounds: Vec<Key> = Vec::new();
-    let mut passed = 0;
-    for (key, share) in offers {
-        passed += share;
-        let due = (bounds.len() as u64 + 1) * total / parts;
-        let last = bounds.last().map_or(lower, |last| last);
-        if passed >= due
-            && bounds.len() as u64 + 1 < parts
-            && *key > *last
-            && upper.is_none_or(|upper| *key < *upper)
-        {
-            bounds.push(Arc::from(key));
+        let mut child = Arc::clone(child);
+        if change(&mut child)? {
+            let node = edit(node);
+            node.pivots[position].child = Some(child);
+            split_child(node, position, rules)?;
+            changed = true;
         }
     }
-    Ok(bounds)
+    Ok(changed)
 }
 
 #[cfg(test)]

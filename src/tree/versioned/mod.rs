@@ -1,0 +1,500 @@
+//! The tree that every kind with immutable files is: versions of nodes, changed by copying under one lock.
+//!
+//! [`VersionedTree`] is the tree, and implements [`Tree`] once. A kind says by
+//! [`VersionedKind`] what its nodes and versions are, by [`Change`] what moves where, by [`Choose`] which job is next,
+//! and by [`Compact`] what a compaction reads and writes.
+//!
+//! Invariants:
+//! 1. The tree is changed only under the `changes` lock, from the newest version, by copying. The manifest has the
+//!    change before a version shows it.
+//! 2. Lock order: `changes`, then `jobs`.
+
+mod check;
+mod choose;
+mod compaction;
+mod edit;
+mod jobs;
+mod node;
+mod quarantine;
+mod split;
+mod version;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub(super) use self::check::check_shape;
+pub(super) use self::choose::{Choose, Gain, Intent};
+pub(super) use self::compaction::{Compact, CompactionJob, InputScan, STEP_ENTRIES, chunk_bytes};
+use self::compaction::{Failed, compact_range};
+pub(super) use self::edit::{DEFINED, Names, NodeBody, NodeRef, Recovered, encode};
+pub(super) use self::jobs::Jobs;
+use self::node::number_nodes;
+pub(super) use self::node::{NEW, Place, TreeNode, edit, live_keys, walk};
+pub(super) use self::split::split_keys;
+pub(super) use self::version::Version;
+use super::context::commit_edit;
+use super::files::FileTotals;
+use super::live::LiveKeys;
+use super::space::Space;
+use super::{
+    ChangeLock, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeState, TreeVersion,
+};
+use crate::base::error::{Error, Result};
+use crate::base::ids::Seqno;
+use crate::base::sync::atomic::{AtomicBool, Ordering};
+use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
+use crate::jobs::Job;
+use crate::manifest::TreeEdit;
+use crate::table::Table;
+
+/// The rules that changes of one version follow.
+#[derive(Debug, Clone)]
+pub(super) struct Rules<P> {
+    /// Sizes for the tree as it is now.
+    pub(super) parameters: P,
+    /// The file that has the nodes: errors name it.
+    pub(super) manifest: PathBuf,
+}
+
+/// A compaction to do.
+pub(super) trait CompactionPlan: Send {
+    /// Where its inputs are.
+    fn place(&self) -> &Place;
+
+    /// Bytes to be read and merged.
+    fn merge_bytes(&self) -> u64;
+
+    /// The bundles that it replaces; `None` if no other job may work in its place.
+    fn bundles(&self) -> Option<Vec<u64>> {
+        None
+    }
+}
+
+/// A kind of versioned tree: its types, its files and its versions. The value is what a tree of the kind has beyond the
+/// [`VersionedTree`].
+pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
+    type Parameters: Clone + Send + Sync;
+    type Node: TreeNode;
+    /// The part of a node's record in an edit that is the kind's own.
+    type Body: NodeBody;
+    /// What a version knows beyond its files.
+    type Summary: Send + Sync;
+    /// What the kind keeps under the change lock.
+    type Changes: Send;
+    /// A packed memtable.
+    type Packed: Send + Sync;
+    type Plan: CompactionPlan;
+    /// What a compaction has done so far.
+    type Progress: Default + Send;
+
+    fn parameters(context: &TreeContext) -> Self::Parameters;
+
+    /// The kind's own part of a tree that edits have defined.
+    fn new(recovered: &Recovered<Self::Body>) -> Self;
+
+    /// Builds the nodes that edits have defined.
+    fn open(context: &TreeContext, recovered: &Recovered<Self::Body>) -> Result<Arc<Self::Node>>;
+
+    /// An edit that defines the nodes of a number from `first_new` on, and what else `before` does not have.
+    fn encode(root: &Arc<Self::Node>, first_new: u64, before: Option<&Version<Self>>) -> Vec<u8>;
+
+    fn as_version(version: Arc<Version<Self>>) -> Arc<dyn TreeVersion>;
+
+    /// Every table that is reachable, once, by number.
+    fn tables(root: &Arc<Self::Node>) -> Vec<&Arc<Table>>;
+
+    /// What is kept under the change lock for a tree that has just been opened.
+    fn changes(root: &Arc<Self::Node>) -> Self::Changes;
+
+    /// Brings that up to date after a change; numbers from `first_new` on are new.
+    fn note_change(
+        changes: &mut Self::Changes,
+        before: &Arc<Self::Node>,
+        root: &Arc<Self::Node>,
+        first_new: u64,
+    );
+
+    fn summarize(
+        &self,
+        root: &Arc<Self::Node>,
+        changes: &Self::Changes,
+        parameters: &Self::Parameters,
+    ) -> (FileTotals, Self::Summary);
+
+    /// Sizes for the tree as it is in a version.
+    fn sized(parameters: &Self::Parameters, _version: &Version<Self>) -> Self::Parameters {
+        parameters.clone()
+    }
+
+    /// Writes a frozen memtable's entries.
+    fn pack(
+        tree: &VersionedTree<Self>,
+        entries: &mut dyn PackSource,
+    ) -> Result<(Self::Packed, PackedBytes)>;
+
+    fn packed_tables(packed: &Self::Packed) -> &[Arc<Table>];
+
+    /// How far behind compactions are, without those for space: 1 if writers have to wait.
+    fn lag(version: &Version<Self>) -> f64;
+
+    /// Bytes that are due for compaction.
+    fn pending_bytes(version: &Version<Self>) -> u64;
+
+    /// Memory that nodes and open files use, without samples of keys.
+    fn memory_bytes(version: &Version<Self>) -> u64;
+}
+
+/// How data moves in a kind of versioned tree: the kind's `change`.
+pub(super) trait Change: VersionedKind {
+    /// Adds a packed memtable as the youngest data of all.
+    fn receive(
+        root: &mut Arc<Self::Node>,
+        packed: &Self::Packed,
+        rules: &Rules<Self::Parameters>,
+    ) -> Result<()>;
+
+    /// Moves data down and divides nodes until none holds too much; adds a level if the root had to be divided.
+    ///
+    /// # Errors
+    /// `Corruption`, which names the manifest, if a node's parts would not fill its range.
+    fn rebalance(root: &mut Arc<Self::Node>, rules: &Rules<Self::Parameters>) -> Result<()>;
+}
+
+/// Guarded by the change lock.
+pub(super) struct Changes<K: VersionedKind> {
+    next_node: u64,
+    pub(super) live: LiveKeys,
+    own: K::Changes,
+}
+
+/// A versioned tree.
+pub(super) struct VersionedTree<K: VersionedKind> {
+    pub(super) context: TreeContext,
+    pub(super) parameters: K::Parameters,
+    pub(super) own: K,
+    pub(super) changes: Mutex<Changes<K>>,
+    pub(super) version: ArcSwap<Version<K>>,
+    pub(super) jobs: Mutex<Jobs>,
+    /// Space is short, but none can be reclaimed now (snapshots need it, say): slowing writers would not help.
+    pub(super) nothing_to_reclaim: AtomicBool,
+}
+
+impl<K: VersionedKind> VersionedTree<K> {
+    /// Rebuilds the tree from its edits.
+    pub(super) fn open(
+        context: TreeContext,
+        edits: &[TreeEdit],
+        flushed: Seqno,
+    ) -> Result<Arc<VersionedTree<K>>> {
+        let parameters = K::parameters(&context);
+        let recovered = Recovered::of_edits(edits, &context.manifest.path())?;
+        let own = K::new(&recovered);
+        let root = match edits.is_empty() {
+            true => Arc::new(K::Node::empty_root()),
+            false => K::open(&context, &recovered)?,
+        };
+        let mut changes = Changes {
+            next_node: recovered.last_number() + 1,
+            live: live_keys(&root, LiveKeys::default())?,
+            own: K::changes(&root),
+        };
+        let version = make_version(&context, &parameters, &own, (root, flushed), &mut changes);
+        Ok(Arc::new(VersionedTree {
+            context,
+            parameters,
+            own,
+            changes: Mutex::new(changes),
+            version: ArcSwap::from_pointee(version),
+            jobs: Mutex::default(),
+            nothing_to_reclaim: AtomicBool::new(false),
+        }))
+    }
+
+    /// A version of some root, with the estimate of what is live made anew.
+    #[cfg(test)]
+    pub(super) fn version_of(&self, root: Arc<K::Node>, flushed: Seqno) -> Version<K> {
+        let live = live_keys(&root, LiveKeys::default()).expect("tables whose indexes are read");
+        let mut changes = Changes { next_node: 1, live, own: K::changes(&root) };
+        let Self { context, parameters, own, .. } = self;
+        make_version(context, parameters, own, (root, flushed), &mut changes)
+    }
+
+    /// Commits `root` as the newest tree and shows it.
+    pub(super) fn commit(
+        &self,
+        changes: &mut MutexGuard<'_, Changes<K>>,
+        mut root: Arc<K::Node>,
+        flushed: Seqno,
+    ) -> Result<()> {
+        let first_new = changes.next_node;
+        number_nodes(&mut root, &mut changes.next_node);
+        let before = self.version.load_full();
+        let payload = K::encode(&root, first_new, Some(&before));
+        commit_edit(&self.context, payload, flushed)?;
+        K::note_change(&mut changes.own, &before.root, &root, first_new);
+        changes.live.limit(self.context.sample_share());
+        if changes.live.is_small() && changes.live.is_outgrown(&K::tables(&root)) {
+            // An estimate: damage is reported by those who need the damaged page.
+            let anew = live_keys(&root, changes.live.anew());
+            changes.live = anew.unwrap_or_else(|_| changes.live.clone());
+        }
+        let Self { context, parameters, own, .. } = self;
+        let version = make_version(context, parameters, own, (root, flushed), changes);
+        let version = Arc::new(version);
+        self.version.store(Arc::clone(&version));
+        self.context.installed(K::as_version(version));
+        Ok(())
+    }
+
+    /// Changes the newest tree by `change`, which returns false if there is nothing to commit.
+    pub(super) fn change(
+        &self,
+        change: impl FnOnce(&mut Arc<K::Node>, &Rules<K::Parameters>, &mut LiveKeys) -> Result<bool>,
+    ) -> Result<()> {
+        let mut changes = self.changes.lock();
+        let version = self.version.load_full();
+        let mut root = Arc::clone(&version.root);
+        if change(&mut root, &self.rules(&version), &mut changes.live)? {
+            self.commit(&mut changes, root, version.flushed)?;
+        }
+        Ok(())
+    }
+
+    fn rules(&self, version: &Version<K>) -> Rules<K::Parameters> {
+        let parameters = K::sized(&self.parameters, version);
+        Rules { parameters, manifest: self.context.manifest.path() }
+    }
+
+    /// The disk space that the tree uses. What snapshots retain counts as live: it cannot be reclaimed.
+    pub(super) fn space(&self, version: &Version<K>) -> Space {
+        let now = self.context.snapshots();
+        let retained_bytes = self.jobs.lock().retained_bytes(&now);
+        let mut space = version.space();
+        space.live_entry_bytes = (space.live_entry_bytes + retained_bytes).min(space.entry_bytes);
+        space
+    }
+
+    /// How many jobs have ended; to be asked before the version is loaded that a plan is made from.
+    pub(super) fn jobs_ended(&self) -> u64 {
+        self.jobs.lock().ended()
+    }
+
+    /// Claims the plan, unless another job excludes it.
+    pub(super) fn claim(
+        self: &Arc<Self>,
+        plan: K::Plan,
+        ended_before: u64,
+    ) -> Option<CompactionJob<K>> {
+        let number = self.jobs.lock().claim(&plan, ended_before)?;
+        Some(CompactionJob::new(Arc::clone(self), number, plan))
+    }
+
+    /// Quarantines a place, if the error tells of damage or of a full disk.
+    pub(super) fn note_damage(&self, error: &Error, place: &Place) {
+        self.jobs.lock().quarantine.note(error, place, self.context.clock.nanos());
+    }
+
+    /// Returns `plan`, of a node. If planning failed and the job was to be started, quarantines the node.
+    pub(super) fn planned<P>(&self, plan: Result<P>, node: &K::Node, intent: Intent) -> Result<P> {
+        if intent == Intent::Start
+            && let Err(error) = &plan
+        {
+            self.note_damage(error, &Place::of(node));
+        }
+        plan
+    }
+}
+
+impl<K: Change> VersionedTree<K> {
+    /// Adds a packed memtable: everything up to `flushed` is in the tree then.
+    fn incorporate(&self, packed: &K::Packed, flushed: Seqno) -> Result<()> {
+        let mut changes = self.changes.lock();
+        let version = self.version.load_full();
+        let mut root = Arc::clone(&version.root);
+        let rules = self.rules(&version);
+        K::receive(&mut root, packed, &rules)?;
+        rebalance_undamaged::<K>(&mut root, &rules)?;
+        for table in K::packed_tables(packed) {
+            changes.live.apply(&table.properties().sample);
+        }
+        let result = self.commit(&mut changes, root, flushed.max(version.flushed));
+        if result.is_err() {
+            changes.live = live_keys(&version.root, changes.live.anew()).unwrap_or_default();
+        }
+        result
+    }
+}
+
+fn make_version<K: VersionedKind>(
+    context: &TreeContext,
+    parameters: &K::Parameters,
+    own: &K,
+    (root, flushed): (Arc<K::Node>, Seqno),
+    changes: &mut Changes<K>,
+) -> Version<K> {
+    let summary = own.summarize(&root, &changes.own, parameters);
+    let tables = summary.0.tables;
+    let shares = changes.live.shares(tables, || K::tables(&root));
+    context.count_tables(tables, changes.live.sample_times());
+    let counters = &context.counters;
+    Version::new((root, flushed), summary, shares, counters, parameters, &context.options)
+}
+
+/// Rebalances a tree that has changed. If a damaged file prevents that, the tree stays as it is: that concerns neither
+/// what is new nor what has been merged. A wrong split, for which the manifest is named, is an error.
+pub(super) fn rebalance_undamaged<K: Change>(
+    root: &mut Arc<K::Node>,
+    rules: &Rules<K::Parameters>,
+) -> Result<()> {
+    let mut balanced = Arc::clone(root);
+    match K::rebalance(&mut balanced, rules) {
+        Ok(()) => *root = balanced,
+        Err(Error::Corruption { file, .. }) if file != rules.manifest => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// The key ranges of a tree that edits define; no file is opened.
+pub(super) fn repair_ranges<K: VersionedKind>(
+    edits: &[TreeEdit],
+    file: &Path,
+) -> Result<Vec<super::RepairRange>> {
+    Recovered::<K::Body>::of_edits(edits, file)?.repair_ranges(file)
+}
+
+/// A packed memtable, with the tree that packed it.
+struct PackedMemtable<K: VersionedKind> {
+    tree: Arc<VersionedTree<K>>,
+    packed: K::Packed,
+    bytes: PackedBytes,
+}
+
+impl<K: Change> Packed for PackedMemtable<K> {
+    fn bytes(&self) -> PackedBytes {
+        self.bytes
+    }
+
+    fn incorporate(self: Box<Self>, flushed: Seqno) -> Result<()> {
+        self.tree.incorporate(&self.packed, flushed)
+    }
+}
+
+/// Holds a tree's change lock.
+struct ChangeGuard<'a, K: VersionedKind> {
+    _guard: MutexGuard<'a, Changes<K>>,
+    root: Arc<K::Node>,
+}
+
+impl<K: VersionedKind> ChangeLock for ChangeGuard<'_, K> {
+    fn snapshot(&self) -> Option<Vec<u8>> {
+        (self.root.id() != NEW).then(|| K::encode(&self.root, 0, None))
+    }
+}
+
+impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
+    fn version(&self) -> Arc<dyn TreeVersion> {
+        K::as_version(self.version.load_full())
+    }
+
+    fn pack(self: Arc<Self>, entries: &mut dyn PackSource) -> Result<Box<dyn Packed>> {
+        let (packed, bytes) = K::pack(&self, entries)?;
+        self.context.packed(bytes.written);
+        Ok(Box::new(PackedMemtable { tree: self, packed, bytes }))
+    }
+
+    fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
+        let plan = || match self.choose(&self.version.load_full(), Intent::Start)? {
+            Some(choice) => K::plan_of(&self, choice),
+            None => Ok(None),
+        };
+        // While other jobs get in first, it chooses anew.
+        loop {
+            let ended_before = self.jobs_ended();
+            match plan() {
+                Ok(plan) => {
+                    if let Some(job) = self.claim(plan?, ended_before) {
+                        return Some(Box::new(job));
+                    }
+                }
+                Err(error) => return Some(Box::new(Failed(error))),
+            }
+            if self.jobs_ended() == ended_before {
+                return None;
+            }
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        // Damage that is found here is work: the job quarantines and reports it.
+        self.choose(&self.version.load_full(), Intent::Ask).map_or(true, |choice| choice.is_some())
+    }
+
+    fn retry_refused(&self) -> Option<Error> {
+        self.jobs.lock().quarantine.retry_refused()
+    }
+
+    fn retry_damaged(&self) {
+        self.jobs.lock().quarantine.retry_damaged();
+    }
+
+    fn tell_damage(&self, error: &Error) -> bool {
+        self.jobs.lock().quarantine.tell(error)
+    }
+
+    fn compact(
+        self: Arc<Self>,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+        wait: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        // Level by level: what is above moves down before what is below is merged.
+        for height in (0..=K::begin_compact(&self, (lower, upper))?).rev() {
+            let next = |from: &[u8]| K::next_uncompacted(&self, height, (from, upper));
+            compact_range(&self, (lower, upper), wait, next)?;
+        }
+        Ok(())
+    }
+
+    fn backlog(&self, frozen_bytes: u64) -> f64 {
+        let version = self.version.load();
+        let (quarantined, merge_bytes) = {
+            let jobs = self.jobs.lock();
+            (jobs.quarantine.exists(self.context.clock.nanos()), jobs.merge_bytes())
+        };
+        // While damage prevents the compaction of a node, delaying writers would not help.
+        if quarantined {
+            return 0.0;
+        }
+        let lag = K::lag(&version);
+        if self.nothing_to_reclaim.load(Ordering::Relaxed) {
+            return lag;
+        }
+        let space = self.space(&version);
+        let coming = space.left_of(merge_bytes) + version.live.dead_of(frozen_bytes);
+        lag.max(space.backlog(coming))
+    }
+
+    fn state(&self) -> TreeState {
+        let version = self.version.load();
+        let Version { files, live, .. } = &**version;
+        TreeState {
+            backlog: self.backlog(0),
+            compaction_pending_bytes: K::pending_bytes(&version),
+            tables: files.tables,
+            entries: files.entries,
+            disk_bytes: files.disk_bytes(),
+            live_bytes: version.live_bytes(),
+            live_keys: live.keys,
+            superseding_share: live.superseding_share,
+            memory_bytes: K::memory_bytes(&version) + version.sample_bytes(),
+            sample_bytes: version.sample_bytes(),
+        }
+    }
+
+    fn lock_changes(&self) -> Box<dyn ChangeLock + '_> {
+        let guard = self.changes.lock();
+        let root = Arc::clone(&self.version.load().root);
+        Box::new(ChangeGuard::<K> { _guard: guard, root })
+    }
+}

@@ -1,0 +1,137 @@
+//! The quarantine: places where a compaction failed, for damage or because the disk was full.
+//!
+//! Invariants:
+//! 1. A quarantined place is skipped for a while, so that other places are compacted. Writers do not wait for it. On a
+//!    full disk, the other compactions may be those that make room.
+
+use std::mem;
+
+use super::node::Place;
+use crate::base::error::Error;
+
+/// How long a damaged place is quarantined.
+const DAMAGED_NANOS: u64 = 60_000_000_000;
+/// The same of a place that there was no room for.
+const REFUSED_NANOS: u64 = 1_000_000_000;
+
+/// The quarantined places of a tree.
+#[derive(Default)]
+pub(in crate::tree) struct Quarantine {
+    places: Vec<Quarantined>,
+}
+
+struct Quarantined {
+    place: Place,
+    until: u64,
+    error: Error,
+    /// The damage has been reported.
+    told: bool,
+}
+
+impl Quarantined {
+    /// Whether it is for damage, not for a full disk.
+    fn is_damaged(&self) -> bool {
+        self.error.is_corruption()
+    }
+}
+
+impl Quarantine {
+    /// Whether a place of this level overlaps a range.
+    pub(in crate::tree) fn overlaps(
+        &self,
+        height: u32,
+        range: (&[u8], Option<&[u8]>),
+        now: u64,
+    ) -> bool {
+        self.places.iter().any(|it| now < it.until && it.place.overlaps(height, range))
+    }
+
+    /// The same for damage alone. A full disk may have room for a merge of more.
+    pub(in crate::tree) fn damage_overlaps(
+        &self,
+        height: u32,
+        range: (&[u8], Option<&[u8]>),
+        now: u64,
+    ) -> bool {
+        let overlaps = |it: &Quarantined| now < it.until && it.place.overlaps(height, range);
+        self.places.iter().any(|it| it.is_damaged() && overlaps(it))
+    }
+
+    /// Quarantines a place, if the error tells of damage or of a full disk.
+    pub(super) fn note(&mut self, error: &Error, place: &Place, now: u64) {
+        let nanos = match error {
+            error if error.is_corruption() => DAMAGED_NANOS,
+            Error::Full { .. } => REFUSED_NANOS,
+            _ => return,
+        };
+        self.places.retain(|it| now < it.until);
+        let (place, until) = (place.clone(), now.saturating_add(nanos));
+        self.places.push(Quarantined { place, until, error: error.clone(), told: false });
+    }
+
+    /// Ends the quarantine of places that there was no room for. Returns the last of their errors.
+    pub(super) fn retry_refused(&mut self) -> Option<Error> {
+        let refused = self.places.extract_if(.., |it| !it.is_damaged());
+        refused.last().map(|it| it.error)
+    }
+
+    /// Ends the quarantine of damaged places.
+    pub(super) fn retry_damaged(&mut self) {
+        self.places.retain(|it| !it.is_damaged());
+    }
+
+    /// Returns true, once for each place, if a place is quarantined for this damage.
+    pub(super) fn tell(&mut self, error: &Error) -> bool {
+        let said = error.to_string();
+        let is_this =
+            |it: &&mut Quarantined| it.is_damaged() && !it.told && it.error.to_string() == said;
+        self.places.iter_mut().find(is_this).is_some_and(|it| !mem::replace(&mut it.told, true))
+    }
+
+    /// Whether any place is quarantined.
+    pub(super) fn exists(&self, now: u64) -> bool {
+        self.places.iter().any(|it| now < it.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::tree::range::Key;
+
+    #[test]
+    fn what_failed_for_damage_or_room_is_quarantined_for_a_while() {
+        let mut damaged = Quarantine::default();
+        let place = |height| Place {
+            height,
+            lower: Key::from(&b"b"[..]),
+            upper: Some(Key::from(&b"d"[..])),
+        };
+        let range = (&b"b"[..], Some(&b"d"[..]));
+        damaged.note(&Error::NotResident, &place(0), 5);
+        assert!(!damaged.exists(5));
+        damaged.note(&Error::corruption(Path::new("t"), 0, "page", 1, 2), &place(0), 5);
+        assert!(damaged.exists(5) && damaged.overlaps(0, (b"c", None), 5));
+        assert!(!damaged.overlaps(1, (b"c", None), 5), "another level");
+        assert!(!damaged.overlaps(0, (b"d", None), 5), "behind it");
+        let full = Error::Full { path: "t".into(), needed: 1 };
+        damaged.note(&full, &place(2), 5);
+        assert!(damaged.overlaps(2, range, 5) && !damaged.overlaps(2, range, 5 + REFUSED_NANOS));
+        assert!(damaged.damage_overlaps(0, range, 5) && !damaged.damage_overlaps(2, range, 5));
+        assert!(matches!(damaged.retry_refused(), Some(Error::Full { .. })));
+        assert!(damaged.retry_refused().is_none() && !damaged.overlaps(2, range, 5));
+        assert!(damaged.damage_overlaps(0, range, 5));
+        let mut again = Quarantine::default();
+        again.note(&Error::corruption(Path::new("t"), 0, "page", 1, 2), &place(0), 5);
+        again.note(&full, &place(2), 5);
+        let damage = Error::corruption(Path::new("t"), 0, "page", 1, 2);
+        let other = Error::corruption(Path::new("t"), 4096, "page", 1, 2);
+        assert!(!again.tell(&other) && again.tell(&damage) && !again.tell(&damage));
+        again.retry_damaged();
+        assert!(!again.overlaps(0, range, 5) && again.overlaps(2, range, 5));
+        let later = 5 + DAMAGED_NANOS;
+        assert!(!damaged.exists(later) && !damaged.overlaps(0, (b"c", None), later));
+    }
+}

@@ -1,0 +1,95 @@
+//! One immutable state of a versioned tree. How it is read is the kind's.
+
+use std::sync::{Arc, OnceLock};
+
+use super::VersionedKind;
+use crate::base::ids::{FileId, Seqno};
+use crate::tree::files::{self, FileTotals};
+use crate::tree::live::{Live, LiveShares};
+use crate::tree::space::Space;
+use crate::tree::{TreeCounters, TreeOptions};
+
+/// A version.
+pub(in crate::tree) struct Version<K: VersionedKind> {
+    pub(in crate::tree) root: Arc<K::Node>,
+    pub(in crate::tree) flushed: Seqno,
+    pub(in crate::tree) files: FileTotals,
+    /// The estimate of what is live.
+    pub(in crate::tree) live: Live,
+    pub(in crate::tree) counters: Arc<TreeCounters>,
+    pub(in crate::tree) parameters: K::Parameters,
+    /// What the kind knows of the version beyond that.
+    pub(in crate::tree) own: K::Summary,
+    memtable_bytes: u64,
+    space_amplification_max_percent: u64,
+    mostly_dead_blobs: OnceLock<Vec<FileId>>,
+}
+
+impl<K: VersionedKind> Version<K> {
+    pub(super) fn new(
+        (root, flushed): (Arc<K::Node>, Seqno),
+        (files, own): (FileTotals, K::Summary),
+        shares: LiveShares,
+        counters: &Arc<TreeCounters>,
+        parameters: &K::Parameters,
+        options: &TreeOptions,
+    ) -> Version<K> {
+        Version {
+            root,
+            flushed,
+            files,
+            live: shares.of(files.stored()),
+            counters: Arc::clone(counters),
+            parameters: parameters.clone(),
+            own,
+            memtable_bytes: options.memtable_bytes.max(1024),
+            space_amplification_max_percent: options.space_amplification_max_percent,
+            mostly_dead_blobs: OnceLock::new(),
+        }
+    }
+
+    /// The disk space that the tree uses, and the live part of it.
+    pub(in crate::tree) fn space(&self) -> Space {
+        let Version { files, live, .. } = self;
+        Space {
+            disk_bytes: files.disk_bytes(),
+            table_bytes: files.table_bytes,
+            tables: files.tables,
+            entry_bytes: files.entry_bytes,
+            live_entry_bytes: live.entry_bytes,
+            live_blob_bytes: live.blob_bytes,
+            filter_bytes: files.filter_bytes,
+            entries: files.entries,
+            live_keys: live.keys,
+            memtable_bytes: self.memtable_bytes,
+            amplification_max_percent: self.space_amplification_max_percent,
+        }
+    }
+
+    /// The bytes that the data files would have if they held live pairs alone.
+    pub(in crate::tree) fn live_bytes(&self) -> u64 {
+        self.space().live_bytes()
+    }
+
+    /// The disk space beyond the allowed, as a share of the live bytes.
+    #[cfg(test)]
+    pub(in crate::tree) fn space_excess(&self) -> f64 {
+        self.space().excess()
+    }
+
+    /// Memory that samples of keys use.
+    pub(in crate::tree) fn sample_bytes(&self) -> u64 {
+        self.files.sample_bytes + self.live.memory_bytes
+    }
+
+    /// The blob files, ascending, of which tables point to less than half.
+    pub(in crate::tree) fn mostly_dead_blobs(&self) -> &[FileId] {
+        self.mostly_dead_blobs.get_or_init(|| {
+            let FileTotals { blobs, blob_bytes, blob_value_bytes, .. } = self.files;
+            match blobs < 2 && blob_value_bytes * 2 >= blob_bytes {
+                true => Vec::new(),
+                false => files::mostly_dead_blobs(&K::tables(&self.root)),
+            }
+        })
+    }
+}
