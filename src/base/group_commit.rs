@@ -9,12 +9,11 @@
 //!    is gone.
 //! 3. A round that fails sets the latch, and no other is begun.
 
-use std::ops::{Deref, DerefMut};
-
 use crate::base::error::{Error, Result};
 use crate::base::panics::caught;
 use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::poison::Poison;
+use crate::base::sync::plain::{AtomicBool, Ordering};
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 
 /// What the rounds of a group commit do.
@@ -47,49 +46,30 @@ pub(crate) trait Rounds {
 /// See the module's description.
 #[derive(Default)]
 pub(crate) struct GroupCommit<S> {
-    shared: Mutex<Shared<S>>,
+    state: Mutex<S>,
+    /// A thread leads. Used with the lock held.
+    has_leader: AtomicBool,
     /// Signalled when a leader has finished.
     finished: Condvar,
 }
 
-/// The state, and whether somebody leads.
-#[derive(Default)]
-pub(crate) struct Shared<S> {
-    has_leader: bool,
-    state: S,
-}
-
-impl<S> Deref for Shared<S> {
-    type Target = S;
-
-    fn deref(&self) -> &S {
-        &self.state
-    }
-}
-
-impl<S> DerefMut for Shared<S> {
-    fn deref_mut(&mut self) -> &mut S {
-        &mut self.state
-    }
-}
-
 impl<S> GroupCommit<S> {
     pub(crate) fn new(state: S) -> GroupCommit<S> {
-        let shared = Mutex::new(Shared { has_leader: false, state });
-        GroupCommit { shared, finished: Condvar::new() }
+        let has_leader = AtomicBool::new(false);
+        GroupCommit { state: Mutex::new(state), has_leader, finished: Condvar::new() }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Shared<S>> {
-        self.shared.lock()
+    pub(crate) fn lock(&self) -> MutexGuard<'_, S> {
+        self.state.lock()
     }
 
     /// Locks the state while nobody leads.
-    pub(crate) fn lock_idle(&self) -> MutexGuard<'_, Shared<S>> {
-        let mut shared = self.shared.lock();
-        while shared.has_leader {
-            self.finished.wait(&mut shared);
+    pub(crate) fn lock_idle(&self) -> MutexGuard<'_, S> {
+        let mut state = self.state.lock();
+        while self.has_leader.load(Ordering::Relaxed) {
+            self.finished.wait(&mut state);
         }
-        shared
+        state
     }
 
     /// Waits until `is_done`, and leads rounds while nobody else does.
@@ -98,29 +78,28 @@ impl<S> GroupCommit<S> {
     /// `Poisoned` if the latch is set; the round's failure for the one that led it.
     pub(crate) fn wait<R: Rounds<State = S>>(
         &self,
-        shared: &mut MutexGuard<'_, Shared<S>>,
+        state: &mut MutexGuard<'_, S>,
         rounds: &R,
         poison: &Poison,
         is_done: impl Fn(&S) -> bool,
     ) -> Result<()> {
-        while !is_done(shared) {
+        while !is_done(state) {
             poison.check()?;
-            if shared.has_leader {
-                self.finished.wait(shared);
+            if self.has_leader.swap(true, Ordering::Relaxed) {
+                self.finished.wait(state);
                 continue;
             }
-            shared.has_leader = true;
-            let round = rounds.begin(shared);
-            let done = MutexGuard::unlocked(shared, || caught(|| rounds.work(&round)));
+            let round = rounds.begin(state);
+            let done = MutexGuard::unlocked(state, || caught(|| rounds.work(&round)));
             let done = done.unwrap_or_else(|message| {
                 Err(Error::Poisoned { reason: format!("{} panicked: {message}", R::WHAT) })
             });
-            let ended = rounds.end(shared, round, done);
+            let ended = rounds.end(state, round, done);
             if planted(Bug::JournalLeaderLost) && ended.is_err() {
-                MutexGuard::unlocked(shared, || hold_open(Bug::JournalLeaderLost, 1));
+                MutexGuard::unlocked(state, || hold_open(Bug::JournalLeaderLost, 1));
                 return ended.inspect_err(|error| poison.set(error));
             }
-            shared.has_leader = false;
+            self.has_leader.store(false, Ordering::Relaxed);
             let ended = ended.inspect_err(|error| poison.set(error));
             self.finished.notify_all();
             ended?;
