@@ -277,7 +277,7 @@ impl Database {
             let cut = store.freeze(std::slice::from_ref(&keyspace), |_| true);
             let _ = store.flush_frozen(&keyspace, cut);
         }
-        // It is settled whether it goes before a memtable is taken to have nowhere to go.
+        // Whether it is dropped is decided before a memtable is taken to have nowhere to go.
         store.while_incorporating_alone(|| self.drop_alone(name, &keyspace))
     }
 

@@ -330,7 +330,7 @@ impl StoreContext {
                 return Err(quarantined.error.clone());
             }
             let all: Vec<_> = keyspaces.values().collect();
-            self.freeze_and_settle(&all, last, None)?;
+            self.freeze_and_flush(&all, last, None)?;
             journal_floor = Some(last);
         }
         self.manifest.commit(&Edit {

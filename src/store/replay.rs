@@ -31,7 +31,7 @@ use crate::manifest::RecoveredState;
 use crate::table::BlobPointer;
 
 /// Memtables that become tables at once: their syncs then go together.
-const SETTLING_MAX: usize = 8;
+const FLUSHED_AT_ONCE_MAX: usize = 8;
 
 /// What a replay has done.
 pub(super) struct Replayed {
@@ -44,7 +44,7 @@ pub(super) struct Replayed {
 
 /// A replay under way.
 struct Replay<'a> {
-    foundation: &'a StoreContext,
+    context: &'a StoreContext,
     recovered: &'a RecoveredState,
     keyspaces: &'a BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
     /// The blob files that active memtables point to.
@@ -82,7 +82,7 @@ impl StoreContext {
             read_only: self.read_only,
         };
         let mut replay = Replay {
-            foundation: self,
+            context: self,
             recovered,
             keyspaces,
             blobs: BTreeMap::new(),
@@ -105,7 +105,7 @@ impl StoreContext {
 
     /// Freezes memtables at `cut` and makes them part of their trees. An error that is one keyspace's affair alone
     /// goes to `failed`, if that is there.
-    pub(super) fn freeze_and_settle(
+    pub(super) fn freeze_and_flush(
         &self,
         keyspaces: &[&Arc<KeyspaceState>],
         cut: Seqno,
@@ -114,11 +114,11 @@ impl StoreContext {
         let frozen: Vec<&Arc<KeyspaceState>> = (keyspaces.iter().copied())
             .filter(|keyspace| keyspace.freeze(cut, &self.pool, 0))
             .collect();
-        let at_once = if self.clock.is_real() { SETTLING_MAX } else { 1 };
+        let at_once = if self.clock.is_real() { FLUSHED_AT_ONCE_MAX } else { 1 };
         let failed = failed.map(Mutex::new);
         for_each_at_once(at_once, &frozen, |keyspace| match (keyspace.flush_alone(), &failed) {
             (Err(error), Some(failed)) => self.fails_alone(keyspace, error, &mut failed.lock()),
-            (settled, _) => settled,
+            (flushed, _) => flushed,
         })
     }
 
@@ -153,7 +153,7 @@ impl Replay<'_> {
                 }
                 None if operation.keyspace >= self.recovered.next_keyspace_id => {
                     return Err(Error::corruption(
-                        &self.foundation.manifest.path(),
+                        &self.context.manifest.path(),
                         0,
                         "keyspaces in the manifest",
                         format_args!("number {}, which the journal has", operation.keyspace),
@@ -175,8 +175,8 @@ impl Replay<'_> {
             let weights = self.keyspaces.values().map(|it| it.read.load().active.exact_bytes());
             self.weighed += weights.filter(|bytes| *bytes < u64::MAX).count() as u64;
         }
-        let limit = self.foundation.sizes.replay_memtables_bytes_max();
-        if self.foundation.pool.bytes_in_use() as u64 <= limit || self.room.is_some() {
+        let limit = self.context.sizes.replay_memtables_bytes_max();
+        if self.context.pool.bytes_in_use() as u64 <= limit || self.room.is_some() {
             return Ok(());
         }
         // Where chunks of memory are large and keyspaces many, there may never be room.
@@ -210,7 +210,7 @@ impl Replay<'_> {
         let read = keyspace.read.load();
         let inserted = operations
             .try_for_each(|(seqno, operation)| self.apply(keyspace, &read, seqno, &operation));
-        inserted.or_else(|error| self.foundation.fails_alone(keyspace, error, &mut self.failed))
+        inserted.or_else(|error| self.context.fails_alone(keyspace, error, &mut self.failed))
     }
 
     fn apply(
@@ -223,8 +223,8 @@ impl Replay<'_> {
         if seqno <= read.version.flushed() && !planted(Bug::OpenReplaysFlushed) {
             return Ok(());
         }
-        let foundation = self.foundation;
-        if self.room.as_mut().is_some_and(|room| !room.takes(operation, &foundation.pool)) {
+        let context = self.context;
+        if self.room.as_mut().is_some_and(|room| !room.takes(operation, &context.pool)) {
             return Ok(());
         }
         let is_blob = operation.kind == EntryKind::PutBlob
@@ -232,7 +232,7 @@ impl Replay<'_> {
         if is_blob {
             let pointer = BlobPointer::of_entry(operation.value)?;
             if self.blobs.entry(keyspace.id).or_default().insert(pointer.file) {
-                let blob = foundation.blobs.open(pointer.file)?;
+                let blob = context.blobs.open(pointer.file)?;
                 read.active.blobs.lock().push(blob);
             }
         }
@@ -244,9 +244,9 @@ impl Replay<'_> {
 
     /// After the last record: memtables are left with what they may take, so that no writer has to wait.
     fn fit_share(&mut self, last: Seqno) -> Result<()> {
-        let sizes = &self.foundation.sizes;
+        let sizes = &self.context.sizes;
         let share = sizes.replay_memtables_bytes_max().min(sizes.memtables_bytes_max * 3 / 4);
-        while self.foundation.pool.bytes_in_use() as u64 > share {
+        while self.context.pool.bytes_in_use() as u64 > share {
             // (Where chunks of memory are large and keyspaces many, they may never fit.)
             let held = (self.keyspaces.values())
                 .filter(|keyspace| !self.failed.contains_key(&keyspace.id))
@@ -281,7 +281,7 @@ impl Replay<'_> {
             .collect();
         chosen.iter().for_each(|keyspace| drop(self.blobs.remove(&keyspace.id)));
         self.replayed_bytes = 0;
-        self.foundation.freeze_and_settle(&chosen, last, Some(&mut self.failed))
+        self.context.freeze_and_flush(&chosen, last, Some(&mut self.failed))
     }
 }
 

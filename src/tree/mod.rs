@@ -1,6 +1,6 @@
 //! The trees, and the one trait by which the store knows them.
 //!
-//! A tree holds the settled part of one keyspace: it takes packed memtables in commit order, answers
+//! A tree holds the part of one keyspace that has left the memtables: it takes packed memtables in commit order, answers
 //! reads from immutable versions, and offers its upkeep as jobs. Kinds live in modules of their own
 //! that do not name each other; [`kinds`] is the table of them.
 //!
