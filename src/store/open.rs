@@ -160,7 +160,7 @@ impl StoreContext {
     }
 
     fn recover_keyspace(&self, found: RecoveredKeyspace) -> Result<Arc<KeyspaceState>> {
-        let kind = TreeKind::of_stored(&found.meta.kind)?;
+        let kind = TreeKind::of_stored(&found.meta.kind, &found.meta.name)?;
         let edits = found.tree();
         let options = KeyspaceOptions::decode(
             kind,

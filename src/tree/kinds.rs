@@ -13,7 +13,7 @@ use crate::base::error::{Error, Result};
 #[cfg(feature = "fuzz")]
 use crate::base::fuzz::Target;
 use crate::base::ids::Seqno;
-use crate::manifest::TreeEdit;
+use crate::manifest::{KeyspaceMeta, TreeEdit};
 
 /// Opens a tree that holds everything up to a number.
 type Open = fn(TreeContext, &[TreeEdit], Seqno) -> Result<Arc<dyn Tree>>;
@@ -97,13 +97,16 @@ impl TreeKind {
         TreeKind::ALL.into_iter().chain(TreeKind::FOR_TESTS.iter().copied())
     }
 
-    /// The kind that a manifest names.
+    /// The kind that a manifest names for a keyspace.
     ///
     /// # Errors
     /// `Conflict` for a kind that this build does not have.
-    pub(crate) fn of_stored(name: &str) -> Result<TreeKind> {
+    pub(crate) fn of_stored(name: &str, keyspace: &str) -> Result<TreeKind> {
         TreeKind::from_name(name).ok_or_else(|| Error::Conflict {
-            what: format!("this build has no tree kind {name:?}; upgrade Spinney"),
+            what: format!(
+                "keyspace {keyspace:?} has the tree kind {name:?}, which this build does not \
+                 have; upgrade Spinney"
+            ),
         })
     }
 
@@ -128,13 +131,13 @@ impl fmt::Display for TreeKind {
 /// `Corruption` for edits that do not fit together, `UnsupportedVersion`, `Conflict` for a kind that this
 /// build does not have.
 pub(crate) fn repair_ranges(
-    kind: &str,
+    meta: &KeyspaceMeta,
     edits: &[TreeEdit],
     file: &Path,
 ) -> Result<Vec<RepairRange>> {
     match edits {
         [] => Ok(Vec::new()),
-        edits => (TreeKind::of_stored(kind)?.entry().repair_ranges)(edits, file),
+        edits => (TreeKind::of_stored(&meta.kind, &meta.name)?.entry().repair_ranges)(edits, file),
     }
 }
 

@@ -172,7 +172,7 @@ impl Source {
         let mut all_there = true;
         for keyspace in &manifest.state.keyspaces {
             let tree = keyspace.tree();
-            let repair_ranges = repair_ranges(&keyspace.meta.kind, &tree, &manifest.path).ok()?;
+            let repair_ranges = repair_ranges(&keyspace.meta, &tree, &manifest.path).ok()?;
             all_there &= repair_ranges.iter().flat_map(|range| &range.tables).all(|&table| {
                 let path = self.files.path(table, FileType::Table);
                 path.file_name().is_some_and(|name| names.contains(&*name.to_string_lossy()))
@@ -245,7 +245,7 @@ impl Source {
         let mut owners: BTreeMap<FileId, KeyspaceId> = BTreeMap::new();
         let mut metas: BTreeMap<KeyspaceId, (u64, FoundKeyspace)> = BTreeMap::new();
         for keyspace in &state.keyspaces {
-            let known = repair_ranges(&keyspace.meta.kind, &keyspace.tree(), &manifest.path);
+            let known = repair_ranges(&keyspace.meta, &keyspace.tree(), &manifest.path);
             let tables = known.iter().flatten().flat_map(|range| &range.tables);
             owners.extend(tables.map(|&table| (table, keyspace.id)));
             let options_place = (manifest.path.clone(), keyspace.options_offset);
