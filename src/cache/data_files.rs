@@ -3,7 +3,8 @@
 //! Invariants:
 //! 1. A file number is never used twice, not even after a crash: the manifest records an upper
 //!    bound.
-//! 2. A data file is immutable once finished.
+//! 2. A data file is immutable once finished, unless its tree kind writes it down for checkpoints
+//!    (`TreeVersion::write_down`).
 //! 3. A file is deleted when its last [`PageFile`](super::PageFile) handle is dropped, unless the
 //!    store is closing or poisoned (`retain_all`). Then the next open decides from the manifest.
 //!    `retain_all` cannot be undone.
@@ -33,6 +34,9 @@ pub(crate) enum FileType {
     Maplet,
     /// Large values.
     Blob,
+    /// The tree of a kind that exists for tests.
+    #[cfg(feature = "example")]
+    Pool,
 }
 
 impl FileType {
@@ -42,13 +46,20 @@ impl FileType {
             FileType::Table => "table",
             FileType::Maplet => "maplet",
             FileType::Blob => "blob",
+            #[cfg(feature = "example")]
+            FileType::Pool => "pool",
         }
     }
 
     fn from_extension(extension: &str) -> Option<FileType> {
-        [FileType::Table, FileType::Maplet, FileType::Blob]
-            .into_iter()
-            .find(|t| t.extension() == extension)
+        let all = [
+            FileType::Table,
+            FileType::Maplet,
+            FileType::Blob,
+            #[cfg(feature = "example")]
+            FileType::Pool,
+        ];
+        all.into_iter().find(|file_type| file_type.extension() == extension)
     }
 }
 

@@ -212,6 +212,8 @@ impl PageFileWriter {
             FileType::Table => planted(Bug::TableNotSynced),
             FileType::Maplet => planted(Bug::MapletNotSynced),
             FileType::Blob => planted(Bug::BlobNotSynced),
+            #[cfg(feature = "example")]
+            FileType::Pool => false,
         };
         let synced = if skipped { Ok(()) } else { self.file.sync() };
         if !planted(Bug::FailedSyncIgnored) {

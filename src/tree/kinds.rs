@@ -39,14 +39,14 @@ macro_rules! kinds {
     (
         $($(#[doc = $doc:literal])* $kind:ident = $module:ident,)*
         ;
-        $($(#[doc = $test_doc:literal])* #[$cfg:meta] $test_kind:ident = $test_module:ident,)*
+        $(#[$cfg:meta] $test_kind:ident = $test_module:ident,)*
     ) => {
         /// The tree that holds a keyspace.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum TreeKind {
             $($(#[doc = $doc])* $kind,)*
-            $($(#[doc = $test_doc])* #[$cfg] #[doc(hidden)] $test_kind,)*
+            $(#[$cfg] #[doc(hidden)] $test_kind,)*
         }
 
         impl TreeKind {
@@ -73,6 +73,8 @@ kinds! {
     /// PebblesDB's fragmented log-structured merge tree, with guards.
     Flsm = flsm,
     ;
+    #[cfg(feature = "example")]
+    Example = example,
 }
 
 impl Default for TreeKind {

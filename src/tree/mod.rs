@@ -13,6 +13,8 @@ mod context;
 pub(crate) mod description;
 #[cfg(any(test, feature = "fuzz"))]
 mod edits;
+#[cfg(feature = "example")]
+mod example;
 mod files;
 mod flsm;
 pub(crate) mod kinds;
@@ -23,6 +25,8 @@ mod output;
 mod own_options;
 mod range;
 pub(crate) mod run;
+#[cfg(feature = "example")]
+mod sorted;
 mod space;
 mod stb;
 #[cfg(test)]

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "example")]
+use super::sorted::{Sorted, SortedCursor};
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::Result;
 use crate::cache::PageMiss;
@@ -15,6 +17,8 @@ use crate::table::{Hole, HoleAt, Table, TableCursor};
 #[derive(Clone)]
 pub(crate) enum Run {
     Table(Arc<Table>),
+    #[cfg(feature = "example")]
+    Sorted(Arc<Sorted>),
 }
 
 impl Run {
@@ -22,6 +26,8 @@ impl Run {
     pub(crate) fn first_key(&self) -> &[u8] {
         match self {
             Run::Table(table) => table.first_key(),
+            #[cfg(feature = "example")]
+            Run::Sorted(set) => set.first_key(),
         }
     }
 
@@ -29,12 +35,16 @@ impl Run {
     pub(crate) fn last_key(&self) -> &[u8] {
         match self {
             Run::Table(table) => table.last_key(),
+            #[cfg(feature = "example")]
+            Run::Sorted(set) => set.last_key(),
         }
     }
 
     pub(crate) fn cursor<M>(&self) -> RunCursor<M> {
         match self {
             Run::Table(table) => RunCursor::Table(Box::new(table.cursor())),
+            #[cfg(feature = "example")]
+            Run::Sorted(set) => RunCursor::Sorted(SortedCursor::new(set)),
         }
     }
 
@@ -45,6 +55,8 @@ impl Run {
     pub(crate) fn hole(&self, at: HoleAt<'_>) -> Result<Option<Hole>> {
         match self {
             Run::Table(table) => table.hole(at),
+            #[cfg(feature = "example")]
+            Run::Sorted(_) => Ok(None),
         }
     }
 }
@@ -53,6 +65,8 @@ impl Run {
 pub(crate) enum RunCursor<M> {
     Memtable(Box<M>),
     Table(Box<TableCursor>),
+    #[cfg(feature = "example")]
+    Sorted(SortedCursor),
 }
 
 macro_rules! each {
@@ -60,6 +74,8 @@ macro_rules! each {
         match $self {
             RunCursor::Memtable($cursor) => $call,
             RunCursor::Table($cursor) => $call,
+            #[cfg(feature = "example")]
+            RunCursor::Sorted($cursor) => $call,
         }
     };
 }
@@ -106,6 +122,8 @@ impl<M: Cursor> MergeSource for RunCursor<M> {
                 // Only a bound ahead of the sought key puts anything off.
                 (from.is_none_or(|from| first > from)).then_some(first)
             }
+            #[cfg(feature = "example")]
+            RunCursor::Sorted(_) => None,
         }
     }
 }
@@ -116,6 +134,8 @@ impl<M> RunCursor<M> {
         match self {
             RunCursor::Memtable(cursor) => size_of_val(&**cursor),
             RunCursor::Table(cursor) => cursor.memory_bytes(),
+            #[cfg(feature = "example")]
+            RunCursor::Sorted(_) => 0,
         }
     }
 
@@ -124,6 +144,8 @@ impl<M> RunCursor<M> {
         match self {
             RunCursor::Memtable(_) => 0,
             RunCursor::Table(cursor) => u64::from(cursor.pages_read()),
+            #[cfg(feature = "example")]
+            RunCursor::Sorted(_) => 0,
         }
     }
 
@@ -132,6 +154,8 @@ impl<M> RunCursor<M> {
         match self {
             RunCursor::Memtable(_) => {}
             RunCursor::Table(cursor) => cursor.go_carefully(limit),
+            #[cfg(feature = "example")]
+            RunCursor::Sorted(_) => {}
         }
     }
 
@@ -142,6 +166,8 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => {
                 cursor.table().first_key() <= key && cursor.table().last_key() >= key
             }
+            #[cfg(feature = "example")]
+            RunCursor::Sorted(_) => false,
         }
     }
 
@@ -150,6 +176,8 @@ impl<M> RunCursor<M> {
         match self {
             RunCursor::Memtable(_) => false,
             RunCursor::Table(cursor) => cursor.expects_more(),
+            #[cfg(feature = "example")]
+            RunCursor::Sorted(_) => false,
         }
     }
 
@@ -165,6 +193,8 @@ impl<M> RunCursor<M> {
         match self {
             RunCursor::Memtable(_) => Ok(true),
             RunCursor::Table(cursor) => cursor.prefetch(key, upper, forward, misses),
+            #[cfg(feature = "example")]
+            RunCursor::Sorted(_) => Ok(true),
         }
     }
 }

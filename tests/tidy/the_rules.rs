@@ -58,6 +58,8 @@ fn tree_kinds() {
     assert_eq!(lines(check_tree_kinds, "src/store/open.rs", named), [2, 3]);
     assert_eq!(lines(check_tree_kinds, "crates/cli/src/a.rs", named), [2, 3]);
     assert_eq!(lines(check_tree_kinds, "src/tree/kinds.rs", named), []);
+    let built = "#[cfg(feature = \"flsm\")]\nlet kind = \"flsm\";\n";
+    assert_eq!(lines(check_tree_kinds, "src/store/open.rs", built), [2]);
     assert_eq!(lines(check_tree_kinds, "crates/sim/src/a.rs", named), []);
 }
 

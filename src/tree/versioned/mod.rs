@@ -24,6 +24,8 @@ use std::sync::Arc;
 
 pub(super) use self::check::check_shape;
 pub(super) use self::choose::{Choose, Gain, Intent};
+#[cfg(feature = "example")]
+pub(super) use self::compaction::Compaction;
 pub(super) use self::compaction::{Compact, CompactionJob, InputScan, STEP_ENTRIES, chunk_bytes};
 use self::compaction::{Failed, compact_range};
 pub(super) use self::edit::{DEFINED, Names, NodeBody, NodeRef, Recovered, encode};

@@ -1,0 +1,55 @@
+//! The kind's manifest edit: which file holds the tree, and which of the file's roots counts.
+//!
+//! Layout: a version byte (1), varint file number, varint generation.
+//!
+//! Invariants:
+//! 1. An edit says all: the last one replaces those before it.
+
+use std::path::Path;
+
+use crate::base::codec::{Decoder, put_varint};
+use crate::base::error::{Error, Result};
+use crate::base::ids::FileId;
+use crate::manifest::TreeEdit;
+
+const EDIT_VERSION: u8 = 1;
+
+/// The place of a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) file: FileId,
+    pub(super) generation: u64,
+}
+
+impl Named {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![EDIT_VERSION];
+        put_varint(&mut out, self.file.0);
+        put_varint(&mut out, self.generation);
+        out
+    }
+
+    /// Reads an edit of the manifest.
+    pub(super) fn decode(edit: &TreeEdit, manifest: &Path) -> Result<Named> {
+        let mut from = Decoder::new(&edit.bytes, manifest, edit.offset);
+        match from.u8("example edit version")? {
+            EDIT_VERSION => {}
+            0 => {
+                return Err(Error::corruption(manifest, edit.offset, "example edit version", 1, 0));
+            }
+            found => {
+                return Err(Error::UnsupportedVersion {
+                    file: manifest.to_path_buf(),
+                    found: u32::from(found),
+                    supported: u32::from(EDIT_VERSION),
+                });
+            }
+        }
+        let file = FileId(from.varint("example file number")?);
+        let generation = from.varint("example generation")?;
+        match from.is_empty() {
+            true => Ok(Named { file, generation }),
+            false => Err(from.corrupt("example edit", "its end", "more bytes")),
+        }
+    }
+}
