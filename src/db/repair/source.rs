@@ -12,7 +12,9 @@ use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::{HashSecret, KeyHasher};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::journal::{EpochLimit, Journal, Operations, ReplayPlan, SegmentId};
-use crate::manifest::{KeyspaceMeta, Manifest, RecoveredState, SalvagedManifest};
+use crate::manifest::{
+    KeyspaceMeta, Manifest, RecoveredKeyspace, RecoveredState, SalvagedManifest,
+};
 use crate::merge::{Contained, MergeContext, MergeOperator};
 use crate::store::options::{Builder, MIB};
 use crate::store::state::Blobs;
@@ -160,6 +162,21 @@ impl Source {
         }
     }
 
+    /// The ranges of a keyspace as its edits say them; none, and the reason is reported, if it is of a kind without
+    /// tables.
+    fn ranges(&mut self, keyspace: &RecoveredKeyspace, file: &Path) -> Result<Vec<RepairRange>> {
+        match repair_ranges(&keyspace.meta, &keyspace.tree(), file) {
+            Err(error @ Error::InvalidArgument { .. }) => {
+                let left_out = format!("keyspace {:?}: {error}", keyspace.meta.name);
+                if !self.left_out.contains(&left_out) {
+                    self.left_out.push(left_out);
+                }
+                Ok(Vec::new())
+            }
+            found => found,
+        }
+    }
+
     /// The keyspaces as a whole manifest says them. One that is proven to have lost its end is not whole.
     fn exact_ranges(
         &mut self,
@@ -171,8 +188,7 @@ impl Source {
         let mut named = BTreeSet::new();
         let mut all_there = true;
         for keyspace in &manifest.state.keyspaces {
-            let tree = keyspace.tree();
-            let repair_ranges = repair_ranges(&keyspace.meta, &tree, &manifest.path).ok()?;
+            let repair_ranges = self.ranges(keyspace, &manifest.path).ok()?;
             all_there &= repair_ranges.iter().flat_map(|range| &range.tables).all(|&table| {
                 let path = self.files.path(table, FileType::Table);
                 path.file_name().is_some_and(|name| names.contains(&*name.to_string_lossy()))
@@ -245,7 +261,7 @@ impl Source {
         let mut owners: BTreeMap<FileId, KeyspaceId> = BTreeMap::new();
         let mut metas: BTreeMap<KeyspaceId, (u64, FoundKeyspace)> = BTreeMap::new();
         for keyspace in &state.keyspaces {
-            let known = repair_ranges(&keyspace.meta, &keyspace.tree(), &manifest.path);
+            let known = self.ranges(keyspace, &manifest.path);
             let tables = known.iter().flatten().flat_map(|range| &range.tables);
             owners.extend(tables.map(|&table| (table, keyspace.id)));
             let options_place = (manifest.path.clone(), keyspace.options_offset);
