@@ -9,6 +9,8 @@ use std::fmt;
 
 use spinney::{Compression, KeyspaceOptions, TreeKind};
 
+use crate::kinds::with_fanout;
+
 /// A keyspace's number. That of a keyspace which is not there stands for one that is.
 pub type KeyspaceNumber = u8;
 
@@ -284,10 +286,9 @@ impl Operator {
 impl Options {
     /// The store's form.
     pub fn keyspace_options(self, kind: TreeKind) -> KeyspaceOptions {
-        let options = KeyspaceOptions::new(kind)
+        let options = with_fanout(KeyspaceOptions::new(kind), self.fanout_max)
             .compression(self.compression)
             .blob_bytes_min(self.blob_bytes_min)
-            .fanout_max(self.fanout_max)
             .space_amplification_max(f64::from(self.space_percent_max) / 100.0);
         match self.operator.name() {
             Some(name) => options.merge_operator(name),

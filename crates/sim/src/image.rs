@@ -18,7 +18,7 @@ use spinney::{
 use crate::answers::Answers;
 use crate::content::Content;
 use crate::disk::{Disk, FileNumber, Names, Node, Policy};
-use crate::kinds::Kinds;
+use crate::kinds::{Kinds, with_fanout};
 use crate::model::Pairs;
 use crate::random::Random;
 use crate::vfs::CrashVfs;
@@ -197,7 +197,7 @@ impl Worker {
     fn open(&mut self, db: &Database, kinds: Kinds) -> Result<(), Error> {
         self.keyspaces.clear();
         for kind in each(kinds) {
-            let options = || KeyspaceOptions::new(kind).fanout_max(2);
+            let options = || with_fanout(KeyspaceOptions::new(kind), 2);
             let all = [
                 ("plain", options()),
                 ("packed", options().compression(Compression::Lz4)),

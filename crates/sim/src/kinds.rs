@@ -3,28 +3,61 @@
 use std::fmt;
 use std::str::FromStr;
 
-use spinney::TreeKind;
+use spinney::{KeyspaceOptions, TreeKind};
+
+/// What a kind for tests alone gets of the time that another kind has.
+const TESTS_SHARE: f64 = 0.1;
+
+/// Every kind, those for tests too.
+fn every() -> impl Iterator<Item = TreeKind> {
+    TreeKind::ALL.into_iter().chain(TreeKind::FOR_TESTS.iter().copied())
+}
+
+/// Options with so many children of a node at most, where the kind has nodes with children: those for tests do not.
+pub fn with_fanout(options: KeyspaceOptions, fanout: u32) -> KeyspaceOptions {
+    match TreeKind::ALL.contains(&options.kind()) {
+        true => options.fanout_max(fanout),
+        false => options,
+    }
+}
 
 /// The trees of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kinds {
     /// All keyspaces are of this kind.
     One(TreeKind),
-    /// Each keyspace is of the next kind, in one store.
+    /// Each keyspace is of the next kind, in one store: of those that are not for tests alone.
     Mixed,
-    /// Each kind by itself, one after the other, then all mixed.
+    /// Each kind by itself, those for tests too, one after the other, and all mixed.
     All,
 }
 
 impl Kinds {
+    /// The runs of [`Kinds::All`] without the kinds that are for tests alone.
+    pub fn of_products() -> Vec<Kinds> {
+        let mut runs: Vec<Kinds> = TreeKind::ALL.into_iter().map(Kinds::One).collect();
+        if runs.len() > 1 {
+            runs.push(Kinds::Mixed);
+        }
+        runs
+    }
+
+    /// Whether all keyspaces are of a kind for tests alone, which promises nothing of space.
+    pub fn is_for_tests(self) -> bool {
+        matches!(self, Kinds::One(kind) if TreeKind::FOR_TESTS.contains(&kind))
+    }
+
+    /// What part of a limit of [`Kinds::All`] this one of its runs gets.
+    pub fn share(self) -> f64 {
+        if self.is_for_tests() { TESTS_SHARE } else { 1.0 }
+    }
+
     /// The runs that this means, none of which is [`Kinds::All`].
     pub fn runs(self) -> Vec<Kinds> {
         match self {
             Kinds::All => {
-                let mut runs: Vec<Kinds> = TreeKind::ALL.into_iter().map(Kinds::One).collect();
-                if runs.len() > 1 {
-                    runs.push(Kinds::Mixed);
-                }
+                let mut runs = Kinds::of_products();
+                runs.extend(TreeKind::FOR_TESTS.iter().copied().map(Kinds::One));
                 runs
             }
             one => vec![one],
@@ -58,7 +91,7 @@ impl FromStr for Kinds {
             "mixed" => Ok(Kinds::Mixed),
             "all" => Ok(Kinds::All),
             name => TreeKind::from_name(name).map(Kinds::One).ok_or_else(|| {
-                let names: Vec<&str> = TreeKind::ALL.iter().map(|kind| kind.name()).collect();
+                let names: Vec<&str> = every().map(TreeKind::name).collect();
                 format!("no tree kind {name:?}: try {}, mixed or all", names.join(", "))
             }),
         }
@@ -71,7 +104,7 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        let all = TreeKind::ALL.into_iter().map(Kinds::One).chain([Kinds::Mixed, Kinds::All]);
+        let all = every().map(Kinds::One).chain([Kinds::Mixed, Kinds::All]);
         for kinds in all {
             assert_eq!(kinds.to_string().parse(), Ok(kinds));
             assert!(!kinds.runs().is_empty() && !kinds.runs().contains(&Kinds::All));

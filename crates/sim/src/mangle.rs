@@ -28,7 +28,7 @@ const SEED: u64 = 77;
 fn images() -> &'static [Image] {
     static IMAGES: OnceLock<Vec<Image>> = OnceLock::new();
     IMAGES.get_or_init(|| {
-        let runs = Kinds::All.runs();
+        let runs = Kinds::of_products();
         let all = runs.into_iter().flat_map(|kinds| Form::ALL.map(|form| (kinds, form)));
         let built = all.map(|(kinds, form)| Image::build(kinds, form, SEED));
         built.collect::<Result<_, _>>().unwrap_or_else(|what| panic!("{what}"))

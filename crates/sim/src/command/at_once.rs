@@ -28,7 +28,7 @@ impl Common {
         let mut total = Outcome::default();
         let choices = self.kind.runs();
         for &kinds in &choices {
-            let share = self.limit_seconds() / choices.len() as f64;
+            let part = self.part_of(kinds, &choices);
             let started = Instant::now();
             let progress = Mutex::new(Progress {
                 next: 0,
@@ -37,7 +37,7 @@ impl Common {
                 total: Outcome::default(),
             });
             let work = || {
-                while let Some(number) = self.next_run(&progress, started, share) {
+                while let Some(number) = part.next_run(&progress, started) {
                     let outcome = run(self.seed.wrapping_add(number), kinds);
                     let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
                     progress.take(outcome, kinds, started);
@@ -56,13 +56,9 @@ impl Common {
         total
     }
 
-    fn limit_seconds(&self) -> f64 {
-        let unlimited = self.states.is_none() && self.runs.is_none();
-        self.seconds.or(unlimited.then_some(60.0)).unwrap_or(f64::INFINITY)
-    }
-
     /// The number of the next run, if there is to be one.
-    fn next_run(&self, progress: &Mutex<Progress>, started: Instant, seconds: f64) -> Option<u64> {
+    fn next_run(&self, progress: &Mutex<Progress>, started: Instant) -> Option<u64> {
+        let seconds = self.seconds.unwrap_or(f64::INFINITY);
         let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
         let goes_on = progress.next < self.runs.unwrap_or(u64::MAX)
             && progress.states < self.states.unwrap_or(u64::MAX)

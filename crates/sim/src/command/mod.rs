@@ -50,22 +50,38 @@ pub struct Common {
 }
 
 impl Common {
+    /// The limits of one of several choices of kinds. A kind for tests alone gets a small part.
+    fn part_of(&self, kinds: Kinds, choices: &[Kinds]) -> Common {
+        let unlimited = [self.states, self.operations, self.runs].iter().all(Option::is_none);
+        let seconds = self.seconds.or(unlimited.then_some(60.0));
+        let shares: f64 = choices.iter().map(|kinds| kinds.share()).sum();
+        let part = if choices.len() > 1 { kinds.share() } else { 1.0 };
+        let of = |limit: u64| (limit as f64 * part).ceil() as u64;
+        Common {
+            kind: kinds,
+            seconds: seconds.map(|seconds| seconds * kinds.share() / shares),
+            states: self.states.map(of),
+            operations: self.operations.map(of),
+            runs: self.runs.map(of),
+            ..self.clone()
+        }
+    }
+
     /// Carries `run` out for each seed and each choice of kinds until a limit is reached, telling
     /// how far it is, and gives all that was judged.
     pub fn repeat(&self, mut run: impl FnMut(u64, Kinds) -> Outcome) -> Outcome {
         let mut total = Outcome::default();
         let mut told = Instant::now();
         let choices = self.kind.runs();
-        let limits = [self.states, self.operations, self.runs];
-        let unlimited = limits.iter().all(Option::is_none);
-        let seconds = self.seconds.or(unlimited.then_some(60.0)).unwrap_or(f64::INFINITY);
         for &kinds in &choices {
+            let part = self.part_of(kinds, &choices);
+            let seconds = part.seconds.unwrap_or(f64::INFINITY);
             let started = Instant::now();
             let (mut runs, mut states, mut operations) = (0, 0, 0);
-            while runs < self.runs.unwrap_or(u64::MAX)
-                && states < self.states.unwrap_or(u64::MAX)
-                && operations < self.operations.unwrap_or(u64::MAX)
-                && started.elapsed().as_secs_f64() < seconds / choices.len() as f64
+            while runs < part.runs.unwrap_or(u64::MAX)
+                && states < part.states.unwrap_or(u64::MAX)
+                && operations < part.operations.unwrap_or(u64::MAX)
+                && started.elapsed().as_secs_f64() < seconds
             {
                 let outcome = run(self.seed.wrapping_add(runs), kinds);
                 outcome.violations.iter().for_each(|violation| {

@@ -19,7 +19,7 @@ use super::history::{Action, Clock, History, Operation};
 use super::slow::{Pace, Rest};
 use super::upkeep::Upkeep;
 use super::worker::Worker;
-use crate::kinds::Kinds;
+use crate::kinds::{Kinds, with_fanout};
 use crate::outcome::panic_text;
 use crate::random::Random;
 use crate::vfs::WatchedVfs;
@@ -170,8 +170,8 @@ impl Shared {
 
     /// The options of the keyspace of that name and number.
     pub(super) fn options(&self, name: &str, number: usize) -> KeyspaceOptions {
-        let options = KeyspaceOptions::new(self.kinds.of(number))
-            .fanout_max(self.sizes.fanout)
+        let kind = self.kinds.of(number);
+        let options = with_fanout(KeyspaceOptions::new(kind), self.sizes.fanout)
             .merge_operator("append")
             .blob_bytes_min(if number == 1 { 100 } else { 4096 });
         match name.len() % 2 {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use spinney::vfs::{PosixOptions, PosixVfs};
 use spinney::{Builder, Compression, Database, KeyspaceOptions};
 
-use crate::kinds::Kinds;
+use crate::kinds::{Kinds, with_fanout};
 use crate::random::{Random, mix};
 
 /// The keyspaces that all writers share.
@@ -127,7 +127,7 @@ impl Script {
     /// How to create a keyspace.
     pub fn options(&self, name: &str) -> KeyspaceOptions {
         let number = SHARED.iter().position(|known| *known == name).unwrap_or(PASSING);
-        let options = KeyspaceOptions::new(self.kinds.of(number)).fanout_max(2);
+        let options = with_fanout(KeyspaceOptions::new(self.kinds.of(number)), 2);
         match name {
             "packed" => options.compression(Compression::Lz4),
             "merged" => options.merge_operator("append").blob_bytes_min(100),

@@ -34,7 +34,7 @@ pub fn child(name: &str, arguments: &Arguments) -> ExitCode {
     });
     // A panic is told as what was found, not on the terminal of many searches at once.
     std::panic::set_hook(Box::new(|_| ()));
-    let kinds = Kinds::All.runs();
+    let kinds = Kinds::of_products();
     for round in 0..arguments.rounds {
         let seed = arguments.seed.wrapping_add(round);
         let kinds = kinds[(round % kinds.len() as u64) as usize];
