@@ -146,6 +146,8 @@ pub struct RepairReport {
     pub journal_incomplete: bool,
     /// Files and keyspaces that were left out, and why.
     pub left_out: Vec<String>,
+    /// Whether a whole keyspace is among it.
+    keyspaces_left_out: bool,
 }
 
 impl RepairReport {
@@ -154,6 +156,7 @@ impl RepairReport {
         self.basis == RepairBasis::Manifest
             && self.damage.is_empty()
             && !self.journal_incomplete
+            && !self.keyspaces_left_out
             && self.keyspaces.iter().all(|keyspace| keyspace.options_lost.is_none())
     }
 

@@ -55,6 +55,7 @@ pub(super) struct Source {
     basis: RepairBasis,
     problems: Vec<Error>,
     left_out: Vec<String>,
+    keyspaces_left_out: bool,
     journal_records: u64,
     journal_incomplete: bool,
     _lock: Box<dyn Lock>,
@@ -115,6 +116,7 @@ impl Source {
             basis: RepairBasis::Files,
             problems: Vec::new(),
             left_out: Vec::new(),
+            keyspaces_left_out: false,
             journal_records: 0,
             journal_incomplete: false,
             _lock: lock,
@@ -143,6 +145,7 @@ impl Source {
             journal_records: self.journal_records,
             journal_incomplete: self.journal_incomplete,
             left_out: self.left_out.clone(),
+            keyspaces_left_out: self.keyspaces_left_out,
         }
     }
 
@@ -167,6 +170,7 @@ impl Source {
     fn ranges(&mut self, keyspace: &RecoveredKeyspace, file: &Path) -> Result<Vec<RepairRange>> {
         match repair_ranges(&keyspace.meta, &keyspace.tree(), file) {
             Err(error @ Error::InvalidArgument { .. }) => {
+                self.keyspaces_left_out = true;
                 let left_out = format!("keyspace {:?}: {error}", keyspace.meta.name);
                 if !self.left_out.contains(&left_out) {
                     self.left_out.push(left_out);

@@ -48,3 +48,26 @@ fn a_keyspace_whose_options_are_lost_is_copied_with_those_of_a_new_one() {
         }
     }
 }
+
+/// A kind without tables cannot be repaired. Its error was dropped: its keyspace came out without what had been flushed,
+/// nothing said so, and the other keyspaces were no longer read as the manifest says them.
+#[cfg(feature = "example")]
+#[test]
+fn a_keyspace_without_tables_is_reported_as_left_out() {
+    let vfs: Arc<dyn Vfs> = Arc::new(MemoryVfs::new());
+    let (path, target) = (Path::new("/store"), Path::new("/target"));
+    let db = Database::builder(path).vfs(Arc::clone(&vfs)).deterministic(1).open().unwrap();
+    for (name, kind) in [("tables", TreeKind::default()), ("none", TreeKind::FOR_TESTS[0])] {
+        let keyspace = db.keyspace(name, KeyspaceOptions::new(kind)).unwrap();
+        keyspace.put("a", "1").unwrap();
+        keyspace.flush().unwrap();
+    }
+    db.close().unwrap();
+    let report = Repair::new(path).vfs(Arc::clone(&vfs)).deterministic(1).into_new(target).unwrap();
+    let said = |left_out: &String| left_out.contains("\"none\"") && left_out.contains("no tables");
+    assert!(matches!(&report.left_out[..], [one] if said(one)), "{report:#?}");
+    assert!(!report.is_exact(), "{report:#?}");
+    let db = Database::builder(target).vfs(vfs).deterministic(1).open().unwrap();
+    let tables = db.existing_keyspace("tables").unwrap();
+    assert_eq!(tables.get("a").unwrap().as_deref(), Some(&b"1"[..]));
+}
