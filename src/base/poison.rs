@@ -41,10 +41,15 @@ impl Poison {
         if first.is_some() || planted(Bug::PoisonForgotten) {
             return;
         }
-        *first = Some(error.clone());
+        // A refusal says that nothing has happened and that it may be tried again. Here neither is true.
+        let error = match error.is_refusal() {
+            true => Error::Poisoned { reason: error.to_string() },
+            false => error.clone(),
+        };
         if let Some(listener) = self.listener.get() {
-            listener(error);
+            listener(&error);
         }
+        *first = Some(error);
         self.is_set.store(true, Ordering::Release);
     }
 

@@ -27,12 +27,13 @@ const MANIFEST_GROWTH_MAX: u64 = 4;
 impl WorkSource for Store {
     fn next_job(&self, least: Urgency) -> Option<Box<dyn Job>> {
         let store = self.store.get()?.upgrade()?;
-        if self.panicked.load(Ordering::Acquire) {
-            // What was half done then must not be built on.
+        // What was half done when our code panicked must not be built on. In a poisoned store no change can be
+        // committed: jobs would write their output again and again, and all of it would stay.
+        if self.panicked.load(Ordering::Acquire) || self.poison.is_set() {
             return None;
         }
         if least == Urgency::Immediate {
-            let is_due = self.journal.maintenance_due() && !self.poison.is_set();
+            let is_due = self.journal.maintenance_due();
             return is_due.then(|| Box::new(Segments { store }) as Box<dyn Job>);
         }
         let now = self.clock.nanos();

@@ -103,6 +103,8 @@ pub(crate) enum Calls {
     Changes,
     /// Syncs of files and directories.
     Syncs,
+    /// Syncs of mapped files.
+    MappedSyncs,
     /// Reads.
     Reads,
     /// Second names of files.
@@ -113,6 +115,7 @@ pub(crate) enum Calls {
 struct Watch {
     changes: AtomicU64,
     syncs: AtomicU64,
+    mapped: AtomicU64,
     reads: AtomicU64,
     links: AtomicU64,
     /// The most reads of one batch.
@@ -122,6 +125,8 @@ struct Watch {
     failed: AtomicU64,
     /// What is to fail panics instead.
     panics: AtomicBool,
+    /// Calls of this name on paths with this part fail.
+    named: Mutex<Option<(&'static str, &'static str, std::io::ErrorKind)>>,
     traced: AtomicBool,
     trace: Mutex<Trace>,
 }
@@ -158,6 +163,16 @@ impl WatchedVfs {
         self.watch.panics.store(true, Ordering::SeqCst);
     }
 
+    /// Makes all calls named `op` fail on paths that contain `part`.
+    pub(crate) fn fail_named(
+        &self,
+        op: &'static str,
+        part: &'static str,
+        error: std::io::ErrorKind,
+    ) {
+        *self.watch.named.lock().unwrap() = Some((op, part, error));
+    }
+
     /// Nothing fails any more.
     pub(crate) fn mend(&self) {
         *self.watch.plan.lock().unwrap() = None;
@@ -173,6 +188,7 @@ impl WatchedVfs {
         match calls {
             Calls::Changes => &self.watch.changes,
             Calls::Syncs => &self.watch.syncs,
+            Calls::MappedSyncs => &self.watch.mapped,
             Calls::Reads => &self.watch.reads,
             Calls::Links => &self.watch.links,
         }
@@ -225,10 +241,18 @@ impl Watch {
             ));
         }
         let mut result = Ok(());
+        if let Some((name, part, error)) = *self.named.lock().unwrap()
+            && name == op
+            && path.to_string_lossy().contains(part)
+        {
+            self.failed.fetch_add(1, Ordering::SeqCst);
+            return Err(Error::io(op, path, None, error.into()));
+        }
         for &kind in kinds {
             let counter = match kind {
                 Calls::Changes => &self.changes,
                 Calls::Syncs => &self.syncs,
+                Calls::MappedSyncs => &self.mapped,
                 Calls::Reads => &self.reads,
                 Calls::Links => &self.links,
             };
@@ -385,7 +409,13 @@ impl MappedFile for WatchedMapped {
     }
 
     fn sync(&self) -> Result<()> {
-        self.watch.call("sync", self.path(), 0, &[], SYNC)?;
+        self.watch.call(
+            "sync",
+            self.path(),
+            0,
+            &[],
+            &[Calls::Changes, Calls::Syncs, Calls::MappedSyncs],
+        )?;
         self.inner.sync()
     }
 
