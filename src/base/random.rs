@@ -23,6 +23,7 @@ impl SplitMix {
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
+
     /// An index below `bound`, which is not 0.
     #[cfg(any(test, feature = "conformance"))]
     pub(crate) fn index(&mut self, bound: usize) -> usize {
