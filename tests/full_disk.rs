@@ -166,7 +166,7 @@ fn a_store_that_was_full_and_is_opened_again_can_be_emptied(kind: TreeKind) {
 /// On a busy machine a merge under way may have taken the last of the room: that is a refusal, and the merge gives the
 /// room back.
 fn flush_once_there_is_room(keyspace: &Keyspace) {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(3);
     loop {
         match keyspace.flush() {
             Err(Error::Full { .. }) if Instant::now() < until => {
