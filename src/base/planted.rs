@@ -156,6 +156,14 @@ bugs! {
         "A snapshot is shown a record that is younger than it.";
     RowCacheOfOldSnapshots, "row-cache-of-old-snapshots", "db",
         "A record is made of what an old snapshot sees of a key that has a newer version.";
+    OperationLogNotSynced, "operation-log-not-synced", "journal",
+        "A round of group commit leaves out the logs that trees keep.";
+    OperationLogPastLimit, "operation-log-past-limit", "journal",
+        "What a recovery dropped of a tree's log comes back with the next.";
+    OperationLogRetiredEarly, "operation-log-retired-early", "journal",
+        "A tree is told to remove batches of its log that are still needed.";
+    OperationLogGoesWithKeyspace, "operation-log-goes-with-keyspace", "db",
+        "A keyspace is dropped with the numbers in its log, which others still need.";
     ReplayPastGap, "replay-past-gap", "journal",
         "Replay goes on behind a number that is missing.";
     ReplayPayloadUnchecked, "replay-payload-unchecked", "journal",

@@ -37,6 +37,9 @@ pub(crate) enum FileType {
     /// The tree of a kind that exists for tests.
     #[cfg(feature = "example")]
     Pool,
+    /// The operations that such a tree keeps itself.
+    #[cfg(feature = "example")]
+    OperationLog,
 }
 
 impl FileType {
@@ -48,6 +51,8 @@ impl FileType {
             FileType::Blob => "blob",
             #[cfg(feature = "example")]
             FileType::Pool => "pool",
+            #[cfg(feature = "example")]
+            FileType::OperationLog => "operations",
         }
     }
 
@@ -58,6 +63,8 @@ impl FileType {
             FileType::Blob,
             #[cfg(feature = "example")]
             FileType::Pool,
+            #[cfg(feature = "example")]
+            FileType::OperationLog,
         ];
         all.into_iter().find(|file_type| file_type.extension() == extension)
     }

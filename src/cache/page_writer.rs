@@ -213,7 +213,7 @@ impl PageFileWriter {
             FileType::Maplet => planted(Bug::MapletNotSynced),
             FileType::Blob => planted(Bug::BlobNotSynced),
             #[cfg(feature = "example")]
-            FileType::Pool => false,
+            FileType::Pool | FileType::OperationLog => false,
         };
         let synced = if skipped { Ok(()) } else { self.file.sync() };
         if !planted(Bug::FailedSyncIgnored) {

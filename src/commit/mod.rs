@@ -21,15 +21,28 @@ use std::sync::Arc;
 
 use crate::base::durability::Durability;
 use crate::base::error::{Error, Result};
-use crate::base::ids::Seqno;
+use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::panics::watched;
 use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::sync::{Backoff, Mutex, thread_number};
 use crate::journal::{Journal, Payload, ShardGuard};
+use crate::tree::OperationLog;
 
 pub(crate) use throttle::{Throttle, WriteDelay};
 
 use order::CommitOrder;
+
+/// A batch to be committed.
+#[derive(Clone, Copy)]
+pub(crate) struct Batch<'a> {
+    /// Its operations, as the journal keeps them.
+    pub(crate) payload: Payload<'a>,
+    /// How many there are.
+    pub(crate) count: u32,
+    pub(crate) durability: Durability,
+    /// The log of its keyspace, if it has only one and that has a log.
+    pub(crate) own: Option<(KeyspaceId, &'a dyn OperationLog)>,
+}
 
 /// Orders commits.
 pub(crate) struct Committer {
@@ -58,7 +71,7 @@ impl Committer {
         Seqno(self.order.visible())
     }
 
-    /// Commits a batch of `count` operations: journals `payload`, calls `apply` with the first number
+    /// Commits a batch: journals its payload, in the log of its own if that has room, calls `apply` with the first number
     /// and returns the last, when it and all before it are visible. On a full disk `makes_room` is asked whether the batch
     /// may have what is left free for that. What `check` sees is as the last
     /// [`Committer::barrier`] left it, and no other begins before the batch has been applied: `check` is
@@ -70,9 +83,7 @@ impl Committer {
     #[inline(never)]
     pub(crate) fn commit(
         &self,
-        payload: Payload<'_>,
-        count: u32,
-        durability: Durability,
+        Batch { payload, count, durability, own }: Batch<'_>,
         makes_room: impl Fn() -> bool,
         check: impl Fn() -> Result<()>,
         apply: impl FnOnce(Seqno),
@@ -86,7 +97,10 @@ impl Committer {
             Durability::Buffered => thread_number(),
             Durability::Sync => 0,
         };
-        let mut shard = self.journal.lock_shard(preferred);
+        let mut shard = match own {
+            Some((keyspace, _)) => self.journal.lock_shard_of(keyspace),
+            None => self.journal.lock_shard(preferred),
+        };
         if planted(Bug::CommitChecksBeforeWait) {
             check()?;
             // As it does to wait for a segment.
@@ -94,7 +108,13 @@ impl Committer {
             hold_open(Bug::CommitChecksBeforeWait, 256);
             shard = self.journal.lock_shard(preferred);
         }
-        if let Err(error) = shard.reserve(payload.len()) {
+        let own = match own {
+            Some((_, log)) => shard.reserve_in(log, &payload)?.then_some(log),
+            None => None,
+        };
+        if own.is_none()
+            && let Err(error) = shard.reserve(payload.len())
+        {
             if !matches!(error, Error::Full { .. }) || !makes_room() {
                 return Err(error);
             }
@@ -106,13 +126,19 @@ impl Committer {
         }
         let first = self.order.take(shard.index(), count);
         let apply = || {
-            shard.append(Seqno(first), count, payload);
+            match own {
+                Some(log) => shard.append_to(log, Seqno(first), count, &payload),
+                None => shard.append(Seqno(first), count, payload),
+            }
             apply(Seqno(first));
         };
         watched(apply, || self.order.abandon());
         self.order.applied(shard.index());
         // Only where files cannot be mapped can the append have failed.
-        let appended = shard.check();
+        let appended = match own {
+            Some(log) => shard.check_log(log),
+            None => shard.check(),
+        };
         drop(shard);
         let last = Seqno(first + u64::from(count) - 1);
         // Also one that failed, since it has been applied: a later commit or barrier would show it.

@@ -40,9 +40,12 @@ impl Commits {
     fn commit(&self, count: u32) -> (u64, u64) {
         let mut taken = 0;
         let last = self.committer.commit(
-            crate::journal::Payload::Whole(b"not decoded"),
-            count,
-            Durability::Buffered,
+            Batch {
+                payload: crate::journal::Payload::Whole(b"not decoded"),
+                count,
+                durability: Durability::Buffered,
+                own: None,
+            },
             || false,
             || Ok(()),
             |first| {

@@ -206,6 +206,9 @@ impl Database {
             ..Edit::default()
         };
         store.commit_edit(&edit)?;
+        if let Some(log) = &keyspace.log {
+            store.journal.attach(log, flushed);
+        }
         meanwhile();
         store.keyspaces.write().insert(name.to_string(), Arc::clone(&keyspace));
         Ok(Keyspace::new(store, keyspace))
@@ -258,9 +261,17 @@ impl Database {
         let store = &self.store;
         store.check_writable()?;
         let _registry = store.registry.lock();
-        if let Some(Quarantined { id, .. }) = store.quarantine.get(name) {
+        if let Some(Quarantined { id, has_log, .. }) = store.quarantine.get(name) {
+            let journal_floor = match has_log {
+                true => Some(store.while_incorporating_alone(|| {
+                    let cut = store.committer.barrier(|last| last);
+                    store.persist_all_but(name, cut).map(|()| cut)
+                })?),
+                false => None,
+            };
             let keyspaces = vec![KeyspaceEdit { id, change: KeyspaceChange::Drop }];
-            let edit = Edit { keyspaces, ..Edit::default() };
+            let edit =
+                Edit { keyspaces, journal_floor, last_seqno: journal_floor, ..Edit::default() };
             store.commit_edit(&edit)?;
             // Its files are orphans of the next open that opens all keyspaces.
             store.quarantine.remove(name);
@@ -292,10 +303,16 @@ impl Database {
             let synced = store.journal.sync_upto(last);
             synced.inspect_err(|_| keyspace.dropped.store(false, Ordering::Release))?;
         }
+        let mut journal_floor = None;
+        if keyspace.log.is_some() && !planted(Bug::OperationLogGoesWithKeyspace) {
+            // The tree's log goes, and what other keyspaces have in memtables alone needs its numbers.
+            let persisted = store.persist_all_but(name, last);
+            persisted.inspect_err(|_| keyspace.dropped.store(false, Ordering::Release))?;
+            journal_floor = Some(last);
+        }
         let changes = keyspace.tree.lock_changes();
-        let change = KeyspaceChange::Drop;
-        let edit =
-            Edit { keyspaces: vec![KeyspaceEdit { id: keyspace.id, change }], ..Edit::default() };
+        let keyspaces = vec![KeyspaceEdit { id: keyspace.id, change: KeyspaceChange::Drop }];
+        let edit = Edit { keyspaces, journal_floor, last_seqno: journal_floor, ..Edit::default() };
         let result = store.commit_edit(&edit);
         drop(changes);
         if result.as_ref().is_err_and(Error::is_refusal) {
@@ -303,6 +320,7 @@ impl Database {
         } else {
             store.keyspaces.write().remove(name);
             keyspace.leave_for_good();
+            keyspace.log.iter().for_each(|log| store.journal.detach(log));
             keyspace.forget_memtables();
             store.update_backlog();
         }

@@ -220,6 +220,7 @@ fn replay(data: &[u8]) {
         floor: Seqno(layout.floor),
         limits: layout.has_limit.then_some(limit).into_iter().collect(),
         newest_epoch: 2,
+        logs: Vec::new(),
         salvage: layout.salvage,
         read_only: false,
     };

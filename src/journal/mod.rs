@@ -18,7 +18,9 @@
 //!    nothing is retried. A full disk is no failure of that kind: nothing had been promised.
 //! 5. Segments go oldest first within their shard, one per shard between two syncs of the directory,
 //!    so that the numbers of those that exist are consecutive after any crash.
-//! 6. What a replay delivers is durable. Only when it has returned may the manifest record the
+//! 6. A tree's log is one more shard in all that follows: rounds sync it, replays merge it. A batch in it has the
+//!    shard's lock as one in the shard would, and the shard notes its numbers.
+//! 7. What a replay delivers is durable. Only when it has returned may the manifest record the
 //!    epoch's limit, and only then may the next epoch begin.
 //!
 //! # What a torn tail may look like, and what is damage
@@ -59,11 +61,14 @@ use crate::base::planted::{Bug, planted};
 use crate::base::poison::Poison;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{CachePadded, Mutex};
+use crate::tree::OperationLog;
 use crate::vfs::Vfs;
 
 mod format;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
+mod log_reader;
+mod logs;
 mod operation;
 mod reader;
 mod replay;
@@ -141,6 +146,8 @@ pub(crate) struct Journal {
     maintenance_due: AtomicBool,
     /// A thread has been notified of it.
     maintenance_notified: AtomicBool,
+    /// The logs that trees keep.
+    logs: Mutex<Vec<Arc<dyn OperationLog>>>,
     /// Segments of older epochs.
     old: Mutex<Vec<OldSegment>>,
     /// Lets one `retire` run at a time. True while names have been removed and not synced.
@@ -190,6 +197,7 @@ impl Journal {
             closed: AtomicBool::new(false),
             maintenance_due: AtomicBool::new(false),
             maintenance_notified: AtomicBool::new(false),
+            logs: Mutex::default(),
             old: Mutex::new(old),
             retiring: Mutex::new(false),
             syncs: AtomicU64::new(0),

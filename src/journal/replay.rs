@@ -1,4 +1,4 @@
-//! Replay: the shards of each epoch merged by sequence number, up to the first gap.
+//! Replay: the shards of each epoch, and the logs that trees keep, merged by sequence number, up to the first gap.
 //!
 //! Invariants:
 //! 1. Epochs are read one after another: all of an older one's records that count come before those
@@ -6,15 +6,18 @@
 //! 2. What is delivered is dense from the floor on.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::format::SegmentId;
+use super::log_reader::LogReader;
 use super::reader::{End, Rules, SegmentFile, ShardReader};
 use super::{Journal, OldSegment, Operations};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
+use crate::tree::OperationSource;
 use crate::vfs::{Access, Vfs};
 
 /// How much of a segment is stored again at once.
@@ -37,6 +40,8 @@ pub(crate) struct ReplayPlan {
     pub(crate) limits: Vec<EpochLimit>,
     /// The epoch of the last open, which has no limit yet.
     pub(crate) newest_epoch: u32,
+    /// What trees keep themselves of the numbered operations.
+    pub(crate) logs: Vec<Arc<dyn OperationSource>>,
     /// Stop at damage instead of failing.
     pub(crate) salvage: bool,
     /// Do not sync what is delivered: for inspection, when no new epoch follows.
@@ -82,8 +87,10 @@ pub(crate) struct ReplayReport {
     pub(crate) clean: bool,
     /// For `Journal::create`.
     pub(crate) segments: Vec<OldSegment>,
-    /// For the manifest: the limit of each epoch that still has segments.
+    /// For the manifest: the limit of each epoch that still has segments, or batches in a log.
     pub(crate) limits: Vec<EpochLimit>,
+    /// The epochs that have batches in a log.
+    log_epochs: BTreeSet<u32>,
 }
 
 type Shards = BTreeMap<(u32, u32), Vec<SegmentFile>>;
@@ -117,11 +124,17 @@ impl Journal {
             for segment in newest.iter().flatten() {
                 store_again(vfs, &segment.path)?;
             }
+            for log in &plan.logs {
+                store_again(vfs, log.path())?;
+            }
         }
         let merge = Merge::new(vfs, dir, plan, plan.newest_epoch, None);
         merge.run(newest, &mut report, &mut deliver)?;
         limits.push(EpochLimit { epoch: plan.newest_epoch, last: report.last });
-        limits.retain(|limit| report.segments.iter().any(|s| s.id.epoch == limit.epoch));
+        limits.retain(|limit| {
+            report.log_epochs.contains(&limit.epoch)
+                || report.segments.iter().any(|s| s.id.epoch == limit.epoch)
+        });
         for limit in &mut limits {
             limit.last = limit.last.min(report.last);
         }
@@ -191,6 +204,19 @@ fn take_epoch(shards: &mut Shards, epoch: u32) -> Vec<Vec<SegmentFile>> {
     taken.into_values().collect()
 }
 
+/// The batch on which a reader stands.
+struct Head<'a> {
+    last: Seqno,
+    count: u32,
+    bytes: u64,
+    /// Where it begins in the file.
+    at: u64,
+    payload: &'a [u8],
+    file: &'a Path,
+    /// Where the payload begins in the file.
+    offset: u64,
+}
+
 /// The merge of one epoch's shards.
 struct Merge<'a> {
     vfs: &'a dyn Vfs,
@@ -199,6 +225,8 @@ struct Merge<'a> {
     epoch: u32,
     limit: Option<Seqno>,
     readers: Vec<ShardReader<'a>>,
+    /// They are counted on behind the shards' readers.
+    logs: Vec<LogReader>,
     /// The readers that have a record, by its first sequence number.
     heap: BinaryHeap<Reverse<(u64, usize)>>,
     /// The record beyond the gap that the merge stopped at.
@@ -213,8 +241,8 @@ impl<'a> Merge<'a> {
         epoch: u32,
         limit: Option<Seqno>,
     ) -> Merge<'a> {
-        let (readers, heap) = (Vec::new(), BinaryHeap::new());
-        Merge { vfs, dir, plan, epoch, limit, readers, heap, gap: None }
+        let (readers, logs, heap) = (Vec::new(), Vec::new(), BinaryHeap::new());
+        Merge { vfs, dir, plan, epoch, limit, readers, logs, heap, gap: None }
     }
 
     fn run(
@@ -234,7 +262,15 @@ impl<'a> Merge<'a> {
         }
         // Nothing of an epoch below the floor is needed, so it is not even opened.
         if self.limit.is_none_or(|limit| limit > self.plan.floor) {
-            for index in 0..self.readers.len() {
+            for log in &self.plan.logs {
+                match LogReader::open(&**log, self.epoch, rules) {
+                    Err(error) if self.plan.salvage && error.is_corruption() => {
+                        report.damage_salvaged.push(error);
+                    }
+                    reader => self.logs.push(reader?),
+                }
+            }
+            for index in 0..self.readers.len() + self.logs.len() {
                 self.advance(index)?;
             }
             self.merge(report, deliver)?;
@@ -246,12 +282,43 @@ impl<'a> Merge<'a> {
     }
 
     fn advance(&mut self, index: usize) -> Result<()> {
-        let Some(reader) = self.readers.get_mut(index) else { return Ok(()) };
-        reader.advance()?;
-        if let Some((header, _)) = reader.head {
-            self.heap.push(Reverse((header.seqno, index)));
-        }
+        let first = match index.checked_sub(self.readers.len()) {
+            None => {
+                let Some(reader) = self.readers.get_mut(index) else { return Ok(()) };
+                reader.advance()?;
+                reader.head.map(|(header, _)| header.seqno)
+            }
+            Some(index) => {
+                let Some(log) = self.logs.get_mut(index) else { return Ok(()) };
+                log.advance()?;
+                log.head.as_ref().map(|batch| batch.first.0)
+            }
+        };
+        self.heap.extend(first.map(|first| Reverse((first, index))));
         Ok(())
+    }
+
+    /// The batch on which a reader stands.
+    fn head(&mut self, index: usize) -> Result<Option<Head<'_>>> {
+        let Some(log) = index.checked_sub(self.readers.len()) else {
+            let Some(reader) = self.readers.get_mut(index) else { return Ok(None) };
+            let Some((header, at)) = reader.head else { return Ok(None) };
+            let (payload, file, offset) = reader.payload()?;
+            let (last, count, bytes) = (Seqno(header.last()), header.count, header.record_bytes());
+            return Ok(Some(Head { last, count, bytes, at, payload, file, offset }));
+        };
+        Ok(self.logs.get(log).and_then(|log| {
+            let batch = log.head.as_ref()?;
+            Some(Head {
+                last: batch.last(),
+                count: batch.count,
+                bytes: batch.payload.len() as u64,
+                at: batch.offset,
+                payload: &batch.payload,
+                file: &log.path,
+                offset: batch.offset,
+            })
+        }))
     }
 
     /// Delivers up to the end or the first gap.
@@ -262,9 +329,8 @@ impl<'a> Merge<'a> {
     ) -> Result<()> {
         let floor = self.plan.floor;
         while let Some(&Reverse((first, index))) = self.heap.peek() {
-            let Some(reader) = self.readers.get_mut(index) else { break };
-            let Some((header, offset)) = reader.head else { break };
-            let last = Seqno(header.last());
+            let Some(head) = self.head(index)? else { break };
+            let Head { last, count, bytes, at, payload, file, offset } = head;
             if last <= floor {
                 report.records_skipped += 1;
             } else {
@@ -272,10 +338,9 @@ impl<'a> Merge<'a> {
                 let straddles = first <= floor.0 && report.last == floor;
                 let ignored = planted(Bug::ReplayPastGap) && first > expected;
                 if first != expected && !straddles && !ignored {
-                    let Some(segment) = reader.segment() else { break };
                     let what = "journal record sequence numbers";
                     let wanted = format_args!("{expected} as the next");
-                    let error = Error::corruption(&segment.path, offset, what, wanted, first);
+                    let error = Error::corruption(file, at, what, wanted, first);
                     if first < expected {
                         return Err(error);
                     }
@@ -283,12 +348,10 @@ impl<'a> Merge<'a> {
                     self.gap = Some((gap, error));
                     return Ok(());
                 }
-                let (payload, file, payload_offset) = reader.payload()?;
-                let operations = Operations::new(payload, header.count, file, payload_offset);
-                deliver(Seqno(first), header.count, operations)?;
+                deliver(Seqno(first), count, Operations::new(payload, count, file, offset))?;
                 report.last = last;
                 report.records += 1;
-                report.bytes += header.record_bytes();
+                report.bytes += bytes;
             }
             self.heap.pop();
             self.advance(index)?;
@@ -306,13 +369,21 @@ impl<'a> Merge<'a> {
                 reader.advance()?;
             }
         }
+        for log in &mut self.logs {
+            while let Some(batch) = &log.head {
+                report.records_dropped += 1;
+                report.bytes_dropped += batch.payload.len() as u64;
+                log.advance()?;
+            }
+        }
         Ok(())
     }
 
     /// Fails if the merge stopped before what is known to have been durable.
     fn check_complete(&mut self, report: &mut ReplayReport) -> Result<()> {
-        let durable = self.readers.iter().map(|reader| reader.durable).max().unwrap_or_default();
-        let required = self.limit.unwrap_or(Seqno(durable));
+        let durable = self.readers.iter().map(|reader| reader.durable);
+        let durable = durable.chain(self.logs.iter().map(|log| log.durable.0)).max();
+        let required = self.limit.unwrap_or(Seqno(durable.unwrap_or_default()));
         if report.last >= required {
             return Ok(());
         }
@@ -326,8 +397,13 @@ impl<'a> Merge<'a> {
             }
             _ => None,
         });
+        let bad_log = self.logs.iter().find_map(|log| {
+            let bad = log.bad?;
+            Some(Error::corruption(&log.path, bad.offset, what, expected, found))
+        });
         let error = errors
             .next()
+            .or(bad_log)
             .or_else(|| self.gap.as_ref().map(|(_, error)| error.clone()))
             .unwrap_or_else(|| {
                 let none = SegmentId { epoch: self.epoch, shard: 0, number: 1 };
@@ -342,6 +418,22 @@ impl<'a> Merge<'a> {
 
     fn conclude(self, report: &mut ReplayReport) {
         report.gap = report.gap.or(self.gap.map(|(gap, _)| gap));
+        for log in self.logs {
+            if log.last > Seqno(0) {
+                report.log_epochs.insert(self.epoch);
+            }
+            // In an older epoch it lay beyond the limit, or has been reported.
+            if let Some(bad) = log.bad.filter(|_| self.limit.is_none()) {
+                report.clean = false;
+                report.records_dropped += bad.batches;
+                report.torn.push(TornTail {
+                    file: log.path,
+                    offset: bad.offset,
+                    what: "batch in a tree's log",
+                    records_dropped: bad.batches,
+                });
+            }
+        }
         for reader in self.readers {
             report.damage_skipped.extend(reader.skipped);
             let newest = self.limit.is_none();

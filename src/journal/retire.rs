@@ -52,6 +52,7 @@ impl Journal {
     /// place.
     pub(crate) fn retire(&self, floor: Seqno) -> Result<u64> {
         let mut dir_changed = self.retiring.lock();
+        self.retire_logs(floor);
         for shard in &self.shards {
             let mut state = shard.state.lock();
             let last = state.last;

@@ -81,6 +81,7 @@ fn replay(vfs: &TestVfs) -> u64 {
         floor: Seqno(0),
         limits: Vec::new(),
         newest_epoch: 1,
+        logs: Vec::new(),
         salvage: false,
         read_only: true,
     };

@@ -280,6 +280,12 @@ impl Journal {
         }
     }
 
+    /// Locks this shard, and waits for it if need be.
+    pub(super) fn lock_shard_exactly(&self, index: usize) -> ShardGuard<'_> {
+        let state = self.shards[index].state.lock();
+        ShardGuard { journal: self, index, state, reserved_bytes: 0 }
+    }
+
     #[cold]
     fn lock_any_shard(&self, preferred: usize) -> ShardGuard<'_> {
         for index in (preferred + 1..self.shards.len()).chain(0..preferred) {
@@ -287,8 +293,7 @@ impl Journal {
                 return ShardGuard { journal: self, index, state, reserved_bytes: 0 };
             }
         }
-        let state = self.shards[preferred].state.lock();
-        ShardGuard { journal: self, index: preferred, state, reserved_bytes: 0 }
+        self.lock_shard_exactly(preferred)
     }
 
     /// Removes the spares, the last one first: the numbers of segments that exist are consecutive.
@@ -376,6 +381,16 @@ impl Drop for Unfinished<'_> {
 }
 
 impl ShardGuard<'_> {
+    pub(super) fn journal(&self) -> &Journal {
+        self.journal
+    }
+
+    /// A batch under this lock, which is not in the shard, has these numbers up to `last`.
+    pub(super) fn note_last(&mut self, last: Seqno) {
+        debug_assert!(last > self.state.last, "sequence numbers rise within a shard");
+        self.state.last = last;
+    }
+
     /// Which shard this is.
     pub(crate) fn index(&self) -> usize {
         self.index

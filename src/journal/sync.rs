@@ -128,6 +128,7 @@ impl Rounds for Journal {
                 self.files_synced.fetch_add(1, Ordering::Relaxed);
             }
         }
+        self.sync_logs()?;
         for target in &targets {
             let mut state = self.shards[target.shard].state.lock();
             state.synced = state.synced.max(target.upto);

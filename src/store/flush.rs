@@ -276,6 +276,19 @@ impl Store {
         self.drain(keyspace, upto, || self.incorporate_due(keyspace, upto))
     }
 
+    /// Brings everything up to `upto` into the trees of all keyspaces but `name`. Afterwards the journal is not needed up
+    /// to there if `name` is dropped. The caller holds `incorporation`.
+    ///
+    /// # Errors
+    /// The error of another quarantined keyspace, which needs the journal; of a flush.
+    pub(crate) fn persist_all_but(&self, name: &str, upto: Seqno) -> Result<()> {
+        self.quarantine.check_all_but(name)?;
+        let mut others = self.all_keyspaces();
+        others.retain(|keyspace| keyspace.name != name);
+        let cut = self.freeze(&others, |keyspace| keyspace.persisted_upto(upto) < upto);
+        others.iter().try_for_each(|keyspace| self.flush_frozen_alone(keyspace, cut))
+    }
+
     fn drain(
         &self,
         keyspace: &KeyspaceState,

@@ -51,7 +51,7 @@ use crate::merge::{Contained, MergeContext, MergeOperator};
 use crate::table::{BlobFiles, Origin};
 use crate::tree::kinds::{self, TreeKind};
 use crate::tree::options::KeyspaceOptions;
-use crate::tree::{TreeContext, TreeCounters, TreeObserver, TreeOptions};
+use crate::tree::{OperationSource, TreeContext, TreeCounters, TreeObserver, TreeOptions};
 use crate::vfs::{Lock, ReadOnlyVfs, Vfs, create_dir_durably};
 
 /// The most background threads a store can have: each has buffers of its own.
@@ -65,8 +65,15 @@ pub(crate) struct KeyspaceSeed {
     pub(crate) flushed: Seqno,
 }
 
-/// Keyspaces that are open, and those that could not be opened.
-type Opened = (BTreeMap<KeyspaceId, Arc<KeyspaceState>>, BTreeMap<String, Quarantined>);
+/// What the manifest's keyspaces have become.
+#[derive(Default)]
+struct Opened {
+    keyspaces: BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+    /// Those that could not be opened.
+    quarantined: BTreeMap<String, Quarantined>,
+    /// The operations that trees keep themselves, also of quarantined keyspaces: the others need their numbers.
+    logs: Vec<Arc<dyn OperationSource>>,
+}
 
 impl StoreContext {
     /// Makes the state of a keyspace from what the manifest has of it.
@@ -137,26 +144,33 @@ impl StoreContext {
 
     /// Opens the keyspaces that the manifest has, and tells of those that could not be opened.
     fn recover_keyspaces(&self, recovered: &mut RecoveredState) -> Result<Opened> {
-        let mut keyspaces = BTreeMap::new();
-        let mut quarantined = BTreeMap::new();
+        let mut opened = Opened::default();
         let manifest = self.manifest.path();
         for found in std::mem::take(&mut recovered.keyspaces) {
             let (id, name, flushed) = (found.id, found.meta.name.clone(), found.flushed);
+            let mut has_log = false;
+            if let Some(kind) = TreeKind::from_name(&found.meta.kind) {
+                let edits = found.tree();
+                let logs = kinds::operation_sources(kind, &self.files, &edits, &manifest)?;
+                has_log = !logs.is_empty();
+                opened.logs.extend(logs);
+            }
             match self.recover_keyspace(found) {
                 Ok(keyspace) => {
-                    keyspaces.insert(id, keyspace);
+                    opened.keyspaces.insert(id, keyspace);
                 }
                 // A manifest that ends in bytes that are no record may be what is damaged.
                 Err(error)
                     if recovered.torn_bytes == 0
                         && concerns_one(&error, |file| *file == manifest) =>
                 {
-                    quarantined.insert(name, Quarantined { id, flushed, error });
+                    let quarantined = Quarantined { id, flushed, has_log, error };
+                    opened.quarantined.insert(name, quarantined);
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok((keyspaces, quarantined))
+        Ok(opened)
     }
 
     fn recover_keyspace(&self, found: RecoveredKeyspace) -> Result<Arc<KeyspaceState>> {
@@ -239,16 +253,17 @@ impl StoreContext {
     fn replay_checked(
         &self,
         recovered: &RecoveredState,
-        keyspaces: &mut BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
-        quarantined: &mut BTreeMap<String, Quarantined>,
+        Opened { keyspaces, quarantined, logs }: &mut Opened,
         salvage: bool,
     ) -> Result<(ReplayReport, u64, Seqno)> {
         let Replayed { mut report, failed, memtables_weighed } =
-            self.replay(recovered, keyspaces, salvage)?;
+            self.replay(recovered, keyspaces, logs, salvage)?;
         for (id, error) in failed {
             if let Some(keyspace) = keyspaces.remove(&id) {
                 let flushed = keyspace.read.load().version.flushed();
-                quarantined.insert(keyspace.name.clone(), Quarantined { id, flushed, error });
+                let has_log = keyspace.log.is_some();
+                let failed = Quarantined { id, flushed, has_log, error };
+                quarantined.insert(keyspace.name.clone(), failed);
             }
         }
         let flushed = keyspaces.values().map(|keyspace| keyspace.read.load().version.flushed());
@@ -309,12 +324,11 @@ impl StoreContext {
     fn begin_epoch(
         &self,
         recovered: &RecoveredState,
-        keyspaces: &mut BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
-        quarantined: &mut BTreeMap<String, Quarantined>,
+        opened: &mut Opened,
         salvage: bool,
     ) -> Result<Begun> {
-        let (report, memtables_weighed, last) =
-            self.replay_checked(recovered, keyspaces, quarantined, salvage)?;
+        let (report, memtables_weighed, last) = self.replay_checked(recovered, opened, salvage)?;
+        let Opened { keyspaces, quarantined, .. } = opened;
         if self.read_only {
             let epoch = epoch_number(recovered.epochs.current)?;
             return Ok(Begun { report, memtables_weighed, epoch, last, orphans_removed: 0 });
@@ -473,21 +487,22 @@ fn open_locked(
     // An open that fails leaves the files as they were.
     context.files.retain_for_now();
     let first_new = context.reserve_file_ids()?;
-    let (mut keyspaces, mut quarantined) = context
+    let mut opened = context
         .recover_keyspaces(&mut recovered)
         .map_err(|error| blame_manifest(error, &context.manifest, &recovered))?;
-    context.check_strangers(&keyspaces, recovered.next_keyspace_id)?;
+    context.check_strangers(&opened.keyspaces, recovered.next_keyspace_id)?;
     let begun = context
-        .begin_epoch(&recovered, &mut keyspaces, &mut quarantined, builder.salvage)
+        .begin_epoch(&recovered, &mut opened, builder.salvage)
         .inspect_err(|_| {
             // Where the manifest is in doubt, so is what it names.
             if !read_only && !context.poison.is_set() {
                 // What cannot be removed now is an orphan of the next open that succeeds.
-                let _ = context.remove_orphans(&keyspaces, first_new);
+                let _ = context.remove_orphans(&opened.keyspaces, first_new);
             }
         })
         .map_err(|error| blame_manifest(error, &context.manifest, &recovered))?;
     let Begun { report, memtables_weighed, epoch, last, orphans_removed } = begun;
+    let Opened { keyspaces, quarantined, .. } = opened;
     let quarantine = Quarantine::new(quarantined);
     let journal = Arc::new(Journal::create(
         Arc::clone(&context.vfs),
@@ -502,8 +517,12 @@ fn open_locked(
         report.segments.clone(),
         Arc::clone(&context.poison),
     )?);
-    if !read_only && quarantine.is_empty() {
-        context.files.retain_no_longer();
+    if !read_only {
+        let logs = keyspaces.values().filter_map(|keyspace| keyspace.log.as_ref());
+        logs.for_each(|log| journal.attach(log, last));
+        if quarantine.is_empty() {
+            context.files.retain_no_longer();
+        }
     }
     let by_name =
         keyspaces.into_values().map(|keyspace| (keyspace.name.clone(), keyspace)).collect();

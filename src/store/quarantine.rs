@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::base::error::Error;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::sync::RwLock;
 
@@ -26,6 +26,8 @@ pub(crate) struct Quarantined {
     pub(crate) id: KeyspaceId,
     /// Its tree holds everything up to here; the journal has the rest.
     pub(crate) flushed: Seqno,
+    /// Its tree may keep operations itself, whose numbers other keyspaces need.
+    pub(crate) has_log: bool,
     /// Why.
     pub(crate) error: Error,
 }
@@ -58,6 +60,13 @@ impl Quarantine {
     /// Why each could not be opened.
     pub(crate) fn errors(&self) -> Vec<Error> {
         self.0.read().values().map(|quarantined| quarantined.error.clone()).collect()
+    }
+
+    /// Refuses what needs all quarantined keyspaces but `name`.
+    pub(crate) fn check_all_but(&self, name: &str) -> Result<()> {
+        let quarantined = self.0.read();
+        let other = quarantined.iter().find(|(other, _)| *other != name);
+        other.map_or(Ok(()), |(_, quarantined)| Err(quarantined.error.clone()))
     }
 
     /// Up to where the journal is not needed for them; `None` without any.

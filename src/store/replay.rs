@@ -29,6 +29,7 @@ use crate::jobs::for_each_at_once;
 use crate::journal::{EpochLimit, Journal, Operation, Operations, ReplayPlan, ReplayReport};
 use crate::manifest::RecoveredState;
 use crate::table::BlobPointer;
+use crate::tree::OperationSource;
 
 /// Memtables that become tables at once: their syncs then go together.
 const FLUSHED_AT_ONCE_MAX: usize = 8;
@@ -66,6 +67,7 @@ impl StoreContext {
         &self,
         recovered: &RecoveredState,
         keyspaces: &BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+        logs: &[Arc<dyn OperationSource>],
         salvage: bool,
     ) -> Result<Replayed> {
         let limits = recovered
@@ -78,6 +80,7 @@ impl StoreContext {
             floor: recovered.journal_floor,
             limits: limits.collect::<Result<_>>()?,
             newest_epoch: epoch_number(recovered.epochs.current)?,
+            logs: logs.to_vec(),
             salvage,
             read_only: self.read_only,
         };

@@ -33,7 +33,7 @@ use crate::memtable::ChunkPool;
 use crate::merge::{BlobReader, Contained, MergeContext};
 use crate::table::{BlobFiles, BlobPointer};
 use crate::tree::options::KeyspaceOptions;
-use crate::tree::{Tree, TreeCounters, TreeObserver, TreeState, TreeVersion};
+use crate::tree::{OperationLog, Tree, TreeCounters, TreeObserver, TreeState, TreeVersion};
 
 /// How often the read state and its tree's state are looked at to find both of one moment.
 const TRIES_FOR_ONE_MOMENT: usize = 16;
@@ -79,6 +79,8 @@ pub(crate) struct KeyspaceState {
     pub(crate) name: String,
     pub(crate) options: KeyspaceOptions,
     pub(crate) tree: Arc<dyn Tree>,
+    /// The tree's own.
+    pub(crate) log: Option<Arc<dyn OperationLog>>,
     pub(crate) read: ArcSwap<ReadState>,
     /// Earlier values of `read`; locked while it is replaced.
     retired: Mutex<Retired>,
@@ -210,6 +212,7 @@ impl KeyspaceState {
             id: parts.id,
             name: parts.name,
             options: parts.options,
+            log: parts.tree.operation_log(),
             tree: parts.tree,
             read: ArcSwap::from_pointee(read),
             retired: Mutex::default(),

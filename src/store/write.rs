@@ -19,6 +19,7 @@ use crate::base::panics::watched;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
 use crate::cache::Room;
+use crate::commit;
 use crate::journal::{Payload, encode_operation};
 use crate::merge::Contained;
 
@@ -43,6 +44,8 @@ struct Checked<'a> {
     has_large_values: bool,
     /// A memtable that it goes to is full.
     is_full: bool,
+    /// Its only keyspace.
+    only: Option<&'a KeyspaceState>,
     /// The keyspace whose writers are delayed most.
     slowest: Option<&'a KeyspaceState>,
     /// How many keyspaces had been dropped when it was checked.
@@ -96,6 +99,7 @@ impl Store {
             held: 0,
             has_large_values: false,
             is_full: false,
+            only: None,
             slowest: None,
             // Before a keyspace is looked at.
             drops: self.keyspaces_dropped.load(Ordering::Acquire),
@@ -118,6 +122,7 @@ impl Store {
             if last.is_some_and(|last| Arc::ptr_eq(last, keyspace)) {
                 continue;
             }
+            batch.only = last.is_none().then_some(&**keyspace);
             last = Some(keyspace);
             keyspace.check_exists()?;
             batch.is_full |= self.is_full(&keyspace.read.load().active);
@@ -213,21 +218,11 @@ impl Store {
                 read.active.memtable.insert(key, Seqno(seqno), kind, value);
             }
         };
+        let own = batch.only.and_then(|only| Some((only.id, &**only.log.as_ref()?)));
         let half_done = || self.panicked("a commit panicked half-way");
         let commit = |payload: Payload<'_>| {
-            watched(
-                || {
-                    self.committer.commit(
-                        payload,
-                        batch.count,
-                        durability,
-                        makes_room,
-                        check,
-                        apply,
-                    )
-                },
-                half_done,
-            )
+            let batch = commit::Batch { payload, count: batch.count, durability, own };
+            watched(|| self.committer.commit(batch, makes_room, check, apply), half_done)
         };
         let result = if batch.held >= LARGE_BYTES {
             with_parts(operations, commit)

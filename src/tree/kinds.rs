@@ -8,15 +8,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::own_options::OwnOption;
-use super::{RepairRange, Tree, TreeContext};
+use super::{OperationSource, RepairRange, Tree, TreeContext};
 use crate::base::error::{Error, Result};
 #[cfg(feature = "fuzz")]
 use crate::base::fuzz::Target;
 use crate::base::ids::Seqno;
+use crate::cache::DataFiles;
 use crate::manifest::{KeyspaceMeta, TreeEdit};
 
 /// Opens a tree that holds everything up to a number.
 type Open = fn(TreeContext, &[TreeEdit], Seqno) -> Result<Arc<dyn Tree>>;
+
+/// Finds the logs that a tree's edits name.
+type OperationSources = fn(&DataFiles, &[TreeEdit], &Path) -> Result<Vec<Arc<dyn OperationSource>>>;
+
+/// For kinds without operations of their own.
+pub(super) const NO_OPERATION_SOURCES: OperationSources = |_, _, _| Ok(Vec::new());
 
 /// A tree kind's entry in the table.
 pub(super) struct Kind {
@@ -28,6 +35,8 @@ pub(super) struct Kind {
     pub(super) space_amplification_max_percent: u32,
     /// Opens a tree from its manifest edits (none for a new keyspace).
     pub(super) open: Open,
+    /// See [`operation_sources`].
+    pub(super) operation_sources: OperationSources,
     /// See [`repair_ranges`].
     pub(super) repair_ranges: fn(&[TreeEdit], &Path) -> Result<Vec<RepairRange>>,
     #[cfg(feature = "fuzz")]
@@ -154,6 +163,19 @@ pub(crate) fn open(
     flushed: Seqno,
 ) -> Result<Arc<dyn Tree>> {
     (kind.entry().open)(context, edits, flushed)
+}
+
+/// What earlier processes left in the logs of a keyspace's tree. `manifest` is the file that has the edits.
+///
+/// # Errors
+/// `Corruption` for edits that cannot be read.
+pub(crate) fn operation_sources(
+    kind: TreeKind,
+    files: &DataFiles,
+    edits: &[TreeEdit],
+    manifest: &Path,
+) -> Result<Vec<Arc<dyn OperationSource>>> {
+    (kind.entry().operation_sources)(files, edits, manifest)
 }
 
 /// The fuzz targets of all kinds.

@@ -8,6 +8,8 @@
 //! 1. A version is immutable; reading it takes no lock.
 //! 2. A change is durable in the manifest before a version shows it.
 //! 3. A version holds every entry of its keyspace up to its `flushed` number, and none above.
+//! 4. A tree may keep operations of its keyspace that have not left the memtables ([`OperationLog`]): the journal
+//!    merges them with its own.
 
 mod context;
 pub(crate) mod description;
@@ -19,6 +21,7 @@ mod files;
 mod flsm;
 pub(crate) mod kinds;
 mod live;
+mod operation_log;
 pub(crate) mod options;
 mod outlook;
 mod output;
@@ -48,6 +51,7 @@ use crate::manifest::Manifest;
 use crate::merge::MergeContext;
 use crate::table::{BlobFiles, Origin};
 use description::TreeDescription;
+pub(crate) use operation_log::{BadBatch, Logged, LoggedBatch, OperationLog, OperationSource};
 use own_options::OwnValues;
 use run::Run;
 
@@ -332,6 +336,11 @@ pub(crate) trait Tree: Send + Sync {
 
     /// Holds the structure still until the lock is dropped.
     fn lock_changes(&self) -> Box<dyn ChangeLock + '_>;
+
+    /// The tree's own log, if its kind has one: for batches of this keyspace alone.
+    fn operation_log(&self) -> Option<Arc<dyn OperationLog>> {
+        None
+    }
 }
 
 /// A frozen memtable as `pack` reads it.

@@ -52,6 +52,8 @@ impl FileClass {
             "DURABLE" => FileClass::Durable,
             name if name.starts_with("manifest") => FileClass::Manifest,
             name if name.starts_with("journal") => FileClass::Journal,
+            // What a tree keeps itself of what others have in the journal.
+            name if name.ends_with(".operations") => FileClass::Journal,
             _ => FileClass::Data,
         }
     }

@@ -20,9 +20,9 @@ use crate::store::options::{Builder, MIB};
 use crate::store::state::Blobs;
 use crate::store::strangers::{origins_of_unknown, stranger};
 use crate::table::{BlobFiles, TableSalvage};
-use crate::tree::RepairRange;
-use crate::tree::kinds::{TreeKind, repair_ranges};
+use crate::tree::kinds::{self, TreeKind, repair_ranges};
 use crate::tree::options::KeyspaceOptions;
+use crate::tree::{OperationSource, RepairRange};
 use crate::vfs::{Lock, ReadOnlyVfs, Vfs};
 
 /// One version of a key.
@@ -327,6 +327,19 @@ impl Source {
         Ok(keyspace.map(|keyspace| FoundTable { id, keyspace, origin }))
     }
 
+    /// The operations that trees keep themselves. Where an edit does not say which, the journal ends at a gap.
+    fn operation_sources(
+        &self,
+        state: &RecoveredState,
+        manifest: &Path,
+    ) -> Vec<Arc<dyn OperationSource>> {
+        let of = |keyspace: &RecoveredKeyspace| {
+            let kind = TreeKind::from_name(&keyspace.meta.kind)?;
+            kinds::operation_sources(kind, &self.files, &keyspace.tree(), manifest).ok()
+        };
+        state.keyspaces.iter().filter_map(of).flatten().collect()
+    }
+
     /// Reads the journal.
     fn replay(
         &mut self,
@@ -340,7 +353,8 @@ impl Source {
         if self.basis == RepairBasis::Manifest {
             let flushed = state.keyspaces.iter().map(|keyspace| (keyspace.id, keyspace.flushed));
             replay.flushed = flushed.collect();
-            let plan = replay_plan(state)?;
+            let logs = self.operation_sources(state, &manifest.path);
+            let plan = replay_plan(state, logs)?;
             let take = |first, _, operations: Operations<'_>| replay.take(first, operations);
             match Journal::replay(vfs, dir, &plan, take) {
                 Ok(report) => {
@@ -492,7 +506,7 @@ impl Replay {
 }
 
 /// What opening would replay, as far as it can be read.
-fn replay_plan(state: &RecoveredState) -> Result<ReplayPlan> {
+fn replay_plan(state: &RecoveredState, logs: Vec<Arc<dyn OperationSource>>) -> Result<ReplayPlan> {
     let number = |epoch: u64| {
         u32::try_from(epoch).map_err(|_| Error::invalid(format!("journal epoch {epoch}")))
     };
@@ -503,6 +517,7 @@ fn replay_plan(state: &RecoveredState) -> Result<ReplayPlan> {
         floor: state.journal_floor,
         limits: limits.collect::<Result<_>>()?,
         newest_epoch: number(state.epochs.current)?,
+        logs,
         salvage: true,
         read_only: true,
     })

@@ -12,6 +12,7 @@ mod append;
 mod crash;
 mod damage;
 mod example;
+mod logs;
 mod threads;
 
 const DIR: &str = "/store";
@@ -35,6 +36,7 @@ fn plan(newest_epoch: u32) -> ReplayPlan {
         floor: Seqno(0),
         limits: Vec::new(),
         newest_epoch,
+        logs: Vec::new(),
         salvage: false,
         read_only: false,
     }

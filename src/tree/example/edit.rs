@@ -1,6 +1,8 @@
-//! The kind's manifest edit: which file holds the tree, and which of the file's roots counts.
+//! The kind's manifest edit: which file holds the tree, which of the file's roots counts, and which files hold the
+//! tree's own operations.
 //!
-//! Layout: a version byte (1), varint file number, varint generation.
+//! Layout: a version byte (1), varint file number, varint generation, varint number of log files, a varint file number
+//! for each.
 //!
 //! Invariants:
 //! 1. An edit says all: the last one replaces those before it.
@@ -15,10 +17,11 @@ use crate::manifest::TreeEdit;
 const EDIT_VERSION: u8 = 1;
 
 /// The place of a version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) file: FileId,
     pub(super) generation: u64,
+    pub(super) logs: Vec<FileId>,
 }
 
 impl Named {
@@ -26,6 +29,8 @@ impl Named {
         let mut out = vec![EDIT_VERSION];
         put_varint(&mut out, self.file.0);
         put_varint(&mut out, self.generation);
+        put_varint(&mut out, self.logs.len() as u64);
+        self.logs.iter().for_each(|log| put_varint(&mut out, log.0));
         out
     }
 
@@ -47,8 +52,12 @@ impl Named {
         }
         let file = FileId(from.varint("example file number")?);
         let generation = from.varint("example generation")?;
+        let mut logs = Vec::new();
+        for _ in 0..from.varint("example number of log files")? {
+            logs.push(FileId(from.varint("example log file number")?));
+        }
         match from.is_empty() {
-            true => Ok(Named { file, generation }),
+            true => Ok(Named { file, generation, logs }),
             false => Err(from.corrupt("example edit", "its end", "more bytes")),
         }
     }

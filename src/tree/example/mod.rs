@@ -2,7 +2,8 @@
 //!
 //! A version is a sorted set of all entries, in memory. A packed memtable is such a set too. To *incorporate* it
 //! merges both into a new set and writes that to the tree's one file, which changes in place (`pool`). It suits
-//! trees that fit in memory, since each flush writes the whole tree.
+//! trees that fit in memory, since each flush writes the whole tree. Batches of its keyspace alone are not in the
+//! journal but in a log of its own (`log`), as far as that has room.
 //!
 //! Invariants:
 //! 1. The tree is changed only under the `changes` lock, from the newest version; the file has the change first,
@@ -12,6 +13,7 @@
 
 mod edit;
 mod kind;
+mod log;
 mod pool;
 #[cfg(test)]
 mod tests;
@@ -21,13 +23,15 @@ use std::sync::Arc;
 
 use self::edit::Named;
 pub(super) use self::kind::KIND;
+use self::log::OwnLog;
 use self::pool::Pool;
 use self::version::{Place, Version};
 use super::context::commit_edit;
 use super::sorted::{Sorted, SortedSource};
 use super::versioned::Compaction;
 use super::{
-    ChangeLock, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeState, TreeVersion,
+    ChangeLock, OperationLog, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeState,
+    TreeVersion,
 };
 use crate::base::entry::EntrySource;
 use crate::base::error::{Error, Result};
@@ -43,6 +47,7 @@ pub(super) struct ExampleTree {
     /// Excludes changes.
     changes: Mutex<()>,
     version: ArcSwap<Version>,
+    log: Arc<OwnLog>,
 }
 
 impl ExampleTree {
@@ -53,16 +58,18 @@ impl ExampleTree {
         flushed: Seqno,
     ) -> Result<Arc<ExampleTree>> {
         let version_of = |entries| Version::new(Arc::new(entries), flushed, &context.blobs);
-        let version = match edits.last() {
+        let (version, logs) = match edits.last() {
             Some(edit) => {
                 let named = Named::decode(edit, &context.manifest.path())?;
-                let (pool, entries) = Pool::open(&context.files, named, flushed)?;
-                version_of(entries)?.at(Place { pool, named })
+                let (pool, entries) = Pool::open(&context.files, &named, flushed)?;
+                let logs = named.logs.clone();
+                (version_of(entries)?.at(Place { pool, named }), logs)
             }
-            None => version_of(Sorted::default())?,
+            None => (version_of(Sorted::default())?, Vec::new()),
         };
+        let log = Arc::new(OwnLog::new(&context.files, &logs));
         let version = ArcSwap::from_pointee(version);
-        Ok(Arc::new(ExampleTree { context, changes: Mutex::new(()), version }))
+        Ok(Arc::new(ExampleTree { context, changes: Mutex::new(()), version, log }))
     }
 
     /// Merges a packed memtable, if any, with the tree. Everything up to `flushed` is in the tree then.
@@ -88,8 +95,11 @@ impl ExampleTree {
             None => Pool::create(&self.context.files)?,
         };
         let version = Version::new(Arc::new(entries), flushed, &self.context.blobs)?;
-        let commit = |named: Named| commit_edit(&self.context, named.encode(), flushed);
-        let (named, written_bytes) = pool.replace(&version.entries, flushed, commit)?;
+        let mut next_log = self.log.make_next()?;
+        let logs = self.log.to_name(&mut next_log);
+        let commit = |named: &Named| commit_edit(&self.context, named.encode(), flushed);
+        let (named, written_bytes) = pool.replace(&version.entries, flushed, logs, commit)?;
+        self.log.switch(next_log, &named.logs);
         let version = Arc::new(version.at(Place { pool, named }));
         self.version.store(Arc::clone(&version));
         self.context.installed(version);
@@ -184,8 +194,12 @@ impl Tree for ExampleTree {
 
     fn lock_changes(&self) -> Box<dyn ChangeLock + '_> {
         let changes = self.changes.lock();
-        let named = self.version.load().place.as_ref().map(|place| place.named);
+        let named = self.version.load().place.as_ref().map(|place| place.named.clone());
         Box::new(Unchanged { _changes: changes, named })
+    }
+
+    fn operation_log(&self) -> Option<Arc<dyn OperationLog>> {
+        Some(Arc::<OwnLog>::clone(&self.log))
     }
 }
 

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::edit::Named;
+use super::log::LeftFile;
 use crate::base::checksum::checksum;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::entry::{EntryKind, EntryRef};
@@ -152,7 +153,7 @@ impl Pool {
     /// `Corruption` that names the file if it, that root or its image is missing or damaged.
     pub(super) fn open(
         files: &Arc<DataFiles>,
-        named: Named,
+        named: &Named,
         flushed: Seqno,
     ) -> Result<(Arc<Pool>, Sorted)> {
         let path = files.path(named.file, FileType::Pool);
@@ -183,6 +184,11 @@ impl Pool {
         self.files.path(self.id, FileType::Pool)
     }
 
+    /// A file of the tree's log.
+    pub(super) fn log_file(&self, id: FileId) -> LeftFile {
+        LeftFile::new(&self.files, id)
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.durable.lock().bytes
     }
@@ -201,13 +207,14 @@ impl Pool {
         Ok(file)
     }
 
-    /// Writes entries as the next generation. `commit` makes the manifest name it; if that fails, the root before
-    /// stays the durable one. Returns what `commit` was told, and the bytes written.
+    /// Writes entries as the next generation. `commit` makes the manifest name it, beside these log files; if that fails,
+    /// the root before stays the durable one. Returns what `commit` was told, and the bytes written.
     pub(super) fn replace(
         &self,
         entries: &Sorted,
         flushed: Seqno,
-        commit: impl FnOnce(Named) -> Result<()>,
+        logs: Vec<FileId>,
+        commit: impl FnOnce(&Named) -> Result<()>,
     ) -> Result<(Named, u64)> {
         let mut durable = self.durable.lock();
         let image = encode_image(entries);
@@ -236,8 +243,8 @@ impl Pool {
         file.sync()?;
         file.write_at(Root::slot_offset(root.generation), &root.encode())?;
         file.sync()?;
-        let named = Named { file: self.id, generation: root.generation };
-        commit(named)?;
+        let named = Named { file: self.id, generation: root.generation, logs };
+        commit(&named)?;
         durable.root = Some(root);
         Ok((named, SLOT_BYTES + image_bytes))
     }

@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use super::ExampleTree;
 use super::edit::Named;
+use super::log::LeftFile;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
-use crate::base::ids::Seqno;
+use crate::base::ids::{FileId, Seqno};
 use crate::cache::{FileType, ReadContext};
 use crate::manifest::TreeEdit;
 use crate::tree::sorted::Sorted;
 use crate::tree::test_support::{Reader, context};
-use crate::tree::{CheckpointFiles, PackSource, Tree, TreeContext, TreeObserver};
+use crate::tree::{
+    BadBatch, CheckpointFiles, Logged, OperationLog, OperationSource, PackSource, Tree,
+    TreeContext, TreeObserver,
+};
 use crate::vfs::Access;
 
 /// A memtable.
@@ -107,8 +111,8 @@ fn a_refused_commit_leaves_the_durable_root_alone() {
     let place =
         bed.tree.version.load().place.as_ref().map(|place| Arc::clone(&place.pool)).unwrap();
     for _ in 0..3 {
-        let refused = |_: Named| Err(Error::invalid("refused"));
-        assert!(place.replace(&Sorted::default(), Seqno(2), refused).is_err());
+        let refused = |_: &Named| Err(Error::invalid("refused"));
+        assert!(place.replace(&Sorted::default(), Seqno(2), Vec::new(), refused).is_err());
         assert_eq!(seqnos(&bed.open(&bed.edit(), 1).unwrap()), [1]);
         assert_eq!(place.check().unwrap(), 1);
     }
@@ -164,8 +168,90 @@ fn a_checkpoint_has_the_version_and_not_what_the_file_holds_by_then() {
     assert!(bed.open(&edit, 1).is_err_and(|error| error.is_corruption()));
     version.write_down(&mut Copy(bed.context.clone())).unwrap();
     assert_eq!(seqnos(&bed.open(&edit, 1).unwrap()), [1]);
-    assert_eq!(
-        version.files(),
-        [bed.context.files.path(crate::base::ids::FileId(1), FileType::Pool)]
-    );
+    assert_eq!(version.files(), [bed.context.files.path(FileId(1), FileType::Pool)]);
+}
+
+/// Batches of the tree's log as recovery reads them: their first numbers, and how it ends.
+fn logged(bed: &Bed, file: u64, epoch: u32) -> Result<(Vec<u64>, Option<BadBatch>)> {
+    let (mut firsts, mut bad) = (Vec::new(), None);
+    for item in LeftFile::new(&bed.context.files, FileId(file)).batches(epoch)? {
+        match item? {
+            Logged::Batch(batch) => {
+                assert_eq!(batch.payload, vec![batch.first.0 as u8; 5 * batch.count as usize]);
+                firsts.push(batch.first.0);
+            }
+            Logged::Bad(found) => bad = Some(found),
+        }
+    }
+    Ok((firsts, bad))
+}
+
+/// A tree with a log in epoch 3 that has three batches of 1, 2 and 1 operations, from number 2 on, in file 2.
+fn bed_with_log() -> (Bed, Arc<dyn OperationLog>) {
+    let bed = Bed::new();
+    let log = bed.tree.operation_log().unwrap();
+    log.begin(3, Seqno(0));
+    assert!(!log.reserve(1), "the first flush makes the first file");
+    bed.add(&[(b"a", 1, PUT)], 1).unwrap();
+    for (first, count) in [(2, 1), (3, 2), (5, 1)] {
+        assert!(log.reserve(5 * count as usize));
+        log.append(Seqno(first), count, Seqno(first - 1), &vec![first as u8; 5 * count as usize]);
+    }
+    assert_eq!((log.sync().unwrap(), log.sync().unwrap()), (1, 0));
+    (bed, log)
+}
+
+#[test]
+fn a_log_is_of_its_epoch_and_is_removed_when_the_floor_has_passed_it() {
+    let (bed, log) = bed_with_log();
+    assert_eq!(logged(&bed, 2, 3).unwrap(), (vec![2, 3, 5], None));
+    assert_eq!(logged(&bed, 2, 4).unwrap(), (vec![], None));
+    let exists = |file| {
+        let path = bed.context.files.path(FileId(file), FileType::OperationLog);
+        bed.context.files.vfs.exists(&path).unwrap()
+    };
+    let payload = vec![0; 40 << 10];
+    assert!(log.reserve(payload.len()));
+    log.append(Seqno(6), 1, Seqno(5), &payload);
+    assert!(!log.reserve(payload.len()));
+    // The tree has it all, but other keyspaces may need the numbers.
+    bed.add(&[(b"b", 6, PUT)], 6).unwrap();
+    assert!(exists(2) && exists(3) && log.reserve(payload.len()));
+    assert_eq!(log.sync().unwrap(), 1, "what was in the file before is synced with it");
+    log.retire(Seqno(5));
+    bed.add(&[(b"c", 7, PUT)], 7).unwrap();
+    assert!(exists(2));
+    log.retire(Seqno(6));
+    assert!(exists(2), "the manifest names it");
+    bed.add(&[(b"d", 8, PUT)], 8).unwrap();
+    assert!(!exists(2) && exists(3));
+}
+
+#[test]
+fn damage_in_a_log_is_found_in_every_byte() {
+    let (bed, _log) = bed_with_log();
+    let path = bed.context.files.path(FileId(2), FileType::OperationLog);
+    let file = bed.context.files.vfs.open(&path, Access::Buffered, true).unwrap();
+    // The header, and batches of 40, 48 and 40 bytes, with up to 6 bytes of padding.
+    for at in 0..160 {
+        let mut byte = [0];
+        file.read_at(at, &mut byte).unwrap();
+        file.write_at(at, &[byte[0] ^ 4]).unwrap();
+        match logged(&bed, 2, 3) {
+            Err(Error::Corruption { file, .. } | Error::UnsupportedVersion { file, .. }) => {
+                assert!(at < 32 && file == path, "byte {at}");
+            }
+            Err(error) => panic!("{error}"),
+            Ok((firsts, None)) => assert_eq!(firsts, [2, 3, 5], "byte {at} is padding"),
+            Ok((firsts, Some(bad))) => {
+                assert!(at >= 32 && bad.offset <= at, "byte {at}");
+                assert_eq!(firsts.len() as u64 + 1 + bad.batches, 3, "byte {at}");
+                let durable = if bad.batches > 0 { 4 } else { 0 };
+                assert_eq!(bad.durable, Seqno(durable), "byte {at}");
+            }
+        }
+        file.write_at(at, &byte).unwrap();
+    }
+    bed.context.files.vfs.remove(&path).unwrap();
+    assert!(logged(&bed, 2, 3).is_err_and(|error| error.is_corruption()));
 }

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::edit::Named;
+use super::log;
 use super::pool::{self, Pool};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
-use crate::base::ids::Seqno;
+use crate::base::ids::{FileId, Seqno};
 use crate::base::limits::UNIT_BYTES;
 use crate::base::slice::Slice;
 use crate::cache::ReadContext;
@@ -22,13 +23,22 @@ use crate::tree::description::{
 };
 use crate::tree::run::Run;
 use crate::tree::sorted::Sorted;
-use crate::tree::{CheckCounts, CheckpointFiles, RangeAt, RangeRuns, TreeState, TreeVersion};
+use crate::tree::{
+    CheckCounts, CheckpointFiles, OperationSource, RangeAt, RangeRuns, TreeState, TreeVersion,
+};
 
 /// The file that holds a version, and the root by which it does.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) pool: Arc<Pool>,
     pub(super) named: Named,
+}
+
+impl Place {
+    /// The log files, and their paths.
+    fn logs(&self) -> impl Iterator<Item = (FileId, PathBuf)> {
+        self.named.logs.iter().map(|&id| (id, self.pool.log_file(id).path().to_path_buf()))
+    }
 }
 
 /// A version.
@@ -72,7 +82,8 @@ impl Version {
 
     /// The version, in its file.
     pub(super) fn at(mut self, place: Place) -> Version {
-        self.state.disk_bytes += place.pool.bytes();
+        self.state.disk_bytes +=
+            place.pool.bytes() + place.named.logs.len() as u64 * log::FILE_BYTES;
         self.place = Some(place);
         self
     }
@@ -102,11 +113,18 @@ impl TreeVersion for Version {
 
     fn files(&self) -> Vec<PathBuf> {
         let pool = self.place.iter().map(|place| place.pool.path());
-        pool.chain(self.blobs.iter().map(|blob| blob.path())).collect()
+        let logs = self.place.iter().flat_map(Place::logs);
+        pool.chain(logs.map(|(_, path)| path))
+            .chain(self.blobs.iter().map(|blob| blob.path()))
+            .collect()
     }
 
     fn write_down(&self, copy: &mut dyn CheckpointFiles) -> Result<()> {
-        if let Some(Place { pool, named }) = &self.place {
+        if let Some(place @ Place { pool, named }) = &self.place {
+            // The copy has everything in the tree.
+            for (id, path) in place.logs() {
+                copy.write(&path, &log::header(0, id))?;
+            }
             // The file may have a newer root by now.
             let contents = pool::file_of(&self.entries, self.flushed, named.generation);
             copy.write(&pool.path(), &contents)?;
@@ -129,7 +147,8 @@ impl TreeVersion for Version {
                 counts: named([("tombstones", deletes.count() as u64)]),
             };
             let (label, id) = ("root".to_string(), root.generation);
-            GroupDescription { label, id, files: vec![file], counts: Vec::new() }
+            let counts = named([("logs", root.logs.len() as u64)]);
+            GroupDescription { label, id, files: vec![file], counts }
         });
         let node = NodeDescription {
             label: "set".to_string(),
@@ -149,14 +168,17 @@ impl TreeVersion for Version {
 
     fn check(&self, _manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
         let mut counts = CheckCounts::default();
-        if let Some(Place { pool, .. }) = &self.place {
-            counts.files += 1;
+        if let Some(place @ Place { pool, .. }) = &self.place {
+            counts.files += 1 + place.named.logs.len() as u64;
             counts.pages += pool.bytes() / UNIT_BYTES as u64;
             if full {
                 match pool.check() {
                     Ok(entries) => counts.entries += entries,
                     Err(error) => problem(error),
                 }
+                // Batches are being appended to the last one; recovery verifies them.
+                let heads = place.named.logs.iter().map(|&id| pool.log_file(id).epoch());
+                heads.filter_map(Result::err).for_each(&mut *problem);
             }
         }
         for blob in &self.blobs {
