@@ -26,7 +26,7 @@ use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::Ordering;
 use crate::table::Table;
 use crate::tree::range::{Key, TablePart, ranges_overlap, table_overlaps, table_part};
-use crate::tree::versioned::{Change, NEW, TreeNode, edit, split_keys};
+use crate::tree::versioned::{Change, NEW, edit, split_keys};
 use crate::tree::wrong_node;
 
 /// The rules that changes of one version follow.

@@ -10,7 +10,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::table::TableScan;
 use crate::tree::range::table_overlaps;
-use crate::tree::versioned::{TreeNode, check_shape};
+use crate::tree::versioned::check_shape;
 use crate::tree::{CheckCounts, files, wrong_node};
 
 /// Bytes read at once of each table.

@@ -11,7 +11,7 @@ use super::{Flsm, FlsmTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::tree::range::{ranges_overlap, table_is_inside};
-use crate::tree::versioned::{Choose, Gain, Intent, TreeNode, walk};
+use crate::tree::versioned::{Choose, Gain, Intent, walk};
 
 impl Choose for Flsm {
     type Choice = Plan;

@@ -20,7 +20,7 @@ use crate::merge::{Bottom, CompactionIterator};
 use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
 use crate::tree::range::{Key, ranges_overlap};
-use crate::tree::versioned::{self, Compact, InputScan, STEP_ENTRIES, TreeNode, chunk_bytes, walk};
+use crate::tree::versioned::{self, Compact, InputScan, STEP_ENTRIES, chunk_bytes, walk};
 
 /// A running compaction.
 type CompactionJob = versioned::CompactionJob<Flsm>;

@@ -6,7 +6,7 @@ use crate::base::slice::Slice;
 use crate::tree::description::{
     ChildDescription, FileDescription, GroupDescription, NodeDescription, TreeDescription, named,
 };
-use crate::tree::versioned::{TreeNode, walk};
+use crate::tree::versioned::walk;
 
 pub(super) fn describe(version: &Version) -> TreeDescription {
     let mut levels: Vec<Vec<NodeDescription>> = Vec::new();

@@ -16,20 +16,19 @@
 //!    nothing follows from a table's least and greatest number, nor from file numbers.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::parameters::Parameters;
 use crate::base::error::Result;
-use crate::base::ids::NodeId;
 use crate::base::planted::{Bug, planted};
-use crate::base::sync::plain::AtomicU64;
 use crate::table::Table;
 use crate::tree::live::Dead;
 use crate::tree::range::{
     Derived, Key, RangeSize, TablePart, position_before, table_is_inside, table_overlaps,
     table_part, table_size,
 };
-use crate::tree::versioned::{NEW, TreeNode, walk};
+use crate::tree::versioned::{Head, TreeNode, walk};
 
 /// What guards hold and how far they are behind.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -60,18 +59,10 @@ pub(super) struct Fragment {
 /// A guard.
 #[derive(Clone)]
 pub(in crate::tree) struct Guard {
+    pub(super) head: Head,
     pub(super) totals: Derived<Totals>,
     pub(super) depth: Derived<usize>,
     pub(super) dead: Derived<Dead>,
-    /// Tables that iterators had to open here beyond the one that would do, since the guard was last
-    /// compacted for that. Shared by the guard's copies.
-    pub(super) wasted_reads: Arc<AtomicU64>,
-    /// `NEW` while a change is being made; a number once the manifest names it.
-    pub(super) id: NodeId,
-    /// 0 on the last level.
-    pub(super) height: u32,
-    pub(super) lower: Key,
-    pub(super) upper: Option<Key>,
     /// Oldest first.
     pub(super) fragments: Vec<Fragment>,
     pub(super) children: Vec<Arc<Guard>>,
@@ -88,14 +79,10 @@ impl Guard {
     /// A guard of a range, with nothing in it.
     pub(super) fn empty(height: u32, lower: Key, upper: Option<Key>) -> Guard {
         Guard {
+            head: Head::new(height, lower, upper),
             totals: Derived::default(),
             depth: Derived::default(),
             dead: Derived::default(),
-            wasted_reads: Arc::default(),
-            id: NEW,
-            height,
-            lower,
-            upper,
             fragments: Vec::new(),
             children: Vec::new(),
         }
@@ -162,29 +149,24 @@ pub(super) fn fragments_of(
         .collect()
 }
 
+impl Deref for Guard {
+    type Target = Head;
+
+    #[inline]
+    fn deref(&self) -> &Head {
+        &self.head
+    }
+}
+
+impl DerefMut for Guard {
+    fn deref_mut(&mut self) -> &mut Head {
+        &mut self.head
+    }
+}
+
 impl TreeNode for Guard {
     fn empty_root() -> Guard {
         Guard::empty(0, Arc::from(&[][..]), None)
-    }
-
-    fn id(&self) -> NodeId {
-        self.id
-    }
-
-    fn set_id(&mut self, id: NodeId) {
-        self.id = id;
-    }
-
-    fn height(&self) -> u32 {
-        self.height
-    }
-
-    fn lower(&self) -> &Key {
-        &self.lower
-    }
-
-    fn upper(&self) -> Option<&Key> {
-        self.upper.as_ref()
     }
 
     fn children(&self) -> impl Iterator<Item = &Arc<Guard>> {
@@ -193,10 +175,6 @@ impl TreeNode for Guard {
 
     fn children_mut(&mut self) -> impl Iterator<Item = &mut Arc<Guard>> {
         self.children.iter_mut()
-    }
-
-    fn wasted_reads(&self) -> &AtomicU64 {
-        &self.wasted_reads
     }
 
     fn forget_derived(&mut self) {

@@ -9,7 +9,7 @@ use crate::base::ids::{FileId, NodeId, Seqno};
 use crate::tree::files::dead_blob_gain;
 use crate::tree::live::Overlap;
 use crate::tree::range::table_part;
-use crate::tree::versioned::{Gain, TreeNode};
+use crate::tree::versioned::Gain;
 
 /// The gains of merging all that a guard and those below it hold down to the last level, by the guard.
 pub(super) type PathGains = BTreeMap<NodeId, Gain>;

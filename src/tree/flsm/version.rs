@@ -18,7 +18,7 @@ use crate::cache::ReadContext;
 use crate::tree::description::TreeDescription;
 use crate::tree::range::table_overlaps;
 use crate::tree::run::Run;
-use crate::tree::versioned::{self, TreeNode};
+use crate::tree::versioned::{self};
 use crate::tree::{CheckCounts, RangeAt, RangeRuns, TreeVersion, files};
 
 /// A version.

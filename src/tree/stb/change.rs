@@ -18,7 +18,7 @@ use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::table::Table;
 use crate::tree::range::{Key, RangeSize, ranges_overlap, table_overlaps, table_size};
-use crate::tree::versioned::{Change, TreeNode, edit, split_keys};
+use crate::tree::versioned::{Change, edit, split_keys};
 use crate::tree::wrong_node;
 
 /// The rules that changes of one version follow.
@@ -65,26 +65,18 @@ fn flush_full(node: &mut Arc<Node>, rules: &Rules) -> Result<()> {
 
 /// Moves the live bundles of one pivot to its child, and on down as far as nodes are full.
 fn flush_pivot(node: &mut Node, position: usize, rules: &Rules) -> Result<()> {
-    let mut moved = node.live_bundles(position).to_vec();
-    let end = node.bundles.len();
-    if planted(Bug::FlushLosesYoungest) && moved.len() > 1 {
-        moved.pop();
-    }
-    if planted(Bug::FlushToWrongChild)
-        && let Some(neighbour) = position.checked_sub(1)
-        && let Some(child) = &mut node.pivots[neighbour].child
-    {
-        edit(child).receive(&std::mem::take(&mut moved))?;
-    }
-    let pivot = &mut node.pivots[position];
-    let Some(child) = &mut pivot.child else { return Ok(()) };
+    let live = node.live_bundles(position);
+    let lost = usize::from(planted(Bug::FlushLosesYoungest) && live.len() > 1);
+    let moved = live[..live.len() - lost].to_vec();
+    let to = position - usize::from(planted(Bug::FlushToWrongChild) && position > 0);
+    let Some(child) = &mut node.pivots[to].child else { return Ok(()) };
     edit(child).receive(&moved)?;
-    if !planted(Bug::FlushStartStays) {
-        pivot.bundle_start = end;
-    }
-    pivot.live = RangeSize::default();
     if child.height > 0 {
         flush_full(child, rules)?;
+    }
+    node.pivots[position].live = RangeSize::default();
+    if !planted(Bug::FlushStartStays) {
+        node.pivots[position].bundle_start = node.bundles.len();
     }
     node.drop_dead_bundles();
     split_child(node, position, rules)
@@ -296,6 +288,7 @@ fn change_children(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::versioned::TreeNode;
 
     /// A split that put a part's lower bound behind the upper bound of the one before made a trunk in
     /// which a compaction looped endlessly, and iterators too. Now the split is refused.

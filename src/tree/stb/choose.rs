@@ -12,7 +12,7 @@ use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::sync::plain::Ordering;
 use crate::tree::range::{Key, table_is_inside};
-use crate::tree::versioned::{Change, Choose, Gain, Intent, Place, TreeNode, walk};
+use crate::tree::versioned::{Change, Choose, Gain, Intent, Place, walk};
 use crate::tree::wrong_node;
 
 /// What is to be done next.

@@ -25,7 +25,7 @@ use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
 use crate::tree::range::{ranges_overlap, table_part};
 use crate::tree::versioned::{
-    self, Compact, InputScan, STEP_ENTRIES, TreeNode, chunk_bytes, rebalance_undamaged, walk,
+    self, Compact, InputScan, STEP_ENTRIES, chunk_bytes, rebalance_undamaged, walk,
 };
 
 /// A running compaction.

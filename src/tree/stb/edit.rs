@@ -14,7 +14,7 @@ use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, NodeId};
 use crate::tree::range::{RangeSize, SIZE_LIMIT};
-use crate::tree::versioned::{self, DEFINED, Names, NodeBody, NodeRef, Recovered, TreeNode};
+use crate::tree::versioned::{self, DEFINED, Names, NodeBody, NodeRef, Recovered};
 
 const BUNDLE_NUMBER: &str = "stb bundle number";
 
@@ -212,7 +212,7 @@ pub(super) fn build(
         for (&PivotRecord { bundle_start, live, .. }, child) in
             record.body.pivots.iter().zip(children)
         {
-            let lower = child.as_ref().map_or(&node.lower, |child| child.lower());
+            let lower = child.as_ref().map_or(&node.lower, |child| &child.lower);
             node.pivots.push(Pivot { lower: Arc::clone(lower), child, bundle_start, live });
         }
         Ok(node)

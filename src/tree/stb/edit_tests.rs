@@ -39,15 +39,12 @@ fn pivot(lower: &str, child: Option<&Arc<Node>>, bundle_start: usize, live: (u64
 }
 
 fn node(id: u64, upper: Option<&str>, pivots: Vec<Pivot>, bundles: &[&Arc<Bundle>]) -> Arc<Node> {
-    Arc::new(Node {
-        id: NodeId(id),
-        height: u32::from(pivots[0].child.is_some()),
-        lower: Arc::clone(&pivots[0].lower),
-        upper: upper.map(|upper| Key::from(upper.as_bytes())),
-        pivots,
-        bundles: bundles.iter().map(|bundle| Arc::clone(bundle)).collect(),
-        ..Node::empty_root()
-    })
+    let height = u32::from(pivots[0].child.is_some());
+    let upper = upper.map(|upper| Key::from(upper.as_bytes()));
+    let mut node = Node::empty(height, Arc::clone(&pivots[0].lower), upper);
+    node.id = NodeId(id);
+    (node.pivots, node.bundles) = (pivots, bundles.iter().map(|&it| Arc::clone(it)).collect());
+    Arc::new(node)
 }
 
 /// The roots of the example before and after the compaction.

@@ -12,19 +12,18 @@
 //! 5. A bundle's Bloom filter, if it has one, passes each key of each of its branches.
 //! 6. Leaves (height 0) have one pivot, without a child, with `bundle_start` 0.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::base::error::Result;
-use crate::base::ids::NodeId;
 use crate::base::planted::{Bug, planted};
-use crate::base::sync::plain::AtomicU64;
 use crate::filter::{BloomFilter, Maplet};
 use crate::table::Table;
 use crate::tree::live::Overlap;
 use crate::tree::range::{
     Derived, Key, RangeSize, TablePart, position_before, table_overlaps, table_part, table_size,
 };
-use crate::tree::versioned::{NEW, TreeNode, walk};
+use crate::tree::versioned::{Head, TreeNode, walk};
 
 /// Numbers bundles within a keyspace; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,15 +68,8 @@ pub(super) struct LeafSummary {
 /// A trunk node.
 #[derive(Clone)]
 pub(in crate::tree) struct Node {
+    pub(super) head: Head,
     pub(super) summary: Derived<LeafSummary>,
-    /// Tables beyond the first that iterators had to open to read this leaf, since it was last
-    /// compacted for that. Shared by the node's copies.
-    pub(super) wasted_reads: Arc<AtomicU64>,
-    /// `NEW` while a change is being made; a number once the manifest names it.
-    pub(super) id: NodeId,
-    pub(super) height: u32,
-    pub(super) lower: Key,
-    pub(super) upper: Option<Key>,
     pub(super) pivots: Vec<Pivot>,
     pub(super) bundles: Vec<Arc<Bundle>>,
 }
@@ -128,12 +120,8 @@ impl Node {
     /// A node of a range, without pivots and bundles.
     pub(super) fn empty(height: u32, lower: Key, upper: Option<Key>) -> Node {
         Node {
+            head: Head::new(height, lower, upper),
             summary: Derived::default(),
-            wasted_reads: Arc::default(),
-            id: NEW,
-            height,
-            lower,
-            upper,
             pivots: Vec::new(),
             bundles: Vec::new(),
         }
@@ -317,6 +305,21 @@ impl Node {
     }
 }
 
+impl Deref for Node {
+    type Target = Head;
+
+    #[inline]
+    fn deref(&self) -> &Head {
+        &self.head
+    }
+}
+
+impl DerefMut for Node {
+    fn deref_mut(&mut self) -> &mut Head {
+        &mut self.head
+    }
+}
+
 impl TreeNode for Node {
     fn empty_root() -> Node {
         let lower: Key = Arc::from(&[][..]);
@@ -325,36 +328,12 @@ impl TreeNode for Node {
         root
     }
 
-    fn id(&self) -> NodeId {
-        self.id
-    }
-
-    fn set_id(&mut self, id: NodeId) {
-        self.id = id;
-    }
-
-    fn height(&self) -> u32 {
-        self.height
-    }
-
-    fn lower(&self) -> &Key {
-        &self.lower
-    }
-
-    fn upper(&self) -> Option<&Key> {
-        self.upper.as_ref()
-    }
-
     fn children(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.pivots.iter().filter_map(|pivot| pivot.child.as_ref())
     }
 
     fn children_mut(&mut self) -> impl Iterator<Item = &mut Arc<Node>> {
         self.pivots.iter_mut().filter_map(|pivot| pivot.child.as_mut())
-    }
-
-    fn wasted_reads(&self) -> &AtomicU64 {
-        &self.wasted_reads
     }
 
     fn forget_derived(&mut self) {

@@ -13,7 +13,7 @@ use crate::filter::{BloomFilter, Maplet};
 use crate::table::Table;
 use crate::tree::TreeContext;
 use crate::tree::range::table_overlaps;
-use crate::tree::versioned::{Recovered, TreeNode, walk};
+use crate::tree::versioned::{Recovered, walk};
 
 /// Levels of an index whose pages are read together; what is below is read page by page.
 const INDEX_HEIGHT_MAX: usize = 4;

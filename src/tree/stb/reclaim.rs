@@ -17,7 +17,7 @@ use crate::table::Table;
 use crate::tree::files::dead_blob_gain;
 use crate::tree::live::Overlap;
 use crate::tree::range::{table_overlaps, table_part};
-use crate::tree::versioned::{Gain, TreeNode, walk};
+use crate::tree::versioned::{Gain, walk};
 
 /// Of one table: bytes that are live in leaves, and bytes that are live nowhere.
 #[derive(Debug, Clone, Copy, Default)]

@@ -20,7 +20,7 @@ use crate::tree::description::{
 };
 use crate::tree::range::{table_overlaps, table_size};
 use crate::tree::run::Run;
-use crate::tree::versioned::{self, TreeNode, walk};
+use crate::tree::versioned::{self, walk};
 use crate::tree::{CheckCounts, RangeAt, RangeRuns, TreeVersion, files};
 
 /// A version.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::node::{TreeNode, walk};
+use super::node::walk;
 use super::version::Version;
 use super::{VersionedKind, VersionedTree};
 use crate::base::error::Result;
@@ -199,7 +199,7 @@ impl<K: Choose> VersionedTree<K> {
         }
         let mut best: Option<(u64, &Arc<K::Node>)> = None;
         walk(&version.root, &mut |node| {
-            let reads = node.wasted_reads().load(Ordering::Relaxed);
+            let reads = node.wasted_reads.load(Ordering::Relaxed);
             let wasted_bytes = reads * UNIT_BYTES as u64;
             if wasted_bytes > WASTE_BYTES_MIN
                 && K::wasted_bytes_max(node).is_some_and(|max| wasted_bytes > max + WASTE_BYTES_MIN)

@@ -103,18 +103,18 @@ pub(in crate::tree) fn encode<N: TreeNode>(
     shared(&nodes, &mut out);
     put_varint(&mut out, nodes.len() as u64);
     for node in nodes {
-        put_varint(&mut out, node.id().0);
-        put_varint(&mut out, u64::from(node.height()));
-        put_bytes(&mut out, node.lower());
+        put_varint(&mut out, node.id.0);
+        put_varint(&mut out, u64::from(node.height));
+        put_bytes(&mut out, &node.lower);
         body(node, &mut out);
     }
-    put_varint(&mut out, root.id().0);
+    put_varint(&mut out, root.id.0);
     out
 }
 
 fn gather<'a, N: TreeNode>(node: &'a Arc<N>, first_new: u64, nodes: &mut Vec<&'a Arc<N>>) {
     // A node above a new one is new: the path was copied.
-    if node.id().0 < first_new {
+    if node.id.0 < first_new {
         return;
     }
     node.children().for_each(|child| gather(child, first_new, nodes));

@@ -31,7 +31,7 @@ use self::compaction::{Failed, compact_range};
 pub(super) use self::edit::{DEFINED, Names, NodeBody, NodeRef, Recovered, encode};
 pub(super) use self::jobs::Jobs;
 use self::node::number_nodes;
-pub(super) use self::node::{NEW, Place, TreeNode, edit, live_keys, walk};
+pub(super) use self::node::{Head, NEW, Place, TreeNode, edit, live_keys, walk};
 pub(super) use self::split::split_keys;
 pub(super) use self::version::Version;
 use super::context::commit_edit;
@@ -390,7 +390,7 @@ struct ChangeGuard<'a, K: VersionedKind> {
 
 impl<K: VersionedKind> ChangeLock for ChangeGuard<'_, K> {
     fn snapshot(&self) -> Option<Vec<u8>> {
-        (self.root.id() != NEW).then(|| K::encode(&self.root, 0, None))
+        (self.root.id != NEW).then(|| K::encode(&self.root, 0, None))
     }
 }
 

@@ -4,6 +4,7 @@
 //! 1. A node above a changed node is a changed node: the path from the root is copied.
 //! 2. A node has a number once the manifest names it. Numbers are never used twice within a keyspace.
 
+use std::ops::DerefMut;
 use std::sync::Arc;
 
 use crate::base::error::Result;
@@ -25,9 +26,9 @@ pub(in crate::tree) struct Place {
 }
 
 impl Place {
-    pub(in crate::tree) fn of(node: &impl TreeNode) -> Place {
-        let (lower, upper) = (Arc::clone(node.lower()), node.upper().cloned());
-        Place { height: node.height(), lower, upper }
+    pub(in crate::tree) fn of(node: &Head) -> Place {
+        let (lower, upper) = (Arc::clone(&node.lower), node.upper.clone());
+        Place { height: node.height, lower, upper }
     }
 
     pub(in crate::tree) fn range(&self) -> (&[u8], Option<&[u8]>) {
@@ -40,33 +41,41 @@ impl Place {
     }
 }
 
+/// What the nodes of all kinds have.
+#[derive(Clone)]
+pub(in crate::tree) struct Head {
+    /// `NEW` while a change is being made; a number once the manifest names it.
+    pub(in crate::tree) id: NodeId,
+    /// 0 on the last level.
+    pub(in crate::tree) height: u32,
+    pub(in crate::tree) lower: Key,
+    pub(in crate::tree) upper: Option<Key>,
+    /// Tables that iterators opened here beyond the one that would do, since the node was last merged for that. Shared
+    /// by the node's copies.
+    pub(in crate::tree) wasted_reads: Arc<AtomicU64>,
+}
+
+impl Head {
+    pub(in crate::tree) fn new(height: u32, lower: Key, upper: Option<Key>) -> Head {
+        Head { id: NEW, height, lower, upper, wasted_reads: Arc::default() }
+    }
+
+    pub(in crate::tree) fn range(&self) -> (&[u8], Option<&[u8]>) {
+        (&self.lower, self.upper.as_deref())
+    }
+}
+
 /// A node: a key range of one level, with tables and with the nodes one level below.
-pub(in crate::tree) trait TreeNode: Clone + Send + Sync + 'static {
+pub(in crate::tree) trait TreeNode:
+    DerefMut<Target = Head> + Clone + Send + Sync + 'static
+{
     /// The only node of an empty tree: all keys, on the last level.
     fn empty_root() -> Self;
-
-    fn id(&self) -> NodeId;
-
-    fn set_id(&mut self, id: NodeId);
-
-    /// 0 on the last level.
-    fn height(&self) -> u32;
-
-    fn lower(&self) -> &Key;
-
-    fn upper(&self) -> Option<&Key>;
-
-    fn range(&self) -> (&[u8], Option<&[u8]>) {
-        (self.lower(), self.upper().map(|upper| &**upper))
-    }
 
     /// The nodes below, left to right.
     fn children(&self) -> impl Iterator<Item = &Arc<Self>>;
 
     fn children_mut(&mut self) -> impl Iterator<Item = &mut Arc<Self>>;
-
-    /// Reads that iterators wasted here since the node was last merged for them. Shared by the node's copies.
-    fn wasted_reads(&self) -> &AtomicU64;
 
     /// Forgets what was derived from the other fields, which are about to change.
     fn forget_derived(&mut self);
@@ -78,7 +87,7 @@ pub(in crate::tree) trait TreeNode: Clone + Send + Sync + 'static {
 /// Makes a node changeable: copies it if an older version still shares it, and marks it new.
 pub(in crate::tree) fn edit<N: TreeNode>(node: &mut Arc<N>) -> &mut N {
     let node = Arc::make_mut(node);
-    node.set_id(NEW);
+    node.id = NEW;
     node.forget_derived();
     node
 }
@@ -93,12 +102,12 @@ pub(in crate::tree) fn walk<'a, N: TreeNode>(root: &'a Arc<N>, f: &mut dyn FnMut
 
 /// Gives numbers to the new nodes, children first.
 pub(super) fn number_nodes<N: TreeNode>(node: &mut Arc<N>, next: &mut u64) {
-    if node.id() != NEW {
+    if node.id != NEW {
         return;
     }
     let node = Arc::make_mut(node);
     node.children_mut().for_each(|child| number_nodes(child, next));
-    node.set_id(NodeId(*next));
+    node.id = NodeId(*next);
     *next += 1;
 }
 
