@@ -18,18 +18,8 @@ use crate::tree::wrong_node;
 /// What is to be done next.
 pub(in crate::tree) enum Choice {
     Plan(Plan),
-    /// All data on the path to the leaf of a range is to be flushed down to it, and merged there.
-    Path {
-        lower: Key,
-        upper: Option<Key>,
-    },
-}
-
-impl Choice {
-    fn path_to(leaf: &Node) -> Choice {
-        let Place { lower, upper, .. } = Place::of(leaf);
-        Choice::Path { lower, upper }
-    }
+    /// All data on the path to a leaf is to be flushed down to it, and merged there.
+    Path(Place),
 }
 
 impl Choose for Stb {
@@ -85,7 +75,7 @@ impl Choose for Stb {
         intent: Intent,
     ) -> Result<Option<Choice>> {
         match by_path {
-            true => Ok(Some(Choice::path_to(leaf))),
+            true => Ok(Some(Choice::Path(Place::of(leaf)))),
             false => Ok(tree.plan(leaf, Trigger::Full, intent)?.map(Choice::Plan)),
         }
     }
@@ -95,18 +85,18 @@ impl Choose for Stb {
         if intent == Intent::Start {
             leaf.wasted_reads.store(0, Ordering::Relaxed);
         }
-        Ok(Some(Choice::path_to(leaf)))
+        Ok(Some(Choice::Path(Place::of(leaf))))
     }
 
-    /// The plan of a choice. Flushes the data on a path first.
+    /// The plan of a choice. Flushes the data on a path first. Quarantines the leaf if that fails: else the same path
+    /// would be chosen again at once, and nothing else.
     fn plan_of(tree: &StbTree, choice: Choice) -> Result<Option<Plan>> {
         match choice {
             Choice::Plan(plan) => Ok(Some(plan)),
-            Choice::Path { lower, upper } => {
-                let range = (&*lower, upper.as_deref());
-                tree.flush_range(range)?;
-                Stb::next_uncompacted(tree, 0, range)
-            }
+            Choice::Path(leaf) => tree
+                .flush_range(leaf.range())
+                .and_then(|()| Stb::next_uncompacted(tree, 0, leaf.range()))
+                .inspect_err(|error| tree.note_damage(error, &leaf)),
         }
     }
 

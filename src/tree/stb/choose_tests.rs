@@ -4,9 +4,10 @@ use super::*;
 use crate::base::entry::EntryKind;
 use crate::base::error::Error;
 use crate::base::ids::Seqno;
-use crate::tree::TreeObserver;
 use crate::tree::stb::test_support::{bundle, leaf, root};
 use crate::tree::test_support::{Reader, context, table_of};
+use crate::tree::{Tree, TreeObserver};
+use crate::vfs::{Access, AlignedBuf};
 
 /// Space was short, and the leaf in which most was to be had back was being merged: nothing else was done for
 /// space until that had ended, on one of however many threads.
@@ -61,8 +62,36 @@ fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
     let chosen = || tree.choose_reclaiming(&version, Intent::Start).unwrap();
     let full = Error::Full { path: "t".into(), needed: 1 };
     leaves.iter().for_each(|leaf| tree.note_damage(&full, &Place::of(&**leaf)));
-    assert!(matches!(chosen(), Some(Choice::Path { .. })));
+    assert!(matches!(chosen(), Some(Choice::Path(_))));
     let damage = Error::corruption("t".as_ref(), 0, "page", "a sum", "another");
     leaves.iter().for_each(|leaf| tree.note_damage(&damage, &Place::of(&**leaf)));
     assert!(chosen().is_none());
+}
+
+/// A branch on the way to a leaf was damaged, so the flush of the path failed. Nothing was quarantined: the same path was
+/// chosen at once again, and no other leaf was ever merged.
+#[test]
+fn a_leaf_whose_path_is_damaged_is_quarantined() {
+    let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
+    let tree = StbTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
+    let files = &tree.context.files;
+    let part = |id: u64, kind, keys: std::ops::Range<u64>| {
+        bundle(files, id, &table_of(files, kind, id, keys.clone()), keys)
+    };
+    let (low, high) = (part(1, EntryKind::Put, 0..1000), part(2, EntryKind::Put, 1000..2000));
+    let leaves = [leaf(1, (0, Some(1000)), &[&low]), leaf(2, (1000, None), &[&high])];
+    let above = part(3, EntryKind::Put, 0..2000);
+    let version = tree.version_of(root(9, &leaves, Some(&above)), Seqno(4));
+    tree.version.store(Arc::new(version));
+    let damaged = above.branches[0].pages();
+    let file = files.vfs.open(&damaged.path(), Access::Direct, true).unwrap();
+    file.write_at(0, &AlignedBuf::new(file.len().unwrap() as usize)).unwrap();
+    damaged.forget_pages();
+    let flush = |leaf: &Node| Stb::plan_of(&tree, Choice::Path(Place::of(leaf)));
+    for leaf in &leaves {
+        assert!(Stb::is_free(&tree, leaf, true));
+        let error = flush(leaf).err().expect("a damaged branch on the path");
+        assert!(error.is_corruption() && !Stb::is_free(&tree, leaf, true), "{error}");
+        assert!(tree.tell_damage(&error));
+    }
 }
