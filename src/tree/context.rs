@@ -96,12 +96,7 @@ pub(super) fn commit_edit(context: &TreeContext, payload: Vec<u8>, flushed: Seqn
         ],
         ..Edit::default()
     };
-    if let Err(error) = context.manifest.commit(&edit) {
-        // The record may or may not be on the disk: no file may go until the next open has seen.
-        if !error.is_refusal() && !planted(Bug::FilesGoInDoubt) {
-            context.files.retain_all();
-        }
-        return Err(error);
-    }
-    Ok(())
+    // If it fails, and not because it was refused, the record may or may not be on the disk. That has set the store's
+    // latch, and no file is deleted before the next open has seen.
+    context.manifest.commit(&edit)
 }
