@@ -286,7 +286,7 @@ bugs! {
         "The manifest names data files whose names are not durable.";
     FilesGoBeforeEdit, "files-go-before-edit", "tree",
         "A compaction's inputs go before the manifest has its output.";
-    FilesGoInDoubt, "files-go-in-doubt", "tree",
+    FilesGoInDoubt, "files-go-in-doubt", "db",
         "Files go although a failed commit of the manifest may name them.";
     PivotBoundOffByOne, "pivot-bound-off-by-one", "tree",
         "The key at a pivot's lower bound is sought in the pivot before.";

@@ -2,6 +2,7 @@
 //! kind. A kind's own terms are labels and names of counts.
 
 use crate::base::slice::Slice;
+use crate::table::Table;
 
 /// A number and what it counts; a name that ends in `_bytes` counts bytes.
 pub type NamedCount = (String, u64);
@@ -113,6 +114,25 @@ impl FileDescription {
 
 fn count(counts: &[NamedCount], name: &str) -> u64 {
     counts.iter().find(|(counted, _)| counted == name).map_or(0, |(_, count)| *count)
+}
+
+/// Describes a table of which a node has so many bytes.
+pub(super) fn described_table<const N: usize>(
+    table: &Table,
+    live_bytes: u64,
+    counts: [(&str, u64); N],
+) -> FileDescription {
+    let properties = table.properties();
+    FileDescription {
+        label: "table".to_string(),
+        id: table.id().0,
+        bytes: table.bytes(),
+        entries: properties.entries(),
+        seqno_min: properties.seqno_min.0,
+        seqno_max: properties.seqno_max.0,
+        live_bytes,
+        counts: named(counts),
+    }
 }
 
 /// Counts with their names.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::base::key_hash::KeyHasher;
 use crate::tree::TreeOptions;
+use crate::tree::description::{NamedCount, named};
 use crate::tree::own_options::{FANOUT_MAX, OwnOption, show_choice};
 
 /// What the tree aims at.
@@ -69,16 +70,15 @@ impl Parameters {
         self.guard_bytes * 2
     }
 
-    pub(super) fn named(&self) -> Vec<(String, u64)> {
-        let mut named = Vec::new();
-        let mut add = |name: &str, value: u64| named.push((name.to_string(), value));
-        add("fanout_max", self.fanout_max as u64);
-        add("tables_per_guard_max", self.tables_per_guard_max as u64);
-        add("guard_bytes", self.guard_bytes);
-        add("fragment_bytes_min", self.fragment_bytes_min);
-        add("file_bytes_min", self.file_bytes_min);
-        add("pass_bytes_min", self.pass_bytes_min);
-        add("space_amplification_max_percent", self.space_amplification_max_percent);
-        named
+    pub(super) fn named(&self) -> Vec<NamedCount> {
+        named([
+            ("fanout_max", self.fanout_max as u64),
+            ("tables_per_guard_max", self.tables_per_guard_max as u64),
+            ("guard_bytes", self.guard_bytes),
+            ("fragment_bytes_min", self.fragment_bytes_min),
+            ("file_bytes_min", self.file_bytes_min),
+            ("pass_bytes_min", self.pass_bytes_min),
+            ("space_amplification_max_percent", self.space_amplification_max_percent),
+        ])
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::Flsm;
-use super::describe::describe;
+use super::describe::describe_guard;
 use super::guard::{Guard, Totals, tables};
 use super::lookup::{Lookup, Presence};
 use super::reclaim::{PathGains, path_gains};
@@ -104,7 +104,8 @@ impl TreeVersion for Version {
     }
 
     fn describe(&self) -> Result<TreeDescription> {
-        Ok(describe(self))
+        let describe = |guard: &Arc<Guard>| Ok(describe_guard(guard));
+        self.described(super::KIND.name, self.parameters.named(), describe)
     }
 
     fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {

@@ -1,6 +1,7 @@
 //! Sizes of the trunk, derived from the memtable's.
 
 use crate::tree::TreeOptions;
+use crate::tree::description::{NamedCount, named};
 use crate::tree::own_options::FANOUT_MAX;
 
 /// What the trunk aims at.
@@ -52,17 +53,16 @@ impl Parameters {
         Parameters { leaf_bytes_max, ..self }
     }
 
-    pub(super) fn named(&self) -> Vec<(String, u64)> {
-        let mut named = Vec::new();
-        let mut add = |name: &str, value: u64| named.push((name.to_string(), value));
-        add("fanout_max", self.fanout_max as u64);
-        add("node_bytes_max", self.node_bytes_max);
-        add("leaf_bytes_max", self.leaf_bytes_max);
-        add("branch_bytes_adopt", self.branch_bytes_adopt);
-        add("leaf_branches_max", self.leaf_branches_max as u64);
-        add("bundles_max", self.bundles_max as u64);
-        add("pending_bytes_max", self.pending_bytes_max);
-        add("space_amplification_max_percent", self.space_amplification_max_percent);
-        named
+    pub(super) fn named(&self) -> Vec<NamedCount> {
+        named([
+            ("fanout_max", self.fanout_max as u64),
+            ("node_bytes_max", self.node_bytes_max),
+            ("leaf_bytes_max", self.leaf_bytes_max),
+            ("branch_bytes_adopt", self.branch_bytes_adopt),
+            ("leaf_branches_max", self.leaf_branches_max as u64),
+            ("bundles_max", self.bundles_max as u64),
+            ("pending_bytes_max", self.pending_bytes_max),
+            ("space_amplification_max_percent", self.space_amplification_max_percent),
+        ])
     }
 }

@@ -16,11 +16,11 @@ use crate::base::sync::plain::Ordering;
 use crate::cache::ReadContext;
 use crate::table::Table;
 use crate::tree::description::{
-    ChildDescription, FileDescription, GroupDescription, NodeDescription, TreeDescription, named,
+    ChildDescription, GroupDescription, NodeDescription, TreeDescription, described_table, named,
 };
 use crate::tree::range::{table_overlaps, table_size};
 use crate::tree::run::Run;
-use crate::tree::versioned::{self, walk};
+use crate::tree::versioned;
 use crate::tree::{CheckCounts, RangeAt, RangeRuns, TreeVersion, files};
 
 /// A version.
@@ -118,19 +118,7 @@ impl TreeVersion for Version {
     }
 
     fn describe(&self) -> Result<TreeDescription> {
-        let mut levels: Vec<Vec<&Arc<Node>>> = vec![Vec::new(); self.root.height as usize + 1];
-        walk(&self.root, &mut |node| levels[node.height as usize].push(node));
-        let mut nodes = Vec::new();
-        for node in levels.into_iter().rev().flatten() {
-            nodes.push(describe_node(node)?);
-        }
-        Ok(TreeDescription {
-            kind: super::KIND.name.to_string(),
-            nodes,
-            disk_bytes: self.files.disk_bytes(),
-            live_bytes: self.live_bytes(),
-            parameters: self.parameters.named(),
-        })
+        self.described(super::KIND.name, self.parameters.named(), describe_node)
     }
 
     fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
@@ -144,20 +132,12 @@ fn describe_node(node: &Arc<Node>) -> Result<NodeDescription> {
     for bundle in &node.bundles {
         let mut files = Vec::new();
         for (ordinal, table) in bundle.branches.iter().enumerate() {
-            let properties = table.properties();
-            files.push(FileDescription {
-                label: "table".to_string(),
-                id: table.id().0,
-                bytes: table.bytes(),
-                entries: properties.entries(),
-                seqno_min: properties.seqno_min.0,
-                seqno_max: properties.seqno_max.0,
-                live_bytes: table_size(table, lower, upper)?.bytes,
-                counts: named([
-                    ("tombstones", properties.deletes),
-                    ("superseded", bundle.maplet.superseded(ordinal as u8)),
-                ]),
-            });
+            let counts = [
+                ("tombstones", table.properties().deletes),
+                ("superseded", bundle.maplet.superseded(ordinal as u8)),
+            ];
+            let live_bytes = table_size(table, lower, upper)?.bytes;
+            files.push(described_table(table, live_bytes, counts));
         }
         let maplet = &bundle.maplet;
         let counts =
@@ -176,13 +156,5 @@ fn describe_node(node: &Arc<Node>) -> Result<NodeDescription> {
             live_entries: pivot.live.entries,
         })
         .collect();
-    Ok(NodeDescription {
-        label: "node".to_string(),
-        id: node.id.0,
-        height: node.height,
-        lower: Slice::from(lower),
-        upper: upper.map(Slice::from),
-        children,
-        groups,
-    })
+    Ok(node.described("node", children, groups))
 }

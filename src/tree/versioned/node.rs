@@ -9,8 +9,10 @@ use std::sync::Arc;
 
 use crate::base::error::Result;
 use crate::base::ids::NodeId;
+use crate::base::slice::Slice;
 use crate::base::sync::plain::AtomicU64;
 use crate::table::Table;
+use crate::tree::description::{ChildDescription, GroupDescription, NodeDescription};
 use crate::tree::live::LiveKeys;
 use crate::tree::range::{Key, TablePart, ranges_overlap};
 
@@ -62,6 +64,18 @@ impl Head {
 
     pub(in crate::tree) fn range(&self) -> (&[u8], Option<&[u8]>) {
         (&self.lower, self.upper.as_deref())
+    }
+
+    /// Describes the node, which its kind calls `label`.
+    pub(in crate::tree) fn described(
+        &self,
+        label: &str,
+        children: Vec<ChildDescription>,
+        groups: Vec<GroupDescription>,
+    ) -> NodeDescription {
+        let (lower, upper) = (Slice::from(&*self.lower), self.upper.as_deref().map(Slice::from));
+        let (label, id) = (label.to_string(), self.id.0);
+        NodeDescription { label, id, height: self.height, lower, upper, children, groups }
     }
 }
 

@@ -1,9 +1,13 @@
 //! One immutable state of a versioned tree. How it is read is the kind's.
 
+use std::cmp::Reverse;
 use std::sync::{Arc, OnceLock};
 
 use super::VersionedKind;
+use super::node::walk;
+use crate::base::error::Result;
 use crate::base::ids::{FileId, Seqno};
+use crate::tree::description::{NamedCount, NodeDescription, TreeDescription};
 use crate::tree::files::{self, FileTotals};
 use crate::tree::live::{Live, LiveShares};
 use crate::tree::space::Space;
@@ -80,6 +84,25 @@ impl<K: VersionedKind> Version<K> {
     /// Memory that samples of keys use.
     pub(in crate::tree) fn sample_bytes(&self) -> u64 {
         self.files.sample_bytes + self.live.memory_bytes
+    }
+
+    /// Describes the version: its nodes level by level, each as `describe` says.
+    pub(in crate::tree) fn described(
+        &self,
+        kind: &str,
+        parameters: Vec<NamedCount>,
+        describe: impl Fn(&Arc<K::Node>) -> Result<NodeDescription>,
+    ) -> Result<TreeDescription> {
+        let mut nodes = Vec::new();
+        walk(&self.root, &mut |node| nodes.push(node));
+        nodes.sort_by_key(|node| Reverse(node.height));
+        Ok(TreeDescription {
+            kind: kind.to_string(),
+            nodes: nodes.into_iter().map(describe).collect::<Result<_>>()?,
+            disk_bytes: self.files.disk_bytes(),
+            live_bytes: self.live_bytes(),
+            parameters,
+        })
     }
 
     /// The blob files, ascending, of which tables point to less than half.
