@@ -258,22 +258,23 @@ impl LatencySnapshot {
         }
         self.max
     }
-
-    /// Adds what `other` holds.
-    #[cfg(test)]
-    pub(crate) fn merge(&mut self, other: &LatencySnapshot) {
-        for (to, from) in self.buckets.iter_mut().zip(&other.buckets) {
-            *to += from;
-        }
-        self.count += other.count;
-        self.sum = self.sum.wrapping_add(other.sum);
-        self.max = self.max.max(other.max);
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl LatencySnapshot {
+        /// Adds what `other` holds.
+        fn merge(&mut self, other: &LatencySnapshot) {
+            for (to, from) in self.buckets.iter_mut().zip(&other.buckets) {
+                *to += from;
+            }
+            self.count += other.count;
+            self.sum = self.sum.wrapping_add(other.sum);
+            self.max = self.max.max(other.max);
+        }
+    }
 
     #[test]
     fn more_threads_than_stripes_lose_no_count() {

@@ -65,36 +65,35 @@ impl fmt::Debug for BranchSet {
 }
 
 #[cfg(test)]
-impl BranchSet {
-    /// The branches `0..branches`: the answer where there is no filter.
-    pub(crate) fn all(branches: usize) -> BranchSet {
-        let mut set = BranchSet::EMPTY;
-        for ordinal in 0..branches.min(256) {
-            set.insert(ordinal as u8);
-        }
-        set
-    }
-
-    /// Adds a branch.
-    pub(crate) fn insert(&mut self, ordinal: u8) {
-        self.0[usize::from(ordinal >> 6)] |= 1 << (ordinal & 63);
-    }
-
-    /// Whether no branch is.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0 == [0; 4]
-    }
-
-    /// How many branches are.
-    pub(crate) fn len(&self) -> usize {
-        self.0.iter().map(|word| word.count_ones() as usize).sum()
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    impl BranchSet {
+        /// The branches `0..branches`: the answer where there is no filter.
+        pub(crate) fn all(branches: usize) -> BranchSet {
+            let mut set = BranchSet::EMPTY;
+            for ordinal in 0..branches.min(256) {
+                set.insert(ordinal as u8);
+            }
+            set
+        }
+
+        /// Adds a branch.
+        pub(crate) fn insert(&mut self, ordinal: u8) {
+            self.0[usize::from(ordinal >> 6)] |= 1 << (ordinal & 63);
+        }
+
+        /// Whether no branch is.
+        pub(crate) fn is_empty(&self) -> bool {
+            self.0 == [0; 4]
+        }
+
+        /// How many branches are.
+        pub(crate) fn len(&self) -> usize {
+            self.0.iter().map(|word| word.count_ones() as usize).sum()
+        }
+    }
 
     #[test]
     fn a_branch_set_is_a_set_that_yields_the_newest_first() {

@@ -56,12 +56,11 @@ pub(crate) struct CompactionOptions {
     pub(crate) limits: FoldLimits,
 }
 
-/// The input and output so far. Bytes are those of keys and values.
+/// The input so far. Bytes are those of keys and values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CompactionCounters {
     pub(crate) entries_in: u64,
     pub(crate) bytes_in: u64,
-    pub(crate) bytes_out: u64,
 }
 
 struct Sources<S>(Vec<S>);
@@ -118,7 +117,7 @@ impl<S: EntrySource> CompactionIterator<S> {
         }
     }
 
-    /// The input and output so far, including the current entry.
+    /// The input so far, including the current entry.
     pub(crate) fn counters(&self) -> CompactionCounters {
         self.counters
     }
@@ -189,7 +188,6 @@ impl<S: EntrySource> CompactionIterator<S> {
                 EntryKind::RangeDelete => return Err(refuse_range_delete(entry.key)),
             };
             if keep {
-                self.counters.bytes_out += bytes;
                 self.state = State::Borrowed;
                 return Ok(());
             }
@@ -199,7 +197,6 @@ impl<S: EntrySource> CompactionIterator<S> {
                 continue;
             }
             self.state = State::Versions(0);
-            self.count_version(0);
             return Ok(());
         }
     }
@@ -245,12 +242,6 @@ impl<S: EntrySource> CompactionIterator<S> {
         self.versions.reduce(&self.options.context, self.options.limits, bottom);
         Ok(())
     }
-
-    fn count_version(&mut self, index: usize) {
-        if let Some(entry) = self.versions.entry(index) {
-            self.counters.bytes_out += (entry.key.len() + entry.value.len()) as u64;
-        }
-    }
 }
 
 impl<S: EntrySource> EntrySource for CompactionIterator<S> {
@@ -264,7 +255,6 @@ impl<S: EntrySource> EntrySource for CompactionIterator<S> {
             State::Borrowed => self.advance()?,
             State::Versions(index) if self.versions.entry(index + 1).is_some() => {
                 self.state = State::Versions(index + 1);
-                self.count_version(index + 1);
                 return Ok(());
             }
             State::Versions(_) => false,
@@ -407,7 +397,6 @@ mod tests {
             prop_assert_eq!(counters.entries_in, input.len() as u64);
             let bytes = |entries: &[Entry]| entries.iter().map(Entry::bytes).sum::<u64>();
             prop_assert_eq!(counters.bytes_in, bytes(&input));
-            prop_assert_eq!(counters.bytes_out, bytes(&out));
 
             // A pointer is handed on as it was.
             for entry in out.iter().filter(|e| e.kind.is_blob()) {

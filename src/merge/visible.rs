@@ -134,17 +134,6 @@ impl<C: MergeSource> VisibleIterator<C> {
         }
     }
 
-    /// Goes to the first pair.
-    #[cfg(test)]
-    pub(crate) fn seek_first(&mut self) -> Result<()> {
-        self.state = State::Nowhere;
-        match &self.lower {
-            Some(lower) => self.merge.seek(lower)?,
-            None => self.merge.seek_first()?,
-        }
-        self.resolve_forwards()
-    }
-
     /// Goes to the last pair.
     pub(crate) fn seek_last(&mut self) -> Result<()> {
         self.state = State::Nowhere;
@@ -160,17 +149,6 @@ impl<C: MergeSource> VisibleIterator<C> {
             _ => self.merge.seek(key)?,
         }
         self.resolve_forwards().map_err(|error| self.stop(error, Stopped::Before))
-    }
-
-    /// Seeks the last pair with a key `< key`.
-    #[cfg(test)]
-    pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<()> {
-        self.state = State::Nowhere;
-        match &self.upper {
-            Some(upper) if **upper < *key => self.merge.seek_before(upper)?,
-            _ => self.merge.seek_before(key)?,
-        }
-        self.resolve_backwards()
     }
 
     /// Advances one pair. Beyond the last there is no position.
@@ -381,6 +359,28 @@ mod tests {
         Entry, ListCursor, arb_history, blob, context, split, visible,
     };
     use super::*;
+
+    impl<C: MergeSource> VisibleIterator<C> {
+        /// Goes to the first pair.
+        fn seek_first(&mut self) -> Result<()> {
+            self.state = State::Nowhere;
+            match &self.lower {
+                Some(lower) => self.merge.seek(lower)?,
+                None => self.merge.seek_first()?,
+            }
+            self.resolve_forwards()
+        }
+
+        /// Seeks the last pair with a key `< key`.
+        fn seek_before(&mut self, key: &[u8]) -> Result<()> {
+            self.state = State::Nowhere;
+            match &self.upper {
+                Some(upper) if **upper < *key => self.merge.seek_before(upper)?,
+                _ => self.merge.seek_before(key)?,
+            }
+            self.resolve_backwards()
+        }
+    }
 
     fn pair(iterator: &VisibleIterator<ListCursor>) -> Option<(Vec<u8>, Vec<u8>)> {
         let found = iterator.current()?;

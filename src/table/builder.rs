@@ -156,15 +156,6 @@ impl TableBuilder {
         self.leaf.last().map(|(key, _)| key)
     }
 
-    /// The approximate size of the file if it were finished now.
-    #[cfg(test)]
-    pub(crate) fn estimated_bytes(&self) -> u64 {
-        let open = self.leaf.measure.node_bytes(0).next_multiple_of(UNIT_BYTES) as u64;
-        let filter_pages = self.filter_keys.as_ref().map_or(0, BlockFilterBuilder::pages);
-        let rest = (3 + u64::from(filter_pages)) * UNIT_BYTES as u64;
-        self.writer.bytes() + open + self.index.waiting_bytes() + rest
-    }
-
     /// Memory that the filter's keys use until the table is finished: up to ten bytes per key, in
     /// whole pages.
     #[cfg(test)]

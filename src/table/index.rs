@@ -137,7 +137,6 @@ pub(super) struct LevelBuilder {
     /// Entries and bytes up to the node's start.
     start: (u64, u64),
     pages: Vec<(Subtree, Vec<u8>)>,
-    waiting_bytes: u64,
 }
 
 impl LevelBuilder {
@@ -150,14 +149,7 @@ impl LevelBuilder {
             ends: Vec::new(),
             start: (0, 0),
             pages: Vec::new(),
-            waiting_bytes: 0,
         }
-    }
-
-    /// Bytes of the pages so far.
-    #[cfg(test)]
-    pub(super) fn waiting_bytes(&self) -> u64 {
-        self.waiting_bytes
     }
 
     /// Appends a child.
@@ -232,7 +224,6 @@ impl LevelBuilder {
             tuples: end.0 - self.start.0,
             bytes: end.1 - self.start.1,
         };
-        self.waiting_bytes += payload.len().next_multiple_of(UNIT_BYTES) as u64;
         self.pages.push((subtree, payload));
         self.start = end;
         self.node.clear();

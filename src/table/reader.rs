@@ -142,40 +142,6 @@ impl Table {
         &self.blobs
     }
 
-    /// The value that a [`EntryKind::PutBlob`] or [`EntryKind::MergeBlob`] entry of this table
-    /// stands for; `pointer` is the entry's value.
-    #[cfg(test)]
-    pub(crate) fn read_blob(&self, pointer: &[u8]) -> Result<Vec<u8>> {
-        let found = super::BlobPointer::decode(pointer);
-        let found = found.and_then(|pointer| {
-            let file = self.blobs.binary_search_by_key(&pointer.file, |blob| blob.id()).ok()?;
-            Some((pointer, self.blobs.get(file)?))
-        });
-        match found {
-            Some((pointer, file)) => file.read(&pointer),
-            None => Err(Error::corruption(
-                &self.file.path(),
-                0,
-                "blob pointer",
-                "a pointer into a blob file of this table",
-                pointer.escape_ascii(),
-            )),
-        }
-    }
-
-    /// A bound that no key of the table that is `>= key` is below, without any read: the first key,
-    /// or else `key` itself; `None` if there is no such key.
-    #[cfg(test)]
-    pub(crate) fn lower_bound_hint<'a>(&'a self, key: &'a [u8]) -> Option<&'a [u8]> {
-        if key <= self.first_key() {
-            Some(self.first_key())
-        } else if key <= self.last_key() {
-            Some(key)
-        } else {
-            None
-        }
-    }
-
     pub(super) fn damaged(&self, page: PagePointer, damage: Damage) -> Error {
         self.file.corrupt(page, damage, "a well-formed page", "bytes that cannot be one")
     }
@@ -202,14 +168,6 @@ impl Table {
                 None => return Ok(()),
             }
         }
-    }
-
-    /// Reads the leaf that a cursor placed at `key` reads first.
-    #[cfg(test)]
-    pub(crate) fn locate(&self, key: &[u8], context: &ReadContext) -> Result<PagePointer> {
-        let leaf = self.find_leaf(key, Seqno::MAX.0, context, |_| ())?;
-        self.file.with_page(leaf, PageClass::Leaf, context, |_| ())?;
-        Ok(leaf)
     }
 
     pub(super) fn is_cached(&self, page: PagePointer) -> bool {

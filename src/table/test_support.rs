@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::sync::{Mutex, RwLock};
 
-use super::BlobFiles;
+use super::{BlobFiles, BlobPointer, Table};
 use crate::base::error::{Error, Result};
-use crate::base::ids::FileId;
+use crate::base::ids::{FileId, Seqno};
 use crate::base::key_hash::test_hasher;
-use crate::cache::{Cache, DataFiles};
+use crate::cache::{Cache, DataFiles, PageClass, PagePointer, ReadContext};
 use crate::vfs::{Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, Vfs};
 
 #[derive(Debug, Default)]
@@ -191,5 +191,46 @@ impl TestFiles {
             Arc::new(DataFiles::new(dyn_vfs, cache, Path::new("t"), FileId(1), test_hasher()));
         let blobs = BlobFiles::new(&files);
         TestFiles { vfs, files, blobs }
+    }
+}
+
+impl Table {
+    /// The value that a [`EntryKind::PutBlob`] or [`EntryKind::MergeBlob`] entry of this table
+    /// stands for; `pointer` is the entry's value.
+    pub(crate) fn read_blob(&self, pointer: &[u8]) -> Result<Vec<u8>> {
+        let found = BlobPointer::decode(pointer);
+        let found = found.and_then(|pointer| {
+            let file = self.blobs().binary_search_by_key(&pointer.file, |blob| blob.id()).ok()?;
+            Some((pointer, self.blobs().get(file)?))
+        });
+        match found {
+            Some((pointer, file)) => file.read(&pointer),
+            None => Err(Error::corruption(
+                &self.file.path(),
+                0,
+                "blob pointer",
+                "a pointer into a blob file of this table",
+                pointer.escape_ascii(),
+            )),
+        }
+    }
+
+    /// A bound that no key of the table that is `>= key` is below, without any read: the first key,
+    /// or else `key` itself; `None` if there is no such key.
+    pub(crate) fn lower_bound_hint<'a>(&'a self, key: &'a [u8]) -> Option<&'a [u8]> {
+        if key <= self.first_key() {
+            Some(self.first_key())
+        } else if key <= self.last_key() {
+            Some(key)
+        } else {
+            None
+        }
+    }
+
+    /// Reads the leaf that a cursor placed at `key` reads first.
+    pub(crate) fn locate(&self, key: &[u8], context: &ReadContext) -> Result<PagePointer> {
+        let leaf = self.find_leaf(key, Seqno::MAX.0, context, |_| ())?;
+        self.file.with_page(leaf, PageClass::Leaf, context, |_| ())?;
+        Ok(leaf)
     }
 }
