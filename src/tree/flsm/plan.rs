@@ -200,7 +200,7 @@ pub(super) fn join_plan(parent: &Guard, left: usize, parameters: &Parameters) ->
     let (a, b) = (parent.children.get(left)?, parent.children.get(left + 1)?);
     is_joinable(a, b, parameters).then(|| Plan {
         action: Action::Join,
-        place: Place { upper: b.upper.clone(), ..Place::of(&**a) },
+        place: Place { upper: b.upper.clone(), ..Place::of(a) },
         in_place: true,
         inputs: Vec::new(),
         older: Arc::new([]),

@@ -61,10 +61,10 @@ fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
     tree.version.store(Arc::clone(&version));
     let chosen = || tree.choose_reclaiming(&version, Intent::Start).unwrap();
     let full = Error::Full { path: "t".into(), needed: 1 };
-    leaves.iter().for_each(|leaf| tree.note_damage(&full, &Place::of(&**leaf)));
+    leaves.iter().for_each(|leaf| tree.note_damage(&full, &Place::of(leaf)));
     assert!(matches!(chosen(), Some(Choice::Path(_))));
     let damage = Error::corruption("t".as_ref(), 0, "page", "a sum", "another");
-    leaves.iter().for_each(|leaf| tree.note_damage(&damage, &Place::of(&**leaf)));
+    leaves.iter().for_each(|leaf| tree.note_damage(&damage, &Place::of(leaf)));
     assert!(chosen().is_none());
 }
 
