@@ -1,4 +1,4 @@
-//! Batches: several writes, over any keyspaces, that happen wholly or not at all.
+//! Batches: several writes to any keyspaces, committed atomically.
 
 use std::sync::Arc;
 
@@ -11,10 +11,11 @@ use crate::store::operation::Operation;
 use crate::store::state::KeyspaceState;
 use crate::store::store::OpenStore;
 
-/// Writes gathered for one atomic commit. Later ones win over earlier ones for the same key.
+/// A list of writes for one atomic commit. A later write overrides an earlier one to the same key.
 ///
-/// A batch made by [`Batch::new`] belongs to the store of the first keyspace that it names; one made by
-/// [`Database::batch`](super::database::Database::batch) belongs to that store. Dropping a batch writes nothing.
+/// A batch made by [`Batch::new`] belongs to the store of the first keyspace that is written to. A batch
+/// made by [`Database::batch`](super::database::Database::batch) belongs to that database's store.
+/// Dropping a batch writes nothing.
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
@@ -28,20 +29,20 @@ use crate::store::store::OpenStore;
 /// let first = batch.iter().next().unwrap();
 /// assert_eq!(first, BatchOperation::Put { keyspace: "items", key: b"a", value: b"1" });
 /// db.write(&batch)?; // or batch.commit(), which consumes it
-/// batch.clear(); // to be filled again, with the memory it has
+/// batch.clear(); // keeps its memory for reuse
 /// assert!(batch.is_empty());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Default)]
 pub struct Batch {
-    /// The store that the keyspaces belong to; none until one is named.
+    /// The store that the keyspaces belong to; `None` until the first write.
     store: Option<Arc<OpenStore>>,
     durability: Durability,
     keyspaces: Vec<Arc<KeyspaceState>>,
     operations: Vec<Gathered>,
-    /// Keys and values, one behind the other.
+    /// All keys and values, concatenated.
     bytes: Vec<u8>,
-    /// A keyspace of another store was named.
+    /// The name of a keyspace of another store that was written to: the commit fails.
     foreign: Option<String>,
 }
 
@@ -57,7 +58,7 @@ struct Gathered {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BatchOperation<'a> {
-    /// The key gets a value.
+    /// Sets the key's value.
     Put {
         /// The keyspace's name.
         keyspace: &'a str,
@@ -66,14 +67,14 @@ pub enum BatchOperation<'a> {
         /// Its new value.
         value: &'a [u8],
     },
-    /// The key's value is removed.
+    /// Removes the key's value.
     Delete {
         /// The keyspace's name.
         keyspace: &'a str,
         /// The key.
         key: &'a [u8],
     },
-    /// An operand is folded into the key's value.
+    /// Folds an operand into the key's value.
     Merge {
         /// The keyspace's name.
         keyspace: &'a str,
@@ -85,7 +86,7 @@ pub enum BatchOperation<'a> {
 }
 
 impl Batch {
-    /// An empty batch that belongs to no store yet.
+    /// Returns an empty batch that belongs to no store yet.
     pub fn new() -> Batch {
         Batch::default()
     }
@@ -94,13 +95,13 @@ impl Batch {
         Batch { store: Some(Arc::clone(store)), ..Batch::default() }
     }
 
-    /// When the commit returns.
+    /// Sets the durability of the commit. The default is `Durability::Buffered`.
     pub fn durability(mut self, durability: Durability) -> Batch {
         self.durability = durability;
         self
     }
 
-    /// Drops the writes. The memory, the durability and the store stay.
+    /// Removes all writes. Keeps the allocated memory, the durability and the store.
     pub fn clear(&mut self) {
         self.keyspaces.clear();
         self.operations.clear();
@@ -108,7 +109,7 @@ impl Batch {
         self.foreign = None;
     }
 
-    /// The writes, in the order in which they were gathered.
+    /// Returns the writes in the order in which they were added.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = BatchOperation<'_>> {
         self.operations().map(|operation| {
             let Operation { keyspace, kind, key, value } = operation;
@@ -116,7 +117,7 @@ impl Batch {
             match kind {
                 EntryKind::Delete => BatchOperation::Delete { keyspace, key },
                 EntryKind::Merge => BatchOperation::Merge { keyspace, key, operand: value },
-                // Only these three are ever gathered.
+                // A batch holds only these three kinds.
                 _ => BatchOperation::Put { keyspace, key, value },
             }
         })
@@ -151,43 +152,44 @@ impl Batch {
         self.operations.push(Gathered { keyspace, kind, key: start..middle, value: middle..end });
     }
 
-    /// Gives the key a value.
+    /// Adds a write that sets the value of `key`.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.push(keyspace, EntryKind::Put, key.as_ref(), value.as_ref());
     }
 
-    /// Takes the key's value away.
+    /// Adds a write that removes the value of `key`.
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.push(keyspace, EntryKind::Delete, key.as_ref(), &[]);
     }
 
-    /// Folds an operand into the key's value.
+    /// Adds a merge operand for `key`. See [`Keyspace::merge`].
     pub fn merge(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
         self.push(keyspace, EntryKind::Merge, key.as_ref(), operand.as_ref());
     }
 
-    /// How many writes it has gathered.
+    /// Returns the number of writes.
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Whether it has gathered none.
+    /// Returns true if the batch has no writes.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
 
-    /// Bytes of the keys and values gathered.
+    /// Returns the total size of all keys and values, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Carries the writes out, all at once. An empty batch with `Durability::Sync` is a sync of its store; an
-    /// empty one that belongs to no store does nothing.
+    /// Commits all writes atomically, with the batch's durability. An empty batch with `Durability::Sync`
+    /// syncs its store. An empty batch that belongs to no store does nothing.
     ///
     /// # Errors
-    /// `InvalidArgument` for a key or value that is too long, a merge without operator, or a keyspace
-    /// of another store; `Full`, `Poisoned`, `Closed`. Nothing has been written then, except that
-    /// after a failed sync it is unknown what a power loss would leave.
+    /// `InvalidArgument` if a key or value is too long, a keyspace has no merge operator for a merge, or a
+    /// keyspace belongs to another store; `Full`; `Poisoned`; `Closed`; `ReadOnly`. Nothing is written in
+    /// these cases. The exception is a failed sync: it is then unknown whether the batch survives a power
+    /// loss.
     pub fn commit(self) -> Result<()> {
         match &self.store {
             Some(store) => self.write_to(store),
@@ -195,7 +197,7 @@ impl Batch {
         }
     }
 
-    /// Carries the writes out on `store`.
+    /// Commits the writes to `store`.
     pub(crate) fn write_to(&self, store: &Arc<OpenStore>) -> Result<()> {
         let is_other = self.store.as_ref().is_some_and(|own| !Arc::ptr_eq(own, store));
         if is_other && !self.is_empty() {
@@ -210,7 +212,7 @@ impl Batch {
         store.commit(|| self.operations(), self.durability)
     }
 
-    /// The planted bugs of a batch that is not carried out all at once.
+    /// The planted bugs of a batch that is not atomic.
     #[cold]
     fn write_in_parts(&self, store: &Arc<OpenStore>) -> Result<()> {
         let part = |number: usize| match planted(Bug::BatchInHalves) {

@@ -1,4 +1,4 @@
-//! Verifying a store.
+//! Verification of an open store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use crate::store::options::CheckLevel;
 use crate::store::store::Store;
 use crate::table::BlobFile;
 
-/// What a check has read, and what it found wrong.
+/// The result of [`Database::check`](super::database::Database::check): what was read, and the problems
+/// found.
 #[derive(Debug, Clone, Default)]
 pub struct CheckReport {
-    /// Data files looked at.
+    /// Number of data files checked.
     pub files: u64,
-    /// Their 4 KiB units, which [`CheckLevel::Full`] alone reads.
+    /// Size of these files in 4 KiB units. Only [`CheckLevel::Full`] reads all of them.
     pub pages: u64,
-    /// Entries read and found in order (none at [`CheckLevel::Structure`]).
+    /// Number of entries read and found in order; 0 at [`CheckLevel::Structure`].
     pub entries: u64,
-    /// Each problem. Empty: the store is sound as far as the level looks.
+    /// The problems found. If empty, the store passed all checks of the level.
     pub problems: Vec<Error>,
 }
 
@@ -36,7 +37,7 @@ pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
         report.files += counts.files;
         report.pages += counts.pages;
         report.entries += counts.entries;
-        // Large values whose pointers are in no tree yet.
+        // Blob files that only memtables refer to.
         let in_tree = read.version.files();
         for slot in read.frozen.iter().chain([&read.active]) {
             let blobs = slot.blobs.lock().clone();
@@ -51,7 +52,8 @@ pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
             report.problems.extend(blob.check().err());
         }
     }
-    // A table is read for itself, and once more for what refers to it.
+    // A table is read once for itself and once for each reference to it, so a problem may be found
+    // more than once.
     let mut told = BTreeSet::new();
     report.problems.retain(|problem| told.insert(place(problem)));
     if planted(Bug::CheckSilent) {
@@ -60,8 +62,8 @@ pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
     report
 }
 
-/// What makes two problems the same: the file, the place in it and what is wrong there. Offset 0 may be the file as a
-/// whole, in which several things can be wrong.
+/// The identity of a problem: the file, the offset and the kind of damage. Offset 0 may mean the whole
+/// file, which can have several problems; there the whole message is the identity.
 fn place(problem: &Error) -> String {
     match problem {
         Error::Corruption { offset: 0, .. } => problem.to_string(),

@@ -1,23 +1,23 @@
-//! Ranges of keys of which a part cannot be read.
+//! [`DamagedRange`], a range of keys with unreadable data.
 
 use std::fmt;
 
-/// A range of keys of which something cannot be read: from `lower` up to but without `upper`.
+/// A range of keys with unreadable data: from `lower` (inclusive) to `upper` (exclusive).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedRange {
-    /// The first key of the range. Empty: the range begins before all keys.
+    /// The first key of the range. Empty if the range begins before all keys.
     pub lower: Vec<u8>,
-    /// The first key behind the range. `None`: it ends behind all keys.
+    /// The first key after the range. `None` if the range ends after all keys.
     pub upper: Option<Vec<u8>>,
 }
 
 impl DamagedRange {
-    /// The range of one key.
+    /// Returns the range that contains only `key`.
     pub(crate) fn of_key(key: &[u8]) -> DamagedRange {
         DamagedRange { lower: key.to_vec(), upper: Some(after(key)) }
     }
 
-    /// Whether the key lies in the range.
+    /// Returns true if `key` is in the range.
     ///
     /// ```
     /// let range = spinney::DamagedRange { lower: b"b".to_vec(), upper: Some(b"d".to_vec()) };
@@ -27,7 +27,7 @@ impl DamagedRange {
         *self.lower <= *key && self.upper.as_deref().is_none_or(|upper| key < upper)
     }
 
-    /// The part of the range that lies in another, if any does.
+    /// Returns the intersection with another range, unless it is empty.
     pub(crate) fn within(&self, lower: &[u8], upper: Option<&[u8]>) -> Option<DamagedRange> {
         let lower = lower.max(&self.lower).to_vec();
         let upper = match (self.upper.as_deref(), upper) {
@@ -38,12 +38,12 @@ impl DamagedRange {
     }
 }
 
-/// The first key behind `key`.
+/// Returns the first key after `key`.
 pub(crate) fn after(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
 
-/// Longer keys are shown by their beginning.
+/// Longer keys are truncated for display.
 const SHOWN_BYTES: usize = 64;
 
 fn shown(key: &[u8]) -> String {

@@ -1,4 +1,4 @@
-//! The handle on an open store.
+//! [`Database`], the handle to an open store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,29 +29,33 @@ use crate::tree::options::KeyspaceOptions;
 const NAME_BYTES_MAX: usize = 255;
 
 impl Builder {
-    /// Opens the store, recovering what a crash left behind.
+    /// Opens the store, or creates it if the directory is missing or empty. Recovers from a crash by
+    /// replaying the journal.
+    ///
+    /// A keyspace whose merge operator is not registered opens without an error. In that keyspace,
+    /// merges fail, and so do reads of keys with unfolded operands; everything else works.
     ///
     /// # Errors
-    /// `NotAStore` if the directory holds something else, `Locked` if another process has it open,
-    /// `Corruption` for damage in the manifest or in the journal before valid later records,
-    /// `UnsupportedVersion` for a store of a newer Spinney, `Io` and `Full` as the file system says. A merge
-    /// operator that a keyspace names and nobody registered is no error here: everything but merges, and reads
-    /// of keys that have been merged into, can be done in that keyspace.
+    /// - `NotAStore` if the directory holds other files.
+    /// - `Locked` if another process has the store open.
+    /// - `Corruption` if the manifest is damaged, or the journal is damaged before later valid records.
+    /// - `UnsupportedVersion` if a newer version of Spinney wrote the store.
+    /// - `Io` or `Full` if the file system fails.
     pub fn open(self) -> Result<Database> {
         Database::open(self)
     }
 
-    /// Opens the store for reading. Nothing is written: no lock file, no recovery, no background work; the
-    /// directory and its files may be read-only or belong to somebody else. Checkpoints can be opened so too.
+    /// Opens the store for reading only. Writes nothing to disk and starts no background threads. The
+    /// directory and its files may be read-only or owned by another user. Checkpoints can be opened
+    /// this way too.
     ///
-    /// The journal is replayed into memory, of which memtables may take half the budget. What a writer with
-    /// the same budget leaves behind fits. Background threads are not started, so what a crash left to
-    /// compact stays as it is. A torn end of the journal or manifest is passed over as in
-    /// [`Builder::open`], and passed over again at the next opening.
+    /// The journal is replayed into memtables, which may use half of the memory budget. The journal of
+    /// a writer with the same budget always fits. A torn end of the journal or manifest is ignored, as
+    /// in [`Builder::open`], but stays on disk.
     ///
-    /// Any number of handles and processes may have a store open for reading at once. A shared lock keeps
-    /// writers out meanwhile, wherever the file system has locks. Every call that would write gives
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly).
+    /// Any number of handles and processes may have a store open for reading at the same time. A
+    /// shared lock excludes writers if the file system supports locks. Every call that would write
+    /// returns [`Error::ReadOnly`](crate::Error::ReadOnly).
     ///
     /// ```
     /// # fn main() -> spinney::Result<()> {
@@ -68,16 +72,18 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// `NotAStore` if there is no store, `Locked` if somebody has it open for writing, `JournalOverBudget`
-    /// (which names a budget that suffices) if the journal does not fit, and otherwise as
-    /// [`Builder::open`] but for `Full`.
+    /// - `NotAStore` if there is no store.
+    /// - `Locked` if the store is open for writing.
+    /// - `JournalOverBudget` if the journal does not fit into memory. The error names a sufficient
+    ///   budget.
+    /// - `Corruption`, `UnsupportedVersion` and `Io` as in [`Builder::open`].
     pub fn open_read_only(self) -> Result<Database> {
         Database::open_for_reading(self)
     }
 }
 
-/// An open store. Clones share it; it is closed by [`Database::close`] or when the last handle of any
-/// kind (keyspace, batch, snapshot, iterator) is dropped.
+/// A handle to an open store. Clones share the store. [`Database::close`] closes it, or dropping the
+/// last handle of any kind (database, keyspace, batch, snapshot, iterator).
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
@@ -99,12 +105,12 @@ pub struct Database {
 }
 
 impl Database {
-    /// A builder for the store in the directory `path`.
+    /// Returns a builder for the store in the directory `path`.
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder::posix(path.as_ref())
     }
 
-    /// A builder for a store in memory, for tests. It is gone when it is closed.
+    /// Returns a builder for a store in memory, for tests. The data is lost when the store is closed.
     pub fn builder_in_memory() -> Builder {
         Builder::in_memory()
     }
@@ -113,11 +119,11 @@ impl Database {
         Ok(Database { store: Arc::new(OpenStore(open::open(builder)?)) })
     }
 
-    /// Opens the store in the directory `path` for reading, with default options otherwise; see
+    /// Opens the store in the directory `path` for reading only, with default options. See
     /// [`Builder::open_read_only`].
     ///
     /// # Errors
-    /// As [`Builder::open_read_only`].
+    /// The errors of [`Builder::open_read_only`].
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Database> {
         Database::builder(path).open_read_only()
     }
@@ -126,16 +132,21 @@ impl Database {
         Ok(Database { store: Arc::new(OpenStore(open::open_read_only(builder)?)) })
     }
 
-    /// Opens the keyspace `name`, creating it if there is none. Creation is durable at once.
+    /// Opens the keyspace `name`, or creates it if it does not exist. A new keyspace is durable when
+    /// this returns.
     ///
     /// # Errors
-    /// `InvalidArgument` for an option that the kind does not have; `Conflict` if it exists with other options, or its merge operator is not registered; what opening it failed
-    /// with, if the store was opened without it ([`RecoveryReport::keyspaces_not_opened`]).
+    /// - `InvalidArgument` if the tree kind does not support an option, or the name is empty or longer
+    ///   than 255 bytes.
+    /// - `Conflict` if the keyspace exists with other options, or its merge operator is not registered.
+    /// - The error that opening the keyspace failed with, if the store was opened without it
+    ///   ([`RecoveryReport::keyspaces_not_opened`]).
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         self.keyspace_while(name, options, || ())
     }
 
-    /// The same; calls `meanwhile` when a new keyspace is in the manifest, and nobody can find it yet.
+    /// As [`Database::keyspace`]. Calls `meanwhile` when a new keyspace is in the manifest but not yet
+    /// visible to other threads.
     pub(super) fn keyspace_while(
         &self,
         name: &str,
@@ -214,10 +225,11 @@ impl Database {
         Ok(Keyspace::new(store, keyspace))
     }
 
-    /// Opens the keyspace `name` with the options it has.
+    /// Opens the existing keyspace `name` with the options that it was created with.
     ///
     /// # Errors
-    /// `NotFound` if there is none; what opening it failed with, if the store was opened without it.
+    /// `NotFound` if there is no such keyspace; the error that opening it failed with, if the store was
+    /// opened without it.
     pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
         self.store.check_open()?;
         self.check_opened(name)?;
@@ -231,12 +243,12 @@ impl Database {
         self.store.keyspaces.read().get(name).cloned()
     }
 
-    /// Refuses a keyspace that could not be opened.
+    /// Returns the error of a keyspace that could not be opened.
     fn check_opened(&self, name: &str) -> Result<()> {
         self.store.quarantine.get(name).map_or(Ok(()), |quarantined| Err(quarantined.error))
     }
 
-    /// The names of all keyspaces, sorted; also of those that could not be opened.
+    /// Returns the names of all keyspaces, sorted. Includes keyspaces that could not be opened.
     pub fn keyspaces(&self) -> Vec<String> {
         let mut names = self.store.quarantine.names();
         names.extend(self.store.keyspaces.read().keys().cloned());
@@ -244,12 +256,13 @@ impl Database {
         names
     }
 
-    /// Drops a keyspace and everything in it, durably. Handles on it give `Closed` from then on;
-    /// iterators that are open go on.
+    /// Drops a keyspace and all its data. The drop is durable when this returns. Other handles to the
+    /// keyspace return `Closed` from then on; open iterators remain valid.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `Full`, and then it is there as before, though other threads may
-    /// have met `Closed` meanwhile.
+    /// - `NotFound` if there is no such keyspace.
+    /// - `Full` if the disk is full. The keyspace is then unchanged, but other threads may have got
+    ///   `Closed` in the meantime.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         Contained::refuse_inside("drop_keyspace")?;
         let dropped = self.store.changing("dropping a keyspace", || self.drop_keyspace_whole(name));
@@ -273,7 +286,7 @@ impl Database {
             let edit =
                 Edit { keyspaces, journal_floor, last_seqno: journal_floor, ..Edit::default() };
             store.commit_edit(&edit)?;
-            // Its files are orphans of the next open that opens all keyspaces.
+            // The next open that opens all keyspaces removes its files as orphans.
             store.quarantine.remove(name);
             if store.quarantine.is_empty() {
                 store.files.retain_no_longer();
@@ -284,11 +297,13 @@ impl Database {
             what: format!("keyspace {name:?}; the store has {:?}", self.keyspaces()),
         })?;
         if keyspace.iterators.load(Ordering::SeqCst) > 0 {
-            // They go on, and are to keep files rather than memtables. If it fails, they keep memtables.
+            // Open iterators remain valid. After a flush they pin files instead of memtables; if the
+            // flush fails, they pin the memtables.
             let cut = store.freeze(std::slice::from_ref(&keyspace), |_| true);
             let _ = store.flush_frozen(&keyspace, cut);
         }
-        // Whether it is dropped is decided before a memtable is taken to have nowhere to go.
+        // No memtable is incorporated until the drop has succeeded or failed: the memtables of a
+        // dropped keyspace are discarded.
         store.while_incorporating_alone(|| self.drop_alone(name, &keyspace))
     }
 
@@ -296,9 +311,9 @@ impl Database {
         let store = &self.store;
         keyspace.dropped.store(true, Ordering::SeqCst);
         store.keyspaces_dropped.fetch_add(1, Ordering::SeqCst);
-        // Behind the barrier no commit follows that has not seen it.
+        // Every commit after the barrier sees `dropped`.
         let last = store.committer.barrier(|last| last);
-        // What was committed before must not get lost behind the drop.
+        // Earlier commits must be durable before the drop is.
         if !planted(Bug::KeyspaceDropBeforeSync) {
             let synced = store.journal.sync_upto(last);
             synced.inspect_err(|_| keyspace.dropped.store(false, Ordering::Release))?;
@@ -327,39 +342,40 @@ impl Database {
         result
     }
 
-    /// An empty batch of this store.
+    /// Returns an empty batch for this store.
     pub fn batch(&self) -> Batch {
         Batch::of(&self.store)
     }
 
-    /// Carries a batch out, all at once, and leaves it as it is: it can be written again, or cleared and
-    /// filled anew.
+    /// Commits a batch atomically, with the batch's durability. The batch is unchanged and can be
+    /// written again, or cleared and reused.
     ///
     /// # Errors
-    /// As [`Batch::commit`].
+    /// The errors of [`Batch::commit`].
     pub fn write(&self, batch: &Batch) -> Result<()> {
         batch.write_to(&self.store)
     }
 
-    /// A snapshot of everything committed so far, over all keyspaces.
+    /// Returns a snapshot of all keyspaces that contains every commit so far.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(&self.store)
     }
 
-    /// Makes everything committed so far survive power loss.
+    /// Makes every commit so far durable: it survives a power loss once this returns.
     ///
     /// # Errors
-    /// `Poisoned`, or the failure that poisons the store.
+    /// `Poisoned`; or the error of the sync, which poisons the store.
     pub fn sync(&self) -> Result<()> {
         self.store.sync()
     }
 
-    /// Waits until no background work is left to do. What failed is tried once more; on a full disk, for as long as
-    /// other work is done, which may make room. (No time passes in a deterministic store: it returns the first error.)
+    /// Waits until there is no background work left. Failed work is retried once. On a full disk it is
+    /// retried as long as other work succeeds, because that may free space. A deterministic store does
+    /// not retry: it returns the first error.
     ///
     /// # Errors
-    /// What the background work failed with: `Full` if there was no room for some of it; `Poisoned` if it panicked;
-    /// `Merge`, once, if a merge operator panicked in it (the operands are kept as they are).
+    /// The error of the background work: `Full` if the disk had no room for some of it; `Poisoned` if it
+    /// panicked; `Merge`, once, if a merge operator panicked (the operands are kept unfolded).
     pub fn wait_idle(&self) -> Result<()> {
         Contained::refuse_inside("wait_idle")?;
         let idle = self.store.wait_idle();
@@ -367,21 +383,24 @@ impl Database {
         idle
     }
 
-    /// Makes a consistent, openable copy of the store in the new directory `dir`. It holds everything committed
-    /// before the call; writes go on meanwhile. Data files are hard links, which take no time and no room; on
-    /// another file system, or one without hard links, they are copied.
+    /// Creates a consistent copy of the store in the new directory `dir`, which can be opened as a store.
+    /// The copy contains every commit made before the call. Writes continue in the meantime. Data files
+    /// are hard-linked where possible, which uses no disk space; otherwise they are copied.
     ///
     /// # Errors
-    /// `Conflict` if `dir` exists and is not empty; `InvalidArgument` if it is inside the store; `Full`; what opening
-    /// a keyspace failed with, if one could not be opened.
+    /// - `Conflict` if `dir` exists and is not empty.
+    /// - `InvalidArgument` if `dir` is inside the store.
+    /// - `Full` if the disk is full.
+    /// - The error that opening a keyspace failed with, if the store was opened without it.
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
         self.checkpoint_with(dir, |_| {})
     }
 
-    /// [`Database::checkpoint`], which tells `progress` of each file, and of each mebibyte that it copies.
+    /// Does the same as [`Database::checkpoint`], and reports progress: calls `progress` for each
+    /// file, and for each MiB copied.
     ///
     /// # Errors
-    /// As [`Database::checkpoint`].
+    /// The errors of [`Database::checkpoint`].
     pub fn checkpoint_with(
         &self,
         dir: impl AsRef<Path>,
@@ -395,7 +414,7 @@ impl Database {
         copied
     }
 
-    /// Verifies the store as it is now. Damage is in the report, not an error.
+    /// Verifies the data of the open store. Damage is reported in the result, not as an error.
     ///
     /// # Errors
     /// `Closed`.
@@ -404,34 +423,35 @@ impl Database {
         Ok(check::check(&self.store, level))
     }
 
-    /// Everything the store counts.
+    /// Returns the counters and gauges of the store.
     pub fn stats(&self) -> Statistics {
         self.store.statistics()
     }
 
-    /// What opening the store had to repair.
+    /// Returns what the recovery at opening did, and what it could not open.
     pub fn recovery(&self) -> RecoveryReport {
         self.store.recovery.clone()
     }
 
-    /// Closes the store for all handles: ends background work, makes the journal durable and releases
-    /// the lock once the last handle is gone. What is in memtables stays in the journal. Of several calls
-    /// each returns when the store is closed, with the same result.
+    /// Closes the store for all handles: stops background work and makes the journal durable. The
+    /// lock is released when the last handle is dropped. Memtables are not flushed; the next open
+    /// replays the journal. Concurrent calls return when the store is closed, with the same result.
     ///
     /// # Errors
-    /// `Closed` if it is called by an event listener while another thread closes the store, or twice from
-    /// within itself: that call cannot wait.
-    /// What the journal's last sync fails with; `Poisoned` if the store was: what had not been synced
-    /// before may be lost with the next power loss.
+    /// - `Closed` if an event listener calls it while another thread closes the store, or a call
+    ///   comes from within another call on the same thread: these calls cannot wait.
+    /// - The error of the journal's last sync; `Poisoned` if the store is poisoned. Writes that
+    ///   were not synced may then be lost in a power loss.
     pub fn close(self) -> Result<()> {
         Contained::refuse_inside("close")?;
         self.store.close()
     }
 
-    /// Does one step of background work in [`Builder::deterministic`] mode; false if there was none.
+    /// Performs one step of background work in [`Builder::deterministic`] mode. Returns false if
+    /// there was none.
     ///
     /// # Errors
-    /// What the step failed with.
+    /// The error of the step.
     pub fn step(&self) -> Result<bool> {
         self.store.check_open()?;
         let stepped = self.store.executor.step();
@@ -447,7 +467,7 @@ impl std::fmt::Debug for Database {
 }
 
 impl Store {
-    /// Closes the store, once: whoever else closes it waits for that, and is told the same.
+    /// Closes the store once. Other callers wait until it is closed and get the same result.
     pub(crate) fn close(&self) -> Result<()> {
         if !self.birthplace.is_here() {
             return Err(Error::Forked { path: self.path.clone() });
@@ -462,7 +482,7 @@ impl Store {
             match &*closing {
                 Closing::Not => break,
                 Closing::Done(result) => return result.clone(),
-                // A listener, for which the one who closes waits.
+                // The closing thread waits for the listener, so the listener must not wait for it.
                 Closing::By(closer) if *closer == me || self.is_listening() => {
                     let path = self.path.display();
                     let what = format!("the store in {path} (it is being closed at this moment)");
@@ -483,7 +503,7 @@ impl Store {
         result
     }
 
-    /// Whether this is the thread that delivers events.
+    /// Returns true on the thread that delivers events.
     fn is_listening(&self) -> bool {
         self.events.as_ref().is_some_and(|events| events.is_this_thread())
     }
@@ -498,12 +518,13 @@ impl Store {
         if self.read_only {
             return Ok(());
         }
-        // Nothing more can be made durable, which whoever closes the store must not take for done.
+        // A poisoned store cannot make anything durable. Closing it must not report success.
         self.poison.check()?;
         if !planted(Bug::CloseWithoutSync) {
             self.journal.close()?;
         }
-        // Should the journal be gone at the next open, the manifest knows that there was more.
+        // If the journal is missing at the next open, the manifest's last seqno shows that records
+        // are lost.
         let last_seqno = Some(self.committer.visible());
         self.manifest.commit(&Edit { last_seqno, ..Edit::default() })?;
         self.manifest.close();

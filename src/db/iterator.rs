@@ -1,21 +1,20 @@
-//! Iterators: one snapshot, both directions, no borrow of anything.
+//! [`Iter`], a double-ended iterator over a snapshot of a keyspace. It borrows nothing.
 //!
-//! The tree is read range by range (each has one set of runs): within a range memtables and runs are merged,
-//! at its end the next one is opened. Front and back are two
-//! passes that stop when they meet.
+//! The tree is read range by range; each range has one set of runs. Within a range, memtables and runs are
+//! merged. At its end, the next range is opened. The front and the back are two passes that stop when they
+//! meet.
 //!
-//! Between calls an iterator needs nothing but its sequence number and the two keys that its passes have
-//! reached. Its cursors, and with them the read state that they pin, may be closed by any thread then
-//! (`open_iterators`). The next call goes on from the key in the newest read state, which shows the same at
-//! the same number.
+//! Between calls, an iterator needs only its sequence number and the two keys that its passes have reached.
+//! Any thread may then close its cursors, which releases the read state that they pin (`open_iterators`).
+//! The next call continues from the key in the newest read state, which has the same content at the same
+//! sequence number.
 //!
 //! Invariants:
-//! 1. An iterator's number is registered before the first read state is loaded and stays registered: every
-//!    later read state holds all that is visible at it.
-//! 2. Keys come strictly ascending from the front and strictly descending from the back, and no key
-//!    from both.
-//! 3. A pass without cursors is done with exactly the keys on its side of its `edge`.
-//! 4. Cursors are counted with the memory that they use (`OpenIterators::bytes`).
+//! 1. An iterator's sequence number is registered before the first read state is loaded, and stays
+//!    registered: every later read state has all versions visible at it.
+//! 2. Keys from the front ascend strictly, keys from the back descend strictly, and no key is yielded twice.
+//! 3. A pass without cursors has yielded exactly the keys on its side of its `edge`.
+//! 4. The memory of open cursors is counted (`OpenIterators::bytes`).
 
 mod damage;
 
@@ -51,13 +50,13 @@ struct OpenRange {
     visible: VisibleIterator<RunCursor>,
     lower: Arc<[u8]>,
     upper: Option<Arc<[u8]>>,
-    /// Where it was taken from. Held until the cursors are closed, so that readers do not drop the last
-    /// reference to a version (see `retired`).
+    /// The read state that the cursors belong to. Held until they are closed, so that readers do not drop
+    /// the last reference to a version (see `retired`).
     read: Arc<ReadState>,
 }
 
 impl OpenRange {
-    /// The key that was handed out last: nothing goes on before it is asked to.
+    /// The key yielded last. The cursors advance only on the next call.
     #[inline]
     fn last(&self) -> Option<&[u8]> {
         self.visible.current().map(|current| current.key)
@@ -68,23 +67,24 @@ impl OpenRange {
         size_of::<OpenRange>() + self.visible.memory_bytes() + cursors.sum::<usize>()
     }
 
-    /// Pages that its cursors have read one by one.
+    /// The number of pages that the cursors have read one by one.
     fn pages_read(&self) -> u64 {
         self.visible.merge().sources().map(RunCursor::pages_read).sum()
     }
 }
 
-/// Cursors that an iterator has closed, and what they pin, to be dropped.
+/// Closed cursors and the read state that they pin, to be dropped.
 pub(super) struct Cursors(#[expect(dead_code, reason = "only dropped")] Box<OpenRange>);
 
 /// One end of an iterator.
 struct Pass<E> {
-    /// Up to which key it is done. While a range is open: when that was opened.
+    /// The key up to which the pass has yielded all pairs. While a range is open, its value when the range
+    /// was opened.
     edge: E,
     open: Option<Box<OpenRange>>,
-    /// A part that cannot be read and that the pass has not come to yet.
+    /// An unreadable part that the pass has not reached yet.
     ahead: Option<Box<Ahead>>,
-    /// A page read ahead could not be read: its cursors read one page after the other.
+    /// True after a page of the read-ahead failed: the cursors then read one page at a time.
     careful: bool,
 }
 
@@ -94,16 +94,17 @@ impl<E> Pass<E> {
     }
 }
 
-/// An iterator over (key, value) pairs in key order, from both ends.
+/// A double-ended iterator over (key, value) pairs in key order.
 ///
-/// It may outlive every handle but keeps the space of its snapshot from being reclaimed until it is
-/// dropped. It shows one moment, that at which it was made, from its first key to its last. After an error
-/// it is at its end, unless that is about a range of keys that cannot be read ([`Iter::damaged_range`]).
+/// It shows the state of the keyspace at the moment of its creation. It may outlive every other handle. Until
+/// it is dropped, the disk space of the versions that it sees is not reclaimed. It ends after an error,
+/// except if a range of keys cannot be read: then it can continue after that range
+/// ([`Iter::damaged_range`]).
 ///
 /// # Memory
-/// Between two calls an iterator keeps pages and memtables only as long as the newest state has them too and
-/// all iterators together fit their share of the memory budget (a sixteenth). Beyond that it keeps less than
-/// 1 KiB, and its next call has to find its place anew: about the cost of a new iterator.
+/// Between two calls, an iterator pins pages and memtables only while the newest state has them too and all
+/// iterators together fit into 1/16 of the memory budget. Otherwise it uses less than 1 KiB, and its next call
+/// has to seek again, at about the cost of a new iterator.
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
@@ -144,21 +145,21 @@ pub(super) struct Inner {
     place: Option<Place>,
     /// What its cursors were last counted with.
     counted_bytes: usize,
-    /// Calls since the cursors were counted, and after how many they are counted anew.
+    /// Calls since the cursors' memory was counted, and the number of calls between two counts.
     calls: u32,
     calls_counted: u32,
-    /// Its cursors have been closed before.
+    /// True once its cursors have been closed and opened again.
     resumed: bool,
-    /// Bytes handed out that the store's counter does not have yet.
+    /// Bytes yielded that are not yet in the store's counter.
     bytes_read: u64,
-    /// What the error is about that is being handed out.
+    /// The range of the error that is being returned.
     damaged: Option<Box<DamagedRange>>,
 }
 
-/// After so many calls an iterator's cursors are counted anew: they may have grown.
+/// Number of calls after which the memory of an iterator's cursors is counted again: it may have grown.
 const CALLS_COUNTED: u32 = 64;
 
-/// Bytes handed out are counted this many at a time, and when an iterator is dropped.
+/// Bytes yielded are added to the store's counter in steps of this size, and when the iterator is dropped.
 const COUNTED_BYTES: u64 = 64 << 10;
 
 impl Iter {
@@ -201,7 +202,7 @@ impl Iter {
         Iter { inner: Some(Arc::new(TurnCell::new(inner))), birthplace, error: None, damaged: None }
     }
 
-    /// An iterator that yields an error and ends.
+    /// Returns an iterator that yields `error` and ends.
     pub(crate) fn failed(error: Error) -> Iter {
         Iter { inner: None, birthplace: Birthplace::here(), error: Some(error), damaged: None }
     }
@@ -210,7 +211,7 @@ impl Iter {
     fn step(&mut self, f: impl FnOnce(&mut Inner) -> Result<Option<Pair>>) -> Option<Result<Pair>> {
         let result = match &self.inner {
             Some(iterator) if !self.birthplace.is_here() => {
-                // In a forked child nobody may be left to end another's turn.
+                // In a forked child, the thread that holds the turn may not exist: do not wait for it.
                 let path = iterator.try_enter().map(|inner| inner.store.path.clone());
                 Err(Error::Forked { path: path.unwrap_or_default() })
             }
@@ -231,7 +232,7 @@ impl Iter {
         }
     }
 
-    /// At the end or failed: closes everything, unless it can go on behind what failed.
+    /// Handles the end or an error: closes the cursors, unless the iterator can continue after the error.
     #[cold]
     fn end(&mut self, error: Option<Error>) -> Option<Result<Pair>> {
         if let Some(iterator) = self.inner.as_ref().filter(|_| self.birthplace.is_here()) {
@@ -243,11 +244,11 @@ impl Iter {
         error.map(Err)
     }
 
-    /// The keys that the last error is about, if it was that a part of a file is damaged or that the disk does not
-    /// give it. The iterator then goes on behind them when it is asked again. What is left out is all that the range
-    /// holds: pairs of it that can be read may be outdated.
+    /// Returns the range of keys that the last error is about, if a part of a file is damaged or cannot be read.
+    /// The next call then continues after the range. All pairs of the range are skipped, because readable
+    /// versions in it may be outdated.
     ///
-    /// `None`: there was no error, or the iterator is at its end.
+    /// Returns `None` if there was no error or the iterator is at its end.
     ///
     /// ```
     /// # fn main() -> spinney::Result<()> {
@@ -270,14 +271,14 @@ impl Iter {
     fn close(&mut self) {
         let Some(iterator) = self.inner.take() else { return };
         if !self.birthplace.is_here() {
-            // Nor who holds the locks that closing takes, or who needs what is kept.
+            // In a forked child, locks may be held by threads that do not exist. Leaks the cursors.
             std::mem::forget(iterator);
             return;
         }
         let mut inner = iterator.enter();
         let closed = inner.close_cursors();
         if let Some(place) = inner.place.take() {
-            // Before the last reference goes: what the place holds is never the last.
+            // Must precede the drop of the iterator: the place never holds the last reference.
             inner.store.open_iterators.leave(place);
         }
         drop(inner);
@@ -362,8 +363,8 @@ impl Inner {
         if is_there { self.pair(End::Back) } else { Ok(None) }
     }
 
-    /// Goes to the front's next pair; false if there is none. (Out of line, with what it calls of `visible` and `node`, a
-    /// pair of a scan costs a seventh more.)
+    /// Advances the front to its next pair; returns false if there is none. (Inlined, with its callees in
+    /// `visible` and `node`: out of line, each pair of a scan costs a seventh more.)
     #[inline(always)]
     fn advance_front(&mut self) -> Result<bool> {
         loop {
@@ -400,7 +401,7 @@ impl Inner {
         }
     }
 
-    /// Goes to the back's next pair; false if there is none.
+    /// Advances the back to its next pair; returns false if there is none.
     fn advance_back(&mut self) -> Result<bool> {
         loop {
             match &mut self.back.open {
@@ -434,7 +435,7 @@ impl Inner {
         }
     }
 
-    /// Closes a range that has been read to its end; returns the bound that the next one begins at.
+    /// Closes a range that has been read to its end. Returns the bound at which the next range begins.
     #[cold]
     fn leave_range(&mut self, end: End) -> Option<Arc<[u8]>> {
         let open = match end {
@@ -448,7 +449,7 @@ impl Inner {
         }
     }
 
-    /// Closes all cursors and remembers where they stood. What is returned may take its time to drop.
+    /// Closes all cursors and records their positions. The result may be slow to drop.
     fn close_cursors(&mut self) -> impl Iterator<Item = Cursors> + use<> {
         let (front, back) = (self.front.open.take(), self.back.open.take());
         if let Some(last) = front.as_ref().and_then(|open| open.last()) {
@@ -473,7 +474,7 @@ impl Inner {
         front.into_iter().chain(back).map(Cursors)
     }
 
-    /// Counts what its cursors use, and makes room for it.
+    /// Counts the memory of the cursors, and closes cursors of other iterators if there is too little room.
     #[cold]
     fn count_memory(&mut self, iterator: &Arc<TurnCell<Inner>>) {
         let is_last = self.calls >= self.calls_counted;
@@ -501,7 +502,7 @@ impl Inner {
         iterators.make_room();
     }
 
-    /// The pair that an end stands at.
+    /// Returns the current pair of an end.
     #[inline]
     fn pair(&mut self, end: End) -> Result<Option<Pair>> {
         let current = match end {
@@ -542,7 +543,7 @@ impl Inner {
         ))
     }
 
-    /// Opens the range at the front's edge in the newest read state; false at the end.
+    /// Opens the range at the front's edge in the newest read state. Returns false at the end.
     fn open_front(&mut self) -> Result<bool> {
         let from = &*self.front.edge;
         if self.back.edge.as_deref().is_some_and(|upper| from >= upper) {
@@ -559,7 +560,7 @@ impl Inner {
         sought.map(|()| true)
     }
 
-    /// Opens the range below the back's edge in the newest read state; false at the end.
+    /// Opens the range below the back's edge in the newest read state. Returns false at the end.
     fn open_back(&mut self) -> Result<bool> {
         let before = self.back.edge.as_deref();
         if before.is_some_and(|before| before <= &*self.front.edge) {
@@ -575,11 +576,10 @@ impl Inner {
         sought.map(|()| true)
     }
 
-    /// Cursors over all that may hold something of a range, newest first, with what they will read
-    /// first in the cache: the pages of all runs that hold keys around `key` are read at once, level by
-    /// level, and forward also what is probably needed after it. Runs that begin only behind the sought
-    /// key are opened when the merge gets there. What cannot be read is reported by the cursor that needs
-    /// it, if any does.
+    /// Returns cursors over all memtables and runs that may have keys of a range, newest first. Reads the
+    /// pages around `key` into the cache, those of all runs at once, level by level; in the forward
+    /// direction also pages that are probably needed next. A run that begins after the key is opened when
+    /// the merge reaches it. A read failure is reported by the cursor that needs the page, if any does.
     fn cursors(
         &self,
         read: &ReadState,
@@ -627,7 +627,7 @@ impl Inner {
         cursors
     }
 
-    /// Reads what cursors at `key` will read first into the cache.
+    /// Reads the pages that cursors at `key` need first into the cache.
     fn prefetch(
         &self,
         mut due: Vec<&mut RunCursor>,
@@ -635,7 +635,7 @@ impl Inner {
         upper: Option<&[u8]>,
         forward: bool,
     ) {
-        // As many rounds as an index has levels, and one for the leaves.
+        // One round per level of the index, and one for the leaves.
         for _ in 0..8 {
             let mut misses = Vec::new();
             due.retain_mut(|cursor| {
@@ -649,7 +649,7 @@ impl Inner {
         }
     }
 
-    /// Where the range or what is left of the iterator ends.
+    /// The end of the range, or of the iterator if that is nearer.
     fn upper_within<'a>(&'a self, range: &'a RangeRuns) -> Option<&'a [u8]> {
         match (&self.back.edge, &range.upper) {
             (Some(own), Some(upper)) => Some((&**own).min(upper)),
@@ -657,7 +657,7 @@ impl Inner {
         }
     }
 
-    /// Where the front's pass stops: at a hole, or where the range or what is left ends.
+    /// The key at which the front's pass stops: a hole, the end of the range or the end of the iterator.
     fn upper_ahead<'a>(&'a self, range: &'a RangeRuns) -> Option<&'a [u8]> {
         let hole = self.front.ahead.as_ref().map(|hole| &*hole.range.lower);
         match (self.upper_within(range), hole) {
@@ -666,13 +666,13 @@ impl Inner {
         }
     }
 
-    /// The same of the back's pass.
+    /// The key at which the back's pass stops.
     fn lower_ahead<'a>(&'a self, range: &'a RangeRuns) -> &'a [u8] {
         let hole = self.back.ahead.as_ref().and_then(|hole| hole.range.upper.as_deref());
         (&*self.front.edge).max(&*range.lower).max(hole.unwrap_or_default())
     }
 
-    /// The pairs of a range that no pass had gone by when it was last opened, up to a hole on the way.
+    /// The part of a range that no pass had yielded when it was last opened, up to the first hole.
     fn merge(
         &self,
         range: &RangeRuns,
@@ -707,7 +707,7 @@ mod tests {
 
     #[test]
     fn an_iterator_without_cursors_is_small() {
-        // The number's place in a map and the allocations' heads are the rest.
+        // The rest is the sequence number's place in a map, and allocator headers.
         let bytes = size_of::<TurnCell<Inner>>() + size_of::<Iter>();
         assert!(bytes as u64 + 128 <= ITERATOR_BYTES, "{bytes} bytes");
     }

@@ -1,4 +1,4 @@
-//! The handle on a keyspace.
+//! [`Keyspace`], the handle to one keyspace of an open store.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::store::store::OpenStore;
 use crate::tree::description::TreeDescription;
 use crate::tree::options::KeyspaceOptions;
 
-/// A keyspace of an open store: an ordered map of byte strings with a tree of its own. Clones share
-/// it; any number of threads may use one.
+/// A keyspace of an open store: an ordered map from byte strings to byte strings, stored in its own
+/// tree. Clones refer to the same keyspace. All methods may be called from any number of threads.
 ///
-/// Keys have up to 64 KiB, values up to 4 GiB - 1. [`put`](Keyspace::put), [`delete`](Keyspace::delete) and
-/// [`merge`](Keyspace::merge) are `Durability::Buffered`; their `_with` forms take a [`Durability`]. A
-/// [`Batch`](super::batch::Batch) makes several writes one.
+/// A key may have up to 64 KiB, a value up to 4 GiB - 1. [`put`](Keyspace::put),
+/// [`delete`](Keyspace::delete) and [`merge`](Keyspace::merge) use `Durability::Buffered`; their `_with`
+/// variants take a [`Durability`]. A [`Batch`](super::batch::Batch) commits several writes atomically.
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
@@ -56,12 +56,12 @@ impl Keyspace {
         &self.store
     }
 
-    /// Its name.
+    /// Returns the keyspace's name.
     pub fn name(&self) -> &str {
         &self.state.name
     }
 
-    /// The options it was created with.
+    /// Returns the options that the keyspace was created with.
     pub fn options(&self) -> &KeyspaceOptions {
         &self.state.options
     }
@@ -77,17 +77,17 @@ impl Keyspace {
         self.store.commit(|| std::iter::once(operation), durability)
     }
 
-    /// Gives the key a value.
+    /// Sets the value of `key`, with `Durability::Buffered`.
     ///
     /// # Errors
-    /// `InvalidArgument` for a key or value that is too long, `Full`, `Poisoned`, `Closed`: nothing
-    /// has been written then.
+    /// `InvalidArgument` if the key or value is too long; `Full`; `Poisoned`; `Closed`; `ReadOnly`.
+    /// Nothing is written in these cases.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, Durability::Buffered)
     }
 
-    /// [`Keyspace::put`] with a durability: with `Durability::Sync` the value survives power loss once this
-    /// returns.
+    /// Sets the value of `key` with the given durability. With `Durability::Sync` the value survives a
+    /// power loss once this returns.
     ///
     /// ```
     /// # fn main() -> spinney::Result<()> {
@@ -98,8 +98,8 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// As [`Keyspace::put`]. After a failed sync the store is poisoned, and it is unknown whether the value
-    /// survives a power loss.
+    /// The errors of [`Keyspace::put`]. A failed sync poisons the store; it is then unknown whether the
+    /// value survives a power loss.
     pub fn put_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -109,34 +109,35 @@ impl Keyspace {
         self.write(EntryKind::Put, key.as_ref(), value.as_ref(), durability)
     }
 
-    /// Takes the key's value away, if it has one.
+    /// Removes the value of `key`, if it has one, with `Durability::Buffered`.
     ///
     /// # Errors
-    /// As [`Keyspace::put`].
+    /// The errors of [`Keyspace::put`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.delete_with(key, Durability::Buffered)
     }
 
-    /// [`Keyspace::delete`] with a durability.
+    /// Removes the value of `key`, if it has one, with the given durability.
     ///
     /// # Errors
-    /// As [`Keyspace::put_with`].
+    /// The errors of [`Keyspace::put_with`].
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         self.write(EntryKind::Delete, key.as_ref(), &[], durability)
     }
 
-    /// Folds an operand into the key's value by the keyspace's merge operator.
+    /// Writes a merge operand for `key`, with `Durability::Buffered`. Reads and compactions fold it into
+    /// the key's value with the keyspace's merge operator.
     ///
     /// # Errors
-    /// As [`Keyspace::put`]; `InvalidArgument` if the keyspace has no merge operator.
+    /// The errors of [`Keyspace::put`]; `InvalidArgument` if the keyspace has no merge operator.
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
         self.merge_with(key, operand, Durability::Buffered)
     }
 
-    /// [`Keyspace::merge`] with a durability.
+    /// Writes a merge operand for `key` with the given durability. See [`Keyspace::merge`].
     ///
     /// # Errors
-    /// As [`Keyspace::put_with`]; `InvalidArgument` if the keyspace has no merge operator.
+    /// The errors of [`Keyspace::put_with`]; `InvalidArgument` if the keyspace has no merge operator.
     pub fn merge_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -146,18 +147,19 @@ impl Keyspace {
         self.write(EntryKind::Merge, key.as_ref(), operand.as_ref(), durability)
     }
 
-    /// The key's value.
+    /// Returns the newest committed value of `key`, or `None` if it has none.
     ///
     /// # Errors
-    /// `Corruption` or `Io` if the disk fails, `Merge` if the operator refuses, `Closed`.
+    /// `Corruption` or `Io` if the data cannot be read; `Merge` if the merge operator fails; `Closed`.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         read::get(&self.store, &self.state, key.as_ref(), None)
     }
 
-    /// The keys' values, in the keys' order, as of one moment. All disk reads are in flight at once.
+    /// Returns the values of `keys`, in the order of `keys`. All values are of the same moment. The disk
+    /// reads of all keys are in flight at the same time.
     ///
     /// # Errors
-    /// As [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`].
     pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -166,16 +168,16 @@ impl Keyspace {
         read::multi_get(&self.store, &self.state, &keys, None)
     }
 
-    /// Whether the key has a value.
+    /// Returns true if `key` has a value.
     ///
     /// # Errors
-    /// As [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`].
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.get(key)?.is_some())
     }
 
-    /// The number of keys in `range`, as of now. Reads all of them: the time is that of a scan, where
-    /// [`Database::stats`](super::database::Database::stats) costs nothing.
+    /// Returns the exact number of keys in `range` at the moment of the call. Takes as long as a scan of
+    /// the range. [`Database::stats`](super::database::Database::stats) has an estimate without a scan.
     ///
     /// ```
     /// # fn main() -> spinney::Result<()> {
@@ -190,7 +192,7 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// As [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`].
     pub fn count(&self, range: impl KeyRange) -> Result<u64> {
         self.range(range).try_fold(0, |count, pair| pair.map(|_| count + 1))
     }
@@ -199,23 +201,23 @@ impl Keyspace {
         Iter::new(&self.store, &self.state, None, bounds)
     }
 
-    /// All pairs, as of now.
+    /// Returns an iterator over all pairs at the moment of the call.
     pub fn iter(&self) -> Iter {
         self.iterate((None, None))
     }
 
-    /// The pairs whose keys lie in `range`, as of now: `"a".."b"`, `.."b"`, or a pair of
-    /// [`Bound`](std::ops::Bound)s.
+    /// Returns an iterator over the pairs with keys in `range` at the moment of the call. A range is
+    /// `"a".."b"`, `.."b"`, or a pair of [`Bound`](std::ops::Bound)s.
     pub fn range(&self, range: impl KeyRange) -> Iter {
         self.iterate(bounds_of(&range))
     }
 
-    /// The pairs whose keys start with `prefix`, as of now.
+    /// Returns an iterator over the pairs with keys that start with `prefix` at the moment of the call.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
         self.iterate(bounds_of_prefix(prefix.as_ref()))
     }
 
-    /// Makes what is in memory part of the tree, and waits for that.
+    /// Writes the keyspace's memtables to its tree, and waits until they are durable there.
     ///
     /// # Errors
     /// `Full`, `Io`, `Poisoned`.
@@ -223,7 +225,7 @@ impl Keyspace {
         self.store.check_writable()?;
         read::check_readable(&self.store, &self.state)?;
         Contained::refuse_inside("flush")?;
-        // What failed before is tried again, and counts only if it fails again.
+        // An earlier failure is forgotten: the flush is retried, and only a new failure counts.
         *self.state.flush_failure.lock() = None;
         self.state.flush_backoff_until_nanos.store(0, Ordering::Relaxed);
         let result = self.store.changing("a flush", || {
@@ -235,11 +237,11 @@ impl Keyspace {
         result
     }
 
-    /// Flushes, and compacts everything in `range` into one version of each key (and of each that a
-    /// snapshot needs), dropping what is deleted or superseded. Waits for that.
+    /// Flushes the keyspace and compacts all its tables in `range`. Deleted and superseded versions are
+    /// dropped unless a snapshot needs them. Waits until the compaction has ended.
     ///
     /// # Errors
-    /// As [`Keyspace::flush`].
+    /// The errors of [`Keyspace::flush`].
     pub fn compact(&self, range: impl KeyRange) -> Result<()> {
         self.flush()?;
         let (lower, upper) = bounds_of(&range);
@@ -251,7 +253,7 @@ impl Keyspace {
         // The tree looks for work between two waits.
         let ended = Cell::new(executor.ended());
         let wait = || {
-            // What is in the way may have panicked and be there for good.
+            // A conflicting job that panicked never ends: without this check the wait would not either.
             self.store.check_writable()?;
             executor.wait(ended.get(), Duration::from_millis(5));
             ended.set(executor.ended());
@@ -262,15 +264,15 @@ impl Keyspace {
         });
         self.state.drop_unheld();
         self.store.deliver_events();
-        // Dropped meanwhile, it is told so, and not what the tree met then.
+        // If the keyspace was dropped in the meantime, that is the error to report.
         result
             .map_err(|error| read::check_readable(&self.store, &self.state).err().unwrap_or(error))
     }
 
-    /// What the keyspace's tree looks like.
+    /// Returns a description of the keyspace's tree: its nodes or levels, and their tables.
     ///
     /// # Errors
-    /// `Io` or `Corruption` from the tables' indexes.
+    /// `Io` or `Corruption` if the index of a table cannot be read.
     pub fn describe(&self) -> Result<TreeDescription> {
         self.store.check_open()?;
         self.state.read.load_full().version.describe()
@@ -287,11 +289,11 @@ impl std::fmt::Debug for Keyspace {
 mod tests {
     use crate::{Database, KeyspaceOptions};
 
-    /// A flush had found the keyspace there, and froze its memtable when the keyspace had been dropped
-    /// meanwhile: nobody took the memtable out of the pipeline, and the flush looped endlessly.
-    /// (Found by the scenario `drop-keyspace`.)
+    /// A flush checked that the keyspace existed. The keyspace was dropped, and then the flush froze its
+    /// memtable. Nothing removed that memtable from the pipeline, and the flush looped endlessly. (Found
+    /// by the scenario `drop-keyspace`.)
     #[test]
-    fn a_flush_that_meets_a_drop_ends() {
+    fn a_flush_of_a_dropped_keyspace_ends() {
         let db = Database::builder_in_memory().deterministic(1).open().unwrap();
         let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
         items.put("key", "value").unwrap();

@@ -1,16 +1,16 @@
-//! Ranges of keys, as users write them.
+//! [`KeyRange`], a range of keys in the public API.
 //!
-//! [`RangeBounds`](std::ops::RangeBounds) has a parameter for the key's type. `..` leaves that type open, and a
-//! pair of `Bound<&[u8]>` leaves two choices, so neither compiles without a hint. [`KeyRange`] has no parameter:
-//! every way to write a range has exactly one meaning.
+//! [`RangeBounds`](std::ops::RangeBounds) has a type parameter for the key. With `..` and with a pair of
+//! `Bound<&[u8]>` the compiler cannot infer it, so both need a type annotation. [`KeyRange`] has no
+//! parameter and needs none.
 
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 use crate::base::planted::{Bug, planted};
 
 /// A range of keys: `..`, `"a".."b"`, `"a"..="b"`, `"a"..`, `.."b"`, `..="b"`, or a pair of
-/// [`Bound`]s. Keys are anything that is bytes: `&str`, `&[u8]`, `String`, `Vec<u8>`, arrays. A reference to a
-/// range is a range too.
+/// [`Bound`]s. A key is any `AsRef<[u8]>`: `&str`, `&[u8]`, `String`, `Vec<u8>`, an array. A reference to
+/// a range is also a range.
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
@@ -27,10 +27,10 @@ use crate::base::planted::{Bug, planted};
 /// # Ok(()) }
 /// ```
 pub trait KeyRange {
-    /// The lower end, as bytes.
+    /// Returns the lower bound, as bytes.
     fn lower(&self) -> Bound<&[u8]>;
 
-    /// The upper end, as bytes.
+    /// Returns the upper bound, as bytes.
     fn upper(&self) -> Bound<&[u8]>;
 }
 
@@ -44,7 +44,7 @@ impl KeyRange for RangeFull {
     }
 }
 
-/// Implements [`KeyRange`] for a type of range, given how its ends are found.
+/// Implements [`KeyRange`] for a range type, given the expressions for its bounds.
 macro_rules! key_range {
     ($range:ty, $self:ident => $lower:expr, $upper:expr) => {
         impl<K: AsRef<[u8]>> KeyRange for $range {
@@ -80,7 +80,7 @@ impl<R: KeyRange + ?Sized> KeyRange for &R {
     }
 }
 
-/// The first key of a range, and the first key behind it; `None` where it has no end.
+/// The first key of a range and the first key after it; `None` where the range is unbounded.
 pub(crate) type Bounds = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// The bounds of a range.
@@ -121,7 +121,7 @@ mod tests {
         (lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec))
     }
 
-    /// `..` and pairs of `Bound<&[u8]>` did not compile (E0283): nothing said what a key is.
+    /// `..` and pairs of `Bound<&[u8]>` did not compile (E0283): the key's type could not be inferred.
     #[test]
     fn every_way_to_write_a_range_compiles_without_a_hint_and_has_its_bounds() {
         assert_eq!(bounds_of(&(..)), owned(None, None));

@@ -1,4 +1,4 @@
-//! Snapshots: the state of the whole store at one moment.
+//! [`Snapshot`], a consistent view of the whole store at one moment.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::store::read;
 use crate::store::snapshots::{Reader, SnapshotGuard};
 use crate::store::store::OpenStore;
 
-/// The state of all keyspaces at one moment: a prefix of the order of commits. While it is held, the
-/// space of what it sees is not reclaimed. Clones share it.
+/// A consistent view of all keyspaces at one moment: it contains a prefix of the commit order. While
+/// it is held, the disk space of the versions that it sees is not reclaimed. Clones share the view.
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
@@ -44,20 +44,21 @@ impl Snapshot {
         Err(Error::invalid(format!("keyspace {:?} belongs to another store", keyspace.name())))
     }
 
-    /// The key's value.
+    /// Returns the value of `key` in the snapshot, or `None` if it has none.
     ///
     /// # Errors
-    /// As [`Keyspace::get`]; `InvalidArgument` for a keyspace of another store.
+    /// The errors of [`Keyspace::get`]; `InvalidArgument` if the keyspace belongs to another store.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.check(keyspace)?;
         let seqno = Some(self.guard.seqno()).filter(|_| !planted(Bug::SnapshotGetNewest));
         read::get(&self.store, keyspace.state(), key.as_ref(), seqno)
     }
 
-    /// The keys' values, in the keys' order.
+    /// Returns the values of `keys` in the snapshot, in the order of `keys`. The disk reads of all keys
+    /// are in flight at the same time.
     ///
     /// # Errors
-    /// As [`Snapshot::get`].
+    /// The errors of [`Snapshot::get`].
     pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keyspace: &Keyspace,
@@ -68,10 +69,10 @@ impl Snapshot {
         read::multi_get(&self.store, keyspace.state(), &keys, Some(self.guard.seqno()))
     }
 
-    /// Whether the key has a value.
+    /// Returns true if `key` has a value in the snapshot.
     ///
     /// # Errors
-    /// As [`Snapshot::get`].
+    /// The errors of [`Snapshot::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.get(keyspace, key)?.is_some())
     }
@@ -83,25 +84,25 @@ impl Snapshot {
         }
     }
 
-    /// The number of keys. Reads all of them: the time is that of a full scan.
+    /// Returns the exact number of keys in `range`. Takes as long as a scan of the range.
     ///
     /// # Errors
-    /// As [`Snapshot::get`].
+    /// The errors of [`Snapshot::get`].
     pub fn count(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<u64> {
         self.range(keyspace, range).try_fold(0, |count, pair| pair.map(|_| count + 1))
     }
 
-    /// All pairs.
+    /// Returns an iterator over all pairs.
     pub fn iter(&self, keyspace: &Keyspace) -> Iter {
         self.iterate(keyspace, (None, None))
     }
 
-    /// The pairs whose keys lie in `range`, see [`Keyspace::range`].
+    /// Returns an iterator over the pairs with keys in `range`. See [`Keyspace::range`].
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Iter {
         self.iterate(keyspace, bounds_of(&range))
     }
 
-    /// The pairs whose keys start with `prefix`.
+    /// Returns an iterator over the pairs with keys that start with `prefix`.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Iter {
         self.iterate(keyspace, bounds_of_prefix(prefix.as_ref()))
     }

@@ -1,4 +1,4 @@
-//! Statistics: what users of RocksDB expect, as a typed struct and as Prometheus text.
+//! [`Statistics`]: counters and gauges of a store, as a struct and as Prometheus text.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,66 +8,67 @@ use crate::base::sync::plain::Ordering;
 use crate::store::open_iterators::ITERATOR_BYTES;
 use crate::store::store::Store;
 
-/// Latencies of one kind of operation.
+/// Latencies of one kind of operation, over a sample of the operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LatencySummary {
-    /// How many operations were measured. It is a sample, not their number: see `Statistics::gets` and
-    /// `Statistics::commits` for that.
+    /// Number of operations measured. `Statistics::gets` and `Statistics::commits` count all operations.
     pub samples: u64,
-    /// Their mean.
+    /// Mean latency.
     pub mean: Duration,
-    /// Half were at most this long.
+    /// Median latency.
     pub p50: Duration,
-    /// 99% were at most this long.
+    /// 99th percentile.
     pub p99: Duration,
-    /// 99.9% were at most this long.
+    /// 99.9th percentile.
     pub p999: Duration,
-    /// The longest.
+    /// Maximum latency.
     pub max: Duration,
 }
 
-/// Bytes moved for one purpose.
+/// File traffic of one purpose: journal, manifest, flush or compaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes read from files.
     pub read_bytes: u64,
     /// Bytes written to files.
     pub written_bytes: u64,
-    /// How many jobs (flushes, compactions) or records (journal, manifest).
+    /// Number of jobs (flush, compaction), records (journal) or edits (manifest).
     pub count: u64,
 }
 
-/// One keyspace's part.
+/// Gauges and counters of one keyspace.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct KeyspaceStatistics {
-    /// Its name.
+    /// The keyspace's name.
     pub name: String,
-    /// Its tree kind.
+    /// The tree kind.
     pub kind: String,
-    /// Entries in tables. Versions that are superseded and tombstones count, so this is not a number of keys.
+    /// Number of entries in tables. Includes superseded versions and tombstones, so it is not the number
+    /// of keys.
     pub table_entries: u64,
-    /// Entries in memtables, counted likewise: what tables do not hold yet.
+    /// Number of entries in memtables, including superseded versions and tombstones.
     pub memtable_entries: u64,
-    /// Tables in the current version.
+    /// Number of tables in the current version of the tree.
     pub tables: u64,
-    /// Bytes of its files on disk.
+    /// Size of the keyspace's files on disk, in bytes.
     pub disk_bytes: u64,
-    /// What its files would take if they held live pairs alone, freshly compacted. An estimate: within 10%.
+    /// Estimated size of the files in bytes if they held only live pairs, freshly compacted. Within 10%.
     pub live_bytes: u64,
-    /// How many keys have a value. An estimate: within 10% once the keyspace has been flushed. Entries in memtables
-    /// are taken to be of new keys as often as those before them were.
+    /// Estimated number of keys that have a value. Within 10% once the keyspace has been flushed. For
+    /// memtables, the share of new keys is assumed to be that of earlier entries.
     pub keys_estimate: u64,
     /// Bytes in memtables.
     pub memtable_bytes: u64,
-    /// Memtables frozen and not yet part of the tree.
+    /// Number of memtables that are frozen and not yet part of the tree.
     pub memtables_frozen: u64,
     /// Bytes that pending compactions would read.
     pub compaction_pending_bytes: u64,
-    /// How often its merge operator has panicked.
+    /// Number of panics of the merge operator.
     pub operator_panics: u64,
 }
 
-/// Everything the store counts. Counters are since open; gauges are now.
+/// Counters and gauges of a store. Counters start at zero when the store is opened; gauges have the
+/// current value.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -75,7 +76,7 @@ pub struct Statistics {
     pub gets: u64,
     /// Point reads that found nothing.
     pub gets_absent: u64,
-    /// Keys asked for by `multi_get`.
+    /// Keys requested by `multi_get`.
     pub multi_get_keys: u64,
     /// Entries written (puts, deletes, merges).
     pub writes: u64,
@@ -93,94 +94,94 @@ pub struct Statistics {
     pub get_latency: LatencySummary,
     /// Latency of commits.
     pub commit_latency: LatencySummary,
-    /// The journal's traffic; `count` is records.
+    /// Journal traffic; `count` is the number of records.
     pub journal: Traffic,
-    /// Packing of memtables.
+    /// Traffic of flushes; `count` is the number of memtables written.
     pub flush: Traffic,
-    /// Compactions.
+    /// Traffic of compactions; `count` is their number.
     pub compaction: Traffic,
-    /// The manifest's traffic; `count` is edits.
+    /// Manifest traffic; `count` is the number of edits.
     pub manifest: Traffic,
     /// Pages that point reads and iterators read from disk.
     pub pages_read: u64,
-    /// Page reads answered by the cache, by class.
+    /// Cache hits for leaf pages.
     pub cache_hits_leaf: u64,
-    /// As above, index pages.
+    /// Cache hits for index pages.
     pub cache_hits_index: u64,
-    /// As above, filter pages.
+    /// Cache hits for filter pages.
     pub cache_hits_filter: u64,
-    /// Reads of keys that the row cache answered.
+    /// Point reads answered by the row cache.
     pub cache_hits_row: u64,
-    /// Page reads the cache could not answer.
+    /// Page cache misses.
     pub cache_misses: u64,
-    /// Pages evicted.
+    /// Page cache evictions.
     pub cache_evictions: u64,
-    /// Maplets and filters of tables probed.
+    /// Probes of maplets and table filters.
     pub filter_probes: u64,
-    /// Branches that a maplet named and that did not hold the key.
+    /// Branches named by a maplet that did not hold the key.
     pub filter_false_positives: u64,
-    /// Memory of memtables.
+    /// Memory of memtables, in bytes.
     pub memory_memtables: u64,
-    /// Memory of the page cache and the row cache.
+    /// Memory of the page cache and the row cache, in bytes.
     pub memory_cache: u64,
-    /// Memory of the row cache.
+    /// Memory of the row cache, in bytes.
     pub memory_row_cache: u64,
-    /// Memory of trunks and table handles (estimate).
+    /// Memory of trunks and table handles, in bytes (estimate).
     pub memory_trees: u64,
-    /// Memory of iterators: their cursors, and what each keeps without.
+    /// Memory of open iterators including their cursors, in bytes.
     pub memory_iterators: u64,
-    /// Memory of buffers of readers that look ahead.
+    /// Memory of read-ahead buffers, in bytes.
     pub memory_read_ahead: u64,
-    /// Memory that lies idle for later memtables.
+    /// Memory of freed memtables that is kept for later ones, in bytes.
     pub memory_idle: u64,
-    /// Memory that background threads may use for buffers and for what they are writing.
+    /// Largest memory of background threads for buffers and unwritten output, in bytes.
     pub memory_jobs: u64,
-    /// Memory that the journal's mapped segments may take: what is written of the current ones, and of the next
-    /// ones what is made ready.
+    /// Largest memory of the journal's mapped segments, current and prepared, in bytes.
     pub memory_journal: u64,
-    /// The budget.
+    /// The memory budget, in bytes.
     pub memory_budget: u64,
-    /// Journal bytes on disk not yet retired.
+    /// Journal bytes on disk that are not yet retired.
     pub journal_live_bytes: u64,
-    /// Time that writers were delayed in all.
+    /// Total delay of writers by the throttle.
     pub throttled: Duration,
-    /// Delays of single commits: counts of those up to 0.1, 1, 10, 100, 1000 ms and above.
+    /// Number of commits by delay: up to 0.1, 1, 10, 100, 1000 ms, and longer.
     pub throttle_histogram: [u64; 6],
     /// Snapshots held.
     pub snapshots: u64,
     /// Iterators held.
     pub iterators_held: u64,
-    /// Data files that are open now, of all stores that share a file system.
+    /// Data files now open, of all stores that share a file system.
     pub open_files: u64,
-    /// At most so many are kept open; 0 where there is no bound.
+    /// Largest number of data files kept open; 0 if there is no limit.
     pub open_files_max: u64,
-    /// How often a data file was opened again since others had needed its descriptor.
+    /// Number of times a data file was reopened after its descriptor had been closed for another file.
     pub files_reopened: u64,
-    /// How often the event listener has panicked.
+    /// Panics of the event listener.
     pub listener_panics: u64,
     /// The message of the listener's first panic.
     pub listener_first_panic: Option<String>,
-    /// Events that the listener was not told of, since too many were waiting for it.
+    /// Events dropped because the listener's queue was full.
     pub events_lost: u64,
-    /// Each keyspace.
+    /// Statistics of each keyspace.
     pub keyspaces: Vec<KeyspaceStatistics>,
 }
 
 impl Statistics {
-    /// Bytes written to disk per byte that the user wrote, without the journal.
+    /// Returns the write amplification without the journal: bytes written by flushes, compactions and
+    /// the manifest per user byte.
     pub fn write_amplification(&self) -> f64 {
         let written =
             self.flush.written_bytes + self.compaction.written_bytes + self.manifest.written_bytes;
         ratio(written, self.user_bytes_written)
     }
 
-    /// The same with the journal.
+    /// Returns the write amplification including the journal.
     pub fn write_amplification_with_journal(&self) -> f64 {
         self.write_amplification() + ratio(self.journal.written_bytes, self.user_bytes_written)
     }
 
-    /// All memory that is counted: beside it there are the program, the stacks of its threads and what the allocator
-    /// keeps. What background threads and the journal may take counts in full.
+    /// Returns the total memory accounted for, in bytes. Does not include the program, thread stacks and
+    /// allocator overhead. Background threads and the journal count with their limits.
     pub fn memory_total(&self) -> u64 {
         self.memory_memtables
             + self.memory_idle
@@ -192,19 +193,19 @@ impl Statistics {
             + self.memory_journal
     }
 
-    /// Pages read from disk per key asked for by point reads.
+    /// Returns the pages read from disk per key requested by point reads.
     pub fn pages_per_get(&self) -> f64 {
         ratio(self.pages_read, self.gets + self.multi_get_keys)
     }
 
-    /// Disk bytes of all keyspaces per estimated live byte.
+    /// Returns the space amplification: disk bytes of all keyspaces per estimated live byte.
     pub fn space_amplification(&self) -> f64 {
         let disk: u64 = self.keyspaces.iter().map(|k| k.disk_bytes).sum();
         let live: u64 = self.keyspaces.iter().map(|k| k.live_bytes).sum();
         ratio(disk, live)
     }
 
-    /// The text format that Prometheus scrapes.
+    /// Returns all statistics in the Prometheus text format.
     pub fn to_prometheus(&self) -> String {
         let mut out = String::new();
         let counters: [(&str, u64); 22] = [
@@ -274,7 +275,7 @@ impl Statistics {
             let _ = writeln!(out, "spinney_{name} {value}");
         }
         for (name, latency) in [("get", &self.get_latency), ("commit", &self.commit_latency)] {
-            // Of a sample of the operations: `spinney_gets_total` and `spinney_commits_total` count them all.
+            // A sample. `spinney_gets_total` and `spinney_commits_total` count all operations.
             let name = format!("spinney_{name}_sampled_seconds");
             let _ = writeln!(out, "# TYPE {name} summary");
             for (quantile, value) in [
@@ -325,7 +326,7 @@ impl Statistics {
     }
 }
 
-/// Picks one gauge of a keyspace.
+/// Reads one gauge of a keyspace.
 type KeyspaceGauge = fn(&KeyspaceStatistics) -> u64;
 
 fn ratio(part: u64, whole: u64) -> f64 {
@@ -333,7 +334,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 impl Store {
-    /// Takes all counters and gauges.
+    /// Reads all counters and gauges.
     pub(crate) fn statistics(&self) -> Statistics {
         let counters = &self.counters;
         let [commits, writes, user_bytes_written] = counters.commits();

@@ -1,13 +1,14 @@
-//! How an iterator goes past what cannot be read.
+//! How an iterator continues after data that cannot be read.
 //!
-//! A step that fails on a damaged page has lost its position. The pass closes its cursors, goes back to the key up to
-//! which it is done, and asks the runs of that range where the hole is. What other runs hold before the hole
-//! is shown first, by cursors that do not touch it. Then the error is given out with the hole's range, and the
-//! next call goes on behind it: what other runs hold in the range may be outdated.
+//! A step that fails on a damaged page loses its position. The pass closes its cursors, returns to
+//! the key up to which it has yielded all pairs, and asks the runs of the range where the hole is.
+//! Pairs before the hole are yielded first, by cursors that do not read it. Then the error is
+//! returned with the hole's range. The next call continues after that range, because the versions
+//! of other runs in it may be outdated.
 //!
 //! Invariants:
-//! 1. No pair in a range that is given out as damaged is shown afterwards, from either end.
-//! 2. Each hole that is given out moves the pass on, so that an iterator ends whatever is damaged.
+//! 1. No pair in a range reported as damaged is yielded afterwards, from either end.
+//! 2. Each reported hole advances the pass, so an iterator ends whatever is damaged.
 
 use std::sync::Arc;
 
@@ -21,17 +22,18 @@ use crate::store::state::Blobs;
 use crate::table::HoleAt;
 use crate::tree::RangeAt;
 
-/// A hole on the way of a pass.
+/// A hole that a pass has not reached yet.
 #[derive(Debug, Clone)]
 pub(super) struct Ahead {
     pub(super) range: DamagedRange,
     error: Error,
-    /// The range ends where that of the runs does, and the damage may go on in the next.
+    /// The hole's range ends with the range of the runs. The damage may continue in the next range.
     may_go_on: bool,
 }
 
 impl Inner {
-    /// A step has failed: goes on to the next pair, or to a hole that is before it. Whether there is a pair.
+    /// Handles a failed step: advances to the next pair, or to a hole before it. Returns true if
+    /// there is a pair.
     #[cold]
     pub(super) fn pass_damage(&mut self, end: End, error: Error) -> Result<bool> {
         let mut error = error;
@@ -53,7 +55,8 @@ impl Inner {
                         return self.give_out(end, *reached);
                     }
                 }
-                // A page that was read ahead, or one behind the range: careful cursors read neither.
+                // The failed page was read ahead or is after the range: careful cursors read
+                // neither.
                 None if !*self.careful(end) => {}
                 None => return Err(error),
             }
@@ -86,8 +89,8 @@ impl Inner {
         }
     }
 
-    /// Closes a pass's range after a failure, and moves its edge to where that was met. Returns the key if
-    /// its value alone could not be read.
+    /// Closes a pass's range after a failure, and moves its edge to the position of the failure.
+    /// Returns the key if only its value could not be read.
     fn close_failed(&mut self, end: End) -> Option<Vec<u8>> {
         let open = match end {
             End::Front => self.front.open.take(),
@@ -104,7 +107,7 @@ impl Inner {
         (stopped == Stopped::AtValue).then(|| key.to_vec())
     }
 
-    /// The first hole from the pass's edge on, if a cursor would meet one there.
+    /// Returns the first hole at or after the pass's edge, if a cursor would encounter one.
     fn hole(&self, end: End) -> Result<Option<Ahead>> {
         let read = self.keyspace.read.load_full();
         let (at, hole_at) = match end {
@@ -136,7 +139,7 @@ impl Inner {
         Ok(first)
     }
 
-    /// The part of a range that neither pass is done with.
+    /// Returns the part of a range that neither pass has yielded.
     fn left_of(&self, range: DamagedRange) -> Option<DamagedRange> {
         let back = match &self.back.open {
             Some(open) => open.last(),
@@ -149,7 +152,8 @@ impl Inner {
         }
     }
 
-    /// Notes a hole that the pass is to stop before. Returns the one that it has reached, if it has.
+    /// Records a hole at which the pass must stop. Returns the hole that the pass has reached, if
+    /// any.
     fn note_ahead(&mut self, end: End, hole: Ahead) -> Option<Box<Ahead>> {
         if let Some(known) = self.ahead(end).take() {
             let is_nearer = match end {
@@ -157,7 +161,7 @@ impl Inner {
                 End::Back => hole.range.upper > known.range.upper,
             };
             if !is_nearer {
-                // Nothing was before the known one any more, or it would have been shown.
+                // All pairs before the known hole have been yielded.
                 return Some(known);
             }
         }
@@ -176,7 +180,7 @@ impl Inner {
         None
     }
 
-    /// If the pass has shown all that is before a hole, gives that out.
+    /// Reports a hole if the pass has yielded every pair before it.
     #[cold]
     pub(super) fn reach_hole(&mut self, end: End) -> Result<bool> {
         match self.ahead(end).take() {
@@ -185,13 +189,13 @@ impl Inner {
         }
     }
 
-    /// Gives a hole out as the error that it is, with its range, and goes past it.
+    /// Returns a hole as its error, records its range, and moves the pass after it.
     fn give_out(&mut self, end: End, hole: Ahead) -> Result<bool> {
         let Ahead { range, error, mut may_go_on } = hole;
-        // The other end may have gone past it.
+        // The other pass may already be past it.
         let Some(mut range) = self.left_of(range) else { return Ok(false) };
         self.go_past(end, &range);
-        // A page may extend into the next range, and count there too.
+        // A page may extend into the next range, where the hole counts too.
         while may_go_on {
             let Some(next) = self.hole(end)? else { break };
             let is_same = next.error.to_string() == error.to_string()
@@ -223,7 +227,7 @@ impl Inner {
                             .concat()
                     }
                     (Some(upper), _) => upper.clone(),
-                    // Nothing is behind it.
+                    // The hole extends to the end.
                     (None, Some(edge)) => edge.clone(),
                     (None, None) => {
                         self.back.edge = Some(self.front.edge.clone());
@@ -235,7 +239,7 @@ impl Inner {
         }
     }
 
-    /// A pair whose value is out of line. If that cannot be read, it costs the key alone.
+    /// A pair with its value in a blob file. If the value cannot be read, only this key is lost.
     #[cold]
     pub(super) fn blob_pair(&mut self, key: Slice, pointer: &[u8]) -> Result<Pair> {
         match Blobs(Arc::clone(&self.store.blobs)).read(pointer) {

@@ -1,20 +1,21 @@
-//! Repair: a new store out of what can be read of a damaged one.
+//! Repair: creates a new store from the readable data of a damaged one.
 //!
-//! `source` finds out what there is (keyspaces, tables, journal), `newest` merges it key by key, and here the
-//! result is written to a store of its own. The source is not changed.
+//! `source` finds the keyspaces, tables and journal. `newest` merges them key by key. This module writes
+//! the result to a new store. The source is not changed.
 //!
-//! With a whole manifest the trees' own ranges say which tables count where, so that outside the ranges of
-//! damage the result is exactly what the store held. Without one, every table that is found counts, and of
-//! each key the newest version: what had been deleted may come back where the tombstone has been dropped
-//! already and an older table still lies there.
+//! With an intact manifest, the trees tell which tables cover which ranges, and the result is exact outside
+//! the damaged ranges. Without a manifest, every table found is used, and the newest version of each key
+//! wins. Deleted keys may then reappear: their tombstone may have been compacted away while an older table
+//! is still on disk.
 //!
 //! Invariants:
-//! 1. Of each key, the newest version that can be read decides; a tombstone is a version.
-//! 2. A value is written as it was or not at all.
-//! 3. Where a newer version may have been lost, the report says so: outside the reported ranges, and with a
-//!    whole manifest and journal, the result is exact.
-//! 4. Merge operands that cannot be folded (the operator is not registered, or refuses) are written as they were.
-//! 5. The result gets its name last, durably. A repair that fails leaves nothing of it, or says what.
+//! 1. The newest readable version of each key decides. A tombstone is a version.
+//! 2. A value is written unchanged or not at all.
+//! 3. The report names every range in which a newer version may be lost. Outside these ranges the result is
+//!    exact if the manifest and the journal are intact.
+//! 4. Merge operands that cannot be folded (the operator is not registered, or fails) are copied unchanged.
+//! 5. The result gets its final name last, durably. A failed repair leaves nothing behind, or its error names
+//!    what it left.
 
 mod newest;
 mod source;
@@ -38,11 +39,11 @@ use crate::store::checkpoint::{discard, refuse_inside};
 use crate::store::options::Builder;
 use crate::vfs::{Vfs, sync_parent};
 
-/// Pairs between two calls of a progress callback.
+/// Number of pairs between two calls of a progress callback.
 const PROGRESS_PAIRS: u64 = 8192;
 
-/// Makes a new store in the directory `target` out of what can be read of the one in `source`, which is not
-/// changed. [`Repair`] has options.
+/// Creates a new store in the directory `target` from the readable data of the store in `source`. The
+/// source is not changed. [`Repair`] does the same with options.
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
@@ -61,12 +62,12 @@ const PROGRESS_PAIRS: u64 = 8192;
 /// ```
 ///
 /// # Errors
-/// As [`Repair::into_new`].
+/// The errors of [`Repair::into_new`].
 pub fn repair(source: impl AsRef<Path>, target: impl AsRef<Path>) -> Result<RepairReport> {
     Repair::new(source).into_new(target)
 }
 
-/// How a damaged store is repaired.
+/// The repair of a damaged store, with options.
 pub struct Repair {
     source: PathBuf,
     builder: Builder,
@@ -76,22 +77,22 @@ pub struct Repair {
 
 type Progress = Box<dyn FnMut(&RepairProgress<'_>) + Send>;
 
-/// How far a repair is.
+/// The progress of a repair.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct RepairProgress<'a> {
-    /// The keyspace that is being written.
+    /// Name of the keyspace that is being written.
     pub keyspace: &'a str,
-    /// Its pairs so far.
+    /// Number of its pairs written so far.
     pub pairs: u64,
 }
 
-/// What the result of a repair rests on.
+/// The source of the list of tables that a repair used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepairBasis {
-    /// The manifest, which is whole.
+    /// The manifest, which is intact.
     Manifest,
-    /// The data files that were found, since manifest or superblock are lost or damaged.
+    /// The data files in the directory, because the manifest or superblock is lost or damaged.
     Files,
 }
 
@@ -101,9 +102,9 @@ pub enum RepairBasis {
 pub struct RepairDamage {
     /// The keyspace's name.
     pub keyspace: String,
-    /// Its keys of which something may be lost. The result holds older versions of them or none.
+    /// The keys whose newest version may be lost. The result has older versions of them, or none.
     pub range: DamagedRange,
-    /// What is wrong, in which file and where.
+    /// The damage, with its file and offset.
     pub error: Error,
 }
 
@@ -111,47 +112,47 @@ pub struct RepairDamage {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RepairedKeyspace {
-    /// Its name: `recovered-N` if that is lost.
+    /// The keyspace's name, or `recovered-N` if the name is lost.
     pub name: String,
-    /// How many pairs it holds.
+    /// Number of pairs.
     pub pairs: u64,
-    /// Pairs in damaged ranges that were left out ([`Repair::without_doubtful`]).
+    /// Number of pairs in damaged ranges that were left out ([`Repair::without_doubtful`]).
     pub pairs_left_out: u64,
-    /// Keys, beside the pairs, whose merge operands cannot be folded, since the operator is not registered
-    /// ([`Repair::merge_operator`]) or refuses. They have the operands that they had: reading one fails with
-    /// [`Error::Merge`] until the operator folds them.
+    /// Number of keys whose merge operands could not be folded because the operator is not registered
+    /// ([`Repair::merge_operator`]) or fails. Not included in `pairs`. Their operands are copied unchanged:
+    /// a read fails with [`Error::Merge`] until the operator can fold them.
     pub keys_not_folded: u64,
-    /// Why the first of them is not folded.
+    /// The error of the first key that was not folded.
     pub not_folded: Option<Error>,
-    /// Why the options are lost that the keyspace had, if they are. It has those of a new one then, with the
-    /// merge operator that it had.
+    /// Why the keyspace's options are lost, if they are. The keyspace then has default options and its old
+    /// merge operator.
     pub options_lost: Option<Error>,
 }
 
-/// What a repair has read, and what it could not.
+/// The result of a repair: what was recovered, and what could not be read.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RepairReport {
-    /// What the result rests on.
+    /// The source of the list of tables.
     pub basis: RepairBasis,
     /// The keyspaces of the result.
     pub keyspaces: Vec<RepairedKeyspace>,
     /// Parts of tables and large values that could not be read.
     pub damage: Vec<RepairDamage>,
-    /// Other damage: superblock, manifest, journal.
+    /// Damage in the superblock, the manifest or the journal.
     pub problems: Vec<Error>,
-    /// Journal records that the result holds.
+    /// Number of journal records in the result.
     pub journal_records: u64,
-    /// Whether commits are missing that the journal had: any key may then be older than it was.
+    /// True if journal records are lost: any key may then have an older value.
     pub journal_incomplete: bool,
-    /// Files and keyspaces that were left out, and why.
+    /// Files and keyspaces that were left out, with the reason.
     pub left_out: Vec<String>,
-    /// Whether a whole keyspace is among it.
+    /// True if `left_out` has a whole keyspace.
     keyspaces_left_out: bool,
 }
 
 impl RepairReport {
-    /// Whether the result holds exactly what the store held.
+    /// Returns true if the result has exactly the content of the damaged store.
     pub fn is_exact(&self) -> bool {
         self.basis == RepairBasis::Manifest
             && self.damage.is_empty()
@@ -160,8 +161,8 @@ impl RepairReport {
             && self.keyspaces.iter().all(|keyspace| keyspace.options_lost.is_none())
     }
 
-    /// Whether keys may be back that had been deleted: their tombstones may be lost, or dropped before while
-    /// an older table still lay there.
+    /// Returns true if deleted keys may have reappeared: a tombstone may be lost, or may have been compacted
+    /// away while an older table is still on disk.
     pub fn may_resurrect(&self) -> bool {
         !self.is_exact()
     }
@@ -174,40 +175,41 @@ impl fmt::Debug for Repair {
 }
 
 impl Repair {
-    /// A repair of the store in the directory `source`.
+    /// Returns a repair of the store in the directory `source`.
     pub fn new(source: impl AsRef<Path>) -> Repair {
         let source = source.as_ref().to_path_buf();
         let builder = Builder::posix(&source);
         Repair { source, builder, without_doubtful: false, progress: None }
     }
 
-    /// The memory that the new store may use meanwhile; what the journal holds comes on top of it.
+    /// Sets the memory budget of the new store during the repair, in bytes. The content of the source's
+    /// journal is held in memory in addition.
     pub fn memory_budget(mut self, bytes: u64) -> Repair {
         self.builder = self.builder.memory_budget(bytes);
         self
     }
 
-    /// Both stores are on this file system.
+    /// Sets the file system of both stores.
     pub fn vfs(mut self, vfs: Arc<dyn Vfs>) -> Repair {
         self.builder = self.builder.vfs(vfs);
         self
     }
 
-    /// Registers a merge operator under its name. `"u64_add"` and `"append"` are always there. Where one is
-    /// missing, operands are copied as they are ([`RepairedKeyspace::keys_not_folded`]).
+    /// Registers a merge operator under its name. `"u64_add"` and `"append"` are always registered. Without
+    /// the operator of a keyspace, operands are copied unchanged ([`RepairedKeyspace::keys_not_folded`]).
     pub fn merge_operator(mut self, operator: Arc<dyn MergeOperator>) -> Repair {
         self.builder = self.builder.merge_operator(operator);
         self
     }
 
-    /// Runs the new store's background work as [`Builder::deterministic`] does. For tests.
+    /// Runs the new store's background work as with [`Builder::deterministic`]. For tests.
     pub fn deterministic(mut self, seed: u64) -> Repair {
         self.builder = self.builder.deterministic(seed);
         self
     }
 
-    /// Whether pairs in damaged ranges are left out. The default is to keep the newest version that can be
-    /// read, which may be older than the one that was lost.
+    /// Sets whether pairs in damaged ranges are left out. By default the newest readable version is kept,
+    /// which may be older than the lost one.
     pub fn without_doubtful(mut self, without: bool) -> Repair {
         self.without_doubtful = without;
         self
@@ -222,15 +224,20 @@ impl Repair {
         self
     }
 
-    /// Writes the result to a new store in the directory `target`, durably. The source is not changed.
+    /// Writes the result to a new store in the directory `target`. The new store is durable when this
+    /// returns. The source is not changed.
     ///
-    /// The store is made beside `target`, under its name with `.repairing` added, and renamed last.
+    /// The store is built in a directory named `target` plus `.repairing`, which is renamed last.
     ///
     /// # Errors
-    /// `NotAStore` if nothing of a store is in the source; `Conflict` if `target` exists and is not empty, or the
-    /// name beside it is taken; `InvalidArgument` if `target` is inside the source; `Locked` if the source is open
-    /// for writing; `UnsupportedVersion`; `Io` and `Full` as the file system says. Nothing of the result is left
-    /// then, unless the error says so.
+    /// - `NotAStore` if the source has no files of a store.
+    /// - `Conflict` if `target` exists and is not empty, or the `.repairing` directory exists.
+    /// - `InvalidArgument` if `target` is inside the source.
+    /// - `Locked` if the source is open for writing.
+    /// - `UnsupportedVersion` if a newer version of Spinney wrote the source.
+    /// - `Io` or `Full` if the file system fails.
+    ///
+    /// A failed repair removes what it has written, unless the error says otherwise.
     pub fn into_new(mut self, target: impl AsRef<Path>) -> Result<RepairReport> {
         let vfs = Arc::clone(&self.builder.vfs);
         let target = vfs.canonical(target.as_ref())?;
@@ -255,7 +262,7 @@ impl Repair {
         refuse_taken(&*vfs, &building)?;
         let source = Source::open(&self.source, &self.builder, false)?;
         if exists && let Err(error) = vfs.remove_dir(&target) {
-            // A mount point, say. Better to know before the work than after it.
+            // A mount point, for example. Fails before the work rather than after it.
             return conflict(&format!("cannot be replaced ({error})"));
         }
         let result = self.build(&source, &building).and_then(|report| {
@@ -265,30 +272,30 @@ impl Repair {
             }
         });
         if result.is_err() && exists && !vfs.exists(&target).unwrap_or(true) {
-            // It was there before.
+            // Restores the empty directory that the repair has removed.
             let _ = vfs.create_dir_all(&target);
         }
         result
     }
 
-    /// Writes the result to the place of the source, and keeps the source beside it under its name with
-    /// `.damaged` added, which must not exist.
+    /// Replaces the source with the result, and keeps the source under its name plus `.damaged`, which must
+    /// not exist. The result is durable when this returns.
     ///
-    /// The new store is made beside the source, under its name with `.repairing` added. Last the two directories
-    /// are exchanged in one step, so that at each moment there is a store at the place. A crash right behind that
-    /// leaves the source under the name `.repairing`. Where the file system cannot exchange directories, they are
-    /// renamed one after the other: a crash in between leaves nothing at the place, the source as `.damaged`, and
-    /// the new store, which is whole, as `.repairing`.
+    /// The new store is built beside the source, under its name plus `.repairing`. Then the two directories
+    /// are exchanged atomically, so that there is a store under the original name at every moment. A crash
+    /// directly after the exchange leaves the source named `.repairing`. If the file system cannot exchange
+    /// directories, they are renamed one after the other. A crash in between leaves nothing under the
+    /// original name, the source as `.damaged`, and the complete new store as `.repairing`.
     ///
     /// # Errors
-    /// As [`Repair::into_new`].
+    /// The errors of [`Repair::into_new`].
     pub fn in_place(mut self) -> Result<RepairReport> {
         let vfs = Arc::clone(&self.builder.vfs);
         let place = vfs.canonical(&self.source)?;
         let (aside, building) = (beside(&place, ".damaged"), beside(&place, BUILDING));
         refuse_taken(&*vfs, &aside)?;
         refuse_taken(&*vfs, &building)?;
-        // Who reads the store meanwhile opens files by name, and would find the new store's.
+        // Excludes readers too: they open files by name and would get those of the new store.
         let source = Source::open(&self.source, &self.builder, true)?;
         let report = self.build(&source, &building)?;
         match vfs.exchange(&building, &place) {
@@ -305,7 +312,7 @@ impl Repair {
             Err(error) if is_io(&error, ErrorKind::Unsupported) => {
                 let renamed = vfs.rename(&place, &aside).and_then(|()| {
                     vfs.rename(&building, &place).inspect_err(|_| {
-                        // Back, as well as it can be done.
+                        // Best effort: restores the original name.
                         let _ = vfs.rename(&aside, &place);
                     })
                 });
@@ -317,7 +324,7 @@ impl Repair {
         Ok(report)
     }
 
-    /// Makes the result in the directory `target`, which does not exist, or leaves nothing there.
+    /// Builds the result in the directory `target`, which must not exist. A failure removes it.
     fn build(&mut self, source: &Source, target: &Path) -> Result<RepairReport> {
         let result = self.write(source, target);
         result.map_err(|error| given_up(&*self.builder.vfs, target, error))
