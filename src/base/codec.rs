@@ -1,5 +1,5 @@
-//! Little-endian encoding and checked decoding. A decoder never indexes beyond its bytes: missing
-//! bytes are an `Error::Corruption` that names file, offset and field.
+//! Little-endian encoding and checked decoding. A decoder never reads beyond its bytes: missing
+//! bytes are an `Error::Corruption` that names the file, the offset and the field.
 
 use std::path::Path;
 
@@ -22,13 +22,14 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// How many bytes `put_varint` writes for `value`.
+/// Returns the number of bytes that `put_varint` writes for `value`.
 #[inline]
 pub(crate) fn varint_bytes(value: u64) -> usize {
     (70 - (value | 1).leading_zeros() as usize) / 7
 }
 
-/// Reads an unsigned LEB128 number; returns it with the bytes used, or `None` if cut or too long.
+/// Reads an unsigned LEB128 number. Returns it and its length in bytes, or `None` if it is
+/// truncated or too long.
 #[inline]
 pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0u64;
@@ -45,7 +46,7 @@ pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// A checked reader over bytes from disk.
+/// A checked reader of bytes from disk.
 pub(crate) struct Decoder<'a> {
     bytes: &'a [u8],
     position: usize,
@@ -54,14 +55,14 @@ pub(crate) struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Reads `bytes`, which start at `base_offset` of `file`.
+    /// Reads `bytes`, which begin at offset `base_offset` of `file`.
     pub(crate) fn new(bytes: &'a [u8], file: &'a Path, base_offset: u64) -> Decoder<'a> {
         Decoder { bytes, position: 0, file, base_offset }
     }
 
-    /// The fields of a header at the start of `file`: `magic`, others, and after `body_bytes` a
-    /// checksum of all before it. The names are those of the header, its magic and its checksum,
-    /// for errors.
+    /// Reads a header at the start of `file`: `magic`, other fields, and after `body_bytes` a
+    /// checksum of all before it. `names` are those of the header, its magic and its checksum, for
+    /// errors.
     pub(crate) fn of_header<const N: usize>(
         bytes: &'a [u8],
         file: &'a Path,
@@ -82,22 +83,22 @@ impl<'a> Decoder<'a> {
         Ok(fields)
     }
 
-    /// The bytes not read yet.
+    /// Returns the bytes that are not read yet.
     pub(crate) fn remaining(&self) -> usize {
         self.bytes.len() - self.position
     }
 
-    /// True at the end.
+    /// Returns true at the end.
     pub(crate) fn is_empty(&self) -> bool {
         self.remaining() == 0
     }
 
-    /// Where in the file the next byte stands.
+    /// Returns the offset of the next byte in the file.
     pub(crate) fn offset(&self) -> u64 {
         self.base_offset + self.position as u64
     }
 
-    /// A corruption error at the next byte.
+    /// Returns a corruption error at the next byte.
     pub(crate) fn corrupt(
         &self,
         what: &'static str,
@@ -107,7 +108,7 @@ impl<'a> Decoder<'a> {
         Error::corruption(self.file, self.offset(), what, expected, found)
     }
 
-    /// The bytes that a file or section of this kind begins with.
+    /// Reads the magic bytes at the start of a file or section.
     pub(crate) fn magic<const N: usize>(
         &mut self,
         magic: &[u8; N],
@@ -122,15 +123,15 @@ impl<'a> Decoder<'a> {
         Err(Error::corruption(self.file, at, what, expected, found))
     }
 
-    /// A 32-bit format version, which [`Decoder::check_version`] accepts.
+    /// Reads a 32-bit format version and checks it with [`Decoder::check_version`].
     pub(crate) fn version(&mut self, supported: u32, what: &'static str) -> Result<u32> {
         let version = self.u32(what)?;
         self.check_version(version, supported, what)?;
         Ok(version)
     }
 
-    /// Refuses a format version above `supported`, the newest that this build reads. Versions begin
-    /// with 1.
+    /// Returns an error for a format version above `supported`, the newest that this build reads.
+    /// Versions begin with 1.
     pub(crate) fn check_version(
         &self,
         version: u32,
@@ -148,7 +149,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The next `n` bytes.
+    /// Reads `n` bytes.
     pub(crate) fn take(&mut self, n: usize, what: &'static str) -> Result<&'a [u8]> {
         match self.bytes.get(self.position..).and_then(|rest| rest.get(..n)) {
             Some(taken) => {
@@ -163,27 +164,27 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// A byte.
+    /// Reads a byte.
     pub(crate) fn u8(&mut self, what: &'static str) -> Result<u8> {
         Ok(self.array::<1>(what)?[0])
     }
 
-    /// A 16-bit number.
+    /// Reads a 16-bit number.
     pub(crate) fn u16(&mut self, what: &'static str) -> Result<u16> {
         Ok(u16::from_le_bytes(self.array(what)?))
     }
 
-    /// A 32-bit number.
+    /// Reads a 32-bit number.
     pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32> {
         Ok(u32::from_le_bytes(self.array(what)?))
     }
 
-    /// A 64-bit number.
+    /// Reads a 64-bit number.
     pub(crate) fn u64(&mut self, what: &'static str) -> Result<u64> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// A LEB128 number.
+    /// Reads an LEB128 number.
     pub(crate) fn varint(&mut self, what: &'static str) -> Result<u64> {
         match self.bytes.get(self.position..).and_then(read_varint) {
             Some((value, used)) => {
@@ -194,7 +195,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// A length-prefixed byte string.
+    /// Reads a length-prefixed byte string.
     pub(crate) fn byte_string(&mut self, what: &'static str) -> Result<&'a [u8]> {
         let n = self.varint(what)?;
         if n > self.remaining() as u64 {
@@ -207,8 +208,8 @@ impl<'a> Decoder<'a> {
         self.take(n as usize, what)
     }
 
-    /// A LEB128 number that counts things of at least `bytes_each` bytes that follow: a count that
-    /// the remaining bytes cannot hold is corruption, so that no allocation trusts it.
+    /// Reads an LEB128 count of items that have at least `bytes_each` bytes each. A count that the
+    /// remaining bytes cannot hold is corruption, so no allocation trusts a damaged count.
     pub(crate) fn count(&mut self, bytes_each: usize, what: &'static str) -> Result<usize> {
         let n = self.varint(what)?;
         let most = (self.remaining() / bytes_each.max(1)) as u64;

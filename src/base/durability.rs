@@ -1,12 +1,12 @@
-//! The durability of a commit when it returns.
+//! [`Durability`] of a commit.
 
-/// When a commit returns.
+/// The guarantee that a commit has when it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// Once the write survives the death of the process. After a power loss a prefix of the commit
-    /// order is there, at least up to the last `Sync` commit.
+    /// The write survives a crash of the process. After a power loss the store has a prefix of the
+    /// commit order that includes at least the last `Sync` commit.
     #[default]
     Buffered,
-    /// Once the write, and every one before it, survives power loss.
+    /// The write and every earlier write survive a power loss.
     Sync,
 }

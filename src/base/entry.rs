@@ -1,19 +1,20 @@
-//! The entry model: the entries of memtables, tables and merges, and the cursors over them.
+//! The entry model: entries of memtables, tables and merges, and the cursors over them.
 
 use super::error::Result;
 use super::ids::Seqno;
 
-/// What an entry does to its key. The numbers are on disk: never renumber.
+/// The effect of an entry on its key. The numbers are part of the disk format: never renumber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum EntryKind {
-    /// The value is the key's value.
+    /// Sets the key's value.
     Put = 1,
-    /// The key has no value.
+    /// Deletes the key.
     Delete = 2,
-    /// The value is an operand for the keyspace's merge operator.
+    /// Adds an operand for the keyspace's merge operator.
     Merge = 3,
-    /// Reserved: deletes `[key, value)`. No writer produces it yet, readers refuse it by name.
+    /// Reserved for deleting the range `[key, value)`. Never written yet; readers reject it by
+    /// name.
     RangeDelete = 4,
     /// As `Put`, but the value bytes are a pointer into a blob file.
     PutBlob = 5,
@@ -36,19 +37,19 @@ impl EntryKind {
         })
     }
 
-    /// Whether the value bytes are a pointer into a blob file.
+    /// Returns true if the value bytes are a pointer into a blob file.
     #[inline]
     pub(crate) fn is_blob(self) -> bool {
         matches!(self, EntryKind::PutBlob | EntryKind::MergeBlob)
     }
 
-    /// Whether it is an operand for the keyspace's merge operator, wherever its bytes are.
+    /// Returns true for an operand of the merge operator, inline or in a blob file.
     #[inline]
     pub(crate) fn is_operand(self) -> bool {
         matches!(self, EntryKind::Merge | EntryKind::MergeBlob)
     }
 
-    /// The kind of the same change once its value is in a blob file; `None` for a kind that has no
+    /// Returns the kind of the same change with its value in a blob file; `None` if the kind has no
     /// value.
     #[inline]
     pub(crate) fn in_blob(self) -> Option<EntryKind> {
@@ -60,8 +61,8 @@ impl EntryKind {
     }
 }
 
-/// One entry, borrowed from wherever it lies. Entries are ordered by key ascending, then by
-/// sequence number descending (newest first).
+/// A borrowed entry. Entries are ordered by key, ascending, then by sequence number, descending
+/// (newest first).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryRef<'a> {
     pub(crate) key: &'a [u8],
@@ -72,28 +73,27 @@ pub(crate) struct EntryRef<'a> {
 
 /// A position in a sorted sequence of entries. A new cursor has no position.
 pub(crate) trait Cursor {
-    /// Goes to the first entry.
+    /// Moves to the first entry.
     fn seek_first(&mut self) -> Result<()>;
-    /// Goes to the last entry.
+    /// Moves to the last entry.
     fn seek_last(&mut self) -> Result<()>;
-    /// Goes to the first entry (the newest version) of the first key `>= key`.
+    /// Moves to the first entry (the newest version) of the first key `>= key`.
     fn seek(&mut self, key: &[u8]) -> Result<()>;
-    /// Goes to the last entry (the oldest version) of the last key `< key`.
+    /// Moves to the last entry (the oldest version) of the last key `< key`.
     fn seek_before(&mut self, key: &[u8]) -> Result<()>;
-    /// Goes one entry forward; past the last there is no position. Needs a position.
+    /// Moves forward by one entry. After the last entry there is no position. Needs a position.
     fn next(&mut self) -> Result<()>;
-    /// Goes one entry back; before the first there is no position. Needs a position.
+    /// Moves back by one entry. Before the first entry there is no position. Needs a position.
     fn prev(&mut self) -> Result<()>;
-    /// The entry at the position, or `None` without one.
+    /// Returns the entry at the position; `None` without a position.
     fn entry(&self) -> Option<EntryRef<'_>>;
 }
 
-/// A sorted sequence of entries read once, forward: what a compaction takes in and what it puts
-/// out. A new source stands before its first entry.
+/// A sorted sequence of entries read once, forward: the input and the output of a compaction. A new
+/// source is before its first entry.
 pub(crate) trait EntrySource {
-    /// Goes one entry forward; past the last there is no entry.
+    /// Moves forward by one entry. After the last entry there is no position.
     fn next(&mut self) -> Result<()>;
-    /// The entry at the position, or `None` before the first call of `next` and past the last
-    /// entry.
+    /// Returns the current entry; `None` before the first call of `next` and after the last entry.
     fn entry(&self) -> Option<EntryRef<'_>>;
 }

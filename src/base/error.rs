@@ -1,4 +1,4 @@
-//! The error type. Every variant names what it is about and says what to do.
+//! The error type. Each variant names what failed and what to do next.
 
 use std::fmt;
 use std::io;
@@ -8,9 +8,10 @@ use std::sync::Arc;
 /// The result of every fallible operation of the store.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Everything that can go wrong, each with the thing it is about.
+/// An error of the store. Each variant names what it is about.
 ///
-/// Errors are cheap to clone: a background failure is reported to every caller that meets it.
+/// Errors are cheap to clone: an error of background work is returned to every caller that
+/// encounters it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,30 +20,30 @@ pub enum Error {
     Io {
         /// The operation: `"read"`, `"write"`, `"sync"`, `"create"`, …
         op: &'static str,
-        /// The file it was applied to.
+        /// The file.
         path: PathBuf,
-        /// The byte offset, where there is one.
+        /// The byte offset, if the operation has one.
         offset: Option<u64>,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: Arc<io::Error>,
     },
-    /// Bytes on disk are not what was written. The store never guesses past this.
+    /// Bytes on disk are not the bytes that were written. The store never guesses their content.
     #[error(
         "corruption in {} at byte {offset}: {what}: expected {expected}, found {found}; restore the file from \
          a checkpoint, or make a new store of what can be read with `spinney repair`",
         file.display()
     )]
     Corruption {
-        /// The damaged file, or the one that is missing. What is wrong with a tree's structure is
-        /// said of the manifest, which has it.
+        /// The damaged or missing file. For damage in a tree's structure, the manifest, which
+        /// stores it.
         file: PathBuf,
-        /// Where in the file the damaged structure starts. 0 also stands for the file as a whole.
+        /// The offset of the damaged structure in the file. 0 also means the file as a whole.
         offset: u64,
-        /// The structure or field that is wrong.
+        /// The damaged structure or field.
         what: &'static str,
-        /// What should have been there.
+        /// The expected content.
         expected: String,
-        /// What was there.
+        /// The content found.
         found: String,
     },
     /// The directory does not hold a store.
@@ -53,27 +54,27 @@ pub enum Error {
         /// What is missing or foreign.
         reason: String,
     },
-    /// The store was written by a newer version of the format.
+    /// A newer version of Spinney wrote the file.
     #[error(
         "{} has format version {found}; this build reads {supported}: upgrade Spinney, or use the one that wrote it",
         file.display()
     )]
     UnsupportedVersion {
-        /// The file that carries the version.
+        /// The file with the format version.
         file: PathBuf,
-        /// The version it carries.
+        /// The version found.
         found: u32,
-        /// The newest version this build understands.
+        /// The newest version that this build supports.
         supported: u32,
     },
-    /// A write on a handle that [`Builder::open_read_only`](crate::Builder::open_read_only) gave.
-    /// Nothing has been stored.
+    /// A write on a handle from [`Builder::open_read_only`](crate::Builder::open_read_only).
+    /// Nothing was written.
     #[error("{} is open for reading only; open it with Builder::open to write", path.display())]
     ReadOnly {
-        /// The store's directory, or the file that would have been changed.
+        /// The store's directory, or the file that the write would have changed.
         path: PathBuf,
     },
-    /// The journal holds more than a read-only store may keep in memory.
+    /// The journal does not fit into the memory of a read-only store.
     #[error(
         "the journal of {} does not fit the memory budget of {budget} bytes: a budget of {sufficient} bytes \
          suffices, or open the store for writing once and flush it",
@@ -82,39 +83,39 @@ pub enum Error {
     JournalOverBudget {
         /// The store's directory.
         path: PathBuf,
-        /// The memory budget that was given.
+        /// The memory budget.
         budget: u64,
-        /// A memory budget with which opening succeeds.
+        /// A sufficient memory budget.
         sufficient: u64,
     },
-    /// Another process (or another handle of this one) has the store open.
+    /// Another process, or another handle in this process, has the store open.
     #[error("{} is already open{}; close it first", path.display(), holder.as_deref().unwrap_or(""))]
     Locked {
         /// The lock file.
         path: PathBuf,
-        /// Who holds it, if known (` (process 123)`).
+        /// The holder of the lock, if known (` (process 123)`).
         holder: Option<String>,
     },
-    /// A journal write, sync or manifest write failed earlier. Reads go on; writes are refused
-    /// until the store has been closed and reopened.
+    /// An earlier write or sync of the journal or the manifest failed. Reads continue; writes are
+    /// refused until the store is closed and reopened.
     #[error(
         "the store no longer accepts writes since {reason}; close and reopen it once the cause is fixed"
     )]
     Poisoned {
-        /// The failure that poisoned the store.
+        /// The error that poisoned the store.
         reason: String,
     },
-    /// The disk has no room, or a quota or the process's limit on file sizes (`RLIMIT_FSIZE`)
-    /// allows no more. Nothing of the refused write has been stored.
+    /// The disk, a quota or the process's limit on file sizes (`RLIMIT_FSIZE`) has no room. Nothing
+    /// of the refused write was stored.
     #[error("no space left for {needed} bytes in {}; free some space and retry", path.display())]
     Full {
         /// The file or directory that could not grow.
         path: PathBuf,
-        /// How many bytes were wanted.
+        /// The number of bytes requested.
         needed: u64,
     },
-    /// The process, or the system, may open no more files. What was refused has not happened and
-    /// may be tried again.
+    /// The process or the system has too many open files. The refused operation had no effect and
+    /// can be retried.
     #[error(
         "{op} failed on {}: too many files are open; close some or raise the limit (`ulimit -n`), and retry",
         path.display()
@@ -122,28 +123,28 @@ pub enum Error {
     TooManyFiles {
         /// The operation that needed a descriptor: `"open"`, `"create"`, …
         op: &'static str,
-        /// The file it was for.
+        /// The file to be opened.
         path: PathBuf,
     },
-    /// The caller passed something the store cannot take. Nothing has been stored.
+    /// The caller passed an invalid argument. Nothing was stored.
     #[error("invalid argument: {what}")]
     InvalidArgument {
-        /// What was wrong and what would be right.
+        /// What is wrong and what is allowed.
         what: String,
     },
-    /// The request contradicts what the store already holds (options, operators, names).
+    /// The request conflicts with the store's content (options, operators, names).
     #[error("conflict: {what}")]
     Conflict {
-        /// What contradicts what.
+        /// The conflict.
         what: String,
     },
-    /// A named thing does not exist.
+    /// The named thing does not exist.
     #[error("not found: {what}")]
     NotFound {
-        /// What was looked for.
+        /// What does not exist.
         what: String,
     },
-    /// The process is a fork of the one that opened the store. Nothing has been stored.
+    /// The process was forked from the one that opened the store. Nothing was stored.
     #[error(
         "the store in {} belongs to the process that this one was forked from; open it anew here once \
          that one has closed it",
@@ -153,33 +154,32 @@ pub enum Error {
         /// The store's directory.
         path: PathBuf,
     },
-    /// The database or keyspace handle has been closed or dropped.
+    /// The database is closed, or the keyspace was dropped.
     #[error("{what} is closed")]
     Closed {
-        /// What was closed.
+        /// What is closed.
         what: String,
     },
-    /// A page is not in memory and the operation was asked not to read: never leaves the crate.
+    /// A page is not cached and the caller asked not to read from disk. Never leaves the crate.
     #[doc(hidden)]
     #[error("a page is not in memory")]
     NotResident,
-    /// The merge operands of a key cannot be folded. They are kept as they are: other keys are not
-    /// concerned, and a put or delete of the key ends it.
+    /// The merge operands of a key cannot be folded. They are kept unchanged. Other keys are not
+    /// affected, and a put or delete of the key resolves the error.
     #[error("merge operator {operator:?} failed on key \"{key}\" of keyspace {keyspace:?}: {what}")]
     Merge {
         /// The keyspace's name.
         keyspace: String,
-        /// The start of the key (64 bytes at most), with bytes that are not printable ASCII
-        /// escaped.
+        /// The first 64 bytes of the key. Bytes that are not printable ASCII are escaped.
         key: String,
         /// The operator's registered name.
         operator: String,
-        /// What it said.
+        /// The operator's error.
         what: String,
     },
 }
 
-/// Of a longer key an error shows the start.
+/// The number of bytes of a key that an error shows.
 const KEY_BYTES_SHOWN: usize = 64;
 
 /// `EMFILE` and `ENFILE`.
@@ -198,14 +198,14 @@ impl fmt::Display for At {
 }
 
 impl Error {
-    /// Whether something was refused for want of room or of descriptors: it has not happened,
-    /// nothing is in doubt, and it may be tried again.
+    /// Returns true if the operation was refused for lack of disk space or descriptors: it had no
+    /// effect and can be retried.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Error::Full { .. } | Error::TooManyFiles { .. })
     }
 
-    /// Wraps an operating-system error; "no space" becomes [`Error::Full`], and a want of
-    /// descriptors [`Error::TooManyFiles`].
+    /// Wraps an error of the operating system. "No space" becomes [`Error::Full`]; a lack of
+    /// descriptors becomes [`Error::TooManyFiles`].
     pub fn io(op: &'static str, path: &Path, offset: Option<u64>, source: io::Error) -> Error {
         match source.kind() {
             io::ErrorKind::StorageFull
@@ -218,8 +218,8 @@ impl Error {
         }
     }
 
-    /// What a write or sync failed with of something that had been stored or promised before:
-    /// `Full` would say that nothing has been stored, and it is too late for that.
+    /// The error of a write or sync of data that had already been stored or acknowledged. Never
+    /// `Full`, which would mean that nothing was stored.
     pub(crate) fn not_refused(self, op: &'static str) -> Error {
         match self {
             Error::Full { path, .. } => {
@@ -230,8 +230,9 @@ impl Error {
         }
     }
 
-    /// Reports damaged bytes. Users are told to restore `file`, so it must be one of the store's,
-    /// and `offset` a place in it: of damage that has no single place, 0, with the rest in `found`.
+    /// Reports damaged bytes. Users are told to restore `file`, so it must be a file of the store,
+    /// and `offset` a position in it. Damage without a single position has offset 0 and its details
+    /// in `found`.
     pub fn corruption(
         file: &Path,
         offset: u64,
@@ -248,7 +249,7 @@ impl Error {
         }
     }
 
-    /// Tells that the operands of a key cannot be folded.
+    /// Reports that the operands of a key cannot be folded.
     pub(crate) fn merge(
         keyspace: &str,
         key: &[u8],
@@ -264,12 +265,12 @@ impl Error {
         }
     }
 
-    /// Refuses an argument.
+    /// Reports an invalid argument.
     pub fn invalid(what: impl Into<String>) -> Error {
         Error::InvalidArgument { what: what.into() }
     }
 
-    /// The error without advice: for lists of damage, which give their own.
+    /// Formats the error without advice, for lists of damage that give their own.
     pub fn description(&self) -> String {
         match self {
             Error::Corruption { file, offset, what, expected, found } => format!(
@@ -280,13 +281,13 @@ impl Error {
         }
     }
 
-    /// True for damage that `spinney check` would report.
+    /// Returns true for damage that `spinney check` would report.
     pub fn is_corruption(&self) -> bool {
         matches!(self, Error::Corruption { .. })
     }
 
-    /// Whether reading elsewhere may help: a part of a file is damaged, or the disk does not give
-    /// it.
+    /// Returns true if reading elsewhere may succeed: a part of a file is damaged or cannot be
+    /// read.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.is_corruption() || matches!(self, Error::Io { op: "read", .. })
     }

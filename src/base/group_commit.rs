@@ -1,13 +1,14 @@
-//! Group commit: one thread at a time, the leader, works for all that wait.
+//! Group commit: one thread at a time, the leader, works for all waiting threads.
 //!
-//! Journal and manifest stand on it. A thread notes under the lock what it needs, and calls [`GroupCommit::wait`]. The
-//! first to find no leader leads a round: it takes what has been noted, works without the lock, and tells the others.
+//! The journal and the manifest use it. A thread records its request under the lock and calls
+//! [`GroupCommit::wait`]. The first thread that finds no leader leads a round: it takes the
+//! recorded requests, works without the lock, and wakes the others.
 //!
 //! Invariants:
-//! 1. A round works for all that was noted before it began. Who comes while it runs waits for the next one.
-//! 2. The leader works without the lock. A panic of its work is a failure of the round: nobody waits for a leader that
-//!    is gone.
-//! 3. A round that fails sets the latch, and no other is begun.
+//! 1. A round serves all requests recorded before it began. Later requests wait for the next round.
+//! 2. The leader works without the lock. A panic in its work is a failure of the round, so that no
+//!    thread waits for a leader that is gone.
+//! 3. A failed round sets the latch, and no other round begins.
 
 use crate::base::error::{Error, Result};
 use crate::base::panics::caught;
@@ -16,25 +17,25 @@ use crate::base::poison::Poison;
 use crate::base::sync::plain::{AtomicBool, Ordering};
 use crate::base::sync::{Condvar, Mutex, MutexGuard};
 
-/// What the rounds of a group commit do.
+/// The work of the rounds of a group commit.
 pub(crate) trait Rounds {
-    /// What those who wait share.
+    /// The state shared by the waiting threads.
     type State;
-    /// What a round has to do.
+    /// The work of a round.
     type Round;
-    /// What it has done.
+    /// The result of a round.
     type Done;
 
-    /// For errors: what a round does.
+    /// The name of the work, for errors.
     const WHAT: &'static str;
 
-    /// Takes what has been noted.
+    /// Takes the recorded requests.
     fn begin(&self, state: &mut Self::State) -> Self::Round;
 
-    /// Does the round's work, without the lock.
+    /// Performs the round's work, without the lock.
     fn work(&self, round: &Self::Round) -> Result<Self::Done>;
 
-    /// Notes what a round has come to. An error that it returns is the round's failure.
+    /// Records the result of a round. If it returns an error, the round has failed.
     fn end(
         &self,
         state: &mut Self::State,
@@ -43,11 +44,11 @@ pub(crate) trait Rounds {
     ) -> Result<()>;
 }
 
-/// See the module's description.
+/// A group commit. See the module's description.
 #[derive(Default)]
 pub(crate) struct GroupCommit<S> {
     state: Mutex<S>,
-    /// A thread leads. Used with the lock held.
+    /// True while a thread leads. Used with the lock held.
     has_leader: AtomicBool,
     /// Signalled when a leader has finished.
     finished: Condvar,
@@ -63,7 +64,7 @@ impl<S> GroupCommit<S> {
         self.state.lock()
     }
 
-    /// Locks the state while nobody leads.
+    /// Locks the state when no thread leads.
     pub(crate) fn lock_idle(&self) -> MutexGuard<'_, S> {
         let mut state = self.state.lock();
         while self.has_leader.load(Ordering::Relaxed) {
@@ -72,10 +73,10 @@ impl<S> GroupCommit<S> {
         state
     }
 
-    /// Waits until `is_done`, and leads rounds while nobody else does.
+    /// Waits until `is_done`. Leads rounds while no other thread does.
     ///
     /// # Errors
-    /// `Poisoned` if the latch is set; the round's failure for the one that led it.
+    /// `Poisoned` if the latch is set; the leader gets the error of its failed round.
     pub(crate) fn wait<R: Rounds<State = S>>(
         &self,
         state: &mut MutexGuard<'_, S>,

@@ -1,4 +1,4 @@
-//! Newtypes for everything that is numbered, so that the numbers cannot be confused.
+//! Newtypes for numbers, so that they cannot be confused.
 
 use std::fmt;
 
@@ -17,23 +17,24 @@ macro_rules! id {
 }
 
 id!(
-    /// A position in the one total order of all entries ever committed. 0 is before the first.
+    /// A sequence number: the position of an entry in the total order of commits. 0 is before the
+    /// first.
     Seqno(u64)
 );
 id!(
-    /// A keyspace's number, never reused within a store.
+    /// A keyspace's number. Never reused within a store.
     KeyspaceId(u32)
 );
 id!(
-    /// A data file's number (table, maplet, blob), unique over all kinds and never reused.
+    /// A data file's number (table, maplet, blob). Unique over all kinds and never reused.
     FileId(u64)
 );
 id!(
-    /// A trunk node's number, unique within its keyspace and never reused.
+    /// A trunk node's number. Unique within its keyspace and never reused.
     NodeId(u64)
 );
 
 impl Seqno {
-    /// After every committed entry: reads at this number see everything.
+    /// The greatest sequence number. Reads at this number see every entry.
     pub(crate) const MAX: Seqno = Seqno(u64::MAX >> 8);
 }

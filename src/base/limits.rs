@@ -1,17 +1,17 @@
-//! The size limits of the formats and the interface.
+//! Size limits of the disk formats and the public API.
 
-/// Longest key, in bytes.
+/// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64 * 1024;
-/// Longest value, in bytes.
+/// The longest value, in bytes.
 pub const VALUE_BYTES_MAX: u64 = u32::MAX as u64;
-/// Longest value that a table page, a memtable or a journal record holds, in bytes: longer ones are
-/// in blob files, whatever a keyspace's `blob_bytes_min` says. Far below what a page can hold, so
-/// that nothing that reads or writes pages needs a buffer of such size.
+/// The longest value in a table page, a memtable or a journal record, in bytes. Longer values are
+/// stored in blob files, whatever the keyspace's `blob_bytes_min`. Far below the capacity of a
+/// page, so that no reader or writer of pages needs a large buffer.
 pub(crate) const INLINE_BYTES_MAX: u32 = 1 << 20;
-/// Largest batch, in bytes: keys, values that are not large, and `BATCH_OPERATION_BYTES` for each
-/// operation. A memtable takes a batch whole, and has room for several such.
+/// The largest batch, in bytes: keys, values that are not large, and `BATCH_OPERATION_BYTES` per
+/// operation. A batch goes into one memtable, which has room for several batches of this size.
 pub const BATCH_BYTES_MAX: u64 = 512 << 20;
-/// What an operation of a batch counts beside its key and value.
+/// The overhead of each operation in a batch, in addition to its key and value.
 pub const BATCH_OPERATION_BYTES: u64 = 32;
-/// The unit of table, maplet and blob files, and the alignment of direct I/O.
+/// The unit of table, maplet and blob files in bytes, and the alignment of direct I/O.
 pub(crate) const UNIT_BYTES: usize = 4096;

@@ -1,25 +1,25 @@
-//! `Mapping`: an anonymous memory mapping. Its pages use no memory until they are touched, and
+//! [`Mapping`], an anonymous memory mapping. Its pages use no memory until they are touched, and
 //! parts of it can be released.
 
 use std::ptr::NonNull;
 
-/// What the system may back by one large page.
+/// The size of a large page of the system.
 pub(crate) const LARGE_PAGE_BYTES: usize = 2 << 20;
-/// A mapping with fewer bytes has no large pages.
+/// Smaller mappings have no large pages.
 pub(crate) const LARGE_MAPPING_BYTES: usize = 2 * LARGE_PAGE_BYTES;
 
-/// Memory of fixed size; zero until written for the first time.
+/// Memory of fixed size, zero until it is written.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    /// Where the usable bytes start.
+    /// The address of the first usable byte.
     base: NonNull<u8>,
-    /// Where the mapping starts.
+    /// The address of the mapping.
     mapped: NonNull<u8>,
     mapped_bytes: usize,
 }
 
-// SAFETY: a mapping is plain memory that it owns; all access goes through raw pointers whose users
-// answer for it.
+// SAFETY: a mapping owns plain memory. All access goes through raw pointers, whose users are
+// responsible for it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -34,8 +34,9 @@ fn flags() -> rustix::mm::MapFlags {
 
 #[cfg(not(miri))]
 impl Mapping {
-    /// Reserves `bytes`, aligned to 4 KiB at least; `None` if the system refuses. The system may
-    /// back it by large pages: then the first use of a byte makes 2 MiB around it resident.
+    /// Reserves `bytes` bytes, aligned to at least 4 KiB. Returns `None` if the system refuses. The
+    /// system may use large pages: then the first use of a byte makes the surrounding 2 MiB
+    /// resident.
     pub(crate) fn reserve(bytes: usize) -> Option<Mapping> {
         let mapping = Mapping::reserve_sparse(bytes)?;
         if bytes >= LARGE_MAPPING_BYTES {
@@ -44,15 +45,15 @@ impl Mapping {
         Some(mapping)
     }
 
-    /// As [`Mapping::reserve`], for memory of which small parts are used and given back: without
-    /// large pages where [`Mapping::use_large_pages`] does not say otherwise. From 4 MiB on it is
-    /// aligned to large pages all the same.
+    /// As [`Mapping::reserve`], for memory that is used and released in small parts: without large
+    /// pages except where [`Mapping::use_large_pages`] allows them. Mappings of 4 MiB and more are
+    /// aligned to large pages anyway.
     pub(crate) fn reserve_sparse(bytes: usize) -> Option<Mapping> {
         use rustix::mm::{ProtFlags, mmap_anonymous};
         let slack = if bytes >= LARGE_MAPPING_BYTES { LARGE_PAGE_BYTES } else { 0 };
         let mapped_bytes = bytes.checked_add(slack)?;
-        // SAFETY: a new anonymous mapping at an address of the system's choice touches no memory
-        // that exists.
+        // SAFETY: a new anonymous mapping at an address of the system's choice touches no existing
+        // memory.
         let mapped = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -63,16 +64,16 @@ impl Mapping {
         };
         let mapped = NonNull::new(mapped.ok()?.cast::<u8>())?;
         let offset = if slack > 0 { mapped.as_ptr().align_offset(LARGE_PAGE_BYTES) } else { 0 };
-        // SAFETY: the offset is below `slack`, so inside the mapping.
+        // SAFETY: the offset is below `slack`, so it is inside the mapping.
         let base = unsafe { mapped.add(offset.min(slack)) };
         let mapping = Mapping { base, mapped, mapped_bytes };
         mapping.use_small_pages(0, bytes);
         Some(mapping)
     }
 
-    /// From now on a first use of the range, which starts and ends at multiples of 2 MiB and lies
-    /// in a mapping aligned to them, may make 2 MiB around it resident. That saves most TLB misses
-    /// of random reads. False if there are no large pages.
+    /// Allows large pages in a range: its first use may then make the surrounding 2 MiB resident.
+    /// The range must begin and end at multiples of 2 MiB, in a mapping aligned to them. Avoids
+    /// most TLB misses of random reads. Returns false if there are no large pages.
     pub(crate) fn use_large_pages(&self, offset: usize, bytes: usize) -> bool {
         #[cfg(target_os = "linux")]
         // SAFETY: this does not change the contents.
@@ -85,16 +86,16 @@ impl Mapping {
         is_done
     }
 
-    /// Takes apart the large pages that back parts of the range, and loses its contents. Without
-    /// this a large page of which [`Mapping::release`] gives a part back stays whole, and the
-    /// process is charged for all of it.
+    /// Splits the large pages of a range and discards its content. Otherwise a large page of which
+    /// [`Mapping::release`] frees a part stays whole, and the process is charged for all of it.
     ///
     /// # Safety
     /// As for [`Mapping::release`].
     pub(crate) unsafe fn split_large_pages(&self, offset: usize, bytes: usize) {
-        // A side effect of this advice, since Linux 4.5; where it has none nothing is lost.
+        // This is a side effect of the advice, since Linux 4.5. Without the effect, nothing is
+        // lost.
         #[cfg(target_os = "linux")]
-        // SAFETY: as the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             self.advise(offset, bytes, rustix::mm::Advice::LinuxFree);
         }
@@ -102,9 +103,9 @@ impl Mapping {
         let _ = (offset, bytes);
     }
 
-    /// From now on a first use of the range makes only 4 KiB around it resident.
+    /// Disallows large pages in a range: its first use then makes only 4 KiB resident.
     pub(crate) fn use_small_pages(&self, offset: usize, bytes: usize) {
-        // A system without large pages refuses: just as well.
+        // A system without large pages refuses, which is fine.
         #[cfg(target_os = "linux")]
         // SAFETY: this does not change the contents.
         unsafe {
@@ -115,43 +116,43 @@ impl Mapping {
     }
 
     /// # Safety
-    /// The range lies inside the mapping; and if the advice may change its contents, nobody has a
-    /// reference into it.
+    /// The range is inside the mapping. If the advice may change its content, no reference into it
+    /// exists.
     #[cfg(target_os = "linux")]
     unsafe fn advise(&self, offset: usize, bytes: usize, advice: rustix::mm::Advice) -> bool {
         debug_assert!(offset + bytes <= self.mapped_bytes);
-        // SAFETY: as the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe { rustix::mm::madvise(self.base.as_ptr().add(offset).cast(), bytes, advice).is_ok() }
     }
 
-    /// Gives the memory of a range back to the system; its contents are lost.
+    /// Releases the memory of a range to the system. The content is lost.
     ///
     /// # Safety
-    /// The range lies inside the mapping, starts and ends at multiples of 4 KiB, and nobody has a
-    /// reference into it.
+    /// The range is inside the mapping, begins and ends at multiples of 4 KiB, and no reference
+    /// into it exists.
     pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
         #[cfg(target_os = "linux")]
-        // SAFETY: the caller vouches for the range.
+        // SAFETY: the caller guarantees the range.
         unsafe {
             self.advise(offset, bytes, rustix::mm::Advice::LinuxDontNeed);
         }
         #[cfg(not(target_os = "linux"))]
-        // SAFETY: as the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             self.map_anew(offset, bytes);
         }
     }
 
-    /// What [`Mapping::release`] is where the system has no advice that frees memory at once: other
-    /// memory, not yet touched, takes the range's place.
+    /// [`Mapping::release`] for systems without an advice that frees memory at once: replaces the
+    /// range with untouched memory.
     ///
     /// # Safety
     /// As for [`Mapping::release`].
     #[cfg(any(test, not(target_os = "linux")))]
     unsafe fn map_anew(&self, offset: usize, bytes: usize) {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-        // SAFETY: the range is inside our own mapping, and the caller vouches that nobody has a
-        // reference into it. If it fails the memory stays, which is allowed.
+        // SAFETY: the range is inside this mapping, and the caller guarantees that no reference
+        // into it exists. If the call fails the memory stays, which is allowed.
         let _ = unsafe {
             mmap_anonymous(
                 self.base.as_ptr().add(offset).cast(),
@@ -166,12 +167,12 @@ impl Mapping {
 #[cfg(not(miri))]
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `reserve`, and nobody has a reference into it any more.
+        // SAFETY: mapped in `reserve`, and no reference into it exists any more.
         let _ = unsafe { rustix::mm::munmap(self.mapped.as_ptr().cast(), self.mapped_bytes) };
     }
 }
 
-// The interpreter has no such system calls: there a mapping is a plain allocation.
+// The interpreter has no such system calls: there a mapping is a heap allocation.
 #[cfg(miri)]
 impl Mapping {
     pub(crate) fn reserve(bytes: usize) -> Option<Mapping> {
@@ -199,7 +200,7 @@ impl Mapping {
     /// As for the real one.
     pub(crate) unsafe fn release(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.mapped_bytes && LARGE_PAGE_BYTES % 4096 == 0);
-        // SAFETY: inside the allocation, and the caller vouches that nobody looks.
+        // SAFETY: inside the allocation; the caller guarantees that no reference exists.
         unsafe {
             type Unit = std::mem::MaybeUninit<[u8; 4096]>;
             let range = self.base.as_ptr().add(offset).cast::<Unit>();
@@ -225,12 +226,12 @@ impl Drop for Mapping {
 }
 
 impl Mapping {
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// How many of the first `units` of 4 KiB are in memory.
+    /// Returns how many of the first `units` pages of 4 KiB are resident.
     #[cfg(all(test, target_os = "linux", not(miri)))]
     pub(crate) fn resident_units(&self, units: usize) -> usize {
         use std::os::unix::fs::FileExt;
@@ -299,7 +300,7 @@ mod tests {
         // SAFETY: all units are inside the mapping, and no reference into it exists.
         unsafe {
             at(512).write(1);
-            // With large pages all of one, if there was one to be had.
+            // With large pages, a whole one if the system had one.
             assert!(mapping.resident_units(2048) == 1 || is_large);
             for unit in 512..1024 {
                 at(unit).write(unit as u8);

@@ -23,35 +23,34 @@ use std::ptr::NonNull;
 use super::limits::UNIT_BYTES;
 use super::mapping::Mapping;
 
-/// How many bytes may lie idle for the next user: about what two compactions give back at their
-/// ends.
+/// The largest number of idle bytes kept for reuse: about what two compactions free when they end.
 #[cfg(not(any(miri, shuttle)))]
 const IDLE_BYTES_MAX: usize = 4 << 20;
-/// A piece with more goes back to the system at once.
+/// Larger pieces are returned to the system at once.
 #[cfg(not(any(miri, shuttle)))]
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// Pieces of so many bytes and fewer are the heap's.
+/// Pieces of at most this many bytes are allocated on the heap.
 const SMALL_BYTES_MAX: usize = UNIT_BYTES / 2;
-/// The alignment of those.
+/// The alignment of small pieces.
 const SMALL_ALIGN: usize = 64;
 
-/// Owned memory of whole pages.
+/// Owned memory in whole pages.
 #[derive(Debug)]
 pub(crate) struct Pages {
     start: NonNull<u8>,
     bytes: usize,
-    /// What owns the memory, if it is not the heap.
+    /// The mapping that has the memory; `None` if it is on the heap.
     mapping: Option<Mapping>,
 }
 
-// SAFETY: `Pages` owns plain bytes, as a `Vec<u8>` does.
+// SAFETY: `Pages` owns plain bytes, like `Vec<u8>`.
 unsafe impl Send for Pages {}
-// SAFETY: shared access gives only addresses, whose users answer for what they do.
+// SAFETY: shared access only gives addresses. Their users are responsible for accesses.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// At least `bytes` bytes, all zero if the flag says so.
+    /// Allocates at least `bytes` bytes. They are zeroed if the flag is set.
     pub(crate) fn take(bytes: usize) -> (Pages, bool) {
         let bytes = size_class(bytes);
         if bytes > SMALL_BYTES_MAX {
@@ -63,7 +62,7 @@ impl Pages {
             }
         }
         let layout = Pages::layout(bytes);
-        // SAFETY: the layout's size is not zero: that of no class is.
+        // SAFETY: the layout's size is not zero: no size class is zero.
         let start = unsafe { alloc_zeroed(layout) };
         match NonNull::new(start) {
             Some(start) => (Pages { start, bytes, mapping: None }, true),
@@ -71,12 +70,13 @@ impl Pages {
         }
     }
 
-    /// The first byte; a multiple of 4 KiB, or of [`SMALL_ALIGN`] if the piece is small.
+    /// Returns the address of the first byte: a multiple of 4 KiB, or of [`SMALL_ALIGN`] if the
+    /// piece is small.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// How many bytes there are, all initialised.
+    /// Returns the number of bytes, all of them initialised.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -97,8 +97,8 @@ impl Drop for Pages {
     }
 }
 
-/// The bytes of the smallest piece that has so many: for the heap, multiples of its alignment; then
-/// 1, 2, 3, 4 units, then four sizes from each power of two to the next.
+/// Returns the size class of `bytes`. On the heap it is a multiple of the alignment; above that 1,
+/// 2, 3 or 4 units, then four sizes per power of two.
 fn size_class(bytes: usize) -> usize {
     if bytes <= SMALL_BYTES_MAX {
         return bytes.max(1).next_multiple_of(SMALL_ALIGN);
@@ -108,7 +108,7 @@ fn size_class(bytes: usize) -> usize {
     units.next_multiple_of(step) * UNIT_BYTES
 }
 
-/// Pieces that lie idle.
+/// Idle pieces, kept for reuse.
 #[cfg(not(any(miri, shuttle)))]
 mod idle {
     use std::collections::BTreeMap;
@@ -133,8 +133,8 @@ mod idle {
             Some(mapping)
         }
 
-        /// Keeps the piece; returns what is too much then, of the sizes of which most lies idle:
-        /// those that are not asked for any more make way for those that are.
+        /// Keeps the piece. Returns pieces to free if too much is idle, of the sizes with the most
+        /// idle bytes: sizes that are no longer requested make way for those that are.
         pub(super) fn keep(&mut self, bytes: usize, mapping: Mapping) -> Vec<Mapping> {
             if bytes > KEPT_BYTES_MAX {
                 return vec![mapping];
@@ -152,7 +152,7 @@ mod idle {
         }
     }
 
-    /// Nobody waits for it: in a forked child, whoever held it may not be there.
+    /// Does not wait for the lock: in a forked child, its holder may not exist.
     static IDLE: Mutex<Idle> = Mutex::new(Idle::new());
 
     pub(super) fn take(bytes: usize) -> Option<Mapping> {
@@ -172,8 +172,8 @@ mod idle {
     }
 }
 
-/// The interpreter has no such memory, and scenarios want each allocation to be seen: all of it is
-/// the heap's.
+/// The interpreter has no mappings, and scheduling tests need to see each allocation: there all
+/// memory is on the heap.
 #[cfg(any(miri, shuttle))]
 mod idle {
     use crate::base::mapping::Mapping;
@@ -189,21 +189,21 @@ mod idle {
     pub(super) fn give_back(_bytes: usize, _mapping: Mapping) {}
 }
 
-/// What a [`PageVec`] can hold.
+/// The item types that a [`PageVec`] can hold.
 ///
 /// # Safety
-/// Any bytes are a value of the type, it owns nothing, and its alignment is at most
+/// Every bit pattern is a valid value of the type, it owns nothing, and its alignment is at most
 /// [`SMALL_ALIGN`].
 pub(crate) unsafe trait Plain: Copy {}
 
-// SAFETY: any eight bytes are a number.
+// SAFETY: any eight bytes are a valid number.
 unsafe impl Plain for u64 {}
-// SAFETY: any four bytes are a number.
+// SAFETY: any four bytes are a valid number.
 unsafe impl Plain for u32 {}
-// SAFETY: any byte is a number.
+// SAFETY: any byte is a valid number.
 unsafe impl Plain for u8 {}
 
-/// A growing list, as `Vec`, in [`Pages`].
+/// A growable list, like `Vec`, stored in [`Pages`].
 #[derive(Debug)]
 pub(crate) struct PageVec<T: Plain> {
     pages: Option<Pages>,
@@ -218,7 +218,7 @@ impl<T: Plain> Default for PageVec<T> {
 }
 
 impl<T: Plain> PageVec<T> {
-    /// An empty list with room for `capacity` items.
+    /// Returns an empty list with room for `capacity` items.
     pub(crate) fn with_capacity(capacity: usize) -> PageVec<T> {
         let mut list = PageVec::default();
         if capacity > 0 {
@@ -227,14 +227,14 @@ impl<T: Plain> PageVec<T> {
         list
     }
 
-    /// `len` items, each of zero bytes.
+    /// Returns `len` items, all bytes zero.
     pub(crate) fn zeroed(len: usize) -> PageVec<T> {
         let mut list = PageVec { pages: None, len, items: PhantomData };
         if len > 0 {
             let bytes = PageVec::<T>::bytes_of(len);
             let (pages, is_zero) = Pages::take(bytes);
             if !is_zero {
-                // SAFETY: there are at least so many bytes, and nobody else knows of them.
+                // SAFETY: the piece has at least so many bytes, and nothing else refers to them.
                 unsafe { pages.start().write_bytes(0, bytes) };
             }
             list.pages = Some(pages);
@@ -242,7 +242,7 @@ impl<T: Plain> PageVec<T> {
         list
     }
 
-    /// `len` items of whatever bytes lie there: for who fills them before they are looked at.
+    /// Returns `len` items with arbitrary content, for callers that overwrite them before reading.
     pub(crate) fn unzeroed(len: usize) -> PageVec<T> {
         let mut list = PageVec::with_capacity(len);
         list.len = len;
@@ -253,7 +253,7 @@ impl<T: Plain> PageVec<T> {
         items.checked_mul(size_of::<T>()).expect("a list is smaller than the address space")
     }
 
-    /// How many items there is room for.
+    /// Returns the number of items that fit.
     pub(crate) fn capacity(&self) -> usize {
         self.pages.as_ref().map_or(0, |pages| pages.bytes() / size_of::<T>())
     }
@@ -271,7 +271,7 @@ impl<T: Plain> PageVec<T> {
         }
     }
 
-    /// Doubles the room.
+    /// Doubles the capacity.
     #[cold]
     fn grow(&mut self) {
         let mut larger = PageVec::with_capacity((2 * self.len).max(UNIT_BYTES / size_of::<T>()));
@@ -280,12 +280,12 @@ impl<T: Plain> PageVec<T> {
         *self = larger;
     }
 
-    /// Drops all items but the first `len`.
+    /// Truncates the list to `len` items.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Drops all but the first of equal items that follow one another.
+    /// Removes consecutive duplicates.
     pub(crate) fn dedup(&mut self)
     where
         T: PartialEq,
@@ -306,7 +306,7 @@ impl<T: Plain> Deref for PageVec<T> {
     #[inline]
     fn deref(&self) -> &[T] {
         match &self.pages {
-            // SAFETY: the first `len` items lie there, aligned as pages are; any bytes are items.
+            // SAFETY: the first `len` items are initialised and aligned; any bytes are valid items.
             Some(pages) => unsafe {
                 std::slice::from_raw_parts(pages.start().cast::<T>().as_ptr(), self.len)
             },
@@ -349,7 +349,8 @@ mod tests {
 
     #[test]
     fn a_piece_has_at_most_a_quarter_more_than_was_asked_for() {
-        // A filter of 64 bytes had a page to itself: of 200 keyspaces' small tables some thousand.
+        // A filter of 64 bytes used a whole page: the small tables of 200 keyspaces had about a
+        // thousand.
         for (bytes, class) in
             [(0, 64), (1, 64), (64, 64), (65, 128), (SMALL_BYTES_MAX, SMALL_BYTES_MAX)]
         {
@@ -408,8 +409,8 @@ mod tests {
         assert!(PageVec::<u8>::zeroed(0).is_empty());
     }
 
-    /// Sizes change with what a store does: what lay idle of those that were common once had taken
-    /// all the room.
+    /// Common sizes change with the workload: idle pieces of sizes no longer in use filled the
+    /// limit.
     #[cfg(not(any(miri, shuttle)))]
     #[test]
     fn idle_memory_is_bounded_and_goes_to_the_sizes_that_are_asked_for() {

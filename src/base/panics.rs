@@ -1,19 +1,18 @@
-//! Catching panics that would leave other threads waiting, and their messages.
+//! Catching panics that would leave other threads waiting, and reading their messages.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Calls `f`; a panic becomes its message.
+/// Calls `f` and turns a panic into its message.
 ///
-/// Test builds that schedule threads themselves unwind tasks to end them, so nothing is caught
-/// there.
+/// Builds with a test scheduler end tasks by unwinding them, so there nothing is caught.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
     if cfg!(any(loom, shuttle)) {
         return Ok(f());
     }
     catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
         let message = message_of(&*payload);
-        // What somebody panics with may itself panic when it is dropped.
+        // The payload of a panic may itself panic when it is dropped.
         if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             std::mem::forget(another);
         }
@@ -21,7 +20,7 @@ pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String>
     })
 }
 
-/// Calls `f`; a panic goes on once `tell` has heard its message.
+/// Calls `f`. After a panic, calls `tell` with its message and resumes unwinding.
 pub(crate) fn overheard<R>(f: impl FnOnce() -> R, tell: impl FnOnce(&str)) -> R {
     if cfg!(any(loom, shuttle)) {
         return f();
@@ -40,7 +39,7 @@ fn message_of(payload: &(dyn Any + Send)) -> String {
     }
 }
 
-/// Calls `f`, and `on_panic` if it unwinds. Costs nothing unless it does.
+/// Calls `f`, and `on_panic` if it unwinds. Costs nothing otherwise.
 #[inline]
 pub(crate) fn watched<R>(f: impl FnOnce() -> R, on_panic: impl Fn()) -> R {
     struct Watch<F: Fn()>(F);

@@ -1,12 +1,13 @@
 //! The latch that stops all writes of a store once its durability is in doubt.
 //!
-//! The manifest makes it, and the journal and the store share it. Whoever meets a failure that leaves it unknown what
-//! is on the disk sets it; everyone asks it before writing.
+//! The manifest creates it; the journal and the store share it. A failure that leaves the content
+//! of the disk unknown sets the latch. Every write checks it first.
 //!
 //! Invariants:
 //! 1. The first error is kept. Later ones change nothing.
-//! 2. The listener is called once, by the thread that sets the latch, before any other thread can see it set.
-//! 3. Nothing takes it back until the store is opened again.
+//! 2. The listener is called once, by the thread that sets the latch, before any other thread can
+//!    see it set.
+//! 3. The latch stays set until the store is reopened.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -16,10 +17,10 @@ use crate::base::planted::{Bug, planted};
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 
-/// Is told of the error that sets the latch.
+/// A listener that gets the error that sets the latch.
 type Listener = Box<dyn Fn(&Error) + Send + Sync>;
 
-/// See the module's description.
+/// The latch. See the module's description.
 #[derive(Default)]
 pub(crate) struct Poison {
     is_set: AtomicBool,
@@ -28,20 +29,21 @@ pub(crate) struct Poison {
 }
 
 impl Poison {
-    /// Sets who is told of the error; the first caller alone. The listener may be called with any lock held, and may
-    /// not use the latch.
+    /// Sets the listener; only the first call has an effect. The listener may be called with any
+    /// lock held, and must not use the latch.
     pub(crate) fn listen(&self, listener: impl Fn(&Error) + Send + Sync + 'static) {
         let _ = self.listener.set(Box::new(listener));
     }
 
-    /// Refuses all writes from now on.
+    /// Sets the latch: refuses all writes from now on.
     #[cold]
     pub(crate) fn set(&self, error: &Error) {
         let mut first = self.first.lock();
         if first.is_some() || planted(Bug::PoisonForgotten) {
             return;
         }
-        // A refusal says that nothing has happened and that it may be tried again. Here neither is true.
+        // A refusal means that the operation had no effect and can be retried. Neither is true
+        // here.
         let error = match error.is_refusal() {
             true => Error::Poisoned { reason: error.to_string() },
             false => error.clone(),
@@ -53,7 +55,7 @@ impl Poison {
         self.is_set.store(true, Ordering::Release);
     }
 
-    /// Passes `result` on. An error sets the latch unless it is a refusal, which has changed nothing.
+    /// Returns `result`. An error sets the latch unless it is a refusal, which had no effect.
     pub(crate) fn unless_refused<R>(&self, result: Result<R>) -> Result<R> {
         result.inspect_err(|error| {
             if !error.is_refusal() {
@@ -62,23 +64,23 @@ impl Poison {
         })
     }
 
-    /// Returns true once writes are refused.
+    /// Returns true if writes are refused.
     #[inline]
     pub(crate) fn is_set(&self) -> bool {
         self.is_set.load(Ordering::Acquire)
     }
 
-    /// The error that set the latch.
+    /// Returns the error that set the latch.
     pub(crate) fn first(&self) -> Option<Error> {
         if self.is_set() { self.first.lock().clone() } else { None }
     }
 
-    /// Returns true if the latch was set by this error, as far as its message tells.
+    /// Returns true if this error set the latch, judged by its message.
     pub(crate) fn is_of(&self, error: &Error) -> bool {
         self.first().is_some_and(|first| first.to_string() == error.to_string())
     }
 
-    /// Refuses a write once the latch is set.
+    /// Returns an error if the latch is set.
     ///
     /// # Errors
     /// `Poisoned`, with the first error as its reason.

@@ -1,4 +1,4 @@
-//! `Slice`: an immutable byte string that is cheap to clone and short ones of which need no heap.
+//! [`Slice`], an immutable byte string that is cheap to clone. Short ones need no heap memory.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,18 +8,17 @@ use std::sync::Arc;
 use super::pages::PageVec;
 
 const INLINE_BYTES_MAX: usize = 22;
-/// A key and a value of up to so many bytes together share their memory.
+/// A key and a value of at most this many bytes together share one allocation.
 const PAIR_BYTES_MAX: usize = 1024;
-/// A longer one lies beside the heap. Values of megabytes that several threads read and drop left
-/// gaps in the heap of each, twice as much as the store was allowed, which small things then kept
-/// from going back to the system.
+/// Longer slices are allocated outside the heap. Values of megabytes that several threads read and
+/// drop fragmented the heap of each thread: the process used twice its memory budget.
 pub(crate) const HEAP_BYTES_MAX: usize = 64 << 10;
 
-/// An immutable byte string: keys and values as the store hands them out.
+/// An immutable byte string: a key or a value returned by the store.
 ///
-/// Up to 22 bytes lie in the `Slice` itself; longer ones are shared, so cloning never copies bytes.
-/// A key and a value that an iterator hands out may share one piece of memory of up to a kilobyte,
-/// which is free once both are dropped.
+/// Up to 22 bytes are stored inline. Longer strings are reference-counted, so a clone never copies
+/// bytes. A key and a value yielded by an iterator may share one allocation of up to 1 KiB, which
+/// is freed when both are dropped.
 ///
 /// ```
 /// let s = spinney::Slice::from(b"hello".as_slice());
@@ -37,19 +36,20 @@ enum Repr {
     },
     Shared(Arc<[u8]>),
     Large(Arc<PageVec<u8>>),
-    /// The first so many bytes.
+    /// The first `n` bytes.
     Front(u32, Arc<[u8]>),
-    /// What is behind the first so many bytes.
+    /// The bytes after the first `n`.
     Back(u32, Arc<[u8]>),
 }
 
 impl Slice {
-    /// The bytes as a vector (a copy).
+    /// Copies the bytes into a vector.
     pub fn to_vec(&self) -> Vec<u8> {
         self.deref().to_vec()
     }
 
-    /// A key and a value, with one allocation if both are long and neither is very long.
+    /// Creates the slices of a key and a value, with one allocation if both are long but not very
+    /// long.
     #[inline]
     pub(crate) fn pair(key: &[u8], value: &[u8]) -> (Slice, Slice) {
         let bytes = key.len() + value.len();
@@ -62,8 +62,7 @@ impl Slice {
             front.write_copy_of_slice(key);
             back.write_copy_of_slice(value);
         }
-        // SAFETY: nobody else has an `Arc` that has just been made, so all its bytes have been
-        // written.
+        // SAFETY: the new `Arc` has no other reference, and all its bytes have been written.
         let shared = unsafe { shared.assume_init() };
         let split = key.len() as u32;
         (Slice(Repr::Front(split, Arc::clone(&shared))), Slice(Repr::Back(split, shared)))
@@ -214,7 +213,7 @@ mod tests {
                 let value: Vec<u8> = (0..value_bytes).map(|i| !(i as u8)).collect();
                 let (key_slice, value_slice) = Slice::pair(&key, &value);
                 assert_eq!(key_slice, key[..]);
-                // Each outlives the other.
+                // Each slice outlives the other.
                 let copy = value_slice.clone();
                 drop((key_slice, value_slice));
                 assert_eq!(copy, value[..]);
