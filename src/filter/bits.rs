@@ -5,7 +5,7 @@
 const L: u64 = 0x0101_0101_0101_0101;
 const H: u64 = 0x8080_8080_8080_8080;
 
-/// The 64 bits from `position`; the 9 bytes that hold them must exist.
+/// The 64 bits from `position`. The 9 bytes that hold them must exist.
 #[inline(always)]
 pub(crate) fn window(bytes: &[u8], position: usize) -> Option<u64> {
     let byte = position >> 3;
@@ -15,7 +15,7 @@ pub(crate) fn window(bytes: &[u8], position: usize) -> Option<u64> {
     Some((low >> shift) | ((u64::from(held[8]) << 1) << (63 - shift)))
 }
 
-/// At least 57 bits from `position`, the rest zero; the 8 bytes that hold them must exist.
+/// At least 57 bits from `position`, the rest zero. The 8 bytes that hold them must exist.
 #[inline(always)]
 pub(crate) fn window57(bytes: &[u8], position: usize) -> Option<u64> {
     let byte = position >> 3;
@@ -23,7 +23,7 @@ pub(crate) fn window57(bytes: &[u8], position: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*held.first_chunk()?) >> (position & 7))
 }
 
-/// Bit counts of the bytes of `word`, each added to those of the bytes below it.
+/// For each byte of `word`, the number of one bits in it and the bytes below it.
 #[inline(always)]
 fn prefix_counts(word: u64) -> u64 {
     let pairs = word - ((word >> 1) & 0x5555_5555_5555_5555);
@@ -31,10 +31,10 @@ fn prefix_counts(word: u64) -> u64 {
     ((nibbles + (nibbles >> 4)) & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(L)
 }
 
-/// Where the `k`-th (from 0) one bit of `word` is, or else how many ones it has.
+/// The position of the `k`-th (from 0) one bit of `word`, or else its number of one bits.
 ///
-/// Arithmetic within one word throughout: no table to miss, no branch to mispredict, and no need
-/// for instructions (`popcnt`, `pdep`) that the baseline of x86-64 does not have.
+/// Pure arithmetic within one word: no table, no branch, and none of the instructions (`popcnt`,
+/// `pdep`) that the baseline of x86-64 lacks.
 #[inline(always)]
 pub(crate) fn select(word: u64, k: u32) -> Result<u32, u32> {
     let counts = prefix_counts(word);
@@ -42,11 +42,11 @@ pub(crate) fn select(word: u64, k: u32) -> Result<u32, u32> {
     if k >= ones {
         return Err(ones);
     }
-    // Bytes whose prefix count is <= k lie wholly below the bit; the first other one holds it.
+    // Bytes with a prefix count <= k are entirely below the bit. The next byte holds it.
     let below = ((u64::from(k).wrapping_mul(L) | H) - counts) & H;
     let byte_shift = (below ^ H).trailing_zeros() & 56;
     let within = u64::from(k) - (((counts << 8) >> byte_shift) & 0xff);
-    // The same once more, with the bits of that byte spread to one a byte.
+    // The same again, with the bits of that byte spread to one per byte.
     let spread = ((word >> byte_shift) & 0xff).wrapping_mul(L) & 0x8040_2010_0804_0201;
     let ones_each = ((((spread | H) - L) | spread) & H) >> 7;
     let counts = ones_each.wrapping_mul(L);
@@ -54,7 +54,7 @@ pub(crate) fn select(word: u64, k: u32) -> Result<u32, u32> {
     Ok(byte_shift + ((below ^ H).trailing_zeros() >> 3))
 }
 
-/// Appends bits to a byte string from a byte on, eight bytes at a time.
+/// Appends bits to a byte string from a given byte on, eight bytes at a time.
 pub(crate) struct BitWriter<'a> {
     bytes: &'a mut [u8],
     byte: usize,
@@ -86,7 +86,7 @@ impl<'a> BitWriter<'a> {
         self.byte += 8;
     }
 
-    /// Stores the last bits; whole bytes past them become zero.
+    /// Stores the last bits. Whole bytes after them become zero.
     pub(crate) fn finish(mut self) {
         if self.used > 0 {
             self.store();

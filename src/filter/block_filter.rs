@@ -18,43 +18,45 @@ use crate::base::error::{Error, Result};
 use crate::base::pages::PageVec;
 use crate::cache::{PageClass, PageFile, PageKey, PagePointer, ReadContext};
 
-/// What a table's footer says of a section that is a block filter. On disk: never renumber.
+/// The filter type in a table's footer that means a block filter. On disk: never renumber.
 pub(crate) const FILTER_KIND_BLOCKS: u8 = 1;
 
-/// Where pages are full one of 237 other keys passes; with 11 bits it would be one of 152, with 13
+/// In full pages the false-positive rate is 1/237. It would be 1/152 with 11 bits per key and 1/359
+/// with 13.
 /// one of 359.
 const KEY_BITS: u64 = 12;
 
-/// Units that a check reads at once.
+/// The number of units that a check reads at once.
 const CHUNK_UNITS: u32 = 64;
 
-/// How many pages a filter of so many keys has.
+/// The number of pages of a filter with so many keys.
 fn pages_for(keys: usize) -> u32 {
     let pages = (keys as u64 * KEY_BITS).div_ceil(PAGE_BITS).max(1);
-    // Keys enough for more would not fit into memory.
+    // More keys than this maximum would not fit into memory.
     u32::try_from(pages).unwrap_or(u32::MAX)
 }
 
-/// Gathers the keys of a filter: four bytes each, and a byte and a half more while it is written.
+/// Collects the keys of a filter. Uses four bytes per key, and a byte and a half more while it is
+/// written.
 #[derive(Debug, Default)]
 pub(crate) struct BlockFilterBuilder {
     tops: PageVec<u32>,
 }
 
 impl BlockFilterBuilder {
-    /// Adds a key by its hash. A key that is added twice counts twice.
+    /// Adds a key by its hash. A key added twice counts twice.
     #[inline]
     pub(crate) fn add(&mut self, hash: u64) {
         self.tops.push(top(hash));
     }
 
-    /// The memory that it takes.
+    /// The memory used.
     #[cfg(test)]
     pub(crate) fn memory_bytes(&self) -> usize {
         self.tops.capacity() * size_of::<u32>()
     }
 
-    /// How many pages, of one unit each, it will have.
+    /// The number of pages, of one unit each, that the filter will have.
     pub(crate) fn pages(&self) -> u32 {
         pages_for(self.tops.len())
     }
@@ -74,7 +76,7 @@ impl BlockFilterBuilder {
     }
 }
 
-/// Where a filter lies in a table's file.
+/// The location of a filter in a table's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockFilter {
     first_unit: u32,
@@ -82,15 +84,15 @@ pub(crate) struct BlockFilter {
 }
 
 impl BlockFilter {
-    /// The filter of `pages` pages, at least one, of a unit each from `first_unit` on. That they
-    /// lie in the file is the caller's to have checked.
+    /// The filter of `pages` pages (at least one), of one unit each, beginning at `first_unit`. The
+    /// caller has checked that they are in the file.
     pub(crate) fn new(first_unit: u32, pages: u32) -> BlockFilter {
         debug_assert!(pages > 0);
         BlockFilter { first_unit, pages }
     }
 
-    /// Whether a key with this hash may be among those that were added; false for 199 of 200 that
-    /// are not.
+    /// Returns true if a key with this hash may have been added. Returns false for 199 of 200 keys
+    /// that were not.
     ///
     /// # Errors
     /// `Corruption` if the page is damaged, `NotResident` as [`PageFile::with_page`].
@@ -111,21 +113,21 @@ impl BlockFilter {
         answer.ok_or_else(|| self.damaged(file, place.page))
     }
 
-    /// First of two hints before a probe, for lookups that ask several filters: their waits for
-    /// memory then overlap.
+    /// The first of two prefetch hints before a probe, for lookups in several filters: their cache
+    /// misses then overlap.
     #[inline]
     pub(crate) fn prefetch_place(self, file: &PageFile, hash: u64) {
         file.files().cache.prefetch_place(self.place(file, hash).0);
     }
 
-    /// The second, once the first has had its effect.
+    /// The second hint, to be given once the first has taken effect.
     #[inline]
     pub(crate) fn prefetch_bytes(self, file: &PageFile, hash: u64) {
         let (key, offset) = self.place(file, hash);
         file.files().cache.prefetch_bytes(key, offset);
     }
 
-    /// The page that a probe asks, and where in it.
+    /// The page that a probe reads, and the position in it.
     #[inline]
     fn place(self, file: &PageFile, hash: u64) -> (PageKey, usize) {
         let place = Place::of(top(hash), self.pages);
@@ -152,7 +154,7 @@ impl BlockFilter {
     /// Reads the whole filter, past the cache, and verifies that its pages belong together.
     ///
     /// # Errors
-    /// `Corruption` names the first thing that is wrong.
+    /// `Corruption` for the first problem found.
     pub(crate) fn load(self, file: &Arc<PageFile>) -> Result<LoadedFilter> {
         let mut scan = file.scan(self.first_unit..self.first_unit + self.pages, CHUNK_UNITS);
         let mut loaded = LoadedFilter { payloads: Vec::new(), pages: self.pages, keys: 0 };
@@ -189,12 +191,12 @@ impl LoadedFilter {
         payload.and_then(|payload| holds(payload, top, place)) == Some(true)
     }
 
-    /// How many keys it says it was made of.
+    /// The number of keys, according to the filter.
     pub(crate) fn keys(&self) -> u64 {
         self.keys
     }
 
-    /// How many pages it has.
+    /// The number of pages.
     pub(crate) fn pages(&self) -> u32 {
         self.pages
     }

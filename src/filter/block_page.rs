@@ -12,23 +12,23 @@
 use crate::base::limits::UNIT_BYTES;
 use crate::cache::PAGE_HEADER_BYTES;
 
-/// Bytes of a payload: it fills one unit.
+/// The size of a payload in bytes: it fills one unit.
 pub(super) const PAYLOAD_BYTES: usize = UNIT_BYTES - PAGE_HEADER_BYTES;
-/// Page number u32, pages u32, keys u64, and what is reserved.
+/// Page number u32, pages u32, keys u64, reserved bytes.
 const FRONT_BYTES: usize = 40;
 const WORDS: usize = 8;
 const WORD_BYTES: usize = 8;
 const BLOCK_BYTES: usize = WORDS * WORD_BYTES;
-/// How many blocks a page has: they fill it.
+/// The number of blocks that fill a page.
 pub(super) const PAGE_BLOCKS: usize = (PAYLOAD_BYTES - FRONT_BYTES) / BLOCK_BYTES;
-/// Bits that keys may set in a page.
+/// The number of bits in a page for keys.
 pub(super) const PAGE_BITS: u64 = (PAGE_BLOCKS * BLOCK_BYTES * 8) as u64;
 
 const _: () = assert!((PAGE_HEADER_BYTES + FRONT_BYTES).is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(FRONT_BYTES + PAGE_BLOCKS * BLOCK_BYTES == PAYLOAD_BYTES);
 
-/// Odd numbers without a pattern, one a word: a key's bit in it is the product's top bits. On disk:
-/// never change.
+/// Odd multipliers without a pattern, one per word: the key's bit in the word is the product's top
+/// bits. On disk: never change.
 pub(super) const MULTIPLIERS: [u32; WORDS] = [
     0x9e37_79b1,
     0x85eb_ca77,
@@ -40,22 +40,22 @@ pub(super) const MULTIPLIERS: [u32; WORDS] = [
     0xb55a_4f09,
 ];
 
-/// The part of a key's hash that a filter looks at.
+/// The part of a key's hash that a filter uses.
 #[inline(always)]
 pub(super) fn top(hash: u64) -> u32 {
     (hash >> 32) as u32
 }
 
-/// Where a key's bits lie.
+/// The position of a key's bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) page: u32,
-    /// Of the page, below [`PAGE_BLOCKS`].
+    /// The block in the page, below [`PAGE_BLOCKS`].
     block: usize,
 }
 
 impl Place {
-    /// The place in a filter of so many pages.
+    /// The position in a filter of so many pages.
     #[inline(always)]
     pub(super) fn of(top: u32, pages: u32) -> Place {
         let place = u64::from(top) * u64::from(pages);
@@ -73,16 +73,16 @@ impl Place {
 /// The front of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PageFront {
-    /// Which page of the filter this is.
+    /// The number of this page in the filter.
     pub(super) number: u32,
-    /// How many there are.
+    /// The number of pages.
     pub(super) pages: u32,
-    /// How many keys are in the whole filter.
+    /// The number of keys in the whole filter.
     pub(super) keys: u64,
 }
 
 impl PageFront {
-    /// Reads the front; `None` if the payload is not of a page's length.
+    /// Reads the front. Returns `None` if the payload has the wrong length.
     #[inline(always)]
     pub(super) fn decode(payload: &[u8]) -> Option<PageFront> {
         let payload: &[u8; PAYLOAD_BYTES] = payload.try_into().ok()?;
@@ -101,7 +101,7 @@ impl PageFront {
     }
 }
 
-/// A word's bit of a key.
+/// A key's bit in a word.
 #[inline(always)]
 fn bit(top: u32, multiplier: u32) -> u64 {
     1 << (top.wrapping_mul(multiplier) >> 26)
@@ -116,7 +116,7 @@ pub(super) fn insert(payload: &mut [u8], top: u32, place: Place) {
     }
 }
 
-/// Whether all bits of a key are set in a page; `None` if the payload is cut.
+/// Returns true if all bits of a key are set in a page; `None` if the payload is truncated.
 #[inline(always)]
 pub(super) fn holds(payload: &[u8], top: u32, place: Place) -> Option<bool> {
     let block: &[u8; BLOCK_BYTES] = payload.get(place.offset()..)?.first_chunk()?;
@@ -143,7 +143,7 @@ mod tests {
                 let place = Place::of(top(random.next()), pages);
                 counts[place.page as usize * PAGE_BLOCKS + place.block] += 1;
             }
-            // Six standard deviations about a hundred.
+            // Six standard deviations around one hundred.
             let even = if cfg!(miri) { 0..25 } else { 40..160 };
             assert!(counts.iter().all(|count| even.contains(count)), "{pages} pages: {counts:?}");
         }

@@ -1,4 +1,4 @@
-//! The block filter as a whole: nothing that was added is ruled out, and little else passes.
+//! Tests of the whole block filter: it excludes no added key, and nearly all others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::cache::{
 };
 use crate::vfs::Access;
 
-/// A page that lies before each filter: nothing starts at unit 0 by itself.
+/// A page before each filter, so that no test depends on unit 0.
 const FIRST_UNIT: u32 = 1;
 
 fn pages_of(hashes: &[u64]) -> Vec<Vec<u8>> {
@@ -54,7 +54,7 @@ fn asked(filter: BlockFilter, file: &Arc<PageFile>, hash: u64) -> bool {
     filter.may_contain(file, hash, &ReadContext::blocking()).unwrap()
 }
 
-/// At most one in 200, whatever the number of keys: full pages (2688 keys fill one) pass the most.
+/// At most 1 in 200 whatever the number of keys. Full pages (2688 keys) have the highest rate.
 #[test]
 fn what_was_added_passes_and_little_else() {
     let files = data_files();
@@ -82,7 +82,7 @@ fn what_was_added_passes_and_little_else() {
     assert_eq!(rates[&0], 0.0);
 }
 
-/// Hashes that a filter cannot tell apart, or that all lie in one block, are found nevertheless.
+/// Hashes that a filter cannot distinguish, or that are all in one block, are found nevertheless.
 #[test]
 fn skewed_hashes_pass() {
     let files = data_files();
@@ -148,7 +148,7 @@ fn damage_in_the_file_is_corruption() {
     }
 }
 
-/// Every probe and the check refuse pages of another place, of another filter, or of no filter.
+/// Every probe and the check reject pages of another position, of another filter, or of no filter.
 #[test]
 fn pages_that_do_not_belong_together_are_corruption() {
     let files = data_files();
@@ -180,7 +180,7 @@ fn pages_that_do_not_belong_together_are_corruption() {
     assert_refused(&|pages| pages[0].push(0));
     assert_refused(&|pages| pages[0].clear());
     assert_refused(&|pages| pages[0] = vec![0; 9000]);
-    // What probes need not know, the check does.
+    // The check finds what probes need not notice.
     if !cfg!(miri) {
         let mut counts = pages.clone();
         PageFront { keys: 5, ..front }.encode(&mut counts[0]);

@@ -20,14 +20,14 @@ use crate::base::prefetch::prefetch;
 
 const WORDS: usize = 8;
 const BLOCK_BITS: usize = WORDS * 32;
-/// A false positive in a hundred.
+/// The false-positive rate is 1/100.
 const KEY_BITS: usize = 10;
 
 #[derive(Debug, Clone, Copy)]
 #[repr(align(32))]
 struct Block([u32; WORDS]);
 
-// SAFETY: any 32 bytes are eight numbers.
+// SAFETY: any 32 bytes are eight valid numbers.
 unsafe impl Plain for Block {}
 
 impl Block {
@@ -38,14 +38,14 @@ impl Block {
     }
 }
 
-/// See the module's description.
+/// The filter. See the module's description.
 #[derive(Debug)]
 pub(crate) struct BloomFilter {
     blocks: PageVec<Block>,
 }
 
 impl BloomFilter {
-    /// A Bloom filter for the keys with these hashes.
+    /// Builds a Bloom filter for the keys with these hashes.
     pub(crate) fn of_hashes(hashes: &[u64]) -> BloomFilter {
         let mut bloom = BloomFilter::for_keys(hashes.len());
         let lost = usize::from(planted(Bug::BloomFilterLosesKey));
@@ -53,7 +53,7 @@ impl BloomFilter {
         bloom
     }
 
-    /// A Bloom filter for the keys of a maplet, which is read for it.
+    /// Builds a Bloom filter for the keys of a maplet, by reading the maplet.
     ///
     /// # Errors
     /// `Corruption` if the maplet is damaged; I/O errors.
@@ -86,15 +86,15 @@ impl BloomFilter {
         }
     }
 
-    /// Fetches what [`BloomFilter::may_hold`] looks at into the processor's cache.
+    /// Prefetches the cache line that [`BloomFilter::may_hold`] reads.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         let block: *const Block = &raw const self.blocks[self.position(top(hash))];
         prefetch(block.cast());
     }
 
-    /// Whether a key with this hash may be among those that the Bloom filter was made of; false for
-    /// 99 of 100 that are not.
+    /// Returns true if the filter may have been built from a key with this hash. Returns false for
+    /// 99 of 100 other keys.
     #[inline]
     pub(crate) fn may_hold(&self, hash: u64) -> bool {
         let top = top(hash);
@@ -105,7 +105,7 @@ impl BloomFilter {
         missing == 0
     }
 
-    /// What it takes.
+    /// The memory used.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.blocks)
     }
@@ -129,7 +129,7 @@ mod tests {
             assert!(held.iter().all(|&hash| bloom.may_hold(hash)));
             let others = hashes(1 << 40..(1 << 40) + if cfg!(miri) { 50 } else { 20_000 });
             let passed = others.iter().filter(|&&hash| bloom.may_hold(hash)).count();
-            // Seen: 0.9% with many keys, less with few.
+            // Observed: 0.9% with many keys, less with few.
             assert!(passed * 50 < others.len(), "{passed} of {} with {keys} keys", others.len());
             assert!(bloom.bytes() as u64 * 8 <= keys * 10 + 256);
         }

@@ -11,7 +11,7 @@ impl BranchSet {
     /// No branch.
     pub(crate) const EMPTY: BranchSet = BranchSet([0; 4]);
 
-    /// Adds a branch if `condition` holds, without a branch of the processor's.
+    /// Adds a branch if `condition` holds. Compiles to code without jumps.
     #[inline(always)]
     pub(super) fn insert_if(&mut self, ordinal: u8, condition: bool) {
         let ordinal = if planted(Bug::MapletMaskShort) { ordinal & 3 } else { ordinal };
@@ -21,25 +21,20 @@ impl BranchSet {
         }
     }
 
-    /// Whether the branch is in the set.
+    /// Returns true if the branch is in the set.
     #[inline]
     pub(crate) fn contains(&self, ordinal: u8) -> bool {
         self.0[usize::from(ordinal >> 6)] >> (ordinal & 63) & 1 == 1
     }
 
-    /// Takes the newest branch (the highest ordinal) out: the order in which a read asks them.
+    /// Removes and returns the newest branch (the highest ordinal). Reads visit branches in this
+    /// order.
     #[inline]
     pub(crate) fn pop_newest(&mut self) -> Option<u8> {
-        if planted(Bug::MapletOldestFirst)
-            && let Some((i, word)) = self.0.iter_mut().enumerate().find(|(_, word)| **word != 0)
-        {
-            let bit = word.trailing_zeros();
-            *word ^= 1 << bit;
-            return Some((i as u32 * 64 + bit) as u8);
-        }
         for (i, word) in self.0.iter_mut().enumerate().rev() {
             if *word != 0 {
                 let bit = 63 - word.leading_zeros();
+                let bit = if planted(Bug::MapletOldestFirst) { word.trailing_zeros() } else { bit };
                 *word ^= 1 << bit;
                 return Some((i as u32 * 64 + bit) as u8);
             }

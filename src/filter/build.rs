@@ -26,9 +26,9 @@ use crate::base::planted::{Bug, planted};
 use crate::cache::{Compression, DataFiles, FileType, PageClass, PageFileWriter};
 use std::sync::Arc;
 
-/// Where finished pages go, in order; they must end up in consecutive units of one file.
+/// The destination of finished pages, in order. They must be consecutive units of one file.
 pub(crate) trait MapletSink {
-    /// Takes the payload of the next page, one unit with its header.
+    /// Takes the payload of the next page: one unit with its header.
     fn page(&mut self, payload: &[u8]) -> Result<()>;
 }
 
@@ -38,19 +38,19 @@ impl MapletSink for PageFileWriter {
     }
 }
 
-/// Gathers what a new maplet is to be made of.
+/// Collects the sources of a new maplet.
 pub(crate) struct MapletBuilder {
     fingerprint_bits: u32,
     branches: usize,
     sources: Vec<Source>,
     entries_max: u64,
     used: [bool; BRANCHES_MAX],
-    /// Two sources, or two branches of one, may give the same pair.
+    /// True if two sources, or two branches of one, may have the same pair.
     collapses: bool,
 }
 
 impl MapletBuilder {
-    /// A maplet over the branches with ordinals `0..branches`, 0 the oldest.
+    /// Begins a maplet over the branches with ordinals `0..branches`, 0 being the oldest.
     ///
     /// # Errors
     /// `InvalidArgument` if there are more than 256 branches or `fingerprint_bits` is not 32 to 48.
@@ -88,8 +88,8 @@ impl MapletBuilder {
         Ok(())
     }
 
-    /// Adds an older maplet. `ordinals` says for each of its branches which one it is from now on,
-    /// or `None` if its entries are to be dropped. Several may become one, in any order.
+    /// Adds an older maplet. `ordinals` has the new ordinal of each of its branches, or `None` to
+    /// drop the branch's entries. Several branches may get the same ordinal, in any order.
     ///
     /// # Errors
     /// `InvalidArgument` if an ordinal is too large or missing or the fingerprints have another
@@ -161,7 +161,7 @@ impl MapletBuilder {
         })
     }
 
-    /// Merges everything at once into `sink`.
+    /// Merges everything into `sink`.
     #[cfg(test)]
     pub(crate) fn write(self, sink: &mut impl MapletSink) -> Result<MapletHeader> {
         let mut merge = self.start()?;
@@ -169,7 +169,7 @@ impl MapletBuilder {
         Ok(merge.header(crate::base::key_hash::test_hasher().id()))
     }
 
-    /// Merges everything at once into a maplet file (whose name is not durable yet).
+    /// Merges everything into a maplet file. The file's name is not durable yet.
     pub(crate) fn write_file(self, files: &Arc<DataFiles>) -> Result<Maplet> {
         let mut writer = PageFileWriter::create(files, FileType::Maplet)?;
         let mut merge = self.start()?;
@@ -182,7 +182,7 @@ fn too_large() -> Error {
     Error::invalid("a maplet has at most 2^32 pages")
 }
 
-/// In a table of ordinals: the branch is dropped.
+/// In a table of ordinals: drops the branch.
 const DROPPED: u16 = 256;
 
 enum Source {
@@ -201,14 +201,14 @@ struct Older {
     table: [u16; 256],
     keeps_order: bool,
     keeps_all: bool,
-    /// Entries with new ordinals, sorted; those before `next` have been given.
+    /// Entries with new ordinals, sorted. Those before `next` have been merged.
     buffer: Vec<u64>,
     next: usize,
     ended: bool,
 }
 
 impl Source {
-    /// Appends the entries with fingerprints below `end` that have not been given yet.
+    /// Appends the entries with fingerprints below `end` that have not been merged yet.
     fn give(&mut self, end: u64, out: &mut Vec<u64>) -> Result<()> {
         match self {
             Source::Branch(from) => {
@@ -255,23 +255,23 @@ impl Older {
         }
         self.buffer.truncate(kept);
         if !self.keeps_order {
-            // Nearly sorted, and a fingerprint's entries are all in this page.
+            // Nearly sorted, and all entries of a fingerprint are in this page.
             self.buffer.sort_unstable();
         }
     }
 }
 
-/// A merge under way.
+/// A merge in progress.
 pub(crate) struct MapletMerge {
     geometry: Geometry,
     branches: usize,
     sources: Vec<Source>,
     collapses: bool,
     runs: Runs,
-    /// Merged entries; those before `pending_from` are in pages.
+    /// Merged entries. Those before `pending_from` are in pages.
     pending: Vec<u64>,
     pending_from: usize,
-    /// The next page's number and start.
+    /// The number and the start of the next page.
     page: u32,
     start: u64,
     fingerprints: u64,
@@ -280,18 +280,19 @@ pub(crate) struct MapletMerge {
 }
 
 impl MapletMerge {
-    /// Whether all pages have been written.
+    /// Returns true when all pages have been written.
     pub(crate) fn is_done(&self) -> bool {
         self.geometry.nominal_pages == 0 || self.start == self.geometry.fingerprint_end()
     }
 
-    /// How many pages there will be, if none overflows at the end.
+    /// The number of pages, unless the last one overflows.
     #[cfg(test)]
     pub(crate) fn pages_expected(&self) -> u32 {
         self.geometry.nominal_pages
     }
 
-    /// Writes up to `pages_max` more pages (of about 1500 entries each); true when all are written.
+    /// Writes up to `pages_max` more pages (of about 1500 entries each). Returns true when all are
+    /// written.
     pub(crate) fn step(&mut self, sink: &mut impl MapletSink, pages_max: u32) -> Result<bool> {
         for _ in 0..pages_max {
             if self.is_done() {
@@ -310,7 +311,7 @@ impl MapletMerge {
         Ok(self.is_done())
     }
 
-    /// Takes and merges what the sources have for the next page, up to its nominal end.
+    /// Merges the entries of all sources for the next page, up to its nominal end.
     fn gather(&mut self) -> Result<()> {
         if self.page >= self.geometry.nominal_pages {
             return Ok(());
@@ -342,7 +343,7 @@ impl MapletMerge {
                 self.fingerprints += u64::from(!same);
             }
         }
-        // Moving the rest down costs no more than what has been taken out.
+        // Moving the rest costs no more than the entries that have been removed.
         if self.pending_from * 2 >= self.pending.len() {
             self.pending.drain(..self.pending_from);
             self.pending_from = 0;
@@ -351,7 +352,7 @@ impl MapletMerge {
         Ok(())
     }
 
-    /// How many of the pending entries go into the next page, and where it ends.
+    /// The number of pending entries for the next page, and the end of the page.
     fn fit(&self) -> (usize, u64) {
         let pending = &self.pending[self.pending_from..];
         let nominal_end = self.geometry.nominal_end(self.page);
@@ -371,20 +372,21 @@ impl MapletMerge {
                 more = middle - 1;
             }
         }
-        // A fingerprint's entries stay together; up to 256 of them always fit an empty page.
+        // Entries of one fingerprint stay together. Up to 256 of them always fit into an empty
+        // page.
         let fingerprint_of = |index: usize| pending.get(index).map(|&e| entry_fingerprint(e));
         while count > 0 && fingerprint_of(count - 1) == fingerprint_of(count) {
             count -= 1;
         }
-        // Then as much of the empty space that follows as there is room for.
+        // Includes as much of the following empty space as there is room for.
         let groups = (room - self.geometry.cost(count, 0)) / GROUP_BITS as u64;
         let bits = self.geometry.remainder_bits();
         let reach = ((self.start >> bits) + groups * GROUP_BUCKETS) << bits;
         (count, reach.min(fingerprint_of(count).unwrap_or(nominal_end)))
     }
 
-    /// The finished maplet's description. All pages have been written; `hash_id` says with which
-    /// hash the fingerprints were made.
+    /// The finished maplet's header. All pages must have been written. `hash_id` identifies the
+    /// hash of the fingerprints.
     pub(crate) fn header(&self, hash_id: u32) -> MapletHeader {
         debug_assert!(self.is_done());
         MapletHeader {
@@ -396,8 +398,8 @@ impl MapletMerge {
         }
     }
 
-    /// Writes the header page, makes the file durable (not yet its name) and opens the maplet. All
-    /// pages have been written, to this writer and nothing else.
+    /// Writes the header page, makes the file durable (but not its name) and opens the maplet. All
+    /// pages must have been written, to this writer and nothing else.
     pub(crate) fn finish_file(self, mut writer: PageFileWriter) -> Result<Maplet> {
         let header = self.header(writer.files().hasher.id());
         let mut payload = Vec::new();

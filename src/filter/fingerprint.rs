@@ -24,12 +24,12 @@ pub(crate) struct SortedFingerprints {
 
 const DIGIT_BITS: u32 = 11;
 const DIGITS: usize = 1 << DIGIT_BITS;
-/// Below this many a comparison sort is as fast and needs no tables.
+/// For fewer hashes, a comparison sort is as fast and needs no tables.
 const RADIX_SORT_LEN_MIN: usize = 1024;
 
 impl SortedFingerprints {
     /// Sorts the fingerprints of a branch's keys, given their hashes in any order. A hash given
-    /// twice counts once. The list's memory is reused; as much again is allocated meanwhile.
+    /// twice counts once. Reuses the list's memory, and temporarily allocates the same amount.
     pub(crate) fn of_hashes(hashes: PageVec<u64>, bits: u32) -> SortedFingerprints {
         assert!((FINGERPRINT_BITS_MIN..=FINGERPRINT_BITS_MAX).contains(&bits));
         let mut sorted = sort_high_bits(hashes, bits);
@@ -40,13 +40,13 @@ impl SortedFingerprints {
         SortedFingerprints { sorted, bits }
     }
 
-    /// How many distinct fingerprints there are.
+    /// The number of distinct fingerprints.
     pub(crate) fn len(&self) -> usize {
         self.sorted.len()
     }
 }
 
-/// The top `bits` bits of each hash, sorted: a radix sort from the lowest digit up.
+/// The top `bits` bits of each hash, sorted by a radix sort from the lowest digit.
 fn sort_high_bits(mut hashes: PageVec<u64>, bits: u32) -> PageVec<u64> {
     let shift = 64 - bits;
     if hashes.len() < RADIX_SORT_LEN_MIN {
@@ -54,8 +54,7 @@ fn sort_high_bits(mut hashes: PageVec<u64>, bits: u32) -> PageVec<u64> {
         hashes.sort_unstable();
         return hashes;
     }
-    // The digits' counts are all taken in one pass. Digits of nearly equal width: 11, 11 and 10 of
-    // 32.
+    // One pass counts all digits. Digits have nearly equal width: 11, 11 and 10 bits of 32.
     let passes = bits.div_ceil(DIGIT_BITS);
     let mut counts = vec![[0u32; DIGITS]; passes as usize];
     for hash in hashes.iter_mut() {

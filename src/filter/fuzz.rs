@@ -69,7 +69,7 @@ fn maplet_page(data: &[u8]) {
     }
 }
 
-/// A maplet file of so many branches, each with so many keys, and how many pages it has.
+/// A maplet file with so many branches and keys per branch, and its number of pages.
 fn sample(branches: u8, keys: u64) -> (Vec<u8>, usize) {
     let files = data_files();
     let mut builder =
@@ -86,7 +86,7 @@ fn sample(branches: u8, keys: u64) -> (Vec<u8>, usize) {
 
 fn page_seeds() -> Vec<Vec<u8>> {
     let (file, _) = sample(3, 300);
-    // As `MapletBuilder` chooses it: for all pairs that there may be.
+    // As `MapletBuilder` chooses it: for the largest possible number of pairs.
     let shape = [0, 3, 44, 1];
     vec![[&shape, &file[24..4096]].concat()]
 }

@@ -7,42 +7,42 @@
 
 use super::page::{GROUP_BITS, PAGE_BITS};
 
-/// Fewest bits of a fingerprint: pages are found by the top 32 bits of the hash.
+/// The fewest bits of a fingerprint: pages are found by the top 32 bits of the hash.
 pub(crate) const FINGERPRINT_BITS_MIN: u32 = 32;
-/// Most bits of a fingerprint: with 8 value bits a slot still fits one load.
+/// The most bits of a fingerprint: with 8 value bits, a slot still fits one load.
 pub(crate) const FINGERPRINT_BITS_MAX: u32 = 48;
-/// Enough for 2^24 keys a maplet at a false-positive rate of 1/256.
+/// Enough for 2^24 keys per maplet at a false-positive rate of 1/256.
 pub(crate) const FINGERPRINT_BITS_DEFAULT: u32 = 32;
-/// Most branches of a maplet.
+/// The largest number of branches of a maplet.
 pub(crate) const BRANCHES_MAX: usize = 256;
 
-/// A group's share of a page: this many buckets (quotients) have one directory entry.
+/// The number of buckets (quotients) per group. A group has one directory entry.
 pub(crate) const GROUP_BUCKETS: u64 = 32;
 
-/// The numbers that place a fingerprint.
+/// The parameters that determine the position of a fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
-    /// Bits of a fingerprint.
+    /// The number of bits of a fingerprint.
     pub(crate) fingerprint_bits: u32,
-    /// Its high bits that are implied by the place.
+    /// The number of its high bits that are implied by the position.
     pub(crate) quotient_bits: u32,
-    /// Bits of a branch ordinal.
+    /// The number of bits of a branch ordinal.
     pub(crate) value_bits: u32,
-    /// How many equal shares of the fingerprint space have a page of their own. More pages follow
-    /// these if the last ones overflow.
+    /// The number of equal parts of the fingerprint space, with one page each. More pages follow if
+    /// the last ones overflow.
     pub(crate) nominal_pages: u32,
 }
 
 impl Geometry {
-    /// The geometry for up to `entries_max` pairs of `branches` branches; `None` if that many pages
-    /// cannot be numbered. The arguments are within their limits.
+    /// The geometry for up to `entries_max` pairs of `branches` branches. Returns `None` if there
+    /// would be too many pages. The arguments are within their limits.
     pub(crate) fn new(
         fingerprint_bits: u32,
         branches: usize,
         entries_max: u64,
     ) -> Option<Geometry> {
-        // The nearest power of two to the number of entries: with one bucket an entry, the bits
-        // that a bucket costs and the bit that halving the remainder's range saves are in balance.
+        // The power of two nearest to the number of entries. With one bucket per entry, the bits
+        // that a bucket costs balance the bit that halving the remainder's range saves.
         let entries = u128::from(entries_max.max(1));
         let quotient_bits = ((2 * entries * entries).ilog2() / 2).min(fingerprint_bits - 1);
         let value_bits = branches.max(1).next_power_of_two().ilog2();
@@ -56,32 +56,32 @@ impl Geometry {
         geometry.nominal_pages = if bits <= PAGE_BITS as u128 {
             1
         } else {
-            // 1/32 of each page stays free, and half a group is lost at its edges: the entries that
-            // do not fit spill to the next page, and this keeps that to about a probe in a
+            // 1/32 of each page stays free, and half a group is lost at its edges. Entries that do
+            // not fit spill to the next page; with this slack that affects about one probe in a
             // thousand.
             u32::try_from(bits.div_ceil((PAGE_BITS * 31 / 32 - GROUP_BITS / 2) as u128)).ok()?
         };
         Some(geometry)
     }
 
-    /// Bits of a fingerprint that are stored.
+    /// The number of stored bits of a fingerprint.
     #[inline]
     pub(crate) fn remainder_bits(&self) -> u32 {
         self.fingerprint_bits - self.quotient_bits
     }
 
-    /// Bits of a stored remainder and its value.
+    /// The number of bits of a stored remainder and its value.
     #[inline]
     pub(crate) fn slot_bits(&self) -> usize {
         (self.remainder_bits() + self.value_bits) as usize
     }
 
-    /// One past the greatest fingerprint.
+    /// The greatest fingerprint plus one.
     pub(crate) fn fingerprint_end(&self) -> u64 {
         1 << self.fingerprint_bits
     }
 
-    /// The page of a fingerprint, and how far into the page it lies, in parts of 2^16.
+    /// The page of a fingerprint, and its relative position in the page, in units of 2^-16.
     #[inline]
     pub(crate) fn nominal_place(&self, fingerprint: u64) -> (u32, u32) {
         let top = fingerprint >> (self.fingerprint_bits - 32);
@@ -89,14 +89,15 @@ impl Geometry {
         ((place >> 32) as u32, (place as u32) >> 16)
     }
 
-    /// The page that answers for the fingerprint, unless it spilled to a later one.
+    /// The nominal page of a fingerprint. The fingerprint is there unless it spilled to a later
+    /// page.
     #[inline]
     pub(crate) fn nominal_page(&self, fingerprint: u64) -> u32 {
         let top = fingerprint >> (self.fingerprint_bits - 32);
         ((top * u64::from(self.nominal_pages)) >> 32) as u32
     }
 
-    /// Where the nominal share of page `page` ends; all there is for the last one and what follows
+    /// The nominal end of page `page`; the end of the space for the last page and any page after
     /// it.
     pub(crate) fn nominal_end(&self, page: u32) -> u64 {
         if page >= self.nominal_pages.saturating_sub(1) {
@@ -106,14 +107,14 @@ impl Geometry {
         top << (self.fingerprint_bits - 32)
     }
 
-    /// Groups that a page for the fingerprints `start..end` (not empty) has.
+    /// The number of groups of a page for the fingerprints `start..end` (not empty).
     #[inline]
     pub(crate) fn groups(&self, start: u64, end: u64) -> u64 {
         let bits = self.remainder_bits();
         (((end - 1) >> bits) - (start >> bits)) / GROUP_BUCKETS + 1
     }
 
-    /// Bits that entries and groups take in a page.
+    /// The number of bits that entries and groups use in a page.
     #[inline]
     pub(crate) fn cost(&self, entries: usize, groups: u64) -> u64 {
         entries as u64 * (self.slot_bits() as u64 + 1) + groups * GROUP_BITS as u64

@@ -1,4 +1,4 @@
-//! `MapletHeader`: the metadata of a maplet.
+//! [`MapletHeader`], the metadata of a maplet.
 
 use super::geometry::{BRANCHES_MAX, FINGERPRINT_BITS_MAX, FINGERPRINT_BITS_MIN, Geometry};
 use crate::base::codec::{Decoder, put_varint};
@@ -7,12 +7,12 @@ use crate::base::error::Result;
 const MAGIC: [u8; 4] = *b"MPLT";
 const VERSION: u16 = 1;
 
-/// What a maplet knows of one branch.
+/// The counts of one branch in a maplet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct BranchCounts {
-    /// Distinct fingerprints of the branch.
+    /// The number of distinct fingerprints of the branch.
     pub(crate) entries: u64,
-    /// How many of them a younger branch has as well.
+    /// The number of them that a younger branch has too.
     pub(crate) superseded: u64,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct MapletHeader {
     pub(super) pages: u32,
     pub(super) fingerprints: u64,
     pub(super) branches: Vec<BranchCounts>,
-    /// Which hash the fingerprints are of
+    /// Identifies the hash of the fingerprints
     /// ([`KeyHasher::id`](crate::base::key_hash::KeyHasher::id)).
     pub(super) hash_id: u32,
 }
@@ -116,38 +116,38 @@ impl MapletHeader {
         Ok(header)
     }
 
-    /// Pairs (fingerprint, branch).
+    /// The number of pairs (fingerprint, branch).
     pub(crate) fn entries(&self) -> u64 {
         self.branches.iter().fold(0, |sum, branch| sum.saturating_add(branch.entries))
     }
 
-    /// Distinct fingerprints.
+    /// The number of distinct fingerprints.
     #[cfg(test)]
     pub(crate) fn fingerprints(&self) -> u64 {
         self.fingerprints
     }
 
-    /// Pairs whose fingerprint a younger branch has as well.
+    /// The number of pairs whose fingerprint a younger branch has too.
     pub(crate) fn superseded_total(&self) -> u64 {
         self.branches.iter().fold(0, |sum, branch| sum.saturating_add(branch.superseded))
     }
 
-    /// How many branches there are; their ordinals are below this.
+    /// The number of branches. Their ordinals are below this.
     pub(crate) fn branches(&self) -> usize {
         self.branches.len()
     }
 
-    /// What is known of a branch; nothing of one that does not exist.
+    /// The counts of a branch; zeros if it does not exist.
     pub(crate) fn branch(&self, ordinal: u8) -> BranchCounts {
         self.branches.get(usize::from(ordinal)).copied().unwrap_or_default()
     }
 
-    /// Bits of a fingerprint.
+    /// The number of bits of a fingerprint.
     pub(crate) fn fingerprint_bits(&self) -> u32 {
         self.geometry.fingerprint_bits
     }
 
-    /// How many pages (of one unit each) the maplet has.
+    /// The number of pages, of one unit each.
     #[cfg(test)]
     pub(crate) fn pages(&self) -> u32 {
         self.pages

@@ -1,4 +1,4 @@
-//! `Maplet`: a finished maplet in its own file, ready to be probed.
+//! [`Maplet`], a finished maplet in its own file, ready to be probed.
 
 use super::branch_set::BranchSet;
 use super::fingerprint::Fingerprint;
@@ -16,14 +16,14 @@ pub(crate) const PAGE_KIND_MAPLET: u8 = 16;
 /// The page kind of a maplet file's last page.
 pub(crate) const PAGE_KIND_MAPLET_HEADER: u8 = 17;
 
-/// A maplet: asked with a key's hash, it names the branches that may hold the key.
+/// A maplet. A probe with a key's hash returns the branches that may hold the key.
 #[derive(Clone)]
 pub(crate) struct Maplet {
     file: Arc<PageFile>,
     header: Arc<MapletHeader>,
 }
 
-/// Page header, front and directory of a page that is about full.
+/// The size of the page header, front and directory of a nearly full page.
 const DIRECTORY_BYTES_TYPICAL: usize = 224;
 
 impl Maplet {
@@ -37,10 +37,10 @@ impl Maplet {
         Ok(maplets.swap_remove(0))
     }
 
-    /// Opens maplet files, and returns them in the same order: reads their headers, all at once.
+    /// Opens maplet files and returns them in the same order. Reads all their headers at once.
     ///
     /// # Errors
-    /// As [`Maplet::open`].
+    /// The errors of [`Maplet::open`].
     pub(crate) fn open_all(files: Vec<Arc<PageFile>>) -> Result<Vec<Maplet>> {
         let last: Vec<_> = files.iter().map(|file| (&**file, file.last_unit())).collect();
         let headers = read_pages(&last)?;
@@ -62,14 +62,14 @@ impl Maplet {
         files.into_iter().zip(headers).map(open).collect()
     }
 
-    /// The maplet of this header, whose pages are the first of the file.
+    /// The maplet with this header. Its pages are the first of the file.
     pub(super) fn new(file: Arc<PageFile>, header: MapletHeader) -> Maplet {
         debug_assert!(header.pages <= file.units());
         Maplet { file, header: Arc::new(header) }
     }
 
-    /// The branches that may hold the key with this hash: all that do, and each other one with a
-    /// probability below `fingerprints / 2^fingerprint_bits`.
+    /// Returns the branches that may hold the key with this hash: every branch that does, and any
+    /// other one with a probability below `fingerprints / 2^fingerprint_bits`.
     ///
     /// # Errors
     /// `Corruption` if the page is damaged, `NotResident` as [`PageFile::with_page`].
@@ -87,8 +87,8 @@ impl Maplet {
         }
     }
 
-    /// First of two hints before a probe, for lookups that ask several maplets: their waits for
-    /// memory then overlap.
+    /// The first of two prefetch hints before a probe, for lookups in several maplets: their cache
+    /// misses then overlap.
     #[inline]
     pub(crate) fn prefetch_place(&self, hash: u64) {
         if let Some((key, _)) = self.expected_place(hash) {
@@ -96,7 +96,7 @@ impl Maplet {
         }
     }
 
-    /// The second, once the first has had its effect.
+    /// The second hint, to be given once the first has taken effect.
     #[inline]
     pub(crate) fn prefetch_bytes(&self, hash: u64) {
         if let Some((key, offset)) = self.expected_place(hash) {
@@ -104,7 +104,7 @@ impl Maplet {
         }
     }
 
-    /// The page that a probe asks, and about where in it.
+    /// The page that a probe reads, and the approximate position in it.
     #[inline]
     fn expected_place(&self, hash: u64) -> Option<(PageKey, usize)> {
         if self.header.pages == 0 {
@@ -113,13 +113,13 @@ impl Maplet {
         let geometry = &self.header.geometry;
         let fingerprint = Fingerprint::of_hash(hash, geometry.fingerprint_bits);
         let (page, part) = geometry.nominal_place(fingerprint.0);
-        // Entries lie behind the directory, in order and about evenly.
+        // Entries follow the directory in order, about evenly distributed.
         let offset = DIRECTORY_BYTES_TYPICAL
             + (((UNIT_BYTES - DIRECTORY_BYTES_TYPICAL) * part as usize) >> 16);
         Some((PageKey { file: self.file.id(), unit: page }, offset))
     }
 
-    /// Asks one page; `None` if a later one answers.
+    /// Probes one page. Returns `None` if a later page has the fingerprint.
     #[inline]
     fn ask(
         &self,
@@ -141,9 +141,9 @@ impl Maplet {
         }
     }
 
-    /// The fingerprint's nominal page was too full for it: a probe in a thousand. The next page has
-    /// it unless hashes are skewed on purpose, so the search among the rest may be slow, but not
-    /// linear.
+    /// Handles a fingerprint that did not fit into its nominal page: one probe in a thousand. It is
+    /// in the next page unless hashes are skewed on purpose; then a binary search over the
+    /// remaining pages finds it.
     #[cold]
     #[inline(never)]
     fn probe_later(
@@ -191,7 +191,7 @@ impl Maplet {
     /// Reads the whole maplet and verifies pages, order, bounds and all counts.
     ///
     /// # Errors
-    /// `Corruption` names the first thing that is wrong.
+    /// `Corruption` for the first problem found.
     pub(crate) fn check(&self) -> Result<()> {
         let mut counts = vec![super::BranchCounts::default(); self.header.branches()];
         let mut reader = self.reader();
@@ -220,7 +220,7 @@ impl Maplet {
         Ok(())
     }
 
-    /// The description.
+    /// The maplet's header.
     pub(crate) fn header(&self) -> &MapletHeader {
         &self.header
     }
@@ -230,22 +230,22 @@ impl Maplet {
         &self.file
     }
 
-    /// Pairs (fingerprint, branch).
+    /// The number of pairs (fingerprint, branch).
     pub(crate) fn entries(&self) -> u64 {
         self.header.entries()
     }
 
-    /// How many branches there are.
+    /// The number of branches.
     pub(crate) fn branches(&self) -> usize {
         self.header.branches()
     }
 
-    /// How many fingerprints of the branch a younger branch has as well.
+    /// The number of the branch's fingerprints that a younger branch has too.
     pub(crate) fn superseded(&self, ordinal: u8) -> u64 {
         self.header.branch(ordinal).superseded
     }
 
-    /// Bytes of all pages.
+    /// The size of all pages in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.header.pages) * UNIT_BYTES as u64
     }

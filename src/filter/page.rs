@@ -16,20 +16,20 @@ use super::geometry::{GROUP_BUCKETS, Geometry};
 use crate::base::limits::UNIT_BYTES;
 use crate::cache::PAGE_HEADER_BYTES;
 
-/// Bytes of a maplet page's payload: it fills one unit.
+/// The size of a maplet page's payload in bytes: it fills one unit.
 pub(crate) const PAYLOAD_BYTES: usize = UNIT_BYTES - PAGE_HEADER_BYTES;
 /// Start u64, end u64, page number u32, entries u16, groups u16.
 const FRONT_BYTES: usize = 24;
 const SLACK_BYTES: usize = 8;
 const DIRECTORY_ENTRY_BYTES: usize = 2;
 
-/// Bits for groups and entries; the directory's closing entry is taken off.
+/// The number of bits for groups and entries, without the directory's closing entry.
 pub(crate) const PAGE_BITS: usize =
     (PAYLOAD_BYTES - FRONT_BYTES - DIRECTORY_ENTRY_BYTES - SLACK_BYTES) * 8;
-/// Bits of a group without entries: its directory entry and its buckets' ends.
+/// The number of bits of a group without entries: its directory entry and its buckets' ends.
 pub(crate) const GROUP_BITS: usize = DIRECTORY_ENTRY_BYTES * 8 + GROUP_BUCKETS as usize;
 
-/// A fingerprint and a branch ordinal in one number that sorts as the pair does.
+/// A fingerprint and a branch ordinal in one number, which sorts like the pair.
 #[inline(always)]
 pub(crate) fn entry(fingerprint: u64, ordinal: u8) -> u64 {
     fingerprint << 8 | u64::from(ordinal)
@@ -44,18 +44,18 @@ pub(crate) fn entry_fingerprint(entry: u64) -> u64 {
 /// The front of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PageFront {
-    /// The least fingerprint that this page answers for.
+    /// The least fingerprint of this page's range.
     pub(crate) start: u64,
-    /// The least fingerprint above those.
+    /// The end of the range, exclusive.
     pub(crate) end: u64,
-    /// Which page of the maplet this is.
+    /// The number of this page in the maplet.
     pub(crate) number: u32,
     entries: u16,
     groups: u16,
 }
 
 impl PageFront {
-    /// Decodes the front; `None` if the payload is cut.
+    /// Decodes the front. Returns `None` if the payload is truncated.
     #[inline(always)]
     pub(crate) fn decode(payload: &[u8]) -> Option<PageFront> {
         let front: &[u8; FRONT_BYTES] = payload.first_chunk()?;
@@ -75,8 +75,8 @@ impl PageFront {
     }
 }
 
-/// Writes the page `number` with `entries`, sorted and distinct and all within `start..end`, to
-/// `payload`. The caller has made sure by [`Geometry::cost`] that they fit.
+/// Writes the page `number` to `payload`. `entries` are sorted, distinct and within `start..end`.
+/// The caller has checked with [`Geometry::cost`] that they fit.
 pub(crate) fn encode(
     geometry: &Geometry,
     number: u32,
@@ -129,19 +129,18 @@ pub(crate) fn encode(
     directory[DIRECTORY_ENTRY_BYTES * groups..].copy_from_slice(&(from as u16).to_le_bytes());
 }
 
-/// What a page says about a fingerprint.
+/// The result of probing a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// These branches may hold the key.
+    /// The branches that may hold the key.
     Branches(BranchSet),
-    /// A later page answers for it.
+    /// A later page has the fingerprint.
     Later,
-    /// The page cannot be what was written: this is wrong in it.
+    /// The page is damaged, with the problem.
     Damaged(&'static str),
 }
 
-/// Asks a page, which is the fingerprint's nominal page or a later one that follows `Later`
-/// answers.
+/// Probes a page: the fingerprint's nominal page, or a later one after `Later` results.
 #[inline]
 pub(crate) fn probe(geometry: &Geometry, payload: &[u8], fingerprint: u64) -> Answer {
     let Some(front) = PageFront::decode(payload) else {
@@ -189,7 +188,7 @@ fn search(
     let slots = ends + GROUP_BUCKETS as usize + entries;
     let slot = |index: usize| Some(window57(payload, slots + index * slot_bits)? & slot_mask);
     let (mut index, mut bound) = (first, last);
-    // Long only if many keys agree in their first bits, which chance does not bring about.
+    // Long only if many keys share their first bits, which does not happen by chance.
     while bound - index > 16 {
         let middle = index + (bound - index) / 2;
         if slot(middle)? >> geometry.value_bits < remainder {
@@ -198,8 +197,8 @@ fn search(
             bound = middle;
         }
     }
-    // Most runs have up to two entries: two comparisons that depend on nothing are cheaper than a
-    // loop whose end cannot be predicted. A slot that is not there is not counted.
+    // Most runs have up to two entries. Two independent comparisons are cheaper than a loop with an
+    // unpredictable end. A missing slot is not counted.
     let mut branches = BranchSet::EMPTY;
     let mut check = |slot: u64, counts: bool| {
         let equal = counts & (slot >> geometry.value_bits == remainder);
@@ -217,11 +216,11 @@ fn search(
     Some(branches)
 }
 
-/// The index of a bucket's first entry in its group, and how many entries it has. `ends` is where
-/// the group's unary string starts.
+/// The index of a bucket's first entry in its group, and its number of entries. `ends` is the start
+/// of the group's unary string.
 #[inline(always)]
 fn find_run(payload: &[u8], ends: usize, bucket: usize) -> Option<(usize, usize)> {
-    // With a zero put before the string, a bucket starts after the zero of its own number.
+    // With a zero prepended to the string, a bucket starts after the zero of its own number.
     let base = ends - 1;
     let mut position = base;
     let mut zeros = !window(payload, position)? | 1;
@@ -252,8 +251,8 @@ fn find_run(payload: &[u8], ends: usize, bucket: usize) -> Option<(usize, usize)
     }
 }
 
-/// Appends all entries of a page to `entries`, sorted, and returns its front. What cannot be a
-/// maplet's page is named in the error.
+/// Appends all entries of a page to `entries`, sorted, and returns its front. The error names what
+/// cannot be part of a maplet's page.
 pub(crate) fn decode(
     geometry: &Geometry,
     payload: &[u8],
@@ -296,7 +295,7 @@ fn decode_groups(
     let slot_mask = (1u64 << slot_bits) - 1;
     let value_mask = (1u64 << value_bits) - 1;
     let directory = payload.get(FRONT_BYTES..front.groups_position() / 8)?;
-    // A probe finds the first group by this; here it is only known.
+    // A probe finds the first group by this value; here it only has to be right.
     if *directory.first_chunk::<DIRECTORY_ENTRY_BYTES>()? != [0; DIRECTORY_ENTRY_BYTES] {
         return None;
     }
@@ -317,8 +316,7 @@ fn decode_groups(
             if ends_bits - offset < 64 {
                 ones &= (1 << (ends_bits - offset)) - 1;
             }
-            // The string ends with the last bucket's zero: what stands behind it a probe never
-            // finds.
+            // The string ends with the last bucket's zero. A probe never sees entries after it.
             if ends_bits - offset <= 64 && ones >> (ends_bits - offset - 1) != 0 {
                 return None;
             }
@@ -360,7 +358,7 @@ mod tests {
         end = end.min(start.saturating_add(most << g.remainder_bits()));
         let mut set = BTreeSet::new();
         let room = (PAGE_BITS as u64 - g.cost(0, g.groups(start, end))) / g.cost(1, 0);
-        // Skewed towards the start half of the time, so that runs of every length come up.
+        // Skewed towards the start half of the time, so that runs of every length occur.
         let skew = random.next() % 2 * (random.next() % u64::from(bits));
         for _ in 0..random.next() % (room + 1) {
             let fingerprint = start + (random.next() >> skew) % (end - start);
@@ -404,9 +402,9 @@ mod tests {
         }
     }
 
-    /// Wrong bytes under a right checksum: a full check passed pages in which probes then did not
-    /// find what was there, or found them damaged. It took neither the first group's place in the
-    /// directory nor what stood behind a group's last bucket to be wrong.
+    /// A full check passed pages with wrong bytes and a right checksum. Probes then missed existing
+    /// keys or reported damage. The check did not verify the first group's position in the
+    /// directory, nor the bits after a group's last bucket.
     #[test]
     fn what_a_probe_would_not_find_is_not_decoded() {
         let g = Geometry::new(32, 1, 64).unwrap();
@@ -419,7 +417,7 @@ mod tests {
         let mut moved = payload;
         moved[FRONT_BYTES] = 1;
         assert!(decode(&g, &moved, &mut Vec::new()).is_err());
-        // The unary string of the one entry has 33 bits: now all zeros, then the one.
+        // The unary string of the one entry has 33 bits: all zeros, then the one.
         let front = PageFront::decode(&payload).unwrap();
         let string = front.groups_position() / 8;
         payload[string..string + 4].fill(0);

@@ -1,4 +1,4 @@
-//! `MapletReader`: reads all entries of a maplet in order, page by page, past the cache.
+//! [`MapletReader`]: reads all entries of a maplet in order, page by page, bypassing the cache.
 
 use super::geometry::Geometry;
 use super::maplet::Maplet;
@@ -7,10 +7,10 @@ use crate::base::error::Result;
 use crate::cache::{PageFile, PagePointer, PageScan};
 use std::sync::Arc;
 
-/// Units read at once: 256 KiB.
+/// The number of units read at once: 256 KiB.
 const CHUNK_UNITS: u32 = 64;
 
-/// A sequential pass over a maplet, checking everything that can be checked on the way.
+/// A sequential pass over a maplet that checks everything that can be checked.
 pub(crate) struct MapletReader {
     scan: PageScan,
     file: Arc<PageFile>,
@@ -18,13 +18,13 @@ pub(crate) struct MapletReader {
     branches: usize,
     pages: u32,
     entries_left: u64,
-    /// Where the next page must start.
+    /// The required start of the next page.
     start: u64,
     next_page: u32,
 }
 
 impl MapletReader {
-    /// Starts before the first entry.
+    /// Begins before the first entry.
     pub(super) fn new(maplet: &Maplet) -> MapletReader {
         let header = maplet.header();
         MapletReader {
@@ -39,11 +39,11 @@ impl MapletReader {
         }
     }
 
-    /// Appends the next page's entries, `fingerprint << 8 | ordinal`, to `entries`; false at the
-    /// end.
+    /// Appends the next page's entries, `fingerprint << 8 | ordinal`, to `entries`. Returns false
+    /// at the end.
     ///
     /// # Errors
-    /// `Corruption` if the page is damaged or the pages do not add up.
+    /// `Corruption` if the page is damaged or does not continue the one before it.
     pub(crate) fn next_page(&mut self, entries: &mut Vec<u64>) -> Result<bool> {
         let Some((pointer, payload)) = self.scan.next_page()? else { return Ok(false) };
         let from = entries.len();

@@ -1,7 +1,7 @@
 //! A pairwise merge of sorted runs that fit the processor's caches, without data-dependent
 //! branches.
 
-/// Sorted runs of numbers, and room to merge them.
+/// Sorted runs of numbers, with buffers to merge them.
 #[derive(Default)]
 pub(super) struct Runs {
     numbers: Vec<u64>,
@@ -11,20 +11,20 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Where to append the numbers of the next run, sorted; [`Runs::end_run`] ends it.
+    /// The buffer for the numbers of the next run, sorted. [`Runs::end_run`] ends the run.
     #[inline]
     pub(super) fn run(&mut self) -> &mut Vec<u64> {
         &mut self.numbers
     }
 
-    /// What has been appended since the last call is one run.
+    /// Ends a run: the numbers appended since the last call.
     pub(super) fn end_run(&mut self) {
         if self.ends.last().copied().unwrap_or(0) < self.numbers.len() {
             self.ends.push(self.numbers.len());
         }
     }
 
-    /// Forgets all runs.
+    /// Removes all runs.
     pub(super) fn clear(&mut self) {
         self.numbers.clear();
         self.ends.clear();
@@ -54,10 +54,10 @@ impl Runs {
     }
 }
 
-/// Merges `a` and `b` into `out`, which is as long as both: the lower half from the front, the
-/// upper half from the back, in turns. Each half is a chain of steps that wait for one another, so
+/// Merges `a` and `b` into `out`, which has the length of both: the lower half from the front and
+/// the upper half from the back, in alternating steps. Each half is a chain of dependent steps, so
 /// two chains take little more time than one. A run that has ended looks like one of the greatest
-/// (from the back: of the least) number, which the real ones do not follow.
+/// number (from the back: the least), which is never chosen before real numbers.
 fn merge_two(a: &[u64], b: &[u64], out: &mut [u64]) {
     let (mut i, mut j) = (0, 0);
     let mut from_front = || {
@@ -68,7 +68,7 @@ fn merge_two(a: &[u64], b: &[u64], out: &mut [u64]) {
         j += usize::from(!first);
         if first { x } else { y }
     };
-    // One past the next, so that the index past the front wraps to one past every end.
+    // One past the next, so that the index before the front wraps to one past every end.
     let (mut k, mut l) = (a.len(), b.len());
     let mut from_back = || {
         let x = a.get(k.wrapping_sub(1)).copied().unwrap_or(0);

@@ -8,7 +8,7 @@ use crate::base::key_hash::test_hasher;
 use crate::cache::{Cache, DataFiles};
 use crate::vfs::{MemoryVfs, Vfs};
 
-/// Data files that are nowhere but in memory.
+/// Data files that exist only in memory.
 pub(super) fn data_files() -> Arc<DataFiles> {
     let (vfs, dir) = (MemoryVfs::new(), Path::new("d"));
     vfs.create_dir_all(dir).unwrap();

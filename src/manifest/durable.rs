@@ -29,7 +29,7 @@ const MAGIC: [u8; 8] = *b"SPINDURA";
 const VERSION: u32 = 1;
 const BYTES: usize = 40;
 
-/// A manifest, and a place in it up to which it has been durable.
+/// A position in a manifest up to which it is known to be durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DurableEnd {
     pub(super) identity: Identity,
@@ -48,7 +48,8 @@ impl DurableEnd {
         out
     }
 
-    /// What the file says of the store with this number: `None` if it is torn or of another store.
+    /// Decodes the file for the store with this number. Returns `None` if it is torn or of another
+    /// store.
     ///
     /// # Errors
     /// `UnsupportedVersion`.
@@ -66,7 +67,7 @@ impl DurableEnd {
         Ok(Some(DurableEnd { identity, bytes: decoder.u64("durable bytes")? }))
     }
 
-    /// Reads the file of the store in `dir`. One that cannot be read says nothing.
+    /// Reads the file of the store in `dir`. Returns `None` if it cannot be read.
     ///
     /// # Errors
     /// `UnsupportedVersion`.
@@ -83,11 +84,11 @@ impl DurableEnd {
         }
     }
 
-    /// Whether the newest manifest that is whole, `newest`, with valid records up to `end` in a
-    /// file of `file_bytes`, can be all that has been durable.
+    /// Checks that the newest intact manifest, `newest`, with valid records up to `end` in a file
+    /// of `file_bytes`, has everything that was durable.
     ///
     /// # Errors
-    /// `Corruption` that names the manifest and what is missing of it.
+    /// `Corruption` with the manifest and the missing part.
     pub(super) fn check(
         self,
         dir: &Path,
@@ -115,17 +116,17 @@ impl DurableEnd {
     }
 }
 
-/// The file as an open store writes it.
+/// The file, written by an open store.
 #[derive(Debug, Default)]
 pub(super) struct DurableFile {
     file: Option<Arc<dyn File>>,
-    /// Whether this open has created the file, whose name need not be durable then.
+    /// True if this open created the file, so that its name may not be durable.
     is_new: bool,
 }
 
 impl DurableFile {
-    /// Notes what has been made durable, without a sync. Where that fails, the file says less or
-    /// nothing.
+    /// Records what has been made durable, without a sync. If that fails, the file has an older
+    /// position or none.
     pub(super) fn note(&mut self, vfs: &dyn Vfs, dir: &Path, end: DurableEnd) {
         let path = path(dir);
         if self.file.is_none() {
@@ -142,7 +143,7 @@ impl DurableFile {
         }
     }
 
-    /// Makes what has been noted durable, as far as that is possible.
+    /// Makes the recorded position durable, as far as possible.
     pub(super) fn sync(&mut self, vfs: &dyn Vfs, dir: &Path) {
         let Some(file) = &self.file else { return };
         let synced = file.sync();
@@ -213,8 +214,8 @@ mod tests {
         assert!(matches!(newer, Err(Error::UnsupportedVersion { found: 2, .. })), "{newer:?}");
     }
 
-    /// Every length of the manifest before its durable end is refused, whatever lies behind, and so
-    /// is a manifest of a lower number. Nothing is removed.
+    /// Every length of the manifest below its durable end is refused, whatever follows, and so is a
+    /// manifest of a lower number. Nothing is removed.
     #[test]
     fn a_manifest_that_ends_before_its_durable_end_is_refused() {
         let vfs = Arc::new(TestVfs::default());
@@ -234,7 +235,7 @@ mod tests {
             assert_eq!(*file, manifest_path(dir(), 2), "{cut}: {error}");
             assert!(*offset <= cut as u64, "{cut}: {error}");
             assert_eq!(manifest_bytes(&vfs, 2).len(), cut);
-            // An older one is no way out.
+            // An older manifest is not accepted instead.
             vfs.put(&manifest_path(dir(), 1), &old);
             let error = open(&vfs).err().unwrap();
             assert!(error.is_corruption(), "{cut}: {error}");
@@ -248,8 +249,8 @@ mod tests {
         assert_eq!(open(&vfs).unwrap().1.torn_bytes, 30, "a torn append behind the end is none");
     }
 
-    /// Without a close the file is as the last commit left it, or older, or gone: nothing is
-    /// refused.
+    /// Without a close, the file has the content of the last commit or older, or is missing:
+    /// nothing is refused.
     #[test]
     fn no_crash_makes_the_file_say_too_much() {
         for crash in [Crash::Process, Crash::Power, Crash::Removals, Crash::Torn] {
@@ -274,7 +275,7 @@ mod tests {
         }
     }
 
-    /// A store that cannot write the file goes on without it.
+    /// A store that cannot write the file works without it.
     #[test]
     fn a_failure_to_write_the_file_is_none_of_the_store() {
         let vfs = Arc::new(TestVfs::default());

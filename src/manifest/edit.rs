@@ -1,9 +1,8 @@
-//! Edits: the changes that a record holds.
+//! Edits: the content of the manifest's records.
 //!
 //! An edit is a sequence of fields, each with a tag and a payload, applied in order. Numbers that
-//! only grow (`next_file_id`, `journal_floor`, `last_seqno`, `flushed`) never decrease: of two
-//! values the larger counts. So edits that are prepared concurrently may be committed in either
-//! order.
+//! only grow (`next_file_id`, `journal_floor`, `last_seqno`, `flushed`) never decrease: the larger
+//! of two values wins. So edits that are prepared concurrently may be committed in any order.
 
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
@@ -21,32 +20,32 @@ const TAG_TREE_EDIT: u8 = 9;
 const TAG_TREE_SNAPSHOT: u8 = 10;
 const TAG_FLUSHED: u8 = 11;
 
-/// One atomic change of what is live. An empty edit is allowed and changes nothing.
+/// One atomic change of the manifest's state. An empty edit is allowed and changes nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Edit {
     /// Changes of keyspaces, applied in order.
     pub(crate) keyspaces: Vec<KeyspaceEdit>,
-    /// No data file has this number or a higher one.
+    /// A number above that of every data file.
     pub(crate) next_file_id: Option<FileId>,
-    /// The trees hold everything up to this number: no journal record up to it is needed.
+    /// The trees have everything up to this number: no journal record up to it is needed.
     pub(crate) journal_floor: Option<Seqno>,
-    /// The journal's epochs from now on.
+    /// The new epochs of the journal.
     pub(crate) epochs: Option<Epochs>,
-    /// No number up to this one will be given out again. All up to it was durable in the journal,
-    /// or is below its floor.
+    /// No number up to this one will be assigned again. Everything up to it was durable in the
+    /// journal or is below its floor.
     pub(crate) last_seqno: Option<Seqno>,
-    /// No keyspace has this number or a higher one. Follows from the keyspaces created; only a
-    /// snapshot says it.
+    /// A number above that of every keyspace. It follows from the keyspaces created; only a
+    /// snapshot has it.
     pub(crate) next_keyspace_id: Option<KeyspaceId>,
 }
 
-/// The journal's epochs: each recovery begins a new one, and what older ones hold counts only up to
-/// the number that the recovery got to.
+/// The journal's epochs. Each recovery begins a new one. Records of older epochs count only up to
+/// the last number that the recovery replayed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Epochs {
-    /// The epoch that journal records are written in.
+    /// The epoch of new journal records.
     pub(crate) current: u64,
-    /// Older epochs of which records may still be needed, each with its last valid number.
+    /// Older epochs with records that may still be needed, each with its last valid number.
     pub(crate) older: Vec<(u64, Seqno)>,
 }
 
@@ -57,31 +56,31 @@ pub(crate) struct KeyspaceEdit {
     pub(crate) change: KeyspaceChange,
 }
 
-/// What changes.
+/// The change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KeyspaceChange {
-    /// The keyspace exists from now on. Its number has never been used.
+    /// Creates the keyspace. Its number has never been used.
     Create(KeyspaceMeta),
-    /// It does not any more; its number stays used.
+    /// Drops the keyspace. Its number is not reused.
     Drop,
-    /// Its options are these.
+    /// Sets its options.
     Options(Vec<u8>),
-    /// One more edit of its tree.
+    /// An edit of its tree.
     TreeEdit(Vec<u8>),
-    /// Its whole tree: replaces what was said before.
+    /// A snapshot of its tree: replaces all earlier edits.
     TreeSnapshot(Vec<u8>),
-    /// Its tree holds everything up to this number.
+    /// Its tree has everything up to this number.
     Flushed(Seqno),
 }
 
-/// What the manifest remembers of a keyspace, its tree aside.
+/// The manifest's data about a keyspace, without its tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct KeyspaceMeta {
-    /// Unique among the keyspaces that exist.
+    /// The name, unique among existing keyspaces.
     pub(crate) name: String,
     /// The tree's kind.
     pub(crate) kind: String,
-    /// Opaque.
+    /// The options, opaque to the manifest.
     pub(crate) options: Vec<u8>,
     /// The merge operator's name.
     pub(crate) operator: Option<String>,
@@ -114,9 +113,9 @@ impl Edit {
         }
     }
 
-    /// Reads fields to the decoder's end. For each change of a keyspace, also returns where in the
-    /// file the bytes begin that others decode: the tree's edit or the options. (For other changes,
-    /// where they end.)
+    /// Reads fields to the decoder's end. Also returns, for each change of a keyspace, the file
+    /// offset of the bytes that others decode: the tree's edit or the options. (For other changes,
+    /// the offset of their end.)
     pub(super) fn decode(decoder: &mut Decoder<'_>) -> Result<(Edit, Vec<u64>)> {
         let mut edit = Edit::default();
         let mut offsets = Vec::new();
@@ -168,7 +167,7 @@ fn encode_keyspace(edit: &KeyspaceEdit, out: &mut Vec<u8>) {
             put_bytes(out, meta.name.as_bytes());
             put_bytes(out, meta.kind.as_bytes());
             put_bytes(out, &meta.options);
-            // An operator's name is never empty, so that no bytes mean no operator.
+            // An operator's name is never empty, so empty bytes mean no operator.
             put_bytes(out, meta.operator.as_deref().unwrap_or_default().as_bytes());
         }
         KeyspaceChange::Drop => start(TAG_DROP),

@@ -23,42 +23,42 @@ use crate::vfs::{Access, File, Vfs};
 pub(crate) struct Manifest {
     vfs: Arc<dyn Vfs>,
     dir: PathBuf,
-    /// A leader alone touches the end of the file.
+    /// Only the leader accesses the end of the file.
     inner: GroupCommit<Inner>,
-    /// Says how far the log is durable.
+    /// The file with the durable position.
     durable_file: Mutex<DurableFile>,
-    /// The store's: the manifest is the first of its parts.
+    /// The store's latch. The manifest is the first part to be created.
     poison: Arc<Poison>,
 }
 
 pub(crate) struct Inner {
     identity: Identity,
     file: Arc<dyn File>,
-    /// Where the next record goes.
+    /// The offset of the next record.
     end: u64,
-    /// Whether what a torn append has left still lies there. An open that fails leaves it.
+    /// True if remains of a torn append may be at the end. An open that fails leaves them.
     torn: bool,
-    /// What the first record took.
+    /// The size of the first record.
     snapshot_bytes: u64,
     /// Bytes written since the open.
     written_bytes: u64,
-    /// Edits submitted are applied already; if they then fail, so does everything after them.
+    /// The state with all submitted edits applied. If these fail, everything after them fails too.
     state: State,
-    /// The encoded edits that no leader has taken yet.
+    /// Encoded edits that no leader has taken yet.
     waiting: Vec<u8>,
-    /// Edits submitted since the open, and how many of them are durable or have been refused.
+    /// The number of edits submitted since the open, and the number that are durable or refused.
     submitted: u64,
     durable: u64,
-    /// The state as it is on the disk.
+    /// The state on the disk.
     durable_state: State,
-    /// Edits that were refused since the disk is full, and whose callers have not been told yet.
+    /// Edits refused because the disk is full, whose callers have not been notified yet.
     refused: BTreeMap<u64, Error>,
-    /// The journal is durable up to here, which the next edit says too.
+    /// The journal is durable up to here. The next edit records it.
     journal_durable: Option<Seqno>,
 }
 
 impl Manifest {
-    /// A manifest whose file has been read (or written) up to `end`.
+    /// The open manifest of a file that was read or written up to `end`.
     pub(super) fn new(
         vfs: Arc<dyn Vfs>,
         dir: &Path,
@@ -91,13 +91,13 @@ impl Manifest {
         }
     }
 
-    /// Makes an edit durable. Edits that wait at the same time share one record and one sync; they
-    /// take effect in the order of the calls.
+    /// Makes an edit durable. Concurrent edits share one record and one sync. They take effect in
+    /// the order of the calls.
     ///
     /// # Errors
-    /// `Conflict` if the edit contradicts what is there, `Full` if the log cannot grow: nothing has
-    /// happened. Anything else has poisoned the store: whether the edit will be there at the next
-    /// open is unknown, and until then every commit returns `Poisoned`.
+    /// `Conflict` if the edit contradicts the state, `Full` if the log cannot grow: the edit had no
+    /// effect. Any other error has poisoned the store: it is unknown whether the next open will
+    /// find the edit, and until then every commit returns `Poisoned`.
     pub(crate) fn commit(&self, edit: &Edit) -> Result<()> {
         let mut inner = self.inner.lock();
         self.poison.check()?;
@@ -124,52 +124,52 @@ impl Manifest {
         inner.refused.remove(&ticket).map_or(Ok(()), Err)
     }
 
-    /// The journal is durable up to `seqno`, and what is committed from now on relies on that: an open
-    /// that finds less of it finds a damaged store, and not one whose power failed.
+    /// Records that the journal is durable up to `seqno`. If a later open finds less, the store is
+    /// damaged; a power loss does not explain it.
     pub(crate) fn require_journal_upto(&self, seqno: Seqno) {
         let mut inner = self.inner.lock();
         inner.journal_durable = inner.journal_durable.max(Some(seqno));
     }
 
-    /// The latch that is set when it is unknown what the manifest holds on the disk: the store's.
+    /// The store's latch, set when the content of the manifest on the disk is unknown.
     pub(crate) fn poison(&self) -> &Arc<Poison> {
         &self.poison
     }
 
-    /// The log's file, for messages.
+    /// The log's path, for messages.
     pub(crate) fn path(&self) -> PathBuf {
         manifest_path(&self.dir, self.inner.lock().identity.number)
     }
 
-    /// Bytes written since the open.
+    /// The number of bytes written since the open.
     pub(crate) fn bytes_written(&self) -> u64 {
         self.inner.lock().written_bytes
     }
 
-    /// Length of the log.
+    /// The length of the log in bytes.
     pub(crate) fn bytes_total(&self) -> u64 {
         self.inner.lock().end
     }
 
-    /// What of it is known to be live: the snapshot it starts with. Rewriting whenever the total is
-    /// some multiple of this costs a bounded share of what has been appended.
+    /// The part known to be live: the snapshot at its start. Rewriting when the log exceeds a
+    /// multiple of this costs a bounded share of the bytes appended.
     pub(crate) fn bytes_live(&self) -> u64 {
         self.inner.lock().snapshot_bytes
     }
 
-    /// How many edits have been submitted since the open; see `rewrite`.
+    /// The number of edits submitted since the open; see `rewrite`.
     pub(crate) fn edits_submitted(&self) -> u64 {
         self.inner.lock().submitted
     }
 
-    /// Replaces the log by a new one that holds the state and the `trees`, one snapshot a keyspace,
-    /// which include every edit up to the `edits`th submitted. Commits wait meanwhile.
+    /// Replaces the log by a new one with the state and the `trees`, one snapshot per keyspace,
+    /// which include every edit up to the `edits`th submitted. Commits wait in the meantime.
     ///
-    /// Returns false, having done nothing, if there have been more edits: look at the trees again.
+    /// Returns false without any effect if more edits were submitted: take the trees again.
     ///
     /// # Errors
-    /// If the new log cannot be written, the old one stays in use. If it cannot be made certain which
-    /// of them the next open finds, the store is poisoned.
+    /// If the new log cannot be written, the old one stays in use. If it is uncertain which of them
+    /// the next open finds, the store is poisoned.
     pub(crate) fn rewrite(&self, edits: u64, trees: &[(KeyspaceId, Vec<u8>)]) -> Result<bool> {
         let mut inner = self.inner.lock_idle();
         self.poison.check()?;
@@ -183,7 +183,7 @@ impl Manifest {
         }
         let write = || write_manifest(&*self.vfs, &self.dir, new, &inner.state, trees);
         let written = caught(write).unwrap_or_else(|message| {
-            // The new copy may be there already, and the next open would take it for the newest.
+            // The new log may exist already, and the next open would use it as the newest.
             let reason = format!("writing a new copy of the manifest panicked: {message}");
             let error = Error::Poisoned { reason };
             Err(error)
@@ -191,7 +191,7 @@ impl Manifest {
         let (file, bytes) = match written {
             Ok(written) => written,
             Err(error) => {
-                // Both copies may be there now, and the next open takes the newer.
+                // Both logs may exist now, and the next open uses the newer.
                 let _ = self.remove_durably(new.number).inspect_err(|error| self.poison.set(error));
                 return Err(error);
             }
@@ -207,14 +207,14 @@ impl Manifest {
         Ok(true)
     }
 
-    /// Notes that the log is durable up to `bytes`.
+    /// Records that the log is durable up to `bytes`.
     fn note_durable(&self, identity: Identity, bytes: u64) {
         let end = DurableEnd { identity, bytes };
         self.durable_file.lock().note(&*self.vfs, &self.dir, end);
     }
 
-    /// After the last commit: makes durable how far the log is durable, so that the next open knows whether
-    /// anything is missing from its end.
+    /// After the last commit: makes the durable position durable, so that the next open detects
+    /// records missing from the end.
     pub(crate) fn close(&self) {
         self.durable_file.lock().sync(&*self.vfs, &self.dir);
     }
@@ -228,10 +228,10 @@ impl Manifest {
     }
 }
 
-/// The edits that one leader appends as one record.
+/// The edits that a leader appends as one record.
 pub(crate) struct Round {
     payload: Vec<u8>,
-    /// The last edit among them, and the state after it.
+    /// The last of these edits, and the state after it.
     target: u64,
     after: State,
     identity: Identity,
@@ -243,7 +243,7 @@ pub(crate) struct Round {
 impl Rounds for Manifest {
     type State = Inner;
     type Round = Round;
-    /// Bytes appended, or why the disk refuses them: the log is what it was.
+    /// The number of bytes appended, or the refusal of the disk: then the log is unchanged.
     type Done = Result<u64>;
 
     const WHAT: &'static str = "appending to the manifest";
@@ -268,7 +268,7 @@ impl Rounds for Manifest {
         Ok(appended)
     }
 
-    /// Whatever fails but a refusal, the log may hold all of it, or some, or nothing.
+    /// After any failure except a refusal, the log may have all of the record, a part, or none.
     fn end(&self, inner: &mut Inner, round: Round, done: Result<Result<u64>>) -> Result<()> {
         match done? {
             Ok(bytes) => {
@@ -279,7 +279,7 @@ impl Rounds for Manifest {
                 inner.durable_state = round.after;
             }
             Err(error) => {
-                // Those that were submitted meanwhile build on what is refused.
+                // Edits submitted in the meantime build on the refused ones.
                 for ticket in inner.durable + 1..=inner.submitted {
                     inner.refused.insert(ticket, error.clone());
                 }
@@ -292,19 +292,19 @@ impl Rounds for Manifest {
     }
 }
 
-/// Appends a record, durably, and returns its length. What a torn append has left there is taken away before.
+/// Appends a record durably and returns its length. First removes the remains of a torn append.
 fn append(round: &Round) -> Result<Result<u64>> {
     let Round { payload, identity, file, end, torn, .. } = round;
     let (file, end) = (&**file, *end);
     let record = identity.encode_record(end, RecordKind::Edits, payload)?;
     if *torn {
-        // Durably, so that what a torn append leaves blank is blank.
+        // Made durable, so that blank bytes after a torn append really are blank.
         let cut = file.truncate(end).and_then(|()| file.sync());
         cut.map_err(|error| error.not_refused("truncate"))?;
     }
     if let Err(error) = file.write_at(end, &record) {
         let refused = matches!(error, Error::Full { .. });
-        // What has been written of it is no record, but must not be taken for one that is damaged.
+        // The part written is not a record, but must not look like a damaged one.
         let cut = || match file.len() {
             Ok(len) if len == end => Ok(()),
             _ => file.truncate(end),
@@ -320,7 +320,7 @@ fn append(round: &Round) -> Result<Result<u64>> {
     Ok(Ok(record.len() as u64))
 }
 
-/// A manifest's path in a store.
+/// The path of a manifest in a store.
 pub(super) fn manifest_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("manifest-{number:08}"))
 }
@@ -332,7 +332,7 @@ pub(super) fn parse_manifest_name(name: &str) -> Option<u64> {
     (digits == format!("{number:08}")).then_some(number)
 }
 
-/// The bytes of a manifest that holds only a snapshot.
+/// The bytes of a manifest with only a snapshot.
 pub(super) fn new_manifest(
     identity: Identity,
     state: &State,
@@ -346,7 +346,7 @@ pub(super) fn new_manifest(
     Ok(bytes)
 }
 
-/// Writes a manifest that holds only a snapshot, durably, and returns it with its length.
+/// Writes a manifest with only a snapshot, durably, and returns it with its length.
 pub(super) fn write_manifest(
     vfs: &dyn Vfs,
     dir: &Path,

@@ -37,5 +37,5 @@ pub(crate) use salvage::SalvagedManifest;
 pub(crate) use state::{RecoveredKeyspace, RecoveredState, TreeEdit};
 pub(crate) use superblock::FILE_NAME as SUPERBLOCK_FILE_NAME;
 
-/// The newest version of the store's format that this build reads, and the one that it writes.
+/// The newest version of the store format that this build reads, and the version that it writes.
 pub(crate) const FORMAT_VERSION: u32 = 1;

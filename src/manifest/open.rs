@@ -1,4 +1,4 @@
-//! Opening: whether a directory is a store, which manifest counts, and its content.
+//! Opening: checks that a directory has a store, chooses the manifest that counts, and reads it.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,39 +15,39 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::KeyspaceId;
 use crate::base::key_hash::HashSecret;
 use crate::base::planted::{Bug, planted};
-use crate::vfs::{Access, Vfs, create_dir_durably, sync_parent};
+use crate::vfs::{Access, File, Vfs, create_dir_durably, sync_parent};
 
-/// The name of the store's lock file, which may be there before the store is.
+/// The name of the store's lock file, which may exist before the store does.
 pub(crate) const LOCK_FILE_NAME: &str = "LOCK";
 
-/// The first manifest's number.
+/// The number of the first manifest.
 const FIRST_NUMBER: u64 = 1;
 
-/// How to open.
+/// Options of an open.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OpenOptions {
-    /// Whether a missing or empty directory becomes a store.
+    /// Creates a store if the directory is missing or empty.
     pub(crate) create: bool,
-    /// What a store that is created gets.
+    /// The identity of a new store.
     pub(crate) new_store: NewStore,
 }
 
-/// What tells a new store from all others.
+/// The identity of a new store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NewStore {
-    /// Its number: random, never used before.
+    /// The store's number: random, never used before.
     pub(crate) store_id: u64,
-    /// What its keys are hashed with.
+    /// The secret for hashing its keys.
     pub(crate) hash_secret: HashSecret,
 }
 
-/// What a manifest's file holds.
+/// The content of a manifest file.
 pub(super) struct Loaded {
     identity: Identity,
     state: State,
     trees: Trees,
     snapshot_bytes: u64,
-    /// Where the valid records end, and where the file does.
+    /// The end of the valid records, and of the file.
     end: u64,
     file_bytes: u64,
     /// The valid part.
@@ -55,12 +55,12 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    /// Makes sure that no durable record is known to be missing from the end. Returns whether the
-    /// store has noted an end as durable. (It may have gone on after that, and into this manifest:
-    /// only closing syncs what is noted.)
+    /// Checks that no durable record is missing from the end. Returns true if the store has
+    /// recorded a durable end. (The store may have continued after that, and in this manifest,
+    /// because only closing syncs the recorded end.)
     ///
     /// # Errors
-    /// `Corruption` if one is missing.
+    /// `Corruption` if a durable record is missing.
     pub(super) fn check_end(&self, vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
         let Some(durable) = DurableEnd::read(vfs, dir, self.identity.store_id)? else {
             return Ok(false);
@@ -69,19 +69,19 @@ impl Loaded {
         Ok(true)
     }
 
-    /// The file, and where the valid records in it end.
+    /// The file, and the end of its valid records.
     pub(super) fn end(&self, dir: &Path) -> (PathBuf, u64) {
         (manifest_path(dir, self.identity.number), self.end)
     }
 
-    /// What it says.
+    /// The state that it describes.
     pub(super) fn into_recovered(self) -> RecoveredState {
         let store_id = self.identity.store_id;
         let torn_bytes = self.file_bytes - self.end;
         RecoveredState { store_id, torn_bytes, ..self.trees.join(&self.state) }
     }
 
-    /// Splits off what the open tells of what the manifest goes on with.
+    /// Separates the results of the open from the state that the manifest continues with.
     fn recovered(self, superblock: Superblock, created: bool) -> (State, RecoveredState) {
         let recovered = RecoveredState {
             store_id: superblock.store_id,
@@ -101,8 +101,8 @@ impl Manifest {
     /// Opens the store in `dir`, which the caller has locked, or creates one.
     ///
     /// # Errors
-    /// `NotAStore` if the directory holds something else or nothing; `Corruption` if the store's
-    /// manifest is missing or damaged; `UnsupportedVersion` if a newer Spinney wrote it.
+    /// `NotAStore` if the directory has other files or is empty; `Corruption` if the store's
+    /// manifest is missing or damaged; `UnsupportedVersion` if a newer version of Spinney wrote it.
     pub(crate) fn open(
         vfs: &Arc<dyn Vfs>,
         dir: &Path,
@@ -120,16 +120,11 @@ impl Manifest {
         let number = loaded.identity.number;
         let path = manifest_path(dir, number);
         let file = vfs.open(&path, Access::Buffered, true)?;
-        // Whoever wrote what has just been read may have been killed before it had synced it.
-        // Nothing may build on it, least of all remove what it replaces, while a power loss could
-        // still undo it. Or its sync failed: then the system holds what never got to the disk for
-        // stored, and syncs it only if it is written once more.
         if !planted(Bug::ManifestReadNotSynced) {
-            file.write_at(0, &loaded.bytes)?;
-            file.sync()?;
-            vfs.sync_dir(dir)?;
+            make_durable(&**vfs, dir, &*file, &loaded.bytes)?;
         }
-        // No commit may follow before the others are durably gone (invariant 3 of the module).
+        // No commit may follow before the other manifests are durably removed (invariant 3 of the
+        // module).
         let mut stale = numbers.iter().filter(|other| **other != number).peekable();
         if stale.peek().is_some() {
             for other in stale {
@@ -144,10 +139,10 @@ impl Manifest {
         Ok((manifest, recovered))
     }
 
-    /// Opens the store in `dir` for reading: nothing is changed, and nothing can be committed.
+    /// Opens the store in `dir` for reading: nothing is changed, and commits are refused.
     ///
     /// # Errors
-    /// As [`Manifest::open`].
+    /// The errors of [`Manifest::open`].
     pub(crate) fn open_read_only(
         vfs: &Arc<dyn Vfs>,
         dir: &Path,
@@ -162,7 +157,7 @@ impl Manifest {
         Ok((manifest, recovered))
     }
 
-    /// Makes sure that `dir` holds a store, as far as its names tell.
+    /// Checks by the file names that `dir` has a store.
     ///
     /// # Errors
     /// `NotAStore`.
@@ -170,8 +165,8 @@ impl Manifest {
         find(vfs, dir)
     }
 
-    /// Makes sure, before anything is created there, that `dir`, which exists, holds a store, or
-    /// may become one if `create` says so. [`Manifest::open`] looks again, once the caller has
+    /// Checks, before anything is created there, that the existing directory `dir` has a store, or
+    /// may become one if `create` is set. [`Manifest::open`] checks again after the caller has
     /// locked it.
     ///
     /// # Errors
@@ -182,7 +177,8 @@ impl Manifest {
             return found;
         }
         match look(vfs, dir, create) {
-            // Somebody may just have made it. What is in it besides came later than its superblock.
+            // Another process may just have created the store. Other files appeared after its
+            // superblock.
             Err(Error::NotAStore { .. })
                 if vfs.exists(&Superblock::path(dir)).unwrap_or_default() =>
             {
@@ -192,8 +188,8 @@ impl Manifest {
         }
     }
 
-    /// What the store in `dir` holds, without changing anything, for looking at one that another
-    /// process has open or that is to stay as it is.
+    /// Reads the state of the store in `dir` without changing anything, for a store that another
+    /// process has open or that must not be changed.
     #[cfg(test)]
     pub(crate) fn inspect(vfs: &dyn Vfs, dir: &Path) -> Result<RecoveredState> {
         let (superblock, loaded) = read(vfs, dir)?;
@@ -216,7 +212,7 @@ fn find(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     }
 }
 
-/// The newest whole manifest of the store in `dir`.
+/// The newest intact manifest of the store in `dir`.
 fn read(vfs: &dyn Vfs, dir: &Path) -> Result<(Superblock, Loaded)> {
     find(vfs, dir)?;
     let superblock = Superblock::read(vfs, dir)?;
@@ -226,8 +222,7 @@ fn read(vfs: &dyn Vfs, dir: &Path) -> Result<(Superblock, Loaded)> {
     Ok((superblock, loaded))
 }
 
-/// Finds out whether `dir` may become a store, and clears away what the crash of an earlier attempt
-/// has left.
+/// Checks that `dir` may become a store, and removes the remains of an attempt that crashed.
 fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
     let not_a_store = |reason| Error::NotAStore { path: dir.to_path_buf(), reason };
     if !vfs.exists(dir)? {
@@ -238,15 +233,15 @@ fn prepare_creation(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<()> {
     }
     let left = look(vfs, dir, allowed)?;
     left.iter().try_for_each(|path| vfs.remove(path))?;
-    // Who made the directory may have died before its name was durable.
+    // The process that created the directory may have died before its name was durable.
     sync_parent(vfs, dir)
 }
 
-/// Finds out whether `dir`, in which there is no superblock, may become a store; returns what the
-/// crash of an earlier attempt has left.
+/// Checks that `dir`, which has no superblock, may become a store. Returns the remains of an
+/// attempt that crashed.
 fn look(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<Vec<PathBuf>> {
     let not_a_store = |reason| Error::NotAStore { path: dir.to_path_buf(), reason };
-    // An empty snapshot is all that a manifest holds before the superblock is in place.
+    // Before the superblock is in place, a manifest only has an empty snapshot.
     let empty_bytes =
         new_manifest(Identity { store_id: 0, number: FIRST_NUMBER }, &State::default(), &[])?;
     let mut left = Vec::new();
@@ -279,11 +274,24 @@ fn look(vfs: &dyn Vfs, dir: &Path, allowed: bool) -> Result<Vec<PathBuf>> {
     Ok(left)
 }
 
+/// Makes the manifest that has just been read durable.
+///
+/// The process that wrote it may have been killed before its sync. Nothing may build on the manifest,
+/// and above all the manifests that it replaces may not be removed, while a power loss could still
+/// undo it. Or its sync failed: then the system counts the bytes as stored although they are not on
+/// the disk, and syncs them only after they have been written again.
+fn make_durable(vfs: &dyn Vfs, dir: &Path, file: &dyn File, bytes: &[u8]) -> Result<()> {
+    file.write_at(0, bytes)?;
+    file.sync()?;
+    vfs.sync_dir(dir)
+}
+
 fn create(vfs: &dyn Vfs, dir: &Path, new: NewStore) -> Result<()> {
     put_in_place(vfs, dir, new, &State::default(), &[])
 }
 
-/// Writes the first manifest, then the superblock: where that is, there must be a manifest.
+/// Writes the first manifest, then the superblock: if there is a superblock, there must be a
+/// manifest.
 fn put_in_place(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -293,16 +301,13 @@ fn put_in_place(
 ) -> Result<()> {
     let identity = Identity { store_id: new.store_id, number: FIRST_NUMBER };
     let superblock = Superblock::new(new);
-    if planted(Bug::SuperblockFirst) {
-        superblock.write(vfs, dir)?;
-        return write_manifest(vfs, dir, identity, state, trees).map(|_| ());
-    }
+    planted(Bug::SuperblockFirst).then(|| superblock.write(vfs, dir)).transpose()?;
     write_manifest(vfs, dir, identity, state, trees)?;
     superblock.write(vfs, dir)
 }
 
-/// Makes the files in `dir` a store that holds what `edit` says of an empty one: for copies. The
-/// superblock is written last, so that a copy that was cut short is not a store.
+/// Turns the files in `dir` into a store with the state that `edit` makes of an empty one, for
+/// copies. The superblock is written last, so that an incomplete copy is not a store.
 ///
 /// # Errors
 /// `Conflict` if the edit contradicts itself.
@@ -321,7 +326,7 @@ pub(crate) fn create_copy(vfs: &dyn Vfs, dir: &Path, new: NewStore, edit: Edit) 
     put_in_place(vfs, dir, new, &state, &trees)
 }
 
-/// The manifests in `dir`, newest first.
+/// The numbers of the manifests in `dir`, newest first.
 pub(super) fn manifest_numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u64>> {
     let names = vfs.read_names(dir)?;
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| parse_manifest_name(name)).collect();
@@ -329,7 +334,7 @@ pub(super) fn manifest_numbers(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Loads the newest manifest that was written whole.
+/// Loads the newest manifest that was written completely.
 pub(super) fn load_newest(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -352,8 +357,8 @@ pub(super) fn load_newest(
     Err(incomplete.unwrap_or_else(missing))
 }
 
-/// Loads a manifest. The inner error tells of one that was not written whole; an older one may then
-/// stand in for it. The outer error is final.
+/// Loads a manifest. The inner error is for a manifest that was not written completely; an older
+/// one may then be used. The outer error is final.
 fn load(vfs: &dyn Vfs, dir: &Path, identity: Identity) -> Result<Result<Loaded>> {
     let path = manifest_path(dir, identity.number);
     let file = vfs.open(&path, Access::Buffered, false)?;
@@ -383,7 +388,7 @@ fn load(vfs: &dyn Vfs, dir: &Path, identity: Identity) -> Result<Result<Loaded>>
     while end < bytes.len() {
         let record = match identity.record(&bytes, end, &path) {
             Ok(record) => record,
-            // The last append of a process that did not live to see it durable, or damage?
+            // Either the last append of a process that died before its sync, or damage.
             Err(error) => {
                 if identity.valid_record_after(&bytes, end, &path).is_some()
                     || Identity::is_complete(&bytes, end)

@@ -18,22 +18,22 @@ use crate::base::planted::{Bug, planted};
 const MAGIC: [u8; 8] = *b"SPINMANI";
 const ALIGNMENT: usize = 8;
 
-/// Bytes of the header.
+/// The size of the header in bytes.
 pub(super) const HEADER_BYTES: usize = 40;
-/// Bytes of a record before its payload.
+/// The size of a record before its payload, in bytes.
 pub(super) const RECORD_HEAD_BYTES: usize = 16;
 
-/// What a record is. The numbers are on disk: never renumber.
+/// The kind of a record. The numbers are on disk: never renumber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum RecordKind {
-    /// The whole state, as one edit of an empty one: the first record, and only that.
+    /// The whole state, as one edit of an empty one. Always the first record, and only that.
     Snapshot = 1,
-    /// Edits, each length-prefixed, that were committed together.
+    /// Edits that were committed together, each length-prefixed.
     Edits = 2,
 }
 
-/// Which manifest of which store.
+/// The identity of a manifest: its store and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) store_id: u64,
@@ -90,7 +90,7 @@ impl Identity {
         Ok(out)
     }
 
-    /// The record at `offset` of a file's bytes, or what is wrong with it.
+    /// Decodes the record at `offset` of a file's bytes, or returns the problem.
     pub(super) fn record<'a>(
         self,
         bytes: &'a [u8],
@@ -126,8 +126,8 @@ impl Identity {
         Ok(Record { kind, payload: &padded[..payload_bytes], end: offset + end })
     }
 
-    /// Whether the bad record at `offset` ends where the file does and has no blank word: then all
-    /// of the append has arrived, and it is damaged, not torn.
+    /// Returns true if the bad record at `offset` ends at the end of the file and has no blank
+    /// word: then the append was complete, and the record is damaged, not torn.
     pub(super) fn is_complete(bytes: &[u8], offset: usize) -> bool {
         let record = bytes.get(offset..).unwrap_or_default();
         let Some(&[a, b, c, d]) = record.get(8..12) else { return false };
@@ -136,7 +136,7 @@ impl Identity {
             && record.chunks(ALIGNMENT).all(|word| word.iter().any(|&byte| byte != 0))
     }
 
-    /// Where, after a bad record at `offset`, the next valid one starts.
+    /// The offset of the next valid record after a bad one at `offset`.
     pub(super) fn valid_record_after(
         self,
         bytes: &[u8],
@@ -148,7 +148,7 @@ impl Identity {
         })
     }
 
-    /// A cheap look that spares most of the wrong places the making of an error.
+    /// A cheap check that avoids creating an error at most wrong offsets.
     fn plausible(self, bytes: &[u8], offset: usize) -> bool {
         matches!(bytes.get(offset + 12..offset + RECORD_HEAD_BYTES), Some([1 | 2, 0, 0, 0]))
     }
@@ -159,6 +159,6 @@ impl Identity {
 pub(super) struct Record<'a> {
     pub(super) kind: RecordKind,
     pub(super) payload: &'a [u8],
-    /// Where the next one starts.
+    /// The offset of the next record.
     pub(super) end: usize,
 }

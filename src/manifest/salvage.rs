@@ -1,8 +1,8 @@
-//! Reads what is readable of a store whose superblock or manifest may be damaged, for repair.
+//! Reads the readable part of a store whose superblock or manifest may be damaged, for repair.
 //!
 //! Invariants:
 //! 1. Nothing is changed.
-//! 2. What is reported as whole is what an open would use as the store's state.
+//! 2. A state reported as complete is the state that an open would use.
 
 use std::path::{Path, PathBuf};
 
@@ -16,31 +16,31 @@ use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::vfs::{Access, Vfs};
 
-/// What is left of superblock and manifest.
+/// The readable part of superblock and manifest.
 #[derive(Debug, Default)]
 pub(crate) struct SalvagedManifest {
-    /// The store's number, if the superblock or a manifest says it.
+    /// The store's number, if the superblock or a manifest has it.
     pub(crate) store_id: Option<u64>,
-    /// What the manifest says, up to the first damage in it. Empty without one.
+    /// The manifest's state up to the first damage. Empty without a manifest.
     pub(crate) state: RecoveredState,
-    /// The manifest that says it.
+    /// The manifest that was read.
     pub(crate) path: PathBuf,
-    /// Whether that is all that the manifest ever said, as far as superblock and manifest tell.
+    /// True if the state is complete, as far as superblock and manifest tell.
     pub(crate) whole: bool,
-    /// Whether the file `DURABLE` has an end, of this manifest or of an earlier one, and this
+    /// True if the file `DURABLE` has an end, of this manifest or of an earlier one, and this
     /// manifest has not lost it.
     pub(crate) noted: bool,
-    /// The manifest that counts, and where the valid records in it end, if it can be read so far.
+    /// The manifest that counts and the end of its valid records, if it can be read so far.
     pub(crate) end: Option<(PathBuf, u64)>,
-    /// What is wrong.
+    /// The problems found.
     pub(crate) problems: Vec<Error>,
 }
 
 impl Manifest {
-    /// Reads what can be read of the superblock and the manifests in `dir`.
+    /// Reads the readable parts of the superblock and the manifests in `dir`.
     ///
     /// # Errors
-    /// `UnsupportedVersion`; `Io` for what is not damage.
+    /// `UnsupportedVersion`; `Io` for failures other than damage.
     pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path) -> Result<SalvagedManifest> {
         let mut found = SalvagedManifest::default();
         match Superblock::read(vfs, dir) {
@@ -85,7 +85,7 @@ impl Manifest {
     }
 }
 
-/// A newer format is not guessed at.
+/// A newer format is not guessed.
 fn unless_newer(error: Error) -> Result<Error> {
     match error {
         Error::UnsupportedVersion { .. } => Err(error),
@@ -101,7 +101,7 @@ fn store_id_of(vfs: &dyn Vfs, dir: &Path, number: u64) -> Option<u64> {
     Some(Identity::decode_header(&header, &path).ok()?.store_id)
 }
 
-/// What a manifest says before the first record that cannot be read.
+/// The state of a manifest before the first record that cannot be read.
 fn read_prefix(vfs: &dyn Vfs, path: &Path, identity: Identity) -> Result<RecoveredState> {
     let file = vfs.open(path, Access::Buffered, false)?;
     let mut bytes = vec![0; file.len()? as usize];

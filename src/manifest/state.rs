@@ -14,7 +14,7 @@ pub(super) struct KeyspaceState {
     pub(super) flushed: Seqno,
 }
 
-/// What the manifest itself understands of the edits.
+/// The part of the edits that the manifest itself interprets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) next_file_id: FileId,
@@ -26,10 +26,10 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Whether `edit` can be applied; else what it contradicts.
+    /// Checks that `edit` can be applied. Returns the contradiction otherwise.
     pub(super) fn check(&self, edit: &Edit) -> Result<(), String> {
         let mut next = self.next_keyspace_id;
-        // What exists after the edits so far, where they changed it.
+        // Keyspaces changed by the edit so far, and whether they exist.
         let mut changed: BTreeMap<KeyspaceId, Option<&str>> = BTreeMap::new();
         for KeyspaceEdit { id, change } in &edit.keyspaces {
             let exists = match changed.get(id) {
@@ -62,7 +62,7 @@ impl State {
         Ok(())
     }
 
-    /// Applies an edit that `check` has let pass.
+    /// Applies an edit that passed `check`.
     pub(super) fn apply(&mut self, edit: &Edit) {
         fn raise<T: Ord + Copy>(number: &mut T, to: Option<T>) {
             *number = to.map_or(*number, |to| to.max(*number));
@@ -95,7 +95,7 @@ impl State {
         }
     }
 
-    /// The edit that makes this state, with these trees, of an empty one.
+    /// The edit that turns an empty state into this one, with these trees.
     pub(super) fn to_edit(&self, trees: &[(KeyspaceId, Vec<u8>)]) -> Edit {
         let mut keyspaces = Vec::new();
         let lost = usize::from(planted(Bug::ManifestRewriteKeyspace));
@@ -119,64 +119,65 @@ impl State {
     }
 }
 
-/// What an open has found.
+/// The state that an open has found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RecoveredState {
     pub(crate) store_id: u64,
-    /// What the store's keys are hashed with.
+    /// The secret for hashing the store's keys.
     pub(crate) hash_secret: HashSecret,
     pub(crate) format_version: u32,
-    /// Name and version of the program that created the store.
+    /// The name and version of the program that created the store.
     pub(crate) created_by: String,
-    /// Whether this open has created the store.
+    /// True if this open created the store.
     pub(crate) created: bool,
     /// The manifest's number.
     pub(crate) manifest_number: u64,
-    /// Bytes of a record at the end that a crash had cut, dropped.
+    /// The size of a torn record that was dropped from the end, in bytes.
     pub(crate) torn_bytes: u64,
     pub(crate) next_file_id: FileId,
     pub(crate) journal_floor: Seqno,
     pub(crate) epochs: Epochs,
     pub(crate) last_seqno: Seqno,
     pub(crate) next_keyspace_id: KeyspaceId,
-    /// By number.
+    /// Keyspaces by number.
     pub(crate) keyspaces: Vec<RecoveredKeyspace>,
 }
 
 /// An edit or a snapshot of a tree, as the manifest has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TreeEdit {
-    /// Where it begins in the manifest.
+    /// Its offset in the manifest.
     pub(crate) offset: u64,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A keyspace that exists.
+/// An existing keyspace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RecoveredKeyspace {
     pub(crate) id: KeyspaceId,
     pub(crate) meta: KeyspaceMeta,
-    /// Where its options begin in the manifest.
+    /// The offset of its options in the manifest.
     pub(crate) options_offset: u64,
     pub(crate) flushed: Seqno,
-    /// The last snapshot of its tree, if there has been one.
+    /// The last snapshot of its tree, if any.
     pub(crate) tree_snapshot: Option<TreeEdit>,
-    /// The tree's edits since, in order.
+    /// The tree's later edits, in order.
     pub(crate) tree_edits: Vec<TreeEdit>,
 }
 
 impl RecoveredKeyspace {
-    /// What the manifest says of its tree, in order.
+    /// The records of its tree, in order.
     pub(crate) fn tree(&self) -> Vec<TreeEdit> {
         self.tree_snapshot.iter().chain(&self.tree_edits).cloned().collect()
     }
 }
 
-/// The trees' part of the edits, as `State` is the rest.
+/// The trees' part of the edits. `State` is the rest.
 #[derive(Debug, Default)]
 pub(super) struct Trees(BTreeMap<KeyspaceId, TreeLog>);
 
-/// A tree's last snapshot, its edits since, and where the keyspace's options begin in the manifest.
+/// A tree's last snapshot, its later edits, and the offset of the keyspace's options in the
+/// manifest.
 #[derive(Debug, Default)]
 struct TreeLog {
     snapshot: Option<TreeEdit>,
@@ -208,7 +209,7 @@ impl Trees {
         }
     }
 
-    /// Joins both parts.
+    /// Combines both parts.
     pub(super) fn join(mut self, state: &State) -> RecoveredState {
         let keyspaces = state.keyspaces.iter().map(|(&id, keyspace)| {
             let log = self.0.remove(&id).unwrap_or_default();

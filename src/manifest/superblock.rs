@@ -17,7 +17,7 @@ use crate::vfs::{Access, Vfs};
 
 /// The superblock's name.
 pub(crate) const FILE_NAME: &str = "SPINNEY";
-/// Its name until it is whole.
+/// The superblock's name until it is complete.
 pub(super) const NEW_FILE_NAME: &str = "SPINNEY.new";
 
 const MAGIC: [u8; 8] = *b"SPINNEY\0";
@@ -26,14 +26,14 @@ const CHECKSUM_OFFSET: usize = 72;
 const CREATED_BY_BYTES: usize = 32;
 const SECRET_OFFSET: usize = 56;
 
-/// What the superblock says.
+/// The content of the superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Superblock {
     pub(super) version: u32,
     pub(super) store_id: u64,
-    /// Name and version of the program that created the store.
+    /// The name and version of the program that created the store.
     pub(super) created_by: String,
-    /// What the store's keys are hashed with.
+    /// The secret for hashing the store's keys.
     pub(super) hash_secret: HashSecret,
 }
 
@@ -90,7 +90,7 @@ impl Superblock {
         Superblock::decode(&bytes, &path)
     }
 
-    /// Puts the superblock in place, durably.
+    /// Writes the superblock durably.
     pub(super) fn write(&self, vfs: &dyn Vfs, dir: &Path) -> Result<()> {
         let new_path = dir.join(NEW_FILE_NAME);
         let file = vfs.create(&new_path, Access::Buffered)?;

@@ -1,4 +1,4 @@
-//! A disk in memory that forgets what has not been synced, and fails when told to.
+//! A disk in memory that forgets unsynced data, and fails on demand.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use crate::base::sync::Mutex;
 use crate::base::error::{Error, Result};
 use crate::vfs::{Access, DirEntry, File, IoQueue, Lock, MappedFile, Vfs};
 
-/// What a crash leaves of what was not synced.
+/// What survives a crash of the unsynced data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Crash {
     /// Everything: only the process died.
@@ -35,7 +35,7 @@ struct Disk {
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
     dirs: Vec<PathBuf>,
-    /// Changes so far, and after how many of them everything fails.
+    /// The number of changes so far, and the number after which everything fails.
     changes: u64,
     changes_max: Option<u64>,
     syncs: u64,
@@ -70,7 +70,7 @@ impl TestVfs {
         self.disk.lock().syncs
     }
 
-    /// From the `count`th change on, each fails.
+    /// From the `count`th change on, every change fails.
     pub(super) fn fail_after(&self, count: Option<u64>) {
         self.disk.lock().changes_max = count;
     }

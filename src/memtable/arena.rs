@@ -1,17 +1,17 @@
-//! The memory of one memtable: entries, found by 32-bit references, and index nodes.
+//! The memory of one memtable: entries, addressed by 32-bit references, and index nodes.
 //!
 //! An entry lies in the arena as `trailer: u64 | key length | value length | key | value`, where
 //! the trailer is `seqno << 8 | width | kind` and both lengths are `u8`, `u16` or `u32` as the
 //! width bits say. This layout is never on disk.
 //!
 //! Invariants:
-//! 1. An entry's bytes never change or move once `write` has returned its reference; all memory
-//!    lives until the arena drops.
-//! 2. A reference that was handed out resolves for as long as the arena lives; 0 is never handed
-//!    out.
-//! 3. A thread that holds a reference got it through a release-acquire edge from the writer, so it
-//!    sees the entry's bytes.
-//! 4. Each shard allocates with one atomic addition; the central lock is taken once a span, and it
+//! 1. An entry's bytes never change or move once `write` has returned its reference. All memory
+//!    lives until the arena is dropped.
+//! 2. A returned reference is valid as long as the arena lives. 0 is never returned.
+//! 3. A thread gets a reference through a release-acquire edge from the writer, so it sees the
+//!    entry's bytes.
+//! 4. Each shard allocates with one atomic addition. The central lock is taken once per span and is
+//!    a leaf of the lock order: no lock is taken while it is held.
 //!    is a leaf in the lock order: nothing is locked while it is held.
 
 use std::ptr;
@@ -26,7 +26,7 @@ use crate::base::prefetch::{LINE_BYTES, prefetch_lines};
 use crate::base::sync::plain::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{CachePadded, Mutex, thread_number};
 
-/// The bits of the trailer for the width of the lengths; `u8` without either.
+/// The bits of the trailer for the width of the lengths; `u8` if neither is set.
 const WIDTH_U16: u64 = 0x40;
 const WIDTH_U32: u64 = 0x80;
 const KIND_MASK: u64 = 0x3f;
@@ -36,32 +36,35 @@ const UNIT_BYTES: usize = 2;
 /// The bits of an id that count units inside a chunk.
 const OFFSET_BITS: u32 = 17;
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
-/// Chunks that entries can be addressed in.
+/// The largest number of chunks for entries.
 const CHUNKS_MAX: usize = 1 << (EntryId::BITS - OFFSET_BITS);
 /// Chunks reserved for index nodes, so that nodes for the last entries always find room.
 const CHUNKS_RESERVED: usize = CHUNKS_MAX / 16;
 const BLOCK_CHUNKS: usize = 256;
 const _: () = assert!(CHUNK_BYTES <= UNIT_BYTES << OFFSET_BITS);
 
-/// The largest size that a shard takes from the central lock at a time.
+/// The largest size that a shard takes from the central lock at once.
 const SPAN_BYTES: usize = CHUNK_BYTES / 16 / LINE_BYTES * LINE_BYTES;
 const SPAN_UNITS: u64 = (SPAN_BYTES / UNIT_BYTES) as u64;
 /// Larger entries bypass the shards.
 const SHARD_ENTRY_BYTES_MAX: usize = SPAN_BYTES / 4;
-/// Larger entries get a chunk of their own.
+/// Larger entries get their own chunk.
 pub(super) const SHARED_BYTES_MAX: usize = CHUNK_BYTES / 4;
-/// Chunks that entries can get for certain. (The first chunks of a growing arena are smaller than the rest.)
+/// The number of chunks that entries can always get. (The first chunks of a growing arena are
+/// smaller than the others.)
 pub(super) const ENTRY_CHUNKS_MAX: usize = CHUNKS_MAX - CHUNKS_RESERVED - 64;
 const FREE_RANGES_MAX: usize = 8;
 const SHARDS: usize = 16;
 
-/// The size of a shard's span in an arena of so many bytes: all shards together hold a quarter.
+/// The size of a shard's span in an arena of so many bytes: all spans together are a quarter of the
+/// arena.
 fn span_bytes(held: usize) -> usize {
     const SPAN_BYTES_MIN: usize = if SPAN_BYTES < 512 { SPAN_BYTES } else { 512 };
     (held / (4 * SHARDS)).clamp(SPAN_BYTES_MIN, SPAN_BYTES) / LINE_BYTES * LINE_BYTES
 }
 
-/// Where an entry lies: chunk number above `OFFSET_BITS`, offset in units below. 0 is none.
+/// The position of an entry: the chunk number above `OFFSET_BITS`, the offset in units below. 0 is
+/// none.
 pub(super) type EntryId = u32;
 pub(super) const NO_ENTRY: EntryId = 0;
 
@@ -69,7 +72,7 @@ type Block = [AtomicPtr<u8>; BLOCK_CHUNKS];
 
 pub(super) struct Arena {
     pool: Arc<ChunkPool>,
-    /// Chunk number to first byte, in two steps.
+    /// Chunk number to address, in two levels.
     blocks: [AtomicPtr<Block>; CHUNKS_MAX / BLOCK_CHUNKS],
     shards: [CachePadded<Shard>; SHARDS],
     central: Mutex<Central>,
@@ -77,7 +80,7 @@ pub(super) struct Arena {
     frozen: AtomicBool,
 }
 
-/// Counters and a span, for the threads that map here.
+/// Counters and a span, for the threads assigned to this shard.
 struct Shard {
     span: Span<SPAN_UNITS>,
     entries: AtomicUsize,
@@ -141,19 +144,19 @@ impl Arena {
         }
     }
 
-    /// Where its chunks come from.
+    /// The pool of its chunks.
     pub(super) fn pool(&self) -> Arc<ChunkPool> {
         Arc::clone(&self.pool)
     }
 
-    /// Nothing is allocated any more.
+    /// Ends allocation.
     pub(super) fn freeze(&self) {
         if !self.frozen.swap(true, Ordering::Relaxed) {
             self.pool.note_frozen(self.bytes());
         }
     }
 
-    /// Bytes of all chunks held.
+    /// The size of all chunks in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -186,8 +189,8 @@ impl Arena {
         };
         let trailer = seqno.0 << 8 | width | u64::from(kind as u8);
         let (id, start) = self.allocate(shard, header_bytes + key.len() + value.len());
-        // SAFETY: `allocate` gave `header_bytes + key.len() + value.len()` bytes that nothing else
-        // refers to yet, and the parts written here follow one another inside them.
+        // SAFETY: `allocate` returned `header_bytes + key.len() + value.len()` bytes that nothing
+        // else refers to yet. The parts are written one after the other inside them.
         unsafe {
             start.cast::<u64>().write_unaligned(trailer);
             match width {
@@ -244,13 +247,13 @@ impl Arena {
         EntryRef { key, seqno: Seqno(raw.trailer >> 8), kind, value }
     }
 
-    /// Reads an entry's header. `key_bytes` bytes at `key` and the `value_bytes` that follow them
-    /// are readable and do not change while `self` lives (invariants 1 to 3).
+    /// Reads an entry's header. The `key_bytes` bytes at `key` and the `value_bytes` after them are
+    /// readable and do not change while `self` lives (invariants 1 to 3).
     #[inline]
     fn decode(&self, id: EntryId) -> RawEntry {
         let start = self.resolve(id).cast_const();
-        // SAFETY: `start` is the first byte of an entry that `write` has completed, so it begins
-        // with a header of the layout that the trailer tells.
+        // SAFETY: `start` is the first byte of an entry completed by `write`, so it has a header of
+        // the layout given by the trailer.
         unsafe {
             let trailer = start.cast::<u64>().read_unaligned();
             let (header_bytes, key_bytes, value_bytes) = match trailer & (WIDTH_U16 | WIDTH_U32) {
@@ -280,8 +283,8 @@ impl Arena {
     fn resolve(&self, id: EntryId) -> *mut u8 {
         let chunk = (id >> OFFSET_BITS) as usize;
         let block = self.blocks[chunk / BLOCK_CHUNKS].load(Ordering::Acquire);
-        // SAFETY: an id is handed out after its chunk's block and address have been stored (by
-        // `add_chunk`), and its offset lies inside the chunk.
+        // SAFETY: an id is returned only after its chunk's block and address have been stored (by
+        // `add_chunk`), and its offset is inside the chunk.
         unsafe {
             let start = (*block)[chunk % BLOCK_CHUNKS].load(Ordering::Acquire);
             start.add((id & OFFSET_MASK) as usize * UNIT_BYTES)
@@ -338,7 +341,7 @@ impl Arena {
         }
     }
 
-    /// Cuts `bytes` (at most `SHARED_BYTES_MAX`) from the first range that has them.
+    /// Cuts `bytes` (at most `SHARED_BYTES_MAX`) from the first range with enough room.
     fn cut(&self, central: &mut Central, bytes: usize, for_entries: bool) -> FreeRange {
         let bytes = bytes.next_multiple_of(LINE_BYTES);
         let found = central.free_ranges.iter().position(|range| range.end - range.start >= bytes);

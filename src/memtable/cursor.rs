@@ -1,11 +1,11 @@
-//! Walking over entries in order, both ways, while others insert.
+//! Cursors over entries in order, in both directions, concurrent with inserts.
 //!
 //! Invariants:
-//! 1. A view is a consistent copy of one leaf's ids, as they were at one moment. Going on from it
-//!    takes a view of the neighbouring leaf as that is then.
-//! 2. Leaves keep the lower part of their range when they split, so the leaf that was `next` when a
-//!    view was taken starts where the view ends; and the leaf whose `next` is the viewed leaf ends
-//!    where the view starts. So a walk meets what was there when it was positioned exactly once.
+//! 1. A view is a consistent copy of one leaf's ids at one moment. Moving beyond it takes a view of
+//!    the neighbouring leaf at that later moment.
+//! 2. A split leaf keeps the lower part of its range. So the leaf that was `next` when a view was
+//!    taken starts where the view ends, and the leaf whose `next` is the viewed leaf ends where the
+//!    view starts. So a walk yields every entry that existed when it was positioned exactly once.
 
 use std::ptr;
 use std::sync::Arc;
@@ -18,24 +18,24 @@ use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::Result;
 use crate::base::sync::plain::Ordering;
 
-/// How many entries ahead of the position are asked for.
+/// The number of entries prefetched ahead of the position.
 const PREFETCH_ENTRIES: usize = 8;
 
 /// A position in a copy of a leaf.
 pub(super) struct LeafView {
     ids: [EntryId; LEAF_SLOTS],
     count: usize,
-    /// `count` or more (wrapped below zero too): no position.
+    /// `count` or more (including a wrap below zero): no position.
     at: usize,
     leaf: *const Leaf,
     next: *const Leaf,
     prev: *const Leaf,
 }
 
-// SAFETY: the pointers lead to leaves of the index that every method is given, which are shared
-// between threads anyway.
+// SAFETY: the pointers lead to leaves of the index that every method is given, which threads share
+// anyway.
 unsafe impl Send for LeafView {}
-// SAFETY: as above; a shared view can only be read.
+// SAFETY: as above. A shared view is read-only.
 unsafe impl Sync for LeafView {}
 
 impl LeafView {
@@ -83,7 +83,7 @@ impl LeafView {
         }
     }
 
-    /// Goes to the first entry at or after the target.
+    /// Moves to the first entry at or after the target.
     pub(super) fn seek(&mut self, index: &Index, target: Target<'_>) {
         if self.split_at(index, target) && self.at == self.count {
             self.load_next();
@@ -91,14 +91,14 @@ impl LeafView {
         self.prefetch_after(index);
     }
 
-    /// Goes to the last entry before the target.
+    /// Moves to the last entry before the target.
     pub(super) fn seek_before(&mut self, index: &Index, target: Target<'_>) {
         if self.split_at(index, target) {
             self.backward(index);
         }
     }
 
-    /// Goes to the first entry.
+    /// Moves to the first entry.
     pub(super) fn seek_first(&mut self, index: &Index) {
         self.clear();
         if let Some(leaf) = index.first_leaf() {
@@ -108,7 +108,7 @@ impl LeafView {
         }
     }
 
-    /// Goes to the last entry.
+    /// Moves to the last entry.
     pub(super) fn seek_last(&mut self, index: &Index) {
         self.clear();
         if let Some(leaf) = index.late_leaf() {
@@ -121,8 +121,8 @@ impl LeafView {
         }
     }
 
-    /// Views the target's leaf; the position is the first entry there that is not before the
-    /// target, if any. False if there is no leaf.
+    /// Views the target's leaf. The position is the leaf's first entry at or after the target, if
+    /// any. Returns false if there is no leaf.
     fn split_at(&mut self, index: &Index, target: Target<'_>) -> bool {
         loop {
             let Some((leaf, version)) = index.leaf_for(target) else {
@@ -136,7 +136,7 @@ impl LeafView {
         }
     }
 
-    /// Goes one entry forward.
+    /// Moves forward by one entry.
     #[inline]
     pub(super) fn forward(&mut self, index: &Index) {
         self.at += 1;
@@ -149,7 +149,7 @@ impl LeafView {
         }
     }
 
-    /// Goes one entry back.
+    /// Moves back by one entry.
     #[inline]
     pub(super) fn backward(&mut self, index: &Index) {
         if self.at > 0 {
@@ -199,8 +199,8 @@ impl LeafView {
     }
 }
 
-/// A cursor over a memtable, which it keeps alive. Every entry that was inserted before the cursor
-/// was positioned is met exactly once and in order; later ones may or may not be.
+/// A cursor over a memtable, which it keeps alive. Every entry inserted before the cursor was
+/// positioned is yielded exactly once and in order; later ones may or may not be.
 pub(crate) struct MemtableCursor {
     memtable: Arc<Memtable>,
     view: LeafView,

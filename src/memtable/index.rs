@@ -1,17 +1,18 @@
 //! The index: a B+-tree of entry ids whose readers take no lock.
 //!
-//! Readers go down optimistically: they read a node's version, read the node, and check the version
-//! again after reading the child's. Writers do the same and then lock only the nodes they change; a
-//! full inner node is split on the way down, so a split never needs more than a node and its
-//! parent.
+//! Readers descend optimistically: they read a node's version, read the node, read the child's
+//! version, and check the node's version again. Writers do the same and then lock only the nodes
+//! they change. A full inner node is split on the way down, so a split never needs more than a node
+//! and its parent.
 //!
 //! Invariants:
-//! 1. Locks are taken parent first and by `try_lock` only, so there is no deadlock; whoever fails
-//!    starts again at the root.
-//! 2. Nodes are never removed, merged or freed before the index drops, and a node keeps the lower
-//!    part of its range when it splits: a pointer to a leaf leads, by `next`, to all that was ever
-//!    at or to the right of it.
+//! 1. Locks are taken parent first and only by `try_lock`, so there is no deadlock. A writer that
+//!    fails restarts at the root.
+//! 2. Nodes are never removed, merged or freed before the index is dropped, and a split node keeps
+//!    the lower part of its range. So a pointer to a leaf leads, by `next`, to everything that was
+//!    ever at or to the right of it.
 //! 3. Separators and bounds are ids of real entries. So the first entry at or after any target is
+//!    either in the leaf that the target leads to, or is that leaf's upper bound.
 //!    either in the leaf that the target leads to or is that leaf's upper bound.
 
 use std::ptr;
@@ -25,9 +26,10 @@ use super::version_lock::{VersionGuard, pause};
 use crate::base::sync::atomic::AtomicPtr;
 use crate::base::sync::plain::{AtomicU64, Ordering};
 
-/// Inserts in a row, each right after the last, that make a leaf split there.
+/// The number of consecutive inserts, each directly after the last, after which a leaf splits at
+/// the run's end.
 const RUN_MIN: u8 = 8;
-/// By how much a prefix must grow to be worth new heads: each costs a look at its entry.
+/// The growth of a prefix that justifies new heads: each new head costs a read of its entry.
 const PREFIX_GROWTH_MIN: usize = 2;
 
 pub(super) struct Index {
@@ -35,12 +37,12 @@ pub(super) struct Index {
     root: AtomicPtr<Header>,
 }
 
-/// A node on the way down, as it was read.
+/// A node on the way down, at the version that was read.
 #[derive(Clone, Copy)]
 struct Step<'a> {
     inner: &'a Inner,
     version: u64,
-    /// Which child the way led to.
+    /// The child that was descended into.
     at: usize,
 }
 
@@ -58,7 +60,7 @@ impl Index {
         }
     }
 
-    /// The first entry at or after the target.
+    /// Returns the first entry at or after the target.
     #[inline]
     pub(super) fn first_from(&self, target: Target<'_>) -> Option<EntryId> {
         loop {
@@ -76,8 +78,7 @@ impl Index {
         }
     }
 
-    /// The leaf whose range holds the target and the version it had then; `None` if there is no
-    /// entry.
+    /// Returns the leaf whose range has the target, with its version; `None` if there is no entry.
     #[inline]
     pub(super) fn leaf_for(&self, target: Target<'_>) -> Option<(&Leaf, u64)> {
         let mut tries = 0;
@@ -108,7 +109,7 @@ impl Index {
         }
     }
 
-    /// Reads the root's version, if it still is the root.
+    /// Reads the root's version. Fails if it is no longer the root.
     #[inline]
     fn enter(&self, root: *mut Header) -> Option<(&Header, u64, Node<'_>)> {
         // SAFETY: a root that is not null was made by `allocate`, loaded with `Acquire`, and lives
@@ -118,7 +119,7 @@ impl Index {
         (self.root.load(Ordering::Acquire) == root).then_some((header, version, at_node))
     }
 
-    /// Reads the version of child `at`, if the parent has not changed meanwhile.
+    /// Reads the version of child `at`. Fails if the parent has changed.
     #[inline]
     fn descend<'a>(
         &'a self,
@@ -137,13 +138,13 @@ impl Index {
         parent.is_still(parent_version).then_some((header, version, at_node))
     }
 
-    /// The leftmost leaf.
+    /// Returns the leftmost leaf.
     pub(super) fn first_leaf(&self) -> Option<&Leaf> {
-        // Before every entry: the empty key's newest version.
+        // The target before every entry: the empty key's newest version.
         Some(self.leaf_for(Target::newest(&[]))?.0)
     }
 
-    /// A leaf from which `next` leads soon to the last one.
+    /// Returns a leaf from which `next` leads to the last one in a few steps.
     pub(super) fn late_leaf(&self) -> Option<&Leaf> {
         let mut at = self.root.load(Ordering::Acquire);
         if at.is_null() {
@@ -160,7 +161,7 @@ impl Index {
         }
     }
 
-    /// `None`: something changed on the way (or a full inner node was split), try again.
+    /// Returns `None` if a node changed on the way or a full inner node was split: try again.
     fn try_insert(&self, target: Target<'_>, id: EntryId) -> Option<()> {
         let (mut header, mut version, mut at_node) = self.enter(self.root_or_new())?;
         let mut parent: Option<Step<'_>> = None;
@@ -224,7 +225,7 @@ impl Index {
         let meta = leaf.header.meta();
         let high = leaf.header.high.load(Ordering::Relaxed);
         let count = meta.count;
-        // Ascending inserts leave full leaves behind: the rest of the run goes right.
+        // Ascending inserts leave full leaves: the rest of the run goes to the right.
         let run = meta.run >= RUN_MIN && usize::from(meta.run_end) == at;
         let middle = if run || (at == count && high == NO_ENTRY) { at } else { count / 2 };
         let alone = middle == count;
@@ -248,7 +249,8 @@ impl Index {
             self.insert_slot(&right.header, &right.slots, at - middle, key, id);
         }
         leaf.next.store(right_pointer, Ordering::Release);
-        // Last, since the right neighbour is not locked: from here on `right` can be met.
+        // Stored last, because the right neighbour is not locked: from here on other threads can
+        // reach `right`.
         // SAFETY: siblings are null or leaves of this arena.
         if let Some(next) = unsafe { next.as_ref() } {
             next.prev.store(right_pointer, Ordering::Release);
@@ -335,7 +337,7 @@ impl Index {
     ) {
         let mut meta = header.meta();
         if meta.edge {
-            // No bounds on both sides vouch for the prefix: it is what the node's keys share.
+            // Without bounds on both sides, the prefix is what the node's keys share.
             let shared = match meta.count {
                 0 => key.len(),
                 _ => {
@@ -357,8 +359,8 @@ impl Index {
         header.set_meta(meta);
     }
 
-    /// Sets a locked node's fields after a split: its bounds have narrowed, so its keys may share
-    /// more.
+    /// Sets a locked node's fields after a split: its bounds are narrower, so its keys may share
+    /// more bytes.
     fn refit(&self, header: &Header, slots: &[AtomicU64], mut meta: Meta) {
         let low = header.low.load(Ordering::Relaxed);
         let high = header.high.load(Ordering::Relaxed);
@@ -373,7 +375,7 @@ impl Index {
         };
         let shared =
             ends.map_or(0, |(a, b)| common_prefix(self.arena.key(a).0, self.arena.key(b).0));
-        // With a bound that was missing before, keys may also be known to share less.
+        // A bound that was missing before may also show that keys share fewer bytes.
         if shared < meta.prefix || shared >= meta.prefix + PREFIX_GROWTH_MIN {
             self.set_prefix(slots, &mut meta, shared);
         }
@@ -381,7 +383,7 @@ impl Index {
         header.set_meta(meta);
     }
 
-    /// Takes the heads at another offset.
+    /// Recomputes the heads at another offset.
     fn set_prefix(&self, slots: &[AtomicU64], meta: &mut Meta, prefix: usize) {
         meta.prefix = prefix;
         for at in &slots[..meta.count] {

@@ -1,18 +1,18 @@
 //! The memtable: a concurrent ordered index of entries in memory.
 //!
-//! Any number of threads insert and read at once. Entries and index nodes lie in chunks from a
-//! [`ChunkPool`], whose count of bytes in use is what the memory budget sees. The parts, each
-//! standing on the next: [`Memtable`] and [`MemtableCursor`], the `index` (a B+-tree with
-//! optimistic lock coupling), its `node`s, the `arena`, the `pool`.
-//! `docs/decisions/0001-memtable.md` says why.
+//! Any number of threads insert and read at the same time. Entries and index nodes are stored in
+//! chunks from a [`ChunkPool`], whose bytes in use count towards the memory budget. The parts, from
+//! the top: [`Memtable`] and [`MemtableCursor`], the `index` (a B+-tree with optimistic lock
+//! coupling), its `node`s, the `arena`, the `pool`. `docs/decisions/0001-memtable.md` gives the
+//! reasons.
 //!
 //! Invariants:
-//! 1. Entries are ordered by key ascending, bytewise, then by sequence number descending. No two
-//!    entries have the same key and sequence number: the commit order sees to that.
-//! 2. An entry that was inserted stays, at the same place, until the memtable drops.
-//! 3. An entry is visible to every read that starts after its `insert` has returned. Nothing is
-//!    promised about the visibility of an insert that runs at the same time as the read: readers
-//!    ask for a snapshot that the commit module has declared complete.
+//! 1. Entries are ordered by key, ascending, bytewise, then by sequence number, descending. No two
+//!    entries have the same key and sequence number: the commit order guarantees that.
+//! 2. An inserted entry stays at the same address until the memtable is dropped.
+//! 3. An entry is visible to every read that starts after its `insert` has returned. A read
+//!    concurrent with an insert may or may not see it: readers use a snapshot that the commit
+//!    module has declared complete.
 
 use std::mem;
 use std::sync::Arc;
@@ -44,10 +44,10 @@ use cursor::LeafView;
 use index::Index;
 use node::Target;
 
-/// Entries of more than this have a chunk of their own.
+/// Larger entries get their own chunk.
 pub(crate) const OWN_CHUNK_BYTES_MIN: u64 = SHARED_BYTES_MAX as u64;
-/// What a memtable can hold for certain, whatever the sizes of its entries. The worst are those that barely need a
-/// chunk of their own. Whoever fills a memtable keeps below it.
+/// The number of bytes that a memtable can hold whatever the sizes of its entries. The worst
+/// entries barely need a chunk of their own. Writers keep a memtable below this size.
 pub(crate) const BYTES_MAX: u64 = ENTRY_CHUNKS_MAX as u64 * OWN_CHUNK_BYTES_MIN;
 
 /// A concurrent ordered index of entries in memory.
@@ -56,12 +56,12 @@ pub(crate) struct Memtable {
 }
 
 impl Memtable {
-    /// An empty memtable; it takes its first chunk with the first entry.
+    /// Creates an empty memtable. It takes its first chunk with the first entry.
     pub(crate) fn new(pool: Arc<ChunkPool>) -> Memtable {
         Memtable { index: Index::new(Arena::new(pool)) }
     }
 
-    /// Adds an entry. Any number of threads may insert at once.
+    /// Adds an entry. Any number of threads may insert at the same time.
     #[inline]
     pub(crate) fn insert(&self, key: &[u8], seqno: Seqno, kind: EntryKind, value: &[u8]) {
         assert!(key.len() <= KEY_BYTES_MAX && value.len() as u64 <= VALUE_BYTES_MAX);
@@ -70,7 +70,7 @@ impl Memtable {
         self.index.insert(Target { key, trailer }, id);
     }
 
-    /// The newest version of the key that the snapshot sees.
+    /// Returns the newest version of the key that the snapshot sees.
     #[inline]
     pub(crate) fn get(&self, key: &[u8], snapshot: Seqno) -> Option<EntryRef<'_>> {
         let id = self.index.first_from(Target::visible(key, snapshot))?;
@@ -78,48 +78,48 @@ impl Memtable {
         (entry.key == key).then_some(entry)
     }
 
-    /// All versions of the key that the snapshot sees, newest first.
+    /// Returns all versions of the key that the snapshot sees, newest first.
     pub(crate) fn versions<'m, 'k>(&'m self, key: &'k [u8], snapshot: Seqno) -> Versions<'m, 'k> {
         Versions { memtable: self, key, below: Some(snapshot), first: true, walk: None }
     }
 
-    /// A cursor over all entries, without a position yet. It keeps the memtable alive.
+    /// Returns a cursor over all entries, without a position. It keeps the memtable alive.
     pub(crate) fn cursor(self: &Arc<Self>) -> MemtableCursor {
         MemtableCursor::new(self.clone())
     }
 
-    /// Memory held, in whole chunks: entries, index and what is not used yet.
+    /// Returns the memory used, in whole chunks: entries, index and unused space.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.index.arena.bytes()
     }
 
-    /// Where its memory comes from.
+    /// The pool of its chunks.
     pub(crate) fn pool(&self) -> Arc<ChunkPool> {
         self.index.arena.pool()
     }
 
-    /// Nothing is inserted any more: its memory no longer counts as active.
+    /// Ends inserts: the memory no longer counts as active.
     pub(crate) fn freeze(&self) {
         self.index.arena.freeze();
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.index.arena.totals().entries
     }
 
-    /// Whether there are no entries.
+    /// Returns true if there are no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of all keys and values.
+    /// Returns the total size of all keys and values in bytes.
     pub(crate) fn data_bytes(&self) -> usize {
         self.index.arena.totals().data_bytes
     }
 
-    /// The smallest and the largest sequence number, if there are entries.
+    /// Returns the smallest and the largest sequence number, if there are entries.
     pub(crate) fn seqno_bounds(&self) -> Option<(Seqno, Seqno)> {
         let totals = self.index.arena.totals();
         (totals.entries > 0).then_some((Seqno(totals.seqno_min), Seqno(totals.seqno_max)))
@@ -130,12 +130,12 @@ impl Memtable {
 pub(crate) struct Versions<'m, 'k> {
     memtable: &'m Memtable,
     key: &'k [u8],
-    /// The next version has at most this sequence number; `None`: there is no other.
+    /// The largest sequence number of the next version; `None` if there is none.
     below: Option<Seqno>,
-    /// No version has been asked for yet. The first is found as `get` does: most keys have no
-    /// second.
+    /// True until the first version is read. It is found as `get` does, because most keys have no
+    /// second version.
     first: bool,
-    /// Stands on the version yielded last, from the second on.
+    /// From the second version on, positioned at the version yielded last.
     walk: Option<LeafView>,
 }
 

@@ -1,4 +1,4 @@
-//! The nodes of the index: their layout, their version lock, and the search inside one.
+//! The nodes of the index: their layout, their version lock, and the search in a node.
 //!
 //! A node's slots are sorted 64-bit words `head << 32 | entry id`. A head is four key bytes, taken
 //! at the node's prefix length, big-endian and zero-padded: where the heads differ they order the
@@ -30,7 +30,8 @@ use crate::base::sync::plain::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 pub(super) const LEAF_SLOTS: usize = if cfg!(any(miri, shuttle)) { 6 } else { 59 };
 pub(super) const INNER_SLOTS: usize = if cfg!(any(miri, shuttle)) { 4 } else { 61 };
 
-/// Where to look: before the entry with this key and trailer. Trailers order descending.
+/// A search target: the position before the entry with this key and trailer. Trailers order
+/// descending.
 #[derive(Clone, Copy)]
 pub(super) struct Target<'k> {
     pub(super) key: &'k [u8],
@@ -38,18 +39,19 @@ pub(super) struct Target<'k> {
 }
 
 impl<'k> Target<'k> {
-    /// Before all versions of the key.
+    /// The position before all versions of the key.
     pub(super) fn newest(key: &'k [u8]) -> Target<'k> {
         Target { key, trailer: u64::MAX }
     }
 
-    /// Before the newest version of the key that the snapshot sees. No entry has this trailer.
+    /// The position before the newest version of the key that the snapshot sees. No entry has this
+    /// trailer.
     pub(super) fn visible(key: &'k [u8], snapshot: Seqno) -> Target<'k> {
         Target { key, trailer: snapshot.min(Seqno::MAX).0 << 8 | 0xff }
     }
 }
 
-/// What leaves and inner nodes have in common.
+/// The common part of leaves and inner nodes.
 #[repr(C)]
 pub(super) struct Header {
     version: VersionLock,
@@ -63,7 +65,7 @@ pub(super) struct Leaf {
     pub(super) header: Header,
     /// The leaf to the right.
     pub(super) next: AtomicPtr<Leaf>,
-    /// A leaf to the left, from which `next` leads here.
+    /// A leaf to the left from which `next` leads here.
     pub(super) prev: AtomicPtr<Leaf>,
     pub(super) slots: [AtomicU64; LEAF_SLOTS],
 }
@@ -75,7 +77,7 @@ pub(super) struct Inner {
     pub(super) children: [AtomicPtr<Header>; INNER_SLOTS + 1],
 }
 
-/// A node of either sort, as a reference that knows which.
+/// A reference to a node of either type, with its type.
 #[derive(Clone, Copy)]
 pub(super) enum Node<'a> {
     Leaf(&'a Leaf),
@@ -86,10 +88,10 @@ pub(super) enum Node<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Meta {
     pub(super) count: usize,
-    /// How many bytes all keys in the node share, as far as the heads go by it.
+    /// The number of prefix bytes that the heads skip, shared by all keys in the node.
     pub(super) prefix: usize,
-    /// One past the position of the last insert, and how many inserts in a row went there
-    /// (saturating): finds ascending runs.
+    /// The position after the last insert, and the number of inserts in a row there (saturating):
+    /// detects ascending runs.
     pub(super) run_end: u8,
     pub(super) run: u8,
     pub(super) leaf: bool,
@@ -144,7 +146,7 @@ impl Header {
         self.version.read()
     }
 
-    /// Whether nothing has changed since `version` was read.
+    /// Returns true if nothing has changed since `version` was read.
     #[inline]
     pub(super) fn is_still(&self, version: u64) -> bool {
         self.version.is_still(version)
@@ -157,21 +159,22 @@ impl Header {
     }
 }
 
-/// Asks for the part of a node that a search reads: its lines would miss one after the other.
+/// Prefetches the part of a node that a search reads. Otherwise its cache lines would miss one
+/// after the other.
 #[inline]
 pub(super) fn prefetch_node(node: *const Header) {
     prefetch_lines(node.cast(), size_of::<Leaf>());
 }
 
-/// Views a node as what it is.
+/// Views a node as its actual type.
 ///
 /// # Safety
 /// `node` came from `Leaf::allocate` or `Inner::allocate` of an arena that outlives `'a`, through a
 /// release-acquire edge.
 #[inline]
 pub(super) unsafe fn node<'a>(node: *const Header) -> (&'a Header, Node<'a>) {
-    // SAFETY: the caller's promise; every node starts with a `Header`, which says what follows it,
-    // and that never changes. All fields are atomics, so sharing them is fine.
+    // SAFETY: the caller's promise. Every node starts with a `Header`, which tells its type and
+    // never changes that. All fields are atomics, so they can be shared.
     unsafe {
         let header = &*node;
         if header.meta().leaf {
@@ -183,13 +186,13 @@ pub(super) unsafe fn node<'a>(node: *const Header) -> (&'a Header, Node<'a>) {
 }
 
 impl Leaf {
-    /// An empty leaf between `low` and `high`.
+    /// Allocates an empty leaf between `low` and `high`.
     pub(super) fn allocate(arena: &Arena, low: EntryId, high: EntryId) -> *mut Leaf {
         let edge = low == NO_ENTRY || high == NO_ENTRY;
         let meta = Meta { count: 0, prefix: 0, run_end: 0, run: 0, leaf: true, edge };
         let leaf = arena.allocate_node(size_of::<Leaf>()).cast::<Leaf>();
-        // SAFETY: fresh, initialised memory of the right size and alignment that no one else knows;
-        // the slots may hold any bytes.
+        // SAFETY: new, initialised memory of the right size and alignment that nothing else refers
+        // to. Slots may have any bytes.
         unsafe {
             (&raw mut (*leaf).header).write(Header::new(meta, low, high));
             (&raw mut (*leaf).next).write(AtomicPtr::new(ptr::null_mut()));
@@ -200,7 +203,7 @@ impl Leaf {
 }
 
 impl Inner {
-    /// A node between `low` and `high` without separators and with one child.
+    /// Allocates a node between `low` and `high` without separators and with one child.
     pub(super) fn allocate(
         arena: &Arena,
         low: EntryId,
@@ -210,7 +213,7 @@ impl Inner {
         let edge = low == NO_ENTRY || high == NO_ENTRY;
         let meta = Meta { count: 0, prefix: 0, run_end: 0, run: 0, leaf: false, edge };
         let inner = arena.allocate_node(size_of::<Inner>()).cast::<Inner>();
-        // SAFETY: as in `Leaf::allocate`; only counted slots' children are read.
+        // SAFETY: as in `Leaf::allocate`. Only the children of counted slots are read.
         unsafe {
             (&raw mut (*inner).header).write(Header::new(meta, low, high));
             (&raw mut (*inner).children[0]).write(AtomicPtr::new(child));
@@ -219,7 +222,7 @@ impl Inner {
     }
 }
 
-/// The id in a slot.
+/// The entry id in a slot.
 #[inline]
 pub(super) fn slot_id(slot: u64) -> EntryId {
     slot as EntryId
@@ -230,8 +233,8 @@ pub(super) fn slot(head: u32, id: EntryId) -> u64 {
     u64::from(head) << 32 | u64::from(id)
 }
 
-/// Four key bytes at `prefix`, so that heads of keys with a common prefix order as the keys do, or
-/// are equal.
+/// Four key bytes at `prefix`. Heads of keys with a common prefix order like the keys, or are
+/// equal.
 #[inline]
 pub(super) fn head(key: &[u8], prefix: usize) -> u32 {
     match key.get(prefix..) {
@@ -241,12 +244,12 @@ pub(super) fn head(key: &[u8], prefix: usize) -> u32 {
             bytes[..rest.len()].copy_from_slice(rest);
             u32::from_be_bytes(bytes)
         }
-        // Only a reader that is about to find its node changed comes here.
+        // Reached only by a reader that will find its node changed.
         None => 0,
     }
 }
 
-/// How many bytes two keys share.
+/// The number of leading bytes that two keys share.
 pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     const STEP: usize = 32;
     let steps = a.chunks_exact(STEP).zip(b.chunks_exact(STEP));
@@ -254,7 +257,7 @@ pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     start + a[start..].iter().zip(&b[start..]).take_while(|(a, b)| a == b).count()
 }
 
-/// How the entry stands to the target; the first `skip` bytes of the keys are known to be equal.
+/// Compares the entry with the target. The first `skip` bytes of the keys are known to be equal.
 #[inline]
 fn compare(arena: &Arena, id: EntryId, target: Target<'_>, skip: usize) -> Order {
     let (key, trailer) = arena.key(id);
@@ -265,7 +268,7 @@ fn compare(arena: &Arena, id: EntryId, target: Target<'_>, skip: usize) -> Order
     ours.cmp(theirs).then(target.trailer.cmp(&trailer))
 }
 
-/// How many of the node's slots are before the target.
+/// The number of slots in the node before the target.
 #[inline]
 pub(super) fn lower_bound(
     arena: &Arena,
@@ -295,7 +298,7 @@ pub(super) fn lower_bound(
     if !has_head(first) {
         return first;
     }
-    // Entries must decide among the slots with the target's head: usually one.
+    // Slots with the target's head, usually one, are decided by their entries.
     arena.prefetch(slot_id(slots[first].load(Ordering::Acquire)));
     let (mut from, mut to) = (first, first + 1);
     if has_head(to) {
@@ -316,7 +319,7 @@ pub(super) fn lower_bound(
     from
 }
 
-/// How many slots are below `bound`, without branches on the data.
+/// The number of slots below `bound`, without data-dependent branches.
 #[inline]
 fn heads_before(slots: &[AtomicU64], bound: u64) -> usize {
     let mut from = 0;

@@ -1,17 +1,17 @@
-//! The chunks that arenas are made of, shared by all memtables so that memory goes from one to the
-//! next instead of back and forth through the allocator; and the one account of memtables' memory.
+//! The chunks of arenas, shared by all memtables: memory passes from one memtable to the next
+//! instead of through the allocator. Also the account of the memtables' memory.
 //!
-//! Chunks come in classes, each twice as large as the one before. A memtable begins with the
-//! smallest: a thousand keyspaces with one entry each take 4 KiB each.
+//! Chunks have size classes, each twice the one before. A memtable begins with the smallest: a
+//! thousand keyspaces with one entry each use 4 KiB each.
 //!
 //! Invariants:
-//! 1. `bytes_in_use` is the sum of `Memtable::bytes` over the memtables of this pool,
-//!    `bytes_active` the same over those that have not been frozen.
-//! 2. Every byte of a chunk is initialised: zero when it comes from the allocator, whatever its
-//!    last user left there when it is used again.
-//! 3. What lies idle here and what is in use are together at most `bytes_max`, unless what is in
-//!    use is more.
-//! 4. A chunk that was cut from a mapping comes back before the mapping goes: arenas hold the pool.
+//! 1. `bytes_in_use` is the sum of `Memtable::bytes` over the memtables of this pool.
+//!    `bytes_active` is the sum over those that are not frozen.
+//! 2. Every byte of a chunk is initialised: zero when it comes from the allocator, the last user's
+//!    bytes when it is reused.
+//! 3. Idle chunks and chunks in use are together at most `bytes_max`, unless the chunks in use
+//!    alone are more.
+//! 4. A chunk cut from a mapping is returned before the mapping is freed: arenas hold the pool.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -26,11 +26,11 @@ const CLASSES: usize = 7;
 /// The overhead of allocators and neighbours per chunk. Chunk and overhead together fill whole
 /// pages.
 const GAP_BYTES: usize = 64;
-/// What a chunk of the largest class holds: 256 KiB less the gap. (Small where each byte costs
-/// time: under Miri and in scenarios.)
+/// The size of a chunk of the largest class: 256 KiB less the gap. (Small under Miri and in
+/// scenarios, where each byte costs time.)
 pub(super) const CHUNK_BYTES: usize = class_bytes(CLASSES - 1);
 
-/// What a chunk of a class holds.
+/// The size of a chunk of a class.
 const fn class_bytes(class: usize) -> usize {
     (if cfg!(any(miri, shuttle)) { 256 } else { 4096 } << class) - GAP_BYTES
 }
@@ -40,12 +40,12 @@ fn class_of(bytes: usize) -> Option<usize> {
     (0..CLASSES).find(|class| class_bytes(*class) == bytes)
 }
 
-/// The size of the chunk by which a memtable of `held` bytes grows to hold `wanted` more. The
-/// unused part is less than half of the memtable.
+/// The size of the chunk for a memtable of `held` bytes that needs `wanted` more. The unused part
+/// is less than half of the memtable.
 pub(super) fn chunk_bytes(held: usize, wanted: usize) -> usize {
     let fits = |class: &usize| class_bytes(*class) >= wanted;
-    // The largest class is cut from mappings, and the others come from the heap. The heap should
-    // not hold large and short-lived objects, so the second largest class is not used.
+    // The largest class is cut from mappings; the others come from the heap. The heap should not
+    // have large short-lived objects, so the second largest class is not used.
     let grows_by = |class: &usize| *class != CLASSES - 2 && class_bytes(*class) <= held / 2;
     let class = (0..CLASSES).rev().find(grows_by).unwrap_or(0);
     (class..CLASSES).find(fits).map_or(wanted, class_bytes)
@@ -55,8 +55,8 @@ const CHUNK_ALIGN: usize = 16;
 
 /// The distance between chunks of a mapping.
 const CHUNK_STRIDE_BYTES: usize = CHUNK_BYTES + GAP_BYTES;
-/// Chunks per mapping. The system can back a mapping by large pages: accesses to a memtable are
-/// random, and with small pages most would wait for address translation.
+/// The number of chunks per mapping. The system can back a mapping with large pages. Accesses to a
+/// memtable are random, and with small pages most would wait for address translation.
 const MAPPING_CHUNKS: usize = 32;
 /// Below this limit, large pages would be too large a part of the memory.
 const MAPPINGS_BYTES_MIN: usize = 2 * MAPPING_CHUNKS * CHUNK_STRIDE_BYTES;
@@ -71,18 +71,18 @@ pub(crate) struct ChunkPool {
 
 #[derive(Default)]
 struct Idle {
-    /// By class.
+    /// Idle chunks by class.
     warm: [Vec<Chunk>; CLASSES],
     warm_bytes: usize,
-    /// Chunks of mappings whose memory was released.
+    /// Chunks of mappings with released memory.
     cold: Vec<Chunk>,
     mappings: Vec<Mapping>,
-    /// How many chunks have been cut from the last mapping.
+    /// The number of chunks cut from the last mapping.
     cut: usize,
 }
 
 impl Idle {
-    /// A chunk of the last mapping, or of a new one. `None` if the system refuses.
+    /// A chunk of the last mapping, or of a new one. Returns `None` if the system refuses.
     fn cut(&mut self) -> Option<Chunk> {
         if self.mappings.is_empty() || self.cut == MAPPING_CHUNKS {
             self.mappings.push(Mapping::reserve(MAPPING_CHUNKS * CHUNK_STRIDE_BYTES)?);
@@ -103,7 +103,8 @@ impl Idle {
             (chunk.start.as_ptr() as usize).wrapping_sub(mapping.base().as_ptr() as usize)
         };
         if let Some(mapping) = self.mappings.iter().find(|mapping| offset(mapping) < end) {
-            // SAFETY: the chunk was cut there at a multiple of its stride, and nobody uses it.
+            // SAFETY: the chunk was cut there at a multiple of its stride, and nothing refers to
+            // it.
             unsafe { mapping.release(offset(mapping), CHUNK_STRIDE_BYTES) };
         }
         self.cold.push(chunk);
@@ -122,30 +123,30 @@ impl ChunkPool {
         }
     }
 
-    /// Bytes that memtables hold now.
+    /// Bytes in use by memtables.
     #[inline]
     pub(crate) fn bytes_in_use(&self) -> usize {
         self.in_use_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that memtables hold which have not been frozen.
+    /// Bytes in use by memtables that are not frozen.
     #[inline]
     pub(crate) fn bytes_active(&self) -> usize {
         self.active_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that lie idle for later memtables.
+    /// Idle bytes, kept for later memtables.
     pub(crate) fn bytes_retained(&self) -> usize {
         self.idle.lock().warm_bytes
     }
 
-    /// Whether large chunks are cut from mappings.
+    /// True if large chunks are cut from mappings.
     fn has_mappings(&self) -> bool {
         cfg!(not(any(miri, shuttle))) && self.bytes_max >= MAPPINGS_BYTES_MIN
     }
 
-    /// A chunk of exactly `bytes` for a memtable that is not frozen. The size is that of a class,
-    /// or that of an entry with its own chunk.
+    /// Takes a chunk of exactly `bytes` for a memtable that is not frozen. The size is that of a
+    /// class, or of an entry with its own chunk.
     pub(super) fn take(&self, bytes: usize) -> Chunk {
         self.in_use_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.active_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -171,12 +172,12 @@ impl ChunkPool {
         chunk.unwrap_or_else(|| Chunk::allocate(bytes))
     }
 
-    /// A memtable with so many bytes has been frozen.
+    /// Records that a memtable with so many bytes has been frozen.
     pub(super) fn note_frozen(&self, bytes: usize) {
         self.active_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes back the chunks of a dropped memtable; `frozen` is whether it had been frozen.
+    /// Takes back the chunks of a dropped memtable. `frozen` tells whether it was frozen.
     pub(super) fn give_back(&self, chunks: impl Iterator<Item = Chunk>, frozen: bool) {
         // Declared before the guard, so that surplus memory is freed after the lock is released.
         let mut surplus = Vec::new();
@@ -229,14 +230,14 @@ impl ChunkPool {
 pub(super) struct Chunk {
     start: NonNull<u8>,
     bytes: usize,
-    /// Otherwise it is part of a mapping of the pool.
+    /// True if the chunk is on the heap; otherwise it is part of a mapping of the pool.
     on_heap: bool,
 }
 
 impl Chunk {
     fn allocate(bytes: usize) -> Chunk {
         let layout = Chunk::layout(bytes);
-        // SAFETY: no chunk is asked for that has no bytes.
+        // SAFETY: chunks are never empty.
         let start = unsafe { alloc_zeroed(layout) };
         match NonNull::new(start) {
             Some(start) => Chunk { start, bytes, on_heap: true },
@@ -249,12 +250,12 @@ impl Chunk {
             .expect("a chunk is smaller than the address space")
     }
 
-    /// The first byte; the pointer is good for all of them.
+    /// The address of the first byte, valid for all of them.
     pub(super) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// How many bytes there are.
+    /// The size in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -270,9 +271,9 @@ impl Drop for Chunk {
     }
 }
 
-// SAFETY: a `Chunk` owns its bytes as a `Vec<u8>` would.
+// SAFETY: a `Chunk` owns its bytes, like `Vec<u8>`.
 unsafe impl Send for Chunk {}
-// SAFETY: shared access gives only a raw pointer; whoever uses it answers for that.
+// SAFETY: shared access only gives a raw pointer. Its users are responsible for accesses.
 unsafe impl Sync for Chunk {}
 
 #[cfg(test)]
@@ -302,7 +303,7 @@ mod tests {
         pool.give_back([taken].into_iter(), false);
     }
 
-    /// What lay idle was kept in full beside as much in use: memtables took twice their share.
+    /// Idle memory was kept in full beside as much memory in use: memtables used twice their share.
     #[test]
     fn what_is_idle_and_what_is_in_use_share_one_limit() {
         let limit = 4 * class_bytes(3);
@@ -336,7 +337,7 @@ mod tests {
         let pool = ChunkPool::new(MAPPINGS_BYTES_MIN);
         let most = MAPPINGS_BYTES_MIN / CHUNK_BYTES;
         let fill = |chunk: &Chunk| {
-            // SAFETY: the chunk's own bytes, which nobody else uses.
+            // SAFETY: the chunk's own bytes, which nothing else uses.
             let bytes = unsafe { std::slice::from_raw_parts_mut(chunk.start(), chunk.bytes()) };
             assert!(bytes.iter().all(|&byte| byte == 0) || bytes.iter().all(|&byte| byte == 7));
             bytes.fill(7);

@@ -12,7 +12,7 @@ use crate::base::random::SplitMix;
 
 type Model = BTreeMap<(Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>)>;
 
-/// Miri is far slower (and has nodes a tenth the size).
+/// Miri is far slower (and has nodes a tenth of the size).
 const fn scaled(count: usize) -> usize {
     if cfg!(miri) { count / 500 } else { count }
 }
@@ -25,7 +25,7 @@ fn new_memtable() -> (Arc<ChunkPool>, Arc<Memtable>) {
     (pool, memtable)
 }
 
-/// An entry as the model has it.
+/// An entry of the model.
 type Owned = ((Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>));
 
 fn owned(entry: EntryRef<'_>) -> Owned {
@@ -38,7 +38,7 @@ fn insert_both(memtable: &Memtable, model: &mut Model, key: &[u8], seqno: u64, v
     model.insert((key.to_vec(), Reverse(seqno)), (kind, value.to_vec()));
 }
 
-/// Everything the memtable promises about its contents, asked in every way there is.
+/// Checks everything that the memtable promises about its content, through every method.
 fn check(memtable: &Arc<Memtable>, model: &Model, random: &mut SplitMix) {
     assert_eq!(memtable.len(), model.len());
     assert_eq!(memtable.is_empty(), model.is_empty());
@@ -98,7 +98,7 @@ fn check(memtable: &Arc<Memtable>, model: &Model, random: &mut SplitMix) {
         }
         assert!(versions.next().is_none());
 
-        // From a sought position some steps one way and back again.
+        // From a sought position, some steps in one direction and back.
         let at = entries.partition_point(|((k, _), _)| *k < key);
         let mut at = if random.index(2) == 0 {
             cursor.seek(&key).unwrap();
@@ -124,7 +124,7 @@ fn check(memtable: &Arc<Memtable>, model: &Model, random: &mut SplitMix) {
     }
 }
 
-/// Random keys that share prefixes of many lengths, and are prefixes of one another.
+/// Random keys that share prefixes of many lengths and are prefixes of one another.
 fn random_key(random: &mut SplitMix) -> Vec<u8> {
     let alphabet = 1 + random.index(4);
     let mut key: Vec<u8> = (0..random.index(14)).map(|_| random.index(alphabet) as u8).collect();
@@ -168,7 +168,7 @@ fn orders_of_insertion_do_not_matter() {
         |i, count| format!("user{:020}", count - i).into_bytes(),
         |i, _| format!("user{:020}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into_bytes(),
         |i, _| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_be_bytes().to_vec(),
-        // Ascending runs that interleave.
+        // Interleaved ascending runs.
         |i, _| format!("run{:02}/{i:08}", i % 7).into_bytes(),
         |i, _| (i / 3).to_le_bytes().to_vec(),
     ];
@@ -242,8 +242,8 @@ fn little_memory_goes_beyond_keys_and_values() {
         memtable.insert(key.as_bytes(), Seqno(seqno), EntryKind::Put, &[0; 100]);
     }
     let overhead = (memtable.bytes() - memtable.data_bytes()) as f64 / count as f64;
-    // Up to a chunk may be unused yet. Of 25.6 bytes an entry half a byte is what small chunks
-    // wasted at the beginning.
+    // Up to one chunk may still be unused. Of 25.6 bytes per entry, half a byte is waste of the
+    // small chunks at the beginning.
     let unused = pool::CHUNK_BYTES as f64 / count as f64;
     let most = if cfg!(miri) { 100.0 } else { 25.7 };
     assert!(overhead <= most + unused, "{overhead} bytes an entry");
@@ -267,7 +267,7 @@ fn chunks_go_from_one_memtable_to_the_next() {
     assert!(pool.bytes_retained() > 0);
 }
 
-/// What thread `writer` inserts `i`-th: `(key, seqno)`, unique over all threads.
+/// The `i`-th entry of thread `writer`: `(key, seqno)`, unique over all threads.
 type KeyOf = fn(writer: u64, i: u64) -> Vec<u8>;
 
 const WRITERS: u64 = 4;
@@ -317,8 +317,8 @@ fn many_writers_lose_nothing() {
     }
 }
 
-/// Walks all of the memtable and checks that it meets in order, once, everything that was inserted
-/// before, namely the first `before[w]` of each writer `w`.
+/// Walks the whole memtable and checks that it yields everything inserted before, in order and
+/// once: the first `before[w]` entries of each writer `w`.
 fn walk(cursor: &mut MemtableCursor, forward: bool, before: &[u64]) {
     let mut last: Option<(Vec<u8>, Reverse<u64>)> = None;
     let mut met = [0; WRITERS as usize];

@@ -1,17 +1,17 @@
-//! The lock of a node whose readers write nothing: they read its version, read the node, and look
-//! whether the version is still the same.
+//! A lock with optimistic readers that write nothing: they read the version, read the node, and
+//! check that the version is unchanged.
 //!
 //! Invariants:
-//! 1. The version is odd while a writer holds the lock, and grows with every change. What was read
+//! 1. The version is odd while a writer holds the lock, and grows with every change. Data read
 //!    between two equal, even versions is consistent.
-//! 2. Whatever a writer had written before it took the lock is seen by whoever sees, with an
-//!    acquiring load, one of its stores under the lock: an entry may be read before the version is
-//!    looked at again.
+//! 2. If a reader sees, with an acquiring load, a store that a writer made under the lock, it also
+//!    sees everything that the writer wrote before it took the lock. So an entry may be read before
+//!    the version is checked again.
 
 use crate::base::sync::modelled::{AtomicU64, Ordering, fence};
 use crate::base::sync::{spin_loop, yield_now};
 
-/// See the module's description.
+/// The lock. See the module's description.
 pub(super) struct VersionLock(AtomicU64);
 
 impl VersionLock {
@@ -33,13 +33,13 @@ impl VersionLock {
         }
     }
 
-    /// Whether nothing has changed since `version` was read.
+    /// Returns true if nothing has changed since `version` was read.
     #[inline]
     pub(super) fn is_still(&self, version: u64) -> bool {
         fence(Ordering::Acquire);
         let is_still = self.0.load(Ordering::Relaxed) == version;
-        // What follows are plain loads: without this, no scenario would change anything before
-        // them.
+        // The loads that follow are plain: without a switch here, no scenario would change anything
+        // before them.
         #[cfg(shuttle)]
         self.0.load(Ordering::Relaxed);
         is_still
@@ -49,13 +49,13 @@ impl VersionLock {
     #[inline]
     pub(super) fn try_lock(&self, version: u64) -> Option<VersionGuard<'_>> {
         self.0.compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // Whoever sees one of our later stores sees the odd version too.
+        // A thread that sees one of the later stores also sees the odd version.
         fence(Ordering::Release);
         Some(VersionGuard { lock: self, version })
     }
 }
 
-/// Waits a moment: longer if it has been long, since the holder may have been scheduled away.
+/// Waits briefly; longer if it has waited long, because the holder may have been descheduled.
 #[inline]
 pub(super) fn pause(spins: u32) {
     if spins.is_multiple_of(64) {
@@ -65,7 +65,7 @@ pub(super) fn pause(spins: u32) {
     }
 }
 
-/// The right to change a node; dropping it publishes the changes.
+/// The exclusive right to change a node. Dropping it publishes the changes.
 pub(super) struct VersionGuard<'a> {
     lock: &'a VersionLock,
     version: u64,

@@ -282,14 +282,15 @@ impl Shard {
         Some(f(EntryRef { key, seqno: header.seqno, kind: EntryKind::Put, value }))
     }
 
-    /// See `RowCache::admit`. Returns whether memory has grown, which is added to `account`.
+    /// See `RowCache::admit`. Adds the growth of memory to `total`; returns true if it
+    /// grew.
     pub(super) fn admit(
         &self,
         hash: RowHash,
         keyspace: KeyspaceId,
         entry: EntryRef<'_>,
         is_current: impl FnOnce() -> bool,
-        account: &atomic::AtomicU64,
+        total: &atomic::AtomicU64,
     ) -> bool {
         if !self.was_here(hash) {
             return false;
@@ -298,7 +299,7 @@ impl Shard {
         if !is_current() || self.find(hash, keyspace, entry.key).is_some() {
             return false;
         }
-        self.append(&mut writer, hash, keyspace, entry, account)
+        self.append(&mut writer, hash, keyspace, entry, total)
     }
 
     /// Whether the doorkeeper has seen the hash before. Records the hash.
@@ -322,13 +323,14 @@ impl Shard {
         drop(self.writer.lock());
     }
 
-    /// See `RowCache::supersede`. Returns whether memory has grown, which is added to `account`.
+    /// See `RowCache::supersede`. Adds the growth of memory to `total`; returns true if it
+    /// grew.
     pub(super) fn supersede(
         &self,
         hash: RowHash,
         keyspace: KeyspaceId,
         entry: EntryRef<'_>,
-        account: &atomic::AtomicU64,
+        total: &atomic::AtomicU64,
     ) -> bool {
         if planted(Bug::RowCacheLookedUpUnlocked) && !self.seems_here(hash) {
             return false;
@@ -341,13 +343,11 @@ impl Shard {
         if entry.kind != EntryKind::Put || entry.key.len() + entry.value.len() > ROW_BYTES_MAX {
             return false;
         }
-        if planted(Bug::RowCacheMemoryForgotten) {
-            return self.append(&mut writer, hash, keyspace, entry, &atomic::AtomicU64::new(0));
-        }
-        self.append(&mut writer, hash, keyspace, entry, account)
+        let total = if planted(Bug::RowCacheMemoryForgotten) { &Default::default() } else { total };
+        self.append(&mut writer, hash, keyspace, entry, total)
     }
 
-    /// A search without the lock: for [`Bug::RowCacheLookedUpUnlocked`].
+    /// A search without the lock, for [`Bug::RowCacheLookedUpUnlocked`].
     fn seems_here(&self, hash: RowHash) -> bool {
         self.bucket(hash).iter().any(|word| Place(word.load(Ordering::Relaxed)).is_of(hash))
     }
@@ -368,7 +368,7 @@ impl Shard {
         hash: RowHash,
         keyspace: KeyspaceId,
         entry: EntryRef<'_>,
-        account: &atomic::AtomicU64,
+        total: &atomic::AtomicU64,
     ) -> bool {
         let lengths =
             u64::from(keyspace.0) << 32 | (entry.key.len() as u64) << 16 | entry.value.len() as u64;
@@ -383,7 +383,7 @@ impl Shard {
         }
         self.make_room(writer, words);
         self.put(writer, hash, 0, &row[..words]);
-        self.count_memory(writer, account)
+        self.count_memory(writer, total)
     }
 
     /// Writes the words at the head and adds the row to the table. The caller has made room.
@@ -409,11 +409,11 @@ impl Shard {
         }
     }
 
-    /// Adds the growth of memory since the last call to `account`. Returns true if it has grown.
-    fn count_memory(&self, writer: &mut Writer, account: &atomic::AtomicU64) -> bool {
+    /// Adds the growth of memory since the last call to `total`. Returns true if it has grown.
+    fn count_memory(&self, writer: &mut Writer, total: &atomic::AtomicU64) -> bool {
         let grown = self.used_bytes(writer).saturating_sub(writer.counted_bytes);
         writer.counted_bytes += grown;
-        account.fetch_add(grown as u64, Ordering::Relaxed);
+        total.fetch_add(grown as u64, Ordering::Relaxed);
         grown > 0
     }
 
