@@ -1,5 +1,5 @@
-//! Planted bugs: they measure the test regimes. Each is a fault of a kind that storage engines have
-//! had, placed where it would occur and activated by name. `spinney-sim planted` verifies that the
+//! Planted bugs measure the test regimes. Each is a bug of a kind that storage engines have had,
+//! placed where it would occur and activated by name. `spinney-sim planted` verifies that the
 //! regimes find every one.
 //!
 //! Invariants:
@@ -12,7 +12,7 @@ use crate::base::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 macro_rules! bugs {
     ($($bug:ident, $name:literal, $module:literal, $what:literal;)*) => {
-        /// A bug that can be planted.
+        /// A planted bug.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Bug {
             $(#[doc = $what] $bug,)*
@@ -20,24 +20,24 @@ macro_rules! bugs {
 
         #[cfg(planted)]
         impl Bug {
-            /// All of them.
+            /// All bugs.
             pub const ALL: &'static [Bug] = &[$(Bug::$bug,)*];
 
-            /// Its name.
+            /// The bug's name.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Bug::$bug => $name,)*
                 }
             }
 
-            /// The module of the engine that it sits in.
+            /// The engine module that has the bug.
             pub fn module(self) -> &'static str {
                 match self {
                     $(Bug::$bug => $module,)*
                 }
             }
 
-            /// What it breaks.
+            /// The effect of the bug.
             pub fn what(self) -> &'static str {
                 match self {
                     $(Bug::$bug => $what,)*
@@ -47,8 +47,8 @@ macro_rules! bugs {
     };
 }
 
-/// Gives up the core now and then in builds for the score, nothing in others: for places that
-/// others may pass in a way that only a busy machine would bring about.
+/// Sometimes yields the core in builds with planted bugs. Does nothing in other builds. For code
+/// positions where a thread would otherwise lose its core only on a busy machine.
 #[inline(always)]
 pub(crate) fn linger() {
     #[cfg(all(planted, not(shuttle)))]
@@ -60,10 +60,10 @@ pub(crate) fn linger() {
     }
 }
 
-/// Leaves a window open that the bug has, one time in `one_in`: long enough for other threads to do
-/// in it what they do, on any machine. Without it the score would say how threads happen to run,
-/// and not what the regimes can tell. Only while a regime asks for it, see [`leave_windows_open`]:
-/// most have no other threads.
+/// Keeps the window of a bug open for a while, once per `one_in` calls, so that other threads can
+/// run in it on any machine. The score then measures the regimes instead of thread scheduling. Only
+/// active while a regime requests it with [`leave_windows_open`]: most regimes have no other
+/// threads.
 #[inline(always)]
 pub(crate) fn hold_open(bug: Bug, one_in: usize) {
     #[cfg(all(planted, not(shuttle)))]
@@ -85,15 +85,14 @@ const WINDOW: std::time::Duration = std::time::Duration::from_millis(3);
 #[cfg(planted)]
 static HOLDS: AtomicBool = AtomicBool::new(false);
 
-/// Whether bugs leave their windows open from now on.
+/// Sets whether bugs keep their windows open from now on.
 #[cfg(planted)]
 pub fn leave_windows_open(holds: bool) {
     HOLDS.store(holds, Ordering::Relaxed);
 }
 
-/// What kernels and file systems do that a test cannot make the machine's own do. For files of the
-/// operating system that are opened from then on, in builds for the score; unit tests set it for
-/// one file.
+/// Effects of kernels and file systems that a test cannot cause on the machine itself. They apply
+/// to files opened afterwards, in builds with planted bugs; unit tests set them for one file.
 #[cfg(any(test, planted))]
 pub mod quirks {
     use crate::base::sync::plain::{AtomicBool, Ordering};
@@ -108,12 +107,12 @@ pub mod quirks {
         LOSES.store(loses_what_is_written_back, Ordering::SeqCst);
     }
 
-    /// `O_DIRECT` is taken, and reads and writes with it are refused.
+    /// `O_DIRECT` is accepted, but reads and writes with it are refused.
     pub(crate) fn refuses_direct() -> bool {
         REFUSES_DIRECT.load(Ordering::SeqCst)
     }
 
-    /// The first sync of each mapped file is told that bytes are lost, and no other.
+    /// The first sync of each mapped file reports lost bytes; later syncs do not.
     pub(crate) fn loses_what_is_written_back() -> bool {
         LOSES.load(Ordering::SeqCst)
     }
@@ -454,18 +453,19 @@ bugs! {
         "Dropping a keyspace returns before it is durable.";
 }
 
-/// Whether the bug is active.
+/// Returns true if the bug is active.
 #[cfg(not(planted))]
 #[inline(always)]
 pub(crate) const fn planted(_bug: Bug) -> bool {
     false
 }
 
-/// For [`Bug::StalePages`], whose pages stay cached under a number that the next file gets.
+/// The number for the next file, for [`Bug::StalePages`]: the cache still has pages under it.
 #[cfg(planted)]
 static FREED: AtomicU64 = AtomicU64::new(0);
 
-/// Keeps the number of a deleted file for the next one; true if [`Bug::StalePages`] is active.
+/// Keeps the number of a deleted file for the next one. Returns true if [`Bug::StalePages`] is
+/// active.
 #[inline(always)]
 pub(crate) fn keep_number(number: u64) -> bool {
     let keeps = planted(Bug::StalePages);
@@ -476,7 +476,7 @@ pub(crate) fn keep_number(number: u64) -> bool {
     keeps
 }
 
-/// The number that was kept, if any.
+/// Returns the number that was kept, if any.
 #[inline(always)]
 pub(crate) fn kept_number() -> Option<u64> {
     #[cfg(planted)]
@@ -485,18 +485,18 @@ pub(crate) fn kept_number() -> Option<u64> {
     None
 }
 
-/// One more than the active bug's place in [`Bug::ALL`]; 0 for none.
+/// The active bug's position in [`Bug::ALL`] plus one; 0 for none.
 #[cfg(planted)]
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the bug is active.
+/// Returns true if the bug is active.
 #[cfg(planted)]
 #[inline]
 pub(crate) fn planted(bug: Bug) -> bool {
     ACTIVE.load(Ordering::Relaxed) == bug as usize + 1
 }
 
-/// Makes this bug the active one, or none.
+/// Activates this bug, or none.
 #[cfg(planted)]
 pub fn activate(bug: Option<Bug>) {
     ACTIVE.store(bug.map_or(0, |bug| bug as usize + 1), Ordering::Relaxed);

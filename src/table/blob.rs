@@ -39,9 +39,9 @@ const READ_UNITS: u32 = 256;
 /// The footer's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlobFooter {
-    /// Bytes of all values.
+    /// The size of all values in bytes.
     pub(super) bytes: u64,
-    /// How many values.
+    /// The number of values.
     pub(super) values: u64,
 }
 
@@ -95,7 +95,7 @@ impl BlobWriter {
         })
     }
 
-    /// Bytes of all values so far.
+    /// The size of all values so far, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.footer.bytes
     }
@@ -178,7 +178,7 @@ impl BlobFile {
         self.file.id()
     }
 
-    /// Length in bytes.
+    /// The file's length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.file.bytes()
     }
@@ -188,12 +188,12 @@ impl BlobFile {
         self.file.path()
     }
 
-    /// Bytes of all values.
+    /// The size of all values in bytes.
     pub(crate) fn value_bytes(&self) -> u64 {
         self.footer.bytes
     }
 
-    /// How many values.
+    /// The number of values.
     #[cfg(test)]
     pub(crate) fn values(&self) -> u64 {
         self.footer.values
@@ -211,7 +211,7 @@ impl BlobFile {
         Ok(value)
     }
 
-    /// The same, for callers that keep the value.
+    /// As [`BlobFile::read`], for callers that keep the value.
     ///
     /// # Errors
     /// As [`BlobFile::read`].
@@ -305,7 +305,7 @@ impl BlobFile {
 /// The open blob files, so that tables share handles.
 pub(crate) struct BlobFiles {
     files: Arc<DataFiles>,
-    /// Whether damaged files are opened too.
+    /// True if damaged files are opened too.
     torn: bool,
     open: Mutex<BTreeMap<FileId, Weak<BlobFile>>>,
 }
@@ -316,12 +316,13 @@ impl BlobFiles {
         &self.files
     }
 
-    /// None open yet.
+    /// An empty set of open files.
     pub(crate) fn new(files: &Arc<DataFiles>) -> Arc<BlobFiles> {
         Arc::new(BlobFiles { files: Arc::clone(files), torn: false, open: Mutex::default() })
     }
 
-    /// The same for repair: damaged files are opened too, and return the values that are readable.
+    /// As [`BlobFiles::new`], for repair: damaged files are opened too, and return their readable
+    /// values.
     pub(crate) fn of_damaged_store(files: &Arc<DataFiles>) -> Arc<BlobFiles> {
         Arc::new(BlobFiles { files: Arc::clone(files), torn: true, open: Mutex::default() })
     }

@@ -1,4 +1,4 @@
-//! What blob files promise.
+//! Tests of blob files.
 
 use std::sync::Arc;
 
@@ -107,8 +107,8 @@ fn a_blob_file_lives_as_long_as_a_table_that_refers_to_it() {
     pointers[2].encode(&mut value);
     assert_eq!(reopened.read_blob(&value).unwrap(), vec![3; 3000]);
     assert!(reopened.read_blob(b"?").unwrap_err().is_corruption());
-    // (The reopened handle is a second owner of the second table's file, which a store never
-    // makes.)
+    // (The reopened handle is a second owner of the second table's file. A store never creates
+    // one.)
     files.files.retain_all();
     drop(reopened);
     let files = TestFiles::over(Arc::clone(&files.vfs), 1 << 20);

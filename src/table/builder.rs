@@ -36,7 +36,7 @@ const COMPRESSED_LEAF_UNITS: usize = 4;
 /// The largest size of a leaf with several entries, in units.
 const LEAF_UNITS_MAX: usize = 8;
 
-/// How a table is written.
+/// Options of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableOptions {
     /// Compression of the leaves; nothing else is compressed.
@@ -47,7 +47,7 @@ pub(crate) struct TableOptions {
     pub(crate) filter: bool,
     /// The largest number of keys in the table's sample.
     pub(crate) sample_keys: usize,
-    /// Whose table it is.
+    /// The origin of the table.
     pub(crate) origin: Option<Arc<Origin>>,
 }
 
@@ -145,7 +145,7 @@ impl TableBuilder {
         })
     }
 
-    /// Whether nothing has been added.
+    /// Returns true if nothing has been added.
     pub(crate) fn is_empty(&self) -> bool {
         self.leaf.is_empty() && self.properties.leaf_pages == 0
     }
@@ -254,7 +254,7 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// Whether the open leaf should grow to `bytes` instead of being closed.
+    /// Returns true if the open leaf should grow to `bytes` instead of being closed.
     fn may_grow(&self, bytes: usize) -> bool {
         let now = self.leaf.measure.node_bytes(0);
         now > 0 && now * 4 < self.leaf_bytes_max * 3 && bytes <= capacity(LEAF_UNITS_MAX)

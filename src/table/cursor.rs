@@ -26,9 +26,9 @@ use crate::cache::{Lease, PageClass, PageMiss, PagePointer, PageScan, ReadContex
 
 /// The largest number of pages read ahead through the cache.
 const AHEAD_PAGES_MAX: usize = 32;
-/// Leaves that are read through the cache in one forward run; the rest is read past the cache.
+/// The number of leaves read through the cache in one forward run. Later leaves bypass the cache.
 const CACHED_RUN_PAGES: u32 = 64;
-/// The largest and smallest chunk when reading past the cache, in units.
+/// The largest and smallest chunk of reads that bypass the cache, in units.
 const SCAN_CHUNK_UNITS: usize = 32;
 const SCAN_CHUNK_UNITS_MIN: usize = 4;
 
@@ -38,12 +38,12 @@ enum Direction {
     Back,
 }
 
-/// See the module's description.
+/// The cursor. See the module's description.
 pub(crate) struct TableCursor {
     table: Arc<Table>,
     context: ReadContext,
     leaf: LeafCursor,
-    /// Which leaf is loaded.
+    /// The loaded leaf.
     loaded: Option<PagePointer>,
     /// The path from the index root to the leaf. It is not kept while `pages` runs.
     path: Vec<Step>,
@@ -51,8 +51,8 @@ pub(crate) struct TableCursor {
     /// Leaves crossed in this direction since the last seek.
     run: (Direction, u32),
     ahead_pages: usize,
-    /// Whether it was positioned for a forward run. The length of the run predicts that of the
-    /// next.
+    /// True if it was positioned for a forward run. The length of the run predicts the length of
+    /// the next.
     sought: bool,
     /// The leaf and threshold of a prefetched seek to `prefetched_key`, to which `path` leads.
     prefetched: Option<(PagePointer, u64)>,
@@ -122,7 +122,7 @@ impl TableCursor {
         self.place_or_cross(index)
     }
 
-    /// Whether a forward run is expected to read more than one leaf.
+    /// Returns true if a forward run is expected to read more than one leaf.
     pub(crate) fn expects_more(&self) -> bool {
         self.table.run_length.expected() > 1
     }
@@ -302,8 +302,8 @@ impl TableCursor {
         Ok(())
     }
 
-    /// Whether a scan past the cache is running, or there is memory for its buffers; then it
-    /// begins.
+    /// Returns true if a scan that bypasses the cache is running. Begins one if there is memory for
+    /// its buffers.
     fn can_scan(&mut self) -> bool {
         if self.careful {
             return false;
@@ -364,7 +364,7 @@ impl TableCursor {
         Ok(Some(page))
     }
 
-    /// Whether the neighbour of a step's child in `direction` is beyond the limit.
+    /// Returns true if the neighbour of a step's child in `direction` is beyond the limit.
     fn is_at_limit(&self, direction: Direction, step: Step, level: u8) -> Result<bool> {
         let Some(limit) = &self.limit else { return Ok(false) };
         self.table.with_index(step.page, level, &self.context, |node| match direction {

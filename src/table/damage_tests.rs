@@ -1,4 +1,4 @@
-//! Damaged tables give an error or the right answer; damaged nodes never panic.
+//! Damaged tables return an error or the right answer. Damaged nodes never panic.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn entries(count: u64, value_bytes: usize) -> Vec<Entry> {
     entries
 }
 
-/// Everything that can be asked of a table, compared with what is right.
+/// Compares every answer of a table with the right one.
 fn ask(files: &TestFiles, table: &Arc<Table>, expected: &[Entry]) -> Result<()> {
     let table = Table::open(&files.files, &files.blobs, table.id())?;
     let probe = &expected[expected.len() / 2];
@@ -72,7 +72,7 @@ fn every_flipped_byte_gives_an_error_or_the_right_answers() {
             }
             files.vfs.edit(&path, |bytes| bytes[at] ^= 1 << (at % 8));
         }
-        // Cut at any unit: no footer, or none at all.
+        // Truncated to any number of units: no footer, or none at all.
         let whole = table.bytes() as usize;
         for units in (0..whole / 4096).rev() {
             files.vfs.edit(&path, |bytes| bytes.truncate(units * 4096 + 7));
@@ -85,7 +85,7 @@ fn every_flipped_byte_gives_an_error_or_the_right_answers() {
     }
 }
 
-/// Uses every decoder on a payload, whatever it says.
+/// Calls every decoder on a payload, whatever the result.
 fn exercise(payload: &[u8], probes: &[Entry]) -> usize {
     let mut fine = 0;
     for level in 0..2 {
@@ -141,7 +141,7 @@ fn nodes_with_any_bytes_are_read_without_panic() {
     }
 }
 
-/// Uses everything of a table; only panics and endless loops are wrong.
+/// Calls every method of a table. Only panics and endless loops are failures.
 fn survive(files: &TestFiles, table: &Table, probes: &[Entry]) -> Result<()> {
     let table = Table::open(&files.files, &files.blobs, table.id())?;
     let _ = table.check();
@@ -207,7 +207,7 @@ fn wrong_bytes_under_right_checksums_never_panic() {
     assert!(refused > 50 && accepted > 50, "{refused} refused, {accepted} accepted");
 }
 
-/// Whoever read the blob named a file "table" at byte 0, which did not exist.
+/// The error of a read of the blob named a file "table" at byte 0, which did not exist.
 #[test]
 fn a_blob_entry_without_a_pointer_is_damage_of_its_page() {
     let files = TestFiles::new();

@@ -13,9 +13,9 @@ use crate::filter::{BlockFilter, FILTER_KIND_BLOCKS};
 /// Counters of filter probes and of false positives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct FilterUse {
-    /// Filters asked.
+    /// The number of filters probed.
     pub(crate) probes: u64,
-    /// Probed tables that were then read and did not hold the key.
+    /// The number of tables that were read after a probe and did not hold the key.
     pub(crate) false_positives: u64,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn filter_of(footer: &Footer, hash_id: u32) -> Option<BlockFilter> {
 }
 
 impl Table {
-    /// Whether the table may have an entry of the key with this hash
+    /// Returns true if the table may have an entry of the key with this hash
     /// ([`KeyHasher`](crate::base::key_hash::KeyHasher)). Reads one page through the cache.
     ///
     /// # Errors
@@ -61,13 +61,13 @@ impl Table {
         }
     }
 
-    /// Whether there is a usable filter.
+    /// Returns true if there is a usable filter.
     #[inline]
     pub(crate) fn has_filter(&self) -> bool {
         self.filter.is_some()
     }
 
-    /// Bytes of the filter in the file; 0 without a filter.
+    /// The size of the filter in the file, in bytes; 0 without a filter.
     #[cfg(test)]
     pub(crate) fn filter_bytes(&self) -> u64 {
         u64::from(self.footer.filter.units) * crate::base::limits::UNIT_BYTES as u64

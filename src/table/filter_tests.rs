@@ -1,4 +1,4 @@
-//! Tables with a filter: what it rules out, what it costs, and what damage to it does.
+//! Tables with a filter: false positives, cost, and damage.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ fn keys_that_a_table_lacks_are_ruled_out_and_counted() {
     assert!((1..=100).contains(&passed), "{passed} of 20000 keys that are not there");
 }
 
-/// With its filter in the cache a table reads nothing to say that it lacks a key.
+/// With its filter in the cache, a table reads nothing to exclude a key.
 #[test]
 fn a_key_that_is_ruled_out_costs_no_read() {
     let files = TestFiles::new();
@@ -98,7 +98,7 @@ fn a_key_that_is_ruled_out_costs_no_read() {
     assert!(reads <= used.false_positives * 2 && used.false_positives <= 20, "{reads}, {used:?}");
 }
 
-/// Several tables are asked in a row though their pages are missing, and all are fetched at once.
+/// Several tables are probed although their pages are missing, and all pages are fetched together.
 #[test]
 fn filters_of_many_tables_are_fetched_together() {
     let files = TestFiles::new();
@@ -114,7 +114,7 @@ fn filters_of_many_tables_are_fetched_together() {
     assert!(tables.iter().all(|table| table.may_contain(hash, &context).unwrap()));
 }
 
-/// A key's versions count once, also where they go on from leaf to leaf, and the empty key is one.
+/// A key's versions count once, also if they continue from leaf to leaf. The empty key counts too.
 #[test]
 fn versions_of_a_key_count_once() {
     let files = TestFiles::new();
@@ -138,13 +138,13 @@ fn versions_of_a_key_count_once() {
     assert_eq!(u64::from_le_bytes(keys), 4);
 }
 
-/// Makes the checksums of a page of one unit right again.
+/// Corrects the checksums of a one-unit page.
 fn seal(id: FileId, unit: u32, page: &mut [u8]) {
     let sum = checksum(id.0.rotate_left(32) ^ u64::from(unit), &page[8..]);
     page[..8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// A key that the filter has lost is found by the check, and so are keys too many.
+/// The check finds a key that is missing from the filter, and superfluous keys.
 #[test]
 fn a_filter_that_disagrees_with_its_table_is_found() {
     let files = TestFiles::new();
@@ -175,7 +175,7 @@ fn a_filter_that_disagrees_with_its_table_is_found() {
         }
         other => panic!("{other:?}"),
     };
-    // The lowest bit that is set, of any block.
+    // The lowest bit that is set in any block.
     let lose = |page: &mut [u8]| {
         let byte = page[64..].iter_mut().find(|byte| **byte > 0).unwrap();
         *byte &= *byte - 1;
@@ -209,7 +209,7 @@ fn a_damaged_filter_page_is_corruption() {
     }
 }
 
-/// What another version calls a filter is left alone: a table is read without.
+/// A filter of another version is ignored: the table is read without it.
 #[test]
 fn filters_of_other_kinds_rule_nothing_out() {
     let files = TestFiles::new();
@@ -227,7 +227,7 @@ fn filters_of_other_kinds_rule_nothing_out() {
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens/table-filter-1.table");
 
-/// The table that the golden is, number and all.
+/// The table of the golden file, including its number.
 fn golden() -> (TestFiles, Arc<Table>) {
     let files = TestFiles::new();
     let options = TableOptions {
@@ -248,8 +248,9 @@ fn golden() -> (TestFiles, Arc<Table>) {
     (files, table)
 }
 
-/// A table with a filter as the first version that had them wrote it: its bytes are written today,
-/// and read. `SPINNEY_GOLDENS=write` writes it anew (`docs/format/README.md` says when).
+/// The golden file is a table with a filter as the first version with filters wrote it. Its bytes
+/// are written today, and read. `SPINNEY_GOLDENS=write` writes it again (`docs/format/README.md`
+/// says when).
 #[test]
 fn the_golden_table_is_written_and_read() {
     let (files, table) = golden();

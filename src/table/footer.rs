@@ -11,7 +11,7 @@ use crate::filter::FILTER_KIND_BLOCKS;
 const MAGIC: [u8; 8] = *b"SPNYTABL";
 /// The version this build writes, and the newest it reads.
 pub(super) const FORMAT_VERSION: u32 = 1;
-/// An index of 2^64 bytes would not be this high.
+/// The limit of the index height: an index of 2^64 bytes is lower.
 const HEIGHT_MAX: u8 = 16;
 
 /// The pages of the table's filter. Only the filter's own module understands their payloads.
@@ -21,9 +21,9 @@ pub(crate) struct FilterSection {
     pub(crate) kind: u8,
     /// The first unit of the first page.
     pub(crate) first_unit: u32,
-    /// Units of all its pages, which are consecutive.
+    /// The number of units of all its pages, which are consecutive.
     pub(crate) units: u32,
-    /// How many pages.
+    /// The number of pages.
     pub(crate) pages: u32,
     /// The id of its hash ([`KeyHasher::id`](crate::base::key_hash::KeyHasher::id)); 0 without a
     /// filter.
@@ -33,7 +33,7 @@ pub(crate) struct FilterSection {
 /// The locations of a table's parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Footer {
-    /// Index levels; 0 if the root is the only leaf.
+    /// The number of index levels; 0 if the root is the only leaf.
     pub(super) height: u8,
     pub(super) root: PagePointer,
     pub(super) properties: PagePointer,

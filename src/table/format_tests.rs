@@ -1,4 +1,4 @@
-//! The worked examples in the format documents are what this build writes, and reads.
+//! This build writes and reads the examples of the format documents.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use crate::manifest::KeyspaceMeta;
 const TABLE: &str = include_str!("../../docs/format/table.md");
 const BLOB: &str = include_str!("../../docs/format/blob.md");
 
-/// The bytes of the first hex block after `heading`; what follows a `|` is commentary.
+/// The bytes of the first hex block after `heading`. Text after a `|` is a comment.
 fn example(document: &str, heading: &str) -> Vec<u8> {
     let (_, after) = document.split_once(heading).expect("the heading is in the document");
     let (_, block) = after.split_once("```hex\n").expect("a hex block follows");

@@ -30,7 +30,7 @@ pub(crate) const TARGETS: [Target; 5] = [
 
 const KEYS: [&[u8]; 4] = [b"", b"key/0042", b"key/0099/a longer key", b"\xff\xff"];
 
-/// Nothing that these seeds write fails.
+/// Writing these seeds never fails.
 const WRITES: &str = "files in memory do not fail";
 
 fn footer(data: &[u8]) {
@@ -81,7 +81,7 @@ fn properties_seeds() -> Vec<Vec<u8>> {
     vec![table.1.properties().encode(), bytes]
 }
 
-/// A node: what it says of itself has to hold together.
+/// A node: its own fields must agree.
 fn node(data: &[u8]) {
     for level in 0..2 {
         let Ok(shape) = Shape::parse(data, level) else { continue };
@@ -206,7 +206,7 @@ fn table(data: &[u8]) {
     named(table.approximate_split_keys(None, None, 4));
 }
 
-/// Goes through a table in all ways there are.
+/// Reads a table in every way.
 fn walk(table: &Arc<Table>, seen: &mut u64) -> Result<()> {
     const ENTRIES_MAX: u64 = 200_000;
     let mut cursor = table.cursor();

@@ -22,9 +22,9 @@ const INDEX_BYTES_MAX: usize = UNIT_BYTES - PAGE_HEADER_BYTES;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Child {
     pub(super) pointer: PagePointer,
-    /// Entries of the table up to this child's start and end.
+    /// The number of entries of the table up to this child's start and end.
     pub(super) tuples: (u64, u64),
-    /// Key and value bytes of the table up to this child's start and end.
+    /// The number of key and value bytes of the table up to this child's start and end.
     pub(super) bytes: (u64, u64),
 }
 
@@ -64,7 +64,7 @@ impl ChildHeader {
     }
 }
 
-/// Where child `i` lies.
+/// The location of child `i`.
 #[inline]
 pub(super) fn child_pointer(node: &Node<'_>, i: usize) -> Parsed<PagePointer> {
     let header = ChildHeader::parse(node)?;
@@ -132,9 +132,9 @@ pub(super) struct LevelBuilder {
     node: NodeBuilder,
     pointers: Vec<PagePointer>,
     units_max: u16,
-    /// Entries and bytes up to each child's end.
+    /// The numbers of entries and bytes up to each child's end.
     ends: Vec<(u64, u64)>,
-    /// Entries and bytes up to the node's start.
+    /// The numbers of entries and bytes up to the node's start.
     start: (u64, u64),
     pages: Vec<(Subtree, Vec<u8>)>,
 }
@@ -162,7 +162,7 @@ impl LevelBuilder {
         let grown = self.node.measure.with(key.len(), shared, meta, 0);
         let record: usize = self.widths(pointer, end).iter().sum();
         let bytes = grown.node_bytes(CHILD_HEADER_BYTES) + grown.entries * (record + 2);
-        // (Two bytes for a slot's end, in case equal separators make the node count without.)
+        // (Two bytes for a slot's end, in case equal separators make the node count without any.)
         if bytes > INDEX_BYTES_MAX && self.node.measure.entries >= CHILDREN_MIN {
             self.close();
         }

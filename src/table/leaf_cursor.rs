@@ -62,7 +62,7 @@ impl LeafCursor {
         self.payload.capacity() + self.key.capacity()
     }
 
-    /// How many entries the leaf has; 0 if none is loaded.
+    /// The number of entries of the leaf; 0 if none is loaded.
     #[inline]
     pub(super) fn entries(&self) -> usize {
         self.shape.entries
@@ -79,7 +79,7 @@ impl LeafCursor {
         Node { bytes: &self.payload, shape: &self.shape }.search(key, threshold)
     }
 
-    /// There is no position.
+    /// Removes the position.
     pub(super) fn unplace(&mut self) {
         self.positioned = false;
     }

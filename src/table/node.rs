@@ -29,9 +29,9 @@ pub(super) const HEAD_BYTES_MAX: usize = 4;
 /// Bits of a meta number below the sequence number.
 pub(super) const KIND_BITS: u32 = 3;
 
-/// The versions of the last key continue in the next leaf.
+/// True if the versions of the last key continue in the next leaf.
 pub(super) const FLAG_CONTINUES: u8 = 1;
-/// All keys have the same length.
+/// True if all keys have the same length.
 pub(super) const FLAG_UNIFORM_KEYS: u8 = 2;
 
 /// The locations of a node's parts.
@@ -46,9 +46,9 @@ pub(super) struct Shape {
     heads_at: usize,
     slots_at: usize,
     bodies_at: usize,
-    /// Bytes of a key after prefix and head, if uniform.
+    /// The size of a key after prefix and head in bytes, if uniform.
     key_rest_bytes: usize,
-    /// Bytes of a body, if uniform.
+    /// The size of a body in bytes, if uniform.
     body_bytes: usize,
     meta_base: u64,
 }
@@ -105,13 +105,13 @@ impl Shape {
         })
     }
 
-    /// The common prefix's place.
+    /// The location of the common prefix.
     #[inline]
     pub(super) fn prefix(&self) -> std::ops::Range<usize> {
         self.prefix_at..self.heads_at
     }
 
-    /// Where entry `i`'s head starts.
+    /// The start of entry `i`'s head.
     #[inline]
     pub(super) fn head_at(&self, i: usize) -> usize {
         self.heads_at + i * self.head_bytes
@@ -124,7 +124,7 @@ impl Shape {
         self.meta_base.wrapping_add(packed_before(bytes, end, self.meta_bytes))
     }
 
-    /// Where entry `i`'s body ends, unchecked against the payload.
+    /// The end of entry `i`'s body, not checked against the payload.
     #[inline]
     fn body_end(&self, bytes: &[u8], i: usize) -> usize {
         if self.end_bytes == 0 {
@@ -218,7 +218,7 @@ impl<'a> Node<'a> {
         Ok([self.prefix(), head, self.rest(i)?].concat())
     }
 
-    /// Whether entry `i` has this key.
+    /// Returns true if entry `i` has this key.
     #[inline]
     pub(super) fn key_is(&self, i: usize, key: &[u8]) -> Parsed<bool> {
         let Some(suffix) = key.strip_prefix(self.prefix()) else { return Ok(false) };
@@ -228,7 +228,7 @@ impl<'a> Node<'a> {
             && self.rest(i)? == suffix.get(width..).unwrap_or_default())
     }
 
-    /// The number of entries before the position that `key` and `threshold` name: those with a
+    /// The number of entries before the position given by `key` and `threshold`: those with a
     /// smaller key, and those of `key` with a sequence number of at least `threshold`.
     #[inline]
     pub(super) fn search(&self, key: &[u8], threshold: u64) -> Parsed<usize> {

@@ -1,4 +1,4 @@
-//! Facts about a whole table that are known without reading its leaves.
+//! The totals of a table, known without reading its leaves.
 
 use std::path::Path;
 
@@ -54,9 +54,9 @@ impl Origin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlobReference {
     pub(crate) file: FileId,
-    /// How many entries of the table point there.
+    /// The number of the table's entries that point there.
     pub(crate) values: u64,
-    /// Bytes of the values they point to.
+    /// The size of their values in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -67,45 +67,45 @@ pub(crate) struct Properties {
     pub(crate) first_key: Vec<u8>,
     /// The largest key.
     pub(crate) last_key: Vec<u8>,
-    /// Entries with an inline value.
+    /// The number of entries with an inline value.
     pub(crate) puts: u64,
-    /// Entries that delete.
+    /// The number of deletes.
     pub(crate) deletes: u64,
-    /// Entries with a merge operand.
+    /// The number of entries with a merge operand.
     pub(crate) merges: u64,
-    /// Entries with a value in a blob file.
+    /// The number of entries with a value in a blob file.
     pub(crate) blob_puts: u64,
-    /// Entries with a merge operand in a blob file.
+    /// The number of entries with a merge operand in a blob file.
     pub(crate) blob_merges: u64,
-    /// Bytes of all entries' keys.
+    /// The size of all keys in bytes.
     pub(crate) key_bytes: u64,
-    /// Bytes of all entries' values (of a blob's pointer, not of the blob).
+    /// The size of all values in bytes (for a blob, the size of its pointer).
     pub(crate) value_bytes: u64,
     /// The smallest sequence number.
     pub(crate) seqno_min: Seqno,
-    /// The largest.
+    /// The largest sequence number.
     pub(crate) seqno_max: Seqno,
     /// The requested compression of leaves.
     pub(crate) compression: Compression,
-    /// How many leaf pages.
+    /// The number of leaf pages.
     pub(crate) leaf_pages: u32,
-    /// How many index pages.
+    /// The number of index pages.
     pub(crate) index_pages: u32,
     /// The builder's creation counter.
     pub(crate) creation: u64,
     /// The blob files referred to, by file number ascending.
     pub(crate) blobs: Vec<BlobReference>,
-    /// Some of the keys.
+    /// A sample of the keys.
     pub(crate) sample: KeySample,
 }
 
 impl Properties {
-    /// How many entries.
+    /// The number of entries.
     pub(crate) fn entries(&self) -> u64 {
         self.puts + self.deletes + self.merges + self.blob_puts + self.blob_merges
     }
 
-    /// Key and value bytes of all entries.
+    /// The size of all keys and values in bytes.
     pub(crate) fn entry_bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes
     }
@@ -147,7 +147,7 @@ impl Properties {
         Properties::decode_from(&mut Decoder::new(payload, file, offset))
     }
 
-    /// The same with the origin, if the table has one.
+    /// As [`Properties::decode`], with the origin, if the table has one.
     pub(super) fn decode_with_origin(
         payload: &[u8],
         file: &Path,

@@ -39,7 +39,7 @@ pub(super) struct Step {
     pub(super) page: PagePointer,
     /// The child taken.
     pub(super) child: usize,
-    /// How many it has.
+    /// The number of children.
     pub(super) children: usize,
 }
 
@@ -55,9 +55,9 @@ impl Table {
         Ok(tables.swap_remove(0))
     }
 
-    /// Opens tables and returns them in the same order. Reads their ends together, which hold the
-    /// footers and usually the properties; then other properties, and the footers of blob files
-    /// that `blobs` has not opened.
+    /// Opens tables and returns them in the same order. Reads the ends of all files together, which
+    /// have the footers and usually the properties; then the other properties, and the footers of
+    /// blob files that `blobs` has not opened.
     pub(crate) fn open_all(
         files: &Arc<DataFiles>,
         blobs: &Arc<BlobFiles>,
@@ -175,8 +175,8 @@ impl Table {
         self.file.files().cache.contains(key)
     }
 
-    /// The leaf with the first entry that does not stand before the place that `key` and
-    /// `threshold` name (see [`Node::search`]), if it is not the first entry of the leaf after.
+    /// Returns the leaf with the first entry at or after the position given by `key` and
+    /// `threshold` (see [`Node::search`]), unless it is the first entry of the next leaf.
     pub(super) fn find_leaf(
         &self,
         key: &[u8],
@@ -215,8 +215,8 @@ impl Table {
     }
 }
 
-/// Fetches a node's header, prefix and heads into the processor's cache: a search would wait for
-/// them line by line.
+/// Prefetches a node's header, prefix and heads: a search would wait for their cache lines one by
+/// one.
 #[inline]
 fn prefetch_front(payload: &[u8]) {
     for line in payload.chunks(64).take(FRONT_LINES) {
@@ -224,10 +224,10 @@ fn prefetch_front(payload: &[u8]) {
     }
 }
 
-/// Lines that are fetched at once: as many heads as a page of small entries has.
+/// The number of cache lines prefetched at once: the heads of a page of small entries.
 const FRONT_LINES: usize = 8;
 
-/// The kind that a meta number says.
+/// The entry kind in a meta number.
 #[inline]
 pub(super) fn kind_of(meta: u64) -> Parsed<EntryKind> {
     match EntryKind::from_tag((meta & ((1 << KIND_BITS) - 1)) as u8) {
@@ -237,8 +237,8 @@ pub(super) fn kind_of(meta: u64) -> Parsed<EntryKind> {
     }
 }
 
-/// Refuses a blob entry whose value is no pointer. Who reads the blob later could not name the
-/// page.
+/// Returns an error for a blob entry whose value is not a pointer. A later reader of the value
+/// could not name the page.
 #[inline]
 pub(super) fn check_pointer(kind: EntryKind, value: &[u8]) -> Parsed<()> {
     match kind.is_blob() && super::BlobPointer::decode(value).is_none() {
@@ -247,8 +247,8 @@ pub(super) fn check_pointer(kind: EntryKind, value: &[u8]) -> Parsed<()> {
     }
 }
 
-/// Calls `f` with the versions of `key` in this leaf; `Some` is the sequence number to go on with
-/// in the next leaf.
+/// Calls `f` with the versions of `key` in this leaf. Returns `Some` with the sequence number to
+/// continue with in the next leaf.
 #[inline]
 fn leaf_versions(
     payload: &[u8],

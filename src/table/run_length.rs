@@ -6,14 +6,14 @@
 
 use crate::base::sync::plain::{AtomicU32, Ordering};
 
-/// Parts of a leaf that are told apart.
+/// The resolution, in parts of a leaf.
 const PARTS: u32 = 256;
-/// A longer run counts as this many leaves: it reads ahead as it goes.
+/// Longer runs count as this many leaves: they read ahead anyway.
 const LEAVES_MAX: u32 = 32;
-/// A leaf that so many of [`PARTS`] runs need is read with those before it. To have read it for
-/// nothing costs about a tenth of what another read and the wait for it cost.
+/// A leaf needed by this many of [`PARTS`] runs is read together with those before it. An unneeded
+/// read costs about a tenth of another read and the wait for it.
 const PARTS_WORTH: u32 = PARTS / 8;
-/// The weight of the past is this less one.
+/// The weight of the past is this number minus one.
 const RUNS: u32 = 8;
 
 /// The mean, in parts of a leaf; 0 before the first run.
@@ -21,18 +21,18 @@ const RUNS: u32 = 8;
 pub(super) struct RunLength(AtomicU32);
 
 impl RunLength {
-    /// A cursor that was positioned has read so many leaves from there on.
+    /// Records the number of leaves that a cursor has read after it was positioned.
     pub(super) fn note(&self, leaves: u32) {
         let run = leaves.clamp(1, LEAVES_MAX) * PARTS;
         let mean = match self.0.load(Ordering::Relaxed) {
             0 => run,
             mean => (mean * (RUNS - 1) + run + RUNS / 2) / RUNS,
         };
-        // Of two who note at once one is not heard.
+        // If two threads record at the same time, one record is lost.
         self.0.store(mean, Ordering::Relaxed);
     }
 
-    /// How many leaves to read at once.
+    /// The number of leaves to read at once.
     pub(super) fn expected(&self) -> usize {
         let parts = self.0.load(Ordering::Relaxed) + (PARTS - PARTS_WORTH);
         (parts / PARTS).max(1) as usize
@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(run.expected(), 3);
         (0..40).for_each(|_| run.note(1));
         assert_eq!(run.expected(), 1);
-        // A next leaf that one run in four needs is worth reading, one that few need is not.
+        // A next leaf is worth reading if one run in four needs it, but not if only few do.
         (0..40).for_each(|i| run.note(1 + u32::from(i % 4 == 0)));
         assert_eq!(run.expected(), 2);
         (0..40).for_each(|i| run.note(1 + u32::from(i == 0)));

@@ -20,37 +20,37 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::cache::{DataFiles, FileType, PageFile, PagePointer, PageScan};
 
-/// Units that are read at once.
+/// The number of units read at once.
 const CHUNK_UNITS: u32 = 32;
-/// Units from a file's end in which properties are looked for without a footer.
+/// The number of units at a file's end that are searched for properties if there is no footer.
 const PROPERTIES_UNITS_MAX: u32 = 64;
 
 /// A part of a table that cannot be read.
 #[derive(Debug, Clone)]
 pub(crate) struct LostPart {
-    /// The last key before it: the lost part may hold older versions of it, and keys behind it.
-    /// `None`: it is the table's beginning.
+    /// The last key before it; `None` at the table's beginning. The lost part may have older
+    /// versions of this key, and later keys.
     pub(crate) after: Option<Vec<u8>>,
-    /// The largest key that it may hold. `None`: it is not known.
+    /// The largest key that it may have; `None` if that is not known.
     pub(crate) upto: Option<Vec<u8>>,
-    /// What is wrong, and where.
+    /// The damage, with its location.
     pub(crate) error: Error,
 }
 
 /// One pass over a table.
 pub(crate) struct TableSalvage {
     file: Arc<PageFile>,
-    /// Only while leaves are being read: it has buffers and a queue.
+    /// `Some` while leaves are being read: it has buffers and a queue.
     pages: Option<PageScan>,
-    /// Where the scan ends.
+    /// The end of the scan.
     end_unit: u32,
     leaf: LeafCursor,
-    /// The table's totals and whose it is, if they can be read.
+    /// The table's totals and origin, if they can be read.
     properties: Option<(Properties, Option<Origin>)>,
-    /// Where the leaves end, if that is known.
+    /// The end of the leaves, if known.
     leaf_units: Option<u32>,
     started: bool,
-    /// The unit behind the last page read.
+    /// The unit after the last page read.
     unit: u32,
     /// The last key of the last leaf.
     last_key: Option<Vec<u8>>,
@@ -58,7 +58,7 @@ pub(crate) struct TableSalvage {
 }
 
 impl TableSalvage {
-    /// Opens what there is of a table.
+    /// Opens the readable part of a table.
     ///
     /// # Errors
     /// `Io` if there is no such file; `UnsupportedVersion`.
@@ -88,7 +88,7 @@ impl TableSalvage {
         self.properties.as_ref().map(|(properties, _)| properties)
     }
 
-    /// Whose table it is, if that can be read.
+    /// The table's origin, if it can be read.
     pub(crate) fn origin(&self) -> Option<&Origin> {
         self.properties.as_ref()?.1.as_ref()
     }
@@ -98,20 +98,20 @@ impl TableSalvage {
         self.file.path()
     }
 
-    /// What was found to be lost since this was last asked.
+    /// Returns the parts found to be lost since the last call.
     pub(crate) fn take_lost(&mut self) -> Vec<LostPart> {
         std::mem::take(&mut self.lost)
     }
 
-    /// The entry that the pass stands on; `None` before the first call of `next` and past the last.
+    /// The current entry; `None` before the first call of `next` and after the last entry.
     pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
         self.leaf.entry()
     }
 
-    /// Goes one entry on.
+    /// Moves forward by one entry.
     ///
     /// # Errors
-    /// What is neither damage nor a failed read.
+    /// Errors that are neither damage nor failed reads.
     pub(crate) fn next(&mut self) -> Result<()> {
         if !self.started {
             self.started = true;
@@ -121,7 +121,7 @@ impl TableSalvage {
         let next = self.leaf.index() + 1;
         if next < self.leaf.entries() {
             let page = PagePointer { unit: self.unit.saturating_sub(1), units: 1 };
-            // The rest of the leaf is lost with it.
+            // The rest of the leaf is lost too.
             let shown = self.leaf.entry().map(|entry| entry.key.to_vec());
             match self.leaf.place(next) {
                 Ok(()) => return Ok(()),
@@ -138,16 +138,16 @@ impl TableSalvage {
         self.file.corrupt(page, what, "a well-formed page", "bytes that cannot be one")
     }
 
-    /// Notes what is lost behind a key.
+    /// Records a lost part after a key.
     fn lose(&mut self, error: Error, after: Option<Vec<u8>>) {
-        // One leaf after another is one part.
+        // Adjacent lost leaves are one part.
         let open = self.lost.last().is_some_and(|lost| lost.upto.is_none());
         if !open {
             self.lost.push(LostPart { after, upto: None, error });
         }
     }
 
-    /// Goes to the first entry of the next leaf that can be read.
+    /// Moves to the first entry of the next readable leaf.
     fn next_leaf(&mut self) -> Result<()> {
         let Some(mut pages) = self.pages.take() else {
             self.leaf.unplace();
@@ -167,7 +167,7 @@ impl TableSalvage {
             if pages.next_unit() == page.unit {
                 pages.skip_unit();
             } else if pages.kind() != page_kind::LEAF {
-                // All leaves lie before the first page of another kind.
+                // All leaves are before the first page of another kind.
                 break;
             }
             self.unit = pages.next_unit();
@@ -190,7 +190,7 @@ impl TableSalvage {
         Ok(())
     }
 
-    /// Places the cursor on the leaf's first entry; returns its first and last key.
+    /// Places the cursor on the leaf's first entry. Returns the leaf's first and last key.
     fn first_and_last(&mut self) -> Parsed<(Vec<u8>, Vec<u8>)> {
         let entries = self.leaf.entries();
         let mut key_at = |at: usize| -> Parsed<Vec<u8>> {
@@ -201,13 +201,13 @@ impl TableSalvage {
         Ok((key_at(0)?, last))
     }
 
-    /// At the end: damage of which the other end is open reaches up to the table's last key.
+    /// At the end: damage with an unknown end extends to the table's last key.
     fn finish(&mut self) {
         let end = self.properties().map(|properties| properties.last_key.clone());
         let is_short = match (&end, &self.last_key) {
             (Some(end), Some(last)) => last < end,
             (Some(_), None) => true,
-            // Without properties or footer nothing tells whether leaves are missing at the end.
+            // Without properties or footer, leaves may be missing at the end without notice.
             (None, _) => self.leaf_units.is_none(),
         };
         if is_short {
@@ -224,7 +224,7 @@ impl TableSalvage {
     }
 }
 
-/// A table's properties and origin, and where its leaves end, as far as its end can be read.
+/// Returns a table's properties, origin and end of the leaves, as far as they can be read.
 type Ends = (Option<(Properties, Option<Origin>)>, Option<u32>);
 
 fn ends(file: &Arc<PageFile>) -> Result<Ends> {
@@ -250,7 +250,7 @@ fn ends(file: &Arc<PageFile>) -> Result<Ends> {
         let properties = payload.and_then(|payload| decode(&payload, footer.properties));
         return Ok((properties, Some(footer.leaf_units)));
     }
-    // Properties are the last page but one.
+    // Properties are in the last page but one.
     let first = file.units().saturating_sub(PROPERTIES_UNITS_MAX);
     for unit in (first..file.units()).rev() {
         let mut pages = file.scan(unit..file.units(), 1);

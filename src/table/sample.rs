@@ -17,15 +17,15 @@ use crate::base::codec::{Decoder, put_varint};
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 
-/// A threshold above all hashes: the sample holds every key.
+/// A threshold above all hashes: the sample has every key.
 pub(crate) const SAMPLE_ALL: u64 = 1 << 32;
 
-/// Operands up to this size that are as long as the value are taken to replace it (a counter's do);
-/// others are taken to make it longer.
+/// Operands up to this size that are as long as the value are assumed to replace it (counters);
+/// others are assumed to make it longer.
 const COUNTER_BYTES_MAX: u32 = 16;
 
-/// The bytes of the value that operands make of another, estimated: `count` operands of `operands`
-/// bytes, the newest of `operand` bytes.
+/// Estimates the size of the value after `count` operands of `operands` bytes, the newest of
+/// `operand` bytes.
 pub(crate) fn folded_bytes(value: Option<u32>, operand: u32, operands: u32, count: u32) -> u32 {
     let counts = operand <= COUNTER_BYTES_MAX
         && operands == operand.saturating_mul(count)
@@ -33,9 +33,9 @@ pub(crate) fn folded_bytes(value: Option<u32>, operand: u32, operands: u32, coun
     if counts { operand } else { value.unwrap_or(0).saturating_add(operands) }
 }
 
-/// With the kind of a sampled key: its older versions have values in blob files.
+/// A flag with the kind of a sampled key: its older versions have values in blob files.
 const OLDER_BLOBS: u8 = 0x80;
-/// Likewise: operands are folded into it.
+/// A flag with the kind of a sampled key: operands are folded into it.
 const FOLDED: u8 = 0x40;
 
 /// A key of a sample.
@@ -43,28 +43,28 @@ const FOLDED: u8 = 0x40;
 pub(crate) struct SampledKey {
     /// The high half of the key's hash.
     pub(crate) hash: u32,
-    /// Entries of the table before the key's first.
+    /// The number of the table's entries before the key's first.
     pub(crate) position: u32,
-    /// Key and value bytes of all its versions.
+    /// The size of the keys and values of all its versions, in bytes.
     pub(crate) bytes: u32,
-    /// Key and value bytes of the newest version, or of what it is folded into.
+    /// The size of the key and value of the newest version, or of the folded value, in bytes.
     pub(crate) newest_bytes: u32,
-    /// Bytes of that version's value if it is in a blob file.
+    /// The size of that version's value if it is in a blob file, in bytes.
     pub(crate) blob_bytes: u32,
-    /// Bytes of all its versions' values that are in blob files.
+    /// The size of all its versions' values in blob files, in bytes.
     pub(crate) blob_bytes_all: u32,
-    /// Bytes of the key.
+    /// The size of the key in bytes.
     pub(crate) key_bytes: u16,
-    /// How many versions there are; 255 stands for more, too.
+    /// The number of versions; 255 stands for 255 or more.
     pub(crate) versions: u8,
-    /// Kind of the newest version, or of what it is folded into.
+    /// The kind of the newest version, or of the folded value.
     pub(crate) kind: EntryKind,
-    /// Whether it is folded: how long the value is has been guessed.
+    /// True if operands are folded: the size of the value is an estimate.
     pub(crate) is_folded: bool,
 }
 
 impl SampledKey {
-    /// How many versions there are, about: of many, as many as there is room for in their bytes.
+    /// The approximate number of versions. If there are many, as many as fit into their bytes.
     pub(crate) fn version_count(&self) -> u32 {
         match self.versions {
             u8::MAX => (self.bytes / self.newest_bytes.max(1)).max(u32::from(u8::MAX)),
@@ -72,7 +72,7 @@ impl SampledKey {
         }
     }
 
-    /// Whether blob files hold more of it than its kind tells of.
+    /// True if blob files have more of it than its kind tells.
     fn has_older_blobs(&self) -> bool {
         self.blob_bytes_all != if self.kind.is_blob() { self.blob_bytes } else { 0 }
     }
@@ -109,7 +109,7 @@ impl KeySample {
         &self.keys[..end]
     }
 
-    /// The share of the bytes of the sampled keys that older versions than the newest take.
+    /// The share of the sampled keys' bytes in versions older than the newest.
     pub(crate) fn old_share(&self) -> f64 {
         let sum = |of: fn(&SampledKey) -> u32| self.keys.iter().map(|key| u64::from(of(key))).sum();
         let (all, newest): (u64, u64) = (sum(|key| key.bytes), sum(|key| key.newest_bytes));
@@ -200,8 +200,8 @@ impl KeySample {
     }
 }
 
-/// Chooses the sample of a table that is being built: the keys with the smallest hashes, up to a
-/// number.
+/// Chooses the sample of a table under construction: the keys with the smallest hashes, up to a
+/// maximum number.
 pub(super) struct KeySampler {
     keys_max: usize,
     threshold: u64,
@@ -209,7 +209,7 @@ pub(super) struct KeySampler {
     keys: BinaryHeap<SampledKey>,
     /// The key that is being added, if it is in the sample so far.
     current: Option<SampledKey>,
-    /// While all its versions are operands: their bytes and number.
+    /// While all its versions are operands: their size and number.
     operands: (u32, u32),
 }
 
@@ -219,8 +219,7 @@ impl KeySampler {
         KeySampler { keys_max, threshold, keys: BinaryHeap::new(), current: None, operands: (0, 0) }
     }
 
-    /// Takes in the newest version of the next key, which has so many entries of the table before
-    /// it.
+    /// Adds the newest version of the next key, which has so many entries of the table before it.
     #[inline]
     pub(super) fn add_key(
         &mut self,
@@ -255,7 +254,7 @@ impl KeySampler {
         self.operands = (clamp(value_bytes), 1);
     }
 
-    /// Takes in an older version of the same key.
+    /// Adds an older version of the same key.
     #[inline]
     pub(super) fn add_version(
         &mut self,
@@ -273,7 +272,7 @@ impl KeySampler {
         }
     }
 
-    /// An older version of a key whose versions so far are operands.
+    /// Adds an older version of a key whose versions so far are operands.
     #[cold]
     fn fold(&mut self, kind: EntryKind, value_bytes: u32, blob_bytes: u32) {
         let Some(current) = &mut self.current else { return };
@@ -297,7 +296,7 @@ impl KeySampler {
                 current.kind = EntryKind::PutBlob;
                 current.is_folded = true;
             }
-            // What is in a blob file stays beside what it is of.
+            // A value in a blob file stays beside the operands.
             EntryKind::MergeBlob | EntryKind::RangeDelete => {}
         }
     }
@@ -309,7 +308,8 @@ impl KeySampler {
         if self.keys.len() <= self.keys_max {
             return;
         }
-        // All keys of the greatest hash go, or the threshold would cut between two of one hash.
+        // All keys with the greatest hash are removed, because a threshold cannot separate equal
+        // hashes.
         let Some(greatest) = self.keys.pop() else { return };
         self.threshold = u64::from(greatest.hash);
         while self.keys.peek().is_some_and(|key| key.hash == greatest.hash) {
@@ -345,7 +345,7 @@ mod tests {
         sampler.finish()
     }
 
-    /// What two samples have in common is what their keys have in common.
+    /// The common part of two samples is the sample of the common keys.
     #[test]
     fn samples_tell_how_many_keys_two_tables_share() {
         let (a, b) = (sample(0..10_000, 500), sample(5_000..25_000, 500));
@@ -382,8 +382,8 @@ mod tests {
     }
 
     /// A put and operands in one memtable were taken for operands alone, and added to the value
-    /// that the put had replaced: the live bytes of a store of puts and merges were shown a fifth
-    /// too high.
+    /// that the put had replaced. The live bytes of a store of puts and merges were a fifth too
+    /// high.
     #[test]
     fn operands_above_a_put_or_a_delete_are_a_put() {
         let folded = |versions: &[(EntryKind, usize)]| {

@@ -1,4 +1,4 @@
-//! The compaction input: one forward pass over a key range, with read-ahead, past the cache.
+//! The compaction input: one forward pass over a key range, with read-ahead, bypassing the cache.
 
 use std::sync::Arc;
 
@@ -12,26 +12,26 @@ use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{PagePointer, PageScan, ReadContext};
 
-/// Above every sequence number: names the place before a key's newest version.
+/// Above every sequence number: the position before a key's newest version.
 pub(super) const BEFORE_ALL_VERSIONS: u64 = Seqno::MAX.0 + 1;
 
-/// A pass over a range of a table. It stands on the range's first entry when made.
+/// A pass over a range of a table. A new pass is positioned at the range's first entry.
 pub(crate) struct TableScan {
     table: Arc<Table>,
     pages: PageScan,
     leaf: LeafCursor,
-    /// Where the leaf lies.
+    /// The location of the leaf.
     page: PagePointer,
     /// Entries of the leaf before this one are in the range.
     until: usize,
-    /// The last unit of the range ends here.
+    /// The range ends at this unit.
     end_unit: u32,
     upper: Option<Vec<u8>>,
 }
 
 impl Table {
-    /// Starts a pass over the keys from `lower` up to but without `upper`, with up to twice
-    /// `chunk_bytes` read ahead.
+    /// Begins a pass over the keys from `lower` (inclusive) to `upper` (exclusive), with a
+    /// read-ahead of up to twice `chunk_bytes`.
     pub(crate) fn scan(
         self: &Arc<Self>,
         lower: Option<&[u8]>,
@@ -54,7 +54,7 @@ impl Table {
         Ok(scan)
     }
 
-    /// The units whose leaves may have keys from `lower` up to but without `upper`.
+    /// The units of leaves that may have keys from `lower` (inclusive) to `upper` (exclusive).
     fn leaf_units_of(
         &self,
         lower: Option<&[u8]>,
@@ -81,13 +81,13 @@ impl Table {
 }
 
 impl TableScan {
-    /// The entry that the pass stands on, or `None` past the last.
+    /// The current entry; `None` after the last.
     #[inline]
     pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
         self.leaf.entry()
     }
 
-    /// Goes one entry on. Needs an entry to stand on.
+    /// Moves forward by one entry. Needs a current entry.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<()> {
         let next = self.leaf.index() + 1;
@@ -106,7 +106,7 @@ impl TableScan {
         self.table.damaged(self.page, damage)
     }
 
-    /// Goes to the first entry of the next leaf that has any from `lower` on.
+    /// Moves to the first entry at or after `lower` in the next leaf that has one.
     #[cold]
     #[inline(never)]
     fn next_leaf(&mut self, lower: Option<&[u8]>) -> Result<()> {

@@ -6,23 +6,23 @@ use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::cache::ReadContext;
 
-/// How much lies in a range of keys, to within one leaf at each end.
+/// The size of the data in a range of keys, to within one leaf at each end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct RangeStatistics {
     /// Entries of the table before the range.
     pub(crate) first: u64,
-    /// Entries.
+    /// The number of entries in the range.
     pub(crate) tuples: u64,
-    /// Their key and value bytes.
+    /// The size of their keys and values in bytes.
     pub(crate) bytes: u64,
 }
 
 impl Table {
-    /// Estimates the entries with keys from `lower` up to but without `upper`.
+    /// Estimates the entries with keys from `lower` (inclusive) to `upper` (exclusive).
     ///
     /// # Errors
-    /// `Corruption` if an index page is damaged; `NotResident` if one is not cached and `context`
-    /// collects those, at both ends.
+    /// `Corruption` if an index page is damaged. `NotResident` if one is not cached and `context`
+    /// collects misses: then the pages at both ends are collected.
     pub(crate) fn range_statistics(
         &self,
         lower: Option<&[u8]>,
@@ -44,7 +44,8 @@ impl Table {
         RangeStatistics { first: 0, tuples: properties.entries(), bytes: properties.entry_bytes() }
     }
 
-    /// How much lies before `key`: half of its leaf is taken to, unless it starts with it.
+    /// The size of the data before `key`. Half of its leaf is counted, unless the leaf begins with
+    /// it.
     fn before(&self, key: &[u8], context: &ReadContext) -> Result<RangeStatistics> {
         let totals = self.totals();
         if key <= self.first_key() {
@@ -71,9 +72,9 @@ impl Table {
         Ok(RangeStatistics { first: 0, tuples: found.0, bytes: found.1 })
     }
 
-    /// Up to `parts - 1` keys, ascending and strictly between the bounds, that cut the entries from
-    /// `lower` up to `upper` into parts of about equal bytes. Fewer if there are not that many
-    /// leaves.
+    /// Returns up to `parts - 1` keys, ascending and strictly between the bounds, that divide the
+    /// entries from `lower` to `upper` into parts of about equal size. Returns fewer if there are
+    /// not enough leaves.
     pub(crate) fn approximate_split_keys(
         &self,
         lower: Option<&[u8]>,

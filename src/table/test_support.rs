@@ -1,4 +1,4 @@
-//! Files in memory, just enough of them, and a seeded generator, for this module's tests.
+//! Files in memory and a seeded generator for this module's tests.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -19,9 +19,9 @@ use crate::vfs::{Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFil
 #[derive(Debug, Default)]
 pub(super) struct TestVfs {
     files: Mutex<BTreeMap<PathBuf, Arc<TestFile>>>,
-    /// Bytes read from files so far.
+    /// The number of bytes read from files so far.
     pub(super) bytes_read: Arc<AtomicU64>,
-    /// Read calls so far.
+    /// The number of read calls so far.
     pub(super) reads: Arc<AtomicU64>,
 }
 
@@ -38,7 +38,7 @@ impl TestVfs {
         self.files.lock().keys().cloned().collect()
     }
 
-    /// Changes a file's bytes behind the store's back.
+    /// Changes a file's bytes without the store's knowledge.
     pub(super) fn edit(&self, path: &Path, f: impl FnOnce(&mut Vec<u8>)) {
         f(&mut self.files.lock()[path].bytes.write());
     }

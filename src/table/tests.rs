@@ -1,4 +1,4 @@
-//! What a table promises, held against a sorted vector.
+//! Tests of tables against a sorted vector.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn kind(random: &mut SplitMix) -> EntryKind {
     [EntryKind::Put, EntryKind::Put, EntryKind::Delete, EntryKind::Merge][random.below(4) as usize]
 }
 
-/// Entries of one of several characters.
+/// Entries of one of several distributions.
 fn generate(random: &mut SplitMix, character: u64) -> Vec<Entry> {
     let most = [3, 300, 1500][random.below(3) as usize];
     let count = 1 + random.below(most) as usize;
@@ -57,11 +57,11 @@ fn generate(random: &mut SplitMix, character: u64) -> Vec<Entry> {
     let shared = random.bytes(40);
     for i in 0..count {
         let key = match character {
-            // Tiny keys over few letters, the empty one among them.
+            // Tiny keys over few letters, including the empty key.
             0 => (0..random.below(8)).map(|_| b"ab\0\xff"[random.below(4) as usize]).collect(),
             // Numbers after a long common prefix.
             1 => [&shared[..], format!("{:08}", random.below(3000)).as_bytes()].concat(),
-            // Random keys of one length.
+            // Random keys of the same length.
             2 => random.bytes(24),
             // Very many versions of few keys.
             3 => format!("key{}", random.below(3)).into_bytes(),
@@ -83,7 +83,7 @@ fn generate(random: &mut SplitMix, character: u64) -> Vec<Entry> {
         };
         let kind = kind(random);
         let value = if kind == EntryKind::Delete { 0 } else { value_bytes as usize };
-        // Compressible and incompressible by turns.
+        // Compressible and incompressible in turn.
         let value = if random.below(2) == 0 { random.bytes(value) } else { vec![7; value] };
         let seqno_max = if character == 5 { 10 } else { 1 << 30 };
         entries.push((key, random.below(seqno_max), kind, value));
@@ -92,7 +92,7 @@ fn generate(random: &mut SplitMix, character: u64) -> Vec<Entry> {
     entries
 }
 
-/// Every key there is, and one just before and one just after each.
+/// Every existing key, and a key just before and just after each.
 fn probes(entries: &[Entry]) -> Vec<Vec<u8>> {
     let mut probes = vec![Vec::new(), vec![0xff; 70_000]];
     for (key, ..) in entries {
@@ -241,7 +241,7 @@ fn random_tables_answer_as_a_sorted_vector_does() {
         assert_eq!(properties.creation, 7);
         assert_eq!(table.first_key(), entries[0].0);
         assert_eq!(table.last_key(), entries[entries.len() - 1].0);
-        // Reopened, with nothing cached, it is the same.
+        // After reopening, with nothing cached, the answers are the same.
         let fresh = TestFiles::over(Arc::clone(&files.vfs), 64 << 20);
         fresh.files.retain_all();
         let reopened = Table::open(&fresh.files, &fresh.blobs, table.id()).unwrap();
@@ -464,8 +464,8 @@ fn medium_values_do_not_waste_their_pages() {
     }
 }
 
-/// A footer and, as a rule, the properties come with one read; those of long keys do not fit beside
-/// it.
+/// A footer and usually the properties are read at once; properties with long keys need a second
+/// read.
 #[test]
 fn tables_are_opened_together_wherever_their_properties_are() {
     let files = TestFiles::new();

@@ -1,15 +1,17 @@
-//! How much of a tree is live: an estimate from the samples of its tables.
+//! Estimates how much of a tree is live, from the samples of its tables.
 //!
-//! [`LiveKeys`] follows a fixed sample of the keyspace's keys, those with small hashes, through all that is
-//! incorporated: a put makes a sampled key live with so many bytes, a delete ends it. Compactions change nothing of
-//! that. What all tables hold is known to the byte, and what they hold of the sampled keys too; so
-//! [`LiveShares`] tells what part of it is live. Where nothing is dead that is exact, however much a few keys hold. Only
-//! where a few keys have very many versions live bytes are what the sampled keys have, times what part of all they are.
-//! [`Overlap`] tells how much of what some tables hold is superseded by others among them, for
-//! the choice of what to merge.
+//! [`LiveKeys`] follows a fixed sample of the keyspace's keys, those with small hashes, through all
+//! incorporated tables: a put makes a sampled key live with its size, a delete ends it. Compactions
+//! do not change it. The total bytes of all tables are known exactly, and so are their bytes of
+//! sampled keys. [`LiveShares`] is the live share of the latter. It is exact if nothing is dead,
+//! however much of the data a few keys have. If a few keys have very many versions, live bytes are
+//! instead the sampled keys' bytes divided by the sampled share of keys. [`Overlap`] estimates how
+//! much of some tables is superseded by others among them, to choose what to merge. See
+//! `docs/decisions/0013-live-keys.md`.
 //!
 //! Invariants:
-//! 1. `LiveKeys` holds every live key whose hash is below `threshold` (rounded down to three bits), and no other.
+//! 1. `LiveKeys` has every live key whose hash is below `threshold` (rounded down to three bits),
+//!    and no other.
 //! 2. Samples are applied oldest first.
 
 use std::collections::BTreeMap;
@@ -20,41 +22,44 @@ use crate::base::entry::EntryKind;
 use crate::base::planted::{Bug, planted};
 use crate::table::{KeySample, SAMPLE_ALL, SampledKey, Table, folded_bytes};
 
-/// The most keys that are followed where all are about as large. The estimate is then off by 2.2% or less in two of three
-/// cases.
+/// The largest number of keys followed if their sizes are similar. The estimate is then off by at
+/// most 2.2% in two of three cases.
 const KEYS_MAX: usize = 4096;
-/// Where a few keys hold most, up to so many times as many are followed.
+/// If a few keys have most of the bytes, up to this many times as many are followed.
 const UNEVEN_MAX: f64 = 4.0;
-/// From this on, times the square of the mean size, the mean of its squares asks for more keys.
+/// More keys are followed if the mean of the squared sizes is above this many times the square of
+/// the mean size.
 const UNEVEN_MIN: f64 = 4.0;
-/// With fewer than this part of them, it is worth to begin again from the tables if those have more.
+/// With fewer than this share of them, it is worth starting again from the tables if those have
+/// more.
 const KEYS_FEW_PART: usize = 4;
-/// As many are followed however little memory there is.
+/// The number of keys followed however little memory there is.
 const KEYS_SCARCE: f64 = 256.0;
 
-/// Samples of tables that were packed later may be coarser. What part of the tables is live is not asked of them if
-/// they have fewer of the keys that are followed than this part.
+/// Samples of later tables may be coarser. Tables that have fewer than this share of the followed
+/// keys are not used for the live share.
 const COARSE_PART: usize = 8;
-/// How many standard errors the number of entries may be off that a sample tells of.
+/// The allowed deviation of the number of entries from the sample's prediction, in standard errors.
 const LIKE_ERRORS: f64 = 4.0;
-/// A key with more versions in a table, and more than this part of all that are sampled, decides too much.
+/// A key with more versions in a table, and more than this share of all sampled versions, has too
+/// much weight.
 const HOT_VERSIONS_MIN: u64 = 8;
 const HOT_PART: u64 = 64;
-/// The tables are compared anew whenever one in so many has changed.
+/// The tables are compared again after one in this many has changed.
 const COMPARED_TABLES: u64 = 128;
 
-/// What all tables of a tree hold, dead or live.
+/// The total content of a tree's tables, dead or live.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) entries: u64,
-    /// Keys and values.
+    /// The size of keys and values in bytes.
     pub(super) entry_bytes: u64,
-    /// Values in blob files that tables point to.
+    /// The size of values in blob files that tables point to, in bytes.
     pub(super) blob_bytes: u64,
 }
 
 impl Stored {
-    /// Adds what a table holds.
+    /// Adds the content of a table.
     pub(super) fn add(&mut self, table: &Table) {
         let properties = table.properties();
         self.entries += properties.entries();
@@ -63,34 +68,35 @@ impl Stored {
     }
 }
 
-/// Bytes of values in blob files that a table points to.
+/// The size of the values in blob files that a table points to, in bytes.
 pub(super) fn blob_value_bytes(table: &Table) -> u64 {
     table.properties().blobs.iter().map(|blob| blob.bytes).sum()
 }
 
-/// What is live in a tree, estimated.
+/// The estimated live content of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Live {
-    /// Keys that have a value.
+    /// The number of keys that have a value.
     pub(super) keys: u64,
-    /// Their key and value bytes in tables.
+    /// The size of their keys and values in tables, in bytes.
     pub(super) entry_bytes: u64,
-    /// Bytes of their values in blob files.
+    /// The size of their values in blob files, in bytes.
     pub(super) blob_bytes: u64,
     /// Memory that the estimate uses.
     pub(super) memory_bytes: u64,
-    /// Of what was incorporated lately, the share of the bytes that took the place of others.
+    /// The share of recently incorporated bytes that superseded others.
     pub(super) superseding_share: f64,
 }
 
 impl Live {
-    /// What of so many bytes, or of what they supersede, will be dead once they are incorporated.
+    /// Returns how many of `bytes`, or of the bytes that they supersede, will be dead once they are
+    /// incorporated.
     pub(super) fn dead_of(&self, bytes: u64) -> u64 {
         (bytes as f64 * self.superseding_share) as u64
     }
 }
 
-/// What part of what tables hold is live, estimated: from 0 to 1.
+/// The estimated live share of the tables' content, from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LiveShares {
     entries: f64,
@@ -101,7 +107,7 @@ pub(super) struct LiveShares {
 }
 
 impl LiveShares {
-    /// What is live of what all tables hold.
+    /// Returns the live content of the tables' total.
     pub(super) fn of(&self, stored: Stored) -> Live {
         let part = |share: f64, of: u64| (share * of as f64).round() as u64;
         Live {
@@ -119,7 +125,7 @@ impl LiveShares {
 struct LiveKey {
     entry_bytes: u32,
     blob_bytes: u32,
-    /// Operands have been added since its size was known.
+    /// True if operands have been added since its size was known.
     is_guess: bool,
 }
 
@@ -129,7 +135,8 @@ impl LiveKey {
         bytes * bytes
     }
 
-    /// The key after newer versions, of which the newest is `newer`; `None` if it then has no value.
+    /// Returns the key after newer versions, of which the newest is `newer`; `None` if it then has
+    /// no value.
     fn after(before: Option<LiveKey>, newer: &SampledKey) -> Option<LiveKey> {
         let key_bytes = u32::from(newer.key_bytes);
         match newer.kind {
@@ -145,7 +152,7 @@ impl LiveKey {
                 let value = before.map(|before| before.entry_bytes.saturating_sub(key_bytes));
                 let versions = u32::from(newer.versions);
                 let operands = newer.bytes.saturating_sub(key_bytes.saturating_mul(versions));
-                // What is in a blob file stays there once operands are folded into it.
+                // A value in a blob file stays there after operands are folded into it.
                 if let Some(before) = before.filter(|before| before.blob_bytes > 0) {
                     let blob_bytes = before.blob_bytes.saturating_add(operands);
                     return Some(LiveKey { blob_bytes, is_guess: true, ..before });
@@ -157,7 +164,7 @@ impl LiveKey {
                     is_guess: true,
                 })
             }
-            // Operands in blob files stay beside what they are of while they are the smaller part.
+            // Operands in blob files stay beside their base value while they are the smaller part.
             EntryKind::MergeBlob => {
                 let operands = newer.blob_bytes_all;
                 Some(LiveKey {
@@ -171,30 +178,32 @@ impl LiveKey {
     }
 }
 
-/// A sample of the keys of a keyspace, and how large each is now.
+/// A sample of a keyspace's keys, with the current size of each.
 #[derive(Debug, Clone)]
 pub(super) struct LiveKeys {
     threshold: u64,
     keys: BTreeMap<u32, LiveKey>,
     entry_bytes: u64,
     blob_bytes: u64,
-    /// Of the keys' sizes, the sum of the squares.
+    /// The sum of the squared sizes of the keys.
     squares: u128,
-    /// How many sizes are guesses.
+    /// The number of sizes that are guesses.
     guesses: usize,
     superseding_share: f64,
-    /// As of the last comparison with the tables: of entries, of their bytes, of bytes in blob files.
+    /// As of the last comparison with the tables: the shares of entries, of their bytes, and of
+    /// bytes in blob files.
     shares: [f64; 3],
-    /// How often the tables have changed since, at least once; `None` before the first comparison.
+    /// The number of changes of the tables since then, at least one; `None` before the first
+    /// comparison.
     changes: Option<u64>,
-    /// How many times [`KEYS_MAX`] keys are followed: the more uneven their sizes are, the more.
+    /// The multiple of [`KEYS_MAX`] keys to follow. It is larger for more uneven sizes.
     uneven: f64,
-    /// For what part of that there is memory.
+    /// The share of that for which there is memory.
     share: f64,
 }
 
 impl Default for LiveKeys {
-    /// Of an empty keyspace.
+    /// The live keys of an empty keyspace.
     fn default() -> LiveKeys {
         LiveKeys {
             threshold: SAMPLE_ALL,
@@ -213,12 +222,12 @@ impl Default for LiveKeys {
 }
 
 impl LiveKeys {
-    /// Of no keys yet, to be gathered anew: with as many keys as are wanted of these.
+    /// No keys yet, to be gathered again: with as many keys as are wanted of these.
     pub(super) fn anew(&self) -> LiveKeys {
         LiveKeys { uneven: self.uneven, share: self.share, ..LiveKeys::default() }
     }
 
-    /// Takes in a table that is younger than all before it.
+    /// Applies a table that is younger than all before it.
     pub(super) fn apply(&mut self, sample: &KeySample) {
         self.lower_to(sample);
         let added: u64 = sample.below(self.threshold).iter().map(|key| u64::from(key.bytes)).sum();
@@ -231,8 +240,8 @@ impl LiveKeys {
         }
     }
 
-    /// The same of a part of a table's entries. The ends of a part are known to a page: deletes count that may
-    /// lie in it, or puts beneath them would stay live for good.
+    /// Applies a part of a table's entries. The ends of a part are known to one page: deletes that
+    /// may be in it count, because otherwise puts below them would stay live indefinitely.
     pub(super) fn apply_part(&mut self, table: &Table, part: TablePart) {
         let properties = table.properties();
         let page = properties.entries() / u64::from(properties.leaf_pages).max(1) + 1;
@@ -262,7 +271,7 @@ impl LiveKeys {
         }
     }
 
-    /// Learns from a merge of all that was in a range how long values are that operands made.
+    /// Learns the size of folded values from a merge of everything in a range.
     pub(super) fn learn(&mut self, sample: &KeySample) {
         if self.guesses == 0 {
             return;
@@ -298,7 +307,7 @@ impl LiveKeys {
         self.keys.insert(hash, key);
     }
 
-    /// Follows no keys that a sample does not have.
+    /// Removes the keys that a sample cannot have.
     fn lower_to(&mut self, sample: &KeySample) {
         let threshold = rounded_down(sample.threshold());
         if threshold < self.threshold {
@@ -310,7 +319,7 @@ impl LiveKeys {
         (KEYS_MAX as f64 * self.uneven * self.share).max(KEYS_SCARCE) as usize
     }
 
-    /// From now on as many keys are followed as there is memory for: for this part of those that are wanted.
+    /// Sets the share of the wanted keys that there is memory for.
     pub(super) fn limit(&mut self, share: f64) {
         if self.share != share {
             self.share = share;
@@ -318,7 +327,7 @@ impl LiveKeys {
         }
     }
 
-    /// Follows no more keys than are wanted.
+    /// Removes keys beyond the wanted number.
     fn lower_to_keys_max(&mut self) {
         while self.keys.len() > self.keys_max() {
             self.lower(self.threshold / 2);
@@ -334,8 +343,8 @@ impl LiveKeys {
         gone.values().for_each(|key| self.subtract(key));
     }
 
-    /// What part of what the tables hold is live, after a change of them: of `count`, which `tables` gives if they are
-    /// to be compared anew.
+    /// Returns the live share of the tables' content after a change of the tables. `tables`
+    /// supplies `count` tables if they are to be compared again.
     pub(super) fn shares<'a>(
         &mut self,
         count: u64,
@@ -360,7 +369,7 @@ impl LiveKeys {
         }
     }
 
-    /// Compares what is live of the sampled keys with what the tables hold of them.
+    /// Compares the live bytes of the sampled keys with the tables' bytes of them.
     fn compared(&self, tables: &[&Arc<Table>]) -> [f64; 3] {
         let threshold = threshold_of(tables.iter().map(|table| &***table));
         let threshold = rounded_down(threshold).min(self.threshold);
@@ -389,7 +398,8 @@ impl LiveKeys {
         if is_whole || is_coarse || is_hot {
             return scaled;
         }
-        // What the sample does not have may be large values, or very many versions of a few keys. These are entries too.
+        // The unsampled rest may be large values, or very many versions of a few keys, which are
+        // entries too.
         let versions = sampled.entries as f64 / live.entries.max(1) as f64;
         let told = whole.entries as f64 * versions;
         let error = 1.0 / self.keys.len().max(1) as f64
@@ -398,7 +408,8 @@ impl LiveKeys {
             return scaled;
         }
         let entries = share(live.entries as f64, sampled.entries as f64);
-        // Of bytes as of entries, where nothing or little is known: as if there were one more key.
+        // With little or no data, assumes for bytes the share of entries, as if there were one more
+        // key.
         let bytes = |live: u64, all: u64| {
             let one = all as f64 / sampled.entries.max(1) as f64;
             match all {
@@ -413,7 +424,7 @@ impl LiveKeys {
         ]
     }
 
-    /// What is live of the keys with smaller hashes.
+    /// The live content of the keys with smaller hashes.
     fn below(&self, threshold: u64) -> Stored {
         let &LiveKeys { entry_bytes, blob_bytes, .. } = self;
         if threshold == self.threshold {
@@ -428,24 +439,24 @@ impl LiveKeys {
         live
     }
 
-    /// How many times as many keys as of even sizes have to be followed for an estimate as good, up to what there is
-    /// memory for.
+    /// The factor by which more keys must be followed for the same precision as with even sizes,
+    /// limited by the memory.
     fn unevenness(&self) -> f64 {
         (self.relative_square() / UNEVEN_MIN).clamp(1.0, UNEVEN_MAX)
     }
 
-    /// The mean of the squares of the sizes over the square of their mean.
+    /// The mean of the squared sizes divided by the square of the mean size.
     fn relative_square(&self) -> f64 {
         let sum = (self.entry_bytes + self.blob_bytes) as f64;
         (self.squares as f64 * self.keys.len() as f64 / (sum * sum).max(1.0)).max(1.0)
     }
 
-    /// How many times as many keys as usual the samples of tables should have.
+    /// The factor by which the samples of tables should be larger than usual.
     pub(super) fn sample_times(&self) -> u64 {
         self.uneven.round() as u64
     }
 
-    /// What is live, by the share of keys that are followed.
+    /// The live content, by the share of keys that are followed.
     fn scaled(&self) -> Stored {
         let times = SAMPLE_ALL as f64 / self.threshold.max(1) as f64;
         let whole = |sampled: u64| (sampled as f64 * times) as u64;
@@ -456,21 +467,22 @@ impl LiveKeys {
         }
     }
 
-    /// Whether so few keys are followed that it may be worth to begin again.
+    /// Returns true if so few keys are followed that it may be worth starting again.
     pub(super) fn is_small(&self) -> bool {
         self.keys.len() < self.keys_max() / KEYS_FEW_PART && self.threshold < SAMPLE_ALL
     }
 
-    /// Whether so few keys are followed that beginning again with the samples of `tables` gives a better
-    /// estimate: the keyspace has become smaller.
+    /// Returns true if starting again with the samples of `tables` gives a better estimate, because
+    /// the keyspace has become smaller.
     pub(super) fn is_outgrown(&self, tables: &[&Arc<Table>]) -> bool {
         self.is_small()
             && rounded_down(threshold_of(tables.iter().map(|table| &***table))) > self.threshold
     }
 }
 
-/// The greatest number of three bits and zeros up to `threshold`. A table's own threshold is the lower the more of its
-/// keys happen to have small hashes, and the lowest of many tables would be that of the table with the most: counts
+/// The greatest number of three bits and zeros up to `threshold`. A table's own threshold is lower
+/// if more of its keys happen to have small hashes. The lowest of many tables' thresholds would be
+/// that of the table with the most, and counts below it would be too high.
 /// below it would be too high.
 fn rounded_down(threshold: u64) -> u64 {
     let zeros = threshold.checked_ilog2().unwrap_or(0).saturating_sub(2);
@@ -483,7 +495,7 @@ fn threshold_of<'a>(tables: impl IntoIterator<Item = &'a Table>) -> u64 {
     thresholds.min().unwrap_or(SAMPLE_ALL)
 }
 
-/// What of some parts of tables is superseded by others of them, or deleted.
+/// The share of some parts of tables that is superseded by others of them, or deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Dead {
     /// The share of the key and value bytes, from 0 to 1.
@@ -494,7 +506,7 @@ pub(super) struct Dead {
     pub(super) keys: usize,
 }
 
-/// Parts of tables that are compared.
+/// The parts of tables to compare.
 #[derive(Default)]
 pub(super) struct Overlap<'a> {
     /// Oldest first.
@@ -509,12 +521,12 @@ impl<'a> Overlap<'a> {
         }
     }
 
-    /// Key and value bytes of all that was added.
+    /// The size of the keys and values of all parts, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.parts.iter().map(|(_, part)| part.size.bytes).sum()
     }
 
-    /// Estimates what a merge of all of it drops, tombstones too.
+    /// Estimates what a merge of all parts drops, including tombstones.
     pub(super) fn dead(&self) -> Dead {
         let threshold = threshold_of(self.parts.iter().map(|(table, _)| *table));
         let mut found: Vec<(u32, usize, &SampledKey)> = Vec::new();

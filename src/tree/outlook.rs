@@ -1,10 +1,13 @@
 //! The disk space that a merge needs and frees, estimated while the disk is full.
 //!
 //! Invariants:
-//! 1. A merge that writes at most about as much as its end frees may use all free space: as much is free again soon. (Readers may hold on to what was replaced, a little longer.) Each brings deletes nearer to what they delete,
-//!    so there are not many that write a little more.
-//! 2. A merge that makes room later, since others need its inputs too, leaves enough to deletes and to merges of the
-//!    former kind, unless nearly all that it reads is dead: then little more has to be written for the room to be there.
+//! 1. A merge that writes at most about as much as it frees at its end may use all free space,
+//!    because the same amount is free again soon. (Readers may hold the replaced files a little
+//!    longer.) Each such merge brings deletes nearer to the entries that they delete, so few merges
+//!    write a little more than they free.
+//! 2. A merge that frees space only later, because others need its inputs too, leaves enough space
+//!    for deletes and for merges of the former kind. The exception is a merge with nearly all of
+//!    its input dead: it writes little.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,25 +18,25 @@ use crate::base::ids::FileId;
 use crate::cache::{DataFiles, Room};
 use crate::table::Table;
 
-/// What is dropped of the inputs of a merge that makes room is at least this share.
+/// The smallest share of its inputs that a merge must drop to count as freeing space.
 const DEAD_SHARE_MIN: f64 = 1.0 / 16.0;
-/// What is written may be more than what goes by this, and by this part: files that are smaller have more indexes, and
-/// pages that are not full.
+/// The output may be larger than this estimate by this share: smaller files have relatively more
+/// indexes and partly filled pages.
 const GROWTH_BYTES_MAX: u64 = 64 << 10;
 const GROWTH_PART_MAX: u64 = 16;
-/// Of a merge that reads this share of dead bytes, or more, nearly all is dead.
+/// A merge with at least this share of dead input counts as nearly all dead.
 const MOSTLY_DEAD_SHARE: f64 = 0.75;
 
-/// The files that stay while a merge replaces its inputs.
+/// The files that remain while a merge replaces its inputs.
 #[derive(Debug, Default)]
 pub(super) struct Staying {
     tables: BTreeSet<FileId>,
-    /// Bytes that those tables point to, by blob file.
+    /// The bytes that those tables point to, by blob file.
     blobs: BTreeMap<FileId, u64>,
 }
 
 impl Staying {
-    /// A table that others than the merge refer to, or that it takes over whole.
+    /// A table that others reference too, or that the merge adopts whole.
     pub(super) fn add(&mut self, table: &Table) {
         if self.tables.insert(table.id()) {
             for blob in &table.properties().blobs {
@@ -43,28 +46,29 @@ impl Staying {
     }
 }
 
-/// A blob file's bytes to which the inputs of a merge point, and which it may copy.
+/// The bytes of a blob file that the inputs of a merge point to, and that it may copy.
 struct Collected {
     file_bytes: u64,
     value_bytes: f64,
 }
 
-/// What a merge of some inputs frees, and needs before that.
+/// The space that a merge frees, and the space that it needs before that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outlook {
-    /// Bytes of files that are not needed when it has ended.
+    /// The size of the files that are no longer needed after the merge.
     freed_bytes: u64,
-    /// Bytes that will be written, about.
+    /// The approximate size of the output.
     written_bytes: u64,
-    /// Whether the inputs hold deletes, or entries that others of them supersede, or are all that keeps blob files of
-    /// which most is dead.
+    /// True if the inputs have deletes, or entries that other inputs supersede, or are the last
+    /// references to blob files that are mostly dead.
     drops: bool,
     is_mostly_dead: bool,
 }
 
 impl Outlook {
-    /// Of a merge of parts of tables, oldest first, that copies values out of the blob files `collected`
-    /// (ascending). `keeps_deletes` tells whether there is something below that the inputs may delete.
+    /// The outlook of a merge of parts of tables, oldest first, that copies values out of the blob
+    /// files `collected` (ascending). `keeps_deletes` tells whether older data exists that the
+    /// inputs may delete.
     pub(super) fn of<'a>(
         inputs: impl IntoIterator<Item = (&'a Arc<Table>, TablePart)>,
         keeps_deletes: bool,
@@ -97,7 +101,8 @@ impl Outlook {
             }
         }
         let dead = overlap.dead();
-        // Of a blob file that others point into too, the merge gives back its part, once they have given back theirs.
+        // If others point into a blob file too, the merge frees its part only after they have freed
+        // theirs.
         let (mut copied_bytes, mut gain_bytes) = (0.0, 0.0);
         for (file, Collected { file_bytes, value_bytes }) in blobs {
             let others = staying.blobs.get(&file).copied().unwrap_or_default();
@@ -110,7 +115,7 @@ impl Outlook {
         }
         copied_bytes *= 1.0 - dead.blob_share;
         let drops_values = copied_bytes < gain_bytes * (1.0 - DEAD_SHARE_MIN);
-        // Among the dead are the deletes themselves.
+        // The dead bytes include the deletes themselves.
         let kept_bytes = if keeps_deletes { delete_bytes } else { 0.0 };
         let left_bytes = bytes * (1.0 - dead.share) + copied_bytes;
         Outlook {
@@ -121,7 +126,8 @@ impl Outlook {
         }
     }
 
-    /// What of a full disk the merge may take, and the most that it may write; `None` if it is to wait.
+    /// The share of a full disk that the merge may use, and the most that it may write; `None` if
+    /// it must wait.
     pub(super) fn room(self, files: &DataFiles) -> Option<(Room, u64)> {
         let Outlook { freed_bytes, written_bytes, drops, is_mostly_dead } = self;
         let bytes_max = freed_bytes + freed_bytes / GROWTH_PART_MAX + GROWTH_BYTES_MAX;
@@ -192,26 +198,26 @@ mod tests {
         let deletes = table_of(&files, EntryKind::Delete, 2, 0..2000);
         let both = [Arc::clone(&puts), Arc::clone(&deletes)];
         let near = |bytes: u64, truth: f64| (bytes as f64 - truth).abs() < truth * 0.25;
-        // Half of the keys are left.
+        // Half of the keys remain.
         let bottom = of(&both, false, &[]);
         assert!(bottom.drops && !bottom.is_mostly_dead);
         assert_eq!(bottom.freed_bytes, puts.bytes() + deletes.bytes());
         assert!(near(bottom.written_bytes, puts.bytes() as f64 / 2.0), "{bottom:?}");
-        // The deletes go on to what is below.
+        // The deletes move on to the data below.
         let higher = of(&both, true, &[]);
         assert!(higher.written_bytes > bottom.written_bytes + 2000 * 4, "{higher:?}");
-        // Another needs one of them.
+        // Another merge needs one of them.
         assert_eq!(of(&both, false, &[&puts]).freed_bytes, deletes.bytes());
         // All of it is dead.
         let all = table_of(&files, EntryKind::Delete, 3, 0..4000);
         let emptied = of(&[Arc::clone(&puts), all], false, &[]);
         assert!(emptied.is_mostly_dead && emptied.written_bytes < 4096, "{emptied:?}");
-        // Nothing is: what is merged has no key twice.
+        // Nothing is dead: no key occurs twice.
         let others = table_of(&files, EntryKind::Put, 2, 4000..8000);
         assert!(!of(&[puts, others], false, &[]).drops);
     }
 
-    /// A merge that others had to end for took what deletes and merges that made room needed.
+    /// A merge that made no room yet used the space that deletes and merges that free space needed.
     #[test]
     fn the_sooner_a_merge_makes_room_the_more_of_the_disk_it_may_take() {
         let (files, vfs) = disk();

@@ -1,9 +1,10 @@
-//! What is done to a store, as a list that can be read, cut down and done again.
+//! Actions on a store: lists that can be printed, shortened and replayed.
 //!
 //! Invariants:
-//! 1. Any sublist of a list can be done: what an action names (a keyspace, a snapshot, an iterator)
-//!    is looked up when it is done, and without it the action does nothing.
-//! 2. What an action does depends on itself and on what is there, never on its place in the list.
+//! 1. Any sublist of a list can be replayed. The keyspace, snapshot or iterator that an action
+//!    names is looked up at replay; if it does not exist, the action does nothing.
+//! 2. The effect of an action depends on the action and the state, never on its position in the
+//!    list.
 
 use std::fmt;
 

@@ -1,6 +1,7 @@
-//! An allocator that counts, so that a decoder which believes a length it should not is found out.
+//! An allocator that counts, to detect decoders that trust a damaged length.
 //!
-//! Each thread counts for itself: what it holds is what it has allocated less what it has freed.
+//! Each thread has its own count: the bytes that it has allocated minus the bytes that it has
+//! freed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

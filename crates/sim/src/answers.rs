@@ -1,4 +1,4 @@
-//! All answers that a store gives, whether right, wrong or an error.
+//! Collects all answers of a store, whether right, wrong or an error.
 
 use spinney::{DamagedRange, Database, Error, Iter, Keyspace, Slice};
 

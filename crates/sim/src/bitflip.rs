@@ -1,7 +1,7 @@
-//! Flips bits in small stores, one at a time, all over their files.
+//! Flips bits in all files of small stores, one at a time.
 //!
-//! Each flip gives a store that must answer rightly or name the damage ([`crate::damage`]). What is
-//! covered by a checksum and needed must not go unnoticed: a full check at the latest finds it.
+//! After each flip the store must answer rightly or name the damage ([`crate::damage`]). A flip in
+//! needed bytes with a checksum must be detected, at the latest by a full check.
 
 use std::collections::BTreeMap;
 use std::path::Path;

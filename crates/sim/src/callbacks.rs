@@ -1,10 +1,9 @@
-//! Code of others that a store calls, and that panics: merge operators, listeners, the file system.
-//! And files that are closed for want of descriptors.
+//! User code that panics (merge operators, listeners, the file system), and files that are closed
+//! for lack of descriptors.
 //!
-//! A store with threads is given an operator that panics on one key and a listener that panics on
-//! every event, and later a file system that panics once, or is full once. Judged is that nobody
-//! waits indefinitely, that each is told what concerns them, and that what was acknowledged is
-//! there.
+//! A store with threads gets an operator that panics on one key and a listener that panics on every
+//! event, and later a file system that panics or is full once. No thread may wait indefinitely,
+//! each caller must get its error, and acknowledged writes must exist.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

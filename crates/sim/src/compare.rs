@@ -1,7 +1,8 @@
-//! Runs of the model regime: lists of actions on stores in memory, every read compared.
+//! The model regime: lists of actions on stores in memory, with every read compared.
 //!
 //! Invariants:
-//! 1. A run is named by its seed, its length and, if some actions were left out, by those kept.
+//! 1. A run is identified by its seed, its length and, if actions were removed, by the remaining
+//!    ones.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
-//! Runs of the crash regime: generations of work, each on what a crash of the last one has left,
-//! and in each many crashes that are judged.
+//! The crash regime: generations of work, each on the result of a crash of the one before, and many
+//! judged crashes in each generation.
 //!
 //! Invariants:
-//! 1. A state is named by the run's seed, the generation and its number there; it does not depend
-//!    on which others are judged.
-//! 2. What is done in a generation, and its [`Crash`], say all about a state.
+//! 1. A state is identified by the run's seed, the generation and its number in it. It does not
+//!    depend on which other states are judged.
+//! 2. The actions of a generation and the [`Crash`] determine a state completely.
 
 use std::collections::BTreeMap;
 

@@ -1,11 +1,11 @@
-//! Opens a damaged store, asks it everything, and judges the answers.
+//! Opens a damaged store, reads it in every way, and judges the answers.
 //!
 //! The contract: every answer is right, or is an error that names the damage. Damage to the journal
-//! alone may take commits from the end, and recovery must then say so, but where a whole end of a
-//! file is missing or of another time: that looks as if it had never been written. Even then no
-//! commit goes of which the manifest, undamaged, knows that it was durable. What is left is always
-//! what the store held after some commit, in all keyspaces at once. Nothing panics, and nothing
-//! comes up empty.
+//! alone may remove commits from the end, and recovery must then report it. The exception is a
+//! journal file whose end is missing or outdated: that looks as if it had never been written. Even
+//! then, no commit is lost that the undamaged manifest knows to be durable. The result is always
+//! the state after some commit, in all keyspaces at once. There is no panic, and no store opens
+//! empty.
 
 use std::fmt;
 use std::ops::Range;

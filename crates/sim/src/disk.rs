@@ -1,11 +1,11 @@
-//! What a disk holds, what is still on its way there, and what a crash may make of that.
+//! A simulated disk: its durable content, its pending writes, and the possible results of a crash.
 //!
 //! Invariants:
-//! 1. Bytes are durable once their file, names once their directory has been synced; nothing else
-//!    is.
-//! 2. Whatever is on its way may arrive or not, independently for each file, for each sector of 512
-//!    bytes, for a file's length and for each change of names. A sector shows one of the states it
-//!    has had or, where a policy tears it, the beginning of one and the end of another.
+//! 1. Bytes are durable once their file has been synced, names once their directory has been
+//!    synced; nothing else is durable.
+//! 2. Pending changes may be lost or kept, independently for each file, for each sector of 512
+//!    bytes, for a file's length and for each change of names. A sector has one of its earlier
+//!    states or, if a policy tears it, the beginning of one and the end of another.
 //! 3. The end of a process loses nothing that an operation has stored.
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
-//! What may go wrong with a disk that goes on working: which operation is struck, and how.
+//! Faults of a disk that continues to work: which operation is affected, and how.
 //!
 //! Invariants:
-//! 1. A fault is placed by its number among the operations of the classes that it can strike,
-//!    counted from when it was planned; the same run meets it at the same operation.
+//! 1. A fault is placed by its number among the operations that it can affect, counted from when it
+//!    was planned. The same run has it at the same operation.
 
 use std::fmt;
 use std::io;

@@ -1,21 +1,21 @@
-//! Runs of the fault regime: the same work again and again, each time on a disk on which another
-//! operation is struck by another fault, and a judgement of what the store made of it.
+//! The fault regime: repeats the same work, each time with another fault in another operation, and
+//! judges the store.
 //!
 //! The contract:
 //! 1. Nothing panics or hangs, and each read is right or fails. An error names its file.
-//! 2. A commit that failed has happened wholly or not at all; not at all if it was refused (`Full`,
-//!    `Poisoned`). One that returned is there, also after the next open.
-//! 3. Once the journal could not be written or synced, commits are refused and no sync is
-//!    acknowledged; reads go on. A crash then leaves a legal prefix with all that was synced
-//!    before.
-//! 4. A disk without room, and a read that fails, refuse nothing for longer than they last: once
-//!    the disk is well, background work ends, commits are taken, and no files are left behind.
-//! 5. Where the disk itself lied, what is read is right, or fails. After an open the store holds
-//!    some prefix of the commits, or the open or the read fails; if only data files were struck,
-//!    the prefix is everything.
+//! 2. A failed commit happened completely or not at all; not at all if it was refused (`Full`,
+//!    `Poisoned`). A commit that returned exists, also after the next open.
+//! 3. After a failed write or sync of the journal, commits are refused and no sync is acknowledged;
+//!    reads continue. A crash then leaves a legal prefix with everything that was synced before.
+//! 4. A full disk and a failed read refuse nothing after they end: then background work completes,
+//!    commits are accepted, and no superfluous files remain.
+//! 5. If the disk itself lied, reads are right or fail. After an open the store has some prefix of
+//!    the commits, or the open or the read fails. If only data files were affected, the prefix is
+//!    everything.
 //!
 //! Invariants:
-//! 1. A case is named by the run's seed, the fault and its place; it does not depend on the others.
+//! 1. A case is identified by the run's seed, the fault and its position. It does not depend on
+//!    other cases.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,8 +1,8 @@
-//! Fuzzing with nothing but stable Rust: each target gets inputs made of such that decode, and must
+//! Fuzzing with stable Rust only. Each target gets inputs derived from valid encodings, and must
 //! neither panic, nor take long, nor allocate out of proportion.
 //!
 //! Invariants:
-//! 1. A case is named by target, seed and number; it does not depend on any other.
+//! 1. A case is identified by target, seed and number. It does not depend on other cases.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

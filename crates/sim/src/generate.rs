@@ -1,4 +1,4 @@
-//! Lists of actions from a seed: different mixtures of work on different sets of keys.
+//! Generates lists of actions from a seed: different mixtures of work on different sets of keys.
 //!
 //! Invariants:
 //! 1. The same seed gives the same list.

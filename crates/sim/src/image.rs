@@ -1,9 +1,9 @@
-//! Small stores to be damaged: of each kind and in each form, with all that they should hold.
+//! Small stores to be damaged, of each kind and in each form, with their expected content.
 //!
 //! Invariants:
 //! 1. The same kinds, form and seed make the same bytes.
-//! 2. [`Image::states`] has the store's contents after each commit, from none on; undamaged, the
-//!    image opens and holds one of them, [`Image::expected`].
+//! 2. [`Image::states`] has the store's content after each commit, beginning with none. The
+//!    undamaged image opens with one of them, [`Image::expected`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Which actions of a list are kept, as numbers: `3,17-19`; none as `-`.
+//! A set of action numbers as text: `3,17-19`, or `-` for none.
 
 use std::fmt;
 use std::str::FromStr;

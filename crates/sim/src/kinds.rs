@@ -1,4 +1,4 @@
-//! Which trees a run's keyspaces are held by.
+//! The tree kinds of a run's keyspaces.
 
 use std::fmt;
 use std::str::FromStr;

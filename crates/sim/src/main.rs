@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use spinney_sim::allocation::Counting;
 use spinney_sim::{callbacks, command, promises, views};
 
-/// Fuzzing looks at what a case allocates.
+/// Fuzzing measures the allocations of a case.
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
@@ -20,8 +20,8 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Regime {
     Bitflip(command::bitflip::Arguments),
-    /// Gives stores code that panics to call: operators, listeners, the file system. Nobody waits
-    /// indefinitely, and each is told what concerns them.
+    /// Calls user code that panics: merge operators, listeners, the file system. No thread may wait
+    /// indefinitely, and each caller must get its error.
     #[command(after_help = "Examples:
   spinney-sim callbacks --seconds 30
   spinney-sim callbacks --kind stb --seed 7 --runs 1")]
@@ -34,7 +34,7 @@ enum Regime {
     KillChild(command::kill::ChildArguments),
     Model(command::model::Arguments),
     Planted(command::planted::Arguments),
-    /// Judges space, memory and work to open of stores in memory, without crashes.
+    /// Judges space, memory and opening work of stores in memory, without crashes.
     #[command(after_help = "Examples:
   spinney-sim promises --runs 20
   spinney-sim promises --kind mixed --seed 7 --runs 1")]
@@ -79,8 +79,8 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    /// Two arguments of `threads` had one name, its own `--operations` and that of all regimes, so
-    /// that the command ended with a panic before it had done anything.
+    /// `threads` had two options named `--operations`, its own and the common one, so the command
+    /// panicked before it had done anything.
     #[test]
     fn no_two_arguments_have_one_name() {
         <Arguments as clap::CommandFactory>::command().debug_assert();

@@ -1,8 +1,8 @@
-//! The fuzz target of whole stores: a small store that is sound, changed as the input says, opened,
-//! asked everything, and judged.
+//! The fuzz target of whole stores: a sound small store is changed as the input says, opened, read
+//! in every way, and judged.
 //!
-//! An input is the number of a store, then changes of eight bytes each: what, to which file, where,
-//! and how much.
+//! An input is the number of a store, followed by changes of eight bytes each: the kind of change,
+//! the file, the offset, and the size.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

@@ -1,11 +1,11 @@
-//! Whether the memory that a store counts stays within its shares, whatever is held: a hundredth of
-//! a second each.
+//! Checks that the memory that a store counts stays within its shares, whatever is held. Each run
+//! takes about 10 ms.
 //!
-//! What is counted is compared with resident memory elsewhere: by `tests/memory.rs` of the engine,
-//! and by [`torture`](crate::torture).
+//! Counted and resident memory are compared elsewhere: by `tests/memory.rs` of the engine, and by
+//! [`torture`](crate::torture).
 //!
 //! Invariants:
-//! 1. A run is named by its seed and kinds, and does the same each time.
+//! 1. A run is identified by its seed and kinds, and is repeatable.
 
 use spinney::{Database, Iter, Keyspace, KeyspaceOptions, MIB};
 

@@ -1,4 +1,4 @@
-//! What a store should hold after each of its commits, and what had been promised at each moment.
+//! The expected content of a store after each commit, and the promises at each moment.
 //!
 //! Moments are numbers of file system operations: something that ended at moment *m* had ended
 //! before the operation *m* of the record (counted from 0) began.

@@ -1,4 +1,4 @@
-//! What a regime has judged, and what it found wrong.
+//! The result of a regime: what was judged, and the violations.
 
 use std::any::Any;
 use std::collections::BTreeMap;

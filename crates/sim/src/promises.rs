@@ -1,10 +1,10 @@
-//! Promises besides data, on stores in memory that are large enough for them to mean something:
-//! space after uniform overwrites, memory while views are held, work to open.
+//! Promises besides data, on stores in memory that are large enough for meaningful figures: space
+//! after uniform overwrites, memory while views are held, opening work.
 //!
 //! Invariants:
-//! 1. Stores are deterministic: the same seed does the same work on one thread, so that nothing
-//!    here depends on how fast or how busy the machine is. Work to open is measured by the
-//!    processor time of this thread, as a ratio of two measurements.
+//! 1. Stores are deterministic: the same seed does the same work on one thread, so nothing depends
+//!    on the speed or load of the machine. Opening work is measured by this thread's processor
+//!    time, as a ratio of two measurements.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What a store holds, read in all ways there are.
+//! The content of a store, read in every way.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
-//! Carries actions out on a store and on the model, and compares each read.
+//! Applies actions to a store and to the model, and compares each read.
 //!
 //! Invariants:
 //! 1. The same actions with the same sizes do the same operations on the same disk.
-//! 2. What is about to be done is in the history before the store is asked: whatever fails has been
-//!    issued and has not returned.
+//! 2. An action is in the history before the store is called: a failed action has been issued and
+//!    has not returned.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! Cuts a list of actions that shows a failure down to a short one that still does: first whole
-//! actions go, by delta debugging, then those that are left are made smaller.
+//! Shortens a list of actions that shows a failure. First whole actions are removed by delta
+//! debugging, then the remaining ones are made smaller.
 //!
 //! Invariants:
-//! 1. What is given back has failed when it was last tried, or is the list that was given.
-//! 2. It is deterministic but for where the time limit cuts it off.
+//! 1. The result failed when it was last tried, or is the original list.
+//! 2. It is deterministic except for the time limit.
 
 use std::time::{Duration, Instant};
 

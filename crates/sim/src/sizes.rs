@@ -1,4 +1,4 @@
-//! How a run's store is opened: sizes so small that everything happens all the time.
+//! The options of a run's store: sizes so small that every mechanism is active all the time.
 
 use std::path::Path;
 use std::sync::Arc;

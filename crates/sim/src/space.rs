@@ -1,8 +1,8 @@
-//! Whether a store's directory holds what the store needs, and nothing else; and whether what it
-//! takes is no more than is promised.
+//! Checks that a store's directory has exactly the files that the store needs, and that it uses no
+//! more space than promised.
 //!
 //! Invariants:
-//! 1. Only what the format's pages say of names is used: `SPINNEY`, `LOCK`, `manifest-…` and
+//! 1. Only names in the format's documents are relied on: `SPINNEY`, `LOCK`, `manifest-…` and
 //!    `journal-…` are the store's own; all other files hold data.
 
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
-//! Opens what a crash has left and judges it.
+//! Opens the result of a crash and judges it.
 //!
-//! The contract: opening succeeds; the keyspaces are those that were there; together they hold what
-//! they held after exactly *k* commits, for one *k* that was promised; all ways of reading agree; a
-//! full check finds nothing; opening again gives the same and finds nothing to clear away; a crash
-//! during recovery changes nothing of all this, and one after it keeps *k*; recovering the same
-//! twice does the same; once all is settled the directory holds no file that the trees do not name;
-//! finished copies are whole.
+//! The contract: opening succeeds. The keyspaces are the expected ones, and together they have
+//! their content after exactly *k* commits, for one allowed *k*. All ways of reading agree. A full
+//! check finds nothing. Opening again gives the same content and finds nothing to clean up. A crash
+//! during recovery does not change this, and a crash after recovery keeps *k*. Recovering the same
+//! image twice gives the same result. After all work has ended, the directory has no file that the
+//! trees do not name. Finished copies are complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 

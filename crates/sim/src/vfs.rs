@@ -2,11 +2,11 @@
 //! can fail, lie and be full.
 //!
 //! Invariants:
-//! 1. What is recorded is what happened to the disk, in that order: of an operation that failed,
-//!    the part that was done; of one that the disk lied about, what it really did.
-//! 2. Paths are relative to the root, without detours; the root is not among the names.
-//! 3. A write to a mapped file that fails shows in its `check`, `sync` and `seal` from then on. A
-//!    sync that fails does not: who asks again may be told that all is well.
+//! 1. The record has what happened to the disk, in order: for a failed operation, the part that was
+//!    done; for an operation about which the disk lied, its real effect.
+//! 2. Paths are relative to the root and normalized; the root is not among the names.
+//! 3. A failed write to a mapped file shows in its `check`, `sync` and `seal` from then on. A
+//!    failed sync does not: a repeated call may succeed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

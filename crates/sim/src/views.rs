@@ -1,14 +1,14 @@
 //! Real threads that overwrite the same few keys in whole batches, and readers that compare what
 //! they see.
 //!
-//! [`concurrent`](crate::concurrent) asks whether one order of commits explains everything that was
-//! done. Here a few things are asked that take no search, some thousand times a second:
+//! [`concurrent`](crate::concurrent) asks whether one order of commits explains a whole history.
+//! This regime makes a few checks that need no search, some thousand times per second:
 //!
 //! 1. *Views.* All keys always have the value of one round. Each batched read and each snapshot
-//!    sees one round, which is none before those that had been acknowledged. Memtables become part
-//!    of the trees all the time, and the row cache has room for a few records.
-//! 2. *Drops.* Once a keyspace has been dropped, no batch that writes to it gets into another. Who
-//!    reads it while it is dropped is told so, or sees what had been acknowledged.
+//!    sees one round, which is not earlier than those acknowledged before. Memtables become part of
+//!    the trees all the time, and the row cache has room for only a few rows.
+//! 2. *Drops.* Once a keyspace has been dropped, no batch that writes to it takes effect in
+//!    another. A reader of a dropped keyspace gets an error, or sees what had been acknowledged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

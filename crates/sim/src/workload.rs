@@ -1,4 +1,4 @@
-//! What is done to a store from one crash to the next, and what it did to the disk.
+//! The work on a store between two crashes, and its operations on the disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Several runs at once.
+//! Several runs at the same time.
 //!
 //! Invariants:
-//! 1. Which runs there are depends on the limits, and what each does on its seed alone.
+//! 1. The number of runs depends on the limits. The work of a run depends on its seed alone.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::Common;
 use crate::kinds::Kinds;
 use crate::outcome::Outcome;
 
-/// How far the runs of one choice of kinds are.
+/// The progress of the runs of one choice of kinds.
 struct Progress {
     next: u64,
     states: u64,
@@ -19,7 +19,7 @@ struct Progress {
 }
 
 impl Common {
-    /// As [`Common::repeat`], with up to `jobs` runs at once.
+    /// As [`Common::repeat`], with up to `jobs` runs at the same time.
     pub fn repeat_at_once(
         &self,
         jobs: usize,
@@ -56,7 +56,7 @@ impl Common {
         total
     }
 
-    /// The number of the next run, if there is to be one.
+    /// The number of the next run, if the limits allow one.
     fn next_run(&self, progress: &Mutex<Progress>, started: Instant) -> Option<u64> {
         let seconds = self.seconds.unwrap_or(f64::INFINITY);
         let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);

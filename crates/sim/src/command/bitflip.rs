@@ -9,7 +9,7 @@ use super::{Common, finish};
 use crate::bitflip::{self, Extent, Flip};
 use crate::image::Form;
 
-/// Flips bits all over the files of small stores: each answer is right or an error that names the
+/// Flips bits in all files of small stores. Each answer must be right, or an error that names the
 /// damage.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -20,13 +20,13 @@ use crate::image::Form;
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Flip a bit of every so manieth byte.
+    /// Flip one bit of every Nth byte.
     #[arg(long, default_value_t = Extent::default().every)]
     every: u64,
-    /// Flip all eight bits, one after the other, instead of one.
+    /// Flip all eight bits of a byte, one after the other, instead of one.
     #[arg(long)]
     all_bits: bool,
-    /// How the store was left: closed, settled, killed, killed-again, power-lost or copy [default:
+    /// The state of the store: closed, settled, killed, killed-again, power-lost or copy [default:
     /// the next one with each seed].
     #[arg(long)]
     form: Option<Form>,
@@ -35,7 +35,7 @@ pub struct Arguments {
     only: Option<Flip>,
 }
 
-/// Carries the command out.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let Arguments { common, every, all_bits, form, only } = arguments;

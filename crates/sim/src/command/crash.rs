@@ -13,7 +13,7 @@ use crate::keep::Keep;
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation};
 
-/// Works on small stores, crashes them everywhere and judges what is left.
+/// Runs workloads on small stores, crashes them at every operation and judges the result.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   spinney-sim crash --seconds 600
@@ -24,46 +24,47 @@ use crate::outcome::{Outcome, Violation};
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Steps of work between two crashes [default: 200, in recovery mode 100].
+    /// Number of steps between two crashes [default: 200, in recovery mode 100].
     #[arg(long)]
     steps: Option<usize>,
-    /// Crash inside recovery: at each of its operations, by each policy.
+    /// Crash inside recovery: at each of its operations, with each policy.
     #[arg(long)]
     recovery: bool,
-    /// Runs at once [default: one a core]. What a run does depends on its seed alone.
+    /// Number of parallel runs [default: one per core]. The result of a run depends on its seed
+    /// alone.
     #[arg(long)]
     jobs: Option<usize>,
-    /// All sequences of up to so many actions, crashed at each operation by each policy.
+    /// Run all sequences of up to this many actions, crashed at each operation with each policy.
     #[arg(long, value_name = "LENGTH", conflicts_with = "recovery")]
     exhaustive: Option<usize>,
     /// Judge only this state, as `generation.number`.
     #[arg(long, value_parser = parse_state)]
     only: Option<StateName>,
-    /// How long the work before a violation is cut down, in seconds.
+    /// Time limit for shortening a violation, in seconds.
     #[arg(long, default_value_t = 60.0)]
     shrink: f64,
-    /// Have the disk lie, to see it found out.
+    /// Let the disk lie, to test that the regime detects it.
     #[arg(long)]
     lie: Option<Lie>,
-    /// Tell a story: in this generation,
+    /// Replay a story: in this generation,
     #[arg(long, requires = "keep")]
     generation: Option<usize>,
     /// do only these of its actions,
     #[arg(long, requires = "generation")]
     keep: Option<Keep>,
-    /// or these of the actions that exhaustive sequences are made of;
+    /// or these of the actions of exhaustive sequences;
     #[arg(long, conflicts_with = "keep", value_delimiter = ',')]
     sequence: Option<Vec<usize>>,
     /// crash before this operation,
     #[arg(long)]
     at: Option<usize>,
-    /// by this policy,
+    /// with this policy,
     #[arg(long, default_value = "Kill")]
     policy: Policy,
-    /// with chance drawn from this number,
+    /// with this random seed,
     #[arg(long, default_value_t = 0)]
     draw: u64,
-    /// with so many crashes inside recovery,
+    /// with this many crashes inside recovery,
     #[arg(long, default_value_t = 0)]
     nested: usize,
     /// or one at each of its operations.
@@ -78,7 +79,7 @@ fn parse_state(text: &str) -> Result<StateName, String> {
     parts.ok_or_else(|| format!("{text:?} is not two numbers with a point between them"))
 }
 
-/// Carries the command out.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let Arguments { common, .. } = arguments;
@@ -139,7 +140,7 @@ impl Arguments {
         outcome
     }
 
-    /// All sequences, the short ones first.
+    /// Runs all sequences, the short ones first.
     fn exhaust(&self, length: usize, jobs: usize) -> Outcome {
         let mut total = Outcome::default();
         for kinds in self.common.kind.runs() {

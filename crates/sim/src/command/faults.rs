@@ -10,7 +10,7 @@ use crate::fault::{Fault, Plan};
 use crate::faults::{self, Case, Extent};
 use crate::keep::Keep;
 
-/// Strikes the operations of small stores, one after the other, with every fault a disk has.
+/// Injects every disk fault into the operations of small stores, one operation per run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   spinney-sim faults --seconds 120
@@ -20,36 +20,36 @@ use crate::keep::Keep;
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Steps of work in a run.
+    /// Number of steps of a run.
     #[arg(long, default_value_t = Extent::default().steps)]
     steps: usize,
-    /// Strike each so many-th operation; seeds begin at different ones.
+    /// Inject the fault into every Nth operation; each seed begins at another one.
     #[arg(long, default_value_t = Extent::default().every)]
     every: u64,
-    /// Crashes judged after each strike.
+    /// Number of crashes judged after each fault.
     #[arg(long, default_value_t = Extent::default().crashes)]
     crashes: usize,
-    /// Only this fault.
+    /// Inject only this fault.
     #[arg(long, value_name = "NAME")]
     fault: Option<Fault>,
-    /// Strike only this operation, counted among those the fault can strike.
+    /// Inject the fault only into this operation, counted among those that it can affect.
     #[arg(long, requires = "fault", value_name = "NUMBER")]
     at: Option<u64>,
-    /// With `--at`: strike all operations from there on.
+    /// With `--at`: inject the fault into all operations from there on.
     #[arg(long, requires = "at")]
     from_then_on: bool,
-    /// Instead of faults, only a disk of this size.
+    /// Instead of faults, use a disk of this size.
     #[arg(long, conflicts_with = "fault", value_name = "BYTES")]
     disk_bytes: Option<u64>,
     /// Do only these steps, as `3,17-19`.
     #[arg(long, value_name = "NUMBERS")]
     keep: Option<Keep>,
-    /// For how long the first violation of a run is cut down.
+    /// Time limit for shortening the first violation of a run, in seconds.
     #[arg(long, default_value_t = Extent::default().shrink.as_secs())]
     shrink_seconds: u64,
 }
 
-/// Carries the command out.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let Arguments { common, steps, every, crashes, fault, .. } = arguments;

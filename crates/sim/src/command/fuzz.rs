@@ -13,10 +13,10 @@ use super::finish;
 use crate::fuzz::{self, Extent};
 use crate::outcome::{Outcome, Violation};
 
-/// A case that has not ended by then never will.
+/// A case that runs longer than this counts as endless.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Feeds decoders, and whole stores, with bytes that are nearly right.
+/// Feeds decoders and whole stores with nearly valid bytes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   spinney-sim fuzz --list
@@ -29,29 +29,29 @@ pub struct Arguments {
     /// A target's name, or `all`.
     #[arg(long, default_value = "all")]
     target: String,
-    /// Lists the targets.
+    /// List the targets.
     #[arg(long)]
     list: bool,
-    /// What the cases are drawn from.
+    /// The seed of the cases.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Stop each target after so many seconds.
+    /// Stop each target after this many seconds.
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Stop each target after so many cases.
+    /// Stop each target after this many cases.
     #[arg(long)]
     cases: Option<u64>,
-    /// Targets that run at the same time.
+    /// Number of targets that run in parallel.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Try only the case of this number.
+    /// Run only the case with this number.
     #[arg(long, conflicts_with = "input")]
     only: Option<u64>,
-    /// Try only these bytes, in hexadecimal digits.
+    /// Run only these bytes, given in hexadecimal.
     #[arg(long, value_parser = parse_hex)]
     input: Option<Bytes>,
-    /// Write the seeds of the targets to this directory, one directory each, as libFuzzer takes
-    /// them.
+    /// Write the seeds of the targets to this directory, one subdirectory per target, in
+    /// libFuzzer's form.
     #[arg(long, value_name = "DIR")]
     write: Option<PathBuf>,
 }
@@ -63,14 +63,14 @@ fn parse_hex(text: &str) -> Result<Bytes, String> {
     fuzz::from_hex(text).map(Bytes)
 }
 
-/// What each thread is at: target, case, and since when.
+/// The current case of each thread: target, number, and start time.
 type Watch = Mutex<Option<(&'static str, u64, Instant)>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Carries the command out.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let all = fuzz::targets();

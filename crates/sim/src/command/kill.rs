@@ -15,10 +15,10 @@ use crate::kinds::Kinds;
 use crate::outcome::{Outcome, panic_text};
 use crate::random::Random;
 
-/// Works on real stores with real threads, kills the process and judges what is left.
+/// Runs real threads on real stores, kills the process and judges the store.
 ///
-/// When a process is killed is not repeatable; what it has left is kept, and judged again by the
-/// command that a violation prints.
+/// The moment of a kill is not repeatable. The store of a violation is kept, and the printed
+/// command judges it again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   spinney-sim kill --kills 1000
@@ -29,24 +29,24 @@ use crate::random::Random;
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Stop after so many kills of each kind; the same as --states.
+    /// Stop after this many kills of each kind; the same as --states.
     #[arg(long)]
     kills: Option<u64>,
-    /// Where the stores are made [default: the directory for temporary files].
+    /// The directory for the stores [default: the directory for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Make system calls fail, or the process die in them, by means of strace.
+    /// Use strace to make system calls fail, or to kill the process in them.
     #[arg(long)]
     strace: bool,
-    /// Work on a disk of a few mebibytes until it is full.
+    /// Run on a disk of a few MiB until it is full.
     #[arg(long, conflicts_with = "strace")]
     enospc: bool,
-    /// Judge again what an earlier run has kept.
+    /// Judge the store kept by an earlier run.
     #[arg(long)]
     judge: Option<PathBuf>,
 }
 
-/// What the process that is killed takes.
+/// The arguments of the process to be killed.
 #[derive(Debug, clap::Args)]
 pub struct ChildArguments {
     dir: PathBuf,
@@ -54,7 +54,7 @@ pub struct ChildArguments {
     faulty: bool,
 }
 
-/// Carries the command out.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let mut common = arguments.common.clone();
@@ -93,7 +93,7 @@ fn unique(what: &str) -> String {
     format!("spinney-kill-{}-{what}", std::process::id())
 }
 
-/// One store's life.
+/// Runs the lives of one store.
 fn one(
     arguments: &Arguments,
     parent: &Path,
@@ -135,7 +135,7 @@ fn one(
     outcome
 }
 
-/// Works until it is killed.
+/// Works until the process is killed.
 pub fn run_child(arguments: &ChildArguments) -> ExitCode {
     child::run(&arguments.dir, arguments.faulty);
     ExitCode::SUCCESS

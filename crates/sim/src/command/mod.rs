@@ -1,5 +1,5 @@
-//! The regimes as commands: what they have in common. Each prints progress while it runs, each
-//! violation with the command that shows it again, and one line of JSON at the end.
+//! The regimes as commands, and their common part. Each prints its progress, each violation with
+//! the command that reproduces it, and one line of JSON at the end.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -22,35 +22,35 @@ pub mod soak;
 pub mod threads;
 pub mod torture;
 
-/// What every regime takes.
+/// The options of every regime.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
-    /// The trees: a kind, `mixed` (all kinds in one store) or `all` (one after the other).
+    /// The tree kind, `mixed` (all kinds in one store) or `all` (one after the other).
     #[arg(long, default_value = "all", value_name = "KIND")]
     pub kind: Kinds,
-    /// The first seed; each run takes the next.
+    /// The first seed. Each run uses the next.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Stop after so many seconds, shared among the kinds [default: 60, none if another limit is
+    /// Stop after this many seconds, shared by the kinds [default: 60, none if another limit is
     /// given].
     #[arg(long)]
     pub seconds: Option<f64>,
-    /// Stop after so many states of each kind.
+    /// Stop after this many states of each kind.
     #[arg(long)]
     pub states: Option<u64>,
-    /// Stop after so many operations of each kind.
+    /// Stop after this many operations of each kind.
     #[arg(long)]
     pub operations: Option<u64>,
-    /// Stop after so many runs of each kind.
+    /// Stop after this many runs of each kind.
     #[arg(long)]
     pub runs: Option<u64>,
-    /// Go on after a violation.
+    /// Continue after a violation.
     #[arg(long)]
     pub keep_going: bool,
 }
 
 impl Common {
-    /// The limits of one of several choices of kinds. A kind for tests alone gets a small part.
+    /// The limits of one of several choices of kinds. A kind for tests gets a small part.
     fn part_of(&self, kinds: Kinds, choices: &[Kinds]) -> Common {
         let unlimited = [self.states, self.operations, self.runs].iter().all(Option::is_none);
         let seconds = self.seconds.or(unlimited.then_some(60.0));
@@ -67,8 +67,8 @@ impl Common {
         }
     }
 
-    /// Carries `run` out for each seed and each choice of kinds until a limit is reached, telling
-    /// how far it is, and gives all that was judged.
+    /// Calls `run` for each seed and each choice of kinds until a limit is reached. Prints the
+    /// progress and returns the sum of the outcomes.
     pub fn repeat(&self, mut run: impl FnMut(u64, Kinds) -> Outcome) -> Outcome {
         let mut total = Outcome::default();
         let mut told = Instant::now();
@@ -107,7 +107,7 @@ impl Common {
     }
 }
 
-/// Prints the last line, with what a regime adds to it, and says how the command ends.
+/// Prints the final line of JSON, with the regime's own fields, and returns the exit code.
 pub fn finish(regime: &str, seed: u64, started: Instant, total: &Outcome, more: Value) -> ExitCode {
     let seconds = started.elapsed().as_secs_f64();
     let mut line = json!({

@@ -9,7 +9,7 @@ use super::{Common, finish};
 use crate::compare::{self, Extent};
 use crate::keep::Keep;
 
-/// Does the same to small stores and to a map of all versions, and compares every read.
+/// Applies the same actions to small stores and to a map of all versions, and compares every read.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   spinney-sim model --seconds 60
@@ -18,18 +18,18 @@ use crate::keep::Keep;
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Actions in a list.
+    /// Number of actions in a list.
     #[arg(long, default_value_t = Extent::default().actions)]
     actions: usize,
-    /// Of each list, keep only the actions of these numbers.
+    /// Keep only the actions with these numbers of each list.
     #[arg(long)]
     keep: Option<Keep>,
-    /// How many seconds a list that fails may be cut down.
+    /// Time limit for shortening a failing list, in seconds.
     #[arg(long, default_value_t = Extent::default().shrink_for.as_secs())]
     shrink_seconds: u64,
 }
 
-/// Carries the command out.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let shrink_for = Duration::from_secs(arguments.shrink_seconds);

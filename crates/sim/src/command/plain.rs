@@ -1,4 +1,4 @@
-//! The commands of regimes that take nothing but what all take.
+//! Commands of regimes without options of their own.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -9,14 +9,14 @@ use super::{Common, finish};
 use crate::kinds::Kinds;
 use crate::outcome::Outcome;
 
-/// What they take.
+/// The common options.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
 }
 
-/// Carries out the regime of that name.
+/// Runs the regime with that name.
 pub fn run(name: &str, arguments: &Arguments, regime: fn(u64, Kinds) -> Outcome) -> ExitCode {
     let started = Instant::now();
     let total = arguments.common.repeat(regime);

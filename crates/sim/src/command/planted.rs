@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-/// Plants bugs into the engine, one at a time, and sees whether the regimes find them.
+/// Activates planted bugs in the engine, one at a time, and measures whether the regimes find them.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Needs a build with the bugs in it, which ordinary builds have not:
+#[command(after_help = "Needs a build that contains the bugs:
   RUSTFLAGS='--cfg planted' cargo run --profile planted --target-dir target/bugs -p spinney-sim -- \\
     planted
 
@@ -13,41 +13,40 @@ Examples:
   spinney-sim planted --jobs 2 --seeds 3
   spinney-sim planted --bug journal-sync-skipped --bug separator-too-short --rounds 20")]
 pub struct Arguments {
-    /// Only this bug; may be given several times.
+    /// Search only for this bug; can be repeated.
     #[arg(long, value_name = "NAME")]
     pub bug: Vec<String>,
-    /// Carry out only this regime in each round; may be given several times.
+    /// Run only this regime in each round; can be repeated.
     #[arg(long, value_name = "NAME")]
     pub regime: Vec<String>,
-    /// Name the bugs and what they break, and end.
+    /// List the bugs and what they break.
     #[arg(long)]
     pub list: bool,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// From so many first seeds each bug has to be found.
+    /// Number of first seeds from which each bug must be found.
     #[arg(long, default_value_t = 1)]
     pub seeds: u64,
-    /// Look for a bug from one first seed for at most so many rounds, each of which carries out
-    /// every regime once.
+    /// Limit of rounds per search. A round runs every regime once.
     #[arg(long, default_value_t = 100)]
     pub rounds: u64,
-    /// Give a search up after so many seconds: a last resort, for rounds are the same work on any
+    /// Time limit of a search in seconds. A last resort, because a round is the same work on every
     /// machine.
     #[arg(long, default_value_t = 3600.0)]
     pub seconds: f64,
-    /// Processes at a time [default: one a core].
+    /// Number of parallel processes [default: one per core].
     #[arg(long)]
     pub jobs: Option<usize>,
-    /// Tell what was found of each bug, not only its regime.
+    /// Print the report that found each bug, not only its regime.
     #[arg(long)]
     pub verbose: bool,
-    /// Be one of the processes: plant this bug, or `none`.
+    /// Run as one of the processes: activate this bug, or `none`.
     #[arg(long, hide = true)]
     pub child: Option<String>,
 }
 
-/// Carries the command out.
+/// Runs the command.
 #[cfg(planted)]
 pub fn run(arguments: &Arguments) -> ExitCode {
     match &arguments.child {
@@ -56,7 +55,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Says what is missing.
+/// Reports that the build has no planted bugs.
 #[cfg(not(planted))]
 pub fn run(_arguments: &Arguments) -> ExitCode {
     eprintln!(

@@ -1,5 +1,5 @@
-//! `spinney-sim soak`: all regimes, each in a process of its own, as long as the gate or the long
-//! form asks for.
+//! `spinney-sim soak`: all regimes, each in its own process, with the extent of the gate or of the
+//! long form.
 //!
 //! Invariants:
 //! 1. A part that does not end with its line of JSON has failed, whatever its exit code.
@@ -11,40 +11,40 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// How long each part is.
+/// The extent of each part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
-    /// What each change must pass: a few minutes.
+    /// The gate for each change: a few minutes.
     Gate,
-    /// What precedes a release: about an hour on two cores.
+    /// The long form before a release: about an hour on two cores.
     Long,
 }
 
-/// Runs all regimes, some at a time, and sums up.
+/// Runs all regimes, some in parallel, and prints a summary.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   spinney-sim soak --form gate
   spinney-sim soak --seed 1000000 --jobs 2
   spinney-sim soak --only crash --only faults")]
 pub struct Arguments {
-    /// How long each part is.
+    /// The extent of each part.
     #[arg(long, value_enum, default_value_t = Form::Long)]
     form: Form,
     /// The first seed of each part.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many parts run at a time [default: the number of cores].
+    /// Number of parts that run in parallel [default: the number of cores].
     #[arg(long)]
     jobs: Option<usize>,
-    /// Only parts of this name; may be repeated.
+    /// Run only the part with this name; can be repeated.
     #[arg(long, value_name = "PART")]
     only: Vec<String>,
-    /// Lists the parts and the commands they are.
+    /// List the parts and their commands.
     #[arg(long)]
     list: bool,
 }
 
-/// A part of the soak: its name and, for each form, the arguments of the command it is.
+/// A part of the soak: its name and, for each form, the arguments of its command.
 struct Part {
     name: &'static str,
     gate: &'static [&'static str],
@@ -60,7 +60,7 @@ impl Part {
     }
 }
 
-/// The longest first, so that they do not run alone at the end.
+/// The longest parts first, so that they do not run alone at the end.
 const PARTS: &[Part] = &[
     Part {
         name: "fuzz",
@@ -131,22 +131,22 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// How a part went.
+/// The result of a part.
 struct Report {
     part: usize,
     line: Option<Value>,
-    /// The last things it said.
+    /// Its last lines of output.
     said: Vec<String>,
     passed: bool,
     seconds: f64,
 }
 
 const SAID_LINES_MAX: usize = 60;
-/// Of that, what is said again at the end.
+/// The number of its last lines that are repeated in the summary, and the length of each.
 const SAID_AGAIN_LINES_MAX: usize = 20;
 const SAID_AGAIN_CHARS_MAX: usize = 300;
 
-/// Carries the command out.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let parts: Vec<&'static Part> = PARTS
         .iter()

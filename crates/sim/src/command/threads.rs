@@ -10,8 +10,8 @@ use super::{Common, finish};
 use crate::concurrent::{self, Extent, history::History};
 use crate::outcome::Outcome;
 
-/// Lets real threads loose on small stores and judges whether one order of commits explains what
-/// they saw. Threads do not do the same twice: keep the history of a violation with `--out`.
+/// Runs real threads on small stores and judges whether one order of commits explains their
+/// results. Thread schedules are not repeatable: keep the history of a violation with `--out`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   spinney-sim threads --seconds 120
@@ -21,22 +21,22 @@ use crate::outcome::Outcome;
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Threads that write and read [default: two to eight, drawn from the seed].
+    /// Number of threads that write and read [default: two to eight, depending on the seed].
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     threads: usize,
-    /// What each of them does from one opening of the store to the next.
+    /// Number of operations of each thread between two openings of the store.
     #[arg(long, default_value_t = Extent::default().operations)]
     session_operations: usize,
-    /// How often a store is opened to be worked on.
+    /// Number of times that a store is opened.
     #[arg(long, default_value_t = Extent::default().sessions)]
     sessions: usize,
-    /// Make the stores in this directory, not in memory.
+    /// Create the stores in this directory instead of in memory.
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Write the history of a violation to this file.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Do nothing but judge the history in this file.
+    /// Only judge the history in this file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["threads", "dir", "out"])]
     judge: Option<PathBuf>,
 }
@@ -47,7 +47,7 @@ fn judge(file: &Path) -> Result<Outcome, String> {
     Ok(concurrent::outcome(&history, &format!("spinney-sim threads --judge {}", file.display())))
 }
 
-/// Carries the command out.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let total = match &arguments.judge {

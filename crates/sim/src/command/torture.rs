@@ -14,8 +14,8 @@ use crate::torture::evidence::judge_again;
 use crate::torture::life::{Lives, Worst};
 use crate::torture::script::Script;
 
-/// Works on stores of gigabytes, kills the process again and again, and judges data, memory, space,
-/// descriptors, stalls, checks and the time to open.
+/// Kills processes that work on stores of gigabytes, and judges data, memory, space, descriptors,
+/// stalls, checks and opening times.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   spinney-sim torture --size-mib 1200 --kills 300 --kind mixed
@@ -24,34 +24,34 @@ use crate::torture::script::Script;
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// About how many mebibytes each store holds.
+    /// Approximate size of each store in MiB.
     #[arg(long, default_value_t = 1200)]
     size_mib: u64,
-    /// Stop after so many kills of each kind; the same as --states.
+    /// Stop after this many kills of each kind; the same as --states.
     #[arg(long)]
     kills: Option<u64>,
-    /// Lives of one store; then comes the next seed's.
+    /// Number of lives of one store, before the next seed's store.
     #[arg(long, default_value_t = 40)]
     lives: u64,
-    /// Judge what stores hold alone. Where memory, space or time is above what is promised, that is
-    /// told and counted, and is no violation.
+    /// Judge only the data of the stores. Excess memory, space or time is reported and counted, but
+    /// is not a violation.
     #[arg(long)]
     data: bool,
-    /// Where the stores are made [default: the directory for temporary files].
+    /// The directory for the stores [default: the directory for temporary files].
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Judge again what an earlier run has kept.
+    /// Judge the store kept by an earlier run.
     #[arg(long)]
     judge: Option<PathBuf>,
 }
 
-/// What the process that is killed takes.
+/// The arguments of the process to be killed.
 #[derive(Debug, clap::Args)]
 pub struct ChildArguments {
     dir: PathBuf,
 }
 
-/// What is told besides what was judged.
+/// Figures that are reported besides the judgement.
 #[derive(Default)]
 struct Figures {
     worst: Worst,
@@ -59,7 +59,7 @@ struct Figures {
     no_cgroup: Option<String>,
 }
 
-/// Carries the command out.
+/// Runs the command.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let mut common = arguments.common.clone();
@@ -106,7 +106,7 @@ fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
 
-/// The lives of one store.
+/// Runs the lives of one store.
 fn one(
     script: Script,
     parent: &Path,
@@ -177,7 +177,7 @@ fn one(
     outcome
 }
 
-/// Tells of something that does not end the store's lives.
+/// Reports something that does not end the store's lives.
 fn excess(what: &str, excesses: &mut Vec<String>) {
     eprintln!("{what}");
     excesses.push(what.to_string());
@@ -199,7 +199,7 @@ impl Figures {
     }
 }
 
-/// Makes a violation of what went wrong in `dir`, of which what shows it again is kept.
+/// Creates a violation for the store in `dir`, and keeps the store for reproduction.
 fn violation(dir: &Path, seed: u64, kinds: Kinds, what: String) -> Violation {
     for more in ["store", "copies", "fresh"] {
         let _ = std::fs::remove_dir_all(dir.join(more));
@@ -214,7 +214,7 @@ fn violation(dir: &Path, seed: u64, kinds: Kinds, what: String) -> Violation {
     Violation { what, command: format!("spinney-sim torture --judge {}", kept.display()) }
 }
 
-/// Works until it is killed.
+/// Works until the process is killed.
 pub fn run_child(arguments: &ChildArguments) -> ExitCode {
     child::run(&arguments.dir);
     ExitCode::SUCCESS

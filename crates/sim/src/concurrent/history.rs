@@ -1,10 +1,10 @@
-//! What threads did to a store, and when.
+//! The history of a store: the operations of threads, with their times.
 //!
 //! Invariants:
-//! 1. Moments are drawn from one counter of the process: no two are alike, and whoever returned
-//!    before somebody else began has the smaller number.
-//! 2. Each put and each merge operand has an [`Id`] of its own, so that a value says whose it is.
-//! 3. A history is written as text, one operation a line, and read back as the same.
+//! 1. Times are drawn from one counter of the process. All are different, and an operation that
+//!    ended before another began has the smaller time.
+//! 2. Each put and each merge operand has its own [`Id`], so that a value identifies its writer.
+//! 3. A history is written as text, one operation per line, and reads back as the same history.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;

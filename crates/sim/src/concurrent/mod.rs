@@ -1,13 +1,13 @@
-//! Real threads on one store: what each did and saw is recorded and judged.
+//! Real threads on one store: their operations and results are recorded and judged.
 //!
-//! 1. [`history`] is what was done and seen, and when; `value` makes values say whose they are.
-//! 2. `workload` lets threads loose on a store, `worker` is one of them, `upkeep` the one that
+//! 1. [`history`] has the operations, results and times. `value` makes values identify their
+//!    writers.
+//! 2. `workload` runs threads on a store. `worker` is one of them; `upkeep` is the thread that
 //!    flushes, compacts, copies, creates and drops.
 //! 3. [`check`] decides whether one order of commits explains a history.
 //!
-//! Real threads do not do the same twice: a seed fixes what each thread tries and the store's
-//! sizes, not how they meet. A violation is therefore kept as the history that shows it, to be
-//! judged again.
+//! Real threads are not repeatable: a seed determines the operations of each thread and the store's
+//! sizes, but not the schedule. So a violation is kept as its history, which can be judged again.
 
 pub mod check;
 pub mod history;

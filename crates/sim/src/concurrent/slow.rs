@@ -1,5 +1,5 @@
-//! Files that are slow now and then: what takes long on a busy machine is under way for long enough
-//! that others meet it half done. And who notes whether a store that is closed is left alone.
+//! Files that are sometimes slow, so that other threads encounter unfinished operations as on a
+//! busy machine. Also records whether a closed store is still used.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The thread that does to a store what its owner does now and then.
+//! The thread for occasional work: flushes, compactions, copies, creating and dropping keyspaces.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Keys and values as bytes: whose a value is can be read from it, and whether it is whole.
+//! The bytes of keys and values. A value identifies its writer and shows whether it is complete.
 
 use super::history::{Id, Seen};
 use crate::random::mix;

@@ -1,9 +1,9 @@
-//! A store so small that memtables freeze, nodes flush, leaves split, pages are evicted and space
-//! is reclaimed all the time, and threads that work on it.
+//! A workload on a store so small that memtables freeze, nodes flush, leaves split, pages are
+//! evicted and space is reclaimed all the time.
 //!
 //! Invariants:
-//! 1. Everything that was done is in the history; what went wrong by itself is there as `Odd`.
-//! 2. A thread that hangs ends the run, not the process: its store is left to it.
+//! 1. Every operation is in the history. Problems that are visible without it are there as `Odd`.
+//! 2. A thread that hangs ends the run, not the process: it keeps its store.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What work begins on, and how what a crash of it has left is judged.
+//! The store that work begins on, and the judgement of a crash of that work.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

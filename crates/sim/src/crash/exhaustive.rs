@@ -1,9 +1,9 @@
-//! All sequences of a few actions, crashed at every operation by every policy.
+//! All sequences of a few actions, crashed at every operation with every policy.
 //!
 //! Invariants:
-//! 1. A sequence is crashed during its last action only: what a crash before that leaves is judged
-//!    with the shorter sequence.
-//! 2. The same image under the same promise is judged once.
+//! 1. A sequence is crashed only during its last action: earlier crashes are judged with the
+//!    shorter sequence.
+//! 2. The same image with the same promise is judged once.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

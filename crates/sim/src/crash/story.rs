@@ -1,7 +1,7 @@
-//! A violation told shortly: as few actions as still show one, and the command that does.
+//! A shortened violation: as few actions as possible that still show it, and its command.
 //!
 //! Invariants:
-//! 1. A story shows its violation whenever it is told.
+//! 1. A story shows its violation on every replay.
 
 use std::fmt;
 use std::ops::Range;

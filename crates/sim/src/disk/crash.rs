@@ -1,9 +1,9 @@
-//! What a crash takes: the policies.
+//! Crash policies: which pending changes a crash loses.
 //!
 //! Invariants:
-//! 1. The same disk, policy and draw leave the same.
-//! 2. Policies that are not drawn leave one state; [`Policy::PowerSubset`] leaves each of at most
-//!    [`SUBSETS_MAX`] where those are all there can be.
+//! 1. The same disk, policy and draw give the same result.
+//! 2. Policies without a draw have one result. [`Policy::PowerSubset`] gives each of at most
+//!    [`SUBSETS_MAX`] results if there are no more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,8 +1,8 @@
-//! What names stand for.
+//! The directory tree: names and the files that they refer to.
 //!
 //! Invariants:
-//! 1. Paths are relative to the root, without detours; the root is not among them. They are in the
-//!    order of their bytes: what is below a directory follows `directory/`.
+//! 1. Paths are relative to the root and normalized; the root is not among them. They are ordered
+//!    bytewise, so the content of a directory follows `directory/`.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -1,10 +1,10 @@
-//! What power loss leaves of one file.
+//! The content of one file after a power loss.
 //!
 //! Invariants:
-//! 1. A sector holds what the first so and so many pending writes have made of it: one that is
-//!    skipped takes all later ones to the same sector with it.
-//! 2. A file's length, with what cutting it has removed, is that of some moment since its sync,
-//!    whatever has become of its sectors.
+//! 1. A sector has the result of a prefix of its pending writes: if one is lost, so are all later
+//!    ones to the same sector.
+//! 2. A file's length, with the effect of truncation, is that of some moment since its sync,
+//!    whatever the state of its sectors.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Tests of what a crash may leave.
+//! Tests of the possible results of a crash.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

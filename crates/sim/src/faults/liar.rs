@@ -1,4 +1,4 @@
-//! Judges a store whose disk has lied: what it holds is right, or it says that it is not.
+//! Judges a store whose disk has lied: its content is right, or it reports an error.
 
 use std::path::Path;
 

@@ -1,8 +1,8 @@
-//! A violation told shortly: as few steps as still show one, and the operation to strike among
-//! theirs.
+//! A shortened violation: as few steps as possible that still show it, and the affected operation.
 //!
 //! Invariants:
-//! 1. What is found shows its violation whenever its steps are done and its operation is struck.
+//! 1. The result shows its violation whenever its steps are replayed with the fault in its
+//!    operation.
 
 use std::time::Instant;
 

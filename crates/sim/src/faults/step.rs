@@ -1,5 +1,4 @@
-//! What is done to a store while its disk fails: a list, drawn before, that depends on nothing that
-//! happens.
+//! The steps of work on a failing disk: a list drawn in advance, independent of what happens.
 
 use spinney::Compression;
 

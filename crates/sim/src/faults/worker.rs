@@ -1,10 +1,9 @@
-//! Does the steps on a disk that fails, and holds the store to its word while it runs.
+//! Runs the steps on a failing disk, and checks the store's promises meanwhile.
 //!
 //! Invariants:
-//! 1. The model is exact at any time: whether a commit that failed has happened is found out by
-//!    reading before another one is tried.
-//! 2. An error of a worker's method is a breach of the contract; the store's errors are met by
-//!    `met`.
+//! 1. The model is always exact: reads determine whether a failed commit happened before the next
+//!    one is tried.
+//! 2. An error of a worker's method is a breach of the contract. `met` handles the store's errors.
 
 use std::ops::Bound;
 

@@ -1,5 +1,5 @@
-//! The process that is killed: opens the store, says what it holds, and works on it with several
-//! writers until it dies.
+//! The process that is killed: opens the store, reports its content, and runs several writers on it
+//! until it dies.
 
 use std::io::Stdout;
 use std::path::{Path, PathBuf};

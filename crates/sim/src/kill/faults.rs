@@ -1,5 +1,5 @@
-//! Faults that `strace` makes in a child: a system call that fails, or that the child does not
-//! survive. What goes through io_uring no tracer sees, so these children do without it.
+//! Faults that `strace` injects into a child: a failing system call, or death in one. No tracer
+//! sees operations of io_uring, so these children do not use it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! What the child tells the parent through a pipe: frames of a fixed size, each written by one
-//! call, so that they arrive whole, in the order in which things happened, and survive the child.
+//! The child's reports to the parent through a pipe: frames of a fixed size, each written by one
+//! call. They arrive whole, in the order of events, and survive the child.
 
 use std::io::{self, Read, Write};
 use std::sync::Mutex;

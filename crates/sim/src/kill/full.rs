@@ -1,6 +1,6 @@
-//! A disk that is full: a file system in memory of a few mebibytes, mounted where the machine
-//! allows. Writers fill the store until they are refused; what was refused is not there, what was
-//! acknowledged is, and all of it can be read. With room again they go on.
+//! A full disk: a file system in memory of a few MiB, mounted if the machine allows it. Writers
+//! fill the store until they are refused. Refused writes do not exist, acknowledged ones do, and
+//! all of them can be read. Once there is room again, writes continue.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Compares an open store with what is known of it.
+//! Compares an open store with its ledger.
 
 use std::collections::BTreeMap;
 use std::fs;

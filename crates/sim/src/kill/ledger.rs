@@ -1,11 +1,10 @@
-//! What the parent knows of a store: what was issued and acknowledged, in which order, and what was
-//! found. It is a file beside the store, from which a child learns where to go on and which shows a
-//! violation again.
+//! The parent's knowledge of a store: the issued, acknowledged and found steps, in order. It is a
+//! file beside the store. A child reads from it where to continue, and it reproduces a violation.
 //!
 //! Invariants:
-//! 1. A step is in the store if it was acknowledged or found, and not if it was refused; of one
-//!    that was only issued either is right, until it has been looked at.
-//! 2. Of two writes of a shared key, one was earlier if it was acknowledged before the other was
+//! 1. A step is in the store if it was acknowledged or found, and not if it was refused. A step
+//!    that was only issued may or may not be there until it has been looked up.
+//! 2. Of two writes to a shared key, one is earlier if it was acknowledged before the other was
 //!    issued.
 
 use std::fs;

@@ -1,13 +1,13 @@
-//! Real kills: a child process works on a real store, with real threads on the real file system,
-//! and is killed at random moments; whatever it was told to be written is there.
+//! Real kills: a child process runs real threads on a real store in the real file system, and is
+//! killed at random moments. Every acknowledged write must exist afterwards.
 //!
-//! 1. [`script`] says what each writer does.
-//! 2. [`frames`] is what the child says through the pipe.
-//! 3. [`ledger`] is what is known from that.
+//! 1. [`script`] determines the steps of each writer.
+//! 2. [`frames`] are the child's reports through the pipe.
+//! 3. [`ledger`] is the knowledge from these reports.
 //! 4. [`judge`] compares a store with it.
-//! 5. [`child`] is the process that dies.
-//! 6. [`rounds`] starts it, kills it and judges what it has left.
-//! 7. [`faults`] are those that `strace` makes; [`full`] is a disk that is full.
+//! 5. [`child`] is the process that is killed.
+//! 6. [`rounds`] starts it, kills it and judges the result.
+//! 7. [`faults`] are those that `strace` injects; [`full`] is a full disk.
 
 pub mod child;
 pub mod faults;

@@ -1,9 +1,9 @@
-//! One store's life, and its many deaths: children that work on it are killed, and what they leave
-//! is judged, here or by the next child.
+//! The life of one store: children that work on it are killed, and their result is judged, here or
+//! by the next child.
 //!
 //! Invariants:
-//! 1. What a child has left is copied before anything opens it, so that a violation can be shown
-//!    again.
+//! 1. The result of a child is copied before anything opens it, so that a violation can be
+//!    reproduced.
 //! 2. No child outlives its round.
 
 use std::collections::BTreeMap;

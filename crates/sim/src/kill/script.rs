@@ -1,12 +1,11 @@
-//! What each writer of a store does, as a function of its place: what it has done so far, the
-//! step's number and the life it is done in. So the parent knows what a step wrote without being
-//! told.
+//! The steps of each writer, as a function of its earlier steps, the step's number and the number
+//! of the life. So the parent knows what a step wrote without a report.
 //!
 //! Invariants:
-//! 1. The same seed, writer, life and state before give the same step.
-//! 2. A writer's own keys begin with its number, and nobody else writes them; its passing keyspace
-//!    is its own.
-//! 3. A step that is tried again in another life writes other bytes.
+//! 1. The same seed, writer, life and earlier state give the same step.
+//! 2. A writer's own keys begin with its number, and nobody else writes them. Its temporary
+//!    keyspace is its own.
+//! 3. A step that is retried in another life writes other bytes.
 //! 4. A step that writes a shared key leaves a state of the writer's own keys that no other step
 //!    leaves.
 

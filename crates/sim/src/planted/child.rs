@@ -1,5 +1,4 @@
-//! One search, in a process of its own: it tells each part of a round on a line of its standard
-//! output.
+//! One search in its own process. It reports each part of a round on a line of standard output.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,15 +1,16 @@
-//! The regime's own score: bugs planted into the engine, one at a time, that the regimes must find.
+//! The score of the regimes: they must find bugs planted into the engine, one at a time.
 //!
-//! A *search* looks for one bug from one first seed, in a process of its own ([`child`]): a bug may
-//! panic, abort or hang. In rounds it carries out each regime once, with the round's seed, until
-//! one tells of a violation. A last search, without any bug, goes as many rounds as the longest of
-//! the others and must find nothing: so what was found was the bug, and not the regime's own doing.
+//! A *search* looks for one bug from one first seed. It has its own process ([`child`]), because a
+//! bug may panic, abort or hang. A round runs each regime once with the round's seed. Rounds are
+//! repeated until a regime reports a violation. A last search without a bug runs as many rounds as
+//! the longest other search and must find nothing. This shows that the regimes found the bugs, and
+//! not faults of their own.
 //!
 //! Invariants:
-//! 1. A search does the same whenever it is repeated, but for regimes with threads.
+//! 1. A search is repeatable, except for regimes with threads.
 //! 2. A bug counts as found only if each of its searches has found it.
-//! 3. What limits a search is work: rounds, each of the same work on any machine. Time is a last
-//!    resort.
+//! 3. The limit of a search is a number of rounds, which are the same work on any machine. Time is
+//!    a last resort.
 
 mod child;
 mod regimes;

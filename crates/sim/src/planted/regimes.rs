@@ -1,4 +1,4 @@
-//! The regimes that a search carries out, each cut to about a fifth of a second.
+//! The regimes of a search, each reduced to about a fifth of a second.
 
 use std::time::Duration;
 

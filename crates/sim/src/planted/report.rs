@@ -1,4 +1,4 @@
-//! What the searches have found, as a table and as the last line.
+//! The results of the searches, as a table and as the final line of JSON.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

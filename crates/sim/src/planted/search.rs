@@ -1,4 +1,4 @@
-//! One search, as its parent sees it.
+//! One search, as seen by its parent process.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

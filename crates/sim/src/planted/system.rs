@@ -1,6 +1,5 @@
-//! The operating system's files where the kernel does what this machine's does not: it takes
-//! `O_DIRECT` and refuses the reads, and it tells of bytes that it has lost once. Threads meet
-//! there.
+//! Files of the operating system with a kernel that behaves unlike this machine's: it accepts
+//! `O_DIRECT` and refuses the reads, and it reports lost bytes only once. Used by several threads.
 
 use std::path::Path;
 use std::sync::Barrier;

@@ -1,7 +1,7 @@
-//! The process that is killed: opens the store, tells what it holds, and works on it until it dies.
+//! The process that is killed: opens the store, reports its content, and works on it until it dies.
 //!
-//! It knows nothing of what the store should hold: that is its parent's business, in another
-//! process, whose memory does not count.
+//! It does not know the expected content. The parent has it, in another process, whose memory is
+//! not judged.
 
 use std::io::Stdout;
 use std::path::{Path, PathBuf};

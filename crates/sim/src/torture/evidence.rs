@@ -1,4 +1,4 @@
-//! What is kept of a violation, and how it is judged again.
+//! The evidence of a violation, and its repeated judgement.
 
 use std::fs;
 use std::io;

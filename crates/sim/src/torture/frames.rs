@@ -1,4 +1,4 @@
-//! What the child tells the parent: frames of 32 bytes, in the order in which things happened.
+//! The child's reports to the parent: frames of 32 bytes, in the order of events.
 
 use std::io::{self, Read};
 

@@ -1,8 +1,8 @@
-//! The truth about space: what the files of live pairs take when they are freshly loaded and
+//! The reference for space: the size of the files of live pairs that are freshly loaded and
 //! compacted.
 //!
-//! It is measured on a few megabytes of the same pairs, for each sort of values and kind of tree
-//! that the script has, as a multiple of the bytes of keys and values.
+//! It is measured on a few MB of the same pairs, for each type of values and kind of tree in the
+//! script, as a multiple of the bytes of keys and values.
 
 use std::fs;
 use std::io;

@@ -1,11 +1,10 @@
-//! What the parent knows of a store: of each key, the step that wrote it last.
+//! The parent's knowledge of a store: for each key, the step that wrote it last.
 //!
 //! Invariants:
-//! 1. What is known here is exactly the steps that were acknowledged, or found when the store was
-//!    opened.
-//! 2. Of each writer one step at most is issued and not known; it is in the store as a whole or not
-//!    at all, and is settled when the store is opened.
-//! 3. The store holds nothing else: no other key, no other value.
+//! 1. It has exactly the steps that were acknowledged, or found when the store was opened.
+//! 2. Each writer has at most one step that is issued and not known. It is in the store completely
+//!    or not at all, which is determined when the store is opened.
+//! 3. The store has nothing else: no other key, no other value.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,9 +1,9 @@
-//! The lives of one store: children that work on it are watched and killed, and what they leave is
-//! judged by what the next one reads.
+//! The lives of one store: children that work on it are watched and killed, and the next child
+//! reads their result, which is judged.
 //!
 //! Invariants:
-//! 1. What a child has left is kept, by hard links, before anything opens it, with the ledger as it
-//!    was then: a violation can be shown again.
+//! 1. The result of a child is kept by hard links before anything opens it, together with the
+//!    ledger of that moment: a violation can be reproduced.
 //! 2. No child outlives its life.
 
 use std::collections::BTreeMap;

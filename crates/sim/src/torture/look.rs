@@ -1,4 +1,4 @@
-//! Looking at an open store: what is read is told, and judged by whoever is told.
+//! Reads an open store and reports what it has read; the receiver judges it.
 
 use spinney::{CheckLevel, Database, Error, Keyspace, Slice};
 

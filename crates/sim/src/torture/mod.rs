@@ -1,15 +1,14 @@
-//! Torture: stores of gigabytes, worked on by a process that is killed again and again, judged by
-//! another that knows what must be there: data, and memory, space, descriptors, stalls and the time
-//! to open.
+//! Torture: a process works on stores of gigabytes and is killed repeatedly. Another process knows
+//! the expected content and judges data, memory, space, descriptors, stalls and opening times.
 //!
-//! 1. [`script`] is what a store holds and what is done to it, as functions of a seed.
-//! 2. [`ledger`] is what the parent knows, and compares with what is read.
-//! 3. [`plan`] is what a child is to do; [`child`] does it and tells it in [`frames`]; [`look`] is
-//!    how it reads what it has found.
-//! 4. [`process`] asks the system about the child; [`promise`] says how much of everything is too
-//!    much; [`fresh`] how much space would be right.
-//! 5. [`life`] starts a child, which [`watch`] looks at and kills, and judges it; [`evidence`] is
-//!    what a violation needs to be shown again.
+//! 1. [`script`] is the content of a store and the work on it, as functions of a seed.
+//! 2. [`ledger`] is the parent's knowledge, and compares it with what is read.
+//! 3. [`plan`] is the work of a child; [`child`] does it and reports it in [`frames`]; [`look`]
+//!    reads the store.
+//! 4. [`process`] asks the system about the child. [`promise`] has the limits of all figures;
+//!    [`fresh`] has the reference for space.
+//! 5. [`life`] starts a child and judges it; [`watch`] observes and kills it; [`evidence`] keeps
+//!    what reproduces a violation.
 
 pub mod child;
 pub mod evidence;

@@ -1,4 +1,4 @@
-//! What a child is to do in its life, as a file that its parent leaves for it.
+//! The plan of a child's work in its life, in a file that its parent writes.
 
 use std::fs;
 use std::io;

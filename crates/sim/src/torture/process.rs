@@ -1,5 +1,5 @@
-//! What the system says of a process: memory, descriptors, and how long its threads waited for a
-//! core.
+//! The system's figures about a process: memory, descriptors, and the time that its threads waited
+//! for a core.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;

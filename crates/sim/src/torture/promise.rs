@@ -1,4 +1,4 @@
-//! The promises that torture judges besides data, as numbers.
+//! The limits of the figures that torture judges besides data.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
-//! What a store holds and what each writer does, as functions of the seed: keyspaces, keys, steps,
-//! values.
+//! The content of a store and the steps of each writer, as functions of the seed: keyspaces, keys,
+//! steps, values.
 //!
 //! Invariants:
-//! 1. A step depends on the seed, its writer and its number alone. A step's number is never used
-//!    twice, so a value that is found names the one step that can have written it.
+//! 1. A step depends only on the seed, its writer and its number. A step's number is never reused,
+//!    so a value identifies the step that wrote it.
 //! 2. A key belongs to one writer, and nobody else writes it.
-//! 3. What a step does to a key depends on the seed, the key and the step's number alone.
-//! 4. Each writer first fills its keys, each once; from then on it overwrites them uniformly.
+//! 3. The effect of a step on a key depends only on the seed, the key and the step's number.
+//! 4. Each writer first fills its keys, each once; then it overwrites them uniformly.
 
 use std::sync::OnceLock;
 

@@ -1,5 +1,5 @@
-//! The thread that watches a child: looks at its memory and descriptors, and kills it when its
-//! moment has come.
+//! The thread that watches a child: it samples memory and descriptors, and kills the child at the
+//! planned moment.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,8 @@
-//! [`WatchedVfs`]: a file system whose writes and syncs somebody is told of, and may hold up.
+//! [`WatchedVfs`]: a file system with a watcher that is told of writes and syncs, and may delay or
+//! refuse them.
 //!
 //! Invariants:
-//! 1. Nothing but time differs from the files beneath, and what the watcher refuses.
+//! 1. Apart from time and refusals by the watcher, it behaves like the underlying file system.
 
 use std::fmt::Debug;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A proof that there is no order, for reading: operations each of which must have come before the
-//! next, and the last before the first.
+//! A readable proof that there is no order: a circle of operations, each of which must come before
+//! the next.
 
 use std::collections::VecDeque;
 

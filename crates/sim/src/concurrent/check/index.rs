@@ -1,9 +1,9 @@
-//! A history, taken apart: which commits and views there are, what each wrote or saw, and whose.
+//! An indexed history: its commits and views, with what each wrote or saw.
 //!
 //! Invariants:
-//! 1. What can be said of an observer by itself is said here: what it saw was written, to that key,
-//!    by a commit that was accepted; it is whole; it agrees with itself.
-//! 2. A merge whose predecessor somebody has seen is an observer too, of what the key held before
+//! 1. Checks of a single observer are made here: what it saw was written to that key by an accepted
+//!    commit, is complete, and is consistent.
+//! 2. A merge whose predecessor was seen is an observer too, of the key's value before it.
 //!    it.
 
 use std::collections::BTreeMap;

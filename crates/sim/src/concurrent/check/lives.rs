@@ -1,4 +1,4 @@
-//! The lives of keyspaces: who is told that one is closed, and when.
+//! The lifetimes of keyspaces: which operations must return `Closed`, and when.
 
 use std::collections::BTreeMap;
 

@@ -1,21 +1,21 @@
-//! Whether what threads saw of a store can be explained by one order of commits.
+//! Decides whether one order of commits explains what threads saw of a store.
 //!
-//! What is promised (DESIGN 1, promise 2): commits form one total order, each somewhere between its
-//! beginning and its end; what a get, a `multi_get`, an iterator or a snapshot sees is what a
-//! prefix of that order leaves, which ends somewhere between the beginning and the end of the call
-//! that made it. A batch is one commit. So there must be an order of commits and observers that
-//! agrees with time and in which each observer sees, in each key, what was last written. There are
-//! no transactions that read and write: write skew is allowed, since nothing forbids it.
+//! The promise: commits form one total order, each at a point between its beginning and its end. A
+//! get, a `multi_get`, an iterator or a snapshot sees the result of a prefix of that order, which
+//! ends at a point between the beginning and the end of the call that made it. A batch is one
+//! commit. So there must be an order of commits and observers that agrees with time and in which
+//! each observer sees the last value written to each key. There are no transactions that read and
+//! write, so write skew is allowed.
 //!
-//! 1. `index` takes the history apart and says what is wrong by itself.
+//! 1. `index` indexes the history and reports problems of single operations.
 //! 2. `lives` judges the creation and the end of keyspaces.
-//! 3. `order` derives who must come before whom until nothing more follows; a circle is a proof
-//!    that there is no order, and `circle` tells it.
-//! 4. `witness` finds an order, where there is no circle; `replay` goes through it by plain means.
+//! 3. `order` derives which operations must precede which, until nothing more follows. A circle
+//!    proves that there is no order; `circle` prints it.
+//! 4. `witness` finds an order if there is no circle. `replay` verifies it by simple means.
 //!
 //! Invariants:
-//! 1. A violation is never a false alarm: it rests on what follows from the promise.
-//! 2. `Verdict::Holds` is never wrong: it comes with an order, and `replay` has confirmed it.
+//! 1. A violation is never a false alarm: it follows from the promise.
+//! 2. `Verdict::Holds` is never wrong: it comes with an order that `replay` has verified.
 
 mod circle;
 mod index;

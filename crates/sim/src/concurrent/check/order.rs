@@ -1,18 +1,16 @@
-//! Who must come before whom: what follows from time and from what was seen, until nothing more
-//! does.
+//! The precedence of operations: everything that follows from time and from what was seen.
 //!
-//! For each node there is a clock: how many nodes of each chain must come before it. An edge that
-//! says something new raises clocks; a node that must come before itself proves that there is no
-//! order.
+//! Each node has a clock: the number of nodes of each chain that must come before it. A new edge
+//! raises clocks. A node that must come before itself proves that there is no order.
 //!
-//! The rules, with R an observer that saw a key hold what W left there:
+//! The rules, with R an observer that saw a key with the value written by W:
 //! - W before R.
 //! - Another writer of the key that must come before R must come before W.
 //! - Another writer of the key that must come after W must come after R.
 //!
 //! and with R an observer that saw a key absent:
-//! - A put that must come before R, and R, have a delete between them. If only one can be there, it
-//!   must be; if none can, R must come before the put.
+//! - Between R and a put that must come before R there must be a delete. If only one is possible,
+//!   it must be between them; if none is possible, R must come before the put.
 //!
 //! Invariants:
 //! 1. Every edge holds in every order that explains the history.

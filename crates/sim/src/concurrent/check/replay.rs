@@ -1,5 +1,5 @@
-//! Goes through an order that is said to explain a history, by the plainest means: a map of what
-//! each key holds. It shares nothing with how the order was found.
+//! Verifies an order for a history by the simplest means: a map of the keys' values. It shares no
+//! code with the search for the order.
 
 use std::collections::BTreeMap;
 

@@ -1,15 +1,14 @@
-//! Looks for an order that explains a history: from the beginning on, a place in each chain and
-//! what each key holds, going back where it does not go on.
+//! Searches for an order that explains a history, from the beginning, with backtracking. A state is
+//! a position in each chain and the value of each key.
 //!
-//! An observer that can be next is taken at once, since it changes nothing for the others. A commit
-//! is taken only if nobody who still has to see what it replaces is left behind.
+//! An observer that can be next is taken at once, because it changes nothing for the others. A
+//! commit is taken only if no remaining observer must still see the value that it replaces.
 //!
-//! A wrong choice early on shows late, and going back step by step from there may never end. So the
-//! search begins anew now and then, and prefers other commits each time; what is known to lead
-//! nowhere stays known.
+//! An early wrong choice shows late, and backtracking from there may never end. So the search
+//! restarts from time to time and prefers other commits. States known to fail are remembered.
 //!
 //! Invariants:
-//! 1. A state (the places, and what keys hold) from which there was no way on is not tried twice.
+//! 1. A state (positions and values) from which the search failed is not tried twice.
 
 use std::collections::BTreeSet;
 
