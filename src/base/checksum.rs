@@ -2,18 +2,18 @@
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
-/// Checksum of `bytes`. `seed` names the place they belong to (file and offset, say), so that bytes
-/// that are whole but in the wrong place do not pass.
+/// The checksum of `bytes`. `seed` identifies their location (for example file and offset), so that
+/// intact bytes in the wrong place are detected.
 #[inline]
 pub(crate) fn checksum(seed: u64, bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(bytes, seed)
 }
 
-/// [`checksum`] of bytes that come in parts.
+/// The [`checksum`] of bytes that arrive in parts.
 pub(crate) struct Checksummer(Box<Xxh3>);
 
 impl Checksummer {
-    /// No bytes yet.
+    /// The checksum of no bytes.
     pub(crate) fn new(seed: u64) -> Checksummer {
         Checksummer(Box::new(Xxh3::with_seed(seed)))
     }

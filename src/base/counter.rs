@@ -4,8 +4,8 @@
 //! 1. A thread that owns a stripe is the only one that writes to it, so it needs no locked
 //!    instruction. Threads beyond the number of stripes share the last one and use atomic adds.
 //! 2. A stripe outlives its thread, with its counts. The next owner continues from them.
-//! 3. No count is lost. A sum that is taken while others count includes at least what they had
-//!    counted before it began.
+//! 3. No count is lost. A sum taken concurrently with additions includes at least those that ended
+//!    before it began.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -24,14 +24,14 @@ const UNASSIGNED: usize = usize::MAX;
 #[cfg(not(loom))]
 static OWNERS: Owners = Owners::new();
 
-// Loom's atomics cannot be made before a model runs.
+// Loom's atomics cannot be created before a model runs.
 #[cfg(loom)]
 loom::lazy_static! {
     static ref OWNERS: Owners = Owners::new();
 }
 
 thread_local! {
-    // Two of them: this one has no destructor, so reading it is one instruction.
+    // Two variables: this one has no destructor, so reading it is one instruction.
     static STRIPE: Cell<usize> = const { Cell::new(UNASSIGNED) };
     static OWNERSHIP: Ownership = Ownership(OWNERS.claim());
 }
@@ -40,7 +40,7 @@ struct Ownership(usize);
 
 impl Drop for Ownership {
     fn drop(&mut self) {
-        // Destructors that run after this one count on the shared stripe.
+        // Destructors that run after this one use the shared stripe.
         STRIPE.set(SHARED_STRIPE);
         OWNERS.release(self.0);
     }
@@ -59,7 +59,7 @@ fn assign_stripe() -> usize {
     stripe
 }
 
-/// `N` counters that are bumped together, by any number of threads: up to eight share a cache line
+/// `N` counters that are updated together by any number of threads. Up to eight share a cache line
 /// in each stripe.
 #[derive(Debug)]
 pub(crate) struct ShardedCounters<const N: usize> {
@@ -67,7 +67,7 @@ pub(crate) struct ShardedCounters<const N: usize> {
 }
 
 impl<const N: usize> ShardedCounters<N> {
-    /// All at 0.
+    /// All counters zero.
     pub(crate) fn new() -> ShardedCounters<N> {
         let stripe = || CachePadded::new(std::array::from_fn(|_| Count::default()));
         ShardedCounters { stripes: (0..=SHARED_STRIPE).map(|_| stripe()).collect() }
@@ -85,7 +85,7 @@ impl<const N: usize> ShardedCounters<N> {
         }
     }
 
-    /// Adds to all of them at once, each its own.
+    /// Adds to all counters at once, to each its own number.
     #[inline]
     pub(crate) fn add_all(&self, amounts: [u64; N]) {
         let stripe = stripe();
@@ -98,7 +98,7 @@ impl<const N: usize> ShardedCounters<N> {
         }
     }
 
-    /// What all threads have added to counter `counter`.
+    /// The sum of all threads' additions to counter `counter`.
     pub(crate) fn sum(&self, counter: usize) -> u64 {
         let counts = self.stripes.iter().map(|stripe| stripe[counter].get());
         counts.fold(0, u64::wrapping_add)
@@ -111,7 +111,7 @@ impl<const N: usize> Default for ShardedCounters<N> {
     }
 }
 
-/// One counter, see [`ShardedCounters`].
+/// One counter. See [`ShardedCounters`].
 #[derive(Debug, Default)]
 pub(crate) struct ShardedCounter(ShardedCounters<1>);
 
@@ -122,21 +122,21 @@ impl ShardedCounter {
         self.0.add(0, n);
     }
 
-    /// What all threads have added.
+    /// The sum of all threads' additions.
     pub(crate) fn sum(&self) -> u64 {
         self.0.sum(0)
     }
 }
 
-/// Each doubling of a value is cut into this many buckets (as a power of two): 32, so a bucket is
-/// at most 1/32 as wide as its values are large, and its middle is off by at most 1.6 %.
+/// The number of buckets per doubling of the value, as a power of two: 32. A bucket's width is at
+/// most 1/32 of its values, and its middle is off by at most 1.6%.
 const BUCKETS_PER_DOUBLING_LOG2: u32 = 5;
 const BUCKETS_PER_DOUBLING: usize = 1 << BUCKETS_PER_DOUBLING_LOG2;
-/// Values from here on (73 minutes in nanoseconds) share the last bucket.
+/// Greater values (73 minutes in nanoseconds and more) share the last bucket.
 const VALUE_LOG2_MAX: u32 = 42;
 const BUCKETS: usize =
     (VALUE_LOG2_MAX - BUCKETS_PER_DOUBLING_LOG2 + 1) as usize * BUCKETS_PER_DOUBLING;
-/// Fewer than the counters have, since each holds 10 KB.
+/// Fewer than the counters have, because each uses 10 KB.
 const HISTOGRAM_SHARDS: usize = 8;
 
 fn bucket_of(nanos: u64) -> usize {
@@ -175,14 +175,14 @@ impl HistogramShard {
     }
 }
 
-/// How long operations took, in nanoseconds. A shard costs memory once a thread has used it.
+/// A histogram of latencies in nanoseconds. A shard uses memory only after a thread has used it.
 #[derive(Debug, Default)]
 pub(crate) struct LatencyHistogram {
     shards: [OnceLock<CachePadded<HistogramShard>>; HISTOGRAM_SHARDS],
 }
 
 impl LatencyHistogram {
-    /// Notes that an operation took `nanos`.
+    /// Records that an operation took `nanos` nanoseconds.
     #[inline]
     pub(crate) fn record(&self, nanos: u64) {
         let shard = self.shards[stripe() % HISTOGRAM_SHARDS]
@@ -194,7 +194,7 @@ impl LatencyHistogram {
         }
     }
 
-    /// What has been recorded so far.
+    /// A copy of the values recorded so far.
     pub(crate) fn snapshot(&self) -> LatencySnapshot {
         let mut snapshot = LatencySnapshot::default();
         for shard in self.shards.iter().filter_map(OnceLock::get) {
@@ -210,7 +210,7 @@ impl LatencyHistogram {
     }
 }
 
-/// A copy of a [`LatencyHistogram`]; copies can be merged.
+/// A copy of a [`LatencyHistogram`]. Copies can be merged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LatencySnapshot {
     buckets: Box<[u64]>,
@@ -226,23 +226,23 @@ impl Default for LatencySnapshot {
 }
 
 impl LatencySnapshot {
-    /// How many operations.
+    /// The number of operations.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Nanoseconds of all of them together, exact.
+    /// The exact sum of all values in nanoseconds.
     pub(crate) fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// The longest, exact.
+    /// The exact maximum in nanoseconds.
     pub(crate) fn max(&self) -> u64 {
         self.max
     }
 
-    /// The value that `percent` of the operations did not exceed, to within 1.6 %; 0 if there were
-    /// none.
+    /// The value that `percent` of the operations did not exceed, to within 1.6%; 0 without
+    /// operations.
     pub(crate) fn percentile(&self, percent: f64) -> u64 {
         let rank = (self.count as f64 * percent.clamp(0.0, 100.0) / 100.0).ceil() as u64;
         let rank = rank.clamp(1, self.count.max(1));

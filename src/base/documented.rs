@@ -1,9 +1,9 @@
 //! Reads the example bytes of the pages in `docs/format`.
 
-/// The bytes of the `nth` hex block of a page. What follows a `#` is commentary.
+/// The bytes of the `nth` hex block of a page. Text after a `#` is a comment.
 ///
 /// # Panics
-/// If the page has no such block, or that has something else than pairs of hex digits.
+/// If the page has no such block, or the block has something other than pairs of hex digits.
 pub(crate) fn hex_block(page: &str, nth: usize) -> Vec<u8> {
     let block = page.split("```hex\n").nth(nth + 1).and_then(|rest| rest.split("```").next());
     let lines = block.expect("the page has the block").lines();

@@ -5,24 +5,24 @@ use std::path::Path;
 use super::codec::{Decoder, put_bytes, put_varint, read_varint, varint_bytes};
 use super::error::{Error, Result};
 
-/// A decoder of bytes that come from a disk or from a user.
+/// A decoder of bytes from a disk or from a user.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
-    /// What it is called.
+    /// The target's name.
     pub name: &'static str,
-    /// Decodes any bytes; panics if it answers what it must not.
+    /// Decodes any bytes. Panics if the result is not allowed.
     pub run: fn(&[u8]),
-    /// Bytes that decode, to begin with.
+    /// Valid encodings, as seeds.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// The file that all errors of the targets have to name.
+/// The file that every error of the targets must name.
 pub(crate) const FILE: &str = "/fuzz";
 
-/// What was decoded, if it was.
+/// The decoded value, if decoding succeeded.
 ///
 /// # Panics
-/// On an error that does not say what is wrong with the file.
+/// On an error that does not name the file and the problem.
 pub(crate) fn named<T>(result: Result<T>) -> Option<T> {
     match result {
         Ok(decoded) => Some(decoded),
@@ -39,7 +39,7 @@ pub(crate) fn split_first(data: &[u8]) -> (u8, &[u8]) {
     data.split_first().map_or((0, data), |(first, rest)| (*first, rest))
 }
 
-/// The first `N` bytes, zeros where there are none, and the bytes after them.
+/// The first `N` bytes, padded with zeros, and the bytes after them.
 pub(crate) fn split_array<const N: usize>(data: &[u8]) -> ([u8; N], &[u8]) {
     let (front, rest) = data.split_at(N.min(data.len()));
     let mut array = [0; N];

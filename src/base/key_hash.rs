@@ -1,4 +1,4 @@
-//! The keyed hash of keys, which filters, caches and guards use.
+//! The keyed hash of keys, used by filters, caches and guards.
 //!
 //! With a public hash, anyone can choose keys that collide. Filters would then pass every key, and
 //! a set of fingerprints would contain only one. So each store has a secret, which is drawn when
@@ -20,7 +20,7 @@ use std::fmt;
 pub(crate) struct HashSecret(pub(crate) [u8; 16]);
 
 impl HashSecret {
-    /// The secret that consists of two numbers.
+    /// Creates the secret from two numbers.
     pub(crate) fn of_words(words: [u64; 2]) -> HashSecret {
         let [low, high] = words.map(u128::from);
         HashSecret((low | high << 64).to_le_bytes())
@@ -40,7 +40,7 @@ impl fmt::Debug for KeyHasher {
     }
 }
 
-/// Words that are multiplied with each other, 16 bytes of a key.
+/// Words that are multiplied with each other: 16 bytes of a key.
 const PAIR_BYTES: usize = 16;
 const PAIRS: usize = 8;
 /// Keys up to this length are hashed by NH.
@@ -48,9 +48,9 @@ pub(crate) const NH_BYTES_MAX: usize = PAIR_BYTES * PAIRS;
 
 /// Hashes keys with a store's secret.
 pub(crate) struct KeyHasher {
-    /// What is added to the words of a key.
+    /// The numbers added to the words of a key.
     addends: [[u64; 2]; PAIRS],
-    /// What the sum of the products is reduced with.
+    /// The factors that reduce the sum of the products.
     factors: [u128; 2],
     offset: u128,
     sip: SipHash,
@@ -58,7 +58,7 @@ pub(crate) struct KeyHasher {
 }
 
 impl KeyHasher {
-    /// The hasher of a store with this secret.
+    /// Creates the hasher of a store with this secret.
     pub(crate) fn new(secret: HashSecret) -> KeyHasher {
         let secret = u128::from_le_bytes(secret.0);
         let sip = SipHash { keys: [secret as u64, (secret >> 64) as u64] };
@@ -79,8 +79,8 @@ impl KeyHasher {
         HashSecret::of_words(self.sip.keys)
     }
 
-    /// Tells hashers with different secrets apart. It is public: files that hold hashes name it, so
-    /// that none is read with a secret that is not its own.
+    /// Distinguishes hashers with different secrets. It is public: files with hashes have it, so
+    /// that no file is read with another secret.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
@@ -102,8 +102,8 @@ impl KeyHasher {
         }
     }
 
-    /// The hash of a key of more than one pair: the last pair of words is the key's last 16 bytes,
-    /// which may have been in the pair before in part.
+    /// The hash of a key of more than one pair. The last pair of words is the key's last 16 bytes,
+    /// which may overlap the pair before.
     #[inline]
     fn hash_pairs(&self, key: &[u8]) -> u64 {
         let mut sum = key.len() as u128;
@@ -116,9 +116,8 @@ impl KeyHasher {
         self.reduce(sum)
     }
 
-    /// 64 bits of 128: multiply-shift. Before it each half is mixed by a bijection that is linear
-    /// in nothing that the sum is linear in, so that keys in an arithmetic sequence do not become
-    /// one of hashes.
+    /// Reduces 128 bits to 64 by multiply-shift. Each half is mixed first by a bijection that is
+    /// not linear like the sum, so that keys in an arithmetic sequence do not get hashes in one.
     #[inline(always)]
     fn reduce(&self, sum: u128) -> u64 {
         let [low, high] = [sum as u64, (sum >> 64) as u64].map(|half| half ^ half >> 32);
@@ -134,7 +133,7 @@ fn product(words: [u64; 2], addends: &[u64; 2]) -> u128 {
     u128::from(a) * u128::from(b)
 }
 
-/// Two words that tell all keys of the same length, below eight bytes, apart.
+/// Two words that distinguish all keys of the same length below eight bytes.
 #[inline]
 fn words_of_short(key: &[u8]) -> [u64; 2] {
     if let (Some(first), Some(last)) = (key.first_chunk::<4>(), key.last_chunk::<4>()) {
@@ -187,7 +186,7 @@ fn sip_round([a, b, c, d]: &mut [u64; 4]) {
     *c = c.rotate_left(32);
 }
 
-/// The hasher of what tests and fuzz targets make without a store.
+/// The hasher of tests and fuzz targets without a store.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn test_hasher() -> std::sync::Arc<KeyHasher> {
     use std::sync::{Arc, LazyLock};

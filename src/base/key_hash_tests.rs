@@ -21,8 +21,8 @@ fn siphash_is_the_one_that_others_have() {
     }
 }
 
-/// Hashes are on disk: another function would make every filter of every store lie. The page says
-/// what they are.
+/// Hashes are on disk: with another function, every filter of every store would be wrong. The
+/// format's page specifies them.
 #[test]
 fn the_documented_example_is_what_is_computed() {
     let page = include_str!("../../docs/format/key-hash.md");
@@ -72,8 +72,8 @@ fn another_secret_has_other_hashes_and_another_id() {
     assert_eq!(format!("{:?}", HashSecret(*b"0123456789abcdef")), "HashSecret(…)");
 }
 
-/// Keys that people have: numbers in order, in all places of a key. A weak hash crowds them; chance
-/// fills 2^12 places with 2^12 keys so that the mean square of what a place is off its mean is 1.
+/// Realistic keys: ordered numbers at every position of a key. A weak hash clusters them. By
+/// chance, 2^12 keys fill 2^12 places with a mean squared deviation of 1.
 #[test]
 fn hashes_of_orderly_keys_are_spread_as_by_chance() {
     type Make = fn(u64) -> Vec<u8>;
@@ -101,9 +101,8 @@ fn hashes_of_orderly_keys_are_spread_as_by_chance() {
     }
 }
 
-/// What was known to collide in XXH3, under each secret or under one of a thousand: a product that
-/// the key's own first word makes zero, and a block that is complemented (xxHash, issues 261 and
-/// 1127).
+/// Known collisions of XXH3, under each secret or under one of a thousand: a product that the key's
+/// own first word makes zero, and a complemented block (xxHash, issues 261 and 1127).
 #[test]
 fn keys_that_collide_elsewhere_do_not_here() {
     let zeroed = |n: u64| {

@@ -1,9 +1,9 @@
 //! Hints that fetch memory into the processor's cache ahead of its use.
 
-/// A cache line of the processors that matter.
+/// The cache line size of common processors.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Starts fetching the cache line at `byte`; a hint without any other effect.
+/// Starts fetching the cache line at `byte`. A hint without any other effect.
 #[inline]
 pub(crate) fn prefetch(byte: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -15,7 +15,7 @@ pub(crate) fn prefetch(byte: *const u8) {
     let _ = byte;
 }
 
-/// Starts fetching `bytes` bytes, all at once, for reads that would miss one by one.
+/// Starts fetching `bytes` bytes at once, for reads that would otherwise miss one by one.
 #[inline]
 pub(crate) fn prefetch_lines(start: *const u8, bytes: usize) {
     for offset in (0..bytes).step_by(LINE_BYTES) {

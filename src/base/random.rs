@@ -30,7 +30,7 @@ impl SplitMix {
         self.below(bound as u64) as usize
     }
 
-    /// So many bytes.
+    /// Returns `n` random bytes.
     #[cfg(test)]
     pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];

@@ -1,20 +1,20 @@
-//! What threads share: atomics, locks, waiting and starting threads, from one place.
+//! Synchronization of threads: atomics, locks, waiting and starting threads, from one place.
 //!
-//! In ordinary builds these are the standard library's, but that [`locks`] are not poisoned. Two
-//! test builds put others in their place, and the rest of the engine is the same in all three:
+//! In ordinary builds these are the standard library's, except that [`locks`] are not poisoned. Two
+//! test builds replace them; the rest of the engine is the same in all three:
 //!
-//! - `--cfg shuttle`: locks, [`atomic`]s and threads are shuttle's, which runs all tasks of a
-//!   scenario on one thread and switches between them where a seed says (`db::schedules`).
+//! - `--cfg shuttle`: locks, [`atomic`]s and threads are shuttle's. It runs all tasks of a scenario
+//!   on one thread and switches between them according to a seed (`db::schedules`).
 //! - `--cfg loom`: the atomics of [`modelled`] are loom's, which tries all orders that the memory
-//!   model allows. Only small types can be tried so; each has its model beside it (`loom_tests`).
-//!   Everything else is as in ordinary builds then.
+//!   model allows. Only small types can be tested in this way; each has its model beside it
+//!   (`loom_tests`). Everything else is as in ordinary builds.
 //!
 //! Invariants:
-//! 1. Engine modules take from here whatever orders threads (`tests/tidy` checks it).
-//! 2. Ordinary builds have nothing of their own here on any hot path.
-//! 3. [`plain`] atomics are no place for a switch of tasks in any build: they count what no
-//!    decision hangs on, or lie in memory that a [`modelled`] one guards. Nor are plain locks,
-//!    which only tests have.
+//! 1. Engine modules use only these types for synchronization (`tests/tidy` checks it).
+//! 2. Ordinary builds add nothing to the standard library's types on any hot path.
+//! 3. [`plain`] atomics never switch tasks in any build: no decision depends on them, or a
+//!    [`modelled`] atomic guards their memory. Plain locks never switch either; only tests have
+//!    them.
 
 pub(crate) use crossbeam_utils::CachePadded;
 
@@ -22,15 +22,15 @@ mod locks;
 #[cfg(shuttle)]
 mod scheduled;
 
-/// The standard library's, always.
+/// Always the standard library's.
 pub(crate) mod plain {
     pub(crate) use arc_swap::ArcSwapOption;
     pub(crate) use std::sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
     };
 
-    /// A lock for the disks of tests: what several of its files hold at one moment can be copied,
-    /// since no other task runs between taking one lock and the next.
+    /// A lock for the disks of tests. No other task runs between taking one lock and the next, so a
+    /// consistent copy of several files can be made.
     #[cfg(test)]
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
@@ -47,19 +47,19 @@ pub(crate) mod plain {
     }
 }
 
-/// Atomics that decisions hang on.
+/// Atomics that decisions depend on.
 #[cfg(not(shuttle))]
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 }
 
-/// Atomics that decisions hang on.
+/// Atomics that decisions depend on.
 #[cfg(shuttle)]
 pub(crate) mod atomic {
     pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 }
 
-/// What the small types stand on that loom tries.
+/// The atomics and locks of the small types that loom tests.
 pub(crate) mod modelled {
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -98,7 +98,7 @@ pub(crate) use scheduled::{ArcSwap, Backoff};
 #[cfg(not(shuttle))]
 pub(crate) use arc_swap::ArcSwap;
 
-/// Tells the processor that this is a wait.
+/// A hint to the processor in a waiting loop.
 #[inline]
 pub(crate) fn spin_loop() {
     #[cfg(not(any(loom, shuttle)))]
@@ -129,7 +129,7 @@ pub(crate) mod thread {
     pub(crate) use shuttle::thread::{Builder, JoinHandle, ThreadId, current};
 }
 
-/// The calling thread's number: they are dealt out as threads first ask.
+/// The calling thread's number, assigned when the thread first asks.
 #[cfg(not(shuttle))]
 #[inline]
 pub(crate) fn thread_number() -> usize {
@@ -149,7 +149,7 @@ pub(crate) fn thread_number() -> usize {
     })
 }
 
-/// The calling task's number: the same in each run of a schedule.
+/// The calling task's number, the same in each run of a schedule.
 #[cfg(shuttle)]
 pub(crate) fn thread_number() -> usize {
     shuttle::current::me().into()

@@ -1,7 +1,7 @@
-//! `TurnCell`: a value whose owner uses it often and another thread now and then.
+//! `TurnCell`: a value that its owner uses often and another thread occasionally.
 //!
-//! The owner enters with one atomic exchange and leaves with a plain store, which is about half of
-//! what a mutex costs. Everybody else only tries.
+//! The owner enters with one atomic exchange and leaves with a plain store, at about half the cost
+//! of a mutex. Other threads only try to enter.
 //!
 //! Invariants:
 //! 1. At most one [`Turn`] of a cell exists at a time.
@@ -13,26 +13,26 @@ use std::ops::{Deref, DerefMut};
 use super::sync::modelled::{AtomicBool, Ordering};
 use super::sync::{spin_loop, yield_now};
 
-/// See the module's description.
+/// The cell. See the module's description.
 pub(crate) struct TurnCell<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `value` is reached only through a `Turn`, of which there is one at a time (invariant 1),
-// so sharing the cell moves the value from thread to thread and never shares it.
+// SAFETY: `value` is accessed only through a `Turn`, and there is at most one (invariant 1). So
+// sharing the cell moves the value between threads and never shares it.
 unsafe impl<T: Send> Sync for TurnCell<T> {}
 
 /// Exclusive use of a cell's value, until dropped.
 pub(crate) struct Turn<'a, T>(&'a TurnCell<T>);
 
 impl<T> TurnCell<T> {
-    /// A cell nobody uses.
+    /// Creates a cell that nobody uses.
     pub(crate) fn new(value: T) -> TurnCell<T> {
         TurnCell { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the value. For the owner: others hold it for a moment only.
+    /// Waits for the value. For the owner: other threads hold it only briefly.
     #[inline]
     pub(crate) fn enter(&self) -> Turn<'_, T> {
         if !self.take() {
@@ -41,16 +41,16 @@ impl<T> TurnCell<T> {
         Turn(self)
     }
 
-    /// Begins a turn, unless there is one. (A failed exchange writes nothing: what ends the other
-    /// turn stays the last write.)
+    /// Begins a turn, unless there is one. (A failed exchange writes nothing, so the end of the
+    /// other turn remains the last write.)
     #[inline]
     fn take(&self) -> bool {
         self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// The value, unless somebody uses it.
+    /// The value, unless another thread uses it.
     pub(crate) fn try_enter(&self) -> Option<Turn<'_, T>> {
-        // A turn that does not exist must not be dropped either.
+        // A turn that was not acquired must not be dropped either.
         if self.take() { Some(Turn(self)) } else { None }
     }
 
@@ -126,7 +126,7 @@ mod loom_tests {
 
     use super::*;
 
-    /// The owner and one who tries: no count is lost.
+    /// The owner and a thread that tries: no count is lost.
     #[test]
     fn turns_do_not_overlap() {
         loom::model(|| {

@@ -29,14 +29,14 @@ use crate::tree::options::KeyspaceOptions;
 const NAME_BYTES_MAX: usize = 255;
 
 impl Builder {
-    /// Opens the store, or creates it if the directory is missing or empty. Recovers from a crash by
-    /// replaying the journal.
+    /// Opens the store and recovers from a crash by replaying the journal. If the directory is missing
+    /// or empty, creates a store, unless [`Builder::create_if_missing`] is off.
     ///
     /// A keyspace whose merge operator is not registered opens without an error. In that keyspace,
     /// merges fail, and so do reads of keys with unfolded operands; everything else works.
     ///
     /// # Errors
-    /// - `NotAStore` if the directory holds other files.
+    /// - `NotAStore` if the directory holds other files, or nothing and no store may be created.
     /// - `Locked` if another process has the store open.
     /// - `Corruption` if the manifest is damaged, or the journal is damaged before later valid records.
     /// - `UnsupportedVersion` if a newer version of Spinney wrote the store.

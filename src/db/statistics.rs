@@ -96,7 +96,7 @@ pub struct Statistics {
     pub commit_latency: LatencySummary,
     /// Journal traffic; `count` is the number of records.
     pub journal: Traffic,
-    /// Traffic of flushes; `count` is the number of memtables written.
+    /// Traffic of flushes; `count` is the number of flushes.
     pub flush: Traffic,
     /// Traffic of compactions; `count` is their number.
     pub compaction: Traffic,
@@ -134,9 +134,9 @@ pub struct Statistics {
     pub memory_read_ahead: u64,
     /// Memory of freed memtables that is kept for later ones, in bytes.
     pub memory_idle: u64,
-    /// Largest memory of background threads for buffers and unwritten output, in bytes.
+    /// Memory limit of background threads for buffers and unwritten output, in bytes.
     pub memory_jobs: u64,
-    /// Largest memory of the journal's mapped segments, current and prepared, in bytes.
+    /// Memory limit of the journal's mapped segments, current and prepared, in bytes.
     pub memory_journal: u64,
     /// The memory budget, in bytes.
     pub memory_budget: u64,

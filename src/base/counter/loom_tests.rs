@@ -1,12 +1,12 @@
-//! Models of the stripes: every order in which their owners may meet.
+//! Models of the stripes: all orders in which their owners may run.
 
 use loom::sync::Arc;
 use loom::thread;
 
 use super::stripes::{Count, Owners};
 
-/// A stripe that passes from one thread to the next loses nothing, though its owners count with
-/// plain loads and stores.
+/// A stripe that passes from one thread to the next loses no count, although its owners use plain
+/// loads and stores.
 #[test]
 fn a_stripe_keeps_its_count_from_owner_to_owner() {
     let mut builder = loom::model::Builder::new();
@@ -31,7 +31,7 @@ fn a_stripe_keeps_its_count_from_owner_to_owner() {
     });
 }
 
-/// Those who share a stripe lose nothing either.
+/// Threads that share a stripe lose no count either.
 #[test]
 fn a_shared_stripe_loses_nothing() {
     loom::model(|| {

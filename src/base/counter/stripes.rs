@@ -1,4 +1,4 @@
-//! Who may count where: stripes pass from thread to thread.
+//! The assignment of stripes to threads.
 //!
 //! Invariants:
 //! 1. A stripe below [`SHARED_STRIPE`] belongs to one thread at a time.
@@ -14,7 +14,7 @@ const OWNED_STRIPES: usize = 32;
 /// The stripe of all threads that found no free one.
 pub(super) const SHARED_STRIPE: usize = OWNED_STRIPES;
 
-/// One bit for each stripe that a living thread owns.
+/// One bit per stripe that is owned by a living thread.
 pub(super) struct Owners(AtomicU32);
 
 impl Owners {
@@ -28,7 +28,7 @@ impl Owners {
         Owners(AtomicU32::new(0))
     }
 
-    /// Takes a free stripe, or else a share of the last.
+    /// Takes a free stripe, or else the shared one.
     pub(super) fn claim(&self) -> usize {
         let mut owners = self.0.load(Ordering::Relaxed);
         loop {
@@ -36,7 +36,7 @@ impl Owners {
             if free as usize >= OWNED_STRIPES {
                 return SHARED_STRIPE;
             }
-            // Acquire: sees everything that the stripe's last owner has counted.
+            // Acquire: sees all counts of the stripe's last owner.
             match self.0.compare_exchange_weak(
                 owners,
                 owners | 1 << free,
@@ -49,7 +49,7 @@ impl Owners {
         }
     }
 
-    /// Gives back what `claim` gave.
+    /// Returns the stripe taken by `claim`.
     pub(super) fn release(&self, stripe: usize) {
         if stripe < OWNED_STRIPES {
             self.0.fetch_and(!(1 << stripe), Ordering::Release);

@@ -1,14 +1,14 @@
-//! Locks that are never poisoned, over the standard library's, or over shuttle's in its build.
+//! Locks without poisoning, based on the standard library's locks, or on shuttle's in its build.
 //!
-//! The standard library's keep all they know of waiting threads in themselves and the kernel. Locks
-//! that keep a table of waiting threads in the process do not survive a fork: the child has the
-//! table and none of the threads, and its first new thread may get the memory in which one of them
+//! The standard library's locks keep all data about waiting threads in themselves and in the
+//! kernel. Locks with a process-wide table of waiting threads do not survive a fork: the child has
+//! the table but not the threads, and its first new thread may get the memory in which one of them
 //! waited.
 //!
 //! Invariants:
-//! 1. A thread that panics with a lock held poisons nothing here: the store has a state of its own
-//!    for that.
-//! 2. A lock works in a forked child unless it was held, or waited for, as the process was forked.
+//! 1. A thread that panics with a lock held does not poison it: the store has its own state for
+//!    that.
+//! 2. A lock works in a forked child unless it was held or waited for at the moment of the fork.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, TryLockError};
@@ -19,8 +19,8 @@ use shuttle::sync as provider;
 #[cfg(not(shuttle))]
 use std::sync as provider;
 
-/// A wait that is limited to less may end at once: its time may be over at any moment. A longer one
-/// is as good as one without a limit: whoever is not woken before has been forgotten.
+/// Shorter timeouts may end at once. Longer ones never end in a schedule: a thread that is not
+/// woken before has been forgotten.
 #[cfg(shuttle)]
 const LONG_WAIT: Duration = Duration::from_millis(100);
 
@@ -31,7 +31,7 @@ pub(crate) struct Mutex<T>(provider::Mutex<T>);
 /// Holds a [`Mutex`].
 pub(crate) struct MutexGuard<'a, T> {
     lock: &'a Mutex<T>,
-    /// Always there, but while the guard's lock is released for a while.
+    /// `None` only while the guard's lock is temporarily released.
     held: Option<provider::MutexGuard<'a, T>>,
 }
 
@@ -66,7 +66,7 @@ impl<T> Mutex<T> {
 }
 
 impl<T> MutexGuard<'_, T> {
-    /// Releases the lock for the time of `f`.
+    /// Releases the lock while `f` runs.
     pub(crate) fn unlocked<R>(guard: &mut Self, f: impl FnOnce() -> R) -> R {
         guard.held = None;
         let result = f();
@@ -111,7 +111,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// Where threads wait for what one that holds a [`Mutex`] tells them.
+/// A condition variable for a [`Mutex`].
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(provider::Condvar);
 

@@ -1,8 +1,8 @@
-//! What else is shuttle's in its build.
+//! Other types of shuttle's build.
 //!
 //! Invariants:
-//! 1. Each operation here is a place where shuttle may switch to another task, as each may be where
-//!    another thread gets ahead.
+//! 1. At each operation here shuttle may switch to another task, as another thread may get ahead
+//!    there.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ impl Backoff {
     }
 }
 
-/// As `arc_swap::ArcSwap`. Nothing in it ever waits for another task, so the real one serves.
+/// As `arc_swap::ArcSwap`. It never waits for another task, so the real one is used.
 pub(crate) struct ArcSwap<T> {
     inner: arc_swap::ArcSwap<T>,
-    /// Asked before each operation, to make it a place where tasks are switched.
+    /// Loaded before each operation, so that tasks can be switched there.
     point: AtomicBool,
 }
 
