@@ -20,19 +20,28 @@ pub(super) struct LogReader {
     pub(super) durable: Seqno,
     /// Where it ends, if the rest of the file is not blank.
     pub(super) bad: Option<BadBatch>,
+    /// Why it cannot be read. In an older epoch this matters only if its limit is not reached.
+    pub(super) damage: Option<Error>,
 }
 
 impl LogReader {
     /// A reader before the first batch.
-    pub(super) fn open(log: &dyn OperationSource, epoch: u32, rules: Rules) -> Result<LogReader> {
+    pub(super) fn open(log: &dyn OperationSource, rules: Rules) -> Result<LogReader> {
+        let (batches, damage) = match log.batches() {
+            Err(error) if error.is_corruption() && (rules.salvage || rules.limit.is_some()) => {
+                (Box::new(std::iter::empty()) as Box<dyn Iterator<Item = _>>, Some(error))
+            }
+            batches => (batches?, None),
+        };
         Ok(LogReader {
             rules,
             path: log.path().to_path_buf(),
-            batches: log.batches(epoch)?,
+            batches,
             head: None,
             last: Seqno(0),
             durable: Seqno(0),
             bad: None,
+            damage,
         })
     }
 

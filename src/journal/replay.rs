@@ -17,7 +17,7 @@ use super::{Journal, OldSegment, Operations};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
-use crate::tree::OperationSource;
+use crate::tree::{BadBatch, OperationSource};
 use crate::vfs::{Access, Vfs};
 
 /// How much of a segment is stored again at once.
@@ -93,6 +93,16 @@ pub(crate) struct ReplayReport {
     log_epochs: BTreeSet<u32>,
 }
 
+impl ReplayReport {
+    /// Adds damage, which may have been told already, as why commits are missing.
+    fn add_salvaged(&mut self, error: Error) {
+        let text = error.to_string();
+        if self.damage_salvaged.iter().all(|known| known.to_string() != text) {
+            self.damage_salvaged.push(error);
+        }
+    }
+}
+
 type Shards = BTreeMap<(u32, u32), Vec<SegmentFile>>;
 
 impl Journal {
@@ -124,8 +134,11 @@ impl Journal {
             for segment in newest.iter().flatten() {
                 store_again(vfs, &segment.path)?;
             }
-            for log in &plan.logs {
-                store_again(vfs, log.path())?;
+            for log in plan.logs.iter().filter(|log| log.epoch() == plan.newest_epoch) {
+                // Who reads it tells that it is missing.
+                if vfs.exists(log.path())? {
+                    store_again(vfs, log.path())?;
+                }
             }
         }
         let merge = Merge::new(vfs, dir, plan, plan.newest_epoch, None);
@@ -262,13 +275,8 @@ impl<'a> Merge<'a> {
         }
         // Nothing of an epoch below the floor is needed, so it is not even opened.
         if self.limit.is_none_or(|limit| limit > self.plan.floor) {
-            for log in &self.plan.logs {
-                match LogReader::open(&**log, self.epoch, rules) {
-                    Err(error) if self.plan.salvage && error.is_corruption() => {
-                        report.damage_salvaged.push(error);
-                    }
-                    reader => self.logs.push(reader?),
-                }
+            for log in self.plan.logs.iter().filter(|log| log.epoch() == self.epoch) {
+                self.logs.push(LogReader::open(&**log, rules)?);
             }
             for index in 0..self.readers.len() + self.logs.len() {
                 self.advance(index)?;
@@ -398,8 +406,9 @@ impl<'a> Merge<'a> {
             _ => None,
         });
         let bad_log = self.logs.iter().find_map(|log| {
-            let bad = log.bad?;
-            Some(Error::corruption(&log.path, bad.offset, what, expected, found))
+            let bad =
+                |bad: BadBatch| Error::corruption(&log.path, bad.offset, what, expected, found);
+            log.damage.clone().or_else(|| log.bad.map(bad))
         });
         let error = errors
             .next()
@@ -423,7 +432,14 @@ impl<'a> Merge<'a> {
                 report.log_epochs.insert(self.epoch);
             }
             // In an older epoch it lay beyond the limit, or has been reported.
-            if let Some(bad) = log.bad.filter(|_| self.limit.is_none()) {
+            if self.limit.is_some() {
+                continue;
+            }
+            if let Some(error) = log.damage {
+                report.clean = false;
+                report.add_salvaged(error);
+            }
+            if let Some(bad) = log.bad {
                 report.clean = false;
                 report.records_dropped += bad.batches;
                 report.torn.push(TornTail {
@@ -454,11 +470,7 @@ impl<'a> Merge<'a> {
                     report.clean = false;
                     report.records_dropped += records;
                     report.bytes_dropped += bytes;
-                    // It may have been told already, as why commits are missing.
-                    let text = error.to_string();
-                    if report.damage_salvaged.iter().all(|known| known.to_string() != text) {
-                        report.damage_salvaged.push(error);
-                    }
+                    report.add_salvaged(error);
                 }
                 // In an older epoch it lay beyond the limit, or has been reported.
                 _ => {}

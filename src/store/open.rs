@@ -150,8 +150,8 @@ impl StoreContext {
             let (id, name, flushed) = (found.id, found.meta.name.clone(), found.flushed);
             let mut has_log = false;
             if let Some(kind) = TreeKind::from_name(&found.meta.kind) {
-                let edits = found.tree();
-                let logs = kinds::operation_sources(kind, &self.files, &edits, &manifest)?;
+                let edits = || found.tree();
+                let logs = kinds::operation_sources(kind, &self.files, edits, &manifest)?;
                 has_log = !logs.is_empty();
                 opened.logs.extend(logs);
             }

@@ -12,7 +12,8 @@
 //! 2. Nothing that it needs is deleted. No data file is deleted while there is one, since what its tables and its
 //!    part of the journal refer to is not known, and a blob file may be another keyspace's too; the manifest, which
 //!    alone has its tree's edits, is not written anew; the journal is kept from where its tree ends.
-//! 3. It is opened again with the store, or dropped.
+//! 3. It is opened again with the store, or dropped. A keyspace whose tree keeps operations itself can be dropped only
+//!    while no other is quarantined: the other needs the journal, and the journal needs these numbers.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +67,15 @@ impl Quarantine {
     pub(crate) fn check_all_but(&self, name: &str) -> Result<()> {
         let quarantined = self.0.read();
         let other = quarantined.iter().find(|(other, _)| *other != name);
-        other.map_or(Ok(()), |(_, quarantined)| Err(quarantined.error.clone()))
+        other.map_or(Ok(()), |(other, quarantined)| {
+            Err(Error::Conflict {
+                what: format!(
+                    "keyspace {name:?} keeps a part of the journal that keyspace {other:?} needs, which is quarantined \
+                     ({}); restore its files, or repair the store",
+                    quarantined.error
+                ),
+            })
+        })
     }
 
     /// Up to where the journal is not needed for them; `None` without any.

@@ -22,9 +22,6 @@ type Open = fn(TreeContext, &[TreeEdit], Seqno) -> Result<Arc<dyn Tree>>;
 /// Finds the logs that a tree's edits name.
 type OperationSources = fn(&DataFiles, &[TreeEdit], &Path) -> Result<Vec<Arc<dyn OperationSource>>>;
 
-/// For kinds without operations of their own.
-pub(super) const NO_OPERATION_SOURCES: OperationSources = |_, _, _| Ok(Vec::new());
-
 /// A tree kind's entry in the table.
 pub(super) struct Kind {
     /// The name as stored and as the command line takes it.
@@ -36,7 +33,7 @@ pub(super) struct Kind {
     /// Opens a tree from its manifest edits (none for a new keyspace).
     pub(super) open: Open,
     /// See [`operation_sources`].
-    pub(super) operation_sources: OperationSources,
+    pub(super) operation_sources: Option<OperationSources>,
     /// See [`repair_ranges`].
     pub(super) repair_ranges: fn(&[TreeEdit], &Path) -> Result<Vec<RepairRange>>,
     #[cfg(feature = "fuzz")]
@@ -172,10 +169,10 @@ pub(crate) fn open(
 pub(crate) fn operation_sources(
     kind: TreeKind,
     files: &DataFiles,
-    edits: &[TreeEdit],
+    edits: impl FnOnce() -> Vec<TreeEdit>,
     manifest: &Path,
 ) -> Result<Vec<Arc<dyn OperationSource>>> {
-    (kind.entry().operation_sources)(files, edits, manifest)
+    (kind.entry().operation_sources).map_or(Ok(Vec::new()), |find| find(files, &edits(), manifest))
 }
 
 /// The fuzz targets of all kinds.

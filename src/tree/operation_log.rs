@@ -45,11 +45,14 @@ pub(crate) trait OperationSource: Send + Sync + fmt::Debug {
     /// The file. It belongs to one epoch.
     fn path(&self) -> &Path;
 
-    /// The batches of an epoch, in the order in which they were appended.
+    /// The epoch of its batches, as the manifest's edits say it.
+    fn epoch(&self) -> u32;
+
+    /// The batches, in the order in which they were appended.
     ///
     /// # Errors
-    /// `Corruption` if it is not known which epoch they are of.
-    fn batches(&self, epoch: u32) -> Result<Box<dyn Iterator<Item = Result<Logged>>>>;
+    /// `Corruption` if the file is missing or nothing in it can be read.
+    fn batches(&self) -> Result<Box<dyn Iterator<Item = Result<Logged>>>>;
 }
 
 /// What is found in a log.

@@ -24,7 +24,8 @@ pub fn with_fanout(options: KeyspaceOptions, fanout: u32) -> KeyspaceOptions {
 /// The trees of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kinds {
-    /// All keyspaces are of this kind.
+    /// All keyspaces are of this kind. If it is for tests alone, every other one is, and the rest are of the next
+    /// product kind: they have to get along with the numbers that its trees keep themselves.
     One(TreeKind),
     /// Each keyspace is of the next kind, in one store: of those that are not for tests alone.
     Mixed,
@@ -67,6 +68,9 @@ impl Kinds {
     /// The kind of a run's keyspace of that number.
     pub fn of(self, keyspace: usize) -> TreeKind {
         match self {
+            Kinds::One(_) if self.is_for_tests() && keyspace % 2 == 1 => {
+                TreeKind::ALL[keyspace / 2 % TreeKind::ALL.len()]
+            }
             Kinds::One(kind) => kind,
             Kinds::Mixed | Kinds::All => TreeKind::ALL[keyspace % TreeKind::ALL.len()],
         }

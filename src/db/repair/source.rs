@@ -335,7 +335,7 @@ impl Source {
     ) -> Vec<Arc<dyn OperationSource>> {
         let of = |keyspace: &RecoveredKeyspace| {
             let kind = TreeKind::from_name(&keyspace.meta.kind)?;
-            kinds::operation_sources(kind, &self.files, &keyspace.tree(), manifest).ok()
+            kinds::operation_sources(kind, &self.files, || keyspace.tree(), manifest).ok()
         };
         state.keyspaces.iter().filter_map(of).flatten().collect()
     }

@@ -12,6 +12,7 @@ struct Log {
     synced: Mutex<usize>,
     bad: Option<BadBatch>,
     fails: bool,
+    unreadable: bool,
 }
 
 impl OperationLog for Log {
@@ -50,15 +51,22 @@ fn log_path() -> PathBuf {
 }
 
 #[derive(Debug)]
-struct Source(Arc<Log>, PathBuf);
+struct Source(Arc<Log>, PathBuf, u32);
 
 impl OperationSource for Source {
     fn path(&self) -> &Path {
         &self.1
     }
 
-    fn batches(&self, epoch: u32) -> Result<Box<dyn Iterator<Item = Result<Logged>>>> {
-        let batches = self.0.batches.lock().clone();
+    fn epoch(&self) -> u32 {
+        self.2
+    }
+
+    fn batches(&self) -> Result<Box<dyn Iterator<Item = Result<Logged>>>> {
+        if self.0.unreadable {
+            return Err(Error::corruption(&self.1, 0, "log", "a header", "none"));
+        }
+        let (batches, epoch) = (self.0.batches.lock().clone(), self.2);
         let batches = batches.into_iter().filter(move |(of, _)| *of == epoch);
         let batches = batches.map(|(_, batch)| Ok(Logged::Batch(batch)));
         Ok(Box::new(batches.chain(self.0.bad.map(|bad| Ok(Logged::Bad(bad))))))
@@ -66,8 +74,10 @@ impl OperationSource for Source {
 }
 
 fn plan_with(log: &Arc<Log>, newest_epoch: u32) -> ReplayPlan {
-    let source: Arc<dyn OperationSource> = Arc::new(Source(Arc::clone(log), log_path()));
-    ReplayPlan { logs: vec![source], ..plan(newest_epoch) }
+    let source = |epoch| -> Arc<dyn OperationSource> {
+        Arc::new(Source(Arc::clone(log), log_path(), epoch))
+    };
+    ReplayPlan { logs: (1..=newest_epoch).map(source).collect(), ..plan(newest_epoch) }
 }
 
 fn new_vfs() -> Arc<TestVfs> {
@@ -159,6 +169,19 @@ fn damage_in_a_log_is_told_by_what_lies_behind_it() {
     }
     let salvaged = ReplayPlan { salvage: true, ..plan_with(&log, 1) };
     assert_eq!(collect(&vfs, &salvaged).unwrap().1.damage_salvaged.len(), 1);
+    let log = Arc::new(Log { unreadable: true, ..Log::default() });
+    assert!(collect(&vfs, &plan_with(&log, 1)).is_err_and(|error| error.is_corruption()));
+    let salvaged = ReplayPlan { salvage: true, ..plan_with(&log, 1) };
+    assert_eq!(collect(&vfs, &salvaged).unwrap().1.damage_salvaged.len(), 1);
+    // What that recovery could not read is beyond the limit that it set: once told is enough.
+    let older = |last| EpochLimit { epoch: 1, last: Seqno(last) };
+    let only_older = |last| {
+        let mut plan = ReplayPlan { limits: vec![older(last)], ..plan_with(&log, 2) };
+        plan.logs.pop();
+        plan
+    };
+    assert!(collect(&vfs, &only_older(0)).is_ok());
+    assert!(collect(&vfs, &only_older(1)).is_err_and(|error| error.is_corruption()));
 }
 
 #[test]

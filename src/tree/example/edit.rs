@@ -1,8 +1,8 @@
 //! The kind's manifest edit: which file holds the tree, which of the file's roots counts, and which files hold the
 //! tree's own operations.
 //!
-//! Layout: a version byte (1), varint file number, varint generation, varint number of log files, a varint file number
-//! for each.
+//! Layout: a version byte (1), varint file number, varint generation, varint number of log files, and for each
+//! a varint file number and a varint epoch.
 //!
 //! Invariants:
 //! 1. An edit says all: the last one replaces those before it.
@@ -21,7 +21,16 @@ const EDIT_VERSION: u8 = 1;
 pub(super) struct Named {
     pub(super) file: FileId,
     pub(super) generation: u64,
-    pub(super) logs: Vec<FileId>,
+    /// The files of the tree's log, oldest first.
+    pub(super) logs: Vec<NamedLog>,
+}
+
+/// A file of the tree's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NamedLog {
+    pub(super) file: FileId,
+    /// The epoch of its batches.
+    pub(super) epoch: u32,
 }
 
 impl Named {
@@ -30,7 +39,10 @@ impl Named {
         put_varint(&mut out, self.file.0);
         put_varint(&mut out, self.generation);
         put_varint(&mut out, self.logs.len() as u64);
-        self.logs.iter().for_each(|log| put_varint(&mut out, log.0));
+        for log in &self.logs {
+            put_varint(&mut out, log.file.0);
+            put_varint(&mut out, u64::from(log.epoch));
+        }
         out
     }
 
@@ -54,7 +66,11 @@ impl Named {
         let generation = from.varint("example generation")?;
         let mut logs = Vec::new();
         for _ in 0..from.varint("example number of log files")? {
-            logs.push(FileId(from.varint("example log file number")?));
+            let file = FileId(from.varint("example log file number")?);
+            let epoch = from.varint("example log epoch")?;
+            let epoch = u32::try_from(epoch)
+                .map_err(|_| from.corrupt("example log epoch", "a 32-bit number", epoch))?;
+            logs.push(NamedLog { file, epoch });
         }
         match from.is_empty() {
             true => Ok(Named { file, generation, logs }),

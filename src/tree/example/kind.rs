@@ -18,7 +18,7 @@ pub(in crate::tree) const KIND: Kind = Kind {
     own_options: &[],
     space_amplification_max_percent: 130,
     open: |context, edits, flushed| Ok(ExampleTree::open(context, edits, flushed)?),
-    operation_sources,
+    operation_sources: Some(operation_sources),
     repair_ranges,
     #[cfg(feature = "fuzz")]
     fuzz_targets: &[],
@@ -31,7 +31,7 @@ fn operation_sources(
     manifest: &Path,
 ) -> Result<Vec<Arc<dyn OperationSource>>> {
     let Some(edit) = edits.last() else { return Ok(Vec::new()) };
-    let left = |id| Arc::new(LeftFile::new(files, id)) as Arc<dyn OperationSource>;
+    let left = |log| Arc::new(LeftFile::new(files, log)) as Arc<dyn OperationSource>;
     Ok(Named::decode(edit, manifest)?.logs.into_iter().map(left).collect())
 }
 

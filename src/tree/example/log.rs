@@ -14,6 +14,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::edit::NamedLog;
 use crate::base::checksum::{Checksummer, checksum};
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
@@ -33,8 +34,8 @@ pub(super) const FILE_BYTES: u64 = 64 << 10;
 /// So many files at most: other keyspaces may keep the floor low for long.
 const FILES_MAX: usize = 4;
 
-/// The start of a file. A file of epoch 0 has no batches: it is a checkpoint's.
-pub(super) fn header(epoch: u32, file: FileId) -> Vec<u8> {
+/// The start of a file.
+pub(super) fn header(NamedLog { file, epoch }: NamedLog) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
     out.extend_from_slice(&epoch.to_le_bytes());
@@ -55,24 +56,41 @@ fn batch_bytes(payload_bytes: u64) -> u64 {
     (BATCH_HEADER_BYTES + payload_bytes).next_multiple_of(ALIGN)
 }
 
-/// A file of the log. It is deleted when it is dropped, unless the store retains files.
-struct LogFile {
+/// A file of the log. It is deleted when the last version that names it is dropped, unless the store retains files.
+pub(super) struct LogFile {
     files: Arc<DataFiles>,
-    id: FileId,
+    pub(super) named: NamedLog,
+}
+
+impl LogFile {
+    /// The files that an edit names.
+    pub(super) fn of_named(files: &Arc<DataFiles>, named: &[NamedLog]) -> Vec<Arc<LogFile>> {
+        let file = |&named| Arc::new(LogFile { files: Arc::clone(files), named });
+        named.iter().map(file).collect()
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.files.path(self.named.file, FileType::OperationLog)
+    }
+
+    /// Verifies the header. Batches may be being appended; recovery verifies them.
+    pub(super) fn check(&self) -> Result<()> {
+        LeftFile::new(&self.files, self.named).read().map(drop)
+    }
 }
 
 impl Drop for LogFile {
     fn drop(&mut self) {
         if !self.files.retains() {
             // If the removal fails, the file is an orphan that the next open removes.
-            let _ = self.files.vfs.remove(&self.files.path(self.id, FileType::OperationLog));
+            let _ = self.files.vfs.remove(&self.path());
         }
     }
 }
 
 /// The file that batches are appended to.
 pub(super) struct Current {
-    file: LogFile,
+    file: Arc<LogFile>,
     mapped: Arc<dyn MappedFile>,
     /// Where the next batch goes.
     offset: u64,
@@ -84,11 +102,11 @@ pub(super) struct Current {
 
 /// A file that nothing is appended to any more.
 struct Sealed {
-    file: LogFile,
+    file: Arc<LogFile>,
     /// The last number in it, at most.
     last: Seqno,
-    /// Kept until it has been synced.
-    unsynced: Option<Arc<dyn MappedFile>>,
+    /// Kept until it has been synced up to its end, which stands beside it.
+    unsynced: Option<(Arc<dyn MappedFile>, u64)>,
 }
 
 #[derive(Default)]
@@ -110,12 +128,10 @@ pub(super) struct OwnLog {
 
 impl OwnLog {
     /// The log of a tree whose edit names these files.
-    pub(super) fn new(files: &Arc<DataFiles>, named: &[FileId]) -> OwnLog {
-        let sealed = named.iter().map(|&id| {
-            let file = LogFile { files: Arc::clone(files), id };
-            Sealed { file, last: Seqno::MAX, unsynced: None }
-        });
-        let state = State { sealed: sealed.collect(), ..State::default() };
+    pub(super) fn new(files: &Arc<DataFiles>, named: Vec<Arc<LogFile>>) -> OwnLog {
+        let sealed = |file| Sealed { file, last: Seqno::MAX, unsynced: None };
+        let sealed = named.into_iter().map(sealed).collect();
+        let state = State { sealed, ..State::default() };
         OwnLog { files: Arc::clone(files), state: Mutex::new(state) }
     }
 
@@ -138,42 +154,43 @@ impl OwnLog {
 
     fn make(&self, epoch: u32) -> Result<Current> {
         self.files.check_room(Room::BeyondReserve, FILE_BYTES)?;
-        let file = LogFile { files: Arc::clone(&self.files), id: self.files.allocate() };
-        let path = self.files.path(file.id, FileType::OperationLog);
-        let mapped = self.files.vfs.create_mapped(&path, FILE_BYTES)?;
-        mapped.write(0, &header(epoch, file.id));
+        let named = NamedLog { file: self.files.allocate(), epoch };
+        let file = Arc::new(LogFile { files: Arc::clone(&self.files), named });
+        let mapped = self.files.vfs.create_mapped(&file.path(), FILE_BYTES)?;
+        mapped.write(0, &header(named));
         mapped.sync()?;
         let (offset, synced_upto) = (HEADER_BYTES, HEADER_BYTES);
         Ok(Current { file, mapped, offset, synced_upto, last: Seqno(0) })
     }
 
     /// The files that the next edit names: those that are still needed, and `next`. With too many, `next` is given up.
-    pub(super) fn to_name(&self, next: &mut Option<Current>) -> Vec<FileId> {
+    pub(super) fn to_name(&self, next: &mut Option<Current>) -> Vec<Arc<LogFile>> {
         let state = self.state.lock();
         let sealed = state.sealed.iter().filter(|sealed| sealed.last > state.floor);
-        let current = state.current.as_ref().map(|current| current.file.id);
-        let mut named: Vec<FileId> = sealed.map(|sealed| sealed.file.id).chain(current).collect();
+        let files = sealed.map(|sealed| &sealed.file);
+        let files = files.chain(state.current.as_ref().map(|current| &current.file));
+        let mut named: Vec<Arc<LogFile>> = files.cloned().collect();
         next.take_if(|_| named.len() >= FILES_MAX);
-        named.extend(next.as_ref().map(|next| next.file.id));
+        named.extend(next.as_ref().map(|next| Arc::clone(&next.file)));
         named
     }
 
     /// The manifest names these files now. The others go.
-    pub(super) fn switch(&self, next: Option<Current>, named: &[FileId]) {
+    pub(super) fn switch(&self, next: Option<Current>, named: &[Arc<LogFile>]) {
         let mut state = self.state.lock();
         if let Some(next) = next
             && let Some(Current { file, mapped, offset, synced_upto, last }) =
                 state.current.replace(next)
         {
-            let unsynced = (offset > synced_upto).then_some(mapped);
+            let unsynced = (offset > synced_upto).then_some((mapped, offset));
             state.sealed.push(Sealed { file, last, unsynced });
         }
-        let (kept, gone) = std::mem::take(&mut state.sealed)
-            .into_iter()
-            .partition(|sealed: &Sealed| named.contains(&sealed.file.id));
-        state.sealed = kept;
+        let is_named = |file: &Arc<LogFile>| named.iter().any(|named| Arc::ptr_eq(named, file));
+        let gone: Vec<Sealed> =
+            state.sealed.extract_if(.., |sealed| !is_named(&sealed.file)).collect();
+        // Without the lock: to drop the last reference deletes a file.
         drop(state);
-        drop::<Vec<Sealed>>(gone);
+        drop(gone);
     }
 }
 
@@ -198,7 +215,7 @@ impl OperationLog for OwnLog {
         header.extend_from_slice(&durable.0.to_le_bytes());
         header.extend_from_slice(&count.to_le_bytes());
         header.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-        let sum = batch_checksum(current.file.id, current.offset, &header, payload);
+        let sum = batch_checksum(current.file.named.file, current.offset, &header, payload);
         header.extend_from_slice(&sum.to_le_bytes());
         current.mapped.write(current.offset + BATCH_HEADER_BYTES, payload);
         current.mapped.write(current.offset, &header);
@@ -207,31 +224,38 @@ impl OperationLog for OwnLog {
     }
 
     fn check(&self) -> Result<()> {
-        self.state.lock().current.as_ref().map_or(Ok(()), |current| current.mapped.check())
+        let state = self.state.lock();
+        // A flush may have sealed the file since the batch was appended.
+        let sealed = state.sealed.iter().filter_map(|sealed| sealed.unsynced.as_ref());
+        let files = sealed.map(|(mapped, _)| mapped);
+        let mut files = files.chain(state.current.as_ref().map(|current| &current.mapped));
+        files.try_for_each(|mapped| mapped.check())
     }
 
     fn sync(&self) -> Result<u64> {
-        let (mut targets, mut current_upto) = (Vec::new(), None);
-        {
+        let targets: Vec<(FileId, Arc<dyn MappedFile>, u64)> = {
             let state = self.state.lock();
-            let sealed = |sealed: &Sealed| Some((sealed.file.id, sealed.unsynced.clone()?));
-            targets.extend(state.sealed.iter().filter_map(sealed));
-            if let Some(current) = &state.current
-                && current.offset > current.synced_upto
-            {
-                current_upto = Some((current.file.id, current.offset));
-                targets.push((current.file.id, Arc::clone(&current.mapped)));
-            }
-        }
-        targets.iter().try_for_each(|(_, mapped)| mapped.sync())?;
+            let sealed = |sealed: &Sealed| {
+                let (mapped, end) = sealed.unsynced.clone()?;
+                Some((sealed.file.named.file, mapped, end))
+            };
+            let current = state.current.iter().filter(|it| it.offset > it.synced_upto);
+            let current = current.map(|it| (it.file.named.file, Arc::clone(&it.mapped), it.offset));
+            state.sealed.iter().filter_map(sealed).chain(current).collect()
+        };
+        targets.iter().try_for_each(|(_, mapped, _)| mapped.sync())?;
         let mut state = self.state.lock();
+        // More may have been appended meanwhile, and the file sealed.
+        let upto = |file: &LogFile| {
+            let target = targets.iter().find(|(id, ..)| *id == file.named.file);
+            target.map_or(0, |(_, _, upto)| *upto)
+        };
         for sealed in &mut state.sealed {
-            sealed.unsynced.take_if(|_| targets.iter().any(|(id, _)| *id == sealed.file.id));
+            let synced_upto = upto(&sealed.file);
+            sealed.unsynced.take_if(|(_, end)| *end <= synced_upto);
         }
-        if let (Some(current), Some((id, offset))) = (&mut state.current, current_upto)
-            && current.file.id == id
-        {
-            current.synced_upto = offset;
+        if let Some(current) = &mut state.current {
+            current.synced_upto = current.synced_upto.max(upto(&current.file));
         }
         Ok(targets.len() as u64)
     }
@@ -246,27 +270,23 @@ impl OperationLog for OwnLog {
 #[derive(Debug)]
 pub(super) struct LeftFile {
     vfs: Arc<dyn Vfs>,
-    id: FileId,
+    named: NamedLog,
     path: PathBuf,
 }
 
 impl LeftFile {
-    pub(super) fn new(files: &DataFiles, id: FileId) -> LeftFile {
-        let path = files.path(id, FileType::OperationLog);
-        LeftFile { vfs: Arc::clone(&files.vfs), id, path }
+    pub(super) fn new(files: &DataFiles, named: NamedLog) -> LeftFile {
+        let path = files.path(named.file, FileType::OperationLog);
+        LeftFile { vfs: Arc::clone(&files.vfs), named, path }
     }
 
-    /// The epoch that the file is of; 0 in a checkpoint.
-    pub(super) fn epoch(&self) -> Result<u32> {
-        self.read().map(|(epoch, _)| epoch)
-    }
-
-    /// Reads the file, and the epoch that its header says.
-    fn read(&self) -> Result<(u32, Vec<u8>)> {
+    /// Reads the file, whose header is what the manifest says.
+    fn read(&self) -> Result<Vec<u8>> {
         let path = &self.path;
         let file = self.vfs.open(path, Access::Buffered, false).map_err(|error| match error {
             Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                Error::corruption(path, 0, "data file", "it, as the manifest names it", "none")
+                let what = "data file (opening with `salvage_journal` takes what is left)";
+                Error::corruption(path, 0, what, "it, as the manifest names it", "none")
             }
             error => error,
         })?;
@@ -279,15 +299,19 @@ impl LeftFile {
         file.read_at(0, &mut contents)?;
         let mut from = Decoder::new(&contents, path, 0);
         from.magic(&MAGIC, "operation log magic")?;
-        from.version(FORMAT_VERSION, "operation log version")?;
-        let epoch = from.u32("epoch")?;
-        // The header as it should be: all of its bytes are compared.
-        if contents.get(..HEADER_BYTES as usize) != Some(&header(epoch, self.id)[..]) {
-            let expected = format_args!("the header of file {}", self.id);
-            let found = "other bytes, or a wrong checksum";
-            return Err(Error::corruption(path, 0, "operation log header", expected, found));
+        let head = contents.get(..24).unwrap_or_default();
+        let sum = contents.get(24..32).unwrap_or_default();
+        // Before the version: a changed bit in it is no other version.
+        if checksum(0, head).to_le_bytes() != sum {
+            let (what, expected) = ("operation log header", "its checksum");
+            return Err(Error::corruption(path, 0, what, expected, "another"));
         }
-        Ok((epoch, contents))
+        from.version(FORMAT_VERSION, "operation log version")?;
+        if contents.get(..HEADER_BYTES as usize) != Some(&header(self.named)[..]) {
+            let expected = format_args!("that of {:?}", self.named);
+            return Err(Error::corruption(path, 0, "operation log header", expected, "another"));
+        }
+        Ok(contents)
     }
 }
 
@@ -296,10 +320,13 @@ impl OperationSource for LeftFile {
         &self.path
     }
 
-    fn batches(&self, epoch: u32) -> Result<Box<dyn Iterator<Item = Result<Logged>>>> {
-        let (of, contents) = self.read()?;
-        let file = self.id;
-        let end = if of == epoch { contents.len() } else { 0 };
+    fn epoch(&self) -> u32 {
+        self.named.epoch
+    }
+
+    fn batches(&self) -> Result<Box<dyn Iterator<Item = Result<Logged>>>> {
+        let contents = self.read()?;
+        let (file, end) = (self.named.file, contents.len());
         Ok(Box::new(Batches { file, contents, at: HEADER_BYTES as usize, end }.map(Ok)))
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use self::edit::Named;
 pub(super) use self::kind::KIND;
-use self::log::OwnLog;
+use self::log::{LogFile, OwnLog};
 use self::pool::Pool;
 use self::version::{Place, Version};
 use super::context::commit_edit;
@@ -62,12 +62,12 @@ impl ExampleTree {
             Some(edit) => {
                 let named = Named::decode(edit, &context.manifest.path())?;
                 let (pool, entries) = Pool::open(&context.files, &named, flushed)?;
-                let logs = named.logs.clone();
-                (version_of(entries)?.at(Place { pool, named }), logs)
+                let logs = LogFile::of_named(&context.files, &named.logs);
+                (version_of(entries)?.at(Place { pool, named, logs: logs.clone() }), logs)
             }
             None => (version_of(Sorted::default())?, Vec::new()),
         };
-        let log = Arc::new(OwnLog::new(&context.files, &logs));
+        let log = Arc::new(OwnLog::new(&context.files, logs));
         let version = ArcSwap::from_pointee(version);
         Ok(Arc::new(ExampleTree { context, changes: Mutex::new(()), version, log }))
     }
@@ -97,10 +97,11 @@ impl ExampleTree {
         let version = Version::new(Arc::new(entries), flushed, &self.context.blobs)?;
         let mut next_log = self.log.make_next()?;
         let logs = self.log.to_name(&mut next_log);
+        let names = logs.iter().map(|log| log.named).collect();
         let commit = |named: &Named| commit_edit(&self.context, named.encode(), flushed);
-        let (named, written_bytes) = pool.replace(&version.entries, flushed, logs, commit)?;
-        self.log.switch(next_log, &named.logs);
-        let version = Arc::new(version.at(Place { pool, named }));
+        let (named, written_bytes) = pool.replace(&version.entries, flushed, names, commit)?;
+        self.log.switch(next_log, &logs);
+        let version = Arc::new(version.at(Place { pool, named, logs }));
         self.version.store(Arc::clone(&version));
         self.context.installed(version);
         match packed {

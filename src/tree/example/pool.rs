@@ -15,8 +15,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::edit::Named;
-use super::log::LeftFile;
+use super::edit::{Named, NamedLog};
 use crate::base::checksum::checksum;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::entry::{EntryKind, EntryRef};
@@ -184,11 +183,6 @@ impl Pool {
         self.files.path(self.id, FileType::Pool)
     }
 
-    /// A file of the tree's log.
-    pub(super) fn log_file(&self, id: FileId) -> LeftFile {
-        LeftFile::new(&self.files, id)
-    }
-
     pub(super) fn bytes(&self) -> u64 {
         self.durable.lock().bytes
     }
@@ -213,7 +207,7 @@ impl Pool {
         &self,
         entries: &Sorted,
         flushed: Seqno,
-        logs: Vec<FileId>,
+        logs: Vec<NamedLog>,
         commit: impl FnOnce(&Named) -> Result<()>,
     ) -> Result<(Named, u64)> {
         let mut durable = self.durable.lock();

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::edit::Named;
-use super::log;
+use super::log::{self, LogFile};
 use super::pool::{self, Pool};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
-use crate::base::ids::{FileId, Seqno};
+use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::slice::Slice;
 use crate::cache::ReadContext;
@@ -23,22 +23,15 @@ use crate::tree::description::{
 };
 use crate::tree::run::Run;
 use crate::tree::sorted::Sorted;
-use crate::tree::{
-    CheckCounts, CheckpointFiles, OperationSource, RangeAt, RangeRuns, TreeState, TreeVersion,
-};
+use crate::tree::{CheckCounts, CheckpointFiles, RangeAt, RangeRuns, TreeState, TreeVersion};
 
 /// The file that holds a version, and the root by which it does.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) pool: Arc<Pool>,
     pub(super) named: Named,
-}
-
-impl Place {
-    /// The log files, and their paths.
-    fn logs(&self) -> impl Iterator<Item = (FileId, PathBuf)> {
-        self.named.logs.iter().map(|&id| (id, self.pool.log_file(id).path().to_path_buf()))
-    }
+    /// The files of the log that it names. They are not deleted while the version exists.
+    pub(super) logs: Vec<Arc<LogFile>>,
 }
 
 /// A version.
@@ -113,17 +106,17 @@ impl TreeVersion for Version {
 
     fn files(&self) -> Vec<PathBuf> {
         let pool = self.place.iter().map(|place| place.pool.path());
-        let logs = self.place.iter().flat_map(Place::logs);
-        pool.chain(logs.map(|(_, path)| path))
+        let logs = self.place.iter().flat_map(|place| &place.logs);
+        pool.chain(logs.map(|log| log.path()))
             .chain(self.blobs.iter().map(|blob| blob.path()))
             .collect()
     }
 
     fn write_down(&self, copy: &mut dyn CheckpointFiles) -> Result<()> {
-        if let Some(place @ Place { pool, named }) = &self.place {
+        if let Some(Place { pool, named, logs }) = &self.place {
             // The copy has everything in the tree.
-            for (id, path) in place.logs() {
-                copy.write(&path, &log::header(0, id))?;
+            for log in logs {
+                copy.write(&log.path(), &log::header(log.named))?;
             }
             // The file may have a newer root by now.
             let contents = pool::file_of(&self.entries, self.flushed, named.generation);
@@ -133,7 +126,7 @@ impl TreeVersion for Version {
     }
 
     fn describe(&self) -> Result<TreeDescription> {
-        let groups = self.place.iter().map(|Place { pool, named: root }| {
+        let groups = self.place.iter().map(|Place { pool, named: root, .. }| {
             let seqnos = || self.entries.iter().map(|entry| entry.seqno.0);
             let deletes = self.entries.iter().filter(|entry| entry.kind == EntryKind::Delete);
             let file = FileDescription {
@@ -177,7 +170,7 @@ impl TreeVersion for Version {
                     Err(error) => problem(error),
                 }
                 // Batches are being appended to the last one; recovery verifies them.
-                let heads = place.named.logs.iter().map(|&id| pool.log_file(id).epoch());
+                let heads = place.logs.iter().map(|log| log.check());
                 heads.filter_map(Result::err).for_each(&mut *problem);
             }
         }

@@ -4,7 +4,7 @@
 use super::fuzz::TARGETS;
 use super::parameters::{TABLES_PER_GUARD_MAX, WITHOUT_FILTERS};
 use super::{Flsm, FlsmTree};
-use crate::tree::kinds::{Kind, NO_OPERATION_SOURCES, TreeKind};
+use crate::tree::kinds::{Kind, TreeKind};
 use crate::tree::options::KeyspaceOptions;
 use crate::tree::own_options::FANOUT_MAX;
 use crate::tree::versioned::repair_ranges;
@@ -15,7 +15,7 @@ pub(in crate::tree) const KIND: Kind = Kind {
     own_options: &[&FANOUT_MAX, &TABLES_PER_GUARD_MAX, &WITHOUT_FILTERS],
     space_amplification_max_percent: 130,
     open: |context, edits, flushed| Ok(FlsmTree::open(context, edits, flushed)?),
-    operation_sources: NO_OPERATION_SOURCES,
+    operation_sources: None,
     repair_ranges: repair_ranges::<Flsm>,
     #[cfg(feature = "fuzz")]
     fuzz_targets: &TARGETS,

@@ -3,7 +3,7 @@
 #[cfg(feature = "fuzz")]
 use super::fuzz::TARGETS;
 use super::{Stb, StbTree};
-use crate::tree::kinds::{Kind, NO_OPERATION_SOURCES, TreeKind};
+use crate::tree::kinds::{Kind, TreeKind};
 use crate::tree::options::KeyspaceOptions;
 use crate::tree::own_options::FANOUT_MAX;
 use crate::tree::versioned::repair_ranges;
@@ -14,7 +14,7 @@ pub(in crate::tree) const KIND: Kind = Kind {
     own_options: &[&FANOUT_MAX],
     space_amplification_max_percent: 127,
     open: |context, edits, flushed| Ok(StbTree::open(context, edits, flushed)?),
-    operation_sources: NO_OPERATION_SOURCES,
+    operation_sources: None,
     repair_ranges: repair_ranges::<Stb>,
     #[cfg(feature = "fuzz")]
     fuzz_targets: &TARGETS,
