@@ -43,7 +43,9 @@ fn the_same_seed_makes_the_same_calls() {
         for seed in 1..=8 {
             let sizes = Sizes::new(seed, kinds);
             let first = trace(sizes, seed);
-            assert!(first.calls.len() > 500, "{}", first.calls.len());
+            // A kind for tests has no compactions.
+            let least = if kinds.is_for_tests() { 250 } else { 500 };
+            assert!(first.calls.len() > least, "{}", first.calls.len());
             same("on the same thread", &first, &trace(sizes, seed));
             let fresh = std::thread::spawn(move || trace(sizes, seed)).join().unwrap();
             same("on a fresh thread", &first, &fresh);

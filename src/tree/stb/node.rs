@@ -3,14 +3,14 @@
 //! Invariants:
 //! 1. A node's pivots are sorted by `lower`; the first pivot's `lower` is the node's, and each range
 //!    ends where the next begins, the last at the node's `upper`.
-//! 2. A node's bundles stand oldest first. For a pivot, exactly `bundles[bundle_start..]` are live:
-//!    what lies in older ones in the pivot's range has moved on to the child.
+//! 2. A node's bundles are in order of age, oldest first. For a pivot, exactly `bundles[bundle_start..]`
+//!    are live: the entries of older ones in the pivot's range have been flushed to the child.
 //! 3. Every entry of a live bundle in a pivot's range is younger than every entry for the same key
 //!    in the subtree below that pivot.
 //! 4. A bundle's maplet covers each key of each of its branches: a probe that names no branch proves
 //!    that the bundle does not hold the key.
 //! 5. A bundle's Bloom filter, if it has one, passes each key of each of its branches.
-//! 6. Leaves (height 0) have one pivot, without a child, with `bundle_start` 0.
+//! 6. A leaf (height 0) has one pivot, without a child, and its `bundle_start` is 0.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::tree::range::{
 };
 use crate::tree::versioned::{Head, TreeNode, walk};
 
-/// Numbers bundles within a keyspace; never reused.
+/// The number of a bundle within its keyspace; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct BundleId(pub(super) u64);
 
@@ -35,7 +35,7 @@ pub(in crate::tree) struct Bundle {
     /// Oldest first; the maplet's values are positions here.
     pub(super) branches: Vec<Arc<Table>>,
     pub(super) maplet: Arc<Maplet>,
-    /// Of a bundle that is one memtable's.
+    /// Only a bundle that is one memtable's has it.
     pub(super) bloom: Option<BloomFilter>,
 }
 
@@ -45,23 +45,23 @@ pub(super) struct Pivot {
     pub(super) lower: Key,
     pub(super) child: Option<Arc<Node>>,
     pub(super) bundle_start: usize,
-    /// The live bundles' part in this range.
+    /// The part of the live bundles in this range.
     pub(super) live: RangeSize,
 }
 
-/// Sampled keys of a leaf with which samples tell more than maplets.
+/// With this many sampled keys of a leaf, samples give better estimates than maplets.
 const SAMPLED_KEYS_MIN: usize = 32;
 
-/// What compactions and statistics want to know of a leaf, as estimated from indexes and maplets.
+/// Estimates of a leaf for compactions and statistics, from indexes and maplets.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeafSummary {
-    /// What a full compaction would drop.
+    /// Bytes that a full compaction would drop.
     pub(super) reclaimable: RangeSize,
-    /// The same of values in blob files.
+    /// The same for values in blob files.
     pub(super) reclaimable_blob_bytes: u64,
     /// Bytes of the oldest bundle within the leaf.
     pub(super) merged_bytes: u64,
-    /// By branch, oldest first: which of its entries are within the leaf.
+    /// For each branch, oldest first, its entries within the leaf.
     pub(super) parts: Vec<TablePart>,
 }
 
@@ -82,13 +82,13 @@ impl Pivot {
 }
 
 impl Bundle {
-    /// Whether a branch may hold the key with this hash: if so, the maplet says which.
+    /// Returns true if a branch may hold the key with this hash. Then the maplet says which.
     #[inline]
     pub(super) fn may_hold(&self, hash: u64) -> bool {
         self.bloom.as_ref().is_none_or(|bloom| bloom.may_hold(hash))
     }
 
-    /// First of two hints before a probe, for lookups that ask several bundles: their waits for memory
+    /// The first of two prefetch hints before a probe, for lookups in several bundles: their cache misses
     /// then overlap.
     #[inline]
     pub(super) fn prefetch_place(&self, hash: u64) {
@@ -98,7 +98,7 @@ impl Bundle {
         }
     }
 
-    /// The second, once the first has had its effect.
+    /// The second hint, after the first has taken effect.
     #[inline]
     pub(super) fn prefetch_bytes(&self, hash: u64) {
         if self.bloom.is_none() {
@@ -106,7 +106,7 @@ impl Bundle {
         }
     }
 
-    /// What of all branches lies in a key range.
+    /// The parts of all branches in a key range.
     pub(super) fn size(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<RangeSize> {
         let mut total = RangeSize::default();
         for table in &self.branches {
@@ -117,7 +117,7 @@ impl Bundle {
 }
 
 impl Node {
-    /// A node of a range, without pivots and bundles.
+    /// A node for a range, without pivots and bundles.
     pub(super) fn empty(height: u32, lower: Key, upper: Option<Key>) -> Node {
         Node {
             head: Head::new(height, lower, upper),
@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// The position of the pivot whose range holds `key`, which the node's range holds.
+    /// The position of the pivot whose range contains `key`. The node's range contains it.
     #[inline]
     pub(super) fn pivot_of(&self, key: &[u8]) -> usize {
         let is_below = |pivot: &Pivot| match planted(Bug::PivotBoundOffByOne) {
@@ -137,12 +137,12 @@ impl Node {
         self.pivots.partition_point(is_below).saturating_sub(1)
     }
 
-    /// The position of the pivot that holds the keys just below `key`, or the last for no bound.
+    /// The position of the pivot that has the keys just below `key`; without a bound, the last pivot.
     pub(super) fn pivot_before(&self, key: Option<&[u8]>) -> usize {
         position_before(&self.pivots, |pivot| &pivot.lower, key)
     }
 
-    /// Where a pivot's range ends.
+    /// The end of a pivot's range.
     pub(super) fn pivot_upper(&self, position: usize) -> Option<&Key> {
         self.pivots.get(position + 1).map(|next| &next.lower).or(self.upper.as_ref())
     }
@@ -158,7 +158,7 @@ impl Node {
         &self.bundles[self.pivots[position].bundle_start..]
     }
 
-    /// What is known of the node if it is a leaf; nothing of an index node.
+    /// Estimates of the node if it is a leaf; an index node has none.
     pub(super) fn leaf_summary(&self) -> &LeafSummary {
         self.summary.get_or(|| match self.height {
             0 => self.summarize(),
@@ -173,7 +173,7 @@ impl Node {
         let (lower, upper) = self.range();
         for (position, bundle) in self.bundles.iter().enumerate() {
             for (ordinal, table) in bundle.branches.iter().enumerate() {
-                // An index that cannot be read is reported by whoever needs it, not by an estimate.
+                // An index that cannot be read is reported by the operations that need it.
                 let part = table_part(table, lower, upper).unwrap_or_default();
                 let size = part.size;
                 let properties = table.properties();
@@ -184,8 +184,8 @@ impl Node {
                 overlap.add(table, part);
                 let counts = bundle.maplet.header().branch(ordinal as u8);
                 let entries = properties.entries().max(1);
-                // Versions of one key within the table share a fingerprint. Operands in blob files are mostly
-                // there to stay.
+                // Versions of one key within the table have the same fingerprint. Most operands in blob files
+                // stay live.
                 let versions = entries.saturating_sub(counts.entries + properties.blob_merges);
                 let dead = (counts.superseded + versions + properties.deletes).min(entries);
                 let part = |n: u64| (u128::from(n) * u128::from(dead) / u128::from(entries)) as u64;
@@ -197,7 +197,7 @@ impl Node {
                 blob_bytes += share(size.entries) as u64;
             }
         }
-        // Maplets count what is superseded within their bundles alone; samples compare all branches.
+        // Maplets count superseded entries within their bundles only; samples compare all branches.
         let dead = overlap.dead();
         if summary.parts.len() > 1 && dead.keys >= SAMPLED_KEYS_MIN {
             let bytes = overlap.bytes();
@@ -207,7 +207,7 @@ impl Node {
         summary
     }
 
-    /// What is live in the node itself.
+    /// Live bytes in the node itself.
     pub(super) fn live(&self) -> RangeSize {
         let mut total = RangeSize::default();
         for pivot in &self.pivots {
@@ -229,7 +229,7 @@ impl Node {
         Ok(())
     }
 
-    /// Estimates the pivots' live sizes anew.
+    /// Estimates the pivots' live sizes again.
     pub(super) fn measure(&mut self) -> Result<()> {
         for position in 0..self.pivots.len() {
             let upper = self.pivot_upper(position).cloned();
@@ -242,9 +242,9 @@ impl Node {
         Ok(())
     }
 
-    /// Drops the oldest bundles as far as no pivot needs them. A pivot into whose range no table of its
-    /// live bundles reaches needs none: without this, pivots that nobody writes to would hold on to
-    /// every bundle that passes by.
+    /// Drops the oldest bundles that no pivot needs. A pivot needs none of its live bundles if no table of
+    /// them overlaps its range. Without this rule, pivots without writes would keep every bundle of the
+    /// node.
     pub(super) fn drop_dead_bundles(&mut self) {
         if self.height == 0 {
             return;
@@ -267,7 +267,7 @@ impl Node {
         }
     }
 
-    /// Whether a table of the pivot's live bundles may hold a key of its range.
+    /// Returns true if a table of the pivot's live bundles may have a key of its range.
     fn reached(&self, position: usize) -> bool {
         let lower = &self.pivots[position].lower;
         let upper = self.pivot_upper(position).map(|upper| &**upper);
@@ -275,9 +275,8 @@ impl Node {
         tables.any(|table| table_overlaps(table, lower, upper))
     }
 
-    /// Replaces what is left of the bundles `inputs` (which stand together, oldest first, in the
-    /// node, perhaps without the oldest of them) by `output`. Returns false, and changes nothing, if
-    /// none is left.
+    /// Replaces the bundles `inputs` by `output`. They are consecutive in the node, oldest first; the
+    /// oldest may have been dropped meanwhile. Returns false, and changes nothing, if none is left.
     pub(super) fn replace_bundles(
         &mut self,
         inputs: &[BundleId],
@@ -291,8 +290,8 @@ impl Node {
         self.bundles.splice(from..to, output);
         for pivot in &mut self.pivots {
             pivot.bundle_start = match pivot.bundle_start {
-                // A pivot that needs some of the inputs needs of the output just what stems from
-                // them: the compaction read no others in the pivot's range.
+                // If a pivot needs some of the inputs, it needs exactly their entries of the output:
+                // the compaction read no other inputs in the pivot's range.
                 start if start <= from => start,
                 start if start < to && planted(Bug::ReplaceSkipsOutput) => from + added,
                 start if start < to => from,
@@ -353,7 +352,7 @@ impl TreeNode for Node {
     }
 }
 
-/// The ranges in which the bundle at `position` is live, neighbours joined.
+/// The ranges in which the bundle at `position` is live; adjacent ranges are joined.
 pub(super) fn live_ranges(node: &Node, position: usize) -> Vec<(Key, Option<Key>)> {
     let mut ranges: Vec<(Key, Option<Key>)> = Vec::new();
     let mut joins = false;
@@ -370,8 +369,8 @@ pub(super) fn live_ranges(node: &Node, position: usize) -> Vec<(Key, Option<Key>
     ranges
 }
 
-/// Every bundle that is reachable, once, by number. Each commit asks for them: sorting references takes a
-/// fraction of what a set of them does.
+/// Every reachable bundle, once, by number. Each commit needs them, and sorting references costs a
+/// fraction of what a set of them costs.
 pub(super) fn bundles(root: &Arc<Node>) -> Vec<&Arc<Bundle>> {
     let mut all = Vec::new();
     walk(root, &mut |node| all.extend(&node.bundles));

@@ -1,14 +1,13 @@
-//! The compactions that are worth their cost, and what each reads and writes.
+//! Plans compactions: which are worth their cost, and what each reads and writes.
 //!
-//! One mechanism serves all: a compaction takes a run of neighbouring bundles of one node and makes
-//! one bundle of them. Small branches are merged; a branch that is large in the node's range already
-//! gains nothing by being copied and is *adopted*: only its part of the maplets is rewritten. So a
-//! leaf's maplet is extended, not rebuilt, and data that arrives with locality, whatever its shape, is
-//! written once. Merging everything in a leaf (`Trigger::Full`) drops tombstones and superseded
-//! versions.
+//! All compactions work alike: they replace consecutive bundles of one node by one bundle. Small
+//! branches are merged. A branch that is already large in the node's range gains nothing by being
+//! copied and is *adopted*: only its part of the maplets is rewritten. So a leaf's maplet is
+//! extended, not rebuilt, and data with locality is written once. A merge of everything in a leaf
+//! (`Trigger::Full`) drops tombstones and superseded versions.
 //!
 //! Invariants:
-//! 1. Branches are merged only with their neighbours in age, so order by age is kept.
+//! 1. Branches are merged only with their neighbours in age, so the order by age is kept.
 //! 2. A branch is read only in the ranges of those pivots for which its bundle is still live.
 //! 3. A table is adopted only if every pivot that will read the output may see all of it.
 
@@ -23,7 +22,7 @@ use crate::tree::range::{Key, RangeSize, table_overlaps, table_size};
 use crate::tree::versioned::{CompactionPlan, Place};
 use crate::vfs::Vfs;
 
-/// The most branches of the bundles that one compaction of an index node takes in.
+/// The most branches that one compaction of an index node has as inputs.
 const RUN_BRANCHES_MAX: usize = 96;
 
 /// A branch as an input: the table and the key ranges of it that count.
@@ -32,15 +31,15 @@ pub(super) struct Input {
     pub(super) table: Arc<Table>,
     pub(super) ranges: Vec<(Key, Option<Key>)>,
     pub(super) size: RangeSize,
-    /// Whether the table may be part of the output as it is.
+    /// True if the output may contain the table unchanged.
     adoptable: bool,
 }
 
-/// One or more neighbouring input branches, and what is done with them.
+/// What a compaction does with one or more consecutive input branches.
 pub(super) enum Segment {
     /// It stays as it is.
     Adopt(Input),
-    /// They become one new table, or nothing if nothing of them is left.
+    /// They become one new table, or none if no entry is left.
     Merge(Vec<Input>),
 }
 
@@ -51,11 +50,11 @@ pub(in crate::tree) struct Plan {
     pub(super) bundles: Vec<Arc<Bundle>>,
     /// Oldest first.
     pub(super) segments: Vec<Segment>,
-    /// Whether nothing older than the inputs exists in the range.
+    /// True if the range has no entries older than the inputs.
     pub(super) bottom: bool,
-    /// Bytes to be read and merged.
+    /// Bytes to read and merge.
     pub(super) merge_bytes: u64,
-    /// The larger, the sooner.
+    /// Compactions with larger numbers run first.
     pub(super) urgency: f64,
 }
 
@@ -89,7 +88,7 @@ impl Plan {
 pub(super) enum Trigger {
     /// The node may have enough small branches.
     Due,
-    /// A leaf is to be merged completely.
+    /// The leaf is merged completely.
     Full,
 }
 
@@ -119,8 +118,9 @@ fn inputs(node: &Node, positions: std::ops::Range<usize>) -> Result<Vec<Input>> 
     Ok(inputs)
 }
 
-/// Where a run that begins at `from` ends: at the youngest bundle, but in an index node before there are
-/// more branches than a maplet should tell apart. A leaf is always taken whole; it has few.
+/// Returns the end of the inputs that begin at `from`: the youngest bundle, or in an index node the last
+/// one before there are more branches than a maplet should distinguish. A leaf has few branches and is
+/// always compacted whole.
 fn run_end(node: &Node, from: usize) -> usize {
     let mut branches = 0;
     let fits = |bundle: &&Arc<Bundle>| {
@@ -131,8 +131,8 @@ fn run_end(node: &Node, from: usize) -> usize {
     from + count.max(2).min(node.bundles.len() - from)
 }
 
-/// Whether the table of a bundle may be taken over whole. Not if a pivot that will read the output has
-/// moved this bundle's entries on already: it would read them again, and out of their order in age.
+/// Returns true if a bundle's table may be adopted. It may not if a pivot that will read the output has
+/// already flushed this bundle's entries: it would read them again, and not in the order of their age.
 fn is_adoptable(node: &Node, position: usize, to: usize, table: &Table) -> bool {
     planted(Bug::AdoptAnything)
         || !(0..node.pivots.len()).any(|i| {
@@ -143,7 +143,7 @@ fn is_adoptable(node: &Node, position: usize, to: usize, table: &Table) -> bool 
         })
 }
 
-/// The compaction that `node` needs most, if any.
+/// Returns the most urgent compaction of `node`, if it needs one.
 pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Result<Option<Plan>> {
     if node.bundles.is_empty() {
         return Ok(None);
@@ -160,7 +160,7 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
             || size.saturating_mul(8) < input.table.bytes()
             || input.table.bytes() < parameters.branch_bytes_adopt / 2
     };
-    // In an index node, large bundles in front are not taken again: they have been compacted.
+    // In an index node, large bundles at the front are skipped: they have been compacted.
     let mut from = 0;
     if !leaf {
         let is_small = |position: usize| -> Result<bool> {
