@@ -157,8 +157,6 @@ bugs! {
         "A record is made of what an old snapshot sees of a key that has a newer version.";
     OperationLogNotSynced, "operation-log-not-synced", "journal",
         "A round of group commit leaves out the logs that trees keep.";
-    OperationLogPastLimit, "operation-log-past-limit", "journal",
-        "What a recovery dropped of a tree's log comes back with the next.";
     OperationLogRetiredEarly, "operation-log-retired-early", "journal",
         "A tree is told to remove batches of its log that are still needed.";
     OperationLogGoesWithKeyspace, "operation-log-goes-with-keyspace", "db",

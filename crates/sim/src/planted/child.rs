@@ -35,8 +35,8 @@ pub fn child(name: &str, arguments: &Arguments) -> ExitCode {
     std::panic::set_hook(Box::new(|_| ()));
     // Trees that keep operations themselves are for tests alone so far.
     let is_of_logs = bug.is_some_and(|bug| bug.name().starts_with("operation-log-"));
-    let mut kinds = if is_of_logs { Kinds::All.runs() } else { Kinds::of_products() };
-    kinds.retain(|kinds| kinds.is_for_tests() == is_of_logs);
+    let mut kinds = Kinds::All.runs();
+    kinds.retain(|kinds| bug.is_none() || kinds.is_for_tests() == is_of_logs);
     for round in 0..arguments.rounds {
         let seed = arguments.seed.wrapping_add(round);
         let kinds = kinds[(round % kinds.len() as u64) as usize];
