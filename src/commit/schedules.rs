@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::thread;
 
-use super::Committer;
+use super::{Batch, Committer};
 use crate::base::durability::Durability;
 use crate::base::ids::Seqno;
 use crate::journal::{Journal, JournalOptions};

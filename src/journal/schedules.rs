@@ -47,9 +47,12 @@ impl Store {
         let value = vec![0x55; value_bytes];
         encode_operation(&mut payload, KeyspaceId(1), EntryKind::Put, b"key", &value);
         self.committer.commit(
-            crate::journal::Payload::Whole(&payload),
-            1,
-            Durability::Buffered,
+            crate::commit::Batch {
+                payload: crate::journal::Payload::Whole(&payload),
+                count: 1,
+                durability: Durability::Buffered,
+                own: None,
+            },
             || false,
             || Ok(()),
             |_| (),
