@@ -249,6 +249,14 @@ impl Error {
         }
     }
 
+    /// The same corruption, which may just as well be that of another file.
+    pub(crate) fn or_damaged(mut self, file: &Path, offset: u64) -> Error {
+        if let Error::Corruption { found, .. } = &mut self {
+            found.push_str(&format!(" (or damaged: {} at byte {offset})", file.display()));
+        }
+        self
+    }
+
     /// Reports that the operands of a key cannot be folded.
     pub(crate) fn merge(
         keyspace: &str,

@@ -96,8 +96,8 @@ pub(crate) struct ReplayReport {
 impl ReplayReport {
     /// Adds damage, which may have been told already, as why commits are missing.
     fn add_salvaged(&mut self, error: Error) {
-        let text = error.to_string();
-        if self.damage_salvaged.iter().all(|known| known.to_string() != text) {
+        let text = error.description();
+        if !self.damage_salvaged.iter().any(|known| known.description().contains(&text)) {
             self.damage_salvaged.push(error);
         }
     }
@@ -398,25 +398,26 @@ impl<'a> Merge<'a> {
         let expected = format_args!("records up to {required}, which were durable");
         let found = format_args!("no more after {}", report.last);
         let what = "journal records";
-        let mut errors = self.readers.iter().filter_map(|reader| match &reader.end {
+        let missing = |file: &Path, at| Error::corruption(file, at, what, expected, found);
+        let ends = self.readers.iter().filter_map(|reader| match &reader.end {
             Some(End::Damaged { error, .. }) => Some(error.clone()),
-            Some(End::Torn { file, offset, .. }) => {
-                Some(Error::corruption(file, *offset, what, expected, found))
-            }
+            Some(End::Torn { file, offset, .. }) => Some(missing(file, *offset)),
             _ => None,
         });
-        let bad_log = self.logs.iter().find_map(|log| {
-            let bad =
-                |bad: BadBatch| Error::corruption(&log.path, bad.offset, what, expected, found);
+        let ends = ends.chain(self.logs.iter().filter_map(|log| {
+            let bad = |bad: BadBatch| missing(&log.path, bad.offset);
             log.damage.clone().or_else(|| log.bad.map(bad))
-        });
-        let error = errors
-            .next()
-            .or(bad_log)
+        }));
+        // Each of them may have had the records that are missing.
+        let error = ends
+            .reduce(|error, other| match other {
+                Error::Corruption { file, offset, .. } => error.or_damaged(&file, offset),
+                _ => error,
+            })
             .or_else(|| self.gap.as_ref().map(|(_, error)| error.clone()))
             .unwrap_or_else(|| {
                 let none = SegmentId { epoch: self.epoch, shard: 0, number: 1 };
-                Error::corruption(&self.dir.join(none.file_name()), 0, what, expected, found)
+                missing(&self.dir.join(none.file_name()), 0)
             });
         if !self.plan.salvage {
             return Err(error);

@@ -295,19 +295,16 @@ impl StoreContext {
                     },
                 ),
             };
-            // Several shards may seem torn, of which only one need be damaged; none says which.
-            let others: String = (report.torn.iter().skip(1))
-                .map(|torn| {
-                    format!(" (or damaged: {} at byte {})", torn.file.display(), torn.offset)
-                })
-                .collect();
             let damage = Error::corruption(
                 &file,
                 offset,
                 what,
                 format_args!("commits up to {}", recovered.last_seqno),
-                format_args!("commits up to {replayed}{others}"),
+                format_args!("commits up to {replayed}"),
             );
+            // Several shards may seem torn, of which only one need be damaged; none says which.
+            let damage = (report.torn.iter().skip(1))
+                .fold(damage, |damage, torn| damage.or_damaged(&torn.file, torn.offset));
             if !salvage {
                 return Err(damage);
             }

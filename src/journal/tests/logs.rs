@@ -167,6 +167,17 @@ fn damage_in_a_log_is_told_by_what_lies_behind_it() {
         Error::Corruption { file, offset, .. } => assert_eq!((file, offset), (log_path(), 777)),
         error => panic!("{error}"),
     }
+    // A shard was torn by the loss of power, and the log is damaged. Either may have had what is missing:
+    // the error named the shard alone.
+    let mut two = plan_with(&log, 1);
+    let torn = Arc::new(Log { bad: Some(bad(0)), ..Log::default() });
+    let path = dir().join("torn");
+    vfs.create_mapped(&path, 64).unwrap();
+    two.logs.insert(0, Arc::new(Source(torn, path.clone(), 1)));
+    let error = collect(&vfs, &two).unwrap_err();
+    assert!(matches!(&error, Error::Corruption { file, .. } if *file == path), "{error}");
+    let other = format!("(or damaged: {} at byte 777)", log_path().display());
+    assert!(error.to_string().contains(&other), "{error}");
     let salvaged = ReplayPlan { salvage: true, ..plan_with(&log, 1) };
     assert_eq!(collect(&vfs, &salvaged).unwrap().1.damage_salvaged.len(), 1);
     let log = Arc::new(Log { unreadable: true, ..Log::default() });
