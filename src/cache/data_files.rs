@@ -20,7 +20,7 @@ use crate::base::key_hash::KeyHasher;
 use crate::base::planted::kept_number;
 use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::vfs::Vfs;
+use crate::vfs::{Access, File, Vfs};
 
 /// The default size of the read-ahead budget.
 const READ_AHEAD_BYTES_MAX: usize = 4 << 20;
@@ -122,6 +122,21 @@ impl Drop for ReserveTurn {
     fn drop(&mut self) {
         self.files.is_reserve_taken.store(false, Ordering::Release);
     }
+}
+
+/// Opens a file that something on disk names: `Corruption` of `what` if there is none.
+pub(crate) fn open_named(
+    vfs: &dyn Vfs,
+    path: &Path,
+    access: Access,
+    what: &'static str,
+) -> Result<Arc<dyn File>> {
+    vfs.open(path, access, false).map_err(|error| match error {
+        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            Error::corruption(path, 0, what, "it, as the store names it", "none")
+        }
+        error => error,
+    })
 }
 
 impl DataFiles {

@@ -30,6 +30,8 @@ mod rows;
 #[cfg(all(test, shuttle))]
 pub(crate) mod schedules;
 
+#[cfg(feature = "example")]
+pub(crate) use data_files::open_named;
 pub(crate) use data_files::{DataFiles, FileType, ReserveTurn, Room};
 pub(crate) use fetch::{PageMiss, fetch_misses, read_ends, read_pages};
 pub(crate) use page::{Compression, PAGE_HEADER_BYTES};

@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::data_files::{DataFiles, FileType};
+use super::data_files::{DataFiles, FileType, open_named};
 use super::fetch::PageMiss;
 use super::page::{
     Compression, PAGE_HEADER_BYTES, PAYLOAD_BYTES_MAX, PageHeader, header_checksum, page_checksum,
@@ -89,13 +89,7 @@ impl PageFile {
         file_type: FileType,
     ) -> Result<Arc<PageFile>> {
         let path = files.path(id, file_type);
-        let file = files.vfs.open(&path, Access::Direct, false).map_err(|error| match error {
-            // Only files that something on disk names are opened.
-            Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                Error::corruption(&path, 0, "data file", "it, as the store names it", "none")
-            }
-            error => error,
-        })?;
+        let file = open_named(&*files.vfs, &path, Access::Direct, "data file")?;
         let len = file.len()?;
         let units = len / UNIT_BYTES as u64;
         if units == 0 || len % UNIT_BYTES as u64 != 0 || u32::try_from(units).is_err() {

@@ -96,7 +96,8 @@ pub struct Statistics {
     pub commit_latency: LatencySummary,
     /// Journal traffic; `count` is the number of records.
     pub journal: Traffic,
-    /// Traffic of flushes; `count` is the number of flushes.
+    /// Traffic of flushes; `count` is the number of flushes. `written_bytes` includes large values, which are
+    /// written to blob files before they are committed.
     pub flush: Traffic,
     /// Traffic of compactions; `count` is their number.
     pub compaction: Traffic,

@@ -20,7 +20,7 @@ use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::Mutex;
-use crate::cache::{DataFiles, FileType, Room};
+use crate::cache::{DataFiles, FileType, Room, open_named};
 use crate::tree::{BadBatch, Logged, LoggedBatch, OperationLog, OperationSource};
 use crate::vfs::{Access, MappedFile, Vfs};
 
@@ -283,13 +283,8 @@ impl LeftFile {
     /// Reads the file, whose header is what the manifest says.
     fn read(&self) -> Result<Vec<u8>> {
         let path = &self.path;
-        let file = self.vfs.open(path, Access::Buffered, false).map_err(|error| match error {
-            Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                let what = "data file (opening with `salvage_journal` takes what is left)";
-                Error::corruption(path, 0, what, "it, as the manifest names it", "none")
-            }
-            error => error,
-        })?;
+        let what = "data file (opening with `salvage_journal` takes what is left)";
+        let file = open_named(&*self.vfs, path, Access::Buffered, what)?;
         let bytes = file.len()?;
         if !(HEADER_BYTES..=FILE_BYTES).contains(&bytes) {
             let expected = format_args!("{HEADER_BYTES} to {FILE_BYTES} bytes");

@@ -22,7 +22,7 @@ use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::Mutex;
-use crate::cache::{DataFiles, FileType};
+use crate::cache::{DataFiles, FileType, open_named};
 use crate::table::BlobPointer;
 use crate::tree::sorted::Sorted;
 use crate::vfs::{Access, File};
@@ -156,12 +156,7 @@ impl Pool {
         flushed: Seqno,
     ) -> Result<(Arc<Pool>, Sorted)> {
         let path = files.path(named.file, FileType::Pool);
-        let file = files.vfs.open(&path, Access::Buffered, false).map_err(|error| match error {
-            Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                Error::corruption(&path, 0, "data file", "it, as the manifest names it", "none")
-            }
-            error => error,
-        })?;
+        let file = open_named(&*files.vfs, &path, Access::Buffered, "data file")?;
         let bytes = file.len()?;
         let root = Root::read(&*file, bytes, named.generation)?;
         if root.flushed > flushed {
