@@ -69,10 +69,7 @@ impl Choose for Flsm {
     }
 
     fn path_gain(version: &Version, guard: &Guard) -> Gain {
-        match guard.bytes() {
-            0 => Gain::default(),
-            _ => version.path_gains().get(&guard.id).copied().unwrap_or_default(),
-        }
+        version.path_gains().get(&guard.id).copied().unwrap_or_default()
     }
 
     fn first_merge_bytes(_version: &Version, guard: &Guard, _by_path: bool) -> u64 {

@@ -8,7 +8,7 @@ use super::guard::Guard;
 use crate::base::ids::{FileId, NodeId, Seqno};
 use crate::tree::files::dead_blob_gain;
 use crate::tree::live::Overlap;
-use crate::tree::range::table_part;
+use crate::tree::range::{table_overlaps, table_part};
 use crate::tree::versioned::Gain;
 
 /// The gains of merging all that a guard and those below it hold down to the last level, by the guard.
@@ -39,7 +39,9 @@ fn gather_path_gains<'a>(
     let mut overlap = Overlap::default();
     guard.fragments.iter().for_each(|f| overlap.add(&f.table, f.part()));
     let own_bytes = overlap.bytes();
+    let mut reaches = false;
     for fragment in above[top..].iter().rev().flat_map(|guard| &guard.fragments) {
+        reaches |= table_overlaps(&fragment.table, lower, upper);
         // An index that cannot be read is reported by whoever needs it, not by an estimate.
         let part = table_part(&fragment.table, lower, upper).unwrap_or_default();
         overlap.add(&fragment.table, part);
@@ -48,7 +50,17 @@ fn gather_path_gains<'a>(
         let gain = gains.entry(above[top].id).or_default();
         gain.bytes += (overlap.bytes() as f64 * overlap.dead().share) as u64;
         gain.merged_bytes += overlap.bytes();
+    } else if reaches {
+        let gain = gains.entry(above[top].id).or_default();
+        gain.bytes += unknown_gain(own_bytes);
+        gain.merged_bytes += own_bytes;
     }
+}
+
+/// The gain where tables reach into a guard of the last level with less than a page, which no index tells of: that may
+/// be the tombstones of all that the guard holds.
+fn unknown_gain(guard_bytes: u64) -> u64 {
+    guard_bytes / 16
 }
 
 /// The gain of a full merge of a guard, estimated: what it holds that is superseded there (on the last level deleted,
@@ -74,6 +86,9 @@ fn table_gain(tree: &FlsmTree, guard: &Guard, now: &[Seqno]) -> u64 {
         _ if guard.height > 0 => dead + outside / 4,
         [only] if only.fully_merged => outside,
         [only] if !tree.jobs.lock().gains(only.table.id(), now) => outside,
+        fragments if fragments.iter().any(|fragment| fragment.size.bytes == 0) => {
+            dead.max(unknown_gain(guard.bytes())) + outside
+        }
         _ => dead + outside,
     }
 }
