@@ -31,6 +31,8 @@ enum Habit {
     Hold,
     /// Keys are written in their order.
     Append,
+    /// The same, and the oldest are deleted: whole ranges become empty behind it.
+    Window,
     /// Values are large.
     Large,
     /// There are many keyspaces.
@@ -38,12 +40,13 @@ enum Habit {
     Scan,
 }
 
-const HABITS: [Habit; 8] = [
+const HABITS: [Habit; 9] = [
     Habit::Even,
     Habit::Write,
     Habit::Delete,
     Habit::Hold,
     Habit::Append,
+    Habit::Window,
     Habit::Large,
     Habit::Spread,
     Habit::Scan,
@@ -111,6 +114,10 @@ pub struct Generator {
     weight: usize,
     values: u32,
     next_key: u32,
+    /// `Habit::Window` has deleted the keys before it.
+    oldest_key: u32,
+    /// How many keys `Habit::Window` keeps.
+    window: u32,
 }
 
 impl Generator {
@@ -121,7 +128,7 @@ impl Generator {
         let habit = HABITS[random.below(HABITS.len())];
         let keys = match (habit, purpose) {
             (Habit::Delete, _) => [4, 12, 40][random.below(3)],
-            (Habit::Append, _) => 100_000,
+            (Habit::Append | Habit::Window, _) => 100_000,
             (_, Purpose::Crash) => [8, 40, 200][random.below(3)],
             (_, Purpose::Compare) => [20, 200, 2000][random.below(3)],
         };
@@ -153,6 +160,8 @@ impl Generator {
             weights,
             values: (part as u32) << 24,
             next_key: (part as u32) << 16,
+            oldest_key: (part as u32) << 16,
+            window: [10, 60, 400][random.below(3)],
         }
     }
 
@@ -266,7 +275,7 @@ impl Generator {
     /// A key that may have been written.
     fn key(&mut self) -> KeyNumber {
         match self.habit {
-            Habit::Append => {
+            Habit::Append | Habit::Window => {
                 let back = self.random.below(500) as KeyNumber;
                 (self.next_key + 2).saturating_sub(back) % self.keys as KeyNumber
             }
@@ -285,7 +294,14 @@ impl Generator {
 
     fn write(&mut self, keyspace: KeyspaceNumber) -> Write {
         let key = match self.habit {
-            Habit::Append if !self.random.one_in(10) => {
+            Habit::Window
+                if self.next_key - self.oldest_key > self.window && !self.random.one_in(10) =>
+            {
+                self.oldest_key += 1;
+                let key = self.oldest_key % self.keys as u32;
+                return Write { keyspace, key, change: Change::Delete };
+            }
+            Habit::Append | Habit::Window if !self.random.one_in(10) => {
                 self.next_key += 1;
                 self.next_key % self.keys as u32
             }
