@@ -299,6 +299,12 @@ bugs! {
         "The right part of a split node loses its bundles.";
     SplitBoundWrong, "split-bound-wrong", "tree",
         "The right part of a split leaf starts behind its first key.";
+    JoinRevivesMoved, "join-revives-moved", "tree",
+        "A leaf is joined to one whose table reaches into it, and what it had merged of that comes to life again.";
+    JoinForgetsBundles, "join-forgets-bundles", "tree",
+        "Of two index nodes that are joined, the one with fewer pivots does not flush its bundles before.";
+    JoinStartTooLow, "join-start-too-low", "tree",
+        "A joined child sees bundles of the node above that one of its parts had been given already.";
     ReplaceSkipsOutput, "replace-skips-output", "tree",
         "A pivot that took in a part of a compaction's inputs skips all of its output.";
     CompactReadsMoved, "compact-reads-moved", "tree",

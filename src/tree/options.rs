@@ -93,7 +93,7 @@ impl KeyspaceOptions {
     }
 
     /// The most children of a trunk node or guard (0, the default: the tree's own choice). Small
-    /// numbers are for tests. An option of the kinds `stb` and `flsm`.
+    /// numbers are for tests; a trunk takes at least 3. An option of the kinds `stb` and `flsm`.
     pub fn fanout_max(self, fanout: u32) -> KeyspaceOptions {
         self.own(&FANOUT_MAX, fanout)
     }

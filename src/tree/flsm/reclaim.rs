@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::FlsmTree;
 use super::guard::Guard;
 use crate::base::ids::{FileId, NodeId, Seqno};
+use crate::table::Table;
 use crate::tree::files::dead_blob_gain;
 use crate::tree::live::Overlap;
 use crate::tree::range::{table_overlaps, table_part};
@@ -41,7 +42,7 @@ fn gather_path_gains<'a>(
     let own_bytes = overlap.bytes();
     let mut reaches = false;
     for fragment in above[top..].iter().rev().flat_map(|guard| &guard.fragments) {
-        reaches |= table_overlaps(&fragment.table, lower, upper);
+        reaches |= may_delete(&fragment.table) && table_overlaps(&fragment.table, lower, upper);
         // An index that cannot be read is reported by whoever needs it, not by an estimate.
         let part = table_part(&fragment.table, lower, upper).unwrap_or_default();
         overlap.add(&fragment.table, part);
@@ -57,7 +58,13 @@ fn gather_path_gains<'a>(
     }
 }
 
-/// The gain where tables reach into a guard of the last level with less than a page, which no index tells of: that may
+/// Whether most of a table's entries are tombstones.
+fn may_delete(table: &Table) -> bool {
+    let properties = table.properties();
+    properties.deletes * 2 > properties.entries()
+}
+
+/// The gain where tables of tombstones reach into a guard of the last level with less than a page, which no index tells of: that may
 /// be the tombstones of all that the guard holds.
 fn unknown_gain(guard_bytes: u64) -> u64 {
     guard_bytes / 16
@@ -86,7 +93,7 @@ fn table_gain(tree: &FlsmTree, guard: &Guard, now: &[Seqno]) -> u64 {
         _ if guard.height > 0 => dead + outside / 4,
         [only] if only.fully_merged => outside,
         [only] if !tree.jobs.lock().gains(only.table.id(), now) => outside,
-        fragments if fragments.iter().any(|fragment| fragment.size.bytes == 0) => {
+        fragments if fragments.iter().any(|f| f.size.bytes == 0 && may_delete(&f.table)) => {
             dead.max(unknown_gain(guard.bytes())) + outside
         }
         _ => dead + outside,

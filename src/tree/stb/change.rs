@@ -1,10 +1,12 @@
-//! Structural changes: flushing, splitting, growing, and replacing the inputs of a compaction by its output. All are
-//! pointer moves on new copies of nodes; no data is touched (paper, sections 2.3 and 3: flush, then compact).
+//! Structural changes: flushing, splitting, joining, growing and shrinking, and replacing the inputs of a compaction by
+//! its output. All are pointer moves on new copies of nodes; no data is touched (paper, sections 2.3 and 3: flush, then
+//! compact).
 //!
 //! Invariants:
 //! 1. A change starts from the newest root, under the change lock, and keeps all invariants of
 //!    `node`.
-//! 2. Flushes cascade before any compaction is chosen, so that a compaction reads only what stays.
+//! 2. No entry becomes live again: what is joined has no table that reaches from one part into the other.
+//! 3. Flushes cascade before any compaction is chosen, so that a compaction reads only what stays.
 
 use std::path::Path;
 use std::slice;
@@ -18,7 +20,7 @@ use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::table::Table;
 use crate::tree::range::{Key, RangeSize, ranges_overlap, table_overlaps, table_size};
-use crate::tree::versioned::{Change, edit, split_keys};
+use crate::tree::versioned::{Change, Place, edit, split_keys, walk};
 use crate::tree::wrong_node;
 
 /// The rules that changes of one version follow.
@@ -30,6 +32,7 @@ impl Change for Stb {
     }
 
     fn rebalance(root: &mut Arc<Node>, rules: &Rules) -> Result<()> {
+        shrink(root, rules)?;
         if root.height > 0 {
             flush_full(root, rules)?;
             edit(root).drop_dead_bundles();
@@ -71,8 +74,9 @@ fn flush_pivot(node: &mut Node, position: usize, rules: &Rules) -> Result<()> {
     let to = position - usize::from(planted(Bug::FlushToWrongChild) && position > 0);
     let Some(child) = &mut node.pivots[to].child else { return Ok(()) };
     edit(child).receive(&moved)?;
-    if child.height > 0 {
-        flush_full(child, rules)?;
+    match child.height {
+        0 => edit(child).drop_foreign_bundles(),
+        _ => flush_full(child, rules)?,
     }
     node.pivots[position].live = RangeSize::default();
     if !planted(Bug::FlushStartStays) {
@@ -101,6 +105,178 @@ fn split_child(node: &mut Node, position: usize, rules: &Rules) -> Result<()> {
         pivots.push(Pivot { lower, child: Some(Arc::new(part)), bundle_start, live });
     }
     node.pivots.splice(position..=position, pivots);
+    Ok(())
+}
+
+/// Makes the only child the root while there is one: a level less for each lookup.
+fn shrink(root: &mut Arc<Node>, rules: &Rules) -> Result<()> {
+    if root.height > 0 {
+        edit(root).drop_dead_bundles();
+    }
+    while root.height > 0 && root.pivots.len() == 1 {
+        if !root.live_bundles(0).is_empty() {
+            flush_pivot(edit(root), 0, rules)?;
+        }
+        match root.pivots.as_slice() {
+            [Pivot { child: Some(child), .. }] if root.bundles.is_empty() => {
+                *root = Arc::clone(child);
+            }
+            // The flush has split the child.
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+/// Calls `f` with the place of each two neighbours that can be joined.
+pub(super) fn each_join(root: &Arc<Node>, parameters: &Parameters, f: &mut dyn FnMut(Place)) {
+    walk(root, &mut |node| {
+        for left in 0..node.pivots.len().saturating_sub(1) {
+            if let Some((a, b, _)) = joinable(node, left, parameters) {
+                f(Place { upper: b.upper.clone(), ..Place::of(a) });
+            }
+        }
+    });
+}
+
+/// Makes one node of the two that take up a place, if they are still there and can be joined. Index nodes that have too
+/// many pivots then are split again: the larger one has given the other some (paper, section 4). Returns false, and
+/// changes nothing, if they cannot.
+///
+/// Nobody may be working in the place: the output of a compaction would take the place of its inputs in the joined node,
+/// where they may be the neighbour's, or not lie side by side any more.
+pub(super) fn join(node: &mut Arc<Node>, place: &Place, rules: &Rules) -> Result<bool> {
+    if node.height <= place.height {
+        return Ok(false);
+    }
+    let at = node.pivot_of(&place.lower);
+    if node.height > place.height + 1 {
+        let Some(child) = &node.pivots[at].child else { return Ok(false) };
+        let mut child = Arc::clone(child);
+        let joined = join(&mut child, place, rules)?;
+        if joined {
+            let node = edit(node);
+            node.pivots[at].child = Some(child);
+            split_child(node, at, rules)?;
+        }
+        return Ok(joined);
+    }
+    let Some((a, b, bundle_start)) = joinable(node, at, &rules.parameters) else {
+        return Ok(false);
+    };
+    if a.lower != place.lower || b.upper != place.upper {
+        return Ok(false);
+    }
+    let joined = match a.height {
+        0 => joined_leaf(a, b),
+        _ => joined_index_node(a, b, rules)?,
+    };
+    let mut live = node.pivots[at].live;
+    live.add(node.pivots[at + 1].live);
+    let (lower, child) = (Arc::clone(&a.lower), Some(Arc::new(joined)));
+    let node = edit(node);
+    node.pivots.splice(at..at + 2, [Pivot { lower, child, bundle_start, live }]);
+    node.drop_dead_bundles();
+    split_child(node, at, rules)?;
+    Ok(true)
+}
+
+/// The children at `left` and right of it, with the joint start of their live bundles, if one of them is small, they fit
+/// into one node (or into two that are not small), and no bundle of one would come to life again in the range of the
+/// other.
+fn joinable<'a>(
+    node: &'a Node,
+    left: usize,
+    parameters: &Parameters,
+) -> Option<(&'a Arc<Node>, &'a Arc<Node>, usize)> {
+    let [a, b] = node.pivots.get(left..left + 2)? else { return None };
+    let (child_a, child_b) = (a.child.as_ref()?, b.child.as_ref()?);
+    let fits = match child_a.height {
+        0 => {
+            let bytes = [a, b].map(|pivot| pivot.live.bytes);
+            let [of_a, of_b] = [bytes[0] + child_a.live().bytes, bytes[1] + child_b.live().bytes];
+            of_a.min(of_b) <= parameters.leaf_bytes_max / 4
+                && of_a + of_b <= parameters.leaf_bytes_max / 4 * 3
+        }
+        _ => {
+            let [of_a, of_b] = [child_a, child_b].map(|child| child.pivots.len());
+            let (count, small) = (of_a + of_b, (parameters.fanout_max / 2).max(2));
+            of_a.min(of_b) < small
+                && (count <= parameters.fanout_max || count / parts_of(count, parameters) >= small)
+        }
+    };
+    if !fits {
+        return None;
+    }
+    // Bundles that are live for one alone have to lie outside it: then they are live for neither.
+    let bundle_start = match planted(Bug::JoinStartTooLow) {
+        true => a.bundle_start.min(b.bundle_start),
+        false => a.bundle_start.max(b.bundle_start),
+    };
+    let older = |pivot: &Pivot| &node.bundles[pivot.bundle_start.min(bundle_start)..bundle_start];
+    let revives = overlaps(older(a), node.pivot_range(left))
+        || overlaps(older(b), node.pivot_range(left + 1))
+        || (child_a.height == 0 && !are_apart(child_a, child_b));
+    (!revives).then_some((child_a, child_b, bundle_start))
+}
+
+/// Whether a table of the bundles may have a key of a range.
+fn overlaps(bundles: &[Arc<Bundle>], (lower, upper): (&[u8], Option<&[u8]>)) -> bool {
+    let mut tables = bundles.iter().flat_map(|bundle| &bundle.branches);
+    tables.any(|table| table_overlaps(table, lower, upper))
+}
+
+/// Whether two leaves have no table that reaches into the other, where entries of it may have been merged already.
+fn are_apart(a: &Node, b: &Node) -> bool {
+    let apart = !overlaps(&a.bundles, b.range()) && !overlaps(&b.bundles, a.range());
+    let is_shared = |bundle: &Arc<Bundle>| b.bundles.iter().any(|other| other.id == bundle.id);
+    (apart || planted(Bug::JoinRevivesMoved)) && !a.bundles.iter().any(is_shared)
+}
+
+/// One leaf of two neighbours. Bundles of different ranges have no order by age, so those of `a` can all go first.
+fn joined_leaf(a: &Node, b: &Node) -> Node {
+    let mut joined = Node::empty(0, Arc::clone(&a.lower), b.upper.clone());
+    let mut live = a.live();
+    live.add(b.live());
+    joined.pivots = vec![Pivot { live, ..Pivot::new(Arc::clone(&a.lower), None) }];
+    joined.bundles = a.bundles.iter().chain(&b.bundles).cloned().collect();
+    joined
+}
+
+/// One index node of two neighbours. Only one may have bundles: the one with fewer pivots flushes its own before.
+fn joined_index_node(a: &Arc<Node>, b: &Arc<Node>, rules: &Rules) -> Result<Node> {
+    let (mut a, mut b) = (Arc::clone(a), Arc::clone(b));
+    if !a.bundles.is_empty() && !b.bundles.is_empty() {
+        let fewer = if a.pivots.len() < b.pivots.len() { &mut a } else { &mut b };
+        match planted(Bug::JoinForgetsBundles) {
+            true => edit(fewer).bundles.clear(),
+            false => flush_all(fewer, rules)?,
+        }
+    }
+    let bundle_count = a.bundles.len() + b.bundles.len();
+    let pivots = |node: &Node| {
+        let start = |own| if node.bundles.is_empty() { bundle_count } else { own };
+        let pivots = node.pivots.iter().cloned();
+        let moved = pivots.map(|it| Pivot { bundle_start: start(it.bundle_start), ..it });
+        moved.collect::<Vec<_>>()
+    };
+    let mut joined = Node::empty(a.height, Arc::clone(&a.lower), b.upper.clone());
+    joined.pivots = pivots(&a);
+    joined.pivots.extend(pivots(&b));
+    joined.bundles = a.bundles.iter().chain(&b.bundles).cloned().collect();
+    Ok(joined)
+}
+
+/// Moves all bundles of an index node to its children. What no pivot needs any more may still be there, and goes.
+fn flush_all(node: &mut Arc<Node>, rules: &Rules) -> Result<()> {
+    for position in (0..node.pivots.len()).rev() {
+        if !node.live_bundles(position).is_empty() {
+            flush_pivot(edit(node), position, rules)?;
+        }
+    }
+    let node = edit(node);
+    node.bundles.clear();
+    node.pivots.iter_mut().for_each(|pivot| pivot.bundle_start = 0);
     Ok(())
 }
 
@@ -202,8 +378,14 @@ fn index_bounds(node: &Node, parameters: &Parameters) -> Vec<Key> {
     if count <= parameters.fanout_max {
         return Vec::new();
     }
-    let parts = count.div_ceil((parameters.fanout_max * 2 / 3).max(2)).clamp(2, count);
+    let parts = parts_of(count, parameters);
     (1..parts).map(|i| Arc::clone(&node.pivots[i * count / parts].lower)).collect()
+}
+
+/// How many index nodes are made of one with so many pivots: of two thirds of the most each, about.
+fn parts_of(count: usize, parameters: &Parameters) -> usize {
+    let aim = (parameters.fanout_max * 2 / 3).max(2);
+    ((count + aim / 2) / aim).clamp(2, count.max(2))
 }
 
 /// Where to split a leaf that holds too many unique bytes: at keys that part its bytes equally.
@@ -253,15 +435,20 @@ pub(super) fn replace(
         if !node.bundles.iter().any(|bundle| inputs.contains(&bundle.id)) {
             return Ok(false);
         }
-        return edit(node).replace_bundles(inputs, output.cloned());
+        let node = edit(node);
+        let replaced = node.replace_bundles(inputs, output.cloned())?;
+        if node.height == 0 {
+            node.drop_foreign_bundles();
+        }
+        return Ok(replaced);
     }
     change_children(node, plan.place.range(), rules, &mut |child| {
         replace(child, plan, inputs, output, rules)
     })
 }
 
-/// Changes the children that overlap a range by `change`, which returns whether it has changed one, and splits those
-/// that have become too large. Returns whether any has changed.
+/// Changes the children that overlap a range by `change`, which returns whether it has changed one, splits those that
+/// have become too large. Returns whether any has changed.
 fn change_children(
     node: &mut Arc<Node>,
     range: (&[u8], Option<&[u8]>),

@@ -12,7 +12,7 @@ use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::sync::plain::Ordering;
 use crate::tree::range::{Key, table_is_inside};
-use crate::tree::versioned::{Change, Choose, Gain, Intent, Place, walk};
+use crate::tree::versioned::{Choose, Gain, Intent, Place, rebalance_undamaged, walk};
 use crate::tree::wrong_node;
 
 /// What is to be done next.
@@ -63,7 +63,7 @@ impl Choose for Stb {
         });
         match failure {
             Some(error) => Err(error),
-            None => Ok(best.map(Choice::Plan)),
+            None => Ok(best.or_else(|| tree.free_join(version)).map(Choice::Plan)),
         }
     }
 
@@ -178,10 +178,24 @@ impl StbTree {
         self.change(|root, rules, _| {
             let changed = change::flush_range(root, range, rules)?;
             if changed {
-                Stb::rebalance(root, rules)?;
+                rebalance_undamaged::<Stb>(root, rules)?;
             }
             Ok(changed)
         })
+    }
+
+    /// The join of two nodes in which no job is running.
+    pub(super) fn free_join(&self, version: &Version) -> Option<Plan> {
+        let now = self.context.clock.nanos();
+        let failed = self.own.failed_joins.lock();
+        let is_free = |place: &&Place| {
+            let jobs = self.jobs.lock();
+            let (height, range) = (place.height, place.range());
+            !failed.iter().any(|(failed, until)| now < *until && failed.overlaps(height, range))
+                && !jobs.quarantine.overlaps(height, range, now)
+                && jobs.is_free(height, range, None)
+        };
+        version.joins().iter().find(is_free).map(|place| Plan::join(place.clone()))
     }
 
     fn plan(&self, node: &Node, trigger: Trigger, intent: Intent) -> Result<Option<Plan>> {

@@ -12,7 +12,7 @@ use super::node::Bundle;
 use super::plan::{Input, Plan, Segment};
 use super::version::Version;
 use crate::base::entry::EntrySource;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
@@ -30,6 +30,9 @@ use crate::tree::versioned::{
 
 /// A running compaction.
 type CompactionJob = versioned::CompactionJob<Stb>;
+
+/// How long two nodes stay apart that could not be joined for damage.
+const FAILED_JOIN_NANOS: u64 = 60_000_000_000;
 
 /// Maplet pages that one step writes.
 const STEP_PAGES: u32 = 64;
@@ -66,6 +69,9 @@ pub(in crate::tree) struct Progress {
 
 impl Compact for Stb {
     fn step(job: &mut CompactionJob) -> Result<Step> {
+        if job.plan.joins {
+            return job.join();
+        }
         match job.progress.stage {
             Stage::Segment => job.begin_segment(),
             Stage::Merging(_) => job.merge_some(),
@@ -106,6 +112,30 @@ impl Compact for Stb {
 }
 
 impl CompactionJob {
+    /// Joins the two nodes of the place. If a damaged file prevents that, they stay apart for a while: that concerns no
+    /// compaction of either, and those of the damaged one report it.
+    fn join(&mut self) -> Result<Step> {
+        let joined = self.install(|tree, plan| {
+            tree.change(|root, rules, _| {
+                let joined = change::join(root, &plan.place, rules)?;
+                if joined {
+                    rebalance_undamaged::<Stb>(root, rules)?;
+                }
+                Ok(joined)
+            })
+        });
+        match joined {
+            Err(Error::Corruption { file, .. }) if file != self.tree.context.manifest.path() => {
+                let now = self.tree.context.clock.nanos();
+                let mut failed = self.tree.own.failed_joins.lock();
+                failed.retain(|(_, until)| now < *until);
+                failed.push((self.plan.place.clone(), now + FAILED_JOIN_NANOS));
+                Ok(Step::Done)
+            }
+            joined => joined,
+        }
+    }
+
     /// Begins the next segment, or the maplet when there is none left.
     fn begin_segment(&mut self) -> Result<Step> {
         let Some(segment) = self.plan.segments.get(self.progress.next_segment) else {

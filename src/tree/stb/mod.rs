@@ -16,6 +16,8 @@ mod compaction;
 mod edit;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
+#[cfg(test)]
+mod join_tests;
 mod kind;
 mod lookup;
 mod node;
@@ -41,10 +43,11 @@ use self::plan::Plan;
 use self::version::{Summary, Version};
 use super::files::FileTotals;
 use super::output::pack_table;
-use super::versioned::{Recovered, VersionedKind, VersionedTree};
+use super::versioned::{Place, Recovered, VersionedKind, VersionedTree};
 use super::{PackSource, PackedBytes, TreeContext, TreeVersion};
 use crate::base::error::Result;
 use crate::base::pages::PageVec;
+use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::filter::{BloomFilter, FINGERPRINT_BITS_DEFAULT, MapletBuilder, SortedFingerprints};
 use crate::table::Table;
@@ -56,6 +59,8 @@ pub(super) type StbTree = VersionedTree<Stb>;
 pub(super) struct Stb {
     /// The number of the next bundle that a job makes.
     next_bundle: AtomicU64,
+    /// Where two nodes could not be joined for damage, and until when that is not tried again.
+    failed_joins: Mutex<Vec<(Place, u64)>>,
 }
 
 impl Stb {
@@ -80,7 +85,7 @@ impl VersionedKind for Stb {
 
     fn new(recovered: &Recovered<Body>) -> Stb {
         let last = recovered.shared.keys().next_back().copied().unwrap_or(0);
-        Stb { next_bundle: AtomicU64::new(last + 1) }
+        Stb { next_bundle: AtomicU64::new(last + 1), failed_joins: Mutex::default() }
     }
 
     fn open(context: &TreeContext, recovered: &Recovered<Body>) -> Result<Arc<Node>> {

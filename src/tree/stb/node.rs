@@ -298,8 +298,8 @@ impl Node {
                 start => start - count + added,
             };
         }
-        self.drop_dead_bundles();
         self.measure()?;
+        self.drop_dead_bundles();
         Ok(true)
     }
 }

@@ -32,7 +32,8 @@ impl Parameters {
         Parameters {
             fanout_max: match options.own.get(&FANOUT_MAX) {
                 0 => 48,
-                fanout => fanout as usize,
+                // Nodes of one child would make the trunk high.
+                fanout => fanout.max(3) as usize,
             },
             node_bytes_max: memtable * 6,
             leaf_bytes_max: (memtable * 4).min((128 << 20).max(memtable)),

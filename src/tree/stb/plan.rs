@@ -43,9 +43,11 @@ pub(super) enum Segment {
     Merge(Vec<Input>),
 }
 
-/// A compaction to do.
+/// A compaction to do, or two nodes to be joined.
 pub(in crate::tree) struct Plan {
     pub(super) place: Place,
+    /// The two nodes of the place are to become one; nothing is merged.
+    pub(super) joins: bool,
     /// Oldest first.
     pub(super) bundles: Vec<Arc<Bundle>>,
     /// Oldest first.
@@ -68,11 +70,17 @@ impl CompactionPlan for Plan {
     }
 
     fn bundles(&self) -> Option<Vec<u64>> {
-        Some(self.bundles.iter().map(|bundle| bundle.id.0).collect())
+        (!self.joins).then(|| self.bundles.iter().map(|bundle| bundle.id.0).collect())
     }
 }
 
 impl Plan {
+    /// The join of the two nodes in a place.
+    pub(super) fn join(place: Place) -> Plan {
+        let (bundles, segments) = (Vec::new(), Vec::new());
+        Plan { place, joins: true, bundles, segments, bottom: false, merge_bytes: 0, urgency: 0.0 }
+    }
+
     /// A planted bug: the maplets of the inputs are gone before the edit that replaces them.
     pub(super) fn remove_maplets(&self, vfs: &dyn Vfs) -> Result<()> {
         self.bundles.iter().try_for_each(|bundle| vfs.remove(&bundle.maplet.file().path()))
@@ -205,5 +213,6 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
         .sum();
     let bundles = node.bundles[from..to].to_vec();
     let urgency = bundles.len() as f64 + branches as f64 / 8.0;
-    Ok(Some(Plan { place: Place::of(node), bundles, segments, bottom: leaf, merge_bytes, urgency }))
+    let (place, bottom, joins) = (Place::of(node), leaf, false);
+    Ok(Some(Plan { place, joins, bundles, segments, bottom, merge_bytes, urgency }))
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::Stb;
+use super::change::each_join;
 use super::node::{BundleId, Node, bundles, tables};
 use super::reclaim::{DeadParts, PathGains};
 use super::totals::Totals;
@@ -20,7 +21,7 @@ use crate::tree::description::{
 };
 use crate::tree::range::{table_overlaps, table_size};
 use crate::tree::run::Run;
-use crate::tree::versioned;
+use crate::tree::versioned::{self, Place, VersionedKind};
 use crate::tree::{CheckCounts, RangeAt, RangeRuns, TreeVersion, files};
 
 /// A version.
@@ -33,12 +34,13 @@ pub(in crate::tree) struct Summary {
     bundle_ids: Vec<BundleId>,
     dead_parts: OnceLock<DeadParts>,
     path_gains: OnceLock<PathGains>,
+    joins: OnceLock<Vec<Place>>,
 }
 
 impl Summary {
     pub(super) fn new(totals: Totals, bundle_ids: Vec<BundleId>) -> Summary {
-        let (dead_parts, path_gains) = (OnceLock::new(), OnceLock::new());
-        Summary { totals, bundle_ids, dead_parts, path_gains }
+        let (dead_parts, path_gains, joins) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Summary { totals, bundle_ids, dead_parts, path_gains, joins }
     }
 
     /// Whether the bundle is reachable.
@@ -57,6 +59,16 @@ impl Version {
     /// Their gains with the data on the paths to the leaves.
     pub(super) fn path_gains(&self) -> &PathGains {
         self.own.path_gains.get_or_init(|| PathGains::new(&self.root))
+    }
+
+    /// Where two nodes can be joined.
+    pub(super) fn joins(&self) -> &[Place] {
+        self.own.joins.get_or_init(|| {
+            let mut joins = Vec::new();
+            let parameters = Stb::sized(&self.parameters, self);
+            each_join(&self.root, &parameters, &mut |place| joins.push(place));
+            joins
+        })
     }
 
     /// The path of nodes and pivot positions from the root to the leaf that `choose` picks.
