@@ -111,7 +111,7 @@ fn a_trunk_of_little_fan_out_stays_low() {
     }
 }
 
-/// Some records stay for ever: what is between them goes, and the nodes that are left are joined.
+/// Every 500th record is never deleted. The nodes that the deletes leave small are joined.
 #[test]
 fn what_stays_here_and_there_is_joined() {
     for options in [KeyspaceOptions::stb(), KeyspaceOptions::flsm()] {
@@ -123,8 +123,8 @@ fn what_stays_here_and_there_is_joined() {
     }
 }
 
-/// Everything goes, in no order. In `flsm`, a quarter of the disk's bytes stayed: what less than a page of a table
-/// reaches into a guard was taken for nothing, and those tombstones were merged with nothing.
+/// All records are deleted, in random order. An `flsm` store kept a quarter of its bytes: a table with less than one page
+/// in a guard counted as 0 bytes there, so its tombstones were never merged with the records below.
 #[test]
 fn an_emptied_tree_is_one_node() {
     for options in [KeyspaceOptions::stb(), KeyspaceOptions::flsm()] {

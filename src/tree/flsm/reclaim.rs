@@ -64,8 +64,8 @@ fn may_delete(table: &Table) -> bool {
     properties.deletes * 2 > properties.entries()
 }
 
-/// The gain where tables of tombstones reach into a guard of the last level with less than a page, which no index tells of: that may
-/// be the tombstones of all that the guard holds.
+/// The gain where tables of tombstones have less than one page in a guard of the last level. An index cannot tell how
+/// much that is; the tombstones may delete everything in the guard.
 fn unknown_gain(guard_bytes: u64) -> u64 {
     guard_bytes / 16
 }

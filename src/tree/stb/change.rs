@@ -447,8 +447,8 @@ pub(super) fn replace(
     })
 }
 
-/// Changes the children that overlap a range by `change`, which returns whether it has changed one, splits those that
-/// have become too large. Returns whether any has changed.
+/// Changes the children that overlap a range by `change`, which returns whether it has changed one, and splits those
+/// that have become too large. Returns whether any has changed.
 fn change_children(
     node: &mut Arc<Node>,
     range: (&[u8], Option<&[u8]>),
