@@ -82,7 +82,7 @@ pub use db::damage::DamagedRange;
 pub use db::database::Database;
 pub use store::recovery::RecoveryReport;
 pub use store::events::{Event, EventListener};
-pub use db::iterator::Iter;
+pub use db::iterator::{Iter, Keys};
 pub use db::keyspace::Keyspace;
 pub use store::options::{Builder, CheckLevel, GIB, MIB};
 pub use db::range::KeyRange;

@@ -99,7 +99,7 @@ impl Drop for Pages {
 
 /// Returns the size class of `bytes`. On the heap it is a multiple of the alignment; above that 1,
 /// 2, 3 or 4 units, then four sizes per power of two.
-fn size_class(bytes: usize) -> usize {
+pub(super) fn size_class(bytes: usize) -> usize {
     if bytes <= SMALL_BYTES_MAX {
         return bytes.max(1).next_multiple_of(SMALL_ALIGN);
     }

@@ -391,6 +391,8 @@ bugs! {
         "A table is in use before it is durable.";
     MapletNotSynced, "maplet-not-synced", "cache",
         "A maplet is in use before it is durable.";
+    BlobBatchMixedUp, "blob-batch-mixed-up", "table",
+        "Values that are read from blob files together are returned in the order of their places.";
     BlobNotSynced, "blob-not-synced", "cache",
         "A blob file is in use before it is durable.";
     FailedWriteIgnored, "failed-write-ignored", "cache",

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::pages::PageVec;
+use super::pages::{PageVec, size_class};
 
 const INLINE_BYTES_MAX: usize = 22;
 /// A key and a value of at most this many bytes together share one allocation.
@@ -66,6 +66,15 @@ impl Slice {
         let shared = unsafe { shared.assume_init() };
         let split = key.len() as u32;
         (Slice(Repr::Front(split, Arc::clone(&shared))), Slice(Repr::Back(split, shared)))
+    }
+}
+
+/// Memory that a slice of `len` bytes has allocated, unless it shares an allocation with another one.
+pub(crate) fn heap_bytes_of(len: usize) -> usize {
+    match len {
+        ..=INLINE_BYTES_MAX => 0,
+        ..=HEAP_BYTES_MAX => len + 2 * size_of::<usize>(),
+        _ => size_class(len) + size_of::<PageVec<u8>>() + 2 * size_of::<usize>(),
     }
 }
 

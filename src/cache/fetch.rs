@@ -8,6 +8,7 @@
 //! 3. Buffers are leased from the read-ahead budget ([`ReadAhead`](super::ReadAhead)). Without a
 //!    lease, at most [`UNCOUNTED_BYTES`] are read at a time, or a single page.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::page_cache::PageClass;
@@ -131,6 +132,56 @@ pub(crate) fn read_pages(pages: &[(&PageFile, PagePointer)]) -> Result<Vec<Vec<u
         }
     }
     Ok(payloads)
+}
+
+/// A run of units of a file.
+pub(crate) struct UnitRun {
+    pub(crate) file: Arc<PageFile>,
+    pub(crate) units: Range<u32>,
+}
+
+impl UnitRun {
+    fn bytes(&self) -> usize {
+        self.units.len() * UNIT_BYTES
+    }
+}
+
+/// Reads runs of units past the cache, as many together as the read-ahead budget allows, and calls `f` with each run and
+/// its bytes, which [`PageFile::pages_of_run`] verifies. A run is read whole, so it should not be much longer than that
+/// budget.
+pub(crate) fn read_unit_runs<'a>(
+    runs: &'a [UnitRun],
+    mut f: impl FnMut(&'a UnitRun, &[u8]) -> Result<()>,
+) -> Result<()> {
+    runs.iter().try_for_each(|run| run.file.check_run(&run.units))?;
+    let mut rest = runs;
+    while let Some(first) = rest.first() {
+        let files = first.file.files();
+        let wanted = rest.iter().map(UnitRun::bytes).sum();
+        let lease = files.read_ahead.lease(wanted, UNCOUNTED_BYTES.min(wanted));
+        let mut room = lease.as_ref().map_or(UNCOUNTED_BYTES, Lease::bytes);
+        let fits = |run: &&UnitRun| {
+            let left = room.checked_sub(run.bytes());
+            room = left.unwrap_or_default();
+            left.is_some()
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        let (now, later) = rest.split_at(count);
+        let mut buf = AlignedBuf::unzeroed(now.iter().map(UnitRun::bytes).sum());
+        let ranges = now
+            .iter()
+            .map(|run| (&*run.file, u64::from(run.units.start) * UNIT_BYTES as u64, run.bytes()));
+        let results = read_ranges(&*files.vfs, ranges, &mut buf);
+        let mut read = &buf[..];
+        for (run, result) in now.iter().zip(results) {
+            result?;
+            let (of_run, behind) = read.split_at(run.bytes());
+            read = behind;
+            f(run, of_run)?;
+        }
+        rest = later;
+    }
+    Ok(())
 }
 
 /// The last units of a file, as read.

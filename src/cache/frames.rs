@@ -2,10 +2,10 @@
 //!
 //! Each slot has a frame of 4 KiB in one [`Mapping`] and a *multi-unit frame* in another. A
 //! multi-unit frame is address space for a page of several units; only its used part is resident,
-//! and it is never backed by large pages. A page that is too large for a multi-unit frame is
-//! allocated on the heap. Heap pages are exceptions, because heap objects of a few units leave gaps
-//! that fit nothing else. Slots are reserved in slabs, each as large as all previous slabs
-//! together, so that slots can be added without moving any.
+//! and it is never backed by large pages. A page that is too large for a multi-unit frame is a
+//! [`Slice`], which readers may share. Smaller pages are not, because heap objects of a few units
+//! leave gaps that fit nothing else. Slots are reserved in slabs, each as large as all previous
+//! slabs together, so that slots can be added without moving any.
 //!
 //! Invariants:
 //! 1. A slot's bytes are written only by the thread that has taken the slot: before its page is
@@ -22,6 +22,7 @@ use std::sync::OnceLock;
 
 use crate::base::limits::UNIT_BYTES;
 use crate::base::mapping::{LARGE_MAPPING_BYTES, LARGE_PAGE_BYTES, Mapping};
+use crate::base::slice::{Slice, heap_bytes_of};
 use crate::base::sync::plain::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// The first slab has 1 MiB of frames. That is too small for large pages: the first large page
@@ -39,8 +40,8 @@ pub(super) const LARGE_PAGE_SLOTS: u32 =
     if cfg!(any(miri, shuttle)) { 4 } else { (LARGE_PAGE_BYTES / UNIT_BYTES) as u32 };
 /// Slots whose heap pages share one table. Tables are made when first needed.
 const HEAP_TABLE_SLOTS: usize = if cfg!(any(miri, shuttle)) { 4 } else { 128 };
-/// Memory overhead of one heap allocation.
-const HEAP_OVERHEAD_BYTES: usize = 32;
+/// Memory of a heap page beside its bytes: the slice itself, and the allocator's headers.
+const HEAP_OVERHEAD_BYTES: usize = 48;
 
 /// Where a page is stored: in the frame or the multi-unit frame, with its length, or on the heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub(super) enum PageHome {
     Frame(usize),
     /// The first bytes of the multi-unit frame; more than a frame holds.
     MultiUnit(usize),
-    /// A heap object that the slot points to.
+    /// A slice that the slot points to.
     Heap,
 }
 
@@ -68,25 +69,22 @@ impl PageHome {
 
 #[derive(Default)]
 struct HeapSlot {
-    bytes: AtomicPtr<u8>,
-    len: AtomicUsize,
+    /// From `Box::into_raw`, or null.
+    page: AtomicPtr<Slice>,
+    /// What is accounted for it.
+    charge: AtomicUsize,
 }
 
 impl HeapSlot {
-    fn slice(&self) -> *mut [u8] {
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        std::ptr::slice_from_raw_parts_mut(bytes, self.len.load(Ordering::Relaxed))
-    }
-
     /// # Safety
     /// No reader sees the page or can find it any more.
     unsafe fn drop_page(&self) {
-        let slice = self.slice();
-        if !slice.cast::<u8>().is_null() {
-            self.bytes.store(null_mut(), Ordering::Relaxed);
+        let page = self.page.load(Ordering::Relaxed);
+        if !page.is_null() {
+            self.page.store(null_mut(), Ordering::Relaxed);
             // SAFETY: made by `Box::into_raw` in `fill_heap`, and dropped once: the pointer is
             // gone.
-            drop(unsafe { Box::from_raw(slice) });
+            drop(unsafe { Box::from_raw(page) });
         }
     }
 }
@@ -163,7 +161,7 @@ pub(super) fn large_page_end(slot: u32) -> u32 {
 
 /// The accounted size of a heap page of `len` bytes.
 pub(super) fn heap_charge(len: usize) -> usize {
-    len.saturating_add(HEAP_OVERHEAD_BYTES)
+    heap_bytes_of(len).saturating_add(HEAP_OVERHEAD_BYTES)
 }
 
 impl Frames {
@@ -276,7 +274,27 @@ impl Frames {
                 std::slice::from_raw_parts(self.multi_unit(slot).as_ptr(), len)
             },
             // SAFETY: the slot has owned the heap object since before the page was published.
-            PageHome::Heap => unsafe { &*self.heap_slot(slot).slice() },
+            PageHome::Heap => unsafe { self.heap_page(slot) },
+        }
+    }
+
+    /// # Safety
+    /// As for [`Frames::bytes`], of a page on the heap.
+    unsafe fn heap_page(&self, slot: u32) -> &Slice {
+        // SAFETY: the slot has owned the slice since before the page was published.
+        unsafe { &*self.heap_slot(slot).page.load(Ordering::Relaxed) }
+    }
+
+    /// The page in the slot, for a caller that keeps it: shared if it is on the heap, else a copy.
+    ///
+    /// # Safety
+    /// As for [`Frames::bytes`].
+    pub(super) unsafe fn slice(&self, slot: u32, home: PageHome) -> Slice {
+        match home {
+            // SAFETY: as the caller vouches.
+            PageHome::Heap => unsafe { self.heap_page(slot).clone() },
+            // SAFETY: likewise.
+            _ => Slice::from(unsafe { self.bytes(slot, home) }),
         }
     }
 
@@ -289,27 +307,40 @@ impl Frames {
             PageHome::Frame(_) => (self.frame(slot), UNIT_BYTES),
             PageHome::MultiUnit(_) => (self.multi_unit(slot), MULTI_BYTES),
             // SAFETY: as the caller vouches.
-            PageHome::Heap => return unsafe { self.fill_heap(slot, Box::from(bytes)) },
+            PageHome::Heap => return unsafe { self.fill_heap(slot, Slice::from(bytes)) },
         };
         assert!(bytes.len() <= room);
         // SAFETY: there is room, and it is the caller's alone.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 
+    /// As [`Frames::fill`]; a page on the heap is shared.
+    ///
+    /// # Safety
+    /// As for [`Frames::fill`].
+    pub(super) unsafe fn fill_shared(&self, slot: u32, home: PageHome, page: &Slice) {
+        match home {
+            // SAFETY: as the caller vouches.
+            PageHome::Heap => unsafe { self.fill_heap(slot, page.clone()) },
+            // SAFETY: likewise.
+            _ => unsafe { self.fill(slot, home, page) },
+        }
+    }
+
     /// Stores a page on the heap for the slot.
     ///
     /// # Safety
     /// The caller has taken the slot, which is prepared for the heap and has no heap page.
-    unsafe fn fill_heap(&self, slot: u32, bytes: Box<[u8]>) {
+    unsafe fn fill_heap(&self, slot: u32, page: Slice) {
         let heap = self.heap_slot(slot);
-        debug_assert!(heap.bytes.load(Ordering::Relaxed).is_null());
-        heap.len.store(bytes.len(), Ordering::Relaxed);
-        heap.bytes.store(Box::into_raw(bytes).cast(), Ordering::Relaxed);
+        debug_assert!(heap.page.load(Ordering::Relaxed).is_null());
+        heap.charge.store(heap_charge(page.len()), Ordering::Relaxed);
+        heap.page.store(Box::into_raw(Box::new(page)), Ordering::Relaxed);
     }
 
     /// The accounted size of the slot's heap page.
     pub(super) fn charge_of_heap(&self, slot: u32) -> usize {
-        heap_charge(self.heap_slot(slot).len.load(Ordering::Relaxed))
+        self.heap_slot(slot).charge.load(Ordering::Relaxed)
     }
 
     /// Drops the slot's heap page.

@@ -91,9 +91,13 @@ impl Locator {
             PageClass::Leaf => 0,
             PageClass::Index => 1,
             PageClass::Filter => 2,
+            PageClass::Value => 3,
         };
-        // A leaf must be hit before the clock skips it.
-        let uses = if class == PageClass::Leaf { 0 } else { uses_max(class) };
+        // A leaf or a value must be hit before the clock skips it.
+        let uses = match class {
+            PageClass::Leaf | PageClass::Value => 0,
+            PageClass::Index | PageClass::Filter => uses_max(class),
+        };
         let awaited = if awaited { AWAITED } else { 0 };
         Locator(
             u64::from(slot)
@@ -123,7 +127,8 @@ impl Locator {
         match self.0 >> CLASS_SHIFT & 3 {
             0 => PageClass::Leaf,
             1 => PageClass::Index,
-            _ => PageClass::Filter,
+            2 => PageClass::Filter,
+            _ => PageClass::Value,
         }
     }
 
@@ -138,7 +143,7 @@ impl Locator {
 #[inline]
 fn uses_max(class: PageClass) -> u64 {
     match class {
-        PageClass::Leaf => 1,
+        PageClass::Leaf | PageClass::Value => 1,
         PageClass::Index | PageClass::Filter => 4,
     }
 }

@@ -33,7 +33,7 @@ pub(crate) mod schedules;
 #[cfg(feature = "example")]
 pub(crate) use data_files::open_named;
 pub(crate) use data_files::{DataFiles, FileType, ReserveTurn, Room};
-pub(crate) use fetch::{PageMiss, fetch_misses, read_ends, read_pages};
+pub(crate) use fetch::{PageMiss, UnitRun, fetch_misses, read_ends, read_pages, read_unit_runs};
 pub(crate) use page::{Compression, PAGE_HEADER_BYTES};
 pub(crate) use page_cache::{Cache, PageClass, PageKey};
 pub(crate) use page_file::{PageFile, PagePointer, ReadContext};

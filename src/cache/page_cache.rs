@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use super::frames::Frames;
+use super::frames::{Frames, PageHome};
 use super::grace::{Guard, Readers};
 use super::index::{Index, Locator, PackedKey};
 use super::pool::SlotPool;
@@ -22,6 +22,7 @@ use crate::base::counter::ShardedCounters;
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::prefetch::prefetch;
+use crate::base::slice::Slice;
 use crate::base::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::base::sync::{Mutex, MutexGuard};
 
@@ -30,6 +31,18 @@ use crate::base::sync::{Mutex, MutexGuard};
 pub(crate) struct PageKey {
     pub(crate) file: FileId,
     pub(crate) unit: u32,
+}
+
+/// Set in the unit of a value's key: a file may have a page and a value that begin in one unit.
+const VALUE_BIT: u32 = 1 << 31;
+
+impl PageKey {
+    /// The key of a value that begins in `unit` of `file`, and is the only one there that is cached
+    /// as a value. `None` if the file is too large for values to be cached.
+    #[inline]
+    pub(crate) fn of_value(file: FileId, unit: u32) -> Option<PageKey> {
+        (unit & VALUE_BIT == 0).then_some(PageKey { file, unit: unit | VALUE_BIT })
+    }
 }
 
 /// The value of keeping a page: index and filter pages serve many leaves.
@@ -41,6 +54,8 @@ pub(crate) enum PageClass {
     Index,
     /// Fingerprints.
     Filter,
+    /// A value in a blob file: not a page, but all of its bytes.
+    Value,
 }
 
 /// Counters since the cache was created, and its current content.
@@ -49,10 +64,12 @@ pub(crate) struct CacheStatistics {
     pub(crate) hits_leaf: u64,
     pub(crate) hits_index: u64,
     pub(crate) hits_filter: u64,
+    pub(crate) hits_value: u64,
     /// Of all classes together.
     pub(crate) misses: u64,
     pub(crate) misses_index: u64,
     pub(crate) misses_filter: u64,
+    pub(crate) misses_value: u64,
     /// Pages that were not cached because no memory became free in time.
     pub(crate) refusals: u64,
     pub(crate) evictions: u64,
@@ -65,8 +82,11 @@ pub(crate) struct CacheStatistics {
 }
 
 /// Counters: hits by class, then misses by class, then refusals.
-const MISSES: usize = 3;
-const REFUSALS: usize = 6;
+const MISSES: usize = 4;
+const REFUSALS: usize = 8;
+
+/// A larger part of the cache than this is never one value.
+const VALUE_SHARE_MAX: usize = 16;
 
 /// Units of a file whose pages are removed under one lock.
 const REMOVE_UNITS: u32 = 64;
@@ -79,7 +99,7 @@ pub(crate) struct Cache {
     index: AtomicPtr<Index>,
     frames: Frames,
     readers: Readers,
-    counters: ShardedCounters<7>,
+    counters: ShardedCounters<9>,
     pool: Mutex<SlotPool>,
     /// The largest size of pages and rows together.
     capacity_bytes: AtomicU64,
@@ -155,6 +175,32 @@ impl Cache {
         }
     }
 
+    /// Returns the value with this key ([`PageKey::of_value`]) if it is cached. A value of more than
+    /// 32 KiB is shared with the cache, not copied.
+    #[inline]
+    pub(crate) fn value(&self, key: PageKey) -> Option<Slice> {
+        let guard = self.readers.pin();
+        let Some((entry, locator)) = self.find(key, &guard) else {
+            self.counters.add(MISSES + counter(PageClass::Value), 1);
+            return None;
+        };
+        entry.mark_used(locator);
+        self.counters.add(counter(PageClass::Value), 1);
+        // SAFETY: `guard` has pinned this thread since before the value was found.
+        Some(unsafe { self.frames.slice(locator.slot(), locator.home()) })
+    }
+
+    /// Caches a value, unless it is larger than a sixteenth of the cache. As a page, it must be used
+    /// again before the clock skips it: values that are read once replace one another.
+    pub(crate) fn insert_value(&self, key: PageKey, value: &Slice) {
+        if value.len() <= self.capacity_bytes.load(Ordering::Relaxed) as usize / VALUE_SHARE_MAX {
+            self.admit(key, PageClass::Value, value.len(), false, |slot, home| {
+                // SAFETY: as `admit` says.
+                unsafe { self.frames.fill_shared(slot, home, value) };
+            });
+        }
+    }
+
     /// Prefetches the page's index entry into the processor's cache, for a later `get`.
     #[inline]
     pub(crate) fn prefetch_place(&self, key: PageKey) {
@@ -201,41 +247,55 @@ impl Cache {
 
     /// Caches a copy of `bytes` (usually one unit of 4 KiB, more for a large page).
     pub(crate) fn insert(&self, key: PageKey, class: PageClass, bytes: &[u8]) {
-        self.admit(key, class, bytes, false);
+        self.insert_copy(key, class, bytes, false);
     }
 
     /// As [`Cache::insert`], for a page that was read for a `get` that follows. That `get` does not
     /// count as its second use.
     pub(crate) fn insert_awaited(&self, key: PageKey, class: PageClass, bytes: &[u8]) {
-        self.admit(key, class, bytes, true);
+        self.insert_copy(key, class, bytes, true);
     }
 
-    fn admit(&self, key: PageKey, class: PageClass, bytes: &[u8], awaited: bool) {
+    fn insert_copy(&self, key: PageKey, class: PageClass, bytes: &[u8], awaited: bool) {
+        self.admit(key, class, bytes.len(), awaited, |slot, home| {
+            // SAFETY: as `admit` says.
+            unsafe { self.frames.fill(slot, home, bytes) };
+        });
+    }
+
+    /// Takes a slot for a page of `len` bytes, and publishes it once `fill` has filled it. The slot comes from the free
+    /// slots, which no reader sees, for this page.
+    fn admit(
+        &self,
+        key: PageKey,
+        class: PageClass,
+        len: usize,
+        awaited: bool,
+        fill: impl FnOnce(u32, PageHome),
+    ) {
         let Some(packed) = PackedKey::new(key) else { return };
         if self.contains(key) {
             return;
         }
         let taken = {
             let (mut pool, index) = self.lock();
-            if bytes.len() > UNIT_BYTES && bytes.len() > pool.capacity_bytes() / 4 {
+            if len > UNIT_BYTES && len > pool.capacity_bytes() / 4 {
                 return;
             }
-            pool.take(bytes.len(), &self.frames, index)
+            pool.take(len, &self.frames, index)
         };
         let Some((slot, home)) = taken else {
             self.counters.add(REFUSALS, 1);
             return;
         };
         // The lock is not held during the copy.
-        // SAFETY: the slot has just been taken from the free slots, which no reader sees, for this
-        // page.
-        unsafe { self.frames.fill(slot, home, bytes) };
+        fill(slot, home);
         let (mut pool, index) = self.lock();
         pool.publish(packed, Locator::new(slot, home, class, awaited), &self.frames, index);
     }
 
-    /// Removes every page of a deleted file, units `0..units`.
-    pub(crate) fn remove_file(&self, file: FileId, units: u32) {
+    /// Removes every page of a deleted file, units `0..units`, and every value if it is a blob file.
+    pub(crate) fn remove_file(&self, file: FileId, units: u32, has_values: bool) {
         if units as usize > self.pool.lock().pages() {
             // A large file and a small cache: search the cache instead.
             let mut first = 0;
@@ -254,7 +314,10 @@ impl Cache {
             {
                 let guard = self.readers.pin();
                 let last = units.min(first.saturating_add(REMOVE_UNITS));
-                let keys = (first..last).map(|unit| PageKey { file, unit });
+                let bits: &[u32] = if has_values { &[0, VALUE_BIT] } else { &[0] };
+                let keys = (first..last).flat_map(|unit| {
+                    bits.iter().map(move |bit| PageKey { file, unit: unit | bit })
+                });
                 found.extend(keys.filter(|&key| self.find(key, &guard).is_some()));
             }
             if !found.is_empty() {
@@ -318,14 +381,17 @@ impl Cache {
         let hits = |class| self.counters.sum(counter(class));
         let misses = |class| self.counters.sum(MISSES + counter(class));
         let (misses_index, misses_filter) = (misses(PageClass::Index), misses(PageClass::Filter));
+        let misses_value = misses(PageClass::Value);
         let pool = self.pool.lock();
         CacheStatistics {
             hits_leaf: hits(PageClass::Leaf),
             hits_index: hits(PageClass::Index),
             hits_filter: hits(PageClass::Filter),
-            misses: misses(PageClass::Leaf) + misses_index + misses_filter,
+            hits_value: hits(PageClass::Value),
+            misses: misses(PageClass::Leaf) + misses_index + misses_filter + misses_value,
             misses_index,
             misses_filter,
+            misses_value,
             refusals: self.counters.sum(REFUSALS),
             evictions: pool.evictions(),
             pages: pool.pages() as u64,
@@ -342,6 +408,7 @@ fn counter(class: PageClass) -> usize {
         PageClass::Leaf => 0,
         PageClass::Index => 1,
         PageClass::Filter => 2,
+        PageClass::Value => 3,
     }
 }
 

@@ -112,7 +112,7 @@ fn whatever_happens_a_page_has_its_own_bytes_and_memory_stays_within_capacity() 
             match random.below(if capacity_pages > 30 { 2000 } else { 100 }) {
                 0 => {
                     let units = if random.below(2) == 0 { k.unit } else { u32::MAX };
-                    cache.remove_file(k.file, units);
+                    cache.remove_file(k.file, units, true);
                     model.retain(|m, ()| m.file != k.file || m.unit >= units);
                     for unit in 0..units.min(700) {
                         assert!(!cache.contains(key(k.file.0, unit)));
@@ -283,7 +283,7 @@ fn no_frame_is_recycled_under_a_reader() {
         .get(key(1, 7), PageClass::Leaf, |bytes| {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    cache.remove_file(FileId(1), 100);
+                    cache.remove_file(FileId(1), 100, false);
                     assert!(!cache.contains(key(1, 7)));
                     for unit in 0..if cfg!(miri) { 20 } else { 200 } {
                         cache.insert(key(2, unit), PageClass::Leaf, &page(key(2, unit), BYTES));
@@ -356,7 +356,7 @@ fn many_threads_never_see_a_wrong_byte() {
                 let mut random = SplitMix::new(99);
                 while !done.load(Ordering::Relaxed) {
                     match random.below(3) {
-                        0 => cache.remove_file(FileId(1 + random.below(4)), 64),
+                        0 => cache.remove_file(FileId(1 + random.below(4)), 64, false),
                         1 => cache.set_capacity(random.below(2 * capacity_pages) as usize * PAGE),
                         _ => cache.set_capacity(capacity_pages as usize * PAGE),
                     }

@@ -139,7 +139,7 @@ impl PageFile {
     /// Removes its pages from the cache, as if the file had never been read.
     #[cfg(test)]
     pub(crate) fn forget_pages(&self) {
-        self.files.cache.remove_file(self.id, self.units);
+        self.files.cache.remove_file(self.id, self.units, true);
     }
 
     /// Length in units.
@@ -257,21 +257,39 @@ impl PageFile {
     pub(crate) fn read_run(
         &self,
         units: Range<u32>,
+        f: impl FnMut(PagePointer, &[u8]),
+    ) -> Result<()> {
+        self.check_run(&units)?;
+        let mut buf = AlignedBuf::unzeroed(units.len() * UNIT_BYTES);
+        self.file.read_at(u64::from(units.start) * UNIT_BYTES as u64, &mut buf)?;
+        self.pages_of_run(units, &buf, f)
+    }
+
+    /// Checks that the file has a run of units.
+    pub(super) fn check_run(&self, units: &Range<u32>) -> Result<()> {
+        if !units.is_empty() && units.end <= self.units {
+            return Ok(());
+        }
+        let expected = format_args!("units within 0..{}", self.units);
+        let pointer = PagePointer { unit: units.start, units: 1 };
+        Err(self.corrupt(pointer, "run of pages", expected, format_args!("{units:?}")))
+    }
+
+    /// Verifies the pages that fill a run of units, of which `bytes` are the bytes that were just
+    /// read, and calls `f` with the payload of each.
+    pub(crate) fn pages_of_run(
+        &self,
+        units: Range<u32>,
+        bytes: &[u8],
         mut f: impl FnMut(PagePointer, &[u8]),
     ) -> Result<()> {
-        let mut unit = units.start;
-        if units.is_empty() || units.end > self.units {
-            let expected = format_args!("units within 0..{}", self.units);
-            let pointer = PagePointer { unit, units: 1 };
-            return Err(self.corrupt(pointer, "run of pages", expected, format_args!("{units:?}")));
-        }
-        let mut buf = AlignedBuf::unzeroed(units.len() * UNIT_BYTES);
-        self.file.read_at(u64::from(unit) * UNIT_BYTES as u64, &mut buf)?;
         let mut scratch = Vec::new();
+        let mut unit = units.start;
         while unit < units.end {
-            let bytes = &buf[(unit - units.start) as usize * UNIT_BYTES..];
+            let bytes = bytes.get((unit - units.start) as usize * UNIT_BYTES..).unwrap_or_default();
             let pointer = self.pointer_to(unit, units.end, bytes)?;
-            f(pointer, self.verify(pointer, &bytes[..pointer.bytes()], &mut scratch)?.1);
+            let page = bytes.get(..pointer.bytes()).unwrap_or_default();
+            f(pointer, self.verify(pointer, page, &mut scratch)?.1);
             unit += u32::from(pointer.units);
         }
         Ok(())
@@ -414,7 +432,8 @@ impl Drop for PageFile {
     fn drop(&mut self) {
         if !self.files.retains() {
             if !planted::keep_number(self.id.0) {
-                self.files.cache.remove_file(self.id, self.units);
+                let has_values = self.file_type == FileType::Blob;
+                self.files.cache.remove_file(self.id, self.units, has_values);
             }
             // If the removal fails, the file is an orphan that the next open removes.
             let _ = self.files.vfs.remove(&self.path());

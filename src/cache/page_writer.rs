@@ -232,7 +232,7 @@ impl Drop for PageFileWriter {
             let _ = self.wait_for_write();
             if self.cached {
                 let units = (self.bytes() / UNIT_BYTES as u64) as u32;
-                self.files.cache.remove_file(self.id, units);
+                self.files.cache.remove_file(self.id, units, false);
             }
             if !self.files.retains() {
                 // If the removal fails, the file is an orphan that the next open removes.

@@ -109,7 +109,7 @@ pub(crate) fn removed_files() {
         let cache = Arc::clone(&cache);
         thread::spawn(move || (0..3).for_each(|unit| read(&cache, key(2, unit), 64)))
     };
-    cache.remove_file(FileId(1), 3);
+    cache.remove_file(FileId(1), 3, false);
     for unit in 0..3 {
         assert!(!cache.contains(key(1, unit)), "a page of a file that was removed");
     }

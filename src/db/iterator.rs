@@ -17,10 +17,14 @@
 //! 4. The memory of open cursors is counted (`OpenIterators::bytes`).
 
 mod damage;
+mod keys;
+mod values;
 
 use std::sync::Arc;
 
 use self::damage::Ahead;
+pub use self::keys::Keys;
+use self::values::Values;
 use super::damage::DamagedRange;
 use super::range::Bounds;
 use crate::base::entry::EntryKind;
@@ -152,6 +156,10 @@ pub(super) struct Inner {
     resumed: bool,
     /// Bytes yielded that are not yet in the store's counter.
     bytes_read: u64,
+    /// True if no values are asked for.
+    keys_only: bool,
+    /// Made when the first value in a blob file is read.
+    values: Option<Box<Values>>,
     /// The range of the error that is being returned.
     damaged: Option<Box<DamagedRange>>,
 }
@@ -196,6 +204,8 @@ impl Iter {
             calls_counted: store.switches.iterator_calls_max.unwrap_or(CALLS_COUNTED),
             resumed: false,
             bytes_read: 0,
+            keys_only: false,
+            values: None,
             damaged: None,
         };
         let birthplace = store.birthplace;
@@ -470,6 +480,9 @@ impl Inner {
         self.store.counters.pages_read.add(pages);
         self.store.open_iterators.recount(self.counted_bytes, 0);
         self.counted_bytes = 0;
+        if let Some(values) = &mut self.values {
+            values.close();
+        }
         self.resumed = true;
         front.into_iter().chain(back).map(Cursors)
     }
@@ -505,6 +518,9 @@ impl Inner {
     /// Returns the current pair of an end.
     #[inline]
     fn pair(&mut self, end: End) -> Result<Option<Pair>> {
+        if self.keys_only {
+            return Ok(self.key_alone(end));
+        }
         let current = match end {
             End::Front => self.front.open.as_ref().and_then(|open| open.visible.current()),
             End::Back => self.back.open.as_ref().and_then(|open| open.visible.current()),
@@ -513,7 +529,7 @@ impl Inner {
         let pair = match current.kind {
             EntryKind::PutBlob => {
                 let (key, pointer) = (Slice::from(current.key), Slice::from(current.value));
-                self.blob_pair(key, &pointer)?
+                self.blob_pair(end, key, &pointer)?
             }
             _ => Slice::pair(current.key, current.value),
         };
@@ -683,13 +699,17 @@ impl Inner {
             End::Front => ((&*self.front.edge).max(&*range.lower), self.upper_ahead(range)),
             End::Back => (self.lower_ahead(range), self.upper_within(range)),
         };
-        VisibleIterator::new(
+        let mut visible = VisibleIterator::new(
             MergeIterator::new(cursors),
             self.seqno(),
             Some(lower),
             upper,
             self.keyspace.merge.clone(),
-        )
+        );
+        if self.keys_only {
+            visible.only_keys();
+        }
+        visible
     }
 }
 

@@ -168,12 +168,12 @@ impl Keyspace {
         read::multi_get(&self.store, &self.state, &keys, None)
     }
 
-    /// Returns true if `key` has a value.
+    /// Returns true if `key` has a value. Does not read a value from a blob file, and does not fold merge operands.
     ///
     /// # Errors
     /// The errors of [`Keyspace::get`].
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(key)?.is_some())
+        read::contains(&self.store, &self.state, key.as_ref(), None)
     }
 
     /// Returns the exact number of keys in `range` at the moment of the call. Takes as long as a scan of
@@ -194,7 +194,7 @@ impl Keyspace {
     /// # Errors
     /// The errors of [`Keyspace::get`].
     pub fn count(&self, range: impl KeyRange) -> Result<u64> {
-        self.range(range).try_fold(0, |count, pair| pair.map(|_| count + 1))
+        self.range(range).keys().try_fold(0, |count, key| key.map(|_| count + 1))
     }
 
     fn iterate(&self, bounds: Bounds) -> Iter {

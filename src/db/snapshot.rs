@@ -69,12 +69,13 @@ impl Snapshot {
         read::multi_get(&self.store, keyspace.state(), &keys, Some(self.guard.seqno()))
     }
 
-    /// Returns true if `key` has a value in the snapshot.
+    /// Returns true if `key` has a value in the snapshot. As [`Keyspace::contains_key`].
     ///
     /// # Errors
     /// The errors of [`Snapshot::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(keyspace, key)?.is_some())
+        self.check(keyspace)?;
+        read::contains(&self.store, keyspace.state(), key.as_ref(), Some(self.guard.seqno()))
     }
 
     fn iterate(&self, keyspace: &Keyspace, bounds: Bounds) -> Iter {
@@ -89,7 +90,7 @@ impl Snapshot {
     /// # Errors
     /// The errors of [`Snapshot::get`].
     pub fn count(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<u64> {
-        self.range(keyspace, range).try_fold(0, |count, pair| pair.map(|_| count + 1))
+        self.range(keyspace, range).keys().try_fold(0, |count, key| key.map(|_| count + 1))
     }
 
     /// Returns an iterator over all pairs.

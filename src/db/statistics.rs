@@ -111,6 +111,8 @@ pub struct Statistics {
     pub cache_hits_index: u64,
     /// Cache hits for filter pages.
     pub cache_hits_filter: u64,
+    /// Cache hits for values in blob files.
+    pub cache_hits_value: u64,
     /// Point reads answered by the row cache.
     pub cache_hits_row: u64,
     /// Page cache misses.
@@ -209,7 +211,7 @@ impl Statistics {
     /// Returns all statistics in the Prometheus text format.
     pub fn to_prometheus(&self) -> String {
         let mut out = String::new();
-        let counters: [(&str, u64); 22] = [
+        let counters: [(&str, u64); 23] = [
             ("gets", self.gets),
             ("gets_absent", self.gets_absent),
             ("multi_get_keys", self.multi_get_keys),
@@ -223,6 +225,7 @@ impl Statistics {
             ("cache_hits_leaf", self.cache_hits_leaf),
             ("cache_hits_index", self.cache_hits_index),
             ("cache_hits_filter", self.cache_hits_filter),
+            ("cache_hits_value", self.cache_hits_value),
             ("cache_hits_row", self.cache_hits_row),
             ("cache_misses", self.cache_misses),
             ("cache_evictions", self.cache_evictions),
@@ -376,6 +379,7 @@ impl Store {
             cache_hits_leaf: cache.hits_leaf,
             cache_hits_index: cache.hits_index,
             cache_hits_filter: cache.hits_filter,
+            cache_hits_value: cache.hits_value,
             cache_hits_row: counters.row_cache_hits.sum(),
             cache_misses: cache.misses,
             cache_evictions: cache.evictions,

@@ -59,6 +59,8 @@ pub(crate) struct VisibleIterator<C> {
     key: Vec<u8>,
     value: Vec<u8>,
     operands: Operands,
+    /// True if values are not asked for: operands are passed without being folded.
+    keys_only: bool,
     /// Of `key`.
     stopped: Option<Stopped>,
 }
@@ -83,8 +85,14 @@ impl<C: MergeSource> VisibleIterator<C> {
             key: Vec::new(),
             value: Vec::new(),
             operands: Operands::default(),
+            keys_only: false,
             stopped: None,
         }
+    }
+
+    /// From now on, values are not asked for. A pair with operands has an empty value.
+    pub(crate) fn only_keys(&mut self) {
+        self.keys_only = true;
     }
 
     /// The place of the last error. `None` if it was an error of a seek, so that nothing has been
@@ -227,6 +235,12 @@ impl<C: MergeSource> VisibleIterator<C> {
         self.key.clear();
         self.key.extend_from_slice(first.key);
         self.operands.clear();
+        if self.keys_only {
+            self.value.clear();
+            self.skip_versions()?;
+            self.state = State::Owned { seqno, kind: EntryKind::Put };
+            return Ok(());
+        }
         let value = loop {
             let base = match self.merge.entry() {
                 Some(entry) if entry.kind.is_operand() => {
@@ -295,6 +309,11 @@ impl<C: MergeSource> VisibleIterator<C> {
                 if !self.merge.same_key() {
                     break;
                 }
+            }
+            if self.keys_only && (base.is_some() || !self.operands.is_empty()) {
+                self.value.clear();
+                self.state = State::Owned { seqno: newest, kind: EntryKind::Put };
+                return Ok(());
             }
             if !self.operands.is_empty() {
                 let base = match base {

@@ -47,8 +47,8 @@ use crate::manifest::{
     RecoveredState, TreeEdit,
 };
 use crate::memtable::ChunkPool;
-use crate::merge::{Contained, MergeContext, MergeOperator};
-use crate::table::{BlobFiles, Origin};
+use crate::merge::{BlobReader, Contained, MergeContext, MergeOperator};
+use crate::table::{BlobFiles, Caching, Origin};
 use crate::tree::kinds::{self, TreeKind};
 use crate::tree::options::KeyspaceOptions;
 use crate::tree::{OperationSource, TreeContext, TreeCounters, TreeObserver, TreeOptions};
@@ -92,7 +92,7 @@ impl StoreContext {
             keyspace: Arc::from(&*seed.name),
             operator_name: operator_name.map(Arc::from),
             operator: operator.clone().map(|operator| operator as Arc<dyn MergeOperator>),
-            blobs: Some(Arc::new(Blobs(Arc::clone(&self.blobs)))),
+            blobs: Some(self.blob_reader(Caching::Bypasses)),
         };
         let counters = Arc::new(TreeCounters::default());
         let observer = Arc::new(Observer {
@@ -124,11 +124,17 @@ impl StoreContext {
             observer: Arc::downgrade(&as_tree_observer),
         };
         let tree = kinds::open(options.kind, context, edits, seed.flushed)?;
+        // Readers cache what they read; compactions do not.
+        let merge = MergeContext { blobs: Some(self.blob_reader(Caching::Caches)), ..merge };
         let (id, name, options) = (seed.id, seed.name, seed.options);
         let hasher = Arc::clone(&self.files.hasher);
         let parts =
             KeyspaceParts { id, name, options, tree, merge, operator, hasher, counters, observer };
         Ok(KeyspaceState::new(parts, &self.pool))
+    }
+
+    fn blob_reader(&self, caching: Caching) -> Arc<dyn BlobReader> {
+        Arc::new(Blobs { files: Arc::clone(&self.blobs), caching })
     }
 
     /// Numbers of files that exist are not handed out again, even if the manifest does not know them.

@@ -1,9 +1,8 @@
 //! Point reads: what a key's versions, newest first, add up to.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
-use super::state::{Blobs, KeyspaceState, ReadState};
+use super::state::{KeyspaceState, ReadState};
 use super::store::Store;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
@@ -12,6 +11,7 @@ use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::slice::Slice;
 use crate::cache::{ReadContext, RowCache, fetch_misses};
 use crate::merge::{Base, Operands};
+use crate::table::{BlobPointer, Caching};
 
 /// What has been met of a key so far.
 #[derive(Default)]
@@ -25,6 +25,8 @@ struct Lookup {
     tree_seqno: Option<Seqno>,
     /// A record of the cache was the answer.
     is_record: bool,
+    /// Only whether there is a value is asked, so none is copied.
+    key_only: bool,
 }
 
 enum Found {
@@ -42,6 +44,7 @@ impl Lookup {
         }
         self.last = Some(entry.seqno);
         self.found = Some(match entry.kind {
+            EntryKind::Put if self.key_only => Found::Value(Slice::default()),
             EntryKind::Put => Found::Value(Slice::from(entry.value)),
             EntryKind::PutBlob => Found::Blob(Slice::from(entry.value)),
             EntryKind::Delete => Found::Deleted,
@@ -58,6 +61,15 @@ impl Lookup {
         ControlFlow::Break(())
     }
 
+    /// Whether the key has a value. Operands always add up to one.
+    fn is_there(self) -> Result<bool> {
+        match self.found {
+            Some(Found::Refused(error)) => Err(error),
+            Some(Found::Value(_) | Found::Blob(_)) => Ok(true),
+            Some(Found::Deleted) | None => Ok(!self.operands.is_empty()),
+        }
+    }
+
     fn into_value(
         self,
         keyspace: &KeyspaceState,
@@ -68,7 +80,7 @@ impl Lookup {
             return match self.found {
                 Some(Found::Value(value)) => Ok(Some(value)),
                 Some(Found::Blob(pointer)) => {
-                    Blobs(Arc::clone(&store.blobs)).read(&pointer).map(Some)
+                    store.blobs.value(&BlobPointer::of_entry(&pointer)?, Caching::Caches).map(Some)
                 }
                 Some(Found::Refused(error)) => Err(error),
                 Some(Found::Deleted) | None => Ok(None),
@@ -153,6 +165,9 @@ impl Reader<'_> {
         let (Some(seqno), Some(Found::Value(value))) = (lookup.tree_seqno, &lookup.found) else {
             return;
         };
+        if lookup.key_only {
+            return;
+        }
         let is_old = self.snapshot < self.read.version.flushed();
         if is_old && !planted(Bug::RowCacheOfOldSnapshots) {
             return;
@@ -172,6 +187,30 @@ pub(crate) fn get(
     key: &[u8],
     snapshot: Option<Seqno>,
 ) -> Result<Option<Slice>> {
+    look_up(store, keyspace, key, snapshot, false, |found| found.into_value(keyspace, store, key))
+}
+
+/// Whether the key has a value at `snapshot`, or in the newest visible state. Reads no value from a blob file.
+pub(crate) fn contains(
+    store: &Store,
+    keyspace: &KeyspaceState,
+    key: &[u8],
+    snapshot: Option<Seqno>,
+) -> Result<bool> {
+    let answer = |found: Lookup| Ok(found.is_there()?.then(Slice::default));
+    Ok(look_up(store, keyspace, key, snapshot, true, answer)?.is_some())
+}
+
+/// Looks a key up, and answers with what `answer` makes of what was found.
+#[inline(always)]
+fn look_up(
+    store: &Store,
+    keyspace: &KeyspaceState,
+    key: &[u8],
+    snapshot: Option<Seqno>,
+    key_only: bool,
+    answer: impl FnOnce(Lookup) -> Result<Option<Slice>>,
+) -> Result<Option<Slice>> {
     let is_checked = check_early(store, keyspace)?;
     let timed = super::counters::is_timed().then(|| store.clock.nanos());
     // First the state, then the number: what the state's trees have dropped is hidden at it.
@@ -182,7 +221,7 @@ pub(crate) fn get(
     let snapshot = snapshot.unwrap_or_else(|| read.seqno_at_most(store.committer.visible()));
     let context = ReadContext::blocking();
     let reader = Reader { row_cache: store.cache.row_cache(), keyspace, read: &read, snapshot };
-    let mut lookup = Lookup::default();
+    let mut lookup = Lookup { key_only, ..Lookup::default() };
     if let ControlFlow::Continue(hash) = reader.look_in_memory(key, &mut lookup) {
         reader.look_in_tree(key, hash, &context, &mut lookup)?;
         if context.pages_read.get() > 0 {
@@ -190,7 +229,7 @@ pub(crate) fn get(
         }
     }
     let is_record = lookup.is_record;
-    let value = lookup.into_value(keyspace, store, key)?;
+    let value = answer(lookup)?;
     let counters = &store.counters;
     counters.gets.add(1);
     match &value {
@@ -244,8 +283,15 @@ pub(crate) fn multi_get_while(
     let mut bytes = 0;
     let mut pages = 0;
     let mut records = 0;
+    // Values in blob files, to be read together at the end.
+    let (mut blob_indexes, mut pointers) = (Vec::new(), Vec::new());
     let mut answer = |index: usize, key: &[u8], lookup: Lookup| {
         records += u64::from(lookup.is_record);
+        if let (Some(Found::Blob(pointer)), true) = (&lookup.found, lookup.operands.is_empty()) {
+            pointers.push(BlobPointer::of_entry(pointer)?);
+            blob_indexes.push((index, key.len()));
+            return Ok(());
+        }
         let value = lookup.into_value(keyspace, store, key)?;
         bytes += value.as_ref().map_or(0, |value| key.len() + value.len());
         values[index] = value;
@@ -283,6 +329,12 @@ pub(crate) fn multi_get_while(
         if waiting.is_empty() {
             break;
         }
+    }
+    // `read` keeps the files.
+    let blobs = store.blobs.values(&pointers, Caching::Caches)?;
+    for ((index, key_bytes), value) in blob_indexes.into_iter().zip(blobs) {
+        bytes += key_bytes + value.len();
+        values[index] = Some(value);
     }
     let counters = &store.counters;
     counters.multi_get_keys.add(keys.len() as u64);

@@ -31,7 +31,7 @@ use crate::cache::Cache;
 use crate::commit::WriteDelay;
 use crate::memtable::ChunkPool;
 use crate::merge::{BlobReader, Contained, MergeContext};
-use crate::table::{BlobFiles, BlobPointer};
+use crate::table::{BlobFiles, BlobPointer, Caching};
 use crate::tree::options::KeyspaceOptions;
 use crate::tree::{OperationLog, Tree, TreeCounters, TreeObserver, TreeState, TreeVersion};
 
@@ -164,20 +164,30 @@ impl TreeObserver for Observer {
     }
 }
 
-/// Reads blob values for merge operators.
-pub(crate) struct Blobs(pub(crate) Arc<BlobFiles>);
+/// Reads blob values.
+pub(crate) struct Blobs {
+    pub(crate) files: Arc<BlobFiles>,
+    pub(crate) caching: Caching,
+}
 
 impl Blobs {
     pub(crate) fn read(&self, pointer: &[u8]) -> Result<Slice> {
-        let pointer = BlobPointer::of_entry(pointer)?;
-        self.0.open(pointer.file)?.read_slice(&pointer)
+        self.files.value(&BlobPointer::of_entry(pointer)?, self.caching)
     }
 }
 
 impl BlobReader for Blobs {
     fn read_blob(&self, pointer: &[u8], out: &mut Vec<u8>) -> Result<()> {
-        let pointer = BlobPointer::of_entry(pointer)?;
-        *out = self.0.open(pointer.file)?.read(&pointer)?;
+        match self.caching {
+            Caching::Caches => {
+                out.clear();
+                out.extend_from_slice(&self.read(pointer)?);
+            }
+            Caching::Bypasses => {
+                let pointer = BlobPointer::of_entry(pointer)?;
+                *out = self.files.open(pointer.file)?.read(&pointer)?;
+            }
+        }
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! Blob files: values that are too large for a table's leaves. They are written once and read past
-//! the cache.
+//! Blob files: values that are too large for a table's leaves. They are written once. This file reads
+//! them past the cache; [`super::blob_files`] reads them through it.
 //!
 //! The values' bytes are consecutive, without gaps, in pages of one unit each. A value uses its own
 //! length plus a page header per 4072 bytes. It is read with one request per MiB of units that it
@@ -11,28 +11,25 @@
 //! 3. There is at most one open handle per blob file ([`BlobFiles`]). Tables that refer to the file
 //!    hold the handle, and the file is deleted with the last of them.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::ops::Range;
+use std::sync::Arc;
 
 use super::blob_pointer::BlobPointer;
-use super::page_kind;
 use crate::base::checksum::checksum;
 use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::pages::PageVec;
-use crate::base::planted::{Bug, planted};
 use crate::base::slice::{HEAP_BYTES_MAX, Slice};
-use crate::base::sync::Mutex;
 use crate::cache::{
-    Compression, DataFiles, FileType, PAGE_HEADER_BYTES, PageFile, PageFileWriter, PagePointer,
+    DataFiles, FileType, PAGE_HEADER_BYTES, PageClass, PageFile, PagePointer, ReadContext,
 };
 
 const MAGIC: [u8; 8] = *b"SPNYBLOB";
 const FORMAT_VERSION: u32 = 1;
 /// Value bytes in every unit except the last.
-const PIECE_BYTES: usize = UNIT_BYTES - PAGE_HEADER_BYTES;
+pub(super) const PIECE_BYTES: usize = UNIT_BYTES - PAGE_HEADER_BYTES;
 /// Units read at once.
 const READ_UNITS: u32 = 256;
 
@@ -75,80 +72,18 @@ impl BlobFooter {
     }
 }
 
-/// Writes a blob file. If it is dropped before `finish`, it removes the file.
-pub(crate) struct BlobWriter {
-    writer: PageFileWriter,
-    files: Arc<BlobFiles>,
-    /// The start of a page that is not full yet.
-    piece: Vec<u8>,
-    footer: BlobFooter,
+/// The unit in which the value begins.
+pub(super) fn first_unit(pointer: &BlobPointer) -> u32 {
+    (pointer.offset / PIECE_BYTES as u64) as u32
 }
 
-impl BlobWriter {
-    /// Creates a blob file.
-    pub(crate) fn new(files: &Arc<BlobFiles>) -> Result<BlobWriter> {
-        Ok(BlobWriter {
-            writer: PageFileWriter::create(&files.files, FileType::Blob)?,
-            files: Arc::clone(files),
-            piece: Vec::with_capacity(PIECE_BYTES),
-            footer: BlobFooter { bytes: 0, values: 0 },
-        })
-    }
-
-    /// The size of all values so far, in bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.footer.bytes
-    }
-
-    /// Appends a value. It can be read once the writer has finished.
-    pub(crate) fn append(&mut self, value: &[u8]) -> Result<BlobPointer> {
-        let length = u32::try_from(value.len())
-            .map_err(|_| Error::invalid("a value has at most 4294967295 bytes"))?;
-        let offset = self.footer.bytes;
-        let pointer = BlobPointer {
-            file: self.writer.id(),
-            offset: offset + u64::from(planted(Bug::BlobPointerOff) && offset > 0),
-            length,
-            checksum: checksum(offset, value),
-        };
-        let mut rest = value;
-        while !rest.is_empty() {
-            let room = PIECE_BYTES - self.piece.len();
-            let (now, later) = rest.split_at(room.min(rest.len()));
-            rest = later;
-            if now.len() == PIECE_BYTES {
-                self.writer.append(page_kind::BLOB, now, Compression::None)?;
-                continue;
-            }
-            self.piece.extend_from_slice(now);
-            if self.piece.len() == PIECE_BYTES {
-                self.flush()?;
-            }
-        }
-        self.footer.bytes += u64::from(length);
-        self.footer.values += 1;
-        Ok(pointer)
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        self.writer.append(page_kind::BLOB, &self.piece, Compression::None)?;
-        self.piece.clear();
-        Ok(())
-    }
-
-    /// Syncs the file (not its name) and opens it. Blob files must be finished before the tables
-    /// that point into them.
-    pub(crate) fn finish(mut self) -> Result<Arc<BlobFile>> {
-        if !self.piece.is_empty() {
-            self.flush()?;
-        }
-        let footer = self.footer.encode();
-        self.writer.append(page_kind::BLOB_FOOTER, &footer, Compression::None)?;
-        let file = self.writer.finish()?;
-        let file = Arc::new(BlobFile { file, footer: self.footer });
-        self.files.register(&file);
-        Ok(file)
-    }
+/// The part of a unit's payload that belongs to the value.
+fn piece_of<'a>(pointer: &BlobPointer, unit: u32, payload: &'a [u8]) -> &'a [u8] {
+    let start = u64::from(unit) * PIECE_BYTES as u64;
+    let end = pointer.offset + u64::from(pointer.length);
+    let from = pointer.offset.saturating_sub(start) as usize;
+    let to = (end.saturating_sub(start) as usize).min(payload.len());
+    payload.get(from..to).unwrap_or_default()
 }
 
 /// A finished blob file.
@@ -158,7 +93,12 @@ pub(crate) struct BlobFile {
 }
 
 impl BlobFile {
-    fn open(files: &Arc<DataFiles>, id: FileId) -> Result<BlobFile> {
+    /// A file that a writer has finished.
+    pub(super) fn written(file: Arc<PageFile>, footer: BlobFooter) -> BlobFile {
+        BlobFile { file, footer }
+    }
+
+    pub(super) fn open(files: &Arc<DataFiles>, id: FileId) -> Result<BlobFile> {
         let file = PageFile::open(files, id, FileType::Blob)?;
         let last = file.last_unit();
         let footer = BlobFooter::decode(&file.read_uncached(last)?, &file.path(), last.offset())?;
@@ -167,7 +107,7 @@ impl BlobFile {
 
     /// Opens the readable part of a blob file, for repair. Each value's checksums show whether it
     /// is whole.
-    fn open_torn(files: &Arc<DataFiles>, id: FileId) -> Result<BlobFile> {
+    pub(super) fn open_torn(files: &Arc<DataFiles>, id: FileId) -> Result<BlobFile> {
         let file = PageFile::open_torn(files, id, FileType::Blob)?;
         let footer = BlobFooter { bytes: u64::from(file.units()) * PIECE_BYTES as u64, values: 0 };
         Ok(BlobFile { file, footer })
@@ -199,14 +139,16 @@ impl BlobFile {
         self.footer.values
     }
 
-    /// Reads a value.
+    /// Reads a value past the cache.
     ///
     /// # Errors
     /// `Corruption` if the pointer leaves the file or any checksum is wrong.
     pub(crate) fn read(&self, pointer: &BlobPointer) -> Result<Vec<u8>> {
         self.check_bounds(pointer)?;
         let mut value = Vec::with_capacity(pointer.length as usize);
-        self.read_pieces(pointer, |piece| value.extend_from_slice(piece))?;
+        self.read_pieces(pointer, &mut |unit, page| {
+            value.extend_from_slice(piece_of(pointer, unit, page));
+        })?;
         self.check_value(pointer, &value)?;
         Ok(value)
     }
@@ -215,14 +157,64 @@ impl BlobFile {
     ///
     /// # Errors
     /// As [`BlobFile::read`].
-    pub(crate) fn read_slice(&self, pointer: &BlobPointer) -> Result<Slice> {
-        if pointer.length as usize <= HEAP_BYTES_MAX {
-            return self.read(pointer).map(Slice::from);
-        }
+    pub(super) fn read_slice(&self, pointer: &BlobPointer) -> Result<Slice> {
         self.check_bounds(pointer)?;
+        self.slice(pointer, |take| self.read_pieces(pointer, take))
+    }
+
+    /// As [`BlobFile::read`], through cached pages. For values that are not cached as a whole.
+    ///
+    /// # Errors
+    /// As [`BlobFile::read`]; `NotResident` as [`PageFile::with_page`].
+    pub(super) fn read_in_pages(
+        &self,
+        pointer: &BlobPointer,
+        context: &ReadContext,
+    ) -> Result<Slice> {
+        self.check_bounds(pointer)?;
+        self.slice(pointer, |take| {
+            self.units_of(pointer).try_for_each(|unit| {
+                let page = PagePointer { unit, units: 1 };
+                self.file.with_page(page, PageClass::Leaf, context, |piece| take(unit, piece))
+            })
+        })
+    }
+
+    /// The value, from a run of units that contains its own. `bytes` were just read.
+    ///
+    /// # Errors
+    /// As [`BlobFile::read`].
+    pub(super) fn read_from_run(
+        &self,
+        pointer: &BlobPointer,
+        run: &Range<u32>,
+        bytes: &[u8],
+    ) -> Result<Slice> {
+        self.check_bounds(pointer)?;
+        let units = self.units_of(pointer);
+        let from = units.start.saturating_sub(run.start) as usize * UNIT_BYTES;
+        let bytes = bytes.get(from..from + units.len() * UNIT_BYTES).unwrap_or_default();
+        self.slice(pointer, |take| {
+            self.file.pages_of_run(units, bytes, |page, piece| take(page.unit, piece))
+        })
+    }
+
+    /// The value whose units `read` passes in order, verified.
+    fn slice(
+        &self,
+        pointer: &BlobPointer,
+        read: impl FnOnce(&mut dyn FnMut(u32, &[u8])) -> Result<()>,
+    ) -> Result<Slice> {
+        if pointer.length as usize <= HEAP_BYTES_MAX {
+            let mut value = Vec::with_capacity(pointer.length as usize);
+            read(&mut |unit, page| value.extend_from_slice(piece_of(pointer, unit, page)))?;
+            self.check_value(pointer, &value)?;
+            return Ok(Slice::from(value));
+        }
         let mut value = PageVec::unzeroed(pointer.length as usize);
         let mut len = 0;
-        self.read_pieces(pointer, |piece| {
+        read(&mut |unit, page| {
+            let piece = piece_of(pointer, unit, page);
             // Never more bytes than requested, even if the file returns more.
             if let Some(room) = value.get_mut(len..len + piece.len()) {
                 room.copy_from_slice(piece);
@@ -244,23 +236,24 @@ impl BlobFile {
         Err(Error::corruption(&self.file.path(), 0, "blob pointer", expected, found))
     }
 
-    /// Returns the bytes of a pointer within bounds, piece by piece.
-    fn read_pieces(&self, pointer: &BlobPointer, mut take: impl FnMut(&[u8])) -> Result<()> {
-        let end = pointer.offset + u64::from(pointer.length);
-        let mut left = pointer.length as usize;
-        let mut unit = (pointer.offset / PIECE_BYTES as u64) as u32;
-        let mut skip = (pointer.offset % PIECE_BYTES as u64) as usize;
-        let end_unit =
-            if pointer.length == 0 { unit } else { end.div_ceil(PIECE_BYTES as u64) as u32 };
-        while unit < end_unit {
-            let until = end_unit.min(unit + READ_UNITS);
-            self.file.read_run(unit..until, |_, piece| {
-                let piece = piece.get(skip..).unwrap_or_default();
-                let piece = &piece[..left.min(piece.len())];
-                take(piece);
-                left -= piece.len();
-                skip = 0;
-            })?;
+    /// The units that a pointer within bounds overlaps.
+    pub(super) fn units_of(&self, pointer: &BlobPointer) -> Range<u32> {
+        let first = first_unit(pointer);
+        let end = (pointer.offset + u64::from(pointer.length)).div_ceil(PIECE_BYTES as u64) as u32;
+        first..if pointer.length == 0 { first } else { end }
+    }
+
+    /// The pages.
+    pub(super) fn file(&self) -> &Arc<PageFile> {
+        &self.file
+    }
+
+    /// Passes the units of a pointer within bounds, and their payloads.
+    fn read_pieces(&self, pointer: &BlobPointer, take: &mut dyn FnMut(u32, &[u8])) -> Result<()> {
+        let Range { start: mut unit, end } = self.units_of(pointer);
+        while unit < end {
+            let until = end.min(unit + READ_UNITS);
+            self.file.read_run(unit..until, |page, piece| take(page.unit, piece))?;
             unit = until;
         }
         Ok(())
@@ -299,52 +292,5 @@ impl BlobFile {
             return Err(self.file.corrupt(at, "bytes of all values", bytes, self.footer.bytes));
         }
         Ok(())
-    }
-}
-
-/// The open blob files, so that tables share handles.
-pub(crate) struct BlobFiles {
-    files: Arc<DataFiles>,
-    /// True if damaged files are opened too.
-    torn: bool,
-    open: Mutex<BTreeMap<FileId, Weak<BlobFile>>>,
-}
-
-impl BlobFiles {
-    /// The store's data files.
-    pub(crate) fn files(&self) -> &Arc<DataFiles> {
-        &self.files
-    }
-
-    /// An empty set of open files.
-    pub(crate) fn new(files: &Arc<DataFiles>) -> Arc<BlobFiles> {
-        Arc::new(BlobFiles { files: Arc::clone(files), torn: false, open: Mutex::default() })
-    }
-
-    /// As [`BlobFiles::new`], for repair: damaged files are opened too, and return their readable
-    /// values.
-    pub(crate) fn of_damaged_store(files: &Arc<DataFiles>) -> Arc<BlobFiles> {
-        Arc::new(BlobFiles { files: Arc::clone(files), torn: true, open: Mutex::default() })
-    }
-
-    /// The blob file's handle, opened if necessary.
-    pub(crate) fn open(&self, id: FileId) -> Result<Arc<BlobFile>> {
-        let mut open = self.open.lock();
-        if let Some(file) = open.get(&id).and_then(Weak::upgrade) {
-            return Ok(file);
-        }
-        let file = match self.torn {
-            true => Arc::new(BlobFile::open_torn(&self.files, id)?),
-            false => Arc::new(BlobFile::open(&self.files, id)?),
-        };
-        open.retain(|_, file| file.strong_count() > 0);
-        open.insert(id, Arc::downgrade(&file));
-        Ok(file)
-    }
-
-    fn register(&self, file: &Arc<BlobFile>) {
-        let mut open = self.open.lock();
-        open.retain(|_, file| file.strong_count() > 0);
-        open.insert(file.id(), Arc::downgrade(file));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::test_support::TestFiles;
-use super::{BlobPointer, BlobWriter, Table, TableBuilder, TableOptions};
+use super::{BlobPointer, BlobWriter, Caching, Table, TableBuilder, TableOptions};
 use crate::base::entry::EntryKind;
 use crate::base::ids::{FileId, Seqno};
 use crate::base::random::SplitMix;
@@ -122,4 +122,62 @@ fn a_blob_file_lives_as_long_as_a_table_that_refers_to_it() {
     assert_eq!(second.read_blob(&value).unwrap(), vec![3; 3000]);
     drop(second);
     assert_eq!(files.vfs.names().len(), 0);
+}
+
+/// Some that are cached, some that are not, in any order, twice, short ones too; and what is wrong with one is told.
+#[test]
+fn values_that_are_read_together_are_those_of_their_pointers() {
+    let files = TestFiles::new();
+    let mut random = SplitMix::new(7);
+    let mut written = Vec::new();
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let mut writer = BlobWriter::new(&files.blobs).unwrap();
+        for _ in 0..if cfg!(miri) { 4 } else { 40 } {
+            let len =
+                [0, 9, 700, 4071, 4072, 4100, 9000, 40_000, 300_000][random.below(9) as usize];
+            let value = random.bytes(len);
+            written.push((writer.append(&value).unwrap(), value));
+        }
+        open.push(writer.finish().unwrap());
+    }
+    let (good, _) = written.iter().find(|(pointer, _)| pointer.length == 9000).unwrap();
+    for wrong in [
+        BlobPointer { checksum: 1, offset: good.offset + 1, ..*good },
+        BlobPointer { length: good.length + 1, ..*good },
+        BlobPointer { offset: u64::MAX - 10_000, ..*good },
+    ] {
+        let result = files.blobs.values(&[*good, wrong], Caching::Bypasses);
+        assert!(result.is_err_and(|error| error.is_corruption()), "{wrong:?}");
+    }
+    for round in 0..if cfg!(miri) { 2 } else { 40 } {
+        let caching = if round % 2 == 0 { Caching::Bypasses } else { Caching::Caches };
+        let chosen: Vec<_> = (0..random.below(30))
+            .map(|_| &written[random.below(written.len() as u64) as usize])
+            .collect();
+        let pointers: Vec<BlobPointer> = chosen.iter().map(|(pointer, _)| *pointer).collect();
+        let values = files.blobs.values(&pointers, caching).unwrap();
+        assert_eq!(values.len(), chosen.len());
+        for ((pointer, value), found) in chosen.iter().zip(&values) {
+            assert!(found[..] == value[..], "{pointer:?}");
+            assert!(files.blobs.value(pointer, caching).unwrap()[..] == value[..]);
+        }
+    }
+}
+
+/// A value stays with who has it; the cache gives it up with its file, and no later file gets its number.
+#[test]
+fn a_cached_value_leaves_the_cache_with_its_file() {
+    let files = TestFiles::new();
+    let mut writer = BlobWriter::new(&files.blobs).unwrap();
+    let values = [vec![1; 5000], vec![2; 50_000], vec![3; 90_000]];
+    let pointers: Vec<_> = values.iter().map(|v| writer.append(v).unwrap()).collect();
+    let file = writer.finish().unwrap();
+    let kept: Vec<_> =
+        pointers.iter().map(|p| files.blobs.value(p, Caching::Caches).unwrap()).collect();
+    assert_eq!(files.files.cache.statistics().pages, 3);
+    drop(file);
+    assert_eq!(files.files.cache.statistics().pages, 0);
+    assert!(kept.iter().zip(&values).all(|(kept, value)| kept[..] == value[..]));
+    assert!(files.blobs.value(&pointers[0], Caching::Caches).is_err());
 }

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::blob::BlobFiles;
+use super::blob_files::BlobFiles;
 use super::blob_pointer::BlobPointer;
 use super::footer::{FilterSection, Footer};
 use super::index::{LevelBuilder, PLAIN_SEPARATOR, Subtree};

@@ -12,6 +12,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use super::blob_pointer::BlobPointer;
 use super::index::{PLAIN_SEPARATOR, child_pointer};
 use super::leaf_cursor::LeafCursor;
 use super::node::Parsed;
@@ -173,6 +174,16 @@ impl TableCursor {
             })?;
         }
         Ok(true)
+    }
+
+    /// Calls `f` with the keys and pointers of puts in blob files that are next in the loaded leaf, up to `count`.
+    pub(crate) fn blobs_ahead(
+        &self,
+        forward: bool,
+        count: usize,
+        f: &mut dyn FnMut(Vec<u8>, BlobPointer),
+    ) {
+        self.leaf.blobs_ahead(forward, count, f);
     }
 
     fn note_missing(&self, leaf: PagePointer, misses: &mut Vec<PageMiss>) {

@@ -7,6 +7,7 @@
 //! 2. `key` has room for [`SLACK_BYTES`] more than the key, so that short pieces are copied at a
 //!    fixed width. From `load` on, its first bytes are the leaf's common prefix.
 
+use super::blob_pointer::BlobPointer;
 use super::node::{HEAD_BYTES_MAX, KIND_BITS, Node, Parsed, Shape};
 use super::reader::{check_pointer, kind_of};
 use crate::base::entry::{EntryKind, EntryRef};
@@ -118,6 +119,30 @@ impl LeafCursor {
         self.index = i;
         self.positioned = true;
         Ok(())
+    }
+
+    /// Calls `f` with the keys and pointers of up to `count` puts in blob files, from the position on (backwards: from
+    /// the position back to the leaf's start). Entries that cannot be read are passed over.
+    pub(super) fn blobs_ahead(
+        &self,
+        forward: bool,
+        count: usize,
+        f: &mut dyn FnMut(Vec<u8>, BlobPointer),
+    ) {
+        if !self.positioned {
+            return;
+        }
+        let node = Node { bytes: &self.payload, shape: &self.shape };
+        let blob = |i: usize| {
+            let kind = kind_of(node.meta(i)).ok()?;
+            let value = (kind == EntryKind::PutBlob).then(|| node.value(i).ok()).flatten()?;
+            Some((node.key(i).ok()?, BlobPointer::decode(value)?))
+        };
+        let mut each = |i| blob(i).into_iter().for_each(|(key, pointer)| f(key, pointer));
+        match forward {
+            true => (self.index..self.shape.entries).take(count).for_each(&mut each),
+            false => (0..=self.index).rev().take(count).for_each(&mut each),
+        }
     }
 
     /// The entry at the position.

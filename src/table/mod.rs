@@ -15,7 +15,9 @@
 //!    references to blob files are dropped with it.
 
 mod blob;
+mod blob_files;
 mod blob_pointer;
+mod blob_writer;
 mod builder;
 mod check;
 mod cursor;
@@ -49,8 +51,10 @@ mod test_support;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use blob::{BlobFile, BlobFiles, BlobWriter};
+pub(crate) use blob::BlobFile;
+pub(crate) use blob_files::{BlobFiles, Caching};
 pub(crate) use blob_pointer::BlobPointer;
+pub(crate) use blob_writer::BlobWriter;
 pub(crate) use builder::{TableBuilder, TableOptions};
 pub(crate) use cursor::TableCursor;
 pub(crate) use filter::FilterUse;

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::blob::{BlobFile, BlobFiles};
+use super::blob::BlobFile;
+use super::blob_files::BlobFiles;
 use super::filter::filter_of;
 use super::footer::Footer;
 use super::index::child_pointer;

@@ -11,7 +11,7 @@ use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::Result;
 use crate::cache::PageMiss;
 use crate::merge::MergeSource;
-use crate::table::{Hole, HoleAt, Table, TableCursor};
+use crate::table::{BlobPointer, Hole, HoleAt, Table, TableCursor};
 
 /// A sorted part of a tree.
 #[derive(Clone)]
@@ -146,6 +146,21 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => u64::from(cursor.pages_read()),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => 0,
+        }
+    }
+
+    /// Calls `f` with the keys and pointers of puts in blob files that it will probably reach next, up to `count`.
+    pub(crate) fn blobs_ahead(
+        &self,
+        forward: bool,
+        count: usize,
+        f: &mut dyn FnMut(Vec<u8>, BlobPointer),
+    ) {
+        match self {
+            RunCursor::Memtable(_) => {}
+            RunCursor::Table(cursor) => cursor.blobs_ahead(forward, count, f),
+            #[cfg(feature = "example")]
+            RunCursor::Sorted(_) => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! Going on where a part of a store cannot be read.
 
 use clap::Args;
-use spinney::{Iter, Slice};
+use spinney::{DamagedRange, Iter, Keys};
 
 use crate::failure::{EXIT_DAMAGED, Failure, Outcome};
 use spinney_quantity::grouped;
@@ -20,17 +20,34 @@ pub(crate) struct Skipped {
     ranges: u64,
 }
 
+/// An iteration that can continue after a range that it could not read.
+pub(crate) trait Continues: DoubleEndedIterator {
+    fn damaged_range(&self) -> Option<&DamagedRange>;
+}
+
+impl Continues for Iter {
+    fn damaged_range(&self) -> Option<&DamagedRange> {
+        Iter::damaged_range(self)
+    }
+}
+
+impl Continues for Keys {
+    fn damaged_range(&self) -> Option<&DamagedRange> {
+        Keys::damaged_range(self)
+    }
+}
+
 impl Skipped {
     pub(crate) fn new(options: DamagedOptions) -> Skipped {
         Skipped { options, ranges: 0 }
     }
 
-    /// The next pair that can be read, from the front or from the back; `None` at the end.
-    pub(crate) fn next(
+    /// The next item that can be read, from the front or from the back; `None` at the end.
+    pub(crate) fn next<T, I: Continues<Item = spinney::Result<T>>>(
         &mut self,
-        pairs: &mut Iter,
+        pairs: &mut I,
         from_back: bool,
-    ) -> Outcome<Option<(Slice, Slice)>> {
+    ) -> Outcome<Option<T>> {
         loop {
             let next = if from_back { pairs.next_back() } else { pairs.next() };
             let error = match next {

@@ -328,8 +328,8 @@ impl Generator {
     fn value(&mut self) -> Value {
         let len = match self.random.below(400) {
             // Past the journal and the memtable, unless the keyspace keeps all values in pages; and
-            // just not.
-            0 => [16_383, 16_384, 17_000, 40_000][self.random.below(4)],
+            // just not. From a unit of a blob file on, values are cached as a whole.
+            0 => [4_072, 9_000, 16_383, 16_384, 17_000, 40_000][self.random.below(6)],
             1..16 => self.random.below(3000),
             _ => self.random.below(self.value_bytes),
         };

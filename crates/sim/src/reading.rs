@@ -16,7 +16,7 @@ pub enum Reading {
     Once,
     /// That, and everything is checked.
     Checked,
-    /// That, and backward, key by key, many keys at once and through a snapshot it is the same.
+    /// That, and backward, without values, key by key, many keys at once and through a snapshot it is the same.
     EveryWay,
 }
 
@@ -74,6 +74,18 @@ fn differs(
     if !is(&seen) {
         return Ok(Some("through a snapshot".to_string()));
     }
+    let mut ascending = keyspace.iter().keys();
+    let mut descending = snapshot.iter(keyspace).keys().rev();
+    for (low, high) in pairs.iter().zip(pairs.iter().rev()) {
+        if ascending.next().transpose()?.as_deref() != Some(&*low.0)
+            || descending.next().transpose()?.as_deref() != Some(&*high.0)
+        {
+            return Ok(Some("without values".to_string()));
+        }
+    }
+    if ascending.next().is_some() || descending.next().is_some() {
+        return Ok(Some("without values: there are more keys".to_string()));
+    }
     let keys = || pairs.iter().map(|(key, _)| &**key).chain([ABSENT]);
     let at_once = keyspace.multi_get(keys())?;
     let at_once_then = snapshot.multi_get(keyspace, keys())?;
@@ -85,6 +97,9 @@ fn differs(
         }
         if at_once_then[number].as_deref() != value {
             return Ok(way("many keys of a snapshot at once"));
+        }
+        if keyspace.contains_key(key)? != value.is_some() {
+            return Ok(way("whether it is there"));
         }
         // Of many, some: it is the same code for all.
         if (number % 8 == 0 || pairs.len() < 32) && keyspace.get(key)?.as_deref() != value {

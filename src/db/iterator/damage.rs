@@ -10,15 +10,11 @@
 //! 1. No pair in a range reported as damaged is yielded afterwards, from either end.
 //! 2. Each reported hole advances the pass, so an iterator ends whatever is damaged.
 
-use std::sync::Arc;
-
-use super::{End, Inner, Pair};
+use super::{End, Inner};
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
-use crate::base::slice::Slice;
 use crate::db::damage::{DamagedRange, after};
 use crate::merge::Stopped;
-use crate::store::state::Blobs;
 use crate::table::HoleAt;
 use crate::tree::RangeAt;
 
@@ -236,20 +232,6 @@ impl Inner {
                 };
             }
             End::Back => self.back.edge = Some(range.lower.clone()),
-        }
-    }
-
-    /// A pair with its value in a blob file. If the value cannot be read, only this key is lost.
-    #[cold]
-    pub(super) fn blob_pair(&mut self, key: Slice, pointer: &[u8]) -> Result<Pair> {
-        match Blobs(Arc::clone(&self.store.blobs)).read(pointer) {
-            Ok(value) => Ok((key, value)),
-            Err(error) => {
-                if error.is_unreadable() {
-                    self.damaged = Some(Box::new(DamagedRange::of_key(&key)));
-                }
-                Err(error)
-            }
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::merge::{Contained, MergeContext, MergeOperator};
 use crate::store::options::{Builder, MIB};
 use crate::store::state::Blobs;
 use crate::store::strangers::{origins_of_unknown, stranger};
-use crate::table::{BlobFiles, TableSalvage};
+use crate::table::{BlobFiles, Caching, TableSalvage};
 use crate::tree::kinds::{self, TreeKind, repair_ranges};
 use crate::tree::options::KeyspaceOptions;
 use crate::tree::{OperationSource, RepairRange};
@@ -453,7 +453,10 @@ impl Source {
                 keyspace: Arc::from(name.as_str()),
                 operator_name: meta.operator.as_deref().map(Arc::from),
                 operator: operator.map(|operator| operator as Arc<dyn MergeOperator>),
-                blobs: Some(Arc::new(Blobs(Arc::clone(blobs)))),
+                blobs: Some(Arc::new(Blobs {
+                    files: Arc::clone(blobs),
+                    caching: Caching::Bypasses,
+                })),
             };
             let replayed = replayed.remove(&id).unwrap_or_default();
             self.keyspaces.push(SourceKeyspace {

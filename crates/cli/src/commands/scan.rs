@@ -70,6 +70,12 @@ pub(super) fn key_range(
     ))
 }
 
+/// What is scanned: keys alone need no value to be read.
+enum Scan {
+    Pairs(Iter),
+    Keys(Keys),
+}
+
 pub(super) fn run(store: &StoreOptions, options: &ScanOptions) -> Outcome {
     let spelling = options.spelling.spelling();
     let choice = KeyChoice {
@@ -80,18 +86,27 @@ pub(super) fn run(store: &StoreOptions, options: &ScanOptions) -> Outcome {
     let range = choice.range(spelling)?;
     let database = store.open_for_reading(&options.store.path)?;
     let keyspace = store.existing(&database)?;
-    let mut pairs = range.map(|range| keyspace.range(range));
+    let mut pairs = match options.keys_only {
+        false => range.map(|range| Scan::Pairs(keyspace.range(range))),
+        true => range.map(|range| Scan::Keys(keyspace.range(range).keys())),
+    };
     let limit = options.limit.unwrap_or(u64::MAX);
     let mut out = super::output();
     let (mut count, mut line) = (0, Vec::new());
     let mut skipped = Skipped::new(options.damaged);
     while count < limit {
         let Some(pairs) = &mut pairs else { break };
-        let Some((key, value)) = skipped.next(pairs, options.reverse)? else { break };
+        let next = match pairs {
+            Scan::Pairs(pairs) => {
+                skipped.next(pairs, options.reverse)?.map(|(key, value)| (key, Some(value)))
+            }
+            Scan::Keys(keys) => skipped.next(keys, options.reverse)?.map(|key| (key, None)),
+        };
+        let Some((key, value)) = next else { break };
         count += 1;
         line.clear();
         spelling.encode(&key, &mut line);
-        if !options.keys_only {
+        if let Some(value) = value {
             line.push(b'\t');
             spelling.encode(&value, &mut line);
         }

@@ -134,6 +134,7 @@ fn statistics_json(statistics: &Statistics) -> Value {
         "cache_hits_leaf": statistics.cache_hits_leaf,
         "cache_hits_index": statistics.cache_hits_index,
         "cache_hits_filter": statistics.cache_hits_filter,
+        "cache_hits_value": statistics.cache_hits_value,
         "cache_misses": statistics.cache_misses,
         "cache_evictions": statistics.cache_evictions,
         "filter_probes": statistics.filter_probes,
