@@ -164,7 +164,7 @@ fn options_are_kept_and_others_refused(kind: TreeKind) {
     db.keyspace("items", options.clone()).unwrap();
     drop(db);
     let db = builder(&vfs).open().unwrap();
-    assert_eq!(db.existing_keyspace("items").unwrap().options(), &options);
+    assert_eq!(db.existing_keyspace("items").unwrap().options(), options);
     db.keyspace("items", options.clone()).unwrap();
     for other in [
         KeyspaceOptions::new(kind),

@@ -193,9 +193,9 @@ fn a_store_without_superblock_and_manifest_comes_back(kind: TreeKind) {
     let (right, all) = judge(&made, &report, &db, false, "no manifest");
     assert_eq!(right, all, "{report:#?}");
     let plain = db.existing_keyspace("plain").unwrap();
-    assert_eq!(plain.options(), &KeyspaceOptions::new(kind).fanout_max(3));
+    assert_eq!(plain.options(), KeyspaceOptions::new(kind).fanout_max(3));
     let sums = db.existing_keyspace("sums").unwrap();
-    assert_eq!(sums.options(), &KeyspaceOptions::new(kind).merge_operator("append"));
+    assert_eq!(sums.options(), KeyspaceOptions::new(kind).merge_operator("append"));
 }
 
 fn zero_page(vfs: &MemoryVfs, path: &Path, offset: u64) {

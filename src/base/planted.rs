@@ -455,6 +455,14 @@ bugs! {
         "What was kept for a snapshot is not looked at again once the snapshot has gone.";
     KeyspaceCreateLazy, "keyspace-create-lazy", "manifest",
         "Creating a keyspace returns before it is durable.";
+    OptionsNotStored, "options-not-stored", "db",
+        "Changed options are not written to the manifest.";
+    OptionsBeforeDurable, "options-before-durable", "db",
+        "Changed options are followed before the manifest has them.";
+    OptionsLostInRewrite, "options-lost-in-rewrite", "manifest",
+        "A rewritten manifest has the options with which its keyspaces were created.";
+    OptionsLazy, "options-lazy", "manifest",
+        "A change of options returns before its record is durable.";
     KeyspaceDropLazy, "keyspace-drop-lazy", "manifest",
         "Dropping a keyspace returns before it is durable.";
 }

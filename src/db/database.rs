@@ -135,10 +135,15 @@ impl Database {
     /// Opens the keyspace `name`, or creates it if it does not exist. A new keyspace is durable when
     /// this returns.
     ///
+    /// An existing keyspace must have the given options now. [`Keyspace::alter`] may have changed them since the keyspace
+    /// was created. To open a keyspace with the options that it has, use [`Database::existing_keyspace`]; to give
+    /// it these options, call `alter(|_| options)` on that.
+    ///
     /// # Errors
     /// - `InvalidArgument` if the tree kind does not support an option, or the name is empty or longer
     ///   than 255 bytes.
-    /// - `Conflict` if the keyspace exists with other options, or its merge operator is not registered.
+    /// - `Conflict` if the keyspace exists with other options, or its merge operator is not registered. The error
+    ///   names the option, and says how to change it if that is possible.
     /// - The error that opening the keyspace failed with, if the store was opened without it
     ///   ([`RecoveryReport::keyspaces_not_opened`]).
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
@@ -182,11 +187,20 @@ impl Database {
         let _registry = store.registry.lock();
         self.check_opened(name)?;
         if let Some(keyspace) = self.find(name) {
-            if let Some((option, has, wanted)) = keyspace.options.difference(&options) {
+            if let Some((option, has, wanted)) = keyspace.options().difference(&options) {
+                let what_to_do = match KeyspaceOptions::is_fixed(option) {
+                    true => {
+                        "open it with the options it was created with, or with \
+                             Database::existing_keyspace"
+                    }
+                    false => {
+                        "open it with Database::existing_keyspace, and change the option with \
+                              Keyspace::alter"
+                    }
+                };
                 return Err(Error::Conflict {
                     what: format!(
-                        "keyspace {name:?} exists with {option} {has}, not {wanted}; open it with the \
-                         options it was created with, or with Database::existing_keyspace"
+                        "keyspace {name:?} exists with {option} {has}, not {wanted}; {what_to_do}"
                     ),
                 });
             }
@@ -225,7 +239,7 @@ impl Database {
         Ok(Keyspace::new(store, keyspace))
     }
 
-    /// Opens the existing keyspace `name` with the options that it was created with.
+    /// Opens the existing keyspace `name` with the options that it has.
     ///
     /// # Errors
     /// `NotFound` if there is no such keyspace; the error that opening it failed with, if the store was

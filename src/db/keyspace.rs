@@ -61,9 +61,43 @@ impl Keyspace {
         &self.state.name
     }
 
-    /// Returns the options that the keyspace was created with.
-    pub fn options(&self) -> &KeyspaceOptions {
-        &self.state.options
+    /// Returns the options that the keyspace has now: those that it was created with, with all changes by
+    /// [`Keyspace::alter`] since then.
+    pub fn options(&self) -> KeyspaceOptions {
+        (*self.state.options()).clone()
+    }
+
+    /// Changes options of the keyspace while it is in use. `change` makes the new options of the present ones; it is
+    /// called again if another thread changes the options first, and runs without a lock.
+    ///
+    /// When this returns, the change is durable, and new work follows it: tables are written with the new compression
+    /// and filters, values are put into blob files by the new `blob_bytes_min`, and the tree is compacted in the
+    /// background to the new limits. What is stored already stays as it is until a compaction writes it anew; for
+    /// all of it, call [`Keyspace::compact`]. After a crash during the call, the keyspace has either the old options
+    /// or the new ones.
+    ///
+    /// All options can be changed but the tree kind and the merge operator: the data is stored for these. For others
+    /// create a new keyspace and copy the pairs.
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let db = spinney::Database::builder_in_memory().open()?;
+    /// # let items = db.keyspace("items", spinney::KeyspaceOptions::flsm())?;
+    /// items.alter(|options| options.tables_per_guard_max(4).space_amplification_max(1.2))?;
+    /// assert_eq!(items.options().values()[6], ("tables_per_guard_max", "4".to_string()));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// - `InvalidArgument` if the kind or merge operator differs, or the tree kind does not support an option; the
+    ///   error names the option.
+    /// - `Closed` if the keyspace has been dropped; `ReadOnly`; `Poisoned`.
+    /// - `Full` if the disk is full. The options are then unchanged.
+    pub fn alter(&self, mut change: impl FnMut(KeyspaceOptions) -> KeyspaceOptions) -> Result<()> {
+        Contained::refuse_inside("alter")?;
+        let altered = self.store.alter(&self.state, &mut change);
+        self.store.deliver_events();
+        altered
     }
 
     fn write(

@@ -418,7 +418,7 @@ impl Store {
             let new_keys = memtable_entries as f64 * (1.0 - state.superseding_share);
             statistics.keyspaces.push(KeyspaceStatistics {
                 name: keyspace.name.clone(),
-                kind: keyspace.options.kind().to_string(),
+                kind: keyspace.options().kind().to_string(),
                 table_entries: state.entries,
                 tables: state.tables,
                 disk_bytes: state.disk_bytes,

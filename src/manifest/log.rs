@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::durable::{DurableEnd, DurableFile};
-use super::edit::{Edit, KeyspaceChange};
+use super::edit::{Edit, KeyspaceChange, KeyspaceEdit};
 use super::record::{HEADER_BYTES, Identity, RecordKind};
 use super::state::State;
 use crate::base::codec::put_bytes;
@@ -108,6 +108,11 @@ impl Manifest {
         let mut encoded = Vec::new();
         edit.encode(&mut encoded);
         inner.state.check(&edit).map_err(|what| Error::Conflict { what })?;
+        if planted(Bug::OptionsLostInRewrite) {
+            let is_kept =
+                |change: &KeyspaceEdit| !matches!(change.change, KeyspaceChange::Options(_));
+            edit.to_mut().keyspaces.retain(is_kept);
+        }
         inner.state.apply(&edit);
         put_bytes(&mut inner.waiting, &encoded);
         inner.submitted += 1;
@@ -115,6 +120,7 @@ impl Manifest {
         let lazy = edit.keyspaces.iter().any(|keyspace| match keyspace.change {
             KeyspaceChange::Create(_) => planted(Bug::KeyspaceCreateLazy),
             KeyspaceChange::Drop => planted(Bug::KeyspaceDropLazy),
+            KeyspaceChange::Options(_) => planted(Bug::OptionsLazy),
             _ => false,
         });
         if lazy {

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::state::{RecoveredKeyspace, TreeEdit};
 use super::test_support::{Crash, TestVfs};
 use super::*;
+use crate::base::codec::Decoder;
 use crate::base::documented::hex_block;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
@@ -756,4 +757,19 @@ fn the_worked_example_of_the_format_page_is_a_store() {
     assert_eq!(vfs.contents(&manifest_path(1)), block(1));
     let written = vfs.contents(&dir().join("SPINNEY"));
     assert_eq!(written[..24], block(0)[..24], "the creator's version may differ");
+}
+
+#[test]
+fn the_documented_change_of_options_is_what_is_written_and_read() {
+    let bytes = hex_block(include_str!("../../docs/format/manifest.md"), 2);
+    let options = vec![4, 1, 0xac, 2, 0x7d, 0];
+    let change = KeyspaceChange::Options(options);
+    let edit =
+        Edit { keyspaces: vec![KeyspaceEdit { id: KeyspaceId(0), change }], ..Edit::default() };
+    let mut encoded = Vec::new();
+    edit.encode(&mut encoded);
+    assert_eq!(encoded, bytes);
+    let (decoded, offsets) =
+        Edit::decode(&mut Decoder::new(&bytes, &manifest_path(1), 100)).unwrap();
+    assert_eq!((decoded, offsets), (edit, vec![103]));
 }

@@ -101,7 +101,7 @@ fn capture(store: &Store) -> Result<Captured> {
             }
             let changes = keyspace.tree.lock_changes();
             let id = keyspace.id;
-            let meta = keyspace.options.meta(&keyspace.name);
+            let meta = keyspace.options().meta(&keyspace.name);
             edit.keyspaces.push(KeyspaceEdit { id, change: KeyspaceChange::Create(meta) });
             if let Some(snapshot) = changes.snapshot() {
                 let change = KeyspaceChange::TreeSnapshot(snapshot);

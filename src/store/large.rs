@@ -16,6 +16,17 @@ use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
 use crate::table::{BlobFile, BlobWriter};
 
+/// Each of the operations, and whether its number is one of these, which ascend.
+fn marked<'a>(
+    operations: impl Iterator<Item = Operation<'a>>,
+    large: &[u32],
+) -> impl Iterator<Item = (Operation<'a>, bool)> {
+    let mut left = large.iter().copied().peekable();
+    (0..)
+        .zip(operations)
+        .map(move |(number, operation)| (operation, left.next_if_eq(&number).is_some()))
+}
+
 /// The large values of a batch, in a blob file.
 pub(super) struct LargeValues {
     blob: Arc<BlobFile>,
@@ -24,15 +35,16 @@ pub(super) struct LargeValues {
 }
 
 impl LargeValues {
-    /// Writes them, durably.
+    /// Writes those of the operations with these numbers, which ascend, durably.
     pub(super) fn write<'a>(
         store: &Store,
         operations: impl Iterator<Item = Operation<'a>>,
+        large: &[u32],
     ) -> Result<LargeValues> {
         store.check_writable()?;
         let mut writer = BlobWriter::new(&store.blobs)?;
         let mut pointers = Vec::new();
-        for operation in operations.filter(|operation| operation.is_large(&store.sizes)) {
+        for (operation, _) in marked(operations, large).filter(|(_, is_large)| *is_large) {
             let mut pointer = Vec::new();
             writer.append(operation.value)?.encode(&mut pointer);
             pointers.push(pointer);
@@ -49,18 +61,18 @@ impl LargeValues {
     /// The batch's operations as journal and memtable hold them.
     pub(super) fn replace<'s, 'a: 's>(
         &'s self,
-        store: &Store,
         operations: impl Iterator<Item = Operation<'a>>,
+        large: &[u32],
     ) -> Vec<Operation<'s>> {
         let mut pointers = self.pointers.iter();
-        let stored = |operation: Operation<'a>| -> Operation<'s> {
-            let pointer = operation.is_large(&store.sizes).then(|| pointers.next()).flatten();
+        let stored = |(operation, is_large): (Operation<'a>, bool)| -> Operation<'s> {
+            let pointer = is_large.then(|| pointers.next()).flatten();
             match (pointer, operation.kind.in_blob()) {
                 (Some(value), Some(kind)) => Operation { kind, value, ..operation },
                 _ => operation,
             }
         };
-        operations.map(stored).collect()
+        marked(operations, large).map(stored).collect()
     }
 
     /// Keeps the file for a memtable that gets an entry of this kind.

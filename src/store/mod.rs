@@ -7,6 +7,7 @@
 //! From the bottom up: settings and reports (`options`, `events`, `recovery`); parts that do not know the store; a
 //! keyspace's `state` and the `store`, which use each other; the operations on them.
 
+mod alter;
 pub(crate) mod background;
 pub(crate) mod checkpoint;
 pub(crate) mod counters;

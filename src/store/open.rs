@@ -37,7 +37,7 @@ use crate::base::planted::{Bug, planted};
 use crate::base::process::Birthplace;
 use crate::base::random::SplitMix;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use crate::base::sync::{Condvar, Mutex, RwLock};
+use crate::base::sync::{ArcSwap, Condvar, Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Courier, Executor, Mode, WorkSource, unpredictable};
@@ -104,17 +104,9 @@ impl StoreContext {
         let options = &seed.options;
         let context = TreeContext {
             keyspace: seed.id,
-            origin: Arc::new(Origin { keyspace: seed.id, meta: options.meta(&seed.name) }),
-            options: TreeOptions {
-                compression: options.compression.page_compression(),
-                memtable_bytes: self.sizes.memtable_bytes,
-                own: options.own.clone(),
-                seek_compaction: self.switches.seek_compaction,
-                blob_bytes_min: options.blob_bytes_min as usize,
-                space_amplification_max_percent: u64::from(options.space_amplification_max_percent),
-                job_bytes_max: self.sizes.job_bytes_max,
-                fold_bytes_max: self.sizes.fold_bytes_max,
-            },
+            options: Arc::new(ArcSwap::from_pointee(
+                self.tree_options(seed.id, &seed.name, options),
+            )),
             merge: merge.clone(),
             files: Arc::clone(&self.files),
             blobs: Arc::clone(&self.blobs),
@@ -135,6 +127,26 @@ impl StoreContext {
 
     fn blob_reader(&self, caching: Caching) -> Arc<dyn BlobReader> {
         Arc::new(Blobs { files: Arc::clone(&self.blobs), caching })
+    }
+
+    /// The options of a keyspace's tree.
+    pub(super) fn tree_options(
+        &self,
+        keyspace: KeyspaceId,
+        name: &str,
+        options: &KeyspaceOptions,
+    ) -> TreeOptions {
+        TreeOptions {
+            origin: Arc::new(Origin { keyspace, meta: options.meta(name) }),
+            compression: options.compression.page_compression(),
+            memtable_bytes: self.sizes.memtable_bytes,
+            own: options.own.clone(),
+            seek_compaction: self.switches.seek_compaction && options.has_seek_compaction(),
+            blob_bytes_min: options.blob_bytes_min as usize,
+            space_amplification_max_percent: u64::from(options.space_amplification_max_percent),
+            job_bytes_max: self.sizes.job_bytes_max,
+            fold_bytes_max: self.sizes.fold_bytes_max,
+        }
     }
 
     /// Numbers of files that exist are not handed out again, even if the manifest does not know them.

@@ -18,11 +18,11 @@ pub(crate) struct Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Whether its value is too large for journal and memtable.
+    /// Whether its value is too large for journal and memtable. Asked once for each batch: options may change.
     #[inline]
     pub(crate) fn is_large(&self, sizes: &Sizes) -> bool {
         self.value.len() >= sizes.direct_value_bytes
-            && self.value.len() >= self.keyspace.options.blob_bytes_min as usize
+            && self.value.len() >= self.keyspace.options().blob_bytes_min as usize
             && self.kind != EntryKind::Delete
     }
 }
@@ -48,7 +48,7 @@ pub(super) fn check_sizes(key: &[u8], value: &[u8]) -> Result<()> {
 /// Why a merge is refused.
 #[cold]
 pub(super) fn no_operator(keyspace: &KeyspaceState) -> Error {
-    match &keyspace.options.merge_operator {
+    match &keyspace.options().merge_operator {
         Some(name) => Error::Conflict {
             what: format!(
                 "keyspace {:?} needs the merge operator {name:?} for merges; register it with \

@@ -33,7 +33,9 @@ use crate::memtable::ChunkPool;
 use crate::merge::{BlobReader, Contained, MergeContext};
 use crate::table::{BlobFiles, BlobPointer, Caching};
 use crate::tree::options::KeyspaceOptions;
-use crate::tree::{OperationLog, Tree, TreeCounters, TreeObserver, TreeState, TreeVersion};
+use crate::tree::{
+    OperationLog, Tree, TreeCounters, TreeObserver, TreeOptions, TreeState, TreeVersion,
+};
 
 /// How often the read state and its tree's state are looked at to find both of one moment.
 const TRIES_FOR_ONE_MOMENT: usize = 16;
@@ -77,7 +79,8 @@ impl ReadState {
 pub(crate) struct KeyspaceState {
     pub(crate) id: KeyspaceId,
     pub(crate) name: String,
-    pub(crate) options: KeyspaceOptions,
+    /// As the manifest has them; changed under the store's `registry`.
+    options: ArcSwap<KeyspaceOptions>,
     pub(crate) tree: Arc<dyn Tree>,
     /// The tree's own.
     pub(crate) log: Option<Arc<dyn OperationLog>>,
@@ -221,7 +224,7 @@ impl KeyspaceState {
         let keyspace = Arc::new(KeyspaceState {
             id: parts.id,
             name: parts.name,
-            options: parts.options,
+            options: ArcSwap::from_pointee(parts.options),
             log: parts.tree.operation_log(),
             tree: parts.tree,
             read: ArcSwap::from_pointee(read),
@@ -246,6 +249,17 @@ impl KeyspaceState {
         // Set once: the observer is new.
         let _ = keyspace.observer.keyspace.set(Arc::downgrade(&keyspace));
         keyspace
+    }
+
+    /// The present options.
+    pub(crate) fn options(&self) -> Arc<KeyspaceOptions> {
+        self.options.load_full()
+    }
+
+    /// Makes other options, which the manifest has, those of the keyspace and its tree.
+    pub(super) fn follow(&self, options: Arc<KeyspaceOptions>, of_tree: TreeOptions) {
+        self.options.store(options);
+        self.tree.set_options(of_tree);
     }
 
     #[inline]

@@ -80,7 +80,7 @@ pub(crate) struct Store {
     pub(crate) keyspaces: RwLock<BTreeMap<String, Arc<KeyspaceState>>>,
     /// Those that could not be opened; changed under `registry`.
     pub(crate) quarantine: Quarantine,
-    /// Held while a keyspace is created or dropped.
+    /// Held while a keyspace is created, dropped, copied or given other options.
     pub(crate) registry: Mutex<()>,
     /// Bounds the large batches that are committed at once: memtables have little room beyond the size at which they are
     /// frozen.

@@ -41,7 +41,8 @@ struct Checked<'a> {
     bytes: u64,
     /// Bytes that journal and memtable get to hold, with `BATCH_OPERATION_BYTES` for each operation.
     held: u64,
-    has_large_values: bool,
+    /// The operations whose values go to a blob file, ascending.
+    large: Vec<u32>,
     /// A memtable that it goes to is full.
     is_full: bool,
     /// Its only keyspace.
@@ -65,12 +66,12 @@ impl Store {
         let timed = is_timed().then(|| self.clock.nanos());
         self.check_open()?;
         self.check_not_read_only()?;
-        let batch = self.check(operations())?;
+        let mut batch = self.check(operations())?;
         if batch.count == 0 {
             return if durability == Durability::Sync { self.sync() } else { Ok(()) };
         }
-        let last = if batch.has_large_values || batch.held >= COUNTED_BYTES_MIN {
-            self.commit_counted(&operations, &batch, durability)?
+        let last = if !batch.large.is_empty() || batch.held >= COUNTED_BYTES_MIN {
+            self.commit_counted(&operations, &mut batch, durability)?
         } else {
             self.admit(&operations, &batch)?;
             self.commit_admitted(&operations, &batch, durability, None)?
@@ -97,7 +98,7 @@ impl Store {
             count: 0,
             bytes: 0,
             held: 0,
-            has_large_values: false,
+            large: Vec::new(),
             is_full: false,
             only: None,
             slowest: None,
@@ -113,12 +114,14 @@ impl Store {
                 return Err(no_operator(keyspace));
             }
             // A batch that is let through has fewer operations than a `u32` counts.
-            batch.count = batch.count.wrapping_add(1);
             let is_large = operation.is_large(&self.sizes);
+            if is_large {
+                batch.large.push(batch.count);
+            }
+            batch.count = batch.count.wrapping_add(1);
             let value_bytes = if is_large { 0 } else { value.len() };
             batch.bytes += (key.len() + value.len()) as u64;
             batch.held += (key.len() + value_bytes) as u64 + BATCH_OPERATION_BYTES;
-            batch.has_large_values |= is_large;
             if last.is_some_and(|last| Arc::ptr_eq(last, keyspace)) {
                 continue;
             }
@@ -162,22 +165,23 @@ impl Store {
     fn commit_counted<'a, I>(
         &self,
         operations: &impl Fn() -> I,
-        batch: &Checked<'a>,
+        batch: &mut Checked<'a>,
         durability: Durability,
     ) -> Result<Seqno>
     where
         I: Iterator<Item = Operation<'a>>,
     {
-        let _flight = self.begin_flight(batch.held, batch.has_large_values)?;
+        let has_large_values = !batch.large.is_empty();
+        let _flight = self.begin_flight(batch.held, has_large_values)?;
         // Those that were in flight before may have filled the memtables.
-        let batch = Checked { is_full: true, ..*batch };
-        self.admit(operations, &batch)?;
-        if !batch.has_large_values {
-            return self.commit_admitted(operations, &batch, durability, None);
+        batch.is_full = true;
+        self.admit(operations, batch)?;
+        if !has_large_values {
+            return self.commit_admitted(operations, batch, durability, None);
         }
-        let values = LargeValues::write(self, operations())?;
-        let stored = values.replace(self, operations());
-        self.commit_admitted(&|| stored.iter().copied(), &batch, durability, Some(&values))
+        let values = LargeValues::write(self, operations(), &batch.large)?;
+        let stored = values.replace(operations(), &batch.large);
+        self.commit_admitted(&|| stored.iter().copied(), batch, durability, Some(&values))
     }
 
     /// Commits a batch that has been admitted; its blob operations point to `values`.

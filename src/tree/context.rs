@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{TreeContext, TreeVersion};
+use super::{TreeContext, TreeOptions, TreeVersion};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
@@ -19,6 +19,11 @@ const SAMPLE_KEYS_SCARCE: u64 = 16;
 const SAMPLE_KEYS_FEW: u64 = 256;
 
 impl TreeContext {
+    /// The options as they are now. A piece of work asks once, and so sees options of one moment.
+    pub(super) fn options(&self) -> Arc<TreeOptions> {
+        self.options.load_full()
+    }
+
     /// The live snapshots, ascending, the newest visible state last.
     pub(super) fn snapshots(&self) -> Vec<Seqno> {
         self.observer.upgrade().map(|observer| observer.snapshots()).unwrap_or_default()
@@ -35,7 +40,7 @@ impl TreeContext {
     /// of which a few keys hold most.
     pub(super) fn sample_keys(&self) -> usize {
         let times = self.counters.sample_times.load(Ordering::Relaxed).max(1);
-        let most = (self.options.memtable_bytes >> 10).clamp(SAMPLE_KEYS_FEW, 1024);
+        let most = (self.options().memtable_bytes >> 10).clamp(SAMPLE_KEYS_FEW, 1024);
         let tables = self.counters.tables.load(Ordering::Relaxed);
         let keys = (times * SAMPLE_KEYS_ALL / (tables + 1)).clamp(SAMPLE_KEYS_MIN, times * most);
         ((keys as f64 * self.sample_share()) as u64).max(SAMPLE_KEYS_SCARCE) as usize

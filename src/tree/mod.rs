@@ -44,6 +44,7 @@ use crate::base::counter::ShardedCounters;
 use crate::base::entry::{EntryRef, EntrySource};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
+use crate::base::sync::ArcSwap;
 use crate::base::sync::plain::AtomicU64;
 use crate::cache::{Compression, DataFiles, ReadContext};
 use crate::jobs::{Clock, Job};
@@ -55,9 +56,11 @@ pub(crate) use operation_log::{BadBatch, Logged, LoggedBatch, OperationLog, Oper
 use own_options::OwnValues;
 use run::Run;
 
-/// What a tree is made with.
+/// The options of a tree. None of them fixes what is on the disk: all may change while the tree is open.
 #[derive(Debug, Clone)]
 pub(crate) struct TreeOptions {
+    /// What new tables say of the keyspace.
+    pub(crate) origin: Arc<Origin>,
     pub(crate) compression: Compression,
     /// The size at which memtables are frozen: what one incorporation brings, at most.
     pub(crate) memtable_bytes: u64,
@@ -130,9 +133,8 @@ impl TreeCounters {
 #[derive(Clone)]
 pub(crate) struct TreeContext {
     pub(crate) keyspace: KeyspaceId,
-    /// What tables say of the keyspace.
-    pub(crate) origin: Arc<Origin>,
-    pub(crate) options: TreeOptions,
+    /// The present options: see [`TreeContext::options`]. Changed by [`Tree::set_options`] alone.
+    pub(crate) options: Arc<ArcSwap<TreeOptions>>,
     /// How merge operands are folded.
     pub(crate) merge: MergeContext,
     pub(crate) files: Arc<DataFiles>,
@@ -333,6 +335,10 @@ pub(crate) trait Tree: Send + Sync {
 
     /// How far behind and how large it is.
     fn state(&self) -> TreeState;
+
+    /// From now on new work follows these options. The manifest has them already. Work that is under way may end by
+    /// the options with which it began.
+    fn set_options(&self, options: TreeOptions);
 
     /// Holds the structure still until the lock is dropped.
     fn lock_changes(&self) -> Box<dyn ChangeLock + '_>;

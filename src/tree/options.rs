@@ -1,14 +1,16 @@
-//! What a keyspace is created with: options of every keyspace, and those that its tree kind has alone.
+//! The options of a keyspace: those of every keyspace, and those that its tree kind has alone.
 //!
 //! Invariants:
 //! 1. An option that the kind does not have is refused by [`KeyspaceOptions::check`] before anything is stored.
 //! 2. What is stored says each option once: [`KeyspaceOptions::decode`] takes what `encode` writes and
 //!    nothing else.
+//! 3. Files tell by themselves how they are to be read. Of the options, only the fixed ones ([`FIXED`]) decide what stored
+//!    data means; all others can be changed while the keyspace is in use.
 
 use std::path::Path;
 
 use super::kinds::TreeKind;
-use super::own_options::{FANOUT_MAX, OwnOption, OwnValues};
+use super::own_options::{FANOUT_MAX, OwnOption, OwnValues, WITHOUT_SEEK_COMPACTION};
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::limits::INLINE_BYTES_MAX;
@@ -40,8 +42,14 @@ const OPTIONS_VERSION: u8 = 4;
 /// A blob pointer is always shorter.
 const BLOB_BYTES_MIN_LEAST: u32 = 64;
 
-/// What a keyspace is made of. Fixed when the keyspace is created and kept in the store; opening it
-/// again with other options is a [`Error::Conflict`].
+/// The options that are fixed when a keyspace is created.
+const FIXED: [&str; 2] = ["kind", "merge_operator"];
+
+/// The options of a keyspace, which are kept in the store. Opening a keyspace with other options than it has is a
+/// [`Error::Conflict`].
+///
+/// The tree kind and the merge operator are fixed when the keyspace is created.
+/// [`Keyspace::alter`](crate::Keyspace::alter) changes all others.
 ///
 /// Some options are of some tree kinds alone. A keyspace of another kind cannot be opened with them: that is
 /// [`Error::InvalidArgument`], which says the kinds that have the option.
@@ -98,6 +106,18 @@ impl KeyspaceOptions {
         self.own(&FANOUT_MAX, fanout)
     }
 
+    /// Whether key ranges that iterators have read from many tables are merged in the background (the default).
+    /// [`Builder::seek_compaction`](crate::Builder::seek_compaction) turns it off for all keyspaces of an open store.
+    /// An option of the kinds `stb` and `flsm`.
+    pub fn seek_compaction(self, compaction: bool) -> KeyspaceOptions {
+        self.own(&WITHOUT_SEEK_COMPACTION, u32::from(!compaction))
+    }
+
+    /// Returns true unless seek compaction is turned off.
+    pub(crate) fn has_seek_compaction(&self) -> bool {
+        self.own.get(&WITHOUT_SEEK_COMPACTION) == 0
+    }
+
     /// Reclaims space, at the cost of more writing, whenever disk space exceeds this many times the
     /// live data. Where entries leave more than 6% of their pages unused (three values of 1 KiB in 4
     /// KiB), that unused space counts as live. Default 1.27 (`flsm`: 1.3); at least 1.1.
@@ -145,7 +165,58 @@ impl KeyspaceOptions {
         }
     }
 
-    /// The first option in which `other` differs: its name, its value here, and its value there.
+    /// All options that a keyspace of this kind has, by name, and their values. The first two, kind and merge operator,
+    /// are fixed when the keyspace is created.
+    ///
+    /// ```
+    /// use spinney::KeyspaceOptions;
+    /// let values = KeyspaceOptions::stb().fanout_max(4).values();
+    /// assert_eq!(values[0], ("kind", "stb".to_string()));
+    /// assert_eq!(values[5], ("fanout_max", "4".to_string()));
+    /// ```
+    pub fn values(&self) -> Vec<(&'static str, String)> {
+        self.values_as(self.kind)
+    }
+
+    /// The same, with the own options of a kind.
+    fn values_as(&self, kind: TreeKind) -> Vec<(&'static str, String)> {
+        let percent = f64::from(self.space_amplification_max_percent);
+        let operator = match &self.merge_operator {
+            Some(name) => format!("{name:?}"),
+            None => "none".to_string(),
+        };
+        let mut values = vec![
+            ("kind", self.kind.to_string()),
+            ("merge_operator", operator),
+            ("compression", format!("{:?}", self.compression).to_lowercase()),
+            ("blob_bytes_min", self.blob_bytes_min.to_string()),
+            ("space_amplification_max", (percent / 100.0).to_string()),
+        ];
+        let own = kind.own_options().iter();
+        values.extend(own.map(|option| (option.name, (option.show)(self.own.get(option)))));
+        values
+    }
+
+    /// Returns true for an option that is fixed when a keyspace is created.
+    pub(crate) fn is_fixed(option: &str) -> bool {
+        FIXED.contains(&option)
+    }
+
+    /// Refuses to change these options of a keyspace to others if that is not possible.
+    pub(crate) fn check_change(&self, keyspace: &str, to: &KeyspaceOptions) -> Result<()> {
+        match self.difference(to) {
+            Some((option, has, wanted)) if KeyspaceOptions::is_fixed(option) => {
+                Err(Error::invalid(format!(
+                    "{option} of keyspace {keyspace:?} is {has}, and cannot become {wanted}: it is fixed when \
+                     the keyspace is created; create a keyspace with it and copy the pairs"
+                )))
+            }
+            _ => to.check(),
+        }
+    }
+
+    /// The first option in which `other` differs: its name, its value here, and its value there. The fixed options
+    /// come first.
     ///
     /// ```
     /// use spinney::KeyspaceOptions;
@@ -153,29 +224,8 @@ impl KeyspaceOptions {
     /// assert_eq!(a.difference(&b), Some(("fanout_max", "4".to_string(), "8".to_string())));
     /// ```
     pub fn difference(&self, other: &KeyspaceOptions) -> Option<(&'static str, String, String)> {
-        let of_every_kind = |options: &KeyspaceOptions| {
-            let percent = f64::from(options.space_amplification_max_percent);
-            [
-                ("kind", options.kind.to_string()),
-                ("compression", format!("{:?}", options.compression).to_lowercase()),
-                (
-                    "merge_operator",
-                    match &options.merge_operator {
-                        Some(name) => format!("{name:?}"),
-                        None => "none".to_string(),
-                    },
-                ),
-                ("blob_bytes_min", options.blob_bytes_min.to_string()),
-                ("space_amplification_max", (percent / 100.0).to_string()),
-            ]
-        };
-        let own = |options: &KeyspaceOptions| {
-            let show = |option: &&OwnOption| (option.name, (option.show)(options.own.get(option)));
-            self.kind.own_options().iter().map(show).collect::<Vec<_>>()
-        };
-        let here = of_every_kind(self).into_iter().chain(own(self));
-        let there = of_every_kind(other).into_iter().chain(own(other));
-        let differs = here.zip(there).find(|(a, b)| a != b);
+        let mut values = self.values_as(self.kind).into_iter().zip(other.values_as(self.kind));
+        let differs = values.find(|(here, there)| here != there);
         differs.map(|((name, here), (_, there))| (name, here, there))
     }
 
@@ -296,7 +346,7 @@ impl TreeKind {
     ///
     /// ```
     /// let names: Vec<&str> = spinney::TreeKind::Flsm.options().map(|(name, _)| name).collect();
-    /// assert_eq!(names, ["fanout_max", "tables_per_guard_max", "without_filters"]);
+    /// assert_eq!(names, ["fanout_max", "tables_per_guard_max", "without_filters", "without_seek_compaction"]);
     /// ```
     pub fn options(self) -> impl Iterator<Item = (&'static str, &'static str)> {
         self.own_options().iter().map(|option| (option.name, option.about))
@@ -326,7 +376,8 @@ mod tests {
             .fanout_max(8)
             .space_amplification_max(1.25);
         let guards = KeyspaceOptions::flsm().tables_per_guard_max(4).filters(false);
-        for (nth, options) in [(0, plain), (1, chosen), (2, guards)] {
+        let unmerged = KeyspaceOptions::stb().space_amplification_max(1.3).seek_compaction(false);
+        for (nth, options) in [(0, plain), (1, chosen), (2, guards), (3, unmerged)] {
             assert_eq!(options.encode(), documented(nth));
             let place = (Path::new("manifest-00000001"), 0);
             let decoded = KeyspaceOptions::decode(options.kind, None, &documented(nth), place);
@@ -352,7 +403,10 @@ mod tests {
         let refused = |options: KeyspaceOptions| options.check().unwrap_err().to_string();
         let guards = refused(KeyspaceOptions::stb().tables_per_guard_max(3));
         assert!(guards.contains("no option tables_per_guard_max"), "{guards}");
-        assert!(guards.contains("options of stb: fanout_max;"), "{guards}");
+        assert!(
+            guards.contains("options of stb: fanout_max, without_seek_compaction;"),
+            "{guards}"
+        );
         assert!(guards.contains("kinds with tables_per_guard_max: flsm)"), "{guards}");
         assert!(refused(KeyspaceOptions::stb().filters(false)).contains("no option without"));
         KeyspaceOptions::stb().filters(true).fanout_max(4).check().unwrap();

@@ -73,18 +73,19 @@ impl TableOutput {
     /// An output whose table has a filter of its own if `filter`.
     pub(super) fn new(context: &TreeContext, filter: bool) -> Result<TableOutput> {
         let files = &context.files;
+        let chosen = context.options();
         let options = TableOptions {
-            compression: context.options.compression,
+            compression: chosen.compression,
             creation: files.next_file_id().0,
             filter,
             sample_keys: context.sample_keys(),
-            origin: Some(Arc::clone(&context.origin)),
+            origin: Some(Arc::clone(&chosen.origin)),
         };
         Ok(TableOutput {
             builder: TableBuilder::new(files, &context.blobs, options)?,
             blobs: Arc::clone(&context.blobs),
             blob_writer: None,
-            blob_bytes_min: context.options.blob_bytes_min,
+            blob_bytes_min: chosen.blob_bytes_min,
             pointer: Vec::new(),
             room: None,
         })

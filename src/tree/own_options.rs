@@ -33,6 +33,15 @@ pub(super) const FANOUT_MAX: OwnOption = OwnOption {
     show: show_choice,
 };
 
+/// Whether what iterators read too much of is left as it is, for kinds that merge it.
+pub(super) const WITHOUT_SEEK_COMPACTION: OwnOption = OwnOption {
+    tag: 4,
+    name: "without_seek_compaction",
+    about: "1: key ranges that iterators read from many tables are not merged for that",
+    nearest: |without| without.min(1),
+    show: |without| (without != 0).to_string(),
+};
+
 /// The values of options that only some kinds have, by name. What is not in it is 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OwnValues(BTreeMap<&'static str, u32>);

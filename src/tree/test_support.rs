@@ -8,6 +8,7 @@ use super::{TreeContext, TreeCounters, TreeObserver, TreeOptions, TreeVersion};
 use crate::base::entry::EntryKind;
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::{HashSecret, test_hasher};
+use crate::base::sync::ArcSwap;
 use crate::cache::{Cache, Compression, DataFiles};
 use crate::jobs::Clock;
 use crate::manifest::{
@@ -54,9 +55,9 @@ pub(super) fn context(kind: &str, observer: &Arc<dyn TreeObserver>) -> TreeConte
     let cache = Arc::new(Cache::new(1 << 20));
     let files = Arc::new(DataFiles::new(vfs, cache, dir, FileId(1), test_hasher()));
     TreeContext {
-        origin: Arc::default(),
         keyspace,
-        options: TreeOptions {
+        options: Arc::new(ArcSwap::from_pointee(TreeOptions {
+            origin: Arc::default(),
             compression: Compression::None,
             memtable_bytes: 1024,
             own: KeyspaceOptions::stb().fanout_max(2).own,
@@ -65,7 +66,7 @@ pub(super) fn context(kind: &str, observer: &Arc<dyn TreeObserver>) -> TreeConte
             space_amplification_max_percent: 130,
             job_bytes_max: 1 << 20,
             fold_bytes_max: 1 << 20,
-        },
+        })),
         merge: MergeContext { operator: Some(operator), ..MergeContext::default() },
         blobs: BlobFiles::new(&files),
         files,

@@ -43,7 +43,7 @@ fn a_keyspace_whose_options_are_lost_is_copied_with_those_of_a_new_one() {
         let new = KeyspaceOptions::new(kind).merge_operator("append");
         for (name, expected) in [("odd", &new), ("whole", &options)] {
             let keyspace = db.existing_keyspace(name).unwrap();
-            assert_eq!(keyspace.options(), expected);
+            assert_eq!(&keyspace.options(), expected);
             assert_eq!(keyspace.get("a").unwrap().as_deref(), Some(&b"12"[..]));
         }
     }

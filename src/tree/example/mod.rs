@@ -30,8 +30,8 @@ use super::context::commit_edit;
 use super::sorted::{Sorted, SortedSource};
 use super::versioned::Compaction;
 use super::{
-    ChangeLock, OperationLog, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeState,
-    TreeVersion,
+    ChangeLock, OperationLog, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeOptions,
+    TreeState, TreeVersion,
 };
 use crate::base::entry::EntrySource;
 use crate::base::error::{Error, Result};
@@ -191,6 +191,10 @@ impl Tree for ExampleTree {
 
     fn state(&self) -> TreeState {
         self.version.load().state
+    }
+
+    fn set_options(&self, options: TreeOptions) {
+        self.context.options.store(Arc::new(options));
     }
 
     fn lock_changes(&self) -> Box<dyn ChangeLock + '_> {

@@ -83,7 +83,7 @@ fn a_small_old_fragment_merged_with_young_ones_is_no_damage() {
 
     let tree = &fixture.tree;
     let root = Arc::clone(&tree.version.load().root);
-    let plan = plan(&root, Trigger::Due, &tree.parameters).unwrap().unwrap();
+    let plan = plan(&root, Trigger::Due, &tree.version.load().parameters).unwrap().unwrap();
     let ages = |fragments: &[Fragment]| -> Vec<u64> {
         fragments.iter().map(|fragment| fragment.table.properties().seqno_min.0).collect()
     };

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::guard::Guard;
+use super::parameters::Parameters;
 use super::plan::{Plan, Trigger, join_plan, plan};
 use super::reclaim;
 use super::version::Version;
@@ -53,7 +54,7 @@ impl Choose for Flsm {
                 if found.is_some() {
                     return;
                 }
-                found = join_plan(guard, left, &tree.parameters)
+                found = join_plan(guard, left, &version.parameters)
                     .filter(|plan| tree.is_free(plan.place.height, plan.place.range()));
             }
         });
@@ -111,7 +112,7 @@ impl Choose for Flsm {
             }
         });
         match found {
-            Some(guard) => plan(guard, Trigger::Full, &tree.parameters),
+            Some(guard) => plan(guard, Trigger::Full, &version.parameters),
             None => Ok(None),
         }
     }
@@ -127,28 +128,34 @@ impl FlsmTree {
 
     /// The compaction of a guard.
     fn plan(&self, guard: &Guard, trigger: Trigger, intent: Intent) -> Result<Option<Plan>> {
-        self.planned(plan(guard, trigger, &self.parameters), guard, intent)
+        let planned = plan(guard, trigger, &self.version.load().parameters);
+        self.planned(planned, guard, intent)
     }
 
     /// The guard that is due most.
     fn most_urgent<'a>(&self, version: &'a Version) -> Option<&'a Arc<Guard>> {
         let mut best: Option<(f64, &Arc<Guard>)> = None;
-        self.find_urgent(&version.root, &mut best);
+        self.find_urgent(&version.root, &version.parameters, &mut best);
         best.map(|(_, guard)| guard)
     }
 
-    fn find_urgent<'a>(&self, guard: &'a Arc<Guard>, best: &mut Option<(f64, &'a Arc<Guard>)>) {
+    fn find_urgent<'a>(
+        &self,
+        guard: &'a Arc<Guard>,
+        parameters: &Parameters,
+        best: &mut Option<(f64, &'a Arc<Guard>)>,
+    ) {
         let least = best.map_or(1.0, |(urgency, _)| urgency);
-        let all = guard.totals(&self.parameters).urgency;
+        let all = guard.totals(parameters).urgency;
         if all < least || (all == least && best.is_some()) {
             return;
         }
-        let own = guard.urgency(&self.parameters);
+        let own = guard.urgency(parameters);
         let more = own >= 1.0 && best.is_none_or(|(most, _)| most < own);
         if more && self.is_free(guard.height, guard.range()) {
             *best = Some((own, guard));
         }
-        guard.children.iter().for_each(|child| self.find_urgent(child, best));
+        guard.children.iter().for_each(|child| self.find_urgent(child, parameters, best));
     }
 }
 

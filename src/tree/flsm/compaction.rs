@@ -148,7 +148,10 @@ impl CompactionJob {
                 Some(output) => output,
                 none => {
                     let context = &self.tree.context;
-                    none.insert(self.compaction.output(context, self.tree.parameters.filters)?)
+                    none.insert(
+                        self.compaction
+                            .output(context, self.tree.version.load().parameters.filters)?,
+                    )
                 }
             };
             let hash = self.tree.context.files.hasher.hash(entry.key);

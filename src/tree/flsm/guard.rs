@@ -183,6 +183,13 @@ impl TreeNode for Guard {
         self.dead = Derived::default();
     }
 
+    /// The totals say how many guards are due by the parameters. A copy derives them anew.
+    fn for_other_parameters(self: &Arc<Guard>) -> Arc<Guard> {
+        let mut guard = Guard::clone(self);
+        guard.children.iter_mut().for_each(|child| *child = child.for_other_parameters());
+        Arc::new(guard)
+    }
+
     fn each_live_part(&self, f: &mut dyn FnMut(&Arc<Table>, TablePart)) -> Result<()> {
         self.fragments.iter().for_each(|fragment| f(&fragment.table, fragment.part()));
         Ok(())

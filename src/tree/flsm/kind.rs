@@ -6,13 +6,13 @@ use super::parameters::{TABLES_PER_GUARD_MAX, WITHOUT_FILTERS};
 use super::{Flsm, FlsmTree};
 use crate::tree::kinds::{Kind, TreeKind};
 use crate::tree::options::KeyspaceOptions;
-use crate::tree::own_options::FANOUT_MAX;
+use crate::tree::own_options::{FANOUT_MAX, WITHOUT_SEEK_COMPACTION};
 use crate::tree::versioned::repair_ranges;
 
 /// The kind's entry.
 pub(in crate::tree) const KIND: Kind = Kind {
     name: "flsm",
-    own_options: &[&FANOUT_MAX, &TABLES_PER_GUARD_MAX, &WITHOUT_FILTERS],
+    own_options: &[&FANOUT_MAX, &TABLES_PER_GUARD_MAX, &WITHOUT_FILTERS, &WITHOUT_SEEK_COMPACTION],
     space_amplification_max_percent: 130,
     open: |context, edits, flushed| Ok(FlsmTree::open(context, edits, flushed)?),
     operation_sources: None,

@@ -66,7 +66,7 @@ impl VersionedKind for Flsm {
     type Progress = Progress;
 
     fn parameters(context: &TreeContext) -> Parameters {
-        Parameters::new(&context.options, &context.files.hasher)
+        Parameters::new(&context.options(), &context.files.hasher)
     }
 
     fn new(_recovered: &Recovered<Body>) -> Flsm {
@@ -112,7 +112,7 @@ impl VersionedKind for Flsm {
     }
 
     fn pack(tree: &FlsmTree, entries: &mut dyn PackSource) -> Result<(Arc<Table>, PackedBytes)> {
-        pack_table(&tree.context, tree.parameters.filters, entries, |_| {})
+        pack_table(&tree.context, tree.version.load().parameters.filters, entries, |_| {})
     }
 
     fn packed_tables(packed: &Arc<Table>) -> &[Arc<Table>] {

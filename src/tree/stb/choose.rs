@@ -45,7 +45,7 @@ impl Choose for Stb {
         walk(&version.root, &mut |node| {
             let now = tree.context.clock.nanos();
             if failure.is_some()
-                || node.bundles.len() < tree.parameters.bundles_max
+                || node.bundles.len() < version.parameters.bundles_max
                 || tree.jobs.lock().quarantine.overlaps(node.height, node.range(), now)
             {
                 return;
@@ -158,7 +158,7 @@ impl Choose for Stb {
                 ));
             }
             if !is_clean(node)
-                && let Some(plan) = plan(node, &tree.parameters, Trigger::Full)?
+                && let Some(plan) = plan(node, &version.parameters, Trigger::Full)?
             {
                 return Ok(Some(plan));
             }
@@ -199,7 +199,8 @@ impl StbTree {
     }
 
     fn plan(&self, node: &Node, trigger: Trigger, intent: Intent) -> Result<Option<Plan>> {
-        self.planned(plan(node, &self.parameters, trigger), node, intent)
+        let planned = plan(node, &self.version.load().parameters, trigger);
+        self.planned(planned, node, intent)
     }
 
     /// Whether a full compaction of the leaf could drop something that the last one could not.

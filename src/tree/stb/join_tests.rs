@@ -13,12 +13,13 @@ use crate::tree::stb::plan::{Trigger, plan};
 use crate::tree::stb::test_support::{bundle, leaf};
 use crate::tree::test_support::{Reader, context, key_of, table_of};
 use crate::tree::versioned::{Choose, TreeNode};
-use crate::tree::{Tree, TreeObserver};
+use crate::tree::{Tree, TreeObserver, TreeOptions};
 use crate::vfs::{Access, AlignedBuf};
 
 fn open(observer: &Arc<dyn TreeObserver>, fanout: u32) -> Arc<StbTree> {
-    let mut context = context("stb", observer);
-    context.options.own = KeyspaceOptions::stb().fanout_max(fanout).own;
+    let context = context("stb", observer);
+    let own = KeyspaceOptions::stb().fanout_max(fanout).own;
+    context.options.store(Arc::new(TreeOptions { own, ..(*context.options()).clone() }));
     StbTree::open(context, &[], Seqno(0)).unwrap()
 }
 
@@ -101,7 +102,9 @@ fn a_compaction_of_what_was_joined_away_leaves_the_neighbours_bundles_alone() {
     assert_eq!(keys_of(&tree, 0..1000).len(), 1000);
 
     let ended = tree.jobs_ended();
-    let of_left = plan(&left, &tree.parameters, Trigger::Due).unwrap().expect("eight branches");
+    let of_left = plan(&left, &tree.version.load().parameters, Trigger::Due)
+        .unwrap()
+        .expect("eight branches");
     let mut job = tree.claim(of_left, ended).unwrap();
     // Something else happens meanwhile.
     tree.flush_range((&key_of(600), None)).unwrap();

@@ -5,13 +5,13 @@ use super::fuzz::TARGETS;
 use super::{Stb, StbTree};
 use crate::tree::kinds::{Kind, TreeKind};
 use crate::tree::options::KeyspaceOptions;
-use crate::tree::own_options::FANOUT_MAX;
+use crate::tree::own_options::{FANOUT_MAX, WITHOUT_SEEK_COMPACTION};
 use crate::tree::versioned::repair_ranges;
 
 /// The kind's entry.
 pub(in crate::tree) const KIND: Kind = Kind {
     name: "stb",
-    own_options: &[&FANOUT_MAX],
+    own_options: &[&FANOUT_MAX, &WITHOUT_SEEK_COMPACTION],
     space_amplification_max_percent: 127,
     open: |context, edits, flushed| Ok(StbTree::open(context, edits, flushed)?),
     operation_sources: None,

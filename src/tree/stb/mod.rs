@@ -80,7 +80,7 @@ impl VersionedKind for Stb {
     type Progress = Progress;
 
     fn parameters(context: &TreeContext) -> Parameters {
-        Parameters::new(&context.options)
+        Parameters::new(&context.options())
     }
 
     fn new(recovered: &Recovered<Body>) -> Stb {

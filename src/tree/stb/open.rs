@@ -85,7 +85,7 @@ impl OpenFiles {
         // stays open: there would be hundreds to be made now, a millisecond each.
         let young = match branches.as_slice() {
             [table] if self.root_bundles.contains(&id.0) => {
-                table.properties().entry_bytes() <= context.options.memtable_bytes
+                table.properties().entry_bytes() <= context.options().memtable_bytes
             }
             _ => false,
         };

@@ -194,7 +194,7 @@ impl<K: Choose> VersionedTree<K> {
         &self,
         version: &'a Version<K>,
     ) -> Option<&'a Arc<K::Node>> {
-        if !self.context.options.seek_compaction {
+        if !self.context.options().seek_compaction {
             return None;
         }
         let mut best: Option<(u64, &Arc<K::Node>)> = None;

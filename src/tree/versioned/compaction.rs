@@ -215,13 +215,14 @@ impl Compaction {
         context: &TreeContext,
         bottom: Bottom,
     ) -> CompactionOptions {
+        let chosen = context.options();
         CompactionOptions {
             snapshots: self.snapshots.clone(),
             bottom,
             context: context.merge.clone(),
             limits: FoldLimits {
-                inline_bytes: context.options.blob_bytes_min as u64,
-                fold_bytes_max: context.options.fold_bytes_max,
+                inline_bytes: chosen.blob_bytes_min as u64,
+                fold_bytes_max: chosen.fold_bytes_max,
             },
         }
     }
@@ -295,7 +296,7 @@ impl Compaction {
 
 /// How much of each of so many inputs is read at once.
 pub(in crate::tree) fn chunk_bytes(context: &TreeContext, inputs: usize) -> usize {
-    let buffers = context.options.job_bytes_max as usize / (2 * inputs.max(1));
+    let buffers = context.options().job_bytes_max as usize / (2 * inputs.max(1));
     buffers.clamp(16 << 10, 256 << 10) & !4095
 }
 

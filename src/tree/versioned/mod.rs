@@ -8,6 +8,8 @@
 //! 1. The tree is changed only under the `changes` lock, from the newest version, by copying. The manifest has the
 //!    change before a version shows it.
 //! 2. Lock order: `changes`, then `jobs`.
+//! 3. A version has the parameters that follow from the options under which it was shown. Nodes that an older version
+//!    shares with it have nothing that was derived from other parameters.
 
 mod check;
 mod choose;
@@ -39,7 +41,8 @@ use super::files::FileTotals;
 use super::live::LiveKeys;
 use super::space::Space;
 use super::{
-    ChangeLock, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeState, TreeVersion,
+    ChangeLock, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeOptions, TreeState,
+    TreeVersion,
 };
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -172,7 +175,6 @@ pub(super) struct Changes<K: VersionedKind> {
 /// A versioned tree.
 pub(super) struct VersionedTree<K: VersionedKind> {
     pub(super) context: TreeContext,
-    pub(super) parameters: K::Parameters,
     pub(super) own: K,
     pub(super) changes: Mutex<Changes<K>>,
     pub(super) version: ArcSwap<Version<K>>,
@@ -188,7 +190,6 @@ impl<K: VersionedKind> VersionedTree<K> {
         edits: &[TreeEdit],
         flushed: Seqno,
     ) -> Result<Arc<VersionedTree<K>>> {
-        let parameters = K::parameters(&context);
         let recovered = Recovered::of_edits(edits, &context.manifest.path())?;
         let own = K::new(&recovered);
         let root = match edits.is_empty() {
@@ -200,10 +201,9 @@ impl<K: VersionedKind> VersionedTree<K> {
             live: live_keys(&root, LiveKeys::default())?,
             own: K::changes(&root),
         };
-        let version = make_version(&context, &parameters, &own, (root, flushed), &mut changes);
+        let version = make_version(&context, &own, (root, flushed), &mut changes);
         Ok(Arc::new(VersionedTree {
             context,
-            parameters,
             own,
             changes: Mutex::new(changes),
             version: ArcSwap::from_pointee(version),
@@ -217,8 +217,7 @@ impl<K: VersionedKind> VersionedTree<K> {
     pub(super) fn version_of(&self, root: Arc<K::Node>, flushed: Seqno) -> Version<K> {
         let live = live_keys(&root, LiveKeys::default()).expect("tables whose indexes are read");
         let mut changes = Changes { next_node: 1, live, own: K::changes(&root) };
-        let Self { context, parameters, own, .. } = self;
-        make_version(context, parameters, own, (root, flushed), &mut changes)
+        make_version(&self.context, &self.own, (root, flushed), &mut changes)
     }
 
     /// Commits `root` as the newest tree and shows it.
@@ -240,12 +239,16 @@ impl<K: VersionedKind> VersionedTree<K> {
             let anew = live_keys(&root, changes.live.anew());
             changes.live = anew.unwrap_or_else(|_| changes.live.clone());
         }
-        let Self { context, parameters, own, .. } = self;
-        let version = make_version(context, parameters, own, (root, flushed), changes);
+        self.show(changes, root, flushed);
+        Ok(())
+    }
+
+    /// Shows a tree that the manifest has.
+    fn show(&self, changes: &mut MutexGuard<'_, Changes<K>>, root: Arc<K::Node>, flushed: Seqno) {
+        let version = make_version(&self.context, &self.own, (root, flushed), changes);
         let version = Arc::new(version);
         self.version.store(Arc::clone(&version));
         self.context.installed(K::as_version(version));
-        Ok(())
     }
 
     /// Changes the newest tree by `change`, which returns false if there is nothing to commit.
@@ -263,7 +266,7 @@ impl<K: VersionedKind> VersionedTree<K> {
     }
 
     fn rules(&self, version: &Version<K>) -> Rules<K::Parameters> {
-        let parameters = K::sized(&self.parameters, version);
+        let parameters = K::sized(&version.parameters, version);
         Rules { parameters, manifest: self.context.manifest.path() }
     }
 
@@ -329,17 +332,17 @@ impl<K: Change> VersionedTree<K> {
 
 fn make_version<K: VersionedKind>(
     context: &TreeContext,
-    parameters: &K::Parameters,
     own: &K,
     (root, flushed): (Arc<K::Node>, Seqno),
     changes: &mut Changes<K>,
 ) -> Version<K> {
-    let summary = own.summarize(&root, &changes.own, parameters);
+    let parameters = K::parameters(context);
+    let summary = own.summarize(&root, &changes.own, &parameters);
     let tables = summary.0.tables;
     let shares = changes.live.shares(tables, || K::tables(&root));
     context.count_tables(tables, changes.live.sample_times());
     let counters = &context.counters;
-    Version::new((root, flushed), summary, shares, counters, parameters, &context.options)
+    Version::new((root, flushed), summary, shares, counters, parameters, &context.options())
 }
 
 /// Rebalances a tree that has changed. If a damaged file prevents that, the tree stays as it is: that concerns neither
@@ -492,6 +495,14 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
             memory_bytes: K::memory_bytes(&version) + version.sample_bytes(),
             sample_bytes: version.sample_bytes(),
         }
+    }
+
+    /// Shows the tree as it is once more, with the parameters that follow from the options.
+    fn set_options(&self, options: TreeOptions) {
+        let mut changes = self.changes.lock();
+        self.context.options.store(Arc::new(options));
+        let version = self.version.load_full();
+        self.show(&mut changes, version.root.for_other_parameters(), version.flushed);
     }
 
     fn lock_changes(&self) -> Box<dyn ChangeLock + '_> {

@@ -94,6 +94,12 @@ pub(in crate::tree) trait TreeNode:
     /// Forgets what was derived from the other fields, which are about to change.
     fn forget_derived(&mut self);
 
+    /// Returns the tree of this root for other parameters: a copy of the nodes of which something was derived from the
+    /// parameters. Their numbers are the same, so the manifest does not need them again.
+    fn for_other_parameters(self: &Arc<Self>) -> Arc<Self> {
+        Arc::clone(self)
+    }
+
     /// Calls `f` with the parts of tables that count in this node, oldest first.
     fn each_live_part(&self, f: &mut dyn FnMut(&Arc<Table>, TablePart)) -> Result<()>;
 }

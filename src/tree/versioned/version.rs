@@ -35,7 +35,7 @@ impl<K: VersionedKind> Version<K> {
         (files, own): (FileTotals, K::Summary),
         shares: LiveShares,
         counters: &Arc<TreeCounters>,
-        parameters: &K::Parameters,
+        parameters: K::Parameters,
         options: &TreeOptions,
     ) -> Version<K> {
         Version {
@@ -44,7 +44,7 @@ impl<K: VersionedKind> Version<K> {
             files,
             live: shares.of(files.stored()),
             counters: Arc::clone(counters),
-            parameters: parameters.clone(),
+            parameters,
             own,
             memtable_bytes: options.memtable_bytes.max(1024),
             space_amplification_max_percent: options.space_amplification_max_percent,
