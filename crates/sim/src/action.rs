@@ -10,7 +10,7 @@ use std::fmt;
 
 use spinney::{Compression, KeyspaceOptions, TreeKind};
 
-use crate::kinds::with_fanout;
+use crate::kinds::{with_fanout, with_own};
 
 /// A keyspace's number. That of a keyspace which is not there stands for one that is.
 pub type KeyspaceNumber = u8;
@@ -107,6 +107,10 @@ pub struct Options {
     pub fanout_max: u32,
     /// The space it may take for each 100 bytes of live data.
     pub space_percent_max: u32,
+    /// The most tables of a guard, for kinds that have guards; 0: the kind's own choice.
+    pub tables_per_guard_max: u32,
+    /// Whether tables have filters, for kinds that can do without.
+    pub filters: bool,
 }
 
 /// Something done to a store.
@@ -197,6 +201,8 @@ pub enum Action {
     },
     /// A keyspace is created, if it is not there.
     CreateKeyspace(KeyspaceNumber, Options),
+    /// A keyspace gets these options, but for its operator.
+    Alter(KeyspaceNumber, Options),
     /// A keyspace is dropped.
     DropKeyspace(KeyspaceNumber),
     /// All handles are dropped and the store is opened again.
@@ -287,7 +293,9 @@ impl Operator {
 impl Options {
     /// The store's form.
     pub fn keyspace_options(self, kind: TreeKind) -> KeyspaceOptions {
-        let options = with_fanout(KeyspaceOptions::new(kind), self.fanout_max)
+        let options = with_fanout(KeyspaceOptions::new(kind), self.fanout_max);
+        let options = with_own(options, "tables_per_guard_max", self.tables_per_guard_max);
+        let options = with_own(options, "without_filters", u32::from(!self.filters))
             .compression(self.compression)
             .blob_bytes_min(self.blob_bytes_min)
             .space_amplification_max(f64::from(self.space_percent_max) / 100.0);
@@ -306,6 +314,8 @@ impl Default for Options {
             blob_bytes_min: 4096,
             fanout_max: 2,
             space_percent_max: 130,
+            tables_per_guard_max: 0,
+            filters: true,
         }
     }
 }
@@ -368,6 +378,12 @@ impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (blobs, fanout, space) = (self.blob_bytes_min, self.fanout_max, self.space_percent_max);
         write!(f, "{:?}, blobs from {blobs}, fan-out {fanout}, space {space} %", self.compression)?;
+        if self.tables_per_guard_max > 0 {
+            write!(f, ", {} tables per guard", self.tables_per_guard_max)?;
+        }
+        if !self.filters {
+            f.write_str(", without filters")?;
+        }
         match self.operator.name() {
             Some(name) => write!(f, ", {name}"),
             None => Ok(()),
@@ -409,6 +425,7 @@ impl fmt::Display for Action {
             Action::Checkpoint { compare: true } => f.write_str("checkpoint, opened"),
             Action::Checkpoint { compare: false } => f.write_str("checkpoint"),
             Action::CreateKeyspace(number, options) => write!(f, "create k{number}: {options}"),
+            Action::Alter(number, options) => write!(f, "alter k{number}: {options}"),
             Action::DropKeyspace(number) => write!(f, "drop k{number}"),
             Action::Reopen { close: true } => f.write_str("close, open"),
             Action::Reopen { close: false } => f.write_str("drop, open"),

@@ -4,7 +4,8 @@
 //! The contract:
 //! 1. Nothing panics or hangs, and each read is right or fails. An error names its file.
 //! 2. A failed commit happened completely or not at all; not at all if it was refused (`Full`,
-//!    `Poisoned`). A commit that returned exists, also after the next open.
+//!    `Poisoned`). A commit that returned exists, also after the next open. A change of options that
+//!    failed is not followed: the keyspace has the old ones until the store is opened again.
 //! 3. After a failed write or sync of the journal, commits are refused and no sync is acknowledged;
 //!    reads continue. A crash then leaves a legal prefix with everything that was synced before.
 //! 4. A full disk and a failed read refuse nothing after they end: then background work completes,

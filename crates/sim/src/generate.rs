@@ -73,12 +73,13 @@ enum Deed {
     CompareAll,
     Checkpoint,
     CreateKeyspace,
+    Alter,
     DropKeyspace,
     Reopen,
 }
 
 /// How often each is done: to compare, to crash.
-const WEIGHTS: [(Deed, usize, usize); 20] = [
+const WEIGHTS: [(Deed, usize, usize); 21] = [
     (Deed::Write, 4000, 5300),
     (Deed::Batch, 600, 1700),
     (Deed::Sync, 20, 200),
@@ -97,6 +98,7 @@ const WEIGHTS: [(Deed, usize, usize); 20] = [
     (Deed::CompareAll, 4, 50),
     (Deed::Checkpoint, 3, 100),
     (Deed::CreateKeyspace, 12, 150),
+    (Deed::Alter, 12, 150),
     (Deed::DropKeyspace, 8, 100),
     (Deed::Reopen, 8, 100),
 ];
@@ -239,6 +241,7 @@ impl Generator {
                 let number = self.random.below(self.keyspaces + 1) as KeyspaceNumber;
                 Action::CreateKeyspace(number, self.options())
             }
+            Deed::Alter => Action::Alter(self.keyspace(), self.options()),
             Deed::DropKeyspace => {
                 let number = match self.random.one_in(4) {
                     true => self.keyspace(),
@@ -363,6 +366,8 @@ impl Generator {
             blob_bytes_min: [64, 200, 1000, 4096, u32::MAX][random.below(5)],
             fanout_max: [2, 2, 3, 5, 0][random.below(5)],
             space_percent_max: [110, 130, 200, 1000][random.below(4)],
+            tables_per_guard_max: [0, 0, 1, 2, 4, 20][random.below(6)],
+            filters: !random.one_in(4),
         }
     }
 }

@@ -21,6 +21,12 @@ pub fn with_fanout(options: KeyspaceOptions, fanout: u32) -> KeyspaceOptions {
     }
 }
 
+/// Options with a value of an option that only some kinds have, where the kind is one of them.
+pub fn with_own(options: KeyspaceOptions, name: &str, value: u32) -> KeyspaceOptions {
+    let with = options.clone().kind_option(name, value);
+    with.unwrap_or(options)
+}
+
 /// The trees of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kinds {

@@ -65,8 +65,10 @@ pub struct Incarnation {
     pub number: KeyspaceNumber,
     /// The name that goes with it.
     pub name: String,
-    /// What it was created with.
+    /// The options that it was given last.
     pub options: Options,
+    /// All options that it has had, the first since it was created, and when it was given the others.
+    options_given: Vec<(Span, Options)>,
     /// All values each key has had.
     versions: BTreeMap<Vec<u8>, Vec<Version>>,
     /// The fingerprint after so many commits, for each that changed it.
@@ -92,11 +94,39 @@ impl Incarnation {
             number,
             name: keyspace_name(number),
             options,
+            options_given: vec![(created, options)],
             versions: base.into_iter().map(|(key, value)| (key, version(value))).collect(),
             fingerprints,
             created,
             dropped: None,
         }
+    }
+
+    /// It is about to be given other options; [`Incarnation::altered`] tells that it has been.
+    pub fn alter(&mut self, options: Options, issued: usize) {
+        self.options = options;
+        self.options_given.push((Span::begun(issued), options));
+    }
+
+    /// It has been given the options that it was to be given last.
+    pub fn altered(&mut self, at: usize) {
+        if let Some((span, _)) = self.options_given.last_mut() {
+            span.returned = at;
+        }
+    }
+
+    /// Whether it is unknown which options it has: it was to be given some, and that has not returned.
+    pub fn is_altered_by_chance(&self) -> bool {
+        self.options_given[1..].iter().any(|(span, _)| span.returned == usize::MAX)
+    }
+
+    /// The options that it may have at a moment: the last of those that it must have been given, and all after them that
+    /// it may have been given.
+    pub fn options_at(&self, at: usize) -> Vec<Options> {
+        let given = &self.options_given;
+        let must = given.iter().rposition(|(span, _)| span.returned <= at).unwrap_or(0);
+        let later = given[must + 1..].iter().filter(|(span, _)| span.issued < at);
+        [given[must].1].into_iter().chain(later.map(|(_, options)| *options)).collect()
     }
 
     /// A key's value after `commits` commits.

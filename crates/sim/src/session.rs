@@ -253,6 +253,7 @@ impl Session {
             Action::CompareAll => self.compare_all(),
             Action::Checkpoint { compare } => self.checkpoint(*compare),
             Action::CreateKeyspace(number, options) => self.create(*number, *options),
+            Action::Alter(number, options) => self.alter(*number, *options),
             Action::DropKeyspace(number) => self.drop_keyspace(*number),
             Action::Reopen { close } => {
                 self.shut(*close)?;
@@ -353,6 +354,20 @@ impl Session {
         let keyspace = self.db()?.keyspace(&keyspace_name(number), wanted)?;
         self.history.keyspaces[place].created.returned = self.moment();
         self.keep(OpenKeyspace { number, place, keyspace });
+        Ok(())
+    }
+
+    fn alter(&mut self, number: KeyspaceNumber, options: Options) -> Done {
+        let issued = self.moment();
+        let Some(open) = self.find(number) else { return Ok(()) };
+        let (keyspace, place) = (open.keyspace.clone(), open.place);
+        let kind = self.sizes.kinds.of(usize::from(open.number));
+        let incarnation = &mut self.history.keyspaces[place];
+        let options = Options { operator: incarnation.options.operator, ..options };
+        incarnation.alter(options, issued);
+        keyspace.alter(|_| options.keyspace_options(kind))?;
+        let returned = self.moment();
+        self.history.keyspaces[place].altered(returned);
         Ok(())
     }
 

@@ -152,6 +152,10 @@ pub fn simpler(action: &Action) -> Vec<Action> {
             .into_iter()
             .map(|options| Action::CreateKeyspace(*number, options))
             .collect(),
+        Action::Alter(number, options) => simpler_options(*options)
+            .into_iter()
+            .map(|options| Action::Alter(*number, options))
+            .collect(),
         Action::Checkpoint { compare: true } => vec![Action::Checkpoint { compare: false }],
         _ => Vec::new(),
     }
@@ -229,6 +233,8 @@ fn simpler_options(options: Options) -> Vec<Options> {
         Options { blob_bytes_min: plain.blob_bytes_min, ..options },
         Options { fanout_max: plain.fanout_max, ..options },
         Options { space_percent_max: plain.space_percent_max, ..options },
+        Options { tables_per_guard_max: plain.tables_per_guard_max, ..options },
+        Options { filters: plain.filters, ..options },
     ];
     simpler.retain(|simpler| *simpler != options);
     simpler

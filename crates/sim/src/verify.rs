@@ -1,7 +1,8 @@
 //! Opens the result of a crash and judges it.
 //!
 //! The contract: opening succeeds. The keyspaces are the expected ones, and together they have
-//! their content after exactly *k* commits, for one allowed *k*. All ways of reading agree. A full
+//! their content after exactly *k* commits, for one allowed *k*. Each has the options that it was given last, or those that
+//! it was being given at the moment of the crash. All ways of reading agree. A full
 //! check finds nothing. Opening again gives the same content and finds nothing to clean up. A crash
 //! during recovery does not change this, and a crash after recovery keeps *k*. Recovering the same
 //! image twice gives the same result. After all work has ended, the directory has no file that the
@@ -11,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use spinney::{Database, Durability, Error};
 
+use crate::action::Options;
 use crate::disk::{Disk, Op, Policy};
 use crate::model::{Checkpoint, History, Promise};
 use crate::random::{Random, fingerprint, mix};
@@ -27,6 +29,8 @@ pub struct Found {
     pub commits: usize,
     /// The keyspaces' places in the history.
     pub keyspaces: Vec<usize>,
+    /// Their options.
+    pub options: Vec<Options>,
     /// How many crashes have been judged to know this, those during recovery included.
     pub crashes: u64,
 }
@@ -178,6 +182,8 @@ impl Judge<'_> {
             let least = dropping.map(|dropped| self.least_before(dropped.issued));
             if may || least.is_some_and(|least| least > promise.least) {
                 let name = fingerprint(keyspace.name.as_bytes(), &[]);
+                let options = format!("{:?}", keyspace.options_at(self.at));
+                parts.push(fingerprint(options.as_bytes(), &[]));
                 let least = least.map_or(0, |least| least.saturating_sub(promise.least) + 1);
                 parts.extend([name, u64::from(may), u64::from(must), least as u64]);
                 parts.extend((promise.least..=promise.most).map(|k| keyspace.fingerprint(k)));
@@ -340,16 +346,20 @@ impl Judge<'_> {
         let history = &self.history.keyspaces;
         let sum = |found: &Found, place: usize| history[place].fingerprint(found.commits);
         a.keyspaces == b.keyspaces
+            && a.options == b.options
             && a.keyspaces.iter().all(|&place| sum(a, place) == sum(b, place))
     }
 
     fn read(&self, db: &Database, promise: Promise, reading: Reading) -> Verdict<Found> {
         let mut keyspaces = Vec::new();
+        let mut options = Vec::new();
         let mut sums = Vec::new();
         for (name, sum) in read_all(db, reading)? {
             let mut known = self.history.keyspaces.iter();
             let place = known.position(|k| k.name == name && k.may_exist(self.at));
-            keyspaces.push(place.ok_or_else(|| format!("keyspace {name:?} should not be there"))?);
+            let place = place.ok_or_else(|| format!("keyspace {name:?} should not be there"))?;
+            options.push(self.options_of(db, place)?);
+            keyspaces.push(place);
             sums.push(sum);
         }
         let mut least = promise.least;
@@ -371,7 +381,7 @@ impl Judge<'_> {
             places.all(|(place, sum)| self.history.keyspaces[*place].fingerprint(*commits) == *sum)
         };
         if let Some(commits) = (least..=promise.most).rev().find(whole) {
-            return Ok(Found { commits, keyspaces, crashes: 1 });
+            return Ok(Found { commits, keyspaces, options, crashes: 1 });
         }
         let elsewhere: Vec<usize> = (0..=self.history.commits.len()).filter(whole).collect();
         let alone: Vec<String> = keyspaces
@@ -392,6 +402,20 @@ impl Judge<'_> {
             alone.join(", "),
             db.recovery()
         ))
+    }
+
+    /// The options of a keyspace, which are among those that it may have.
+    fn options_of(&self, db: &Database, place: usize) -> Verdict<Options> {
+        let keyspace = &self.history.keyspaces[place];
+        let kind = self.sizes.kinds.of(usize::from(keyspace.number));
+        let failed = |error: Error| format!("options of {}: {error}", keyspace.name);
+        let found = db.existing_keyspace(&keyspace.name).map_err(failed)?.options();
+        let allowed = keyspace.options_at(self.at);
+        let is_found = |options: &&Options| options.keyspace_options(kind) == found;
+        allowed.iter().rev().find(is_found).copied().ok_or_else(|| {
+            let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+            format!("{} has the options {found:?}, and may have {allowed:?}", keyspace.name)
+        })
     }
 
     fn judge_checkpoint(

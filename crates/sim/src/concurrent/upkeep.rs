@@ -1,16 +1,17 @@
-//! The thread for occasional work: flushes, compactions, copies, creating and dropping keyspaces.
+//! The thread for occasional work: flushes, compactions, copies, changes of options, creating and dropping keyspaces.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use spinney::{Database, Error};
+use spinney::{Compression, Database, Error, KeyspaceOptions};
 
 use super::history::{Action, Found, Operation, Scan};
 use super::value::key_bytes;
 use super::worker::take;
 use super::workload::{PASSING, Recorder, Shared, Space, Theme, locked, remove_all};
+use crate::kinds::{with_fanout, with_own};
 use crate::random::Random;
 
 /// The thread.
@@ -62,7 +63,7 @@ impl Upkeep {
         if self.recorder.shared.sizes.theme == Theme::Rolls && self.random.one_in(2) {
             return self.change_passing();
         }
-        match self.random.below(20) {
+        match self.random.below(22) {
             0..6 => {
                 if let Some(space) = self.any_space() {
                     let what = format!("flush {}", space.number);
@@ -74,6 +75,7 @@ impl Upkeep {
             12..13 => drop(self.recorder.must("wait until idle", || db.wait_idle())),
             13..16 => self.copy(),
             16..19 => self.change_passing(),
+            19..21 => self.alter(),
             _ => {
                 let stats = db.stats();
                 drop(stats);
@@ -91,6 +93,28 @@ impl Upkeep {
             true => space.keyspace.compact(..),
             false => space.keyspace.compact(key_bytes(from.min(to))..key_bytes(from.max(to))),
         });
+    }
+
+    /// Gives one of the keyspaces that stay other options. It has to have them when the store is opened again.
+    fn alter(&mut self) {
+        let Some(Space { keyspace, number }) = self.any_space() else { return };
+        if keyspace.name() == PASSING {
+            return;
+        }
+        let compression = [Compression::None, Compression::Lz4][self.random.below(2)];
+        let blobs = [64, 100, 1000, 4096, 1 << 20][self.random.below(5)];
+        let times = [1.1, 1.3, 3.0][self.random.below(3)];
+        let fanout = 2 + self.random.below(4) as u32;
+        let (tables, filters) = (self.random.below(6) as u32, self.random.below(2) as u32);
+        let change = |options: KeyspaceOptions| {
+            let options = with_fanout(options, fanout).compression(compression);
+            let options = with_own(options, "tables_per_guard_max", tables);
+            let options = with_own(options, "without_filters", filters);
+            options.blob_bytes_min(blobs).space_amplification_max(times)
+        };
+        self.recorder.must(&format!("alter {number}"), || keyspace.alter(change));
+        let altered = &self.recorder.shared.altered;
+        locked(altered).insert(keyspace.name().to_string(), keyspace.options());
     }
 
     /// Drops the keyspace that comes and goes, or creates it again.

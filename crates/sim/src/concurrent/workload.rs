@@ -5,6 +5,7 @@
 //! 1. Every operation is in the history. Problems that are visible without it are there as `Odd`.
 //! 2. A thread that hangs ends the run, not the process: it keeps its store.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -128,6 +129,8 @@ pub(super) struct Shared {
     pub(super) passing: Mutex<Option<u32>>,
     views: AtomicU32,
     created: AtomicU32,
+    /// The options of keyspaces that have been given others than they were created with.
+    pub(super) altered: Mutex<BTreeMap<String, KeyspaceOptions>>,
     pub(super) working: AtomicUsize,
     pub(super) stop: AtomicBool,
     rest: Arc<Rest>,
@@ -250,6 +253,7 @@ pub(super) fn record(seed: u64, kinds: Kinds, extent: &Extent) -> History {
         passing: Mutex::new(None),
         views: AtomicU32::new(0),
         created: AtomicU32::new(0),
+        altered: Mutex::default(),
         working: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
         rest,
@@ -337,7 +341,8 @@ impl Main {
         let mut spaces = Vec::new();
         for (number, name) in names.iter().enumerate() {
             let begun = shared.clock.tick();
-            let options = shared.options(name, number);
+            let altered = locked(&shared.altered).get(*name).cloned();
+            let options = altered.unwrap_or_else(|| shared.options(name, number));
             let keyspace = match db.keyspace(name, options) {
                 Ok(keyspace) => keyspace,
                 Err(error) => {

@@ -125,10 +125,10 @@ impl Base {
     pub(super) fn next(&self, made: &Generation, crash: &Crash, judged: Judged) -> Base {
         let at = crash.at;
         let found = judged.found.unwrap_or_default();
-        let keyspaces = found.keyspaces.iter().map(|&place| {
+        let keyspaces = found.keyspaces.iter().zip(found.options).map(|(&place, options)| {
             let keyspace = &made.history.keyspaces[place];
             let pairs = keyspace.pairs(found.commits);
-            Inherited { number: keyspace.number, options: keyspace.options, pairs }
+            Inherited { number: keyspace.number, options, pairs }
         });
         let finished = made.history.checkpoints.iter().filter(|copy| copy.span.returned <= at);
         let checkpoints =

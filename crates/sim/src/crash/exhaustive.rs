@@ -96,6 +96,7 @@ pub fn alphabet() -> Vec<Action> {
         Action::Compact(0, Range::ALL),
         Action::Checkpoint { compare: false },
         Action::CreateKeyspace(2, options(Operator::None, 4096)),
+        Action::Alter(1, Options { fanout_max: 3, ..options(Operator::Append, 64) }),
         Action::DropKeyspace(1),
         Action::Reopen { close: true },
         Action::TakeSnapshot(0),

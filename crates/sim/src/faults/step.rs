@@ -19,6 +19,22 @@ pub(super) fn options(keyspace: usize) -> Options {
         blob_bytes_min: if keyspace == MERGED { 100 } else { 1024 },
         fanout_max: 2,
         space_percent_max: 150,
+        ..Options::default()
+    }
+}
+
+/// Options that a keyspace may have later. Which, goes by a number.
+pub(super) fn other_options(keyspace: usize, number: u8) -> Options {
+    let bit = |bit: u8| number >> bit & 1 == 1;
+    let choice = |at: u8, low: u32, high: u32| if bit(at) { high } else { low };
+    Options {
+        compression: if bit(0) { Compression::Lz4 } else { Compression::None },
+        blob_bytes_min: choice(1, 100, 4096),
+        space_percent_max: choice(2, 110, 300),
+        fanout_max: choice(3, 2, 5),
+        tables_per_guard_max: choice(4, 1, 8),
+        filters: bit(5),
+        ..options(keyspace)
     }
 }
 
@@ -41,6 +57,8 @@ pub(super) enum Step {
     Sync,
     Flush(usize),
     Compact(usize),
+    /// A keyspace gets other options: see [`other_options`].
+    Alter(usize, u8),
     Idle,
     Checkpoint,
     /// The last keyspace is dropped if it is there, else created.
@@ -97,11 +115,12 @@ impl Shape {
     fn step(self, random: &mut Random) -> Step {
         let keyspace = random.below(self.keyspaces);
         match random.below(100) {
-            0..44 => {
+            0..41 => {
                 let count = if random.one_in(3) { 2 + random.below(5) } else { 1 };
                 let writes = (0..count).map(|_| self.write(random, keyspace)).collect();
                 Step::Commit { sync: random.one_in(7), writes }
             }
+            41..44 => Step::Alter(keyspace, random.draw() as u8),
             44..50 => Step::Get(keyspace, self.key(random)),
             50..53 => {
                 let keys = (0..6).map(|_| self.key(random)).collect();

@@ -10,7 +10,7 @@ use std::ops::Bound;
 use spinney::{CheckLevel, Database, Durability, Error, Keyspace, KeyspaceOptions, Slice};
 
 use super::Case;
-use super::step::{KEYSPACES, Shape, Step, options};
+use super::step::{KEYSPACES, Shape, Step, options, other_options};
 use crate::action::{KeyspaceNumber, keyspace_name};
 use crate::fault::{Class, Fault};
 use crate::model::{Checkpoint, Effect, History, Incarnation, Pairs, Span, Write};
@@ -211,7 +211,8 @@ impl Worker {
                 continue;
             }
             let name = &incarnation.name;
-            match db.keyspace(name, self.options(number)) {
+            let options = incarnation.options.keyspace_options(self.sizes.kinds.of(number));
+            match db.keyspace(name, options) {
                 Ok(keyspace) => self.keyspaces[number] = There::Yes(place, keyspace),
                 Err(_) if self.relaxed || self.lies_when_written() => {}
                 Err(error) => return Err(format!("keyspace {name} after opening: {error}")),
@@ -431,6 +432,7 @@ impl Worker {
                     }
                 }
             }
+            Step::Alter(number, choice) => self.alter(*number, *choice)?,
             Step::Idle => {
                 self.note(|| "wait_idle".to_string());
                 if let Err(error) = db.wait_idle() {
@@ -461,6 +463,7 @@ impl Worker {
             || self.history.commits.last().is_some_and(|span| span.returned == UNKNOWN)
             || self.history.keyspaces.iter().any(|keyspace| {
                 keyspace.created.returned == UNKNOWN
+                    || keyspace.is_altered_by_chance()
                     || keyspace.dropped.is_some_and(|span| span.returned == UNKNOWN)
             });
         if !certain || uncertain || (struck_before && self.lies_when_written()) {
@@ -513,6 +516,34 @@ impl Worker {
         let made = Incarnation::new(number as KeyspaceNumber, options, base, commits, span);
         self.history.keyspaces.push(made);
         self.keyspaces[number] = there;
+        Ok(())
+    }
+
+    /// Gives a keyspace other options. One that failed has not got them: neither can be told from the handle, nor followed,
+    /// before they are durable.
+    fn alter(&mut self, number: usize, choice: u8) -> Verdict {
+        let There::Yes(place, keyspace) = &self.keyspaces[number] else { return Ok(()) };
+        let (place, keyspace) = (*place, keyspace.clone());
+        let options = other_options(number, choice);
+        let wanted = options.keyspace_options(self.sizes.kinds.of(number));
+        let before = keyspace.options();
+        let issued = self.note(|| format!("alter {}: {options}", keyspace.name()));
+        match keyspace.alter(|_| wanted.clone()) {
+            Ok(()) if keyspace.options() == wanted => {
+                self.history.keyspaces[place].alter(options, issued);
+                self.history.keyspaces[place].altered(self.vfs.ops());
+            }
+            Ok(()) => return Err(format!("altered to {:?}", keyspace.options())),
+            Err(error) => {
+                self.met("alter", &error)?;
+                if keyspace.options() != before {
+                    return Err(format!("options that were refused are followed ({error})"));
+                }
+                if !matches!(error, Error::Full { .. } | Error::Poisoned { .. }) {
+                    self.history.keyspaces[place].alter(options, issued);
+                }
+            }
+        }
         Ok(())
     }
 

@@ -155,7 +155,24 @@ impl Session {
         }
     }
 
+    /// A keyspace has the options that it was given last.
+    fn same_options(&self, place: usize, keyspace: &Keyspace) -> Done {
+        let incarnation = &self.history.keyspaces[place];
+        let kind = self.sizes.kinds.of(usize::from(incarnation.number));
+        let wanted = incarnation.options.keyspace_options(kind);
+        match keyspace.options().difference(&wanted) {
+            None => Ok(()),
+            Some((option, found, wanted)) => Err(Failure::mismatch(format!(
+                "{} has {option} {found}, and should have {wanted}",
+                incarnation.name
+            ))),
+        }
+    }
+
     pub(super) fn compare_all(&self) -> Done {
+        for open in &self.keyspaces {
+            self.same_options(open.place, &open.keyspace)?;
+        }
         let views = (0..SLOTS as Slot).filter(|slot| self.snapshots[place(*slot)].is_some());
         for view in views.map(View::Snapshot).chain([View::Now]) {
             for open in &self.keyspaces {
@@ -178,8 +195,10 @@ impl Session {
             return Err(Failure::mismatch(what));
         }
         for (place, incarnation) in self.history.alive() {
+            let keyspace = db.existing_keyspace(&incarnation.name)?;
+            self.same_options(place, &keyspace)?;
             let mut all = HeldIterator {
-                iter: db.existing_keyspace(&incarnation.name)?.iter(),
+                iter: keyspace.iter(),
                 place,
                 commits: self.history.issued(),
                 lower: None,
