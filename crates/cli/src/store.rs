@@ -34,7 +34,7 @@ pub(crate) struct CreationOptions {
     /// How a new keyspace compresses its pages [default: none]
     #[arg(long, value_name = "METHOD")]
     pub(crate) compression: Option<CompressionChoice>,
-    /// An option that the new keyspace's tree has alone; --help lists them
+    /// An option of a new keyspace that only some kinds of tree have; --help lists them
     #[arg(
         long = "option",
         value_name = "NAME=NUMBER",
@@ -71,6 +71,15 @@ impl From<DurabilityChoice> for Durability {
     }
 }
 
+impl From<CompressionChoice> for Compression {
+    fn from(choice: CompressionChoice) -> Compression {
+        match choice {
+            CompressionChoice::None => Compression::None,
+            CompressionChoice::Lz4 => Compression::Lz4,
+        }
+    }
+}
+
 impl CreationOptions {
     /// The options of a keyspace that is created.
     pub(crate) fn keyspace_options(&self) -> Outcome<KeyspaceOptions> {
@@ -80,10 +89,7 @@ impl CreationOptions {
     /// Those options, replaced by those of the command line except for the kind.
     fn applied_to(&self, mut options: KeyspaceOptions) -> Outcome<KeyspaceOptions> {
         if let Some(choice) = self.compression {
-            options = options.compression(match choice {
-                CompressionChoice::None => Compression::None,
-                CompressionChoice::Lz4 => Compression::Lz4,
-            });
+            options = options.compression(choice.into());
         }
         for (name, value) in &self.options {
             let with = options.kind_option(name, *value);
@@ -100,33 +106,33 @@ impl CreationOptions {
             None => self.applied_to(options.clone())?,
         };
         let Some((option, has, wanted)) = options.difference(&wanted) else { return Ok(()) };
-        let option = match option {
-            "kind" | "compression" => format!("--{option}"),
-            option => format!("--option {option}"),
+        let (option, alternative) = match option {
+            "kind" => ("--kind".to_string(), "choose a new keyspace with --keyspace"),
+            "compression" => ("--compression".to_string(), "change it with `spinney alter`"),
+            option => (format!("--option {option}"), "change it with `spinney alter`"),
         };
         Err(Failure::usage(format!(
-            "keyspace {:?} exists with {option} {has}, which cannot become {wanted}; leave {option} out, or choose a \
-             new keyspace with --keyspace",
+            "keyspace {:?} exists with {option} {has}, not {wanted}; leave {option} out, or {alternative}",
             keyspace.name()
         )))
     }
 }
 
 /// Reads `NAME=NUMBER`.
-fn parse_option(text: &str) -> Result<(String, u32), String> {
+pub(crate) fn parse_option(text: &str) -> Result<(String, u32), String> {
     let (name, number) = text.split_once('=').ok_or("write NAME=NUMBER")?;
     let number = number.parse().map_err(|_| format!("{number:?} is not a number below 2^32"))?;
     Ok((name.to_string(), number))
 }
 
 /// The options of each kind, for `--help`.
-fn kind_options_help() -> String {
+pub(crate) fn kind_options_help() -> String {
     let kind = |kind: TreeKind| {
         let option = |(name, about)| format!("\n  {kind}: {name}: {about}");
         kind.options().map(option).collect::<String>()
     };
     let options: String = TreeKind::ALL.into_iter().map(kind).collect();
-    format!("An option that the new keyspace's tree has alone:{options}")
+    format!("An option that only some kinds of tree have:{options}")
 }
 
 /// The kinds of trees, for `--kind` and its help.

@@ -262,14 +262,81 @@ fn options_that_a_keyspace_cannot_have_are_named() {
     refused(&["--option", "fanout_max=many"], &["\"many\" is not a number"]);
     store.ok("put", &["a", "b"]);
     refused(&guards, &["stb has no option tables_per_guard_max"]);
-    refused(&["--option", "fanout_max=4"], &["exists with --option fanout_max", "become 4"]);
-    refused(&["--kind", "flsm"], &["exists with --kind stb", "become flsm"]);
-    refused(&["--compression", "lz4"], &["exists with --compression none", "become lz4"]);
+    let words = ["exists with --option fanout_max", "not 4", "change it with `spinney alter`"];
+    refused(&["--option", "fanout_max=4"], &words);
+    refused(&["--kind", "flsm"], &["exists with --kind stb", "not flsm", "a new keyspace"]);
+    refused(&["--compression", "lz4"], &["exists with --compression none", "not lz4"]);
     store.ok("put", &["a", "b", "--kind", "stb", "--compression", "none"]);
     let guards = ["--keyspace", "g", "--kind", "flsm", "--option"];
     store.ok("put", &[&["a", "b"], &guards[..], &["tables_per_guard_max=4"]].concat());
-    let words = ["exists with --option tables_per_guard_max 4", "become 5"];
+    let words = ["exists with --option tables_per_guard_max 4", "not 5"];
     refused(&[&guards[..], &["tables_per_guard_max=5"]].concat(), &words);
+}
+
+/// The options that the command prints, as lines.
+fn options(store: &Store, keyspace: &[&str]) -> Vec<String> {
+    let text = String::from_utf8(store.ok("options", keyspace)).unwrap();
+    text.lines().map(str::to_string).collect()
+}
+
+#[test]
+fn options_are_shown_and_changed() {
+    let store = Store::new();
+    let pairs: String =
+        (0..20_000).map(|n| format!("k{n:05}\t{}\n", "value ".repeat(10))).collect();
+    store.ok_with("import", &["-", "--format", "tsv"], pairs.as_bytes());
+    assert!(options(&store, &[]).contains(&"kind stb".to_string()));
+    assert!(options(&store, &[]).contains(&"space_amplification_max 1.27".to_string()));
+    let told = store.ok("alter", &["--compression", "lz4", "--space-amplification-max", "1.5"]);
+    let told = String::from_utf8(told).unwrap();
+    let lines = ["compression: none → lz4", "space_amplification_max: 1.27 → 1.5"];
+    assert_eq!(told.lines().collect::<Vec<_>>(), lines);
+    assert!(options(&store, &[]).contains(&"compression lz4".to_string()));
+    assert!(options(&store, &[]).contains(&"space_amplification_max 1.5".to_string()));
+    // Other processes write the next files so.
+    let size = |store: &Store| {
+        let files = data_files(Path::new(&store.path()));
+        files.iter().map(|path| std::fs::metadata(path).unwrap().len()).sum::<u64>()
+    };
+    store.ok("flush", &[]);
+    let before = size(&store);
+    store.ok("compact", &[]);
+    assert!(size(&store) * 2 < before, "{} bytes, {before} before", size(&store));
+    assert_eq!(store.ok("count", &[]), b"20000\n");
+    let again = store.ok("alter", &["--compression", "lz4"]);
+    assert!(String::from_utf8(again).unwrap().starts_with("nothing changed"));
+    // Of a kind's own.
+    store.ok("put", &["a", "b", "--keyspace", "guards", "--kind", "flsm"]);
+    let guards = ["--keyspace", "guards"];
+    store.ok("alter", &[&guards[..], &["--option", "tables_per_guard_max=4"]].concat());
+    store.ok("alter", &[&guards[..], &["--blob-bytes-min", "1k"]].concat());
+    assert!(options(&store, &guards).contains(&"tables_per_guard_max 4".to_string()));
+    assert!(options(&store, &guards).contains(&"blob_bytes_min 1000".to_string()));
+    let own = ["--kind", "flsm", "--option", "tables_per_guard_max=4"];
+    store.ok("put", &[&["c", "d"], &guards[..], &own].concat());
+}
+
+#[test]
+fn what_cannot_be_changed_is_named() {
+    let store = Store::new();
+    store.ok("put", &["a", "b"]);
+    for (arguments, code, word) in [
+        (&[][..], 2, "nothing to change"),
+        (&["--option", "tables_per_guard_max=4"], 2, "stb has no option tables_per_guard_max"),
+        (&["--space-amplification-max", "1.01"], 2, "from 1.1 to 100"),
+        (&["--blob-bytes-min", "2MiB"], 2, "from 64 to 1MiB"),
+        (&["--compression", "lz4", "--keyspace", "none"], 4, "no keyspace \"none\""),
+        (&["--kind", "flsm"], 2, "--kind"),
+    ] {
+        let run = store.run("alter", arguments);
+        let message = run.stderr_text();
+        assert_eq!((run.code, message.lines().count()), (code, 1), "{arguments:?}: {message}");
+        assert!(message.contains(word), "{arguments:?}: {message}");
+    }
+    // `alter` creates no store.
+    let nowhere = Store::new();
+    assert_eq!(nowhere.run("alter", &["--compression", "lz4"]).code, 4);
+    assert!(!Path::new(&nowhere.path()).exists());
 }
 
 #[test]

@@ -28,6 +28,8 @@ fn every_commands_help_has_examples() {
         "check",
         "compact",
         "flush",
+        "options",
+        "alter",
         "keyspaces",
         "drop-keyspace",
         "checkpoint",

@@ -1,5 +1,6 @@
 //! The command line: one file per command, and their common parts here.
 
+mod alter;
 mod check;
 mod checkpoint;
 mod count;
@@ -61,6 +62,8 @@ enum Command {
     Repair(repair::RepairOptions),
     Compact(maintain::CompactOptions),
     Flush(maintain::FlushOptions),
+    Options(alter::OptionsOptions),
+    Alter(alter::AlterOptions),
     Keyspaces(keyspaces::KeyspacesOptions),
     DropKeyspace(keyspaces::DropKeyspaceOptions),
     Checkpoint(checkpoint::CheckpointOptions),
@@ -91,6 +94,8 @@ pub(crate) fn run(arguments: Arguments) -> Outcome {
         Command::Repair(options) => repair::run(store, &options),
         Command::Compact(options) => maintain::run_compact(store, &options),
         Command::Flush(options) => maintain::run_flush(store, &options),
+        Command::Options(options) => alter::run_options(store, &options),
+        Command::Alter(options) => alter::run_alter(store, &options),
         Command::Keyspaces(options) => keyspaces::run(store, &options),
         Command::DropKeyspace(options) => keyspaces::run_drop(store, &options),
         Command::Checkpoint(options) => checkpoint::run(store, &options),
