@@ -34,6 +34,7 @@
 //! |---|---|
 //! | open a store, and choose the memory it may use | [`Database::builder`], [`Builder`] |
 //! | choose a tree, compression, a merge operator | [`KeyspaceOptions`] |
+//! | change options of a keyspace that is in use | [`Keyspace::alter`] |
 //! | read and write keys, one or many | [`Keyspace`] |
 //! | write over several keyspaces at once | [`Batch`] |
 //! | read one moment of all keyspaces | [`Snapshot`] |

@@ -71,10 +71,13 @@ impl Slice {
 
 /// Memory that a slice of `len` bytes has allocated, unless it shares an allocation with another one.
 pub(crate) fn heap_bytes_of(len: usize) -> usize {
-    match len {
-        ..=INLINE_BYTES_MAX => 0,
-        ..=HEAP_BYTES_MAX => len + 2 * size_of::<usize>(),
-        _ => size_class(len) + size_of::<PageVec<u8>>() + 2 * size_of::<usize>(),
+    let counts = 2 * size_of::<usize>();
+    if len <= INLINE_BYTES_MAX {
+        0
+    } else if len <= HEAP_BYTES_MAX {
+        len + counts
+    } else {
+        size_class(len) + size_of::<PageVec<u8>>() + counts
     }
 }
 

@@ -62,7 +62,7 @@ impl Lookup {
     }
 
     /// Whether the key has a value. Operands always add up to one.
-    fn is_there(self) -> Result<bool> {
+    fn into_presence(self) -> Result<bool> {
         match self.found {
             Some(Found::Refused(error)) => Err(error),
             Some(Found::Value(_) | Found::Blob(_)) => Ok(true),
@@ -197,7 +197,7 @@ pub(crate) fn contains(
     key: &[u8],
     snapshot: Option<Seqno>,
 ) -> Result<bool> {
-    let answer = |found: Lookup| Ok(found.is_there()?.then(Slice::default));
+    let answer = |found: Lookup| Ok(found.into_presence()?.then(Slice::default));
     Ok(look_up(store, keyspace, key, snapshot, true, answer)?.is_some())
 }
 

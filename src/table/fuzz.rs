@@ -4,7 +4,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::blob::{BlobFile, BlobFiles, BlobFooter, BlobWriter};
+use super::blob::{BlobFile, BlobFooter};
+use super::blob_files::BlobFiles;
+use super::blob_writer::BlobWriter;
 use super::footer::{FilterSection, Footer};
 use super::index::{child, child_at_byte};
 use super::leaf_cursor::LeafCursor;

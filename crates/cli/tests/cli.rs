@@ -311,7 +311,7 @@ fn options_are_shown_and_changed() {
     store.ok("alter", &[&guards[..], &["--option", "tables_per_guard_max=4"]].concat());
     store.ok("alter", &[&guards[..], &["--blob-bytes-min", "1k"]].concat());
     assert!(options(&store, &guards).contains(&"tables_per_guard_max 4".to_string()));
-    assert!(options(&store, &guards).contains(&"blob_bytes_min 1000".to_string()));
+    assert!(options(&store, &guards).contains(&"blob_bytes_min 1024".to_string()));
     let own = ["--kind", "flsm", "--option", "tables_per_guard_max=4"];
     store.ok("put", &[&["c", "d"], &guards[..], &own].concat());
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::ops::Bound;
 
 use clap::Args;
+use spinney::{Iter, Keys};
 
 use super::{StorePath, argument};
 use crate::damaged::{DamagedOptions, Skipped};
