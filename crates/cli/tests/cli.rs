@@ -287,6 +287,12 @@ fn options_are_shown_and_changed() {
     store.ok_with("import", &["-", "--format", "tsv"], pairs.as_bytes());
     assert!(options(&store, &[]).contains(&"kind stb".to_string()));
     assert!(options(&store, &[]).contains(&"space_amplification_max 1.27".to_string()));
+    let size = |store: &Store| {
+        let files = data_files(Path::new(&store.path()));
+        files.iter().map(|path| std::fs::metadata(path).unwrap().len()).sum::<u64>()
+    };
+    store.ok("flush", &[]);
+    let before = size(&store);
     let told = store.ok("alter", &["--compression", "lz4", "--space-amplification-max", "1.5"]);
     let told = String::from_utf8(told).unwrap();
     let lines = ["compression: none → lz4", "space_amplification_max: 1.27 → 1.5"];
@@ -294,12 +300,6 @@ fn options_are_shown_and_changed() {
     assert!(options(&store, &[]).contains(&"compression lz4".to_string()));
     assert!(options(&store, &[]).contains(&"space_amplification_max 1.5".to_string()));
     // Other processes write the next files so.
-    let size = |store: &Store| {
-        let files = data_files(Path::new(&store.path()));
-        files.iter().map(|path| std::fs::metadata(path).unwrap().len()).sum::<u64>()
-    };
-    store.ok("flush", &[]);
-    let before = size(&store);
     store.ok("compact", &[]);
     assert!(size(&store) * 2 < before, "{} bytes, {before} before", size(&store));
     assert_eq!(store.ok("count", &[]), b"20000\n");
