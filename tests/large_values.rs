@@ -20,6 +20,12 @@ of_every_kind! {
     a_large_value_that_is_cached_is_shared
     what_is_cached_is_the_value_of_its_snapshot
     the_cache_keeps_to_its_memory_whatever_the_sizes
+    names_that_nobody_asks_for_do_not_end_the_read_ahead
+    each_end_of_an_iterator_reads_ahead
+    an_unreadable_value_does_not_cost_the_others_much
+    iterators_that_stand_still_leave_memory_to_others
+    a_scan_of_small_values_leaves_used_values_in_the_cache
+    an_iterator_that_folds_large_values_caches_none
 }
 
 fn builder(vfs: &WatchedVfs, memory: u64) -> Builder {
@@ -309,4 +315,142 @@ fn the_cache_keeps_to_its_memory_whatever_the_sizes(kind: TreeKind) {
     }
     let hits = db.stats().cache_hits_value;
     assert!(hits > 100, "{hits}");
+}
+
+fn scan(keyspace: &Keyspace) -> usize {
+    keyspace.iter().map(|pair| drop(pair.unwrap())).count()
+}
+
+/// Leaves name versions that are overwritten, deleted or newer than the snapshot. With the first of these that was read
+/// ahead, an iterator stopped reading ahead for good: 601 reads of 600 values.
+fn names_that_nobody_asks_for_do_not_end_the_read_ahead(kind: TreeKind) {
+    for (every, deletes) in [(2, false), (1, false), (3, true)] {
+        let (vfs, db, keyspace) = filled(kind, 64 << 20, 600, 5000);
+        let before = db.snapshot();
+        for n in (0..600).filter(|n| (n % every == 0) != deletes) {
+            match deletes {
+                true => keyspace.delete(key(n)).unwrap(),
+                false => keyspace.put(key(n), value(n + 1000, 5000)).unwrap(),
+            }
+        }
+        if !deletes {
+            keyspace.flush().unwrap();
+        }
+        let at = |n| if n % every == 0 { value(n + 1000, 5000) } else { value(n, 5000) };
+        let mut seen = 0;
+        let steps = reads(&vfs, || {
+            for pair in &mut keyspace.iter() {
+                let (found, bytes) = pair.unwrap();
+                let n = (0..600).find(|&n| *found == key(n)[..]).unwrap();
+                assert!(bytes == if deletes { value(n, 5000) } else { at(n) }, "{n}");
+                seen += 1;
+            }
+        });
+        assert_eq!(seen, if deletes { 200 } else { 600 });
+        let then = reads(&vfs, || {
+            for (n, pair) in before.iter(&keyspace).enumerate() {
+                assert!(pair.unwrap().1 == value(n, 5000), "{n}");
+            }
+        });
+        println!("every {every}, deletes {deletes}: {steps} reads now, {then} then");
+        assert!(steps < 200 && then < 200);
+    }
+}
+
+/// One list served both ends: after a turn, 600 reads of 600 values.
+fn each_end_of_an_iterator_reads_ahead(kind: TreeKind) {
+    let (vfs, _db, keyspace) = filled(kind, 64 << 20, 600, 5000);
+    let turned = reads(&vfs, || {
+        let mut iter = keyspace.iter();
+        for n in 0..5 {
+            assert!(iter.next().unwrap().unwrap().1 == value(n, 5000));
+        }
+        for n in (5..600).rev() {
+            assert!(iter.next_back().unwrap().unwrap().1 == value(n, 5000));
+        }
+        assert!(iter.next_back().is_none());
+    });
+    let in_turn = reads(&vfs, || {
+        let mut iter = keyspace.iter();
+        for n in 0..300 {
+            assert!(iter.next().unwrap().unwrap().1 == value(n, 5000));
+            assert!(iter.next_back().unwrap().unwrap().1 == value(599 - n, 5000));
+        }
+        assert!(iter.next().is_none());
+    });
+    println!("turned: {turned} reads; in turn: {in_turn}");
+    assert!(turned < 150 && in_turn < 150);
+}
+
+/// Each step that met the value was made again for each value before it: four times the reads.
+fn an_unreadable_value_does_not_cost_the_others_much(kind: TreeKind) {
+    let (vfs, _db, keyspace) = filled(kind, 64 << 20, 300, 30_000);
+    vfs.fail_named("read", ".blob", std::io::ErrorKind::Other);
+    let before = vfs.failed();
+    let mut lost = 0;
+    for pair in keyspace.iter() {
+        assert!(pair.is_err());
+        lost += 1;
+    }
+    let failed = vfs.failed() - before;
+    println!("{failed} failed reads, {lost} values");
+    assert!(failed < 400 && lost > 0);
+}
+
+/// Six of them held the whole read-ahead budget: another scan of 300 values needed 176 reads in place of 4.
+fn iterators_that_stand_still_leave_memory_to_others(kind: TreeKind) {
+    let (vfs, db, keyspace) = filled(kind, 64 << 20, 600, 12_000);
+    let alone = reads(&vfs, || assert_eq!(scan(&keyspace), 600));
+    let mut idle: Vec<_> = (0..6).map(|_| keyspace.iter()).collect();
+    for iter in &mut idle {
+        for n in 0..66 {
+            assert!(iter.next().unwrap().unwrap().1 == value(n, 12_000));
+        }
+    }
+    let beside = reads(&vfs, || assert_eq!(scan(&keyspace), 600));
+    println!("{alone} reads alone, {beside} beside idle iterators");
+    assert!(beside <= 2 * alone + 10);
+    let mut keys: Vec<_> = idle.into_iter().map(|iter| iter.keys()).collect();
+    assert_eq!(db.stats().memory_read_ahead, 0, "of what asks for keys alone");
+    assert!(keys.iter_mut().all(|keys| *keys.next().unwrap().unwrap() == key(66)[..]));
+}
+
+/// Several values share a page, so that a scan used each page often: 132 of 125 used values had left the cache.
+fn a_scan_of_small_values_leaves_used_values_in_the_cache(kind: TreeKind) {
+    let sizes = |n: usize| if n.is_multiple_of(100) { 8000 } else { 1300 };
+    let options = KeyspaceOptions::new(kind).blob_bytes_min(64);
+    let (vfs, _db, keyspace) = filled_with(options, 16 << 20, 12_500, sizes);
+    let used = || {
+        for n in (0..12_500).step_by(100) {
+            assert!(keyspace.get(key(n)).unwrap().unwrap() == value(n, 8000));
+        }
+    };
+    for _ in 0..3 {
+        used();
+    }
+    assert_eq!(reads(&vfs, used), 0);
+    let steps = reads(&vfs, || assert_eq!(scan(&keyspace), 12_500));
+    let again = reads(&vfs, used);
+    println!("{steps} reads of 12,500 values; {again} of 125 used values had left");
+    assert!(again <= 12 && steps < 12_500);
+}
+
+fn an_iterator_that_folds_large_values_caches_none(kind: TreeKind) {
+    let vfs = WatchedVfs::new(MemoryVfs::new());
+    let db = builder(&vfs, 64 << 20).merge_operator(Arc::new(Append)).open().unwrap();
+    let options = KeyspaceOptions::new(kind).merge_operator("append");
+    let keyspace = db.keyspace("items", options).unwrap();
+    for n in 0..300 {
+        keyspace.put(key(n), value(n, 5000)).unwrap();
+    }
+    keyspace.flush().unwrap();
+    for n in 0..300 {
+        keyspace.merge(key(n), "!").unwrap();
+    }
+    let before = db.stats().memory_cache;
+    for (n, pair) in keyspace.iter().enumerate() {
+        let bytes = pair.unwrap().1;
+        assert!(bytes[..5000] == value(n, 5000)[..] && bytes[5000..] == b"!"[..], "{n}");
+    }
+    assert!(db.stats().memory_cache < before + (300 << 10));
 }

@@ -412,7 +412,8 @@ impl Index {
 
 /// Orders pages by their value.
 pub(super) fn worth(locator: Locator) -> u64 {
-    locator.uses() << 1 | u64::from(locator.class() != PageClass::Leaf)
+    let serves_many = matches!(locator.class(), PageClass::Index | PageClass::Filter);
+    locator.uses() << 1 | u64::from(serves_many)
 }
 
 #[cfg(test)]
@@ -429,13 +430,16 @@ mod tests {
         for slot in [0, 1, (1 << SLOT_BITS) - 1] {
             let longest = MULTI_UNITS * UNIT_BYTES;
             for home in [0, UNIT_BYTES, UNIT_BYTES + 1, longest, longest + 1].map(PageHome::of) {
-                for class in [PageClass::Leaf, PageClass::Index, PageClass::Filter] {
+                for class in
+                    [PageClass::Leaf, PageClass::Index, PageClass::Filter, PageClass::Value]
+                {
                     for awaited in [false, true] {
                         let locator = Locator::new(slot, home, class, awaited);
                         assert_eq!(locator.slot(), slot);
                         assert_eq!(locator.home(), home);
                         assert_eq!(locator.class(), class);
-                        assert_eq!(locator.uses() == 0, class == PageClass::Leaf);
+                        let is_new = matches!(class, PageClass::Leaf | PageClass::Value);
+                        assert_eq!(locator.uses() == 0, is_new);
                     }
                 }
             }
@@ -476,6 +480,7 @@ mod tests {
         for (class, awaited, expected) in [
             (PageClass::Leaf, false, [0, 1, 1]),
             (PageClass::Leaf, true, [0, 0, 1]),
+            (PageClass::Value, false, [0, 1, 1]),
             (PageClass::Filter, false, [4, 4, 4]),
         ] {
             let locator = Locator::new(3, PageHome::Heap, class, awaited);

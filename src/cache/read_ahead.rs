@@ -33,6 +33,11 @@ impl ReadAhead {
         self.bytes_max.store(bytes, Ordering::Relaxed);
     }
 
+    /// The size of the budget.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max.load(Ordering::Relaxed)
+    }
+
     /// Bytes that are lent.
     pub(crate) fn bytes_used(&self) -> usize {
         self.used.load(Ordering::Relaxed)

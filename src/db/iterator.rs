@@ -509,7 +509,8 @@ impl Inner {
             self.place = Some(iterators.enter(Arc::<TurnCell<Inner>>::clone(iterator)));
         }
         let open = self.front.open.iter().chain(&self.back.open);
-        let bytes = open.map(|open| open.memory_bytes()).sum();
+        let values = self.values.as_ref().map_or(0, |values| values.memory_bytes());
+        let bytes = values + open.map(|open| open.memory_bytes()).sum::<usize>();
         iterators.recount(self.counted_bytes, bytes);
         self.counted_bytes = bytes;
         iterators.make_room();
@@ -533,11 +534,16 @@ impl Inner {
             }
             _ => Slice::pair(current.key, current.value),
         };
-        self.bytes_read += (pair.0.len() + pair.1.len()) as u64;
+        self.count_read(pair.0.len() + pair.1.len());
+        Ok(Some(pair))
+    }
+
+    #[inline]
+    fn count_read(&mut self, bytes: usize) {
+        self.bytes_read += bytes as u64;
         if self.bytes_read >= COUNTED_BYTES {
             self.store.counters.user_bytes_read.add(std::mem::take(&mut self.bytes_read));
         }
-        Ok(Some(pair))
     }
 
     fn runs_at(&self, version: &dyn TreeVersion, at: RangeAt<'_>) -> Result<RangeRuns> {
@@ -704,7 +710,7 @@ impl Inner {
             self.seqno(),
             Some(lower),
             upper,
-            self.keyspace.merge.clone(),
+            self.keyspace.merge_of_scans.clone(),
         );
         if self.keys_only {
             visible.only_keys();

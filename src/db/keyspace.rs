@@ -202,10 +202,11 @@ impl Keyspace {
         read::multi_get(&self.store, &self.state, &keys, None)
     }
 
-    /// Returns true if `key` has a value. Does not read a value from a blob file, and does not fold merge operands.
+    /// Returns true if `key` has a value. Reads no value from a blob file and folds no merge operands: a key with
+    /// operands that cannot be folded has a value.
     ///
     /// # Errors
-    /// The errors of [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`], but not those of the value and of the merge operator.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         read::contains(&self.store, &self.state, key.as_ref(), None)
     }

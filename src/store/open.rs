@@ -116,12 +116,23 @@ impl StoreContext {
             observer: Arc::downgrade(&as_tree_observer),
         };
         let tree = kinds::open(options.kind, context, edits, seed.flushed)?;
-        // Readers cache what they read; compactions do not.
+        let merge_of_scans =
+            MergeContext { blobs: Some(self.blob_reader(Caching::Looks)), ..merge.clone() };
         let merge = MergeContext { blobs: Some(self.blob_reader(Caching::Caches)), ..merge };
         let (id, name, options) = (seed.id, seed.name, seed.options);
         let hasher = Arc::clone(&self.files.hasher);
-        let parts =
-            KeyspaceParts { id, name, options, tree, merge, operator, hasher, counters, observer };
+        let parts = KeyspaceParts {
+            id,
+            name,
+            options,
+            tree,
+            merge,
+            merge_of_scans,
+            operator,
+            hasher,
+            counters,
+            observer,
+        };
         Ok(KeyspaceState::new(parts, &self.pool))
     }
 

@@ -88,6 +88,8 @@ pub(crate) struct KeyspaceState {
     /// Earlier values of `read`; locked while it is replaced.
     retired: Mutex<Retired>,
     pub(crate) merge: MergeContext,
+    /// The same for iterators, which do not cache the values that they fold.
+    pub(crate) merge_of_scans: MergeContext,
     /// The operator of `merge`.
     pub(crate) operator: Option<Arc<Contained>>,
     /// The store's.
@@ -181,16 +183,13 @@ impl Blobs {
 
 impl BlobReader for Blobs {
     fn read_blob(&self, pointer: &[u8], out: &mut Vec<u8>) -> Result<()> {
-        match self.caching {
-            Caching::Caches => {
-                out.clear();
-                out.extend_from_slice(&self.read(pointer)?);
-            }
-            Caching::Bypasses => {
-                let pointer = BlobPointer::of_entry(pointer)?;
-                *out = self.files.open(pointer.file)?.read(&pointer)?;
-            }
+        if self.caching == Caching::Bypasses {
+            let pointer = BlobPointer::of_entry(pointer)?;
+            *out = self.files.open(pointer.file)?.read(&pointer)?;
+            return Ok(());
         }
+        out.clear();
+        out.extend_from_slice(&self.read(pointer)?);
         Ok(())
     }
 
@@ -206,6 +205,8 @@ pub(crate) struct KeyspaceParts {
     pub(crate) options: KeyspaceOptions,
     pub(crate) tree: Arc<dyn Tree>,
     pub(crate) merge: MergeContext,
+    /// The same for iterators, which do not cache the values that they fold.
+    pub(crate) merge_of_scans: MergeContext,
     pub(crate) operator: Option<Arc<Contained>>,
     pub(crate) hasher: Arc<KeyHasher>,
     pub(crate) counters: Arc<TreeCounters>,
@@ -230,6 +231,7 @@ impl KeyspaceState {
             read: ArcSwap::from_pointee(read),
             retired: Mutex::default(),
             merge: parts.merge,
+            merge_of_scans: parts.merge_of_scans,
             operator: parts.operator,
             hasher: parts.hasher,
             counters: parts.counters,

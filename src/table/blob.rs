@@ -72,11 +72,6 @@ impl BlobFooter {
     }
 }
 
-/// The unit in which the value begins.
-pub(super) fn first_unit(pointer: &BlobPointer) -> u32 {
-    (pointer.offset / PIECE_BYTES as u64) as u32
-}
-
 /// The part of a unit's payload that belongs to the value.
 fn piece_of<'a>(pointer: &BlobPointer, unit: u32, payload: &'a [u8]) -> &'a [u8] {
     let start = u64::from(unit) * PIECE_BYTES as u64;
@@ -173,10 +168,18 @@ impl BlobFile {
     ) -> Result<Slice> {
         self.check_bounds(pointer)?;
         self.slice(pointer, |take| {
-            self.units_of(pointer).try_for_each(|unit| {
+            // All pages that are missing are to be known.
+            let mut result = Ok(());
+            for unit in self.units_of(pointer) {
                 let page = PagePointer { unit, units: 1 };
-                self.file.with_page(page, PageClass::Leaf, context, |piece| take(unit, piece))
-            })
+                match self.file.with_page(page, PageClass::Leaf, context, |piece| take(unit, piece))
+                {
+                    Ok(()) => {}
+                    Err(Error::NotResident) => result = Err(Error::NotResident),
+                    Err(error) => return Err(error),
+                }
+            }
+            result
         })
     }
 
@@ -226,7 +229,7 @@ impl BlobFile {
         Ok(Slice::from(value))
     }
 
-    fn check_bounds(&self, pointer: &BlobPointer) -> Result<()> {
+    pub(super) fn check_bounds(&self, pointer: &BlobPointer) -> Result<()> {
         let end = pointer.offset.checked_add(u64::from(pointer.length));
         if end.is_some_and(|end| end <= self.footer.bytes) && pointer.file == self.id() {
             return Ok(());
@@ -238,7 +241,7 @@ impl BlobFile {
 
     /// The units that a pointer within bounds overlaps.
     pub(super) fn units_of(&self, pointer: &BlobPointer) -> Range<u32> {
-        let first = first_unit(pointer);
+        let first = (pointer.offset / PIECE_BYTES as u64) as u32;
         let end = (pointer.offset + u64::from(pointer.length)).div_ceil(PIECE_BYTES as u64) as u32;
         first..if pointer.length == 0 { first } else { end }
     }

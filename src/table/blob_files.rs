@@ -1,7 +1,8 @@
 //! The open blob files of a store, and reads of their values through the cache.
 //!
 //! A value that fills at least one unit is cached as a whole. The key in the cache is the unit in which
-//! it begins: no other such value begins there. A smaller value is read through cached pages.
+//! it begins: no other such value begins there. A smaller value is read through cached pages, or past
+//! the cache by long scans: several values share a page, so that a scan would seem to use it often.
 //!
 //! Invariants:
 //! 1. There is at most one open handle per blob file. Tables that refer to the file hold the handle,
@@ -13,10 +14,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use super::blob::{BlobFile, PIECE_BYTES, first_unit};
+use super::blob::{BlobFile, PIECE_BYTES};
 use super::blob_pointer::BlobPointer;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
+use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::base::slice::Slice;
 use crate::base::sync::Mutex;
@@ -28,13 +30,17 @@ const SHARDS: usize = 16;
 const GAP_UNITS: u32 = 4;
 /// The longest run of units that is read with one request for several values.
 const RUN_UNITS_MAX: u32 = 256;
+/// A value of more units is read by itself: its own reads are long already.
+const LONG_UNITS: u32 = RUN_UNITS_MAX / 4;
 
-/// Whether values that had to be read are cached.
+/// The use of the cache by a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caching {
-    /// They are.
+    /// Values that had to be read are cached.
     Caches,
-    /// They are only returned. For long scans, and for what reads each value once.
+    /// Cached values are used, and none is added. For long scans.
+    Looks,
+    /// The cache is not asked. For what reads each value once.
     Bypasses,
 }
 
@@ -99,10 +105,11 @@ impl BlobFiles {
     /// # Errors
     /// As [`BlobFile::read`], and errors of opening the file.
     pub(crate) fn value(&self, pointer: &BlobPointer, caching: Caching) -> Result<Slice> {
-        let Some(key) = cache_key(pointer) else {
+        let key = cache_key(pointer);
+        if key.is_none() && caching == Caching::Caches {
             return self.open(pointer.file)?.read_in_pages(pointer, &ReadContext::blocking());
-        };
-        if let Some(value) = self.cached(pointer, key) {
+        }
+        if let Some(value) = self.cached(pointer, key, caching) {
             return Ok(value);
         }
         let value = self.open(pointer.file)?.read_slice(pointer)?;
@@ -118,13 +125,17 @@ impl BlobFiles {
         let mut values = vec![Slice::default(); pointers.len()];
         let (mut missing, mut small) = (Vec::new(), Vec::new());
         for (index, (pointer, value)) in pointers.iter().zip(&mut values).enumerate() {
-            match cache_key(pointer) {
-                Some(key) if !self.is_long(pointer) => match self.cached(pointer, key) {
-                    Some(cached) => *value = cached,
-                    None => missing.push((self.open(pointer.file)?, pointer, key, index)),
-                },
-                Some(_) => *value = self.value(pointer, caching)?,
-                None => small.push((pointer, value)),
+            let key = cache_key(pointer);
+            if key.is_none() && caching == Caching::Caches {
+                small.push((pointer, value));
+            } else if pointer.length == 0 || is_long(pointer) {
+                *value = self.value(pointer, caching)?;
+            } else if let Some(cached) = self.cached(pointer, key, caching) {
+                *value = cached;
+            } else {
+                let file = self.open(pointer.file)?;
+                file.check_bounds(pointer)?;
+                missing.push((file, pointer, key, index));
             }
         }
         // First the pages that are missing.
@@ -140,6 +151,9 @@ impl BlobFiles {
             *value = self.value(pointer, caching)?;
         }
         missing.sort_by_key(|(_, pointer, _, _)| (pointer.file, pointer.offset));
+        // No longer than what can be leased for it.
+        let units_most = self.files.read_ahead.bytes_max() / 4 / UNIT_BYTES;
+        let units_most = (units_most as u32).clamp(1, RUN_UNITS_MAX);
         let mut runs: Vec<UnitRun> = Vec::new();
         let mut members: Vec<usize> = Vec::with_capacity(missing.len());
         for (file, pointer, _, _) in &missing {
@@ -148,7 +162,7 @@ impl BlobFiles {
                 Some(run)
                     if run.file.id() == pointer.file
                         && units.start <= run.units.end.saturating_add(GAP_UNITS)
-                        && units.end - run.units.start <= RUN_UNITS_MAX =>
+                        && units.end - run.units.start <= units_most =>
                 {
                     run.units.end = run.units.end.max(units.end);
                 }
@@ -175,19 +189,19 @@ impl BlobFiles {
         Ok(values)
     }
 
-    /// Whether a value is better read by itself: its own reads are long already.
-    fn is_long(&self, pointer: &BlobPointer) -> bool {
-        u64::from(pointer.length) > u64::from(RUN_UNITS_MAX) * PIECE_BYTES as u64 / 4
-    }
-
-    fn cached(&self, pointer: &BlobPointer, key: PageKey) -> Option<Slice> {
-        let value = self.files.cache.value(key)?;
+    fn cached(
+        &self,
+        pointer: &BlobPointer,
+        key: Option<PageKey>,
+        caching: Caching,
+    ) -> Option<Slice> {
+        let value = self.files.cache.value(key.filter(|_| caching != Caching::Bypasses)?)?;
         // A pointer with another length is wrong: reading its value reports the error.
         (value.len() == pointer.length as usize).then_some(value)
     }
 
-    fn offer(&self, key: PageKey, value: &Slice, caching: Caching) {
-        if caching == Caching::Caches {
+    fn offer(&self, key: Option<PageKey>, value: &Slice, caching: Caching) {
+        if let Some(key) = key.filter(|_| caching == Caching::Caches) {
             self.files.cache.insert_value(key, value);
         }
     }
@@ -196,5 +210,10 @@ impl BlobFiles {
 /// The key under which a value is cached as a whole; `None` if it is read through pages.
 fn cache_key(pointer: &BlobPointer) -> Option<PageKey> {
     let is_whole = pointer.length as usize >= PIECE_BYTES;
-    is_whole.then(|| PageKey::of_value(pointer.file, first_unit(pointer))).flatten()
+    let unit = u32::try_from(pointer.offset / PIECE_BYTES as u64).ok().filter(|_| is_whole)?;
+    PageKey::of_value(pointer.file, unit)
+}
+
+fn is_long(pointer: &BlobPointer) -> bool {
+    u64::from(pointer.length) > u64::from(LONG_UNITS) * PIECE_BYTES as u64
 }

@@ -176,14 +176,14 @@ impl TableCursor {
         Ok(true)
     }
 
-    /// Calls `f` with the keys and pointers of puts in blob files that are next in the loaded leaf, up to `count`.
-    pub(crate) fn blobs_ahead(
+    /// Calls `f` with the entries that are next in the loaded leaf; see [`LeafCursor::entries_ahead`].
+    pub(crate) fn entries_ahead(
         &self,
         forward: bool,
         count: usize,
-        f: &mut dyn FnMut(Vec<u8>, BlobPointer),
+        f: &mut dyn FnMut(Vec<u8>, Seqno, Option<BlobPointer>),
     ) {
-        self.leaf.blobs_ahead(forward, count, f);
+        self.leaf.entries_ahead(forward, count, f);
     }
 
     fn note_missing(&self, leaf: PagePointer, misses: &mut Vec<PageMiss>) {

@@ -121,27 +121,33 @@ impl LeafCursor {
         Ok(())
     }
 
-    /// Calls `f` with the keys and pointers of up to `count` puts in blob files, from the position on (backwards: from
-    /// the position back to the leaf's start). Entries that cannot be read are passed over.
-    pub(super) fn blobs_ahead(
+    /// Calls `f` with the entries from the position on (backwards: from the position back to the leaf's start), until it
+    /// has passed `count` puts in blob files, whose pointers it passes too. Entries that cannot be read are left out.
+    pub(super) fn entries_ahead(
         &self,
         forward: bool,
         count: usize,
-        f: &mut dyn FnMut(Vec<u8>, BlobPointer),
+        f: &mut dyn FnMut(Vec<u8>, Seqno, Option<BlobPointer>),
     ) {
         if !self.positioned {
             return;
         }
         let node = Node { bytes: &self.payload, shape: &self.shape };
-        let blob = |i: usize| {
-            let kind = kind_of(node.meta(i)).ok()?;
-            let value = (kind == EntryKind::PutBlob).then(|| node.value(i).ok()).flatten()?;
-            Some((node.key(i).ok()?, BlobPointer::decode(value)?))
-        };
-        let mut each = |i| blob(i).into_iter().for_each(|(key, pointer)| f(key, pointer));
-        match forward {
-            true => (self.index..self.shape.entries).take(count).for_each(&mut each),
-            false => (0..=self.index).rev().take(count).for_each(&mut each),
+        let mut left = count;
+        for step in 0..self.shape.entries {
+            let i = match forward {
+                true => self.index + step,
+                false => self.index.wrapping_sub(step),
+            };
+            if i >= self.shape.entries || left == 0 {
+                return;
+            }
+            let meta = node.meta(i);
+            let (Ok(kind), Ok(key)) = (kind_of(meta), node.key(i)) else { continue };
+            let value = (kind == EntryKind::PutBlob).then(|| node.value(i).ok()).flatten();
+            let pointer = value.and_then(BlobPointer::decode);
+            left -= usize::from(pointer.is_some());
+            f(key, Seqno(meta >> KIND_BITS), pointer);
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::sorted::{Sorted, SortedCursor};
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::Result;
+use crate::base::ids::Seqno;
 use crate::cache::PageMiss;
 use crate::merge::MergeSource;
 use crate::table::{BlobPointer, Hole, HoleAt, Table, TableCursor};
@@ -149,16 +150,17 @@ impl<M> RunCursor<M> {
         }
     }
 
-    /// Calls `f` with the keys and pointers of puts in blob files that it will probably reach next, up to `count`.
-    pub(crate) fn blobs_ahead(
+    /// Calls `f` with entries that it will probably reach next, and with their pointers if they are puts in blob files:
+    /// at least `count` of these, if the loaded leaf has so many.
+    pub(crate) fn entries_ahead(
         &self,
         forward: bool,
         count: usize,
-        f: &mut dyn FnMut(Vec<u8>, BlobPointer),
+        f: &mut dyn FnMut(Vec<u8>, Seqno, Option<BlobPointer>),
     ) {
         match self {
             RunCursor::Memtable(_) => {}
-            RunCursor::Table(cursor) => cursor.blobs_ahead(forward, count, f),
+            RunCursor::Table(cursor) => cursor.entries_ahead(forward, count, f),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => {}
         }

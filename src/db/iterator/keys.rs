@@ -56,6 +56,7 @@ impl std::iter::FusedIterator for Keys {}
 impl Inner {
     fn only_keys(&mut self) {
         self.keys_only = true;
+        self.values = None;
         for open in [&mut self.front.open, &mut self.back.open].into_iter().flatten() {
             open.visible.only_keys();
         }
@@ -68,7 +69,7 @@ impl Inner {
             End::Back => self.back.open.as_ref(),
         };
         let key = open.and_then(|open| open.last()).map(Slice::from)?;
-        self.bytes_read += key.len() as u64;
+        self.count_read(key.len());
         Some((key, Slice::default()))
     }
 }
