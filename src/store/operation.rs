@@ -21,8 +21,13 @@ impl Operation<'_> {
     /// Whether its value is too large for journal and memtable. Asked once for each batch: options may change.
     #[inline]
     pub(crate) fn is_large(&self, sizes: &Sizes) -> bool {
-        self.value.len() >= sizes.direct_value_bytes
-            && self.value.len() >= self.keyspace.options().blob_bytes_min as usize
+        self.value.len() >= sizes.direct_value_bytes && self.goes_to_blob_file()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn goes_to_blob_file(&self) -> bool {
+        self.value.len() >= self.keyspace.options().blob_bytes_min as usize
             && self.kind != EntryKind::Delete
     }
 }

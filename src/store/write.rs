@@ -41,8 +41,9 @@ struct Checked<'a> {
     bytes: u64,
     /// Bytes that journal and memtable get to hold, with `BATCH_OPERATION_BYTES` for each operation.
     held: u64,
-    /// The operations whose values go to a blob file, ascending.
-    large: Vec<u32>,
+    /// The operations whose values go to a blob file, ascending, if there are any.
+    #[expect(clippy::box_collection, reason = "most batches have none, and are moved")]
+    large: Option<Box<Vec<u32>>>,
     /// A memtable that it goes to is full.
     is_full: bool,
     /// Its only keyspace.
@@ -51,6 +52,15 @@ struct Checked<'a> {
     slowest: Option<&'a KeyspaceState>,
     /// How many keyspaces had been dropped when it was checked.
     drops: u64,
+}
+
+impl Checked<'_> {
+    /// Notes that the next operation's value is large.
+    #[cold]
+    #[inline(never)]
+    fn note_large(&mut self) {
+        self.large.get_or_insert_default().push(self.count);
+    }
 }
 
 impl Store {
@@ -70,7 +80,7 @@ impl Store {
         if batch.count == 0 {
             return if durability == Durability::Sync { self.sync() } else { Ok(()) };
         }
-        let last = if !batch.large.is_empty() || batch.held >= COUNTED_BYTES_MIN {
+        let last = if batch.large.is_some() || batch.held >= COUNTED_BYTES_MIN {
             self.commit_counted(&operations, &mut batch, durability)?
         } else {
             self.admit(&operations, &batch)?;
@@ -98,7 +108,7 @@ impl Store {
             count: 0,
             bytes: 0,
             held: 0,
-            large: Vec::new(),
+            large: None,
             is_full: false,
             only: None,
             slowest: None,
@@ -116,7 +126,7 @@ impl Store {
             // A batch that is let through has fewer operations than a `u32` counts.
             let is_large = operation.is_large(&self.sizes);
             if is_large {
-                batch.large.push(batch.count);
+                batch.note_large();
             }
             batch.count = batch.count.wrapping_add(1);
             let value_bytes = if is_large { 0 } else { value.len() };
@@ -171,16 +181,15 @@ impl Store {
     where
         I: Iterator<Item = Operation<'a>>,
     {
-        let has_large_values = !batch.large.is_empty();
-        let _flight = self.begin_flight(batch.held, has_large_values)?;
+        let _flight = self.begin_flight(batch.held, batch.large.is_some())?;
         // Those that were in flight before may have filled the memtables.
         batch.is_full = true;
         self.admit(operations, batch)?;
-        if !has_large_values {
+        let Some(large) = &batch.large else {
             return self.commit_admitted(operations, batch, durability, None);
-        }
-        let values = LargeValues::write(self, operations(), &batch.large)?;
-        let stored = values.replace(operations(), &batch.large);
+        };
+        let values = LargeValues::write(self, operations(), large)?;
+        let stored = values.replace(operations(), large);
         self.commit_admitted(&|| stored.iter().copied(), batch, durability, Some(&values))
     }
 
