@@ -72,8 +72,9 @@ impl Keyspace {
     ///
     /// When this returns, the change is durable, and new work follows it: tables are written with the new compression
     /// and filters, values are put into blob files by the new `blob_bytes_min`, and the tree is compacted in the
-    /// background to the new limits. What is stored already stays as it is until a compaction writes it anew; for
-    /// all of it, call [`Keyspace::compact`]. After a crash during the call, the keyspace has either the old options
+    /// background to the new limits. What is stored already stays as it is until a compaction writes it anew.
+    /// [`Keyspace::compact`] writes what it can merge or shrink, and leaves what is merged already. Values stay in
+    /// their blob files. A lower limit slows writers until the tree has come near it. After a crash during the call, the keyspace has either the old options
     /// or the new ones.
     ///
     /// All options can be changed but the tree kind and the merge operator: the data is stored for these. For others

@@ -73,10 +73,12 @@ impl TableOutput {
     /// An output whose table has a filter of its own if `filter`.
     pub(super) fn new(context: &TreeContext, filter: bool) -> Result<TableOutput> {
         let files = &context.files;
+        // The number first: a table with a larger one never has older options.
+        let creation = files.next_file_id().0;
         let chosen = context.options();
         let options = TableOptions {
             compression: chosen.compression,
-            creation: files.next_file_id().0,
+            creation,
             filter,
             sample_keys: context.sample_keys(),
             origin: Some(Arc::clone(&chosen.origin)),

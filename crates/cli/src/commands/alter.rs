@@ -23,13 +23,13 @@ pub(crate) struct OptionsOptions {
 
 /// Change options of a keyspace, durably
 ///
-/// New files and compactions follow the new options. What is stored already changes when it is compacted, which `spinney
-/// compact` does at once. The tree kind and the merge operator are fixed when a keyspace is created.
+/// New files and compactions follow the new options. What is stored already changes when a compaction writes it anew;
+/// `spinney compact` leaves what is merged already. A lower limit slows writers until the tree has come near it. The tree kind and the merge operator are fixed when a keyspace is created.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   spinney alter my.store --space-amplification-max 1.15    less disk space, more writing
-  spinney alter my.store --compression lz4                 then: spinney compact my.store
+  spinney alter my.store --compression lz4                 new files alone
   spinney alter my.store --option tables_per_guard_max=4 --keyspace index")]
 pub(crate) struct AlterOptions {
     #[command(flatten)]
