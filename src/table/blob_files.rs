@@ -38,7 +38,8 @@ const LONG_UNITS: u32 = RUN_UNITS_MAX / 4;
 pub(crate) enum Caching {
     /// Values that had to be read are cached.
     Caches,
-    /// Cached values are used, and none is added. For long scans.
+    /// Values that are cached as a whole are used, and none is added. Smaller values are read past the
+    /// cache. For long scans.
     Looks,
     /// The cache is not asked. For what reads each value once.
     Bypasses,
