@@ -54,6 +54,9 @@ impl Store {
         let poisoned = || self.poison.first().map_or(Ok(()), Err);
         let mut done = self.work_done.load(Ordering::Acquire);
         let mut since = self.clock.nanos();
+        // How much work had been done when what was refused was last retried: a job that was under way when the wait
+        // began may have been refused what there is by now.
+        let mut retried = None;
         let mut moved = (done, since);
         loop {
             let ended = self.executor.ended();
@@ -72,9 +75,10 @@ impl Store {
                     return self.operator_failures();
                 };
                 let now_done = self.work_done.load(Ordering::Acquire);
-                if now_done == done {
+                if retried == Some(now_done) {
                     return Err(error);
                 }
+                retried = Some(now_done);
                 done = now_done;
                 since = self.clock.nanos();
             }

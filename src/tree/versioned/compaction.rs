@@ -242,23 +242,27 @@ impl Compaction {
 
     /// There was no room. Whether the merge is to begin anew and may take of the reserve: one at a time does, if it
     /// makes room. If there is none for the values to be copied, fewer are, or none; `outlook` tells what a merge does
-    /// that copies values out of some blob files.
+    /// that copies values out of some blob files. It estimates, so the reserve may turn out to be too little as well.
     pub(in crate::tree) fn begin_anew(
         &mut self,
         context: &TreeContext,
         outlook: impl Fn(&[FileId]) -> Outlook,
     ) -> Retry {
-        if self.reserve_turn.is_some() {
-            return Retry::Never;
-        }
         let files = &context.files;
+        if self.reserve_turn.is_some() {
+            if self.collected_blobs.is_empty() {
+                return Retry::Never;
+            }
+            self.collected_blobs.truncate(self.collected_blobs.len() / 2);
+        }
         let mut room = outlook(&self.collected_blobs).room(files);
         while room.is_none() && !self.collected_blobs.is_empty() {
             self.collected_blobs.truncate(self.collected_blobs.len() / 2);
             room = outlook(&self.collected_blobs).room(files);
         }
         let Some((room, bytes_max)) = room else { return Retry::Never };
-        let Some(turn) = files.take_reserve_turn() else { return Retry::Later };
+        let turn = self.reserve_turn.take().or_else(|| files.take_reserve_turn());
+        let Some(turn) = turn else { return Retry::Later };
         self.reserve_turn = Some(turn);
         (self.room, self.bytes_max, self.written_bytes) = (room, bytes_max, 0);
         Retry::Now

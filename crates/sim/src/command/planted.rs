@@ -44,6 +44,9 @@ pub struct Arguments {
     /// Run as one of the processes: activate this bug, or `none`.
     #[arg(long, hide = true)]
     pub child: Option<String>,
+    /// With `--child`: begin with the round of this number.
+    #[arg(long, hide = true, default_value_t = 0)]
+    pub first_round: u64,
 }
 
 /// Runs the command.

@@ -33,7 +33,8 @@ pub struct Arguments {
     /// The first seed of each part.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Number of parts that run in parallel [default: the number of cores].
+    /// Number of parts that run in parallel [default: the number of cores]. Beside them runs one that mostly waits
+    /// for the disk.
     #[arg(long)]
     jobs: Option<usize>,
     /// Run only the part with this name; can be repeated.
@@ -47,8 +48,18 @@ pub struct Arguments {
 /// A part of the soak: its name and, for each form, the arguments of its command.
 struct Part {
     name: &'static str,
+    load: Load,
     gate: &'static [&'static str],
     long: &'static [&'static str],
+}
+
+/// What a part mostly waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Load {
+    /// A core.
+    Core,
+    /// A disk that has written something durably: a core has time for another part meanwhile.
+    Disk,
 }
 
 impl Part {
@@ -64,68 +75,91 @@ impl Part {
 const PARTS: &[Part] = &[
     Part {
         name: "fuzz",
+        load: Load::Core,
         gate: &["fuzz", "--seconds", "15", "--jobs", "1"],
         long: &["fuzz", "--seconds", "60", "--jobs", "1"],
     },
     Part {
         name: "torture",
+        load: Load::Disk,
         gate: &["torture", "--kind", "mixed", "--size-mib", "256", "--seconds", "150"],
         long: &["torture", "--kind", "mixed", "--kills", "300", "--lives", "60"],
     },
     Part {
         name: "crash",
+        load: Load::Core,
         gate: &["crash", "--states", "40000", "--jobs", "1"],
         long: &["crash", "--states", "2000000", "--jobs", "1"],
     },
     Part {
         name: "faults",
+        load: Load::Core,
         gate: &["faults", "--every", "10", "--runs", "12"],
         long: &["faults", "--every", "1", "--runs", "20"],
     },
     Part {
         name: "exhaustive",
+        load: Load::Core,
         gate: &["crash", "--exhaustive", "2", "--jobs", "1"],
         long: &["crash", "--exhaustive", "3", "--jobs", "1"],
     },
     Part {
         name: "recovery",
+        load: Load::Core,
         gate: &["crash", "--recovery", "--states", "10000", "--jobs", "1"],
         long: &["crash", "--recovery", "--states", "300000", "--jobs", "1"],
     },
-    Part { name: "kill", gate: &["kill", "--kills", "40"], long: &["kill", "--kills", "1000"] },
+    Part {
+        name: "kill",
+        load: Load::Disk,
+        gate: &["kill", "--kills", "40"],
+        long: &["kill", "--kills", "1000"],
+    },
     Part {
         name: "threads",
+        load: Load::Core,
         gate: &["threads", "--seconds", "240"],
         long: &["threads", "--seconds", "3600"],
     },
-    Part { name: "views", gate: &["views", "--runs", "40"], long: &["views", "--seconds", "600"] },
+    Part {
+        name: "views",
+        load: Load::Core,
+        gate: &["views", "--runs", "40"],
+        long: &["views", "--seconds", "600"],
+    },
     Part {
         name: "bitflip",
+        load: Load::Core,
         gate: &["bitflip", "--seconds", "40"],
         long: &["bitflip", "--every", "1", "--all-bits", "--seconds", "900"],
     },
     Part {
         name: "model",
+        load: Load::Core,
         gate: &["model", "--operations", "750000"],
         long: &["model", "--operations", "20000000"],
     },
     Part {
         name: "promises",
+        load: Load::Core,
         gate: &["promises", "--runs", "12"],
         long: &["promises", "--runs", "1000"],
     },
     Part {
         name: "callbacks",
+        load: Load::Core,
         gate: &["callbacks", "--runs", "6"],
         long: &["callbacks", "--seconds", "600"],
     },
     Part {
         name: "strace",
+        load: Load::Disk,
         gate: &["kill", "--strace", "--seconds", "15"],
         long: &["kill", "--strace", "--seconds", "200"],
     },
     Part {
         name: "full disk",
+        load: Load::Disk,
         gate: &["kill", "--enospc", "--seconds", "15"],
         long: &["kill", "--enospc", "--seconds", "200"],
     },
@@ -178,20 +212,23 @@ fn run_parts(
     started: Instant,
 ) -> Vec<Report> {
     let (sender, receiver) = channel();
-    let mut next = 0;
-    let mut running = 0;
+    let mut lanes = [(Load::Core, jobs), (Load::Disk, 1)].map(|(load, free)| {
+        let waiting: Vec<usize> = (0..parts.len()).filter(|&n| parts[n].load == load).collect();
+        (waiting.into_iter(), free)
+    });
     let mut reports: Vec<Report> = Vec::new();
     while reports.len() < parts.len() {
-        while running < jobs && next < parts.len() {
-            begin(next, parts[next], arguments, started, sender.clone());
-            next += 1;
-            running += 1;
+        for (waiting, free) in &mut lanes {
+            for number in waiting.by_ref().take(*free) {
+                begin(number, parts[number], arguments, started, sender.clone());
+                *free -= 1;
+            }
         }
         let Ok(report) = receiver.recv() else { break };
-        running -= 1;
-        let (name, ended) =
-            (parts[report.part].name, if report.passed { "passed" } else { "FAILED" });
-        eprintln!("{:>6.0} s  {name} {ended}", started.elapsed().as_secs_f64());
+        let part = parts[report.part];
+        lanes[usize::from(part.load == Load::Disk)].1 += 1;
+        let ended = if report.passed { "passed" } else { "FAILED" };
+        eprintln!("{:>6.0} s  {} {ended}", started.elapsed().as_secs_f64(), part.name);
         if !report.passed {
             report.said.iter().for_each(|line| eprintln!("  {line}"));
         }

@@ -37,7 +37,7 @@ pub fn child(name: &str, arguments: &Arguments) -> ExitCode {
     let is_of_logs = bug.is_some_and(|bug| bug.name().starts_with("operation-log-"));
     let mut kinds = Kinds::All.runs();
     kinds.retain(|kinds| bug.is_none() || kinds.is_for_tests() == is_of_logs);
-    for round in 0..arguments.rounds {
+    for round in arguments.first_round..arguments.first_round + arguments.rounds {
         let seed = arguments.seed.wrapping_add(round);
         let kinds = kinds[(round % kinds.len() as u64) as usize];
         for regime in chosen(&arguments.regime) {

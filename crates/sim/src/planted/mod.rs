@@ -2,9 +2,10 @@
 //!
 //! A *search* looks for one bug from one first seed. It has its own process ([`child`]), because a
 //! bug may panic, abort or hang. A round runs each regime once with the round's seed. Rounds are
-//! repeated until a regime reports a violation. A last search without a bug runs as many rounds as
+//! repeated until a regime reports a violation. A search without a bug runs as many rounds as
 //! the longest other search and must find nothing. This shows that the regimes found the bugs, and
-//! not faults of their own.
+//! not faults of their own. It is cut into parts, for which no core waits while the longest search
+//! runs ([`queue`]).
 //!
 //! Invariants:
 //! 1. A search is repeatable, except for regimes with threads.
@@ -13,6 +14,7 @@
 //!    a last resort.
 
 mod child;
+mod queue;
 mod regimes;
 mod report;
 mod search;
@@ -26,6 +28,7 @@ use std::time::{Duration, Instant};
 use spinney::planted::Bug;
 
 use crate::command::planted::Arguments;
+use queue::Queue;
 use report::Score;
 use search::{Ended, Search};
 
@@ -60,16 +63,10 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     }
     let mut score = Score::new(bugs, arguments.verbose);
     for (search, ended) in carry_out(searches, arguments) {
-        score.add(&search, ended);
-    }
-    let unlimited = Duration::from_secs(4 * 3600);
-    let clean = (0..arguments.seeds).map(|n| first_seed(arguments.seed, n));
-    let rounds = |seed| score.rounds_from(seed);
-    let clean = clean
-        .map(|seed| Search::new(None, seed, rounds(seed), unlimited).within(&arguments.regime))
-        .collect();
-    for (search, ended) in carry_out(clean, arguments) {
-        score.add_clean(&search, ended);
+        match search.bug {
+            Some(_) => score.add(&search, ended),
+            None => score.add_clean(&search, ended),
+        }
     }
     score.print(arguments.seed, started.elapsed())
 }
@@ -86,26 +83,31 @@ fn chosen(names: &[String]) -> Result<Vec<Bug>, &String> {
     chosen.map(|chosen| if chosen.is_empty() { Bug::ALL.to_vec() } else { chosen })
 }
 
-/// Carries out searches, several at a time, and tells how far it is.
+/// Carries out searches, several at a time, and the one without a bug; tells how far it is.
 fn carry_out(searches: Vec<Search>, arguments: &Arguments) -> Vec<(Search, Ended)> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let (count, told) = (searches.len(), Mutex::new(Instant::now()));
-    let waiting = Mutex::new(searches.into_iter());
-    let ended = Mutex::new(Vec::with_capacity(count));
-    let work = || loop {
-        let next = waiting.lock().ok().and_then(|mut waiting| waiting.next());
-        let Some(search) = next else { return };
-        let found = search.carry_out();
-        if let (Some(bug), None) = (search.bug, &found.found) {
-            let (name, rounds) = (bug.name(), found.rounds);
-            let why = if found.is_undecided { ", given up: too slow" } else { "" };
-            eprintln!("{name} not found from seed {} in {rounds} rounds{why}", search.seed);
-        }
-        if let (Ok(mut ended), Ok(mut told)) = (ended.lock(), told.lock()) {
-            ended.push((search, found));
-            if told.elapsed() > Duration::from_secs(5) {
-                *told = Instant::now();
-                eprintln!("{} of {count} searches have ended", ended.len());
+    let count = searches.len();
+    let queue = Queue::new(searches, &arguments.regime);
+    let told = Mutex::new((0, Instant::now()));
+    let results = Mutex::new(Vec::with_capacity(count));
+    let work = || {
+        while let Some(search) = queue.next() {
+            let ended = search.carry_out();
+            queue.has_ended(&search, &ended);
+            if let (Some(bug), None) = (search.bug, &ended.found) {
+                let (name, rounds) = (bug.name(), ended.rounds);
+                let why = if ended.is_undecided { ", given up: too slow" } else { "" };
+                eprintln!("{name} not found from seed {} in {rounds} rounds{why}", search.seed);
+            }
+            if let (Some(_), Ok(mut told)) = (search.bug, told.lock()) {
+                told.0 += 1;
+                if told.1.elapsed() > Duration::from_secs(5) {
+                    told.1 = Instant::now();
+                    eprintln!("{} of {count} searches have ended", told.0);
+                }
+            }
+            if let Ok(mut results) = results.lock() {
+                results.push((search, ended));
             }
         }
     };
@@ -114,5 +116,5 @@ fn carry_out(searches: Vec<Search>, arguments: &Arguments) -> Vec<(Search, Ended
             scope.spawn(work);
         }
     });
-    ended.into_inner().unwrap_or_default()
+    results.into_inner().unwrap_or_default()
 }

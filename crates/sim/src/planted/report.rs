@@ -13,8 +13,6 @@ use super::search::{Ended, Search};
 pub(super) struct Score {
     bugs: Vec<Bug>,
     ended: BTreeMap<&'static str, Vec<Ended>>,
-    /// The most rounds that finding a bug took, by first seed.
-    rounds: BTreeMap<u64, u64>,
     states: u64,
     clean_states: u64,
     false_alarms: Vec<String>,
@@ -26,7 +24,6 @@ impl Score {
         Score {
             bugs,
             ended: BTreeMap::new(),
-            rounds: BTreeMap::new(),
             states: 0,
             clean_states: 0,
             false_alarms: Vec::new(),
@@ -38,16 +35,7 @@ impl Score {
     pub(super) fn add(&mut self, search: &Search, ended: Ended) {
         let Some(bug) = search.bug else { return };
         self.states += ended.states;
-        if ended.found.is_some() {
-            let rounds = self.rounds.entry(search.seed).or_default();
-            *rounds = ended.rounds.max(*rounds);
-        }
         self.ended.entry(bug.name()).or_default().push(ended);
-    }
-
-    /// The most rounds that finding a bug took from this first seed; at least one.
-    pub(super) fn rounds_from(&self, seed: u64) -> u64 {
-        self.rounds.get(&seed).copied().unwrap_or(1)
     }
 
     /// Adds a search without a bug.

@@ -25,6 +25,8 @@ pub(super) struct Search {
     pub(super) bug: Option<Bug>,
     /// The first round's seed.
     pub(super) seed: u64,
+    /// The number of the first round that it carries out.
+    first_round: u64,
     rounds: u64,
     limit: Duration,
     /// The regimes of a round, by name; all if none is named.
@@ -48,12 +50,23 @@ pub(super) struct Ended {
 impl Search {
     /// A search of at most so many rounds that take at most this time.
     pub(super) fn new(bug: Option<Bug>, seed: u64, rounds: u64, limit: Duration) -> Search {
-        Search { bug, seed, rounds, limit, regimes: Vec::new() }
+        Search { bug, seed, first_round: 0, rounds, limit, regimes: Vec::new() }
     }
 
     /// The same with these regimes alone, if any is named.
     pub(super) fn within(self, regimes: &[String]) -> Search {
         Search { regimes: regimes.to_vec(), ..self }
+    }
+
+    /// The same from another round on.
+    pub(super) fn beginning_with(self, first_round: u64) -> Search {
+        Search { first_round, ..self }
+    }
+
+    /// The number of its first round.
+    #[cfg(test)]
+    pub(super) fn first_round(&self) -> u64 {
+        self.first_round
     }
 
     /// Carries it out.
@@ -85,6 +98,7 @@ impl Search {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("planted").arg("--child").arg(self.bug.map_or("none", Bug::name));
         command.arg("--seed").arg(self.seed.to_string());
+        command.arg("--first-round").arg(self.first_round.to_string());
         command.arg("--rounds").arg(self.rounds.to_string());
         command.arg("--seconds").arg(self.limit.as_secs_f64().to_string());
         self.regimes.iter().for_each(|regime| {
@@ -106,7 +120,7 @@ impl Search {
                     let told: Value = serde_json::from_str(&line).unwrap_or_default();
                     parts += 1;
                     part = Part::begin(process);
-                    ended.rounds = told["round"].as_u64().unwrap_or(0) + 1;
+                    ended.rounds = told["round"].as_u64().map_or(1, |r| r + 1 - self.first_round);
                     ended.states += told["states"].as_u64().unwrap_or(0);
                     if let Some(found) = told["found"].as_str() {
                         let command = told["command"].as_str().unwrap_or_default();
