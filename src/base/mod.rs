@@ -26,3 +26,5 @@ pub(crate) mod slice;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod sync;
 pub(crate) mod turn_cell;
+#[cfg(test)]
+pub(crate) mod visits;

@@ -451,6 +451,10 @@ bugs! {
         "What is overwritten still counts as live.";
     LiveForgetsDeletes, "live-forgets-deletes", "tree",
         "What is deleted still counts as live.";
+    BundleKnownByNumber, "bundle-known-by-number", "tree",
+        "A bundle with a lower number than one of the trunk's is taken for one that the manifest has.";
+    RefsOfGoneNodes, "refs-of-gone-nodes", "tree",
+        "A change counts what it adds to a tree, and not what it takes away.";
     RetainedForever, "retained-forever", "tree",
         "What was kept for a snapshot is not looked at again once the snapshot has gone.";
     KeyspaceCreateLazy, "keyspace-create-lazy", "manifest",

@@ -110,11 +110,15 @@ impl Table {
 
     /// The file's number.
     pub(crate) fn id(&self) -> FileId {
+        #[cfg(test)]
+        crate::base::visits::note();
         self.file.id()
     }
 
     /// The table's totals.
     pub(crate) fn properties(&self) -> &Properties {
+        #[cfg(test)]
+        crate::base::visits::note();
         &self.properties
     }
 

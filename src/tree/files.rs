@@ -1,9 +1,10 @@
 //! The data files behind a version: its tables and the blob files that those refer to.
 //!
 //! Invariants:
-//! 1. The tables handed in are all that the version reaches, each once.
+//! 1. The tables handed in to [`blobs`], [`paths`] and [`check`] are all that the version reaches, each once.
+//! 2. [`FileRefs`] counts a file in the sums while it has a reference, once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::live::{Stored, blob_value_bytes};
 use crate::base::error::Error;
 use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
-use crate::table::{BlobFile, Table};
+use crate::table::{BlobFile, SAMPLE_ALL, Table};
 
 /// Sums over all files of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,22 +73,181 @@ pub(super) fn blobs<'a>(tables: &[&'a Arc<Table>]) -> Vec<&'a Arc<BlobFile>> {
     all.map(|blob| (blob.id(), blob)).collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
-/// Those of them, by number, of which the tables point to less than half.
-pub(super) fn mostly_dead_blobs(tables: &[&Arc<Table>]) -> Vec<FileId> {
-    let mut live: BTreeMap<FileId, u64> = BTreeMap::new();
-    for reference in tables.iter().flat_map(|table| &table.properties().blobs) {
-        *live.entry(reference.file).or_default() += reference.bytes;
+/// How often each thing is referred to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Counts<T>(BTreeMap<T, u64>);
+
+impl<T> Default for Counts<T> {
+    fn default() -> Counts<T> {
+        Counts(BTreeMap::new())
     }
-    let dead = |blob: &&Arc<BlobFile>| {
-        live.get(&blob.id()).is_none_or(|live| live.saturating_mul(2) < blob.value_bytes())
-    };
-    blobs(tables).into_iter().filter(dead).map(|blob| blob.id()).collect()
 }
 
-/// The gain of merging a table in blob files that are mostly dead (`dead`): a guess, since other tables may
+impl<T: Ord> Counts<T> {
+    /// Counts a reference; whether it is the first.
+    pub(super) fn add(&mut self, to: T) -> bool {
+        let count = self.0.entry(to).or_default();
+        *count += 1;
+        *count == 1
+    }
+
+    /// Counts a reference no more; whether it was the last.
+    pub(super) fn remove(&mut self, to: &T) -> bool {
+        let Some(count) = self.0.get_mut(to) else { return false };
+        *count -= 1;
+        if *count > 0 {
+            return false;
+        }
+        self.0.remove(to);
+        true
+    }
+
+    pub(super) fn contains(&self, to: &T) -> bool {
+        self.0.contains_key(to)
+    }
+
+    /// The greatest that is referred to.
+    pub(super) fn last(&self) -> Option<&T> {
+        self.0.keys().next_back()
+    }
+}
+
+/// What tables say of a blob file.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct BlobRefs {
+    /// The tables that hold it open.
+    tables: u64,
+    /// Bytes of its values that tables point to, and of all its values.
+    live_bytes: u64,
+    value_bytes: u64,
+}
+
+impl BlobRefs {
+    /// Whether tables point to less than half of it.
+    fn is_mostly_dead(&self) -> bool {
+        self.tables > 0 && self.live_bytes.saturating_mul(2) < self.value_bytes
+    }
+}
+
+/// A table, and how often it is referred to.
+struct TableRefs {
+    table: Arc<Table>,
+    count: u64,
+}
+
+/// How often each table is referred to, and what follows for a whole tree: sums, and which blob files are mostly dead.
+/// Kept up to date by what a change adds and takes away.
+#[derive(Default)]
+pub(super) struct FileRefs {
+    tables: BTreeMap<FileId, TableRefs>,
+    /// The tables' thresholds of samples.
+    thresholds: Counts<u64>,
+    blobs: BTreeMap<FileId, BlobRefs>,
+    mostly_dead_blobs: BTreeSet<FileId>,
+    pub(super) totals: FileTotals,
+}
+
+impl PartialEq for FileRefs {
+    fn eq(&self, other: &FileRefs) -> bool {
+        let counts = |refs: &FileRefs| -> Vec<(FileId, u64)> {
+            refs.tables.iter().map(|(id, refs)| (*id, refs.count)).collect()
+        };
+        counts(self) == counts(other)
+            && self.thresholds == other.thresholds
+            && self.blobs == other.blobs
+            && self.mostly_dead_blobs == other.mostly_dead_blobs
+            && self.totals == other.totals
+    }
+}
+
+impl FileRefs {
+    /// Counts a reference to a table.
+    pub(super) fn add(&mut self, table: &Arc<Table>) {
+        let new = || TableRefs { table: Arc::clone(table), count: 0 };
+        let table_refs = self.tables.entry(table.id()).or_insert_with(new);
+        table_refs.count += 1;
+        if table_refs.count > 1 {
+            return;
+        }
+        self.totals.add(table);
+        self.thresholds.add(table.properties().sample.threshold());
+        for blob in table.blobs() {
+            let blob_refs = self.blobs.entry(blob.id()).or_default();
+            blob_refs.tables += 1;
+            blob_refs.value_bytes = blob.value_bytes();
+            if blob_refs.tables == 1 {
+                self.totals.blobs += 1;
+                self.totals.blob_bytes += blob.bytes();
+            }
+        }
+        for reference in &table.properties().blobs {
+            let blob_refs = self.blobs.entry(reference.file).or_default();
+            blob_refs.live_bytes = blob_refs.live_bytes.saturating_add(reference.bytes);
+        }
+        self.note_dead_blobs(table);
+    }
+
+    /// Counts a reference to a table no more.
+    pub(super) fn remove(&mut self, table: &Arc<Table>) {
+        let Some(table_refs) = self.tables.get_mut(&table.id()) else { return };
+        table_refs.count -= 1;
+        if table_refs.count > 0 {
+            return;
+        }
+        self.tables.remove(&table.id());
+        self.totals.remove(table);
+        self.thresholds.remove(&table.properties().sample.threshold());
+        for reference in &table.properties().blobs {
+            if let Some(blob_refs) = self.blobs.get_mut(&reference.file) {
+                blob_refs.live_bytes = blob_refs.live_bytes.saturating_sub(reference.bytes);
+            }
+        }
+        for blob in table.blobs() {
+            let Some(blob_refs) = self.blobs.get_mut(&blob.id()) else { continue };
+            blob_refs.tables -= 1;
+            if blob_refs.tables == 0 {
+                self.totals.blobs -= 1;
+                self.totals.blob_bytes -= blob.bytes();
+            }
+        }
+        self.note_dead_blobs(table);
+    }
+
+    /// Whether the blob files that a table points to are mostly dead may have changed.
+    fn note_dead_blobs(&mut self, table: &Table) {
+        let pointed_to = table.properties().blobs.iter().map(|reference| reference.file);
+        for file in pointed_to.chain(table.blobs().iter().map(|blob| blob.id())) {
+            let Some(blob_refs) = self.blobs.get(&file) else { continue };
+            match blob_refs.is_mostly_dead() {
+                true => self.mostly_dead_blobs.insert(file),
+                false => self.mostly_dead_blobs.remove(&file),
+            };
+            if blob_refs.tables == 0 && blob_refs.live_bytes == 0 {
+                self.blobs.remove(&file);
+            }
+        }
+    }
+
+    /// All tables, by number.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.tables.values().map(|refs| &refs.table)
+    }
+
+    /// The blob files of which tables point to less than half, ascending.
+    pub(super) fn mostly_dead_blobs(&self) -> impl Iterator<Item = FileId> {
+        self.mostly_dead_blobs.iter().copied()
+    }
+
+    /// The hashes below which all tables' samples are complete.
+    pub(super) fn sample_threshold(&self) -> u64 {
+        self.thresholds.0.keys().next().copied().unwrap_or(SAMPLE_ALL)
+    }
+}
+
+/// The gain of merging a table in blob files that are mostly dead (`dead`, ascending): a guess, since other tables may
 /// refer to them too.
 pub(super) fn dead_blob_gain(table: &Table, dead: &[FileId]) -> u64 {
-    let is_dead = |blob: &&Arc<BlobFile>| dead.contains(&blob.id());
+    let is_dead = |blob: &&Arc<BlobFile>| dead.binary_search(&blob.id()).is_ok();
     table.blobs().iter().filter(is_dead).map(|blob| blob.bytes() / 8).sum()
 }
 
@@ -134,4 +294,55 @@ pub(super) fn check(
         }
     }
     counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::entry::EntryKind;
+    use crate::base::ids::Seqno;
+    use crate::table::{BlobFiles, BlobWriter, TableBuilder, TableOptions};
+    use crate::tree::edits::tests::data_files;
+
+    /// Four values in one blob file, in three tables: two point to one each, one to two.
+    #[test]
+    fn files_count_once_and_blob_files_are_dead_when_tables_that_point_to_them_go() {
+        let files = data_files();
+        let blobs = BlobFiles::new(&files);
+        let mut writer = BlobWriter::new(&blobs).unwrap();
+        let pointers: Vec<_> = (0..4).map(|_| writer.append(&[7; 5000]).unwrap()).collect();
+        let blob = writer.finish().unwrap();
+        let table = |values: std::ops::Range<usize>| {
+            let mut table = TableBuilder::new(&files, &blobs, TableOptions::default()).unwrap();
+            for value in values {
+                let mut pointer = Vec::new();
+                pointers[value].encode(&mut pointer);
+                let key = [value as u8];
+                table.add(&key, Seqno(1), EntryKind::PutBlob, &pointer).unwrap();
+            }
+            table.finish().unwrap()
+        };
+        let tables = [table(0..1), table(1..2), table(2..4)];
+        let mut refs = FileRefs::default();
+        let dead = |refs: &FileRefs| refs.mostly_dead_blobs().collect::<Vec<_>>();
+        tables.iter().for_each(|table| refs.add(table));
+        // Once more, by another node.
+        refs.add(&tables[2]);
+        let totals = refs.totals;
+        assert_eq!((totals.tables, totals.entries, totals.blobs), (3, 4, 1));
+        assert_eq!((totals.blob_bytes, totals.blob_value_bytes), (blob.bytes(), 20_000));
+        assert!(dead(&refs).is_empty());
+        refs.remove(&tables[2]);
+        assert_eq!(refs.totals, totals);
+        refs.remove(&tables[2]);
+        assert_eq!((refs.totals.tables, refs.totals.blob_value_bytes), (2, 10_000));
+        assert!(dead(&refs).is_empty(), "half of it");
+        refs.remove(&tables[0]);
+        assert_eq!(dead(&refs), [blob.id()]);
+        refs.add(&tables[2]);
+        assert!(dead(&refs).is_empty());
+        refs.remove(&tables[2]);
+        refs.remove(&tables[1]);
+        assert!(refs == FileRefs::default(), "{:?}", refs.totals);
+    }
 }

@@ -468,15 +468,14 @@ impl LiveKeys {
     }
 
     /// Returns true if so few keys are followed that it may be worth starting again.
-    pub(super) fn is_small(&self) -> bool {
+    fn is_small(&self) -> bool {
         self.keys.len() < self.keys_max() / KEYS_FEW_PART && self.threshold < SAMPLE_ALL
     }
 
-    /// Returns true if starting again with the samples of `tables` gives a better estimate, because
-    /// the keyspace has become smaller.
-    pub(super) fn is_outgrown(&self, tables: &[&Arc<Table>]) -> bool {
-        self.is_small()
-            && rounded_down(threshold_of(tables.iter().map(|table| &***table))) > self.threshold
+    /// Returns true if starting again with the samples of all tables gives a better estimate, because
+    /// the keyspace has become smaller. The samples are complete below `tables_threshold`.
+    pub(super) fn is_outgrown(&self, tables_threshold: u64) -> bool {
+        self.is_small() && rounded_down(tables_threshold) > self.threshold
     }
 }
 

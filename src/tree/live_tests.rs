@@ -131,10 +131,11 @@ fn a_keyspace_that_has_become_small_is_sampled_anew() {
     let small = table_of(&files, EntryKind::Put, 2, 0..200);
     let mut live = LiveKeys::default();
     live.apply(&large.properties().sample);
-    assert!(live.is_small() && !live.is_outgrown(&[&large, &small]));
-    assert!(live.is_outgrown(&[&small]));
+    let [of_large, of_small] = [&large, &small].map(|table| table.properties().sample.threshold());
+    assert!(live.is_small() && !live.is_outgrown(of_large.min(of_small)));
+    assert!(live.is_outgrown(of_small));
     live.apply(&small.properties().sample);
-    assert!(live.is_outgrown(&[&small]), "it is still as coarse");
+    assert!(live.is_outgrown(of_small), "it is still as coarse");
     live = LiveKeys::default();
     live.apply(&small.properties().sample);
     assert_eq!(live_in(&mut live, &[small]).keys, 200);

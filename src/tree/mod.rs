@@ -12,6 +12,8 @@
 //!    merges them with its own.
 
 mod context;
+#[cfg(test)]
+mod cost_tests;
 pub(crate) mod description;
 #[cfg(any(test, feature = "fuzz"))]
 mod edits;
@@ -99,9 +101,9 @@ pub(crate) struct TreeCounters {
     pub(crate) compaction_read_bytes: AtomicU64,
     pub(crate) compaction_written_bytes: AtomicU64,
     pub(crate) compactions: AtomicU64,
-    /// Probes of filters, and the false positives among them. These alone are counted for every read. A sharded counter
-    /// uses 4 KiB, which thousands of keyspaces have to have.
-    filters: ShardedCounters<2>,
+    /// Probes of filters, the false positives among them, and reads that iterators wasted. These alone are counted for
+    /// every read. A sharded counter uses 4 KiB, which thousands of keyspaces have to have.
+    reads: ShardedCounters<3>,
     /// Tables of the newest version.
     pub(crate) tables: AtomicU64,
     /// How many times as many sampled keys the estimate of what is live wants as usual, if more than once.
@@ -114,18 +116,28 @@ impl TreeCounters {
     /// Counts what one lookup has asked of filters.
     #[inline]
     pub(crate) fn count_filters(&self, probes: u64, false_positives: u64) {
-        self.filters.add(0, probes);
+        self.reads.add(0, probes);
         if false_positives > 0 {
-            self.filters.add(1, false_positives);
+            self.reads.add(1, false_positives);
         }
     }
 
+    /// Counts tables that an iterator opened beyond the one that would do.
+    #[inline]
+    fn count_wasted_reads(&self, reads: u64) {
+        self.reads.add(2, reads);
+    }
+
+    fn wasted_reads(&self) -> u64 {
+        self.reads.sum(2)
+    }
+
     pub(crate) fn filter_probes(&self) -> u64 {
-        self.filters.sum(0)
+        self.reads.sum(0)
     }
 
     pub(crate) fn filter_false_positives(&self) -> u64 {
-        self.filters.sum(1)
+        self.reads.sum(1)
     }
 }
 

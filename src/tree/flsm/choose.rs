@@ -12,7 +12,7 @@ use super::{Flsm, FlsmTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::tree::range::{ranges_overlap, table_is_inside};
-use crate::tree::versioned::{Choose, Gain, Intent, walk};
+use crate::tree::versioned::{Choose, Gain, Intent};
 
 impl Choose for Flsm {
     type Choice = Plan;
@@ -45,20 +45,7 @@ impl Choose for Flsm {
 
     /// Joins neighbouring guards that hold too little to be kept apart.
     fn choose_idle(tree: &FlsmTree, version: &Version) -> Option<Plan> {
-        let mut found: Option<Plan> = None;
-        if !version.own.totals.joinable {
-            return None;
-        }
-        walk(&version.root, &mut |guard| {
-            for left in 0..guard.children.len().saturating_sub(1) {
-                if found.is_some() {
-                    return;
-                }
-                found = join_plan(guard, left, &version.parameters)
-                    .filter(|plan| tree.is_free(plan.place.height, plan.place.range()));
-            }
-        });
-        found
+        tree.find_join(&version.root, &version.parameters)
     }
 
     fn plan_of(_tree: &FlsmTree, plan: Plan) -> Result<Option<Plan>> {
@@ -66,7 +53,7 @@ impl Choose for Flsm {
     }
 
     fn gain(tree: &FlsmTree, version: &Version, guard: &Guard, now: &[Seqno]) -> Gain {
-        reclaim::gain(tree, guard, version.mostly_dead_blobs(), now)
+        reclaim::gain(tree, guard, &version.mostly_dead_blobs, now)
     }
 
     fn path_gain(version: &Version, guard: &Guard) -> Gain {
@@ -93,29 +80,34 @@ impl Choose for Flsm {
         range: (&[u8], Option<&[u8]>),
     ) -> Result<Option<Plan>> {
         let version = tree.version.load_full();
-        let mut found = None;
-        walk(&version.root, &mut |guard| {
-            let overlaps = ranges_overlap(guard.range(), range);
-            if found.is_some() || guard.height != height || !overlaps {
-                return;
-            }
-            let clean = match guard.fragments.as_slice() {
-                [] => true,
-                [only] if height == 0 => {
-                    let (lower, upper) = guard.range();
-                    only.fully_merged && table_is_inside(&only.table, lower, upper)
-                }
-                _ => false,
-            };
-            if !clean {
-                found = Some(guard);
-            }
-        });
-        match found {
+        match first_unclean(&version.root, height, range) {
             Some(guard) => plan(guard, Trigger::Full, &version.parameters),
             None => Ok(None),
         }
     }
+}
+
+/// The first guard of a level in a range that is not as a full merge leaves it.
+fn first_unclean<'a>(
+    guard: &'a Arc<Guard>,
+    height: u32,
+    range: (&[u8], Option<&[u8]>),
+) -> Option<&'a Arc<Guard>> {
+    if guard.height < height || !ranges_overlap(guard.range(), range) {
+        return None;
+    }
+    if guard.height > height {
+        return guard.children.iter().find_map(|child| first_unclean(child, height, range));
+    }
+    let clean = match guard.fragments.as_slice() {
+        [] => true,
+        [only] if height == 0 => {
+            let (lower, upper) = guard.range();
+            only.fully_merged && table_is_inside(&only.table, lower, upper)
+        }
+        _ => false,
+    };
+    (!clean).then_some(guard)
 }
 
 impl FlsmTree {
@@ -130,6 +122,17 @@ impl FlsmTree {
     fn plan(&self, guard: &Guard, trigger: Trigger, intent: Intent) -> Result<Option<Plan>> {
         let planned = plan(guard, trigger, &self.version.load().parameters);
         self.planned(planned, guard, intent)
+    }
+
+    /// The join of two neighbours at or below the guard's children in which no job is running.
+    fn find_join(&self, guard: &Guard, parameters: &Parameters) -> Option<Plan> {
+        if !guard.totals(parameters).joinable {
+            return None;
+        }
+        let pairs = 0..guard.children.len().saturating_sub(1);
+        let is_free = |plan: &Plan| self.is_free(plan.place.height, plan.place.range());
+        let here = pairs.filter_map(|left| join_plan(guard, left, parameters)).find(is_free);
+        here.or_else(|| guard.children.iter().find_map(|child| self.find_join(child, parameters)))
     }
 
     /// The guard that is due most.

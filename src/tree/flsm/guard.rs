@@ -154,6 +154,8 @@ impl Deref for Guard {
 
     #[inline]
     fn deref(&self) -> &Head {
+        #[cfg(test)]
+        crate::base::visits::note();
         &self.head
     }
 }

@@ -38,9 +38,8 @@ pub(super) use self::kind::KIND;
 use self::lookup::Presence;
 use self::parameters::Parameters;
 use self::plan::Plan;
-use self::totals::FileRefs;
+use self::totals::GuardRefs;
 use self::version::{Summary, Version};
-use super::files::FileTotals;
 use super::output::pack_table;
 use super::versioned::{Recovered, VersionedKind, VersionedTree};
 use super::{PackSource, PackedBytes, TreeContext, TreeVersion};
@@ -60,7 +59,7 @@ impl VersionedKind for Flsm {
     type Node = Guard;
     type Body = Body;
     type Summary = Summary;
-    type Changes = FileRefs;
+    type Refs = GuardRefs;
     type Packed = Arc<Table>;
     type Plan = Plan;
     type Progress = Progress;
@@ -77,7 +76,7 @@ impl VersionedKind for Flsm {
         open::open(context, recovered)
     }
 
-    fn encode(root: &Arc<Guard>, first_new: u64, _before: Option<&Version>) -> Vec<u8> {
+    fn encode(root: &Arc<Guard>, first_new: u64, _before: Option<&GuardRefs>) -> Vec<u8> {
         edit::encode(root, first_new)
     }
 
@@ -85,30 +84,8 @@ impl VersionedKind for Flsm {
         version
     }
 
-    fn tables(root: &Arc<Guard>) -> Vec<&Arc<Table>> {
-        guard::tables(root)
-    }
-
-    fn changes(root: &Arc<Guard>) -> FileRefs {
-        FileRefs::of(root)
-    }
-
-    fn note_change(
-        file_refs: &mut FileRefs,
-        before: &Arc<Guard>,
-        root: &Arc<Guard>,
-        first_new: u64,
-    ) {
-        file_refs.change(before, root, first_new);
-    }
-
-    fn summarize(
-        &self,
-        root: &Arc<Guard>,
-        file_refs: &FileRefs,
-        parameters: &Parameters,
-    ) -> (FileTotals, Summary) {
-        (file_refs.totals, Summary::new(*root.totals(parameters), &self.presence))
+    fn summarize(&self, root: &Arc<Guard>, _refs: &GuardRefs, parameters: &Parameters) -> Summary {
+        Summary::new(*root.totals(parameters), &self.presence)
     }
 
     fn pack(tree: &FlsmTree, entries: &mut dyn PackSource) -> Result<(Arc<Table>, PackedBytes)> {

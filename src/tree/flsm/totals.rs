@@ -1,16 +1,10 @@
-//! Sums over the guards of a subtree, kept with each guard, and over the files of a whole tree, kept up
-//! to date by what a change adds and takes away.
-
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+//! Sums over the guards of a subtree, kept with each guard, and what guards refer to.
 
 use super::guard::{Guard, Totals, is_joinable};
 use super::parameters::Parameters;
-use crate::base::ids::{FileId, NodeId};
-use crate::table::{BlobFile, Table};
-use crate::tree::files::FileTotals;
+use crate::tree::files::FileRefs;
 use crate::tree::live::{Dead, Overlap};
-use crate::tree::versioned::{NEW, walk};
+use crate::tree::versioned::NodeRefs;
 
 impl Guard {
     /// Sums over the guard and all below it.
@@ -85,92 +79,20 @@ impl Guard {
     }
 }
 
-/// How many fragments refer to each table, and how many tables to each blob file.
-#[derive(Default)]
-pub(in crate::tree) struct FileRefs {
-    tables: BTreeMap<FileId, u64>,
-    blobs: BTreeMap<FileId, u64>,
-    pub(super) totals: FileTotals,
-}
+/// What guards refer to.
+#[derive(Default, PartialEq)]
+pub(in crate::tree) struct GuardRefs(FileRefs);
 
-impl FileRefs {
-    /// Counts a whole tree.
-    pub(super) fn of(root: &Arc<Guard>) -> FileRefs {
-        let mut file_refs = FileRefs::default();
-        walk(root, &mut |guard| file_refs.add(guard));
-        file_refs
+impl NodeRefs<Guard> for GuardRefs {
+    fn add(&mut self, guard: &Guard) {
+        guard.fragments.iter().for_each(|fragment| self.0.add(&fragment.table));
     }
 
-    /// Counts what is new below `new` and no more what is gone of `old`. Guards that both have keep
-    /// their numbers, which are below `first_new`.
-    pub(super) fn change(&mut self, old: &Arc<Guard>, new: &Arc<Guard>, first_new: u64) {
-        let mut kept = BTreeSet::new();
-        self.add_new(new, first_new, &mut kept);
-        self.remove_gone(old, &kept);
+    fn remove(&mut self, guard: &Guard) {
+        guard.fragments.iter().for_each(|fragment| self.0.remove(&fragment.table));
     }
 
-    fn add_new(&mut self, guard: &Arc<Guard>, first_new: u64, kept: &mut BTreeSet<NodeId>) {
-        if guard.id != NEW && guard.id.0 < first_new {
-            kept.insert(guard.id);
-            return;
-        }
-        self.add(guard);
-        guard.children.iter().for_each(|child| self.add_new(child, first_new, kept));
+    fn files(&self) -> &FileRefs {
+        &self.0
     }
-
-    fn remove_gone(&mut self, guard: &Arc<Guard>, kept: &BTreeSet<NodeId>) {
-        if kept.contains(&guard.id) {
-            return;
-        }
-        for fragment in &guard.fragments {
-            self.remove_table(&fragment.table);
-        }
-        guard.children.iter().for_each(|child| self.remove_gone(child, kept));
-    }
-
-    fn add(&mut self, guard: &Arc<Guard>) {
-        for fragment in &guard.fragments {
-            let table = &fragment.table;
-            let references = self.tables.entry(table.id()).or_default();
-            *references += 1;
-            if *references > 1 {
-                continue;
-            }
-            self.totals.add(table);
-            table.blobs().iter().for_each(|blob| self.add_blob(blob));
-        }
-    }
-
-    fn add_blob(&mut self, blob: &Arc<BlobFile>) {
-        let references = self.blobs.entry(blob.id()).or_default();
-        *references += 1;
-        if *references == 1 {
-            self.totals.blobs += 1;
-            self.totals.blob_bytes += blob.bytes();
-        }
-    }
-
-    fn remove_table(&mut self, table: &Arc<Table>) {
-        if !is_last(&mut self.tables, table.id()) {
-            return;
-        }
-        self.totals.remove(table);
-        for blob in table.blobs() {
-            if is_last(&mut self.blobs, blob.id()) {
-                self.totals.blobs -= 1;
-                self.totals.blob_bytes -= blob.bytes();
-            }
-        }
-    }
-}
-
-/// Takes one reference away; whether it was the last.
-fn is_last(references: &mut BTreeMap<FileId, u64>, id: FileId) -> bool {
-    let Some(count) = references.get_mut(&id) else { return false };
-    *count -= 1;
-    if *count > 0 {
-        return false;
-    }
-    references.remove(&id);
-    true
 }

@@ -94,6 +94,7 @@ impl TreeVersion for Version {
             let wasted = (runs.len() - before).saturating_sub(usize::from(guard.height == 0));
             if wasted > 0 {
                 guard.wasted_reads.fetch_add(wasted as u64, Ordering::Relaxed);
+                self.counters.count_wasted_reads(wasted as u64);
             }
         }
         RangeRuns { lower: Arc::clone(&last.lower), upper: last.upper.clone(), runs }
@@ -109,6 +110,7 @@ impl TreeVersion for Version {
     }
 
     fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
+        self.check_totals(manifest, problem);
         super::check::check(&self.root, manifest, full, problem)
     }
 }

@@ -20,7 +20,7 @@ use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
 use crate::table::Table;
 use crate::tree::range::{Key, RangeSize, ranges_overlap, table_overlaps, table_size};
-use crate::tree::versioned::{Change, Place, edit, split_keys, walk};
+use crate::tree::versioned::{Change, Place, edit, split_keys};
 use crate::tree::wrong_node;
 
 /// The rules that changes of one version follow.
@@ -128,15 +128,12 @@ fn shrink(root: &mut Arc<Node>, rules: &Rules) -> Result<()> {
     Ok(())
 }
 
-/// Calls `f` with the place of each two neighbours that can be joined.
-pub(super) fn each_join(root: &Arc<Node>, parameters: &Parameters, f: &mut dyn FnMut(Place)) {
-    walk(root, &mut |node| {
-        for left in 0..node.pivots.len().saturating_sub(1) {
-            if let Some((a, b, _)) = joinable(node, left, parameters) {
-                f(Place { upper: b.upper.clone(), ..Place::of(a) });
-            }
-        }
-    });
+/// The places of each two of a node's children that can be joined, each with the least `leaf_bytes_max` with which they
+/// can be.
+pub(super) fn joins(node: &Node, parameters: &Parameters) -> impl Iterator<Item = (Place, u64)> {
+    let pairs = 0..node.pivots.len().saturating_sub(1);
+    let joins = pairs.filter_map(|left| joinable(node, left, parameters));
+    joins.map(|it| (Place { upper: it.b.upper.clone(), ..Place::of(it.a) }, it.leaf_bytes_max))
 }
 
 /// Makes one node of the two that take up a place, if they are still there and can be joined. Index nodes that have too
@@ -161,7 +158,7 @@ pub(super) fn join(node: &mut Arc<Node>, place: &Place, rules: &Rules) -> Result
         }
         return Ok(joined);
     }
-    let Some((a, b, bundle_start)) = joinable(node, at, &rules.parameters) else {
+    let Some(Joinable { a, b, bundle_start, .. }) = joinable(node, at, &rules.parameters) else {
         return Ok(false);
     };
     if a.lower != place.lower || b.upper != place.upper {
@@ -181,31 +178,37 @@ pub(super) fn join(node: &mut Arc<Node>, place: &Place, rules: &Rules) -> Result
     Ok(true)
 }
 
-/// The children at `left` and right of it, with the joint start of their live bundles, if one of them is small, they fit
-/// into one node (or into two that are not small), and no bundle of one would come to life again in the range of the
-/// other.
-fn joinable<'a>(
-    node: &'a Node,
-    left: usize,
-    parameters: &Parameters,
-) -> Option<(&'a Arc<Node>, &'a Arc<Node>, usize)> {
+/// Two neighbours that can be joined.
+struct Joinable<'a> {
+    a: &'a Arc<Node>,
+    b: &'a Arc<Node>,
+    /// The joint start of their live bundles.
+    bundle_start: usize,
+    /// The least `leaf_bytes_max` with which they can be.
+    leaf_bytes_max: u64,
+}
+
+/// The children at `left` and right of it, if one of them is small, they fit into one node (or into two that are not
+/// small), and no bundle of one would come to life again in the range of the other.
+fn joinable<'a>(node: &'a Node, left: usize, parameters: &Parameters) -> Option<Joinable<'a>> {
     let [a, b] = node.pivots.get(left..left + 2)? else { return None };
     let (child_a, child_b) = (a.child.as_ref()?, b.child.as_ref()?);
-    let fits = match child_a.height {
+    let leaf_bytes_max = match child_a.height {
         0 => {
             let bytes = [a, b].map(|pivot| pivot.live.bytes);
             let [of_a, of_b] = [bytes[0] + child_a.live().bytes, bytes[1] + child_b.live().bytes];
-            of_a.min(of_b) <= parameters.leaf_bytes_max / 4
-                && of_a + of_b <= parameters.leaf_bytes_max / 4 * 3
+            // One has a quarter of a leaf at most, and both have three.
+            of_a.min(of_b).max((of_a + of_b).div_ceil(3)).saturating_mul(4)
         }
         _ => {
             let [of_a, of_b] = [child_a, child_b].map(|child| child.pivots.len());
             let (count, small) = (of_a + of_b, (parameters.fanout_max / 2).max(2));
-            of_a.min(of_b) < small
-                && (count <= parameters.fanout_max || count / parts_of(count, parameters) >= small)
+            let fits =
+                count <= parameters.fanout_max || count / parts_of(count, parameters) >= small;
+            if of_a.min(of_b) < small && fits { 0 } else { u64::MAX }
         }
     };
-    if !fits {
+    if leaf_bytes_max > parameters.leaf_bytes_max {
         return None;
     }
     // Bundles that are live for one alone have to lie outside it: then they are live for neither.
@@ -217,7 +220,7 @@ fn joinable<'a>(
     let revives = overlaps(older(a), node.pivot_range(left))
         || overlaps(older(b), node.pivot_range(left + 1))
         || (child_a.height == 0 && !are_apart(child_a, child_b));
-    (!revives).then_some((child_a, child_b, bundle_start))
+    (!revives).then_some(Joinable { a: child_a, b: child_b, bundle_start, leaf_bytes_max })
 }
 
 /// Whether a table of the bundles may have a key of a range.

@@ -12,7 +12,9 @@ use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::sync::plain::Ordering;
 use crate::tree::range::{Key, table_is_inside};
-use crate::tree::versioned::{Choose, Gain, Intent, Place, rebalance_undamaged, walk};
+use crate::tree::versioned::{
+    Choose, Gain, Intent, Place, TreeNode, VersionedKind, rebalance_undamaged,
+};
 use crate::tree::wrong_node;
 
 /// What is to be done next.
@@ -40,31 +42,9 @@ impl Choose for Stb {
 
     /// The compaction of the node that holds most that is small.
     fn choose_due(tree: &StbTree, version: &Version, intent: Intent) -> Result<Option<Choice>> {
-        let mut best: Option<Plan> = None;
-        let mut failure = None;
-        walk(&version.root, &mut |node| {
-            let now = tree.context.clock.nanos();
-            if failure.is_some()
-                || node.bundles.len() < version.parameters.bundles_max
-                || tree.jobs.lock().quarantine.overlaps(node.height, node.range(), now)
-            {
-                return;
-            }
-            match tree.plan(node, Trigger::Due, intent) {
-                Ok(Some(plan))
-                    if best.as_ref().is_none_or(|best| best.urgency < plan.urgency)
-                        && tree.jobs.lock().admits(&plan) =>
-                {
-                    best = Some(plan);
-                }
-                Ok(_) => {}
-                Err(error) => failure = Some(error),
-            }
-        });
-        match failure {
-            Some(error) => Err(error),
-            None => Ok(best.or_else(|| tree.free_join(version)).map(Choice::Plan)),
-        }
+        let mut best = None;
+        tree.find_due(&version.root, &version.parameters, intent, &mut best)?;
+        Ok(best.or_else(|| tree.free_join(version)).map(Choice::Plan))
     }
 
     /// The full compaction of a leaf, or of a leaf with all data on its path.
@@ -184,18 +164,46 @@ impl StbTree {
         })
     }
 
+    /// Finds the most urgent compaction of a node at or below `node`, if it is more urgent than `best`.
+    fn find_due(
+        &self,
+        node: &Node,
+        parameters: &Parameters,
+        intent: Intent,
+        best: &mut Option<Plan>,
+    ) -> Result<()> {
+        let outstanding = node.outstanding(parameters);
+        let least = best.as_ref().map_or(0.0, |best| best.urgency);
+        if outstanding.urgency <= least {
+            return Ok(());
+        }
+        let now = self.context.clock.nanos();
+        let is_quarantined =
+            || self.jobs.lock().quarantine.overlaps(node.height, node.range(), now);
+        if outstanding.own_urgency > least
+            && !is_quarantined()
+            && let Some(plan) = self.plan(node, Trigger::Due, intent)?
+            && self.jobs.lock().admits(&plan)
+        {
+            *best = Some(plan);
+        }
+        node.children().try_for_each(|child| self.find_due(child, parameters, intent, best))
+    }
+
     /// The join of two nodes in which no job is running.
     pub(super) fn free_join(&self, version: &Version) -> Option<Plan> {
         let now = self.context.clock.nanos();
         let failed = self.own.failed_joins.lock();
-        let is_free = |place: &&Place| {
+        let is_free = |place: &Place| {
             let jobs = self.jobs.lock();
             let (height, range) = (place.height, place.range());
             !failed.iter().any(|(failed, until)| now < *until && failed.overlaps(height, range))
                 && !jobs.quarantine.overlaps(height, range, now)
                 && jobs.is_free(height, range, None)
         };
-        version.joins().iter().find(is_free).map(|place| Plan::join(place.clone()))
+        let leaf_bytes_max = Stb::sized(&version.parameters, version).leaf_bytes_max;
+        let place = version.root.first_join(&version.parameters, leaf_bytes_max, &is_free);
+        place.map(Plan::join)
     }
 
     fn plan(&self, node: &Node, trigger: Trigger, intent: Intent) -> Result<Option<Plan>> {

@@ -98,7 +98,7 @@ fn a_compaction_of_what_was_joined_away_leaves_the_neighbours_bundles_alone() {
     let right = above(51, &leaves(1, 2..6, false), &shared);
     let third = above(52, &leaves(1, 6..10, true), &[other]);
     let root = above(53, &[Arc::clone(&left), right, third], &[]);
-    tree.version.store(Arc::new(tree.version_of(root, Seqno(20))));
+    tree.show(root, Seqno(20));
     assert_eq!(keys_of(&tree, 0..1000).len(), 1000);
 
     let ended = tree.jobs_ended();
@@ -157,7 +157,7 @@ fn a_leaf_is_compacted_beside_damage_in_a_node_to_be_joined() {
         &[],
     );
     let root = above(53, &[left, right, third], &[]);
-    tree.version.store(Arc::new(tree.version_of(root, Seqno(20))));
+    tree.show(root, Seqno(20));
     let pages = damaged.branches[0].pages();
     let file = files.vfs.open(&pages.path(), Access::Direct, true).unwrap();
     file.write_at(0, &AlignedBuf::new(file.len().unwrap() as usize)).unwrap();
@@ -306,7 +306,7 @@ fn a_compaction_of_a_split_leaf_leaves_the_bundles_of_the_next_alone() {
         leaf(3, (100, None), &[&far, &again]),
     ];
     let root = above(9, &leaves, &[more]);
-    tree.version.store(Arc::new(tree.version_of(root, Seqno(20))));
+    tree.show(root, Seqno(20));
     let all = keys_of(&tree, 0..200);
     let ended = tree.jobs_ended();
     let plan = Stb::next_uncompacted(&tree, 0, (b"", Some(&key_of(50)))).unwrap().unwrap();
@@ -357,7 +357,7 @@ fn what_a_node_has_flushed_is_not_live_in_the_joined_one() {
         let more = above(51, &leaves_of(many.clone(), &[]), &[flushed]);
         let children = if left_has_fewer { [fewer, more] } else { [more, fewer] };
         let root = above(53, &children, &[]);
-        tree.version.store(Arc::new(tree.version_of(root, Seqno(20))));
+        tree.show(root, Seqno(20));
         let live: Vec<u64> = (many.start * 100..many.end * 100).collect();
         assert_eq!(keys_of(&tree, 0..600), live);
         assert!(join_all(&tree) > 0);

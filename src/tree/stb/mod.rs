@@ -22,6 +22,7 @@ mod kind;
 mod lookup;
 mod node;
 mod open;
+mod outstanding;
 mod parameters;
 mod plan;
 mod reclaim;
@@ -40,8 +41,8 @@ pub(super) use self::kind::KIND;
 use self::node::{Bundle, BundleId, Node};
 use self::parameters::Parameters;
 use self::plan::Plan;
+use self::totals::TrunkRefs;
 use self::version::{Summary, Version};
-use super::files::FileTotals;
 use super::output::pack_table;
 use super::versioned::{Place, Recovered, VersionedKind, VersionedTree};
 use super::{PackSource, PackedBytes, TreeContext, TreeVersion};
@@ -74,7 +75,7 @@ impl VersionedKind for Stb {
     type Node = Node;
     type Body = Body;
     type Summary = Summary;
-    type Changes = ();
+    type Refs = TrunkRefs;
     type Packed = Arc<Bundle>;
     type Plan = Plan;
     type Progress = Progress;
@@ -92,9 +93,9 @@ impl VersionedKind for Stb {
         open::open(context, recovered)
     }
 
-    fn encode(root: &Arc<Node>, first_new: u64, before: Option<&Version>) -> Vec<u8> {
+    fn encode(root: &Arc<Node>, first_new: u64, before: Option<&TrunkRefs>) -> Vec<u8> {
         edit::encode(root, first_new, |bundle| {
-            before.is_none_or(|before| !before.own.has_bundle(bundle.id))
+            before.is_none_or(|before| !before.has_bundle(bundle.id))
         })
     }
 
@@ -102,22 +103,8 @@ impl VersionedKind for Stb {
         version
     }
 
-    fn tables(root: &Arc<Node>) -> Vec<&Arc<Table>> {
-        node::tables(&node::bundles(root))
-    }
-
-    fn changes(_root: &Arc<Node>) {}
-
-    fn note_change(_: &mut (), _before: &Arc<Node>, _root: &Arc<Node>, _first_new: u64) {}
-
-    fn summarize(
-        &self,
-        root: &Arc<Node>,
-        (): &(),
-        parameters: &Parameters,
-    ) -> (FileTotals, Summary) {
-        let (files, totals, bundle_ids) = totals::sums(root, parameters);
-        (files, Summary::new(totals, bundle_ids))
+    fn summarize(&self, _: &Arc<Node>, refs: &TrunkRefs, _: &Parameters) -> Summary {
+        Summary::new(refs.memory_bytes())
     }
 
     fn sized(parameters: &Parameters, version: &Version) -> Parameters {
@@ -142,15 +129,14 @@ impl VersionedKind for Stb {
     }
 
     fn lag(version: &Version) -> f64 {
-        let pending_bytes = version.own.totals.pending_bytes;
-        pending_bytes as f64 / version.parameters.pending_bytes_max as f64
+        Stb::pending_bytes(version) as f64 / version.parameters.pending_bytes_max as f64
     }
 
     fn pending_bytes(version: &Version) -> u64 {
-        version.own.totals.pending_bytes
+        version.root.totals(&version.parameters).pending_bytes
     }
 
     fn memory_bytes(version: &Version) -> u64 {
-        version.own.totals.memory_bytes
+        version.own.files_memory_bytes + version.root.totals(&version.parameters).memory_bytes
     }
 }

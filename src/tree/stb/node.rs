@@ -11,6 +11,7 @@
 //!    that the bundle does not hold the key.
 //! 5. A bundle's Bloom filter, if it has one, passes each key of each of its branches.
 //! 6. A leaf (height 0) has one pivot, without a child, and its `bundle_start` is 0.
+//! 7. What is derived from a node is derived from the node and those below it alone: copies of the nodes above share it.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -65,11 +66,40 @@ pub(super) struct LeafSummary {
     pub(super) parts: Vec<TablePart>,
 }
 
+/// Sums over a node and all below it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    /// Live bytes in leaves that no compaction has merged there yet.
+    pub(super) pending_bytes: u64,
+    /// Memory of the nodes.
+    pub(super) memory_bytes: u64,
+}
+
+/// The work that there is in a node and all below it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Outstanding {
+    /// The urgency of the node's own compaction, 0 if none is due. Infinite if planning it fails: whoever plans it then
+    /// learns why.
+    pub(super) own_urgency: f64,
+    /// The greatest of the node's and of those below it.
+    pub(super) urgency: f64,
+    /// The least `leaf_bytes_max` with which two neighbours below the node can be joined.
+    pub(super) joins_from: u64,
+}
+
+/// What follows from a node, and from those below it. A copy is about to change, and has nothing of it.
+#[derive(Clone, Default)]
+pub(super) struct NodeDerived {
+    pub(super) summary: Derived<LeafSummary>,
+    pub(super) totals: Derived<Totals>,
+    pub(super) outstanding: Derived<Outstanding>,
+}
+
 /// A trunk node.
 #[derive(Clone)]
 pub(in crate::tree) struct Node {
     pub(super) head: Head,
-    pub(super) summary: Derived<LeafSummary>,
+    pub(super) derived: NodeDerived,
     pub(super) pivots: Vec<Pivot>,
     pub(super) bundles: Vec<Arc<Bundle>>,
 }
@@ -121,7 +151,7 @@ impl Node {
     pub(super) fn empty(height: u32, lower: Key, upper: Option<Key>) -> Node {
         Node {
             head: Head::new(height, lower, upper),
-            summary: Derived::default(),
+            derived: NodeDerived::default(),
             pivots: Vec::new(),
             bundles: Vec::new(),
         }
@@ -160,7 +190,7 @@ impl Node {
 
     /// Estimates of the node if it is a leaf; an index node has none.
     pub(super) fn leaf_summary(&self) -> &LeafSummary {
-        self.summary.get_or(|| match self.height {
+        self.derived.summary.get_or(|| match self.height {
             0 => self.summarize(),
             _ => LeafSummary::default(),
         })
@@ -309,6 +339,8 @@ impl Deref for Node {
 
     #[inline]
     fn deref(&self) -> &Head {
+        #[cfg(test)]
+        crate::base::visits::note();
         &self.head
     }
 }
@@ -336,7 +368,14 @@ impl TreeNode for Node {
     }
 
     fn forget_derived(&mut self) {
-        self.summary = Derived::default();
+        self.derived = NodeDerived::default();
+    }
+
+    /// What is due follows from the parameters. A copy derives it anew.
+    fn for_other_parameters(self: &Arc<Node>) -> Arc<Node> {
+        let mut node = Node::clone(self);
+        node.children_mut().for_each(|child| *child = child.for_other_parameters());
+        Arc::new(node)
     }
 
     fn each_live_part(&self, f: &mut dyn FnMut(&Arc<Table>, TablePart)) -> Result<()> {
@@ -369,8 +408,7 @@ pub(super) fn live_ranges(node: &Node, position: usize) -> Vec<(Key, Option<Key>
     ranges
 }
 
-/// Every reachable bundle, once, by number. Each commit needs them, and sorting references costs a
-/// fraction of what a set of them costs.
+/// Every reachable bundle, once, by number. Sorting references costs a fraction of what a set of them costs.
 pub(super) fn bundles(root: &Arc<Node>) -> Vec<&Arc<Bundle>> {
     let mut all = Vec::new();
     walk(root, &mut |node| all.extend(&node.bundles));

@@ -33,7 +33,7 @@ const PATH_KEYS_MIN: usize = 1;
 pub(super) struct DeadParts {
     parts: BTreeMap<FileId, Part>,
     /// Blob files that are mostly dead.
-    blobs: Vec<FileId>,
+    blobs: Arc<[FileId]>,
 }
 
 /// The gain of each leaf with the data on the path to it.
@@ -156,7 +156,7 @@ impl Part {
 
 impl DeadParts {
     /// `blobs`: files of which most is dead.
-    pub(super) fn new(root: &Arc<Node>, blobs: Vec<FileId>) -> DeadParts {
+    pub(super) fn new(root: &Arc<Node>, blobs: Arc<[FileId]>) -> DeadParts {
         let mut parts: BTreeMap<FileId, Part> = BTreeMap::new();
         let mut on_their_way = Vec::new();
         walk(root, &mut |node| {

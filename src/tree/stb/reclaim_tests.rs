@@ -43,7 +43,7 @@ impl Tables {
         let leaves = self.leaves(merged);
         let above = on_its_way.then_some(&self.shared);
         let root = root(9, &leaves, above);
-        let dead = DeadParts::new(&root, Vec::new());
+        let dead = DeadParts::new(&root, Arc::new([]));
         let whole = self.shared.branches[0].properties().entry_bytes();
         leaves.map(|leaf| (dead.gain(&leaf) * 100 + whole / 2) / whole)
     }

@@ -1,48 +1,90 @@
-//! Sums over a whole version, made when the version is.
+//! Sums over the nodes of a subtree, kept with each node, and what nodes refer to.
 
-use std::sync::Arc;
-
-use super::node::{BundleId, Node, bundles, tables};
+use super::node::{Bundle, BundleId, Node, Totals};
 use super::parameters::Parameters;
-use crate::tree::files::{self, FileTotals};
-use crate::tree::versioned::walk;
+use crate::base::planted::{Bug, planted};
+use crate::tree::files::{Counts, FileRefs};
+use crate::tree::versioned::{NodeRefs, TreeNode};
 
-/// Sums over nodes and bundles.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Totals {
-    /// Live bytes in leaves that no compaction has merged there yet.
-    pub(super) pending_bytes: u64,
-    /// Memory, but for samples.
-    pub(super) memory_bytes: u64,
+impl Node {
+    /// Sums over the node and all below it.
+    pub(super) fn totals(&self, parameters: &Parameters) -> &Totals {
+        self.derived.totals.get_or(|| {
+            let mut totals = self.own_totals(parameters);
+            for child in self.children() {
+                let below = child.totals(parameters);
+                totals.pending_bytes += below.pending_bytes;
+                totals.memory_bytes += below.memory_bytes;
+            }
+            totals
+        })
+    }
+
+    /// The same of the node alone.
+    pub(super) fn own_totals(&self, parameters: &Parameters) -> Totals {
+        let pending_bytes = match self.height == 0 && self.bundles.len() >= parameters.bundles_max {
+            true => self.live().bytes.saturating_sub(self.leaf_summary().merged_bytes),
+            false => 0,
+        };
+        Totals { pending_bytes, memory_bytes: 256 + 128 * self.pivots.len() as u64 }
+    }
 }
 
-/// The sums, and the numbers of all bundles, ascending.
-pub(super) fn sums(
-    root: &Arc<Node>,
-    parameters: &Parameters,
-) -> (FileTotals, Totals, Vec<BundleId>) {
-    let (mut totals, mut files) = (Totals::default(), FileTotals::default());
-    let bundles = bundles(root);
-    let tables = tables(&bundles);
-    for table in &tables {
-        files.add(table);
-        totals.memory_bytes += 1024;
-    }
-    for bundle in &bundles {
-        files.filter_bytes += bundle.maplet.file().bytes();
-        totals.memory_bytes += 256 + 24 * bundle.branches.len() as u64;
-        totals.memory_bytes += bundle.bloom.as_ref().map_or(0, |bloom| bloom.bytes() as u64);
-    }
-    for blob in files::blobs(&tables) {
-        files.blobs += 1;
-        files.blob_bytes += blob.bytes();
-    }
-    walk(root, &mut |node| {
-        totals.memory_bytes += 256 + 128 * node.pivots.len() as u64;
-        if node.height == 0 && node.bundles.len() >= parameters.bundles_max {
-            let merged_bytes = node.leaf_summary().merged_bytes;
-            totals.pending_bytes += node.live().bytes.saturating_sub(merged_bytes);
+/// Memory of an open table.
+const TABLE_MEMORY_BYTES: u64 = 1024;
+
+/// What nodes refer to: bundles, and through them files.
+#[derive(Default, PartialEq)]
+pub(in crate::tree) struct TrunkRefs {
+    bundles: Counts<BundleId>,
+    /// Memory of the bundles, without their tables.
+    bundles_memory_bytes: u64,
+    /// Counted once per bundle.
+    files: FileRefs,
+}
+
+impl TrunkRefs {
+    /// Whether a node refers to the bundle.
+    pub(super) fn has_bundle(&self, id: BundleId) -> bool {
+        match planted(Bug::BundleKnownByNumber) {
+            true => self.bundles.last().is_some_and(|last| id <= *last),
+            false => self.bundles.contains(&id),
         }
-    });
-    (files, totals, bundles.iter().map(|bundle| bundle.id).collect())
+    }
+
+    /// Memory of bundles and open files, but for samples.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.bundles_memory_bytes + self.files.totals.tables * TABLE_MEMORY_BYTES
+    }
+}
+
+fn memory_of(bundle: &Bundle) -> u64 {
+    let bloom_bytes = bundle.bloom.as_ref().map_or(0, |bloom| bloom.bytes() as u64);
+    256 + 24 * bundle.branches.len() as u64 + bloom_bytes
+}
+
+impl NodeRefs<Node> for TrunkRefs {
+    fn add(&mut self, node: &Node) {
+        for bundle in &node.bundles {
+            if self.bundles.add(bundle.id) {
+                self.bundles_memory_bytes += memory_of(bundle);
+                self.files.totals.filter_bytes += bundle.maplet.file().bytes();
+                bundle.branches.iter().for_each(|table| self.files.add(table));
+            }
+        }
+    }
+
+    fn remove(&mut self, node: &Node) {
+        for bundle in &node.bundles {
+            if self.bundles.remove(&bundle.id) {
+                self.bundles_memory_bytes -= memory_of(bundle);
+                self.files.totals.filter_bytes -= bundle.maplet.file().bytes();
+                bundle.branches.iter().for_each(|table| self.files.remove(table));
+            }
+        }
+    }
+
+    fn files(&self) -> &FileRefs {
+        &self.files
+    }
 }

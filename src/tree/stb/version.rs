@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::Stb;
-use super::change::each_join;
-use super::node::{BundleId, Node, bundles, tables};
+use super::node::{Node, bundles, tables};
 use super::reclaim::{DeadParts, PathGains};
-use super::totals::Totals;
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -21,7 +19,7 @@ use crate::tree::description::{
 };
 use crate::tree::range::{table_overlaps, table_size};
 use crate::tree::run::Run;
-use crate::tree::versioned::{self, Place, VersionedKind};
+use crate::tree::versioned;
 use crate::tree::{CheckCounts, RangeAt, RangeRuns, TreeVersion, files};
 
 /// A version.
@@ -29,46 +27,29 @@ pub(super) type Version = versioned::Version<Stb>;
 
 /// What a version knows beyond its files.
 pub(in crate::tree) struct Summary {
-    pub(super) totals: Totals,
-    /// Of the bundles that are reachable, ascending.
-    bundle_ids: Vec<BundleId>,
+    /// Memory of bundles and open files, but for samples.
+    pub(super) files_memory_bytes: u64,
     dead_parts: OnceLock<DeadParts>,
     path_gains: OnceLock<PathGains>,
-    joins: OnceLock<Vec<Place>>,
 }
 
 impl Summary {
-    pub(super) fn new(totals: Totals, bundle_ids: Vec<BundleId>) -> Summary {
-        let (dead_parts, path_gains, joins) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Summary { totals, bundle_ids, dead_parts, path_gains, joins }
-    }
-
-    /// Whether the bundle is reachable.
-    pub(super) fn has_bundle(&self, id: BundleId) -> bool {
-        self.bundle_ids.binary_search(&id).is_ok()
+    pub(super) fn new(files_memory_bytes: u64) -> Summary {
+        let (dead_parts, path_gains) = (OnceLock::new(), OnceLock::new());
+        Summary { files_memory_bytes, dead_parts, path_gains }
     }
 }
 
 impl Version {
     /// The gains of full compactions of leaves.
     pub(super) fn dead_parts(&self) -> &DeadParts {
-        let new = || DeadParts::new(&self.root, self.mostly_dead_blobs().to_vec());
+        let new = || DeadParts::new(&self.root, Arc::clone(&self.mostly_dead_blobs));
         self.own.dead_parts.get_or_init(new)
     }
 
     /// Their gains with the data on the paths to the leaves.
     pub(super) fn path_gains(&self) -> &PathGains {
         self.own.path_gains.get_or_init(|| PathGains::new(&self.root))
-    }
-
-    /// Where two nodes can be joined.
-    pub(super) fn joins(&self) -> &[Place] {
-        self.own.joins.get_or_init(|| {
-            let mut joins = Vec::new();
-            let parameters = Stb::sized(&self.parameters, self);
-            each_join(&self.root, &parameters, &mut |place| joins.push(place));
-            joins
-        })
     }
 
     /// The path of nodes and pivot positions from the root to the leaf that `choose` picks.
@@ -118,7 +99,9 @@ impl TreeVersion for Version {
             }
         }
         if runs.len() > 1 {
-            leaf.wasted_reads.fetch_add(runs.len() as u64 - 1, Ordering::Relaxed);
+            let wasted = runs.len() as u64 - 1;
+            leaf.wasted_reads.fetch_add(wasted, Ordering::Relaxed);
+            self.counters.count_wasted_reads(wasted);
         }
         RangeRuns { lower: Arc::clone(&leaf.lower), upper: leaf.upper.clone(), runs }
     }
@@ -134,6 +117,7 @@ impl TreeVersion for Version {
     }
 
     fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
+        self.check_totals(manifest, problem);
         super::check::check(&self.root, manifest, full, problem)
     }
 }

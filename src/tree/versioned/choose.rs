@@ -190,15 +190,23 @@ impl<K: Choose> VersionedTree<K> {
 
     /// The node whose iterators have wasted most reads, if these have cost more than a merge of it would (PebblesDB's
     /// seek-triggered compaction, generalised).
+    ///
+    /// All nodes are looked at. If there is none, that is done again after as many more wasted reads as there are nodes,
+    /// so it costs each of these reads about a node.
     pub(in crate::tree) fn most_wasteful<'a>(
         &self,
         version: &'a Version<K>,
     ) -> Option<&'a Arc<K::Node>> {
-        if !self.context.options().seek_compaction {
+        let wasted_reads = version.counters.wasted_reads();
+        if !self.context.options().seek_compaction
+            || wasted_reads < self.look_for_waste_from.load(Ordering::Relaxed)
+        {
             return None;
         }
         let mut best: Option<(u64, &Arc<K::Node>)> = None;
+        let mut nodes = 0;
         walk(&version.root, &mut |node| {
+            nodes += 1;
             let reads = node.wasted_reads.load(Ordering::Relaxed);
             let wasted_bytes = reads * UNIT_BYTES as u64;
             if wasted_bytes > WASTE_BYTES_MIN
@@ -209,6 +217,9 @@ impl<K: Choose> VersionedTree<K> {
                 best = Some((reads, node));
             }
         });
+        if best.is_none() {
+            self.look_for_waste_from.store(wasted_reads + nodes, Ordering::Relaxed);
+        }
         best.map(|(_, node)| node)
     }
 }

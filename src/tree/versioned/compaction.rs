@@ -46,7 +46,7 @@ pub(in crate::tree) struct CompactionJob<K: VersionedKind> {
 
 impl<K: VersionedKind> CompactionJob<K> {
     pub(super) fn new(tree: Arc<VersionedTree<K>>, claim: u64, plan: K::Plan) -> CompactionJob<K> {
-        let collected_blobs = tree.version.load().mostly_dead_blobs().to_vec();
+        let collected_blobs = tree.version.load().mostly_dead_blobs.to_vec();
         let compaction = Compaction::begin(&tree.context, collected_blobs);
         CompactionJob {
             tree,

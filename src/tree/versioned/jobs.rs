@@ -5,7 +5,7 @@
 //!    that job has installed, the plan may not have seen, and would bring the inputs back beside their output.
 //! 2. Background work stays away from quarantined places.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use super::CompactionPlan;
@@ -49,6 +49,10 @@ pub(in crate::tree) struct Jobs {
     ended: u64,
     /// Tables that hold versions which only snapshots need.
     retained: BTreeMap<FileId, Retained>,
+    /// Those of them of which the sample has such versions: few have, while there are no snapshots.
+    with_bytes: BTreeSet<FileId>,
+    /// How many tables are remembered when those that are no more are forgotten.
+    forget_at: usize,
 }
 
 /// A table with versions that only snapshots need: nothing is to be gained there before one of them has gone.
@@ -120,22 +124,30 @@ impl Jobs {
     /// Remembers that tables hold what only `snapshots` need (the last of them is the newest state), and
     /// forgets those that are no more.
     pub(in crate::tree) fn retain(&mut self, tables: &[Arc<Table>], snapshots: &[Seqno]) {
-        self.retained.retain(|_, retained| retained.table.strong_count() > 0);
+        if self.retained.len() >= self.forget_at {
+            self.retained.retain(|_, retained| retained.table.strong_count() > 0);
+            self.with_bytes.retain(|id| self.retained.contains_key(id));
+            // Each table that is remembered pays for a look at two.
+            self.forget_at = self.retained.len() * 2;
+        }
         let snapshots = Arc::<[Seqno]>::from(snapshots);
-        let retained = |table: &Arc<Table>| {
+        for table in tables {
             let properties = table.properties();
-            let bytes = properties.entry_bytes() as f64 * properties.sample.old_share();
-            let (table, snapshots) = (Arc::downgrade(table), Arc::clone(&snapshots));
-            Retained { table, snapshots, bytes: bytes as u64 }
-        };
-        self.retained.extend(tables.iter().map(|table| (table.id(), retained(table))));
+            let bytes = (properties.entry_bytes() as f64 * properties.sample.old_share()) as u64;
+            let (weak, snapshots) = (Arc::downgrade(table), Arc::clone(&snapshots));
+            self.retained.insert(table.id(), Retained { table: weak, snapshots, bytes });
+            if bytes > 0 {
+                self.with_bytes.insert(table.id());
+            }
+        }
     }
 
     /// Key and value bytes that are kept for snapshots, and cannot be had back before one of those has gone.
     pub(in crate::tree) fn retained_bytes(&self, now: &[Seqno]) -> u64 {
+        let retained = self.with_bytes.iter().filter_map(|id| self.retained.get(id));
         let held =
             |retained: &&Retained| retained.table.strong_count() > 0 && !retained.is_freed(now);
-        self.retained.values().filter(held).map(|retained| retained.bytes).sum()
+        retained.filter(held).map(|retained| retained.bytes).sum()
     }
 
     /// Whether merging the table by itself could drop something that the last merge could not. `now` is ascending.
@@ -176,7 +188,7 @@ mod tests {
         jobs.retain(&[Arc::clone(&kept)], &[Seqno(3), Seqno(9)]);
         for number in 2..100 {
             jobs.retain(&[table(&files, number)], &[Seqno(3), Seqno(9)]);
-            assert!(jobs.retained.len() <= 3);
+            assert!(jobs.retained.len() <= 4);
         }
         assert!(!jobs.gains(kept.id(), &[Seqno(3), Seqno(9)]));
     }

@@ -18,6 +18,7 @@ mod edit;
 mod jobs;
 mod node;
 mod quarantine;
+mod refs;
 mod split;
 mod version;
 
@@ -34,10 +35,11 @@ pub(super) use self::edit::{DEFINED, Names, NodeBody, NodeRef, Recovered, encode
 pub(super) use self::jobs::Jobs;
 use self::node::number_nodes;
 pub(super) use self::node::{Head, NEW, Place, TreeNode, edit, live_keys, walk};
+pub(super) use self::refs::NodeRefs;
+use self::refs::{count, follow, is_counted};
 pub(super) use self::split::split_keys;
 pub(super) use self::version::Version;
 use super::context::commit_edit;
-use super::files::FileTotals;
 use super::live::LiveKeys;
 use super::space::Space;
 use super::{
@@ -45,8 +47,10 @@ use super::{
     TreeVersion,
 };
 use crate::base::error::{Error, Result};
-use crate::base::ids::Seqno;
+use crate::base::ids::{FileId, Seqno};
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
+use crate::base::sync::plain::AtomicU64;
 use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
 use crate::jobs::Job;
 use crate::manifest::TreeEdit;
@@ -84,8 +88,8 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
     type Body: NodeBody;
     /// What a version knows beyond its files.
     type Summary: Send + Sync;
-    /// What the kind keeps under the change lock.
-    type Changes: Send;
+    /// What nodes refer to, counted.
+    type Refs: NodeRefs<Self::Node>;
     /// A packed memtable.
     type Packed: Send + Sync;
     type Plan: CompactionPlan;
@@ -100,31 +104,18 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
     /// Builds the nodes that edits have defined.
     fn open(context: &TreeContext, recovered: &Recovered<Self::Body>) -> Result<Arc<Self::Node>>;
 
-    /// An edit that defines the nodes of a number from `first_new` on, and what else `before` does not have.
-    fn encode(root: &Arc<Self::Node>, first_new: u64, before: Option<&Version<Self>>) -> Vec<u8>;
+    /// An edit that defines the nodes of a number from `first_new` on, and what else the tree `before` does not refer to.
+    fn encode(root: &Arc<Self::Node>, first_new: u64, before: Option<&Self::Refs>) -> Vec<u8>;
 
     fn as_version(version: Arc<Version<Self>>) -> Arc<dyn TreeVersion>;
 
-    /// Every table that is reachable, once, by number.
-    fn tables(root: &Arc<Self::Node>) -> Vec<&Arc<Table>>;
-
-    /// What is kept under the change lock for a tree that has just been opened.
-    fn changes(root: &Arc<Self::Node>) -> Self::Changes;
-
-    /// Brings that up to date after a change; numbers from `first_new` on are new.
-    fn note_change(
-        changes: &mut Self::Changes,
-        before: &Arc<Self::Node>,
-        root: &Arc<Self::Node>,
-        first_new: u64,
-    );
-
+    /// What the kind knows of a version of these nodes, which refer to `refs`.
     fn summarize(
         &self,
         root: &Arc<Self::Node>,
-        changes: &Self::Changes,
+        refs: &Self::Refs,
         parameters: &Self::Parameters,
-    ) -> (FileTotals, Self::Summary);
+    ) -> Self::Summary;
 
     /// Sizes for the tree as it is in a version.
     fn sized(parameters: &Self::Parameters, _version: &Version<Self>) -> Self::Parameters {
@@ -169,7 +160,10 @@ pub(super) trait Change: VersionedKind {
 pub(super) struct Changes<K: VersionedKind> {
     next_node: u64,
     pub(super) live: LiveKeys,
-    own: K::Changes,
+    /// What the newest version refers to.
+    refs: K::Refs,
+    /// As of the newest version.
+    mostly_dead_blobs: Arc<[FileId]>,
 }
 
 /// A versioned tree.
@@ -181,6 +175,8 @@ pub(super) struct VersionedTree<K: VersionedKind> {
     pub(super) jobs: Mutex<Jobs>,
     /// Space is short, but none can be reclaimed now (snapshots need it, say): slowing writers would not help.
     pub(super) nothing_to_reclaim: AtomicBool,
+    /// The number of wasted reads from which on a node may have too many.
+    look_for_waste_from: AtomicU64,
 }
 
 impl<K: VersionedKind> VersionedTree<K> {
@@ -199,7 +195,8 @@ impl<K: VersionedKind> VersionedTree<K> {
         let mut changes = Changes {
             next_node: recovered.last_number() + 1,
             live: live_keys(&root, LiveKeys::default())?,
-            own: K::changes(&root),
+            refs: count(&root),
+            mostly_dead_blobs: Arc::new([]),
         };
         let version = make_version(&context, &own, (root, flushed), &mut changes);
         Ok(Arc::new(VersionedTree {
@@ -209,14 +206,27 @@ impl<K: VersionedKind> VersionedTree<K> {
             version: ArcSwap::from_pointee(version),
             jobs: Mutex::default(),
             nothing_to_reclaim: AtomicBool::new(false),
+            look_for_waste_from: AtomicU64::new(1),
         }))
+    }
+
+    /// Shows a tree that no edit has defined.
+    #[cfg(test)]
+    pub(super) fn show(&self, root: Arc<K::Node>, flushed: Seqno) {
+        let mut changes = self.changes.lock();
+        changes.refs = count(&root);
+        // Numbers are never used twice.
+        walk(&root, &mut |node| changes.next_node = changes.next_node.max(node.id.0 + 1));
+        drop(changes);
+        self.version.store(Arc::new(self.version_of(root, flushed)));
     }
 
     /// A version of some root, with the estimate of what is live made anew.
     #[cfg(test)]
     pub(super) fn version_of(&self, root: Arc<K::Node>, flushed: Seqno) -> Version<K> {
         let live = live_keys(&root, LiveKeys::default()).expect("tables whose indexes are read");
-        let mut changes = Changes { next_node: 1, live, own: K::changes(&root) };
+        let (refs, mostly_dead_blobs) = (count(&root), Arc::new([]));
+        let mut changes = Changes { next_node: 1, live, refs, mostly_dead_blobs };
         make_version(&self.context, &self.own, (root, flushed), &mut changes)
     }
 
@@ -230,11 +240,15 @@ impl<K: VersionedKind> VersionedTree<K> {
         let first_new = changes.next_node;
         number_nodes(&mut root, &mut changes.next_node);
         let before = self.version.load_full();
-        let payload = K::encode(&root, first_new, Some(&before));
+        let payload = K::encode(&root, first_new, Some(&changes.refs));
         commit_edit(&self.context, payload, flushed)?;
-        K::note_change(&mut changes.own, &before.root, &root, first_new);
+        follow(&mut changes.refs, &before.root, &root, first_new);
+        debug_assert!(
+            planted(Bug::RefsOfGoneNodes) || is_counted(&changes.refs, &root, first_new),
+            "what the nodes refer to, as changes were followed, is not what they refer to"
+        );
         changes.live.limit(self.context.sample_share());
-        if changes.live.is_small() && changes.live.is_outgrown(&K::tables(&root)) {
+        if changes.live.is_outgrown(changes.refs.files().sample_threshold()) {
             // An estimate: damage is reported by those who need the damaged page.
             let anew = live_keys(&root, changes.live.anew());
             changes.live = anew.unwrap_or_else(|_| changes.live.clone());
@@ -337,9 +351,14 @@ fn make_version<K: VersionedKind>(
     changes: &mut Changes<K>,
 ) -> Version<K> {
     let parameters = K::parameters(context);
-    let summary = own.summarize(&root, &changes.own, &parameters);
-    let tables = summary.0.tables;
-    let shares = changes.live.shares(tables, || K::tables(&root));
+    let own = own.summarize(&root, &changes.refs, &parameters);
+    let files = changes.refs.files();
+    if !files.mostly_dead_blobs().eq(changes.mostly_dead_blobs.iter().copied()) {
+        changes.mostly_dead_blobs = files.mostly_dead_blobs().collect();
+    }
+    let summary = (files.totals, Arc::clone(&changes.mostly_dead_blobs), own);
+    let tables = files.totals.tables;
+    let shares = changes.live.shares(tables, || files.tables().collect());
     context.count_tables(tables, changes.live.sample_times());
     let counters = &context.counters;
     Version::new((root, flushed), summary, shares, counters, parameters, &context.options())

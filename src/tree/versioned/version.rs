@@ -1,17 +1,19 @@
 //! One immutable state of a versioned tree. How it is read is the kind's.
 
 use std::cmp::Reverse;
-use std::sync::{Arc, OnceLock};
+use std::path::Path;
+use std::sync::Arc;
 
 use super::VersionedKind;
 use super::node::walk;
-use crate::base::error::Result;
+use super::refs::{NodeRefs, count};
+use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::tree::description::{NamedCount, NodeDescription, TreeDescription};
-use crate::tree::files::{self, FileTotals};
+use crate::tree::files::FileTotals;
 use crate::tree::live::{Live, LiveShares};
 use crate::tree::space::Space;
-use crate::tree::{TreeCounters, TreeOptions};
+use crate::tree::{TreeCounters, TreeOptions, wrong_node};
 
 /// A version.
 pub(in crate::tree) struct Version<K: VersionedKind> {
@@ -26,13 +28,14 @@ pub(in crate::tree) struct Version<K: VersionedKind> {
     pub(in crate::tree) own: K::Summary,
     memtable_bytes: u64,
     space_amplification_max_percent: u64,
-    mostly_dead_blobs: OnceLock<Vec<FileId>>,
+    /// The blob files, ascending, of which tables point to less than half.
+    pub(in crate::tree) mostly_dead_blobs: Arc<[FileId]>,
 }
 
 impl<K: VersionedKind> Version<K> {
     pub(super) fn new(
         (root, flushed): (Arc<K::Node>, Seqno),
-        (files, own): (FileTotals, K::Summary),
+        (files, mostly_dead_blobs, own): (FileTotals, Arc<[FileId]>, K::Summary),
         shares: LiveShares,
         counters: &Arc<TreeCounters>,
         parameters: K::Parameters,
@@ -48,7 +51,7 @@ impl<K: VersionedKind> Version<K> {
             own,
             memtable_bytes: options.memtable_bytes.max(1024),
             space_amplification_max_percent: options.space_amplification_max_percent,
-            mostly_dead_blobs: OnceLock::new(),
+            mostly_dead_blobs,
         }
     }
 
@@ -105,14 +108,16 @@ impl<K: VersionedKind> Version<K> {
         })
     }
 
-    /// The blob files, ascending, of which tables point to less than half.
-    pub(in crate::tree) fn mostly_dead_blobs(&self) -> &[FileId] {
-        self.mostly_dead_blobs.get_or_init(|| {
-            let FileTotals { blobs, blob_bytes, blob_value_bytes, .. } = self.files;
-            match blobs < 2 && blob_value_bytes * 2 >= blob_bytes {
-                true => Vec::new(),
-                false => files::mostly_dead_blobs(&K::tables(&self.root)),
-            }
-        })
+    /// Reports sums over the version's files that are not those of the files that its nodes refer to.
+    pub(in crate::tree) fn check_totals(&self, manifest: &Path, problem: &mut dyn FnMut(Error)) {
+        let refs: K::Refs = count(&self.root);
+        let whole = refs.files();
+        if self.files != whole.totals
+            || !whole.mostly_dead_blobs().eq(self.mostly_dead_blobs.iter().copied())
+        {
+            let expected = format_args!("{:?}", whole.totals);
+            let found = format_args!("{:?}", self.files);
+            problem(wrong_node(manifest, self.root.id.0, "sums over files", expected, found));
+        }
     }
 }

@@ -1,0 +1,138 @@
+//! What a change of a tree costs, in visits of nodes and tables, not in time: as much in a tree of many tables as in one of
+//! few.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::kinds::{self, TreeKind};
+use super::options::KeyspaceOptions;
+use super::test_support::{Reader, context, key_of};
+use super::{PackSource, Tree, TreeObserver};
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::error::Result;
+use crate::base::ids::Seqno;
+use crate::base::visits;
+use crate::jobs::Step;
+
+/// A memtable of puts, one version a key.
+struct Puts {
+    seqno: u64,
+    keys: Vec<Vec<u8>>,
+    at: usize,
+}
+
+impl PackSource for Puts {
+    fn next(&mut self) -> Result<()> {
+        self.at += 1;
+        Ok(())
+    }
+
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        let key = self.keys.get(self.at.checked_sub(1)?)?;
+        let seqno = Seqno(self.seqno);
+        Some(EntryRef { key, seqno, kind: EntryKind::Put, value: &[7; 120] })
+    }
+
+    fn entries(&self) -> usize {
+        self.keys.len()
+    }
+}
+
+/// A tree, and the visits of its latest changes.
+struct Costs {
+    tree: Arc<dyn Tree>,
+    _observer: Arc<dyn TreeObserver>,
+    random: u64,
+    /// Keys are drawn below this.
+    keys: u64,
+    commits: u64,
+    /// By what was done: how often, and the visits.
+    visits: BTreeMap<&'static str, (u64, u64)>,
+}
+
+impl Costs {
+    fn new(kind: TreeKind, keys: u64, space_percent: u64) -> Costs {
+        let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(u64::MAX >> 8)]));
+        let mut context = context(kind.name(), &observer);
+        context.options.own = KeyspaceOptions::new(kind).fanout_max(4).own;
+        context.options.space_amplification_max_percent = space_percent;
+        let tree = kinds::open(kind, context, &[], Seqno(0)).unwrap();
+        Costs { tree, _observer: observer, random: 1, keys, commits: 0, visits: BTreeMap::new() }
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.random >> 16) % self.keys
+    }
+
+    fn count<T>(&mut self, what: &'static str, f: impl FnOnce(&Arc<dyn Tree>) -> T) -> T {
+        let (visits, result) = visits::of(|| f(&self.tree));
+        let (times, sum) = self.visits.entry(what).or_default();
+        (*times, *sum) = (*times + 1, *sum + visits);
+        result
+    }
+
+    /// Writes a memtable, and does all that is due after it.
+    fn change(&mut self) {
+        let mut keys: Vec<_> = (0..8).map(|_| key_of(self.draw() << 20)).collect();
+        keys.sort();
+        keys.dedup();
+        self.commits += 1;
+        let seqno = self.commits;
+        let packed = Arc::clone(&self.tree).pack(&mut Puts { seqno, keys, at: 1 }).unwrap();
+        self.count("incorporate", |_| packed.incorporate(Seqno(seqno)).unwrap());
+        self.count("state", |tree| tree.state());
+        while let Some(mut job) = self.count("choose", |tree| Arc::clone(tree).next_job()) {
+            while self.count("step", |_| job.step().unwrap()) == Step::Again {}
+            self.count("state", |tree| tree.state());
+        }
+    }
+
+    /// The mean visits of the changes that follow after so many.
+    fn at(&mut self, commits: u64) -> At {
+        while self.commits < commits {
+            self.change();
+        }
+        self.visits.clear();
+        while self.commits < commits + 100 {
+            self.change();
+        }
+        let all = self.visits.iter();
+        let visits = all.map(|(what, (times, visits))| (*what, visits / times)).collect();
+        let nodes = self.tree.version().describe().unwrap().nodes;
+        let levels = nodes.iter().map(|node| u64::from(node.height) + 1).max().unwrap();
+        At { tables: self.tree.state().tables, levels, visits }
+    }
+}
+
+/// What changes of a tree of some size cost.
+#[derive(Debug)]
+struct At {
+    tables: u64,
+    levels: u64,
+    /// By what was done.
+    visits: BTreeMap<&'static str, u64>,
+}
+
+impl At {
+    /// A change goes through the levels, of which a large tree has more.
+    fn assert_like(&self, large: &At) {
+        for (what, visits) in &self.visits {
+            let most = visits * large.levels * 2 / self.levels + 64;
+            assert!(large.visits[what] <= most, "{what}: {self:?}, {large:?}");
+        }
+    }
+}
+
+/// Each commit walked all nodes, bundles, tables and blob files to sum them up, and so did the choice of each job: an
+/// insert into 160 million records cost nearly twice as much as one into 8 million.
+#[test]
+fn a_change_costs_as_much_in_a_large_tree_as_in_a_small_one() {
+    for kind in TreeKind::ALL {
+        let mut costs = Costs::new(kind, 1 << 40, 1_000_000);
+        let [small, large] = [200, 3000].map(|commits| costs.at(commits));
+        println!("{kind}: {small:?}, {large:?}");
+        assert!(large.tables > small.tables * 8, "{kind}: {} tables", large.tables);
+        small.assert_like(&large);
+    }
+}
