@@ -453,6 +453,8 @@ bugs! {
         "What is deleted still counts as live.";
     BundleKnownByNumber, "bundle-known-by-number", "tree",
         "A bundle with a lower number than one of the trunk's is taken for one that the manifest has.";
+    ChangeOfOldVersion, "change-of-old-version", "tree",
+        "A change is committed although another has come since the version that it was made of.";
     RefsOfGoneNodes, "refs-of-gone-nodes", "tree",
         "A change counts what it adds to a tree, and not what it takes away.";
     RetainedForever, "retained-forever", "tree",

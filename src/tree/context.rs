@@ -78,19 +78,23 @@ impl TreeContext {
     }
 }
 
+/// Makes the names of new data files durable: before the record that relies on them.
+pub(super) fn sync_names(context: &TreeContext) -> Result<()> {
+    match planted(Bug::DataNamesNotSynced) {
+        true => Ok(()),
+        false => context.files.vfs.sync_dir(context.files.dir()),
+    }
+}
+
 /// Commits a tree edit to the manifest, with the number up to which the tree holds everything from
-/// then on. The caller holds the tree's change lock; the files that the edit names are durable but for
-/// their names.
+/// then on. The caller holds the tree's change lock; the files that the edit names are durable, and so are their names
+/// ([`sync_names`]).
 pub(super) fn commit_edit(context: &TreeContext, payload: Vec<u8>, flushed: Seqno) -> Result<()> {
     let observer = context.observer.upgrade();
     if observer.is_some_and(|observer| observer.is_dropped()) {
         // The manifest knows it no more, or soon will not.
         let what = format!("keyspace {} (it was dropped)", context.keyspace);
         return Err(Error::Closed { what });
-    }
-    // The names are durable before the record that relies on them.
-    if !planted(Bug::DataNamesNotSynced) {
-        context.files.vfs.sync_dir(context.files.dir())?;
     }
     let id = context.keyspace;
     let edit = Edit {

@@ -352,6 +352,8 @@ impl Vfs for MemoryVfs {
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
+        #[cfg(test)]
+        crate::base::held::note(|| format!("sync directory {}", path.display()));
         named("sync directory", path, check_dir(&self.nodes(), &key(path)))
     }
 

@@ -156,6 +156,8 @@ impl File for MemoryFile {
         if buf.is_empty() {
             return Ok(());
         }
+        #[cfg(test)]
+        crate::base::held::note(|| format!("read {} at {offset}", self.path.display()));
         let result = self.inode.read(offset, buf);
         result.map_err(|e| Error::io("read", &self.path, Some(offset), e))
     }
@@ -168,6 +170,8 @@ impl File for MemoryFile {
     }
 
     fn sync(&self) -> Result<()> {
+        #[cfg(test)]
+        crate::base::held::note(|| format!("sync {}", self.path.display()));
         Ok(())
     }
 

@@ -26,7 +26,7 @@ pub(super) use self::kind::KIND;
 use self::log::{LogFile, OwnLog};
 use self::pool::Pool;
 use self::version::{Place, Version};
-use super::context::commit_edit;
+use super::context::{commit_edit, sync_names};
 use super::sorted::{Sorted, SortedSource};
 use super::versioned::Compaction;
 use super::{
@@ -98,7 +98,10 @@ impl ExampleTree {
         let mut next_log = self.log.make_next()?;
         let logs = self.log.to_name(&mut next_log);
         let names = logs.iter().map(|log| log.named).collect();
-        let commit = |named: &Named| commit_edit(&self.context, named.encode(), flushed);
+        let commit = |named: &Named| {
+            sync_names(&self.context)?;
+            commit_edit(&self.context, named.encode(), flushed)
+        };
         let (named, written_bytes) = pool.replace(&version.entries, flushed, names, commit)?;
         self.log.switch(next_log, &logs);
         let version = Arc::new(version.at(Place { pool, named, logs }));

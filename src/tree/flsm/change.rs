@@ -6,7 +6,7 @@
 //! it waits until the guard is empty, right after its compaction, unless there are twice too many.
 //!
 //! Invariants:
-//! 1. A change starts from the newest root, under the change lock, and keeps all invariants of `guard`.
+//! 1. A change starts from a root, is committed only if that is still the newest, and keeps all invariants of `guard`.
 //! 2. A table goes past a guard only if the guard is empty: nothing older stays behind above it.
 //! 3. Only inputs that were planned are replaced. What has arrived meanwhile stays, and is younger.
 //! 4. The output of a merge in place takes the inputs' place; any other becomes the youngest of the guards below.

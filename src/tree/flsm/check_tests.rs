@@ -9,6 +9,7 @@ use crate::tree::flsm::FlsmTree;
 use crate::tree::flsm::plan::{Trigger, plan};
 use crate::tree::range::Key;
 use crate::tree::test_support::{Reader, context, key_of, table_of};
+use crate::tree::versioned::NewFiles;
 use crate::tree::{TreeObserver, TreeVersion};
 
 struct Fixture {
@@ -28,8 +29,12 @@ impl Fixture {
     }
 
     fn show(&self, root: Guard) {
-        let mut changes = self.tree.changes.lock();
-        self.tree.commit(&mut changes, Arc::new(root), Seqno(100)).unwrap();
+        let root = Arc::new(root);
+        let show = |newest: &mut Arc<Guard>, _: &_| {
+            *newest = Arc::new(Guard::clone(&root));
+            Ok(true)
+        };
+        self.tree.change(NewFiles::None, show, Seqno(100), |_| ()).unwrap();
     }
 
     fn problems(&self) -> Vec<String> {

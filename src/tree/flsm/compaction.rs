@@ -13,14 +13,14 @@ use super::plan::{Action, Output, Plan};
 use super::version::Version;
 use crate::base::entry::{EntryKind, EntrySource};
 use crate::base::error::Result;
-use crate::base::ids::FileId;
+use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::jobs::Step;
 use crate::merge::{Bottom, CompactionIterator};
 use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
 use crate::tree::range::{Key, ranges_overlap};
-use crate::tree::versioned::{self, Compact, InputScan, STEP_ENTRIES, chunk_bytes, walk};
+use crate::tree::versioned::{self, Compact, InputScan, NewFiles, STEP_ENTRIES, chunk_bytes, walk};
 
 /// A running compaction.
 type CompactionJob = versioned::CompactionJob<Flsm>;
@@ -48,17 +48,21 @@ impl Compact for Flsm {
                 let tables = job.plan.inputs.iter().map(|input| Arc::clone(&input.table));
                 let output = Output { tables: tables.collect(), ..Output::default() };
                 job.install(|tree, plan| {
-                    tree.change(|root, rules, _| replace(root, plan, &output, rules).map(|()| true))
+                    let pass = |root: &mut Arc<Guard>, rules: &Rules| {
+                        replace(root, plan, &output, rules).map(|()| true)
+                    };
+                    tree.change(NewFiles::None, pass, Seqno(0), |_| ())
                 })
             }
             Action::Join => job.install(|tree, plan| {
-                tree.change(|root, rules, _| {
+                let join = |root: &mut Arc<Guard>, rules: &Rules| {
                     let joined = change::join(root, plan, &rules.parameters);
                     if joined {
                         *root = change::rebalance(vec![Arc::clone(root)], rules)?;
                     }
                     Ok(joined)
-                })
+                };
+                tree.change(NewFiles::None, join, Seqno(0), |_| ())
             }),
         }
     }
@@ -174,13 +178,14 @@ impl CompactionJob {
         let retained: &[_] =
             if output.has_old_versions && is_last_level { &output.tables } else { &[] };
         self.install_merged(retained, |tree, plan| {
-            tree.change(|root, rules, live| {
-                replace(root, plan, &output, rules)?;
+            let replace = |root: &mut Arc<Guard>, rules: &Rules| {
+                replace(root, plan, &output, rules).map(|()| true)
+            };
+            tree.change(NewFiles::Some, replace, Seqno(0), |live| {
                 if is_last_level && output.is_all {
                     let samples = output.tables.iter().map(|table| &table.properties().sample);
                     samples.for_each(|sample| live.learn(sample));
                 }
-                Ok(true)
             })
         })
     }

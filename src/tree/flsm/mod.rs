@@ -84,6 +84,10 @@ impl VersionedKind for Flsm {
         version
     }
 
+    fn derive(root: &Arc<Guard>, parameters: &Parameters) {
+        root.totals(parameters);
+    }
+
     fn summarize(&self, root: &Arc<Guard>, _refs: &GuardRefs, parameters: &Parameters) -> Summary {
         Summary::new(*root.totals(parameters), &self.presence)
     }

@@ -3,8 +3,7 @@
 //! compact).
 //!
 //! Invariants:
-//! 1. A change starts from the newest root, under the change lock, and keeps all invariants of
-//!    `node`.
+//! 1. A change starts from a root, is committed only if that is still the newest, and keeps all invariants of `node`.
 //! 2. No entry becomes live again: what is joined has no table that reaches from one part into the other.
 //! 3. Flushes cascade before any compaction is chosen, so that a compaction reads only what stays.
 

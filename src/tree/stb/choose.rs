@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::change;
+use super::change::{self, Rules};
 use super::node::Node;
 use super::plan::{Plan, Trigger, plan};
 use super::version::Version;
@@ -13,7 +13,7 @@ use crate::base::ids::Seqno;
 use crate::base::sync::plain::Ordering;
 use crate::tree::range::{Key, table_is_inside};
 use crate::tree::versioned::{
-    Choose, Gain, Intent, Place, TreeNode, VersionedKind, rebalance_undamaged,
+    Choose, Gain, Intent, NewFiles, Place, TreeNode, VersionedKind, rebalance_undamaged,
 };
 use crate::tree::wrong_node;
 
@@ -155,13 +155,14 @@ impl Choose for Stb {
 impl StbTree {
     /// Moves everything in a range down to the leaves.
     pub(super) fn flush_range(&self, range: (&[u8], Option<&[u8]>)) -> Result<()> {
-        self.change(|root, rules, _| {
+        let flush = |root: &mut Arc<Node>, rules: &Rules| {
             let changed = change::flush_range(root, range, rules)?;
             if changed {
                 rebalance_undamaged::<Stb>(root, rules)?;
             }
             Ok(changed)
-        })
+        };
+        self.change(NewFiles::None, flush, Seqno(0), |_| ())
     }
 
     /// Finds the most urgent compaction of a node at or below `node`, if it is more urgent than `best`.

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 
 use super::Stb;
-use super::change;
-use super::node::Bundle;
+use super::change::{self, Rules};
+use super::node::{Bundle, Node};
 use super::plan::{Input, Plan, Segment};
 use super::version::Version;
 use crate::base::entry::EntrySource;
 use crate::base::error::{Error, Result};
-use crate::base::ids::FileId;
+use crate::base::ids::{FileId, Seqno};
 use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{FileType, PageFileWriter};
@@ -25,7 +25,7 @@ use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
 use crate::tree::range::{ranges_overlap, table_part};
 use crate::tree::versioned::{
-    self, Compact, InputScan, STEP_ENTRIES, chunk_bytes, rebalance_undamaged, walk,
+    self, Compact, InputScan, NewFiles, STEP_ENTRIES, chunk_bytes, rebalance_undamaged, walk,
 };
 
 /// A running compaction.
@@ -116,13 +116,14 @@ impl CompactionJob {
     /// compaction of either, and those of the damaged one report it.
     fn join(&mut self) -> Result<Step> {
         let joined = self.install(|tree, plan| {
-            tree.change(|root, rules, _| {
+            let join = |root: &mut Arc<Node>, rules: &Rules| {
                 let joined = change::join(root, &plan.place, rules)?;
                 if joined {
                     rebalance_undamaged::<Stb>(root, rules)?;
                 }
                 Ok(joined)
-            })
+            };
+            tree.change(NewFiles::None, join, Seqno(0), |_| ())
         });
         match joined {
             Err(Error::Corruption { file, .. }) if file != self.tree.context.manifest.path() => {
@@ -274,7 +275,7 @@ impl CompactionJob {
             false => Vec::new(),
         };
         self.install_merged(&retained, |tree, plan| {
-            tree.change(|root, rules, live| {
+            let replace = |root: &mut Arc<Node>, rules: &Rules| {
                 if !change::replace(root, plan, &plan.bundle_ids(), output.as_ref(), rules)? {
                     return Ok(false);
                 }
@@ -282,11 +283,13 @@ impl CompactionJob {
                 if planted(Bug::FilesGoBeforeEdit) {
                     plan.remove_maplets(&*tree.context.files.vfs)?;
                 }
+                Ok(true)
+            };
+            tree.change(NewFiles::Some, replace, Seqno(0), |live| {
                 if plan.bottom {
                     let branches = output.iter().flat_map(|bundle| &bundle.branches);
                     branches.for_each(|table| live.learn(&table.properties().sample));
                 }
-                Ok(true)
             })
         })
     }

@@ -103,6 +103,10 @@ impl VersionedKind for Stb {
         version
     }
 
+    fn derive(root: &Arc<Node>, parameters: &Parameters) {
+        root.totals(parameters);
+    }
+
     fn summarize(&self, _: &Arc<Node>, refs: &TrunkRefs, _: &Parameters) -> Summary {
         Summary::new(refs.memory_bytes())
     }

@@ -7,7 +7,7 @@ use crate::base::key_hash::hash_key;
 use crate::cache::ReadContext;
 use crate::jobs::{Job, Step};
 use crate::tree::test_support::{Reader, context};
-use crate::tree::versioned::{Choose, TreeNode};
+use crate::tree::versioned::{Choose, NewFiles, TreeNode, edit};
 use crate::tree::{RangeAt, Tree, TreeObserver};
 
 /// One operand, as a memtable holds it.
@@ -88,6 +88,46 @@ fn a_plan_that_another_job_has_overtaken_is_not_carried_out() {
     }
     Arc::clone(&tree).compact(b"", None, &|| Ok(())).unwrap();
     assert_eq!(operands(&tree).concat(), b"abc", "{:?}", operands(&tree));
+}
+
+/// A change is made before the change lock is taken. If another has come meanwhile, it is made anew: what was made of the
+/// older version would undo the other.
+#[test]
+fn a_change_that_another_has_overtaken_is_made_anew() {
+    let reader = reader();
+    let tree = tree(&reader);
+    incorporate(&tree, 1, b"a");
+    let calls = std::cell::Cell::new(0);
+    let change = |root: &mut Arc<Node>, _: &change::Rules| {
+        calls.set(calls.get() + 1);
+        if calls.get() == 1 {
+            incorporate(&tree, 2, b"b");
+        }
+        edit(root);
+        Ok(true)
+    };
+    tree.change(NewFiles::None, change, Seqno(0), |_| ()).unwrap();
+    assert_eq!(calls.get(), 2);
+    assert_eq!(operands(&tree).concat(), b"ab");
+    assert_eq!((tree.state().tables, tree.version().flushed()), (2, Seqno(2)));
+}
+
+/// Whoever is overtaken again and again keeps the others out at last.
+#[test]
+fn a_change_that_is_always_overtaken_comes_to_an_end() {
+    let reader = reader();
+    let tree = tree(&reader);
+    let calls = std::cell::Cell::new(0);
+    let change = |root: &mut Arc<Node>, _: &change::Rules| {
+        calls.set(calls.get() + 1);
+        if tree.changes.try_lock().is_some() {
+            incorporate(&tree, calls.get(), b"a");
+        }
+        edit(root);
+        Ok(true)
+    };
+    tree.change(NewFiles::None, change, Seqno(0), |_| ()).unwrap();
+    assert_eq!(operands(&tree).len() as u64 + 1, calls.get());
 }
 
 /// A trunk whose pivots and leaves disagreed by one key: the way to a leaf's upper bound led to the same

@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! 1. The tree is changed only under the `changes` lock, from the newest version, by copying. The manifest has the
-//!    change before a version shows it.
+//!    change before a version shows it. The copies are made before the lock is taken, and again if the version they are
+//!    of is not the newest any more: no page is read, and no directory synced, while the lock is held.
 //! 2. Lock order: `changes`, then `jobs`.
 //! 3. A version has the parameters that follow from the options under which it was shown. Nodes that an older version
 //!    shares with it have nothing that was derived from other parameters.
@@ -22,6 +23,7 @@ mod refs;
 mod split;
 mod version;
 
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,7 +41,7 @@ pub(super) use self::refs::NodeRefs;
 use self::refs::{count, follow, is_counted};
 pub(super) use self::split::split_keys;
 pub(super) use self::version::Version;
-use super::context::commit_edit;
+use super::context::{commit_edit, sync_names};
 use super::live::LiveKeys;
 use super::space::Space;
 use super::{
@@ -109,6 +111,9 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
 
     fn as_version(version: Arc<Version<Self>>) -> Arc<dyn TreeVersion>;
 
+    /// Derives from nodes what a version of them is asked for when it is shown: pages may have to be read for it.
+    fn derive(root: &Arc<Self::Node>, parameters: &Self::Parameters);
+
     /// What the kind knows of a version of these nodes, which refer to `refs`.
     fn summarize(
         &self,
@@ -155,6 +160,16 @@ pub(super) trait Change: VersionedKind {
     /// `Corruption`, which names the manifest, if a node's parts would not fill its range.
     fn rebalance(root: &mut Arc<Self::Node>, rules: &Rules<Self::Parameters>) -> Result<()>;
 }
+
+/// Whether a change brings files whose names need not be durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NewFiles {
+    Some,
+    None,
+}
+
+/// How often a change is made anew because another has come first, before it is made under the change lock.
+const TRIES_MAX: u32 = 16;
 
 /// Guarded by the change lock.
 pub(super) struct Changes<K: VersionedKind> {
@@ -230,13 +245,61 @@ impl<K: VersionedKind> VersionedTree<K> {
         make_version(&self.context, &self.own, (root, flushed), &mut changes)
     }
 
-    /// Commits `root` as the newest tree and shows it.
-    pub(super) fn commit(
+    /// Changes the newest tree by `change`, which returns false if there is nothing to commit, and may be called several
+    /// times. What has been committed is told to the estimate of what is live by `learn`.
+    ///
+    /// The change is made without the change lock, since pages may have to be read for it. It is committed if its base is
+    /// still the newest version; if another change has come first, it is made anew.
+    pub(super) fn change(
         &self,
-        changes: &mut MutexGuard<'_, Changes<K>>,
+        new_files: NewFiles,
+        change: impl Fn(&mut Arc<K::Node>, &Rules<K::Parameters>) -> Result<bool>,
+        flushed: Seqno,
+        learn: impl FnOnce(&mut LiveKeys),
+    ) -> Result<()> {
+        if new_files == NewFiles::Some {
+            sync_names(&self.context)?;
+        }
+        let mut tries = 0;
+        loop {
+            // Whoever is overtaken again and again lets nobody in at last.
+            let early = (tries == TRIES_MAX).then(|| self.lock());
+            let version = self.version.load_full();
+            let mut root = Arc::clone(&version.root);
+            if !change(&mut root, &self.rules(&version))? {
+                return Ok(());
+            }
+            K::derive(&root, &version.parameters);
+            let mut changes = early.unwrap_or_else(|| self.lock());
+            if Arc::ptr_eq(&version, &self.version.load()) || planted(Bug::ChangeOfOldVersion) {
+                let outgrown =
+                    self.commit(&mut changes, root, flushed.max(version.flushed), learn)?;
+                drop(changes);
+                if outgrown {
+                    self.gather_live_keys();
+                }
+                return Ok(());
+            }
+            tries += 1;
+        }
+    }
+
+    fn lock(&self) -> Locked<'_, K> {
+        Locked {
+            changes: self.changes.lock(),
+            #[cfg(test)]
+            _held: crate::base::held::Held::begin(),
+        }
+    }
+
+    /// Commits `root` as the newest tree and shows it. Returns true if the estimate of what is live should be made anew.
+    fn commit(
+        &self,
+        changes: &mut Changes<K>,
         mut root: Arc<K::Node>,
         flushed: Seqno,
-    ) -> Result<()> {
+        learn: impl FnOnce(&mut LiveKeys),
+    ) -> Result<bool> {
         let first_new = changes.next_node;
         number_nodes(&mut root, &mut changes.next_node);
         let before = self.version.load_full();
@@ -247,36 +310,31 @@ impl<K: VersionedKind> VersionedTree<K> {
             planted(Bug::RefsOfGoneNodes) || is_counted(&changes.refs, &root, first_new),
             "what the nodes refer to, as changes were followed, is not what they refer to"
         );
+        learn(&mut changes.live);
         changes.live.limit(self.context.sample_share());
-        if changes.live.is_outgrown(changes.refs.files().sample_threshold()) {
-            // An estimate: damage is reported by those who need the damaged page.
-            let anew = live_keys(&root, changes.live.anew());
-            changes.live = anew.unwrap_or_else(|_| changes.live.clone());
-        }
         self.show(changes, root, flushed);
-        Ok(())
+        Ok(changes.live.is_outgrown(changes.refs.files().sample_threshold()))
     }
 
-    /// Shows a tree that the manifest has.
-    fn show(&self, changes: &mut MutexGuard<'_, Changes<K>>, root: Arc<K::Node>, flushed: Seqno) {
-        let version = make_version(&self.context, &self.own, (root, flushed), changes);
-        let version = Arc::new(version);
+    /// Makes `root` the newest version, with the options and the estimate of what is live as they are now.
+    fn show(&self, changes: &mut Changes<K>, root: Arc<K::Node>, flushed: Seqno) {
+        let version = Arc::new(make_version(&self.context, &self.own, (root, flushed), changes));
         self.version.store(Arc::clone(&version));
         self.context.installed(K::as_version(version));
     }
 
-    /// Changes the newest tree by `change`, which returns false if there is nothing to commit.
-    pub(super) fn change(
-        &self,
-        change: impl FnOnce(&mut Arc<K::Node>, &Rules<K::Parameters>, &mut LiveKeys) -> Result<bool>,
-    ) -> Result<()> {
-        let mut changes = self.changes.lock();
+    /// Makes the estimate of what is live anew from the samples of all tables. Another change that comes meanwhile does
+    /// so itself, if it is still to be done.
+    fn gather_live_keys(&self) {
+        let anew = self.lock().live.anew();
         let version = self.version.load_full();
-        let mut root = Arc::clone(&version.root);
-        if change(&mut root, &self.rules(&version), &mut changes.live)? {
-            self.commit(&mut changes, root, version.flushed)?;
+        // An estimate: damage is reported by those who need the damaged page.
+        let Ok(live) = live_keys(&version.root, anew) else { return };
+        let mut changes = self.lock();
+        if Arc::ptr_eq(&version, &self.version.load()) {
+            changes.live = live;
+            self.show(&mut changes, Arc::clone(&version.root), version.flushed);
         }
-        Ok(())
     }
 
     fn rules(&self, version: &Version<K>) -> Rules<K::Parameters> {
@@ -327,20 +385,16 @@ impl<K: VersionedKind> VersionedTree<K> {
 impl<K: Change> VersionedTree<K> {
     /// Adds a packed memtable: everything up to `flushed` is in the tree then.
     fn incorporate(&self, packed: &K::Packed, flushed: Seqno) -> Result<()> {
-        let mut changes = self.changes.lock();
-        let version = self.version.load_full();
-        let mut root = Arc::clone(&version.root);
-        let rules = self.rules(&version);
-        K::receive(&mut root, packed, &rules)?;
-        rebalance_undamaged::<K>(&mut root, &rules)?;
-        for table in K::packed_tables(packed) {
-            changes.live.apply(&table.properties().sample);
-        }
-        let result = self.commit(&mut changes, root, flushed.max(version.flushed));
-        if result.is_err() {
-            changes.live = live_keys(&version.root, changes.live.anew()).unwrap_or_default();
-        }
-        result
+        let receive = |root: &mut Arc<K::Node>, rules: &Rules<K::Parameters>| {
+            K::receive(root, packed, rules)?;
+            rebalance_undamaged::<K>(root, rules)?;
+            Ok(true)
+        };
+        self.change(NewFiles::Some, receive, flushed, |live| {
+            for table in K::packed_tables(packed) {
+                live.apply(&table.properties().sample);
+            }
+        })
     }
 }
 
@@ -401,6 +455,27 @@ impl<K: Change> Packed for PackedMemtable<K> {
 
     fn incorporate(self: Box<Self>, flushed: Seqno) -> Result<()> {
         self.tree.incorporate(&self.packed, flushed)
+    }
+}
+
+/// The change lock.
+struct Locked<'a, K: VersionedKind> {
+    changes: MutexGuard<'a, Changes<K>>,
+    #[cfg(test)]
+    _held: crate::base::held::Held,
+}
+
+impl<K: VersionedKind> Deref for Locked<'_, K> {
+    type Target = Changes<K>;
+
+    fn deref(&self) -> &Changes<K> {
+        &self.changes
+    }
+}
+
+impl<K: VersionedKind> DerefMut for Locked<'_, K> {
+    fn deref_mut(&mut self) -> &mut Changes<K> {
+        &mut self.changes
     }
 }
 
