@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::kinds::{self, TreeKind};
 use super::options::KeyspaceOptions;
 use super::test_support::{Reader, context, key_of};
-use super::{PackSource, Tree, TreeObserver};
+use super::{PackSource, Tree, TreeObserver, TreeOptions};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
@@ -53,9 +53,13 @@ struct Costs {
 impl Costs {
     fn new(kind: TreeKind, keys: u64, space_percent: u64) -> Costs {
         let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(u64::MAX >> 8)]));
-        let mut context = context(kind.name(), &observer);
-        context.options.own = KeyspaceOptions::new(kind).fanout_max(4).own;
-        context.options.space_amplification_max_percent = space_percent;
+        let context = context(kind.name(), &observer);
+        let own = KeyspaceOptions::new(kind).fanout_max(4).own;
+        context.options.store(Arc::new(TreeOptions {
+            own,
+            space_amplification_max_percent: space_percent,
+            ..(*context.options()).clone()
+        }));
         // Pages are not cached for long.
         context.files.cache.set_capacity(64 << 10);
         let tree = kinds::open(kind, context, &[], Seqno(0)).unwrap();

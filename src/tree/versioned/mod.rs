@@ -593,7 +593,7 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
 
     /// Shows the tree as it is once more, with the parameters that follow from the options.
     fn set_options(&self, options: TreeOptions) {
-        let mut changes = self.changes.lock();
+        let mut changes = self.lock();
         self.context.options.store(Arc::new(options));
         let version = self.version.load_full();
         self.show(&mut changes, version.root.for_other_parameters(), version.flushed);
