@@ -179,6 +179,20 @@ bugs! {
         "A panic of a listener ends the thread that calls it.";
     OperatorUncaught, "operator-uncaught", "merge",
         "A panic of a merge operator goes on into the engine.";
+    GapSurvivesPut, "gap-survives-put", "db",
+        "A put into a range that iterators know to be empty does not end it.";
+    GapSurvivesMerge, "gap-survives-merge", "db",
+        "A merge into a range that iterators know to be empty does not end it.";
+    GapOfOlderSnapshot, "gap-of-older-snapshot", "db",
+        "A snapshot is not shown a range that was emptied after it.";
+    GapRecordedDespitePut, "gap-recorded-despite-put", "db",
+        "A range is recorded as empty although a put into it was noted meanwhile.";
+    GapIgnoresNewer, "gap-ignores-newer", "db",
+        "A range is recorded as empty although a put above the iterator's number was found in it.";
+    GapNotCaughtUp, "gap-not-caught-up", "commit",
+        "A range is recorded as empty that a commit in flight has put a key into.";
+    GapEndedBeforeNumber, "gap-ended-before-number", "db",
+        "A commit ends empty ranges before it takes its number.";
     CommitVisibleEarly, "commit-visible-early", "commit",
         "A commit is visible before one with lower numbers has been applied.";
     CommitOneNumberABatch, "commit-one-number-a-batch", "commit",

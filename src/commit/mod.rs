@@ -30,6 +30,9 @@ use crate::tree::OperationLog;
 
 pub(crate) use throttle::{Throttle, WriteDelay};
 
+#[cfg(all(test, loom))]
+pub(crate) use order::CommitOrder;
+#[cfg(not(all(test, loom)))]
 use order::CommitOrder;
 
 /// A batch to be committed.
@@ -43,6 +46,9 @@ pub(crate) struct Batch<'a> {
     /// The log of its keyspace, if it has only one and that has a log.
     pub(crate) own: Option<(KeyspaceId, &'a dyn OperationLog)>,
 }
+
+/// How often [`Committer::catch_up`] looks whether the last commit is visible.
+const LOOKS_TO_CATCH_UP: u32 = 32;
 
 /// Orders commits.
 pub(crate) struct Committer {
@@ -166,6 +172,24 @@ impl Committer {
             }
             backoff.snooze();
         }
+    }
+
+    /// Returns the last number taken, once it is visible; `None` if that takes long. A commit that takes its number
+    /// later finds in `apply` all that the caller has done before.
+    #[cold]
+    pub(crate) fn catch_up(&self) -> Option<Seqno> {
+        let last = self.order.last_taken();
+        if planted(Bug::GapNotCaughtUp) {
+            return Some(Seqno(last));
+        }
+        let backoff = Backoff::new();
+        for _ in 0..LOOKS_TO_CATCH_UP {
+            if self.order.visible() >= last || self.order.advance() >= last {
+                return Some(Seqno(last));
+            }
+            backoff.snooze();
+        }
+        None
     }
 
     /// Calls `f` with the last number taken, while no commit is under way.

@@ -16,7 +16,7 @@ use crate::base::sync::modelled::{AtomicBool, AtomicU64, Ordering};
 const IDLE: u64 = u64::MAX;
 
 /// See the module's description.
-pub(super) struct CommitOrder {
+pub(crate) struct CommitOrder {
     /// The next number to be taken.
     next: CachePadded<AtomicU64>,
     visible: CachePadded<AtomicU64>,
@@ -28,7 +28,7 @@ pub(super) struct CommitOrder {
 
 impl CommitOrder {
     /// Continues after `last`.
-    pub(super) fn new(lanes: usize, last: u64) -> CommitOrder {
+    pub(crate) fn new(lanes: usize, last: u64) -> CommitOrder {
         CommitOrder {
             next: CachePadded::new(AtomicU64::new(last + 1)),
             visible: CachePadded::new(AtomicU64::new(last)),
@@ -44,13 +44,19 @@ impl CommitOrder {
 
     /// The last number that readers may read at.
     #[inline]
-    pub(super) fn visible(&self) -> u64 {
+    pub(crate) fn visible(&self) -> u64 {
         self.visible.load(Ordering::Acquire)
+    }
+
+    /// The last number taken so far. A commit that takes its number later finds all that the caller has done before.
+    pub(crate) fn last_taken(&self) -> u64 {
+        // Not a load: the commits that come later read from this.
+        self.next.fetch_add(0, Ordering::SeqCst) - 1
     }
 
     /// Takes `count` numbers for a commit on the lane and returns the first.
     #[inline]
-    pub(super) fn take(&self, lane: usize, count: u32) -> u64 {
+    pub(crate) fn take(&self, lane: usize, count: u32) -> u64 {
         let in_flight = &self.in_flight[lane];
         // First a lower bound, so that no number is ever taken and not announced (invariant 1).
         in_flight.store(self.next.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -61,7 +67,7 @@ impl CommitOrder {
 
     /// The lane's commit has been applied.
     #[inline]
-    pub(super) fn applied(&self, lane: usize) {
+    pub(crate) fn applied(&self, lane: usize) {
         self.in_flight[lane].store(IDLE, Ordering::SeqCst);
     }
 
@@ -78,7 +84,7 @@ impl CommitOrder {
     }
 
     /// Raises `visible` as far as it may go and returns it.
-    pub(super) fn advance(&self) -> u64 {
+    pub(crate) fn advance(&self) -> u64 {
         // In this order: a number below `next` that is not applied is announced by its lane.
         let next = self.next.load(Ordering::SeqCst);
         let in_flight = self.in_flight.iter().map(|lane| lane.load(Ordering::SeqCst)).min();

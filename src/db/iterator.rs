@@ -15,14 +15,17 @@
 //! 2. Keys from the front ascend strictly, keys from the back descend strictly, and no key is yielded twice.
 //! 3. A pass without cursors has yielded exactly the keys on its side of its `edge`.
 //! 4. The memory of open cursors is counted (`OpenIterators::bytes`).
+//! 5. A run of dead entries (`dead`) is known only within a call.
 
 mod damage;
+mod dead;
 mod keys;
 mod values;
 
 use std::sync::Arc;
 
 use self::damage::Ahead;
+use self::dead::DeadRun;
 pub use self::keys::Keys;
 use self::values::Values;
 use super::damage::DamagedRange;
@@ -162,6 +165,8 @@ pub(super) struct Inner {
     values: Option<Box<Values>>,
     /// The range of the error that is being returned.
     damaged: Option<Box<DamagedRange>>,
+    /// The dead entries that the current call has passed since the last pair, if they are many.
+    run: Option<Box<DeadRun>>,
 }
 
 /// Number of calls after which the memory of an iterator's cursors is counted again: it may have grown.
@@ -207,6 +212,7 @@ impl Iter {
             keys_only: false,
             values: None,
             damaged: None,
+            run: None,
         };
         let birthplace = store.birthplace;
         Iter { inner: Some(Arc::new(TurnCell::new(inner))), birthplace, error: None, damaged: None }
@@ -361,6 +367,9 @@ impl Inner {
             Ok(is_there) => is_there,
             Err(error) => self.pass_damage(End::Front, error)?,
         };
+        if self.run.is_some() {
+            self.end_run(End::Front);
+        }
         if is_there { self.pair(End::Front) } else { Ok(None) }
     }
 
@@ -370,6 +379,9 @@ impl Inner {
             Ok(is_there) => is_there,
             Err(error) => self.pass_damage(End::Back, error)?,
         };
+        if self.run.is_some() {
+            self.end_run(End::Back);
+        }
         if is_there { self.pair(End::Back) } else { Ok(None) }
     }
 
@@ -378,6 +390,7 @@ impl Inner {
     #[inline(always)]
     fn advance_front(&mut self) -> Result<bool> {
         loop {
+            let is_new = self.front.open.is_none();
             match &mut self.front.open {
                 Some(open) => open.visible.next()?,
                 None => {
@@ -388,6 +401,10 @@ impl Inner {
             }
             let Some(open) = &self.front.open else { return Ok(false) };
             let Some(current) = open.visible.current() else {
+                if open.visible.is_paused() {
+                    self.pass_dead(End::Front, is_new);
+                    continue;
+                }
                 if self.front.ahead.is_some() {
                     self.leave_range(End::Front);
                     return self.reach_hole(End::Front);
@@ -414,6 +431,7 @@ impl Inner {
     /// Advances the back to its next pair; returns false if there is none.
     fn advance_back(&mut self) -> Result<bool> {
         loop {
+            let is_new = self.back.open.is_none();
             match &mut self.back.open {
                 Some(open) => open.visible.prev()?,
                 None => {
@@ -424,6 +442,10 @@ impl Inner {
             }
             let Some(open) = &self.back.open else { return Ok(false) };
             let Some(current) = open.visible.current() else {
+                if open.visible.is_paused() {
+                    self.pass_dead(End::Back, is_new);
+                    continue;
+                }
                 if self.back.ahead.is_some() {
                     self.leave_range(End::Back);
                     return self.reach_hole(End::Back);
@@ -452,7 +474,10 @@ impl Inner {
             End::Front => self.front.open.take()?,
             End::Back => self.back.open.take()?,
         };
-        self.store.counters.pages_read.add(open.pages_read());
+        self.count_work(&open);
+        if let Some(run) = &mut self.run {
+            run.leave(&open.visible, end);
+        }
         match end {
             End::Front => open.upper,
             End::Back => Some(open.lower),
@@ -476,8 +501,7 @@ impl Inner {
             }
             self.back.edge = Some(edge);
         }
-        let pages = front.iter().chain(&back).map(|open| open.pages_read()).sum();
-        self.store.counters.pages_read.add(pages);
+        front.iter().chain(&back).for_each(|open| self.count_work(open));
         self.store.open_iterators.recount(self.counted_bytes, 0);
         self.counted_bytes = 0;
         if let Some(values) = &mut self.values {
@@ -485,6 +509,12 @@ impl Inner {
         }
         self.resumed = true;
         front.into_iter().chain(back).map(Cursors)
+    }
+
+    /// Adds the work of cursors that are being closed to the store's counters.
+    fn count_work(&self, open: &OpenRange) {
+        self.store.counters.pages_read.add(open.pages_read());
+        self.store.counters.dead_entries.add(open.visible.dead());
     }
 
     /// Counts the memory of the cursors, and closes cursors of other iterators if there is too little room.
@@ -567,6 +597,7 @@ impl Inner {
 
     /// Opens the range at the front's edge in the newest read state. Returns false at the end.
     fn open_front(&mut self) -> Result<bool> {
+        self.skip_gap(End::Front);
         let from = &*self.front.edge;
         if self.back.edge.as_deref().is_some_and(|upper| from >= upper) {
             return Ok(false);
@@ -584,6 +615,7 @@ impl Inner {
 
     /// Opens the range below the back's edge in the newest read state. Returns false at the end.
     fn open_back(&mut self) -> Result<bool> {
+        self.skip_gap(End::Back);
         let before = self.back.edge.as_deref();
         if before.is_some_and(|before| before <= &*self.front.edge) {
             return Ok(false);
@@ -715,6 +747,7 @@ impl Inner {
         if self.keys_only {
             visible.only_keys();
         }
+        self.prepare(&mut visible);
         visible
     }
 }

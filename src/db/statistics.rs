@@ -105,6 +105,10 @@ pub struct Statistics {
     pub manifest: Traffic,
     /// Pages that point reads and iterators read from disk.
     pub pages_read: u64,
+    /// Deleted entries that iterators stepped over: tombstones, and what they hide.
+    pub dead_entries_read: u64,
+    /// Ranges without a pair that iterators skipped as a whole, since an earlier one had stepped over them.
+    pub gaps_skipped: u64,
     /// Cache hits for leaf pages.
     pub cache_hits_leaf: u64,
     /// Cache hits for index pages.
@@ -129,7 +133,7 @@ pub struct Statistics {
     pub memory_cache: u64,
     /// Memory of the row cache, in bytes.
     pub memory_row_cache: u64,
-    /// Memory of trunks and table handles, in bytes (estimate).
+    /// Memory of trunks, table handles and remembered gaps, in bytes (estimate).
     pub memory_trees: u64,
     /// Memory of open iterators including their cursors, in bytes.
     pub memory_iterators: u64,
@@ -211,7 +215,7 @@ impl Statistics {
     /// Returns all statistics in the Prometheus text format.
     pub fn to_prometheus(&self) -> String {
         let mut out = String::new();
-        let counters: [(&str, u64); 23] = [
+        let counters: [(&str, u64); 25] = [
             ("gets", self.gets),
             ("gets_absent", self.gets_absent),
             ("multi_get_keys", self.multi_get_keys),
@@ -222,6 +226,8 @@ impl Statistics {
             ("user_written_bytes", self.user_bytes_written),
             ("user_read_bytes", self.user_bytes_read),
             ("pages_read", self.pages_read),
+            ("dead_entries_read", self.dead_entries_read),
+            ("gaps_skipped", self.gaps_skipped),
             ("cache_hits_leaf", self.cache_hits_leaf),
             ("cache_hits_index", self.cache_hits_index),
             ("cache_hits_filter", self.cache_hits_filter),
@@ -376,6 +382,8 @@ impl Store {
                 count: self.manifest.edits_submitted(),
             },
             pages_read: counters.pages_read.sum(),
+            dead_entries_read: counters.dead_entries.sum(),
+            gaps_skipped: counters.gaps_skipped.sum(),
             cache_hits_leaf: cache.hits_leaf,
             cache_hits_index: cache.hits_index,
             cache_hits_filter: cache.hits_filter,
@@ -412,7 +420,7 @@ impl Store {
             statistics.compaction.count += trees.compactions.load(Ordering::Relaxed);
             statistics.filter_probes += trees.filter_probes();
             statistics.filter_false_positives += trees.filter_false_positives();
-            statistics.memory_trees += state.memory_bytes;
+            statistics.memory_trees += state.memory_bytes + keyspace.gaps.memory_bytes();
             let memtables = || read.frozen.iter().chain([&read.active]);
             let memtable_entries = memtables().map(|memtable| memtable.memtable.len() as u64).sum();
             let new_keys = memtable_entries as f64 * (1.0 - state.superseding_share);

@@ -7,6 +7,9 @@
 //! 2. No key outside `[lower, upper)` is returned, and no seek positions the merge outside.
 //! 3. After an error there is no position; seek again. `Stopped` says where: all visible keys
 //!    before it have been returned.
+//! 4. A step that passes many dead entries pauses ([`VisibleIterator::pause_every`]), between two keys. Every key
+//!    between the pair before and `paused_at` then has no visible pair.
+//! 5. While `watches` is set, `newer` is the first key passed that has a put or a merge above the snapshot.
 
 use super::iterator::{MergeIterator, MergeSource};
 use super::operands::{Base, MergeContext, Operands, refuse_range_delete};
@@ -34,6 +37,8 @@ enum State {
     Borrowed,
     /// At `key` and `value`.
     Owned { seqno: Seqno, kind: EntryKind },
+    /// No pair: a step has passed many dead entries, and continues when asked for the next pair.
+    Paused,
 }
 
 /// Where a step failed.
@@ -63,6 +68,13 @@ pub(crate) struct VisibleIterator<C> {
     keys_only: bool,
     /// Of `key`.
     stopped: Option<Stopped>,
+    /// Dead entries passed: deletes, and what they hide.
+    dead: u64,
+    /// A step pauses after so many dead entries, at this sum of them.
+    pause_every: u64,
+    pause_at: u64,
+    watches: bool,
+    newer: Option<Box<[u8]>>,
 }
 
 impl<C: MergeSource> VisibleIterator<C> {
@@ -87,12 +99,62 @@ impl<C: MergeSource> VisibleIterator<C> {
             operands: Operands::default(),
             keys_only: false,
             stopped: None,
+            dead: 0,
+            pause_every: u64::MAX,
+            pause_at: u64::MAX,
+            watches: false,
+            newer: None,
         }
     }
 
     /// From now on, values are not asked for. A pair with operands has an empty value.
     pub(crate) fn only_keys(&mut self) {
         self.keys_only = true;
+    }
+
+    /// Makes steps and seeks pause after so many dead entries.
+    pub(crate) fn pause_every(&mut self, entries: u64) {
+        self.pause_every = entries;
+        self.pause_at = self.dead.saturating_add(entries);
+    }
+
+    /// Returns true if the last step paused. `next` or `prev` continues it.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.state == State::Paused
+    }
+
+    /// After a pause: the next key in the direction of the step, if there is one within the bounds. (The sources know
+    /// nothing of what is outside.)
+    pub(crate) fn paused_at(&self) -> Option<&[u8]> {
+        let key = self.merge.entry().filter(|_| self.is_paused())?.key;
+        let is_within = self.lower.as_ref().is_none_or(|lower| *key >= **lower)
+            && self.upper.as_ref().is_none_or(|upper| *key < **upper);
+        is_within.then_some(key)
+    }
+
+    /// The dead entries passed so far.
+    pub(crate) fn dead(&self) -> u64 {
+        self.dead
+    }
+
+    /// After a pause: the dead entries passed since the step began or continued.
+    pub(crate) fn dead_in_step(&self) -> u64 {
+        (self.dead + self.pause_every).saturating_sub(self.pause_at)
+    }
+
+    /// Remembers from now on the first key with a put or a merge above the snapshot.
+    pub(crate) fn watch_newer(&mut self) {
+        self.watches = true;
+    }
+
+    /// The first key with a put or a merge above the snapshot, if one was passed.
+    pub(crate) fn newer(&self) -> Option<&[u8]> {
+        self.newer.as_deref()
+    }
+
+    /// The bounds.
+    pub(crate) fn bounds(&self) -> (Option<&[u8]>, Option<&[u8]>) {
+        (self.lower.as_deref(), self.upper.as_deref())
     }
 
     /// The place of the last error. `None` if it was an error of a seek, so that nothing has been
@@ -129,7 +191,7 @@ impl<C: MergeSource> VisibleIterator<C> {
     #[inline(always)]
     pub(crate) fn current(&self) -> Option<VisibleRef<'_>> {
         match self.state {
-            State::Nowhere => None,
+            State::Nowhere | State::Paused => None,
             State::Borrowed => self.merge.entry().map(|entry| VisibleRef {
                 key: entry.key,
                 seqno: entry.seqno,
@@ -162,8 +224,11 @@ impl<C: MergeSource> VisibleIterator<C> {
     /// Advances one pair. Beyond the last there is no position.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<()> {
+        self.pause_at = self.dead.saturating_add(self.pause_every);
         match std::mem::replace(&mut self.state, State::Nowhere) {
             State::Nowhere => return Ok(()),
+            State::Paused if self.backwards => self.turn_forwards()?,
+            State::Paused => {}
             State::Borrowed => {
                 self.skip_versions().map_err(|error| self.stop(error, Stopped::After))?;
             }
@@ -178,6 +243,7 @@ impl<C: MergeSource> VisibleIterator<C> {
         if self.state == State::Nowhere {
             return Ok(());
         }
+        self.pause_at = self.dead.saturating_add(self.pause_every);
         if !self.backwards {
             self.turn_backwards()?;
         }
@@ -203,6 +269,36 @@ impl<C: MergeSource> VisibleIterator<C> {
         }
     }
 
+    /// Passes a delete and all that it hides. Returns true if the step pauses.
+    #[inline]
+    fn skip_dead(&mut self) -> Result<bool> {
+        loop {
+            self.dead += 1;
+            self.merge.next()?;
+            if !self.merge.same_key() {
+                return Ok(self.pause_if_due());
+            }
+        }
+    }
+
+    /// Pauses if the step has passed many dead entries. The merge is between two keys.
+    #[inline]
+    fn pause_if_due(&mut self) -> bool {
+        let is_due = self.dead >= self.pause_at;
+        if is_due {
+            self.state = State::Paused;
+        }
+        is_due
+    }
+
+    /// Remembers a key that has a put or a merge above the snapshot.
+    #[cold]
+    fn note_newer(&mut self) {
+        if self.newer.is_none() {
+            self.newer = self.merge.entry().map(|entry| Box::from(entry.key));
+        }
+    }
+
     /// Finds the first visible pair from the merge's entry on, which is the first of its key.
     #[inline(always)]
     fn resolve_forwards(&mut self) -> Result<()> {
@@ -213,6 +309,9 @@ impl<C: MergeSource> VisibleIterator<C> {
                 return Ok(());
             }
             if entry.seqno > self.snapshot {
+                if self.watches && entry.kind != EntryKind::Delete {
+                    self.note_newer();
+                }
                 self.merge.next()?;
                 continue;
             }
@@ -221,7 +320,11 @@ impl<C: MergeSource> VisibleIterator<C> {
                     self.state = State::Borrowed;
                     return Ok(());
                 }
-                EntryKind::Delete => self.skip_versions()?,
+                EntryKind::Delete => {
+                    if self.skip_dead()? {
+                        return Ok(());
+                    }
+                }
                 EntryKind::Merge | EntryKind::MergeBlob => return self.fold_forwards(),
                 EntryKind::RangeDelete => return Err(refuse_range_delete(entry.key)),
             }
@@ -285,7 +388,9 @@ impl<C: MergeSource> VisibleIterator<C> {
             self.operands.clear();
             let mut base = None;
             let mut newest = entry.seqno;
+            let mut versions = 0;
             while let Some(entry) = self.merge.entry() {
+                versions += 1;
                 if entry.seqno <= self.snapshot || planted(Bug::ReverseReadsNewest) {
                     newest = entry.seqno;
                     match entry.kind {
@@ -304,6 +409,8 @@ impl<C: MergeSource> VisibleIterator<C> {
                         }
                         EntryKind::RangeDelete => return Err(refuse_range_delete(entry.key)),
                     }
+                } else if self.watches && entry.kind != EntryKind::Delete {
+                    self.note_newer();
                 }
                 self.merge.prev()?;
                 if !self.merge.same_key() {
@@ -330,6 +437,10 @@ impl<C: MergeSource> VisibleIterator<C> {
                 self.state = State::Owned { seqno: newest, kind };
                 return Ok(());
             }
+            self.dead += versions;
+            if self.pause_if_due() {
+                return Ok(());
+            }
         }
     }
 
@@ -350,11 +461,16 @@ impl<C: MergeSource> VisibleIterator<C> {
     /// From forwards at the current key to the last entry before it.
     #[cold]
     fn turn_backwards(&mut self) -> Result<()> {
-        if self.state == State::Borrowed
+        let was_paused = self.state == State::Paused;
+        if (self.state == State::Borrowed || was_paused)
             && let Some(entry) = self.merge.entry()
         {
             self.key.clear();
             self.key.extend_from_slice(entry.key);
+        } else if was_paused {
+            // Paused past the last entry.
+            self.state = State::Nowhere;
+            return self.seek_merge_last();
         }
         self.state = State::Nowhere;
         if self.merge.entry().is_none() {
@@ -420,6 +536,7 @@ mod tests {
             lazy in any::<bool>(),
             bounds in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
             walk in prop::collection::vec((0u8..14, any::<prop::sample::Index>()), 1..60),
+            pause in prop::option::of(1u64..4),
         ) {
             let keys: Vec<Vec<u8>> = history.iter().map(|e| e.key.clone()).chain([vec![]]).collect();
             let lower = bounds.first().filter(|_| bounds.len() != 2).map(|i| i.get(&keys).clone());
@@ -437,6 +554,10 @@ mod tests {
                 upper.as_deref(),
                 context(),
             );
+            if let Some(entries) = pause {
+                iterator.pause_every(entries);
+                iterator.watch_newer();
+            }
             let mut at: Option<usize> = None;
             for (step, index) in walk {
                 let mut key = index.get(&keys).clone();
@@ -470,6 +591,24 @@ mod tests {
                     }
                 }
                 at = at.filter(|&at| at < model.len());
+                while iterator.is_paused() {
+                    prop_assert_eq!(pair(&iterator), None);
+                    if let Some(paused_at) = iterator.paused_at() {
+                        // All visible pairs that the step will find lie at or behind it.
+                        let backwards = matches!(step, 1 | 4 | 5 | 10..);
+                        let goes_on = at.is_none_or(|at| match backwards {
+                            true => *model[at].0 <= *paused_at,
+                            false => *model[at].0 >= *paused_at,
+                        });
+                        prop_assert!(goes_on, "a visible pair was passed before the pause");
+                        prop_assert!(lower.as_deref().is_none_or(|lower| lower <= paused_at));
+                        prop_assert!(upper.as_deref().is_none_or(|upper| upper > paused_at));
+                    }
+                    match step {
+                        1 | 4 | 5 | 10.. => iterator.prev().unwrap(),
+                        _ => iterator.next().unwrap(),
+                    }
+                }
                 prop_assert_eq!(pair(&iterator), at.map(|at| model[at].clone()));
             }
         }

@@ -14,6 +14,9 @@ pub(crate) struct Counters {
     pub(crate) iterators: ShardedCounter,
     pub(crate) user_bytes_read: ShardedCounter,
     pub(crate) pages_read: ShardedCounter,
+    /// Deleted entries that iterators stepped over, and gaps that they skipped.
+    pub(crate) dead_entries: ShardedCounter,
+    pub(crate) gaps_skipped: ShardedCounter,
     /// Reads that the row cache answered.
     pub(crate) row_cache_hits: ShardedCounter,
     pub(crate) blob_direct_bytes: ShardedCounter,

@@ -14,6 +14,7 @@ pub(crate) mod counters;
 pub(crate) mod events;
 mod failures;
 pub(crate) mod flush;
+pub(crate) mod gaps;
 pub(crate) mod idle;
 mod in_flight;
 mod large;

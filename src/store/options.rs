@@ -40,6 +40,8 @@ pub(crate) struct Switches {
     pub(crate) seek_compaction: bool,
     /// After so many calls an iterator closes its cursors.
     pub(crate) iterator_calls_max: Option<u32>,
+    /// Dead entries in succession from which on an iterator remembers where they are.
+    pub(crate) gap_entries_min: Option<u32>,
 }
 
 /// Opens a [`Database`](crate::Database).
@@ -84,6 +86,7 @@ impl Builder {
                 parallel_seeks: true,
                 seek_compaction: true,
                 iterator_calls_max: None,
+                gap_entries_min: None,
             },
             merge_operators: BTreeMap::new(),
             listener: None,
@@ -186,6 +189,13 @@ impl Builder {
     /// is short. Not kept in the store; for tests.
     pub fn iterator_calls_max(mut self, calls: u32) -> Builder {
         self.switches.iterator_calls_max = Some(calls.max(1));
+        self
+    }
+
+    /// Makes iterators remember each range of so many deleted entries in succession, instead of long ones alone. Not
+    /// kept in the store; for tests.
+    pub fn gap_entries_min(mut self, entries: u32) -> Builder {
+        self.switches.gap_entries_min = Some(entries.max(1));
         self
     }
 

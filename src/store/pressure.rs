@@ -148,9 +148,10 @@ impl Store {
     /// the part. (Tables keep their samples until they are merged.)
     fn trees_bytes(&self) -> u64 {
         let keyspaces = self.keyspaces.read();
-        let states = keyspaces.values().map(|keyspace| keyspace.tree.state());
-        let (bytes, samples) = states.fold((0, 0), |(bytes, samples), state| {
-            (bytes + state.memory_bytes, samples + state.sample_bytes)
+        let states = keyspaces.values().map(|keyspace| (keyspace.tree.state(), &keyspace.gaps));
+        let (bytes, samples) = states.fold((0, 0), |(bytes, samples), (state, gaps)| {
+            let memory_bytes = state.memory_bytes + gaps.memory_bytes();
+            (bytes + memory_bytes, samples + state.sample_bytes)
         });
         let most = self.sizes.memory_budget / SAMPLES_PART + SAMPLES_BYTES_MIN;
         let share = (most as f64 / samples.max(1) as f64).min(1.0).powi(3);

@@ -16,6 +16,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use super::events::Event;
 use super::failures::Failures;
+use super::gaps::Gaps;
 use super::memtable_state::MemtableState;
 use super::retired::Retired;
 use super::store::Store;
@@ -114,6 +115,8 @@ pub(crate) struct KeyspaceState {
     is_gone: AtomicBool,
     /// Iterators on it.
     pub(crate) iterators: AtomicU64,
+    /// What iterators have found to hold no visible pair.
+    pub(crate) gaps: Arc<Gaps>,
     /// The newest generation of the tree; raised before a version with new entries is shown.
     generation: AtomicU64,
     /// The tree knows it weakly.
@@ -245,6 +248,7 @@ impl KeyspaceState {
             operator_failure: Mutex::new(None),
             is_gone: AtomicBool::new(false),
             iterators: AtomicU64::new(0),
+            gaps: Arc::default(),
             generation: AtomicU64::new(0),
             observer: parts.observer,
         });

@@ -16,7 +16,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::limits::{BATCH_BYTES_MAX, BATCH_OPERATION_BYTES};
 use crate::base::panics::watched;
-use crate::base::planted::{Bug, planted};
+use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::sync::atomic::Ordering;
 use crate::cache::Room;
 use crate::commit;
@@ -213,15 +213,36 @@ impl Store {
             let is_delete = |operation: Operation<'_>| operation.kind == EntryKind::Delete;
             operations().all(is_delete) && self.leaves_room_to_compact(batch.bytes)
         };
+        // An iterator that was told of the number must find that no gap has the key (see `gaps`).
+        let end_gaps = |operation: &Operation<'_>| {
+            let is_put = match operation.kind {
+                EntryKind::Delete => false,
+                EntryKind::Merge | EntryKind::MergeBlob => !planted(Bug::GapSurvivesMerge),
+                _ => true,
+            };
+            if is_put && operation.keyspace.gaps.is_watched() {
+                operation.keyspace.gaps.note(operation.key);
+            }
+        };
         // With the shard locked: a keyspace that is there then stays until the batch has been applied.
         let check = || match self.keyspaces_dropped.load(Ordering::Acquire) == batch.drops {
             true => Ok(()),
             false => operations().try_for_each(|operation| operation.keyspace.check_exists()),
         };
+        let check = || {
+            if planted(Bug::GapEndedBeforeNumber) {
+                operations().for_each(|operation| end_gaps(&operation));
+                hold_open(Bug::GapEndedBeforeNumber, 8);
+            }
+            check()
+        };
         let apply = |first: Seqno| {
             for (mut seqno, operation) in (first.0..).zip(operations()) {
                 if planted(Bug::CommitOneNumberABatch) {
                     seqno = first.0;
+                }
+                if !planted(Bug::GapEndedBeforeNumber) {
+                    end_gaps(&operation);
                 }
                 let Operation { keyspace, kind, key, value } = operation;
                 let read = keyspace.read.load();

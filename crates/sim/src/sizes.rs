@@ -28,6 +28,8 @@ pub struct Sizes {
     pub shards: usize,
     /// After how many calls iterators find their place anew, if they do so without need.
     pub iterator_calls: Option<u32>,
+    /// How many deleted entries iterators remember as a gap, if not only many.
+    pub gap_entries: Option<u32>,
 }
 
 impl Sizes {
@@ -47,6 +49,11 @@ impl Sizes {
             iterator_calls: match random.below(3) {
                 0 => Some(1),
                 1 => Some(1 + random.below(5) as u32),
+                _ => None,
+            },
+            gap_entries: match random.below(3) {
+                0 => Some(1),
+                1 => Some(2 + random.below(6) as u32),
                 _ => None,
             },
         }
@@ -70,8 +77,12 @@ impl Sizes {
             Some(bytes) => builder.cache_bytes(bytes),
             None => builder,
         };
-        match self.iterator_calls {
+        let builder = match self.iterator_calls {
             Some(calls) => builder.iterator_calls_max(calls),
+            None => builder,
+        };
+        match self.gap_entries {
+            Some(entries) => builder.gap_entries_min(entries),
             None => builder,
         }
     }

@@ -34,6 +34,8 @@ impl Inner {
     pub(super) fn pass_damage(&mut self, end: End, error: Error) -> Result<bool> {
         let mut error = error;
         loop {
+            // Nothing is recorded of a range with an error.
+            self.run = None;
             if self.damaged.is_some() || !error.is_unreadable() {
                 return Err(error);
             }
@@ -92,7 +94,7 @@ impl Inner {
             End::Front => self.front.open.take(),
             End::Back => self.back.open.take(),
         }?;
-        self.store.counters.pages_read.add(open.pages_read());
+        self.count_work(&open);
         let (key, stopped) = open.visible.stopped()?;
         match (end, stopped) {
             (End::Front, Stopped::After) => self.front.edge = after(key),

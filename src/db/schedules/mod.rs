@@ -30,7 +30,7 @@ const fn scenario(name: &'static str, share: usize, run: fn()) -> Scenario {
 }
 
 const SCENARIOS: &[Scenario] = &[
-    scenario("commit", 22, crate::commit::schedules::writers_and_a_reader),
+    scenario("commit", 18, crate::commit::schedules::writers_and_a_reader),
     scenario("barrier", 14, crate::commit::schedules::a_barrier_meets_no_commit),
     scenario("group-commit", 6, crate::journal::schedules::group_commit),
     scenario("segments", 6, crate::journal::schedules::rolling_segments),
@@ -47,6 +47,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("halves", 3, stores::batched_reads_see_batches_whole),
     scenario("drop-rolls", 2, stores::batches_that_wait_for_segments_meet_a_drop),
     scenario("batches", 3, stores::batches_are_whole),
+    scenario("gaps", 4, stores::gaps_end_at_puts),
     scenario("rotate", 3, stores::rotation_under_readers),
     scenario("freeze", 3, stores::freezing_under_writers),
     scenario("reclaim", 2, stores::iterators_outlive_compactions),

@@ -528,3 +528,51 @@ pub(super) fn freezing_under_writers() {
         assert!(newest <= frozen.get().copied(), "{newest:?} lies beyond {frozen:?}");
     }
 }
+
+/// Iterators remember where everything was deleted, and others put keys there: what has been put is seen by an iterator
+/// that begins later.
+pub(super) fn gaps_end_at_puts() {
+    let builder = Database::builder("/store").vfs(Arc::new(MemoryVfs::new()));
+    let db = builder.memory_budget(0).memtable_bytes(4096).background_threads(1).journal_shards(2);
+    let db = db.gap_entries_min(1).open().unwrap();
+    let items = keyspace(&db, "items");
+    for key in 0..4u8 {
+        items.put([key], [0]).unwrap();
+        items.delete([key]).unwrap();
+    }
+    if thread_rng().gen_range(0..2) == 0 {
+        // There is a gap from the beginning.
+        assert!(items.iter().next().is_none());
+    }
+    let done: Arc<Vec<AtomicU64>> = Arc::new((0..4).map(|_| AtomicU64::new(0)).collect());
+    let writers: Vec<_> = [[1u8, 2], [3, 0]]
+        .into_iter()
+        .map(|keys| {
+            let (items, done) = (items.clone(), Arc::clone(&done));
+            thread::spawn(move || {
+                for key in keys {
+                    items.put([key], [1]).unwrap();
+                    done[usize::from(key)].store(1, Ordering::SeqCst);
+                }
+            })
+        })
+        .collect();
+    let reader = {
+        let items = items.clone();
+        thread::spawn(move || {
+            for pair in items.iter().rev() {
+                pair.unwrap();
+            }
+        })
+    };
+    for _ in 0..2 {
+        let must: Vec<u8> =
+            (0..4).filter(|key| done[usize::from(*key)].load(Ordering::SeqCst) == 1).collect();
+        let found: Vec<u8> = items.iter().map(|pair| pair.unwrap().0[0]).collect();
+        assert!(must.iter().all(|key| found.contains(key)), "{found:?}, {must:?} were put");
+    }
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    reader.join().unwrap();
+    let found: Vec<u8> = items.iter().map(|pair| pair.unwrap().0[0]).collect();
+    assert_eq!(found, [0, 1, 2, 3]);
+}

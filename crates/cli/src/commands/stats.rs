@@ -131,6 +131,8 @@ fn statistics_json(statistics: &Statistics) -> Value {
         "compaction": traffic_json(statistics.compaction),
         "manifest": traffic_json(statistics.manifest),
         "pages_read": statistics.pages_read,
+        "dead_entries_read": statistics.dead_entries_read,
+        "gaps_skipped": statistics.gaps_skipped,
         "cache_hits_leaf": statistics.cache_hits_leaf,
         "cache_hits_index": statistics.cache_hits_index,
         "cache_hits_filter": statistics.cache_hits_filter,

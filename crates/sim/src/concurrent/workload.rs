@@ -46,6 +46,8 @@ pub(super) struct Sizes {
     fanout: u32,
     /// What the page cache may take, if it is to be tiny.
     cache_bytes: Option<u64>,
+    /// How many deleted entries iterators remember as a gap.
+    gap_entries: u32,
 }
 
 /// What a run has more of than others.
@@ -102,6 +104,7 @@ impl Sizes {
             background_threads: 1 + random.below(3),
             fanout: 2 + random.below(3) as u32,
             cache_bytes: [Some(32 << 10), Some(128 << 10), None][random.below(3)],
+            gap_entries: 1 + random.below(4) as u32,
         }
     }
 }
@@ -163,6 +166,7 @@ impl Shared {
             .vfs(Arc::clone(&self.vfs))
             .memory_budget(1 << 20)
             .memtable_bytes(self.sizes.memtable_bytes)
+            .gap_entries_min(self.sizes.gap_entries)
             .journal_shards(self.sizes.shards)
             .background_threads(self.sizes.background_threads);
         match self.sizes.cache_bytes {

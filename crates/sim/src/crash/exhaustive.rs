@@ -115,6 +115,7 @@ pub fn begin(kinds: Kinds) -> Result<Base, String> {
         cache_bytes: None,
         shards: 2,
         iterator_calls: None,
+        gap_entries: Some(1),
     };
     let empty = Base { settles: false, ..Base::empty(sizes, None) };
     let made = empty.work(prelude())?;

@@ -1,0 +1,365 @@
+//! Gaps: key ranges of a keyspace that hold no visible pair, so that iterators need not step over what was deleted
+//! there.
+//!
+//! An iterator finds a gap by stepping over it. While it does so, it *watches* the range: puts and merges into the
+//! range are noted, so that it knows which part of the range is still empty when it records the gap.
+//!
+//! Gaps are in memory only. A store that is opened has none.
+//!
+//! Invariants:
+//! 1. At every number `n >= since` that readers have been given, no key of a gap is visible. A writer calls [`Gaps::note`] with
+//!    the key of each put and merge after its commit has taken its number and before it counts as applied. So a
+//!    reader that determines its number first, and looks for gaps then, finds every gap ended that a commit up to its
+//!    number has put a key into. (A delete ends no gap.)
+//! 2. A gap that is recorded satisfies invariant 1. A commit that took its number before the watch began is applied
+//!    before the iterator, after [`Committer::catch_up`], opens its cursors, and the iterator ends the range at a put
+//!    that it finds above its own number. A commit that took its number later has seen `is_watched` and noted its
+//!    keys: both change the next number with one atomic read-modify-write, the iterator after it began the watch and
+//!    the writer before it looks.
+//! 3. Noting, recording and looking up are atomic with respect to each other: one lock. A writer takes it only while
+//!    something is watched or recorded (`is_watched`).
+//! 4. The union of two gaps that overlap or adjoin is a gap, since the larger of their numbers.
+//! 5. The memory is bounded: `GAPS_MAX` gaps with keys of at most `KEY_BYTES`, and `WATCHES_MAX` watches.
+//!
+//! [`Committer::catch_up`]: crate::commit::Committer::catch_up
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom), not(shuttle)))]
+mod tests;
+
+use std::sync::Arc;
+
+use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
+use crate::base::sync::CachePadded;
+use crate::base::sync::modelled::{AtomicBool, Mutex, Ordering};
+
+/// The number of gaps that a keyspace remembers.
+const GAPS_MAX: usize = 64;
+/// The number of iterators that watch a range of one keyspace at a time.
+const WATCHES_MAX: usize = 16;
+/// Gaps with longer keys are not remembered.
+const KEY_BYTES: usize = 1024;
+
+/// The gaps of one keyspace.
+pub(crate) struct Gaps {
+    /// There is a gap or a watch.
+    is_watched: CachePadded<AtomicBool>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Ascending and disjoint; between two of them is a key.
+    gaps: Vec<Gap>,
+    watches: Vec<Watched>,
+    next_watch: u64,
+    /// The score of the gap that went last.
+    age: u64,
+}
+
+/// A range without a visible pair.
+#[derive(Debug, Clone)]
+struct Gap {
+    lower: Box<[u8]>,
+    /// `None`: no bound.
+    upper: Option<Box<[u8]>>,
+    /// The number from which on the range is empty.
+    since: Seqno,
+    /// Dead entries that were stepped over in it (estimated once it has been split).
+    dead: u64,
+    /// The age of the list when it was used last, plus `dead`: the gap with the least goes.
+    score: u64,
+}
+
+impl Gap {
+    /// Whether the key lies below the upper bound.
+    fn ends_after(&self, key: &[u8]) -> bool {
+        self.upper.as_ref().is_none_or(|upper| **upper > *key)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.upper.as_ref().is_some_and(|upper| *upper <= self.lower)
+    }
+
+    /// An estimate of the part of its dead entries that are below a key of it, by the distance of the keys as numbers.
+    /// In a stack or a deque, each put is beside one end of a gap.
+    fn share_below(&self, key: &[u8]) -> f64 {
+        let upper = self.upper.as_deref().unwrap_or(&[0xff; 8]);
+        let common = self.lower.iter().zip(upper).take_while(|(a, b)| a == b).count();
+        let number = |key: &[u8]| {
+            let mut bytes = [0; 8];
+            let rest = key.get(common..).unwrap_or_default();
+            let len = rest.len().min(bytes.len());
+            bytes[..len].copy_from_slice(&rest[..len]);
+            u64::from_be_bytes(bytes)
+        };
+        let lower = number(&self.lower);
+        let distance = number(key).saturating_sub(lower) as f64;
+        let whole = number(upper).saturating_sub(lower).max(1) as f64;
+        (distance / whole).min(1.0)
+    }
+
+    fn key_bytes(&self) -> usize {
+        self.lower.len().max(self.upper.as_ref().map_or(0, |upper| upper.len()))
+    }
+}
+
+/// The direction in which an iterator goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Forward,
+    Backward,
+}
+
+/// A range that an iterator is stepping over.
+struct Watched {
+    id: u64,
+    direction: Direction,
+    /// Where the range begins: its lower bound forward, its upper bound backward.
+    from: Option<Box<[u8]>>,
+    /// The end of the part that no put has been noted in: its upper bound forward, its lower bound backward.
+    nearest: Option<Box<[u8]>>,
+}
+
+impl Watched {
+    /// Notes a put at `key`.
+    fn note(&mut self, key: &[u8]) {
+        let from = self.from.as_deref();
+        let nearest = self.nearest.as_deref();
+        let shortens = match self.direction {
+            Direction::Forward => {
+                from.is_none_or(|from| key >= from) && nearest.is_none_or(|nearest| key < nearest)
+            }
+            Direction::Backward => {
+                from.is_none_or(|from| key < from) && nearest.is_none_or(|nearest| key >= nearest)
+            }
+        };
+        if shortens {
+            self.nearest = Some(match self.direction {
+                Direction::Forward => Box::from(key),
+                Direction::Backward => after(key).into(),
+            });
+        }
+    }
+
+    /// The part of the range up to `reached` that no put has been noted in.
+    fn quiet_part(&self, reached: Option<&[u8]>) -> (Box<[u8]>, Option<Box<[u8]>>) {
+        let nearest = self.nearest.as_deref().filter(|_| !planted(Bug::GapRecordedDespitePut));
+        match self.direction {
+            Direction::Forward => {
+                let upper = match (reached, nearest) {
+                    (Some(reached), Some(nearest)) => Some(reached.min(nearest)),
+                    (reached, nearest) => reached.or(nearest),
+                };
+                (self.from.clone().unwrap_or_default(), upper.map(Box::from))
+            }
+            Direction::Backward => {
+                let lower = reached.unwrap_or_default().max(nearest.unwrap_or_default());
+                (Box::from(lower), self.from.clone())
+            }
+        }
+    }
+}
+
+/// The first key after `key`.
+fn after(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
+impl Default for Gaps {
+    fn default() -> Gaps {
+        let state = State { gaps: Vec::new(), watches: Vec::new(), next_watch: 0, age: 0 };
+        Gaps { is_watched: CachePadded::new(AtomicBool::new(false)), state: Mutex::new(state) }
+    }
+}
+
+impl Gaps {
+    /// Whether there is a gap or a watch. A writer that has taken its number sees every watch that begins before a
+    /// later call of `catch_up` (invariant 2), without an ordering of this load.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Relaxed)
+    }
+
+    /// Ends the gaps at a key that is being put or merged. For a commit that has its number and has not been
+    /// applied.
+    #[cold]
+    pub(crate) fn note(&self, key: &[u8]) {
+        let mut state = self.state.lock();
+        for watched in &mut state.watches {
+            watched.note(key);
+        }
+        if !planted(Bug::GapSurvivesPut) {
+            state.split_at(key);
+        }
+        self.publish(&state);
+    }
+
+    /// The upper bound of the gap that `key` lies in, for a reader at `seqno`; `Some(None)` if no key is above it.
+    pub(crate) fn above(&self, key: &[u8], seqno: Seqno) -> Option<Option<Vec<u8>>> {
+        let mut state = self.state.lock();
+        let age = state.age;
+        let index = state.gaps.partition_point(|gap| *gap.lower <= *key).checked_sub(1)?;
+        let gap =
+            state.gaps.get_mut(index).filter(|gap| gap.ends_after(key) && gap.serves(seqno))?;
+        gap.score = age.saturating_add(gap.dead);
+        Some(gap.upper.as_ref().map(|upper| upper.to_vec()))
+    }
+
+    /// The lower bound of the gap that the keys just before `key` lie in (or the last of all keys, without one), for
+    /// a reader at `seqno`.
+    pub(crate) fn below(&self, key: Option<&[u8]>, seqno: Seqno) -> Option<Vec<u8>> {
+        let mut state = self.state.lock();
+        let age = state.age;
+        let begins = |gap: &Gap| key.is_none_or(|key| *gap.lower < *key);
+        let index = state.gaps.partition_point(begins).checked_sub(1)?;
+        let gap = state.gaps.get_mut(index).filter(|gap| {
+            let reaches = match (&gap.upper, key) {
+                (None, _) => true,
+                (Some(upper), Some(key)) => **upper >= *key,
+                (Some(_), None) => false,
+            };
+            reaches && gap.serves(seqno)
+        })?;
+        gap.score = age.saturating_add(gap.dead);
+        Some(gap.lower.to_vec())
+    }
+
+    /// Begins to watch the keys from `from` on, in one direction (without `from`, from the end of all keys). Returns
+    /// `None` if that is not worth it: the key is too long, or many others watch.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        direction: Direction,
+        from: Option<&[u8]>,
+    ) -> Option<Watch> {
+        if from.is_some_and(|from| from.len() > KEY_BYTES) {
+            return None;
+        }
+        let mut state = self.state.lock();
+        if state.watches.len() >= WATCHES_MAX {
+            return None;
+        }
+        let id = state.next_watch;
+        state.next_watch += 1;
+        state.watches.push(Watched { id, direction, from: from.map(Box::from), nearest: None });
+        self.publish(&state);
+        drop(state);
+        Some(Watch { gaps: Arc::clone(self), id })
+    }
+
+    /// Memory used.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        if !self.is_watched() {
+            return 0;
+        }
+        let state = self.state.lock();
+        let keys = |gap: &Gap| gap.lower.len() + gap.upper.as_ref().map_or(0, |upper| upper.len());
+        let keys: usize = state.gaps.iter().map(keys).sum();
+        (state.gaps.capacity() * size_of::<Gap>() + keys) as u64
+    }
+
+    /// The number of gaps.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.state.lock().gaps.len()
+    }
+
+    /// With the lock held, after a change.
+    fn publish(&self, state: &State) {
+        let is_watched = !state.gaps.is_empty() || !state.watches.is_empty();
+        self.is_watched.store(is_watched, Ordering::Relaxed);
+    }
+}
+
+impl Gap {
+    /// Whether the range is empty for a reader at `seqno`.
+    fn serves(&self, seqno: Seqno) -> bool {
+        self.since <= seqno || planted(Bug::GapOfOlderSnapshot)
+    }
+}
+
+impl State {
+    /// Takes a key out of the gap that has it.
+    fn split_at(&mut self, key: &[u8]) {
+        let Some(index) = self.gaps.partition_point(|gap| *gap.lower <= *key).checked_sub(1) else {
+            return;
+        };
+        if !self.gaps[index].ends_after(key) {
+            return;
+        }
+        let gap = self.gaps.remove(index);
+        let share = gap.share_below(key);
+        let base = gap.score.saturating_sub(gap.dead);
+        let below = Gap { upper: Some(Box::from(key)), ..gap.clone() };
+        let above = Gap { lower: after(key).into(), ..gap };
+        let parts = [(below, share), (above, 1.0 - share)].map(|(part, share)| {
+            let dead = ((part.dead as f64 * share) as u64).max(1);
+            Gap { dead, score: base.saturating_add(dead), ..part }
+        });
+        let kept = |part: &Gap| !part.is_empty() && part.key_bytes() <= KEY_BYTES;
+        self.gaps.splice(index..index, parts.into_iter().filter(kept));
+        self.shrink();
+    }
+
+    /// Adds a gap, united with those that it overlaps or adjoins.
+    fn add(&mut self, mut gap: Gap) {
+        if gap.is_empty() || gap.key_bytes() > KEY_BYTES {
+            return;
+        }
+        // Those that begin at or below its end, and end at or above its beginning.
+        let from = self
+            .gaps
+            .partition_point(|other| other.upper.as_ref().is_some_and(|upper| *upper < gap.lower));
+        let upto = self
+            .gaps
+            .partition_point(|other| gap.upper.as_ref().is_none_or(|upper| other.lower <= *upper));
+        for other in self.gaps.splice(from..upto.max(from), []) {
+            gap.lower = gap.lower.min(other.lower);
+            gap.upper = match (gap.upper, other.upper) {
+                (Some(one), Some(other)) => Some(one.max(other)),
+                _ => None,
+            };
+            gap.since = gap.since.max(other.since);
+            gap.dead = gap.dead.saturating_add(other.dead);
+        }
+        gap.score = self.age.saturating_add(gap.dead);
+        self.gaps.insert(from, gap);
+        self.shrink();
+    }
+
+    /// Drops the least useful gaps if there are too many.
+    fn shrink(&mut self) {
+        while self.gaps.len() > GAPS_MAX {
+            let least = (0..self.gaps.len()).min_by_key(|index| self.gaps[*index].score);
+            // What stays loses worth compared to what is used or added from now on.
+            self.age = self.gaps.remove(least.unwrap_or(0)).score;
+        }
+    }
+}
+
+/// A range that is being watched, until it is recorded or dropped.
+pub(crate) struct Watch {
+    gaps: Arc<Gaps>,
+    id: u64,
+}
+
+impl Watch {
+    /// Records that the range up to `reached` held no visible pair at `since` (forward, `reached` is its upper bound,
+    /// or there is none; backward, it is its lower bound), except for the part in which puts were noted since.
+    pub(crate) fn record(self, reached: Option<&[u8]>, since: Seqno, dead: u64) {
+        let mut state = self.gaps.state.lock();
+        if let Some(watched) = state.watches.iter().find(|watched| watched.id == self.id) {
+            let (lower, upper) = watched.quiet_part(reached);
+            state.add(Gap { lower, upper, since, dead: dead.max(1), score: 0 });
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut state = self.gaps.state.lock();
+        state.watches.retain(|watched| watched.id != self.id);
+        self.gaps.publish(&state);
+    }
+}
