@@ -390,8 +390,8 @@ impl<C: MergeSource> VisibleIterator<C> {
             let mut newest = entry.seqno;
             let mut versions = 0;
             while let Some(entry) = self.merge.entry() {
-                versions += 1;
                 if entry.seqno <= self.snapshot || planted(Bug::ReverseReadsNewest) {
+                    versions += 1;
                     newest = entry.seqno;
                     match entry.kind {
                         EntryKind::Put | EntryKind::PutBlob => {

@@ -13,13 +13,17 @@
 //!    number has put a key into. (A delete ends no gap.)
 //! 2. A gap that is recorded satisfies invariant 1. A commit that took its number before the watch began is applied
 //!    before the iterator, after [`Committer::catch_up`], opens its cursors, and the iterator ends the range at a put
-//!    that it finds above its own number. A commit that took its number later has seen `is_watched` and noted its
-//!    keys: both change the next number with one atomic read-modify-write, the iterator after it began the watch and
-//!    the writer before it looks.
+//!    that it finds above its own number. (A put that a compaction has dropped is not found. Then a later delete of the
+//!    key is there, and no reader has a number between the two: `snapshots`.) A commit that took its number later has
+//!    seen `is_watched` and noted its keys: both change the next number with one atomic read-modify-write, the iterator
+//!    after it began the watch and the writer before it looks.
 //! 3. Noting, recording and looking up are atomic with respect to each other: one lock. A writer takes it only while
 //!    something is watched or recorded (`is_watched`).
 //! 4. The union of two gaps that overlap or adjoin is a gap, since the larger of their numbers.
-//! 5. The memory is bounded: `GAPS_MAX` gaps with keys of at most `KEY_BYTES`, and `WATCHES_MAX` watches.
+//! 5. The memory is bounded: `GAPS_MAX` gaps with keys of at most `KEY_BYTES`, and `WATCHES_MAX` watches, each with one
+//!    key that was put.
+//! 6. A gap that is not used goes after `SPLITS_MAX` puts into it. So a range that is filled again does not cost its
+//!    writers for ever.
 //!
 //! [`Committer::catch_up`]: crate::commit::Committer::catch_up
 
@@ -39,8 +43,14 @@ use crate::base::sync::modelled::{AtomicBool, Mutex, Ordering};
 const GAPS_MAX: usize = 64;
 /// The number of iterators that watch a range of one keyspace at a time.
 const WATCHES_MAX: usize = 16;
-/// Gaps with longer keys are not remembered.
+/// Gaps with longer lower bounds are not remembered. A longer upper bound is replaced by its beginning, which is lower.
 const KEY_BYTES: usize = 1024;
+/// Puts into a gap since its last use after which it goes.
+const SPLITS_MAX: u32 = 64;
+/// A put leaves less than half of a gap only if about so many dead entries are in it: fewer are stepped over as fast.
+const PART_ENTRIES_MIN: f64 = 8.0;
+/// So many runs that a full list refuses cost each gap in it one dead entry of its worth, until it is used again.
+const REFUSALS_PER_ENTRY: u64 = 8;
 
 /// The gaps of one keyspace.
 pub(crate) struct Gaps {
@@ -54,8 +64,10 @@ struct State {
     gaps: Vec<Gap>,
     watches: Vec<Watched>,
     next_watch: u64,
-    /// The score of the gap that went last.
+    /// The score of the gap that went last, and more after refusals.
     age: u64,
+    /// Runs that were not worth the place of a gap.
+    refusals: u64,
 }
 
 /// A range without a visible pair.
@@ -70,6 +82,8 @@ struct Gap {
     dead: u64,
     /// The age of the list when it was used last, plus `dead`: the gap with the least goes.
     score: u64,
+    /// Puts since its last use that split it.
+    splits: u32,
 }
 
 impl Gap {
@@ -100,8 +114,34 @@ impl Gap {
         (distance / whole).min(1.0)
     }
 
-    fn key_bytes(&self) -> usize {
-        self.lower.len().max(self.upper.as_ref().map_or(0, |upper| upper.len()))
+    /// Notes a use while the list has this age.
+    fn used(&mut self, age: u64) {
+        self.score = age.saturating_add(self.dead);
+        self.splits = 0;
+    }
+
+    /// Shortens a long upper bound. Returns false if the gap is not to be remembered.
+    fn fit(&mut self) -> bool {
+        if let Some(upper) = &mut self.upper
+            && let Some(beginning) = upper.get(..KEY_BYTES)
+        {
+            *upper = Box::from(beginning);
+        }
+        !self.is_empty() && self.lower.len() <= KEY_BYTES
+    }
+
+    /// Whether the key lies in it, or, backward, the keys just before it (or the last of all keys, without one).
+    fn has(&self, direction: Direction, key: Option<&[u8]>) -> bool {
+        match (direction, key) {
+            (Direction::Forward, key) => {
+                let key = key.unwrap_or_default();
+                *self.lower <= *key && self.ends_after(key)
+            }
+            (Direction::Backward, Some(key)) => {
+                *self.lower < *key && self.upper.as_ref().is_none_or(|upper| **upper >= *key)
+            }
+            (Direction::Backward, None) => self.upper.is_none(),
+        }
     }
 }
 
@@ -143,6 +183,15 @@ impl Watched {
         }
     }
 
+    /// The range up to `reached`.
+    fn whole(&self, reached: Option<&[u8]>) -> (Box<[u8]>, Option<Box<[u8]>>) {
+        let reached = reached.map(Box::from);
+        match self.direction {
+            Direction::Forward => (self.from.clone().unwrap_or_default(), reached),
+            Direction::Backward => (reached.unwrap_or_default(), self.from.clone()),
+        }
+    }
+
     /// The part of the range up to `reached` that no put has been noted in.
     fn quiet_part(&self, reached: Option<&[u8]>) -> (Box<[u8]>, Option<Box<[u8]>>) {
         let nearest = self.nearest.as_deref().filter(|_| !planted(Bug::GapRecordedDespitePut));
@@ -169,7 +218,8 @@ fn after(key: &[u8]) -> Vec<u8> {
 
 impl Default for Gaps {
     fn default() -> Gaps {
-        let state = State { gaps: Vec::new(), watches: Vec::new(), next_watch: 0, age: 0 };
+        let state =
+            State { gaps: Vec::new(), watches: Vec::new(), next_watch: 0, age: 0, refusals: 0 };
         Gaps { is_watched: CachePadded::new(AtomicBool::new(false)), state: Mutex::new(state) }
     }
 }
@@ -196,48 +246,53 @@ impl Gaps {
         self.publish(&state);
     }
 
-    /// The upper bound of the gap that `key` lies in, for a reader at `seqno`; `Some(None)` if no key is above it.
-    pub(crate) fn above(&self, key: &[u8], seqno: Seqno) -> Option<Option<Vec<u8>>> {
+    /// The upper bound of the gap that `key` lies in, for a reader at `seqno`; `Some(None)` if no key is above it. Gaps
+    /// with fewer dead entries are not worth it.
+    pub(crate) fn above(&self, key: &[u8], seqno: Seqno, dead_min: u64) -> Option<Option<Vec<u8>>> {
         let mut state = self.state.lock();
         let age = state.age;
-        let index = state.gaps.partition_point(|gap| *gap.lower <= *key).checked_sub(1)?;
-        let gap =
-            state.gaps.get_mut(index).filter(|gap| gap.ends_after(key) && gap.serves(seqno))?;
-        gap.score = age.saturating_add(gap.dead);
+        let gap = state.gap_at(Direction::Forward, Some(key))?;
+        if !gap.serves(seqno) || gap.dead < dead_min {
+            return None;
+        }
+        gap.used(age);
         Some(gap.upper.as_ref().map(|upper| upper.to_vec()))
     }
 
     /// The lower bound of the gap that the keys just before `key` lie in (or the last of all keys, without one), for
-    /// a reader at `seqno`.
-    pub(crate) fn below(&self, key: Option<&[u8]>, seqno: Seqno) -> Option<Vec<u8>> {
+    /// a reader at `seqno`. Gaps with fewer dead entries are not worth it.
+    pub(crate) fn below(&self, key: Option<&[u8]>, seqno: Seqno, dead_min: u64) -> Option<Vec<u8>> {
         let mut state = self.state.lock();
         let age = state.age;
-        let begins = |gap: &Gap| key.is_none_or(|key| *gap.lower < *key);
-        let index = state.gaps.partition_point(begins).checked_sub(1)?;
-        let gap = state.gaps.get_mut(index).filter(|gap| {
-            let reaches = match (&gap.upper, key) {
-                (None, _) => true,
-                (Some(upper), Some(key)) => **upper >= *key,
-                (Some(_), None) => false,
-            };
-            reaches && gap.serves(seqno)
-        })?;
-        gap.score = age.saturating_add(gap.dead);
+        let gap = state.gap_at(Direction::Backward, key)?;
+        if !gap.serves(seqno) || gap.dead < dead_min {
+            return None;
+        }
+        gap.used(age);
         Some(gap.lower.to_vec())
     }
 
-    /// Begins to watch the keys from `from` on, in one direction (without `from`, from the end of all keys). Returns
-    /// `None` if that is not worth it: the key is too long, or many others watch.
+    /// Begins to watch the keys from `from` on, in one direction (without `from`, from the end of all keys), for a reader
+    /// that has passed `dead` dead entries from there to `at`. Returns `None` if that is not worth it: the key is too
+    /// long, many others watch, a younger gap is there already, or there are many gaps that save more.
     pub(crate) fn watch(
         self: &Arc<Self>,
         direction: Direction,
-        from: Option<&[u8]>,
+        (from, at): (Option<&[u8]>, Option<&[u8]>),
+        seqno: Seqno,
+        dead: u64,
     ) -> Option<Watch> {
         if from.is_some_and(|from| from.len() > KEY_BYTES) {
             return None;
         }
         let mut state = self.state.lock();
-        if state.watches.len() >= WATCHES_MAX {
+        let is_worth = match state.gap_at(direction, at).map(|gap| gap.serves(seqno)) {
+            // It grows.
+            Some(true) => true,
+            Some(false) => false,
+            None => state.is_worth(dead),
+        };
+        if !is_worth || state.watches.len() >= WATCHES_MAX {
             return None;
         }
         let id = state.next_watch;
@@ -260,7 +315,7 @@ impl Gaps {
     }
 
     /// The number of gaps.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom), not(shuttle)))]
     fn len(&self) -> usize {
         self.state.lock().gaps.len()
     }
@@ -280,6 +335,30 @@ impl Gap {
 }
 
 impl State {
+    /// The gap that has a key, or, backward, the keys just before it.
+    fn gap_at(&mut self, direction: Direction, key: Option<&[u8]>) -> Option<&mut Gap> {
+        let begins = |gap: &Gap| match (direction, key) {
+            (Direction::Forward, key) => *gap.lower <= *key.unwrap_or_default(),
+            (Direction::Backward, key) => key.is_none_or(|key| *gap.lower < *key),
+        };
+        let index = self.gaps.partition_point(begins).checked_sub(1)?;
+        self.gaps.get_mut(index).filter(|gap| gap.has(direction, key))
+    }
+
+    /// Whether a gap with so many dead entries is worth the place of another. With more runs than gaps, each would
+    /// otherwise be stepped over twice, and lose its place to the next before it is used.
+    fn is_worth(&mut self, dead: u64) -> bool {
+        let least = self.gaps.iter().map(|gap| gap.score).min().unwrap_or(0);
+        if self.gaps.len() < GAPS_MAX || self.age.saturating_add(dead / 2) > least {
+            return true;
+        }
+        self.refusals += 1;
+        if self.refusals.is_multiple_of(REFUSALS_PER_ENTRY) {
+            self.age += 1;
+        }
+        false
+    }
+
     /// Takes a key out of the gap that has it.
     fn split_at(&mut self, key: &[u8]) {
         let Some(index) = self.gaps.partition_point(|gap| *gap.lower <= *key).checked_sub(1) else {
@@ -288,23 +367,30 @@ impl State {
         if !self.gaps[index].ends_after(key) {
             return;
         }
-        let gap = self.gaps.remove(index);
+        let mut gap = self.gaps.remove(index);
+        gap.splits += 1;
+        if gap.splits > SPLITS_MAX {
+            return;
+        }
         let share = gap.share_below(key);
         let base = gap.score.saturating_sub(gap.dead);
         let below = Gap { upper: Some(Box::from(key)), ..gap.clone() };
         let above = Gap { lower: after(key).into(), ..gap };
-        let parts = [(below, share), (above, 1.0 - share)].map(|(part, share)| {
-            let dead = ((part.dead as f64 * share) as u64).max(1);
-            Gap { dead, score: base.saturating_add(dead), ..part }
-        });
-        let kept = |part: &Gap| !part.is_empty() && part.key_bytes() <= KEY_BYTES;
-        self.gaps.splice(index..index, parts.into_iter().filter(kept));
+        let parts =
+            [(below, share), (above, 1.0 - share)].into_iter().filter_map(|(part, share)| {
+                let dead = part.dead as f64 * share;
+                let is_kept = dead >= PART_ENTRIES_MIN || share >= 0.5;
+                let dead = (dead as u64).max(1);
+                let mut part = Gap { dead, score: base.saturating_add(dead), ..part };
+                (is_kept && part.fit()).then_some(part)
+            });
+        self.gaps.splice(index..index, parts);
         self.shrink();
     }
 
     /// Adds a gap, united with those that it overlaps or adjoins.
     fn add(&mut self, mut gap: Gap) {
-        if gap.is_empty() || gap.key_bytes() > KEY_BYTES {
+        if !gap.fit() {
             return;
         }
         // Those that begin at or below its end, and end at or above its beginning.
@@ -323,7 +409,7 @@ impl State {
             gap.since = gap.since.max(other.since);
             gap.dead = gap.dead.saturating_add(other.dead);
         }
-        gap.score = self.age.saturating_add(gap.dead);
+        gap.used(self.age);
         self.gaps.insert(from, gap);
         self.shrink();
     }
@@ -346,12 +432,32 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Records that the range up to `reached` held no visible pair at `since` (forward, `reached` is its upper bound,
-    /// or there is none; backward, it is its lower bound), except for the part in which puts were noted since.
-    pub(crate) fn record(self, reached: Option<&[u8]>, since: Seqno, dead: u64) {
+    /// or there is none; backward, it is its lower bound), except for the part from the first key on of which the
+    /// iterator has found a `newer` version, or a put was noted.
+    pub(crate) fn record(
+        self,
+        reached: Option<&[u8]>,
+        newer: Option<&[u8]>,
+        since: Seqno,
+        dead: u64,
+    ) {
         let mut state = self.gaps.state.lock();
-        if let Some(watched) = state.watches.iter().find(|watched| watched.id == self.id) {
-            let (lower, upper) = watched.quiet_part(reached);
-            state.add(Gap { lower, upper, since, dead: dead.max(1), score: 0 });
+        let Some(watched) = state.watches.iter_mut().find(|watched| watched.id == self.id) else {
+            return;
+        };
+        let (lower, upper) = watched.whole(reached);
+        let whole = Gap { lower, upper, since, dead, score: 0, splits: 0 };
+        if let Some(newer) = newer {
+            watched.note(newer);
+        }
+        let (lower, upper) = watched.quiet_part(reached);
+        // What was passed in the part that is cut off does not count.
+        let upto = upper.as_ref().filter(|_| upper != whole.upper);
+        let upto = upto.map_or(1.0, |upper| whole.share_below(upper));
+        let from = if lower == whole.lower { 0.0 } else { whole.share_below(&lower) };
+        let left = dead as f64 * (upto - from).max(0.0);
+        if left >= PART_ENTRIES_MIN || left >= dead as f64 / 2.0 {
+            state.add(Gap { lower, upper, dead: (left as u64).max(1), ..whole });
         }
     }
 }

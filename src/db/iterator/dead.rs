@@ -9,7 +9,7 @@
 //! 1. A run begins at a key up to which the pass has yielded all pairs, and all keys from there to the pass's position
 //!    have no visible pair.
 //! 2. A run ends in the call in which it begins: at a pair, at the pass's end or at an error. After an error nothing
-//!    is recorded, nor while an unreadable part is ahead.
+//!    is recorded, nor while an unreadable part is ahead, or one is looked for.
 //! 3. A gap is skipped only if it holds for the iterator's number, which was determined before.
 
 use super::{End, Inner, RunCursor};
@@ -23,6 +23,8 @@ use crate::store::gaps::{Direction, Watch};
 const ENTRIES_TO_LOOK: u64 = 8;
 /// The same once the run is being watched: a gap may begin only much further on.
 const ENTRIES_TO_LOOK_AGAIN: u64 = 64;
+/// A range that is open is left only for a gap of this length: to open the next costs more than to step over few.
+const ENTRIES_TO_LEAVE: u64 = 64;
 /// A run that adjoins a gap is added to it from this length on. An iterator over a queue steps over half of this on
 /// average.
 const ENTRIES_TO_EXTEND: u64 = 64;
@@ -109,19 +111,19 @@ impl Inner {
         let run = self.run_from(from);
         run.dead += dead;
         let (dead, has_gap, is_tried) = (run.dead, run.has_gap, run.is_tried);
-        if let Some(bound) = self.gap_at(end, position.as_deref()) {
-            self.leave_range(end);
-            self.move_edge(end, position);
-            self.pass_gap(end, bound);
-            return;
-        }
-        let enough = if has_gap { ENTRIES_TO_EXTEND } else { ENTRIES_TO_RECORD };
-        if !is_tried && dead >= self.at_most(enough) && self.watch_run(end) {
+        let gap = self.gap_at(end, position.as_deref(), self.at_most(ENTRIES_TO_LEAVE));
+        let adjoins = has_gap || gap.is_some();
+        let enough = if adjoins { ENTRIES_TO_EXTEND } else { ENTRIES_TO_RECORD };
+        if !is_tried && dead >= self.at_most(enough) && self.watch_run(end, position.as_deref()) {
             self.leave_range(end);
             let Some(run) = &mut self.run else { return };
             run.reached = None;
             let from = run.from.clone();
             self.move_edge(end, from);
+        } else if let Some(bound) = gap {
+            self.leave_range(end);
+            self.move_edge(end, position);
+            self.pass_gap(end, bound);
         }
     }
 
@@ -134,7 +136,7 @@ impl Inner {
         if has_hole || self.is_exhausted() {
             return;
         }
-        let Some(bound) = self.gap_at(end, edge) else { return };
+        let Some(bound) = self.gap_at(end, edge, 0) else { return };
         let from = edge.map(<[u8]>::to_vec);
         self.run_from(from);
         self.pass_gap(end, bound);
@@ -162,14 +164,14 @@ impl Inner {
 
     /// The far bound of the gap that begins or continues at a position, if one holds for the iterator's number.
     #[inline]
-    fn gap_at(&self, end: End, position: Option<&[u8]>) -> Option<Option<Vec<u8>>> {
+    fn gap_at(&self, end: End, position: Option<&[u8]>, dead_min: u64) -> Option<Option<Vec<u8>>> {
         let gaps = &self.keyspace.gaps;
         if !gaps.is_watched() {
             return None;
         }
         match end {
-            End::Front => gaps.above(position.unwrap_or_default(), self.seqno()),
-            End::Back => gaps.below(position, self.seqno()).map(Some),
+            End::Front => gaps.above(position.unwrap_or_default(), self.seqno(), dead_min),
+            End::Back => gaps.below(position, self.seqno(), dead_min).map(Some),
         }
     }
 
@@ -202,15 +204,20 @@ impl Inner {
         }
     }
 
-    /// Begins to watch the run. Returns false if it cannot be recorded this time.
-    fn watch_run(&mut self, end: End) -> bool {
+    /// Begins to watch the run, of which the pass has reached `position`. Returns false if it cannot be recorded this
+    /// time, or need not be.
+    fn watch_run(&mut self, end: End, position: Option<&[u8]>) -> bool {
+        let seqno = self.seqno();
         let Some(run) = &mut self.run else { return false };
         run.is_tried = true;
         let direction = match end {
             End::Front => Direction::Forward,
             End::Back => Direction::Backward,
         };
-        let watch = self.keyspace.gaps.watch(direction, run.from.as_deref());
+        let range = (run.from.as_deref(), position);
+        // A gap that was passed grows; another would have to be worth its place.
+        let dead = if run.has_gap { u64::MAX } else { run.dead };
+        let watch = self.keyspace.gaps.watch(direction, range, seqno, dead);
         // First the watch, then the number.
         let watch = watch.and_then(|watch| Some((watch, self.store.committer.catch_up()?)));
         let Some(watch) = watch else { return false };
@@ -238,12 +245,6 @@ impl Inner {
             }
         }
         let Some(reached) = run.reached else { return };
-        let reached = match (end, reached, run.newer) {
-            (_, reached, None) => reached,
-            (End::Front, Some(reached), Some(newer)) => Some(reached.min(newer)),
-            (End::Front, None, Some(newer)) => Some(newer),
-            (End::Back, reached, Some(newer)) => reached.max(Some(after(&newer))),
-        };
-        watch.record(reached.as_deref(), since, run.dead);
+        watch.record(reached.as_deref(), run.newer.as_deref(), since, run.dead);
     }
 }

@@ -48,7 +48,10 @@ impl Keyspace {
 
     /// As an iterator that finds nothing but dead entries, or the key.
     fn record(&self, direction: Direction) {
-        let Some(watch) = self.gaps.watch(direction, None) else { return };
+        let Some(watch) = self.gaps.watch(direction, (None, None), Seqno(u64::MAX), u64::MAX)
+        else {
+            return;
+        };
         let last = self.order.last_taken();
         // As `Committer::catch_up`, with one look.
         if self.order.advance() < last {
@@ -60,14 +63,14 @@ impl Keyspace {
             Direction::Backward if found => Some([KEY, &[0]].concat()),
             Direction::Backward => Some(Vec::new()),
         };
-        watch.record(reached.as_deref(), Seqno(last), 100);
+        watch.record(reached.as_deref(), None, Seqno(last), 100);
     }
 
     /// A reader that was given the put's number does not pass over it.
     fn check(&self) {
         let number = Seqno(self.order.visible());
-        let passes = self.gaps.above(KEY, number).is_some()
-            || self.gaps.below(Some(b"n"), number).is_some_and(|lower| *lower <= *KEY);
+        let passes = self.gaps.above(KEY, number, 0).is_some()
+            || self.gaps.below(Some(b"n"), number, 0).is_some_and(|lower| *lower <= *KEY);
         if passes {
             assert_eq!(number, Seqno(0), "a visible key lies in a gap");
         }
