@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::change::{self, Rules};
 use super::node::Node;
+use super::parameters::Parameters;
 use super::plan::{Plan, Trigger, plan};
 use super::version::Version;
 use super::{Stb, StbTree};

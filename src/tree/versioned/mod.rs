@@ -312,12 +312,12 @@ impl<K: VersionedKind> VersionedTree<K> {
         );
         learn(&mut changes.live);
         changes.live.limit(self.context.sample_share());
-        self.show(changes, root, flushed);
+        self.show_version(changes, root, flushed);
         Ok(changes.live.is_outgrown(changes.refs.files().sample_threshold()))
     }
 
     /// Makes `root` the newest version, with the options and the estimate of what is live as they are now.
-    fn show(&self, changes: &mut Changes<K>, root: Arc<K::Node>, flushed: Seqno) {
+    fn show_version(&self, changes: &mut Changes<K>, root: Arc<K::Node>, flushed: Seqno) {
         let version = Arc::new(make_version(&self.context, &self.own, (root, flushed), changes));
         self.version.store(Arc::clone(&version));
         self.context.installed(K::as_version(version));
@@ -333,7 +333,7 @@ impl<K: VersionedKind> VersionedTree<K> {
         let mut changes = self.lock();
         if Arc::ptr_eq(&version, &self.version.load()) {
             changes.live = live;
-            self.show(&mut changes, Arc::clone(&version.root), version.flushed);
+            self.show_version(&mut changes, Arc::clone(&version.root), version.flushed);
         }
     }
 
@@ -596,7 +596,7 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         let mut changes = self.lock();
         self.context.options.store(Arc::new(options));
         let version = self.version.load_full();
-        self.show(&mut changes, version.root.for_other_parameters(), version.flushed);
+        self.show_version(&mut changes, version.root.for_other_parameters(), version.flushed);
     }
 
     fn lock_changes(&self) -> Box<dyn ChangeLock + '_> {
