@@ -422,11 +422,19 @@ fn an_acknowledged_put_is_seen_by_the_next_scan(kind: TreeKind) {
     (0..KEYS).for_each(|n| queue.delete(key(n)).unwrap());
     let stop = AtomicBool::new(false);
     let puts = AtomicU64::new(0);
+    /// Ends the scans, also if a producer fails.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     std::thread::scope(|scope| {
         // Each producer has keys of its own, and looks for what it has just put.
         for producer in 0..3u64 {
             let (queue, stop, puts) = (&queue, &stop, &puts);
             scope.spawn(move || {
+                let _stop = Stop(stop);
                 let mut random = Random(producer);
                 let mut mine = BTreeMap::new();
                 for round in 0..4000u64 {
@@ -455,7 +463,6 @@ fn an_acknowledged_put_is_seen_by_the_next_scan(kind: TreeKind) {
                         }
                     }
                 }
-                stop.store(true, Ordering::Relaxed);
             });
         }
         scope.spawn(|| {

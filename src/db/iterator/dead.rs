@@ -117,7 +117,8 @@ impl Inner {
         if !is_tried && dead >= self.at_most(enough) && self.watch_run(end, position.as_deref()) {
             self.leave_range(end);
             let Some(run) = &mut self.run else { return };
-            run.reached = None;
+            // What the cursors of the first pass have found is from before the watch, or from before the run.
+            (run.reached, run.newer) = (None, None);
             let from = run.from.clone();
             self.move_edge(end, from);
         } else if let Some(bound) = gap {
