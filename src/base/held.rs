@@ -24,6 +24,14 @@ impl Drop for Held {
     }
 }
 
+/// What `f` does is not noted.
+pub(crate) fn without<T>(f: impl FnOnce() -> T) -> T {
+    let locks = LOCKS.replace(0);
+    let result = f();
+    LOCKS.set(locks);
+    result
+}
+
 /// The file system is asked for something that may take long.
 pub(crate) fn note(what: impl FnOnce() -> String) {
     if LOCKS.get() > 0 {

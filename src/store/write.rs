@@ -243,6 +243,7 @@ impl Store {
                 }
                 if !planted(Bug::GapEndedBeforeNumber) {
                     end_gaps(&operation);
+                    hold_open(Bug::GapNotCaughtUp, 8);
                 }
                 let Operation { keyspace, kind, key, value } = operation;
                 let read = keyspace.read.load();

@@ -1,13 +1,13 @@
 //! What a change of a tree costs, in visits of nodes and tables, not in time: as much in a tree of many tables as in one of
 //! few. And what is done while the change lock is held.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use super::kinds::{self, TreeKind};
 use super::options::KeyspaceOptions;
 use super::test_support::{Reader, context, key_of};
-use super::{PackSource, Tree, TreeObserver, TreeOptions};
+use super::{PackSource, Tree, TreeObserver, TreeOptions, TreeVersion};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
@@ -52,7 +52,16 @@ struct Costs {
 
 impl Costs {
     fn new(kind: TreeKind, keys: u64, space_percent: u64) -> Costs {
-        let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(u64::MAX >> 8)]));
+        let observer = Arc::new(Reader(vec![Seqno(u64::MAX >> 8)]));
+        Costs::with(observer, kind, keys, space_percent)
+    }
+
+    fn with(
+        observer: Arc<dyn TreeObserver>,
+        kind: TreeKind,
+        keys: u64,
+        space_percent: u64,
+    ) -> Costs {
         let context = context(kind.name(), &observer);
         let own = KeyspaceOptions::new(kind).fanout_max(4).own;
         context.options.store(Arc::new(TreeOptions {
@@ -80,6 +89,15 @@ impl Costs {
 
     /// Writes a memtable, and does all that is due after it.
     fn change(&mut self) {
+        self.write();
+        while let Some(mut job) = self.count("choose", |tree| Arc::clone(tree).next_job()) {
+            while self.count("step", |_| job.step().unwrap()) == Step::Again {}
+            self.count("state", |tree| tree.state());
+        }
+    }
+
+    /// Writes a memtable.
+    fn write(&mut self) {
         let mut keys: Vec<_> = (0..8).map(|_| key_of(self.draw() << 20)).collect();
         keys.sort();
         keys.dedup();
@@ -88,10 +106,6 @@ impl Costs {
         let packed = Arc::clone(&self.tree).pack(&mut Puts { seqno, keys, at: 1 }).unwrap();
         self.count("incorporate", |_| packed.incorporate(Seqno(seqno)).unwrap());
         self.count("state", |tree| tree.state());
-        while let Some(mut job) = self.count("choose", |tree| Arc::clone(tree).next_job()) {
-            while self.count("step", |_| job.step().unwrap()) == Step::Again {}
-            self.count("state", |tree| tree.state());
-        }
     }
 
     /// The mean visits of the changes that follow after so many.
@@ -158,4 +172,84 @@ fn no_page_is_read_and_no_directory_synced_while_a_change_lock_is_held() {
         assert!(synced.len() > 150, "{kind}: changes take the lock");
         assert!(others.is_empty(), "{kind}: {} times, as in {:?}", others.len(), &others[..1]);
     }
+}
+
+/// Does what a store does when it is told of a version, with the change lock held: it asks how far behind the tree is. Keeps
+/// how many nodes of each version are new.
+#[derive(Default)]
+struct StoreLike {
+    tree: OnceLock<Weak<dyn Tree>>,
+    nodes: Mutex<BTreeSet<u64>>,
+    new_nodes: Mutex<Vec<usize>>,
+}
+
+impl TreeObserver for StoreLike {
+    fn installed(&self, version: Arc<dyn TreeVersion>) {
+        if let Some(tree) = self.tree.get().and_then(Weak::upgrade) {
+            tree.backlog(0);
+        }
+        // The description reads pages, which is not the tree's doing.
+        let nodes = held::without(|| version.describe().unwrap().nodes);
+        let nodes: BTreeSet<u64> = nodes.iter().map(|node| node.id).collect();
+        let mut before = self.nodes.lock().unwrap();
+        self.new_nodes.lock().unwrap().push(nodes.difference(&before).count());
+        *before = nodes;
+    }
+    fn compacted(&self, _read_bytes: u64, _written_bytes: u64, _nanos: u64) {}
+    fn snapshots(&self) -> Vec<Seqno> {
+        vec![Seqno(u64::MAX >> 8)]
+    }
+    fn is_dropped(&self) -> bool {
+        false
+    }
+}
+
+impl StoreLike {
+    /// A tree that jobs are behind of.
+    fn costs(self: &Arc<Self>, kind: TreeKind) -> Costs {
+        let observer: Arc<dyn TreeObserver> = Arc::clone(self) as Arc<dyn TreeObserver>;
+        let mut costs = Costs::with(observer, kind, 1 << 20, 1_000_000);
+        assert!(self.tree.set(Arc::downgrade(&costs.tree)).is_ok());
+        (0..200).for_each(|_| costs.change());
+        (0..100).for_each(|_| costs.write());
+        costs
+    }
+}
+
+/// With other options, all that follows from them was derived by the first who asked: with the change lock held, and the
+/// pages of all leaves read once more.
+#[test]
+fn options_are_changed_without_a_read_under_the_change_lock() {
+    for kind in TreeKind::ALL {
+        let mut costs = Arc::new(StoreLike::default()).costs(kind);
+        held::take();
+        let options = TreeOptions {
+            own: KeyspaceOptions::new(kind).fanout_max(5).own,
+            space_amplification_max_percent: 1_000_001,
+            origin: Arc::default(),
+            compression: crate::cache::Compression::None,
+            memtable_bytes: 1024,
+            seek_compaction: true,
+            blob_bytes_min: 4096,
+            job_bytes_max: 1 << 20,
+            fold_bytes_max: 1 << 20,
+        };
+        costs.count("set_options", |tree| tree.set_options(options));
+        let found = held::take();
+        assert!(found.is_empty(), "{kind}: {} times, as in {:?}", found.len(), &found[..1]);
+    }
+}
+
+/// Moving a whole trunk's data down to the leaves was one change: it took longer than the time between two memtables, so it was
+/// overtaken until it was made under the change lock, and everybody waited.
+#[test]
+fn what_compacts_a_whole_trunk_changes_few_nodes_at_a_time() {
+    let observer = Arc::new(StoreLike::default());
+    let costs = observer.costs(TreeKind::Stb);
+    let nodes = observer.nodes.lock().unwrap().len();
+    assert!(nodes > 100, "{nodes} nodes");
+    observer.new_nodes.lock().unwrap().clear();
+    Arc::clone(&costs.tree).compact(&[], None, &|| Ok(())).unwrap();
+    let most = observer.new_nodes.lock().unwrap().iter().copied().max();
+    assert!(most.is_some_and(|most| most < 30), "{most:?} nodes of {nodes} are new");
 }

@@ -103,6 +103,13 @@ impl<T> Derived<T> {
     }
 }
 
+impl<T: Clone> Derived<T> {
+    /// For a copy of what it was derived from: with what has been derived.
+    pub(super) fn kept(&self) -> Derived<T> {
+        Derived(self.0.clone())
+    }
+}
+
 impl<T> Default for Derived<T> {
     fn default() -> Derived<T> {
         Derived(OnceLock::new())

@@ -9,6 +9,9 @@
 //!    the trees all the time, and the row cache has room for only a few rows.
 //! 2. *Drops.* Once a keyspace has been dropped, no batch that writes to it takes effect in
 //!    another. A reader of a dropped keyspace gets an error, or sees what had been acknowledged.
+//! 3. *Queues.* What iterators yield over ranges that are mostly deleted is what single reads find.
+
+mod queues;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,7 +36,8 @@ type Judged = Result<(), String>;
 
 /// Carries the regime out once.
 pub fn run(seed: u64, kinds: Kinds) -> Outcome {
-    let scenarios: [(&str, Scenario); 2] = [("views", views), ("drops", drops)];
+    let scenarios: [(&str, Scenario); 3] =
+        [("views", views), ("drops", drops), ("queues", queues::queues)];
     of_scenarios("views", (seed, kinds), &scenarios, |scenario| scenario(seed, kinds))
 }
 

@@ -9,7 +9,7 @@ use crate::tree::flsm::FlsmTree;
 use crate::tree::flsm::plan::{Trigger, plan};
 use crate::tree::range::Key;
 use crate::tree::test_support::{Reader, context, key_of, table_of};
-use crate::tree::versioned::NewFiles;
+use crate::tree::versioned::{NewFiles, NewTables};
 use crate::tree::{TreeObserver, TreeVersion};
 
 struct Fixture {
@@ -34,7 +34,7 @@ impl Fixture {
             *newest = Arc::new(Guard::clone(&root));
             Ok(true)
         };
-        self.tree.change(NewFiles::None, show, Seqno(100), |_| ()).unwrap();
+        self.tree.change(NewFiles::None, show, Seqno(100), NewTables::None).unwrap();
     }
 
     fn problems(&self) -> Vec<String> {

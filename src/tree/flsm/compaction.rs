@@ -20,7 +20,9 @@ use crate::merge::{Bottom, CompactionIterator};
 use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
 use crate::tree::range::{Key, ranges_overlap};
-use crate::tree::versioned::{self, Compact, InputScan, NewFiles, STEP_ENTRIES, chunk_bytes, walk};
+use crate::tree::versioned::{
+    self, Compact, InputScan, NewFiles, NewTables, STEP_ENTRIES, chunk_bytes, walk,
+};
 
 /// A running compaction.
 type CompactionJob = versioned::CompactionJob<Flsm>;
@@ -51,7 +53,7 @@ impl Compact for Flsm {
                     let pass = |root: &mut Arc<Guard>, rules: &Rules| {
                         replace(root, plan, &output, rules).map(|()| true)
                     };
-                    tree.change(NewFiles::None, pass, Seqno(0), |_| ())
+                    tree.change(NewFiles::None, pass, Seqno(0), NewTables::None)
                 })
             }
             Action::Join => job.install(|tree, plan| {
@@ -62,7 +64,7 @@ impl Compact for Flsm {
                     }
                     Ok(joined)
                 };
-                tree.change(NewFiles::None, join, Seqno(0), |_| ())
+                tree.change(NewFiles::None, join, Seqno(0), NewTables::None)
             }),
         }
     }
@@ -181,12 +183,11 @@ impl CompactionJob {
             let replace = |root: &mut Arc<Guard>, rules: &Rules| {
                 replace(root, plan, &output, rules).map(|()| true)
             };
-            tree.change(NewFiles::Some, replace, Seqno(0), |live| {
-                if is_last_level && output.is_all {
-                    let samples = output.tables.iter().map(|table| &table.properties().sample);
-                    samples.for_each(|sample| live.learn(sample));
-                }
-            })
+            let tables = match is_last_level && output.is_all {
+                true => NewTables::Merged(&output.tables),
+                false => NewTables::None,
+            };
+            tree.change(NewFiles::Some, replace, Seqno(0), tables)
         })
     }
 }

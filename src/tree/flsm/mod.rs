@@ -42,7 +42,7 @@ use self::totals::GuardRefs;
 use self::version::{Summary, Version};
 use super::output::pack_table;
 use super::versioned::{Recovered, VersionedKind, VersionedTree};
-use super::{PackSource, PackedBytes, TreeContext, TreeVersion};
+use super::{PackSource, PackedBytes, TreeContext, TreeOptions, TreeVersion};
 use crate::base::error::Result;
 use crate::table::Table;
 
@@ -64,8 +64,8 @@ impl VersionedKind for Flsm {
     type Plan = Plan;
     type Progress = Progress;
 
-    fn parameters(context: &TreeContext) -> Parameters {
-        Parameters::new(&context.options(), &context.files.hasher)
+    fn parameters(context: &TreeContext, options: &TreeOptions) -> Parameters {
+        Parameters::new(options, &context.files.hasher)
     }
 
     fn new(_recovered: &Recovered<Body>) -> Flsm {

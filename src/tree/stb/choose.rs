@@ -14,7 +14,7 @@ use crate::base::ids::Seqno;
 use crate::base::sync::plain::Ordering;
 use crate::tree::range::{Key, table_is_inside};
 use crate::tree::versioned::{
-    Choose, Gain, Intent, NewFiles, Place, TreeNode, VersionedKind, rebalance_undamaged,
+    Choose, Gain, Intent, NewFiles, NewTables, Place, TreeNode, VersionedKind, rebalance_undamaged,
 };
 use crate::tree::wrong_node;
 
@@ -120,24 +120,7 @@ impl Choose for Stb {
         let version = tree.version.load_full();
         let mut cursor: Key = Arc::from(from);
         loop {
-            let mut node = &version.root;
-            while let Some(child) = &node.pivots[node.pivot_of(&cursor)].child {
-                node = child;
-            }
-            if node.upper.as_ref().is_some_and(|upper| *upper <= cursor) {
-                // The trunk's bounds are checked when it is opened and whenever it changes. If they were wrong all the
-                // same, the way from here would lead to this leaf again, and so on without end.
-                return Err(wrong_node(
-                    &tree.context.manifest.path(),
-                    node.id.0,
-                    "upper bound of a leaf",
-                    format_args!(
-                        "above \"{}\", for which the pivots lead to it",
-                        cursor.escape_ascii()
-                    ),
-                    format_args!("{:?}", node.upper),
-                ));
-            }
+            let node = tree.node_at(0, &version.root, &cursor)?;
             if !is_clean(node)
                 && let Some(plan) = plan(node, &version.parameters, Trigger::Full)?
             {
@@ -154,8 +137,44 @@ impl Choose for Stb {
 }
 
 impl StbTree {
-    /// Moves everything in a range down to the leaves.
-    pub(super) fn flush_range(&self, range: (&[u8], Option<&[u8]>)) -> Result<()> {
+    /// Moves everything in a range down to the leaves: one change for the leaves of each node above them, so that none is
+    /// long enough to be overtaken by others.
+    pub(super) fn flush_range(&self, (lower, upper): (&[u8], Option<&[u8]>)) -> Result<()> {
+        let mut from: Key = Arc::from(lower);
+        loop {
+            let end = self.node_at(1, &self.version.load().root, &from)?.upper.clone();
+            let end = end.filter(|end| upper.is_none_or(|upper| **end < *upper));
+            self.flush_part((&from, end.as_deref().or(upper)))?;
+            match end {
+                Some(end) => from = end,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// The node of a height that has a key; the root if that is lower.
+    fn node_at<'a>(&self, height: u32, root: &'a Arc<Node>, key: &[u8]) -> Result<&'a Arc<Node>> {
+        let mut node = root;
+        while node.height > height
+            && let Some(child) = &node.pivots[node.pivot_of(key)].child
+        {
+            node = child;
+        }
+        if node.upper.as_ref().is_some_and(|upper| **upper <= *key) {
+            // The trunk's bounds are checked when it is opened and whenever it changes. If they were wrong all the
+            // same, the way from here would lead to this node again, and so on without end.
+            return Err(wrong_node(
+                &self.context.manifest.path(),
+                node.id.0,
+                "upper bound of a node",
+                format_args!("above \"{}\", for which the pivots lead to it", key.escape_ascii()),
+                format_args!("{:?}", node.upper),
+            ));
+        }
+        Ok(node)
+    }
+
+    fn flush_part(&self, range: (&[u8], Option<&[u8]>)) -> Result<()> {
         let flush = |root: &mut Arc<Node>, rules: &Rules| {
             let changed = change::flush_range(root, range, rules)?;
             if changed {
@@ -163,7 +182,7 @@ impl StbTree {
             }
             Ok(changed)
         };
-        self.change(NewFiles::None, flush, Seqno(0), |_| ())
+        self.change(NewFiles::None, flush, Seqno(0), NewTables::None)
     }
 
     /// Finds the most urgent compaction of a node at or below `node`, if it is more urgent than `best`.
@@ -185,6 +204,8 @@ impl StbTree {
         if outstanding.own_urgency > least
             && !is_quarantined()
             && let Some(plan) = self.plan(node, Trigger::Due, intent)?
+            // What planning failed for once may be less urgent.
+            && plan.urgency > least
             && self.jobs.lock().admits(&plan)
         {
             *best = Some(plan);

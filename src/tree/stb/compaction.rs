@@ -4,6 +4,7 @@
 //! 1. Inputs that have moved to a child while the job ran are skipped when the result is installed
 //!    (`Node::replace_bundles`).
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::Stb;
@@ -25,7 +26,8 @@ use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
 use crate::tree::range::{ranges_overlap, table_part};
 use crate::tree::versioned::{
-    self, Compact, InputScan, NewFiles, STEP_ENTRIES, chunk_bytes, rebalance_undamaged, walk,
+    self, Compact, InputScan, NewFiles, NewTables, STEP_ENTRIES, chunk_bytes, rebalance_undamaged,
+    walk,
 };
 
 /// A running compaction.
@@ -115,18 +117,24 @@ impl CompactionJob {
     /// Joins the two nodes of the place. If a damaged file prevents that, they stay apart for a while: that concerns no
     /// compaction of either, and those of the damaged one report it.
     fn join(&mut self) -> Result<Step> {
+        let is_damaged = Cell::new(false);
         let joined = self.install(|tree, plan| {
             let join = |root: &mut Arc<Node>, rules: &Rules| {
-                let joined = change::join(root, &plan.place, rules)?;
+                let joined = change::join(root, &plan.place, rules).inspect_err(|error| {
+                    // A wrong split names the manifest.
+                    is_damaged.set(
+                        matches!(error, Error::Corruption { file, .. } if *file != rules.manifest),
+                    );
+                })?;
                 if joined {
                     rebalance_undamaged::<Stb>(root, rules)?;
                 }
                 Ok(joined)
             };
-            tree.change(NewFiles::None, join, Seqno(0), |_| ())
+            tree.change(NewFiles::None, join, Seqno(0), NewTables::None)
         });
         match joined {
-            Err(Error::Corruption { file, .. }) if file != self.tree.context.manifest.path() => {
+            Err(_) if is_damaged.get() => {
                 let now = self.tree.context.clock.nanos();
                 let mut failed = self.tree.own.failed_joins.lock();
                 failed.retain(|(_, until)| now < *until);
@@ -285,12 +293,10 @@ impl CompactionJob {
                 }
                 Ok(true)
             };
-            tree.change(NewFiles::Some, replace, Seqno(0), |live| {
-                if plan.bottom {
-                    let branches = output.iter().flat_map(|bundle| &bundle.branches);
-                    branches.for_each(|table| live.learn(&table.properties().sample));
-                }
-            })
+            let merged = output.as_ref().filter(|_| plan.bottom);
+            let tables =
+                merged.map_or(NewTables::None, |output| NewTables::Merged(&output.branches));
+            tree.change(NewFiles::Some, replace, Seqno(0), tables)
         })
     }
 }

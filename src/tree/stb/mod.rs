@@ -45,7 +45,7 @@ use self::totals::TrunkRefs;
 use self::version::{Summary, Version};
 use super::output::pack_table;
 use super::versioned::{Place, Recovered, VersionedKind, VersionedTree};
-use super::{PackSource, PackedBytes, TreeContext, TreeVersion};
+use super::{PackSource, PackedBytes, TreeContext, TreeOptions, TreeVersion};
 use crate::base::error::Result;
 use crate::base::pages::PageVec;
 use crate::base::sync::Mutex;
@@ -80,8 +80,8 @@ impl VersionedKind for Stb {
     type Plan = Plan;
     type Progress = Progress;
 
-    fn parameters(context: &TreeContext) -> Parameters {
-        Parameters::new(&context.options())
+    fn parameters(_context: &TreeContext, options: &TreeOptions) -> Parameters {
+        Parameters::new(options)
     }
 
     fn new(recovered: &Recovered<Body>) -> Stb {

@@ -371,9 +371,10 @@ impl TreeNode for Node {
         self.derived = NodeDerived::default();
     }
 
-    /// What is due follows from the parameters. A copy derives it anew.
+    /// What is due follows from the parameters. A copy derives it anew, but not the summary, for which pages are read.
     fn for_other_parameters(self: &Arc<Node>) -> Arc<Node> {
         let mut node = Node::clone(self);
+        node.derived.summary = self.derived.summary.kept();
         node.children_mut().for_each(|child| *child = child.for_other_parameters());
         Arc::new(node)
     }

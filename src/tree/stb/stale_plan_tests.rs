@@ -7,7 +7,7 @@ use crate::base::key_hash::hash_key;
 use crate::cache::ReadContext;
 use crate::jobs::{Job, Step};
 use crate::tree::test_support::{Reader, context};
-use crate::tree::versioned::{Choose, NewFiles, TreeNode, edit};
+use crate::tree::versioned::{Choose, NewFiles, NewTables, TreeNode, edit, live_keys};
 use crate::tree::{RangeAt, Tree, TreeObserver};
 
 /// One operand, as a memtable holds it.
@@ -106,7 +106,7 @@ fn a_change_that_another_has_overtaken_is_made_anew() {
         edit(root);
         Ok(true)
     };
-    tree.change(NewFiles::None, change, Seqno(0), |_| ()).unwrap();
+    tree.change(NewFiles::None, change, Seqno(0), NewTables::None).unwrap();
     assert_eq!(calls.get(), 2);
     assert_eq!(operands(&tree).concat(), b"ab");
     assert_eq!((tree.state().tables, tree.version().flushed()), (2, Seqno(2)));
@@ -126,8 +126,49 @@ fn a_change_that_is_always_overtaken_comes_to_an_end() {
         edit(root);
         Ok(true)
     };
-    tree.change(NewFiles::None, change, Seqno(0), |_| ()).unwrap();
+    tree.change(NewFiles::None, change, Seqno(0), NewTables::None).unwrap();
     assert_eq!(operands(&tree).len() as u64 + 1, calls.get());
+}
+
+/// An estimate of what is live that was made anew was thrown away if another change came meanwhile. In a large tree one
+/// always does: each commit walked the whole tree, and none of the estimates was used.
+#[test]
+fn a_gathered_estimate_has_what_came_meanwhile() {
+    let reader = reader();
+    let tree = tree(&reader);
+    incorporate(&tree, 1, b"a");
+    let before = tree.state();
+    let (root, anew) = tree.begin_gathering().unwrap();
+    let gathered = live_keys(&root, anew);
+    incorporate(&tree, 2, b"bc");
+    assert!(tree.begin_gathering().is_none(), "one at a time");
+    let followed = tree.state();
+    tree.end_gathering(gathered);
+    let gathered = tree.state();
+    assert!(gathered.live_bytes > before.live_bytes);
+    assert_eq!(
+        (gathered.live_keys, gathered.live_bytes),
+        (followed.live_keys, followed.live_bytes)
+    );
+    assert!(tree.begin_gathering().is_some(), "it has ended");
+}
+
+/// It shows the same tree again: who makes a change of that is not overtaken.
+#[test]
+fn a_gathered_estimate_overtakes_no_change() {
+    let reader = reader();
+    let tree = tree(&reader);
+    incorporate(&tree, 1, b"a");
+    let calls = std::cell::Cell::new(0);
+    let change = |root: &mut Arc<Node>, _: &change::Rules| {
+        calls.set(calls.get() + 1);
+        let (whole, anew) = tree.begin_gathering().unwrap();
+        tree.end_gathering(live_keys(&whole, anew));
+        edit(root);
+        Ok(true)
+    };
+    tree.change(NewFiles::None, change, Seqno(0), NewTables::None).unwrap();
+    assert_eq!(calls.get(), 1);
 }
 
 /// A trunk whose pivots and leaves disagreed by one key: the way to a leaf's upper bound led to the same

@@ -205,6 +205,7 @@ impl<K: Choose> VersionedTree<K> {
         }
         let mut best: Option<(u64, &Arc<K::Node>)> = None;
         let mut nodes = 0;
+        let mut is_refused = false;
         walk(&version.root, &mut |node| {
             nodes += 1;
             let reads = node.wasted_reads.load(Ordering::Relaxed);
@@ -212,12 +213,15 @@ impl<K: Choose> VersionedTree<K> {
             if wasted_bytes > WASTE_BYTES_MIN
                 && K::wasted_bytes_max(node).is_some_and(|max| wasted_bytes > max + WASTE_BYTES_MIN)
                 && best.is_none_or(|(most, _)| most < reads)
-                && K::is_free(self, node, false)
             {
-                best = Some((reads, node));
+                match K::is_free(self, node, false) {
+                    true => best = Some((reads, node)),
+                    false => is_refused = true,
+                }
             }
         });
-        if best.is_none() {
+        // One in which a job is running is looked at again when that has ended.
+        if best.is_none() && !is_refused {
             self.look_for_waste_from.store(wasted_reads + nodes, Ordering::Relaxed);
         }
         best.map(|(_, node)| node)

@@ -6,8 +6,9 @@
 //!
 //! Invariants:
 //! 1. The tree is changed only under the `changes` lock, from the newest version, by copying. The manifest has the
-//!    change before a version shows it. The copies are made before the lock is taken, and again if the version they are
-//!    of is not the newest any more: no page is read, and no directory synced, while the lock is held.
+//!    change before a version shows it. The copies are made before the lock is taken, and again if another change has
+//!    come first: no page is read, and no directory synced, while the lock is held. Only a change that others overtake
+//!    again and again is made under the lock at last, so kinds make large changes in pieces.
 //! 2. Lock order: `changes`, then `jobs`.
 //! 3. A version has the parameters that follow from the options under which it was shown. Nodes that an older version
 //!    shares with it have nothing that was derived from other parameters.
@@ -98,7 +99,7 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
     /// What a compaction has done so far.
     type Progress: Default + Send;
 
-    fn parameters(context: &TreeContext) -> Self::Parameters;
+    fn parameters(context: &TreeContext, options: &TreeOptions) -> Self::Parameters;
 
     /// The kind's own part of a tree that edits have defined.
     fn new(recovered: &Recovered<Self::Body>) -> Self;
@@ -170,11 +171,27 @@ pub(super) enum NewFiles {
 
 /// How often a change is made anew because another has come first, before it is made under the change lock.
 const TRIES_MAX: u32 = 16;
+/// A change that has been overtaken after so long is made under the lock next, when its pages are cached: once more
+/// would be overtaken once more.
+const TRY_NANOS_LONG: u64 = 5_000_000;
+
+/// The tables that a change brings, for the estimate of what is live.
+#[derive(Clone, Copy)]
+pub(super) enum NewTables<'a> {
+    /// None that says anything new.
+    None,
+    /// Data that is younger than all before.
+    Younger(&'a [Arc<Table>]),
+    /// All data of their ranges, merged.
+    Merged(&'a [Arc<Table>]),
+}
 
 /// Guarded by the change lock.
 pub(super) struct Changes<K: VersionedKind> {
     next_node: u64,
     pub(super) live: LiveKeys,
+    /// While `live` is being made anew: the younger tables that have come meanwhile.
+    younger: Option<Vec<Arc<Table>>>,
     /// What the newest version refers to.
     refs: K::Refs,
     /// As of the newest version.
@@ -210,6 +227,7 @@ impl<K: VersionedKind> VersionedTree<K> {
         let mut changes = Changes {
             next_node: recovered.last_number() + 1,
             live: live_keys(&root, LiveKeys::default())?,
+            younger: None,
             refs: count(&root),
             mostly_dead_blobs: Arc::new([]),
         };
@@ -241,21 +259,21 @@ impl<K: VersionedKind> VersionedTree<K> {
     pub(super) fn version_of(&self, root: Arc<K::Node>, flushed: Seqno) -> Version<K> {
         let live = live_keys(&root, LiveKeys::default()).expect("tables whose indexes are read");
         let (refs, mostly_dead_blobs) = (count(&root), Arc::new([]));
-        let mut changes = Changes { next_node: 1, live, refs, mostly_dead_blobs };
+        let mut changes = Changes { next_node: 1, live, younger: None, refs, mostly_dead_blobs };
         make_version(&self.context, &self.own, (root, flushed), &mut changes)
     }
 
     /// Changes the newest tree by `change`, which returns false if there is nothing to commit, and may be called several
-    /// times. What has been committed is told to the estimate of what is live by `learn`.
+    /// times. The estimate of what is live follows the `tables` that it brings.
     ///
     /// The change is made without the change lock, since pages may have to be read for it. It is committed if its base is
-    /// still the newest version; if another change has come first, it is made anew.
+    /// still the newest tree; if another change has come first, it is made anew.
     pub(super) fn change(
         &self,
         new_files: NewFiles,
         change: impl Fn(&mut Arc<K::Node>, &Rules<K::Parameters>) -> Result<bool>,
         flushed: Seqno,
-        learn: impl FnOnce(&mut LiveKeys),
+        tables: NewTables<'_>,
     ) -> Result<()> {
         if new_files == NewFiles::Some {
             sync_names(&self.context)?;
@@ -263,25 +281,31 @@ impl<K: VersionedKind> VersionedTree<K> {
         let mut tries = 0;
         loop {
             // Whoever is overtaken again and again lets nobody in at last.
-            let early = (tries == TRIES_MAX).then(|| self.lock());
+            let early = (tries >= TRIES_MAX).then(|| self.lock());
             let version = self.version.load_full();
+            let began = self.context.clock.nanos();
             let mut root = Arc::clone(&version.root);
             if !change(&mut root, &self.rules(&version))? {
                 return Ok(());
             }
             K::derive(&root, &version.parameters);
             let mut changes = early.unwrap_or_else(|| self.lock());
-            if Arc::ptr_eq(&version, &self.version.load()) || planted(Bug::ChangeOfOldVersion) {
-                let outgrown =
-                    self.commit(&mut changes, root, flushed.max(version.flushed), learn)?;
+            if self.is_newest(&version) || planted(Bug::ChangeOfOldVersion) {
+                let outgrown = self.commit(&mut changes, root, flushed, tables)?;
                 drop(changes);
                 if outgrown {
                     self.gather_live_keys();
                 }
                 return Ok(());
             }
-            tries += 1;
+            let took = self.context.clock.nanos().saturating_sub(began);
+            tries = if took > TRY_NANOS_LONG { TRIES_MAX } else { tries + 1 };
         }
+    }
+
+    /// Whether the newest version has the same tree. With the change lock held, that stays so.
+    fn is_newest(&self, version: &Version<K>) -> bool {
+        Arc::ptr_eq(&version.root, &self.version.load().root)
     }
 
     fn lock(&self) -> Locked<'_, K> {
@@ -298,11 +322,12 @@ impl<K: VersionedKind> VersionedTree<K> {
         changes: &mut Changes<K>,
         mut root: Arc<K::Node>,
         flushed: Seqno,
-        learn: impl FnOnce(&mut LiveKeys),
+        tables: NewTables<'_>,
     ) -> Result<bool> {
         let first_new = changes.next_node;
         number_nodes(&mut root, &mut changes.next_node);
         let before = self.version.load_full();
+        let flushed = flushed.max(before.flushed);
         let payload = K::encode(&root, first_new, Some(&changes.refs));
         commit_edit(&self.context, payload, flushed)?;
         follow(&mut changes.refs, &before.root, &root, first_new);
@@ -310,7 +335,18 @@ impl<K: VersionedKind> VersionedTree<K> {
             planted(Bug::RefsOfGoneNodes) || is_counted(&changes.refs, &root, first_new),
             "what the nodes refer to, as changes were followed, is not what they refer to"
         );
-        learn(&mut changes.live);
+        match tables {
+            NewTables::None => {}
+            NewTables::Younger(tables) => {
+                tables.iter().for_each(|table| changes.live.apply(&table.properties().sample));
+                if let Some(younger) = &mut changes.younger {
+                    younger.extend_from_slice(tables);
+                }
+            }
+            NewTables::Merged(tables) => {
+                tables.iter().for_each(|table| changes.live.learn(&table.properties().sample));
+            }
+        }
         changes.live.limit(self.context.sample_share());
         self.show_version(changes, root, flushed);
         Ok(changes.live.is_outgrown(changes.refs.files().sample_threshold()))
@@ -323,18 +359,33 @@ impl<K: VersionedKind> VersionedTree<K> {
         self.context.installed(K::as_version(version));
     }
 
-    /// Makes the estimate of what is live anew from the samples of all tables. Another change that comes meanwhile does
-    /// so itself, if it is still to be done.
+    /// Makes the estimate of what is live anew from the samples of all tables.
     fn gather_live_keys(&self) {
-        let anew = self.lock().live.anew();
-        let version = self.version.load_full();
-        // An estimate: damage is reported by those who need the damaged page.
-        let Ok(live) = live_keys(&version.root, anew) else { return };
+        let Some((root, anew)) = self.begin_gathering() else { return };
+        self.end_gathering(live_keys(&root, anew));
+    }
+
+    /// The tree to gather from, and the estimate to begin with. `None` if that is being done already.
+    pub(super) fn begin_gathering(&self) -> Option<(Arc<K::Node>, LiveKeys)> {
         let mut changes = self.lock();
-        if Arc::ptr_eq(&version, &self.version.load()) {
-            changes.live = live;
-            self.show_version(&mut changes, Arc::clone(&version.root), version.flushed);
+        if changes.younger.is_some() {
+            return None;
         }
+        changes.younger = Some(Vec::new());
+        Some((Arc::clone(&self.version.load().root), changes.live.anew()))
+    }
+
+    /// Shows an estimate that has been gathered. What has come meanwhile is added: compactions do not change what is
+    /// live.
+    pub(super) fn end_gathering(&self, gathered: Result<LiveKeys>) {
+        let mut changes = self.lock();
+        let younger = changes.younger.take().unwrap_or_default();
+        // An estimate: damage is reported by those who need the damaged page.
+        let Ok(mut live) = gathered else { return };
+        younger.iter().for_each(|table| live.apply(&table.properties().sample));
+        changes.live = live;
+        let version = self.version.load_full();
+        self.show_version(&mut changes, Arc::clone(&version.root), version.flushed);
     }
 
     fn rules(&self, version: &Version<K>) -> Rules<K::Parameters> {
@@ -390,11 +441,8 @@ impl<K: Change> VersionedTree<K> {
             rebalance_undamaged::<K>(root, rules)?;
             Ok(true)
         };
-        self.change(NewFiles::Some, receive, flushed, |live| {
-            for table in K::packed_tables(packed) {
-                live.apply(&table.properties().sample);
-            }
-        })
+        let tables = NewTables::Younger(K::packed_tables(packed));
+        self.change(NewFiles::Some, receive, flushed, tables)
     }
 }
 
@@ -404,7 +452,8 @@ fn make_version<K: VersionedKind>(
     (root, flushed): (Arc<K::Node>, Seqno),
     changes: &mut Changes<K>,
 ) -> Version<K> {
-    let parameters = K::parameters(context);
+    let options = context.options();
+    let parameters = K::parameters(context, &options);
     let own = own.summarize(&root, &changes.refs, &parameters);
     let files = changes.refs.files();
     if !files.mostly_dead_blobs().eq(changes.mostly_dead_blobs.iter().copied()) {
@@ -415,7 +464,7 @@ fn make_version<K: VersionedKind>(
     let shares = changes.live.shares(tables, || files.tables().collect());
     context.count_tables(tables, changes.live.sample_times());
     let counters = &context.counters;
-    Version::new((root, flushed), summary, shares, counters, parameters, &context.options())
+    Version::new((root, flushed), summary, shares, counters, parameters, &options)
 }
 
 /// Rebalances a tree that has changed. If a damaged file prevents that, the tree stays as it is: that concerns neither
@@ -591,12 +640,24 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         }
     }
 
-    /// Shows the tree as it is once more, with the parameters that follow from the options.
+    /// Shows the tree as it is once more, with the parameters that follow from the options. As in a change, its nodes are
+    /// copied before the lock is taken.
     fn set_options(&self, options: TreeOptions) {
-        let mut changes = self.lock();
-        self.context.options.store(Arc::new(options));
-        let version = self.version.load_full();
-        self.show_version(&mut changes, version.root.for_other_parameters(), version.flushed);
+        let options = Arc::new(options);
+        let parameters = K::parameters(&self.context, &options);
+        for tries in 0.. {
+            let early = (tries == TRIES_MAX).then(|| self.lock());
+            let version = self.version.load_full();
+            let root = version.root.for_other_parameters();
+            K::derive(&root, &parameters);
+            let mut changes = early.unwrap_or_else(|| self.lock());
+            if self.is_newest(&version) {
+                self.context.options.store(options);
+                let flushed = self.version.load().flushed;
+                self.show_version(&mut changes, root, flushed);
+                return;
+            }
+        }
     }
 
     fn lock_changes(&self) -> Box<dyn ChangeLock + '_> {
