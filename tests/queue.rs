@@ -24,6 +24,8 @@ of_every_kind! {
     iterators_agree_with_a_model_whatever_was_deleted
     a_gap_that_ends_with_a_leaf_hides_no_key_of_the_next
     an_acknowledged_put_is_seen_by_the_next_scan
+    a_long_hole_is_remembered_beside_many_older_ones
+    a_snapshot_keeps_the_hole_that_a_queue_extends
 }
 
 fn key(number: u64) -> [u8; 8] {
@@ -473,4 +475,42 @@ fn an_acknowledged_put_is_seen_by_the_next_scan(kind: TreeKind) {
         });
     });
     assert!(db.stats().gaps_skipped > 1000, "{} gaps", db.stats().gaps_skipped);
+}
+
+/// With 64 gaps there were, a new hole was stepped over at each look, however long it was.
+fn a_long_hole_is_remembered_beside_many_older_ones(kind: TreeKind) {
+    let (db, queue) = new(kind);
+    let key = |prefix: u8, number: u64| [&[prefix][..], &number.to_be_bytes()].concat();
+    let make_hole = |prefix: u8, len: u64| {
+        (0..=len).for_each(|n| queue.put(key(prefix, n), "").unwrap());
+        (0..len).for_each(|n| queue.delete(key(prefix, n)).unwrap());
+    };
+    let look = |prefix: u8| steps(&db, || assert!(queue.prefix([prefix]).next().is_some()));
+    for prefix in 0..64 {
+        make_hole(prefix, 600);
+        look(prefix);
+    }
+    make_hole(100, 20_000);
+    look(100);
+    let dead = look(100);
+    assert!(dead < 100, "{dead} dead entries are read once more");
+}
+
+/// Each extension of a gap took it away from all readers that had begun before.
+fn a_snapshot_keeps_the_hole_that_a_queue_extends(kind: TreeKind) {
+    let (db, queue) = with_hole(kind);
+    let snapshot = db.snapshot();
+    (500..1000).chain(4000..4500).for_each(|n| queue.delete(key(n)).unwrap());
+    find_hole(&db, &queue);
+    let ends = || {
+        (
+            snapshot.range(&queue, key(1000)..).next(),
+            snapshot.range(&queue, ..key(4000)).next_back(),
+        )
+    };
+    let dead = steps(&db, || {
+        let (above, below) = ends();
+        assert_eq!([above, below].map(|pair| number(&pair.unwrap().unwrap().0)), [4000, 999]);
+    });
+    assert!(dead < 100, "{dead} dead entries are read by the snapshot");
 }

@@ -18,12 +18,15 @@
 //!    seen `is_watched` and noted its keys: both change the next number with one atomic read-modify-write, the iterator
 //!    after it began the watch and the writer before it looks.
 //! 3. Noting, recording and looking up are atomic with respect to each other: one lock. A writer takes it only while
-//!    something is watched or recorded (`is_watched`).
-//! 4. The union of two gaps that overlap or adjoin is a gap, since the larger of their numbers.
+//!    something is watched or recorded (`is_watched`), and its key may be there (`span`). Both are stored under the lock.
+//!    At any moment since the watch of a gap began, they cover the gap. So it does not matter if a writer sees values of
+//!    several moments.
+//! 4. The union of two gaps that overlap or adjoin is a gap, since the larger of their numbers. They are united unless
+//!    readers are left for whom only the older one holds.
 //! 5. The memory is bounded: `GAPS_MAX` gaps with keys of at most `KEY_BYTES`, and `WATCHES_MAX` watches, each with one
 //!    key that was put.
-//! 6. A gap that is not used goes after `SPLITS_MAX` puts into it. So a range that is filled again does not cost its
-//!    writers for ever.
+//! 6. A gap that is not used goes after `SPLITS_MAX` puts into it, and one that does not grow after `SPLITS_ALL_MAX`. So a
+//!    range that is filled again does not cost its writers for ever.
 //!
 //! [`Committer::catch_up`]: crate::commit::Committer::catch_up
 
@@ -32,12 +35,13 @@ mod loom_tests;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::CachePadded;
-use crate::base::sync::modelled::{AtomicBool, Mutex, Ordering};
+use crate::base::sync::modelled::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// The number of gaps that a keyspace remembers.
 const GAPS_MAX: usize = 64;
@@ -47,6 +51,10 @@ const WATCHES_MAX: usize = 16;
 const KEY_BYTES: usize = 1024;
 /// Puts into a gap since its last use after which it goes.
 const SPLITS_MAX: u32 = 64;
+/// Puts into a gap since it was recorded or grew after which it goes.
+const SPLITS_ALL_MAX: u32 = 1024;
+/// More dead entries make a gap worth no more. (Compactions drop entries, and nobody counts that.)
+const WORTH_MAX: u64 = 4096;
 /// A put leaves less than half of a gap only if about so many dead entries are in it: fewer are stepped over as fast.
 const PART_ENTRIES_MIN: f64 = 8.0;
 /// So many runs that a full list refuses cost each gap in it one dead entry of its worth, until it is used again.
@@ -54,13 +62,29 @@ const REFUSALS_PER_ENTRY: u64 = 8;
 
 /// The gaps of one keyspace.
 pub(crate) struct Gaps {
-    /// There is a gap or a watch.
-    is_watched: CachePadded<AtomicBool>,
+    published: CachePadded<Published>,
     state: Mutex<State>,
 }
 
+/// What is known without the lock.
+struct Published {
+    /// There is a gap or a watch.
+    is_watched: AtomicBool,
+    /// Keys with a lower or a higher beginning are in no gap, and nobody watches them.
+    span: [AtomicU64; 2],
+}
+
+/// The first eight bytes of a key, as a number.
+#[inline]
+fn beginning(key: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    let len = key.len().min(bytes.len());
+    bytes[..len].copy_from_slice(&key[..len]);
+    u64::from_be_bytes(bytes)
+}
+
 struct State {
-    /// Ascending and disjoint; between two of them is a key.
+    /// Ascending and disjoint.
     gaps: Vec<Gap>,
     watches: Vec<Watched>,
     next_watch: u64,
@@ -80,10 +104,12 @@ struct Gap {
     since: Seqno,
     /// Dead entries that were stepped over in it (estimated once it has been split).
     dead: u64,
-    /// The age of the list when it was used last, plus `dead`: the gap with the least goes.
+    /// The age of the list when it was used last, plus its worth: the gap with the least goes.
     score: u64,
     /// Puts since its last use that split it.
     splits: u32,
+    /// Puts since it was recorded or grew.
+    splits_all: u32,
 }
 
 impl Gap {
@@ -114,10 +140,33 @@ impl Gap {
         (distance / whole).min(1.0)
     }
 
+    /// What it is worth beside others.
+    fn worth(&self) -> u64 {
+        self.dead.min(WORTH_MAX)
+    }
+
     /// Notes a use while the list has this age.
     fn used(&mut self, age: u64) {
-        self.score = age.saturating_add(self.dead);
+        self.score = age.saturating_add(self.worth());
         self.splits = 0;
+    }
+
+    /// Whether `next` begins where it ends.
+    fn adjoins(&self, next: &Gap) -> bool {
+        self.upper.as_ref() == Some(&next.lower)
+    }
+
+    /// Unites it with one that overlaps or adjoins.
+    fn unite(&mut self, other: Gap) {
+        if other.lower < self.lower {
+            self.lower = other.lower;
+        }
+        self.upper = match (self.upper.take(), other.upper) {
+            (Some(one), Some(other)) => Some(one.max(other)),
+            _ => None,
+        };
+        self.since = self.since.max(other.since);
+        self.dead = self.dead.saturating_add(other.dead);
     }
 
     /// Shortens a long upper bound. Returns false if the gap is not to be remembered.
@@ -220,7 +269,9 @@ impl Default for Gaps {
     fn default() -> Gaps {
         let state =
             State { gaps: Vec::new(), watches: Vec::new(), next_watch: 0, age: 0, refusals: 0 };
-        Gaps { is_watched: CachePadded::new(AtomicBool::new(false)), state: Mutex::new(state) }
+        let span = [AtomicU64::new(u64::MAX), AtomicU64::new(0)];
+        let published = Published { is_watched: AtomicBool::new(false), span };
+        Gaps { published: CachePadded::new(published), state: Mutex::new(state) }
     }
 }
 
@@ -229,13 +280,23 @@ impl Gaps {
     /// later call of `catch_up` (invariant 2), without an ordering of this load.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
-        self.is_watched.load(Ordering::Relaxed)
+        self.published.is_watched.load(Ordering::Relaxed)
+    }
+
+    /// Whether a key may be in a gap, or in a range that is watched. (Invariant 3.)
+    fn may_have(&self, key: &[u8]) -> bool {
+        let [least, most] = &self.published.span;
+        let beginning = beginning(key);
+        least.load(Ordering::Relaxed) <= beginning && beginning <= most.load(Ordering::Relaxed)
     }
 
     /// Ends the gaps at a key that is being put or merged. For a commit that has its number and has not been
     /// applied.
     #[cold]
     pub(crate) fn note(&self, key: &[u8]) {
+        if !self.may_have(key) {
+            return;
+        }
         let mut state = self.state.lock();
         for watched in &mut state.watches {
             watched.note(key);
@@ -249,27 +310,40 @@ impl Gaps {
     /// The upper bound of the gap that `key` lies in, for a reader at `seqno`; `Some(None)` if no key is above it. Gaps
     /// with fewer dead entries are not worth it.
     pub(crate) fn above(&self, key: &[u8], seqno: Seqno, dead_min: u64) -> Option<Option<Vec<u8>>> {
-        let mut state = self.state.lock();
-        let age = state.age;
-        let gap = state.gap_at(Direction::Forward, Some(key))?;
-        if !gap.serves(seqno) || gap.dead < dead_min {
+        if !self.may_have(key) {
             return None;
         }
-        gap.used(age);
-        Some(gap.upper.as_ref().map(|upper| upper.to_vec()))
+        let mut state = self.state.lock();
+        let from = state.index_of(Direction::Forward, Some(key))?;
+        let mut to = from;
+        while state
+            .gaps
+            .get(to + 1)
+            .is_some_and(|next| next.serves(seqno) && state.gaps[to].adjoins(next))
+        {
+            to += 1;
+        }
+        let last = state.use_gaps(from..=to, seqno, dead_min)?.1;
+        Some(last.upper.as_ref().map(|upper| upper.to_vec()))
     }
 
     /// The lower bound of the gap that the keys just before `key` lie in (or the last of all keys, without one), for
     /// a reader at `seqno`. Gaps with fewer dead entries are not worth it.
     pub(crate) fn below(&self, key: Option<&[u8]>, seqno: Seqno, dead_min: u64) -> Option<Vec<u8>> {
-        let mut state = self.state.lock();
-        let age = state.age;
-        let gap = state.gap_at(Direction::Backward, key)?;
-        if !gap.serves(seqno) || gap.dead < dead_min {
+        if key.is_some_and(|key| !self.may_have(key)) {
             return None;
         }
-        gap.used(age);
-        Some(gap.lower.to_vec())
+        let mut state = self.state.lock();
+        let to = state.index_of(Direction::Backward, key)?;
+        let mut from = to;
+        while from > 0
+            && state.gaps[from - 1].serves(seqno)
+            && state.gaps[from - 1].adjoins(&state.gaps[from])
+        {
+            from -= 1;
+        }
+        let first = state.use_gaps(from..=to, seqno, dead_min)?.0;
+        Some(first.lower.to_vec())
     }
 
     /// Begins to watch the keys from `from` on, in one direction (without `from`, from the end of all keys), for a reader
@@ -286,7 +360,8 @@ impl Gaps {
             return None;
         }
         let mut state = self.state.lock();
-        let is_worth = match state.gap_at(direction, at).map(|gap| gap.serves(seqno)) {
+        let is_served = state.index_of(direction, at).map(|index| state.gaps[index].serves(seqno));
+        let is_worth = match is_served {
             // It grows.
             Some(true) => true,
             Some(false) => false,
@@ -320,10 +395,25 @@ impl Gaps {
         self.state.lock().gaps.len()
     }
 
-    /// With the lock held, after a change.
+    /// With the lock held, after a change. What has not changed is not stored: all writers have that cache line.
     fn publish(&self, state: &State) {
-        let is_watched = !state.gaps.is_empty() || !state.watches.is_empty();
-        self.is_watched.store(is_watched, Ordering::Relaxed);
+        let span = match (state.gaps.first(), state.gaps.last()) {
+            _ if !state.watches.is_empty() => [0, u64::MAX],
+            (Some(first), Some(last)) => {
+                [beginning(&first.lower), last.upper.as_deref().map_or(u64::MAX, beginning)]
+            }
+            _ => [u64::MAX, 0],
+        };
+        let Published { is_watched, span: published } = &*self.published;
+        for (value, published) in span.into_iter().zip(published) {
+            if published.load(Ordering::Relaxed) != value {
+                published.store(value, Ordering::Relaxed);
+            }
+        }
+        let watched = !state.gaps.is_empty() || !state.watches.is_empty();
+        if is_watched.load(Ordering::Relaxed) != watched {
+            is_watched.store(watched, Ordering::Relaxed);
+        }
     }
 }
 
@@ -335,14 +425,32 @@ impl Gap {
 }
 
 impl State {
-    /// The gap that has a key, or, backward, the keys just before it.
-    fn gap_at(&mut self, direction: Direction, key: Option<&[u8]>) -> Option<&mut Gap> {
+    /// The place of the gap that has a key, or, backward, the keys just before it.
+    fn index_of(&self, direction: Direction, key: Option<&[u8]>) -> Option<usize> {
         let begins = |gap: &Gap| match (direction, key) {
             (Direction::Forward, key) => *gap.lower <= *key.unwrap_or_default(),
             (Direction::Backward, key) => key.is_none_or(|key| *gap.lower < *key),
         };
         let index = self.gaps.partition_point(begins).checked_sub(1)?;
-        self.gaps.get_mut(index).filter(|gap| gap.has(direction, key))
+        self.gaps[index].has(direction, key).then_some(index)
+    }
+
+    /// Notes a use of gaps of which each begins where the one before ends. Returns the first and the last of them; `None` if
+    /// a reader at `seqno` may not skip them, or they have fewer dead entries than `dead_min`.
+    fn use_gaps(
+        &mut self,
+        places: RangeInclusive<usize>,
+        seqno: Seqno,
+        dead_min: u64,
+    ) -> Option<(&Gap, &Gap)> {
+        let age = self.age;
+        let gaps = self.gaps.get_mut(places)?;
+        let dead = gaps.iter().fold(0u64, |sum, gap| sum.saturating_add(gap.dead));
+        if dead < dead_min || !gaps.iter().all(|gap| gap.serves(seqno)) {
+            return None;
+        }
+        gaps.iter_mut().for_each(|gap| gap.used(age));
+        Some((gaps.first()?, gaps.last()?))
     }
 
     /// Whether a gap with so many dead entries is worth the place of another. With more runs than gaps, each would
@@ -369,11 +477,12 @@ impl State {
         }
         let mut gap = self.gaps.remove(index);
         gap.splits += 1;
-        if gap.splits > SPLITS_MAX {
+        gap.splits_all += 1;
+        if gap.splits > SPLITS_MAX || gap.splits_all > SPLITS_ALL_MAX {
             return;
         }
         let share = gap.share_below(key);
-        let base = gap.score.saturating_sub(gap.dead);
+        let base = gap.score.saturating_sub(gap.worth());
         let below = Gap { upper: Some(Box::from(key)), ..gap.clone() };
         let above = Gap { lower: after(key).into(), ..gap };
         let parts =
@@ -381,15 +490,17 @@ impl State {
                 let dead = part.dead as f64 * share;
                 let is_kept = dead >= PART_ENTRIES_MIN || share >= 0.5;
                 let dead = (dead as u64).max(1);
-                let mut part = Gap { dead, score: base.saturating_add(dead), ..part };
+                let mut part = Gap { dead, ..part };
+                part.score = base.saturating_add(part.worth());
                 (is_kept && part.fit()).then_some(part)
             });
         self.gaps.splice(index..index, parts);
         self.shrink();
     }
 
-    /// Adds a gap, united with those that it overlaps or adjoins.
-    fn add(&mut self, mut gap: Gap) {
+    /// Adds a gap, united with those that it overlaps or adjoins. If there is a reader for whom some of those hold and it
+    /// does not, it is united with the others, and cut to what lies between these. `oldest`: the least number of a reader.
+    fn add(&mut self, mut gap: Gap, oldest: Seqno) {
         if !gap.fit() {
             return;
         }
@@ -400,17 +511,37 @@ impl State {
         let upto = self
             .gaps
             .partition_point(|other| gap.upper.as_ref().is_none_or(|upper| other.lower <= *upper));
+        let is_young = gap.since > oldest;
+        let mut stay: Vec<Gap> = Vec::new();
         for other in self.gaps.splice(from..upto.max(from), []) {
-            gap.lower = gap.lower.min(other.lower);
-            gap.upper = match (gap.upper, other.upper) {
-                (Some(one), Some(other)) => Some(one.max(other)),
-                _ => None,
-            };
-            gap.since = gap.since.max(other.since);
-            gap.dead = gap.dead.saturating_add(other.dead);
+            match stay.last_mut() {
+                _ if !is_young || other.since > oldest => gap.unite(other),
+                Some(last) if last.adjoins(&other) => last.unite(other),
+                _ => stay.push(other),
+            }
         }
-        gap.used(self.age);
-        self.gaps.insert(from, gap);
+        let mut parts = Vec::with_capacity(stay.len() + 1);
+        let mut rest = Some(gap);
+        for old in &stay {
+            let Some(gap) = rest.take() else { break };
+            if gap.lower < old.lower {
+                parts.push(Gap { upper: Some(old.lower.clone()), ..gap.clone() });
+            }
+            rest = old.upper.as_ref().filter(|upper| gap.ends_after(upper)).map(|upper| {
+                let lower = gap.lower.clone().max(upper.clone());
+                Gap { lower, ..gap }
+            });
+        }
+        parts.extend(rest);
+        let count = parts.len().max(1) as u64;
+        parts.iter_mut().for_each(|part| part.dead = (part.dead / count).max(1));
+        parts.append(&mut stay);
+        parts.sort_by(|one, other| one.lower.cmp(&other.lower));
+        for part in &mut parts {
+            part.splits_all = 0;
+            part.used(self.age);
+        }
+        self.gaps.splice(from..from, parts);
         self.shrink();
     }
 
@@ -419,7 +550,7 @@ impl State {
         while self.gaps.len() > GAPS_MAX {
             let least = (0..self.gaps.len()).min_by_key(|index| self.gaps[*index].score);
             // What stays loses worth compared to what is used or added from now on.
-            self.age = self.gaps.remove(least.unwrap_or(0)).score;
+            self.age = self.age.max(self.gaps.remove(least.unwrap_or(0)).score);
         }
     }
 }
@@ -433,12 +564,12 @@ pub(crate) struct Watch {
 impl Watch {
     /// Records that the range up to `reached` held no visible pair at `since` (forward, `reached` is its upper bound,
     /// or there is none; backward, it is its lower bound), except for the part from the first key on of which the
-    /// iterator has found a `newer` version, or a put was noted.
+    /// iterator has found a `newer` version, or a put was noted. `oldest`: no reader has a lower number.
     pub(crate) fn record(
         self,
         reached: Option<&[u8]>,
         newer: Option<&[u8]>,
-        since: Seqno,
+        (since, oldest): (Seqno, Seqno),
         dead: u64,
     ) {
         let mut state = self.gaps.state.lock();
@@ -446,7 +577,7 @@ impl Watch {
             return;
         };
         let (lower, upper) = watched.whole(reached);
-        let whole = Gap { lower, upper, since, dead, score: 0, splits: 0 };
+        let whole = Gap { lower, upper, since, dead, score: 0, splits: 0, splits_all: 0 };
         if let Some(newer) = newer {
             watched.note(newer);
         }
@@ -456,8 +587,9 @@ impl Watch {
         let upto = upto.map_or(1.0, |upper| whole.share_below(upper));
         let from = if lower == whole.lower { 0.0 } else { whole.share_below(&lower) };
         let left = dead as f64 * (upto - from).max(0.0);
-        if left >= PART_ENTRIES_MIN || left >= dead as f64 / 2.0 {
-            state.add(Gap { lower, upper, dead: (left as u64).max(1), ..whole });
+        // Compactions may have dropped all since the run was passed first.
+        if dead > 0 && (left >= PART_ENTRIES_MIN || left >= dead as f64 / 2.0) {
+            state.add(Gap { lower, upper, dead: (left as u64).max(1), ..whole }, oldest);
         }
     }
 }

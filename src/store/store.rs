@@ -228,6 +228,11 @@ impl Store {
         self.snapshots.list(|| self.committer.visible())
     }
 
+    /// No reader has a lower number.
+    pub(crate) fn oldest_reader(&self) -> Seqno {
+        self.live_snapshots().first().copied().unwrap_or_default()
+    }
+
     /// All keyspaces that exist.
     pub(crate) fn all_keyspaces(&self) -> Vec<Arc<KeyspaceState>> {
         self.keyspaces.read().values().cloned().collect()

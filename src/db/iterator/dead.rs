@@ -40,8 +40,8 @@ pub(super) struct DeadRun {
     dead: u64,
     /// A gap was skipped in it.
     has_gap: bool,
-    /// It was tried to watch it.
-    is_tried: bool,
+    /// After so many, it is tried to watch it.
+    tries_from: u64,
     /// While it is watched: the number at which it is recorded.
     watch: Option<(Watch, Seqno)>,
     /// The first key with a put above the iterator's number.
@@ -59,6 +59,10 @@ impl DeadRun {
             End::Back => Some(lower.unwrap_or_default().to_vec()),
         };
         self.reached = Some(bound);
+        // What was passed up to a pause has been counted.
+        if !visible.is_paused() {
+            self.dead += visible.dead_in_step();
+        }
         self.note_newer(visible);
     }
 
@@ -110,11 +114,12 @@ impl Inner {
         };
         let run = self.run_from(from);
         run.dead += dead;
-        let (dead, has_gap, is_tried) = (run.dead, run.has_gap, run.is_tried);
+        let (dead, has_gap, tries_from) = (run.dead, run.has_gap, run.tries_from);
         let gap = self.gap_at(end, position.as_deref(), self.at_most(ENTRIES_TO_LEAVE));
         let adjoins = has_gap || gap.is_some();
         let enough = if adjoins { ENTRIES_TO_EXTEND } else { ENTRIES_TO_RECORD };
-        if !is_tried && dead >= self.at_most(enough) && self.watch_run(end, position.as_deref()) {
+        if dead >= self.at_most(enough).max(tries_from) && self.watch_run(end, position.as_deref())
+        {
             self.leave_range(end);
             let Some(run) = &mut self.run else { return };
             // What the cursors of the first pass have found is from before the watch, or from before the run.
@@ -150,7 +155,7 @@ impl Inner {
                 from,
                 dead: 0,
                 has_gap: false,
-                is_tried: false,
+                tries_from: 0,
                 watch: None,
                 newer: None,
                 reached: None,
@@ -205,12 +210,12 @@ impl Inner {
         }
     }
 
-    /// Begins to watch the run, of which the pass has reached `position`. Returns false if it cannot be recorded this
-    /// time, or need not be.
+    /// Begins to watch the run, of which the pass has reached `position`. Returns false if it cannot be recorded now, or need
+    /// not be. That is tried again when it has become twice as long: then it may be worth more than other gaps.
     fn watch_run(&mut self, end: End, position: Option<&[u8]>) -> bool {
         let seqno = self.seqno();
         let Some(run) = &mut self.run else { return false };
-        run.is_tried = true;
+        run.tries_from = run.dead.saturating_mul(2);
         let direction = match end {
             End::Front => Direction::Forward,
             End::Back => Direction::Backward,
@@ -222,7 +227,7 @@ impl Inner {
         // First the watch, then the number.
         let watch = watch.and_then(|watch| Some((watch, self.store.committer.catch_up()?)));
         let Some(watch) = watch else { return false };
-        run.dead = 0;
+        (run.dead, run.tries_from) = (0, u64::MAX);
         run.watch = Some(watch);
         true
     }
@@ -239,6 +244,7 @@ impl Inner {
         if let Some(open) = open {
             run.note_newer(&open.visible);
             if let Some(current) = open.visible.current() {
+                run.dead += open.visible.dead_in_step();
                 run.reached = Some(Some(match end {
                     End::Front => current.key.to_vec(),
                     End::Back => after(current.key),
@@ -246,6 +252,7 @@ impl Inner {
             }
         }
         let Some(reached) = run.reached else { return };
-        watch.record(reached.as_deref(), run.newer.as_deref(), since, run.dead);
+        let oldest = self.store.oldest_reader();
+        watch.record(reached.as_deref(), run.newer.as_deref(), (since, oldest), run.dead);
     }
 }

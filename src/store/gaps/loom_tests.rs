@@ -63,7 +63,7 @@ impl Keyspace {
             Direction::Backward if found => Some([KEY, &[0]].concat()),
             Direction::Backward => Some(Vec::new()),
         };
-        watch.record(reached.as_deref(), None, Seqno(last), 100);
+        watch.record(reached.as_deref(), None, (Seqno(last), Seqno(u64::MAX)), 100);
     }
 
     /// A reader that was given the put's number does not pass over it.

@@ -1,6 +1,6 @@
 //! Gaps against a set of keys.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 
@@ -22,6 +22,8 @@ enum Step {
     Put(u8),
     Delete(u8, u8),
     Look(u8),
+    /// Keeps what is visible now, or releases the oldest that is kept.
+    Snapshot(bool),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -31,6 +33,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         any::<u8>().prop_map(Step::Put),
         (any::<u8>(), any::<u8>()).prop_map(|(from, len)| Step::Delete(from, len)),
         any::<u8>().prop_map(Step::Look),
+        any::<bool>().prop_map(Step::Snapshot),
     ];
     prop::collection::vec(step, 1..120)
 }
@@ -49,16 +52,16 @@ fn below(gaps: &Gaps, key: Option<&[u8]>, seqno: u64) -> Option<Vec<u8>> {
 }
 
 /// No key of the model is in a gap, whichever way it is looked up.
-fn check(gaps: &Gaps, model: &BTreeSet<u8>, at: u8) -> Result<(), TestCaseError> {
-    if let Some(bound) = above(gaps, &key(at), u64::MAX) {
+fn check(gaps: &Gaps, seqno: u64, model: &BTreeSet<u8>, at: u8) -> Result<(), TestCaseError> {
+    if let Some(bound) = above(gaps, &key(at), seqno) {
         let found = model.range(at..).find(|n| bound.as_ref().is_none_or(|b| key(**n) < *b));
         prop_assert_eq!(found, None, "in the gap from {} to {:?}", at, bound);
     }
-    if let Some(bound) = below(gaps, Some(&key(at)), u64::MAX) {
+    if let Some(bound) = below(gaps, Some(&key(at)), seqno) {
         let found = model.range(..at).find(|n| key(**n) >= bound);
         prop_assert_eq!(found, None, "in the gap from {:?} to {}", bound, at);
     }
-    if let Some(bound) = below(gaps, None, u64::MAX) {
+    if let Some(bound) = below(gaps, None, seqno) {
         prop_assert!(model.iter().all(|n| key(*n) < bound), "in the gap from {:?}", bound);
     }
     Ok(())
@@ -70,7 +73,10 @@ proptest! {
     fn no_visible_key_is_in_a_gap(steps in steps()) {
         let gaps = Arc::new(Gaps::default());
         let mut model: BTreeSet<u8> = BTreeSet::new();
+        let mut seqno = 1;
+        let mut snapshots: VecDeque<(u64, BTreeSet<u8>)> = VecDeque::new();
         for step in steps {
+            let oldest = Seqno(snapshots.front().map_or(seqno, |(seqno, _)| *seqno));
             match step {
                 Step::Scan { from, forward, puts } => {
                     let direction =
@@ -83,22 +89,35 @@ proptest! {
                             Some(last.map(|n| after(&key(*n))).unwrap_or_default())
                         }
                     };
+                    let since = Seqno(seqno);
                     for put in puts {
+                        seqno += 1;
                         gaps.note(&key(put));
                         model.insert(put);
                     }
-                    watched.record(reached.as_deref(), None, Seqno(1), 1000);
+                    watched.record(reached.as_deref(), None, (since, oldest), 1000);
                 }
                 Step::Put(number) => {
+                    seqno += 1;
                     gaps.note(&key(number));
                     model.insert(number);
                 }
-                Step::Delete(from, len) => model.retain(|n| *n < from || *n - from > len),
-                Step::Look(at) => check(&gaps, &model, at)?,
+                Step::Delete(from, len) => {
+                    seqno += 1;
+                    model.retain(|n| *n < from || *n - from > len);
+                }
+                Step::Look(at) => check(&gaps, seqno, &model, at)?,
+                Step::Snapshot(true) => snapshots.push_back((seqno, model.clone())),
+                Step::Snapshot(false) => drop(snapshots.pop_front()),
+            }
+            for (seqno, model) in &snapshots {
+                for at in 0..=u8::MAX {
+                    check(&gaps, *seqno, model, at)?;
+                }
             }
             let state = gaps.state.lock();
             let ends_before = |one: &Gap, next: &Gap| {
-                one.upper.as_ref().is_some_and(|upper| *upper < next.lower)
+                one.upper.as_ref().is_some_and(|upper| *upper <= next.lower)
             };
             prop_assert!(state.gaps.is_sorted_by(ends_before), "{:?}", state.gaps);
             prop_assert!(state.gaps.iter().all(|gap| !gap.is_empty() && gap.dead > 0));
@@ -106,14 +125,14 @@ proptest! {
             prop_assert_eq!(gaps.is_watched(), !state.gaps.is_empty());
         }
         for at in 0..=u8::MAX {
-            check(&gaps, &model, at)?;
+            check(&gaps, u64::MAX, &model, at)?;
         }
     }
 }
 
 fn record(gaps: &Arc<Gaps>, from: &[u8], to: Option<&[u8]>, since: u64, dead: u64) {
     let watched = watch(gaps, Direction::Forward, Some(from)).unwrap();
-    watched.record(to, None, Seqno(since), dead);
+    watched.record(to, None, (Seqno(since), Seqno(u64::MAX)), dead);
 }
 
 #[test]
@@ -140,13 +159,13 @@ fn a_put_behind_the_gap_does_not_prevent_it() {
     gaps.note(b"z");
     gaps.note(b"m");
     gaps.note(b"y");
-    watched.record(Some(b"p"), None, Seqno(1), 100);
+    watched.record(Some(b"p"), None, (Seqno(1), Seqno(u64::MAX)), 100);
     assert_eq!(above(&gaps, b"", 1), Some(Some(b"m".to_vec())));
     let watched = watch(&gaps, Direction::Backward, None).unwrap();
     gaps.note(b"a");
     gaps.note(b"r");
     gaps.note(b"b");
-    watched.record(Some(b"p"), None, Seqno(1), 100);
+    watched.record(Some(b"p"), None, (Seqno(1), Seqno(u64::MAX)), 100);
     assert_eq!(below(&gaps, None, 1), Some(b"r\0".to_vec()));
 }
 
@@ -250,15 +269,120 @@ fn dead_entries_count_where_they_are() {
     let gaps = Arc::new(Gaps::default());
     let watched = watch(&gaps, Direction::Forward, Some(b"\x10")).unwrap();
     gaps.note(b"\x20");
-    watched.record(Some(b"\x50"), None, Seqno(1), 1_000);
+    watched.record(Some(b"\x50"), None, (Seqno(1), Seqno(u64::MAX)), 1_000);
     assert_eq!(gaps.state.lock().gaps[0].dead, 250);
     let watched = watch(&gaps, Direction::Backward, Some(b"\x90")).unwrap();
-    watched.record(Some(b"\x50"), Some(b"\x6f\xff\xff"), Seqno(1), 1_000);
+    watched.record(Some(b"\x50"), Some(b"\x6f\xff\xff"), (Seqno(1), Seqno(u64::MAX)), 1_000);
     let dead = gaps.state.lock().gaps[1].dead;
     assert!((490..=510).contains(&dead), "{dead}");
     // Nothing to speak of is left.
     let watched = watch(&gaps, Direction::Forward, Some(b"\xa0")).unwrap();
     gaps.note(b"\xa0\x01");
-    watched.record(Some(b"\xb0"), None, Seqno(1), 1_000);
+    watched.record(Some(b"\xb0"), None, (Seqno(1), Seqno(u64::MAX)), 1_000);
     assert_eq!(gaps.len(), 2);
+}
+
+/// Each extension of a queue's gap took all of it away from the readers that had begun before: they stepped over every dead
+/// entry of the queue at each look.
+#[test]
+fn readers_that_are_older_than_an_extension_keep_the_rest() {
+    let gaps = Arc::new(Gaps::default());
+    let extend = |from: u8, to: u8, since: u64, oldest: u64| {
+        let watched = watch(&gaps, Direction::Forward, Some(&key(from))).unwrap();
+        watched.record(Some(&key(to)), None, (Seqno(since), Seqno(oldest)), 1_000);
+    };
+    extend(10, 100, 5, 5);
+    // A snapshot with the number 6 stays.
+    for (to, since) in [(110, 7), (120, 8), (130, 9)] {
+        extend(0, to, since, 6);
+        assert_eq!(above(&gaps, &key(10), 6), Some(Some(key(100))));
+        assert_eq!(below(&gaps, Some(&key(100)), 6), Some(key(10)));
+        assert_eq!(above(&gaps, &key(0), since), Some(Some(key(to))));
+        assert_eq!(above(&gaps, &key(105), since), Some(Some(key(to))));
+        assert_eq!(below(&gaps, Some(&key(to)), since), Some(key(0)));
+        assert_eq!(below(&gaps, Some(&key(50)), since), Some(key(0)));
+        // Below, the old one, and above.
+        assert_eq!(gaps.len(), 3);
+    }
+    // A put ends them all there.
+    gaps.note(&key(50));
+    assert_eq!(above(&gaps, &key(10), 6), Some(Some(key(50))));
+    assert_eq!(above(&gaps, &key(0), 9), Some(Some(key(50))));
+    assert_eq!(above(&gaps, &after(&key(50)), 9), Some(Some(key(130))));
+    // The snapshot is gone.
+    extend(0, 50, 20, 20);
+    extend(51, 140, 21, 21);
+    assert_eq!(gaps.len(), 2, "{:?}", gaps.state.lock().gaps);
+    assert_eq!(below(&gaps, Some(&key(140)), 21), Some(after(&key(50))));
+}
+
+/// One put into an unused gap undid what thousands of refused runs had made the others lose.
+#[test]
+fn the_age_never_goes_back() {
+    let gaps = Arc::new(Gaps::default());
+    let far = |number: u8| [vec![number], vec![0; 9]].concat();
+    record(&gaps, &far(0), Some(&far(1)), 1, 600);
+    for number in 1..GAPS_MAX as u8 {
+        record(&gaps, &far(2 * number), Some(&far(2 * number + 1)), 1, 40_000);
+    }
+    let refused = |gaps: &Arc<Gaps>| {
+        let from = far(200);
+        gaps.watch(Direction::Forward, (Some(&from), Some(&from)), Seqno(1), 2).is_none()
+    };
+    (0..4_000).for_each(|_| assert!(refused(&gaps)));
+    let age = gaps.state.lock().age;
+    assert!(age > 400, "{age}");
+    gaps.note(&[far(0), vec![7]].concat());
+    gaps.note(&[vec![0], vec![0x80; 9]].concat());
+    assert!(gaps.state.lock().age >= age);
+}
+
+/// However much was once deleted in a gap, compactions drop it: old queues blocked the list for millions of looks.
+#[test]
+fn a_gap_is_worth_no_more_than_some_thousand_entries() {
+    let gaps = Arc::new(Gaps::default());
+    for number in 0..GAPS_MAX as u8 {
+        record(&gaps, &key(2 * number), Some(&key(2 * number + 1)), 1, 1_000_000);
+    }
+    let from = key(201);
+    let watch = |dead| gaps.watch(Direction::Forward, (Some(&from), Some(&from)), Seqno(1), dead);
+    assert!(watch(2 * WORTH_MAX - 2).is_none());
+    assert!(watch(2 * WORTH_MAX + 2).is_some());
+}
+
+/// Compactions dropped the entries between the two passes: the gap saved nothing, and cost its writers.
+#[test]
+fn a_range_without_dead_entries_is_no_gap() {
+    let gaps = Arc::new(Gaps::default());
+    record(&gaps, b"a", Some(b"b"), 1, 0);
+    assert!(!gaps.is_watched());
+}
+
+/// A keyspace with a gap locked it for every put and every range that an iterator opened.
+#[test]
+fn keys_far_from_all_gaps_are_told_without_the_lock() {
+    let gaps = Arc::new(Gaps::default());
+    assert!(!gaps.may_have(b"") && !gaps.may_have(&[0xff; 9]));
+    record(&gaps, b"queue 10", Some(b"queue 20"), 1, 100);
+    record(&gaps, b"queue 40", Some(b"queue 50"), 1, 100);
+    for (key, may) in [("", false), ("queue 0", false), ("queue 10", true), ("queue 30", true)] {
+        assert_eq!(gaps.may_have(key.as_bytes()), may, "{key}");
+    }
+    assert!(gaps.may_have(b"queue 50") && !gaps.may_have(b"queue 51") && !gaps.may_have(b"r"));
+    let watched = watch(&gaps, Direction::Forward, Some(b"z")).unwrap();
+    assert!(gaps.may_have(b"") && gaps.may_have(&[0xff; 9]), "what is watched has no end");
+    watched.record(None, None, (Seqno(1), Seqno(u64::MAX)), 100);
+    assert!(gaps.may_have(&[0xff; 9]) && !gaps.may_have(b"a"));
+}
+
+/// An empty range, filled again and looked at after each put, kept its gap for ever, though nothing dead was in it.
+#[test]
+fn a_gap_that_is_used_and_never_grows_goes() {
+    let gaps = Arc::new(Gaps::default());
+    record(&gaps, b"", None, 1, 10_000);
+    let puts = (0u32..).take_while(|number| {
+        gaps.note(&number.to_be_bytes());
+        below(&gaps, None, 1).is_some()
+    });
+    assert_eq!(puts.count(), SPLITS_ALL_MAX as usize);
 }
