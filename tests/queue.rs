@@ -144,9 +144,17 @@ fn queues_on_a_disk() {
             let db = Database::builder(dir.path().join("store"));
             let db = db.memory_budget(budget * MIB).open().unwrap();
             let queue = db.keyspace("queue", KeyspaceOptions::new(kind)).unwrap();
+            let start = std::time::Instant::now();
             let cost = run_queue(&db, &queue, live, total, 97);
+            // Puts and deletes, each with a look for the first key beside it.
+            let rate = (2 * total - live) as f64 / start.elapsed().as_secs_f64();
+            let plain = db.keyspace("plain", KeyspaceOptions::new(kind)).unwrap();
+            let start = std::time::Instant::now();
+            (0..total).for_each(|n| plain.put(key(n), [7; 100]).unwrap());
+            let plain_rate = total as f64 / start.elapsed().as_secs_f64();
             println!(
-                "{kind}, {budget} MiB, {live} live of {total}: dead {:.1}, p99 {}; pages {:.2}, p99 {}; µs {:.1}",
+                "{kind}, {budget} MiB, {live} live of {total}: dead {:.1}, p99 {}; pages {:.2}, p99 {}; µs {:.1}; \
+                 operations/s {rate:.0}, plain puts/s {plain_rate:.0}",
                 Cost::mean(&cost.dead),
                 Cost::p99(&cost.dead),
                 Cost::mean(&cost.pages),

@@ -86,11 +86,9 @@ impl Session for FjallSession<'_> {
         self.store.keyspace.remove(key).map_err(text)
     }
 
-    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        value.clear();
-        let found = self.store.keyspace.get(key).map_err(text)?;
-        value.extend_from_slice(found.as_deref().unwrap_or(&[]));
-        Ok(found.is_some())
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Option<&[u8]>)) -> Result<()> {
+        found(self.store.keyspace.get(key).map_err(text)?.as_deref());
+        Ok(())
     }
 
     /// It has no batched reads.

@@ -14,7 +14,7 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use super::library::functions;
-use super::{Compression, Durability, Engine, Result, Session, Settings, c_path, get_by};
+use super::{Compression, Durability, Engine, Result, Session, Settings, c_path};
 
 type Pointer = *mut c_void;
 
@@ -199,8 +199,8 @@ impl Session for LevelSession<'_> {
         checked(functions, error)
     }
 
-    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        get_by(value, |found| self.look_up(key, found))
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Option<&[u8]>)) -> Result<()> {
+        self.look_up(key, found)
     }
 
     /// It has no batched reads.

@@ -14,7 +14,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
 use super::library::functions;
-use super::{Durability, Engine, Result, Session, Settings, c_path, get_by};
+use super::{Durability, Engine, Result, Session, Settings, c_path};
 
 type Pointer = *mut c_void;
 
@@ -241,8 +241,8 @@ impl Session for LmdbSession<'_> {
         self.change(|f, txn| unsafe { (f.mdb_del)(txn, dbi, &mut key, null_mut()) })
     }
 
-    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        self.read(|f| get_by(value, |found| self.look_up(f, key, found)))
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Option<&[u8]>)) -> Result<()> {
+        self.read(|f| self.look_up(f, key, found))
     }
 
     fn multi_get(

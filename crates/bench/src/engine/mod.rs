@@ -101,8 +101,19 @@ pub trait Session {
     /// Deletes a key.
     fn delete(&mut self, key: &[u8]) -> Result<()>;
 
-    /// The value, if there is one, in `value`.
-    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
+    /// Gives `found` the value, if there is one, where the engine has it: what an engine does not copy is not copied.
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Option<&[u8]>)) -> Result<()>;
+
+    /// The value, if there is one, copied to `value`.
+    fn get_copy(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
+        let mut is_there = false;
+        self.get(key, &mut |found| {
+            is_there = found.is_some();
+            value.extend_from_slice(found.unwrap_or(&[]));
+        })?;
+        Ok(is_there)
+    }
 
     /// The values of all the keys at once, each given to `each` with the key's place.
     fn multi_get(
@@ -292,20 +303,6 @@ impl std::str::FromStr for EngineName {
         };
         Ok(EngineName { engine: engine.to_string(), configuration: configuration.to_string() })
     }
-}
-
-/// A `get` on top of a look-up that passes its result to a callback once.
-fn get_by(
-    value: &mut Vec<u8>,
-    look_up: impl FnOnce(&mut dyn FnMut(Option<&[u8]>)) -> Result<()>,
-) -> Result<bool> {
-    value.clear();
-    let mut there = false;
-    look_up(&mut |found| {
-        there = found.is_some();
-        value.extend_from_slice(found.unwrap_or(&[]));
-    })?;
-    Ok(there)
 }
 
 /// A path as a C string.

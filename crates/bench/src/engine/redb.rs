@@ -119,13 +119,10 @@ impl Session for RedbSession<'_> {
         })
     }
 
-    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        value.clear();
-        let found = self.table()?.get(key).map_err(text)?;
-        if let Some(found) = &found {
-            value.extend_from_slice(found.value());
-        }
-        Ok(found.is_some())
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Option<&[u8]>)) -> Result<()> {
+        let value = self.table()?.get(key).map_err(text)?;
+        found(value.as_ref().map(|value| value.value()));
+        Ok(())
     }
 
     /// It has no batched reads.

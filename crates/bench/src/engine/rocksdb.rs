@@ -17,6 +17,8 @@
 //!   one counts;
 //! - `rocksdb:rows` is leveled with a third of the cache for single rows, as Spinney's cache has for
 //!   records: for workloads in which few keys are read often;
+//! - `rocksdb:blobs` keeps values of 4 KiB and more in blob files (BlobDB), as Spinney does, which share the block
+//!   cache, with garbage collection;
 //! - no compression unless asked;
 //! - as many background jobs and subcompactions as there are cores, at least two: background work may
 //!   use the whole machine, as Spinney's may;
@@ -45,6 +47,10 @@ functions! {
         fn rocksdb_options_create() -> Pointer;
         fn rocksdb_options_set_create_if_missing(Pointer, c_uchar);
         fn rocksdb_options_set_row_cache(Pointer, Pointer);
+        fn rocksdb_options_set_enable_blob_files(Pointer, c_uchar);
+        fn rocksdb_options_set_min_blob_size(Pointer, u64);
+        fn rocksdb_options_set_enable_blob_gc(Pointer, c_uchar);
+        fn rocksdb_options_set_blob_cache(Pointer, Pointer);
         fn rocksdb_options_set_write_buffer_size(Pointer, usize);
         fn rocksdb_options_set_max_write_buffer_number(Pointer, c_int);
         fn rocksdb_options_set_compression(Pointer, c_int);
@@ -105,9 +111,11 @@ const PARTITIONED_INDEX: c_int = 2;
 const LONG_SCAN_PAIRS: u64 = 10_000;
 const LONG_SCAN_READAHEAD_BYTES: usize = 2 << 20;
 const UNIVERSAL_COMPACTION: c_int = 1;
+/// `rocksdb:blobs` keeps values from this size on in blob files, as Spinney does.
+const BLOB_BYTES_MIN: u64 = 4096;
 
 pub(super) fn configurations() -> Vec<&'static str> {
-    vec!["leveled", "universal", "buffered", "rows"]
+    vec!["leveled", "universal", "buffered", "rows", "blobs"]
 }
 
 pub(super) fn available() -> Result<()> {
@@ -167,6 +175,12 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
         (f.rocksdb_options_set_create_if_missing)(options, 1);
         if records > 0 {
             (f.rocksdb_options_set_row_cache)(options, (f.rocksdb_cache_create_lru)(records));
+        }
+        if configuration == "blobs" {
+            (f.rocksdb_options_set_enable_blob_files)(options, 1);
+            (f.rocksdb_options_set_min_blob_size)(options, BLOB_BYTES_MIN);
+            (f.rocksdb_options_set_enable_blob_gc)(options, 1);
+            (f.rocksdb_options_set_blob_cache)(options, cache);
         }
         let memtable = settings.memtable_bytes.map_or(memory / 8, |bytes| bytes as usize);
         (f.rocksdb_options_set_write_buffer_size)(options, memtable);
@@ -353,7 +367,7 @@ impl Session for RocksSession<'_> {
         checked(functions, error)
     }
 
-    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Option<&[u8]>)) -> Result<()> {
         let Rocks { functions, db, read, .. } = self.rocks;
         let mut error = null_mut();
         // SAFETY: the slice lives through the call.
@@ -361,9 +375,8 @@ impl Session for RocksSession<'_> {
             (functions.rocksdb_get_pinned)(*db, *read, key.as_ptr().cast(), key.len(), &mut error)
         };
         checked(functions, error)?;
-        value.clear();
-        self.take(pinned, &mut |found| value.extend_from_slice(found.unwrap_or(&[])));
-        Ok(!pinned.is_null())
+        self.take(pinned, found);
+        Ok(())
     }
 
     fn multi_get(

@@ -86,11 +86,9 @@ impl Session for SpinneySession<'_> {
         text(self.store.keyspace.delete(key))
     }
 
-    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        value.clear();
-        let found = text(self.store.keyspace.get(key))?;
-        value.extend_from_slice(found.as_deref().unwrap_or(&[]));
-        Ok(found.is_some())
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Option<&[u8]>)) -> Result<()> {
+        found(text(self.store.keyspace.get(key))?.as_deref());
+        Ok(())
     }
 
     fn multi_get(

@@ -47,7 +47,7 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 
 use super::library::functions;
-use super::{Durability, Engine, Need, Result, Session, Settings, c_path, get_by};
+use super::{Durability, Engine, Need, Result, Session, Settings, c_path};
 
 /// How to install it.
 pub(super) const REMEDY: &str = "build it (packages libaio-dev, libxxhash-dev, xxd) with \
@@ -389,8 +389,8 @@ impl Session for SplinterSession<'_> {
         checked(unsafe { (f.splinterdb_delete)(db, Slice::of(key), null_mut()) }, "delete")
     }
 
-    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        get_by(value, |found| self.look_up(key, found))
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Option<&[u8]>)) -> Result<()> {
+        self.look_up(key, found)
     }
 
     /// It has no batched reads.

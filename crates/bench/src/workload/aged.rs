@@ -97,7 +97,7 @@ impl Worker<'_> {
         let updated_end = aging.update.load(Ordering::SeqCst);
         for index in (aging.first_index..aging.next_index).skip(self.thread).step_by(threads) {
             let number = self.set_key(index);
-            let there = self.session.get(&self.key, &mut self.value)?;
+            let there = self.session.get_copy(&self.key, &mut self.value)?;
             if index < deleted_end {
                 self.measured.missing += u64::from(there);
                 continue;

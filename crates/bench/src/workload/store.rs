@@ -178,7 +178,7 @@ impl Store {
         for index in first_index.max(next_index.saturating_sub(LAST_RECORDS_CHECKED))..next_index {
             let number = self.keys.number(index);
             self.keys.key(number, &mut key);
-            let there = session.get(&key, &mut value)?;
+            let there = session.get_copy(&key, &mut value)?;
             let right = there
                 && value.len() == self.values.value_bytes
                 && self.values.is_right(number, &value, Verify::Full, &mut room);

@@ -105,7 +105,7 @@ impl<'a> Worker<'a> {
         let (first, next) = self.shared.records();
         for index in (first..next).skip(self.thread).step_by(threads) {
             self.shared.keys.key(self.shared.keys.number(index), &mut self.key);
-            self.session.get(&self.key, &mut self.value)?;
+            self.session.get(&self.key, &mut |_| ())?;
         }
         Ok(())
     }
@@ -179,18 +179,27 @@ impl<'a> Worker<'a> {
         match operation {
             Operation::Read => {
                 let (_, number) = self.pick()?;
+                let mut checks = Checks::new(self.shared, &mut self.room);
+                let key = &self.key;
                 start = Instant::now();
-                let there = self.session.get(&self.key, &mut self.value)?;
-                let more = self.finish(operation, start, 1);
-                self.check_value(number, there);
-                return Ok(more);
+                let mut answered = 0;
+                self.session.get(key, &mut |found| {
+                    answered += 1;
+                    match found {
+                        Some(value) => checks.pair(number, key, value),
+                        None => checks.missing += 1,
+                    }
+                })?;
+                checks.missing += 1u64.abs_diff(answered);
+                checks.add_to(&mut self.measured);
             }
             Operation::ReadAbsent => {
                 let (index, _) = self.pick()?;
                 self.set_key(self.shared.keys.absent(index));
                 start = Instant::now();
-                let there = self.session.get(&self.key, &mut self.value)?;
-                self.measured.missing += u64::from(there);
+                let missing = &mut self.measured.missing;
+                let mut found = |found: Option<&[u8]>| *missing += u64::from(found.is_some());
+                self.session.get(&self.key, &mut found)?;
             }
             Operation::Update => {
                 let (_, number) = self.pick()?;
@@ -204,7 +213,7 @@ impl<'a> Worker<'a> {
                 let mut read = std::mem::take(&mut self.room);
                 self.set_value(number);
                 start = Instant::now();
-                let there = self.session.get(&self.key, &mut read)?;
+                let there = self.session.get_copy(&self.key, &mut read)?;
                 self.session.put(&self.key, &self.value, durability)?;
                 let more = self.finish(operation, start, 1);
                 self.wrote();
