@@ -26,7 +26,7 @@
 //! 5. The memory is bounded: `GAPS_MAX` gaps with keys of at most `KEY_BYTES`, and `WATCHES_MAX` watches, each with one
 //!    key that was put.
 //! 6. A gap that is not used goes after `SPLITS_MAX` puts into it, and one that does not grow after `SPLITS_ALL_MAX`. So a
-//!    range that is filled again does not cost its writers for ever.
+//!    range that is filled again does not cost its writers indefinitely.
 //!
 //! [`Committer::catch_up`]: crate::commit::Committer::catch_up
 

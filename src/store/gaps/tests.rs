@@ -204,7 +204,7 @@ fn the_memory_is_bounded_and_the_largest_gaps_stay() {
     assert!(watch(&gaps, Direction::Backward, None).is_some());
 }
 
-/// A keyspace that was emptied, read to its end and filled again in order split its gap at each put, for ever, and the list
+/// A keyspace that was emptied, read to its end and filled again in order split its gap at each put without end, and the list
 /// filled with gaps between two neighbours that had never held anything.
 #[test]
 fn a_range_that_is_filled_again_is_no_gap_any_more() {
@@ -375,7 +375,7 @@ fn keys_far_from_all_gaps_are_told_without_the_lock() {
     assert!(gaps.may_have(&[0xff; 9]) && !gaps.may_have(b"a"));
 }
 
-/// An empty range, filled again and looked at after each put, kept its gap for ever, though nothing dead was in it.
+/// An empty range, filled again and looked at after each put, kept its gap indefinitely, though nothing dead was in it.
 #[test]
 fn a_gap_that_is_used_and_never_grows_goes() {
     let gaps = Arc::new(Gaps::default());
