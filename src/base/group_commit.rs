@@ -11,6 +11,7 @@
 //! 3. A failed round sets the latch, and no other round begins.
 
 use crate::base::error::{Error, Result};
+use crate::base::held;
 use crate::base::panics::caught;
 use crate::base::planted::{Bug, hold_open, planted};
 use crate::base::poison::Poison;
@@ -64,15 +65,6 @@ impl<S> GroupCommit<S> {
         self.state.lock()
     }
 
-    /// Locks the state when no thread leads.
-    pub(crate) fn lock_idle(&self) -> MutexGuard<'_, S> {
-        let mut state = self.state.lock();
-        while self.has_leader.load(Ordering::Relaxed) {
-            self.finished.wait(&mut state);
-        }
-        state
-    }
-
     /// Waits until `is_done`. Leads rounds while no other thread does.
     ///
     /// # Errors
@@ -85,6 +77,7 @@ impl<S> GroupCommit<S> {
         is_done: impl Fn(&S) -> bool,
     ) -> Result<()> {
         while !is_done(state) {
+            held::refuse(R::WHAT);
             poison.check()?;
             if self.has_leader.swap(true, Ordering::Relaxed) {
                 self.finished.wait(state);

@@ -11,7 +11,6 @@ pub(crate) mod error;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 pub(crate) mod group_commit;
-#[cfg(test)]
 pub(crate) mod held;
 pub(crate) mod ids;
 pub(crate) mod key_hash;

@@ -469,6 +469,10 @@ bugs! {
         "A bundle with a lower number than one of the trunk's is taken for one that the manifest has.";
     ChangeOfOldVersion, "change-of-old-version", "tree",
         "A change is committed although another has come since the version that it was made of.";
+    VersionShownBeforeDurable, "version-shown-before-durable", "tree",
+        "A version is shown when its change has been submitted, before the manifest has it.";
+    RefusedChangeKept, "refused-change-kept", "tree",
+        "A change that the manifest has refused stays in the tree that the next one builds on.";
     RefsOfGoneNodes, "refs-of-gone-nodes", "tree",
         "A change counts what it adds to a tree, and not what it takes away.";
     RetainedForever, "retained-forever", "tree",

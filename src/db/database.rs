@@ -339,11 +339,13 @@ impl Database {
             persisted.inspect_err(|_| keyspace.dropped.store(false, Ordering::Release))?;
             journal_floor = Some(last);
         }
-        let changes = keyspace.tree.lock_changes();
+        // Changes that did not see `dropped` have been submitted, and no other is.
+        drop(keyspace.tree.lock_changes());
         let keyspaces = vec![KeyspaceEdit { id: keyspace.id, change: KeyspaceChange::Drop }];
         let edit = Edit { keyspaces, journal_floor, last_seqno: journal_floor, ..Edit::default() };
         let result = store.commit_edit(&edit);
-        drop(changes);
+        // Those changes are decided, and so they are shown before the keyspace is gone, or not at all.
+        drop(keyspace.tree.lock_changes());
         if result.as_ref().is_err_and(Error::is_refusal) {
             keyspace.dropped.store(false, Ordering::Release);
         } else {

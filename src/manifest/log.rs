@@ -1,4 +1,15 @@
 //! The open manifest: commits, and rewrites once most of the log is dead.
+//!
+//! An edit is submitted, which fixes its place in the order and takes no time, and later decided: it is durable, or it is
+//! refused because the log cannot grow. A rewrite is submitted in the same way. The rounds of the group commit carry out
+//! what has been submitted, a rewrite before the edits that were submitted after it.
+//!
+//! Invariants:
+//! 1. Edits are decided in the order in which they were submitted.
+//! 2. A refusal refuses every edit that is not durable yet: they may build on the refused one. An edit that is submitted
+//!    later names the edit that it builds on. It is not accepted if that one has been refused: a refusal is remembered
+//!    until whoever submitted the edit has taken the decision.
+//! 3. A rewritten log has the edits that were submitted before the rewrite, and no other.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -51,11 +62,41 @@ pub(crate) struct Inner {
     durable: u64,
     /// The state on the disk.
     durable_state: State,
-    /// Edits refused because the disk is full, whose callers have not been notified yet.
+    /// Edits refused because the disk is full, of which the decision has not been taken yet.
     refused: BTreeMap<u64, Error>,
+    rewrite: RewriteStage,
     /// The journal is durable up to here. The next edit records it.
     journal_durable: Option<Seqno>,
 }
+
+/// A submitted edit. Later ones are greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
+/// A submitted rewrite that has not begun.
+struct Rewrite {
+    trees: Vec<(KeyspaceId, Vec<u8>)>,
+    /// The last edit that it includes, and the state after it.
+    target: u64,
+    after: State,
+    /// The edits that it includes and that no leader had taken: they are appended if it fails.
+    waiting: Vec<u8>,
+}
+
+/// How far a rewrite is.
+#[derive(Default)]
+enum RewriteStage {
+    #[default]
+    None,
+    Submitted(Box<Rewrite>),
+    UnderWay,
+    /// Whether it has taken place, or why not.
+    Ended(Result<bool>),
+}
+
+/// A rewrite that has been submitted; for [`Manifest::finish_rewrite`].
+#[must_use]
+pub(crate) struct SubmittedRewrite(());
 
 impl Manifest {
     /// The open manifest of a file that was read or written up to `end`.
@@ -84,6 +125,7 @@ impl Manifest {
                 submitted: 0,
                 durable: 0,
                 refused: BTreeMap::new(),
+                rewrite: RewriteStage::None,
                 journal_durable: None,
             }),
             durable_file: Mutex::default(),
@@ -99,7 +141,35 @@ impl Manifest {
     /// effect. Any other error has poisoned the store: it is unknown whether the next open will
     /// find the edit, and until then every commit returns `Poisoned`.
     pub(crate) fn commit(&self, edit: &Edit) -> Result<()> {
+        let ticket = self.accept(&mut self.inner.lock(), edit)?;
+        let lazy = edit.keyspaces.iter().any(|keyspace| match keyspace.change {
+            KeyspaceChange::Create(_) => planted(Bug::KeyspaceCreateLazy),
+            KeyspaceChange::Drop => planted(Bug::KeyspaceDropLazy),
+            KeyspaceChange::Options(_) => planted(Bug::OptionsLazy),
+            _ => false,
+        });
+        if lazy {
+            return Ok(());
+        }
+        self.wait_for(ticket)?;
+        self.take_decision(ticket).unwrap_or(Ok(()))
+    }
+
+    /// Takes an edit that is to be made durable after all others so far. It waits for no disk. If the edit builds on
+    /// another one, of which the caller has not taken the decision, `after` is that one. Returns `None` if that one has
+    /// been refused.
+    ///
+    /// # Errors
+    /// As [`Manifest::commit`], except that `Full` is told by [`Manifest::take_decision`].
+    pub(crate) fn submit(&self, edit: &Edit, after: Option<Ticket>) -> Result<Option<Ticket>> {
         let mut inner = self.inner.lock();
+        if after.is_some_and(|Ticket(after)| inner.refused.contains_key(&after)) {
+            return Ok(None);
+        }
+        self.accept(&mut inner, edit).map(Some)
+    }
+
+    fn accept(&self, inner: &mut Inner, edit: &Edit) -> Result<Ticket> {
         self.poison.check()?;
         let mut edit = Cow::Borrowed(edit);
         if inner.journal_durable > edit.last_seqno {
@@ -116,18 +186,30 @@ impl Manifest {
         inner.state.apply(&edit);
         put_bytes(&mut inner.waiting, &encoded);
         inner.submitted += 1;
-        let ticket = inner.submitted;
-        let lazy = edit.keyspaces.iter().any(|keyspace| match keyspace.change {
-            KeyspaceChange::Create(_) => planted(Bug::KeyspaceCreateLazy),
-            KeyspaceChange::Drop => planted(Bug::KeyspaceDropLazy),
-            KeyspaceChange::Options(_) => planted(Bug::OptionsLazy),
-            _ => false,
-        });
-        if lazy {
-            return Ok(());
-        }
-        self.inner.wait(&mut inner, self, &self.poison, |inner| inner.durable >= ticket)?;
-        inner.refused.remove(&ticket).map_or(Ok(()), Err)
+        Ok(Ticket(inner.submitted))
+    }
+
+    /// Waits until a submitted edit is decided.
+    ///
+    /// # Errors
+    /// The store has been poisoned before that: it is unknown whether the next open will find the edit.
+    pub(crate) fn wait_for(&self, Ticket(ticket): Ticket) -> Result<()> {
+        let mut inner = self.inner.lock();
+        self.inner.wait(&mut inner, self, &self.poison, |inner| inner.durable >= ticket)
+    }
+
+    /// The number of edits that are decided.
+    #[cfg(test)]
+    pub(crate) fn edits_decided(&self) -> u64 {
+        self.inner.lock().durable
+    }
+
+    /// Whether a submitted edit is durable or, with the reason, refused; `None` if it is not decided yet. A refusal is told
+    /// once.
+    pub(crate) fn take_decision(&self, Ticket(ticket): Ticket) -> Option<Result<()>> {
+        let mut inner = self.inner.lock();
+        let is_decided = inner.durable >= ticket;
+        is_decided.then(|| inner.refused.remove(&ticket).map_or(Ok(()), Err))
     }
 
     /// Records that the journal is durable up to `seqno`. If a later open finds less, the store is
@@ -168,26 +250,79 @@ impl Manifest {
         self.inner.lock().submitted
     }
 
-    /// Replaces the log by a new one with the state and the `trees`, one snapshot per keyspace,
-    /// which include every edit up to the `edits`th submitted. Commits wait in the meantime.
+    /// Submits a rewrite: the log is replaced by a new one with the state and the `trees`, one snapshot per keyspace, which
+    /// include every edit up to the `edits`th submitted. It waits for no disk. Edits that are submitted afterwards are
+    /// appended to the new log.
     ///
-    /// Returns false without any effect if more edits were submitted: take the trees again.
+    /// Returns `None` without any effect if more edits were submitted, or if another rewrite is under way: take the trees
+    /// again.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub(crate) fn submit_rewrite(
+        &self,
+        edits: u64,
+        trees: Vec<(KeyspaceId, Vec<u8>)>,
+    ) -> Result<Option<SubmittedRewrite>> {
+        let mut inner = self.inner.lock();
+        self.poison.check()?;
+        if inner.submitted != edits || !matches!(inner.rewrite, RewriteStage::None) {
+            return Ok(None);
+        }
+        let waiting = std::mem::take(&mut inner.waiting);
+        let rewrite = Rewrite { trees, target: edits, after: inner.state.clone(), waiting };
+        inner.rewrite = RewriteStage::Submitted(Box::new(rewrite));
+        Ok(Some(SubmittedRewrite(())))
+    }
+
+    /// Waits for a submitted rewrite. Returns false if it had no effect because an edit that it includes was refused.
     ///
     /// # Errors
     /// If the new log cannot be written, the old one stays in use. If it is uncertain which of them
     /// the next open finds, the store is poisoned.
+    pub(crate) fn finish_rewrite(&self, _submitted: SubmittedRewrite) -> Result<bool> {
+        let mut inner = self.inner.lock();
+        let has_ended = |inner: &Inner| matches!(inner.rewrite, RewriteStage::Ended(_));
+        self.inner.wait(&mut inner, self, &self.poison, has_ended)?;
+        match std::mem::take(&mut inner.rewrite) {
+            RewriteStage::Ended(result) => result,
+            _ => Ok(false),
+        }
+    }
+
+    /// Submits a rewrite and waits for it; false if it had no effect.
+    #[cfg(test)]
     pub(crate) fn rewrite(&self, edits: u64, trees: &[(KeyspaceId, Vec<u8>)]) -> Result<bool> {
-        let mut inner = self.inner.lock_idle();
-        self.poison.check()?;
-        if inner.submitted != edits || inner.durable != edits {
-            return Ok(false);
+        match self.submit_rewrite(edits, trees.to_vec())? {
+            Some(submitted) => self.finish_rewrite(submitted),
+            None => Ok(false),
         }
-        let old = inner.identity;
-        let new = Identity { number: old.number + 1, ..old };
-        if planted(Bug::ManifestOldGoesFirst) {
-            self.remove_durably(old.number)?;
+    }
+
+    /// Takes what has been submitted, as a leader does.
+    #[cfg(test)]
+    pub(super) fn begin_round(&self) -> Round {
+        self.begin(&mut self.inner.lock())
+    }
+
+    /// Carries it out.
+    #[cfg(test)]
+    pub(super) fn end_round(&self, round: Round) {
+        let done = self.work(&round);
+        self.end(&mut self.inner.lock(), round, done).unwrap();
+    }
+
+    /// Writes a new log and removes the old one, durably. Returns the new one with its length, or why it could not be
+    /// written: then the old one stays in use.
+    fn replace_log(&self, round: &Round, trees: &[(KeyspaceId, Vec<u8>)]) -> Result<Rewritten> {
+        let old = round.identity;
+        let new = old.next();
+        if planted(Bug::ManifestOldGoesFirst)
+            && let Err(error) = self.remove_durably(old.number)
+        {
+            return Ok(Err(error));
         }
-        let write = || write_manifest(&*self.vfs, &self.dir, new, &inner.state, trees);
+        let write = || write_manifest(&*self.vfs, &self.dir, new, &round.after, trees);
         let written = caught(write).unwrap_or_else(|message| {
             // The new log may exist already, and the next open would use it as the newest.
             let reason = format!("writing a new copy of the manifest panicked: {message}");
@@ -199,18 +334,12 @@ impl Manifest {
             Err(error) => {
                 // Both logs may exist now, and the next open uses the newer.
                 let _ = self.remove_durably(new.number).inspect_err(|error| self.poison.set(error));
-                return Err(error);
+                return Ok(Err(error));
             }
         };
-        inner.identity = new;
-        inner.file = file;
-        inner.torn = false;
-        inner.end = bytes;
-        inner.snapshot_bytes = bytes;
-        inner.written_bytes += bytes;
-        self.remove_durably(old.number).inspect_err(|error| self.poison.set(error))?;
+        self.remove_durably(old.number)?;
         self.note_durable(new, bytes);
-        Ok(true)
+        Ok(Ok((file, bytes)))
     }
 
     /// Records that the log is durable up to `bytes`.
@@ -234,76 +363,124 @@ impl Manifest {
     }
 }
 
-/// The edits that a leader appends as one record.
+/// What a leader does at once.
 pub(crate) struct Round {
-    payload: Vec<u8>,
-    /// The last of these edits, and the state after it.
+    work: Work,
+    /// The last edit that is durable afterwards, and the state after it.
     target: u64,
     after: State,
     identity: Identity,
-    file: Arc<dyn File>,
-    end: u64,
-    torn: bool,
+}
+
+enum Work {
+    /// The edits that are appended as one record, to a file of this length.
+    Append { payload: Vec<u8>, file: Arc<dyn File>, end: u64, torn: bool },
+    /// A rewrite, with the edits that are to be appended if it fails.
+    Rewrite { trees: Vec<(KeyspaceId, Vec<u8>)>, waiting: Vec<u8> },
+}
+
+/// The new log and its length, or why there is none.
+type Rewritten = Result<(Arc<dyn File>, u64)>;
+
+/// What a round has done, or why it has changed nothing.
+pub(crate) enum Done {
+    /// The number of bytes appended, or the refusal of the disk: then the log is unchanged.
+    Appended(Result<u64>),
+    Rewritten(Rewritten),
 }
 
 impl Rounds for Manifest {
     type State = Inner;
     type Round = Round;
-    /// The number of bytes appended, or the refusal of the disk: then the log is unchanged.
-    type Done = Result<u64>;
+    type Done = Done;
 
     const WHAT: &'static str = "appending to the manifest";
 
     fn begin(&self, inner: &mut Inner) -> Round {
-        Round {
-            payload: std::mem::take(&mut inner.waiting),
-            target: inner.submitted,
-            after: inner.state.clone(),
-            identity: inner.identity,
-            file: Arc::clone(&inner.file),
-            end: inner.end,
-            torn: inner.torn,
+        let identity = inner.identity;
+        match std::mem::replace(&mut inner.rewrite, RewriteStage::UnderWay) {
+            RewriteStage::Submitted(rewrite) => {
+                let Rewrite { trees, target, after, waiting } = *rewrite;
+                Round { work: Work::Rewrite { trees, waiting }, target, after, identity }
+            }
+            stage => {
+                inner.rewrite = stage;
+                let payload = std::mem::take(&mut inner.waiting);
+                let (end, torn) = (inner.end, inner.torn);
+                let work = Work::Append { payload, file: Arc::clone(&inner.file), end, torn };
+                Round { work, target: inner.submitted, after: inner.state.clone(), identity }
+            }
         }
     }
 
-    fn work(&self, round: &Round) -> Result<Result<u64>> {
-        let appended = append(round)?;
-        if let Ok(bytes) = appended {
-            self.note_durable(round.identity, round.end + bytes);
+    fn work(&self, round: &Round) -> Result<Done> {
+        match &round.work {
+            Work::Append { payload, file, end, torn } => {
+                let appended = append(payload, round.identity, &**file, *end, *torn)?;
+                if let Ok(bytes) = appended {
+                    self.note_durable(round.identity, end + bytes);
+                }
+                Ok(Done::Appended(appended))
+            }
+            Work::Rewrite { trees, .. } => self.replace_log(round, trees).map(Done::Rewritten),
         }
-        Ok(appended)
     }
 
     /// After any failure except a refusal, the log may have all of the record, a part, or none.
-    fn end(&self, inner: &mut Inner, round: Round, done: Result<Result<u64>>) -> Result<()> {
+    fn end(&self, inner: &mut Inner, round: Round, done: Result<Done>) -> Result<()> {
         match done? {
-            Ok(bytes) => {
+            Done::Appended(Ok(bytes)) => {
                 inner.torn = false;
                 inner.end += bytes;
                 inner.written_bytes += bytes;
                 inner.durable = round.target;
                 inner.durable_state = round.after;
             }
-            Err(error) => {
-                // Edits submitted in the meantime build on the refused ones.
+            Done::Appended(Err(error)) => {
+                // Edits submitted in the meantime build on the refused ones, and so does what a rewrite includes.
                 for ticket in inner.durable + 1..=inner.submitted {
                     inner.refused.insert(ticket, error.clone());
                 }
                 inner.waiting.clear();
                 inner.durable = inner.submitted;
                 inner.state = inner.durable_state.clone();
+                if let RewriteStage::Submitted(_) = inner.rewrite {
+                    inner.rewrite = RewriteStage::Ended(Ok(false));
+                }
+            }
+            Done::Rewritten(Ok((file, bytes))) => {
+                inner.identity = round.identity.next();
+                inner.file = file;
+                inner.torn = false;
+                inner.end = bytes;
+                inner.snapshot_bytes = bytes;
+                inner.written_bytes += bytes;
+                inner.durable = round.target;
+                inner.durable_state = round.after;
+                inner.rewrite = RewriteStage::Ended(Ok(true));
+            }
+            Done::Rewritten(Err(error)) => {
+                if let Work::Rewrite { mut waiting, .. } = round.work {
+                    waiting.append(&mut inner.waiting);
+                    inner.waiting = waiting;
+                }
+                inner.rewrite = RewriteStage::Ended(Err(error));
             }
         }
         Ok(())
     }
 }
 
-/// Appends a record durably and returns its length. First removes the remains of a torn append.
-fn append(round: &Round) -> Result<Result<u64>> {
-    let Round { payload, identity, file, end, torn, .. } = round;
-    let (file, end) = (&**file, *end);
+/// Appends a record durably at the end of the log and returns its length. First removes the remains of a torn append.
+fn append(
+    payload: &[u8],
+    identity: Identity,
+    file: &dyn File,
+    end: u64,
+    torn: bool,
+) -> Result<Result<u64>> {
     let record = identity.encode_record(end, RecordKind::Edits, payload)?;
-    if *torn {
+    if torn {
         // Made durable, so that blank bytes after a torn append really are blank.
         let cut = file.truncate(end).and_then(|()| file.sync());
         cut.map_err(|error| error.not_refused("truncate"))?;

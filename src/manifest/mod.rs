@@ -4,7 +4,7 @@
 //! keyspaces and the numbers of the store. The content of a tree's edit is opaque to it.
 //!
 //! Invariants:
-//! 1. An edit is durable once `commit` has returned. So are all edits before it.
+//! 1. An edit is durable once `commit` has returned, or its decision says so. So are all edits before it.
 //! 2. An appended edit never contradicts earlier ones: edits are checked first.
 //! 3. While two manifests exist, the older one has had no commit since the newer one was begun, and
 //!    the newer one has none of its own before the older one is durably removed.
@@ -31,7 +31,7 @@ mod test_support;
 mod tests;
 
 pub(crate) use edit::{Edit, Epochs, KeyspaceChange, KeyspaceEdit, KeyspaceMeta};
-pub(crate) use log::Manifest;
+pub(crate) use log::{Manifest, Ticket};
 pub(crate) use open::{LOCK_FILE_NAME, NewStore, OpenOptions, create_copy};
 pub(crate) use salvage::SalvagedManifest;
 pub(crate) use state::{RecoveredKeyspace, RecoveredState, TreeEdit};

@@ -41,6 +41,11 @@ pub(super) struct Identity {
 }
 
 impl Identity {
+    /// The log that replaces this one.
+    pub(super) fn next(self) -> Identity {
+        Identity { number: self.number + 1, ..self }
+    }
+
     pub(super) fn seed(self, offset: u64) -> u64 {
         self.store_id ^ self.number.rotate_left(40) ^ offset
     }

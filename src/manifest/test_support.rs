@@ -38,6 +38,8 @@ struct Disk {
     /// The number of changes so far, and the number after which everything fails.
     changes: u64,
     changes_max: Option<u64>,
+    /// Everything fails because the disk is full.
+    is_full: bool,
     syncs: u64,
 }
 
@@ -54,7 +56,8 @@ fn failed(op: &'static str, path: &Path, kind: io::ErrorKind) -> Error {
 impl Disk {
     fn change(&mut self, op: &'static str, path: &Path) -> Result<()> {
         if self.changes_max.is_some_and(|most| self.changes >= most) {
-            return Err(failed(op, path, io::ErrorKind::Other));
+            let kind = if self.is_full { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
+            return Err(failed(op, path, kind));
         }
         self.changes += 1;
         Ok(())
@@ -73,6 +76,12 @@ impl TestVfs {
     /// From the `count`th change on, every change fails.
     pub(super) fn fail_after(&self, count: Option<u64>) {
         self.disk.lock().changes_max = count;
+    }
+
+    /// Sets whether there is no room for any change.
+    pub(super) fn set_full(&self, is_full: bool) {
+        let mut disk = self.disk.lock();
+        (disk.is_full, disk.changes_max) = (is_full, is_full.then_some(0));
     }
 
     /// The disk as the next process finds it.

@@ -16,6 +16,8 @@ use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::HashSecret;
 use crate::vfs::Vfs;
 
+mod submitted;
+
 const STORE_ID: u64 = 0x0123_4567_89ab_cdef;
 const NEW_STORE: NewStore =
     NewStore { store_id: STORE_ID, hash_secret: HashSecret(*b"0123456789abcdef") };

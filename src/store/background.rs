@@ -223,14 +223,22 @@ impl Store {
     pub(crate) fn rewrite_manifest(&self) -> Result<()> {
         let Some(_registry) = self.registry.try_lock() else { return Ok(()) };
         let keyspaces = self.all_keyspaces();
-        let locks: Vec<_> =
-            keyspaces.iter().map(|keyspace| (keyspace.id, keyspace.tree.lock_changes())).collect();
-        let edits = self.manifest.edits_submitted();
-        let trees: Vec<_> = locks
-            .iter()
-            .filter_map(|(id, lock)| lock.snapshot().map(|snapshot| (*id, snapshot)))
-            .collect();
-        self.manifest.rewrite(edits, &trees)?;
+        // The new log is written without the locks: what is submitted meanwhile is appended to it.
+        let submitted = {
+            let locks: Vec<_> = keyspaces
+                .iter()
+                .map(|keyspace| (keyspace.id, keyspace.tree.lock_changes()))
+                .collect();
+            let edits = self.manifest.edits_submitted();
+            let trees = locks
+                .iter()
+                .filter_map(|(id, lock)| lock.snapshot().map(|snapshot| (*id, snapshot)))
+                .collect();
+            self.manifest.submit_rewrite(edits, trees)?
+        };
+        if let Some(submitted) = submitted {
+            self.manifest.finish_rewrite(submitted)?;
+        }
         Ok(())
     }
 }

@@ -103,7 +103,7 @@ fn capture(store: &Store) -> Result<Captured> {
             let id = keyspace.id;
             let meta = keyspace.options().meta(&keyspace.name);
             edit.keyspaces.push(KeyspaceEdit { id, change: KeyspaceChange::Create(meta) });
-            if let Some(snapshot) = changes.snapshot() {
+            if let Some(snapshot) = changes.shown() {
                 let change = KeyspaceChange::TreeSnapshot(snapshot);
                 edit.keyspaces.push(KeyspaceEdit { id, change });
             }

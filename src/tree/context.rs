@@ -7,7 +7,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::Ordering;
-use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit};
+use crate::manifest::{Edit, KeyspaceChange, KeyspaceEdit, Ticket};
 
 /// How many keys all tables' samples should have together.
 const SAMPLE_KEYS_ALL: u64 = 8192;
@@ -86,10 +86,18 @@ pub(super) fn sync_names(context: &TreeContext) -> Result<()> {
     }
 }
 
-/// Commits a tree edit to the manifest, with the number up to which the tree holds everything from
-/// then on. The caller holds the tree's change lock; the files that the edit names are durable, and so are their names
-/// ([`sync_names`]).
-pub(super) fn commit_edit(context: &TreeContext, payload: Vec<u8>, flushed: Seqno) -> Result<()> {
+/// Submits a tree edit to the manifest, with the number up to which the tree holds everything from then on. The caller
+/// holds the tree's change lock; the files that the edit names are durable, and so are their names ([`sync_names`]).
+/// Returns `None` if the edit `after`, on which this one builds, has been refused.
+///
+/// # Errors
+/// As [`crate::manifest::Manifest::submit`]; `Closed` if the keyspace has been dropped.
+pub(super) fn submit_edit(
+    context: &TreeContext,
+    payload: Vec<u8>,
+    flushed: Seqno,
+    after: Option<Ticket>,
+) -> Result<Option<Ticket>> {
     let observer = context.observer.upgrade();
     if observer.is_some_and(|observer| observer.is_dropped()) {
         // The manifest knows it no more, or soon will not.
@@ -105,7 +113,22 @@ pub(super) fn commit_edit(context: &TreeContext, payload: Vec<u8>, flushed: Seqn
         ],
         ..Edit::default()
     };
-    // If it fails, and not because it was refused, the record may or may not be on the disk. That has set the store's
-    // latch, and no file is deleted before the next open has seen.
-    context.manifest.commit(&edit)
+    context.manifest.submit(&edit, after)
+}
+
+/// Waits until an edit is decided. The caller does not hold the tree's change lock.
+///
+/// # Errors
+/// It is unknown whether the record is on the disk. That has set the store's latch, and no file is deleted before the
+/// next open has seen.
+pub(super) fn wait_for_edit(context: &TreeContext, ticket: Ticket) -> Result<()> {
+    context.manifest.wait_for(ticket)
+}
+
+/// Submits an edit and waits until it is durable: for a kind that makes one change after the other.
+#[cfg(feature = "example")]
+pub(super) fn commit_edit(context: &TreeContext, payload: Vec<u8>, flushed: Seqno) -> Result<()> {
+    let Some(ticket) = submit_edit(context, payload, flushed, None)? else { return Ok(()) };
+    wait_for_edit(context, ticket)?;
+    context.manifest.take_decision(ticket).unwrap_or(Ok(()))
 }

@@ -157,20 +157,17 @@ fn a_change_costs_as_much_in_a_large_tree_as_in_a_small_one() {
     }
 }
 
-/// Changes were made with the change lock held: index pages were read to see what of a table lies where, and the
-/// directory was synced. Reads of pages, which are milliseconds on a busy disk, held up all who had another change.
-/// (The record of the manifest is still synced.)
+/// Changes were made with the change lock held: index pages were read to see what of a table lies where, the directory was
+/// synced, and the manifest's record was appended and synced. Each takes milliseconds on a busy disk, and held up all who had
+/// another change. A sync with the lock held is refused ([`held::refuse`]); reads are listed here.
 #[test]
-fn no_page_is_read_and_no_directory_synced_while_a_change_lock_is_held() {
+fn no_page_is_read_and_nothing_is_synced_while_a_change_lock_is_held() {
     for kind in TreeKind::ALL {
         let mut costs = Costs::new(kind, 1 << 20, 130);
         held::take();
         (0..150).for_each(|_| costs.change());
         let found = held::take();
-        let (synced, others): (Vec<_>, Vec<_>) =
-            found.into_iter().partition(|what| what.starts_with("sync /store/manifest-"));
-        assert!(synced.len() > 150, "{kind}: changes take the lock");
-        assert!(others.is_empty(), "{kind}: {} times, as in {:?}", others.len(), &others[..1]);
+        assert!(found.is_empty(), "{kind}: {} times, as in {:?}", found.len(), &found[..1]);
     }
 }
 

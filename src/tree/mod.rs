@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! 1. A version is immutable; reading it takes no lock.
-//! 2. A change is durable in the manifest before a version shows it.
+//! 2. A change is durable in the manifest before a version shows it. Versions are shown in the order in which the
+//!    changes were submitted to the manifest.
 //! 3. A version holds every entry of its keyspace up to its `flushed` number, and none above.
 //! 4. A tree may keep operations of its keyspace that have not left the memtables ([`OperationLog`]): the journal
 //!    merges them with its own.
@@ -88,8 +89,8 @@ pub(crate) trait TreeObserver: Send + Sync {
     fn compacted(&self, read_bytes: u64, written_bytes: u64, nanos: u64);
     /// The live snapshots, ascending, with the newest visible number last.
     fn snapshots(&self) -> Vec<Seqno>;
-    /// Whether the keyspace has been dropped. It is not while the change lock is held by somebody who
-    /// has been told no.
+    /// Whether the keyspace has been dropped. Whoever is told no, with the change lock held, has submitted his change
+    /// before the manifest is told of the drop.
     fn is_dropped(&self) -> bool;
 }
 
@@ -302,10 +303,16 @@ pub(crate) struct CheckCounts {
     pub(crate) entries: u64,
 }
 
-/// Holds a tree's structure still.
+/// Holds a tree's structure still. Whoever has it waits for no disk.
 pub(crate) trait ChangeLock {
-    /// One tree edit that says all that the edits so far say; `None` if there were none.
+    /// One tree edit that says all that the edits submitted so far say; `None` if there were none.
     fn snapshot(&self) -> Option<Vec<u8>>;
+
+    /// The same of the edits that the newest version shows. They are durable. By default, that is all: for kinds that hold
+    /// the lock until a change is shown.
+    fn shown(&self) -> Option<Vec<u8>> {
+        self.snapshot()
+    }
 }
 
 /// A tree.
@@ -352,7 +359,7 @@ pub(crate) trait Tree: Send + Sync {
     /// the options with which it began.
     fn set_options(&self, options: TreeOptions);
 
-    /// Holds the structure still until the lock is dropped.
+    /// Holds the structure still until the lock is dropped. What has been decided by then is shown, or gone.
     fn lock_changes(&self) -> Box<dyn ChangeLock + '_>;
 
     /// The tree's own log, if its kind has one: for batches of this keyspace alone.

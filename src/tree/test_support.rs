@@ -34,7 +34,15 @@ impl TreeObserver for Reader {
 
 /// A store in memory with one empty keyspace: small memtables, operands appended.
 pub(super) fn context(kind: &str, observer: &Arc<dyn TreeObserver>) -> TreeContext {
-    let vfs: Arc<dyn Vfs> = Arc::new(MemoryVfs::new());
+    context_on(Arc::new(MemoryVfs::new()), kind, observer)
+}
+
+/// The same store on a file system without it.
+pub(super) fn context_on(
+    vfs: Arc<dyn Vfs>,
+    kind: &str,
+    observer: &Arc<dyn TreeObserver>,
+) -> TreeContext {
     let dir = Path::new("/store");
     vfs.create_dir_all(dir).unwrap();
     let options = OpenOptions {

@@ -15,6 +15,7 @@ use super::{
     Access, DirEntry, DiskSpace, File, IoQueue, Lock, MappedFile, OpenFiles, ReadRequest, Vfs,
 };
 use crate::base::error::{Error, Result};
+use crate::base::held;
 use crate::base::process::Birthplace;
 use crate::base::sync::Mutex;
 
@@ -251,6 +252,7 @@ impl Vfs for PosixVfs {
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
+        held::refuse("the sync of a directory");
         let dir = match self.open_dir(path) {
             Some(dir) => dir,
             None => {

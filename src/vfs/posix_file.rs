@@ -18,6 +18,7 @@ use std::sync::Arc;
 use super::descriptors::{Descriptor, Descriptors};
 use super::{Access, File, check_alignment, io_error};
 use crate::base::error::{Error, Result};
+use crate::base::held;
 use crate::base::limits::UNIT_BYTES;
 #[cfg(any(test, planted))]
 use crate::base::planted::quirks;
@@ -235,6 +236,7 @@ impl File for PosixFile {
     }
 
     fn sync(&self) -> Result<()> {
+        held::refuse("a sync");
         let file = self.open("sync", None)?;
         let upto = self.descriptor.syncing();
         file.sync_data().map_err(|e| Error::io("sync", self.path(), None, e))?;

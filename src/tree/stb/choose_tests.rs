@@ -81,8 +81,7 @@ fn a_leaf_whose_path_is_damaged_is_quarantined() {
     let (low, high) = (part(1, EntryKind::Put, 0..1000), part(2, EntryKind::Put, 1000..2000));
     let leaves = [leaf(1, (0, Some(1000)), &[&low]), leaf(2, (1000, None), &[&high])];
     let above = part(3, EntryKind::Put, 0..2000);
-    let version = tree.version_of(root(9, &leaves, Some(&above)), Seqno(4));
-    tree.version.store(Arc::new(version));
+    tree.show(root(9, &leaves, Some(&above)), Seqno(4));
     let damaged = above.branches[0].pages();
     let file = files.vfs.open(&damaged.path(), Access::Direct, true).unwrap();
     file.write_at(0, &AlignedBuf::new(file.len().unwrap() as usize)).unwrap();

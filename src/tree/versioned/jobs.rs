@@ -2,7 +2,9 @@
 //!
 //! Invariants:
 //! 1. A plan is claimed only if no running job excludes it, and only if no job has ended since the plan was begun: what
-//!    that job has installed, the plan may not have seen, and would bring the inputs back beside their output.
+//!    that job has installed, the plan may not have seen, and would bring the inputs back beside their output. A job ends
+//!    when its change has been shown or refused, not when it has been submitted: a plan that is begun afterwards is made of
+//!    a version that shows the change.
 //! 2. Background work stays away from quarantined places.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,13 +5,16 @@
 //! and by [`Compact`] what a compaction reads and writes.
 //!
 //! Invariants:
-//! 1. The tree is changed only under the `changes` lock, from the newest version, by copying. The manifest has the
-//!    change before a version shows it. The copies are made before the lock is taken, and again if another change has
-//!    come first: no page is read, and no directory synced, while the lock is held. Only a change that others overtake
-//!    again and again is made under the lock at last, so kinds make large changes in pieces.
+//! 1. The tree is changed only under the `changes` lock, from the newest submitted tree, by copying. The copies are made
+//!    before the lock is taken, and again if another change has come first: no page is read, and no directory synced, while
+//!    the lock is held. Only a change that others overtake again and again is made under the lock at last, so kinds make
+//!    large changes in pieces. Nor is the manifest waited for under the lock: see [`pending`].
 //! 2. Lock order: `changes`, then `jobs`.
-//! 3. A version has the parameters that follow from the options under which it was shown. Nodes that an older version
-//!    shares with it have nothing that was derived from other parameters.
+//! 3. A version has the parameters that follow from the options under which its tree was submitted. Nodes that an older
+//!    version shares with it have nothing that was derived from other parameters.
+//! 4. Jobs are chosen and planned from the newest version, not from what is submitted. A job keeps its claim until its
+//!    change is shown or refused. So a plan that is made of a version in which a job's inputs still are is excluded by that
+//!    job's claim, or by its end (see [`Jobs`]).
 
 mod check;
 mod choose;
@@ -19,12 +22,14 @@ mod compaction;
 mod edit;
 mod jobs;
 mod node;
+mod pending;
+#[cfg(test)]
+mod pending_tests;
 mod quarantine;
 mod refs;
 mod split;
 mod version;
 
-use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,13 +41,12 @@ pub(super) use self::compaction::{Compact, CompactionJob, InputScan, STEP_ENTRIE
 use self::compaction::{Failed, compact_range};
 pub(super) use self::edit::{DEFINED, Names, NodeBody, NodeRef, Recovered, encode};
 pub(super) use self::jobs::Jobs;
-use self::node::number_nodes;
 pub(super) use self::node::{Head, NEW, Place, TreeNode, edit, live_keys, walk};
+use self::pending::Changes;
 pub(super) use self::refs::NodeRefs;
-use self::refs::{count, follow, is_counted};
 pub(super) use self::split::split_keys;
 pub(super) use self::version::Version;
-use super::context::{commit_edit, sync_names};
+use super::context::sync_names;
 use super::live::LiveKeys;
 use super::space::Space;
 use super::{
@@ -50,11 +54,11 @@ use super::{
     TreeVersion,
 };
 use crate::base::error::{Error, Result};
-use crate::base::ids::{FileId, Seqno};
+use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::plain::AtomicU64;
-use crate::base::sync::{ArcSwap, Mutex, MutexGuard};
+use crate::base::sync::{ArcSwap, Mutex};
 use crate::jobs::Job;
 use crate::manifest::TreeEdit;
 use crate::table::Table;
@@ -186,18 +190,6 @@ pub(super) enum NewTables<'a> {
     Merged(&'a [Arc<Table>]),
 }
 
-/// Guarded by the change lock.
-pub(super) struct Changes<K: VersionedKind> {
-    next_node: u64,
-    pub(super) live: LiveKeys,
-    /// While `live` is being made anew: the younger tables that have come meanwhile.
-    younger: Option<Vec<Arc<Table>>>,
-    /// What the newest version refers to.
-    refs: K::Refs,
-    /// As of the newest version.
-    mostly_dead_blobs: Arc<[FileId]>,
-}
-
 /// A versioned tree.
 pub(super) struct VersionedTree<K: VersionedKind> {
     pub(super) context: TreeContext,
@@ -224,14 +216,10 @@ impl<K: VersionedKind> VersionedTree<K> {
             true => Arc::new(K::Node::empty_root()),
             false => K::open(&context, &recovered)?,
         };
-        let mut changes = Changes {
-            next_node: recovered.last_number() + 1,
-            live: live_keys(&root, LiveKeys::default())?,
-            younger: None,
-            refs: count(&root),
-            mostly_dead_blobs: Arc::new([]),
-        };
-        let version = make_version(&context, &own, (root, flushed), &mut changes);
+        let live = live_keys(&root, LiveKeys::default())?;
+        let mut changes =
+            Changes::new(&context, (root, flushed), recovered.last_number() + 1, live);
+        let version = changes.newest_version(&context, &own);
         Ok(Arc::new(VersionedTree {
             context,
             own,
@@ -247,9 +235,9 @@ impl<K: VersionedKind> VersionedTree<K> {
     #[cfg(test)]
     pub(super) fn show(&self, root: Arc<K::Node>, flushed: Seqno) {
         let mut changes = self.changes.lock();
-        changes.refs = count(&root);
         // Numbers are never used twice.
         walk(&root, &mut |node| changes.next_node = changes.next_node.max(node.id.0 + 1));
+        changes.replace(Arc::clone(&root), flushed);
         drop(changes);
         self.version.store(Arc::new(self.version_of(root, flushed)));
     }
@@ -258,16 +246,20 @@ impl<K: VersionedKind> VersionedTree<K> {
     #[cfg(test)]
     pub(super) fn version_of(&self, root: Arc<K::Node>, flushed: Seqno) -> Version<K> {
         let live = live_keys(&root, LiveKeys::default()).expect("tables whose indexes are read");
-        let (refs, mostly_dead_blobs) = (count(&root), Arc::new([]));
-        let mut changes = Changes { next_node: 1, live, younger: None, refs, mostly_dead_blobs };
-        make_version(&self.context, &self.own, (root, flushed), &mut changes)
+        Changes::new(&self.context, (root, flushed), 1, live)
+            .newest_version(&self.context, &self.own)
     }
 
     /// Changes the newest tree by `change`, which returns false if there is nothing to commit, and may be called several
     /// times. The estimate of what is live follows the `tables` that it brings.
     ///
-    /// The change is made without the change lock, since pages may have to be read for it. It is committed if its base is
-    /// still the newest tree; if another change has come first, it is made anew.
+    /// The change is made without the change lock, since pages may have to be read for it. It is submitted if its base is
+    /// still the newest tree; if another change has come first, it is made anew. When this returns, the change is durable
+    /// and shown.
+    ///
+    /// # Errors
+    /// What `change` returns: nothing has been submitted then. A refusal of the manifest, also of a change on which this
+    /// one was built: the tree is as before. Any other error of the manifest has poisoned the store.
     pub(super) fn change(
         &self,
         new_files: NewFiles,
@@ -282,81 +274,31 @@ impl<K: VersionedKind> VersionedTree<K> {
         loop {
             // Whoever is overtaken again and again lets nobody in at last.
             let early = (tries >= TRIES_MAX).then(|| self.lock());
-            let version = self.version.load_full();
+            let found = early.as_ref().map_or_else(|| self.lock().find(), |changes| changes.find());
             let began = self.context.clock.nanos();
-            let mut root = Arc::clone(&version.root);
-            if !change(&mut root, &self.rules(&version))? {
-                return Ok(());
-            }
-            K::derive(&root, &version.parameters);
-            let mut changes = early.unwrap_or_else(|| self.lock());
-            if self.is_newest(&version) || planted(Bug::ChangeOfOldVersion) {
-                let outgrown = self.commit(&mut changes, root, flushed, tables)?;
-                drop(changes);
-                if outgrown {
-                    self.gather_live_keys();
+            let mut root = Arc::clone(&found.base.root);
+            let rules = self.rules(&found.base.parameters, &self.version.load());
+            if !change(&mut root, &rules)? {
+                drop(early);
+                // What the caller looks at next is the newest version.
+                match self.wait_until_shown(&found)? {
+                    true => return Ok(()),
+                    false => continue,
                 }
-                return Ok(());
+            }
+            K::derive(&root, &found.base.parameters);
+            let mut changes = early.unwrap_or_else(|| self.lock());
+            if changes.is_newest(&found.base) || planted(Bug::ChangeOfOldVersion) {
+                if let Some(submitted) = self.submit(&mut changes, root, flushed, tables)? {
+                    drop(changes);
+                    return self.finish(submitted);
+                }
+                drop(changes);
+                self.settle_locked(|_, _| {});
             }
             let took = self.context.clock.nanos().saturating_sub(began);
             tries = if took > TRY_NANOS_LONG { TRIES_MAX } else { tries + 1 };
         }
-    }
-
-    /// Whether the newest version has the same tree. With the change lock held, that stays so.
-    fn is_newest(&self, version: &Version<K>) -> bool {
-        Arc::ptr_eq(&version.root, &self.version.load().root)
-    }
-
-    fn lock(&self) -> Locked<'_, K> {
-        Locked {
-            changes: self.changes.lock(),
-            #[cfg(test)]
-            _held: crate::base::held::Held::begin(),
-        }
-    }
-
-    /// Commits `root` as the newest tree and shows it. Returns true if the estimate of what is live should be made anew.
-    fn commit(
-        &self,
-        changes: &mut Changes<K>,
-        mut root: Arc<K::Node>,
-        flushed: Seqno,
-        tables: NewTables<'_>,
-    ) -> Result<bool> {
-        let first_new = changes.next_node;
-        number_nodes(&mut root, &mut changes.next_node);
-        let before = self.version.load_full();
-        let flushed = flushed.max(before.flushed);
-        let payload = K::encode(&root, first_new, Some(&changes.refs));
-        commit_edit(&self.context, payload, flushed)?;
-        follow(&mut changes.refs, &before.root, &root, first_new);
-        debug_assert!(
-            planted(Bug::RefsOfGoneNodes) || is_counted(&changes.refs, &root, first_new),
-            "what the nodes refer to, as changes were followed, is not what they refer to"
-        );
-        match tables {
-            NewTables::None => {}
-            NewTables::Younger(tables) => {
-                tables.iter().for_each(|table| changes.live.apply(&table.properties().sample));
-                if let Some(younger) = &mut changes.younger {
-                    younger.extend_from_slice(tables);
-                }
-            }
-            NewTables::Merged(tables) => {
-                tables.iter().for_each(|table| changes.live.learn(&table.properties().sample));
-            }
-        }
-        changes.live.limit(self.context.sample_share());
-        self.show_version(changes, root, flushed);
-        Ok(changes.live.is_outgrown(changes.refs.files().sample_threshold()))
-    }
-
-    /// Makes `root` the newest version, with the options and the estimate of what is live as they are now.
-    fn show_version(&self, changes: &mut Changes<K>, root: Arc<K::Node>, flushed: Seqno) {
-        let version = Arc::new(make_version(&self.context, &self.own, (root, flushed), changes));
-        self.version.store(Arc::clone(&version));
-        self.context.installed(K::as_version(version));
     }
 
     /// Makes the estimate of what is live anew from the samples of all tables.
@@ -372,7 +314,7 @@ impl<K: VersionedKind> VersionedTree<K> {
             return None;
         }
         changes.younger = Some(Vec::new());
-        Some((Arc::clone(&self.version.load().root), changes.live.anew()))
+        Some((Arc::clone(changes.shown_root()), changes.live.anew()))
     }
 
     /// Shows an estimate that has been gathered. What has come meanwhile is added: compactions do not change what is
@@ -384,12 +326,13 @@ impl<K: VersionedKind> VersionedTree<K> {
         let Ok(mut live) = gathered else { return };
         younger.iter().for_each(|table| live.apply(&table.properties().sample));
         changes.live = live;
-        let version = self.version.load_full();
-        self.show_version(&mut changes, Arc::clone(&version.root), version.flushed);
+        self.show_renewed(&mut changes);
     }
 
-    fn rules(&self, version: &Version<K>) -> Rules<K::Parameters> {
-        let parameters = K::sized(&version.parameters, version);
+    /// The rules for a change of a tree of these parameters. What is live in it is what is live in the newest version, or
+    /// nearly.
+    fn rules(&self, parameters: &K::Parameters, version: &Version<K>) -> Rules<K::Parameters> {
+        let parameters = K::sized(parameters, version);
         Rules { parameters, manifest: self.context.manifest.path() }
     }
 
@@ -446,27 +389,6 @@ impl<K: Change> VersionedTree<K> {
     }
 }
 
-fn make_version<K: VersionedKind>(
-    context: &TreeContext,
-    own: &K,
-    (root, flushed): (Arc<K::Node>, Seqno),
-    changes: &mut Changes<K>,
-) -> Version<K> {
-    let options = context.options();
-    let parameters = K::parameters(context, &options);
-    let own = own.summarize(&root, &changes.refs, &parameters);
-    let files = changes.refs.files();
-    if !files.mostly_dead_blobs().eq(changes.mostly_dead_blobs.iter().copied()) {
-        changes.mostly_dead_blobs = files.mostly_dead_blobs().collect();
-    }
-    let summary = (files.totals, Arc::clone(&changes.mostly_dead_blobs), own);
-    let tables = files.totals.tables;
-    let shares = changes.live.shares(tables, || files.tables().collect());
-    context.count_tables(tables, changes.live.sample_times());
-    let counters = &context.counters;
-    Version::new((root, flushed), summary, shares, counters, parameters, &options)
-}
-
 /// Rebalances a tree that has changed. If a damaged file prevents that, the tree stays as it is: that concerns neither
 /// what is new nor what has been merged. A wrong split, for which the manifest is named, is an error.
 pub(super) fn rebalance_undamaged<K: Change>(
@@ -504,39 +426,6 @@ impl<K: Change> Packed for PackedMemtable<K> {
 
     fn incorporate(self: Box<Self>, flushed: Seqno) -> Result<()> {
         self.tree.incorporate(&self.packed, flushed)
-    }
-}
-
-/// The change lock.
-struct Locked<'a, K: VersionedKind> {
-    changes: MutexGuard<'a, Changes<K>>,
-    #[cfg(test)]
-    _held: crate::base::held::Held,
-}
-
-impl<K: VersionedKind> Deref for Locked<'_, K> {
-    type Target = Changes<K>;
-
-    fn deref(&self) -> &Changes<K> {
-        &self.changes
-    }
-}
-
-impl<K: VersionedKind> DerefMut for Locked<'_, K> {
-    fn deref_mut(&mut self) -> &mut Changes<K> {
-        &mut self.changes
-    }
-}
-
-/// Holds a tree's change lock.
-struct ChangeGuard<'a, K: VersionedKind> {
-    _guard: MutexGuard<'a, Changes<K>>,
-    root: Arc<K::Node>,
-}
-
-impl<K: VersionedKind> ChangeLock for ChangeGuard<'_, K> {
-    fn snapshot(&self) -> Option<Vec<u8>> {
-        (self.root.id != NEW).then(|| K::encode(&self.root, 0, None))
     }
 }
 
@@ -646,23 +535,28 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         let options = Arc::new(options);
         let parameters = K::parameters(&self.context, &options);
         for tries in 0.. {
-            let early = (tries == TRIES_MAX).then(|| self.lock());
-            let version = self.version.load_full();
-            let root = version.root.for_other_parameters();
+            let early = (tries >= TRIES_MAX).then(|| self.lock());
+            let found = early.as_ref().map_or_else(|| self.lock().find(), |changes| changes.find());
+            let root = found.base.root.for_other_parameters();
             K::derive(&root, &parameters);
             let mut changes = early.unwrap_or_else(|| self.lock());
-            if self.is_newest(&version) {
-                self.context.options.store(options);
-                let flushed = self.version.load().flushed;
-                self.show_version(&mut changes, root, flushed);
-                return;
+            if !changes.is_newest(&found.base) {
+                continue;
+            }
+            self.context.options.store(Arc::clone(&options));
+            let (options, parameters) = (Arc::clone(&options), parameters.clone());
+            let submitted = self.submit_altered(&mut changes, root, options, parameters);
+            drop(changes);
+            match submitted.map_or(Ok(()), |submitted| self.finish(submitted)) {
+                // The change before it was refused, and this with it.
+                Err(error) if error.is_refusal() => {}
+                // A poisoned store follows no options: nobody writes or compacts.
+                _ => return,
             }
         }
     }
 
     fn lock_changes(&self) -> Box<dyn ChangeLock + '_> {
-        let guard = self.changes.lock();
-        let root = Arc::clone(&self.version.load().root);
-        Box::new(ChangeGuard::<K> { _guard: guard, root })
+        Box::new(self.guard())
     }
 }
