@@ -30,7 +30,7 @@ const fn scenario(name: &'static str, share: usize, run: fn()) -> Scenario {
 }
 
 const SCENARIOS: &[Scenario] = &[
-    scenario("commit", 18, crate::commit::schedules::writers_and_a_reader),
+    scenario("commit", 16, crate::commit::schedules::writers_and_a_reader),
     scenario("barrier", 14, crate::commit::schedules::a_barrier_meets_no_commit),
     scenario("group-commit", 6, crate::journal::schedules::group_commit),
     scenario("segments", 6, crate::journal::schedules::rolling_segments),
@@ -57,6 +57,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("drop-keyspace", 2, stores::dropping_a_keyspace),
     scenario("drop-batches", 2, stores::batches_meet_a_drop),
     scenario("drop-full", 2, stores::a_drop_without_room),
+    scenario("changes", 2, stores::changes_of_a_tree_meet),
     scenario("checkpoint", 2, stores::a_checkpoint_under_writers),
 ];
 

@@ -497,6 +497,61 @@ pub(super) fn a_drop_without_room() {
     }
 }
 
+/// Memtables, compactions, changed options and a rewrite of the manifest meet in one tree, on a disk that is full for a
+/// while. Changes build on one another before they are durable; whatever is refused, no pair is lost, and what is on the disk
+/// is a tree.
+pub(super) fn changes_of_a_tree_meet() {
+    fn refused_at_most<T>(result: crate::Result<T>) {
+        match result.map(|_| ()) {
+            Ok(()) | Err(Error::Full { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let vfs = MemoryVfs::with_capacity(200_000);
+    let db = open(&vfs);
+    let items = keyspace(&db, "items");
+    for round in 1..=2 {
+        items.put("before", large(round)).unwrap();
+        items.flush().unwrap();
+    }
+    let compacting = {
+        let items = items.clone();
+        thread::spawn(move || refused_at_most(items.compact(..)))
+    };
+    let altering = {
+        let items = items.clone();
+        thread::spawn(move || {
+            refused_at_most(items.alter(|options| options.fanout_max(5)));
+            refused_at_most(items.store().rewrite_manifest());
+        })
+    };
+    let filling = {
+        let vfs = vfs.clone();
+        thread::spawn(move || {
+            let filler = fill(&vfs, Path::new("/filler"));
+            thread::yield_now();
+            vfs.remove(Path::new("/filler")).unwrap();
+            drop(filler);
+        })
+    };
+    let mut last = 2;
+    for round in 3..=4 {
+        match items.put("before", large(round)) {
+            Ok(()) => last = round,
+            error => refused_at_most(error),
+        }
+        refused_at_most(items.flush());
+    }
+    [compacting, altering, filling].into_iter().for_each(|thread| thread.join().unwrap());
+    let found = |items: &Keyspace| items.get("before").unwrap().map(|value| number(&value));
+    assert_eq!(found(&items), Some(last), "a pair is lost");
+    items.compact(..).unwrap();
+    assert_eq!(found(&items), Some(last), "a pair is lost");
+    drop((db, items));
+    let db = open(&vfs);
+    assert_eq!(found(&keyspace(&db, "items")), Some(last), "a pair is lost by the open");
+}
+
 /// A memtable that has been frozen holds what was committed up to its freeze, and stays as it is.
 pub(super) fn freezing_under_writers() {
     let db = open(&MemoryVfs::new());
