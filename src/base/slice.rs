@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Deref;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use super::pages::{PageVec, size_class};
@@ -18,7 +19,8 @@ pub(crate) const HEAP_BYTES_MAX: usize = 64 << 10;
 ///
 /// Up to 22 bytes are stored inline. Longer strings are reference-counted, so a clone never copies
 /// bytes. A key and a value yielded by an iterator may share one allocation of up to 1 KiB, which
-/// is freed when both are dropped.
+/// is freed when both are dropped. A value of 4 KiB or more that was cached is not copied: the slice
+/// keeps its memory, also when the cache has evicted it, or the store has been closed.
 ///
 /// ```
 /// let s = spinney::Slice::from(b"hello".as_slice());
@@ -40,9 +42,21 @@ enum Repr {
     Front(u32, Arc<[u8]>),
     /// The bytes after the first `n`.
     Back(u32, Arc<[u8]>),
+    Kept(Arc<dyn Keeps>),
+}
+
+/// Something that keeps bytes: a value in the cache.
+pub(crate) trait Keeps: Send + Sync + UnwindSafe + RefUnwindSafe {
+    /// The bytes, always the same.
+    fn bytes(&self) -> &[u8];
 }
 
 impl Slice {
+    /// The bytes that `keeper` keeps.
+    pub(crate) fn kept(keeper: Arc<dyn Keeps>) -> Slice {
+        Slice(Repr::Kept(keeper))
+    }
+
     /// Copies the bytes into a vector.
     pub fn to_vec(&self) -> Vec<u8> {
         self.deref().to_vec()
@@ -147,6 +161,7 @@ impl Deref for Slice {
             Repr::Large(bytes) => bytes,
             Repr::Front(split, bytes) => &bytes[..*split as usize],
             Repr::Back(split, bytes) => &bytes[*split as usize..],
+            Repr::Kept(keeper) => keeper.bytes(),
         }
     }
 }

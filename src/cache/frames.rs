@@ -3,13 +3,14 @@
 //! Each slot has a frame of 4 KiB in one [`Mapping`] and a *multi-unit frame* in another. A
 //! multi-unit frame is address space for a page of several units; only its used part is resident,
 //! and it is never backed by large pages. A page that is too large for a multi-unit frame is a
-//! [`Slice`], which readers may share. Smaller pages are not, because heap objects of a few units
-//! leave gaps that fit nothing else. Slots are reserved in slabs, each as large as all previous
-//! slabs together, so that slots can be added without moving any.
+//! [`Slice`]. Smaller pages are not, because heap objects of a few units leave gaps that fit nothing
+//! else. Readers share values with the cache whatever their home ([`kept`](super::kept)). Slots are
+//! reserved in slabs, each as large as all previous slabs together, so that slots can be added
+//! without moving any.
 //!
 //! Invariants:
 //! 1. A slot's bytes are written only by the thread that has taken the slot: before its page is
-//!    published in the index, and after no reader can see the previous page.
+//!    published in the index, and after no reader can see the previous page, or keeps it.
 //! 2. Slots are never removed while the `Frames` exist.
 //! 3. A large page backs frames only where [`Frames::use_large_page`] was called and no frame has
 //!    been released since. Elsewhere only used memory is resident.
@@ -23,6 +24,7 @@ use std::sync::OnceLock;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::mapping::{LARGE_MAPPING_BYTES, LARGE_PAGE_BYTES, Mapping};
 use crate::base::slice::{Slice, heap_bytes_of};
+use crate::base::sync::atomic::AtomicU32;
 use crate::base::sync::plain::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// The first slab has 1 MiB of frames. That is too small for large pages: the first large page
@@ -38,8 +40,11 @@ const MULTI_BYTES: usize = MULTI_UNITS * UNIT_BYTES;
 /// Slots whose frames one large page may back.
 pub(super) const LARGE_PAGE_SLOTS: u32 =
     if cfg!(any(miri, shuttle)) { 4 } else { (LARGE_PAGE_BYTES / UNIT_BYTES) as u32 };
-/// Slots whose heap pages share one table. Tables are made when first needed.
+/// Slots whose heap pages share one table, and those of which it is counted who keeps them. Tables are made when first
+/// needed.
 const HEAP_TABLE_SLOTS: usize = if cfg!(any(miri, shuttle)) { 4 } else { 128 };
+/// Far from where a count would wrap around, however many threads count at once.
+const KEEPERS_MAX: u32 = u32::MAX / 2;
 /// Memory of a heap page beside its bytes: the slice itself, and the allocator's headers.
 const HEAP_OVERHEAD_BYTES: usize = 48;
 
@@ -90,6 +95,8 @@ impl HeapSlot {
 }
 
 type HeapTable = [HeapSlot; HEAP_TABLE_SLOTS];
+/// By slot: how many readers keep its value.
+type KeptTable = [AtomicU32; HEAP_TABLE_SLOTS];
 
 struct Slab {
     frames: Mapping,
@@ -98,6 +105,7 @@ struct Slab {
     /// Made when first needed; `None` if the system refused.
     multi_unit: OnceLock<Option<Mapping>>,
     heap: Box<[OnceLock<Box<HeapTable>>]>,
+    kept: Box<[OnceLock<Box<KeptTable>>]>,
 }
 
 impl Slab {
@@ -110,6 +118,7 @@ impl Slab {
             large: (0..large_pages).map(|_| AtomicBool::new(false)).collect(),
             multi_unit: OnceLock::new(),
             heap: (0..tables).map(|_| OnceLock::new()).collect(),
+            kept: (0..tables).map(|_| OnceLock::new()).collect(),
         })
     }
 }
@@ -257,6 +266,54 @@ impl Frames {
         made
     }
 
+    fn kept_table(&self, slot: u32) -> (&OnceLock<Box<KeptTable>>, usize) {
+        let (slab, at) = locate(slot);
+        match self.slabs[slab].get() {
+            Some(slab) => (&slab.kept[at / HEAP_TABLE_SLOTS], at % HEAP_TABLE_SLOTS),
+            None => unreachable!("slot {slot} has been reserved"),
+        }
+    }
+
+    /// Prepares the slot for a page that readers may keep. Returns the bytes allocated.
+    pub(super) fn prepare_kept(&self, slot: u32) -> usize {
+        let mut made = 0;
+        self.kept_table(slot).0.get_or_init(|| {
+            made = size_of::<KeptTable>();
+            Box::new(std::array::from_fn(|_| AtomicU32::new(0)))
+        });
+        made
+    }
+
+    /// Counts one who keeps the slot, which has been prepared for that.
+    #[inline]
+    pub(super) fn keep(&self, slot: u32) {
+        let (table, at) = self.kept_table(slot);
+        let keepers = match table.get() {
+            // Relaxed: the end of a grace period makes it visible.
+            Some(table) => table[at].fetch_add(1, Ordering::Relaxed),
+            None => unreachable!("slot {slot} has been prepared for a value"),
+        };
+        if keepers >= KEEPERS_MAX {
+            // Only slices that are leaked can be so many. As `Arc`, rather than wrap around to nobody.
+            std::process::abort();
+        }
+    }
+
+    /// Counts one who keeps the slot no more.
+    pub(super) fn leave(&self, slot: u32) {
+        let (table, at) = self.kept_table(slot);
+        if let Some(table) = table.get() {
+            table[at].fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Whether somebody keeps the slot. After the grace period of its eviction, nobody else will, and all that those did
+    /// who do not any more is visible.
+    pub(super) fn is_kept(&self, slot: u32) -> bool {
+        let (table, at) = self.kept_table(slot);
+        table.get().is_some_and(|table| table[at].load(Ordering::Acquire) > 0)
+    }
+
     /// The page in the slot.
     ///
     /// # Safety
@@ -280,22 +337,9 @@ impl Frames {
 
     /// # Safety
     /// As for [`Frames::bytes`], of a page on the heap.
-    unsafe fn heap_page(&self, slot: u32) -> &Slice {
+    pub(super) unsafe fn heap_page(&self, slot: u32) -> &Slice {
         // SAFETY: the slot has owned the slice since before the page was published.
         unsafe { &*self.heap_slot(slot).page.load(Ordering::Relaxed) }
-    }
-
-    /// The page in the slot, for a caller that keeps it: shared if it is on the heap, else a copy.
-    ///
-    /// # Safety
-    /// As for [`Frames::bytes`].
-    pub(super) unsafe fn slice(&self, slot: u32, home: PageHome) -> Slice {
-        match home {
-            // SAFETY: as the caller vouches.
-            PageHome::Heap => unsafe { self.heap_page(slot).clone() },
-            // SAFETY: likewise.
-            _ => Slice::from(unsafe { self.bytes(slot, home) }),
-        }
     }
 
     /// Copies a page into the slot.
@@ -394,15 +438,41 @@ impl Frames {
         });
         resident.sum()
     }
+
+    /// Drops all pages on the heap.
+    ///
+    /// # Safety
+    /// There are no readers any more.
+    unsafe fn drop_heap_pages(&self) {
+        let slabs = self.slabs.iter().filter_map(OnceLock::get);
+        for slot in slabs.flat_map(|slab| &slab.heap).filter_map(OnceLock::get).flat_map(|t| &**t) {
+            // SAFETY: as the caller vouches.
+            unsafe { slot.drop_page() };
+        }
+    }
+
+    /// Releases the memory of all slots below `end` that nobody keeps.
+    ///
+    /// # Safety
+    /// There are no readers any more.
+    pub(super) unsafe fn release_all(&self, end: u32) {
+        let mut free: Vec<u32> = (0..end).filter(|slot| !self.is_kept(*slot)).collect();
+        for &slot in &free {
+            // SAFETY: as the caller vouches, and nobody keeps the slot.
+            unsafe { self.release_multi_unit(slot, 0..MULTI_UNITS) };
+        }
+        // SAFETY: likewise. Pages on the heap are kept by counts of their own.
+        unsafe {
+            self.release(&mut free);
+            self.drop_heap_pages();
+        }
+    }
 }
 
 impl Drop for Frames {
     fn drop(&mut self) {
-        let slabs = self.slabs.iter().filter_map(OnceLock::get);
-        for slot in slabs.flat_map(|slab| &slab.heap).filter_map(OnceLock::get).flat_map(|t| &**t) {
-            // SAFETY: `&mut self`: there are no readers any more.
-            unsafe { slot.drop_page() };
-        }
+        // SAFETY: `&mut self`: there are no readers any more.
+        unsafe { self.drop_heap_pages() };
     }
 }
 

@@ -212,7 +212,18 @@ struct Buckets {
 #[expect(dead_code, reason = "kept to be dropped")]
 enum Owner {
     System(Mapping),
-    Heap(Box<[Bucket]>),
+    Heap(HeapBuckets),
+}
+
+/// Buckets from `Box::into_raw`. A box that is moved would claim them for itself, and forbid `Buckets::start`.
+#[derive(Debug)]
+struct HeapBuckets(NonNull<[Bucket]>);
+
+impl Drop for HeapBuckets {
+    fn drop(&mut self) {
+        // SAFETY: from `Box::into_raw` in `Buckets::new`, taken back once.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
 }
 
 // SAFETY: `Buckets` owns its buckets, as a box does.
@@ -244,8 +255,8 @@ impl Buckets {
             }
         }
         let buckets: Box<[Bucket]> = (0..count).map(|_| Bucket::default()).collect();
-        // A box's contents stay where they are when the box is moved.
-        Buckets { start: NonNull::from(&buckets[0]), count, _owner: Owner::Heap(buckets) }
+        let buckets = NonNull::from(Box::leak(buckets));
+        Buckets { start: buckets.cast(), count, _owner: Owner::Heap(HeapBuckets(buckets)) }
     }
 }
 

@@ -13,6 +13,7 @@ mod frames;
 pub(crate) mod fuzz;
 mod grace;
 mod index;
+mod kept;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod page;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use super::frames::{Frames, PageHome};
 use super::grace::{Guard, Readers};
 use super::index::{Index, Locator, PackedKey};
+use super::kept::Owners;
 use super::pool::SlotPool;
 use super::rows::RowCache;
 use crate::base::counter::ShardedCounters;
@@ -88,6 +89,10 @@ const REFUSALS: usize = 8;
 /// A larger part of the cache than this is never one value.
 const VALUE_SHARE_MAX: usize = 16;
 
+/// Values of up to so many bytes are copied for the reader: that takes no longer than to count who keeps them, and no
+/// slice of a few bytes keeps a whole frame.
+const COPIED_BYTES_MAX: usize = 1024;
+
 /// Units of a file whose pages are removed under one lock.
 const REMOVE_UNITS: u32 = 64;
 /// Slots that are examined under one lock.
@@ -97,7 +102,8 @@ const REMOVE_SLOTS: u32 = 256;
 pub(crate) struct Cache {
     /// From `Arc::into_raw`; replaced under `pool`'s lock.
     index: AtomicPtr<Index>,
-    frames: Frames,
+    frames: Arc<Frames>,
+    owners: Owners,
     readers: Readers,
     counters: ShardedCounters<9>,
     pool: Mutex<SlotPool>,
@@ -127,11 +133,13 @@ impl Cache {
 
     fn with_readers(capacity_bytes: usize, row_cache_bytes_max: usize, readers: Readers) -> Cache {
         let index = Arc::new(Index::new(0));
+        let frames = Arc::new(Frames::default());
         let cache = Cache {
             pool: Mutex::new(SlotPool::new(&index, readers.clone())),
             readers,
             index: AtomicPtr::new(Arc::into_raw(index).cast_mut()),
-            frames: Frames::default(),
+            owners: Owners::new(&frames),
+            frames,
             counters: ShardedCounters::new(),
             capacity_bytes: AtomicU64::new(0),
             rows: RowCache::new(row_cache_bytes_max),
@@ -175,8 +183,8 @@ impl Cache {
         }
     }
 
-    /// Returns the value with this key ([`PageKey::of_value`]) if it is cached. A value of more than
-    /// 32 KiB is shared with the cache, not copied.
+    /// Returns the value with this key ([`PageKey::of_value`]) if it is cached. Unless it is short, it is shared with
+    /// the cache, not copied.
     #[inline]
     pub(crate) fn value(&self, key: PageKey) -> Option<Slice> {
         let guard = self.readers.pin();
@@ -186,8 +194,17 @@ impl Cache {
         };
         entry.mark_used(locator);
         self.counters.add(counter(PageClass::Value), 1);
-        // SAFETY: `guard` has pinned this thread since before the value was found.
-        Some(unsafe { self.frames.slice(locator.slot(), locator.home()) })
+        let slot = locator.slot();
+        Some(match locator.home() {
+            // SAFETY: `guard` has pinned this thread since before the value was found.
+            PageHome::Heap => unsafe { self.frames.heap_page(slot).clone() },
+            // SAFETY: likewise.
+            home @ PageHome::Frame(..=COPIED_BYTES_MAX) => unsafe {
+                Slice::from(self.frames.bytes(slot, home))
+            },
+            // SAFETY: likewise, and it is not on the heap.
+            home => unsafe { self.owners.keep(slot, home) },
+        })
     }
 
     /// Caches a value, unless it is larger than a sixteenth of the cache. As a page, it must be used
@@ -282,7 +299,14 @@ impl Cache {
             if len > UNIT_BYTES && len > pool.capacity_bytes() / 4 {
                 return;
             }
-            pool.take(len, &self.frames, index)
+            let taken = pool.take(len, &self.frames, index);
+            if class == PageClass::Value
+                && let Some((slot, PageHome::Frame(COPIED_BYTES_MAX..) | PageHome::MultiUnit(_))) =
+                    taken
+            {
+                pool.prepare_kept(slot, &self.frames);
+            }
+            taken
         };
         let Some((slot, home)) = taken else {
             self.counters.add(REFUSALS, 1);
@@ -414,6 +438,11 @@ fn counter(class: PageClass) -> usize {
 
 impl Drop for Cache {
     fn drop(&mut self) {
+        if !self.owners.is_idle() {
+            let end = self.pool.get_mut().slots_begun();
+            // SAFETY: `&mut self`: no reader is left.
+            unsafe { self.frames.release_all(end) };
+        }
         // SAFETY: `&mut self`: no reader is left, and the index came from `Arc::into_raw`.
         drop(unsafe { Arc::from_raw(*self.index.get_mut()) });
     }

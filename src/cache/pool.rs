@@ -8,7 +8,8 @@
 //! 1. `used_bytes` counts everything: frames and units of multi-unit frames that have been touched
 //!    and not released, heap pages, the tables, and what waits for the end of a grace period.
 //!    Nothing is taken that would raise it above the capacity.
-//! 2. An evicted page's memory is reused only after a grace period.
+//! 2. An evicted page's memory is reused only after a grace period, and when no reader keeps it. What readers keep then
+//!    is theirs, and not counted.
 //! 3. No call scans, evicts or waits without bound.
 
 use std::collections::VecDeque;
@@ -41,6 +42,10 @@ const SHRINK_ROUNDS_MAX: u32 = 10_000;
 const SHRINK_WAITS_MAX: u32 = 500;
 /// Pages evicted in one round.
 const SHRINK_ROUND_PAGES: u32 = 1024;
+/// Slots that readers keep, and that are looked at for one insertion.
+const KEPT_LOOKED_AT_MAX: usize = 16;
+/// If more than this part of all slots are kept, there are more slots.
+const KEPT_PART: usize = 4;
 /// Per slot: its position, and room in the lists of free and cold slots.
 const TABLE_BYTES_PER_SLOT: usize = 3 * size_of::<u32>();
 
@@ -83,6 +88,8 @@ pub(super) struct SlotPool {
     /// What was retired since the last grace period began.
     retired: Vec<Retired>,
     waiting: VecDeque<Batch>,
+    /// Slots of evicted values that readers keep, with their units.
+    kept: VecDeque<(u32, u32)>,
     evictions: u64,
 }
 
@@ -104,6 +111,7 @@ impl SlotPool {
             spared_ahead: 0,
             retired: Vec::new(),
             waiting: VecDeque::new(),
+            kept: VecDeque::new(),
             evictions: 0,
         }
     }
@@ -360,14 +368,8 @@ impl SlotPool {
             let Some(batch) = self.waiting.pop_front() else { return };
             for item in batch.items {
                 match item {
-                    Retired::Frame(slot) => {
-                        self.retired_bytes -= UNIT_BYTES;
-                        self.free[1].push(slot);
-                    }
-                    Retired::MultiUnit(slot, units) => {
-                        self.retired_bytes -= units as usize * UNIT_BYTES;
-                        self.free[units as usize].push(slot);
-                    }
+                    Retired::Frame(slot) => self.free_or_leave(slot, 1, frames),
+                    Retired::MultiUnit(slot, units) => self.free_or_leave(slot, units, frames),
                     Retired::Heap(slot) => {
                         self.retired_bytes -= frames.charge_of_heap(slot);
                         self.free_heap(slot, frames);
@@ -379,8 +381,52 @@ impl SlotPool {
                 }
             }
         }
+        self.take_back(frames);
         if self.is_over_capacity() {
             self.release_free(self.used_bytes() - self.capacity_bytes, frames);
+        }
+    }
+
+    /// Prepares a taken slot for a value that readers may keep.
+    pub(super) fn prepare_kept(&mut self, slot: u32, frames: &Frames) {
+        self.table_bytes += frames.prepare_kept(slot);
+    }
+
+    /// Slots from here on have never been used.
+    pub(super) fn slots_begun(&self) -> u32 {
+        self.cold.begun()
+    }
+
+    /// After a grace period: frees a slot, or leaves it to those who keep it.
+    fn free_or_leave(&mut self, slot: u32, units: u32, frames: &Frames) {
+        self.retired_bytes -= units as usize * UNIT_BYTES;
+        if !frames.is_kept(slot) || planted(Bug::KeptValueReused) {
+            self.free[units as usize].push(slot);
+            return;
+        }
+        self.units -= units as usize;
+        self.kept.push_back((slot, units));
+        // However many are kept, there are slots for what there is memory for.
+        if self.kept.len() > self.cold.slots() as usize / KEPT_PART {
+            let slots = (self.cold.slots() as usize + self.kept.len()).min(SLOTS_MAX as usize);
+            let slots = frames.reserve(slots as u32);
+            if let Some(more @ 1..) = slots.checked_sub(self.cold.slots()) {
+                self.table_bytes += more as usize * TABLE_BYTES_PER_SLOT;
+                self.cold.grow(slots);
+            }
+        }
+    }
+
+    /// Frees some of the slots that nobody keeps any more.
+    fn take_back(&mut self, frames: &Frames) {
+        for _ in 0..self.kept.len().min(KEPT_LOOKED_AT_MAX) {
+            let Some((slot, units)) = self.kept.pop_front() else { return };
+            if frames.is_kept(slot) {
+                self.kept.push_back((slot, units));
+            } else {
+                self.units += units as usize;
+                self.free[units as usize].push(slot);
+            }
         }
     }
 
@@ -571,7 +617,7 @@ impl SlotPool {
         let slots = self.cold.slots();
         let wanted = (self.capacity_bytes / UNIT_BYTES).min(slots as usize) as u32;
         let free: usize = self.free.iter().map(Vec::len).sum();
-        let known_free = free + self.cold.len() + self.pages;
+        let known_free = free + self.cold.len() + self.pages + self.kept.len();
         // A slot that is neither free nor in the index is being filled or examined by a thread.
         if wanted > slots / 2 || known_free != self.cold.begun() as usize {
             return;
@@ -579,7 +625,9 @@ impl SlotPool {
         let used =
             self.positions.iter().rposition(|&p| p != NO_POSITION).map_or(0, |last| last + 1);
         let keep = (used as u32).max(wanted);
-        if keep >= slots || self.free.iter().flatten().any(|&slot| slot >= keep) {
+        let mut kept = self.kept.iter().map(|(slot, _)| slot);
+        let mut elsewhere = self.free.iter().flatten().chain(kept.by_ref());
+        if keep >= slots || elsewhere.any(|&slot| slot >= keep) {
             return;
         }
         self.cold.truncate(keep);

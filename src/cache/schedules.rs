@@ -138,3 +138,59 @@ pub(crate) fn changing_capacity() {
     }
     check_size(&cache);
 }
+
+/// A value's key.
+fn value_key(file: u64, unit: u32) -> PageKey {
+    PageKey::of_value(FileId(file), unit).unwrap()
+}
+
+/// Values of one and of three units are kept while they are evicted, removed and put back, by more readers than there is
+/// room for, and after the cache is gone: each stays what it was.
+pub(crate) fn kept_values() {
+    let cache = cache(4 * MULTI_UNITS + 1);
+    // A value is at most a sixteenth of the cache, unless the test inserts it as a page is.
+    let put = |cache: &Cache, key: PageKey, bytes: usize| {
+        cache.insert(key, PageClass::Value, &vec![stamp(key); bytes]);
+    };
+    let readers: Vec<_> = [PAGE_BYTES, MULTI_UNITS * PAGE_BYTES]
+        .into_iter()
+        .zip(1..)
+        .map(|(bytes, file)| {
+            let cache = Arc::clone(&cache);
+            thread::spawn(move || {
+                let mut kept = Vec::new();
+                for unit in 0..4 {
+                    let key = value_key(file, unit);
+                    put(&cache, key, bytes);
+                    if let Some(value) = cache.value(key) {
+                        kept.push((key, value));
+                    }
+                    if unit == 2 && !kept.is_empty() {
+                        kept.remove(0);
+                    }
+                }
+                (bytes, kept, cache)
+            })
+        })
+        .collect();
+    for unit in 0..3 {
+        put(&cache, value_key(1, unit), PAGE_BYTES);
+        check_size(&cache);
+    }
+    cache.remove_file(FileId(1), 4, true);
+    cache.set_capacity(2 * (PAGE_BYTES + 100) + 1024);
+    cache.set_capacity((4 * MULTI_UNITS + 1) * (PAGE_BYTES + 100) + 1024);
+    for unit in 0..3 {
+        read(&cache, key(3, unit), PAGE_BYTES);
+    }
+    check_size(&cache);
+    drop(cache);
+    for reader in readers {
+        let (bytes, kept, cache) = reader.join().unwrap();
+        drop(cache);
+        for (key, value) in kept {
+            assert_eq!(value.len(), bytes);
+            assert_eq!([value[0], value[bytes - 1]], [stamp(key); 2], "another value's bytes");
+        }
+    }
+}

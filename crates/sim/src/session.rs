@@ -5,11 +5,12 @@
 //! 2. An action is in the history before the store is called: a failed action has been issued and
 //!    has not returned.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use spinney::vfs::Vfs;
-use spinney::{CheckLevel, Database, Durability, Error, Iter, Keyspace, Snapshot};
+use spinney::{CheckLevel, Database, Durability, Error, Iter, Keyspace, Slice, Snapshot};
 
 use crate::action::{
     self, Action, Change, KeyspaceNumber, Options, Range, Slot, View, key_bytes, keyspace_name,
@@ -23,6 +24,9 @@ use reads::HeldIterator;
 
 /// Places for snapshots, and as many for iterators.
 const SLOTS: usize = 8;
+/// Values that were read and are kept, to be looked at once more: no more at once, and no shorter ones.
+const KEPT_VALUES: usize = 16;
+const KEPT_VALUE_BYTES_MIN: usize = 1024;
 
 /// A store did not do what it should.
 #[derive(Debug, Clone)]
@@ -109,6 +113,8 @@ pub struct Session {
     keyspaces: Vec<OpenKeyspace>,
     snapshots: [Option<HeldSnapshot>; SLOTS],
     iterators: [Option<HeldIterator>; SLOTS],
+    /// Values that were read, with what they were then.
+    kept_values: VecDeque<(Slice, Vec<u8>)>,
     history: History,
     copies: usize,
 }
@@ -150,6 +156,7 @@ impl Session {
             keyspaces: Vec::new(),
             snapshots: Default::default(),
             iterators: Default::default(),
+            kept_values: VecDeque::new(),
             history,
             copies: 0,
         }
@@ -250,13 +257,18 @@ impl Session {
                     None => Ok(()),
                 }
             }
-            Action::CompareAll => self.compare_all(),
+            Action::CompareAll => {
+                self.compare_kept_values()?;
+                self.compare_all()
+            }
             Action::Checkpoint { compare } => self.checkpoint(*compare),
             Action::CreateKeyspace(number, options) => self.create(*number, *options),
             Action::Alter(number, options) => self.alter(*number, *options),
             Action::DropKeyspace(number) => self.drop_keyspace(*number),
             Action::Reopen { close } => {
                 self.shut(*close)?;
+                // They outlive the store.
+                self.compare_kept_values()?;
                 self.open_store(false)
             }
         }

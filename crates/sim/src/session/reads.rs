@@ -107,15 +107,38 @@ impl Session {
         Some(HeldIterator { iter, place, commits, lower, upper, front: None, back: None })
     }
 
-    pub(super) fn get(&self, number: KeyspaceNumber, key: KeyNumber, view: View) -> Done {
+    pub(super) fn get(&mut self, number: KeyspaceNumber, key: KeyNumber, view: View) -> Done {
         let Some(open) = self.find(number) else { return Ok(()) };
         let (snapshot, commits) = self.view(view);
         let key = key_bytes(key);
-        let found = match snapshot {
-            Some(snapshot) => snapshot.get(&open.keyspace, &key)?,
-            None => open.keyspace.get(&key)?,
+        let read = || match snapshot {
+            Some(snapshot) => snapshot.get(&open.keyspace, &key),
+            None => open.keyspace.get(&key),
         };
-        self.same_value(open, &key, commits, found.as_deref())
+        let found = read()?;
+        self.same_value(open, &key, commits, found.as_deref())?;
+        if found.is_none_or(|value| value.len() <= KEPT_VALUE_BYTES_MIN) {
+            return Ok(());
+        }
+        // Now it may be in the cache.
+        let found = read()?;
+        self.same_value(open, &key, commits, found.as_deref())?;
+        found.map_or(Ok(()), |value| self.keep_value(value))
+    }
+
+    /// Keeps a value that was read: it shares memory with the cache, which may use it for nothing else meanwhile.
+    fn keep_value(&mut self, value: Slice) -> Done {
+        let copy = value.to_vec();
+        self.kept_values.push_back((value, copy));
+        if self.kept_values.len() <= KEPT_VALUES {
+            return Ok(());
+        }
+        self.kept_values.pop_front().map_or(Ok(()), |(value, copy)| same_kept_value(&value, &copy))
+    }
+
+    /// The values that were read and kept are still what they were.
+    pub(super) fn compare_kept_values(&self) -> Done {
+        self.kept_values.iter().try_for_each(|(value, copy)| same_kept_value(value, copy))
     }
 
     pub(super) fn multi_get(&self, number: KeyspaceNumber, keys: &[KeyNumber], view: View) -> Done {
@@ -235,5 +258,17 @@ fn shown(value: Option<&[u8]>) -> String {
             let first = &bytes[..bytes.len().min(16)];
             format!("{} bytes \"{}\"", bytes.len(), first.escape_ascii())
         }
+    }
+}
+
+fn same_kept_value(value: &[u8], copy: &[u8]) -> Done {
+    match value == copy {
+        true => Ok(()),
+        false => Err(Failure::mismatch(format!(
+            "a value of {} bytes was kept, and changed: found {}, expected {}",
+            copy.len(),
+            shown(Some(value)),
+            shown(Some(copy)),
+        ))),
     }
 }
