@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::pages::{PageVec, size_class};
@@ -20,7 +21,8 @@ pub(crate) const HEAP_BYTES_MAX: usize = 64 << 10;
 /// Up to 22 bytes are stored inline. Longer strings are reference-counted, so a clone never copies
 /// bytes. A key and a value yielded by an iterator may share one allocation of up to 1 KiB, which
 /// is freed when both are dropped. A value of 4 KiB or more that was cached is not copied: the slice
-/// keeps its memory, also when the cache has evicted it, or the store has been closed.
+/// keeps the memory that it was read into, also when the cache has evicted it, or the store has been
+/// closed. That is its length, rounded up to 4 KiB.
 ///
 /// ```
 /// let s = spinney::Slice::from(b"hello".as_slice());
@@ -42,19 +44,29 @@ enum Repr {
     Front(u32, Arc<[u8]>),
     /// The bytes after the first `n`.
     Back(u32, Arc<[u8]>),
-    Kept(Arc<dyn Keeps>),
+    Kept(Arc<Kept<dyn Keeps>>),
 }
 
-/// Something that keeps bytes: a value in the cache.
-pub(crate) trait Keeps: Send + Sync + UnwindSafe + RefUnwindSafe {
-    /// The bytes, always the same.
-    fn bytes(&self) -> &[u8];
+/// Who keeps bytes as long as it exists: those of a value in the cache.
+pub(crate) trait Keeps: Send + Sync + UnwindSafe + RefUnwindSafe {}
+
+struct Kept<K: ?Sized> {
+    bytes: NonNull<[u8]>,
+    _keeper: K,
 }
+
+// SAFETY: shared and immutable bytes, which `Slice::kept` is told that the keeper keeps.
+unsafe impl<K: ?Sized + Send> Send for Kept<K> {}
+// SAFETY: as above.
+unsafe impl<K: ?Sized + Sync> Sync for Kept<K> {}
 
 impl Slice {
     /// The bytes that `keeper` keeps.
-    pub(crate) fn kept(keeper: Arc<dyn Keeps>) -> Slice {
-        Slice(Repr::Kept(keeper))
+    ///
+    /// # Safety
+    /// Nobody writes the bytes, or takes their memory away, before `keeper` is dropped.
+    pub(crate) unsafe fn kept(bytes: &[u8], keeper: impl Keeps + 'static) -> Slice {
+        Slice(Repr::Kept(Arc::new(Kept { bytes: NonNull::from(bytes), _keeper: keeper })))
     }
 
     /// Copies the bytes into a vector.
@@ -161,7 +173,8 @@ impl Deref for Slice {
             Repr::Large(bytes) => bytes,
             Repr::Front(split, bytes) => &bytes[..*split as usize],
             Repr::Back(split, bytes) => &bytes[*split as usize..],
-            Repr::Kept(keeper) => keeper.bytes(),
+            // SAFETY: the keeper exists, so the bytes do (`Slice::kept`).
+            Repr::Kept(kept) => unsafe { kept.bytes.as_ref() },
         }
     }
 }

@@ -61,6 +61,13 @@ impl ColdSlots {
         fresh + self.used.iter().map(Vec::len).sum::<usize>()
     }
 
+    /// Whether a slot can be taken.
+    pub(super) fn has_any(&self) -> bool {
+        self.begun < self.slots
+            || self.used.iter().any(|used| !used.is_empty())
+            || self.fresh.iter().any(|fresh| !Range::is_empty(fresh))
+    }
+
     /// Raises the number of slots to `slots`.
     pub(super) fn grow(&mut self, slots: u32) {
         debug_assert!(slots >= self.slots);

@@ -16,7 +16,9 @@
 //!    been released since. Elsewhere only used memory is resident.
 //! 4. At most one of a slot's two frames is resident. Whoever takes the slot for the other frame
 //!    has released the first.
+//! 5. A slot is given back once, by the last of those whom it was left to.
 
+use std::mem::take;
 use std::ops::Range;
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
@@ -24,6 +26,7 @@ use std::sync::OnceLock;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::mapping::{LARGE_MAPPING_BYTES, LARGE_PAGE_BYTES, Mapping};
 use crate::base::slice::{Slice, heap_bytes_of};
+use crate::base::sync::Mutex;
 use crate::base::sync::atomic::AtomicU32;
 use crate::base::sync::plain::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
@@ -43,8 +46,12 @@ pub(super) const LARGE_PAGE_SLOTS: u32 =
 /// Slots whose heap pages share one table, and those of which it is counted who keeps them. Tables are made when first
 /// needed.
 const HEAP_TABLE_SLOTS: usize = if cfg!(any(miri, shuttle)) { 4 } else { 128 };
-/// Far from where a count would wrap around, however many threads count at once.
-const KEEPERS_MAX: u32 = u32::MAX / 2;
+/// Set in the count of a slot's keepers once the slot has been left to them.
+const LEFT: u32 = 1 << 31;
+/// Far from `LEFT`, however many threads count at once.
+const KEEPERS_MAX: u32 = LEFT / 2;
+/// Slots that nobody keeps any more wait with their memory for the cache to use it, but no more than so many.
+const WAITING_MAX: usize = 64;
 /// Memory of a heap page beside its bytes: the slice itself, and the allocator's headers.
 const HEAP_OVERHEAD_BYTES: usize = 48;
 
@@ -60,6 +67,15 @@ pub(super) enum PageHome {
 }
 
 impl PageHome {
+    /// The resident units of a page in a frame or a multi-unit frame; 0 on the heap.
+    pub(super) fn units(self) -> u32 {
+        match self {
+            PageHome::Frame(_) => 1,
+            PageHome::MultiUnit(len) => len.div_ceil(UNIT_BYTES) as u32,
+            PageHome::Heap => 0,
+        }
+    }
+
     /// The home of a page of `len` bytes.
     pub(super) fn of(len: usize) -> PageHome {
         if len <= UNIT_BYTES {
@@ -123,10 +139,25 @@ impl Slab {
     }
 }
 
+/// A slot and the units of it that are resident.
+pub(super) type SlotUnits = (u32, u32);
+
+/// Slots that had been left to their keepers, and that nobody keeps any more.
+#[derive(Default)]
+struct GivenBack {
+    resident: Vec<SlotUnits>,
+    released: Vec<SlotUnits>,
+    /// There is no cache any more.
+    is_closed: bool,
+}
+
 /// See the module's description.
 #[derive(Default)]
 pub(super) struct Frames {
     slabs: [OnceLock<Slab>; SLABS],
+    given_back: Mutex<GivenBack>,
+    /// How many slots are in `given_back`.
+    given_back_len: AtomicUsize,
 }
 
 fn slab_slots(slab: usize) -> u32 {
@@ -299,19 +330,72 @@ impl Frames {
         }
     }
 
-    /// Counts one who keeps the slot no more.
-    pub(super) fn leave(&self, slot: u32) {
+    /// Counts one who keeps the slot no more. The last one gives a slot back that was left to its keepers.
+    pub(super) fn leave(&self, slot: u32, home: PageHome) {
         let (table, at) = self.kept_table(slot);
-        if let Some(table) = table.get() {
-            table[at].fetch_sub(1, Ordering::Release);
+        if let Some(table) = table.get()
+            && table[at].fetch_sub(1, Ordering::AcqRel) == LEFT | 1
+        {
+            self.give_back((slot, home.units()));
         }
     }
 
-    /// Whether somebody keeps the slot. After the grace period of its eviction, nobody else will, and all that those did
-    /// who do not any more is visible.
-    pub(super) fn is_kept(&self, slot: u32) -> bool {
+    /// Leaves a slot to its keepers; false if there are none. After the grace period of its eviction there will be no
+    /// others, and all that those did who do not keep it any more is visible.
+    pub(super) fn leave_to_keepers(&self, slot: u32) -> bool {
         let (table, at) = self.kept_table(slot);
-        table.get().is_some_and(|table| table[at].load(Ordering::Acquire) > 0)
+        let Some(table) = table.get() else { return false };
+        let is_kept = table[at].fetch_or(LEFT, Ordering::AcqRel) != 0;
+        if !is_kept {
+            table[at].store(0, Ordering::Relaxed);
+        }
+        is_kept
+    }
+
+    #[cold]
+    fn give_back(&self, slot: SlotUnits) {
+        let mut given_back = self.given_back.lock();
+        given_back.resident.push(slot);
+        if given_back.is_closed || given_back.resident.len() > WAITING_MAX {
+            let GivenBack { resident, released, .. } = &mut *given_back;
+            // SAFETY: nobody keeps these slots, and the cache has none of them.
+            unsafe { self.release_slots(resident) };
+            released.append(resident);
+        }
+        self.given_back_len
+            .store(given_back.resident.len() + given_back.released.len(), Ordering::Relaxed);
+    }
+
+    /// The slots that have been given back, with those of their units that are still resident.
+    pub(super) fn take_given_back(&self) -> Option<(Vec<SlotUnits>, Vec<SlotUnits>)> {
+        if self.given_back_len.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut given_back = self.given_back.lock();
+        self.given_back_len.store(0, Ordering::Relaxed);
+        let slots = (take(&mut given_back.resident), take(&mut given_back.released));
+        for (slot, _) in slots.0.iter().chain(&slots.1) {
+            let (table, at) = self.kept_table(*slot);
+            if let Some(table) = table.get() {
+                table[at].store(0, Ordering::Relaxed);
+            }
+        }
+        Some(slots)
+    }
+
+    /// Releases the resident memory of slots, each in its frame if it has one unit, else in its multi-unit frame.
+    ///
+    /// # Safety
+    /// No reader sees these slots or can find them any more.
+    unsafe fn release_slots(&self, slots: &[SlotUnits]) {
+        let mut frames: Vec<u32> =
+            slots.iter().filter(|(_, units)| *units == 1).map(|(slot, _)| *slot).collect();
+        for &(slot, units) in slots.iter().filter(|(_, units)| *units > 1) {
+            // SAFETY: as the caller vouches.
+            unsafe { self.release_multi_unit(slot, 0..units as usize) };
+        }
+        // SAFETY: as the caller vouches.
+        unsafe { self.release(&mut frames) };
     }
 
     /// The page in the slot.
@@ -451,20 +535,39 @@ impl Frames {
         }
     }
 
-    /// Releases the memory of all slots below `end` that nobody keeps.
+    /// Releases the memory of all slots below `end` that nobody keeps. Those that are kept follow one by one.
     ///
     /// # Safety
-    /// There are no readers any more.
-    pub(super) unsafe fn release_all(&self, end: u32) {
-        let mut free: Vec<u32> = (0..end).filter(|slot| !self.is_kept(*slot)).collect();
-        for &slot in &free {
-            // SAFETY: as the caller vouches, and nobody keeps the slot.
-            unsafe { self.release_multi_unit(slot, 0..MULTI_UNITS) };
+    /// There are no readers any more, and there is no cache that uses a slot again.
+    pub(super) unsafe fn close(&self, end: u32) {
+        {
+            let mut given_back = self.given_back.lock();
+            given_back.is_closed = true;
+            let resident = take(&mut given_back.resident);
+            // SAFETY: nobody keeps these slots.
+            unsafe { self.release_slots(&resident) };
         }
-        // SAFETY: likewise. Pages on the heap are kept by counts of their own.
+        let mut free: Vec<u32> = (0..end).filter(|slot| !self.leave_to_keepers(*slot)).collect();
+        // SAFETY: as the caller vouches, and nobody keeps these slots.
         unsafe {
+            self.release_multi_unit_frames(&free);
             self.release(&mut free);
+            // They are kept by counts of their own.
             self.drop_heap_pages();
+        }
+    }
+
+    /// Releases the memory of the slots' multi-unit frames. The numbers are ascending.
+    ///
+    /// # Safety
+    /// As for [`Frames::release_multi_unit`].
+    unsafe fn release_multi_unit_frames(&self, slots: &[u32]) {
+        let next_to = |a: &u32, b: &u32| *b == *a + 1 && locate(*a).0 == locate(*b).0;
+        for run in slots.chunk_by(next_to) {
+            if let (Some(mapping), offset) = self.multi_unit_mapping(run[0]) {
+                // SAFETY: the multi-unit frames of a run of slots of one slab.
+                unsafe { mapping.release(offset, run.len() * MULTI_BYTES) };
+            }
         }
     }
 }

@@ -75,6 +75,8 @@ pub(crate) struct CacheStatistics {
     pub(crate) refusals: u64,
     pub(crate) evictions: u64,
     pub(crate) pages: u64,
+    /// Memory of evicted values that readers keep; not the cache's.
+    pub(crate) left_bytes: u64,
     /// Memory that rows take.
     pub(crate) row_cache_bytes: u64,
     /// All memory used, including the cache's tables and the row cache.
@@ -88,10 +90,6 @@ const REFUSALS: usize = 8;
 
 /// A larger part of the cache than this is never one value.
 const VALUE_SHARE_MAX: usize = 16;
-
-/// Values of up to so many bytes are copied for the reader: that takes no longer than to count who keeps them, and no
-/// slice of a few bytes keeps a whole frame.
-const COPIED_BYTES_MAX: usize = 1024;
 
 /// Units of a file whose pages are removed under one lock.
 const REMOVE_UNITS: u32 = 64;
@@ -183,8 +181,8 @@ impl Cache {
         }
     }
 
-    /// Returns the value with this key ([`PageKey::of_value`]) if it is cached. Unless it is short, it is shared with
-    /// the cache, not copied.
+    /// Returns the value with this key ([`PageKey::of_value`]) if it is cached. It is shared with the cache, not copied,
+    /// unless readers keep very much.
     #[inline]
     pub(crate) fn value(&self, key: PageKey) -> Option<Slice> {
         let guard = self.readers.pin();
@@ -199,10 +197,6 @@ impl Cache {
             // SAFETY: `guard` has pinned this thread since before the value was found.
             PageHome::Heap => unsafe { self.frames.heap_page(slot).clone() },
             // SAFETY: likewise.
-            home @ PageHome::Frame(..=COPIED_BYTES_MAX) => unsafe {
-                Slice::from(self.frames.bytes(slot, home))
-            },
-            // SAFETY: likewise, and it is not on the heap.
             home => unsafe { self.owners.keep(slot, home) },
         })
     }
@@ -301,8 +295,7 @@ impl Cache {
             }
             let taken = pool.take(len, &self.frames, index);
             if class == PageClass::Value
-                && let Some((slot, PageHome::Frame(COPIED_BYTES_MAX..) | PageHome::MultiUnit(_))) =
-                    taken
+                && let Some((slot, PageHome::Frame(_) | PageHome::MultiUnit(_))) = taken
             {
                 pool.prepare_kept(slot, &self.frames);
             }
@@ -316,6 +309,7 @@ impl Cache {
         fill(slot, home);
         let (mut pool, index) = self.lock();
         pool.publish(packed, Locator::new(slot, home, class, awaited), &self.frames, index);
+        self.owners.limit(pool.is_much_left());
     }
 
     /// Removes every page of a deleted file, units `0..units`, and every value if it is a blob file.
@@ -400,13 +394,20 @@ impl Cache {
         self.frames.resident_units() * UNIT_BYTES
     }
 
+    /// The slots' memory, which may outlive the cache.
+    #[cfg(all(test, target_os = "linux", not(miri)))]
+    pub(super) fn frames(&self) -> Arc<Frames> {
+        Arc::clone(&self.frames)
+    }
+
     /// Counters and sizes.
     pub(crate) fn statistics(&self) -> CacheStatistics {
         let hits = |class| self.counters.sum(counter(class));
         let misses = |class| self.counters.sum(MISSES + counter(class));
         let (misses_index, misses_filter) = (misses(PageClass::Index), misses(PageClass::Filter));
         let misses_value = misses(PageClass::Value);
-        let pool = self.pool.lock();
+        let mut pool = self.pool.lock();
+        pool.take_back(&self.frames);
         CacheStatistics {
             hits_leaf: hits(PageClass::Leaf),
             hits_index: hits(PageClass::Index),
@@ -420,6 +421,7 @@ impl Cache {
             evictions: pool.evictions(),
             pages: pool.pages() as u64,
             bytes: (pool.used_bytes() + self.rows.bytes()) as u64,
+            left_bytes: pool.left_bytes() as u64,
             row_cache_bytes: self.rows.bytes() as u64,
             capacity_bytes: (pool.capacity_bytes() + self.rows.bytes()) as u64,
         }
@@ -441,7 +443,7 @@ impl Drop for Cache {
         if !self.owners.is_idle() {
             let end = self.pool.get_mut().slots_begun();
             // SAFETY: `&mut self`: no reader is left.
-            unsafe { self.frames.release_all(end) };
+            unsafe { self.frames.close(end) };
         }
         // SAFETY: `&mut self`: no reader is left, and the index came from `Arc::into_raw`.
         drop(unsafe { Arc::from_raw(*self.index.get_mut()) });

@@ -11,6 +11,7 @@
 //! 2. An evicted page's memory is reused only after a grace period, and when no reader keeps it. What readers keep then
 //!    is theirs, and not counted.
 //! 3. No call scans, evicts or waits without bound.
+//! 4. There are slots for as many pages as the capacity has room for, beside those that are left to their keepers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,10 +43,10 @@ const SHRINK_ROUNDS_MAX: u32 = 10_000;
 const SHRINK_WAITS_MAX: u32 = 500;
 /// Pages evicted in one round.
 const SHRINK_ROUND_PAGES: u32 = 1024;
-/// Slots that readers keep, and that are looked at for one insertion.
-const KEPT_LOOKED_AT_MAX: usize = 16;
-/// If more than this part of all slots are kept, there are more slots.
-const KEPT_PART: usize = 4;
+/// If more slots than this part of the pages there is room for are left to their keepers, values are copied.
+const LEFT_PART: u32 = 4;
+/// If there are too few slots, so many more are made than are needed.
+const MORE_SLOTS: u32 = if cfg!(any(miri, shuttle)) { 2 } else { 64 };
 /// Per slot: its position, and room in the lists of free and cold slots.
 const TABLE_BYTES_PER_SLOT: usize = 3 * size_of::<u32>();
 
@@ -88,8 +89,9 @@ pub(super) struct SlotPool {
     /// What was retired since the last grace period began.
     retired: Vec<Retired>,
     waiting: VecDeque<Batch>,
-    /// Slots of evicted values that readers keep, with their units.
-    kept: VecDeque<(u32, u32)>,
+    /// How many slots are left to their keepers, and their units.
+    left_slots: u32,
+    left_units: usize,
     evictions: u64,
 }
 
@@ -111,7 +113,8 @@ impl SlotPool {
             spared_ahead: 0,
             retired: Vec::new(),
             waiting: VecDeque::new(),
-            kept: VecDeque::new(),
+            left_slots: 0,
+            left_units: 0,
             evictions: 0,
         }
     }
@@ -159,6 +162,7 @@ impl SlotPool {
         frames: &Frames,
         index: &Index,
     ) -> Option<(u32, PageHome)> {
+        self.take_back(frames);
         let home = PageHome::of(len);
         match home {
             PageHome::Frame(_) | PageHome::MultiUnit(_) => {
@@ -381,7 +385,6 @@ impl SlotPool {
                 }
             }
         }
-        self.take_back(frames);
         if self.is_over_capacity() {
             self.release_free(self.used_bytes() - self.capacity_bytes, frames);
         }
@@ -397,19 +400,41 @@ impl SlotPool {
         self.cold.begun()
     }
 
+    /// Memory of evicted values that readers keep.
+    pub(super) fn left_bytes(&self) -> usize {
+        self.left_units * UNIT_BYTES
+    }
+
+    /// Whether so much is left to readers that they should get copies.
+    pub(super) fn is_much_left(&self) -> bool {
+        self.left_slots > self.slots_wanted() / LEFT_PART
+    }
+
+    /// How many pages the capacity has room for.
+    fn slots_wanted(&self) -> u32 {
+        let per_slot = UNIT_BYTES + TABLE_BYTES_PER_SLOT;
+        (self.capacity_bytes / per_slot).min(SLOTS_MAX as usize) as u32
+    }
+
     /// After a grace period: frees a slot, or leaves it to those who keep it.
     fn free_or_leave(&mut self, slot: u32, units: u32, frames: &Frames) {
         self.retired_bytes -= units as usize * UNIT_BYTES;
-        if !frames.is_kept(slot) || planted(Bug::KeptValueReused) {
+        if planted(Bug::KeptValueReused) || !frames.leave_to_keepers(slot) {
             self.free[units as usize].push(slot);
             return;
         }
         self.units -= units as usize;
-        self.kept.push_back((slot, units));
-        // However many are kept, there are slots for what there is memory for.
-        if self.kept.len() > self.cold.slots() as usize / KEPT_PART {
-            let slots = (self.cold.slots() as usize + self.kept.len()).min(SLOTS_MAX as usize);
-            let slots = frames.reserve(slots as u32);
+        self.left_units += units as usize;
+        self.left_slots += 1;
+        self.make_slots(frames);
+    }
+
+    /// Keeps invariant 4.
+    fn make_slots(&mut self, frames: &Frames) {
+        let needed = self.slots_wanted().saturating_add(self.left_slots);
+        if needed > self.cold.slots() {
+            let more = MORE_SLOTS + self.left_slots / 4;
+            let slots = frames.reserve(needed.saturating_add(more).min(SLOTS_MAX));
             if let Some(more @ 1..) = slots.checked_sub(self.cold.slots()) {
                 self.table_bytes += more as usize * TABLE_BYTES_PER_SLOT;
                 self.cold.grow(slots);
@@ -417,17 +442,28 @@ impl SlotPool {
         }
     }
 
-    /// Frees some of the slots that nobody keeps any more.
-    fn take_back(&mut self, frames: &Frames) {
-        for _ in 0..self.kept.len().min(KEPT_LOOKED_AT_MAX) {
-            let Some((slot, units)) = self.kept.pop_front() else { return };
-            if frames.is_kept(slot) {
-                self.kept.push_back((slot, units));
-            } else {
-                self.units += units as usize;
-                self.free[units as usize].push(slot);
-            }
+    /// Takes back the slots that nobody keeps any more.
+    pub(super) fn take_back(&mut self, frames: &Frames) {
+        let Some((resident, released)) = frames.take_given_back() else { return };
+        let slots = resident.len() + released.len();
+        self.left_slots -= slots as u32;
+        for (slot, units) in resident {
+            self.left_units -= units as usize;
+            self.units += units as usize;
+            self.free[units as usize].push(slot);
         }
+        for (slot, units) in released {
+            self.left_units -= units as usize;
+            self.cold.put(if units == 1 { Use::Frame } else { Use::Beside }, [slot]);
+        }
+        if self.is_over_capacity() {
+            self.release_free(self.used_bytes() - self.capacity_bytes, frames);
+        }
+    }
+
+    /// Whether a slot is free, with memory or without.
+    fn has_free_slot(&self) -> bool {
+        self.cold.has_any() || self.free.iter().any(|slots| !slots.is_empty())
     }
 
     /// Releases memory of free slots to the system: `bytes`, or less if there is less.
@@ -460,17 +496,20 @@ impl SlotPool {
             self.readers.advance();
             self.reclaim(frames);
         }
-        let reserve = (self.cold.slots() / 64).min(RESERVE_FRAMES_MAX) as usize * UNIT_BYTES;
+        let reserve = (self.slots_wanted() / 64).min(RESERVE_FRAMES_MAX) as usize * UNIT_BYTES;
         // After a shrink, the room may be negative.
         let over = self.used_bytes().saturating_sub(self.capacity_bytes);
         let available = self.room() + self.free_bytes();
-        if available >= over + need_bytes + reserve / 2 {
+        // The system may have refused slots.
+        let has_slot = self.has_free_slot();
+        if has_slot && available >= over + need_bytes + reserve / 2 {
             return;
         }
         let most = RESERVE_FRAMES_MAX as usize + need_bytes / UNIT_BYTES;
         let mut looks = PAGES_LOOKED_AT_MAX + 4 * most as u32;
-        for _ in 0..most {
-            if available + self.retired_bytes >= over + need_bytes + reserve
+        for evicted in 0..most {
+            if (has_slot || evicted > 0)
+                && available + self.retired_bytes >= over + need_bytes + reserve
                 || !self.evict_one(&mut looks, frames, index)
                 || looks == 0
             {
@@ -499,7 +538,7 @@ impl SlotPool {
                 *looks = looks.saturating_sub(1);
                 if locator.uses() == 0 {
                     let ahead = self.spared_ahead.saturating_add(SPARED_PER_EVICTED);
-                    self.spared_ahead = ahead.min(self.cold.slots());
+                    self.spared_ahead = ahead.min(self.slots_wanted());
                     least = Some((0, position));
                     break;
                 }
@@ -537,14 +576,15 @@ impl SlotPool {
         frames: &Frames,
         index: &Index,
     ) -> Option<Arc<Index>> {
-        let per_slot = UNIT_BYTES + TABLE_BYTES_PER_SLOT;
-        let wanted = (capacity_bytes / per_slot).min(SLOTS_MAX as usize) as u32;
-        let slots = frames.reserve(wanted);
+        self.take_back(frames);
         self.capacity_bytes = capacity_bytes;
-        let more = slots.saturating_sub(self.cold.slots()) as usize;
+        let wanted = self.slots_wanted();
+        let reserved = frames.reserve(wanted.saturating_add(self.left_slots).min(SLOTS_MAX));
+        let slots = wanted.min(reserved);
+        let more = reserved.saturating_sub(self.cold.slots()) as usize;
         if more > 0 {
             self.table_bytes += more * TABLE_BYTES_PER_SLOT;
-            self.cold.grow(slots);
+            self.cold.grow(reserved);
             // Nothing has been evicted so far, so the marks are still meaningful.
             self.spared_ahead = slots;
         }
@@ -616,8 +656,12 @@ impl SlotPool {
     fn trim(&mut self) {
         let slots = self.cold.slots();
         let wanted = (self.capacity_bytes / UNIT_BYTES).min(slots as usize) as u32;
+        // Which slots are left to their keepers is not known here.
+        if self.left_slots > 0 {
+            return;
+        }
         let free: usize = self.free.iter().map(Vec::len).sum();
-        let known_free = free + self.cold.len() + self.pages + self.kept.len();
+        let known_free = free + self.cold.len() + self.pages;
         // A slot that is neither free nor in the index is being filled or examined by a thread.
         if wanted > slots / 2 || known_free != self.cold.begun() as usize {
             return;
@@ -625,9 +669,7 @@ impl SlotPool {
         let used =
             self.positions.iter().rposition(|&p| p != NO_POSITION).map_or(0, |last| last + 1);
         let keep = (used as u32).max(wanted);
-        let mut kept = self.kept.iter().map(|(slot, _)| slot);
-        let mut elsewhere = self.free.iter().flatten().chain(kept.by_ref());
-        if keep >= slots || elsewhere.any(|&slot| slot >= keep) {
+        if keep >= slots || self.free.iter().flatten().any(|&slot| slot >= keep) {
             return;
         }
         self.cold.truncate(keep);

@@ -133,6 +133,9 @@ pub struct Statistics {
     pub memory_cache: u64,
     /// Memory of the row cache, in bytes.
     pub memory_row_cache: u64,
+    /// Memory of values that [`Slice`](crate::Slice)s keep after the cache has evicted them, in bytes. It is not a part of
+    /// the budget.
+    pub memory_kept: u64,
     /// Memory of trunks, table handles and remembered gaps, in bytes (estimate).
     pub memory_trees: u64,
     /// Memory of open iterators including their cursors, in bytes.
@@ -263,10 +266,11 @@ impl Statistics {
                 );
             }
         }
-        let gauges: [(&str, u64); 15] = [
+        let gauges: [(&str, u64); 16] = [
             ("memory_memtables_bytes", self.memory_memtables),
             ("memory_cache_bytes", self.memory_cache),
             ("memory_row_cache_bytes", self.memory_row_cache),
+            ("memory_kept_bytes", self.memory_kept),
             ("memory_trees_bytes", self.memory_trees),
             ("memory_iterators_bytes", self.memory_iterators),
             ("memory_read_ahead_bytes", self.memory_read_ahead),
@@ -394,6 +398,7 @@ impl Store {
             memory_memtables: self.pool.bytes_in_use() as u64,
             memory_cache: cache.bytes,
             memory_row_cache: cache.row_cache_bytes,
+            memory_kept: cache.left_bytes,
             memory_budget: self.sizes.memory_budget,
             journal_live_bytes: self.journal.bytes_live(),
             throttled: throttle.total,
