@@ -427,6 +427,8 @@ bugs! {
         "Of pages read at once, each gets the bytes of another.";
     FrameReusedEarly, "frame-reused-early", "cache",
         "An evicted page's memory is used again while a reader looks at it.";
+    LentMemoryStays, "lent-memory-stays", "store",
+        "The page cache does not give back what memtables have lent to it.";
     KeptValueReused, "kept-value-reused", "cache",
         "An evicted value's memory is used again while a slice keeps it.";
     MapletDropsKey, "maplet-drops-key", "filter",

@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use crate::base::mapping::Mapping;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::Mutex;
-use crate::base::sync::plain::{AtomicUsize, Ordering};
+use crate::base::sync::plain::{AtomicBool, AtomicUsize, Ordering};
 
 /// The number of size classes.
 const CLASSES: usize = 7;
@@ -67,6 +67,8 @@ pub(crate) struct ChunkPool {
     bytes_max: usize,
     in_use_bytes: AtomicUsize,
     active_bytes: AtomicUsize,
+    /// Whether unused memory is kept for later memtables.
+    keeps_idle: AtomicBool,
 }
 
 #[derive(Default)]
@@ -120,6 +122,7 @@ impl ChunkPool {
             bytes_max,
             in_use_bytes: AtomicUsize::new(0),
             active_bytes: AtomicUsize::new(0),
+            keeps_idle: AtomicBool::new(true),
         }
     }
 
@@ -138,6 +141,29 @@ impl ChunkPool {
     /// Idle bytes, kept for later memtables.
     pub(crate) fn bytes_retained(&self) -> usize {
         self.idle.lock().warm_bytes
+    }
+
+    /// Keeps no memory idle, and releases what is, until [`ChunkPool::keep_idle`].
+    pub(crate) fn keep_nothing_idle(&self) {
+        let mut surplus = Vec::new();
+        let mut idle = self.idle.lock();
+        self.keeps_idle.store(false, Ordering::Relaxed);
+        let Idle { warm, warm_bytes, .. } = &mut *idle;
+        let chunks: Vec<Chunk> = warm.iter_mut().flat_map(|chunks| chunks.drain(..)).collect();
+        *warm_bytes = 0;
+        for chunk in chunks {
+            match chunk.on_heap {
+                true => surplus.push(chunk),
+                false => idle.cool(chunk),
+            }
+        }
+        // Freed after the lock.
+        drop(idle);
+    }
+
+    /// Keeps idle memory again.
+    pub(crate) fn keep_idle(&self) {
+        self.keeps_idle.store(true, Ordering::Relaxed);
     }
 
     /// True if large chunks are cut from mappings.
@@ -182,6 +208,7 @@ impl ChunkPool {
         // Declared before the guard, so that surplus memory is freed after the lock is released.
         let mut surplus = Vec::new();
         let mut idle = self.idle.lock();
+        let keeps_idle = self.keeps_idle.load(Ordering::Relaxed);
         for chunk in chunks {
             let bytes = chunk.bytes;
             if !frozen {
@@ -192,7 +219,7 @@ impl ChunkPool {
                 false => self.in_use_bytes.fetch_sub(bytes, Ordering::Relaxed),
             };
             match class_of(bytes) {
-                Some(class) if before + idle.warm_bytes <= self.bytes_max => {
+                Some(class) if keeps_idle && before + idle.warm_bytes <= self.bytes_max => {
                     idle.warm[class].push(chunk);
                     idle.warm_bytes += bytes;
                 }
@@ -316,6 +343,24 @@ mod tests {
         assert!(pool.bytes_retained() > 0);
         pool.give_back(small.into_iter(), false);
         assert!(pool.bytes_in_use() + pool.bytes_retained() <= limit);
+    }
+
+    #[test]
+    fn nothing_is_kept_while_it_is_lent() {
+        let pool = ChunkPool::new(MAPPINGS_BYTES_MIN);
+        let sizes = [CHUNK_BYTES, class_bytes(0), CHUNK_BYTES, class_bytes(2)];
+        let mut chunks: Vec<Chunk> = sizes.iter().map(|bytes| pool.take(*bytes)).collect();
+        let late = chunks.split_off(2);
+        pool.give_back(chunks.into_iter(), false);
+        assert_eq!(pool.bytes_retained(), CHUNK_BYTES + class_bytes(0));
+        pool.keep_nothing_idle();
+        assert_eq!(pool.bytes_retained(), 0);
+        pool.give_back(late.into_iter(), false);
+        assert_eq!((pool.bytes_retained(), pool.bytes_in_use()), (0, 0));
+        pool.keep_idle();
+        let chunks: Vec<Chunk> = sizes.iter().map(|bytes| pool.take(*bytes)).collect();
+        pool.give_back(chunks.into_iter(), false);
+        assert_eq!(pool.bytes_retained(), sizes.iter().sum());
     }
 
     #[test]

@@ -136,6 +136,7 @@ impl Store {
             || self.journal.oldest_retirable().is_some_and(|oldest| oldest <= self.persisted_upto())
             || self.journal_is_long()
             || self.manifest_is_long()
+            || self.rest_is_due()
     }
 
     fn journal_is_long(&self) -> bool {
@@ -187,6 +188,9 @@ impl Store {
         }
         if self.manifest_is_long() {
             self.rewrite_manifest()?;
+        }
+        if self.rest_is_due() {
+            self.begin_rest();
         }
         Ok(())
     }

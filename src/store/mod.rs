@@ -29,6 +29,7 @@ pub(crate) mod quarantine;
 pub(crate) mod read;
 pub(crate) mod recovery;
 mod replay;
+mod rest;
 mod retired;
 mod room;
 mod sizes;

@@ -25,6 +25,7 @@ use super::options::{BackgroundMode, Builder};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
 use super::recovery::RecoveryReport;
 use super::replay::{Replayed, epoch_number};
+use super::rest::Rest;
 use super::sizes::Sizes;
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
@@ -597,6 +598,7 @@ fn open_locked(
         upkeep_backoff_until_nanos: AtomicU64::new(0),
         workers,
         memtables_share: AtomicU64::new(memtables_share),
+        rest: Rest::default(),
         cache_share: Mutex::new(cache_bytes as u64),
         drain_rate: initial_drain_rate(),
         context,

@@ -42,6 +42,8 @@ pub(crate) struct Switches {
     pub(crate) iterator_calls_max: Option<u32>,
     /// Dead entries in succession from which on an iterator remembers where they are.
     pub(crate) gap_entries_min: Option<u32>,
+    /// After so long without a commit the store rests.
+    pub(crate) rest_nanos: Option<u64>,
 }
 
 /// Opens a [`Database`](crate::Database).
@@ -87,6 +89,7 @@ impl Builder {
                 seek_compaction: true,
                 iterator_calls_max: None,
                 gap_entries_min: None,
+                rest_nanos: None,
             },
             merge_operators: BTreeMap::new(),
             listener: None,
@@ -196,6 +199,13 @@ impl Builder {
     /// kept in the store; for tests.
     pub fn gap_entries_min(mut self, entries: u32) -> Builder {
         self.switches.gap_entries_min = Some(entries.max(1));
+        self
+    }
+
+    /// Makes the store rest after so many nanoseconds without a commit: it flushes its memtables and lends their memory to
+    /// the page cache. Not kept in the store; for tests.
+    pub fn rest_nanos(mut self, nanos: u64) -> Builder {
+        self.switches.rest_nanos = Some(nanos);
         self
     }
 

@@ -26,8 +26,10 @@ impl Store {
     /// Returns true if all memtables together exceed their share.
     #[inline]
     pub(super) fn is_pressed(&self) -> bool {
+        let used = self.pool.bytes_in_use() as u64;
         self.pool.bytes_active() as u64 > self.sizes.active_bytes_max
-            || self.pool.bytes_in_use() as u64 > self.sizes.memtables_bytes_max
+            || used > self.sizes.memtables_bytes_max
+            || self.rest.is_exceeded(used)
     }
 
     /// Freezes the largest memtables anywhere, and waits until all of them fit their share again.
@@ -36,6 +38,7 @@ impl Store {
     where
         I: Iterator<Item = Operation<'a>>,
     {
+        self.take_memory_back();
         let mut waited_from = None;
         let mut tried_again = false;
         loop {
@@ -119,25 +122,28 @@ impl Store {
         }
     }
 
-    /// Gives the page cache the memory that memtables and trees do not need: a store that is only read keeps more pages.
-    /// Memtables keep what they have once used, for the next burst of writes.
+    /// Gives the page cache the memory that memtables and trees do not need. Memtables keep what they have once used, for
+    /// the next burst of writes, until the store rests ([`Rest`](super::rest::Rest)).
     pub(crate) fn share_memory(&self) {
         self.share_memory_while(|| ());
     }
 
     /// The same; calls `meanwhile` between computing the cache's share and applying it.
     pub(crate) fn share_memory_while(&self, meanwhile: impl FnOnce()) {
-        let spare = self.sizes.memtable_bytes * 2;
-        let taken = (self.pool.bytes_in_use() + self.pool.bytes_retained()) as u64 + spare;
-        let step = self.sizes.memtable_bytes.max(1 << 20);
         let mut share = self.cache_share.lock();
+        let (spare, step) = match self.rest.is_lent() {
+            true => (self.lent_step_bytes() * 2, self.lent_step_bytes()),
+            false => (self.sizes.memtable_bytes * 2, self.sizes.memtable_bytes.max(1 << 20)),
+        };
+        let taken = (self.pool.bytes_in_use() + self.pool.bytes_retained()) as u64 + spare;
         let memtables = taken.min(self.sizes.memtables_bytes_max).next_multiple_of(step);
         let before = self.memtables_share.fetch_max(memtables, Ordering::Relaxed);
         let trees = self.trees_bytes();
         let trees = trees + self.open_iterators.bytes_to_provide();
         let trees = trees.next_multiple_of((self.sizes.memory_budget / 64).max(64 << 10));
         let bytes = self.sizes.cache_bytes(self.workers, memtables.max(before), trees);
-        if *share != bytes {
+        let stays = planted(Bug::LentMemoryStays) && bytes < *share;
+        if *share != bytes && !stays {
             meanwhile();
             *share = bytes;
             self.cache.set_capacity(bytes as usize);

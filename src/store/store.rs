@@ -19,6 +19,7 @@ use super::open_iterators::OpenIterators;
 use super::options::Switches;
 use super::quarantine::Quarantine;
 use super::recovery::RecoveryReport;
+use super::rest::Rest;
 use super::sizes::Sizes;
 use super::snapshots::Snapshots;
 use super::state::KeyspaceState;
@@ -108,6 +109,7 @@ pub(crate) struct Store {
     pub(crate) workers: usize,
     /// The memtables' present share of the budget, in bytes.
     pub(crate) memtables_share: AtomicU64,
+    pub(crate) rest: Rest,
     /// The page cache's present share, in bytes. Locked while it is computed and applied.
     pub(crate) cache_share: Mutex<u64>,
     /// Bytes per second that background work has incorporated recently, as bits of an `f64`.

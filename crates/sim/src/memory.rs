@@ -24,7 +24,11 @@ const KEYSPACES: usize = 14;
 pub fn run(seed: u64, kinds: Kinds) -> Outcome {
     let mut outcome = Outcome::default();
     outcome.count("memories");
-    if let Err(what) = judge(seed, kinds, &mut outcome.operations) {
+    let judged = match seed % 4 {
+        0 => judge_rest(seed, kinds, &mut outcome.operations),
+        _ => judge(seed, kinds, &mut outcome.operations),
+    };
+    if let Err(what) = judged {
         let command = format!("spinney-sim planted (regime memory, seed {seed}, kinds {kinds})");
         outcome.violations.push(Violation { what, command });
     }
@@ -80,5 +84,72 @@ fn judge(seed: u64, kinds: Kinds, operations: &mut u64) -> Result<(), String> {
         ));
     }
     drop(held);
+    Ok(())
+}
+
+/// What a store has of which memtables lend the page cache memory.
+const RESTING_BUDGET: u64 = 8 * MIB;
+/// Chunks of memtables are up to 256 KiB.
+const RESTING_SLACK_BYTES: u64 = 512 << 10;
+
+/// A store rests, and the cache is filled. Then it is written to, and all must have room.
+fn judge_rest(seed: u64, kinds: Kinds, operations: &mut u64) -> Result<(), String> {
+    let failed = |error: spinney::Error| error.to_string();
+    let mut random = Random::new(&[seed, 8]);
+    let builder = Database::builder_in_memory().memory_budget(RESTING_BUDGET).rest_nanos(0);
+    let db = builder.deterministic(seed).open().map_err(failed)?;
+    let keyspaces = (0..3)
+        .map(|number| db.keyspace(&format!("k{number}"), KeyspaceOptions::new(kinds.of(number))))
+        .collect::<Result<Vec<Keyspace>, _>>()
+        .map_err(failed)?;
+    let records = 2400 + random.below(600) as u64;
+    let put = |number: u64| {
+        keyspaces[number as usize % 3].put(number.to_be_bytes(), vec![number as u8; 3000])
+    };
+    let used = || {
+        let statistics = db.stats();
+        statistics.memory_total() - statistics.memory_journal
+    };
+    (0..records).try_for_each(put).map_err(failed)?;
+    let before = db.stats();
+    while db.step().map_err(failed)? {}
+    // Pages must be used to be cached, and more of them are asked for than there is room for.
+    for number in 0..2 * records {
+        let number = number % records;
+        let keyspace = &keyspaces[number as usize % 3];
+        if keyspace
+            .get(number.to_be_bytes())
+            .map_err(failed)?
+            .is_none_or(|value| value[..] != vec![number as u8; 3000])
+        {
+            return Err(format!("key {number} has another value, or none"));
+        }
+    }
+    *operations += 3 * records;
+    let resting = db.stats();
+    if resting.memory_memtables > RESTING_BUDGET / 64 || resting.memory_idle > 0 {
+        return Err(format!(
+            "memtables of a store that rests use {} bytes, and {} are idle",
+            resting.memory_memtables, resting.memory_idle
+        ));
+    }
+    // The example tree is in memory.
+    if resting.memory_trees > RESTING_BUDGET / 4 {
+        return Ok(());
+    }
+    if resting.memory_cache < before.memory_cache || used() > RESTING_BUDGET {
+        return Err(format!("a store that rests uses {} bytes of {RESTING_BUDGET}", used()));
+    }
+    for number in 0..1500 {
+        put(random.below(5000) as u64).map_err(failed)?;
+        let used = used();
+        if used > RESTING_BUDGET + RESTING_SLACK_BYTES {
+            return Err(format!("after {number} puts {used} bytes of {RESTING_BUDGET} are used"));
+        }
+        if random.one_in(4) {
+            db.step().map_err(failed)?;
+        }
+    }
+    *operations += 1500;
     Ok(())
 }

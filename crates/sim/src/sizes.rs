@@ -30,6 +30,8 @@ pub struct Sizes {
     pub iterator_calls: Option<u32>,
     /// How many deleted entries iterators remember as a gap, if not only many.
     pub gap_entries: Option<u32>,
+    /// Whether the store rests as soon as nobody writes.
+    pub rests: bool,
 }
 
 impl Sizes {
@@ -56,6 +58,7 @@ impl Sizes {
                 1 => Some(2 + random.below(6) as u32),
                 _ => None,
             },
+            rests: random.one_in(4),
         }
     }
 
@@ -81,6 +84,7 @@ impl Sizes {
             Some(calls) => builder.iterator_calls_max(calls),
             None => builder,
         };
+        let builder = if self.rests { builder.rest_nanos(0) } else { builder };
         match self.gap_entries {
             Some(entries) => builder.gap_entries_min(entries),
             None => builder,

@@ -48,6 +48,7 @@ pub(super) struct Sizes {
     cache_bytes: Option<u64>,
     /// How many deleted entries iterators remember as a gap.
     gap_entries: u32,
+    rest_nanos: u64,
 }
 
 /// What a run has more of than others.
@@ -105,6 +106,7 @@ impl Sizes {
             fanout: 2 + random.below(3) as u32,
             cache_bytes: [Some(32 << 10), Some(128 << 10), None][random.below(3)],
             gap_entries: 1 + random.below(4) as u32,
+            rest_nanos: [0, 1_000_000, u64::MAX][random.below(3)],
         }
     }
 }
@@ -167,6 +169,7 @@ impl Shared {
             .memory_budget(1 << 20)
             .memtable_bytes(self.sizes.memtable_bytes)
             .gap_entries_min(self.sizes.gap_entries)
+            .rest_nanos(self.sizes.rest_nanos)
             .journal_shards(self.sizes.shards)
             .background_threads(self.sizes.background_threads);
         match self.sizes.cache_bytes {

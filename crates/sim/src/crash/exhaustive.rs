@@ -116,6 +116,7 @@ pub fn begin(kinds: Kinds) -> Result<Base, String> {
         shards: 2,
         iterator_calls: None,
         gap_entries: Some(1),
+        rests: false,
     };
     let empty = Base { settles: false, ..Base::empty(sizes, None) };
     let made = empty.work(prelude())?;

@@ -1,0 +1,151 @@
+//! Memory of a store that nobody writes to: the memtables' share goes to the page cache, and comes back.
+//!
+//! After [`REST_NANOS`] without a commit the store *rests*. Memtables of some size are flushed, so gets need not look
+//! there, and the next open replays little. Then the page cache gets what memtables do not hold. Once somebody writes, it
+//! comes back in small steps: a writer that fills a memtable evicts a part of the page cache now and then, and never much
+//! at once.
+//!
+//! Invariants:
+//! 1. While memory is lent, memtables use no more than `limit_bytes` before some of it is taken back: what they may use
+//!    until then is kept free for them.
+//! 2. Rest begins once nothing is on its way into a tree, and once until the next commit.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::state::KeyspaceState;
+use super::store::Store;
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How long nobody has written when a store begins to rest.
+const REST_NANOS: u64 = 3_000_000_000;
+/// Memtables of less than this part of the usual size, all together, are not flushed for it.
+const FLUSHED_PART: u64 = 8;
+/// Bounds of what is taken back at once. Memtables of several keyspaces grow by chunks of 256 KiB.
+const LENT_STEP_BYTES_MIN: u64 = 512 << 10;
+const LENT_STEP_BYTES_MAX: u64 = 4 << 20;
+/// No table is made of less.
+const FLUSHED_BYTES_MIN: u64 = 64 << 10;
+
+/// Whether a store rests, and what it has lent.
+#[derive(Default)]
+pub(crate) struct Rest {
+    /// The last commit when somebody looked, and since when it is the last.
+    seen: AtomicU64,
+    since_nanos: AtomicU64,
+    /// Nothing is left to do before the next commit.
+    is_done: AtomicBool,
+    /// Memory of memtables is lent. Changed with `cache_share` locked, as the limit is.
+    is_lent: AtomicBool,
+    /// What memtables may use before some of it is taken back; no limit if 0.
+    limit_bytes: AtomicU64,
+}
+
+impl Rest {
+    /// Whether memtables that use so much have to take back what they have lent.
+    #[inline]
+    pub(super) fn is_exceeded(&self, used_bytes: u64) -> bool {
+        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        limit != 0 && used_bytes > limit
+    }
+
+    pub(super) fn is_lent(&self) -> bool {
+        self.is_lent.load(Ordering::Relaxed)
+    }
+}
+
+impl Store {
+    /// How much comes back at once.
+    pub(super) fn lent_step_bytes(&self) -> u64 {
+        (self.sizes.memtable_bytes / 8).clamp(LENT_STEP_BYTES_MIN, LENT_STEP_BYTES_MAX)
+    }
+
+    /// Whether nobody has written for so long that the store should rest, and it does not yet.
+    pub(super) fn rest_is_due(&self) -> bool {
+        let (visible, now) = (self.committer.visible().0, self.clock.nanos());
+        let rest = &self.rest;
+        if rest.seen.swap(visible, Ordering::Relaxed) != visible {
+            rest.since_nanos.store(now, Ordering::Relaxed);
+            rest.is_done.store(false, Ordering::Relaxed);
+            return false;
+        }
+        let period = self.switches.rest_nanos.unwrap_or(REST_NANOS);
+        !rest.is_done.load(Ordering::Relaxed)
+            && now.saturating_sub(rest.since_nanos.load(Ordering::Relaxed)) >= period
+            && !self.all_keyspaces().iter().any(|keyspace| keyspace.is_flushing())
+    }
+
+    /// Begins to rest, or freezes the memtables that are to be flushed before.
+    pub(super) fn begin_rest(&self) {
+        let chosen = self.worth_a_flush();
+        if !chosen.is_empty() {
+            self.freeze(&chosen, |_| true);
+            return;
+        }
+        // Before memory is lent: a writer that comes now makes it due anew.
+        self.rest.is_done.store(true, Ordering::Relaxed);
+        self.lend_memory();
+    }
+
+    /// The largest memtables, so that what is left of all together is little.
+    fn worth_a_flush(&self) -> Vec<Arc<KeyspaceState>> {
+        let sized = self.all_keyspaces().into_iter().filter_map(|keyspace| {
+            let bytes = {
+                let read = keyspace.read.load();
+                if read.active.memtable.is_empty() { 0 } else { read.active.bytes() }
+            };
+            let can_freeze = bytes > 0 && keyspace.flush_failure.lock().is_none();
+            can_freeze.then_some((bytes, keyspace))
+        });
+        let mut sized: Vec<(u64, Arc<KeyspaceState>)> = sized.collect();
+        sized.sort_by_key(|(bytes, _)| Reverse(*bytes));
+        let mut left: u64 = sized.iter().map(|(bytes, _)| bytes).sum();
+        let most = self.sizes.memtable_bytes / FLUSHED_PART;
+        let least = FLUSHED_BYTES_MIN.min(most);
+        let is_chosen = |(bytes, _): &(u64, Arc<KeyspaceState>)| {
+            let is_chosen = left > most && *bytes >= least;
+            left -= *bytes;
+            is_chosen
+        };
+        sized.into_iter().take_while(is_chosen).map(|(_, keyspace)| keyspace).collect()
+    }
+
+    /// Lends the page cache what memtables do not hold.
+    fn lend_memory(&self) {
+        {
+            let _share = self.cache_share.lock();
+            self.pool.keep_nothing_idle();
+            self.memtables_share.store(0, Ordering::Relaxed);
+            self.rest.is_lent.store(true, Ordering::Relaxed);
+            let used = self.pool.bytes_in_use() as u64;
+            self.rest.limit_bytes.store(used + self.lent_step_bytes(), Ordering::Relaxed);
+        }
+        self.share_memory();
+    }
+
+    /// Takes back a step of what has been lent; all the rest if not much more is lent than memtables use.
+    #[cold]
+    pub(super) fn take_memory_back(&self) {
+        {
+            let _share = self.cache_share.lock();
+            let used = self.pool.bytes_in_use() as u64;
+            if !self.rest.is_exceeded(used) {
+                return;
+            }
+            let step = self.lent_step_bytes();
+            // Two steps for one that has been used: at last memtables are so far ahead as when nothing is lent.
+            let before = self.memtables_share.load(Ordering::Relaxed);
+            let share = (before + 2 * step).max(used + 2 * step);
+            let usual = used + 2 * self.sizes.memtable_bytes;
+            if share >= usual.min(self.sizes.memtables_bytes_max) {
+                self.rest.is_lent.store(false, Ordering::Relaxed);
+                self.rest.limit_bytes.store(0, Ordering::Relaxed);
+                self.pool.keep_idle();
+            } else {
+                self.rest.limit_bytes.store(used + step, Ordering::Relaxed);
+            }
+            self.memtables_share.fetch_max(share, Ordering::Relaxed);
+        }
+        self.share_memory();
+    }
+}
