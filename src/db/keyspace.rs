@@ -1,8 +1,6 @@
 //! [`Keyspace`], the handle to one keyspace of an open store.
 
-use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::iterator::Iter;
 use super::range::{Bounds, KeyRange, bounds_of, bounds_of_prefix};
@@ -274,7 +272,8 @@ impl Keyspace {
     }
 
     /// Flushes the keyspace and compacts all its tables in `range`. Deleted and superseded versions are
-    /// dropped unless a snapshot needs them. Waits until the compaction has ended.
+    /// dropped unless a snapshot needs them. Waits until the compaction has ended. The calling thread and the background
+    /// threads share the work.
     ///
     /// # Errors
     /// The errors of [`Keyspace::flush`].
@@ -285,19 +284,9 @@ impl Keyspace {
         if upper.as_ref().is_some_and(|upper| *upper <= lower) {
             return Ok(());
         }
-        let executor = &self.store.executor;
-        // The tree looks for work between two waits.
-        let ended = Cell::new(executor.ended());
-        let wait = || {
-            // A conflicting job that panicked never ends: without this check the wait would not either.
-            self.store.check_writable()?;
-            executor.wait(ended.get(), Duration::from_millis(5));
-            ended.set(executor.ended());
-            Ok(())
-        };
-        let result = self.store.changing("a compaction", || {
-            Arc::clone(&self.state.tree).compact(&lower, upper.as_deref(), &wait)
-        });
+        let result = self
+            .store
+            .changing("a compaction", || self.store.compact(&self.state, &lower, upper.as_deref()));
         self.state.drop_unheld();
         self.store.deliver_events();
         // If the keyspace was dropped in the meantime, that is the error to report.

@@ -403,7 +403,7 @@ impl Store {
             journal_live_bytes: self.journal.bytes_live(),
             throttled: throttle.total,
             throttle_histogram: throttle.histogram,
-            memory_jobs: self.sizes.job_bytes() * self.workers as u64,
+            memory_jobs: self.sizes.job_bytes() * self.jobs_max() as u64,
             memory_journal: self.sizes.segment_bytes / 4 * 7 * self.journal.shard_count() as u64,
             memory_read_ahead: self.files.read_ahead.bytes_used() as u64,
             memory_idle: self.pool.bytes_retained() as u64,

@@ -10,6 +10,7 @@
 mod alter;
 pub(crate) mod background;
 pub(crate) mod checkpoint;
+mod compact;
 pub(crate) mod counters;
 pub(crate) mod events;
 mod failures;

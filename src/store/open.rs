@@ -597,6 +597,7 @@ fn open_locked(
         work_done: AtomicU64::new(0),
         upkeep_backoff_until_nanos: AtomicU64::new(0),
         workers,
+        compacting: AtomicU64::new(0),
         memtables_share: AtomicU64::new(memtables_share),
         rest: Rest::default(),
         cache_share: Mutex::new(cache_bytes as u64),

@@ -141,7 +141,7 @@ impl Store {
         let trees = self.trees_bytes();
         let trees = trees + self.open_iterators.bytes_to_provide();
         let trees = trees.next_multiple_of((self.sizes.memory_budget / 64).max(64 << 10));
-        let bytes = self.sizes.cache_bytes(self.workers, memtables.max(before), trees);
+        let bytes = self.sizes.cache_bytes(self.jobs_max(), memtables.max(before), trees);
         let stays = planted(Bug::LentMemoryStays) && bytes < *share;
         if *share != bytes && !stays {
             meanwhile();

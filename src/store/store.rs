@@ -107,6 +107,8 @@ pub(crate) struct Store {
     /// No upkeep before this time, after a failure.
     pub(crate) upkeep_backoff_until_nanos: AtomicU64,
     pub(crate) workers: usize,
+    /// Threads that call [`Store::compact`] now: each uses the memory of one more background thread.
+    pub(crate) compacting: AtomicU64,
     /// The memtables' present share of the budget, in bytes.
     pub(crate) memtables_share: AtomicU64,
     pub(crate) rest: Rest,

@@ -30,6 +30,8 @@ mod outlook;
 mod output;
 mod own_options;
 mod range;
+#[cfg(test)]
+mod request_tests;
 pub(crate) mod run;
 #[cfg(feature = "example")]
 mod sorted;
@@ -315,6 +317,32 @@ pub(crate) trait ChangeLock {
     }
 }
 
+/// The background threads, as who calls [`Tree::compact`] sees them. They may be busy, or stopped.
+pub(crate) trait Helpers {
+    /// Says that there is work for them.
+    fn invite(&self);
+
+    /// The caller is between two steps of its own. Helpers that are no threads do a step now.
+    fn interleave(&self);
+
+    /// Lets them make progress: the caller cannot go on before they have.
+    ///
+    /// # Errors
+    /// If the caller has to give up.
+    fn wait(&self) -> Result<()>;
+}
+
+/// No helpers: others are in the way at most.
+impl<F: Fn() -> Result<()>> Helpers for F {
+    fn invite(&self) {}
+
+    fn interleave(&self) {}
+
+    fn wait(&self) -> Result<()> {
+        self()
+    }
+}
+
 /// A tree.
 pub(crate) trait Tree: Send + Sync {
     /// The newest version.
@@ -339,13 +367,13 @@ pub(crate) trait Tree: Send + Sync {
     /// Returns true, once for each place, if a place is quarantined for this damage.
     fn tell_damage(&self, error: &Error) -> bool;
 
-    /// Compacts everything in `[lower, upper)` down to one version a key (and snapshot), on the
-    /// calling thread. `wait` lets others make progress when they are in the way.
+    /// Compacts everything in `[lower, upper)` down to one version a key (and snapshot), on the calling thread and on
+    /// those of `helpers`, which find a part of it by [`Tree::next_job`].
     fn compact(
         self: Arc<Self>,
         lower: &[u8],
         upper: Option<&[u8]>,
-        wait: &dyn Fn() -> Result<()>,
+        helpers: &dyn Helpers,
     ) -> Result<()>;
 
     /// How far behind it is, with frozen memtables of so many bytes: 0 if there is nothing to do; at 1, writers

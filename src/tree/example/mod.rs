@@ -30,8 +30,8 @@ use super::context::{commit_edit, sync_names};
 use super::sorted::{Sorted, SortedSource};
 use super::versioned::Compaction;
 use super::{
-    ChangeLock, OperationLog, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeOptions,
-    TreeState, TreeVersion,
+    ChangeLock, Helpers, OperationLog, PackSource, Packed, PackedBytes, Tree, TreeContext,
+    TreeOptions, TreeState, TreeVersion,
 };
 use crate::base::entry::EntrySource;
 use crate::base::error::{Error, Result};
@@ -180,7 +180,7 @@ impl Tree for ExampleTree {
         self: Arc<Self>,
         _lower: &[u8],
         _upper: Option<&[u8]>,
-        _wait: &dyn Fn() -> Result<()>,
+        _helpers: &dyn Helpers,
     ) -> Result<()> {
         match self.version.load().entries.is_empty() {
             true => Ok(()),

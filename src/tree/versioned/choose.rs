@@ -118,6 +118,18 @@ impl<K: Choose> VersionedTree<K> {
         version: &Version<K>,
         intent: Intent,
     ) -> Result<Option<K::Choice>> {
+        match self.choose_needed(version, intent)? {
+            Some(choice) => Ok(Some(choice)),
+            None => self.choose_useful(version, intent),
+        }
+    }
+
+    /// The most urgent of the jobs for which writers may have to wait.
+    pub(super) fn choose_needed(
+        &self,
+        version: &Version<K>,
+        intent: Intent,
+    ) -> Result<Option<K::Choice>> {
         // A full merge leaves nothing else to do in its node, so it comes first when space is short.
         if self.space(version).excess() > PRESSING_SHARE
             && let Some(choice) = self.choose_reclaiming(version, intent)?
@@ -127,13 +139,19 @@ impl<K: Choose> VersionedTree<K> {
         if let Some(choice) = K::choose_due(self, version, intent)? {
             return Ok(Some(choice));
         }
-        if let Some(choice) = self.choose_reclaiming(version, intent)? {
-            return Ok(Some(choice));
+        self.choose_reclaiming(version, intent)
+    }
+
+    /// The most useful of the others.
+    pub(super) fn choose_useful(
+        &self,
+        version: &Version<K>,
+        intent: Intent,
+    ) -> Result<Option<K::Choice>> {
+        match self.most_wasteful(version) {
+            Some(node) => K::choose_for_reads(self, node, intent),
+            None => Ok(K::choose_idle(self, version)),
         }
-        if let Some(node) = self.most_wasteful(version) {
-            return K::choose_for_reads(self, node, intent);
-        }
-        Ok(K::choose_idle(self, version))
     }
 
     /// If the tree uses too much space: the full merge that gives back most for the bytes it reads. It is of one node,

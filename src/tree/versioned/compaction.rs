@@ -122,38 +122,6 @@ impl<K: VersionedKind> Drop for CompactionJob<K> {
     }
 }
 
-/// Does, one after the other, what `next` finds to do from a key on up to `upper`. `wait` lets others make progress
-/// when they are in the way.
-pub(super) fn compact_range<K: Compact>(
-    tree: &Arc<VersionedTree<K>>,
-    (lower, upper): (&[u8], Option<&[u8]>),
-    wait: &dyn Fn() -> Result<()>,
-    next: impl Fn(&[u8]) -> Result<Option<K::Plan>>,
-) -> Result<()> {
-    let mut cursor: Key = Arc::from(lower);
-    loop {
-        let ended_before = tree.jobs_ended();
-        let Some(plan) = next(&cursor)? else { return Ok(()) };
-        let end = plan.place().upper.clone();
-        let mut job = tree.claim(plan, ended_before);
-        let step = loop {
-            match job.as_mut().map_or(Ok(Step::Postponed), Job::step)? {
-                Step::Again => {}
-                step => break step,
-            }
-        };
-        if step == Step::Postponed {
-            drop(job);
-            wait()?;
-            continue;
-        }
-        match end {
-            Some(end) if upper.is_none_or(|upper| *end < *upper) => cursor = end,
-            _ => return Ok(()),
-        }
-    }
-}
-
 /// A job that reports what went wrong while work was looked for.
 pub(super) struct Failed(pub(super) Error);
 

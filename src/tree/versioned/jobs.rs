@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use super::CompactionPlan;
 use super::node::Place;
 use super::quarantine::Quarantine;
+use super::request::Request;
 use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::table::Table;
@@ -45,6 +46,8 @@ impl Work {
 #[derive(Default)]
 pub(in crate::tree) struct Jobs {
     pub(in crate::tree) quarantine: Quarantine,
+    /// What callers have asked for and wait for.
+    pub(super) requests: Vec<Arc<Request>>,
     next_number: u64,
     running: Vec<(u64, Work)>,
     /// How many have ended.

@@ -27,6 +27,7 @@ mod pending;
 mod pending_tests;
 mod quarantine;
 mod refs;
+mod request;
 mod split;
 mod version;
 
@@ -37,21 +38,22 @@ pub(super) use self::check::check_shape;
 pub(super) use self::choose::{Choose, Gain, Intent};
 #[cfg(feature = "example")]
 pub(super) use self::compaction::Compaction;
+use self::compaction::Failed;
 pub(super) use self::compaction::{Compact, CompactionJob, InputScan, STEP_ENTRIES, chunk_bytes};
-use self::compaction::{Failed, compact_range};
 pub(super) use self::edit::{DEFINED, Names, NodeBody, NodeRef, Recovered, encode};
 pub(super) use self::jobs::Jobs;
 pub(super) use self::node::{Head, NEW, Place, TreeNode, edit, live_keys, walk};
 use self::pending::Changes;
 pub(super) use self::refs::NodeRefs;
+use self::request::{compact_range, is_requested, next_requested};
 pub(super) use self::split::split_keys;
 pub(super) use self::version::Version;
 use super::context::sync_names;
 use super::live::LiveKeys;
 use super::space::Space;
 use super::{
-    ChangeLock, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeOptions, TreeState,
-    TreeVersion,
+    ChangeLock, Helpers, PackSource, Packed, PackedBytes, Tree, TreeContext, TreeOptions,
+    TreeState, TreeVersion,
 };
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -376,6 +378,40 @@ impl<K: VersionedKind> VersionedTree<K> {
     }
 }
 
+impl<K: Choose + Compact> VersionedTree<K> {
+    /// Begins what `choose` chooses. While other jobs get in first, it chooses anew. Where all is to be merged for a caller
+    /// anyway, that is begun instead.
+    fn begin(
+        self: &Arc<Self>,
+        choose: impl Fn(&Self, &Version<K>, Intent) -> Result<Option<K::Choice>>,
+    ) -> Option<Box<dyn Job>> {
+        let plan = || match choose(self, &self.version.load_full(), Intent::Start)? {
+            Some(choice) => K::plan_of(self, choice),
+            None => Ok(None),
+        };
+        loop {
+            let ended_before = self.jobs_ended();
+            match plan() {
+                Ok(plan) => {
+                    let plan = plan?;
+                    if is_requested(self, plan.place())
+                        && let Some(job) = next_requested(self)
+                    {
+                        return Some(Box::new(job));
+                    }
+                    if let Some(job) = self.claim(plan, ended_before) {
+                        return Some(Box::new(job));
+                    }
+                }
+                Err(error) => return Some(Box::new(Failed(error))),
+            }
+            if self.jobs_ended() == ended_before {
+                return None;
+            }
+        }
+    }
+}
+
 impl<K: Change> VersionedTree<K> {
     /// Adds a packed memtable: everything up to `flushed` is in the tree then.
     fn incorporate(&self, packed: &K::Packed, flushed: Seqno) -> Result<()> {
@@ -440,26 +476,11 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         Ok(Box::new(PackedMemtable { tree: self, packed, bytes }))
     }
 
+    /// What a caller waits for comes after what writers may have to wait for.
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
-        let plan = || match self.choose(&self.version.load_full(), Intent::Start)? {
-            Some(choice) => K::plan_of(&self, choice),
-            None => Ok(None),
-        };
-        // While other jobs get in first, it chooses anew.
-        loop {
-            let ended_before = self.jobs_ended();
-            match plan() {
-                Ok(plan) => {
-                    if let Some(job) = self.claim(plan?, ended_before) {
-                        return Some(Box::new(job));
-                    }
-                }
-                Err(error) => return Some(Box::new(Failed(error))),
-            }
-            if self.jobs_ended() == ended_before {
-                return None;
-            }
-        }
+        self.begin(Self::choose_needed)
+            .or_else(|| Some(Box::new(next_requested(&self)?)))
+            .or_else(|| self.begin(Self::choose_useful))
     }
 
     fn has_work(&self) -> bool {
@@ -483,12 +504,11 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         self: Arc<Self>,
         lower: &[u8],
         upper: Option<&[u8]>,
-        wait: &dyn Fn() -> Result<()>,
+        helpers: &dyn Helpers,
     ) -> Result<()> {
         // Level by level: what is above moves down before what is below is merged.
         for height in (0..=K::begin_compact(&self, (lower, upper))?).rev() {
-            let next = |from: &[u8]| K::next_uncompacted(&self, height, (from, upper));
-            compact_range(&self, (lower, upper), wait, next)?;
+            compact_range(&self, height, (lower, upper), helpers)?;
         }
         Ok(())
     }
