@@ -45,7 +45,7 @@ pub(super) use self::jobs::Jobs;
 pub(super) use self::node::{Head, NEW, Place, TreeNode, edit, live_keys, walk};
 use self::pending::Changes;
 pub(super) use self::refs::NodeRefs;
-use self::request::{compact_range, is_requested, next_requested};
+use self::request::{compact_range, next_requested, requested_at};
 pub(super) use self::split::split_keys;
 pub(super) use self::version::Version;
 use super::context::sync_names;
@@ -394,9 +394,7 @@ impl<K: Choose + Compact> VersionedTree<K> {
             match plan() {
                 Ok(plan) => {
                     let plan = plan?;
-                    if is_requested(self, plan.place())
-                        && let Some(job) = next_requested(self)
-                    {
+                    if let Some(job) = requested_at(self, plan.place()) {
                         return Some(Box::new(job));
                     }
                     if let Some(job) = self.claim(plan, ended_before) {

@@ -60,12 +60,11 @@ impl Request {
         state.failure.is_some() || state.is_over
     }
 
-    /// A job, or the search for one, has failed.
-    fn fail(&self, error: Error) {
+    /// A job, or the search for one, has failed. The output of others took room, unless it was `alone`.
+    fn fail(&self, error: Error, alone: bool) {
         let mut state = self.state.lock();
-        // The output of the others takes room until they have ended.
         match error {
-            Error::Full { .. } if state.running > 1 => state.one_at_a_time = true,
+            Error::Full { .. } if !alone => state.one_at_a_time = true,
             error => drop(state.failure.get_or_insert(error)),
         }
     }
@@ -91,9 +90,7 @@ impl Request {
             let range = (from, end.or(to));
             if let Some(job) = tree.claim(plan, ended_before) {
                 state.left.splice(at..=at, behind);
-                state.running += 1;
-                let part = Part { request: Arc::clone(self), range: Some(range) };
-                return Ok(Some(RequestedJob { job, part }));
+                return Ok(Some(self.begun(&mut state, job, range)));
             }
             // If a job has ended meanwhile, the plan may be an old one; else another job works there.
             if tree.jobs_ended() == ended_before {
@@ -102,6 +99,46 @@ impl Request {
             }
         }
         Ok(None)
+    }
+
+    /// Begins the job of the node in a place, if that is left to do.
+    fn take_at<K: Choose + Compact>(
+        self: &Arc<Self>,
+        tree: &Arc<VersionedTree<K>>,
+        place: &Place,
+    ) -> Result<Option<RequestedJob<K>>> {
+        let mut state = self.state.lock();
+        let overlaps =
+            |(lower, upper): &Range| place.overlaps(self.height, (lower, upper.as_deref()));
+        let found = state.left.iter().position(overlaps).filter(|_| state.takes_jobs());
+        let Some(at) = found else { return Ok(None) };
+        let (first, to) = state.left[at].clone();
+        let from = first.clone().max(place.lower.clone());
+        let ended_before = tree.jobs_ended();
+        let next = K::next_uncompacted(tree, self.height, (&from, to.as_deref()))?;
+        let Some(plan) = next.filter(|plan| place.overlaps(self.height, plan.place().range()))
+        else {
+            return Ok(None);
+        };
+        let end = plan.place().upper.clone();
+        let end = end.filter(|end| to.as_ref().is_none_or(|to| end < to));
+        let Some(job) = tree.claim(plan, ended_before) else { return Ok(None) };
+        let before = (first < from).then(|| (first, Some(from.clone())));
+        let behind = end.clone().map(|end| (end, to.clone()));
+        state.left.splice(at..=at, before.into_iter().chain(behind));
+        Ok(Some(self.begun(&mut state, job, (from, end.or(to)))))
+    }
+
+    fn begun<K: Compact>(
+        self: &Arc<Self>,
+        state: &mut State,
+        job: CompactionJob<K>,
+        range: Range,
+    ) -> RequestedJob<K> {
+        state.running += 1;
+        let part =
+            Part { request: Arc::clone(self), range: Some(range), is_alone: state.one_at_a_time };
+        RequestedJob { job, part, is_helpers: false, has_failed: false }
     }
 
     /// Whether nothing is left to do, or to wait for; an error after a failure.
@@ -125,6 +162,8 @@ struct Part {
     request: Arc<Request>,
     /// What is given back if the job ends without a result.
     range: Option<Range>,
+    /// No other job of the request runs.
+    is_alone: bool,
 }
 
 impl Drop for Part {
@@ -139,16 +178,19 @@ impl Drop for Part {
 }
 
 /// The compaction of one node of a request. Whoever carries it out need not be the caller, who is told of errors all the
-/// same: for others the job is postponed.
+/// same: for others the job is postponed. Only damage is theirs too: it is quarantined, and `wait_idle` tells of it.
 pub(super) struct RequestedJob<K: Compact> {
     /// Declared first: the claim ends before the part is given back.
     job: CompactionJob<K>,
     part: Part,
+    /// A background thread carries it out, not the caller.
+    is_helpers: bool,
+    has_failed: bool,
 }
 
 impl<K: Compact> Job for RequestedJob<K> {
     fn step(&mut self) -> Result<Step> {
-        if self.part.request.is_given_up() {
+        if self.has_failed || self.part.request.is_given_up() {
             return Ok(Step::Postponed);
         }
         match self.job.step() {
@@ -156,8 +198,17 @@ impl<K: Compact> Job for RequestedJob<K> {
                 self.part.range = None;
                 Ok(Step::Done)
             }
+            // Somebody else has the reserve: others are in the way.
+            Ok(Step::Postponed) => {
+                self.part.request.state.lock().one_at_a_time = true;
+                Ok(Step::Postponed)
+            }
             Err(error) => {
-                self.part.request.fail(error);
+                self.has_failed = true;
+                self.part.request.fail(error.clone(), self.part.is_alone);
+                if self.is_helpers && error.is_corruption() {
+                    return Err(error);
+                }
                 Ok(Step::Postponed)
             }
             step => step,
@@ -192,7 +243,7 @@ pub(super) fn compact_range<K: Choose + Compact>(
     let request = &shown.request;
     loop {
         let job = request.take(tree).unwrap_or_else(|error| {
-            request.fail(error);
+            request.fail(error, true);
             None
         });
         let Some(mut job) = job else {
@@ -219,27 +270,33 @@ pub(super) fn compact_range<K: Choose + Compact>(
     }
 }
 
-/// Whether a node in a place is left to do of a request.
-pub(super) fn is_requested<K: VersionedKind>(tree: &VersionedTree<K>, place: &Place) -> bool {
-    let requests = tree.jobs.lock().requests.clone();
-    requests.iter().any(|request| {
-        let is_left =
-            |(lower, upper): &Range| place.overlaps(request.height, (lower, upper.as_deref()));
-        request.state.lock().left.iter().any(is_left)
-    })
-}
-
-/// Begins the next job of the requests that there are.
+/// Begins a job of the requests that there are, for a background thread.
 pub(super) fn next_requested<K: Choose + Compact>(
     tree: &Arc<VersionedTree<K>>,
 ) -> Option<RequestedJob<K>> {
+    begin_requested(tree, |request| request.take(tree))
+}
+
+/// The same; a job for the node in a place.
+pub(super) fn requested_at<K: Choose + Compact>(
+    tree: &Arc<VersionedTree<K>>,
+    place: &Place,
+) -> Option<RequestedJob<K>> {
+    begin_requested(tree, |request| request.take_at(tree, place))
+}
+
+fn begin_requested<K: Choose + Compact>(
+    tree: &VersionedTree<K>,
+    take: impl Fn(&Arc<Request>) -> Result<Option<RequestedJob<K>>>,
+) -> Option<RequestedJob<K>> {
     let requests = tree.jobs.lock().requests.clone();
-    requests.iter().find_map(|request| {
-        request.take(tree).unwrap_or_else(|error| {
-            request.fail(error);
+    let job = requests.iter().find_map(|request| {
+        take(request).unwrap_or_else(|error| {
+            request.fail(error, true);
             None
         })
-    })
+    });
+    job.map(|job| RequestedJob { is_helpers: true, ..job })
 }
 
 #[cfg(test)]
@@ -253,8 +310,10 @@ mod tests {
     }
 
     fn begun(request: &Arc<Request>, lower: &str, upper: &str) -> Part {
-        request.state.lock().running += 1;
-        Part { request: Arc::clone(request), range: Some((key(lower), Some(key(upper)))) }
+        let mut state = request.state.lock();
+        state.running += 1;
+        let range = Some((key(lower), Some(key(upper))));
+        Part { request: Arc::clone(request), range, is_alone: state.one_at_a_time }
     }
 
     fn full() -> Error {
@@ -268,16 +327,19 @@ mod tests {
         let request = Arc::new(Request::new(0, (key(""), None)));
         request.state.lock().left.clear();
         let (first, second) = (begun(&request, "a", "b"), begun(&request, "c", "d"));
-        request.fail(full());
+        request.fail(full(), second.is_alone);
         drop(second);
         assert!(request.outcome().is_none() && !request.is_given_up());
         assert!(!request.state.lock().takes_jobs(), "the first job is still running");
+        // The first found no room either: it was not alone when it asked, although it is when it tells.
+        request.fail(full(), first.is_alone);
+        assert!(!request.is_given_up());
         drop(first);
         assert!(request.state.lock().takes_jobs());
         let left = request.state.lock().left.clone();
         assert_eq!(left, [(key("a"), Some(key("b"))), (key("c"), Some(key("d")))]);
         let alone = begun(&request, "a", "b");
-        request.fail(full());
+        request.fail(full(), alone.is_alone);
         assert!(request.is_given_up() && request.outcome().is_none(), "it is still running");
         drop(alone);
         assert!(matches!(request.outcome(), Some(Err(Error::Full { .. }))));
@@ -288,8 +350,8 @@ mod tests {
     fn after_a_failure_nothing_is_begun_and_everything_that_runs_is_waited_for() {
         let request = Arc::new(Request::new(0, (key(""), None)));
         let running = begun(&request, "a", "b");
-        request.fail(Error::invalid("first"));
-        request.fail(Error::invalid("second"));
+        request.fail(Error::invalid("first"), false);
+        request.fail(Error::invalid("second"), false);
         assert!(request.is_given_up() && !request.state.lock().takes_jobs());
         assert!(request.outcome().is_none());
         drop(running);
