@@ -219,11 +219,15 @@ impl Error {
     }
 
     /// The error of a write or sync of data that had already been stored or acknowledged. Never
-    /// `Full`, which would mean that nothing was stored.
+    /// `Full` or `TooManyFiles`, which would mean that nothing was stored.
     pub(crate) fn not_refused(self, op: &'static str) -> Error {
         match self {
             Error::Full { path, .. } => {
                 let source = Arc::new(io::ErrorKind::StorageFull.into());
+                Error::Io { op, path, offset: None, source }
+            }
+            Error::TooManyFiles { path, .. } => {
+                let source = Arc::new(io::Error::other("no descriptor is left for another file"));
                 Error::Io { op, path, offset: None, source }
             }
             error => error,

@@ -9,7 +9,8 @@
 //! 2. A refusal refuses every edit that is not durable yet: they may build on the refused one. An edit that is submitted
 //!    later names the edit that it builds on. It is not accepted if that one has been refused: a refusal is remembered
 //!    until whoever submitted the edit has taken the decision.
-//! 3. A rewritten log has the edits that were submitted before the rewrite, and no other.
+//! 3. A rewritten log has the edits that were submitted before the rewrite, and no other. If one of them is refused, before
+//!    the rewrite is submitted or after, the rewrite does nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -254,8 +255,8 @@ impl Manifest {
     /// include every edit up to the `edits`th submitted. It waits for no disk. Edits that are submitted afterwards are
     /// appended to the new log.
     ///
-    /// Returns `None` without any effect if more edits were submitted, or if another rewrite is under way: take the trees
-    /// again.
+    /// Returns `None` without any effect if more edits were submitted, if one has been refused and its tree does not know
+    /// yet, or if another rewrite is under way: take the trees again.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -266,7 +267,9 @@ impl Manifest {
     ) -> Result<Option<SubmittedRewrite>> {
         let mut inner = self.inner.lock();
         self.poison.check()?;
-        if inner.submitted != edits || !matches!(inner.rewrite, RewriteStage::None) {
+        // A refusal that nobody has taken: the trees may still have the change, which is taken back from them.
+        let is_settled = inner.refused.is_empty();
+        if inner.submitted != edits || !is_settled || !matches!(inner.rewrite, RewriteStage::None) {
             return Ok(None);
         }
         let waiting = std::mem::take(&mut inner.waiting);
@@ -337,7 +340,8 @@ impl Manifest {
                 return Ok(Err(error));
             }
         };
-        self.remove_durably(old.number)?;
+        // The new log holds the edits of all who wait: none of them is refused.
+        self.remove_durably(old.number).map_err(|error| error.not_refused("remove"))?;
         self.note_durable(new, bytes);
         Ok(Ok((file, bytes)))
     }

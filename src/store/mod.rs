@@ -31,6 +31,7 @@ pub(crate) mod read;
 pub(crate) mod recovery;
 mod replay;
 mod rest;
+mod rest_state;
 mod retired;
 mod room;
 mod sizes;

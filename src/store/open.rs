@@ -25,7 +25,7 @@ use super::options::{BackgroundMode, Builder};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
 use super::recovery::RecoveryReport;
 use super::replay::{Replayed, epoch_number};
-use super::rest::Rest;
+use super::rest_state::Rest;
 use super::sizes::Sizes;
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};

@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// Gives the page cache the memory that memtables and trees do not need. Memtables keep what they have once used, for
-    /// the next burst of writes, until the store rests ([`Rest`](super::rest::Rest)).
+    /// the next burst of writes, until the store rests (`rest`).
     pub(crate) fn share_memory(&self) {
         self.share_memory_while(|| ());
     }

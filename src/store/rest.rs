@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::state::KeyspaceState;
 use super::store::Store;
-use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::base::sync::atomic::Ordering;
 
 /// How long nobody has written when a store begins to rest.
 const REST_NANOS: u64 = 3_000_000_000;
@@ -26,33 +26,6 @@ const LENT_STEP_BYTES_MIN: u64 = 512 << 10;
 const LENT_STEP_BYTES_MAX: u64 = 4 << 20;
 /// No table is made of less.
 const FLUSHED_BYTES_MIN: u64 = 64 << 10;
-
-/// Whether a store rests, and what it has lent.
-#[derive(Default)]
-pub(crate) struct Rest {
-    /// The last commit when somebody looked, and since when it is the last.
-    seen: AtomicU64,
-    since_nanos: AtomicU64,
-    /// Nothing is left to do before the next commit.
-    is_done: AtomicBool,
-    /// Memory of memtables is lent. Changed with `cache_share` locked, as the limit is.
-    is_lent: AtomicBool,
-    /// What memtables may use before some of it is taken back; no limit if 0.
-    limit_bytes: AtomicU64,
-}
-
-impl Rest {
-    /// Whether memtables that use so much have to take back what they have lent.
-    #[inline]
-    pub(super) fn is_exceeded(&self, used_bytes: u64) -> bool {
-        let limit = self.limit_bytes.load(Ordering::Relaxed);
-        limit != 0 && used_bytes > limit
-    }
-
-    pub(super) fn is_lent(&self) -> bool {
-        self.is_lent.load(Ordering::Relaxed)
-    }
-}
 
 impl Store {
     /// How much comes back at once.

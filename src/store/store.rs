@@ -19,7 +19,7 @@ use super::open_iterators::OpenIterators;
 use super::options::Switches;
 use super::quarantine::Quarantine;
 use super::recovery::RecoveryReport;
-use super::rest::Rest;
+use super::rest_state::Rest;
 use super::sizes::Sizes;
 use super::snapshots::Snapshots;
 use super::state::KeyspaceState;

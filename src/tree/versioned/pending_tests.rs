@@ -487,6 +487,41 @@ fn a_change_upon_a_refused_one_that_nobody_has_settled_is_made_anew() {
     }
 }
 
+/// A change was refused while the manifest was about to be written anew: after the change locks had been taken, and before
+/// the rewrite was submitted. The new log had the change, which was then taken back. It named files that were deleted, and
+/// lacked what the change had replaced: the next open failed.
+#[test]
+fn a_rewrite_of_a_refused_change_that_is_not_settled_is_not_accepted() {
+    for kind in TreeKind::ALL {
+        let bed = Bed::new(kind);
+        (1..6).for_each(|seqno| bed.incorporate(seqno).unwrap());
+        let edits = bed.submitted();
+        bed.gate.set(|state| (state.is_shut, state.is_full) = (true, true));
+        thread::scope(|scope| {
+            let first = scope.spawn(|| bed.incorporate(6));
+            bed.gate.await_append();
+            let lock = bed.tree.lock_changes();
+            // The edit is refused. Its tree cannot settle that: the lock is held.
+            bed.gate.set(|state| state.is_shut = false);
+            while bed.context.manifest.edits_decided() <= edits {
+                thread::yield_now();
+            }
+            bed.gate.set(|state| state.is_full = false);
+            let trees = vec![(bed.context.keyspace, lock.snapshot().unwrap())];
+            let submitted = bed.context.manifest.submit_rewrite(bed.submitted(), trees).unwrap();
+            assert!(submitted.is_none(), "{kind}: the rewrite was accepted");
+            drop(lock);
+            assert!(matches!(first.join().unwrap(), Err(Error::Full { .. })), "{kind}");
+        });
+        // Once it is settled, the log is written anew.
+        let trees = vec![(bed.context.keyspace, bed.tree.lock_changes().snapshot().unwrap())];
+        let submitted = bed.context.manifest.submit_rewrite(bed.submitted(), trees).unwrap();
+        assert!(bed.context.manifest.finish_rewrite(submitted.unwrap()).unwrap());
+        bed.incorporate(6).unwrap();
+        bed.check_all_durable();
+    }
+}
+
 /// A job whose change has been submitted still has its claim: the version from which others plan has its inputs. A plan with
 /// them would bring them back beside their output.
 #[test]

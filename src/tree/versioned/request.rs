@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::{Choose, Compact, CompactionJob, CompactionPlan, Place, VersionedKind, VersionedTree};
+use super::{Choose, Compact, CompactionJob, CompactionPlan, Place, VersionedTree};
 use crate::base::error::{Error, Result};
 use crate::base::sync::Mutex;
 use crate::jobs::{Job, Step};

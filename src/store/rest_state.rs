@@ -1,0 +1,30 @@
+//! Whether a store rests, and what it has lent: the state that `rest` keeps.
+
+use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Whether a store rests, and what it has lent.
+#[derive(Default)]
+pub(crate) struct Rest {
+    /// The last commit when somebody looked, and since when it is the last.
+    pub(super) seen: AtomicU64,
+    pub(super) since_nanos: AtomicU64,
+    /// Nothing is left to do before the next commit.
+    pub(super) is_done: AtomicBool,
+    /// Memory of memtables is lent. Changed with `cache_share` locked, as the limit is.
+    pub(super) is_lent: AtomicBool,
+    /// What memtables may use before some of it is taken back; no limit if 0.
+    pub(super) limit_bytes: AtomicU64,
+}
+
+impl Rest {
+    /// Whether memtables that use so much have to take back what they have lent.
+    #[inline]
+    pub(super) fn is_exceeded(&self, used_bytes: u64) -> bool {
+        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        limit != 0 && used_bytes > limit
+    }
+
+    pub(super) fn is_lent(&self) -> bool {
+        self.is_lent.load(Ordering::Relaxed)
+    }
+}
