@@ -366,6 +366,12 @@ impl Frames {
             .store(given_back.resident.len() + given_back.released.len(), Ordering::Relaxed);
     }
 
+    /// Whether slots have been given back.
+    #[inline]
+    pub(super) fn has_given_back(&self) -> bool {
+        self.given_back_len.load(Ordering::Relaxed) > 0
+    }
+
     /// The slots that have been given back, with those of their units that are still resident.
     pub(super) fn take_given_back(&self) -> Option<(Vec<SlotUnits>, Vec<SlotUnits>)> {
         if self.given_back_len.load(Ordering::Relaxed) == 0 {

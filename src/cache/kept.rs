@@ -53,6 +53,12 @@ impl Owners {
         unsafe { Slice::kept(bytes, keeper) }
     }
 
+    /// Whether values are copied.
+    #[inline]
+    pub(super) fn is_limited(&self) -> bool {
+        self.is_limited.load(Ordering::Relaxed)
+    }
+
     /// Says whether values are to be copied from now on.
     pub(super) fn limit(&self, is_limited: bool) {
         if self.is_limited.load(Ordering::Relaxed) != is_limited {
@@ -299,7 +305,7 @@ mod tests {
         let [first, second] = hot();
         assert!(first == second && first.as_ptr() != second.as_ptr());
         drop(kept);
-        insert_pages(&cache, 3, 100);
+        hot();
         let [first, second] = hot();
         assert_eq!(first.as_ptr(), second.as_ptr());
     }

@@ -192,6 +192,9 @@ impl Cache {
         };
         entry.mark_used(locator);
         self.counters.add(counter(PageClass::Value), 1);
+        if self.owners.is_limited() && self.frames.has_given_back() {
+            self.take_back();
+        }
         let slot = locator.slot();
         Some(match locator.home() {
             // SAFETY: `guard` has pinned this thread since before the value was found.
@@ -199,6 +202,14 @@ impl Cache {
             // SAFETY: likewise.
             home => unsafe { self.owners.keep(slot, home) },
         })
+    }
+
+    /// Slots have been given back: perhaps values need not be copied any more.
+    #[cold]
+    fn take_back(&self) {
+        let mut pool = self.pool.lock();
+        pool.take_back(&self.frames);
+        self.owners.limit(pool.is_much_left());
     }
 
     /// Caches a value, unless it is larger than a sixteenth of the cache. As a page, it must be used

@@ -111,6 +111,25 @@ impl Idle {
         }
         self.cold.push(chunk);
     }
+
+    /// The same for many chunks. Neighbours go together: the system backs a mapping with large pages again only where a
+    /// whole one was released at once.
+    fn cool_all(&mut self, mut chunks: Vec<Chunk>) {
+        let start = |chunk: &Chunk| chunk.start.as_ptr() as usize;
+        chunks.sort_unstable_by_key(start);
+        for mapping in &self.mappings {
+            let base = mapping.base().as_ptr() as usize;
+            let end = base + MAPPING_CHUNKS * CHUNK_STRIDE_BYTES;
+            let from = chunks.partition_point(|chunk| start(chunk) < base);
+            let to = chunks.partition_point(|chunk| start(chunk) < end);
+            let next_to = |a: &Chunk, b: &Chunk| start(b) - start(a) == CHUNK_STRIDE_BYTES;
+            for run in chunks[from..to].chunk_by(next_to) {
+                // SAFETY: these chunks were cut there at multiples of their stride, and nothing refers to them.
+                unsafe { mapping.release(start(&run[0]) - base, run.len() * CHUNK_STRIDE_BYTES) };
+            }
+        }
+        self.cold.append(&mut chunks);
+    }
 }
 
 impl ChunkPool {
@@ -149,14 +168,11 @@ impl ChunkPool {
         let mut idle = self.idle.lock();
         self.keeps_idle.store(false, Ordering::Relaxed);
         let Idle { warm, warm_bytes, .. } = &mut *idle;
-        let chunks: Vec<Chunk> = warm.iter_mut().flat_map(|chunks| chunks.drain(..)).collect();
+        let (on_heap, mapped): (Vec<Chunk>, Vec<Chunk>) =
+            warm.iter_mut().flat_map(|chunks| chunks.drain(..)).partition(|chunk| chunk.on_heap);
         *warm_bytes = 0;
-        for chunk in chunks {
-            match chunk.on_heap {
-                true => surplus.push(chunk),
-                false => idle.cool(chunk),
-            }
-        }
+        surplus.extend(on_heap);
+        idle.cool_all(mapped);
         // Freed after the lock.
         drop(idle);
     }

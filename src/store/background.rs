@@ -36,6 +36,9 @@ impl WorkSource for Store {
             let is_due = self.journal.maintenance_due();
             return is_due.then(|| Box::new(Segments { store }) as Box<dyn Job>);
         }
+        if let Some(job) = store.next_return() {
+            return Some(job);
+        }
         let now = self.clock.nanos();
         let is_over = |backoff: &AtomicU64| backoff.load(Ordering::Relaxed) <= now;
         let mut keyspaces = self.all_keyspaces();

@@ -23,13 +23,14 @@ const SAMPLES_PART: u64 = 32;
 const SAMPLES_BYTES_MIN: u64 = 1 << 20;
 
 impl Store {
-    /// Returns true if all memtables together exceed their share.
+    /// Returns true if all memtables together exceed their share, or will exceed what is left of it with a batch that needs
+    /// so much.
     #[inline]
-    pub(super) fn is_pressed(&self) -> bool {
+    pub(super) fn is_pressed(&self, held: u64) -> bool {
         let used = self.pool.bytes_in_use() as u64;
         self.pool.bytes_active() as u64 > self.sizes.active_bytes_max
             || used > self.sizes.memtables_bytes_max
-            || self.rest.is_exceeded(used)
+            || self.rest.is_exceeded(used + held)
     }
 
     /// Freezes the largest memtables anywhere, and waits until all of them fit their share again.
@@ -38,7 +39,7 @@ impl Store {
     where
         I: Iterator<Item = Operation<'a>>,
     {
-        self.take_memory_back();
+        self.want_memory_back();
         let mut waited_from = None;
         let mut tried_again = false;
         loop {

@@ -1,13 +1,12 @@
 //! Memory of a store that nobody writes to: the memtables' share goes to the page cache, and comes back.
 //!
 //! After [`REST_NANOS`] without a commit the store *rests*. Memtables of some size are flushed, so gets need not look
-//! there, and the next open replays little. Then the page cache gets what memtables do not hold. Once somebody writes, it
-//! comes back in small steps: a writer that fills a memtable evicts a part of the page cache now and then, and never much
-//! at once.
+//! there, and the next open replays little. Then the page cache gets what memtables do not hold. Once somebody writes more
+//! than a little, a job takes it back in small steps, before all other background work. Writers do not wait for it.
 //!
 //! Invariants:
-//! 1. While memory is lent, memtables use no more than `limit_bytes` before some of it is taken back: what they may use
-//!    until then is kept free for them.
+//! 1. While memory is lent, memtables use no more than `limit_bytes` before a job begins to take it back: what they may
+//!    use until then is kept free for them.
 //! 2. Rest begins once nothing is on its way into a tree, and once until the next commit.
 
 use std::cmp::Reverse;
@@ -15,7 +14,9 @@ use std::sync::Arc;
 
 use super::state::KeyspaceState;
 use super::store::Store;
+use crate::base::error::Result;
 use crate::base::sync::atomic::Ordering;
+use crate::jobs::{Job, Step};
 
 /// How long nobody has written when a store begins to rest.
 const REST_NANOS: u64 = 3_000_000_000;
@@ -28,7 +29,7 @@ const LENT_STEP_BYTES_MAX: u64 = 4 << 20;
 const FLUSHED_BYTES_MIN: u64 = 64 << 10;
 
 impl Store {
-    /// How much comes back at once.
+    /// How much comes back in a step.
     pub(super) fn lent_step_bytes(&self) -> u64 {
         (self.sizes.memtable_bytes / 8).clamp(LENT_STEP_BYTES_MIN, LENT_STEP_BYTES_MAX)
     }
@@ -43,7 +44,7 @@ impl Store {
             return false;
         }
         let period = self.switches.rest_nanos.unwrap_or(REST_NANOS);
-        !rest.is_done.load(Ordering::Relaxed)
+        (!rest.is_done.load(Ordering::Relaxed) || self.is_too_little_lent())
             && now.saturating_sub(rest.since_nanos.load(Ordering::Relaxed)) >= period
             && !self.all_keyspaces().iter().any(|keyspace| keyspace.is_flushing())
     }
@@ -52,12 +53,17 @@ impl Store {
     pub(super) fn begin_rest(&self) {
         let chosen = self.worth_a_flush();
         if !chosen.is_empty() {
-            self.freeze(&chosen, |_| true);
+            let least = self.flushed_bytes_min();
+            self.freeze(&chosen, |keyspace| keyspace.read.load().active.bytes() >= least);
             return;
         }
         // Before memory is lent: a writer that comes now makes it due anew.
         self.rest.is_done.store(true, Ordering::Relaxed);
         self.lend_memory();
+    }
+
+    fn flushed_bytes_min(&self) -> u64 {
+        FLUSHED_BYTES_MIN.min(self.sizes.memtable_bytes / FLUSHED_PART)
     }
 
     /// The largest memtables, so that what is left of all together is little.
@@ -74,7 +80,7 @@ impl Store {
         sized.sort_by_key(|(bytes, _)| Reverse(*bytes));
         let mut left: u64 = sized.iter().map(|(bytes, _)| bytes).sum();
         let most = self.sizes.memtable_bytes / FLUSHED_PART;
-        let least = FLUSHED_BYTES_MIN.min(most);
+        let least = self.flushed_bytes_min();
         let is_chosen = |(bytes, _): &(u64, Arc<KeyspaceState>)| {
             let is_chosen = left > most && *bytes >= least;
             left -= *bytes;
@@ -85,6 +91,9 @@ impl Store {
 
     /// Lends the page cache what memtables do not hold.
     fn lend_memory(&self) {
+        if self.sizes.cache_bytes_chosen.is_some() {
+            return;
+        }
         {
             let _share = self.cache_share.lock();
             self.pool.keep_nothing_idle();
@@ -96,29 +105,60 @@ impl Store {
         self.share_memory();
     }
 
-    /// Takes back a step of what has been lent; all the rest if not much more is lent than memtables use.
+    /// Whether memtables have been freed since memory was lent: readers held them.
+    fn is_too_little_lent(&self) -> bool {
+        let used = self.pool.bytes_in_use() as u64;
+        let share = self.memtables_share.load(Ordering::Relaxed);
+        self.rest.is_lent() && used + 3 * self.lent_step_bytes() < share
+    }
+
+    /// A writer needs what has been lent. It does not wait for it: evicting pages takes longer than a write should.
     #[cold]
-    pub(super) fn take_memory_back(&self) {
-        {
-            let _share = self.cache_share.lock();
-            let used = self.pool.bytes_in_use() as u64;
-            if !self.rest.is_exceeded(used) {
-                return;
-            }
-            let step = self.lent_step_bytes();
-            // Two steps for one that has been used: at last memtables are so far ahead as when nothing is lent.
-            let before = self.memtables_share.load(Ordering::Relaxed);
-            let share = (before + 2 * step).max(used + 2 * step);
-            let usual = used + 2 * self.sizes.memtable_bytes;
-            if share >= usual.min(self.sizes.memtables_bytes_max) {
-                self.rest.is_lent.store(false, Ordering::Relaxed);
-                self.rest.limit_bytes.store(0, Ordering::Relaxed);
-                self.pool.keep_idle();
-            } else {
-                self.rest.limit_bytes.store(used + step, Ordering::Relaxed);
-            }
-            self.memtables_share.fetch_max(share, Ordering::Relaxed);
+    pub(super) fn want_memory_back(&self) {
+        if self.rest.is_lent() && !self.rest.is_wanted.swap(true, Ordering::AcqRel) {
+            self.rest.limit_bytes.store(0, Ordering::Relaxed);
+            self.pool.keep_idle();
+            self.executor.notify();
         }
-        self.share_memory();
+    }
+
+    /// The job that takes back what has been lent, if a writer needs it.
+    pub(super) fn next_return(self: &Arc<Self>) -> Option<Box<dyn Job>> {
+        let rest = &self.rest;
+        let is_due = rest.is_wanted.load(Ordering::Acquire)
+            && !rest.is_coming_back.swap(true, Ordering::AcqRel);
+        is_due.then(|| Box::new(TakeBack { store: Arc::clone(self) }) as Box<dyn Job>)
+    }
+}
+
+/// Takes back what has been lent. The page cache is locked in each step.
+struct TakeBack {
+    store: Arc<Store>,
+}
+
+impl Job for TakeBack {
+    fn step(&mut self) -> Result<Step> {
+        let store = &self.store;
+        let is_done = {
+            let _share = store.cache_share.lock();
+            let taken = (store.pool.bytes_in_use() + store.pool.bytes_retained()) as u64;
+            let usual = taken + 2 * store.sizes.memtable_bytes;
+            let usual = usual.min(store.sizes.memtables_bytes_max);
+            let share = store.memtables_share.load(Ordering::Relaxed) + store.lent_step_bytes();
+            store.memtables_share.fetch_max(share.min(usual), Ordering::Relaxed);
+            if share >= usual {
+                store.rest.is_lent.store(false, Ordering::Relaxed);
+                store.rest.is_wanted.store(false, Ordering::Release);
+            }
+            share >= usual
+        };
+        store.share_memory();
+        Ok(if is_done { Step::Done } else { Step::Again })
+    }
+}
+
+impl Drop for TakeBack {
+    fn drop(&mut self) {
+        self.store.rest.is_coming_back.store(false, Ordering::Release);
     }
 }

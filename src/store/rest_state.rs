@@ -12,12 +12,15 @@ pub(crate) struct Rest {
     pub(super) is_done: AtomicBool,
     /// Memory of memtables is lent. Changed with `cache_share` locked, as the limit is.
     pub(super) is_lent: AtomicBool,
-    /// What memtables may use before some of it is taken back; no limit if 0.
+    /// What memtables may use before it is taken back; no limit if 0.
     pub(super) limit_bytes: AtomicU64,
+    /// A writer needs it, and a job takes it back.
+    pub(super) is_wanted: AtomicBool,
+    pub(super) is_coming_back: AtomicBool,
 }
 
 impl Rest {
-    /// Whether memtables that use so much have to take back what they have lent.
+    /// Whether memtables that will use so much need what they have lent.
     #[inline]
     pub(super) fn is_exceeded(&self, used_bytes: u64) -> bool {
         let limit = self.limit_bytes.load(Ordering::Relaxed);

@@ -161,7 +161,7 @@ impl Store {
         if batch.is_full {
             self.make_room(operations)?;
         }
-        if self.is_pressed() {
+        if self.is_pressed(batch.held) {
             self.relieve_pressure(operations)?;
         }
         if let Some(slowest) = batch.slowest {

@@ -103,9 +103,10 @@ fn judge_rest(seed: u64, kinds: Kinds, operations: &mut u64) -> Result<(), Strin
         .collect::<Result<Vec<Keyspace>, _>>()
         .map_err(failed)?;
     let records = 2400 + random.below(600) as u64;
-    let put = |number: u64| {
-        keyspaces[number as usize % 3].put(number.to_be_bytes(), vec![number as u8; 3000])
-    };
+    // Half of them are in blob files, and cached as values.
+    let value = |number: u64| vec![number as u8; [2000, 5000][number as usize / 3 % 2]];
+    let put = |number: u64| keyspaces[number as usize % 3].put(number.to_be_bytes(), value(number));
+    let mut kept = Vec::new();
     let used = || {
         let statistics = db.stats();
         statistics.memory_total() - statistics.memory_journal
@@ -117,14 +118,22 @@ fn judge_rest(seed: u64, kinds: Kinds, operations: &mut u64) -> Result<(), Strin
     for number in 0..2 * records {
         let number = number % records;
         let keyspace = &keyspaces[number as usize % 3];
-        if keyspace
-            .get(number.to_be_bytes())
-            .map_err(failed)?
-            .is_none_or(|value| value[..] != vec![number as u8; 3000])
-        {
+        let found = keyspace.get(number.to_be_bytes()).map_err(failed)?;
+        let Some(found) = found.filter(|found| found[..] == value(number)) else {
             return Err(format!("key {number} has another value, or none"));
+        };
+        // From the cache now, if it is a value there.
+        if number % 40 < 6 {
+            kept.extend(
+                keyspace.get(number.to_be_bytes()).map_err(failed)?.map(|value| (number, value)),
+            );
         }
+        drop(found);
     }
+    if let Some((number, _)) = kept.iter().find(|(number, kept)| kept[..] != value(*number)) {
+        return Err(format!("the value of key {number} changed while it was kept"));
+    }
+    drop(kept);
     *operations += 3 * records;
     let resting = db.stats();
     if resting.memory_memtables > RESTING_BUDGET / 64 || resting.memory_idle > 0 {
