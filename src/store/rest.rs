@@ -115,10 +115,12 @@ impl Store {
     /// A writer needs what has been lent. It does not wait for it: evicting pages takes longer than a write should.
     #[cold]
     pub(super) fn want_memory_back(&self) {
-        if self.rest.is_lent() && !self.rest.is_wanted.swap(true, Ordering::AcqRel) {
+        if self.rest.is_lent() {
             self.rest.limit_bytes.store(0, Ordering::Relaxed);
             self.pool.keep_idle();
-            self.executor.notify();
+            if !self.rest.is_wanted.swap(true, Ordering::AcqRel) {
+                self.executor.notify();
+            }
         }
     }
 
@@ -147,6 +149,9 @@ impl Job for TakeBack {
             let share = store.memtables_share.load(Ordering::Relaxed) + store.lent_step_bytes();
             store.memtables_share.fetch_max(share.min(usual), Ordering::Relaxed);
             if share >= usual {
+                // Also if the store has begun to rest once more meanwhile.
+                store.rest.limit_bytes.store(0, Ordering::Relaxed);
+                store.pool.keep_idle();
                 store.rest.is_lent.store(false, Ordering::Relaxed);
                 store.rest.is_wanted.store(false, Ordering::Release);
             }
