@@ -341,7 +341,10 @@ impl Manifest {
             }
         };
         // The new log holds the edits of all who wait: none of them is refused.
-        self.remove_durably(old.number).map_err(|error| error.not_refused("remove"))?;
+        self.remove_durably(old.number).map_err(|error| match error.is_refusal() {
+            true => Error::Poisoned { reason: format!("the manifest's old copy stays: {error}") },
+            false => error,
+        })?;
         self.note_durable(new, bytes);
         Ok(Ok((file, bytes)))
     }
