@@ -6,37 +6,11 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use super::kinds::{self, TreeKind};
 use super::options::KeyspaceOptions;
-use super::test_support::{Reader, context, key_of};
-use super::{PackSource, Tree, TreeObserver, TreeOptions, TreeVersion};
-use crate::base::entry::{EntryKind, EntryRef};
-use crate::base::error::Result;
+use super::test_support::{Puts, Reader, context, key_of};
+use super::{Tree, TreeObserver, TreeOptions, TreeVersion};
 use crate::base::ids::Seqno;
 use crate::base::{held, visits};
 use crate::jobs::Step;
-
-/// A memtable of puts, one version a key.
-struct Puts {
-    seqno: u64,
-    keys: Vec<Vec<u8>>,
-    at: usize,
-}
-
-impl PackSource for Puts {
-    fn next(&mut self) -> Result<()> {
-        self.at += 1;
-        Ok(())
-    }
-
-    fn entry(&self) -> Option<EntryRef<'_>> {
-        let key = self.keys.get(self.at.checked_sub(1)?)?;
-        let seqno = Seqno(self.seqno);
-        Some(EntryRef { key, seqno, kind: EntryKind::Put, value: &[7; 120] })
-    }
-
-    fn entries(&self) -> usize {
-        self.keys.len()
-    }
-}
 
 /// A tree, and the visits of its latest changes.
 struct Costs {

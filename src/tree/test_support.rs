@@ -1,11 +1,12 @@
-//! Shared by the tests of trees: a context, and an observer with snapshots.
+//! Shared by the tests of trees: a context, a memtable, and an observer with snapshots.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use super::options::KeyspaceOptions;
-use super::{TreeContext, TreeCounters, TreeObserver, TreeOptions, TreeVersion};
-use crate::base::entry::EntryKind;
+use super::{PackSource, TreeContext, TreeCounters, TreeObserver, TreeOptions, TreeVersion};
+use crate::base::entry::{EntryKind, EntryRef};
+use crate::base::error::Result;
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::{HashSecret, test_hasher};
 use crate::base::sync::ArcSwap;
@@ -17,6 +18,30 @@ use crate::manifest::{
 use crate::merge::{Append, MergeContext, MergeOperator};
 use crate::table::{BlobFiles, Table, TableBuilder, TableOptions};
 use crate::vfs::{MemoryVfs, Vfs};
+
+/// A memtable of puts, one version a key.
+pub(super) struct Puts {
+    pub(super) seqno: u64,
+    pub(super) keys: Vec<Vec<u8>>,
+    pub(super) at: usize,
+}
+
+impl PackSource for Puts {
+    fn next(&mut self) -> Result<()> {
+        self.at += 1;
+        Ok(())
+    }
+
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        let key = self.keys.get(self.at.checked_sub(1)?)?;
+        let seqno = Seqno(self.seqno);
+        Some(EntryRef { key, seqno, kind: EntryKind::Put, value: &[7; 120] })
+    }
+
+    fn entries(&self) -> usize {
+        self.keys.len()
+    }
+}
 
 /// Holds snapshots.
 pub(super) struct Reader(pub(super) Vec<Seqno>);

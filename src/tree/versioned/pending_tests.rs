@@ -7,15 +7,14 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::jobs::Step;
 use crate::manifest::{Manifest, RecoveredKeyspace, SUPERBLOCK_FILE_NAME, TreeEdit};
 use crate::tree::kinds::{self, TreeKind, repair_ranges};
 use crate::tree::options::KeyspaceOptions;
-use crate::tree::test_support::{context_on, key_of};
-use crate::tree::{PackSource, Packed, Tree, TreeContext, TreeObserver, TreeOptions, TreeVersion};
+use crate::tree::test_support::{Puts, context_on, key_of};
+use crate::tree::{Packed, Tree, TreeContext, TreeObserver, TreeOptions, TreeVersion};
 use crate::vfs::{Access, DirEntry, File, IoQueue, Lock, MappedFile, MemoryVfs, Vfs};
 
 /// How long a thread may take for what it does at once.
@@ -192,28 +191,6 @@ impl TreeObserver for Watcher {
         let on_submit = self.on_submit.lock().unwrap().take();
         on_submit.into_iter().for_each(|on_submit| on_submit());
         false
-    }
-}
-
-/// A memtable of eight puts.
-struct Puts {
-    seqno: u64,
-    keys: Vec<Vec<u8>>,
-    at: usize,
-}
-
-impl PackSource for Puts {
-    fn next(&mut self) -> Result<()> {
-        self.at += 1;
-        Ok(())
-    }
-    fn entry(&self) -> Option<EntryRef<'_>> {
-        let key = self.keys.get(self.at.checked_sub(1)?)?;
-        let seqno = Seqno(self.seqno);
-        Some(EntryRef { key, seqno, kind: EntryKind::Put, value: &[7; 120] })
-    }
-    fn entries(&self) -> usize {
-        self.keys.len()
     }
 }
 
