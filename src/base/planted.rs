@@ -393,6 +393,8 @@ bugs! {
         "A point read misses the last entry of a leaf.";
     CursorBackSkips, "cursor-back-skips", "table",
         "A cursor that goes back skips a key at each leaf's end.";
+    SplitValueCut, "split-value-cut", "table",
+        "A value that goes on in the next leaf is returned without the part there.";
     CursorForwardSkips, "cursor-forward-skips", "table",
         "A cursor that goes forward skips a key at each leaf's start.";
     ScanSkips, "scan-skips", "table",

@@ -3,7 +3,8 @@
 //! Invariants:
 //! 1. Each unit of the range is read once, and none outside it.
 //! 2. There are two buffers: one is consumed while the other is filled.
-//! 3. A page's length is used only after its header's checksum has been verified.
+//! 3. `ahead` is the page that `next_page` returns next. A failed read leaves it empty.
+//! 4. A page's length is used only after its header's checksum has been verified.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,6 +45,9 @@ pub(crate) struct PageScan {
     /// A page's payload, decompressed.
     scratch: Vec<u8>,
     kind: u8,
+    /// See [`PageScan::peek_page`].
+    ahead: Option<(PagePointer, u8)>,
+    ahead_payload: Vec<u8>,
 }
 
 impl PageScan {
@@ -58,6 +62,8 @@ impl PageScan {
             straddling: Vec::new(),
             scratch: Vec::new(),
             kind: 0,
+            ahead: None,
+            ahead_payload: Vec::new(),
             file: Arc::clone(file),
         }
     }
@@ -70,6 +76,34 @@ impl PageScan {
     /// The payload of the next page and its location, or `None` at the end. After an error the scan
     /// is still before the page that could not be read.
     pub(crate) fn next_page(&mut self) -> Result<Option<(PagePointer, &[u8])>> {
+        if let Some((pointer, kind)) = self.ahead.take() {
+            self.kind = kind;
+            return Ok(Some((pointer, &self.ahead_payload)));
+        }
+        self.read_page()
+    }
+
+    /// The page that `next_page` returns next. It is copied, so that the payload that `next_page` returned last may
+    /// go.
+    pub(crate) fn peek_page(&mut self) -> Result<Option<(PagePointer, &[u8])>> {
+        if self.ahead.is_none() {
+            let mut payload = std::mem::take(&mut self.ahead_payload);
+            let kind = self.kind;
+            payload.clear();
+            payload.shrink_to(KEPT_BYTES_MAX);
+            let read = self.read_page()?;
+            let pointer = read.map(|(pointer, found)| {
+                payload.extend_from_slice(found);
+                pointer
+            });
+            self.ahead_payload = payload;
+            self.ahead = pointer.map(|pointer| (pointer, self.kind));
+            self.kind = kind;
+        }
+        Ok(self.ahead.map(|(pointer, _)| (pointer, &*self.ahead_payload)))
+    }
+
+    fn read_page(&mut self) -> Result<Option<(PagePointer, &[u8])>> {
         if self.next_unit >= self.end_unit {
             return Ok(None);
         }
@@ -104,7 +138,7 @@ impl PageScan {
 
     /// The unit that `next_page` examines next.
     pub(crate) fn next_unit(&self) -> u32 {
-        self.next_unit
+        self.ahead.map_or(self.next_unit, |(pointer, _)| pointer.unit)
     }
 
     /// Copies a page from the chunks that it spans.

@@ -662,7 +662,7 @@ impl Inner {
         };
         cursors.extend(range.runs.iter().filter(is_ahead).map(Run::cursor));
         if is_careful {
-            cursors.iter_mut().for_each(|cursor| cursor.go_carefully(limit));
+            cursors.iter_mut().for_each(|cursor| cursor.go_carefully(limit, forward));
             return cursors;
         }
         let Some(key) = key else { return cursors };

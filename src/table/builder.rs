@@ -3,9 +3,9 @@
 //! Invariants:
 //! 1. Entries arrive strictly in order. This is asserted in release builds too, and checked again
 //!    by [`Table::check`](super::Table::check).
-//! 2. A leaf uses one unit (four before compression). It grows further, to at most eight units,
-//!    only if the next entry does not fit and closing the leaf would waste more than a quarter. A
-//!    larger entry has its own page.
+//! 2. A leaf uses one unit (four before compression). An entry that does not fit is split, if the table is not
+//!    compressed and two leaves can hold it: its value goes on in the next leaf. Otherwise the leaf grows to at most
+//!    eight units if closing it would waste more than a quarter. A larger entry has its own page.
 //! 3. A builder that is dropped removes its file.
 
 use std::collections::BTreeMap;
@@ -15,8 +15,8 @@ use super::blob_files::BlobFiles;
 use super::blob_pointer::BlobPointer;
 use super::footer::{FilterSection, Footer};
 use super::index::{LevelBuilder, PLAIN_SEPARATOR, Subtree};
-use super::node::KIND_BITS;
-use super::node_builder::{NodeBuilder, common_prefix};
+use super::node::{FLAG_CONTINUES, FLAG_SPLIT, KIND_BITS, KIND_MASK, REST_TAG};
+use super::node_builder::{Measure, NodeBuilder, common_prefix};
 use super::page_kind;
 use super::properties::{BlobReference, Origin, Properties};
 use super::reader::Table;
@@ -33,6 +33,10 @@ use crate::filter::{BlockFilterBuilder, FILTER_KIND_BLOCKS};
 
 /// Units of a leaf before compression, if it is compressed.
 const COMPRESSED_LEAF_UNITS: usize = 4;
+/// The smallest part of a value that is split off.
+const PART_BYTES_MIN: usize = 128;
+/// The smallest part relative to the key, which splitting writes twice more: before the rest and into the index.
+const PART_BYTES_PER_KEY_BYTE: usize = 4;
 /// The largest size of a leaf with several entries, in units.
 const LEAF_UNITS_MAX: usize = 8;
 
@@ -81,6 +85,10 @@ pub(crate) struct TableBuilder {
     only_leaf: Option<PagePointer>,
     leaf_units: u32,
     filter: FilterSection,
+    /// The last entry of the open leaf is split.
+    is_split: bool,
+    /// An entry of the table is split.
+    has_splits: bool,
     /// The keys, if the table is to have a filter.
     filter_keys: Option<BlockFilterBuilder>,
     sampler: KeySampler,
@@ -138,6 +146,8 @@ impl TableBuilder {
             only_leaf: None,
             leaf_units: 0,
             filter: FilterSection::default(),
+            is_split: false,
+            has_splits: false,
             filter_keys: options.filter.then(BlockFilterBuilder::default),
             sampler: KeySampler::new(options.sample_keys),
             last_key: Vec::new(),
@@ -217,21 +227,7 @@ impl TableBuilder {
             self.properties.first_key = key.to_vec();
             self.subtree.separator = key.to_vec();
         }
-        let mut grown = self.leaf.measure.with(key.len(), shared, meta, value.len());
-        let mut bytes = grown.node_bytes(0);
-        if bytes > self.leaf_bytes_max && !self.may_grow(bytes) {
-            if !self.leaf.is_empty() {
-                self.close_leaf(Some((key, shared)))?;
-                grown = self.leaf.measure.with(key.len(), 0, meta, value.len());
-                bytes = grown.node_bytes(0);
-            }
-            let compressed = self.properties.compression != Compression::None;
-            let base = if compressed { COMPRESSED_LEAF_UNITS } else { 1 };
-            self.leaf_bytes_max = capacity(base);
-        }
-        if bytes > self.leaf_bytes_max {
-            self.leaf_bytes_max = capacity((bytes + PAGE_HEADER_BYTES).div_ceil(UNIT_BYTES));
-        }
+        self.append(key, shared, meta, value)?;
         let (bytes, blob_bytes) = ((key.len(), value.len()), blob.map_or(0, |b| b.length));
         if is_new_key {
             if let Some(keys) = &mut self.filter_keys {
@@ -241,12 +237,34 @@ impl TableBuilder {
         } else {
             self.sampler.add_version(bytes, kind, blob_bytes);
         }
-        self.note(seqno, kind, (key.len() + value.len()) as u64, blob);
+        self.note(seqno, kind, blob);
         self.properties.key_bytes += key.len() as u64;
         self.properties.value_bytes += value.len() as u64;
-        self.leaf.push(key, meta, grown);
-        self.values.extend_from_slice(value);
-        self.value_ends.push(self.values.len());
+        Ok(())
+    }
+
+    /// Appends an entry to the open leaf. If it does not fit, it is split, or the leaf grows or is closed. The key
+    /// shares `shared` bytes with the leaf's last key.
+    fn append(&mut self, key: &[u8], shared: usize, meta: u64, value: &[u8]) -> Result<()> {
+        if self.leaf.is_empty() {
+            let units = if self.is_compressed() { COMPRESSED_LEAF_UNITS } else { 1 };
+            self.leaf_bytes_max = capacity(units);
+        }
+        let grown = self.leaf.measure.with(key.len(), shared, meta, value.len());
+        let bytes = grown.node_bytes(0);
+        if bytes > self.leaf_bytes_max {
+            if let Some(part) = self.part_that_fits(key, shared, meta, value) {
+                self.count(key, value);
+                return self.append_split(key, shared, meta, value.split_at(part));
+            }
+            if !self.leaf.is_empty() && !self.may_grow(bytes) {
+                self.close_leaf(Some((key, shared)))?;
+                return self.append(key, 0, meta, value);
+            }
+            self.leaf_bytes_max = capacity((bytes + PAGE_HEADER_BYTES).div_ceil(UNIT_BYTES));
+        }
+        self.count(key, value);
+        self.push(key, meta, value, grown);
         if self.leaf_bytes_max > capacity(LEAF_UNITS_MAX) {
             // An entry this large has a page of its own.
             self.leaf_bytes_max = 0;
@@ -254,13 +272,66 @@ impl TableBuilder {
         Ok(())
     }
 
+    /// Counts an entry that begins in the open leaf.
+    fn count(&mut self, key: &[u8], value: &[u8]) {
+        self.subtree.tuples += 1;
+        self.subtree.bytes += (key.len() + value.len()) as u64;
+    }
+
+    fn push(&mut self, key: &[u8], meta: u64, value: &[u8], grown: Measure) {
+        self.leaf.push(key, meta, grown);
+        self.values.extend_from_slice(value);
+        self.value_ends.push(self.values.len());
+    }
+
+    fn is_compressed(&self) -> bool {
+        self.properties.compression != Compression::None
+    }
+
     /// Returns true if the open leaf should grow to `bytes` instead of being closed.
     fn may_grow(&self, bytes: usize) -> bool {
         let now = self.leaf.measure.node_bytes(0);
-        now > 0 && now * 4 < self.leaf_bytes_max * 3 && bytes <= capacity(LEAF_UNITS_MAX)
+        let is_wasteful = now * 4 < self.leaf_bytes_max * 3;
+        now > 0 && is_wasteful && bytes <= capacity(LEAF_UNITS_MAX) && !self.leaf.begins_with_rest()
     }
 
-    fn note(&mut self, seqno: Seqno, kind: EntryKind, bytes: u64, blob: Option<BlobPointer>) {
+    /// How many bytes of a value still fit into the leaf, if the entry should be split there. The rest, and the key once
+    /// more, must fit into the next leaf, and the bytes gained must be worth the second key.
+    fn part_that_fits(&self, key: &[u8], shared: usize, meta: u64, value: &[u8]) -> Option<usize> {
+        let is_one_unit = self.leaf_bytes_max == capacity(1) && !self.is_compressed();
+        // The separator of the next leaf has a smaller sequence number.
+        if !is_one_unit || meta >> KIND_BITS == 0 || value.is_empty() {
+            return None;
+        }
+        // Two bytes for each end: bodies may so far have had one length.
+        let entry = self.leaf.measure.with(key.len(), shared, meta, 0);
+        let used = entry.node_bytes(0) + 2 * entry.entries;
+        let part = capacity(1).checked_sub(used)?.min(value.len() - 1);
+        let rest = Measure::EMPTY.with(key.len(), 0, meta, value.len() - part);
+        let is_worth = part >= PART_BYTES_MIN.max(PART_BYTES_PER_KEY_BYTE * key.len());
+        (is_worth && rest.node_bytes(0) <= capacity(1)).then_some(part)
+    }
+
+    /// Appends an entry whose value goes on in the next leaf.
+    fn append_split(
+        &mut self,
+        key: &[u8],
+        shared: usize,
+        meta: u64,
+        (part, rest): (&[u8], &[u8]),
+    ) -> Result<()> {
+        let grown = self.leaf.measure.with(key.len(), shared, meta, part.len());
+        assert!(grown.node_bytes(0) <= capacity(1), "a split entry's part fits into its leaf");
+        self.push(key, meta, part, grown);
+        self.is_split = true;
+        self.close_leaf(Some((key, key.len())))?;
+        let rest_meta = meta & !KIND_MASK | REST_TAG;
+        let grown = self.leaf.measure.with(key.len(), 0, rest_meta, rest.len());
+        self.push(key, rest_meta, rest, grown);
+        Ok(())
+    }
+
+    fn note(&mut self, seqno: Seqno, kind: EntryKind, blob: Option<BlobPointer>) {
         let properties = &mut self.properties;
         match kind {
             EntryKind::Put => properties.puts += 1,
@@ -281,8 +352,6 @@ impl TableBuilder {
         }
         properties.seqno_min = properties.seqno_min.min(seqno);
         properties.seqno_max = properties.seqno_max.max(seqno);
-        self.subtree.tuples += 1;
-        self.subtree.bytes += bytes;
     }
 
     /// Writes the open leaf. `next` is the first key of the next leaf, and the number of bytes that
@@ -290,9 +359,12 @@ impl TableBuilder {
     fn close_leaf(&mut self, next: Option<(&[u8], usize)>) -> Result<()> {
         let Some((last, last_meta)) = self.leaf.last() else { return Ok(()) };
         let continues = matches!(next, Some((key, shared)) if shared == key.len());
+        let is_split = std::mem::take(&mut self.is_split);
+        let flags =
+            if continues { FLAG_CONTINUES } else { 0 } | if is_split { FLAG_SPLIT } else { 0 };
         self.last_key.clear();
         self.last_key.extend_from_slice(last);
-        self.leaf.encode(0, continues, &[], &self.values, &self.value_ends, &mut self.page);
+        self.leaf.encode(0, flags, &[], &self.values, &self.value_ends, &mut self.page);
         let compression = self.properties.compression;
         let pointer = self.writer.append(page_kind::LEAF, &self.page, compression)?;
         self.index.add(&self.subtree, pointer);
@@ -305,9 +377,12 @@ impl TableBuilder {
             let more = usize::from(!planted(Bug::SeparatorTooShort));
             self.subtree.separator.extend_from_slice(&key[..(shared + more).min(key.len())]);
             self.subtree.separator_meta = match (continues, last_meta >> KIND_BITS) {
-                (true, last_seqno) => (last_seqno - 1) << KIND_BITS,
+                (true, last_seqno) => {
+                    (last_seqno - 1) << KIND_BITS | if is_split { REST_TAG } else { 0 }
+                }
                 (false, _) => PLAIN_SEPARATOR,
             };
+            self.has_splits |= is_split;
         }
         (self.subtree.tuples, self.subtree.bytes) = (0, 0);
         self.leaf.clear();
@@ -378,7 +453,14 @@ impl TableBuilder {
         }
         let properties = self.writer.append(page_kind::PROPERTIES, &encoded, Compression::None)?;
         let leaf_units = self.leaf_units;
-        let footer = Footer { height, root, properties, leaf_units, filter: self.filter };
+        let footer = Footer {
+            height,
+            root,
+            properties,
+            leaf_units,
+            filter: self.filter,
+            has_splits: self.has_splits,
+        };
         self.writer.append(page_kind::FOOTER, &footer.encode(), Compression::None)?;
         let blobs = blobs?;
         Ok(Table::finished(self.writer.finish()?, footer, self.properties, blobs))

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use super::blob_pointer::BlobPointer;
 use super::index::{Child, PLAIN_SEPARATOR, child};
-use super::leaf_cursor::LeafCursor;
-use super::node::{FLAG_CONTINUES, KIND_BITS, Node, Parsed, Shape};
+use super::leaf_cursor::{LeafCursor, Placed};
+use super::node::{
+    FLAG_CONTINUES, FLAG_REST, FLAG_SPLIT, KIND_BITS, KIND_MASK, Node, Parsed, REST_TAG, Shape,
+};
 use super::properties::BlobReference;
 use super::reader::Table;
 use crate::base::entry::EntryRef;
@@ -88,8 +90,9 @@ struct Checker<'a> {
     table: &'a Table,
     leaves: PageScan,
     leaf: LeafCursor,
-    /// The end of the previous leaf.
-    continues: bool,
+    /// The flags of the previous leaf.
+    flags_before: u8,
+    has_splits: bool,
     seen: TableCheck,
     filter: Option<LoadedFilter>,
     /// Distinct keys.
@@ -105,7 +108,8 @@ impl Table {
             table: self,
             leaves: self.file.scan(0..self.footer.leaf_units, CHUNK_UNITS),
             leaf: LeafCursor::new(),
-            continues: false,
+            flags_before: 0,
+            has_splits: false,
             seen: TableCheck::default(),
             filter: self.filter.map(|filter| filter.load(&self.file)).transpose()?,
             keys: 0,
@@ -189,6 +193,10 @@ impl Checker<'_> {
             }
             end = (found.tuples.1, found.bytes.1);
             if level == 1 {
+                let begins_with_rest = meta & KIND_MASK == REST_TAG;
+                if begins_with_rest != (self.flags_before & FLAG_SPLIT != 0) {
+                    return Err(self.wrong(page, "separator of a rest", begins_with_rest));
+                }
                 self.leaf(&place, &found)?;
             } else {
                 self.index(level - 1, &place, &found)?;
@@ -213,23 +221,39 @@ impl Checker<'_> {
             ));
         }
         let damaged = |damage| self.table.damaged(page, damage);
-        let flags = Shape::parse(payload, 0).map_err(damaged)?.flags;
         self.leaf.load(payload).map_err(damaged)?;
+        let flags = self.leaf.flags();
         let last = self.totals.last.as_ref();
         if last.is_some_and(|last| !last.is_before(&separator.key, separator.seqno)) {
             return Err(self.wrong(page, "separator", separator.key.escape_ascii()));
         }
+        let continued = match last {
+            Some(last) => last.key == self.leaf.key_at(0).map_err(damaged)?,
+            None => false,
+        };
+        if continued != (self.flags_before & FLAG_CONTINUES != 0) {
+            return Err(self.wrong(page, "leaf continues flag before", !continued));
+        }
+        let has_rest = flags & FLAG_REST != 0;
+        if has_rest != (self.flags_before & FLAG_SPLIT != 0) {
+            return Err(self.wrong(page, "rest of a split value", has_rest));
+        }
+        if let Some(last) = last {
+            self.leaf.check_rest(&last.key, last.seqno).map_err(damaged)?;
+        }
+        self.has_splits |= has_rest;
         let mut bytes = 0;
-        for i in 0..self.leaf.entries() {
-            self.leaf.place(i).map_err(damaged)?;
+        for i in self.leaf.first()..self.leaf.entries() {
+            if self.leaf.place(i).map_err(damaged)? == Placed::Split {
+                let next = self.leaves.peek_page()?;
+                let (_, next) = next.ok_or_else(|| damaged("end of a split value"))?;
+                self.leaf.join(next).map_err(damaged)?;
+            }
             let Some(entry) = self.leaf.entry() else { continue };
             if separator.is_after(entry.key, entry.seqno) {
                 return Err(self.wrong(page, "separator", separator.key.escape_ascii()));
             }
             let continued = self.totals.last.as_ref().is_some_and(|last| last.key == entry.key);
-            if i == 0 && self.continues != continued {
-                return Err(self.wrong(page, "leaf continues flag before", self.continues));
-            }
             bytes += (entry.key.len() + entry.value.len()) as u64;
             self.keys += u64::from(!continued);
             if let Some(filter) = self.filter.as_ref().filter(|_| !continued)
@@ -242,8 +266,8 @@ impl Checker<'_> {
                 return Err(self.wrong(page, what, entry.key.escape_ascii()));
             }
         }
-        self.continues = flags & FLAG_CONTINUES != 0;
-        let tuples = self.leaf.entries() as u64;
+        self.flags_before = flags;
+        let tuples = (self.leaf.entries() - self.leaf.first()) as u64;
         if (tuples, bytes)
             != (expected.tuples.1 - expected.tuples.0, expected.bytes.1 - expected.bytes.0)
         {
@@ -262,8 +286,11 @@ impl Checker<'_> {
         let table = self.table;
         let (footer, properties) = (&table.footer, table.properties());
         let at = footer.properties;
-        if self.continues || self.leaves.next_page()?.is_some() {
+        if self.flags_before & FLAG_CONTINUES != 0 || self.leaves.next_page()?.is_some() {
             return Err(self.wrong(footer.root, "leaves", "one more than the index knows"));
+        }
+        if self.has_splits != footer.has_splits {
+            return Err(self.wrong(footer.root, "table format version", self.has_splits));
         }
         let mut found = properties.clone();
         let totals = self.totals;

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use super::blob_pointer::BlobPointer;
 use super::index::{PLAIN_SEPARATOR, child_pointer};
-use super::leaf_cursor::LeafCursor;
+use super::leaf_cursor::{LeafCursor, Placed};
 use super::node::Parsed;
-use super::reader::{Step, Table};
+use super::reader::{Step, Table, rest_page};
 use super::scan::BEFORE_ALL_VERSIONS;
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::{Error, Result};
@@ -60,8 +60,8 @@ pub(crate) struct TableCursor {
     prefetched_key: Vec<u8>,
     /// Restricts reads; see [`TableCursor::go_carefully`].
     careful: bool,
-    /// Pages beyond this key are ignored.
-    limit: Option<Box<[u8]>>,
+    /// Pages beyond this key in this direction are ignored.
+    limit: Option<(Box<[u8]>, Direction)>,
 }
 
 impl Table {
@@ -107,9 +107,10 @@ impl TableCursor {
     /// Reads only what is necessary, page by page, and no page from `limit` on (backwards: below
     /// it), because a page there is known to be damaged. The caller must not ask for anything on
     /// that side.
-    pub(crate) fn go_carefully(&mut self, limit: Option<&[u8]>) {
+    pub(crate) fn go_carefully(&mut self, limit: Option<&[u8]>, forward: bool) {
+        let direction = if forward { Direction::Forward } else { Direction::Back };
         self.careful = true;
-        self.limit = limit.map(Box::from);
+        self.limit = limit.map(|limit| (Box::from(limit), direction));
     }
 
     /// Seeks the newest version of `key` up to `snapshot`, or else the first entry of the next key.
@@ -158,6 +159,9 @@ impl TableCursor {
         self.prefetched_key.clear();
         self.prefetched_key.extend_from_slice(key);
         self.note_missing(leaf, misses);
+        if self.path.last().is_some_and(|step| step.is_split) {
+            self.note_missing(rest_page(leaf), misses);
+        }
         let leaves = if forward { self.table.run_length.expected() } else { 1 };
         if let Some(step) = self.path.last()
             && leaves > 1
@@ -225,13 +229,45 @@ impl TableCursor {
     #[inline]
     fn place(&mut self, index: usize) -> Result<()> {
         match self.leaf.place(index) {
-            Ok(()) => Ok(()),
+            Ok(Placed::Whole) => Ok(()),
+            Ok(Placed::Split) => self.join(),
             Err(damage) => self.checked(Err(damage)),
         }
     }
 
+    /// Completes the split entry that was placed last with the page after the leaf.
+    #[cold]
+    fn join(&mut self) -> Result<()> {
+        if let Some((limit, Direction::Forward)) = &self.limit
+            && self.leaf.placed_key() >= &**limit
+        {
+            // Nothing is asked for there.
+            return Ok(());
+        }
+        let (leaf, table) = (&mut self.leaf, &self.table);
+        if let Some((pages, _)) = &mut self.pages {
+            return match pages.peek_page()? {
+                Some((page, next)) => leaf.join(next).map_err(|damage| table.damaged(page, damage)),
+                None => Err(table.damaged(table.footer.root, "end of a split value")),
+            };
+        }
+        let Some(loaded) = self.loaded else { return Ok(()) };
+        let page = rest_page(loaded);
+        read_leaf(table, page, self.run.1, &self.context, |next| leaf.join(next))
+    }
+
+    /// Moves to the first whole entry from `index` on.
     fn place_or_cross(&mut self, index: usize) -> Result<()> {
+        let index = index.max(self.leaf.first());
         if index < self.leaf.entries() { self.place(index) } else { self.cross(Direction::Forward) }
+    }
+
+    /// Moves to the last whole entry before `index`.
+    fn place_before(&mut self, index: usize) -> Result<()> {
+        match index.checked_sub(1).filter(|&last| last >= self.leaf.first()) {
+            Some(last) => self.place(last),
+            None => self.cross(Direction::Back),
+        }
     }
 
     /// Loads the leaf that [`Table::find_leaf`] returns.
@@ -255,24 +291,37 @@ impl TableCursor {
             return Ok(());
         }
         self.loaded = None;
-        let through_cache = self.run.1 <= CACHED_RUN_PAGES || self.table.is_cached(page);
-        let (leaf, file) = (&mut self.leaf, &self.table.file);
-        let loaded = if through_cache {
-            file.with_page(page, PageClass::Leaf, &self.context, |payload| leaf.load(payload))?
-        } else {
-            self.context.pages_read.set(self.context.pages_read.get() + 1);
-            leaf.load(&file.read_uncached(page)?)
-        };
-        loaded.map_err(|damage| self.table.damaged(page, damage))?;
+        let leaf = &mut self.leaf;
+        read_leaf(&self.table, page, self.run.1, &self.context, |payload| leaf.load(payload))?;
         self.loaded = Some(page);
         Ok(())
     }
 
-    /// Moves to the nearest entry in the next leaf in `direction`. Beyond the last leaf there is no
-    /// position.
+    /// Moves to the nearest entry in `direction` that is not in this leaf. Beyond the last leaf there is no position.
     #[cold]
     #[inline(never)]
     fn cross(&mut self, direction: Direction) -> Result<()> {
+        // A leaf may have no more than the rest of an entry.
+        while self.cross_to_leaf(direction)? {
+            let (first, end) = (self.leaf.first(), self.leaf.entries());
+            if first < end {
+                return self.place(match direction {
+                    Direction::Forward if planted(Bug::CursorForwardSkips) => {
+                        (first + 1).min(end - 1)
+                    }
+                    Direction::Forward => first,
+                    Direction::Back if planted(Bug::CursorBackSkips) => {
+                        (end - 1).saturating_sub(1).max(first)
+                    }
+                    Direction::Back => end - 1,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads the next leaf in `direction`. Returns false beyond the last.
+    fn cross_to_leaf(&mut self, direction: Direction) -> Result<bool> {
         if self.run.0 != direction {
             self.turn(direction)?;
         }
@@ -282,21 +331,12 @@ impl TableCursor {
         if is_long && self.can_scan() {
             return self.cross_past_cache();
         }
-        let Some(page) = self.neighbour(direction)? else { return Ok(()) };
+        let Some(page) = self.neighbour(direction)? else { return Ok(false) };
         if !is_long {
             self.read_ahead(page, direction)?;
         }
         self.load(page)?;
-        match direction {
-            Direction::Forward => {
-                let skipped = usize::from(planted(Bug::CursorForwardSkips));
-                self.place(skipped.min(self.leaf.entries() - 1))
-            }
-            Direction::Back => {
-                let skipped = usize::from(planted(Bug::CursorBackSkips));
-                self.place((self.leaf.entries() - 1).saturating_sub(skipped))
-            }
-        }
+        Ok(true)
     }
 
     /// Prepares for a change of direction.
@@ -335,13 +375,13 @@ impl TableCursor {
         true
     }
 
-    fn cross_past_cache(&mut self) -> Result<()> {
+    fn cross_past_cache(&mut self) -> Result<bool> {
         self.loaded = None;
-        let Some((pages, _)) = &mut self.pages else { return Ok(()) };
-        let Some((page, payload)) = pages.next_page()? else { return Ok(()) };
+        let Some((pages, _)) = &mut self.pages else { return Ok(false) };
+        let Some((page, payload)) = pages.next_page()? else { return Ok(false) };
         self.leaf.load(payload).map_err(|damage| self.table.damaged(page, damage))?;
         self.loaded = Some(page);
-        self.place(0)
+        Ok(true)
     }
 
     /// The next leaf in `direction`; `path` then leads to it.
@@ -367,7 +407,8 @@ impl TableCursor {
                     (None, Direction::Forward) => 0,
                     (None, Direction::Back) => children - 1,
                 };
-                Ok((Step { page, child, children }, child_pointer(node, child)?))
+                let step = Step { page, child, children, is_split: false };
+                Ok((step, child_pointer(node, child)?))
             })?;
             self.path[at] = step;
             page = child;
@@ -377,11 +418,11 @@ impl TableCursor {
 
     /// Returns true if the neighbour of a step's child in `direction` is beyond the limit.
     fn is_at_limit(&self, direction: Direction, step: Step, level: u8) -> Result<bool> {
-        let Some(limit) = &self.limit else { return Ok(false) };
+        let Some((limit, _)) = &self.limit else { return Ok(false) };
         self.table.with_index(step.page, level, &self.context, |node| match direction {
             Direction::Forward => Ok(*node.key(step.child + 1)? >= **limit),
             // At a separator between versions of one key, the newer versions are on the other side.
-            Direction::Back => match node.key(step.child)?[..].cmp(limit) {
+            Direction::Back => match node.key(step.child)?[..].cmp(&**limit) {
                 Ordering::Equal => Ok(node.meta(step.child) == PLAIN_SEPARATOR),
                 order => Ok(order == Ordering::Less),
             },
@@ -420,6 +461,23 @@ impl TableCursor {
     }
 }
 
+/// Calls `f` with a leaf, for a cursor that has crossed `run` leaves.
+fn read_leaf(
+    table: &Table,
+    page: PagePointer,
+    run: u32,
+    context: &ReadContext,
+    f: impl FnOnce(&[u8]) -> Parsed<()>,
+) -> Result<()> {
+    let parsed = if run <= CACHED_RUN_PAGES || table.is_cached(page) {
+        table.file.with_page(page, PageClass::Leaf, context, f)?
+    } else {
+        context.pages_read.set(context.pages_read.get() + 1);
+        f(&table.file.read_uncached(page)?)
+    };
+    parsed.map_err(|damage| table.damaged(page, damage))
+}
+
 impl Drop for TableCursor {
     fn drop(&mut self) {
         self.note_run();
@@ -431,14 +489,14 @@ impl Cursor for TableCursor {
         self.rest();
         let table = Arc::clone(&self.table);
         self.descend(table.first_key(), Seqno::MAX.0)?;
-        self.place(0)
+        self.place_or_cross(0)
     }
 
     fn seek_last(&mut self) -> Result<()> {
         self.rest();
         let table = Arc::clone(&self.table);
         self.descend(table.last_key(), 0)?;
-        self.place(self.leaf.entries() - 1)
+        self.place_before(self.leaf.entries())
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
@@ -448,10 +506,8 @@ impl Cursor for TableCursor {
     fn seek_before(&mut self, key: &[u8]) -> Result<()> {
         self.rest();
         self.descend(key, BEFORE_ALL_VERSIONS)?;
-        match self.search(key, BEFORE_ALL_VERSIONS)?.checked_sub(1) {
-            Some(index) => self.place(index),
-            None => self.cross(Direction::Back),
-        }
+        let index = self.search(key, BEFORE_ALL_VERSIONS)?;
+        self.place_before(index)
     }
 
     #[inline]
@@ -462,10 +518,7 @@ impl Cursor for TableCursor {
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        match self.leaf.index().checked_sub(1) {
-            Some(index) => self.place(index),
-            None => self.cross(Direction::Back),
-        }
+        self.place_before(self.leaf.index())
     }
 
     #[inline]

@@ -9,8 +9,10 @@ use crate::filter::FILTER_KIND_BLOCKS;
 
 /// The first bytes of every footer.
 const MAGIC: [u8; 8] = *b"SPNYTABL";
-/// The version this build writes, and the newest it reads.
-pub(super) const FORMAT_VERSION: u32 = 1;
+/// The newest version that this build reads. It is written if the table has split entries.
+pub(super) const FORMAT_VERSION: u32 = 2;
+/// The version without split entries.
+const FORMAT_VERSION_WHOLE: u32 = 1;
 /// The limit of the index height: an index of 2^64 bytes is lower.
 const HEIGHT_MAX: u8 = 16;
 
@@ -40,12 +42,15 @@ pub(super) struct Footer {
     /// Leaves are in units `0..leaf_units`.
     pub(super) leaf_units: u32,
     pub(super) filter: FilterSection,
+    /// Values of some entries go on in the next leaf.
+    pub(super) has_splits: bool,
 }
 
 impl Footer {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        let version = if self.has_splits { FORMAT_VERSION } else { FORMAT_VERSION_WHOLE };
+        out.extend_from_slice(&version.to_le_bytes());
         out.extend_from_slice(&[self.height, self.filter.kind]);
         out.extend_from_slice(&self.root.units.to_le_bytes());
         out.extend_from_slice(&self.root.unit.to_le_bytes());
@@ -64,7 +69,7 @@ impl Footer {
     pub(super) fn decode(payload: &[u8], file: &Path, offset: u64) -> Result<Footer> {
         let mut from = Decoder::new(payload, file, offset);
         from.magic(&MAGIC, "table magic")?;
-        from.version(FORMAT_VERSION, "table format version")?;
+        let version = from.version(FORMAT_VERSION, "table format version")?;
         let height = from.u8("index height")?;
         if height > HEIGHT_MAX {
             let most = format_args!("at most {HEIGHT_MAX}");
@@ -105,6 +110,13 @@ impl Footer {
                 return Err(from.corrupt(what, expected, format_args!("up to {end}")));
             }
         }
-        Ok(Footer { height, root, properties, leaf_units, filter })
+        Ok(Footer {
+            height,
+            root,
+            properties,
+            leaf_units,
+            filter,
+            has_splits: version > FORMAT_VERSION_WHOLE,
+        })
     }
 }

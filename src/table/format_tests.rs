@@ -6,8 +6,8 @@ use super::BlobPointer;
 use super::blob::BlobFooter;
 use super::footer::{FilterSection, Footer};
 use super::index::{LevelBuilder, PLAIN_SEPARATOR, Subtree, child};
-use super::leaf_cursor::LeafCursor;
-use super::node::{KIND_BITS, Node, Shape};
+use super::leaf_cursor::{LeafCursor, Placed};
+use super::node::{FLAG_CONTINUES, FLAG_SPLIT, KIND_BITS, Node, REST_TAG, Shape};
 use super::node_builder::{NodeBuilder, common_prefix};
 use super::properties::{BlobReference, Origin, Properties};
 use super::sample::KeySampler;
@@ -49,7 +49,7 @@ fn node_of(entries: &[EntryRef<'_>]) -> Vec<u8> {
         ends.push(values.len());
     }
     let mut payload = Vec::new();
-    node.encode(0, false, &[], &values, &ends, &mut payload);
+    node.encode(0, 0, &[], &values, &ends, &mut payload);
     payload
 }
 
@@ -59,11 +59,40 @@ fn assert_leaf(payload: &[u8], entries: &[EntryRef<'_>]) {
     leaf.load(payload).unwrap();
     assert_eq!(leaf.entries(), entries.len());
     for (i, entry) in entries.iter().enumerate() {
-        leaf.place(i).unwrap();
+        assert_eq!(leaf.place(i), Ok(Placed::Whole));
         assert_eq!(leaf.entry(), Some(*entry));
         assert_eq!(leaf.search(entry.key, entry.seqno.0 + 1), Ok(i));
         assert_eq!(leaf.search(entry.key, entry.seqno.0), Ok(i + 1));
     }
+}
+
+#[test]
+fn the_example_of_a_leaf_with_a_rest_and_a_split_entry() {
+    let payload = example(TABLE, "### Example: a leaf that begins with a rest");
+    let entries = [
+        (&b"k1"[..], 5 << KIND_BITS | REST_TAG, &b"xyz"[..]),
+        (b"k2", 6 << KIND_BITS | EntryKind::Put as u64, b"ab"),
+        (b"k3", 7 << KIND_BITS | EntryKind::Put as u64, b"cde"),
+    ];
+    let (mut node, mut values, mut ends) = (NodeBuilder::new(), Vec::new(), Vec::new());
+    for (key, meta, value) in entries {
+        let shared = node.last().map_or(0, |(last, _)| common_prefix(last, key));
+        node.push(key, meta, node.measure.with(key.len(), shared, meta, value.len()));
+        values.extend_from_slice(value);
+        ends.push(values.len());
+    }
+    let mut encoded = Vec::new();
+    node.encode(0, FLAG_CONTINUES | FLAG_SPLIT, &[], &values, &ends, &mut encoded);
+    assert_eq!(encoded, payload);
+    let mut leaf = LeafCursor::new();
+    leaf.load(&payload).unwrap();
+    assert_eq!((leaf.first(), leaf.entries()), (1, 3));
+    leaf.check_rest(b"k1", Seqno(5)).unwrap();
+    assert!(leaf.check_rest(b"k1", Seqno(4)).is_err() && leaf.check_rest(b"k0", Seqno(5)).is_err());
+    assert_eq!(leaf.place(1), Ok(Placed::Whole));
+    assert_eq!(leaf.entry().unwrap().value, b"ab");
+    assert_eq!(leaf.place(2), Ok(Placed::Split));
+    assert_eq!((leaf.entry(), leaf.placed_key()), (None, &b"k3"[..]));
 }
 
 #[test]
@@ -113,15 +142,16 @@ fn the_footer_example() {
         properties: PagePointer { unit: 71, units: 1 },
         leaf_units: 64,
         filter: FilterSection { kind: 1, first_unit: 64, units: 3, pages: 3, hash_id: 0x8877_6655 },
+        has_splits: true,
     };
     assert_eq!(footer.encode(), payload);
     let decode = |payload: &[u8]| Footer::decode(payload, Path::new("9.table"), 72 * 4096);
     assert_eq!(decode(&payload).unwrap(), footer);
     let mut future = payload.clone();
-    future[8] = 2;
+    future[8] = 3;
     assert!(matches!(
         decode(&future),
-        Err(Error::UnsupportedVersion { found: 2, supported: 1, .. })
+        Err(Error::UnsupportedVersion { found: 3, supported: 2, .. })
     ));
     for (at, value) in
         [(0, b'X'), (8, 0), (12, 17), (17, 9), (23, 1), (31, 1), (39, 1), (36, 2), (40, 0)]

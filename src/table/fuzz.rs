@@ -9,7 +9,7 @@ use super::blob_files::BlobFiles;
 use super::blob_writer::BlobWriter;
 use super::footer::{FilterSection, Footer};
 use super::index::{child, child_at_byte};
-use super::leaf_cursor::LeafCursor;
+use super::leaf_cursor::{LeafCursor, Placed};
 use super::node::{KIND_BITS, Node, Shape};
 use super::properties::Properties;
 use super::{BlobPointer, Table, TableBuilder, TableOptions};
@@ -55,9 +55,10 @@ fn footer_seeds() -> Vec<Vec<u8>> {
         properties: PagePointer { unit: 8, units: 1 },
         leaf_units: 7,
         filter: FilterSection::default(),
+        has_splits: false,
     };
     let filter = FilterSection { kind: 1, first_unit: 5, units: 2, pages: 2, hash_id: 9 };
-    let filtered = Footer { leaf_units: 5, filter, ..footer };
+    let filtered = Footer { leaf_units: 5, filter, has_splits: true, ..footer };
     let blob = BlobFooter { bytes: 9 * 4000, values: 3 };
     vec![footer.encode(), filtered.encode(), blob.encode()]
 }
@@ -115,8 +116,12 @@ fn node(data: &[u8]) {
     }
     let mut leaf = LeafCursor::new();
     if leaf.load(data).is_ok() {
-        for i in 0..leaf.entries().min(200) {
-            assert_eq!(leaf.place(i).is_ok(), leaf.entry().is_some());
+        for i in leaf.first()..leaf.entries().min(200) {
+            let placed = leaf.place(i);
+            assert_eq!(placed == Ok(Placed::Whole), leaf.entry().is_some());
+            if placed == Ok(Placed::Split) {
+                assert_eq!(leaf.join(data).is_ok(), leaf.entry().is_some());
+            }
         }
     }
 }

@@ -7,9 +7,9 @@
 //!    its kind, or has a malformed entry.
 
 use super::index::{PLAIN_SEPARATOR, child_pointer};
-use super::leaf_cursor::LeafCursor;
+use super::leaf_cursor::{LeafCursor, Placed};
 use super::node::Parsed;
-use super::reader::Table;
+use super::reader::{Table, rest_page};
 use crate::base::error::{Error, Result};
 use crate::cache::{PageClass, PagePointer, ReadContext};
 
@@ -122,13 +122,26 @@ impl Table {
     }
 
     fn leaf_is_whole(&self, page: PagePointer, context: &ReadContext) -> Result<()> {
-        let read = |payload: &[u8]| -> Parsed<()> {
-            let mut leaf = LeafCursor::new();
+        let mut leaf = LeafCursor::new();
+        let read = |payload: &[u8]| -> Parsed<Placed> {
             leaf.load(payload)?;
-            (0..leaf.entries()).try_for_each(|entry| leaf.place(entry))
+            let mut last = Placed::Whole;
+            for entry in leaf.first()..leaf.entries() {
+                last = leaf.place(entry)?;
+            }
+            Ok(last)
         };
         let read = self.file.with_page(page, PageClass::Leaf, context, read)?;
-        read.map_err(|damage| self.damaged(page, damage))
+        if read.map_err(|damage| self.damaged(page, damage))? == Placed::Whole {
+            return Ok(());
+        }
+        let rest = rest_page(page);
+        match self.file.with_page(rest, PageClass::Leaf, context, |next| leaf.join(next)) {
+            Ok(joined) => joined.map_err(|damage| self.damaged(page, damage)),
+            // The next leaf is a hole of its own, which begins with the key of the split entry.
+            Err(error) if error.is_unreadable() => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

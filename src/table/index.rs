@@ -217,7 +217,7 @@ impl LevelBuilder {
         }
         measure.set_value_bytes(records.len() / self.pointers.len());
         let mut payload = Vec::new();
-        self.node.encode(self.level, false, &header, &records, &record_ends, &mut payload);
+        self.node.encode(self.level, 0, &header, &records, &record_ends, &mut payload);
         let subtree = Subtree {
             separator: self.node.first_key().unwrap_or_default().to_vec(),
             separator_meta: self.node.first_meta(),

@@ -4,7 +4,8 @@
 //! Invariants:
 //! 1. With a position, `key[..key_bytes]` is the whole key there, and `value` is within the
 //!    payload.
-//! 2. `key` has room for [`SLACK_BYTES`] more than the key, so that short pieces are copied at a
+//! 2. A split entry becomes a position when [`LeafCursor::join`] has appended its rest to the payload.
+//! 3. `key` has room for [`SLACK_BYTES`] more than the key, so that short pieces are copied at a
 //!    fixed width. From `load` on, its first bytes are the leaf's common prefix.
 
 use super::blob_pointer::BlobPointer;
@@ -12,8 +13,18 @@ use super::node::{HEAD_BYTES_MAX, KIND_BITS, Node, Parsed, Shape};
 use super::reader::{check_pointer, kind_of};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 
 const SLACK_BYTES: usize = 32;
+
+/// What [`LeafCursor::place`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Placed {
+    Whole,
+    /// The entry is split. It is not a position before [`LeafCursor::join`] has its rest.
+    Split,
+}
 
 pub(super) struct LeafCursor {
     payload: Vec<u8>,
@@ -25,6 +36,8 @@ pub(super) struct LeafCursor {
     seqno: Seqno,
     kind: EntryKind,
     positioned: bool,
+    /// The payload ends with the rest of the last entry.
+    joined: bool,
 }
 
 impl LeafCursor {
@@ -40,12 +53,14 @@ impl LeafCursor {
             seqno: Seqno(0),
             kind: EntryKind::Put,
             positioned: false,
+            joined: false,
         }
     }
 
     /// Copies a leaf. Afterwards there is no position.
     pub(super) fn load(&mut self, payload: &[u8]) -> Parsed<()> {
         self.positioned = false;
+        self.joined = false;
         self.payload.clear();
         self.payload.extend_from_slice(payload);
         self.shape = Shape::default();
@@ -69,6 +84,35 @@ impl LeafCursor {
         self.shape.entries
     }
 
+    /// The number of the first whole entry: 1 if the leaf begins with the rest of an entry.
+    #[inline]
+    pub(super) fn first(&self) -> usize {
+        self.shape.first()
+    }
+
+    /// The flags of the leaf.
+    pub(super) fn flags(&self) -> u8 {
+        self.shape.flags
+    }
+
+    /// The key where `place` was last, even if it is not a position.
+    pub(super) fn placed_key(&self) -> &[u8] {
+        self.key.get(..self.key_bytes).unwrap_or_default()
+    }
+
+    /// The key of entry `i`.
+    pub(super) fn key_at(&self, i: usize) -> Parsed<Vec<u8>> {
+        Node { bytes: &self.payload, shape: &self.shape }.key(i)
+    }
+
+    /// Verifies that the leaf begins with the rest of this entry, if it begins with a rest.
+    pub(super) fn check_rest(&self, key: &[u8], seqno: Seqno) -> Parsed<()> {
+        match self.first() {
+            0 => Ok(()),
+            _ => Node { bytes: &self.payload, shape: &self.shape }.rest_of(key, seqno).map(drop),
+        }
+    }
+
     /// The entry number of the position.
     #[inline]
     pub(super) fn index(&self) -> usize {
@@ -85,9 +129,9 @@ impl LeafCursor {
         self.positioned = false;
     }
 
-    /// Moves to entry `i`, which exists.
+    /// Moves to entry `i`, which exists and is not a rest.
     #[inline]
-    pub(super) fn place(&mut self, i: usize) -> Parsed<()> {
+    pub(super) fn place(&mut self, i: usize) -> Parsed<Placed> {
         self.positioned = false;
         let bytes = &self.payload[..];
         let shape = &self.shape;
@@ -112,11 +156,40 @@ impl LeafCursor {
         }
         let meta = shape.meta(bytes, i);
         self.kind = kind_of(meta)?;
-        check_pointer(self.kind, bytes.get(value_at..value_end).unwrap_or_default())?;
         self.seqno = Seqno(meta >> KIND_BITS);
         self.key_bytes = key_bytes;
         self.value = (value_at, value_end);
         self.index = i;
+        if shape.is_split(i) {
+            return self.place_split();
+        }
+        check_pointer(self.kind, bytes.get(value_at..value_end).unwrap_or_default())?;
+        self.positioned = true;
+        Ok(Placed::Whole)
+    }
+
+    #[cold]
+    fn place_split(&mut self) -> Parsed<Placed> {
+        if !self.joined {
+            return Ok(Placed::Split);
+        }
+        self.value.1 = self.payload.len();
+        self.positioned = true;
+        Ok(Placed::Whole)
+    }
+
+    /// Appends the rest of the split entry that was placed last, from the payload of the next leaf.
+    pub(super) fn join(&mut self, next: &[u8]) -> Parsed<()> {
+        let shape = Shape::parse(next, 0)?;
+        let rest = Node { bytes: next, shape: &shape }.rest_of(self.placed_key(), self.seqno)?;
+        if self.joined || self.value.1 != self.payload.len() || self.kind.is_blob() {
+            return Err("split value");
+        }
+        if !planted(Bug::SplitValueCut) {
+            self.payload.extend_from_slice(rest);
+        }
+        self.joined = true;
+        self.value.1 = self.payload.len();
         self.positioned = true;
         Ok(())
     }
@@ -139,7 +212,7 @@ impl LeafCursor {
                 true => self.index + step,
                 false => self.index.wrapping_sub(step),
             };
-            if i >= self.shape.entries || left == 0 {
+            if i >= self.shape.entries || i < self.shape.first() || left == 0 {
                 return;
             }
             let meta = node.meta(i);

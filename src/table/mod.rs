@@ -47,6 +47,8 @@ mod filter_tests;
 #[cfg(test)]
 mod format_tests;
 #[cfg(test)]
+mod split_tests;
+#[cfg(test)]
 mod test_support;
 #[cfg(test)]
 mod tests;

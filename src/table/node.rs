@@ -16,6 +16,7 @@
 use std::cmp::Ordering;
 
 use crate::base::codec::read_varint;
+use crate::base::ids::Seqno;
 
 /// The damage of a page; the caller adds file and offset.
 pub(super) type Damage = &'static str;
@@ -28,11 +29,19 @@ pub(super) const CHILD_HEADER_BYTES: usize = 24;
 pub(super) const HEAD_BYTES_MAX: usize = 4;
 /// Bits of a meta number below the sequence number.
 pub(super) const KIND_BITS: u32 = 3;
+pub(super) const KIND_MASK: u64 = (1 << KIND_BITS) - 1;
 
 /// True if the versions of the last key continue in the next leaf.
 pub(super) const FLAG_CONTINUES: u8 = 1;
 /// True if all keys have the same length.
 pub(super) const FLAG_UNIFORM_KEYS: u8 = 2;
+/// True if the last entry is split: its value goes on in the next leaf. Then the leaf has
+/// [`FLAG_CONTINUES`] too.
+pub(super) const FLAG_SPLIT: u8 = 4;
+/// True if the first entry is the rest of the split entry before it.
+pub(super) const FLAG_REST: u8 = 8;
+/// The kind in the meta number of a rest, and of the separator of a leaf that begins with one.
+pub(super) const REST_TAG: u64 = 7;
 
 /// The locations of a node's parts.
 #[derive(Debug, Clone, Copy, Default)]
@@ -68,7 +77,8 @@ impl Shape {
         base.copy_from_slice(&header[12..20]);
         let (flags, head_bytes) = (header[1], usize::from(header[2]));
         let (meta_bytes, end_bytes) = (usize::from(header[3]), usize::from(header[4]));
-        if flags & !(FLAG_CONTINUES | FLAG_UNIFORM_KEYS) != 0 {
+        let of_leaves = if level == 0 { FLAG_SPLIT | FLAG_REST } else { 0 };
+        if flags & !(FLAG_CONTINUES | FLAG_UNIFORM_KEYS | of_leaves) != 0 {
             return Err("node flags");
         }
         if head_bytes > HEAD_BYTES_MAX || meta_bytes > 8 || !matches!(end_bytes, 0 | 2 | 4) {
@@ -81,6 +91,10 @@ impl Shape {
         let bodies_at = slots_at + entries * (end_bytes + meta_bytes);
         if entries == 0 || bodies_at > bytes.len() {
             return Err("node entry count");
+        }
+        // A rest is never split again.
+        if flags & FLAG_SPLIT != 0 && (flags & FLAG_CONTINUES == 0 || entries == first_of(flags)) {
+            return Err("node flags");
         }
         let mut body_bytes = 0;
         if end_bytes == 0 {
@@ -103,6 +117,18 @@ impl Shape {
             body_bytes,
             meta_base: u64::from_le_bytes(base),
         })
+    }
+
+    /// The number of the first whole entry: 1 after a rest.
+    #[inline]
+    pub(super) fn first(&self) -> usize {
+        first_of(self.flags)
+    }
+
+    /// Whether entry `i` is split.
+    #[inline]
+    pub(super) fn is_split(&self, i: usize) -> bool {
+        self.flags & FLAG_SPLIT != 0 && i + 1 == self.entries
     }
 
     /// The location of the common prefix.
@@ -159,6 +185,11 @@ impl Shape {
     }
 }
 
+#[inline]
+fn first_of(flags: u8) -> usize {
+    usize::from(flags & FLAG_REST != 0)
+}
+
 /// The `width` bytes before `end` as a little-endian number.
 #[inline]
 pub(super) fn packed_before(bytes: &[u8], end: usize, width: usize) -> u64 {
@@ -209,6 +240,25 @@ impl<'a> Node<'a> {
     #[inline]
     pub(super) fn meta(&self, i: usize) -> u64 {
         self.shape.meta(self.bytes, i)
+    }
+
+    /// Whether child `i` exists and begins with the rest of an entry of `key`, which is in the child before.
+    #[inline]
+    pub(super) fn begins_with_rest(&self, i: usize, key: &[u8]) -> Parsed<bool> {
+        // In most tables the keys alone separate all leaves.
+        if self.shape.meta_bytes == 0 && self.shape.meta_base & KIND_MASK != REST_TAG {
+            return Ok(false);
+        }
+        Ok(i < self.shape.entries && self.meta(i) & KIND_MASK == REST_TAG && self.key_is(i, key)?)
+    }
+
+    /// The rest of the value of an entry, with which this leaf begins.
+    pub(super) fn rest_of(&self, key: &[u8], seqno: Seqno) -> Parsed<&'a [u8]> {
+        let meta = seqno.0 << KIND_BITS | REST_TAG;
+        if self.shape.first() == 0 || self.meta(0) != meta || !self.key_is(0, key)? {
+            return Err("rest of a split value");
+        }
+        self.value(0)
     }
 
     /// The key of entry `i`, reassembled.

@@ -5,7 +5,9 @@
 //! 2. Keys arrive in order, so the common prefix of all is the shortest common prefix of
 //!    neighbours.
 
-use super::node::{FLAG_CONTINUES, FLAG_UNIFORM_KEYS, HEAD_BYTES_MAX, NODE_HEADER_BYTES};
+use super::node::{
+    FLAG_REST, FLAG_UNIFORM_KEYS, HEAD_BYTES_MAX, KIND_MASK, NODE_HEADER_BYTES, REST_TAG,
+};
 use crate::base::codec::{put_varint, varint_bytes};
 
 /// The prefix length has 16 bits.
@@ -27,7 +29,7 @@ pub(super) struct Measure {
 }
 
 impl Measure {
-    const EMPTY: Measure = Measure {
+    pub(super) const EMPTY: Measure = Measure {
         entries: 0,
         prefix_bytes: PREFIX_BYTES_MAX,
         key_bytes: 0,
@@ -194,11 +196,16 @@ impl NodeBuilder {
         &self.keys[from..self.key_ends[i]]
     }
 
-    /// Writes the node. `values` are the concatenated values, and `value_ends` their ends.
+    /// Whether the first entry is the rest of one that was split.
+    pub(super) fn begins_with_rest(&self) -> bool {
+        self.first_meta() & KIND_MASK == REST_TAG
+    }
+
+    /// Writes the node. `flags` are those that say how it goes on in the next one. `values` are the concatenated values, and `value_ends` their ends.
     pub(super) fn encode(
         &self,
         level: u8,
-        continues: bool,
+        flags: u8,
         extra: &[u8],
         values: &[u8],
         value_ends: &[usize],
@@ -212,8 +219,9 @@ impl NodeBuilder {
         let key_rest = if uniform { measure.key_bytes_max - prefix - head } else { 0 };
         out.clear();
         out.reserve(measure.node_bytes(extra.len()));
-        let flags = if continues { FLAG_CONTINUES } else { 0 }
-            | if uniform { FLAG_UNIFORM_KEYS } else { 0 };
+        let flags = flags
+            | if uniform { FLAG_UNIFORM_KEYS } else { 0 }
+            | if level == 0 && self.begins_with_rest() { FLAG_REST } else { 0 };
         out.extend_from_slice(&[level, flags, head as u8, meta_bytes as u8, end_bytes as u8, 0]);
         for field in [prefix, measure.entries, key_rest] {
             let field = u16::try_from(field).expect("a node's counts have 16 bits");

@@ -8,7 +8,7 @@ use super::blob_files::BlobFiles;
 use super::filter::filter_of;
 use super::footer::Footer;
 use super::index::child_pointer;
-use super::node::{Damage, FLAG_CONTINUES, KIND_BITS, Node, Parsed, Shape};
+use super::node::{Damage, FLAG_CONTINUES, KIND_BITS, KIND_MASK, Node, Parsed, Shape};
 use super::properties::Properties;
 use super::run_length::RunLength;
 use crate::base::entry::{EntryKind, EntryRef};
@@ -17,8 +17,8 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::base::prefetch::prefetch;
 use crate::cache::{
-    DataFiles, FileType, PageClass, PageFile, PageKey, PagePointer, ReadContext, read_ends,
-    read_pages,
+    DataFiles, FileType, PageClass, PageFile, PageKey, PageMiss, PagePointer, ReadContext,
+    fetch_misses, read_ends, read_pages,
 };
 use crate::filter::BlockFilter;
 
@@ -42,6 +42,30 @@ pub(super) struct Step {
     pub(super) child: usize,
     /// The number of children.
     pub(super) children: usize,
+    /// Whether the next child, a leaf, begins with the rest of an entry of the sought key.
+    pub(super) is_split: bool,
+}
+
+/// What a leaf has of a key.
+enum Versions {
+    /// All that was asked for.
+    Done,
+    /// The next leaf goes on with this sequence number.
+    Continue(u64),
+    /// The next version is split.
+    Split(SplitVersion),
+}
+
+/// A version whose value goes on in the next leaf.
+struct SplitVersion {
+    seqno: Seqno,
+    kind: EntryKind,
+    value: Vec<u8>,
+}
+
+/// The leaf after a leaf with a split entry: it begins with the rest, and has one unit.
+pub(super) fn rest_page(leaf: PagePointer) -> PagePointer {
+    PagePointer { unit: leaf.unit.saturating_add(u32::from(leaf.units)), units: 1 }
 }
 
 impl Table {
@@ -161,18 +185,61 @@ impl Table {
     ) -> Result<()> {
         let mut newest = snapshot.0.min(Seqno::MAX.0);
         loop {
-            let leaf = self.find_leaf(key, newest, context, |_| ())?;
+            let mut is_split = false;
+            let leaf = self.find_leaf(key, newest, context, |step| is_split = step.is_split)?;
+            if is_split {
+                self.fetch_split(leaf, context)?;
+            }
             let next = self
                 .file
                 .with_page(leaf, PageClass::Leaf, context, |payload| {
                     leaf_versions(payload, key, newest, &mut f)
                 })?
                 .map_err(|damage| self.damaged(leaf, damage))?;
-            match next {
-                Some(seqno) => newest = seqno,
-                None => return Ok(()),
+            let split = match next {
+                Versions::Done => return Ok(()),
+                Versions::Continue(seqno) => {
+                    newest = seqno;
+                    continue;
+                }
+                Versions::Split(split) => split,
+            };
+            let SplitVersion { seqno, kind, mut value } = split;
+            let rest = rest_page(leaf);
+            self.file
+                .with_page(rest, PageClass::Leaf, context, |payload| {
+                    append_rest(payload, key, seqno, &mut value)
+                })?
+                .map_err(|damage| self.damaged(rest, damage))?;
+            if f(EntryRef { key, seqno, kind, value: &value }).is_break() {
+                return Ok(());
+            }
+            match seqno.0.checked_sub(1) {
+                Some(older) if older < newest => newest = older,
+                _ => return Err(self.damaged(leaf, "split value")),
             }
         }
+    }
+
+    /// Reads the two leaves of a split entry with one request, if neither is cached.
+    #[cold]
+    fn fetch_split(&self, leaf: PagePointer, context: &ReadContext) -> Result<()> {
+        let pages = [leaf, rest_page(leaf)];
+        if pages.iter().any(|&page| self.is_cached(page)) {
+            return Ok(());
+        }
+        let file = || Arc::clone(&self.file);
+        let misses =
+            pages.map(|pointer| PageMiss { file: file(), pointer, class: PageClass::Leaf });
+        if let Some(collected) = &context.misses {
+            collected.borrow_mut().extend(misses);
+            return Err(Error::NotResident);
+        }
+        // Damage is reported by the read that needs the page.
+        if let Ok(read) = fetch_misses(misses.into()) {
+            context.pages_read.set(context.pages_read.get() + read);
+        }
+        Ok(())
     }
 
     pub(super) fn is_cached(&self, page: PagePointer) -> bool {
@@ -191,11 +258,13 @@ impl Table {
     ) -> Result<PagePointer> {
         let mut page = self.footer.root;
         for level in (1..=self.footer.height).rev() {
-            let (child, children, pointer) = self.with_index(page, level, context, |node| {
+            let (step, pointer) = self.with_index(page, level, context, |node| {
                 let child = node.search(key, threshold)?.saturating_sub(1);
-                Ok((child, node.shape.entries, child_pointer(node, child)?))
+                let is_split = level == 1 && node.begins_with_rest(child + 1, key)?;
+                let step = Step { page, child, children: node.shape.entries, is_split };
+                Ok((step, child_pointer(node, child)?))
             })?;
-            visit(Step { page, child, children });
+            visit(step);
             page = pointer;
         }
         Ok(page)
@@ -235,7 +304,7 @@ const FRONT_LINES: usize = 8;
 /// The entry kind in a meta number.
 #[inline]
 pub(super) fn kind_of(meta: u64) -> Parsed<EntryKind> {
-    match EntryKind::from_tag((meta & ((1 << KIND_BITS) - 1)) as u8) {
+    match EntryKind::from_tag((meta & KIND_MASK) as u8) {
         Some(EntryKind::RangeDelete) => Err("entry kind (range deletes are not read yet)"),
         Some(kind) => Ok(kind),
         None => Err("entry kind"),
@@ -252,41 +321,56 @@ pub(super) fn check_pointer(kind: EntryKind, value: &[u8]) -> Parsed<()> {
     }
 }
 
-/// Calls `f` with the versions of `key` in this leaf. Returns `Some` with the sequence number to
-/// continue with in the next leaf.
+/// Appends the rest of a version's value, with which this leaf begins.
+fn append_rest(payload: &[u8], key: &[u8], seqno: Seqno, value: &mut Vec<u8>) -> Parsed<()> {
+    let shape = Shape::parse(payload, 0)?;
+    let rest = Node { bytes: payload, shape: &shape }.rest_of(key, seqno)?;
+    if !planted(Bug::SplitValueCut) {
+        value.extend_from_slice(rest);
+    }
+    Ok(())
+}
+
+/// Calls `f` with the versions of `key` in this leaf.
 #[inline]
 fn leaf_versions(
     payload: &[u8],
     key: &[u8],
     newest: u64,
     f: &mut impl FnMut(EntryRef<'_>) -> ControlFlow<()>,
-) -> Parsed<Option<u64>> {
+) -> Parsed<Versions> {
     prefetch_front(payload);
     let shape = Shape::parse(payload, 0)?;
     let node = Node { bytes: payload, shape: &shape };
     let missed = usize::from(planted(Bug::LeafLastMissed));
-    for i in node.search(key, newest + 1)?..shape.entries - missed {
+    for i in node.search(key, newest + 1)?.max(shape.first())..shape.entries - missed {
         if !node.key_is(i, key)? {
-            return Ok(None);
+            return Ok(Versions::Done);
         }
         let meta = node.meta(i);
-        let entry = EntryRef {
-            key,
-            seqno: Seqno(meta >> KIND_BITS),
-            kind: kind_of(meta)?,
-            value: node.value(i)?,
-        };
-        check_pointer(entry.kind, entry.value)?;
-        if f(entry).is_break() {
-            return Ok(None);
+        let (seqno, kind, value) = (Seqno(meta >> KIND_BITS), kind_of(meta)?, node.value(i)?);
+        if shape.is_split(i) {
+            return Ok(Versions::Split(split_version(seqno, kind, value)?));
+        }
+        check_pointer(kind, value)?;
+        if f(EntryRef { key, seqno, kind, value }).is_break() {
+            return Ok(Versions::Done);
         }
     }
     let last = shape.entries - 1;
     if shape.flags & FLAG_CONTINUES == 0 || !node.key_is(last, key)? {
-        return Ok(None);
+        return Ok(Versions::Done);
     }
     match (node.meta(last) >> KIND_BITS).checked_sub(1) {
-        Some(next) if next < newest => Ok(Some(next)),
+        Some(next) if next < newest => Ok(Versions::Continue(next)),
         _ => Err("leaf continues flag"),
+    }
+}
+
+#[cold]
+fn split_version(seqno: Seqno, kind: EntryKind, value: &[u8]) -> Parsed<SplitVersion> {
+    match kind.is_blob() {
+        true => Err("split value"),
+        false => Ok(SplitVersion { seqno, kind, value: value.to_vec() }),
     }
 }

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::footer::Footer;
-use super::leaf_cursor::LeafCursor;
+use super::leaf_cursor::{LeafCursor, Placed};
 use super::node::Parsed;
 use super::page_kind;
 use super::properties::{Origin, Properties};
@@ -120,18 +120,29 @@ impl TableSalvage {
         }
         let next = self.leaf.index() + 1;
         if next < self.leaf.entries() {
-            let page = PagePointer { unit: self.unit.saturating_sub(1), units: 1 };
             // The rest of the leaf is lost too.
             let shown = self.leaf.entry().map(|entry| entry.key.to_vec());
-            match self.leaf.place(next) {
+            match self.place(next) {
                 Ok(()) => return Ok(()),
-                Err(damage) => {
-                    let error = self.wrong(page, damage);
-                    self.lose(error, shown);
-                }
+                Err(error) if error.is_unreadable() => self.lose(error, shown),
+                Err(error) => return Err(error),
             }
         }
         self.next_leaf()
+    }
+
+    /// Moves to entry `i` of the leaf. If it is split, the next page has to have its rest.
+    fn place(&mut self, i: usize) -> Result<()> {
+        let page = PagePointer { unit: self.unit.saturating_sub(1), units: 1 };
+        let placed = self.leaf.place(i).map_err(|damage| self.wrong(page, damage))?;
+        let Some(pages) = self.pages.as_mut().filter(|_| placed == Placed::Split) else {
+            return Ok(());
+        };
+        let damage = match pages.peek_page()? {
+            Some((_, next)) => self.leaf.join(next).err(),
+            None => Some("end of a split value"),
+        };
+        damage.map_or(Ok(()), |damage| Err(self.wrong(page, damage)))
     }
 
     fn wrong(&self, page: PagePointer, what: &'static str) -> Error {
@@ -178,9 +189,22 @@ impl TableSalvage {
                     if let Some(lost) = self.lost.last_mut().filter(|lost| lost.upto.is_none()) {
                         lost.upto = Some(first);
                     }
-                    self.last_key = Some(last);
+                    let before = self.last_key.replace(last);
+                    let whole = self.leaf.first();
+                    if whole == self.leaf.entries() {
+                        // It has no more than the rest of an entry.
+                        continue;
+                    }
                     self.pages = Some(pages);
-                    return Ok(());
+                    match self.place(whole) {
+                        Ok(()) => return Ok(()),
+                        Err(error) if error.is_unreadable() => self.lose(error, before),
+                        Err(error) => return Err(error),
+                    }
+                    match self.pages.take() {
+                        Some(taken) => pages = taken,
+                        None => break,
+                    }
                 }
                 Err(error) => self.lose(error, self.last_key.clone()),
             }
@@ -190,15 +214,16 @@ impl TableSalvage {
         Ok(())
     }
 
-    /// Places the cursor on the leaf's first entry. Returns the leaf's first and last key.
+    /// Returns the leaf's first and last key. A leaf whose ends are malformed is lost as a whole.
     fn first_and_last(&mut self) -> Parsed<(Vec<u8>, Vec<u8>)> {
-        let entries = self.leaf.entries();
-        let mut key_at = |at: usize| -> Parsed<Vec<u8>> {
-            self.leaf.place(at)?;
-            Ok(self.leaf.entry().map(|entry| entry.key.to_vec()).unwrap_or_default())
-        };
-        let last = key_at(entries.saturating_sub(1))?;
-        Ok((key_at(0)?, last))
+        let last = self.leaf.entries().saturating_sub(1);
+        for whole in [self.leaf.first(), last] {
+            if whole >= self.leaf.first() && whole <= last {
+                let (Placed::Whole | Placed::Split) = self.leaf.place(whole)?;
+            }
+        }
+        self.leaf.unplace();
+        Ok((self.leaf.key_at(0)?, self.leaf.key_at(last)?))
     }
 
     /// At the end: damage with an unknown end extends to the table's last key.

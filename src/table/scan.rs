@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::leaf_cursor::LeafCursor;
+use super::leaf_cursor::{LeafCursor, Placed};
 use super::node::Damage;
 use super::reader::Table;
 use crate::base::entry::EntryRef;
@@ -91,13 +91,26 @@ impl TableScan {
     #[inline]
     pub(crate) fn next(&mut self) -> Result<()> {
         let next = self.leaf.index() + 1;
-        if next < self.until {
-            match self.leaf.place(next) {
-                Ok(()) => Ok(()),
-                Err(damage) => Err(self.damaged(damage)),
+        if next < self.until { self.place(next) } else { self.next_leaf(None) }
+    }
+
+    #[inline]
+    fn place(&mut self, i: usize) -> Result<()> {
+        match self.leaf.place(i) {
+            Ok(Placed::Whole) => Ok(()),
+            Ok(Placed::Split) => self.join(),
+            Err(damage) => Err(self.damaged(damage)),
+        }
+    }
+
+    /// Completes the split entry that was placed last.
+    #[cold]
+    fn join(&mut self) -> Result<()> {
+        match self.pages.peek_page()? {
+            Some((page, next)) => {
+                self.leaf.join(next).map_err(|damage| self.table.damaged(page, damage))
             }
-        } else {
-            self.next_leaf(None)
+            None => Err(self.damaged("end of a split value")),
         }
     }
 
@@ -119,19 +132,19 @@ impl TableScan {
             let damaged = |damage| self.table.damaged(page, damage);
             self.leaf.load(payload).map_err(damaged)?;
             self.until = self.leaf.entries();
-            let mut from = 0;
+            let mut from = self.leaf.first();
             if let Some(lower) = lower {
                 let exclusive = planted(Bug::ScanStartExclusive) && !lower.is_empty();
                 let threshold = if exclusive { 0 } else { BEFORE_ALL_VERSIONS };
-                from = self.leaf.search(lower, threshold).map_err(damaged)?;
+                from = from.max(self.leaf.search(lower, threshold).map_err(damaged)?);
             } else if planted(Bug::ScanSkips) {
-                from = 1;
+                from += 1;
             }
             if let Some(upper) = self.upper.as_ref().filter(|_| end >= self.end_unit) {
                 self.until = self.leaf.search(upper, BEFORE_ALL_VERSIONS).map_err(damaged)?;
             }
             if from < self.until {
-                return self.leaf.place(from).map_err(damaged);
+                return self.place(from);
             }
         }
     }

@@ -167,10 +167,10 @@ impl<M> RunCursor<M> {
     }
 
     /// Reads no page ahead, and none that is only behind `limit`.
-    pub(crate) fn go_carefully(&mut self, limit: Option<&[u8]>) {
+    pub(crate) fn go_carefully(&mut self, limit: Option<&[u8]>, forward: bool) {
         match self {
             RunCursor::Memtable(_) => {}
-            RunCursor::Table(cursor) => cursor.go_carefully(limit),
+            RunCursor::Table(cursor) => cursor.go_carefully(limit, forward),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => {}
         }
