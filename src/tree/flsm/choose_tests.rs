@@ -41,3 +41,28 @@ fn while_the_best_guard_is_merged_the_next_best_is() {
     assert!(chosen.starts_with(&[2, 3]) && chosen.len() < 6, "{chosen:?}");
     assert!(!tree.nothing_to_reclaim.load(Ordering::Relaxed));
 }
+
+/// All keys had been deleted, and a guard so narrow that indexes tell nothing of its parts held on to whole tables of
+/// tombstones. A merge of nothing was no gain, so they stayed.
+#[test]
+fn a_narrow_guard_gives_back_what_it_holds_on_to() {
+    let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
+    let tree = FlsmTree::open(context("flsm", &observer), &[], Seqno(0)).unwrap();
+    let mut root = Guard::empty(1, Key::from(&[][..]), None);
+    let bounds = [Key::from(&[][..]), Key::from(key_of(2000)), Key::from(key_of(2001))];
+    let tables = [1, 2, 3].map(|age| {
+        table_of(&tree.context.files, EntryKind::Delete, age, (0..4000).map(|key| 2 * key + 1))
+    });
+    for (at, lower) in bounds.iter().enumerate() {
+        let mut guard = Guard::empty(0, Arc::clone(lower), bounds.get(at + 1).cloned());
+        if at == 1 {
+            guard.append(&tables, false).unwrap();
+            assert_eq!((guard.fragments.len(), guard.bytes()), (3, 0));
+        }
+        root.children.push(Arc::new(guard));
+    }
+    let version = tree.version_of(Arc::new(root), Seqno(3));
+    assert!(version.space_excess() > 0.0);
+    let plan = tree.choose_reclaiming(&version, Intent::Start).unwrap().expect("a merge");
+    assert_eq!((&plan.place.lower, plan.inputs.len()), (&bounds[1], 3));
+}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::FlsmTree;
 use super::guard::Guard;
 use crate::base::ids::{FileId, NodeId, Seqno};
+use crate::base::limits::UNIT_BYTES;
 use crate::table::Table;
 use crate::tree::files::dead_blob_gain;
 use crate::tree::live::Overlap;
@@ -73,10 +74,11 @@ fn unknown_gain(guard_bytes: u64) -> u64 {
 /// The gain of a full merge of a guard, estimated: what it holds that is superseded there (on the last level deleted,
 /// too), what its tables hold on to outside of it, and mostly dead blob files.
 pub(super) fn gain(tree: &FlsmTree, guard: &Guard, dead_blobs: &[FileId], now: &[Seqno]) -> Gain {
-    let merged_bytes = guard.bytes();
-    if merged_bytes == 0 {
+    if guard.fragments.is_empty() {
         return Gain::default();
     }
+    // Less than a page is told by no index, but it may be all that holds on to a table.
+    let merged_bytes = guard.bytes().max(guard.fragments.len() as u64 * UNIT_BYTES as u64);
     let tables = guard.fragments.iter().map(|fragment| &fragment.table);
     let blobs: u64 = tables.map(|table| dead_blob_gain(table, dead_blobs)).sum();
     Gain { bytes: table_gain(tree, guard, now) + blobs, merged_bytes }

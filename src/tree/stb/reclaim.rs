@@ -53,11 +53,12 @@ impl PathGains {
     }
 }
 
-/// The tables of a leaf, with how much of each lies in it.
+/// The tables of a leaf, with how much of each lies in it. Less than a page is told by no index, but the leaf may be the
+/// last that holds on to the table.
 fn tables(leaf: &Node) -> impl Iterator<Item = (&Arc<Table>, u64)> {
     let branches = leaf.bundles.iter().flat_map(|bundle| &bundle.branches);
     let parts = leaf.leaf_summary().parts.iter();
-    branches.zip(parts.map(|part| part.size.bytes))
+    branches.zip(parts.map(|part| part.size.bytes.max(1)))
 }
 
 /// A leaf with what is on its way to it.

@@ -75,3 +75,16 @@ fn what_leaves_have_merged_elsewhere_is_dead_once() {
 fn what_is_on_its_way_is_not_dead() {
     assert_eq!(Tables::new().gains([true, false, true], true), [0; 3]);
 }
+
+/// A leaf so narrow that an index tells nothing of its part of a table was the last that held on to it. That was no gain,
+/// so the table stayed.
+#[test]
+fn a_narrow_leaf_gives_back_what_it_alone_holds_on_to() {
+    let tables = Tables::new();
+    let narrow = leaf(2, (1500, Some(1501)), &[&tables.shared]);
+    let leaves = [leaf(1, (0, Some(1500)), &[]), Arc::clone(&narrow), leaf(3, (1501, None), &[])];
+    assert_eq!(narrow.leaf_summary().parts[0].size.bytes, 0);
+    let dead = DeadParts::new(&root(9, &leaves, None), Arc::new([]));
+    let whole = tables.shared.branches[0].properties().entry_bytes();
+    assert_eq!(dead.gain(&narrow), whole - 1);
+}
