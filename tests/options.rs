@@ -258,49 +258,58 @@ fn more_tables_per_guard_compact_less() {
 }
 
 fn a_lower_space_target_reclaims_space(kind: TreeKind) {
-    let open = |vfs: &Arc<dyn Vfs>| {
-        builder(vfs).memory_budget(4 * MIB).memtable_bytes(64 << 10).open().unwrap()
-    };
-    let disk_bytes = |db: &Database| {
-        db.wait_idle().unwrap();
-        db.stats().keyspaces[0].disk_bytes
-    };
-    let loaded = |vfs: &Arc<dyn Vfs>, times: f64| {
-        let db = open(vfs);
-        let options = KeyspaceOptions::new(kind).space_amplification_max(times);
-        let items = db.keyspace("items", options).unwrap();
-        for round in 0..4u8 {
-            let mut random = Random(7);
-            for _ in 0..12_000 {
-                items.put(random.next().to_be_bytes(), [round; 100]).unwrap();
-                db.step().unwrap();
+    // In any order of jobs.
+    for seed in 1..=5 {
+        let open = |vfs: &Arc<dyn Vfs>| {
+            let builder = builder(vfs).memory_budget(4 * MIB).memtable_bytes(64 << 10);
+            builder.deterministic(seed).open().unwrap()
+        };
+        let disk_bytes = |db: &Database| {
+            db.wait_idle().unwrap();
+            db.stats().keyspaces[0].disk_bytes
+        };
+        let loaded = |vfs: &Arc<dyn Vfs>, times: f64| {
+            let db = open(vfs);
+            let options = KeyspaceOptions::new(kind).space_amplification_max(times);
+            let items = db.keyspace("items", options).unwrap();
+            for round in 0..4u8 {
+                let mut random = Random(7);
+                for _ in 0..12_000 {
+                    items.put(random.next().to_be_bytes(), [round; 100]).unwrap();
+                    db.step().unwrap();
+                }
             }
+            db
+        };
+        let low = disk_bytes(&loaded(&memory(), 1.15));
+        for reopened in [false, true] {
+            let vfs = memory();
+            let mut db = loaded(&vfs, 20.0);
+            let before = disk_bytes(&db);
+            assert!(
+                before * 2 > low * 3,
+                "seed {seed}: {before} bytes, and {low} with the low target from the start"
+            );
+            let mut items = db.existing_keyspace("items").unwrap();
+            items.alter(|options| options.space_amplification_max(1.15)).unwrap();
+            if reopened {
+                drop((items, db));
+                db = open(&vfs);
+                items = db.existing_keyspace("items").unwrap();
+            }
+            let after = disk_bytes(&db);
+            let entries = db.stats().keyspaces[0].table_entries;
+            // What was promised is kept either way, and one of them may by chance have merged all that there is. So they
+            // are not compared with each other. The second allowance is that of the README: how many tables there are
+            // depends on the order of the jobs, and with such small memtables their ends count.
+            assert!(entries * 100 <= 12_000 * 115, "seed {seed}: {entries} entries of 12000 pairs");
+            assert!(
+                after * 10 < low * 14 && after * 2 < before,
+                "seed {seed}: {after} bytes, {before} before, and {low} with the low target from the start"
+            );
+            assert_eq!(items.count(..).unwrap(), 12_000);
+            assert_sound(&db);
         }
-        db
-    };
-    let low = disk_bytes(&loaded(&memory(), 1.15));
-    for reopened in [false, true] {
-        let vfs = memory();
-        let mut db = loaded(&vfs, 20.0);
-        let before = disk_bytes(&db);
-        assert!(
-            before * 2 > low * 3,
-            "{before} bytes, and {low} with the low target from the start"
-        );
-        let mut items = db.existing_keyspace("items").unwrap();
-        items.alter(|options| options.space_amplification_max(1.15)).unwrap();
-        if reopened {
-            drop((items, db));
-            db = open(&vfs);
-            items = db.existing_keyspace("items").unwrap();
-        }
-        let after = disk_bytes(&db);
-        assert!(
-            after * 10 < low * 11,
-            "{after} bytes, {before} before, and {low} with the low target from the start"
-        );
-        assert_eq!(items.count(..).unwrap(), 12_000);
-        assert_sound(&db);
     }
 }
 
