@@ -471,6 +471,8 @@ bugs! {
         "What is overwritten still counts as live.";
     LiveForgetsDeletes, "live-forgets-deletes", "tree",
         "What is deleted still counts as live.";
+    DeletedLeftBehind, "deleted-left-behind", "tree",
+        "What has been deleted in a part of a tree stays there while the whole does not take too much space.";
     BundleKnownByNumber, "bundle-known-by-number", "tree",
         "A bundle with a lower number than one of the trunk's is taken for one that the manifest has.";
     ChangeOfOldVersion, "change-of-old-version", "tree",

@@ -23,6 +23,11 @@ const BACKOFF_NANOS: u64 = 1_000_000_000;
 const BACKOFF_FULL_NANOS: u64 = 5_000_000;
 /// A manifest is rewritten when it is this many times what is live in it.
 const MANIFEST_GROWTH_MAX: u64 = 4;
+/// Once nobody writes, it is rewritten when more than this part of it, and so many bytes, have been appended.
+const MANIFEST_SETTLED_PART: u64 = 8;
+const MANIFEST_SETTLED_BYTES: u64 = 4 << 10;
+/// [`Store::manifest_settled_at`] while somebody writes.
+pub(super) const UNSETTLED: u64 = u64::MAX;
 
 impl WorkSource for Store {
     fn next_job(&self, least: Urgency) -> Option<Box<dyn Job>> {
@@ -139,6 +144,7 @@ impl Store {
             || self.journal.oldest_retirable().is_some_and(|oldest| oldest <= self.persisted_upto())
             || self.journal_is_long()
             || self.manifest_is_long()
+            || self.manifest_is_unsettled()
             || self.rest_is_due()
     }
 
@@ -159,6 +165,22 @@ impl Store {
             && self.quarantine.is_empty()
             && total > self.manifest.bytes_live() * MANIFEST_GROWTH_MAX
             && self.registry.try_lock().is_some()
+    }
+
+    /// Whether nobody writes, and the manifest is to be rewritten for that.
+    fn manifest_is_unsettled(&self) -> bool {
+        let live = self.manifest.bytes_live();
+        let appended = self.manifest.bytes_total().saturating_sub(live);
+        self.manifest_settled_at.load(Ordering::Relaxed) == self.committer.visible().0
+            && appended > MANIFEST_SETTLED_BYTES.max(live / MANIFEST_SETTLED_PART)
+            && self.quarantine.is_empty()
+            && self.registry.try_lock().is_some()
+    }
+
+    /// Notes that nobody writes: what is worth it only then becomes due, until somebody writes.
+    pub(super) fn settle(&self) {
+        self.all_keyspaces().iter().for_each(|keyspace| keyspace.tree.settle());
+        self.manifest_settled_at.store(self.committer.visible().0, Ordering::Relaxed);
     }
 
     /// Whether a background thread would find something to do.
@@ -191,6 +213,14 @@ impl Store {
         }
         if self.manifest_is_long() {
             self.rewrite_manifest()?;
+        } else if self.manifest_is_unsettled() {
+            match self.rewrite_manifest() {
+                // It is as good as before.
+                Err(error) if error.is_refusal() => {
+                    self.manifest_settled_at.store(UNSETTLED, Ordering::Relaxed);
+                }
+                rewritten => rewritten?,
+            }
         }
         if self.rest_is_due() {
             self.begin_rest();

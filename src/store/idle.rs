@@ -58,6 +58,7 @@ impl Store {
         // began may have been refused what there is by now.
         let mut retried = None;
         let mut moved = (done, since);
+        let mut is_settled = false;
         loop {
             let ended = self.executor.ended();
             self.check_open()?;
@@ -65,6 +66,11 @@ impl Store {
             let activity = self.activity_while(|| ());
             // A job notes its failure before it ends, so those that had ended by then have.
             poisoned()?;
+            if activity == Activity::Idle && !is_settled {
+                is_settled = true;
+                self.settle();
+                continue;
+            }
             if activity == Activity::Idle {
                 let Some(error) = self.refused() else {
                     // What found no room need not be done any more.

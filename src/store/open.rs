@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use super::background::initial_drain_rate;
+use super::background::{UNSETTLED, initial_drain_rate};
 use super::counters::Counters;
 use super::events::Event;
 use super::failures::{FailureCount, Failures};
@@ -594,6 +594,7 @@ fn open_locked(
         upkeep_failures: Failures::default(),
         failure_count: FailureCount::default(),
         upkeep_running: AtomicBool::new(false),
+        manifest_settled_at: AtomicU64::new(UNSETTLED),
         work_done: AtomicU64::new(0),
         upkeep_backoff_until_nanos: AtomicU64::new(0),
         workers,

@@ -58,7 +58,9 @@ impl Store {
             return;
         }
         // Before memory is lent: a writer that comes now makes it due anew.
-        self.rest.is_done.store(true, Ordering::Relaxed);
+        if !self.rest.is_done.swap(true, Ordering::Relaxed) {
+            self.settle();
+        }
         self.lend_memory();
     }
 

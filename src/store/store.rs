@@ -102,6 +102,8 @@ pub(crate) struct Store {
     pub(crate) upkeep_failures: Failures,
     pub(crate) failure_count: FailureCount,
     pub(crate) upkeep_running: AtomicBool,
+    /// The visible number at which nobody wrote any more.
+    pub(crate) manifest_settled_at: AtomicU64,
     /// Background jobs that have completed work.
     pub(crate) work_done: AtomicU64,
     /// No upkeep before this time, after a failure.

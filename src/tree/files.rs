@@ -20,6 +20,7 @@ use crate::table::{BlobFile, SAMPLE_ALL, Table};
 pub(super) struct FileTotals {
     pub(super) tables: u64,
     pub(super) entries: u64,
+    pub(super) deletes: u64,
     pub(super) table_bytes: u64,
     /// Keys and values in tables, dead ones too.
     pub(super) entry_bytes: u64,
@@ -39,6 +40,7 @@ impl FileTotals {
         let properties = table.properties();
         self.tables += 1;
         self.entries += properties.entries();
+        self.deletes += properties.deletes;
         self.table_bytes += table.bytes();
         self.entry_bytes += properties.entry_bytes();
         self.blob_value_bytes += blob_value_bytes(table);
@@ -50,6 +52,7 @@ impl FileTotals {
         let properties = table.properties();
         self.tables -= 1;
         self.entries -= properties.entries();
+        self.deletes -= properties.deletes;
         self.table_bytes -= table.bytes();
         self.entry_bytes -= properties.entry_bytes();
         self.blob_value_bytes -= blob_value_bytes(table);

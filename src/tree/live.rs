@@ -501,6 +501,8 @@ pub(super) struct Dead {
     pub(super) share: f64,
     /// The share of the bytes in blob files.
     pub(super) blob_share: f64,
+    /// The share of the entries that are deletes, or hidden by one.
+    pub(super) deleted_share: f64,
     /// The number of sampled keys of the estimate.
     pub(super) keys: usize,
 }
@@ -537,6 +539,7 @@ impl<'a> Overlap<'a> {
         }
         found.sort_unstable_by_key(|(hash, age, _)| (*hash, *age));
         let (mut all, mut live) = ((0u64, 0u64), (0u64, 0u64));
+        let (mut entries, mut deleted) = (0u64, 0u64);
         let mut keys = 0;
         for versions in found.chunk_by(|a, b| a.0 == b.0) {
             keys += 1;
@@ -546,13 +549,23 @@ impl<'a> Overlap<'a> {
                 all.1 += u64::from(key.blob_bytes_all);
                 left = LiveKey::after(left, key);
             }
-            if let Some(left) = left {
-                live.0 += u64::from(left.entry_bytes);
-                live.1 += u64::from(left.blob_bytes);
+            let count: u64 = versions.iter().map(|(.., key)| u64::from(key.version_count())).sum();
+            entries += count;
+            match left {
+                Some(left) => {
+                    live.0 += u64::from(left.entry_bytes);
+                    live.1 += u64::from(left.blob_bytes);
+                }
+                None => deleted += count,
             }
         }
         let share = |all: u64, live: u64| all.saturating_sub(live) as f64 / all.max(1) as f64;
-        Dead { share: share(all.0, live.0), blob_share: share(all.1, live.1), keys }
+        Dead {
+            share: share(all.0, live.0),
+            blob_share: share(all.1, live.1),
+            deleted_share: deleted as f64 / entries.max(1) as f64,
+            keys,
+        }
     }
 }
 

@@ -358,6 +358,9 @@ pub(crate) trait Tree: Send + Sync {
     /// Whether `next_job` would find something.
     fn has_work(&self) -> bool;
 
+    /// Adds to the work what is worth it only while nobody writes. It is forgotten with the next memtable.
+    fn settle(&self) {}
+
     /// Ends the quarantine of places that there was no room for. Returns the last of their errors.
     fn retry_refused(&self) -> Option<Error>;
 

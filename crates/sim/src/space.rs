@@ -86,7 +86,10 @@ pub fn run(seed: u64, kinds: Kinds) -> Outcome {
     }
     outcome.count("stores judged by their space");
     let kind = kinds.of(seed as usize / 7);
-    let judged = catch_unwind(AssertUnwindSafe(|| judge(seed, kind, &mut outcome.operations)));
+    let judged = catch_unwind(AssertUnwindSafe(|| {
+        judge(seed, kind, &mut outcome.operations)?;
+        judge_deleted(seed, kind, &mut outcome.operations)
+    }));
     if let Err(what) = judged.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
         let command = format!("spinney-sim model --kind {kinds} --seed {seed} --runs 1");
         outcome.violations.push(Violation { what, command });
@@ -103,12 +106,12 @@ struct Judged {
 }
 
 impl Judged {
-    fn new(seed: u64, kind: TreeKind) -> spinney::Result<Judged> {
+    fn new(seed: u64, kind: TreeKind, memtable_bytes: u64) -> spinney::Result<Judged> {
         let vfs = MemoryVfs::new();
         let db = Database::builder("/store")
             .vfs(Arc::new(vfs.clone()))
             .memory_budget(MIB)
-            .memtable_bytes(MEMTABLE_BYTES)
+            .memtable_bytes(memtable_bytes)
             .journal_shards(1)
             .deterministic(seed)
             .open()?;
@@ -127,7 +130,7 @@ impl Judged {
 fn judge(seed: u64, kind: TreeKind, operations: &mut u64) -> Result<(), String> {
     let failed = |error: Error| format!("a store judged by its space: {error}");
     let mut random = Random::new(&[seed, 0x5bace]);
-    let store = Judged::new(seed, kind).map_err(failed)?;
+    let store = Judged::new(seed, kind, MEMTABLE_BYTES).map_err(failed)?;
     let keys = 8000 + random.below(12_000);
     let value_bytes = 60 + random.below(140);
     let deletes_one_in = [0, 0, 2, 4][random.below(4)];
@@ -154,7 +157,7 @@ fn judge(seed: u64, kind: TreeKind, operations: &mut u64) -> Result<(), String> 
     store.db.wait_idle().map_err(failed)?;
     drop(snapshot);
     store.db.wait_idle().map_err(failed)?;
-    let fresh = Judged::new(seed, kind).map_err(failed)?;
+    let fresh = Judged::new(seed, kind, MEMTABLE_BYTES).map_err(failed)?;
     let mut order: Vec<_> = pairs.iter().collect();
     for i in (1..order.len()).rev() {
         order.swap(i, random.below(i + 1));
@@ -179,6 +182,49 @@ fn judge(seed: u64, kind: TreeKind, operations: &mut u64) -> Result<(), String> 
     }
     if live.abs_diff(truth) > truth / 10 + PAGES_BYTES {
         return Err(format!("{story}: {live} bytes are said to be live, and {truth} are"));
+    }
+    Ok(())
+}
+
+/// Loads a store, deletes most of a part of it, and judges what a scan of that part steps over when nothing is left to
+/// do. The part is so small that the whole takes little more than it may.
+fn judge_deleted(seed: u64, kind: TreeKind, operations: &mut u64) -> Result<(), String> {
+    let failed = |error: Error| format!("a store judged by its deletes: {error}");
+    let mut random = Random::new(&[seed, 0xde1e]);
+    // Nodes are small, so the part has several.
+    let store = Judged::new(seed, kind, MEMTABLE_BYTES / 16).map_err(failed)?;
+    let keys = 16_000u64;
+    let key = |number: u64| number.to_be_bytes();
+    let mut order: Vec<u64> = (0..keys).collect();
+    for i in (1..order.len()).rev() {
+        order.swap(i, random.below(i + 1));
+    }
+    for number in order {
+        store.keyspace.put(key(number), [7; 100]).map_err(failed)?;
+    }
+    store.keyspace.flush().map_err(failed)?;
+    store.db.wait_idle().map_err(failed)?;
+    let from = random.below(keys as usize * 9 / 10) as u64;
+    let part = from..from + keys / 10;
+    let mut deleted = 0;
+    for number in part.clone().filter(|number| number % 10 > 0) {
+        store.keyspace.delete(key(number)).map_err(failed)?;
+        deleted += 1;
+    }
+    *operations += keys + deleted;
+    store.keyspace.flush().map_err(failed)?;
+    store.db.wait_idle().map_err(failed)?;
+    let before = store.db.stats().dead_entries_read;
+    let left = store.keyspace.range(key(part.start)..key(part.end)).count() as u64;
+    let dead = store.db.stats().dead_entries_read - before;
+    if left != keys / 10 - deleted {
+        return Err(format!("{kind}: {left} pairs are left of {deleted} deleted"));
+    }
+    if dead > deleted * 2 / 3 {
+        return Err(format!(
+            "{kind}: at rest a scan steps over {dead} dead entries where {deleted} of {} pairs were deleted",
+            keys / 10
+        ));
     }
     Ok(())
 }

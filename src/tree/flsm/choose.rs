@@ -12,7 +12,7 @@ use super::{Flsm, FlsmTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::tree::range::{ranges_overlap, table_is_inside};
-use crate::tree::versioned::{Choose, Gain, Intent};
+use crate::tree::versioned::{Choose, Deleted, Gain, Intent, Worth};
 
 impl Choose for Flsm {
     type Choice = Plan;
@@ -57,7 +57,16 @@ impl Choose for Flsm {
     }
 
     fn path_gain(version: &Version, guard: &Guard) -> Gain {
-        version.path_gains().get(&guard.id).copied().unwrap_or_default()
+        version.path_gains().get(&guard.id).map_or(Gain::default(), |path| path.gain)
+    }
+
+    fn deleted(
+        tree: &FlsmTree,
+        version: &Version,
+        guard: &Guard,
+        worth: (Worth, &[Seqno]),
+    ) -> Option<Deleted> {
+        reclaim::deleted(tree, version.path_gains(), guard, worth)
     }
 
     fn first_merge_bytes(_version: &Version, guard: &Guard, _by_path: bool) -> u64 {

@@ -9,12 +9,19 @@ use crate::base::ids::{FileId, NodeId, Seqno};
 use crate::base::limits::UNIT_BYTES;
 use crate::table::Table;
 use crate::tree::files::dead_blob_gain;
-use crate::tree::live::Overlap;
+use crate::tree::live::{Dead, Overlap};
 use crate::tree::range::{table_overlaps, table_part};
-use crate::tree::versioned::Gain;
+use crate::tree::versioned::{Deleted, Gain, Worth};
 
 /// The gains of merging all that a guard and those below it hold down to the last level, by the guard.
-pub(super) type PathGains = BTreeMap<NodeId, Gain>;
+pub(super) type PathGains = BTreeMap<NodeId, PathGain>;
+
+/// A gain, and for each guard of the last level the dead part, and its bytes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PathGain {
+    pub(super) gain: Gain,
+    dead: Vec<(Dead, u64)>,
+}
 
 /// The gains of merging what lies above the last level down to it, by the guard to begin with: the topmost that holds
 /// something.
@@ -28,7 +35,7 @@ pub(super) fn path_gains(root: &Arc<Guard>) -> PathGains {
 fn gather_path_gains<'a>(
     guard: &'a Arc<Guard>,
     above: &mut Vec<&'a Arc<Guard>>,
-    gains: &mut BTreeMap<NodeId, Gain>,
+    gains: &mut PathGains,
 ) {
     if guard.height > 0 {
         above.push(guard);
@@ -49,11 +56,14 @@ fn gather_path_gains<'a>(
         overlap.add(&fragment.table, part);
     }
     if overlap.bytes() > own_bytes {
-        let gain = gains.entry(above[top].id).or_default();
-        gain.bytes += (overlap.bytes() as f64 * overlap.dead().share) as u64;
-        gain.merged_bytes += overlap.bytes();
+        let path = gains.entry(above[top].id).or_default();
+        let dead = overlap.dead();
+        let dropped = (overlap.bytes() as f64 * dead.share) as u64;
+        path.gain.bytes += dropped;
+        path.gain.merged_bytes += overlap.bytes();
+        path.dead.push((dead, dropped));
     } else if reaches {
-        let gain = gains.entry(above[top].id).or_default();
+        let gain = &mut gains.entry(above[top].id).or_default().gain;
         gain.bytes += unknown_gain(own_bytes);
         gain.merged_bytes += own_bytes;
     }
@@ -82,6 +92,57 @@ pub(super) fn gain(tree: &FlsmTree, guard: &Guard, dead_blobs: &[FileId], now: &
     let tables = guard.fragments.iter().map(|fragment| &fragment.table);
     let blobs: u64 = tables.map(|table| dead_blob_gain(table, dead_blobs)).sum();
     Gain { bytes: table_gain(tree, guard, now) + blobs, merged_bytes }
+}
+
+/// The merge of a guard of which most has been deleted, on the last level with nothing above it; or of the topmost guard
+/// that holds something, for what it brings down to such guards.
+pub(super) fn deleted(
+    tree: &FlsmTree,
+    path_gains: &PathGains,
+    guard: &Guard,
+    (worth, now): (Worth, &[Seqno]),
+) -> Option<Deleted> {
+    if let Some(path) = path_gains.get(&guard.id) {
+        let deleted = path.dead.iter().filter(|(dead, _)| worth.is_deleted(*dead));
+        let dropped: u64 = deleted.map(|(_, bytes)| bytes).sum();
+        // Less than a page in each guard of the last level is told by no index. Together it is, one level down.
+        let deletes = guard.fragments.iter().filter(|fragment| may_delete(&fragment.table));
+        let delete_bytes: u64 = deletes.map(|fragment| fragment.size.bytes).sum();
+        let is_brought = worth.brings_down && delete_bytes * 2 > guard.bytes();
+        let by_path = worth.of(dropped, guard.bytes().max(1), true);
+        return by_path.or(is_brought.then_some(Deleted { score: 1, by_path: true }));
+    }
+    let is_merged = match guard.fragments.as_slice() {
+        _ if guard.height > 0 => true,
+        [] => true,
+        [only] => only.fully_merged || !tree.jobs.lock().gains(only.table.id(), now),
+        _ => false,
+    };
+    let dead = dead_with_crumbs(guard);
+    if is_merged || !worth.is_deleted(dead) {
+        return None;
+    }
+    let dropped = (guard.bytes() as f64 * dead.share) as u64;
+    worth.of(dropped, guard.bytes(), false)
+}
+
+/// The dead part of a guard. Of each table of tombstones of which it has less than a page, which no index tells, half a
+/// page is assumed, with as many entries below that it deletes.
+fn dead_with_crumbs(guard: &Guard) -> Dead {
+    let crumbs = guard.fragments.iter().filter(|f| f.size.entries == 0 && may_delete(&f.table));
+    let of_page = |table: &Table| {
+        let properties = table.properties();
+        properties.entries() / u64::from(properties.leaf_pages).max(1) / 2
+    };
+    let deletes = crumbs.map(|fragment| of_page(&fragment.table)).sum::<u64>() as f64;
+    let entries: u64 = guard.fragments.iter().map(|fragment| fragment.size.entries).sum();
+    let (dead, entries) = (guard.dead(), entries.max(1) as f64);
+    let deleted_share = (dead.deleted_share * entries + 2.0 * deletes) / (entries + deletes);
+    Dead {
+        share: dead.share.max(deletes / entries).min(1.0),
+        deleted_share: deleted_share.min(1.0),
+        ..dead
+    }
 }
 
 fn table_gain(tree: &FlsmTree, guard: &Guard, now: &[Seqno]) -> u64 {

@@ -14,7 +14,8 @@ use crate::base::ids::Seqno;
 use crate::base::sync::plain::Ordering;
 use crate::tree::range::{Key, table_is_inside};
 use crate::tree::versioned::{
-    Choose, Gain, Intent, NewFiles, NewTables, Place, TreeNode, VersionedKind, rebalance_undamaged,
+    Choose, Deleted, Gain, Intent, NewFiles, NewTables, Place, TreeNode, VersionedKind, Worth,
+    rebalance_undamaged,
 };
 use crate::tree::wrong_node;
 
@@ -92,6 +93,24 @@ impl Choose for Stb {
 
     fn path_gain(version: &Version, node: &Node) -> Gain {
         version.path_gains().of(node)
+    }
+
+    fn deleted(
+        tree: &StbTree,
+        version: &Version,
+        leaf: &Node,
+        (worth, now): (Worth, &[Seqno]),
+    ) -> Option<Deleted> {
+        if leaf.height > 0 {
+            return None;
+        }
+        let (dead, by_path) = match version.path_gains().get(leaf) {
+            Some(path) => (path.dead, true),
+            None if tree.gains(leaf, now) => (leaf.leaf_summary().dead, false),
+            None => return None,
+        };
+        let dropped = (dead.share * 1000.0) as u64;
+        worth.is_deleted(dead).then(|| worth.of(dropped, 1000, by_path)).flatten()
     }
 
     fn first_merge_bytes(version: &Version, node: &Node, by_path: bool) -> u64 {

@@ -20,7 +20,7 @@ use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
 use crate::filter::{BloomFilter, Maplet};
 use crate::table::Table;
-use crate::tree::live::Overlap;
+use crate::tree::live::{Dead, Overlap};
 use crate::tree::range::{
     Derived, Key, RangeSize, TablePart, position_before, table_overlaps, table_part, table_size,
 };
@@ -60,6 +60,8 @@ pub(super) struct LeafSummary {
     pub(super) reclaimable: RangeSize,
     /// The same for values in blob files.
     pub(super) reclaimable_blob_bytes: u64,
+    /// What samples tell of the dead part.
+    pub(super) dead: Dead,
     /// Bytes of the oldest bundle within the leaf.
     pub(super) merged_bytes: u64,
     /// For each branch, oldest first, its entries within the leaf.
@@ -229,6 +231,7 @@ impl Node {
         }
         // Maplets count superseded entries within their bundles only; samples compare all branches.
         let dead = overlap.dead();
+        summary.dead = dead;
         if summary.parts.len() > 1 && dead.keys >= SAMPLED_KEYS_MIN {
             let bytes = overlap.bytes();
             summary.reclaimable.bytes = (bytes as f64 * dead.share) as u64;

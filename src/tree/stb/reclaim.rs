@@ -15,7 +15,7 @@ use super::node::{Bundle, Node};
 use crate::base::ids::{FileId, NodeId};
 use crate::table::Table;
 use crate::tree::files::dead_blob_gain;
-use crate::tree::live::Overlap;
+use crate::tree::live::{Dead, Overlap};
 use crate::tree::range::{table_overlaps, table_part};
 use crate::tree::versioned::{Gain, walk};
 
@@ -37,7 +37,14 @@ pub(super) struct DeadParts {
 }
 
 /// The gain of each leaf with the data on the path to it.
-pub(super) struct PathGains(BTreeMap<NodeId, Gain>);
+pub(super) struct PathGains(BTreeMap<NodeId, PathGain>);
+
+/// A leaf's gain, and what samples tell of the dead part.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PathGain {
+    pub(super) gain: Gain,
+    pub(super) dead: Dead,
+}
 
 impl PathGains {
     /// Compares what is above each leaf with what is in it.
@@ -49,7 +56,12 @@ impl PathGains {
 
     /// A leaf's.
     pub(super) fn of(&self, leaf: &Node) -> Gain {
-        self.0.get(&leaf.id).copied().unwrap_or_default()
+        self.get(leaf).map_or(Gain::default(), |path| path.gain)
+    }
+
+    /// A leaf's, if there is something above it.
+    pub(super) fn get(&self, leaf: &Node) -> Option<&PathGain> {
+        self.0.get(&leaf.id)
     }
 }
 
@@ -64,7 +76,7 @@ fn tables(leaf: &Node) -> impl Iterator<Item = (&Arc<Table>, u64)> {
 /// A leaf with what is on its way to it.
 struct Path {
     leaf: NodeId,
-    gain: Gain,
+    gain: PathGain,
     /// The tables above it that reach into it, with how much.
     above: Vec<(FileId, u64)>,
 }
@@ -129,17 +141,18 @@ impl Paths {
             false => own_bytes / 16,
         };
         let gain = Gain { bytes, merged_bytes: node.live().bytes.max(1) + index_bytes };
+        let gain = PathGain { gain, dead };
         self.paths.push(Path { leaf: node.id, gain, above: reaching });
     }
 
     /// The same with what is dead in the tables above, which the last leaf that needs something of them holds on
     /// to: each leaf gets its part of that.
-    fn gains(self) -> BTreeMap<NodeId, Gain> {
+    fn gains(self) -> BTreeMap<NodeId, PathGain> {
         let Paths { paths, parts } = self;
         let with_parts = paths.into_iter().map(|Path { leaf, mut gain, above }| {
             for (table, bytes) in above {
                 if let Some(part) = parts.get(&table) {
-                    gain.bytes += part.share(bytes);
+                    gain.gain.bytes += part.share(bytes);
                 }
             }
             (leaf, gain)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::node::walk;
 use super::version::Version;
+use super::worth::{Deleted, Worth};
 use super::{VersionedKind, VersionedTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
@@ -93,6 +94,15 @@ pub(in crate::tree) trait Choose: VersionedKind {
     /// The gain of a full merge of a node by path.
     fn path_gain(version: &Version<Self>, node: &Self::Node) -> Gain;
 
+    /// The merge of a node, alone or by path, if most of what it reads has been deleted. Of the nodes that a merge by path
+    /// would take in, one names it. Beside what is worth a merge stand the snapshots.
+    fn deleted(
+        tree: &VersionedTree<Self>,
+        version: &Version<Self>,
+        node: &Self::Node,
+        worth: (Worth, &[Seqno]),
+    ) -> Option<Deleted>;
+
     /// Bytes that the first compaction reads of a full merge.
     fn first_merge_bytes(version: &Version<Self>, node: &Self::Node, by_path: bool) -> u64;
 
@@ -148,8 +158,11 @@ impl<K: Choose> VersionedTree<K> {
         version: &Version<K>,
         intent: Intent,
     ) -> Result<Option<K::Choice>> {
-        match self.most_wasteful(version) {
-            Some(node) => K::choose_for_reads(self, node, intent),
+        if let Some(node) = self.most_wasteful(version) {
+            return K::choose_for_reads(self, node, intent);
+        }
+        match self.choose_deleted(version, intent)? {
+            Some(choice) => Ok(Some(choice)),
             None => Ok(K::choose_idle(self, version)),
         }
     }

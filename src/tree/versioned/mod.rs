@@ -19,6 +19,7 @@
 mod check;
 mod choose;
 mod compaction;
+mod deleted;
 mod edit;
 mod jobs;
 mod node;
@@ -30,6 +31,7 @@ mod refs;
 mod request;
 mod split;
 mod version;
+mod worth;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,6 +42,7 @@ pub(super) use self::choose::{Choose, Gain, Intent};
 pub(super) use self::compaction::Compaction;
 use self::compaction::Failed;
 pub(super) use self::compaction::{Compact, CompactionJob, InputScan, STEP_ENTRIES, chunk_bytes};
+use self::deleted::UNSETTLED;
 pub(super) use self::edit::{DEFINED, Names, NodeBody, NodeRef, Recovered, encode};
 pub(super) use self::jobs::Jobs;
 pub(super) use self::node::{Head, NEW, Place, TreeNode, edit, live_keys, walk};
@@ -48,6 +51,7 @@ pub(super) use self::refs::NodeRefs;
 use self::request::{compact_range, next_requested, requested_at};
 pub(super) use self::split::split_keys;
 pub(super) use self::version::Version;
+pub(super) use self::worth::{Deleted, Worth};
 use super::context::sync_names;
 use super::live::LiveKeys;
 use super::space::Space;
@@ -203,6 +207,10 @@ pub(super) struct VersionedTree<K: VersionedKind> {
     pub(super) nothing_to_reclaim: AtomicBool,
     /// The number of wasted reads from which on a node may have too many.
     look_for_waste_from: AtomicU64,
+    /// Of the deletes in tables, those that the last search for deleted parts has left.
+    deletes_left: AtomicU64,
+    /// The flushed number at which the tree is settled.
+    settled_at: AtomicU64,
 }
 
 impl<K: VersionedKind> VersionedTree<K> {
@@ -230,6 +238,8 @@ impl<K: VersionedKind> VersionedTree<K> {
             jobs: Mutex::default(),
             nothing_to_reclaim: AtomicBool::new(false),
             look_for_waste_from: AtomicU64::new(1),
+            deletes_left: AtomicU64::new(0),
+            settled_at: AtomicU64::new(UNSETTLED),
         }))
     }
 
@@ -492,6 +502,10 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
 
     fn retry_damaged(&self) {
         self.jobs.lock().quarantine.retry_damaged();
+    }
+
+    fn settle(&self) {
+        self.settle_deleted();
     }
 
     fn tell_damage(&self, error: &Error) -> bool {
