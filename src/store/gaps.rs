@@ -25,7 +25,8 @@
 //!    readers are left for whom only the older one holds.
 //! 5. The memory is bounded: `GAPS_MAX` gaps with keys of at most `KEY_BYTES`, and `WATCHES_MAX` watches, each with one
 //!    key that was put.
-//! 6. A gap that is not used goes after `SPLITS_MAX` puts into it, and one that does not grow after `SPLITS_ALL_MAX`. So a
+//! 6. A reader steps over the same run twice at most once in vain, while few others do.
+//! 7. A gap that is not used goes after `SPLITS_MAX` puts into it, and one that does not grow after `SPLITS_ALL_MAX`. So a
 //!    range that is filled again does not cost its writers indefinitely.
 //!
 //! [`Committer::catch_up`]: crate::commit::Committer::catch_up
@@ -35,6 +36,7 @@ mod loom_tests;
 #[cfg(all(test, not(loom), not(shuttle)))]
 mod tests;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -43,12 +45,15 @@ use crate::base::planted::{Bug, planted};
 use crate::base::sync::CachePadded;
 use crate::base::sync::modelled::{AtomicBool, AtomicU64, Mutex, Ordering};
 
-/// The number of gaps that a keyspace remembers.
-const GAPS_MAX: usize = 64;
+/// The number of gaps that a keyspace remembers. (Unit tests have keys of one byte.)
+const GAPS_MAX: usize = if cfg!(test) { 64 } else { 512 };
 /// The number of iterators that watch a range of one keyspace at a time.
 const WATCHES_MAX: usize = 16;
-/// Gaps with longer lower bounds are not remembered. A longer upper bound is replaced by its beginning, which is lower.
-const KEY_BYTES: usize = 1024;
+/// Longer bounds are replaced by shorter ones inside the gap: an upper bound by its beginning, which is lower, and a
+/// lower bound by the first key that is above all keys of the same beginning.
+const KEY_BYTES: usize = 256;
+/// So many runs that were stepped over twice in vain are known.
+const VAIN_MAX: usize = 16;
 /// Puts into a gap since its last use after which it goes.
 const SPLITS_MAX: u32 = 64;
 /// Puts into a gap since it was recorded or grew after which it goes.
@@ -92,6 +97,27 @@ struct State {
     age: u64,
     /// Runs that were not worth the place of a gap.
     refusals: u64,
+    /// Hashes of readers' numbers with the beginnings of runs that they have stepped over twice in vain, and the next
+    /// place. A snapshot whose range has been filled again would do so at each look.
+    vain: ([u64; VAIN_MAX], usize),
+}
+
+/// A number for a reader and the beginning of a run.
+fn hash_of(direction: Direction, from: Option<&[u8]>, reader: Seqno) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (direction == Direction::Forward, from, reader.0).hash(&mut hasher);
+    hasher.finish() | 1
+}
+
+/// A key of at most `KEY_BYTES` that is no lower: the first above all keys that begin like this one, if it is longer.
+fn shortened_up(key: &[u8]) -> Option<Box<[u8]>> {
+    let Some(beginning) = key.get(..KEY_BYTES).filter(|_| key.len() > KEY_BYTES) else {
+        return Some(Box::from(key));
+    };
+    let last = beginning.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut above = beginning.get(..=last)?.to_vec();
+    *above.last_mut()? += 1;
+    Some(above.into())
 }
 
 /// A range without a visible pair.
@@ -176,7 +202,9 @@ impl Gap {
         {
             *upper = Box::from(beginning);
         }
-        !self.is_empty() && self.lower.len() <= KEY_BYTES
+        let Some(lower) = shortened_up(&self.lower) else { return false };
+        self.lower = lower;
+        !self.is_empty()
     }
 
     /// Whether the key lies in it, or, backward, the keys just before it (or the last of all keys, without one).
@@ -204,6 +232,8 @@ pub(crate) enum Direction {
 /// A range that an iterator is stepping over.
 struct Watched {
     id: u64,
+    /// [`hash_of`] its reader.
+    reader: u64,
     direction: Direction,
     /// Where the range begins: its lower bound forward, its upper bound backward.
     from: Option<Box<[u8]>>,
@@ -267,8 +297,14 @@ fn after(key: &[u8]) -> Vec<u8> {
 
 impl Default for Gaps {
     fn default() -> Gaps {
-        let state =
-            State { gaps: Vec::new(), watches: Vec::new(), next_watch: 0, age: 0, refusals: 0 };
+        let state = State {
+            gaps: Vec::new(),
+            watches: Vec::new(),
+            next_watch: 0,
+            age: 0,
+            refusals: 0,
+            vain: ([0; VAIN_MAX], 0),
+        };
         let span = [AtomicU64::new(u64::MAX), AtomicU64::new(0)];
         let published = Published { is_watched: AtomicBool::new(false), span };
         Gaps { published: CachePadded::new(published), state: Mutex::new(state) }
@@ -347,8 +383,8 @@ impl Gaps {
     }
 
     /// Begins to watch the keys from `from` on, in one direction (without `from`, from the end of all keys), for a reader
-    /// that has passed `dead` dead entries from there to `at`. Returns `None` if that is not worth it: the key is too
-    /// long, many others watch, a younger gap is there already, or there are many gaps that save more.
+    /// that has passed `dead` dead entries from there to `at`. Returns `None` if that is not worth it: many others watch, a
+    /// younger gap is there already, there are many gaps that save more, or the same reader has done so in vain.
     pub(crate) fn watch(
         self: &Arc<Self>,
         direction: Direction,
@@ -356,10 +392,18 @@ impl Gaps {
         seqno: Seqno,
         dead: u64,
     ) -> Option<Watch> {
-        if from.is_some_and(|from| from.len() > KEY_BYTES) {
+        let reader = hash_of(direction, from, seqno);
+        let from: Option<Box<[u8]>> = match (direction, from) {
+            (_, None) => None,
+            (Direction::Forward, Some(from)) => Some(shortened_up(from)?),
+            (Direction::Backward, Some(from)) => {
+                Some(Box::from(from.get(..KEY_BYTES).unwrap_or(from)))
+            }
+        };
+        let mut state = self.state.lock();
+        if state.vain.0.contains(&reader) {
             return None;
         }
-        let mut state = self.state.lock();
         let is_served = state.index_of(direction, at).map(|index| state.gaps[index].serves(seqno));
         let is_worth = match is_served {
             // It grows.
@@ -372,7 +416,7 @@ impl Gaps {
         }
         let id = state.next_watch;
         state.next_watch += 1;
-        state.watches.push(Watched { id, direction, from: from.map(Box::from), nearest: None });
+        state.watches.push(Watched { id, reader, direction, from, nearest: None });
         self.publish(&state);
         drop(state);
         Some(Watch { gaps: Arc::clone(self), id })
@@ -590,6 +634,11 @@ impl Watch {
         // Compactions may have dropped all since the run was passed first.
         if dead > 0 && (left >= PART_ENTRIES_MIN || left >= dead as f64 / 2.0) {
             state.add(Gap { lower, upper, dead: (left as u64).max(1), ..whole }, oldest);
+        } else {
+            let reader = watched.reader;
+            let (known, next) = &mut state.vain;
+            known[*next % VAIN_MAX] = reader;
+            *next = (*next + 1) % VAIN_MAX;
         }
     }
 }

@@ -189,7 +189,8 @@ fn the_memory_is_bounded_and_the_largest_gaps_stay() {
     assert_eq!(above(&gaps, b"a", 1), None);
     record(&gaps, b"a", Some(b"b"), 1, 5_000);
     let long = vec![b'x'; KEY_BYTES + 1];
-    assert!(watch(&gaps, Direction::Forward, Some(&long)).is_none());
+    let ones = [u8::MAX; KEY_BYTES + 1];
+    assert!(watch(&gaps, Direction::Forward, Some(&ones)).is_none(), "no short key is above it");
     record(&gaps, b"x", Some(&long), 1, 5_000);
     assert_eq!(above(&gaps, b"x", 1), Some(Some(long[..KEY_BYTES].to_vec())));
     // Of a gap that a long key is put into, the part below stays.
@@ -385,4 +386,38 @@ fn a_gap_that_is_used_and_never_grows_goes() {
         below(&gaps, None, 1).is_some()
     });
     assert_eq!(puts.count(), SPLITS_ALL_MAX as usize);
+}
+
+/// A gap whose lower bound was long was not remembered, though its range was stepped over twice at each look.
+#[test]
+fn a_gap_between_long_keys_is_remembered_but_for_its_ends() {
+    let gaps = Arc::new(Gaps::default());
+    let long = |first: u8| [vec![first; KEY_BYTES], vec![first, 7]].concat();
+    let watch = |direction, from: &[u8]| watch(&gaps, direction, Some(from)).unwrap();
+    let (lower, upper) = (long(3), long(9));
+    watch(Direction::Forward, &lower).record(Some(&upper), None, (Seqno(1), Seqno(u64::MAX)), 100);
+    let above_all = [&[3; KEY_BYTES - 1][..], &[4]].concat();
+    assert_eq!(above(&gaps, &lower, 1), None);
+    assert_eq!(above(&gaps, &above_all, 1), Some(Some(vec![9; KEY_BYTES])));
+    gaps.note(&[5]);
+    let backward = watch(Direction::Backward, &long(20));
+    backward.record(Some(&long(12)), None, (Seqno(1), Seqno(u64::MAX)), 100);
+    let lower = [&[12; KEY_BYTES - 1][..], &[13]].concat();
+    assert_eq!(below(&gaps, Some(&[20; KEY_BYTES]), 1), Some(lower));
+}
+
+/// A snapshot over a range that had been filled again stepped over it twice at each look.
+#[test]
+fn a_reader_whose_watch_was_in_vain_does_not_repeat_it() {
+    let gaps = Arc::new(Gaps::default());
+    let watch = |seqno| {
+        let range = (Some(&b"b"[..]), Some(&b"c"[..]));
+        gaps.watch(Direction::Forward, range, Seqno(seqno), 1_000)
+    };
+    let oldest = (Seqno(9), Seqno(u64::MAX));
+    watch(5).unwrap().record(Some(b"d"), Some(b"b"), oldest, 1_000);
+    assert!(!gaps.is_watched());
+    assert!(watch(5).is_none());
+    watch(9).unwrap().record(Some(b"d"), None, oldest, 1_000);
+    assert_eq!(above(&gaps, b"b", 9), Some(Some(b"d".to_vec())));
 }
