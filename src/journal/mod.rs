@@ -97,8 +97,8 @@ pub(crate) use shard::{Parts, Payload, ShardGuard};
 use shard::Shard;
 use sync::SyncState;
 
-/// The most shards a journal can have.
-pub(crate) const SHARDS_MAX: usize = 64;
+/// The most shards a journal can have: far more than there are cores.
+pub(crate) const SHARDS_MAX: usize = 1 << 16;
 
 /// How a journal is laid out.
 #[derive(Debug, Clone, Copy)]

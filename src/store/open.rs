@@ -26,7 +26,7 @@ use super::quarantine::{Quarantine, Quarantined, concerns_one};
 use super::recovery::RecoveryReport;
 use super::replay::{Replayed, epoch_number};
 use super::rest_state::Rest;
-use super::sizes::Sizes;
+use super::sizes::{Parallelism, Sizes};
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
 use super::store::{Store, StoreContext};
@@ -42,7 +42,7 @@ use crate::base::sync::{ArcSwap, Condvar, Mutex, RwLock};
 use crate::cache::{Cache, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Courier, Executor, Mode, WorkSource, unpredictable};
-use crate::journal::{Journal, JournalOptions, ReplayReport, SHARDS_MAX};
+use crate::journal::{Journal, JournalOptions, ReplayReport};
 use crate::manifest::{
     Edit, Epochs, LOCK_FILE_NAME, Manifest, NewStore, OpenOptions, RecoveredKeyspace,
     RecoveredState, TreeEdit,
@@ -55,8 +55,10 @@ use crate::tree::options::KeyspaceOptions;
 use crate::tree::{OperationSource, TreeContext, TreeCounters, TreeObserver, TreeOptions};
 use crate::vfs::{Lock, ReadOnlyVfs, Vfs, create_dir_durably};
 
-/// The most background threads a store can have: each has buffers of its own.
+/// More background threads, or journal shards, than this are taken for a mistake in the options. What is chosen from the
+/// machine has no such limit.
 const WORKERS_MAX: usize = 1024;
+const SHARDS_MAX: usize = 1024;
 
 /// Everything about a keyspace but its edits.
 pub(crate) struct KeyspaceSeed {
@@ -450,30 +452,32 @@ fn open_locked(
     read_only: bool,
 ) -> Result<Arc<Store>> {
     let path = builder.path.clone();
-    let workers = match builder.background {
+    if let BackgroundMode::Threads(n) = builder.background
+        && n > WORKERS_MAX
+    {
+        return Err(Error::invalid(format!(
+            "a store has 1 to {WORKERS_MAX} background threads, not {n} \
+             (Builder::background_threads)"
+        )));
+    }
+    if builder.journal_shards > SHARDS_MAX {
+        return Err(Error::invalid(format!(
+            "a journal has 1 to {SHARDS_MAX} shards, not {} (Builder::journal_shards)",
+            builder.journal_shards
+        )));
+    }
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let mut parallelism = Parallelism::new(&builder, cores);
+    if read_only {
         // Nothing is done in the background.
-        _ if read_only => 0,
-        BackgroundMode::Threads(0) => {
-            std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8)
-        }
-        BackgroundMode::Threads(n) => n,
-        BackgroundMode::Stepped(_) => 1,
-    };
+        parallelism.workers = 0;
+    }
+    let Parallelism { workers, shards } = parallelism;
     let (mode, clock) = match builder.background {
         BackgroundMode::Threads(_) => (Mode::Threads(workers), Clock::real()),
         BackgroundMode::Stepped(seed) => (Mode::Stepped(seed), Clock::simulated()),
     };
-    if workers > WORKERS_MAX {
-        return Err(Error::invalid(format!(
-            "a store has 1 to {WORKERS_MAX} background threads, not {workers} \
-             (Builder::background_threads)"
-        )));
-    }
-    let shards = match builder.journal_shards {
-        0 => workers.clamp(1, SHARDS_MAX),
-        n => n,
-    };
-    let mut sizes = Sizes::new(&builder, shards);
+    let mut sizes = Sizes::new(&builder, parallelism);
     if read_only {
         sizes.memtables_bytes_max = sizes.read_only_memtables_bytes_max();
     }

@@ -152,8 +152,9 @@ impl Builder {
         self
     }
 
-    /// The number of background threads, at most 1,024. Default: one for each core, at least two, at most eight.
-    /// There is one more, mostly asleep, that has the journal's next segments ready.
+    /// The number of background threads, at most 1,024. Default: one for each core, at least two, as far as a quarter of
+    /// the memory budget has 1 MiB of buffers for each. A number that is set here is reduced only where there are not
+    /// even 64 KiB for each. There is one more thread, mostly asleep, that has the journal's next segments ready.
     pub fn background_threads(mut self, threads: usize) -> Builder {
         self.background = BackgroundMode::Threads(threads.max(1));
         self
@@ -167,7 +168,9 @@ impl Builder {
         self
     }
 
-    /// The number of journal shards, at most 64 (0, the default: chosen from the machine).
+    /// The number of journal shards, at most 1,024. Default (0): one for each background thread that the cores allow, as
+    /// far as a sixteenth of the memory budget has a segment of 1 MiB for each. A number that is set here is reduced only
+    /// where there are not even 8 KiB for each.
     pub fn journal_shards(mut self, shards: usize) -> Builder {
         self.journal_shards = shards;
         self

@@ -124,12 +124,14 @@ mod tests {
     use super::*;
     use crate::Database;
     use crate::base::entry::EntryKind;
+    use crate::store::sizes::Parallelism;
 
     /// A read-only open of a journal with 1.9 GiB in values of a little more than 64 KiB panicked: the memtable has no
     /// more chunks then. No budget was too small for it.
     #[test]
     fn more_than_a_memtable_can_address_is_an_error() {
-        let mut sizes = Sizes::new(&Database::builder_in_memory().memory_budget(1 << 40), 1);
+        let builder = Database::builder_in_memory().memory_budget(1 << 40);
+        let mut sizes = Sizes::new(&builder, Parallelism::new(&builder, 1));
         sizes.memtables_bytes_max = sizes.read_only_memtables_bytes_max();
         let pool = ChunkPool::new(0);
         let (mut room, value) = (Room::new(&sizes), vec![0; OWN_BYTES_MIN as usize]);

@@ -1,6 +1,10 @@
 //! What each part of a store may take of the memory budget, and of the disk.
+//!
+//! Invariants:
+//! 1. The buffers of all background threads use at most a quarter of the budget, and the open journal segments of all
+//!    shards at most a sixteenth, however many cores there are and whatever the options ask for.
 
-use super::options::Builder;
+use super::options::{BackgroundMode, Builder};
 use crate::base::limits::INLINE_BYTES_MAX;
 
 /// What memtables may take at most while the journal is replayed: all of it may be one keyspace's, and a memtable has
@@ -8,6 +12,60 @@ use crate::base::limits::INLINE_BYTES_MAX;
 const REPLAY_BYTES_MAX: u64 = 1 << 30;
 /// What a background job's thread uses beside the buffers of inputs.
 const JOB_REST_BYTES_MAX: u64 = 2 << 20;
+/// All background threads together use at most this part of the budget.
+const JOBS_PART: u64 = 4;
+/// With smaller buffers a compaction reads its inputs in pieces of a few pages: fewer threads do more then.
+const USEFUL_JOB_BYTES: u64 = 1 << 20;
+/// Nor does a store have more threads than have this much each, if its options ask for many.
+const JOB_BYTES_MIN: u64 = 64 << 10;
+/// The open segments of all shards together have at most this part of the budget.
+const SEGMENTS_PART: u64 = 16;
+/// To make a segment takes two syncs. At a million inserts a second a segment of this size is full in five
+/// milliseconds, which is about how long that takes.
+const USEFUL_SEGMENT_BYTES: u64 = 1 << 20;
+const SEGMENT_BYTES_MIN: u64 = 8 << 10;
+const SEGMENT_BYTES_MAX: u64 = 16 << 20;
+
+/// How many background threads and journal shards a store has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Parallelism {
+    pub(crate) workers: usize,
+    pub(crate) shards: usize,
+}
+
+impl Parallelism {
+    /// What the options ask for, else one of each for each core and at least two; less where the budget has no room for
+    /// buffers and segments that are large enough to be of use.
+    pub(crate) fn new(builder: &Builder, cores: usize) -> Parallelism {
+        let (jobs_bytes, segments_bytes) =
+            (builder.memory_budget / JOBS_PART, builder.memory_budget / SEGMENTS_PART);
+        let room = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
+        let (wanted, workers) = match builder.background {
+            BackgroundMode::Threads(0) => {
+                let wanted = cores.max(2);
+                (wanted, wanted.min(room(jobs_bytes, USEFUL_JOB_BYTES).max(2)))
+            }
+            BackgroundMode::Threads(n) => (n, n.min(room(jobs_bytes, JOB_BYTES_MIN).max(1))),
+            BackgroundMode::Stepped(_) => (1, 1),
+        };
+        let useful = USEFUL_SEGMENT_BYTES.min(segment_bytes_wanted(memtable_bytes(builder)));
+        let shards = match builder.journal_shards {
+            0 => wanted.min(room(segments_bytes, useful)),
+            n => n.min(room(segments_bytes, SEGMENT_BYTES_MIN)),
+        };
+        Parallelism { workers, shards: shards.max(1) }
+    }
+}
+
+fn memtable_bytes(builder: &Builder) -> u64 {
+    let default = (builder.memory_budget / 16).clamp(256 << 10, 64 << 20);
+    builder.memtable_bytes.unwrap_or(default)
+}
+
+/// The length of a journal segment if there is room for it.
+fn segment_bytes_wanted(memtable_bytes: u64) -> u64 {
+    (memtable_bytes / 2).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+}
 
 /// Sizes derived from the memory budget.
 #[derive(Debug, Clone, Copy)]
@@ -43,13 +101,17 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    pub(crate) fn new(builder: &Builder, shards: usize) -> Sizes {
+    pub(crate) fn new(builder: &Builder, Parallelism { workers, shards }: Parallelism) -> Sizes {
         let budget = builder.memory_budget;
-        let default = (budget / 16).clamp(256 << 10, 64 << 20);
-        let memtable_bytes = builder.memtable_bytes.unwrap_or(default);
+        let memtable_bytes = memtable_bytes(builder);
         let frozen_max = 3;
         let memtables_bytes_max = (memtable_bytes * (frozen_max as u64 + 1)).max(budget / 4);
-        let segment_bytes = (memtable_bytes / 2).clamp(8 << 10, 16 << 20);
+        let segment_bytes = segment_bytes_wanted(memtable_bytes)
+            .min(budget / SEGMENTS_PART / shards as u64)
+            .max(SEGMENT_BYTES_MIN);
+        // With what a job uses beside these buffers (see `job_bytes`).
+        let job_bytes = budget / JOBS_PART / workers.max(1) as u64;
+        let job_bytes_room = (job_bytes / 2).max(job_bytes.saturating_sub(JOB_REST_BYTES_MAX));
         Sizes {
             memory_budget: budget,
             memtable_bytes,
@@ -57,7 +119,7 @@ impl Sizes {
             frozen_max,
             memtables_bytes_max,
             active_bytes_max: memtables_bytes_max / 8 * 5,
-            job_bytes_max: (budget / 32).clamp(512 << 10, 16 << 20),
+            job_bytes_max: (budget / 32).clamp(USEFUL_JOB_BYTES / 2, 16 << 20).min(job_bytes_room),
             iterators_bytes_max: (budget / 16).max(256 << 10),
             read_ahead_bytes_max: (budget / 16).clamp(256 << 10, 64 << 20),
             segment_bytes,
@@ -119,7 +181,7 @@ mod tests {
     #[test]
     fn no_memtable_is_given_more_than_it_can_hold() {
         let builder = Database::builder_in_memory().memory_budget(1 << 44).memtable_bytes(1 << 40);
-        let sizes = Sizes::new(&builder, 1);
+        let sizes = Sizes::new(&builder, Parallelism::new(&builder, 1));
         assert_eq!(sizes.memtable_bytes, GIB);
         // A memtable that is not full yet gets a batch, or as many as are in flight together.
         let in_flight = BATCH_BYTES_MAX.max(sizes.memtable_bytes / 2);
@@ -127,5 +189,69 @@ mod tests {
         // A replay makes room once it has read a third more than all memtables may have, and a whole batch.
         let replayed = sizes.replay_memtables_bytes_max();
         assert!(replayed + replayed / 3 + BATCH_BYTES_MAX < BYTES_MAX, "{replayed}");
+    }
+
+    fn check(builder: &Builder, cores: usize) -> (Parallelism, Sizes) {
+        let parallelism = Parallelism::new(builder, cores);
+        let Parallelism { workers, shards } = parallelism;
+        let sizes = Sizes::new(builder, parallelism);
+        let budget = builder.memory_budget;
+        let told = format!("{parallelism:?} {sizes:?}");
+        assert!(workers >= 1 && shards >= 1, "{told}");
+        assert!(sizes.job_bytes() * workers as u64 <= budget / 4, "{told}");
+        assert!(sizes.segment_bytes * shards as u64 <= budget / 16, "{told}");
+        assert!(sizes.cache_bytes(workers, 0, 0) >= budget / 2, "{told}");
+        (parallelism, sizes)
+    }
+
+    /// Threads and shards follow the cores as far as there is memory for them, and memory never follows the cores.
+    #[test]
+    fn threads_and_shards_follow_the_cores_within_the_budget() {
+        for cores in [1, 2, 8, 64, 256] {
+            for shift in 20..=36 {
+                let builder = Database::builder_in_memory().memory_budget(1 << shift);
+                let (found, sizes) = check(&builder, cores);
+                let budget = builder.memory_budget;
+                let wanted = cores.max(2);
+                assert!(found.workers <= wanted && found.shards <= wanted, "{found:?}");
+                // Fewer only for want of memory.
+                let one_more_job = 1 << 20;
+                let crowded = (found.workers as u64 + 1) * one_more_job > budget / 4;
+                assert!(found.workers == wanted || crowded, "{found:?} {budget}");
+                let one_more_segment = 1 << 20;
+                let crowded = (found.shards as u64 + 1) * one_more_segment > budget / 16;
+                assert!(found.shards == wanted || crowded, "{found:?} {budget}");
+                // Of a useful size, but in the smallest stores.
+                assert!(sizes.job_bytes() >= 1 << 20 || budget < 8 << 20, "{sizes:?}");
+                assert!(sizes.segment_bytes >= 1 << 20 || budget < 32 << 20, "{sizes:?}");
+            }
+        }
+        let of =
+            |cores, budget| check(&Database::builder_in_memory().memory_budget(budget), cores).0;
+        assert_eq!(of(2, 256 << 20), Parallelism { workers: 2, shards: 2 });
+        assert_eq!(of(64, 256 << 20), Parallelism { workers: 64, shards: 16 });
+        assert_eq!(of(256, 256 << 20), Parallelism { workers: 64, shards: 16 });
+        assert_eq!(of(256, 4 * GIB), Parallelism { workers: 256, shards: 256 });
+        assert_eq!(of(4096, 64 * GIB), Parallelism { workers: 4096, shards: 4096 });
+        // As before there was a limit by memory.
+        let builder = Database::builder_in_memory();
+        let (_, sizes) = check(&builder, 2);
+        assert_eq!((sizes.job_bytes_max, sizes.segment_bytes), (8 << 20, 8 << 20));
+    }
+
+    /// Also what the options ask for is kept within the budget.
+    #[test]
+    fn chosen_threads_and_shards_keep_to_the_budget_too() {
+        for shift in 20..=36 {
+            for n in [1, 2, 8, 64, 1024] {
+                let builder = Database::builder_in_memory().memory_budget(1 << shift);
+                let builder = builder.background_threads(n).journal_shards(n);
+                let (found, _) = check(&builder, 2);
+                let is_chosen = found == Parallelism { workers: n, shards: n };
+                assert!(is_chosen || shift < 28, "{found:?} of {n} in 2^{shift}");
+                let (found, _) = check(&builder.clone().memtable_bytes(GIB), 2);
+                assert!(is_chosen == (found == Parallelism { workers: n, shards: n }));
+            }
+        }
     }
 }

@@ -281,7 +281,7 @@ fn a_segment_of_any_length_is_recovered() {
 #[test]
 fn options_out_of_range_are_refused() {
     let vfs: Arc<dyn Vfs> = TestVfs::new();
-    for bad in [options(0, 4096, 1), options(65, 4096, 1), options(1, 1 << 31, 1)] {
+    for bad in [options(0, 4096, 1), options(SHARDS_MAX + 1, 4096, 1), options(1, 1 << 31, 1)] {
         let error =
             Journal::create(Arc::clone(&vfs), dir(), bad, Vec::new(), Arc::default()).unwrap_err();
         assert!(matches!(error, Error::InvalidArgument { .. }));

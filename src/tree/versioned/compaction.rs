@@ -266,10 +266,13 @@ impl Compaction {
     }
 }
 
+/// Less is not read at once, even if a job may use little memory.
+const CHUNK_BYTES_MIN: usize = 4 << 10;
+
 /// How much of each of so many inputs is read at once.
 pub(in crate::tree) fn chunk_bytes(context: &TreeContext, inputs: usize) -> usize {
     let buffers = context.options().job_bytes_max as usize / (2 * inputs.max(1));
-    buffers.clamp(16 << 10, 256 << 10) & !4095
+    buffers.clamp(CHUNK_BYTES_MIN, 256 << 10) & !4095
 }
 
 /// An input table, read range by range.
