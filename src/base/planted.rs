@@ -195,6 +195,14 @@ bugs! {
         "A commit ends empty ranges before it takes its number.";
     CommitVisibleEarly, "commit-visible-early", "commit",
         "A commit is visible before one with lower numbers has been applied.";
+    CommitAppliedEarly, "commit-applied-early", "commit",
+        "A commit counts as applied while its entries are still being inserted.";
+    CommitMarkOverwritten, "commit-mark-overwritten", "commit",
+        "A commit marks itself as applied in the place of one that is not visible yet.";
+    CommitMarkMistaken, "commit-mark-mistaken", "commit",
+        "The mark of a later commit is taken for that of the next one.";
+    CommitBarrierEarly, "commit-barrier-early", "commit",
+        "The barrier does not wait for commits that have appended and not applied.";
     CommitOneNumberABatch, "commit-one-number-a-batch", "commit",
         "All operations of a batch are applied with the same number.";
     CommitBarrierLeaky, "commit-barrier-leaky", "commit",

@@ -113,6 +113,18 @@ pub(crate) fn spin_loop() {
 #[inline]
 pub(crate) fn yield_now() {
     #[cfg(not(any(loom, shuttle)))]
+/// Calls `f`, which waits for other threads; counted in builds that count.
+#[inline]
+pub(crate) fn waiting<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
+    #[cfg(lock_counts)]
+    return counted::waiting(what, f);
+    #[cfg(not(lock_counts))]
+    {
+        let _ = what;
+        f()
+    }
+}
+
     std::thread::yield_now();
     #[cfg(loom)]
     loom::thread::yield_now();

@@ -1,20 +1,23 @@
 //! The total order of commits: sequence numbers, visibility, throttling.
 //!
-//! A commit locks a journal shard, takes its sequence numbers, appends one record, inserts its entries into the
-//! memtables, and releases the shard. It is acknowledged once all lower numbers have been applied too.
+//! A commit locks a journal shard, takes its sequence numbers, appends one record, and releases the shard. Then it inserts
+//! its entries into the memtables. It is acknowledged once all lower numbers have been applied too.
 //!
 //! Invariants:
 //! 1. Every number up to `visible` has been journaled and applied; readers read at `visible`.
 //! 2. A commit that has been acknowledged is visible.
 //! 3. A commit that panics half-way never becomes visible, nor do later ones: waiting writers get an error.
-//! 4. The shard stays locked from taking numbers until the commit has been applied. While all shards are locked
-//!    ([`Committer::barrier`]) no commit is half done.
+//! 4. The shard stays locked from taking numbers until the record has been appended, so numbers rise within a shard. No
+//!    number is taken while all shards are locked. A [`Committer::barrier`] locks them and then waits until all numbers
+//!    are visible, so in it no commit is half done.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod order;
 #[cfg(all(test, shuttle))]
 pub(crate) mod schedules;
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
+mod tests;
 mod throttle;
 
 use std::sync::Arc;
@@ -24,7 +27,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::panics::watched;
 use crate::base::planted::{Bug, hold_open, planted};
-use crate::base::sync::{Backoff, Mutex, thread_number};
+use crate::base::sync::{Backoff, Mutex, thread_number, waiting};
 use crate::journal::{Journal, Payload, ShardGuard};
 use crate::tree::OperationLog;
 
@@ -64,7 +67,7 @@ impl Committer {
     /// Continues after `last`.
     pub(crate) fn new(journal: Arc<Journal>, last: Seqno, deterministic: bool) -> Committer {
         Committer {
-            order: CommitOrder::new(journal.shard_count(), last.0),
+            order: CommitOrder::new(last.0),
             journal,
             barrier: Mutex::new(()),
             deterministic,
@@ -130,22 +133,31 @@ impl Committer {
         if !planted(Bug::CommitChecksBeforeWait) {
             check()?;
         }
-        let first = self.order.take(shard.index(), count);
-        let apply = || {
+        let first = self.order.take(count);
+        let append_and_apply = || {
             match own {
                 Some(log) => shard.append_to(log, Seqno(first), count, &payload),
                 None => shard.append(Seqno(first), count, payload),
             }
+            // Only where files cannot be mapped can the append have failed.
+            let appended = match own {
+                Some(log) => shard.check_log(log),
+                None => shard.check(),
+            };
+            // The shard is others' now. Barriers wait for what follows.
+            drop(shard);
+            if planted(Bug::CommitAppliedEarly) {
+                self.order.applied(first, count);
+                hold_open(Bug::CommitAppliedEarly, 64);
+            }
+            hold_open(Bug::CommitBarrierEarly, 64);
             apply(Seqno(first));
+            appended
         };
-        watched(apply, || self.order.abandon());
-        self.order.applied(shard.index());
-        // Only where files cannot be mapped can the append have failed.
-        let appended = match own {
-            Some(log) => shard.check_log(log),
-            None => shard.check(),
-        };
-        drop(shard);
+        let appended = watched(append_and_apply, || self.order.abandon(first));
+        if !planted(Bug::CommitAppliedEarly) {
+            self.order.applied(first, count);
+        }
         let last = Seqno(first + u64::from(count) - 1);
         // Also one that failed, since it has been applied: a later commit or barrier would show it.
         self.await_visible(last)?;
@@ -160,13 +172,22 @@ impl Committer {
     ///
     /// # Errors
     /// `Poisoned` if one of them will never be applied, since it has panicked.
+    #[inline]
     fn await_visible(&self, last: Seqno) -> Result<()> {
+        match self.order.advance() >= last.0 {
+            true => Ok(()),
+            false => waiting("earlier commits", || self.await_earlier(last)),
+        }
+    }
+
+    #[cold]
+    fn await_earlier(&self, last: Seqno) -> Result<()> {
         let backoff = Backoff::new();
         loop {
-            if self.order.visible() >= last.0 || self.order.advance() >= last.0 {
+            if self.order.advance() >= last.0 {
                 return Ok(());
             }
-            if self.order.is_abandoned() {
+            if self.order.is_abandoned_before(last.0) {
                 let reason = "a commit panicked half-way".to_string();
                 return Err(Error::Poisoned { reason });
             }
@@ -204,7 +225,22 @@ impl Committer {
             let missing = (0..shards).find(|index| held.iter().all(|g| g.index() != *index));
             held.push(self.journal.lock_shard(missing.unwrap_or(0)));
         }
-        let last = self.order.advance();
-        f(Seqno(last))
+        f(Seqno(self.await_all()))
+    }
+
+    /// Waits until all numbers that have been taken are visible, and returns the last. If a commit has panicked, then those
+    /// before it: nothing later will ever be acknowledged.
+    fn await_all(&self) -> u64 {
+        let backoff = Backoff::new();
+        loop {
+            let visible = self.order.advance();
+            if visible >= self.order.last_taken()
+                || self.order.is_abandoned_before(visible + 1)
+                || planted(Bug::CommitBarrierEarly)
+            {
+                return visible;
+            }
+            backoff.snooze();
+        }
     }
 }

@@ -1,40 +1,62 @@
-//! The sequence numbers of commits: taken, in flight, visible.
+//! The sequence numbers of commits: taken, applied, visible.
 //!
-//! Each lane has at most one commit in flight, whose thread holds the lock of the lane's journal shard.
+//! A commit that has been applied says so at the *place* of its first number. Whoever waits follows these marks from the
+//! last visible number on, from commit to commit. So a commit writes to three places that others use: the counter, its
+//! mark, and the visible number, however many threads and shards there are.
 //!
 //! Invariants:
-//! 1. A lane's `in_flight` never exceeds a number that was taken there and is not yet applied: it
-//!    is lowered before the number is taken.
+//! 1. A place is used again only when the commit that used it is visible.
 //! 2. Whoever sees a number visible sees everything that commits up to it have applied.
 //! 3. `visible` only grows.
 
-use crate::base::planted::{Bug, planted};
-use crate::base::sync::CachePadded;
-use crate::base::sync::modelled::{AtomicBool, AtomicU64, Ordering};
+use crate::base::planted::{Bug, hold_open, planted};
+use crate::base::sync::modelled::{AtomicU64, Ordering};
+use crate::base::sync::{CachePadded, yield_now};
 
-/// A lane without a commit in flight.
-const IDLE: u64 = u64::MAX;
+/// No commit has been abandoned.
+const NONE: u64 = u64::MAX;
+
+/// Marks that share cache lines.
+const MARKS_PER_LINE: usize = if cfg!(any(loom, shuttle, planted)) { 1 } else { 16 };
+/// Consecutive numbers have their marks in different lines. So many numbers may be taken and not visible before commits
+/// must wait to set their marks; few in tests, which should see that.
+const LINES: usize = if cfg!(loom) {
+    2
+} else if cfg!(any(shuttle, planted)) {
+    4
+} else {
+    64
+};
+const PLACES: u64 = (LINES * MARKS_PER_LINE) as u64;
 
 /// See the module's description.
 pub(crate) struct CommitOrder {
     /// The next number to be taken.
     next: CachePadded<AtomicU64>,
     visible: CachePadded<AtomicU64>,
-    /// For each lane the first number in flight, or `IDLE`.
-    in_flight: Box<[CachePadded<AtomicU64>]>,
-    /// A commit in flight will never be applied.
-    abandoned: AtomicBool,
+    /// By place of its first number: the last number of a commit that has been applied. A mark of an earlier commit is
+    /// lower than any number that is looked for there.
+    marks: Box<[CachePadded<[AtomicU64; MARKS_PER_LINE]>]>,
+    /// The lowest number of a commit that will never be applied.
+    abandoned: AtomicU64,
 }
 
 impl CommitOrder {
     /// Continues after `last`.
-    pub(crate) fn new(lanes: usize, last: u64) -> CommitOrder {
+    pub(crate) fn new(last: u64) -> CommitOrder {
+        let line = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
         CommitOrder {
             next: CachePadded::new(AtomicU64::new(last + 1)),
             visible: CachePadded::new(AtomicU64::new(last)),
-            in_flight: (0..lanes).map(|_| CachePadded::new(AtomicU64::new(IDLE))).collect(),
-            abandoned: AtomicBool::new(false),
+            marks: (0..LINES).map(|_| line()).collect(),
+            abandoned: AtomicU64::new(NONE),
         }
+    }
+
+    #[inline]
+    fn mark(&self, first: u64) -> &AtomicU64 {
+        let first = first as usize;
+        &self.marks[first % LINES][first / LINES % MARKS_PER_LINE]
     }
 
     /// The next number to be taken, which another thread may take meanwhile.
@@ -54,42 +76,75 @@ impl CommitOrder {
         self.next.fetch_add(0, Ordering::SeqCst) - 1
     }
 
-    /// Takes `count` numbers for a commit on the lane and returns the first.
+    /// Takes `count` numbers for a commit and returns the first.
     #[inline]
-    pub(crate) fn take(&self, lane: usize, count: u32) -> u64 {
-        let in_flight = &self.in_flight[lane];
-        // First a lower bound, so that no number is ever taken and not announced (invariant 1).
-        in_flight.store(self.next.load(Ordering::SeqCst), Ordering::SeqCst);
-        let first = self.next.fetch_add(u64::from(count), Ordering::SeqCst);
-        in_flight.store(first, Ordering::SeqCst);
-        first
+    pub(crate) fn take(&self, count: u32) -> u64 {
+        self.next.fetch_add(u64::from(count), Ordering::SeqCst)
     }
 
-    /// The lane's commit has been applied.
+    /// The commit that took these numbers has been applied.
     #[inline]
-    pub(crate) fn applied(&self, lane: usize) {
-        self.in_flight[lane].store(IDLE, Ordering::SeqCst);
+    pub(crate) fn applied(&self, first: u64, count: u32) {
+        let may_use = |visible: u64| {
+            first <= visible.saturating_add(PLACES) || planted(Bug::CommitMarkOverwritten)
+        };
+        if !may_use(self.visible()) && !self.wait_for_place(first, may_use) {
+            return;
+        }
+        let last = first + u64::from(count) - 1;
+        self.mark(first).store(last, Ordering::Release);
     }
 
-    /// A commit in flight has panicked: its numbers stay in flight indefinitely.
+    /// Waits until the place is free. Commits with lower numbers have places of their own or wait for lower ones, so they
+    /// do not wait for this one. Returns false if it will never be free.
     #[cold]
-    pub(super) fn abandon(&self) {
-        self.abandoned.store(true, Ordering::SeqCst);
+    fn wait_for_place(&self, first: u64, may_use: impl Fn(u64) -> bool) -> bool {
+        while !may_use(self.advance()) {
+            if self.is_abandoned_before(first) {
+                return false;
+            }
+            yield_now();
+        }
+        true
     }
 
-    /// Returns true if some commit in flight will never be applied.
+    /// The commit that took numbers from `first` on has panicked: it never becomes visible, nor do later ones.
     #[cold]
-    pub(super) fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::SeqCst)
+    pub(super) fn abandon(&self, first: u64) {
+        self.abandoned.fetch_min(first, Ordering::SeqCst);
+    }
+
+    /// Returns true if a commit up to `number` will never be applied.
+    #[cold]
+    pub(super) fn is_abandoned_before(&self, number: u64) -> bool {
+        self.abandoned.load(Ordering::SeqCst) <= number
     }
 
     /// Raises `visible` as far as it may go and returns it.
     pub(crate) fn advance(&self) -> u64 {
-        // In this order: a number below `next` that is not applied is announced by its lane.
-        let next = self.next.load(Ordering::SeqCst);
-        let in_flight = self.in_flight.iter().map(|lane| lane.load(Ordering::SeqCst)).min();
-        let in_flight = in_flight.filter(|_| !planted(Bug::CommitVisibleEarly));
-        let visible = next.min(in_flight.unwrap_or(IDLE)) - 1;
-        self.visible.fetch_max(visible, Ordering::AcqRel).max(visible)
+        let mut reached = self.visible();
+        if planted(Bug::CommitVisibleEarly) {
+            reached = self.next() - 1;
+        }
+        let before = reached;
+        loop {
+            hold_open(Bug::CommitMarkMistaken, 64);
+            let last = self.mark(reached + 1).load(Ordering::Acquire);
+            if last <= reached {
+                break;
+            }
+            // A commit that uses the place after the one that is looked for has seen that one visible, so this shows it
+            // too: then the mark says nothing of the numbers in between.
+            let visible = self.visible();
+            if visible > reached && !planted(Bug::CommitMarkMistaken) {
+                reached = visible;
+                continue;
+            }
+            reached = last;
+        }
+        if reached == before && !planted(Bug::CommitVisibleEarly) {
+            return reached;
+        }
+        self.visible.fetch_max(reached, Ordering::AcqRel).max(reached)
     }
 }

@@ -119,3 +119,32 @@ pub(crate) fn a_barrier_meets_no_commit() {
         task.join().unwrap();
     }
 }
+
+/// Several commits of one shard have appended and not yet applied: a barrier waits for all of them, and what is
+/// acknowledged is a prefix.
+pub(crate) fn one_shard_of_several_writers() {
+    let commits = Commits::new(1);
+    let mut tasks: Vec<_> = [1, 5, 1]
+        .into_iter()
+        .map(|count| {
+            let commits = Arc::clone(&commits);
+            thread::spawn(move || {
+                let (_, last) = commits.commit(count);
+                commits.check_prefix(last);
+            })
+        })
+        .collect();
+    let other = Arc::clone(&commits);
+    tasks.push(thread::spawn(move || {
+        other.committer.barrier(|last| {
+            for (number, applied) in (0..).zip(&other.applied).skip(1) {
+                assert_eq!(applied.load(Ordering::SeqCst), number <= last.0, "{number} of {last}");
+            }
+        });
+    }));
+    commits.check_prefix(commits.committer.visible().0);
+    for task in tasks {
+        task.join().unwrap();
+    }
+    assert_eq!(commits.committer.visible().0, 7);
+}

@@ -30,8 +30,9 @@ const fn scenario(name: &'static str, share: usize, run: fn()) -> Scenario {
 }
 
 const SCENARIOS: &[Scenario] = &[
-    scenario("commit", 16, crate::commit::schedules::writers_and_a_reader),
-    scenario("barrier", 14, crate::commit::schedules::a_barrier_meets_no_commit),
+    scenario("commit", 14, crate::commit::schedules::writers_and_a_reader),
+    scenario("barrier", 10, crate::commit::schedules::a_barrier_meets_no_commit),
+    scenario("one-shard", 6, crate::commit::schedules::one_shard_of_several_writers),
     scenario("group-commit", 6, crate::journal::schedules::group_commit),
     scenario("segments", 6, crate::journal::schedules::rolling_segments),
     scenario("failed-sync", 6, crate::journal::schedules::a_failed_sync),

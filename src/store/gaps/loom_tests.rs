@@ -28,21 +28,21 @@ struct Keyspace {
 impl Keyspace {
     fn new() -> Arc<Keyspace> {
         Arc::new(Keyspace {
-            order: CommitOrder::new(1, 0),
+            order: CommitOrder::new(0),
             gaps: std::sync::Arc::default(),
             put: AtomicU64::new(0),
         })
     }
 
-    /// As `Committer::commit`, on the only lane.
+    /// As `Committer::commit`.
     fn put(&self) {
-        let number = self.order.take(0, 1);
+        let number = self.order.take(1);
         if self.gaps.is_watched() {
             self.gaps.note(KEY);
         }
         // Relaxed: the order alone must carry it to the readers.
         self.put.store(number, Ordering::Relaxed);
-        self.order.applied(0);
+        self.order.applied(number, 1);
         self.order.advance();
     }
 
