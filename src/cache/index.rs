@@ -67,6 +67,12 @@ impl PackedKey {
         FileId((self.low >> 32) | ((self.high >> 1) << 32))
     }
 
+    /// Decides about the stripe by its lowest bits, which hardly matter for the choice of buckets.
+    #[inline]
+    pub(super) fn stripe(self) -> usize {
+        self.hash() as usize
+    }
+
     #[inline]
     fn hash(self) -> u64 {
         let product = u128::from(self.low ^ 0x8ebc_6af0_9c88_c6e3)

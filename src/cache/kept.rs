@@ -94,7 +94,7 @@ mod tests {
     use crate::base::ids::FileId;
     use crate::base::random::SplitMix;
     use crate::base::slice::Slice;
-    use crate::cache::page_cache::{Cache, PageClass, PageKey};
+    use crate::cache::page_cache::{Cache, CacheOptions, PageClass, PageKey};
 
     const PAGE: usize = 4096;
     /// In a frame; in a multi-unit frame, the longest there; on the heap.
@@ -152,7 +152,8 @@ mod tests {
 
     /// Readers of other tests' caches do not delay the end of its grace periods.
     fn new_cache(capacity_bytes: usize) -> Cache {
-        Cache::with_row_cache(capacity_bytes, 0, true)
+        let options = CacheOptions { row_cache_bytes_max: 0, stripes: 1, deterministic: true };
+        Cache::with_options(capacity_bytes, options)
     }
 
     #[test]

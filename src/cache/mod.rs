@@ -30,13 +30,14 @@ mod read_ahead;
 mod rows;
 #[cfg(all(test, shuttle))]
 pub(crate) mod schedules;
+mod stripe;
 
 #[cfg(feature = "example")]
 pub(crate) use data_files::open_named;
 pub(crate) use data_files::{DataFiles, FileType, ReserveTurn, Room};
 pub(crate) use fetch::{PageMiss, UnitRun, fetch_misses, read_ends, read_pages, read_unit_runs};
 pub(crate) use page::{Compression, PAGE_HEADER_BYTES};
-pub(crate) use page_cache::{Cache, PageClass, PageKey};
+pub(crate) use page_cache::{Cache, CacheOptions, PageClass, PageKey};
 pub(crate) use page_file::{PageFile, PagePointer, ReadContext};
 pub(crate) use page_scan::PageScan;
 pub(crate) use page_writer::PageFileWriter;

@@ -2,7 +2,7 @@
 //!
 //! A hit takes no lock. Unless it is the page's first hit in a while, it also writes to no memory
 //! that another thread uses: the reader pins itself (on its own cache line), finds the page in the
-//! [`Index`], and reads its bytes in place. Insertion and eviction take one short lock.
+//! index, and reads its bytes in place. Insertion and eviction take one short lock, that of the page's [`Stripe`].
 //!
 //! Invariants:
 //! 1. `get` shows the bytes that were inserted for that key.
@@ -11,21 +11,18 @@
 //! 3. The cache may evict any page at any time, and may refuse an insertion. Nothing relies on a
 //!    page being cached after it was inserted.
 
-use std::sync::Arc;
-
 use super::frames::{Frames, PageHome};
 use super::grace::{Guard, Readers};
-use super::index::{Index, Locator, PackedKey};
-use super::kept::Owners;
-use super::pool::SlotPool;
+use super::index::{Entry, Locator, PackedKey};
 use super::rows::RowCache;
+use super::stripe::{Admitted, Stripe};
 use crate::base::counter::ShardedCounters;
 use crate::base::ids::FileId;
-use crate::base::limits::UNIT_BYTES;
+use crate::base::planted::{Bug, planted};
 use crate::base::prefetch::prefetch;
 use crate::base::slice::Slice;
-use crate::base::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use crate::base::sync::{Mutex, MutexGuard};
+use crate::base::sync::CachePadded;
+use crate::base::sync::atomic::{AtomicU64, Ordering};
 
 /// The key of a page: its file and its first unit (of 4 KiB).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,57 +90,65 @@ const VALUE_SHARE_MAX: usize = 16;
 
 /// Units of a file whose pages are removed under one lock.
 const REMOVE_UNITS: u32 = 64;
-/// Slots that are examined under one lock.
-const REMOVE_SLOTS: u32 = 256;
+/// More stripes would not be smaller than what their tables use.
+const STRIPES_MAX: usize = 1 << 10;
+
+/// How a cache is divided and reused.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CacheOptions {
+    /// Rows may use up to this much of the capacity.
+    pub(crate) row_cache_bytes_max: usize,
+    /// How many threads can miss or evict at once; rounded up to a power of two.
+    pub(crate) stripes: usize,
+    /// The reuse of memory does not depend on readers of other caches.
+    pub(crate) deterministic: bool,
+}
 
 /// The page cache.
 pub(crate) struct Cache {
-    /// From `Arc::into_raw`; replaced under `pool`'s lock.
-    index: AtomicPtr<Index>,
-    frames: Arc<Frames>,
-    owners: Owners,
+    /// A power of two of them, each with the same share of the capacity.
+    stripes: Box<[CachePadded<Stripe>]>,
     readers: Readers,
     counters: ShardedCounters<9>,
-    pool: Mutex<SlotPool>,
     /// The largest size of pages and rows together.
     capacity_bytes: AtomicU64,
     rows: RowCache,
 }
 
 impl Cache {
-    /// A cache without a row cache, of up to `capacity_bytes`.
+    /// A cache of one stripe without a row cache, of up to `capacity_bytes`.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn new(capacity_bytes: usize) -> Cache {
-        Cache::with_readers(capacity_bytes, 0, Readers::Shared)
+        let options = CacheOptions { row_cache_bytes_max: 0, stripes: 1, deterministic: false };
+        Cache::with_options(capacity_bytes, options)
     }
 
-    /// A cache of up to `capacity_bytes`, of which the row cache may use up to
-    /// `row_cache_bytes_max`. Memory is used as pages and rows are added. If `deterministic`, the
-    /// reuse of memory does not depend on readers of other caches.
-    pub(crate) fn with_row_cache(
+    /// A cache of up to `capacity_bytes`. Memory is used as pages and rows are added.
+    pub(crate) fn with_options(
         capacity_bytes: usize,
-        row_cache_bytes_max: usize,
-        deterministic: bool,
+        CacheOptions { row_cache_bytes_max, stripes, deterministic }: CacheOptions,
     ) -> Cache {
         let readers = if deterministic { Readers::own() } else { Readers::Shared };
-        Cache::with_readers(capacity_bytes, row_cache_bytes_max, readers)
-    }
-
-    fn with_readers(capacity_bytes: usize, row_cache_bytes_max: usize, readers: Readers) -> Cache {
-        let index = Arc::new(Index::new(0));
-        let frames = Arc::new(Frames::default());
+        let stripes = stripes.clamp(1, STRIPES_MAX).next_power_of_two();
         let cache = Cache {
-            pool: Mutex::new(SlotPool::new(&index, readers.clone())),
+            stripes: (0..stripes).map(|_| CachePadded::new(Stripe::new(&readers))).collect(),
             readers,
-            index: AtomicPtr::new(Arc::into_raw(index).cast_mut()),
-            owners: Owners::new(&frames),
-            frames,
             counters: ShardedCounters::new(),
             capacity_bytes: AtomicU64::new(0),
             rows: RowCache::new(row_cache_bytes_max),
         };
         cache.set_capacity(capacity_bytes);
         cache
+    }
+
+    #[inline]
+    fn stripe(&self, key: PackedKey) -> &Stripe {
+        &self.stripes[self.stripe_index(key)]
+    }
+
+    #[inline]
+    fn stripe_index(&self, key: PackedKey) -> usize {
+        key.stripe() & (self.stripes.len() - 1)
     }
 
     /// The row cache, which shares its memory with the pages.
@@ -168,11 +173,11 @@ impl Cache {
     ) -> Option<R> {
         let guard = self.readers.pin();
         match self.find(key, &guard) {
-            Some((entry, locator)) => {
+            Some((stripe, entry, locator)) => {
                 entry.mark_used(locator);
                 self.counters.add(counter(class), 1);
                 // SAFETY: `guard` has pinned this thread since before the page was found.
-                Some(f(unsafe { self.frames.bytes(locator.slot(), locator.home()) }))
+                Some(f(unsafe { stripe.frames.bytes(locator.slot(), locator.home()) }))
             }
             None => {
                 self.counters.add(MISSES + counter(class), 1);
@@ -186,39 +191,22 @@ impl Cache {
     #[inline]
     pub(crate) fn value(&self, key: PageKey) -> Option<Slice> {
         let guard = self.readers.pin();
-        let Some((entry, locator)) = self.find(key, &guard) else {
+        let Some((stripe, entry, locator)) = self.find(key, &guard) else {
             self.counters.add(MISSES + counter(PageClass::Value), 1);
             return None;
         };
         entry.mark_used(locator);
         self.counters.add(counter(PageClass::Value), 1);
-        if self.owners.is_limited() && self.frames.has_given_back() {
-            self.take_back();
-        }
-        let slot = locator.slot();
-        Some(match locator.home() {
-            // SAFETY: `guard` has pinned this thread since before the value was found.
-            PageHome::Heap => unsafe { self.frames.heap_page(slot).clone() },
-            // SAFETY: likewise.
-            home => unsafe { self.owners.keep(slot, home) },
-        })
+        Some(stripe.keep(locator, &guard))
     }
 
-    /// Slots have been given back: perhaps values need not be copied any more.
-    #[cold]
-    fn take_back(&self) {
-        let mut pool = self.pool.lock();
-        pool.take_back(&self.frames);
-        self.owners.limit(pool.is_much_left());
-    }
-
-    /// Caches a value, unless it is larger than a sixteenth of the cache. As a page, it must be used
-    /// again before the clock skips it: values that are read once replace one another.
+    /// Caches a value, unless it is larger than a sixteenth of the cache or a quarter of its stripe. As a page, it must
+    /// be used again before the clock skips it: values that are read once replace one another.
     pub(crate) fn insert_value(&self, key: PageKey, value: &Slice) {
         if value.len() <= self.capacity_bytes.load(Ordering::Relaxed) as usize / VALUE_SHARE_MAX {
-            self.admit(key, PageClass::Value, value.len(), false, |slot, home| {
+            self.admit(key, PageClass::Value, value.len(), false, |frames, slot, home| {
                 // SAFETY: as `admit` says.
-                unsafe { self.frames.fill_shared(slot, home, value) };
+                unsafe { frames.fill_shared(slot, home, value) };
             });
         }
     }
@@ -226,11 +214,9 @@ impl Cache {
     /// Prefetches the page's index entry into the processor's cache, for a later `get`.
     #[inline]
     pub(crate) fn prefetch_place(&self, key: PageKey) {
-        let _guard = self.readers.pin();
-        let index = self.index.load(Ordering::Acquire);
+        let guard = self.readers.pin();
         if let Some(key) = PackedKey::new(key) {
-            // SAFETY: an index that has been replaced is dropped only after a grace period.
-            unsafe { &*index }.prefetch(key);
+            self.stripe(key).prefetch_place(key, &guard);
         }
     }
 
@@ -239,9 +225,9 @@ impl Cache {
     #[inline]
     pub(crate) fn prefetch_bytes(&self, key: PageKey, offset: usize) {
         let guard = self.readers.pin();
-        if let Some((_, locator)) = self.find(key, &guard) {
+        if let Some((stripe, _, locator)) = self.find(key, &guard) {
             // SAFETY: `guard` has pinned this thread since before the page was found.
-            let bytes = unsafe { self.frames.bytes(locator.slot(), locator.home()) };
+            let bytes = unsafe { stripe.frames.bytes(locator.slot(), locator.home()) };
             for at in [0, 128, offset, offset + 64] {
                 if let Some(byte) = bytes.get(at) {
                     prefetch(byte);
@@ -254,12 +240,12 @@ impl Cache {
     fn find<'a>(
         &'a self,
         key: PageKey,
-        _guard: &'a Guard,
-    ) -> Option<(&'a super::index::Entry, Locator)> {
-        let index = self.index.load(Ordering::Acquire);
-        // SAFETY: an index that has been replaced is dropped only after a grace period, and the
-        // caller is pinned for as long as the result lives.
-        unsafe { &*index }.find(PackedKey::new(key)?)
+        guard: &'a Guard,
+    ) -> Option<(&'a Stripe, &'a Entry, Locator)> {
+        let key = PackedKey::new(key)?;
+        let stripe = self.stripe(key);
+        let (entry, locator) = stripe.find(key, guard)?;
+        Some((stripe, entry, locator))
     }
 
     /// Whether the page is cached; does not count as a use.
@@ -279,66 +265,42 @@ impl Cache {
     }
 
     fn insert_copy(&self, key: PageKey, class: PageClass, bytes: &[u8], awaited: bool) {
-        self.admit(key, class, bytes.len(), awaited, |slot, home| {
+        self.admit(key, class, bytes.len(), awaited, |frames, slot, home| {
             // SAFETY: as `admit` says.
-            unsafe { self.frames.fill(slot, home, bytes) };
+            unsafe { frames.fill(slot, home, bytes) };
         });
     }
 
-    /// Takes a slot for a page of `len` bytes, and publishes it once `fill` has filled it. The slot comes from the free
-    /// slots, which no reader sees, for this page.
+    /// Caches a page of `len` bytes that `fill` copies; see [`Stripe::admit`].
     fn admit(
         &self,
         key: PageKey,
         class: PageClass,
         len: usize,
         awaited: bool,
-        fill: impl FnOnce(u32, PageHome),
+        fill: impl FnOnce(&Frames, u32, PageHome),
     ) {
         let Some(packed) = PackedKey::new(key) else { return };
         if self.contains(key) {
             return;
         }
-        let taken = {
-            let (mut pool, index) = self.lock();
-            if len > UNIT_BYTES && len > pool.capacity_bytes() / 4 {
-                return;
-            }
-            let taken = pool.take(len, &self.frames, index);
-            if class == PageClass::Value
-                && let Some((slot, PageHome::Frame(_) | PageHome::MultiUnit(_))) = taken
-            {
-                pool.prepare_kept(slot, &self.frames);
-            }
-            taken
-        };
-        let Some((slot, home)) = taken else {
+        if self.stripe(packed).admit(packed, class, len, awaited, fill) == Admitted::Refused {
             self.counters.add(REFUSALS, 1);
-            return;
-        };
-        // The lock is not held during the copy.
-        fill(slot, home);
-        let (mut pool, index) = self.lock();
-        pool.publish(packed, Locator::new(slot, home, class, awaited), &self.frames, index);
-        self.owners.limit(pool.is_much_left());
+        }
     }
 
     /// Removes every page of a deleted file, units `0..units`, and every value if it is a blob file.
     pub(crate) fn remove_file(&self, file: FileId, units: u32, has_values: bool) {
-        if units as usize > self.pool.lock().pages() {
+        let stripes = match self.stripes.len() {
+            several @ 2.. if planted(Bug::CacheStripeNotSearched) => several - 1,
+            stripes => stripes,
+        };
+        if units as usize > self.stripes.iter().map(|stripe| stripe.pages()).sum() {
             // A large file and a small cache: search the cache instead.
-            let mut first = 0;
-            loop {
-                let (mut pool, index) = self.lock();
-                if !pool.remove_file(file, first, REMOVE_SLOTS, &self.frames, index) {
-                    return;
-                }
-                pool.seal();
-                pool.reclaim(&self.frames);
-                first += REMOVE_SLOTS;
-            }
+            self.stripes[..stripes].iter().for_each(|stripe| stripe.remove_file(file));
+            return;
         }
-        let mut found = Vec::new();
+        let mut found: Vec<(usize, PackedKey)> = Vec::new();
         for first in (0..units).step_by(REMOVE_UNITS as usize) {
             {
                 let guard = self.readers.pin();
@@ -347,16 +309,16 @@ impl Cache {
                 let keys = (first..last).flat_map(|unit| {
                     bits.iter().map(move |bit| PageKey { file, unit: unit | bit })
                 });
-                found.extend(keys.filter(|&key| self.find(key, &guard).is_some()));
+                let keys = keys.filter(|&key| self.find(key, &guard).is_some());
+                let keys = keys.filter_map(PackedKey::new);
+                found.extend(keys.map(|key| (self.stripe_index(key), key)));
             }
-            if !found.is_empty() {
-                let (mut pool, index) = self.lock();
-                for key in found.drain(..).filter_map(PackedKey::new) {
-                    pool.remove(key, &self.frames, index);
-                }
-                pool.seal();
-                pool.reclaim(&self.frames);
+            found.retain(|(stripe, _)| *stripe < stripes);
+            found.sort_by_key(|(stripe, _)| *stripe);
+            for found in found.chunk_by(|(one, _), (other, _)| one == other) {
+                self.stripes[found[0].0].remove(found.iter().map(|(_, key)| *key));
             }
+            found.clear();
         }
     }
 
@@ -373,42 +335,25 @@ impl Cache {
     }
 
     fn divide_capacity(&self) {
-        let (mut pool, index) = self.lock();
-        // Read under the lock, so that the last thread to get the lock uses the latest numbers.
-        let capacity_bytes = self.capacity_bytes.load(Ordering::Relaxed) as usize;
-        let capacity_bytes = capacity_bytes.saturating_sub(self.rows.bytes());
-        match pool.resize(capacity_bytes, &self.frames, index) {
-            Some(new) => {
-                let raw = Arc::into_raw(Arc::clone(&new)).cast_mut();
-                let old = self.index.swap(raw, Ordering::AcqRel);
-                // SAFETY: `old` came from `Arc::into_raw`, and this is the one time it is taken
-                // back: it is no longer in `self.index`, which changes only under the lock.
-                pool.retire_index(unsafe { Arc::from_raw(old) });
-                pool.shrink(&self.frames, &new);
-            }
-            None => pool.shrink(&self.frames, index),
-        }
-    }
-
-    /// The locked pool, and the index, which is not replaced while the lock is held.
-    fn lock(&self) -> (MutexGuard<'_, SlotPool>, &Index) {
-        let pool = self.pool.lock();
-        // SAFETY: the index is replaced only under the lock. The reference outlives the guard only
-        // as far as the borrow checker can see: all callers drop both together.
-        let index = unsafe { &*self.index.load(Ordering::Acquire) };
-        (pool, index)
+        let share = || {
+            let capacity_bytes = self.capacity_bytes.load(Ordering::Relaxed) as usize;
+            let parts = if planted(Bug::CacheStripesUndivided) { 1 } else { self.stripes.len() };
+            capacity_bytes.saturating_sub(self.rows.bytes()) / parts
+        };
+        self.stripes.iter().for_each(|stripe| stripe.resize(share));
     }
 
     /// Resident bytes of frames and multi-unit frames, according to the operating system.
     #[cfg(all(test, target_os = "linux", not(miri)))]
     pub(super) fn resident_bytes(&self) -> usize {
-        self.frames.resident_units() * UNIT_BYTES
+        let units = self.stripes.iter().map(|stripe| stripe.frames.resident_units());
+        units.sum::<usize>() * crate::base::limits::UNIT_BYTES
     }
 
-    /// The slots' memory, which may outlive the cache.
+    /// The slots' memory of a cache of one stripe, which may outlive the cache.
     #[cfg(all(test, target_os = "linux", not(miri)))]
-    pub(super) fn frames(&self) -> Arc<Frames> {
-        Arc::clone(&self.frames)
+    pub(super) fn frames(&self) -> std::sync::Arc<Frames> {
+        std::sync::Arc::clone(&self.stripes[0].frames)
     }
 
     /// Counters and sizes.
@@ -417,9 +362,8 @@ impl Cache {
         let misses = |class| self.counters.sum(MISSES + counter(class));
         let (misses_index, misses_filter) = (misses(PageClass::Index), misses(PageClass::Filter));
         let misses_value = misses(PageClass::Value);
-        let mut pool = self.pool.lock();
-        pool.take_back(&self.frames);
-        CacheStatistics {
+        let row_cache_bytes = self.rows.bytes();
+        let mut statistics = CacheStatistics {
             hits_leaf: hits(PageClass::Leaf),
             hits_index: hits(PageClass::Index),
             hits_filter: hits(PageClass::Filter),
@@ -429,13 +373,20 @@ impl Cache {
             misses_filter,
             misses_value,
             refusals: self.counters.sum(REFUSALS),
-            evictions: pool.evictions(),
-            pages: pool.pages() as u64,
-            bytes: (pool.used_bytes() + self.rows.bytes()) as u64,
-            left_bytes: pool.left_bytes() as u64,
-            row_cache_bytes: self.rows.bytes() as u64,
-            capacity_bytes: (pool.capacity_bytes() + self.rows.bytes()) as u64,
+            bytes: row_cache_bytes as u64,
+            row_cache_bytes: row_cache_bytes as u64,
+            capacity_bytes: row_cache_bytes as u64,
+            ..CacheStatistics::default()
+        };
+        for stripe in &self.stripes {
+            let pool = stripe.look();
+            statistics.evictions += pool.evictions();
+            statistics.pages += pool.pages() as u64;
+            statistics.bytes += pool.used_bytes() as u64;
+            statistics.left_bytes += pool.left_bytes() as u64;
+            statistics.capacity_bytes += pool.capacity_bytes() as u64;
         }
+        statistics
     }
 }
 
@@ -446,17 +397,5 @@ fn counter(class: PageClass) -> usize {
         PageClass::Index => 1,
         PageClass::Filter => 2,
         PageClass::Value => 3,
-    }
-}
-
-impl Drop for Cache {
-    fn drop(&mut self) {
-        if !self.owners.is_idle() {
-            let end = self.pool.get_mut().slots_begun();
-            // SAFETY: `&mut self`: no reader is left.
-            unsafe { self.frames.close(end) };
-        }
-        // SAFETY: `&mut self`: no reader is left, and the index came from `Arc::into_raw`.
-        drop(unsafe { Arc::from_raw(*self.index.get_mut()) });
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::page_cache::{Cache, PageClass, PageKey};
+use super::page_cache::{Cache, CacheOptions, PageClass, PageKey};
 use crate::base::ids::FileId;
 use crate::base::random::SplitMix;
 
@@ -14,6 +14,10 @@ const BYTES: usize = if cfg!(miri) { 32 } else { PAGE };
 
 fn key(file: u64, unit: u32) -> PageKey {
     PageKey { file: FileId(file), unit }
+}
+
+fn of_stripes(stripes: usize, deterministic: bool) -> CacheOptions {
+    CacheOptions { row_cache_bytes_max: 0, stripes, deterministic }
 }
 
 /// A page that says in every eight bytes whose it is.
@@ -219,7 +223,7 @@ fn pages_read_ahead_of_their_first_use_do_not_pass_for_hot_ones() {
 #[test]
 fn a_new_hot_set_takes_the_place_of_an_old_one() {
     let pages: u32 = if cfg!(miri) { 32 } else { 1000 };
-    let cache = Cache::with_row_cache(pages as usize * PAGE, 0, true);
+    let cache = Cache::with_options(pages as usize * PAGE, of_stripes(1, true));
     let mut random = SplitMix::new(1);
     for file in 1..4 {
         let mut hits = 0;
@@ -469,4 +473,42 @@ fn every_get_of_a_cache_that_holds_all_pages_is_a_hit() {
     let made_way = statistics.evictions + statistics.refusals + u64::from(pages as u32 / 4);
     assert!(made_way >= u64::from(inserts) / 2, "{statistics:?}");
     assert_within_capacity(&cache);
+}
+
+/// Stripes share the capacity evenly, also after it has changed, and a file that is removed leaves all of them. A value that
+/// is too large for a stripe is not cached, and refuses nothing else.
+#[test]
+fn stripes_share_the_capacity_and_forget_a_file_together() {
+    let pages = 64;
+    let capacity = pages * (PAGE + 100);
+    let cache = Cache::with_options(capacity, of_stripes(3, true));
+    assert!(cache.statistics().capacity_bytes <= capacity as u64);
+    for file in 1..4 {
+        for unit in 0..pages as u32 {
+            cache.insert(key(file, unit), PageClass::Leaf, &page(key(file, unit), PAGE));
+        }
+    }
+    let full = cache.statistics();
+    assert!(full.bytes <= full.capacity_bytes, "{full:?}");
+    // As much as one stripe would hold, but for what is kept free in each.
+    assert!(full.pages >= pages as u64 * 3 / 4, "{full:?}");
+    let of_file = |file| (0..pages as u32).filter(|unit| cache.contains(key(file, *unit))).count();
+    let kept = (1..4).map(of_file).sum::<usize>() as u64;
+    assert_eq!(kept, full.pages);
+    // By units, and by slots.
+    cache.remove_file(FileId(3), pages as u32 / 2, false);
+    cache.remove_file(FileId(3), pages as u32 * 2, false);
+    cache.remove_file(FileId(2), 1 << 20, false);
+    assert_eq!((of_file(2), of_file(3)), (0, 0));
+    cache.insert(key(4, 0), PageClass::Leaf, &vec![0; capacity / 8]);
+    assert!(!cache.contains(key(4, 0)));
+    for capacity in [capacity / 4, capacity * 2] {
+        cache.set_capacity(capacity);
+        for unit in 0..4 * pages as u32 {
+            cache.insert(key(5, unit), PageClass::Leaf, &page(key(5, unit), PAGE));
+        }
+        let full = cache.statistics();
+        assert!(full.bytes <= full.capacity_bytes && full.capacity_bytes <= capacity as u64);
+        assert!(full.bytes >= capacity as u64 * 3 / 4, "{full:?}");
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shuttle::thread;
 
 use super::frames::MULTI_UNITS;
-use super::page_cache::{Cache, PageClass, PageKey};
+use super::page_cache::{Cache, CacheOptions, PageClass, PageKey};
 use crate::base::ids::FileId;
 
 const PAGE_BYTES: usize = 4096;
@@ -137,6 +137,35 @@ pub(crate) fn changing_capacity() {
         reader.join().unwrap();
     }
     check_size(&cache);
+}
+
+/// Readers of a cache of two stripes, while its capacity changes and a file is removed from both: the stripes together keep
+/// to the capacity, and neither keeps a page of the file.
+pub(crate) fn stripes() {
+    let options = CacheOptions { row_cache_bytes_max: 0, stripes: 2, deterministic: false };
+    let cache = Arc::new(Cache::with_options(8 * (PAGE_BYTES + 100) + 2048, options));
+    for unit in 0..3 {
+        read(&cache, key(1, unit), PAGE_BYTES);
+    }
+    let readers: Vec<_> = (2..4)
+        .map(|file| {
+            let cache = Arc::clone(&cache);
+            thread::spawn(move || (0..4).for_each(|unit| read(&cache, key(file, unit), PAGE_BYTES)))
+        })
+        .collect();
+    cache.set_capacity(4 * (PAGE_BYTES + 100) + 2048);
+    cache.remove_file(FileId(1), 3, false);
+    for unit in 0..3 {
+        assert!(!cache.contains(key(1, unit)), "a page of a file that was removed");
+    }
+    check_size(&cache);
+    cache.set_capacity(8 * (PAGE_BYTES + 100) + 2048);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    check_size(&cache);
+    let capacity_bytes = cache.statistics().capacity_bytes as usize;
+    assert!(capacity_bytes <= 8 * (PAGE_BYTES + 100) + 2048, "{capacity_bytes}");
 }
 
 /// A value's key.

@@ -26,7 +26,7 @@ use super::quarantine::{Quarantine, Quarantined, concerns_one};
 use super::recovery::RecoveryReport;
 use super::replay::{Replayed, epoch_number};
 use super::rest_state::Rest;
-use super::sizes::{Parallelism, Sizes};
+use super::sizes::{Parallelism, Sizes, cache_stripes};
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
 use super::store::{Store, StoreContext};
@@ -39,7 +39,7 @@ use crate::base::process::Birthplace;
 use crate::base::random::SplitMix;
 use crate::base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::base::sync::{ArcSwap, Condvar, Mutex, RwLock};
-use crate::cache::{Cache, DataFiles, FileType};
+use crate::cache::{Cache, CacheOptions, DataFiles, FileType};
 use crate::commit::{Committer, Throttle};
 use crate::jobs::{Clock, Courier, Executor, Mode, WorkSource, unpredictable};
 use crate::journal::{Journal, JournalOptions, ReplayReport};
@@ -485,7 +485,9 @@ fn open_locked(
     let cache_bytes = sizes.cache_bytes(workers, memtables_share, 0) as usize;
     let is_stepped = matches!(builder.background, BackgroundMode::Stepped(_));
     let row_cache_bytes_max = sizes.row_cache_bytes_max(workers) as usize;
-    let cache = Arc::new(Cache::with_row_cache(cache_bytes, row_cache_bytes_max, is_stepped));
+    let stripes = cache_stripes(&builder, cores, cache_bytes);
+    let cache_options = CacheOptions { row_cache_bytes_max, stripes, deterministic: is_stepped };
+    let cache = Arc::new(Cache::with_options(cache_bytes, cache_options));
     let files = Arc::new(DataFiles::new(
         Arc::clone(&vfs),
         Arc::clone(&cache),

@@ -64,6 +64,7 @@ pub struct Builder {
     pub(crate) salvage: bool,
     pub(crate) background: BackgroundMode,
     pub(crate) journal_shards: usize,
+    pub(crate) cache_stripes: usize,
     pub(crate) switches: Switches,
     pub(crate) merge_operators: BTreeMap<String, Arc<dyn MergeOperator>>,
     pub(crate) listener: Option<Arc<dyn EventListener>>,
@@ -84,6 +85,7 @@ impl Builder {
             salvage: false,
             background: BackgroundMode::Threads(0),
             journal_shards: 0,
+            cache_stripes: 0,
             switches: Switches {
                 parallel_seeks: true,
                 seek_compaction: true,
@@ -173,6 +175,13 @@ impl Builder {
     /// where there are not even 8 KiB for each.
     pub fn journal_shards(mut self, shards: usize) -> Builder {
         self.journal_shards = shards;
+        self
+    }
+
+    /// The number of parts of the page cache, each with a lock of its own, rounded up to a power of two; at most 1,024.
+    /// Default (0): two for each core, if each then has 8 MiB; one in [`Builder::deterministic`] mode. For tests.
+    pub fn cache_stripes(mut self, stripes: usize) -> Builder {
+        self.cache_stripes = stripes;
         self
     }
 

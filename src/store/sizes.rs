@@ -26,6 +26,26 @@ const USEFUL_SEGMENT_BYTES: u64 = 1 << 20;
 const SEGMENT_BYTES_MIN: u64 = 8 << 10;
 const SEGMENT_BYTES_MAX: u64 = 16 << 20;
 
+/// A part of the page cache with a lock of its own has at least so much, so that values of up to 2 MiB are cached and
+/// most of its memory is in large pages.
+const STRIPE_BYTES_MIN: usize = 8 << 20;
+/// With two for each core, two threads rarely want the same one.
+const STRIPES_PER_CORE: usize = 2;
+
+/// Into how many stripes a cache of this size is divided: a power of two. Stores whose work is repeatable have one, on
+/// any machine.
+pub(crate) fn cache_stripes(builder: &Builder, cores: usize, cache_bytes: usize) -> usize {
+    match (builder.cache_stripes, builder.background) {
+        (0, BackgroundMode::Stepped(_)) => 1,
+        (0, BackgroundMode::Threads(_)) => {
+            let room = (cache_bytes / STRIPE_BYTES_MIN).max(1);
+            let room = 1 << room.ilog2();
+            (cores * STRIPES_PER_CORE).next_power_of_two().min(room)
+        }
+        (n, _) => n,
+    }
+}
+
 /// How many background threads and journal shards a store has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parallelism {
@@ -237,6 +257,17 @@ mod tests {
         let builder = Database::builder_in_memory();
         let (_, sizes) = check(&builder, 2);
         assert_eq!((sizes.job_bytes_max, sizes.segment_bytes), (8 << 20, 8 << 20));
+    }
+
+    /// So many that threads rarely meet, and none of them small.
+    #[test]
+    fn the_cache_has_stripes_for_the_cores_and_none_is_small() {
+        let builder = Database::builder_in_memory();
+        let stripes = |cores, bytes| cache_stripes(&builder, cores, bytes);
+        let mib = 1 << 20;
+        assert_eq!([1, 2, 3, 64].map(|cores| stripes(cores, 172 * mib)), [2, 4, 8, 16]);
+        assert_eq!([0, 7, 15, 16, 4096].map(|n| stripes(256, n * mib)), [1, 1, 1, 2, 512]);
+        assert_eq!(cache_stripes(&builder.deterministic(1), 64, 172 * mib), 1);
     }
 
     /// Also what the options ask for is kept within the budget.

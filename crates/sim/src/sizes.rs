@@ -74,6 +74,7 @@ impl Sizes {
             .memory_budget(1 << 20)
             .memtable_bytes(self.memtable_bytes)
             .journal_shards(self.shards)
+            .cache_stripes(self.shards)
             .merge_operator(Arc::new(Greatest))
             .deterministic(self.seed);
         let builder = match self.cache_bytes {

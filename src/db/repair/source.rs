@@ -10,7 +10,7 @@ use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, KeyspaceId, Seqno};
 use crate::base::key_hash::{HashSecret, KeyHasher};
-use crate::cache::{Cache, DataFiles, FileType};
+use crate::cache::{Cache, CacheOptions, DataFiles, FileType};
 use crate::journal::{EpochLimit, Journal, Operations, ReplayPlan, SegmentId};
 use crate::manifest::{
     KeyspaceMeta, Manifest, RecoveredKeyspace, RecoveredState, SalvagedManifest,
@@ -102,7 +102,10 @@ impl Source {
         if !names.iter().any(is_part) {
             return Err(not_a_store("it holds no file of a store"));
         }
-        let cache = Arc::new(Cache::with_row_cache(MIB as usize, 0, true));
+        let cache = Arc::new(Cache::with_options(
+            MIB as usize,
+            CacheOptions { row_cache_bytes_max: 0, stripes: 1, deterministic: true },
+        ));
         // No filter is asked, and none is written.
         let hasher = Arc::new(KeyHasher::new(HashSecret::default()));
         let files = Arc::new(DataFiles::new(Arc::clone(&vfs), cache, path, FileId(1), hasher));

@@ -30,7 +30,7 @@ const fn scenario(name: &'static str, share: usize, run: fn()) -> Scenario {
 }
 
 const SCENARIOS: &[Scenario] = &[
-    scenario("commit", 14, crate::commit::schedules::writers_and_a_reader),
+    scenario("commit", 12, crate::commit::schedules::writers_and_a_reader),
     scenario("barrier", 10, crate::commit::schedules::a_barrier_meets_no_commit),
     scenario("one-shard", 6, crate::commit::schedules::one_shard_of_several_writers),
     scenario("group-commit", 6, crate::journal::schedules::group_commit),
@@ -42,6 +42,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("evict", 6, crate::cache::schedules::readers_and_evictions),
     scenario("remove-file", 6, crate::cache::schedules::removed_files),
     scenario("capacity", 4, crate::cache::schedules::changing_capacity),
+    scenario("stripes", 2, crate::cache::schedules::stripes),
     scenario("units", 2, crate::cache::schedules::pages_of_several_units),
     scenario("kept", 4, crate::cache::schedules::kept_values),
     scenario("records", 6, crate::cache::row_cache_schedules::superseded_while_written_once_more),

@@ -171,6 +171,7 @@ impl Shared {
             .gap_entries_min(self.sizes.gap_entries)
             .rest_nanos(self.sizes.rest_nanos)
             .journal_shards(self.sizes.shards)
+            .cache_stripes(self.sizes.shards)
             .background_threads(self.sizes.background_threads);
         match self.sizes.cache_bytes {
             Some(bytes) => builder.cache_bytes(bytes),
