@@ -8,6 +8,7 @@
 //! - `--cfg loom`: the atomics of [`modelled`] are loom's, which tries all orders that the memory
 //!   model allows. Only small types can be tested in this way; each has its model beside it
 //!   (`loom_tests`). Everything else is as in ordinary builds.
+//! - `--cfg lock_counts`: locks and atomics count writes and waits (`counted`).
 //!
 //! Invariants:
 //! 1. Engine modules use only these types for synchronization (`tests/tidy` checks it).
@@ -18,6 +19,8 @@
 
 pub(crate) use crossbeam_utils::CachePadded;
 
+#[cfg(lock_counts)]
+pub(crate) mod counted;
 mod locks;
 #[cfg(shuttle)]
 mod scheduled;
@@ -48,7 +51,14 @@ pub(crate) mod plain {
 }
 
 /// Atomics that decisions depend on.
-#[cfg(not(shuttle))]
+#[cfg(lock_counts)]
+pub(crate) mod atomic {
+    pub(crate) use super::counted::{AtomicBool, AtomicPtr, AtomicU64, narrow::AtomicU32};
+    pub(crate) use std::sync::atomic::Ordering;
+}
+
+/// Atomics that decisions depend on.
+#[cfg(not(any(shuttle, lock_counts)))]
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 }
@@ -61,8 +71,13 @@ pub(crate) mod atomic {
 
 /// The atomics and locks of the small types that loom tests.
 pub(crate) mod modelled {
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(not(any(loom, shuttle, lock_counts)))]
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+    #[cfg(lock_counts)]
+    pub(crate) use super::counted::{AtomicBool, AtomicU64};
+    #[cfg(lock_counts)]
+    pub(crate) use std::sync::atomic::{Ordering, fence};
 
     #[cfg(loom)]
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -98,6 +113,18 @@ pub(crate) use scheduled::{ArcSwap, Backoff};
 #[cfg(not(shuttle))]
 pub(crate) use arc_swap::ArcSwap;
 
+/// Calls `f`, which waits for other threads; counted in builds that count.
+#[inline]
+pub(crate) fn waiting<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
+    #[cfg(lock_counts)]
+    return counted::waiting(what, f);
+    #[cfg(not(lock_counts))]
+    {
+        let _ = what;
+        f()
+    }
+}
+
 /// A hint to the processor in a waiting loop.
 #[inline]
 pub(crate) fn spin_loop() {
@@ -113,18 +140,6 @@ pub(crate) fn spin_loop() {
 #[inline]
 pub(crate) fn yield_now() {
     #[cfg(not(any(loom, shuttle)))]
-/// Calls `f`, which waits for other threads; counted in builds that count.
-#[inline]
-pub(crate) fn waiting<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
-    #[cfg(lock_counts)]
-    return counted::waiting(what, f);
-    #[cfg(not(lock_counts))]
-    {
-        let _ = what;
-        f()
-    }
-}
-
     std::thread::yield_now();
     #[cfg(loom)]
     loom::thread::yield_now();

@@ -8,6 +8,8 @@ pub(crate) mod database;
 pub(crate) mod fuzz;
 pub(crate) mod iterator;
 pub(crate) mod keyspace;
+#[cfg(all(test, lock_counts))]
+mod lock_waits;
 #[cfg(all(test, not(any(loom, shuttle, miri))))]
 mod meeting_tests;
 pub(crate) mod range;

@@ -42,12 +42,26 @@ impl<T> Mutex<T> {
 
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        #[cfg(lock_counts)]
+        {
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            super::counted::wrote(self);
+            let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let held = super::counted::waiting(std::any::type_name::<T>(), lock);
+            return MutexGuard { lock: self, held: Some(held) };
+        }
+        #[cfg(not(lock_counts))]
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        #[cfg(not(lock_counts))]
         MutexGuard { lock: self, held: Some(held) }
     }
 
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        #[cfg(lock_counts)]
+        super::counted::wrote(self);
         let held = match self.0.try_lock() {
             Ok(held) => held,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
@@ -102,11 +116,27 @@ impl<T> RwLock<T> {
 
     #[inline]
     pub(crate) fn read(&self) -> provider::RwLockReadGuard<'_, T> {
+        #[cfg(lock_counts)]
+        {
+            super::counted::wrote(self);
+            if let Err(TryLockError::WouldBlock) = self.0.try_read() {
+                let lock = || self.0.read().unwrap_or_else(PoisonError::into_inner);
+                return super::counted::waiting(std::any::type_name::<T>(), lock);
+            }
+        }
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]
     pub(crate) fn write(&self) -> provider::RwLockWriteGuard<'_, T> {
+        #[cfg(lock_counts)]
+        {
+            super::counted::wrote(self);
+            if let Err(TryLockError::WouldBlock) = self.0.try_write() {
+                let lock = || self.0.write().unwrap_or_else(PoisonError::into_inner);
+                return super::counted::waiting(std::any::type_name::<T>(), lock);
+            }
+        }
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
