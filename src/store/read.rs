@@ -322,7 +322,12 @@ pub(crate) fn multi_get_while(
             }
         }
         if let Some(misses) = context.misses.take() {
-            pages += u64::from(fetch_misses(misses.into_inner())?);
+            match fetch_misses(misses.into_inner()) {
+                Ok(read) => pages += u64::from(read),
+                // Not every page is needed in the end. The read that needs one that is damaged tells of it.
+                Err(error) if error.is_unreadable() => {}
+                Err(error) => return Err(error),
+            }
         }
         pages += u64::from(context.pages_read.get());
         waiting = still_waiting;

@@ -15,7 +15,7 @@ use super::reader::Table;
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
-use crate::cache::{PagePointer, PageScan};
+use crate::cache::{Compression, PagePointer, PageScan};
 use crate::filter::LoadedFilter;
 
 /// Units read at once.
@@ -235,8 +235,11 @@ impl Checker<'_> {
             return Err(self.wrong(page, "leaf continues flag before", !continued));
         }
         let has_rest = flags & FLAG_REST != 0;
-        if has_rest != (self.flags_before & FLAG_SPLIT != 0) {
+        if has_rest != (self.flags_before & FLAG_SPLIT != 0) || has_rest && page.units != 1 {
             return Err(self.wrong(page, "rest of a split value", has_rest));
+        }
+        if has_rest && self.table.properties().compression != Compression::None {
+            return Err(self.wrong(page, "rest of a split value", "compression"));
         }
         if let Some(last) = last {
             self.leaf.check_rest(&last.key, last.seqno).map_err(damaged)?;

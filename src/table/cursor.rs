@@ -253,7 +253,11 @@ impl TableCursor {
         }
         let Some(loaded) = self.loaded else { return Ok(()) };
         let page = rest_page(loaded);
-        read_leaf(table, page, self.run.1, &self.context, |next| leaf.join(next))
+        // Through the cache: the cursor needs the page again when it goes on.
+        table
+            .file
+            .with_page(page, PageClass::Leaf, &self.context, |next| leaf.join(next))?
+            .map_err(|damage| table.damaged(page, damage))
     }
 
     /// Moves to the first whole entry from `index` on.
@@ -291,8 +295,15 @@ impl TableCursor {
             return Ok(());
         }
         self.loaded = None;
-        let leaf = &mut self.leaf;
-        read_leaf(&self.table, page, self.run.1, &self.context, |payload| leaf.load(payload))?;
+        let through_cache = self.run.1 <= CACHED_RUN_PAGES || self.table.is_cached(page);
+        let (leaf, file) = (&mut self.leaf, &self.table.file);
+        let loaded = if through_cache {
+            file.with_page(page, PageClass::Leaf, &self.context, |payload| leaf.load(payload))?
+        } else {
+            self.context.pages_read.set(self.context.pages_read.get() + 1);
+            leaf.load(&file.read_uncached(page)?)
+        };
+        loaded.map_err(|damage| self.table.damaged(page, damage))?;
         self.loaded = Some(page);
         Ok(())
     }
@@ -459,23 +470,6 @@ impl TableCursor {
         }
         Ok(())
     }
-}
-
-/// Calls `f` with a leaf, for a cursor that has crossed `run` leaves.
-fn read_leaf(
-    table: &Table,
-    page: PagePointer,
-    run: u32,
-    context: &ReadContext,
-    f: impl FnOnce(&[u8]) -> Parsed<()>,
-) -> Result<()> {
-    let parsed = if run <= CACHED_RUN_PAGES || table.is_cached(page) {
-        table.file.with_page(page, PageClass::Leaf, context, f)?
-    } else {
-        context.pages_read.set(context.pages_read.get() + 1);
-        f(&table.file.read_uncached(page)?)
-    };
-    parsed.map_err(|damage| table.damaged(page, damage))
 }
 
 impl Drop for TableCursor {

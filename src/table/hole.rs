@@ -64,12 +64,17 @@ impl Table {
     ) -> Result<Option<Hole>> {
         let context = ReadContext::blocking();
         if level == 0 {
-            return match self.leaf_is_whole(parent.page, &context) {
+            return match self.whole_entries(parent.page, &context) {
                 Err(error) => hole(parent, error),
-                Ok(()) => {
-                    // Leaves that hold only versions of the sought key do not count.
-                    let is_of_one_key = matches!(at, HoleAt::From(key) if *parent.lower == *key);
-                    *leaves -= usize::from(!is_of_one_key);
+                Ok(entries) => {
+                    // Leaves that hold only versions of the sought key do not count, nor those that hold no more than
+                    // the rest of an entry.
+                    let is_of_one_key = match at {
+                        HoleAt::From(key) => *parent.lower == *key,
+                        HoleAt::Before(Some(key)) => key.strip_suffix(&[0]) == Some(&*parent.lower),
+                        HoleAt::Before(None) => false,
+                    };
+                    *leaves -= usize::from(entries > 0 && !is_of_one_key);
                     Ok(None)
                 }
             };
@@ -121,7 +126,8 @@ impl Table {
         Ok(None)
     }
 
-    fn leaf_is_whole(&self, page: PagePointer, context: &ReadContext) -> Result<()> {
+    /// The number of entries that begin in a leaf, all of which can be read.
+    fn whole_entries(&self, page: PagePointer, context: &ReadContext) -> Result<usize> {
         let mut leaf = LeafCursor::new();
         let read = |payload: &[u8]| -> Parsed<Placed> {
             leaf.load(payload)?;
@@ -132,14 +138,19 @@ impl Table {
             Ok(last)
         };
         let read = self.file.with_page(page, PageClass::Leaf, context, read)?;
-        if read.map_err(|damage| self.damaged(page, damage))? == Placed::Whole {
-            return Ok(());
+        let last = read.map_err(|damage| self.damaged(page, damage))?;
+        let entries = leaf.entries() - leaf.first();
+        if last == Placed::Whole {
+            return Ok(entries);
         }
         let rest = rest_page(page);
         match self.file.with_page(rest, PageClass::Leaf, context, |next| leaf.join(next)) {
-            Ok(joined) => joined.map_err(|damage| self.damaged(page, damage)),
+            Ok(joined) => {
+                joined.map_err(|damage| self.damaged(page, damage))?;
+                Ok(entries)
+            }
             // The next leaf is a hole of its own, which begins with the key of the split entry.
-            Err(error) if error.is_unreadable() => Ok(()),
+            Err(error) if error.is_unreadable() => Ok(entries),
             Err(error) => Err(error),
         }
     }

@@ -36,8 +36,8 @@ pub(super) struct LeafCursor {
     seqno: Seqno,
     kind: EntryKind,
     positioned: bool,
-    /// The payload ends with the rest of the last entry.
-    joined: bool,
+    /// The leaf's bytes at the front of the payload. Behind them is the rest of the last entry, once that is joined.
+    leaf_bytes: usize,
 }
 
 impl LeafCursor {
@@ -53,16 +53,16 @@ impl LeafCursor {
             seqno: Seqno(0),
             kind: EntryKind::Put,
             positioned: false,
-            joined: false,
+            leaf_bytes: 0,
         }
     }
 
     /// Copies a leaf. Afterwards there is no position.
     pub(super) fn load(&mut self, payload: &[u8]) -> Parsed<()> {
         self.positioned = false;
-        self.joined = false;
         self.payload.clear();
         self.payload.extend_from_slice(payload);
+        self.leaf_bytes = payload.len();
         self.shape = Shape::default();
         self.shape = Shape::parse(&self.payload, 0)?;
         let prefix = self.payload.get(self.shape.prefix()).unwrap_or_default();
@@ -133,7 +133,7 @@ impl LeafCursor {
     #[inline]
     pub(super) fn place(&mut self, i: usize) -> Parsed<Placed> {
         self.positioned = false;
-        let bytes = &self.payload[..];
+        let bytes = self.payload.get(..self.leaf_bytes).unwrap_or_default();
         let shape = &self.shape;
         let (rest_at, value_at, value_end) = shape.body(bytes, i)?;
         let (prefix_bytes, head_bytes) = (shape.prefix().len(), shape.head_bytes);
@@ -170,7 +170,7 @@ impl LeafCursor {
 
     #[cold]
     fn place_split(&mut self) -> Parsed<Placed> {
-        if !self.joined {
+        if self.payload.len() == self.leaf_bytes {
             return Ok(Placed::Split);
         }
         self.value.1 = self.payload.len();
@@ -182,13 +182,12 @@ impl LeafCursor {
     pub(super) fn join(&mut self, next: &[u8]) -> Parsed<()> {
         let shape = Shape::parse(next, 0)?;
         let rest = Node { bytes: next, shape: &shape }.rest_of(self.placed_key(), self.seqno)?;
-        if self.joined || self.value.1 != self.payload.len() || self.kind.is_blob() {
+        let is_joined = self.payload.len() > self.leaf_bytes;
+        if is_joined || self.value.1 != self.leaf_bytes || self.kind.is_blob() || rest.is_empty() {
             return Err("split value");
         }
-        if !planted(Bug::SplitValueCut) {
-            self.payload.extend_from_slice(rest);
-        }
-        self.joined = true;
+        let rest = if planted(Bug::SplitValueCut) { &rest[..1] } else { rest };
+        self.payload.extend_from_slice(rest);
         self.value.1 = self.payload.len();
         self.positioned = true;
         Ok(())

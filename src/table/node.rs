@@ -103,7 +103,7 @@ impl Shape {
                 return Err("node bodies");
             }
         }
-        Ok(Shape {
+        let shape = Shape {
             entries,
             flags,
             head_bytes,
@@ -116,7 +116,11 @@ impl Shape {
             key_rest_bytes: u16_at(10),
             body_bytes,
             meta_base: u64::from_le_bytes(base),
-        })
+        };
+        if flags & FLAG_REST != 0 && shape.meta(bytes, 0) & KIND_MASK != REST_TAG {
+            return Err("node flags");
+        }
+        Ok(shape)
     }
 
     /// The number of the first whole entry: 1 after a rest.

@@ -350,7 +350,8 @@ fn leaf_versions(
         let meta = node.meta(i);
         let (seqno, kind, value) = (Seqno(meta >> KIND_BITS), kind_of(meta)?, node.value(i)?);
         if shape.is_split(i) {
-            return Ok(Versions::Split(split_version(seqno, kind, value)?));
+            let (.., end) = shape.body(payload, i)?;
+            return Ok(Versions::Split(split_version(seqno, kind, value, end == payload.len())?));
         }
         check_pointer(kind, value)?;
         if f(EntryRef { key, seqno, kind, value }).is_break() {
@@ -368,9 +369,14 @@ fn leaf_versions(
 }
 
 #[cold]
-fn split_version(seqno: Seqno, kind: EntryKind, value: &[u8]) -> Parsed<SplitVersion> {
-    match kind.is_blob() {
-        true => Err("split value"),
-        false => Ok(SplitVersion { seqno, kind, value: value.to_vec() }),
+fn split_version(
+    seqno: Seqno,
+    kind: EntryKind,
+    value: &[u8],
+    is_at_end: bool,
+) -> Parsed<SplitVersion> {
+    match is_at_end && !kind.is_blob() {
+        true => Ok(SplitVersion { seqno, kind, value: value.to_vec() }),
+        false => Err("split value"),
     }
 }
