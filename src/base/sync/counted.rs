@@ -4,7 +4,6 @@
 //! locks and atomics of this module's parent note each write: its cache line, and whether another thread was the last
 //! one that wrote to it. Such a write has to fetch the line from another core. Reads are not counted, nor writes of
 //! libraries (`arc_swap`, `crossbeam_epoch`, the counts of `Arc`).
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "it measures time")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
