@@ -51,7 +51,7 @@ const LEFT: u32 = 1 << 31;
 /// Far from `LEFT`, however many threads count at once.
 const KEEPERS_MAX: u32 = LEFT / 2;
 /// Slots that nobody keeps any more wait with their memory for the cache to use it, but no more than so many.
-const WAITING_MAX: usize = 64;
+const WAITING_MAX: usize = 16;
 /// Memory of a heap page beside its bytes: the slice itself, and the allocator's headers.
 const HEAP_OVERHEAD_BYTES: usize = 48;
 

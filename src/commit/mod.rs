@@ -221,9 +221,16 @@ impl Committer {
             shards => shards,
         };
         let mut held: Vec<ShardGuard<'_>> = Vec::with_capacity(shards);
+        let mut is_held = vec![false; self.journal.shard_count()];
+        // Another shard than the one asked for may be locked, if it is free.
+        let mut missing = 0;
         while held.len() < shards {
-            let missing = (0..shards).find(|index| held.iter().all(|g| g.index() != *index));
-            held.push(self.journal.lock_shard(missing.unwrap_or(0)));
+            while is_held.get(missing) == Some(&true) {
+                missing += 1;
+            }
+            let guard = self.journal.lock_shard(missing);
+            is_held[guard.index()] = true;
+            held.push(guard);
         }
         f(Seqno(self.await_all()))
     }

@@ -485,7 +485,7 @@ fn open_locked(
     let cache_bytes = sizes.cache_bytes(workers, memtables_share, 0) as usize;
     let is_stepped = matches!(builder.background, BackgroundMode::Stepped(_));
     let row_cache_bytes_max = sizes.row_cache_bytes_max(workers) as usize;
-    let stripes = cache_stripes(&builder, cores, cache_bytes);
+    let stripes = cache_stripes(&builder, cores, sizes.cache_bytes_min() as usize);
     let cache_options = CacheOptions { row_cache_bytes_max, stripes, deterministic: is_stepped };
     let cache = Arc::new(Cache::with_options(cache_bytes, cache_options));
     let files = Arc::new(DataFiles::new(

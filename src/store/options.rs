@@ -155,7 +155,7 @@ impl Builder {
     }
 
     /// The number of background threads, at most 1,024. Default: one for each core, at least two, as far as a quarter of
-    /// the memory budget has 1 MiB of buffers for each. A number that is set here is reduced only where there are not
+    /// the memory budget has 4 MiB for each. A number that is set here is reduced only where there are not
     /// even 64 KiB for each. There is one more thread, mostly asleep, that has the journal's next segments ready.
     pub fn background_threads(mut self, threads: usize) -> Builder {
         self.background = BackgroundMode::Threads(threads.max(1));
@@ -170,8 +170,8 @@ impl Builder {
         self
     }
 
-    /// The number of journal shards, at most 1,024. Default (0): one for each background thread that the cores allow, as
-    /// far as a sixteenth of the memory budget has a segment of 1 MiB for each. A number that is set here is reduced only
+    /// The number of journal shards, at most 1,024. Default (0): twice the root of the number of cores (2 for two, 5 for
+    /// eight, 16 for 64), as far as a sixteenth of the memory budget has a segment of 1 MiB for each. A number that is set here is reduced only
     /// where there are not even 8 KiB for each.
     pub fn journal_shards(mut self, shards: usize) -> Builder {
         self.journal_shards = shards;
@@ -179,7 +179,7 @@ impl Builder {
     }
 
     /// The number of parts of the page cache, each with a lock of its own, rounded up to a power of two; at most 1,024.
-    /// Default (0): two for each core, if each then has 8 MiB; one in [`Builder::deterministic`] mode. For tests.
+    /// Default (0): two for each core, if each has 8 MiB of an eighth of the memory budget; one in [`Builder::deterministic`] mode. For tests.
     pub fn cache_stripes(mut self, stripes: usize) -> Builder {
         self.cache_stripes = stripes;
         self

@@ -14,8 +14,11 @@ const REPLAY_BYTES_MAX: u64 = 1 << 30;
 const JOB_REST_BYTES_MAX: u64 = 2 << 20;
 /// All background threads together use at most this part of the budget.
 const JOBS_PART: u64 = 4;
-/// With smaller buffers a compaction reads its inputs in pieces of a few pages: fewer threads do more then.
-const USEFUL_JOB_BYTES: u64 = 1 << 20;
+/// A thread has at least this much, half of it for inputs: with less a compaction reads in pieces of a few pages, and
+/// what it uses beside them is more than is counted. Fewer threads do more then.
+const USEFUL_JOB_BYTES: u64 = 2 * JOB_REST_BYTES_MAX;
+/// The smallest buffers for inputs where the budget is small for even two threads.
+const INPUT_BYTES_MIN: u64 = 512 << 10;
 /// Nor does a store have more threads than have this much each, if its options ask for many.
 const JOB_BYTES_MIN: u64 = 64 << 10;
 /// The open segments of all shards together have at most this part of the budget.
@@ -26,19 +29,19 @@ const USEFUL_SEGMENT_BYTES: u64 = 1 << 20;
 const SEGMENT_BYTES_MIN: u64 = 8 << 10;
 const SEGMENT_BYTES_MAX: u64 = 16 << 20;
 
-/// A part of the page cache with a lock of its own has at least so much, so that values of up to 2 MiB are cached and
-/// most of its memory is in large pages.
+/// A part of the page cache with a lock of its own has at least so much, also when the cache has least, so that values
+/// of up to 2 MiB are cached and its memory is in large pages.
 const STRIPE_BYTES_MIN: usize = 8 << 20;
 /// With two for each core, two threads rarely want the same one.
 const STRIPES_PER_CORE: usize = 2;
 
-/// Into how many stripes a cache of this size is divided: a power of two. Stores whose work is repeatable have one, on
-/// any machine.
-pub(crate) fn cache_stripes(builder: &Builder, cores: usize, cache_bytes: usize) -> usize {
+/// Into how many stripes a cache is divided that has so many bytes when it has least: a power of two. Stores whose work
+/// is repeatable have one, on any machine.
+pub(crate) fn cache_stripes(builder: &Builder, cores: usize, cache_bytes_min: usize) -> usize {
     match (builder.cache_stripes, builder.background) {
         (0, BackgroundMode::Stepped(_)) => 1,
         (0, BackgroundMode::Threads(_)) => {
-            let room = (cache_bytes / STRIPE_BYTES_MIN).max(1);
+            let room = (cache_bytes_min / STRIPE_BYTES_MIN).max(1);
             let room = 1 << room.ilog2();
             (cores * STRIPES_PER_CORE).next_power_of_two().min(room)
         }
@@ -54,8 +57,9 @@ pub(crate) struct Parallelism {
 }
 
 impl Parallelism {
-    /// What the options ask for, else one of each for each core and at least two; less where the budget has no room for
-    /// buffers and segments that are large enough to be of use.
+    /// What the options ask for. Else a thread for each core and at least two, and shards by the root of that, since a
+    /// sync has to sync the files of all shards that were written to. Less where the budget has no room for buffers and
+    /// segments that are large enough to be of use.
     pub(crate) fn new(builder: &Builder, cores: usize) -> Parallelism {
         let (jobs_bytes, segments_bytes) =
             (builder.memory_budget / JOBS_PART, builder.memory_budget / SEGMENTS_PART);
@@ -70,11 +74,17 @@ impl Parallelism {
         };
         let useful = USEFUL_SEGMENT_BYTES.min(segment_bytes_wanted(memtable_bytes(builder)));
         let shards = match builder.journal_shards {
-            0 => wanted.min(room(segments_bytes, useful)),
+            0 => shards_wanted(wanted).min(room(segments_bytes, useful)),
             n => n.min(room(segments_bytes, SEGMENT_BYTES_MIN)),
         };
         Parallelism { workers, shards: shards.max(1) }
     }
+}
+
+/// Twice the root of the number of threads, but not more than one each. A writer holds its shard for as long as it takes
+/// to copy its batch.
+fn shards_wanted(threads: usize) -> usize {
+    (4 * threads).isqrt().min(threads)
 }
 
 fn memtable_bytes(builder: &Builder) -> u64 {
@@ -139,7 +149,7 @@ impl Sizes {
             frozen_max,
             memtables_bytes_max,
             active_bytes_max: memtables_bytes_max / 8 * 5,
-            job_bytes_max: (budget / 32).clamp(USEFUL_JOB_BYTES / 2, 16 << 20).min(job_bytes_room),
+            job_bytes_max: (budget / 32).clamp(INPUT_BYTES_MIN, 16 << 20).min(job_bytes_room),
             iterators_bytes_max: (budget / 16).max(256 << 10),
             read_ahead_bytes_max: (budget / 16).clamp(256 << 10, 64 << 20),
             segment_bytes,
@@ -180,7 +190,12 @@ impl Sizes {
             return bytes;
         }
         let used = memtables_bytes + trees_bytes + self.job_bytes() * workers as u64;
-        self.memory_budget.saturating_sub(used).max(self.memory_budget / 8).max(128 << 10)
+        self.memory_budget.saturating_sub(used).max(self.cache_bytes_min())
+    }
+
+    /// What the page cache has at least.
+    pub(crate) fn cache_bytes_min(&self) -> u64 {
+        self.cache_bytes_chosen.unwrap_or((self.memory_budget / 8).max(128 << 10))
     }
 
     /// The largest share of the cache that the row cache may use.
@@ -233,26 +248,30 @@ mod tests {
                 let (found, sizes) = check(&builder, cores);
                 let budget = builder.memory_budget;
                 let wanted = cores.max(2);
-                assert!(found.workers <= wanted && found.shards <= wanted, "{found:?}");
+                let shards_wanted = wanted.min((2.0 * (wanted as f64).sqrt()) as usize);
+                assert!(found.workers <= wanted && found.shards <= shards_wanted, "{found:?}");
                 // Fewer only for want of memory.
-                let one_more_job = 1 << 20;
+                let one_more_job = 4 << 20;
                 let crowded = (found.workers as u64 + 1) * one_more_job > budget / 4;
                 assert!(found.workers == wanted || crowded, "{found:?} {budget}");
                 let one_more_segment = 1 << 20;
                 let crowded = (found.shards as u64 + 1) * one_more_segment > budget / 16;
-                assert!(found.shards == wanted || crowded, "{found:?} {budget}");
+                assert!(found.shards == shards_wanted || crowded, "{found:?} {budget}");
                 // Of a useful size, but in the smallest stores.
                 assert!(sizes.job_bytes() >= 1 << 20 || budget < 8 << 20, "{sizes:?}");
+                // With many threads all that a job uses is counted.
+                assert!(found.workers == 2 || sizes.job_bytes() >= 4 << 20, "{sizes:?}");
                 assert!(sizes.segment_bytes >= 1 << 20 || budget < 32 << 20, "{sizes:?}");
             }
         }
         let of =
             |cores, budget| check(&Database::builder_in_memory().memory_budget(budget), cores).0;
         assert_eq!(of(2, 256 << 20), Parallelism { workers: 2, shards: 2 });
-        assert_eq!(of(64, 256 << 20), Parallelism { workers: 64, shards: 16 });
-        assert_eq!(of(256, 256 << 20), Parallelism { workers: 64, shards: 16 });
-        assert_eq!(of(256, 4 * GIB), Parallelism { workers: 256, shards: 256 });
-        assert_eq!(of(4096, 64 * GIB), Parallelism { workers: 4096, shards: 4096 });
+        assert_eq!(of(8, 256 << 20), Parallelism { workers: 8, shards: 5 });
+        assert_eq!(of(64, 256 << 20), Parallelism { workers: 16, shards: 16 });
+        assert_eq!(of(256, 256 << 20), Parallelism { workers: 16, shards: 16 });
+        assert_eq!(of(256, 4 * GIB), Parallelism { workers: 256, shards: 32 });
+        assert_eq!(of(4096, 64 * GIB), Parallelism { workers: 4096, shards: 128 });
         // As before there was a limit by memory.
         let builder = Database::builder_in_memory();
         let (_, sizes) = check(&builder, 2);

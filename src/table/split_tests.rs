@@ -285,3 +285,82 @@ fn what_is_not_split() {
     assert_eq!((table.footer.leaf_units, table.properties().entries()), (2, 1));
     table.check().unwrap();
 }
+
+/// Wherever a cursor meets damage, there is a hole at its place, in both directions. Leaves with only a rest, and leaves
+/// that have only versions of one key, were counted as neighbours, so backwards there was none.
+#[test]
+fn there_is_a_hole_wherever_a_cursor_fails() {
+    for (lengths, count) in [(6000..6001, 12), (4050..4051, 80), (1000..8000, 80), (700..701, 1)] {
+        let files = TestFiles::new();
+        let mut entries = entries(count, lengths);
+        if count == 1 {
+            let key = entries[0].0.clone();
+            entries
+                .extend((0..30).map(|i| (key.clone(), 3 + 2 * i, EntryKind::Merge, vec![7; 700])));
+            entries.push((vec![0; 30], 1, EntryKind::Put, vec![1; 2000]));
+            entries.push((vec![255; 30], 1, EntryKind::Put, vec![1; 2000]));
+            sort(&mut entries);
+        }
+        let table = build(&files, false, &entries);
+        let path = files.files.path(table.id(), FileType::Table);
+        for unit in 0..table.footer.leaf_units {
+            let flip =
+                || files.vfs.edit(&path, |bytes| bytes[unit as usize * UNIT as usize + 20] ^= 1);
+            flip();
+            let (_fresh, damaged) = reopened(&files, &table);
+            let mut cursor = damaged.cursor();
+            let mut edge: Option<Vec<u8>> = None;
+            let mut result = cursor.seek_last();
+            while result.is_ok() {
+                let Some(entry) = cursor.entry() else { break };
+                edge = Some([entry.key, &[0]].concat());
+                result = cursor.prev();
+            }
+            assert!(result.is_err(), "unit {unit} was not read");
+            assert!(
+                damaged.hole(HoleAt::Before(edge.as_deref())).unwrap().is_some(),
+                "unit {unit}"
+            );
+            let mut cursor = damaged.cursor();
+            let mut edge = Vec::new();
+            let mut result = cursor.seek_first();
+            while result.is_ok() {
+                let Some(entry) = cursor.entry() else { break };
+                edge = [entry.key, &[0]].concat();
+                result = cursor.next();
+            }
+            assert!(result.is_err(), "unit {unit} was not read");
+            if damaged.hole(HoleAt::From(&edge)).unwrap().is_none() {
+                // The versions of one key go on in the damaged leaf.
+                edge.pop();
+                assert!(damaged.hole(HoleAt::From(&edge)).unwrap().is_some(), "unit {unit}");
+            }
+            flip();
+        }
+    }
+}
+
+/// A newer version in the first leaf answers a get. The rest of an older one, which it does not need, is damaged: the
+/// get collects it, and what fetches it has to go on without it.
+#[test]
+fn a_get_does_not_need_the_rest_of_an_older_version() {
+    let files = TestFiles::new();
+    let of = |key: &[u8], seqno, bytes| (key.to_vec(), seqno, EntryKind::Put, vec![3; bytes]);
+    let entries = [of(b"a", 3, 2000), of(b"k", 9, 1000), of(b"k", 5, 2000), of(b"x", 5, 2000)];
+    let table = build(&files, false, &entries);
+    let path = files.files.path(table.id(), FileType::Table);
+    files.vfs.edit(&path, |bytes| bytes[4096 + 2000] ^= 1);
+    let newest = of(b"k", Seqno::MAX.0, 0);
+    let (_fresh, damaged) = reopened(&files, &table);
+    assert!(value_of(&damaged, &newest, &ReadContext::blocking()).unwrap() == entries[1].3);
+    let (_fresh, damaged) = reopened(&files, &table);
+    for round in 0.. {
+        let context = ReadContext::collecting();
+        match value_of(&damaged, &newest, &context) {
+            Ok(value) => break assert!(value == entries[1].3),
+            Err(Error::NotResident) => assert!(round < 4, "it never ends"),
+            Err(error) => panic!("{error}"),
+        }
+        let _ = fetch_misses(context.misses.unwrap().take());
+    }
+}
