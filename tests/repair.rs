@@ -242,15 +242,16 @@ fn damage_of_every_file_loses_no_more_than_the_report_says(kind: TreeKind) {
             if is_data && damage != "gone" && damage != "cut" && !strict {
                 assert!(some * 20 >= most * 18, "{story}: {some} of {most}: {report:#?}");
             }
-            // What follows a gap in the journal is doubtful, however much that is: only data files are counted.
-            if !strict && is_data {
+            // What follows a gap in the journal is doubtful, however much that is: only data files are counted. Nor can
+            // what was in a file that is gone or cut be had again: one table may have a third of all pairs.
+            if !strict && is_data && damage != "gone" && damage != "cut" {
                 right += some;
                 all += most;
             }
         }
     }
     println!("{right} of {all} pairs");
-    assert!(right * 100 >= all * 99, "{right} of {all}");
+    assert!(right * 1000 >= all * 995, "{right} of {all}");
 }
 
 /// Repairing a closed store of 200,000 pairs whose manifest had been cut to its first records gave an empty store:
