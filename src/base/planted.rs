@@ -437,8 +437,6 @@ bugs! {
         "Of pages read at once, each gets the bytes of another.";
     CacheStripesUndivided, "cache-stripes-undivided", "cache",
         "Each stripe of the page cache may use the memory of all.";
-    CacheStripeNotSearched, "cache-stripe-not-searched", "cache",
-        "The pages of a deleted file stay in the last stripe of the page cache.";
     FrameReusedEarly, "frame-reused-early", "cache",
         "An evicted page's memory is used again while a reader looks at it.";
     LentMemoryStays, "lent-memory-stays", "store",

@@ -291,13 +291,9 @@ impl Cache {
 
     /// Removes every page of a deleted file, units `0..units`, and every value if it is a blob file.
     pub(crate) fn remove_file(&self, file: FileId, units: u32, has_values: bool) {
-        let stripes = match self.stripes.len() {
-            several @ 2.. if planted(Bug::CacheStripeNotSearched) => several - 1,
-            stripes => stripes,
-        };
         if units as usize > self.stripes.iter().map(|stripe| stripe.pages()).sum() {
             // A large file and a small cache: search the cache instead.
-            self.stripes[..stripes].iter().for_each(|stripe| stripe.remove_file(file));
+            self.stripes.iter().for_each(|stripe| stripe.remove_file(file));
             return;
         }
         let mut found: Vec<(usize, PackedKey)> = Vec::new();
@@ -313,7 +309,6 @@ impl Cache {
                 let keys = keys.filter_map(PackedKey::new);
                 found.extend(keys.map(|key| (self.stripe_index(key), key)));
             }
-            found.retain(|(stripe, _)| *stripe < stripes);
             found.sort_by_key(|(stripe, _)| *stripe);
             for found in found.chunk_by(|(one, _), (other, _)| one == other) {
                 self.stripes[found[0].0].remove(found.iter().map(|(_, key)| *key));

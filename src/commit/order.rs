@@ -1,8 +1,9 @@
 //! The sequence numbers of commits: taken, applied, visible.
 //!
-//! A commit that has been applied says so at the *place* of its first number. Whoever waits follows these marks from the
-//! last visible number on, from commit to commit. So a commit writes to three places that others use: the counter, its
-//! mark, and the visible number, however many threads and shards there are.
+//! A commit that has been applied raises the visible number if all before it are visible. Otherwise it says so at the
+//! *place* of its first number. Whoever waits follows these marks from the last visible number on, from commit to commit.
+//! So a commit writes to at most three places that others use: the counter, its mark, and the visible number, however
+//! many threads and shards there are.
 //!
 //! Invariants:
 //! 1. A place is used again only when the commit that used it is visible.
@@ -82,17 +83,23 @@ impl CommitOrder {
         self.next.fetch_add(u64::from(count), Ordering::SeqCst)
     }
 
-    /// The commit that took these numbers has been applied.
+    /// The commit that took these numbers has been applied. Returns true if it is visible.
     #[inline]
-    pub(crate) fn applied(&self, first: u64, count: u32) {
+    pub(crate) fn applied(&self, first: u64, count: u32) -> bool {
+        // Mostly all earlier commits are visible. Then it needs no mark: whoever waits begins at the visible number.
+        let last = first + u64::from(count) - 1;
+        self.visible.compare_exchange(first - 1, last, Ordering::AcqRel, Ordering::Acquire).is_ok()
+            || self.mark_applied(first, last)
+    }
+
+    fn mark_applied(&self, first: u64, last: u64) -> bool {
         let may_use = |visible: u64| {
             first <= visible.saturating_add(PLACES) || planted(Bug::CommitMarkOverwritten)
         };
-        if !may_use(self.visible()) && !self.wait_for_place(first, may_use) {
-            return;
+        if may_use(self.visible()) || self.wait_for_place(first, may_use) {
+            self.mark(first).store(last, Ordering::Release);
         }
-        let last = first + u64::from(count) - 1;
-        self.mark(first).store(last, Ordering::Release);
+        false
     }
 
     /// Waits until the place is free. Commits with lower numbers have places of their own or wait for lower ones, so they

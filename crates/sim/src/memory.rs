@@ -24,7 +24,7 @@ const KEYSPACES: usize = 14;
 pub fn run(seed: u64, kinds: Kinds) -> Outcome {
     let mut outcome = Outcome::default();
     outcome.count("memories");
-    let judged = match seed % 4 {
+    let judged = match seed % 2 {
         0 => judge_rest(seed, kinds, &mut outcome.operations),
         _ => judge(seed, kinds, &mut outcome.operations),
     };
@@ -97,6 +97,7 @@ fn judge_rest(seed: u64, kinds: Kinds, operations: &mut u64) -> Result<(), Strin
     let failed = |error: spinney::Error| error.to_string();
     let mut random = Random::new(&[seed, 8]);
     let builder = Database::builder_in_memory().memory_budget(RESTING_BUDGET).rest_nanos(0);
+    let builder = builder.cache_stripes([1, 4][random.below(2)]);
     let db = builder.deterministic(seed).open().map_err(failed)?;
     let keyspaces = (0..3)
         .map(|number| db.keyspace(&format!("k{number}"), KeyspaceOptions::new(kinds.of(number))))
