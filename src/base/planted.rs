@@ -199,8 +199,6 @@ bugs! {
         "A commit counts as applied while its entries are still being inserted.";
     CommitMarkOverwritten, "commit-mark-overwritten", "commit",
         "A commit marks itself as applied in the place of one that is not visible yet.";
-    CommitMarkMistaken, "commit-mark-mistaken", "commit",
-        "The mark of a later commit is taken for that of the next one.";
     CommitBarrierEarly, "commit-barrier-early", "commit",
         "The barrier does not wait for commits that have appended and not applied.";
     CommitOneNumberABatch, "commit-one-number-a-batch", "commit",

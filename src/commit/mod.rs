@@ -231,7 +231,9 @@ impl Committer {
             is_held[guard.index()] = true;
             held.push(guard);
         }
-        f(Seqno(self.await_all()))
+        let last = self.await_all();
+        hold_open(Bug::CommitBarrierLeaky, 4);
+        f(Seqno(last))
     }
 
     /// Waits until all numbers that have been taken are visible, and returns the last. If a commit has panicked, then those

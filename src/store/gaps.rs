@@ -120,6 +120,15 @@ fn shortened_up(key: &[u8]) -> Option<Box<[u8]>> {
     Some(above.into())
 }
 
+/// Whether something is left of a range once its bounds are shortened.
+fn is_left_of(lower: &[u8], upper: Option<&[u8]>) -> bool {
+    if lower.len().max(upper.map_or(0, <[u8]>::len)) <= KEY_BYTES {
+        return true;
+    }
+    let Some(lower) = shortened_up(lower) else { return false };
+    upper.is_none_or(|upper| *lower < *upper.get(..KEY_BYTES).unwrap_or(upper))
+}
+
 /// A range without a visible pair.
 #[derive(Debug, Clone)]
 struct Gap {
@@ -393,13 +402,13 @@ impl Gaps {
         dead: u64,
     ) -> Option<Watch> {
         let reader = hash_of(direction, from, seqno);
-        let from: Option<Box<[u8]>> = match (direction, from) {
-            (_, None) => None,
-            (Direction::Forward, Some(from)) => Some(shortened_up(from)?),
-            (Direction::Backward, Some(from)) => {
-                Some(Box::from(from.get(..KEY_BYTES).unwrap_or(from)))
-            }
+        let (lower, upper) = match direction {
+            Direction::Forward => (from, at),
+            Direction::Backward => (at, from),
         };
+        if lower.is_some_and(|lower| !is_left_of(lower, upper)) {
+            return None;
+        }
         let mut state = self.state.lock();
         if state.vain.0.contains(&reader) {
             return None;
@@ -416,6 +425,9 @@ impl Gaps {
         }
         let id = state.next_watch;
         state.next_watch += 1;
+        // Not shortened: a put between the shortened bound and this one has to end the run, because the reader tells of
+        // the first such put alone.
+        let from = from.map(Box::from);
         state.watches.push(Watched { id, reader, direction, from, nearest: None });
         self.publish(&state);
         drop(state);
@@ -626,6 +638,7 @@ impl Watch {
             watched.note(newer);
         }
         let (lower, upper) = watched.quiet_part(reached);
+        let reader = watched.reader;
         // What was passed in the part that is cut off does not count.
         let upto = upper.as_ref().filter(|_| upper != whole.upper);
         let upto = upto.map_or(1.0, |upper| whole.share_below(upper));
@@ -635,7 +648,6 @@ impl Watch {
         if dead > 0 && (left >= PART_ENTRIES_MIN || left >= dead as f64 / 2.0) {
             state.add(Gap { lower, upper, dead: (left as u64).max(1), ..whole }, oldest);
         } else {
-            let reader = watched.reader;
             let (known, next) = &mut state.vain;
             known[*next % VAIN_MAX] = reader;
             *next = (*next + 1) % VAIN_MAX;

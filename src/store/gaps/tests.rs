@@ -421,3 +421,31 @@ fn a_reader_whose_watch_was_in_vain_does_not_repeat_it() {
     watch(9).unwrap().record(Some(b"d"), None, oldest, 1_000);
     assert_eq!(above(&gaps, b"b", 9), Some(Some(b"d".to_vec())));
 }
+
+/// A run whose first key is long was watched from a shortened bound on. A put before that bound was then the first newer
+/// one, and the only one that the reader told of, and it ended nothing: the gap had later puts inside, and iterators
+/// skipped them.
+#[test]
+fn a_put_before_a_shortened_bound_ends_the_run() {
+    let long = |end: &[u8]| [&[3; KEY_BYTES], end].concat();
+    let gaps = Arc::new(Gaps::default());
+    let watched = watch(&gaps, Direction::Forward, Some(&long(&[1]))).unwrap();
+    watched.record(Some(&[9]), Some(&long(&[1, 1])), (Seqno(9), Seqno(u64::MAX)), 1_000);
+    assert_eq!(above(&gaps, &[5], 9), None);
+    let watched = watch(&gaps, Direction::Backward, Some(&long(&[7]))).unwrap();
+    watched.record(Some(&[1]), Some(&long(&[5])), (Seqno(9), Seqno(u64::MAX)), 1_000);
+    assert_eq!(below(&gaps, Some(&[2]), 9), None);
+}
+
+/// Nothing is left of a run inside one beginning once its bounds are shortened: it is not stepped over twice for that.
+#[test]
+fn a_run_inside_one_long_beginning_is_not_watched() {
+    let long = |end: &[u8]| [&[3; KEY_BYTES], end].concat();
+    let gaps = Arc::new(Gaps::default());
+    let (low, high) = (long(&[1]), long(&[7]));
+    let seqno = Seqno(9);
+    assert!(gaps.watch(Direction::Forward, (Some(&low), Some(&high)), seqno, 1_000).is_none());
+    assert!(gaps.watch(Direction::Backward, (Some(&high), Some(&low)), seqno, 1_000).is_none());
+    assert!(gaps.watch(Direction::Forward, (Some(&low), Some(&[4])), seqno, 1_000).is_some());
+    assert!(gaps.watch(Direction::Backward, (Some(&high), Some(&[2])), seqno, 1_000).is_some());
+}
