@@ -57,7 +57,8 @@ impl<K: Choose> VersionedTree<K> {
             if let Some(deleted) = K::deleted(self, version, node, (worth, &now))
                 && best.is_none_or(|(most, _)| most.score < deleted.score)
             {
-                match K::is_free(self, node, deleted.by_path) {
+                // A path whose leaf there was no room for would be tried again and again.
+                match K::is_free(self, node, deleted.by_path) && K::is_free(self, node, false) {
                     true => best = Some((deleted, node)),
                     false => is_refused = true,
                 }
