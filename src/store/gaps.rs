@@ -23,8 +23,8 @@
 //!    several moments.
 //! 4. The union of two gaps that overlap or adjoin is a gap, since the larger of their numbers. They are united unless
 //!    readers are left for whom only the older one holds.
-//! 5. The memory is bounded: `GAPS_MAX` gaps with keys of at most `KEY_BYTES`, and `WATCHES_MAX` watches, each with one
-//!    key that was put.
+//! 5. The memory is bounded: `GAPS_MAX` gaps with keys of at most `KEY_BYTES`, and `WATCHES_MAX` watches, each with the
+//!    whole key where it begins and one key that was put.
 //! 6. A reader steps over the same run twice at most once in vain, while few others do.
 //! 7. A gap that is not used goes after `SPLITS_MAX` puts into it, and one that does not grow after `SPLITS_ALL_MAX`. So a
 //!    range that is filled again does not cost its writers indefinitely.

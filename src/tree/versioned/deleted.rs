@@ -11,7 +11,8 @@
 //! Invariants:
 //! 1. Nothing is merged for deletes while a reader is older than the tree: what it needs would only be copied.
 //! 2. While a tree is being written, a merge drops most of the entries that it reads, and a quarter of the bytes: by the
-//!    estimate, it writes at most three times the bytes that it drops.
+//!    estimate, it writes at most three times the bytes that it drops. (`flsm` by path: three times for each level, since
+//!    only the top guard's bytes are counted.)
 //! 3. A search that finds nothing is repeated only after more deletes than there are tables, by a factor, or when the tree
 //!    is settled: its cost follows the deletes.
 
