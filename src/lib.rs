@@ -59,6 +59,9 @@
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(feature = "hashes")]
+#[doc(hidden)]
+pub mod hashes;
 pub(crate) mod db;
 pub(crate) mod store;
 pub(crate) mod commit;
@@ -67,6 +70,9 @@ pub(crate) mod memtable;
 pub(crate) mod tree;
 pub(crate) mod merge;
 pub(crate) mod table;
+// No tree uses it yet: the comparison does.
+#[cfg(any(test, feature = "hashes"))]
+pub(crate) mod perfect_hash;
 pub(crate) mod filter;
 pub(crate) mod manifest;
 pub(crate) mod cache;

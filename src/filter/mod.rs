@@ -36,7 +36,7 @@ mod page;
 mod reader;
 mod runs;
 #[cfg(test)]
-mod test_support;
+pub(crate) mod test_support;
 #[cfg(test)]
 mod tests;
 

@@ -9,7 +9,7 @@ use crate::cache::{Cache, DataFiles};
 use crate::vfs::{MemoryVfs, Vfs};
 
 /// Data files that exist only in memory.
-pub(super) fn data_files() -> Arc<DataFiles> {
+pub(crate) fn data_files() -> Arc<DataFiles> {
     let (vfs, dir) = (MemoryVfs::new(), Path::new("d"));
     vfs.create_dir_all(dir).unwrap();
     Arc::new(DataFiles::new(

@@ -8,6 +8,7 @@ use spinney_bench::compare::options::CompareOptions;
 use spinney_bench::compare::{self, Failure, child};
 use spinney_bench::document::{self, DocumentOptions};
 use spinney_bench::engine::EngineName;
+use spinney_bench::hashes::{self, HashesOptions};
 use spinney_bench::instructions::{self, InstructionsOptions};
 
 /// Compare Spinney with other stores: the same work, the same memory, one run
@@ -35,6 +36,7 @@ struct Arguments {
 enum Command {
     Compare(Box<CompareOptions>),
     Instructions(InstructionsOptions),
+    Hashes(HashesOptions),
     /// Draw the figures of a comparison from its JSON
     #[command(after_help = "Examples:\n  spinney-bench plot results.json figures")]
     Plot {
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
         }
         Command::Child => child::serve().map_err(Failure::Other),
         Command::Instructions(options) => instructions::run(&options),
+        Command::Hashes(options) => hashes::run(&options),
         Command::Counted { kind, stage, workload } => {
             instructions::counted(&kind, &stage, workload.as_deref()).map_err(Failure::Other)
         }
