@@ -17,6 +17,7 @@ use super::read_ahead::ReadAhead;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::key_hash::KeyHasher;
+use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::kept_number;
 use crate::base::process::Birthplace;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -102,6 +103,8 @@ pub(crate) struct DataFiles {
     pub(crate) read_ahead: Arc<ReadAhead>,
     dir: PathBuf,
     next_file_id: AtomicU64,
+    /// The size of all open files, in units.
+    units: AtomicU64,
     /// True until the store and all of its keyspaces have been opened.
     retain_for_now: AtomicBool,
     retain_all: AtomicBool,
@@ -155,6 +158,7 @@ impl DataFiles {
             read_ahead: ReadAhead::new(READ_AHEAD_BYTES_MAX),
             dir: dir.to_path_buf(),
             next_file_id: AtomicU64::new(next_file_id.0),
+            units: AtomicU64::new(0),
             retain_for_now: AtomicBool::new(false),
             retain_all: AtomicBool::new(false),
             birthplace: Birthplace::here(),
@@ -206,6 +210,21 @@ impl DataFiles {
             true => Ok(left),
             false => Err(Error::Full { path: self.dir.clone(), needed: bytes }),
         }
+    }
+
+    /// The size of all finished files that are open.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.units.load(Ordering::Relaxed) * UNIT_BYTES as u64
+    }
+
+    /// A file of so many units is open from now on.
+    pub(super) fn count(&self, units: u32) {
+        self.units.fetch_add(u64::from(units), Ordering::Relaxed);
+    }
+
+    /// A file that was counted is closed.
+    pub(super) fn count_no_longer(&self, units: u32) {
+        self.units.fetch_sub(u64::from(units), Ordering::Relaxed);
     }
 
     /// A number no file has had.

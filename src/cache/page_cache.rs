@@ -264,6 +264,11 @@ impl Cache {
         self.insert_copy(key, class, bytes, true);
     }
 
+    /// Whether the cache has room for at least half of so many bytes of data.
+    pub(crate) fn holds_most_of(&self, bytes: u64) -> bool {
+        bytes / 2 <= self.capacity_bytes.load(Ordering::Relaxed)
+    }
+
     fn insert_copy(&self, key: PageKey, class: PageClass, bytes: &[u8], awaited: bool) {
         self.admit(key, class, bytes.len(), awaited, |frames, slot, home| {
             // SAFETY: as `admit` says.

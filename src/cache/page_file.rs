@@ -95,13 +95,7 @@ impl PageFile {
         if units == 0 || len % UNIT_BYTES as u64 != 0 || u32::try_from(units).is_err() {
             return Err(Error::corruption(&path, 0, "file length", "whole 4 KiB units", len));
         }
-        Ok(Arc::new(PageFile {
-            id,
-            file_type,
-            units: units as u32,
-            file,
-            files: Arc::clone(files),
-        }))
+        Ok(PageFile::new(files, (id, file_type), units as u32, file))
     }
 
     /// Opens the readable part of a data file, for repair: an incomplete unit at its end is
@@ -113,7 +107,7 @@ impl PageFile {
     ) -> Result<Arc<PageFile>> {
         let file = files.vfs.open(&files.path(id, file_type), Access::Direct, false)?;
         let units = u32::try_from(file.len()? / UNIT_BYTES as u64).unwrap_or(u32::MAX);
-        Ok(Arc::new(PageFile { id, file_type, units, file, files: Arc::clone(files) }))
+        Ok(PageFile::new(files, (id, file_type), units, file))
     }
 
     /// A file that a writer has finished.
@@ -124,6 +118,16 @@ impl PageFile {
         units: u32,
         file: Arc<dyn File>,
     ) -> Arc<PageFile> {
+        PageFile::new(files, (id, file_type), units, file)
+    }
+
+    fn new(
+        files: &Arc<DataFiles>,
+        (id, file_type): (FileId, FileType),
+        units: u32,
+        file: Arc<dyn File>,
+    ) -> Arc<PageFile> {
+        files.count(units);
         Arc::new(PageFile { id, file_type, units, file, files: Arc::clone(files) })
     }
 
@@ -430,6 +434,7 @@ impl PageFile {
 
 impl Drop for PageFile {
     fn drop(&mut self) {
+        self.files.count_no_longer(self.units);
         if !self.files.retains() {
             if !planted::keep_number(self.id.0) {
                 let has_values = self.file_type == FileType::Blob;

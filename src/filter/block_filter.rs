@@ -23,7 +23,6 @@ pub(crate) const FILTER_KIND_BLOCKS: u8 = 1;
 
 /// In full pages the false-positive rate is 1/237. It would be 1/152 with 11 bits per key and 1/359
 /// with 13.
-/// one of 359.
 const KEY_BITS: u64 = 12;
 
 /// The number of units that a check reads at once.

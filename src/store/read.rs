@@ -165,7 +165,8 @@ impl Reader<'_> {
         let (Some(seqno), Some(Found::Value(value))) = (lookup.tree_seqno, &lookup.found) else {
             return;
         };
-        if lookup.key_only {
+        // Where the cache holds most pages, a row is of a page that is cached as well, or soon will be.
+        if lookup.key_only || store.cache.holds_most_of(store.files.bytes()) {
             return;
         }
         let is_old = self.snapshot < self.read.version.flushed();

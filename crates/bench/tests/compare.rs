@@ -180,6 +180,7 @@ fn a_missing_library_says_what_to_install() {
         ("rocksdb:universal", "apt-get install lib"),
         ("leveldb", "apt-get install lib"),
         ("lmdb", "apt-get install lib"),
+        ("pebblesdb", "SPINNEY_PEBBLESDB"),
         ("splinterdb", "SPINNEY_SPLINTERDB"),
     ] {
         let line = listed.lines().find(|line| line.starts_with(engine)).unwrap();
@@ -205,6 +206,20 @@ fn a_store_can_be_worked_on_in_process() {
     assert_eq!(store.check_last().unwrap(), 0);
     let scanned = store.run(&"fullscan@1".parse().unwrap()).unwrap();
     assert_eq!((scanned.pairs_scanned, scanned.missing), (contents.next_index, 0));
+    store.close().unwrap();
+}
+
+/// Writes at a limited rate take their time; reads do not.
+#[test]
+fn writes_keep_to_a_rate() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut plan = plan("spinney:stb", dir.path().join("store"), 2000);
+    (plan.writes_per_second, plan.operations) = (Some(4000), 2000);
+    let mut store = Store::open(plan, EMPTY).unwrap();
+    store.run(&"load".parse().unwrap()).unwrap();
+    let written = store.run(&"overwrite".parse().unwrap()).unwrap();
+    assert_eq!(written.operations, 2000);
+    assert!((0.4..30.0).contains(&written.seconds), "{} s", written.seconds);
     store.close().unwrap();
 }
 
@@ -370,6 +385,7 @@ fn plan(engine: &str, dir: std::path::PathBuf, records: u64) -> Plan {
         operations: 500,
         seconds_max: 60.0,
         load_seconds_max: 60.0,
+        writes_per_second: None,
         verify: Verify::Full,
         seed: 7,
         cgroup_peak: None,

@@ -67,6 +67,10 @@ pub struct CompareOptions {
     /// then [default: 1800]
     #[arg(long, value_parser = parse_seconds)]
     pub load_seconds: Option<f64>,
+    /// Writes per second of each thread, at most, outside loads: latencies of engines at the same rate. A thread that
+    /// is behind catches up
+    #[arg(long, value_name = "RATE", value_parser = parse_count)]
+    pub write_rate: Option<u64>,
     /// Let each engine do all its work of a round before the next engine begins, and remove its store then.
     /// Needed where the disk is a file of a host, which keeps recently written data in memory: reads of an
     /// engine after which others have written are up to three times slower. paper-flsm does so
@@ -321,6 +325,7 @@ impl CompareOptions {
             operations: self.operations.or(defaults.operations).unwrap_or(records),
             seconds_max: self.seconds.unwrap_or(defaults.seconds),
             load_seconds_max: self.load_seconds.unwrap_or(defaults.load_seconds),
+            writes_per_second: self.write_rate.filter(|rate| *rate > 0),
             verify: self.verify,
             seed: self.seed,
             cgroup_peak: None,

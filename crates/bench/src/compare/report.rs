@@ -86,6 +86,7 @@ pub fn document(run: &Run, found: &Found) -> Value {
             "operations": plan.operations,
             "seconds_max": plan.seconds_max,
             "load_seconds_max": plan.load_seconds_max,
+            "writes_per_second": plan.writes_per_second,
             "rounds": run.rounds,
             "verify": plan.verify,
             "seed": plan.seed,

@@ -2,7 +2,8 @@
 //! are kept in docs/benchmarks.
 //!
 //! Invariants:
-//! 1. A table is made from one file, so all its figures are of one run. The line below it has that run's command.
+//! 1. A table is made from one file, so all its figures are of one command, and a row's of one run. The line below
+//!    has that command.
 //! 2. Everything between a marker and its end is replaced. Nothing else in a document changes.
 //! 3. The same results give the same bytes.
 
@@ -129,17 +130,25 @@ fn parsed(path: &Path) -> Result<Value, String> {
 fn results(root: &Path, name: &str) -> Result<Value, String> {
     let path = root.join(RESULTS).join(name);
     let document = parsed(&path)?;
-    match document["results"].is_array() && document["command"].is_string() {
+    let is_run = |run: &&Value| run["results"].is_array() && run["command"].is_string();
+    let runs = table::runs(&document);
+    match !runs.is_empty() && runs.iter().all(is_run) {
         true => Ok(document),
-        false => Err(format!("{}: no results of one run with its command", path.display())),
+        false => Err(format!("{}: no results of a run with its command", path.display())),
     }
 }
 
 /// Copies results into the repository.
 fn keep(file: &Path, root: &Path) -> Result<(), String> {
     let mut document = parsed(file)?;
-    for field in LEFT_OUT {
-        document.as_object_mut().map(|fields| fields.shift_remove(field));
+    let shorten = |run: &mut Value| {
+        for field in LEFT_OUT {
+            run.as_object_mut().map(|fields| fields.shift_remove(field));
+        }
+    };
+    match document["runs"].as_array_mut() {
+        Some(runs) => runs.iter_mut().for_each(shorten),
+        None => shorten(&mut document),
     }
     let name = file.file_name().ok_or_else(|| format!("{}: not a file", file.display()))?;
     let path = root.join(RESULTS).join(name);
@@ -160,7 +169,8 @@ fn commands(root: &Path) -> Result<String, String> {
     let mut out = String::new();
     for name in names {
         let results = results(root, &name)?;
-        out += &format!("{} --json {name}\n", results["command"].as_str().unwrap_or_default());
+        let command = table::runs(&results)[0]["command"].as_str().unwrap_or_default();
+        out += &format!("{command} --json {name}\n");
     }
     Ok(out)
 }

@@ -1,4 +1,5 @@
-//! A table in Markdown: one quantity in each row, one number in each cell.
+//! A table in Markdown: one quantity in each row, one number in each cell. Of results with several runs (the presets
+//! `paper-memory` and `paper-size`), each row of the marker is one row per run, which says what differs in it.
 
 use std::fmt::Write as _;
 
@@ -6,6 +7,7 @@ use serde_json::Value;
 
 use super::marker::{Marker, Row};
 use crate::plot::summary::{Column, best, heading, result, times};
+use crate::plot::unit::Unit;
 use crate::plot::words;
 
 /// A quantity of a row.
@@ -23,7 +25,7 @@ struct Quantity {
 const TIME: &[(&str, f64)] = &[("µs", 1e3), ("ms", 1e6), ("s", 1e9)];
 const MEMORY: &[(&str, f64)] = &[("MiB", 1_048_576.0), ("GiB", 1_073_741_824.0)];
 
-const QUANTITIES: [Quantity; 14] = [
+const QUANTITIES: [Quantity; 15] = [
     quantity("rate", "operations_per_second", "", true, &[]),
     quantity(
         "cpu",
@@ -43,6 +45,7 @@ const QUANTITIES: [Quantity; 14] = [
     quantity("p50", "latency_p50_nanoseconds", "median latency", false, TIME),
     quantity("p99", "latency_p99_nanoseconds", "p99 latency", false, TIME),
     quantity("p999", "latency_p999_nanoseconds", "p99.9 latency", false, TIME),
+    quantity("p9999", "latency_p9999_nanoseconds", "p99.99 latency", false, TIME),
     quantity("max", "latency_max_nanoseconds", "longest latency", false, TIME),
     quantity("memory", "resident_bytes_peak", "peak resident memory", false, MEMORY),
     quantity("cgroup", "cgroup_bytes_peak", "peak memory, page cache included", false, MEMORY),
@@ -71,14 +74,52 @@ pub(super) fn table(document: &Value, marker: &Marker) -> Result<String, String>
     }
     out.push_str(if compared { " ratio |\n|---|---|" } else { "\n|---|---|" });
     out.push_str(&"---:|".repeat(marker.columns.len() + usize::from(compared)));
+    let runs = runs(document);
     for row in &marker.rows {
-        let _ = write!(out, "\n{}", line(document, &marker.columns, row)?);
+        for run in &runs {
+            let line = line(run, &marker.columns, row, &difference(&runs, run))?;
+            let _ = write!(out, "\n{line}");
+        }
     }
-    let command = wrapped(document["command"].as_str().unwrap_or_default());
-    Ok(format!("{out}\n\n{}\n\n```sh\n{command}\n```", caption(document, marker)))
+    let first = runs.first().copied().unwrap_or(&Value::Null);
+    let command = wrapped(first["command"].as_str().unwrap_or_default());
+    let mut caption = caption(first, marker);
+    if runs.len() > 1 {
+        caption += " So it was in the first rows; the others say what differed.";
+    }
+    Ok(format!("{out}\n\n{caption}\n\n```sh\n{command}\n```"))
 }
 
-fn line(document: &Value, columns: &[Column], row: &Row) -> Result<String, String> {
+/// The runs of a document: usually itself alone.
+pub(super) fn runs(document: &Value) -> Vec<&Value> {
+    match document["runs"].as_array() {
+        Some(runs) => runs.iter().collect(),
+        None => vec![document],
+    }
+}
+
+/// What a run has that the first one has not, for its rows: `, memory 128 MiB`.
+fn difference(runs: &[&Value], run: &Value) -> String {
+    let differs = |field: &str| {
+        let of = |run: &Value| run["configuration"][field].as_u64();
+        runs.iter().any(|other| of(other) != of(run)).then(|| of(run)).flatten()
+    };
+    let mut out = String::new();
+    if let Some(records) = differs("records") {
+        let _ = write!(out, ", {} pairs", Unit::Plain.mark(records as f64));
+    }
+    if let Some(memory) = differs("memory_bytes") {
+        let _ = write!(out, ", memory {}", spinney_quantity::bytes(memory));
+    }
+    out
+}
+
+fn line(
+    document: &Value,
+    columns: &[Column],
+    row: &Row,
+    difference: &str,
+) -> Result<String, String> {
     let quantity = QUANTITIES.iter().find(|quantity| quantity.name == row.quantity);
     let quantity = quantity.ok_or_else(|| {
         let names: Vec<&str> = QUANTITIES.iter().map(|quantity| quantity.name).collect();
@@ -100,9 +141,9 @@ fn line(document: &Value, columns: &[Column], row: &Row) -> Result<String, Strin
         units => *units.iter().rev().find(|(_, size)| smallest >= *size).unwrap_or(&units[0]),
     };
     let ratio = ratio(&values, quantity.more_is_better).map(times);
-    let workload = words::workload(&row.workload);
+    let workload = words::workload(&row.workload) + difference;
     let name = match (&row.name, quantity.words) {
-        (Some(name), _) => name.clone(),
+        (Some(name), _) => format!("{name}{difference}"),
         (None, "") => workload,
         (None, words) => format!("{words}: {workload}"),
     };
@@ -240,10 +281,10 @@ mod tests {
                 "| p99.9 latency: random insert | µs | 7.40 | 1,049 | killed | 141.8 |",
             ),
         ] {
-            assert_eq!(line(&document(), &three, &row).unwrap(), expected);
+            assert_eq!(line(&document(), &three, &row, "").unwrap(), expected);
         }
         for row in [row("load", "speed"), row("get", "rate"), row("load", "open")] {
-            assert!(line(&document(), &three, &row).is_err(), "{row:?}");
+            assert!(line(&document(), &three, &row, "").is_err(), "{row:?}");
         }
     }
 
@@ -263,6 +304,23 @@ mod tests {
             text.contains("One round: 8 M pairs")
                 && text.contains("```sh\nspinney-bench compare\n```")
         );
+    }
+
+    #[test]
+    fn several_runs_give_a_row_each() {
+        let mut second = document();
+        second["configuration"]["memory_bytes"] = json!(64 << 20);
+        let runs = json!({"format": 1, "runs": [document(), second]});
+        let marker = Marker {
+            kind: Kind::Table,
+            results: String::new(),
+            columns: columns(&[&["spinney:stb"]]),
+            rows: vec![row("load", "rate")],
+        };
+        let text = table(&runs, &marker).unwrap();
+        let of = |memory: &str| format!("| random insert, memory {memory} MiB | inserts");
+        assert!(text.contains(&of("128")) && text.contains(&of("64.0")), "{text}");
+        assert_eq!(text.matches("spinney-bench compare").count(), 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! LevelDB through its C interface.
+//! LevelDB, and PebblesDB, which is made from it, through the C interface of both.
 //!
 //! Settings that are not the defaults, for a store that may use M bytes in all: a write buffer of M/8 (a
 //! second one may be on its way to the disk), a block cache of M/2 (the rest is for the index and filter
@@ -8,8 +8,13 @@
 //! It has one background thread and no direct I/O. It maps its tables (up to a thousand) and cannot be told
 //! not to, nor to do without the kernel's reading ahead: where the data is larger than the memory, each
 //! miss reads as far as the device's `read_ahead_kb` says, which can be all of a table.
+//!
+//! PebblesDB gets the same settings, but a block cache of M/8: with M/2 a load of 20 M pairs in 64 MiB needed more than
+//! the limit, since the indexes and filters of a thousand tables are outside the cache. It is in no distribution: whoever wants it builds its shared library and
+//! names it in `SPINNEY_PEBBLESDB`. Its parallel seeks are off in its source (`SEEK_PARALLEL`), its filters of
+//! whole tables are on and outside the cache. Its interface exports LevelDB's names, so a process has one of both.
 
-use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
+use std::ffi::{CStr, OsString, c_char, c_int, c_uchar, c_void};
 use std::ptr::null_mut;
 use std::time::Duration;
 
@@ -50,6 +55,12 @@ functions! {
     }
 }
 
+/// How to install PebblesDB.
+pub(super) const PEBBLESDB_REMEDY: &str = "build it (packages autoconf, libtool, libsnappy-dev, g++) with \
+     `git clone https://github.com/utsaslab/pebblesdb && cd pebblesdb/src && git checkout 703bd01b && autoreconf -i && \
+     ./configure CXXFLAGS='-O2 -DNDEBUG -std=c++11 -fpermissive -w' && make libpebblesdb.la`, and set SPINNEY_PEBBLESDB to the path \
+     of its .libs/libpebblesdb.so";
+
 const NO_COMPRESSION: c_int = 0;
 const SNAPPY_COMPRESSION: c_int = 1;
 
@@ -70,8 +81,26 @@ pub(super) fn available() -> Result<()> {
     Functions::load().map(|_| ())
 }
 
+/// PebblesDB's library.
+fn load_pebblesdb() -> Result<Functions> {
+    let named = std::env::var_os("SPINNEY_PEBBLESDB");
+    Functions::load_first(&[named.unwrap_or_else(|| OsString::from("libpebblesdb.so"))])
+}
+
+pub(super) fn pebblesdb_available() -> Result<()> {
+    load_pebblesdb().map(|_| ())
+}
+
 pub(super) fn open(settings: &Settings, _configuration: &str) -> Result<Box<dyn Engine>> {
-    let f = Functions::load()?;
+    open_with(Functions::load()?, settings, 2)
+}
+
+pub(super) fn open_pebblesdb(settings: &Settings, _configuration: &str) -> Result<Box<dyn Engine>> {
+    open_with(load_pebblesdb()?, settings, 8)
+}
+
+/// Opens a store whose block cache is `1 / cache_part` of the memory.
+fn open_with(f: Functions, settings: &Settings, cache_part: usize) -> Result<Box<dyn Engine>> {
     let path = c_path(&settings.dir)?;
     let memory = usize::try_from(settings.memory_bytes).map_err(|e| e.to_string())?;
     // SAFETY: each function is called as its header says, with objects that the ones before have made
@@ -81,7 +110,7 @@ pub(super) fn open(settings: &Settings, _configuration: &str) -> Result<Box<dyn 
         (f.leveldb_options_set_create_if_missing)(options, 1);
         let memtable = settings.memtable_bytes.map_or(memory / 8, |bytes| bytes as usize);
         (f.leveldb_options_set_write_buffer_size)(options, memtable);
-        (f.leveldb_options_set_cache)(options, (f.leveldb_cache_create_lru)(memory / 2));
+        (f.leveldb_options_set_cache)(options, (f.leveldb_cache_create_lru)(memory / cache_part));
         (f.leveldb_options_set_filter_policy)(options, (f.leveldb_filterpolicy_create_bloom)(10));
         let compression = match settings.compression {
             Compression::None => NO_COMPRESSION,

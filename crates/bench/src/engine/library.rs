@@ -13,7 +13,6 @@ macro_rules! functions {
 
         impl $table {
             fn load() -> $crate::engine::Result<$table> {
-                let mut failures = Vec::new();
                 let files = vec![$(std::ffi::OsString::from($file)),+];
                 $(
                     let files = match std::env::var_os($variable) {
@@ -21,7 +20,13 @@ macro_rules! functions {
                         None => files,
                     };
                 )?
-                for file in &files {
+                $table::load_first(&files)
+            }
+
+            /// Fills the table from the first of these libraries that is there.
+            fn load_first(files: &[std::ffi::OsString]) -> $crate::engine::Result<$table> {
+                let mut failures = Vec::new();
+                for file in files {
                     // SAFETY: these are the libraries that they are named for; their initialisers do
                     // nothing but set up their own statics.
                     let library = match unsafe { libloading::Library::new(file) } {

@@ -51,7 +51,7 @@ pub enum Compression {
     /// None at all
     #[default]
     None,
-    /// LZ4 (LevelDB, which does not have it, uses Snappy; LMDB, redb and SplinterDB have no compression)
+    /// LZ4 (LevelDB and PebblesDB, which do not have it, use Snappy; LMDB, redb and SplinterDB have no compression)
     Lz4,
 }
 
@@ -177,6 +177,14 @@ const KNOWN: &[Known] = &[
         lacks: &[],
     },
     Known {
+        name: "pebblesdb",
+        configurations: || vec!["default"],
+        available: leveldb::pebblesdb_available,
+        open: leveldb::open_pebblesdb,
+        remedy: leveldb::PEBBLESDB_REMEDY,
+        lacks: &[],
+    },
+    Known {
         name: "lmdb",
         configurations: || vec!["default"],
         available: lmdb::available,
@@ -235,12 +243,12 @@ impl EngineName {
 
     /// The environment variables of its process.
     ///
-    /// RocksDB and LevelDB allocate each block of their caches, on one thread, and free it on another: with
+    /// RocksDB, LevelDB and PebblesDB allocate each block of their caches, on one thread, and free it on another: with
     /// glibc's arenas of one a thread the process grows by half, and the limit kills it. Their users take
     /// jemalloc or fewer arenas; with two, RocksDB (8 M pairs, 128 MiB) stays within its memory.
     pub fn environment(&self) -> &'static [(&'static str, &'static str)] {
         match self.engine.as_str() {
-            "rocksdb" | "leveldb" => &[("MALLOC_ARENA_MAX", "2")],
+            "rocksdb" | "leveldb" | "pebblesdb" => &[("MALLOC_ARENA_MAX", "2")],
             _ => &[],
         }
     }

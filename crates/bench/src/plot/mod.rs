@@ -8,7 +8,7 @@ mod figures;
 mod page;
 pub mod summary;
 mod svg;
-mod unit;
+pub(crate) mod unit;
 pub mod words;
 
 use std::fs;

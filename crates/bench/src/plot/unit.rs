@@ -4,7 +4,7 @@ use spinney_quantity::{bytes, nanoseconds};
 
 /// The unit of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(crate) enum Unit {
     /// Operations, records, ratios: the axis or the title says which.
     Plain,
     Bytes,
@@ -38,7 +38,7 @@ impl Unit {
     }
 
     /// As [`Unit::text`], for a mark of an axis: without digits that say nothing.
-    pub(super) fn mark(self, value: f64) -> String {
+    pub(crate) fn mark(self, value: f64) -> String {
         let text = self.text(value);
         match text.split_once(' ') {
             Some((number, unit)) => format!("{} {unit}", plain(number)),

@@ -14,6 +14,7 @@ pub fn engine(name: &str) -> String {
         "spinney" => "Spinney",
         "rocksdb" => "RocksDB",
         "leveldb" => "LevelDB",
+        "pebblesdb" => "PebblesDB",
         "lmdb" => "LMDB",
         "splinterdb" => "SplinterDB",
         other => other,

@@ -53,6 +53,9 @@ pub struct Plan {
     pub seconds_max: f64,
     /// The maximum duration of a load; missing records are reported.
     pub load_seconds_max: f64,
+    /// Writes per second of each thread outside loads, at most.
+    #[serde(default)]
+    pub writes_per_second: Option<u64>,
     /// How much of each value read is checked.
     pub verify: Verify,
     /// Everything follows from it.
@@ -277,6 +280,7 @@ impl Store {
             first_index: &self.first_index,
             next_index: &self.next_index,
             aging: &self.aging,
+            writes_per_second: self.plan.writes_per_second.filter(|_| !workload.is_load()),
             index_max: if workload.is_load() { self.plan.records } else { self.keys.records_max() },
             inserting: (0..threads).map(|_| AtomicU64::new(u64::MAX)).collect(),
             stop: AtomicBool::new(false),

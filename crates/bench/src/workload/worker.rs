@@ -7,7 +7,7 @@
 //!    find it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::aged::Aging;
 use super::measured::{Clock, Measured};
@@ -21,6 +21,9 @@ use crate::engine::{Result, Session};
 /// Pairs of a scan of everything that count as one operation.
 const STEP_PAIRS: u64 = 1000;
 
+/// A thread that is ahead of its rate by less than this goes on: a sleep is no shorter in effect.
+const AHEAD_MAX: Duration = Duration::from_micros(500);
+
 /// The state that all threads of a workload share.
 pub(super) struct Shared<'a> {
     pub(super) workload: &'a Workload,
@@ -33,6 +36,8 @@ pub(super) struct Shared<'a> {
     pub(super) next_index: &'a AtomicU64,
     /// Which records `aged` deletes and overwrites.
     pub(super) aging: &'a Aging,
+    /// Writes per second of each thread, at most.
+    pub(super) writes_per_second: Option<u64>,
     /// Inserts end here.
     pub(super) index_max: u64,
     /// For each thread a bound below its insert under way, or `u64::MAX`.
@@ -64,6 +69,8 @@ pub(super) struct Worker<'a> {
     room: Vec<u8>,
     pub(super) measured: Measured,
     shown: u64,
+    /// Writes of a thread whose rate is limited.
+    paced: u64,
 }
 
 impl<'a> Worker<'a> {
@@ -85,6 +92,7 @@ impl<'a> Worker<'a> {
             room: Vec::new(),
             measured: Measured::default(),
             shown: 0,
+            paced: 0,
         }
     }
 
@@ -113,6 +121,7 @@ impl<'a> Worker<'a> {
     /// Updates until it is told to stop.
     pub(super) fn write_meanwhile(mut self) -> Result<Measured> {
         while !self.shared.stop.load(Ordering::Relaxed) {
+            self.keep_pace();
             self.operation(Operation::Update)?;
         }
         Ok(self.measured)
@@ -121,6 +130,9 @@ impl<'a> Worker<'a> {
     fn mixed(&mut self, operations: u64) -> Result<()> {
         while self.measured.operations < operations {
             let operation = self.shared.workload.operation(self.random.below(100));
+            if operation.writes() {
+                self.keep_pace();
+            }
             let more = match self.shared.workload.ages() {
                 true => self.age(operation)?,
                 false => self.operation(operation)?,
@@ -130,6 +142,17 @@ impl<'a> Worker<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Before a write: waits while the thread is ahead of the rate that it may have. One that is behind catches up.
+    fn keep_pace(&mut self) {
+        let Some(rate) = self.shared.writes_per_second else { return };
+        let due = Duration::from_secs_f64(self.paced as f64 / rate as f64);
+        self.paced += 1;
+        let ahead = due.saturating_sub(self.shared.clock.start.elapsed());
+        if ahead >= AHEAD_MAX {
+            std::thread::sleep(ahead);
+        }
     }
 
     /// Notes an operation that began at `start`; false once it is time to stop.
