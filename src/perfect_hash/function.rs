@@ -18,7 +18,7 @@ const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 40;
 /// First slot u64, body's offset u64, head.
 const ENTRY_BYTES: usize = 16 + HEAD_BYTES;
-/// Hashes per segment where nothing else counts: its slots, a bit each, and its hashes stay in the first two caches of a core.
+/// Hashes per segment where nothing else counts: few enough that a build works in a core's own caches. Not tuned yet.
 #[cfg(feature = "hashes")]
 pub(crate) const SEGMENT_HASHES: usize = 1 << 15;
 

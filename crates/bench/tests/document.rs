@@ -53,7 +53,11 @@ fn new_results_replace_a_table_and_nothing_else() {
         text.contains("| random insert | inserts per second | 2.50 M | 200 k | 12.5 |"),
         "{text}"
     );
-    assert!(!std::fs::read_to_string(&results).unwrap().contains("timeline"));
+    let kept = std::fs::read_to_string(&results).unwrap();
+    assert!(
+        !kept.contains("timeline") && !kept.contains("\"runs\""),
+        "fields left out, none added"
+    );
     let commands = run(&["--commands"]);
     assert!(
         commands.starts_with("spinney-bench compare ")

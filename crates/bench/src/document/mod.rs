@@ -146,7 +146,8 @@ fn keep(file: &Path, root: &Path) -> Result<(), String> {
             run.as_object_mut().map(|fields| fields.shift_remove(field));
         }
     };
-    match document["runs"].as_array_mut() {
+    // Not by indexing, which would add the field.
+    match document.get_mut("runs").and_then(Value::as_array_mut) {
         Some(runs) => runs.iter_mut().for_each(shorten),
         None => shorten(&mut document),
     }

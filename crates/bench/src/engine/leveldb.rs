@@ -10,8 +10,8 @@
 //! miss reads as far as the device's `read_ahead_kb` says, which can be all of a table.
 //!
 //! PebblesDB gets the same settings, but a block cache of M/8: with M/2 a load of 20 M pairs in 64 MiB needed more than
-//! the limit, since the indexes and filters of a thousand tables are outside the cache. It is in no distribution: whoever wants it builds its shared library and
-//! names it in `SPINNEY_PEBBLESDB`. Its parallel seeks are off in its source (`SEEK_PARALLEL`), its filters of
+//! the limit, since the indexes and filters of a thousand tables are outside the cache. (With M/8 it was run with up to 5 M.)
+//! It is in no distribution: whoever wants it builds its shared library and names it in `SPINNEY_PEBBLESDB`. Its parallel seeks are off in its source (`SEEK_PARALLEL`), its filters of
 //! whole tables are on and outside the cache. Its interface exports LevelDB's names, so a process has one of both.
 
 use std::ffi::{CStr, OsString, c_char, c_int, c_uchar, c_void};
@@ -58,8 +58,8 @@ functions! {
 /// How to install PebblesDB.
 pub(super) const PEBBLESDB_REMEDY: &str = "build it (packages autoconf, libtool, libsnappy-dev, g++) with \
      `git clone https://github.com/utsaslab/pebblesdb && cd pebblesdb/src && git checkout 703bd01b && autoreconf -i && \
-     ./configure CXXFLAGS='-O2 -DNDEBUG -std=c++11 -fpermissive -w' && make libpebblesdb.la`, and set SPINNEY_PEBBLESDB to the path \
-     of its .libs/libpebblesdb.so";
+     ./configure CXXFLAGS='-O2 -DNDEBUG -std=c++11 -fpermissive -w' && make libpebblesdb.la`, and set \
+     SPINNEY_PEBBLESDB to the path of its .libs/libpebblesdb.so";
 
 const NO_COMPRESSION: c_int = 0;
 const SNAPPY_COMPRESSION: c_int = 1;

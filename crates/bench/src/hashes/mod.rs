@@ -56,13 +56,13 @@ pub struct Found {
 type Contestant = (&'static str, fn(&[u64]) -> Found);
 
 fn contestants() -> Vec<Contestant> {
+    #[cfg_attr(not(feature = "peers"), expect(unused_mut))]
     let mut out: Vec<Contestant> = vec![
         ("Spinney displacement", |hashes| own(CONSTRUCTIONS[0], hashes)),
         ("Spinney pilots", |hashes| own(CONSTRUCTIONS[1], hashes)),
     ];
     #[cfg(feature = "peers")]
     out.extend(peers::contestants());
-    out.shrink_to_fit();
     out
 }
 
