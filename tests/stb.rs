@@ -47,13 +47,16 @@ fn compacted_per_byte(ordered_percent: u64) -> f64 {
 }
 
 /// Flush then compact (SplinterDB's paper, section 6.3): what lies in one child's range alone is flushed by pointer, and
-/// written no further time. (Seen: 3.42 at random, 0.66 with 95% in order, 0.12 in order.)
+/// written no further time. (Seen: 3.22 at random, 0.52 with 95% in order, 0.03 in order.)
+///
+/// Merges for space wrote 3.71 at random: the dead parts of memtables' tables, which due compactions would have given
+/// back a little later, counted as too much.
 #[test]
 fn bytes_are_written_less_often_the_more_keys_are_in_order() {
     let [random, nearly, ordered] = [0, 95, 100].map(compacted_per_byte);
     let all =
         format!("{random:.2} at random, {nearly:.2} with 95% in order, {ordered:.2} in order");
-    assert!(random < 4.0 && nearly < 0.9 && ordered < 0.2, "{all}");
+    assert!(random < 3.5 && nearly < 0.9 && ordered < 0.2, "{all}");
 }
 
 /// Keys in no order, in branches one over the other.

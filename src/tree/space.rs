@@ -4,6 +4,8 @@
 //! 1. Space is reclaimed above `space_amplification_max` times what is live and half a memtable, and writers
 //!    all but stop at [`STOP_SHARE`] and a memtable above the former. What frozen memtables and running compactions
 //!    will add counts for writers as if it were there.
+//! 2. Until the tree is settled, data that replaces nothing may use `load_share` more. What is dead then are parts
+//!    of tables that other nodes have yet to merge. Due compactions give it back, merges for space would write more.
 
 use crate::base::limits::UNIT_BYTES;
 
@@ -51,6 +53,8 @@ pub(super) struct Space {
     /// Bytes of a full memtable.
     pub(super) memtable_bytes: u64,
     pub(super) amplification_max_percent: u64,
+    /// Disk space beyond that, in shares of the live bytes, that the tree may use while it is written.
+    pub(super) load_share: f64,
 }
 
 impl Space {
@@ -89,7 +93,8 @@ impl Space {
     fn above(&self, bytes: f64) -> f64 {
         let in_pages = self.live_entry_bytes as f64 * self.page_waste();
         let live = (in_pages + self.live_blob_bytes as f64).max(1.0);
-        bytes / live - self.amplification_max_percent as f64 / 100.0
+        let allowed = self.amplification_max_percent as f64 / 100.0 + self.load_share;
+        bytes / live - allowed
     }
 
     /// How far the tree is above what it may take before space is reclaimed. Half a memtable is not worth it.

@@ -80,6 +80,9 @@ impl VersionedKind for Stb {
     type Plan = Plan;
     type Progress = Progress;
 
+    /// Leaves share the tables of memtables until the last of them has merged its part.
+    const LOAD_SHARE: f64 = 0.13;
+
     fn parameters(_context: &TreeContext, options: &TreeOptions) -> Parameters {
         Parameters::new(options)
     }

@@ -30,7 +30,7 @@ use crate::base::sync::plain::Ordering;
 /// So many new deletes for each table, and nodes are searched again.
 const DELETES_PER_TABLE: u64 = 4;
 
-/// [`VersionedTree::settled_at`] of a tree that is not.
+/// [`VersionedTree::deletes_settled_at`] of a tree that is not.
 pub(super) const UNSETTLED: u64 = u64::MAX;
 
 impl<K: Choose> VersionedTree<K> {
@@ -42,7 +42,7 @@ impl<K: Choose> VersionedTree<K> {
     ) -> Result<Option<K::Choice>> {
         let deletes = version.files.deletes;
         let left = self.deletes_left.fetch_min(deletes, Ordering::Relaxed).min(deletes);
-        let is_settled = self.settled_at.load(Ordering::Relaxed) == version.flushed.0;
+        let is_settled = self.deletes_settled_at.load(Ordering::Relaxed) == version.flushed.0;
         let is_due = deletes - left >= version.files.tables * DELETES_PER_TABLE;
         if deletes == 0 || !(is_due || is_settled) {
             return Ok(None);
@@ -72,7 +72,7 @@ impl<K: Choose> VersionedTree<K> {
                 self.deletes_left.store(deletes, Ordering::Relaxed);
                 let settled = version.flushed.0;
                 let (done, order) = (UNSETTLED, Ordering::Relaxed);
-                let _ = self.settled_at.compare_exchange(settled, done, order, order);
+                let _ = self.deletes_settled_at.compare_exchange(settled, done, order, order);
                 Ok(None)
             }
         }
@@ -82,7 +82,7 @@ impl<K: Choose> VersionedTree<K> {
     pub(super) fn settle_deleted(&self) {
         let version = self.version.load();
         if version.files.deletes > 0 && !planted(Bug::DeletedLeftBehind) {
-            self.settled_at.store(version.flushed.0, Ordering::Relaxed);
+            self.deletes_settled_at.store(version.flushed.0, Ordering::Relaxed);
         }
     }
 }

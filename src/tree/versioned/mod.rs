@@ -109,6 +109,10 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
     /// What a compaction has done so far.
     type Progress: Default + Send;
 
+    /// Disk space beyond `space_amplification_max`, in shares of the live bytes, that due compactions give back, while
+    /// the data that is written replaces nothing.
+    const LOAD_SHARE: f64 = 0.0;
+
     fn parameters(context: &TreeContext, options: &TreeOptions) -> Self::Parameters;
 
     /// The kind's own part of a tree that edits have defined.
@@ -209,8 +213,10 @@ pub(super) struct VersionedTree<K: VersionedKind> {
     look_for_waste_from: AtomicU64,
     /// Of the deletes in tables, those that the last search for deleted parts has left.
     deletes_left: AtomicU64,
-    /// The flushed number at which the tree is settled.
+    /// The flushed number at which the tree is settled: nobody writes, or somebody waits for background work.
     settled_at: AtomicU64,
+    /// The same, until deletes are searched for in vain.
+    deletes_settled_at: AtomicU64,
 }
 
 impl<K: VersionedKind> VersionedTree<K> {
@@ -240,6 +246,7 @@ impl<K: VersionedKind> VersionedTree<K> {
             look_for_waste_from: AtomicU64::new(1),
             deletes_left: AtomicU64::new(0),
             settled_at: AtomicU64::new(UNSETTLED),
+            deletes_settled_at: AtomicU64::new(UNSETTLED),
         }))
     }
 
@@ -354,6 +361,9 @@ impl<K: VersionedKind> VersionedTree<K> {
         let retained_bytes = self.jobs.lock().retained_bytes(&now);
         let mut space = version.space();
         space.live_entry_bytes = (space.live_entry_bytes + retained_bytes).min(space.entry_bytes);
+        if self.settled_at.load(Ordering::Relaxed) == version.flushed.0 {
+            space.load_share = 0.0;
+        }
         space
     }
 
@@ -505,6 +515,7 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
     }
 
     fn settle(&self) {
+        self.settled_at.store(self.version.load().flushed.0, Ordering::Relaxed);
         self.settle_deleted();
     }
 
