@@ -4,7 +4,7 @@
 
 use crate::base::error::Result;
 use crate::perfect_hash::{
-    Construction, Function, FunctionBuilder, HashIndexBuilder, SEGMENT_HASHES, Shape,
+    BuiltIndex, Construction, Function, FunctionBuilder, SEGMENT_HASHES, Shape,
 };
 
 /// The constructions, by name.
@@ -27,9 +27,9 @@ pub fn index_bytes(
     value_bits: u8,
     signatures: bool,
 ) -> Result<usize> {
-    let mut builder = HashIndexBuilder::new(named(construction), Shape { value_bits, signatures });
-    hashes.iter().for_each(|hash| builder.add(*hash, 0));
-    let built = builder.build()?;
+    let shape = Shape { value_bits, signature_bytes: u8::from(signatures) };
+    let entries = hashes.iter().map(|hash| (*hash, 0)).collect();
+    let built = BuiltIndex::of(named(construction), shape, entries)?;
     Ok(built.payloads.len() * crate::base::limits::UNIT_BYTES + size_of_val(&*built.bounds))
 }
 

@@ -70,8 +70,6 @@ pub(crate) mod memtable;
 pub(crate) mod tree;
 pub(crate) mod merge;
 pub(crate) mod table;
-// No tree uses it yet: the comparison does.
-#[cfg(any(test, feature = "hashes"))]
 pub(crate) mod perfect_hash;
 pub(crate) mod filter;
 pub(crate) mod manifest;

@@ -295,11 +295,14 @@ fn what_snapshots_and_iterators_pin_is_given_back(kind: TreeKind) {
         data_bytes(dir.path())
     };
     let once = write(0);
+    // The indexes of `tph` have a key once, however many versions it has.
+    let again = if kind == TreeKind::Tph { 4000 * 8 + 3960 * 200 + 40 * 6000 } else { once };
     let mut snapshots = Vec::new();
     for round in 1..=3 {
         snapshots.push(db.snapshot());
         let pinned = write(round);
-        assert!(pinned > once * (u64::from(round) * 9 + 7) / 10, "{once} {round} {pinned}");
+        let least = once * 7 / 10 + again * u64::from(round) * 9 / 10;
+        assert!(pinned > least, "{once} {round} {pinned}");
     }
     for (round, snapshot) in snapshots.iter().enumerate() {
         let found = pairs(snapshot.iter(&keyspace));

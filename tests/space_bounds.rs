@@ -169,7 +169,7 @@ impl Store {
     }
 }
 
-const KINDS: [TreeKind; 2] = [TreeKind::Stb, TreeKind::Flsm];
+const KINDS: [TreeKind; 3] = TreeKind::ALL;
 
 /// 100,000 pairs that were overwritten four times over settled at 4.07 times the data: what one bundle overwrites of
 /// another was not known to the estimate, which took 30.7 MiB for live where 12.2 were.

@@ -447,6 +447,16 @@ bugs! {
         "A probe's branches are asked oldest first.";
     MapletFoldsBranches, "maplet-folds-branches", "filter",
         "Of a key in two branches, a merged maplet names one.";
+    SignatureOfNextSlot, "signature-of-next-slot", "perfect_hash",
+        "A slot of a hash index has the signature of the slot before.";
+    HeadForgetsOlder, "head-forgets-older", "perfect_hash",
+        "A head names the youngest piece that has a hash, and not that older ones have it too.";
+    HeadNotSynced, "head-not-synced", "cache",
+        "A head's file is not synced before the manifest names it.";
+    HeadKeepsOldest, "head-keeps-oldest", "perfect_hash",
+        "Of the pieces that have a hash, a new head names the oldest.";
+    PieceLeafBefore, "piece-leaf-before", "table",
+        "A piece's index leads to the leaf before the key's.";
     MapletMaskShort, "maplet-mask-short", "filter",
         "A probe's answer has no room for more than four branches.";
     MapletUntranslated, "maplet-untranslated", "filter",

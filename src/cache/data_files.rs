@@ -33,6 +33,8 @@ pub(crate) enum FileType {
     Table,
     /// A filter over the branches of a pivot.
     Maplet,
+    /// A global index over the pieces of a TPH.
+    Head,
     /// Large values.
     Blob,
     /// The tree of a kind that exists for tests.
@@ -49,6 +51,7 @@ impl FileType {
         match self {
             FileType::Table => "table",
             FileType::Maplet => "maplet",
+            FileType::Head => "head",
             FileType::Blob => "blob",
             #[cfg(feature = "example")]
             FileType::Pool => "pool",
@@ -61,6 +64,7 @@ impl FileType {
         let all = [
             FileType::Table,
             FileType::Maplet,
+            FileType::Head,
             FileType::Blob,
             #[cfg(feature = "example")]
             FileType::Pool,

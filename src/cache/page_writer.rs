@@ -211,6 +211,7 @@ impl PageFileWriter {
         let skipped = match self.file_type {
             FileType::Table => planted(Bug::TableNotSynced),
             FileType::Maplet => planted(Bug::MapletNotSynced),
+            FileType::Head => planted(Bug::HeadNotSynced),
             FileType::Blob => planted(Bug::BlobNotSynced),
             #[cfg(feature = "example")]
             FileType::Pool | FileType::OperationLog => false,

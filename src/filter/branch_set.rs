@@ -11,6 +11,19 @@ impl BranchSet {
     /// No branch.
     pub(crate) const EMPTY: BranchSet = BranchSet([0; 4]);
 
+    /// A branch, and all that are older if `with_older`.
+    #[inline]
+    pub(crate) fn of_newest(ordinal: u8, with_older: bool) -> BranchSet {
+        let mut set = BranchSet::EMPTY;
+        let (at, bit) = (usize::from(ordinal >> 6), 1 << (ordinal & 63));
+        set.0[at] = bit;
+        if with_older {
+            set.0[at] |= bit - 1;
+            set.0[..at].fill(u64::MAX);
+        }
+        set
+    }
+
     /// Adds a branch if `condition` holds. Compiles to code without jumps.
     #[inline(always)]
     pub(super) fn insert_if(&mut self, ordinal: u8, condition: bool) {

@@ -23,7 +23,10 @@ use super::runs::Runs;
 use crate::base::error::{Error, Result};
 use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
-use crate::cache::{Compression, DataFiles, FileType, PageClass, PageFileWriter};
+use crate::cache::{Compression, PageClass, PageFileWriter};
+#[cfg(any(test, feature = "fuzz"))]
+use crate::cache::{DataFiles, FileType};
+#[cfg(any(test, feature = "fuzz"))]
 use std::sync::Arc;
 
 /// The destination of finished pages, in order. They must be consecutive units of one file.
@@ -170,6 +173,7 @@ impl MapletBuilder {
     }
 
     /// Merges everything into a maplet file. The file's name is not durable yet.
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn write_file(self, files: &Arc<DataFiles>) -> Result<Maplet> {
         let mut writer = PageFileWriter::create(files, FileType::Maplet)?;
         let mut merge = self.start()?;

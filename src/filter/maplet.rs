@@ -241,11 +241,13 @@ impl Maplet {
     }
 
     /// The number of the branch's fingerprints that a younger branch has too.
+    #[cfg(test)]
     pub(crate) fn superseded(&self, ordinal: u8) -> u64 {
         self.header.branch(ordinal).superseded
     }
 
     /// The size of all pages in bytes.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.header.pages) * UNIT_BYTES as u64
     }

@@ -42,8 +42,10 @@ mod tests;
 
 pub(crate) use block_filter::{BlockFilter, BlockFilterBuilder, FILTER_KIND_BLOCKS, LoadedFilter};
 pub(crate) use bloom::BloomFilter;
+pub(crate) use branch_set::BranchSet;
 pub(crate) use build::{MapletBuilder, MapletMerge};
 pub(crate) use fingerprint::SortedFingerprints;
 pub(crate) use geometry::FINGERPRINT_BITS_DEFAULT;
 pub(crate) use header::BranchCounts;
 pub(crate) use maplet::Maplet;
+pub(crate) use runs::Runs;

@@ -3,7 +3,7 @@
 
 /// Sorted runs of numbers, with buffers to merge them.
 #[derive(Default)]
-pub(super) struct Runs {
+pub(crate) struct Runs {
     numbers: Vec<u64>,
     ends: Vec<usize>,
     merged: Vec<u64>,
@@ -13,25 +13,25 @@ pub(super) struct Runs {
 impl Runs {
     /// The buffer for the numbers of the next run, sorted. [`Runs::end_run`] ends the run.
     #[inline]
-    pub(super) fn run(&mut self) -> &mut Vec<u64> {
+    pub(crate) fn run(&mut self) -> &mut Vec<u64> {
         &mut self.numbers
     }
 
     /// Ends a run: the numbers appended since the last call.
-    pub(super) fn end_run(&mut self) {
+    pub(crate) fn end_run(&mut self) {
         if self.ends.last().copied().unwrap_or(0) < self.numbers.len() {
             self.ends.push(self.numbers.len());
         }
     }
 
     /// Removes all runs.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.numbers.clear();
         self.ends.clear();
     }
 
     /// All numbers of all runs, sorted.
-    pub(super) fn merge(&mut self) -> &mut Vec<u64> {
+    pub(crate) fn merge(&mut self) -> &mut Vec<u64> {
         while self.ends.len() > 1 {
             self.merged.resize(self.numbers.len(), 0);
             self.merged_ends.clear();

@@ -8,7 +8,8 @@
 //! few dense ones, with a pair of parameters each, shared through a dictionary. [`pilots`] has one byte per
 //! bucket and moves buckets that are in the way, as cuckoo hashing moves keys.
 //!
-//! A hash index ([`index`]) says where keys are. Each of its pages has the segment of its own hashes.
+//! A hash index ([`index`]) says where keys are. Each of its pages has the segment of its own hashes. The two tiers of a
+//! TPH are a [`head`] and, in each table, a [`piece`].
 //!
 //! Invariants:
 //! 1. A function maps distinct hashes of its set to distinct slots, each below the segment's number of slots.
@@ -21,11 +22,17 @@
 
 mod buckets;
 mod displacement;
+#[cfg(any(test, feature = "hashes"))]
 mod function;
+mod hash_list;
+mod head;
+#[cfg(test)]
+mod head_tests;
 mod index;
 mod index_page;
 #[cfg(test)]
 mod index_tests;
+mod piece;
 mod pilots;
 mod reduce;
 mod segment;
@@ -34,7 +41,13 @@ mod tests;
 
 #[cfg(feature = "hashes")]
 pub(crate) use function::SEGMENT_HASHES;
+#[cfg(any(test, feature = "hashes"))]
 pub(crate) use function::{Function, FunctionBuilder};
-pub(crate) use index::HashIndexBuilder;
+pub(crate) use head::{Head, HeadBuilder, HeadMerge};
+#[cfg(any(test, feature = "hashes"))]
+pub(crate) use index::BuiltIndex;
+pub(crate) use index::PageSink;
+#[cfg(any(test, feature = "hashes"))]
 pub(crate) use index_page::Shape;
+pub(crate) use piece::{FILTER_KIND_PIECE, Found, PieceBuilder, PieceIndex};
 pub(crate) use segment::Construction;

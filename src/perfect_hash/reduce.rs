@@ -19,6 +19,7 @@ pub(super) fn reduced(number: u64, range: u64) -> u64 {
 }
 
 /// As [`reduced`]; also what is left of the number, again uniform over 64 bits.
+#[cfg(any(test, feature = "hashes"))]
 #[inline(always)]
 pub(super) fn divided(number: u64, range: u64) -> (u64, u64) {
     let product = u128::from(number) * u128::from(range);

@@ -151,6 +151,7 @@ impl StoreContext {
         options: &KeyspaceOptions,
     ) -> TreeOptions {
         TreeOptions {
+            kind: options.kind,
             origin: Arc::new(Origin { keyspace, meta: options.meta(name) }),
             compression: options.compression.page_compression(),
             memtable_bytes: self.sizes.memtable_bytes,

@@ -30,6 +30,7 @@ use crate::cache::{
     Compression, DataFiles, FileType, PAGE_HEADER_BYTES, PageClass, PageFileWriter, PagePointer,
 };
 use crate::filter::{BlockFilterBuilder, FILTER_KIND_BLOCKS};
+use crate::perfect_hash::{Construction, FILTER_KIND_PIECE, PageSink, PieceBuilder, PieceIndex};
 
 /// Units of a leaf before compression, if it is compressed.
 const COMPRESSED_LEAF_UNITS: usize = 4;
@@ -40,6 +41,24 @@ const PART_BYTES_PER_KEY_BYTE: usize = 4;
 /// The largest size of a leaf with several entries, in units.
 const LEAF_UNITS_MAX: usize = 8;
 
+/// What a table's file has by which keys are found or excluded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TableFilter {
+    /// Nothing.
+    None,
+    /// A filter in blocks.
+    Blocks,
+    /// The local index of a piece of a TPH.
+    Piece(Construction),
+}
+
+impl TableFilter {
+    /// A filter in blocks if `has_filter`.
+    pub(crate) fn blocks(has_filter: bool) -> TableFilter {
+        if has_filter { TableFilter::Blocks } else { TableFilter::None }
+    }
+}
+
 /// Options of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableOptions {
@@ -47,8 +66,8 @@ pub(crate) struct TableOptions {
     pub(crate) compression: Compression,
     /// Stored in the properties: a number that increases with every table.
     pub(crate) creation: u64,
-    /// Whether the table has a filter.
-    pub(crate) filter: bool,
+    /// The table's filter.
+    pub(crate) filter: TableFilter,
     /// The largest number of keys in the table's sample.
     pub(crate) sample_keys: usize,
     /// The origin of the table.
@@ -60,7 +79,7 @@ impl Default for TableOptions {
         TableOptions {
             compression: Compression::None,
             creation: 0,
-            filter: false,
+            filter: TableFilter::None,
             sample_keys: 256,
             origin: None,
         }
@@ -91,6 +110,8 @@ pub(crate) struct TableBuilder {
     has_splits: bool,
     /// The keys, if the table is to have a filter.
     filter_keys: Option<BlockFilterBuilder>,
+    /// The keys and leaves, if it is to be a piece.
+    piece: Option<PieceBuilder>,
     sampler: KeySampler,
     /// The last key of the closed leaf, while the open leaf is empty.
     last_key: Vec<u8>,
@@ -148,7 +169,11 @@ impl TableBuilder {
             filter: FilterSection::default(),
             is_split: false,
             has_splits: false,
-            filter_keys: options.filter.then(BlockFilterBuilder::default),
+            filter_keys: (options.filter == TableFilter::Blocks).then(BlockFilterBuilder::default),
+            piece: match options.filter {
+                TableFilter::Piece(construction) => Some(PieceBuilder::new(construction)),
+                TableFilter::None | TableFilter::Blocks => None,
+            },
             sampler: KeySampler::new(options.sample_keys),
             last_key: Vec::new(),
             page: Vec::new(),
@@ -227,11 +252,16 @@ impl TableBuilder {
             self.properties.first_key = key.to_vec();
             self.subtree.separator = key.to_vec();
         }
-        self.append(key, shared, meta, value)?;
+        let is_split = self.append(key, shared, meta, value)?;
         let (bytes, blob_bytes) = ((key.len(), value.len()), blob.map_or(0, |b| b.length));
         if is_new_key {
             if let Some(keys) = &mut self.filter_keys {
                 keys.add(hash);
+            }
+            if let Some(piece) = &mut self.piece {
+                let before = is_split || planted(Bug::PieceLeafBefore);
+                let leaf = self.properties.leaf_pages.saturating_sub(u32::from(before));
+                piece.add_key(hash, leaf, is_split);
             }
             self.sampler.add_key(hash, self.properties.entries(), bytes, kind, blob_bytes);
         } else {
@@ -244,8 +274,9 @@ impl TableBuilder {
     }
 
     /// Appends an entry to the open leaf. If it does not fit, it is split, or the leaf grows or is closed. The key
-    /// shares `shared` bytes with the leaf's last key.
-    fn append(&mut self, key: &[u8], shared: usize, meta: u64, value: &[u8]) -> Result<()> {
+    /// shares `shared` bytes with the leaf's last key. Returns true if it was split: then it begins in the leaf before the
+    /// open one.
+    fn append(&mut self, key: &[u8], shared: usize, meta: u64, value: &[u8]) -> Result<bool> {
         if self.leaf.is_empty() {
             let units = if self.is_compressed() { COMPRESSED_LEAF_UNITS } else { 1 };
             self.leaf_bytes_max = capacity(units);
@@ -255,7 +286,8 @@ impl TableBuilder {
         if bytes > self.leaf_bytes_max {
             if let Some(part) = self.part_that_fits(key, shared, meta, value) {
                 self.count(key, value);
-                return self.append_split(key, shared, meta, value.split_at(part));
+                self.append_split(key, shared, meta, value.split_at(part))?;
+                return Ok(true);
             }
             if !self.leaf.is_empty() && !self.may_grow(bytes) {
                 self.close_leaf(Some((key, shared)))?;
@@ -269,7 +301,7 @@ impl TableBuilder {
             // An entry this large has a page of its own.
             self.leaf_bytes_max = 0;
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Counts an entry that begins in the open leaf.
@@ -368,6 +400,9 @@ impl TableBuilder {
         let compression = self.properties.compression;
         let pointer = self.writer.append(page_kind::LEAF, &self.page, compression)?;
         self.index.add(&self.subtree, pointer);
+        if let Some(piece) = &mut self.piece {
+            piece.add_leaf(pointer);
+        }
         self.only_leaf = Some(pointer).filter(|_| self.properties.leaf_pages == 0);
         self.properties.leaf_pages += 1;
         self.leaf_units = pointer.unit + u32::from(pointer.units);
@@ -392,11 +427,20 @@ impl TableBuilder {
     }
 
     /// Appends a page of the filter, after the last entry. `kind` (not 0) identifies the format of
-    /// its pages and is the same for all of them.
-    pub(super) fn append_filter_page(&mut self, kind: u8, payload: &[u8]) -> Result<PagePointer> {
+    /// its pages and is the same for all of them. If `is_probed`, lookups read it.
+    pub(super) fn append_filter_page(
+        &mut self,
+        kind: u8,
+        payload: &[u8],
+        is_probed: bool,
+    ) -> Result<PagePointer> {
         assert!(kind != 0 && (self.filter.pages == 0 || self.filter.kind == kind));
         self.close_leaf(None)?;
-        let pointer = self.writer.append_cached(page_kind::FILTER, payload, PageClass::Filter)?;
+        let kind_of_page = page_kind::FILTER;
+        let pointer = match is_probed {
+            true => self.writer.append_cached(kind_of_page, payload, PageClass::Filter)?,
+            false => self.writer.append(kind_of_page, payload, Compression::None)?,
+        };
         if self.filter.pages == 0 {
             self.filter.kind = kind;
             self.filter.first_unit = pointer.unit;
@@ -415,7 +459,12 @@ impl TableBuilder {
         }
         self.close_leaf(None)?;
         if let Some(keys) = self.filter_keys.take() {
-            keys.write(|page| self.append_filter_page(FILTER_KIND_BLOCKS, page).map(|_| ()))?;
+            keys.write(|page| self.append_filter_page(FILTER_KIND_BLOCKS, page, true).map(|_| ()))?;
+        }
+        let mut piece_index = None;
+        if let Some(piece) = self.piece.take() {
+            let hash_id = self.writer.files().hasher.id();
+            piece_index = Some(piece.write(hash_id, &mut self)?);
         }
         let (mut height, mut level) = (0, self.index);
         let root = match self.only_leaf {
@@ -463,6 +512,18 @@ impl TableBuilder {
         };
         self.writer.append(page_kind::FOOTER, &footer.encode(), Compression::None)?;
         let blobs = blobs?;
-        Ok(Table::finished(self.writer.finish()?, footer, self.properties, blobs))
+        let first_unit = footer.filter.first_unit;
+        let table = Table::finished(self.writer.finish()?, footer, self.properties, blobs);
+        if let Some(written) = piece_index {
+            let _ = table.piece.set(PieceIndex::of_written(first_unit, written));
+        }
+        Ok(table)
+    }
+}
+
+/// The pages of a piece's index are those of the table's filter.
+impl PageSink for TableBuilder {
+    fn append(&mut self, payload: &[u8], is_probed: bool) -> Result<()> {
+        self.append_filter_page(FILTER_KIND_PIECE, payload, is_probed).map(|_| ())
     }
 }

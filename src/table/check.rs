@@ -15,8 +15,9 @@ use super::reader::Table;
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
-use crate::cache::{Compression, PagePointer, PageScan};
+use crate::cache::{Compression, PagePointer, PageScan, ReadContext};
 use crate::filter::LoadedFilter;
+use crate::perfect_hash::{Found, PieceIndex};
 
 /// Units read at once.
 const CHUNK_UNITS: u32 = 64;
@@ -95,6 +96,9 @@ struct Checker<'a> {
     has_splits: bool,
     seen: TableCheck,
     filter: Option<LoadedFilter>,
+    /// The local index, if the table is a piece.
+    piece: Option<&'a PieceIndex>,
+    context: ReadContext,
     /// Distinct keys.
     keys: u64,
     totals: Totals,
@@ -112,6 +116,8 @@ impl Table {
             has_splits: false,
             seen: TableCheck::default(),
             filter: self.filter.map(|filter| filter.load(&self.file)).transpose()?,
+            piece: self.piece(&ReadContext::blocking())?,
+            context: ReadContext::blocking(),
             keys: 0,
             totals: Totals {
                 last: None,
@@ -265,6 +271,20 @@ impl Checker<'_> {
                 let found = format_args!("nothing of \"{}\"", entry.key.escape_ascii());
                 return Err(self.wrong(page, "filter", found));
             }
+            if let Some(piece) = self.piece.filter(|_| !continued) {
+                let hash = self.table.file.files().hasher.hash(entry.key);
+                let leaf_units = self.table.footer.leaf_units;
+                let found = piece.find(&self.table.file, hash, leaf_units, &self.context)?;
+                let is_right = match found {
+                    Found::Leaf { pointer, .. } => pointer == page,
+                    Found::Unknown => true,
+                    Found::Absent => false,
+                };
+                if !is_right {
+                    let found = format_args!("{found:?} for \"{}\"", entry.key.escape_ascii());
+                    return Err(self.wrong(page, "index of a piece", found));
+                }
+            }
             if let Err(what) = self.totals.add(&entry) {
                 return Err(self.wrong(page, what, entry.key.escape_ascii()));
             }
@@ -311,6 +331,14 @@ impl Checker<'_> {
                 format_args!("{found:?}"),
                 format_args!("{properties:?}"),
             ));
+        }
+        if let Some(piece) = self.piece {
+            let (mut hashes, mut list) = (Vec::new(), piece.hashes(&table.file));
+            while list.next_page(&mut hashes)? {}
+            if hashes.len() as u64 != piece.keys() || piece.keys() > self.keys {
+                let found = format_args!("{} of {}", hashes.len(), piece.keys());
+                return Err(table.file.corrupt(at, "hashes of a piece", self.keys, found));
+            }
         }
         if let Some(filter) = &self.filter {
             if filter.keys() != self.keys {

@@ -4,11 +4,14 @@
 //! 1. A key of the table is never excluded. Without a filter, or with a filter of an unknown kind,
 //!    no key is excluded.
 
+use std::ops::Range;
+
 use super::footer::Footer;
 use super::reader::Table;
 use crate::base::error::Result;
 use crate::cache::ReadContext;
 use crate::filter::{BlockFilter, FILTER_KIND_BLOCKS};
+use crate::perfect_hash::{FILTER_KIND_PIECE, PieceIndex};
 
 /// Counters of filter probes and of false positives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,7 +31,35 @@ pub(super) fn filter_of(footer: &Footer, hash_id: u32) -> Option<BlockFilter> {
     is_known.then(|| BlockFilter::new(section.first_unit, section.pages))
 }
 
+/// The units of the local index that a footer names, under the same conditions.
+pub(super) fn piece_units_of(footer: &Footer, hash_id: u32) -> Option<Range<u32>> {
+    let section = footer.filter;
+    let is_known = section.kind == FILTER_KIND_PIECE && section.hash_id == hash_id;
+    is_known.then(|| section.first_unit..section.first_unit + section.units)
+}
+
 impl Table {
+    /// The local index, if the table is a piece of a TPH. Who asks first reads two pages or more.
+    ///
+    /// # Errors
+    /// `Corruption` if they are damaged, `NotResident` as [`Table::may_contain`].
+    #[inline]
+    pub(crate) fn piece(&self, context: &ReadContext) -> Result<Option<&PieceIndex>> {
+        match (self.piece.get(), &self.piece_units) {
+            (Some(piece), _) => Ok(Some(piece)),
+            (None, Some(units)) => {
+                let piece = PieceIndex::load(&self.file, units.clone(), context)?;
+                Ok(Some(self.piece.get_or_init(|| piece)))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Memory that the local index uses once it has been asked, about.
+    pub(crate) fn piece_memory_bytes(&self) -> u64 {
+        self.piece_units.as_ref().map_or(0, |units| u64::from(units.end - units.start) * 8)
+    }
+
     /// Returns true if the table may have an entry of the key with this hash
     /// ([`KeyHasher`](crate::base::key_hash::KeyHasher)). Reads one page through the cache.
     ///

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::filter::FilterUse;
 use super::test_support::TestFiles;
 use super::tests::{Entry, build, build_with, sort};
-use super::{Table, TableBuilder, TableOptions};
+use super::{Table, TableBuilder, TableFilter, TableOptions};
 use crate::base::checksum::checksum;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Error;
@@ -15,7 +15,6 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::key_hash::hash_key;
 use crate::base::random::SplitMix;
 use crate::cache::{Compression, FileType, ReadContext, fetch_misses};
-use crate::filter::FILTER_KIND_BLOCKS;
 
 /// Even numbers, each in up to three versions.
 fn entries(count: u64) -> Vec<Entry> {
@@ -118,7 +117,7 @@ fn filters_of_many_tables_are_fetched_together() {
 #[test]
 fn versions_of_a_key_count_once() {
     let files = TestFiles::new();
-    let options = TableOptions { filter: true, ..TableOptions::default() };
+    let options = TableOptions { filter: TableFilter::Blocks, ..TableOptions::default() };
     let mut builder = TableBuilder::new(&files.files, &files.blobs, options).unwrap();
     for key in [&b""[..], b"\0", b"a", b"aa"] {
         for seqno in (1..2000).rev() {
@@ -216,7 +215,7 @@ fn filters_of_other_kinds_rule_nothing_out() {
     let mut builder =
         TableBuilder::new(&files.files, &files.blobs, TableOptions::default()).unwrap();
     builder.add(b"key", Seqno(1), EntryKind::Put, b"value").unwrap();
-    builder.append_filter_page(FILTER_KIND_BLOCKS + 1, b"bytes of another time").unwrap();
+    builder.append_filter_page(200, b"bytes of another time", true).unwrap();
     let table = builder.finish().unwrap();
     assert_eq!(table.check().unwrap().filter_pages, 1);
     let mut used = FilterUse::default();
@@ -233,7 +232,7 @@ fn golden() -> (TestFiles, Arc<Table>) {
     let options = TableOptions {
         compression: Compression::Lz4,
         creation: 3,
-        filter: true,
+        filter: TableFilter::Blocks,
         ..TableOptions::default()
     };
     let mut builder = TableBuilder::new(&files.files, &files.blobs, options).unwrap();

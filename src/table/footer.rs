@@ -6,6 +6,7 @@ use crate::base::codec::Decoder;
 use crate::base::error::Result;
 use crate::cache::PagePointer;
 use crate::filter::FILTER_KIND_BLOCKS;
+use crate::perfect_hash::FILTER_KIND_PIECE;
 
 /// The first bytes of every footer.
 const MAGIC: [u8; 8] = *b"SPNYTABL";
@@ -92,8 +93,8 @@ impl Footer {
             hash_id: from.u32("filter section")?,
         };
         let units = offset / crate::base::limits::UNIT_BYTES as u64;
-        if filter.kind == FILTER_KIND_BLOCKS && (filter.pages == 0 || filter.units != filter.pages)
-        {
+        let is_known = [FILTER_KIND_BLOCKS, FILTER_KIND_PIECE].contains(&filter.kind);
+        if is_known && (filter.pages == 0 || filter.units != filter.pages) {
             let found = format_args!("{} pages in {} units", filter.pages, filter.units);
             return Err(from.corrupt("filter section", "pages of one unit each", found));
         }

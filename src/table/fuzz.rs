@@ -12,7 +12,7 @@ use super::index::{child, child_at_byte};
 use super::leaf_cursor::{LeafCursor, Placed};
 use super::node::{KIND_BITS, Node, Shape};
 use super::properties::Properties;
-use super::{BlobPointer, Table, TableBuilder, TableOptions};
+use super::{BlobPointer, Table, TableBuilder, TableFilter, TableOptions};
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::fuzz::{FILE, Target, named, split_first};
@@ -168,6 +168,7 @@ fn build(
 ) -> (Vec<u8>, Arc<Table>) {
     let files = data_files();
     let blobs = BlobFiles::new(&files);
+    let filter = TableFilter::blocks(filter);
     let options = TableOptions { compression, creation, filter, ..TableOptions::default() };
     let mut builder = TableBuilder::new(&files, &blobs, options).expect(WRITES);
     for (key, seqno, kind, value) in entries {

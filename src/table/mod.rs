@@ -57,6 +57,7 @@ pub(crate) use blob::BlobFile;
 pub(crate) use blob_files::{BlobFiles, Caching};
 pub(crate) use blob_pointer::BlobPointer;
 pub(crate) use blob_writer::BlobWriter;
+pub(crate) use builder::TableFilter;
 pub(crate) use builder::{TableBuilder, TableOptions};
 pub(crate) use cursor::TableCursor;
 pub(crate) use filter::FilterUse;

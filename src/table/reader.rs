@@ -1,11 +1,11 @@
 //! An open table: point reads, and the descent through the index that all other reads start with.
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::ops::{ControlFlow, Range};
+use std::sync::{Arc, OnceLock};
 
 use super::blob::BlobFile;
 use super::blob_files::BlobFiles;
-use super::filter::filter_of;
+use super::filter::{filter_of, piece_units_of};
 use super::footer::Footer;
 use super::index::child_pointer;
 use super::node::{Damage, FLAG_CONTINUES, KIND_BITS, KIND_MASK, Node, Parsed, Shape};
@@ -21,6 +21,7 @@ use crate::cache::{
     fetch_misses, read_ends, read_pages,
 };
 use crate::filter::BlockFilter;
+use crate::perfect_hash::{Found, PieceIndex};
 
 /// A finished table.
 pub(crate) struct Table {
@@ -28,6 +29,10 @@ pub(crate) struct Table {
     pub(super) footer: Footer,
     properties: Properties,
     pub(super) filter: Option<BlockFilter>,
+    /// The units of the local index, if the table is a piece of a TPH.
+    pub(super) piece_units: Option<Range<u32>>,
+    /// The local index, once it has been asked for.
+    pub(super) piece: OnceLock<PieceIndex>,
     blobs: Vec<Arc<BlobFile>>,
     /// The recent run length of cursors.
     pub(super) run_length: RunLength,
@@ -121,12 +126,14 @@ impl Table {
         properties: Properties,
         blobs: Vec<Arc<BlobFile>>,
     ) -> Arc<Table> {
-        let filter = filter_of(&footer, file.files().hasher.id());
+        let hash_id = file.files().hasher.id();
         Arc::new(Table {
             file,
             footer,
             properties,
-            filter,
+            filter: filter_of(&footer, hash_id),
+            piece_units: piece_units_of(&footer, hash_id),
+            piece: OnceLock::new(),
             blobs,
             run_length: RunLength::default(),
         })
@@ -175,10 +182,49 @@ impl Table {
         self.file.corrupt(page, damage, "a well-formed page", "bytes that cannot be one")
     }
 
+    /// As [`Table::get`], for a key with a known hash: by the local index, if the table has one.
+    #[inline]
+    pub(crate) fn get_hashed(
+        &self,
+        key: &[u8],
+        hash: u64,
+        snapshot: Seqno,
+        context: &ReadContext,
+        f: impl FnMut(EntryRef<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        // An older snapshot may need a version in a later leaf than the newest.
+        if self.piece_units.is_none() || snapshot < self.properties.seqno_max {
+            return self.get_from(key, None, snapshot, context, f);
+        }
+        match self.piece(context)? {
+            Some(piece) => match piece.find(&self.file, hash, self.footer.leaf_units, context)? {
+                Found::Absent => Ok(()),
+                Found::Leaf { pointer, is_split } => {
+                    self.get_from(key, Some((pointer, is_split)), snapshot, context, f)
+                }
+                Found::Unknown => self.get_from(key, None, snapshot, context, f),
+            },
+            None => self.get_from(key, None, snapshot, context, f),
+        }
+    }
+
     /// Calls `f` with the versions of `key` up to `snapshot`, newest first, until it breaks.
     pub(crate) fn get(
         &self,
         key: &[u8],
+        snapshot: Seqno,
+        context: &ReadContext,
+        f: impl FnMut(EntryRef<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.get_from(key, None, snapshot, context, f)
+    }
+
+    /// The same, if the leaf is known in which the versions begin, and whether the next one is needed.
+    #[inline]
+    fn get_from(
+        &self,
+        key: &[u8],
+        mut known: Option<(PagePointer, bool)>,
         snapshot: Seqno,
         context: &ReadContext,
         mut f: impl FnMut(EntryRef<'_>) -> ControlFlow<()>,
@@ -186,7 +232,13 @@ impl Table {
         let mut newest = snapshot.0.min(Seqno::MAX.0);
         loop {
             let mut is_split = false;
-            let leaf = self.find_leaf(key, newest, context, |step| is_split = step.is_split)?;
+            let leaf = match known.take() {
+                Some((leaf, may_be_split)) => {
+                    is_split = may_be_split;
+                    leaf
+                }
+                None => self.find_leaf(key, newest, context, |step| is_split = step.is_split)?,
+            };
             if is_split {
                 self.fetch_split(leaf, context)?;
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::test_support::TestFiles;
-use super::{BlobPointer, Table, TableBuilder, TableCursor, TableOptions};
+use super::{BlobPointer, Table, TableBuilder, TableCursor, TableFilter, TableOptions};
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -35,6 +35,7 @@ pub(super) fn build_with(
     entries: &[Entry],
 ) -> Arc<Table> {
     let compression = if lz4 { Compression::Lz4 } else { Compression::None };
+    let filter = TableFilter::blocks(filter);
     let options = TableOptions { compression, creation: 7, filter, ..TableOptions::default() };
     let mut builder = TableBuilder::new(&files.files, &files.blobs, options).unwrap();
     for (key, seqno, kind, value) in entries {
@@ -507,8 +508,10 @@ fn the_filter_section_is_found_again() {
         builder.add(&i.to_be_bytes(), Seqno(i), EntryKind::Put, b"value").unwrap();
     }
     let payloads = [vec![1; 100], vec![2; 9000], vec![3; 4072]];
-    let pointers: Vec<_> =
-        payloads.iter().map(|payload| builder.append_filter_page(3, payload).unwrap()).collect();
+    let pointers: Vec<_> = payloads
+        .iter()
+        .map(|payload| builder.append_filter_page(3, payload, true).unwrap())
+        .collect();
     let table = builder.finish().unwrap();
     let filter = table.footer.filter;
     assert_eq!((filter.kind, filter.pages, filter.units), (3, 3, 5));

@@ -195,6 +195,7 @@ fn options_are_changed_without_a_read_under_the_change_lock() {
         let mut costs = Arc::new(StoreLike::default()).costs(kind);
         held::take();
         let options = TreeOptions {
+            kind,
             own: KeyspaceOptions::new(kind).fanout_max(5).own,
             space_amplification_max_percent: 1_000_001,
             origin: Arc::default(),

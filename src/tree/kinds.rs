@@ -32,6 +32,8 @@ pub(super) struct Kind {
     pub(super) space_amplification_max_percent: u32,
     /// Opens a tree from its manifest edits (none for a new keyspace).
     pub(super) open: Open,
+    /// Whether the indexes of bundles are heads, over pieces that have local indexes.
+    pub(super) has_heads: bool,
     /// See [`operation_sources`].
     pub(super) operation_sources: Option<OperationSources>,
     /// See [`repair_ranges`].
@@ -78,6 +80,8 @@ kinds! {
     Stb = stb,
     /// PebblesDB's fragmented log-structured merge tree, with guards.
     Flsm = flsm,
+    /// CompassDB's two-tier perfect hash tables.
+    Tph = tph,
     ;
     #[cfg(feature = "example")]
     Example = example,
@@ -120,6 +124,10 @@ impl TreeKind {
 
     pub(super) fn own_options(self) -> &'static [&'static OwnOption] {
         self.entry().own_options
+    }
+
+    pub(super) fn has_heads(self) -> bool {
+        self.entry().has_heads
     }
 
     pub(super) fn space_amplification_max_percent(self) -> u32 {

@@ -39,6 +39,8 @@ mod space;
 mod stb;
 #[cfg(test)]
 mod test_support;
+mod tph;
+mod trunk;
 mod versioned;
 
 use std::ops::ControlFlow;
@@ -61,9 +63,13 @@ pub(crate) use operation_log::{BadBatch, Logged, LoggedBatch, OperationLog, Oper
 use own_options::OwnValues;
 use run::Run;
 
+use kinds::TreeKind;
+
 /// The options of a tree. None of them fixes what is on the disk: all may change while the tree is open.
 #[derive(Debug, Clone)]
 pub(crate) struct TreeOptions {
+    /// It never changes.
+    pub(crate) kind: TreeKind,
     /// What new tables say of the keyspace.
     pub(crate) origin: Arc<Origin>,
     pub(crate) compression: Compression,

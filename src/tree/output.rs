@@ -14,7 +14,9 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
 use crate::base::planted::{Bug, planted};
 use crate::cache::Room;
-use crate::table::{BlobFiles, BlobPointer, BlobWriter, Table, TableBuilder, TableOptions};
+use crate::table::{
+    BlobFiles, BlobPointer, BlobWriter, Table, TableBuilder, TableFilter, TableOptions,
+};
 
 /// A table in the making, with the blob file that its large values go to.
 pub(super) struct TableOutput {
@@ -30,7 +32,7 @@ pub(super) struct TableOutput {
 /// Writes a frozen memtable's entries as a table; `hashed` is told the hash of each entry's key.
 pub(super) fn pack_table(
     context: &TreeContext,
-    filter: bool,
+    filter: TableFilter,
     entries: &mut dyn PackSource,
     mut hashed: impl FnMut(u64),
 ) -> Result<(Arc<Table>, PackedBytes)> {
@@ -71,7 +73,7 @@ const ROOM_PART: u64 = 16;
 
 impl TableOutput {
     /// An output whose table has a filter of its own if `filter`.
-    pub(super) fn new(context: &TreeContext, filter: bool) -> Result<TableOutput> {
+    pub(super) fn new(context: &TreeContext, filter: TableFilter) -> Result<TableOutput> {
         let files = &context.files;
         // The number first: a table with a larger one never has older options.
         let creation = files.next_file_id().0;
@@ -99,7 +101,7 @@ impl TableOutput {
     /// Also `Full` if that is not there, as from the methods that append.
     pub(super) fn of_compaction(
         context: &TreeContext,
-        filter: bool,
+        filter: TableFilter,
         room: Room,
         bytes_max: u64,
     ) -> Result<TableOutput> {

@@ -42,6 +42,24 @@ pub(super) const WITHOUT_SEEK_COMPACTION: OwnOption = OwnOption {
     show: |without| (without != 0).to_string(),
 };
 
+/// The most pieces of a TPH of the last level.
+pub(super) const PIECES_MAX: OwnOption = OwnOption {
+    tag: 5,
+    name: "pieces_max",
+    about: "most pieces of a TPH before all that live in it are merged; 0: the tree's own choice",
+    nearest: |pieces| pieces.min(192),
+    show: show_choice,
+};
+
+/// Which perfect hash functions new indexes have.
+pub(super) const DISPLACEMENT: OwnOption = OwnOption {
+    tag: 6,
+    name: "displacement",
+    about: "1: new indexes have the perfect hash functions of CPHash, not those with pilots",
+    nearest: |displacement| displacement.min(1),
+    show: |displacement| (displacement != 0).to_string(),
+};
+
 /// The values of options that only some kinds have, by name. What is not in it is 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OwnValues(BTreeMap<&'static str, u32>);

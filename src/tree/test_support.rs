@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::kinds::TreeKind;
 use super::options::KeyspaceOptions;
 use super::{PackSource, TreeContext, TreeCounters, TreeObserver, TreeOptions, TreeVersion};
 use crate::base::entry::{EntryKind, EntryRef};
@@ -90,6 +91,7 @@ pub(super) fn context_on(
     TreeContext {
         keyspace,
         options: Arc::new(ArcSwap::from_pointee(TreeOptions {
+            kind: TreeKind::from_name(kind).unwrap_or_default(),
             origin: Arc::default(),
             compression: Compression::None,
             memtable_bytes: 1024,

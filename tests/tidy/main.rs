@@ -240,8 +240,11 @@ fn check_order(sources: &[Source]) -> Vec<String> {
 /// The kinds of tree: each is a folder.
 fn tree_kinds() -> Vec<String> {
     let folders = fs::read_dir(repository().join("src/tree")).unwrap().map(|entry| entry.unwrap());
-    // `versioned` is what kinds have in common.
-    let is_kind = |entry: &fs::DirEntry| entry.path().is_dir() && entry.file_name() != "versioned";
+    // `versioned` is what kinds have in common, and `trunk` what two of them have.
+    let is_kind = |entry: &fs::DirEntry| {
+        let is_common = ["versioned", "trunk"].iter().any(|name| entry.file_name() == *name);
+        entry.path().is_dir() && !is_common
+    };
     let folders = folders.filter(is_kind);
     folders.map(|entry| entry.file_name().into_string().unwrap()).collect()
 }

@@ -107,9 +107,10 @@ pub struct Options {
     pub fanout_max: u32,
     /// The space it may take for each 100 bytes of live data.
     pub space_percent_max: u32,
-    /// The most tables of a guard, for kinds that have guards; 0: the kind's own choice.
+    /// The most tables of a guard, or pieces of a TPH, for kinds that have them; 0: the kind's own choice.
     pub tables_per_guard_max: u32,
-    /// Whether tables have filters, for kinds that can do without.
+    /// Whether tables have filters, for kinds that can do without. Where there are none, hash indexes have the functions of
+    /// CPHash.
     pub filters: bool,
 }
 
@@ -295,6 +296,8 @@ impl Options {
     pub fn keyspace_options(self, kind: TreeKind) -> KeyspaceOptions {
         let options = with_fanout(KeyspaceOptions::new(kind), self.fanout_max);
         let options = with_own(options, "tables_per_guard_max", self.tables_per_guard_max);
+        let options = with_own(options, "pieces_max", self.tables_per_guard_max);
+        let options = with_own(options, "displacement", u32::from(!self.filters));
         let options = with_own(options, "without_filters", u32::from(!self.filters))
             .compression(self.compression)
             .blob_bytes_min(self.blob_bytes_min)

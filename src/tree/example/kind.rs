@@ -18,6 +18,7 @@ pub(in crate::tree) const KIND: Kind = Kind {
     own_options: &[],
     space_amplification_max_percent: 130,
     open: |context, edits, flushed| Ok(ExampleTree::open(context, edits, flushed)?),
+    has_heads: false,
     operation_sources: Some(operation_sources),
     repair_ranges,
     #[cfg(feature = "fuzz")]

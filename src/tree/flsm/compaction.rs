@@ -17,6 +17,7 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::jobs::Step;
 use crate::merge::{Bottom, CompactionIterator};
+use crate::table::TableFilter;
 use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
 use crate::tree::range::{Key, ranges_overlap};
@@ -154,10 +155,9 @@ impl CompactionJob {
                 Some(output) => output,
                 none => {
                     let context = &self.tree.context;
-                    none.insert(
-                        self.compaction
-                            .output(context, self.tree.version.load().parameters.filters)?,
-                    )
+                    let has_filter = self.tree.version.load().parameters.filters;
+                    let filter = TableFilter::blocks(has_filter);
+                    none.insert(self.compaction.output(context, filter)?)
                 }
             };
             let hash = self.tree.context.files.hasher.hash(entry.key);

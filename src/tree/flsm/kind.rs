@@ -15,6 +15,7 @@ pub(in crate::tree) const KIND: Kind = Kind {
     own_options: &[&FANOUT_MAX, &TABLES_PER_GUARD_MAX, &WITHOUT_FILTERS, &WITHOUT_SEEK_COMPACTION],
     space_amplification_max_percent: 130,
     open: |context, edits, flushed| Ok(FlsmTree::open(context, edits, flushed)?),
+    has_heads: false,
     operation_sources: None,
     repair_ranges: repair_ranges::<Flsm>,
     #[cfg(feature = "fuzz")]

@@ -6,7 +6,7 @@ use crate::base::ids::FileId;
 use crate::base::key_hash::{hash_key, test_hasher};
 use crate::base::limits::UNIT_BYTES;
 use crate::cache::{Cache, DataFiles};
-use crate::table::{BlobFiles, TableBuilder, TableOptions};
+use crate::table::{BlobFiles, TableBuilder, TableFilter, TableOptions};
 use crate::tree::range::{Key, RangeSize};
 use crate::vfs::{Access, AlignedBuf, MemoryVfs};
 
@@ -37,7 +37,11 @@ impl Tree {
         let files = Arc::new(files);
         let blobs = BlobFiles::new(&files);
         let fragment = |age: u64| {
-            let options = TableOptions { creation: age, filter, ..TableOptions::default() };
+            let options = TableOptions {
+                creation: age,
+                filter: TableFilter::blocks(filter),
+                ..TableOptions::default()
+            };
             let mut table = TableBuilder::new(&files, &blobs, options).unwrap();
             for number in 0..KEYS {
                 // Number 5 is in all of them.

@@ -44,7 +44,7 @@ use super::output::pack_table;
 use super::versioned::{Recovered, VersionedKind, VersionedTree};
 use super::{PackSource, PackedBytes, TreeContext, TreeOptions, TreeVersion};
 use crate::base::error::Result;
-use crate::table::Table;
+use crate::table::{Table, TableFilter};
 
 /// A fragmented log-structured merge tree.
 pub(super) type FlsmTree = VersionedTree<Flsm>;
@@ -93,7 +93,8 @@ impl VersionedKind for Flsm {
     }
 
     fn pack(tree: &FlsmTree, entries: &mut dyn PackSource) -> Result<(Arc<Table>, PackedBytes)> {
-        pack_table(&tree.context, tree.version.load().parameters.filters, entries, |_| {})
+        let filter = TableFilter::blocks(tree.version.load().parameters.filters);
+        pack_table(&tree.context, filter, entries, |_| {})
     }
 
     fn packed_tables(packed: &Arc<Table>) -> &[Arc<Table>] {

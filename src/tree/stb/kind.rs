@@ -1,11 +1,11 @@
 //! What the table of kinds says of `stb`.
 
-#[cfg(feature = "fuzz")]
-use super::fuzz::TARGETS;
-use super::{Stb, StbTree};
 use crate::tree::kinds::{Kind, TreeKind};
 use crate::tree::options::KeyspaceOptions;
 use crate::tree::own_options::{FANOUT_MAX, WITHOUT_SEEK_COMPACTION};
+#[cfg(feature = "fuzz")]
+use crate::tree::trunk::FUZZ_TARGETS;
+use crate::tree::trunk::{Trunk, TrunkTree};
 use crate::tree::versioned::repair_ranges;
 
 /// The kind's entry.
@@ -13,11 +13,12 @@ pub(in crate::tree) const KIND: Kind = Kind {
     name: "stb",
     own_options: &[&FANOUT_MAX, &WITHOUT_SEEK_COMPACTION],
     space_amplification_max_percent: 127,
-    open: |context, edits, flushed| Ok(StbTree::open(context, edits, flushed)?),
+    open: |context, edits, flushed| Ok(TrunkTree::open(context, edits, flushed)?),
+    has_heads: false,
     operation_sources: None,
-    repair_ranges: repair_ranges::<Stb>,
+    repair_ranges: repair_ranges::<Trunk>,
     #[cfg(feature = "fuzz")]
-    fuzz_targets: &TARGETS,
+    fuzz_targets: &FUZZ_TARGETS,
 };
 
 impl KeyspaceOptions {

@@ -17,7 +17,7 @@ use crate::base::planted::{Bug, planted};
 use crate::cache::{ReserveTurn, Room};
 use crate::jobs::{Job, Step};
 use crate::merge::{Bottom, CompactionOptions, FoldLimits};
-use crate::table::{Table, TableScan};
+use crate::table::{Table, TableFilter, TableScan};
 use crate::tree::TreeContext;
 use crate::tree::outlook::Outlook;
 use crate::tree::output::TableOutput;
@@ -202,7 +202,7 @@ impl Compaction {
     pub(in crate::tree) fn output(
         &self,
         context: &TreeContext,
-        filter: bool,
+        filter: TableFilter,
     ) -> Result<TableOutput> {
         let bytes_max = self.bytes_max.saturating_sub(self.written_bytes);
         TableOutput::of_compaction(context, filter, self.room, bytes_max)

@@ -85,8 +85,8 @@ impl Maker {
             files: branches,
             label: "bundle".to_string(),
             counts: vec![
-                ("maplet_bytes".to_string(), entries * 2),
-                ("maplet_entries".to_string(), entries),
+                ("index_bytes".to_string(), entries * 2),
+                ("index_entries".to_string(), entries),
             ],
         }
     }

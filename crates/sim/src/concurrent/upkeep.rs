@@ -109,6 +109,8 @@ impl Upkeep {
         let change = |options: KeyspaceOptions| {
             let options = with_fanout(options, fanout).compression(compression);
             let options = with_own(options, "tables_per_guard_max", tables);
+            let options = with_own(options, "pieces_max", tables);
+            let options = with_own(options, "displacement", filters);
             let options = with_own(options, "without_filters", filters);
             options.blob_bytes_min(blobs).space_amplification_max(times)
         };

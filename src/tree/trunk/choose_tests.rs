@@ -4,8 +4,8 @@ use super::*;
 use crate::base::entry::EntryKind;
 use crate::base::error::Error;
 use crate::base::ids::Seqno;
-use crate::tree::stb::test_support::{bundle, leaf, root};
 use crate::tree::test_support::{Reader, context, table_of};
+use crate::tree::trunk::test_support::{bundle, leaf, root};
 use crate::tree::{Tree, TreeObserver};
 use crate::vfs::{Access, AlignedBuf};
 
@@ -14,7 +14,7 @@ use crate::vfs::{Access, AlignedBuf};
 #[test]
 fn while_the_best_leaf_is_merged_the_next_best_is() {
     let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
-    let tree = StbTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
+    let tree = TrunkTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
     // Leaves of a hundred keys, whose tables have others that are live nowhere: 10, 80, 40, and 30 of all others.
     let files = &tree.context.files;
     let mut leaves = vec![leaf(1, (0, Some(1000)), &[])];
@@ -48,7 +48,7 @@ fn while_the_best_leaf_is_merged_the_next_best_is() {
 #[test]
 fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
     let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
-    let tree = StbTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
+    let tree = TrunkTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
     let files = &tree.context.files;
     let part = |id: u64, kind, keys: std::ops::Range<u64>| {
         bundle(files, id, &table_of(files, kind, id, keys.clone()), keys)
@@ -73,7 +73,7 @@ fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
 #[test]
 fn a_leaf_whose_path_is_damaged_is_quarantined() {
     let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
-    let tree = StbTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
+    let tree = TrunkTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
     let files = &tree.context.files;
     let part = |id: u64, kind, keys: std::ops::Range<u64>| {
         bundle(files, id, &table_of(files, kind, id, keys.clone()), keys)
@@ -86,11 +86,11 @@ fn a_leaf_whose_path_is_damaged_is_quarantined() {
     let file = files.vfs.open(&damaged.path(), Access::Direct, true).unwrap();
     file.write_at(0, &AlignedBuf::new(file.len().unwrap() as usize)).unwrap();
     damaged.forget_pages();
-    let flush = |leaf: &Node| Stb::plan_of(&tree, Choice::Path(Place::of(leaf)));
+    let flush = |leaf: &Node| Trunk::plan_of(&tree, Choice::Path(Place::of(leaf)));
     for leaf in &leaves {
-        assert!(Stb::is_free(&tree, leaf, true));
+        assert!(Trunk::is_free(&tree, leaf, true));
         let error = flush(leaf).err().expect("a damaged branch on the path");
-        assert!(error.is_corruption() && !Stb::is_free(&tree, leaf, true), "{error}");
+        assert!(error.is_corruption() && !Trunk::is_free(&tree, leaf, true), "{error}");
         assert!(tree.tell_damage(&error));
     }
 }

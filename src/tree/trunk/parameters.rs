@@ -1,8 +1,10 @@
 //! Sizes of the trunk, derived from the memtable's.
 
+use super::branch_index::IndexForm;
+use crate::perfect_hash::Construction;
 use crate::tree::TreeOptions;
 use crate::tree::description::{NamedCount, named};
-use crate::tree::own_options::FANOUT_MAX;
+use crate::tree::own_options::{DISPLACEMENT, FANOUT_MAX, PIECES_MAX};
 
 /// What the trunk aims at.
 #[derive(Debug, Clone, Copy)]
@@ -24,11 +26,25 @@ pub(in crate::tree) struct Parameters {
     pub(super) space_amplification_max_percent: u64,
     /// What a memtable holds.
     pub(super) memtable_bytes: u64,
+    pub(super) index_form: IndexForm,
+    pub(super) kind_name: &'static str,
 }
 
 impl Parameters {
     pub(super) fn new(options: &TreeOptions) -> Parameters {
         let memtable = options.memtable_bytes.max(1024);
+        let own = |option| options.own.get(option);
+        let construction = match own(&DISPLACEMENT) {
+            0 => Construction::Pilots,
+            _ => Construction::Displacement,
+        };
+        let has_heads = options.kind.has_heads();
+        let branches = match (has_heads, own(&PIECES_MAX)) {
+            (false, _) => 12,
+            // CompassDB's default (section 3.5 of its paper).
+            (true, 0) => 16,
+            (true, pieces) => pieces as usize,
+        };
         Parameters {
             fanout_max: match options.own.get(&FANOUT_MAX) {
                 0 => 48,
@@ -38,11 +54,16 @@ impl Parameters {
             node_bytes_max: memtable * 6,
             leaf_bytes_max: (memtable * 4).min((128 << 20).max(memtable)),
             branch_bytes_adopt: memtable / 4,
-            leaf_branches_max: 12,
+            leaf_branches_max: branches,
             bundles_max: 4,
             pending_bytes_max: memtable * 10,
             space_amplification_max_percent: options.space_amplification_max_percent,
             memtable_bytes: memtable,
+            index_form: match has_heads {
+                true => IndexForm::Head(construction),
+                false => IndexForm::Maplet,
+            },
+            kind_name: options.kind.name(),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::tree::edits::tests::{
     bears_changed_bytes, data_files, file, refuses_a_later_version, refuses_other_lengths, table,
 };
 use crate::tree::range::Key;
+use crate::tree::trunk::branch_index::BranchIndex;
 
 /// The bytes of the `nth` hex block of the format's page.
 fn documented(nth: usize) -> Vec<u8> {
@@ -23,8 +24,8 @@ fn bundles() -> Vec<Arc<Bundle>> {
         let hashes = std::iter::once(hash_key(b"key")).collect();
         let fingerprints = SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT);
         maplet.add_branch(0, fingerprints).unwrap();
-        let maplet = Arc::new(maplet.write_file(&files).unwrap());
-        Arc::new(Bundle { id: BundleId(number), branches: vec![table], maplet, bloom: None })
+        let index = Arc::new(BranchIndex::Maplet(maplet.write_file(&files).unwrap()));
+        Arc::new(Bundle { id: BundleId(number), branches: vec![table], index, bloom: None })
     };
     (1..=3).map(bundle).collect()
 }
@@ -71,7 +72,7 @@ fn rewrite(edits: &[&[u8]]) -> Result<Vec<u8>> {
     let root = build(&recovered, file(), &mut |id, record| {
         let bundle = known.iter().find(|bundle| bundle.id == id).expect("a bundle of the example");
         let branches = bundle.branches.iter().map(|table| table.id()).collect();
-        let maplet = bundle.maplet.file().id();
+        let maplet = bundle.index.file().id();
         assert_eq!(*record, BundleRecord { maplet, branches });
         Ok(Arc::clone(bundle))
     })?;

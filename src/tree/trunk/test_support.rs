@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::branch_index::BranchIndex;
 use super::node::{Bundle, BundleId, Node, Pivot};
 use crate::base::ids::NodeId;
 use crate::base::key_hash::hash_key;
@@ -23,8 +24,8 @@ pub(super) fn bundle(
     let mut maplet = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, 1).unwrap();
     let fingerprints = SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT);
     maplet.add_branch(0, fingerprints).unwrap();
-    let maplet = Arc::new(maplet.write_file(files).unwrap());
-    Arc::new(Bundle { id: BundleId(id), branches: vec![Arc::clone(table)], maplet, bloom: None })
+    let index = Arc::new(BranchIndex::Maplet(maplet.write_file(files).unwrap()));
+    Arc::new(Bundle { id: BundleId(id), branches: vec![Arc::clone(table)], index, bloom: None })
 }
 
 /// A leaf of a range of numbers, with bundles oldest first.

@@ -1,4 +1,4 @@
-//! The steps of a compaction: it merges, adopts, writes a maplet, and installs the result.
+//! The steps of a compaction: it merges, adopts, writes an index, and installs the result.
 //!
 //! Invariants:
 //! 1. Inputs that have moved to a child while the job ran are skipped when the result is installed
@@ -7,7 +7,8 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::Stb;
+use super::Trunk;
+use super::branch_index::{IndexBuilder, IndexMerge, NewHashes};
 use super::change::{self, Rules};
 use super::node::{Bundle, Node};
 use super::plan::{Input, Plan, Segment};
@@ -17,8 +18,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
-use crate::cache::{FileType, PageFileWriter};
-use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, MapletMerge, SortedFingerprints};
+use crate::cache::PageFileWriter;
 use crate::jobs::Step;
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::Table;
@@ -31,19 +31,20 @@ use crate::tree::versioned::{
 };
 
 /// A running compaction.
-type CompactionJob = versioned::CompactionJob<Stb>;
+type CompactionJob = versioned::CompactionJob<Trunk>;
 
 /// How long two nodes stay apart that could not be joined for damage.
 const FAILED_JOIN_NANOS: u64 = 60_000_000_000;
 
-/// Maplet pages that one step writes.
+/// Pages of an index that one step writes.
 const STEP_PAGES: u32 = 64;
 
 /// A branch of the output, in the making.
 struct Output {
     table: Arc<Table>,
-    /// For a new table: its keys' fingerprints. An adopted one's are in its bundle's maplet.
-    fingerprints: Option<SortedFingerprints>,
+    /// For a new table: the hashes of its keys. An adopted one's are in its bundle's index, or its own.
+    hashes: Option<NewHashes>,
+    is_adopted: bool,
 }
 
 struct Merging {
@@ -57,7 +58,7 @@ enum Stage {
     #[default]
     Segment,
     Merging(Box<Merging>),
-    Maplet(Box<(MapletMerge, PageFileWriter)>),
+    Index(Box<(IndexMerge, PageFileWriter)>),
 }
 
 /// What a compaction has done so far.
@@ -69,7 +70,7 @@ pub(in crate::tree) struct Progress {
     retained_versions: bool,
 }
 
-impl Compact for Stb {
+impl Compact for Trunk {
     fn step(job: &mut CompactionJob) -> Result<Step> {
         if job.plan.joins {
             return job.join();
@@ -77,7 +78,7 @@ impl Compact for Stb {
         match job.progress.stage {
             Stage::Segment => job.begin_segment(),
             Stage::Merging(_) => job.merge_some(),
-            Stage::Maplet(_) => job.write_maplet(),
+            Stage::Index(_) => job.write_index(),
         }
     }
 
@@ -127,7 +128,7 @@ impl CompactionJob {
                     );
                 })?;
                 if joined {
-                    rebalance_undamaged::<Stb>(root, rules)?;
+                    rebalance_undamaged::<Trunk>(root, rules)?;
                 }
                 Ok(joined)
             };
@@ -148,13 +149,15 @@ impl CompactionJob {
     /// Begins the next segment, or the maplet when there is none left.
     fn begin_segment(&mut self) -> Result<Step> {
         let Some(segment) = self.plan.segments.get(self.progress.next_segment) else {
-            return self.begin_maplet();
+            return self.begin_index();
         };
         let inputs = match segment {
             Segment::Adopt(input) => {
-                self.progress
-                    .outputs
-                    .push(Output { table: Arc::clone(&input.table), fingerprints: None });
+                self.progress.outputs.push(Output {
+                    table: Arc::clone(&input.table),
+                    hashes: None,
+                    is_adopted: true,
+                });
                 self.progress.next_segment += 1;
                 return Ok(Step::Again);
             }
@@ -184,13 +187,15 @@ impl CompactionJob {
     fn merge_some(&mut self) -> Result<Step> {
         let Stage::Merging(merging) = &mut self.progress.stage else { return Ok(Step::Again) };
         let hasher = &self.tree.context.files.hasher;
+        let form = self.tree.version.load().parameters.index_form;
+        let filter = form.table_filter();
         let limit = merging.entries.counters().entries_in + STEP_ENTRIES;
         let ended = loop {
             merging.entries.next()?;
             let Some(entry) = merging.entries.entry() else { break true };
             let output = match &mut merging.output {
                 Some(output) => output,
-                none => none.insert(self.compaction.output(&self.tree.context, false)?),
+                none => none.insert(self.compaction.output(&self.tree.context, filter)?),
             };
             let hash = hasher.hash(entry.key);
             merging.hashes.push(hash);
@@ -206,30 +211,29 @@ impl CompactionJob {
         if let Some(output) = merging.output.take() {
             let table = self.compaction.finish(output)?;
             let entries = hashes.len();
-            let fingerprints = SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT);
-            self.progress.retained_versions |= fingerprints.len() < entries;
-            self.progress.outputs.push(Output { table, fingerprints: Some(fingerprints) });
+            let hashes = NewHashes::new(form, hashes);
+            self.progress.retained_versions |= hashes.len() < entries;
+            self.progress.outputs.push(Output { table, hashes: Some(hashes), is_adopted: false });
         }
         self.progress.next_segment += 1;
         self.progress.stage = Stage::Segment;
         Ok(Step::Again)
     }
 
-    /// Lays the maplets of what was adopted and the fingerprints of what is new together.
-    fn begin_maplet(&mut self) -> Result<Step> {
+    /// Lays the indexes of what was adopted and the hashes of what is new together.
+    fn begin_index(&mut self) -> Result<Step> {
         if self.progress.outputs.is_empty() {
             return self.install_output(None);
         }
-        let mut builder =
-            MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, self.progress.outputs.len())?;
+        let form = self.tree.version.load().parameters.index_form;
+        let mut builder = IndexBuilder::of_compaction(form, self.progress.outputs.len())?;
         for bundle in &self.plan.bundles {
             let ordinals: Vec<Option<u8>> = bundle
                 .branches
                 .iter()
                 .map(|table| {
-                    let adopted = |output: &Output| {
-                        output.fingerprints.is_none() && output.table.id() == table.id()
-                    };
+                    let adopted =
+                        |output: &Output| output.is_adopted && output.table.id() == table.id();
                     self.progress
                         .outputs
                         .iter()
@@ -238,40 +242,38 @@ impl CompactionJob {
                 })
                 .collect();
             if ordinals.iter().any(Option::is_some) && !planted(Bug::AdoptUnfiltered) {
-                builder.add_maplet(&bundle.maplet, &ordinals)?;
+                builder.add_adopted(&bundle.index, &bundle.branches, &ordinals)?;
             }
         }
         for (ordinal, output) in self.progress.outputs.iter_mut().enumerate() {
-            if let (Some(fingerprints), Ok(ordinal)) =
-                (output.fingerprints.take(), u8::try_from(ordinal))
-            {
-                builder.add_branch(ordinal, fingerprints)?;
+            if let (Some(hashes), Ok(ordinal)) = (output.hashes.take(), u8::try_from(ordinal)) {
+                builder.add_new(ordinal, hashes)?;
             }
         }
-        let writer = PageFileWriter::create(&self.tree.context.files, FileType::Maplet)?;
-        self.progress.stage = Stage::Maplet(Box::new((builder.start()?, writer)));
+        let writer = PageFileWriter::create(&self.tree.context.files, form.file_type())?;
+        self.progress.stage = Stage::Index(Box::new((builder.start()?, writer)));
         Ok(Step::Again)
     }
 
-    fn write_maplet(&mut self) -> Result<Step> {
-        let Stage::Maplet(maplet) = &mut self.progress.stage else { return Ok(Step::Again) };
-        let (merge, writer) = &mut **maplet;
+    fn write_index(&mut self) -> Result<Step> {
+        let Stage::Index(index) = &mut self.progress.stage else { return Ok(Step::Again) };
+        let (merge, writer) = &mut **index;
         if !merge.step(writer, STEP_PAGES)? {
             return Ok(Step::Again);
         }
-        let Stage::Maplet(maplet) = std::mem::replace(&mut self.progress.stage, Stage::Segment)
+        let Stage::Index(index) = std::mem::replace(&mut self.progress.stage, Stage::Segment)
         else {
             return Ok(Step::Done);
         };
-        let (merge, writer) = *maplet;
-        let maplet = merge.finish_file(writer)?;
-        self.compaction.wrote(maplet.file().bytes());
+        let (merge, writer) = *index;
+        let index = merge.finish_file(writer)?;
+        self.compaction.wrote(index.file().bytes());
         let branches = self.progress.outputs.drain(..).map(|output| output.table).collect();
         let id = self.tree.own.allocate_bundle();
         self.install_output(Some(Arc::new(Bundle {
             id,
             branches,
-            maplet: Arc::new(maplet),
+            index: Arc::new(index),
             bloom: None,
         })))
     }
@@ -287,7 +289,7 @@ impl CompactionJob {
                 if !change::replace(root, plan, &plan.bundle_ids(), output.as_ref(), rules)? {
                     return Ok(false);
                 }
-                rebalance_undamaged::<Stb>(root, rules)?;
+                rebalance_undamaged::<Trunk>(root, rules)?;
                 if planted(Bug::FilesGoBeforeEdit) {
                     plan.remove_maplets(&*tree.context.files.vfs)?;
                 }

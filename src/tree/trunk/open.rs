@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::branch_index::BranchIndex;
 use super::edit::{Body, BundleRecord, build, bundles_in_use};
 use super::node::{Bundle, BundleId, Node};
+use super::parameters::Parameters;
 use crate::base::error::{Error, Result};
 use crate::base::ids::FileId;
-use crate::cache::{FileType, PageFile, ReadContext, fetch_misses};
-use crate::filter::{BloomFilter, Maplet};
+use crate::cache::{PageFile, ReadContext, fetch_misses};
 use crate::table::Table;
 use crate::tree::TreeContext;
 use crate::tree::range::table_overlaps;
@@ -33,7 +34,7 @@ pub(super) fn open(context: &TreeContext, recovered: &Recovered<Body>) -> Result
 /// The files of the trunk's bundles, open.
 struct OpenFiles {
     tables: BTreeMap<FileId, Arc<Table>>,
-    maplets: BTreeMap<FileId, Maplet>,
+    indexes: BTreeMap<FileId, Arc<BranchIndex>>,
     /// The bundles of the root, which every lookup asks.
     root_bundles: BTreeSet<u64>,
 }
@@ -46,9 +47,10 @@ impl OpenFiles {
             bundles.values().flat_map(|record| &record.branches).copied().collect();
         let tables: Vec<FileId> = tables.into_iter().collect();
         let opened = Table::open_all(&context.files, &context.blobs, &tables)?;
-        let maplets: BTreeSet<FileId> = bundles.values().map(|record| record.maplet).collect();
-        let files = (maplets.iter())
-            .map(|&id| PageFile::open(&context.files, id, FileType::Maplet))
+        let form = Parameters::new(&context.options()).index_form;
+        let indexes: BTreeSet<FileId> = bundles.values().map(|record| record.maplet).collect();
+        let files = (indexes.iter())
+            .map(|&id| PageFile::open(&context.files, id, form.file_type()))
             .collect::<Result<_>>()?;
         Ok(OpenFiles {
             root_bundles: recovered
@@ -58,7 +60,7 @@ impl OpenFiles {
                 .copied()
                 .collect(),
             tables: tables.into_iter().zip(opened).collect(),
-            maplets: maplets.into_iter().zip(Maplet::open_all(files)?).collect(),
+            indexes: indexes.into_iter().zip(form.open_all(files)?).collect(),
         })
     }
 
@@ -71,14 +73,14 @@ impl OpenFiles {
     ) -> Result<Arc<Bundle>> {
         let branches: Vec<Arc<Table>> =
             record.branches.iter().map(|number| Arc::clone(&self.tables[number])).collect();
-        let maplet = self.maplets[&record.maplet].clone();
-        if maplet.branches() != branches.len() {
+        let index = Arc::clone(&self.indexes[&record.maplet]);
+        if index.branches() != branches.len() {
             return Err(Error::corruption(
-                &maplet.file().path(),
+                &index.file().path(),
                 0,
-                "maplet branch count",
+                "branch count of a bundle's index",
                 branches.len(),
-                maplet.branches(),
+                index.branches(),
             ));
         }
         // A memtable's, as far as can be told. Further down such a bundle has a Bloom filter only as long as the store
@@ -89,13 +91,13 @@ impl OpenFiles {
             }
             _ => false,
         };
-        let bloom = match young.then(|| BloomFilter::of_maplet(&maplet)).transpose() {
-            Ok(bloom) => bloom,
-            // Damage is reported by those who ask the maplet.
+        let bloom = match young.then(|| index.bloom()).transpose() {
+            Ok(bloom) => bloom.flatten(),
+            // Damage is reported by those who ask the index.
             Err(error) if error.is_corruption() => None,
             Err(error) => return Err(error),
         };
-        Ok(Arc::new(Bundle { id, branches, maplet: Arc::new(maplet), bloom }))
+        Ok(Arc::new(Bundle { id, branches, index, bloom }))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Joins beside compactions that are under way, and beside damage. A join was part of the change that installs a
 //! compaction; now it is a job, and no other one may be running where the two nodes are.
 
+use super::branch_index::BranchIndex;
 use super::*;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
@@ -8,19 +9,19 @@ use crate::base::key_hash::hash_key;
 use crate::cache::ReadContext;
 use crate::jobs::{Job, Step};
 use crate::tree::options::KeyspaceOptions;
-use crate::tree::stb::node::Pivot;
-use crate::tree::stb::plan::{Trigger, plan};
-use crate::tree::stb::test_support::{bundle, leaf};
 use crate::tree::test_support::{Reader, context, key_of, table_of};
+use crate::tree::trunk::node::Pivot;
+use crate::tree::trunk::plan::{Trigger, plan};
+use crate::tree::trunk::test_support::{bundle, leaf};
 use crate::tree::versioned::{Choose, TreeNode};
 use crate::tree::{Tree, TreeObserver, TreeOptions};
 use crate::vfs::{Access, AlignedBuf};
 
-fn open(observer: &Arc<dyn TreeObserver>, fanout: u32) -> Arc<StbTree> {
+fn open(observer: &Arc<dyn TreeObserver>, fanout: u32) -> Arc<TrunkTree> {
     let context = context("stb", observer);
     let own = KeyspaceOptions::stb().fanout_max(fanout).own;
     context.options.store(Arc::new(TreeOptions { own, ..(*context.options()).clone() }));
-    StbTree::open(context, &[], Seqno(0)).unwrap()
+    TrunkTree::open(context, &[], Seqno(0)).unwrap()
 }
 
 /// A node above nodes, with bundles that none of these has been handed yet.
@@ -38,7 +39,7 @@ fn above(id: u64, children: &[Arc<Node>], bundles: &[Arc<Bundle>]) -> Arc<Node> 
 }
 
 /// Joins what can be joined now. Returns how often.
-fn join_all(tree: &Arc<StbTree>) -> u32 {
+fn join_all(tree: &Arc<TrunkTree>) -> u32 {
     let mut joins = 0;
     loop {
         let ended = tree.jobs_ended();
@@ -49,7 +50,7 @@ fn join_all(tree: &Arc<StbTree>) -> u32 {
     }
 }
 
-fn keys_of(tree: &StbTree, keys: std::ops::Range<u64>) -> Vec<u64> {
+fn keys_of(tree: &TrunkTree, keys: std::ops::Range<u64>) -> Vec<u64> {
     let is_there = |number: &u64| {
         let mut found = false;
         let key = key_of(*number);
@@ -164,7 +165,7 @@ fn a_leaf_is_compacted_beside_damage_in_a_node_to_be_joined() {
     pages.forget_pages();
     let lower = key_of(6000);
     let ended = tree.jobs_ended();
-    let plan = Stb::next_uncompacted(&tree, 0, (&lower, None)).unwrap().expect("two branches");
+    let plan = Trunk::next_uncompacted(&tree, 0, (&lower, None)).unwrap().expect("two branches");
     assert_eq!(*plan.place.lower, *lower);
     let mut job = tree.claim(plan, ended).unwrap();
     let done = loop {
@@ -243,7 +244,7 @@ fn inputs_that_a_join_has_parted_are_replaced_all() {
     incorporate(&range(100, 110), EntryKind::Merge, 40);
     incorporate(&range(100, 110), EntryKind::Merge, 30);
     let ended = tree.jobs_ended();
-    let all = Stb::next_uncompacted(&tree, 0, (b"", None)).unwrap().unwrap();
+    let all = Trunk::next_uncompacted(&tree, 0, (b"", None)).unwrap().unwrap();
     assert_eq!(all.bundles.len(), 4);
     let mut job = tree.claim(all, ended).unwrap();
     let before: Vec<usize> = [0, 7, 100, 109].map(length).to_vec();
@@ -259,7 +260,7 @@ fn inputs_that_a_join_has_parted_are_replaced_all() {
     tree.flush_range((&key_of(1000), Some(&key_of(1010)))).unwrap();
     // Another leaf's compaction ends meanwhile.
     let ended = tree.jobs_ended();
-    let next = Stb::next_uncompacted(&tree, 0, (&key_of(1000), Some(&key_of(1010))));
+    let next = Trunk::next_uncompacted(&tree, 0, (&key_of(1000), Some(&key_of(1010))));
     let mut other = tree.claim(next.unwrap().unwrap(), ended).unwrap();
     while other.step().unwrap() == Step::Again {}
     drop(other);
@@ -293,8 +294,8 @@ fn a_compaction_of_a_split_leaf_leaves_the_bundles_of_the_next_alone() {
         let fingerprints = crate::filter::SortedFingerprints::of_hashes(hashes, bits);
         maplet.add_branch(ordinal as u8, fingerprints).unwrap();
     }
-    let maplet = Arc::new(maplet.write_file(files).unwrap());
-    let two = Arc::new(Bundle { id: BundleId(1), branches: tables.to_vec(), maplet, bloom: None });
+    let index = Arc::new(BranchIndex::Maplet(maplet.write_file(files).unwrap()));
+    let two = Arc::new(Bundle { id: BundleId(1), branches: tables.to_vec(), index, bloom: None });
     let low = part(2, 10..15);
     // What makes the left leaf too large.
     let more = part(4, 40..49);
@@ -309,11 +310,11 @@ fn a_compaction_of_a_split_leaf_leaves_the_bundles_of_the_next_alone() {
     tree.show(root, Seqno(20));
     let all = keys_of(&tree, 0..200);
     let ended = tree.jobs_ended();
-    let plan = Stb::next_uncompacted(&tree, 0, (b"", Some(&key_of(50)))).unwrap().unwrap();
+    let plan = Trunk::next_uncompacted(&tree, 0, (b"", Some(&key_of(50)))).unwrap().unwrap();
     let mut job = tree.claim(plan, ended).unwrap();
     tree.flush_range((b"", Some(&key_of(50)))).unwrap();
     let ended = tree.jobs_ended();
-    let next = Stb::next_uncompacted(&tree, 0, (&key_of(100), None)).unwrap().unwrap();
+    let next = Trunk::next_uncompacted(&tree, 0, (&key_of(100), None)).unwrap().unwrap();
     let mut other = tree.claim(next, ended).unwrap();
     while other.step().unwrap() == Step::Again {}
     drop(other);

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::slice;
 use std::sync::Arc;
 
-use super::Stb;
+use super::Trunk;
 use super::node::{Bundle, BundleId, Node, Pivot};
 use super::parameters::Parameters;
 use super::plan::Plan;
@@ -25,7 +25,7 @@ use crate::tree::wrong_node;
 /// The rules that changes of one version follow.
 pub(super) type Rules = crate::tree::versioned::Rules<Parameters>;
 
-impl Change for Stb {
+impl Change for Trunk {
     fn receive(root: &mut Arc<Node>, packed: &Arc<Bundle>, _rules: &Rules) -> Result<()> {
         edit(root).receive(slice::from_ref(packed))
     }

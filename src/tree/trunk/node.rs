@@ -7,7 +7,7 @@
 //!    are live: the entries of older ones in the pivot's range have been flushed to the child.
 //! 3. Every entry of a live bundle in a pivot's range is younger than every entry for the same key
 //!    in the subtree below that pivot.
-//! 4. A bundle's maplet covers each key of each of its branches: a probe that names no branch proves
+//! 4. A bundle's index (a maplet, or a head) covers each key of each of its branches: a probe that names no branch proves
 //!    that the bundle does not hold the key.
 //! 5. A bundle's Bloom filter, if it has one, passes each key of each of its branches.
 //! 6. A leaf (height 0) has one pivot, without a child, and its `bundle_start` is 0.
@@ -16,9 +16,10 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use super::branch_index::BranchIndex;
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
-use crate::filter::{BloomFilter, Maplet};
+use crate::filter::BloomFilter;
 use crate::table::Table;
 use crate::tree::live::{Dead, Overlap};
 use crate::tree::range::{
@@ -30,12 +31,12 @@ use crate::tree::versioned::{Head, TreeNode, walk};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct BundleId(pub(super) u64);
 
-/// Branches under one maplet.
+/// Branches under one index.
 pub(in crate::tree) struct Bundle {
     pub(super) id: BundleId,
-    /// Oldest first; the maplet's values are positions here.
+    /// Oldest first; the index's values are positions here.
     pub(super) branches: Vec<Arc<Table>>,
-    pub(super) maplet: Arc<Maplet>,
+    pub(super) index: Arc<BranchIndex>,
     /// Only a bundle that is one memtable's has it.
     pub(super) bloom: Option<BloomFilter>,
 }
@@ -126,7 +127,7 @@ impl Bundle {
     pub(super) fn prefetch_place(&self, hash: u64) {
         match &self.bloom {
             Some(bloom) => bloom.prefetch(hash),
-            None => self.maplet.prefetch_place(hash),
+            None => self.index.prefetch_place(hash),
         }
     }
 
@@ -134,7 +135,7 @@ impl Bundle {
     #[inline]
     pub(super) fn prefetch_bytes(&self, hash: u64) {
         if self.bloom.is_none() {
-            self.maplet.prefetch_bytes(hash);
+            self.index.prefetch_bytes(hash);
         }
     }
 
@@ -214,7 +215,7 @@ impl Node {
                 }
                 summary.parts.push(part);
                 overlap.add(table, part);
-                let counts = bundle.maplet.header().branch(ordinal as u8);
+                let counts = bundle.index.counts(ordinal);
                 let entries = properties.entries().max(1);
                 // Versions of one key within the table have the same fingerprint. Most operands in blob files
                 // stay live.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use super::Stb;
+use super::Trunk;
 use super::node::{Node, bundles, tables};
 use super::reclaim::{DeadParts, PathGains};
 use crate::base::entry::EntryRef;
@@ -23,7 +23,7 @@ use crate::tree::versioned;
 use crate::tree::{CheckCounts, RangeAt, RangeRuns, TreeVersion, files};
 
 /// A version.
-pub(super) type Version = versioned::Version<Stb>;
+pub(super) type Version = versioned::Version<Trunk>;
 
 /// What a version knows beyond its files.
 pub(in crate::tree) struct Summary {
@@ -108,12 +108,12 @@ impl TreeVersion for Version {
 
     fn files(&self) -> Vec<PathBuf> {
         let bundles = bundles(&self.root);
-        let maplets = bundles.iter().map(|bundle| bundle.maplet.file().path());
-        files::paths(&tables(&bundles), maplets)
+        let indexes = bundles.iter().map(|bundle| bundle.index.file().path());
+        files::paths(&tables(&bundles), indexes)
     }
 
     fn describe(&self) -> Result<TreeDescription> {
-        self.described(super::KIND.name, self.parameters.named(), describe_node)
+        self.described(self.parameters.kind_name, self.parameters.named(), describe_node)
     }
 
     fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
@@ -130,14 +130,14 @@ fn describe_node(node: &Arc<Node>) -> Result<NodeDescription> {
         for (ordinal, table) in bundle.branches.iter().enumerate() {
             let counts = [
                 ("tombstones", table.properties().deletes),
-                ("superseded", bundle.maplet.superseded(ordinal as u8)),
+                ("superseded", bundle.index.counts(ordinal).superseded),
             ];
             let live_bytes = table_size(table, lower, upper)?.bytes;
             files.push(described_table(table, live_bytes, counts));
         }
-        let maplet = &bundle.maplet;
+        let index = &bundle.index;
         let counts =
-            named([("maplet_bytes", maplet.bytes()), ("maplet_entries", maplet.entries())]);
+            named([("index_bytes", index.file().bytes()), ("index_entries", index.entries())]);
         let label = "bundle".to_string();
         groups.push(GroupDescription { label, id: bundle.id.0, files, counts });
     }

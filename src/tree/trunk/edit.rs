@@ -32,7 +32,7 @@ pub(super) fn encode(
         put_varint(out, bundles.len() as u64);
         for bundle in bundles.values() {
             put_varint(out, bundle.id.0);
-            put_varint(out, bundle.maplet.file().id().0);
+            put_varint(out, bundle.index.file().id().0);
             put_varint(out, bundle.branches.len() as u64);
             for table in &bundle.branches {
                 put_varint(out, table.id().0);

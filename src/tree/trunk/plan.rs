@@ -83,7 +83,7 @@ impl Plan {
 
     /// A planted bug: the maplets of the inputs are gone before the edit that replaces them.
     pub(super) fn remove_maplets(&self, vfs: &dyn Vfs) -> Result<()> {
-        self.bundles.iter().try_for_each(|bundle| vfs.remove(&bundle.maplet.file().path()))
+        self.bundles.iter().try_for_each(|bundle| vfs.remove(&bundle.index.file().path()))
     }
 
     pub(super) fn bundle_ids(&self) -> Vec<BundleId> {

@@ -38,17 +38,17 @@ fn reader() -> Arc<dyn TreeObserver> {
     Arc::new(Reader(vec![Seqno(1), Seqno(10)]))
 }
 
-fn tree(observer: &Arc<dyn TreeObserver>) -> Arc<StbTree> {
-    StbTree::open(context("stb", observer), &[], Seqno(0)).unwrap()
+fn tree(observer: &Arc<dyn TreeObserver>) -> Arc<TrunkTree> {
+    TrunkTree::open(context("stb", observer), &[], Seqno(0)).unwrap()
 }
 
-fn incorporate(tree: &Arc<StbTree>, seqno: u64, value: &'static [u8]) {
+fn incorporate(tree: &Arc<TrunkTree>, seqno: u64, value: &'static [u8]) {
     let packed = Arc::clone(tree).pack(&mut Operand { seqno, value, passed: 0 }).unwrap();
     packed.incorporate(Seqno(seqno)).unwrap();
 }
 
 /// What the key is made of, oldest first.
-fn operands(tree: &StbTree) -> Vec<Vec<u8>> {
+fn operands(tree: &TrunkTree) -> Vec<Vec<u8>> {
     let mut operands = Vec::new();
     let hash = hash_key(b"key");
     tree.version()
@@ -75,11 +75,11 @@ fn a_plan_that_another_job_has_overtaken_is_not_carried_out() {
     let tree = tree(&reader);
     incorporate(&tree, 1, b"a");
     incorporate(&tree, 2, b"b");
-    let first = Stb::next_uncompacted(&tree, 0, (b"", None)).unwrap().unwrap();
+    let first = Trunk::next_uncompacted(&tree, 0, (b"", None)).unwrap().unwrap();
     let mut first = tree.claim(first, tree.jobs_ended()).unwrap();
     incorporate(&tree, 3, b"c");
     let ended = tree.jobs_ended();
-    let overtaken = Stb::next_uncompacted(&tree, 0, (b"", None)).unwrap().unwrap();
+    let overtaken = Trunk::next_uncompacted(&tree, 0, (b"", None)).unwrap().unwrap();
     assert_eq!(overtaken.bundles.len(), 3);
     while first.step().unwrap() == Step::Again {}
     drop(first);
@@ -192,7 +192,9 @@ fn wrong_bounds_are_an_error_and_no_endless_loop() {
     root.pivots = vec![pivot(b"", leaf(b"", Some(b"m"))), pivot(b"m\0", leaf(b"m\0", None))];
     let wrong = tree.version_of(Arc::new(root), Seqno(0));
     tree.version.store(Arc::new(wrong));
-    assert!(Stb::next_uncompacted(&tree, 0, (b"", None)).is_err_and(|error| error.is_corruption()));
+    assert!(
+        Trunk::next_uncompacted(&tree, 0, (b"", None)).is_err_and(|error| error.is_corruption())
+    );
     let wrong = tree.version();
     assert!(wrong.runs_at(RangeAt::Key(b"a")).advances(RangeAt::Key(b"a")));
     assert!(!wrong.runs_at(RangeAt::Key(b"m")).advances(RangeAt::Key(b"m")));

@@ -3,9 +3,9 @@
 use super::*;
 use crate::base::entry::EntryKind;
 use crate::tree::edits::tests::data_files;
-use crate::tree::stb::node::Bundle;
-use crate::tree::stb::test_support::{bundle, leaf, root};
 use crate::tree::test_support::table_of;
+use crate::tree::trunk::node::Bundle;
+use crate::tree::trunk::test_support::{bundle, leaf, root};
 
 /// Keys of the table that all leaves share.
 const KEYS: u64 = 3000;

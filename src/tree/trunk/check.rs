@@ -25,12 +25,12 @@ pub(super) fn check(
     let mut counts = files::check(&tables(&bundles), full, problem);
     let mut seen = BTreeSet::new();
     for bundle in bundles {
-        if !seen.insert(bundle.maplet.file().id()) {
+        if !seen.insert(bundle.index.file().id()) {
             continue;
         }
         counts.files += 1;
-        counts.pages += u64::from(bundle.maplet.file().units());
-        if full && let Err(error) = bundle.maplet.check() {
+        counts.pages += u64::from(bundle.index.file().units());
+        if full && let Err(error) = bundle.index.check() {
             problem(error);
         }
     }
@@ -70,16 +70,16 @@ fn check_coverage(node: &Arc<Node>) -> Result<()> {
         let lower = &node.pivots[position].lower;
         let upper = node.pivot_upper(position).map(|upper| &**upper);
         for bundle in node.live_bundles(position) {
-            let hasher = &bundle.maplet.file().files().hasher;
+            let hasher = &bundle.index.file().files().hasher;
             for (ordinal, table) in bundle.branches.iter().enumerate() {
                 let mut scan = table.scan(Some(lower), upper, CHUNK_BYTES)?;
                 while let Some(entry) = scan.entry() {
-                    let named = bundle.maplet.probe(hasher.hash(entry.key), &context)?;
+                    let named = bundle.index.probe(hasher.hash(entry.key), &context)?;
                     if !named.contains(ordinal as u8) {
                         return Err(Error::corruption(
-                            &bundle.maplet.file().path(),
+                            &bundle.index.file().path(),
                             0,
-                            "maplet",
+                            "index of a bundle",
                             format_args!("branch {ordinal} (table {})", table.id()),
                             format_args!("nothing for key \"{}\"", entry.key.escape_ascii()),
                         ));

@@ -8,7 +8,7 @@ use super::node::Node;
 use super::parameters::Parameters;
 use super::plan::{Plan, Trigger, plan};
 use super::version::Version;
-use super::{Stb, StbTree};
+use super::{Trunk, TrunkTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::sync::plain::Ordering;
@@ -26,11 +26,11 @@ pub(in crate::tree) enum Choice {
     Path(Place),
 }
 
-impl Choose for Stb {
+impl Choose for Trunk {
     type Choice = Choice;
 
     /// Whether background work may be done on all bundles of a node. `by_path` a merge takes more than the node has.
-    fn is_free(tree: &StbTree, node: &Node, by_path: bool) -> bool {
+    fn is_free(tree: &TrunkTree, node: &Node, by_path: bool) -> bool {
         let now = tree.context.clock.nanos();
         let bundles: Vec<u64> = node.bundles.iter().map(|bundle| bundle.id.0).collect();
         let jobs = tree.jobs.lock();
@@ -43,7 +43,7 @@ impl Choose for Stb {
     }
 
     /// The compaction of the node that holds most that is small.
-    fn choose_due(tree: &StbTree, version: &Version, intent: Intent) -> Result<Option<Choice>> {
+    fn choose_due(tree: &TrunkTree, version: &Version, intent: Intent) -> Result<Option<Choice>> {
         let mut best = None;
         tree.find_due(&version.root, &version.parameters, intent, &mut best)?;
         Ok(best.or_else(|| tree.free_join(version)).map(Choice::Plan))
@@ -51,7 +51,7 @@ impl Choose for Stb {
 
     /// The full compaction of a leaf, or of a leaf with all data on its path.
     fn choose_full(
-        tree: &StbTree,
+        tree: &TrunkTree,
         leaf: &Node,
         by_path: bool,
         intent: Intent,
@@ -63,7 +63,7 @@ impl Choose for Stb {
     }
 
     /// The merge of a leaf, with all data on its path, that iterators read too much of.
-    fn choose_for_reads(_tree: &StbTree, leaf: &Node, intent: Intent) -> Result<Option<Choice>> {
+    fn choose_for_reads(_tree: &TrunkTree, leaf: &Node, intent: Intent) -> Result<Option<Choice>> {
         if intent == Intent::Start {
             leaf.wasted_reads.store(0, Ordering::Relaxed);
         }
@@ -72,18 +72,18 @@ impl Choose for Stb {
 
     /// The plan of a choice. Flushes the data on a path first. Quarantines the leaf if that fails: else the same path
     /// would be chosen again at once, and nothing else.
-    fn plan_of(tree: &StbTree, choice: Choice) -> Result<Option<Plan>> {
+    fn plan_of(tree: &TrunkTree, choice: Choice) -> Result<Option<Plan>> {
         match choice {
             Choice::Plan(plan) => Ok(Some(plan)),
             Choice::Path(leaf) => tree
                 .flush_range(leaf.range())
-                .and_then(|()| Stb::next_uncompacted(tree, 0, leaf.range()))
+                .and_then(|()| Trunk::next_uncompacted(tree, 0, leaf.range()))
                 .inspect_err(|error| tree.note_damage(error, &leaf)),
         }
     }
 
     /// The gain of a full compaction of a leaf.
-    fn gain(tree: &StbTree, version: &Version, node: &Node, now: &[Seqno]) -> Gain {
+    fn gain(tree: &TrunkTree, version: &Version, node: &Node, now: &[Seqno]) -> Gain {
         let merged_bytes = node.live().bytes.max(1);
         match node.height == 0 && !node.bundles.is_empty() && tree.gains(node, now) {
             true => Gain { bytes: version.dead_parts().gain(node), merged_bytes },
@@ -96,7 +96,7 @@ impl Choose for Stb {
     }
 
     fn deleted(
-        tree: &StbTree,
+        tree: &TrunkTree,
         version: &Version,
         leaf: &Node,
         (worth, now): (Worth, &[Seqno]),
@@ -125,14 +125,14 @@ impl Choose for Stb {
         (node.height == 0).then(|| node.live().bytes / 2)
     }
 
-    fn begin_compact(tree: &StbTree, range: (&[u8], Option<&[u8]>)) -> Result<u32> {
+    fn begin_compact(tree: &TrunkTree, range: (&[u8], Option<&[u8]>)) -> Result<u32> {
         tree.flush_range(range)?;
         Ok(0)
     }
 
     /// The next leaf in the range that is not yet one clean branch, as a plan.
     fn next_uncompacted(
-        tree: &StbTree,
+        tree: &TrunkTree,
         _height: u32,
         (from, upper): (&[u8], Option<&[u8]>),
     ) -> Result<Option<Plan>> {
@@ -155,7 +155,7 @@ impl Choose for Stb {
     }
 }
 
-impl StbTree {
+impl TrunkTree {
     /// Moves everything in a range down to the leaves: one change for the leaves of each node above them, so that none is
     /// long enough to be overtaken by others.
     pub(super) fn flush_range(&self, (lower, upper): (&[u8], Option<&[u8]>)) -> Result<()> {
@@ -197,7 +197,7 @@ impl StbTree {
         let flush = |root: &mut Arc<Node>, rules: &Rules| {
             let changed = change::flush_range(root, range, rules)?;
             if changed {
-                rebalance_undamaged::<Stb>(root, rules)?;
+                rebalance_undamaged::<Trunk>(root, rules)?;
             }
             Ok(changed)
         };
@@ -243,7 +243,7 @@ impl StbTree {
                 && !jobs.quarantine.overlaps(height, range, now)
                 && jobs.is_free(height, range, None)
         };
-        let leaf_bytes_max = Stb::sized(&version.parameters, version).leaf_bytes_max;
+        let leaf_bytes_max = Trunk::sized(&version.parameters, version).leaf_bytes_max;
         let place = version.root.first_join(&version.parameters, leaf_bytes_max, &is_free);
         place.map(Plan::join)
     }

@@ -1,4 +1,4 @@
-//! Point reads: the bundles on the way to a key, and which of their branches its maplets name.
+//! Point reads: the bundles on the way to a key, and which of their branches their indexes name.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -84,20 +84,20 @@ fn get_in_node(
             continue;
         }
         *probes += 1;
-        let mut named = bundle.maplet.probe(hash, context)?;
+        let mut named = bundle.index.probe(hash, context)?;
         while let Some(ordinal) = named.pop_newest() {
             let Some(table) = bundle.branches.get(usize::from(ordinal)) else {
                 return Err(Error::corruption(
-                    &bundle.maplet.file().path(),
+                    &bundle.index.file().path(),
                     0,
-                    "branch number in a maplet",
+                    "branch number in an index",
                     format_args!("below {}", bundle.branches.len()),
                     ordinal,
                 ));
             };
             let mut flow = ControlFlow::Continue(());
             let mut held = false;
-            table.get(key, snapshot, context, |entry| {
+            table.get_hashed(key, hash, snapshot, context, |entry| {
                 held = true;
                 flow = f(entry);
                 flow

@@ -60,7 +60,9 @@ impl TrunkRefs {
 
 fn memory_of(bundle: &Bundle) -> u64 {
     let bloom_bytes = bundle.bloom.as_ref().map_or(0, |bloom| bloom.bytes() as u64);
-    256 + 24 * bundle.branches.len() as u64 + bloom_bytes
+    let pieces_bytes: u64 = bundle.branches.iter().map(|table| table.piece_memory_bytes()).sum();
+    let index_bytes = bundle.index.memory_bytes() + pieces_bytes;
+    256 + 24 * bundle.branches.len() as u64 + bloom_bytes + index_bytes
 }
 
 impl NodeRefs<Node> for TrunkRefs {
@@ -68,7 +70,7 @@ impl NodeRefs<Node> for TrunkRefs {
         for bundle in &node.bundles {
             if self.bundles.add(bundle.id) {
                 self.bundles_memory_bytes += memory_of(bundle);
-                self.files.totals.filter_bytes += bundle.maplet.file().bytes();
+                self.files.totals.filter_bytes += bundle.index.file().bytes();
                 bundle.branches.iter().for_each(|table| self.files.add(table));
             }
         }
@@ -78,7 +80,7 @@ impl NodeRefs<Node> for TrunkRefs {
         for bundle in &node.bundles {
             if self.bundles.remove(&bundle.id) {
                 self.bundles_memory_bytes -= memory_of(bundle);
-                self.files.totals.filter_bytes -= bundle.maplet.file().bytes();
+                self.files.totals.filter_bytes -= bundle.index.file().bytes();
                 bundle.branches.iter().for_each(|table| self.files.remove(table));
             }
         }

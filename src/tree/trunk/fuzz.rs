@@ -6,7 +6,7 @@ use crate::base::fuzz::Target;
 use crate::tree::edits::fuzz::{run, with_lengths};
 use crate::tree::versioned::Recovered;
 
-pub(crate) const TARGETS: [Target; 1] =
+pub(in crate::tree) const TARGETS: [Target; 1] =
     [Target { name: "stb-edit", run: run::<Recovered<Body>>, seeds: edit_seeds }];
 
 fn edit_seeds() -> Vec<Vec<u8>> {

@@ -1,0 +1,317 @@
+//! The index of a bundle: which of its branches may hold a key. An `stb` tree has a maplet, a `tph` tree a head.
+//!
+//! Invariants:
+//! 1. All bundles of a tree have the same kind of index.
+
+use std::sync::Arc;
+
+use crate::base::error::{Error, Result};
+use crate::base::pages::PageVec;
+use crate::cache::{DataFiles, FileType, PageFile, PageFileWriter, ReadContext};
+use crate::filter::{
+    BloomFilter, BranchCounts, BranchSet, FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder,
+    MapletMerge, SortedFingerprints,
+};
+use crate::perfect_hash::{Construction, Head, HeadBuilder, HeadMerge};
+use crate::table::{Table, TableFilter};
+
+/// What indexes of bundles a tree makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::tree) enum IndexForm {
+    Maplet,
+    /// Heads, over pieces that have local indexes.
+    Head(Construction),
+}
+
+/// Bytes of a signature in the head of a memtable, which every lookup asks, and of one in another.
+const SIGNATURE_BYTES_YOUNG: u8 = 2;
+const SIGNATURE_BYTES: u8 = 1;
+
+impl IndexForm {
+    /// The type of an index's file.
+    pub(super) fn file_type(self) -> FileType {
+        match self {
+            IndexForm::Maplet => FileType::Maplet,
+            IndexForm::Head(_) => FileType::Head,
+        }
+    }
+
+    /// What each branch has.
+    pub(super) fn table_filter(self) -> TableFilter {
+        match self {
+            IndexForm::Maplet => TableFilter::None,
+            IndexForm::Head(construction) => TableFilter::Piece(construction),
+        }
+    }
+
+    /// Opens indexes, and returns them in the same order.
+    pub(super) fn open_all(self, files: Vec<Arc<PageFile>>) -> Result<Vec<Arc<BranchIndex>>> {
+        Ok(match self {
+            IndexForm::Maplet => {
+                let maplets = Maplet::open_all(files)?.into_iter();
+                maplets.map(|maplet| Arc::new(BranchIndex::Maplet(maplet))).collect()
+            }
+            IndexForm::Head(_) => {
+                let heads = Head::open_all(files)?.into_iter();
+                heads.map(|head| Arc::new(BranchIndex::Head(head))).collect()
+            }
+        })
+    }
+
+    /// Writes the index of a memtable's table, by the hashes of its keys.
+    pub(super) fn write_young(
+        self,
+        files: &Arc<DataFiles>,
+        hashes: PageVec<u64>,
+    ) -> Result<BranchIndex> {
+        let mut builder = IndexBuilder::new(self, SIGNATURE_BYTES_YOUNG, 1)?;
+        builder.add_new(0, NewHashes::new(self, hashes))?;
+        builder.write(files)
+    }
+}
+
+/// The index of a bundle.
+pub(super) enum BranchIndex {
+    Maplet(Maplet),
+    Head(Head),
+}
+
+impl BranchIndex {
+    /// The branches that may hold the key with this hash: every branch that does, and seldom others.
+    ///
+    /// # Errors
+    /// `Corruption` if a page is damaged, `NotResident` as [`PageFile::with_page`].
+    #[inline]
+    pub(super) fn probe(&self, hash: u64, context: &ReadContext) -> Result<BranchSet> {
+        match self {
+            BranchIndex::Maplet(maplet) => maplet.probe(hash, context),
+            BranchIndex::Head(head) => head.probe(hash, context),
+        }
+    }
+
+    /// The first of two prefetch hints before a probe.
+    #[inline]
+    pub(super) fn prefetch_place(&self, hash: u64) {
+        if let BranchIndex::Maplet(maplet) = self {
+            maplet.prefetch_place(hash);
+        }
+    }
+
+    /// The second.
+    #[inline]
+    pub(super) fn prefetch_bytes(&self, hash: u64) {
+        if let BranchIndex::Maplet(maplet) = self {
+            maplet.prefetch_bytes(hash);
+        }
+    }
+
+    /// The file.
+    pub(super) fn file(&self) -> &Arc<PageFile> {
+        match self {
+            BranchIndex::Maplet(maplet) => maplet.file(),
+            BranchIndex::Head(head) => head.file(),
+        }
+    }
+
+    /// Memory that it uses beside the page cache, if that depends on its size.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        match self {
+            BranchIndex::Maplet(_) => 0,
+            BranchIndex::Head(head) => head.memory_bytes(),
+        }
+    }
+
+    /// The number of branches.
+    pub(super) fn branches(&self) -> usize {
+        match self {
+            BranchIndex::Maplet(maplet) => maplet.branches(),
+            BranchIndex::Head(head) => head.pieces().len(),
+        }
+    }
+
+    /// The counts of a branch; zeros if it does not exist.
+    pub(super) fn counts(&self, ordinal: usize) -> BranchCounts {
+        match self {
+            BranchIndex::Maplet(maplet) => u8::try_from(ordinal)
+                .map_or_else(|_| BranchCounts::default(), |o| maplet.header().branch(o)),
+            BranchIndex::Head(head) => head.pieces().get(ordinal).copied().unwrap_or_default(),
+        }
+    }
+
+    /// The entries of all branches.
+    pub(super) fn entries(&self) -> u64 {
+        (0..self.branches()).map(|ordinal| self.counts(ordinal).entries).sum()
+    }
+
+    /// A Bloom filter of all keys, if that can be made of the index.
+    pub(super) fn bloom(&self) -> Result<Option<BloomFilter>> {
+        match self {
+            BranchIndex::Maplet(maplet) => BloomFilter::of_maplet(maplet).map(Some),
+            BranchIndex::Head(_) => Ok(None),
+        }
+    }
+
+    /// Reads the whole index and verifies it.
+    ///
+    /// # Errors
+    /// `Corruption` for the first problem found.
+    pub(super) fn check(&self) -> Result<()> {
+        match self {
+            BranchIndex::Maplet(maplet) => maplet.check(),
+            BranchIndex::Head(head) => head.check(),
+        }
+    }
+}
+
+/// The hashes of a new branch's keys, as an index takes them.
+pub(super) enum NewHashes {
+    Fingerprints(SortedFingerprints),
+    Hashes(PageVec<u64>),
+}
+
+impl NewHashes {
+    /// The hashes of all entries, in any order. What sorting takes, it takes here.
+    pub(super) fn new(form: IndexForm, hashes: PageVec<u64>) -> NewHashes {
+        match form {
+            IndexForm::Maplet => NewHashes::Fingerprints(SortedFingerprints::of_hashes(
+                hashes,
+                FINGERPRINT_BITS_DEFAULT,
+            )),
+            IndexForm::Head(_) => {
+                let mut hashes = hashes;
+                hashes.sort_unstable();
+                hashes.dedup();
+                NewHashes::Hashes(hashes)
+            }
+        }
+    }
+
+    /// The number of distinct ones.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            NewHashes::Fingerprints(fingerprints) => fingerprints.len(),
+            NewHashes::Hashes(hashes) => hashes.len(),
+        }
+    }
+}
+
+/// Collects what a new index is made of.
+pub(super) enum IndexBuilder {
+    Maplet(Box<MapletBuilder>),
+    Head(HeadBuilder),
+}
+
+impl IndexBuilder {
+    /// The index of so many branches of a compaction.
+    pub(super) fn of_compaction(form: IndexForm, branches: usize) -> Result<IndexBuilder> {
+        IndexBuilder::new(form, SIGNATURE_BYTES, branches)
+    }
+
+    fn new(form: IndexForm, signature_bytes: u8, branches: usize) -> Result<IndexBuilder> {
+        Ok(match form {
+            IndexForm::Maplet => {
+                let builder = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, branches)?;
+                IndexBuilder::Maplet(Box::new(builder))
+            }
+            IndexForm::Head(construction) => {
+                IndexBuilder::Head(HeadBuilder::new(construction, signature_bytes, branches)?)
+            }
+        })
+    }
+
+    /// Adds the branches of an older bundle that the new one adopts, each with its new number.
+    pub(super) fn add_adopted(
+        &mut self,
+        index: &BranchIndex,
+        tables: &[Arc<Table>],
+        ordinals: &[Option<u8>],
+    ) -> Result<()> {
+        match (self, index) {
+            (IndexBuilder::Maplet(builder), BranchIndex::Maplet(maplet)) => {
+                builder.add_maplet(maplet, ordinals)
+            }
+            (IndexBuilder::Head(builder), _) => {
+                for (table, ordinal) in tables.iter().zip(ordinals) {
+                    if let Some(ordinal) = ordinal {
+                        let piece = table.piece(&ReadContext::blocking())?;
+                        let piece = piece.ok_or_else(|| no_piece(table))?;
+                        builder.add_list(*ordinal, piece.keys(), piece.hashes(table.pages()));
+                    }
+                }
+                Ok(())
+            }
+            (IndexBuilder::Maplet(_), BranchIndex::Head(head)) => Err(Error::corruption(
+                &head.file().path(),
+                0,
+                "index of a bundle",
+                "a maplet",
+                "a head",
+            )),
+        }
+    }
+
+    /// Adds a new branch.
+    pub(super) fn add_new(&mut self, ordinal: u8, hashes: NewHashes) -> Result<()> {
+        match (self, hashes) {
+            (IndexBuilder::Maplet(builder), NewHashes::Fingerprints(fingerprints)) => {
+                builder.add_branch(ordinal, fingerprints)
+            }
+            (IndexBuilder::Head(builder), NewHashes::Hashes(hashes)) => {
+                builder.add_piece(ordinal, hashes);
+                Ok(())
+            }
+            _ => unreachable!("one form makes both"),
+        }
+    }
+
+    /// Begins the merge.
+    pub(super) fn start(self) -> Result<IndexMerge> {
+        Ok(match self {
+            IndexBuilder::Maplet(builder) => IndexMerge::Maplet(Box::new(builder.start()?)),
+            IndexBuilder::Head(builder) => IndexMerge::Head(Box::new(builder.start())),
+        })
+    }
+
+    /// Merges everything into a file. Its name is not durable yet.
+    fn write(self, files: &Arc<DataFiles>) -> Result<BranchIndex> {
+        let file_type = match &self {
+            IndexBuilder::Maplet(_) => FileType::Maplet,
+            IndexBuilder::Head(_) => FileType::Head,
+        };
+        let mut writer = PageFileWriter::create(files, file_type)?;
+        let mut merge = self.start()?;
+        while !merge.step(&mut writer, u32::MAX)? {}
+        merge.finish_file(writer)
+    }
+}
+
+/// A tree of heads has pieces alone.
+#[cold]
+fn no_piece(table: &Table) -> Error {
+    let path = table.pages().path();
+    Error::corruption(&path, 0, "filter kind of a table", "the local index of a piece", "another")
+}
+
+/// An index in the making.
+pub(super) enum IndexMerge {
+    Maplet(Box<MapletMerge>),
+    Head(Box<HeadMerge>),
+}
+
+impl IndexMerge {
+    /// Writes up to about `pages_max` more pages. Returns true when all are written.
+    pub(super) fn step(&mut self, writer: &mut PageFileWriter, pages_max: u32) -> Result<bool> {
+        match self {
+            IndexMerge::Maplet(merge) => merge.step(writer, pages_max),
+            IndexMerge::Head(merge) => merge.step(writer, pages_max),
+        }
+    }
+
+    /// Writes the rest, makes the file durable (but not its name) and opens the index.
+    pub(super) fn finish_file(self, writer: PageFileWriter) -> Result<BranchIndex> {
+        Ok(match self {
+            IndexMerge::Maplet(merge) => BranchIndex::Maplet(merge.finish_file(writer)?),
+            IndexMerge::Head(merge) => BranchIndex::Head(merge.finish_file(writer)?),
+        })
+    }
+}
