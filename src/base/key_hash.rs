@@ -55,6 +55,9 @@ pub(crate) struct KeyHasher {
     offset: u128,
     sip: SipHash,
     id: u32,
+    /// The bits that hashes have: with fewer, many keys share one.
+    #[cfg(test)]
+    pub(crate) mask: u64,
 }
 
 impl KeyHasher {
@@ -71,7 +74,15 @@ impl KeyHasher {
         let mut wide = || u128::from(next()) | u128::from(next()) << 64;
         let (factors, offset) = ([wide(), wide()], wide());
         let id = next() as u32;
-        KeyHasher { addends, factors, offset, sip, id }
+        KeyHasher {
+            addends,
+            factors,
+            offset,
+            sip,
+            id,
+            #[cfg(test)]
+            mask: u64::MAX,
+        }
     }
 
     /// The secret.
@@ -88,6 +99,14 @@ impl KeyHasher {
     /// The hash of `key`.
     #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> u64 {
+        let hash = self.whole_hash(key);
+        #[cfg(test)]
+        let hash = hash & self.mask;
+        hash
+    }
+
+    #[inline]
+    fn whole_hash(&self, key: &[u8]) -> u64 {
         match (key.first_chunk::<8>(), key.last_chunk::<8>()) {
             (Some(first), Some(last)) if key.len() <= PAIR_BYTES => {
                 let words = [u64::from_le_bytes(*first), u64::from_le_bytes(*last)];

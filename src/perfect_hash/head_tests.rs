@@ -185,6 +185,16 @@ fn a_piece_leads_to_the_leaf_of_each_key() {
                 };
                 assert_eq!(index.find(&file, *hash, unit, &context).unwrap(), expected);
             }
+            // Other hashes lead to a leaf that there is, with its own units: an empty slot once led to one unit of a larger
+            // leaf.
+            for _ in 0..few(20_000) {
+                if let Found::Leaf { pointer, is_split } =
+                    index.find(&file, random.next(), unit, &context).unwrap()
+                {
+                    let is_whole = leaves.contains(&pointer);
+                    assert!(is_whole || is_split && pointer.units == 1, "{pointer:?}");
+                }
+            }
             let (mut hashes, mut list) = (Vec::new(), index.hashes(&file));
             while list.next_page(&mut hashes).unwrap() {}
             let mut expected: Vec<u64> = keys.iter().map(|key| index_hash(key.0)).collect();

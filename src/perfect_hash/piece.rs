@@ -62,14 +62,12 @@ impl PieceBuilder {
         let codes = if is_plain { 1 } else { u32::from(units_max) + 1 };
         let last = self.leaves.last().map_or(0, |leaf| leaf.unit);
         // One more says that a hash is of keys in several leaves. A table too large for that has no such values.
-        let unknown =
-            last.checked_mul(codes).and_then(|v| v.checked_add(codes)).unwrap_or(u32::MAX);
+        let unknown = value_at(last, codes, codes).unwrap_or(u32::MAX);
         let value_of = |place: u64| match self.leaves.get((place >> 1) as usize) {
             Some(leaf) if place >> 1 < u64::from(LEAVES_TOLD) => {
                 let is_split = place & SPLIT != 0;
                 let code = if is_split { codes - 1 } else { u32::from(leaf.units) - 1 };
-                let value = leaf.unit.checked_mul(codes);
-                value.and_then(|value| value.checked_add(code)).unwrap_or(unknown)
+                value_at(leaf.unit, codes, code).unwrap_or(unknown)
             }
             _ => unknown,
         };
@@ -93,6 +91,11 @@ impl PieceBuilder {
     }
 }
 
+/// The value of a leaf. None is 0, which slots without a hash have.
+fn value_at(unit: u32, codes: u32, code: u32) -> Option<u32> {
+    unit.checked_mul(codes)?.checked_add(code)?.checked_add(1)
+}
+
 /// What a local index has in memory.
 #[derive(Debug)]
 pub(crate) struct WrittenPiece {
@@ -105,8 +108,8 @@ pub(crate) struct WrittenPiece {
 struct PieceFront {
     index: IndexFront,
     list_pages: u32,
-    /// A value is the leaf's first unit times this, and a code: its units less one, or, as the greatest code, that its
-    /// last entry goes on in the next leaf.
+    /// A value is the leaf's first unit times this, plus a code, plus one. The code is its units less one, or, as the
+    /// greatest code, that the entry goes on in the next leaf.
     codes: u32,
     /// The value of a hash whose leaf is not known.
     unknown: u32,
@@ -205,7 +208,9 @@ impl PieceIndex {
         if value >= unknown {
             return Ok(Found::Unknown);
         }
-        let (unit, code) = (value / codes, value % codes);
+        // A slot without a hash.
+        let Some(place) = value.checked_sub(1) else { return Ok(Found::Absent) };
+        let (unit, code) = (place / codes, place % codes);
         let is_split = codes > 1 && code == codes - 1;
         let units = if is_split { 1 } else { code as u16 + 1 };
         let pointer = PagePointer { unit, units };

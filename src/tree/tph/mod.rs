@@ -14,5 +14,7 @@
 //! 2. Every table of the tree is a piece: it has a local index, with the hashes of its keys.
 
 mod kind;
+#[cfg(test)]
+mod tests;
 
 pub(super) use self::kind::KIND;
