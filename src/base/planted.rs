@@ -455,6 +455,10 @@ bugs! {
         "A head's file is not synced before the manifest names it.";
     HeadKeepsOldest, "head-keeps-oldest", "perfect_hash",
         "Of the pieces that have a hash, a new head names the oldest.";
+    HashListShort, "hash-list-short", "perfect_hash",
+        "A piece's list of hashes lacks the last one.";
+    PieceForAnySnapshot, "piece-for-any-snapshot", "table",
+        "A snapshot older than a table goes by the leaf of a key's newest version.";
     PieceLeafBefore, "piece-leaf-before", "table",
         "A piece's index leads to the leaf before the key's.";
     MapletMaskShort, "maplet-mask-short", "filter",

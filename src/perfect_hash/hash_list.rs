@@ -68,17 +68,26 @@ pub(crate) struct HashListReader {
     pages: PageScan,
     number: u32,
     count: u32,
+    /// The hashes that have not been read yet.
+    left: u64,
     last: Option<u64>,
 }
 
 impl HashListReader {
-    /// The list of so many pages from `first_unit` on. The caller has checked that they are in the file.
-    pub(super) fn new(file: &Arc<PageFile>, first_unit: u32, pages: u32) -> HashListReader {
+    /// The list of so many pages from `first_unit` on, with so many hashes. The caller has checked that they are in the
+    /// file.
+    pub(super) fn new(
+        file: &Arc<PageFile>,
+        first_unit: u32,
+        pages: u32,
+        hashes: u64,
+    ) -> HashListReader {
         HashListReader {
             file: Arc::clone(file),
             pages: file.scan(first_unit..first_unit + pages, CHUNK_UNITS),
             number: 0,
             count: pages,
+            left: hashes,
             last: None,
         }
     }
@@ -90,11 +99,12 @@ impl HashListReader {
     pub(crate) fn next_page(&mut self, hashes: &mut Vec<u64>) -> Result<bool> {
         let file = &self.file;
         let Some((pointer, payload)) = self.pages.next_page()? else {
-            if self.number == self.count {
+            if (self.number, self.left) == (self.count, 0) {
                 return Ok(false);
             }
+            let found = format_args!("{}, and {} hashes fewer", self.number, self.left);
             let what = "pages of a list of hashes";
-            return Err(file.corrupt(file.last_unit(), what, self.count, self.number));
+            return Err(file.corrupt(file.last_unit(), what, self.count, found));
         };
         let path = file.path();
         let mut from = Decoder::new(payload, &path, pointer.offset());
@@ -116,9 +126,11 @@ impl HashListReader {
             self.last = Some(hash);
             hashes.push(hash);
         }
-        if count == 0 || !from.is_empty() {
+        let left = self.left.checked_sub(u64::from(count));
+        let Some(left) = left.filter(|_| count > 0 && from.is_empty()) else {
             return Err(from.corrupt("count of hashes", "that of the page", count));
-        }
+        };
+        self.left = left;
         self.number += 1;
         Ok(true)
     }

@@ -82,11 +82,15 @@ impl HeadFront {
                 let found = format_args!("{superseded} of {entries}");
                 return Err(from.corrupt("superseded entries of a piece", "fewer", found));
             }
+            // Each is at most the number of hashes, of which there are fewer than 2^47.
             keys += entries - superseded;
             pieces.push(BranchCounts { entries, superseded });
         }
         if keys != index.keys {
             return Err(from.corrupt("entries of a head's pieces", index.keys, keys));
+        }
+        if !from.is_empty() {
+            return Err(from.corrupt("last page of a head", "its end", "more bytes"));
         }
         Ok(HeadFront { index, pieces })
     }
@@ -321,7 +325,10 @@ impl HeadMerge {
             source.give(end, self.runs.run())?;
             self.runs.end_run();
         }
-        for group in self.runs.merge().chunk_by(|a, b| index_hash(*a) == index_hash(*b)) {
+        // A piece may have been added twice: its table is in two bundles that the compaction replaces.
+        let merged = self.runs.merge();
+        merged.dedup();
+        for group in merged.chunk_by(|a, b| index_hash(*a) == index_hash(*b)) {
             let (youngest, older) = (group[group.len() - 1], &group[..group.len() - 1]);
             let piece = youngest & 0xff;
             let piece = match planted(Bug::HeadKeepsOldest) {

@@ -29,7 +29,7 @@ fn few(count: usize) -> usize {
 }
 
 /// The list of a piece's hashes, in a file.
-fn list_of(hashes: &[u64]) -> (Arc<PageFile>, u32) {
+fn list_of(hashes: &[u64]) -> (Arc<PageFile>, u32, u64) {
     let mut sorted: Vec<u64> = hashes.iter().map(|hash| index_hash(*hash)).collect();
     sorted.sort_unstable();
     sorted.dedup();
@@ -37,7 +37,7 @@ fn list_of(hashes: &[u64]) -> (Arc<PageFile>, u32) {
     let mut list = HashListWriter::default();
     sorted.iter().for_each(|hash| list.add(*hash, &mut writer).unwrap());
     let pages = list.finish(&mut writer).unwrap();
-    (writer.finish().unwrap(), pages)
+    (writer.finish().unwrap(), pages, sorted.len() as u64)
 }
 
 #[test]
@@ -48,13 +48,26 @@ fn a_list_of_hashes_is_read_as_it_was_written() {
         hashes.extend([0, index_hash(u64::MAX)]);
         hashes.sort_unstable();
         hashes.dedup();
-        let (file, pages) = list_of(&hashes);
-        let (mut found, mut reader) = (Vec::new(), HashListReader::new(&file, 0, pages));
+        let (file, pages, _) = list_of(&hashes);
+        let listed = hashes.len() as u64;
+        let (mut found, mut reader) =
+            (Vec::new(), HashListReader::new(&file, 0, pages, hashes.len() as u64));
         while reader.next_page(&mut found).unwrap() {}
         assert!(found == hashes, "{count}");
+        // A hash is missing, or one is too many.
+        for wrong in [listed - 1, listed + 1] {
+            let (mut found, mut reader) = (Vec::new(), HashListReader::new(&file, 0, pages, wrong));
+            let mut read = || loop {
+                if !reader.next_page(&mut found)? {
+                    return Ok::<(), crate::base::error::Error>(());
+                }
+            };
+            assert!(read().unwrap_err().is_corruption());
+        }
         // A page is missing.
         if pages > 1 {
-            let (mut found, mut reader) = (Vec::new(), HashListReader::new(&file, 1, pages - 1));
+            let (mut found, mut reader) =
+                (Vec::new(), HashListReader::new(&file, 1, pages - 1, listed));
             assert!(reader.next_page(&mut found).unwrap_err().is_corruption());
         }
     }
@@ -81,8 +94,8 @@ fn a_head_names_the_youngest_piece_and_says_whether_older_ones_have_the_key() {
                 if piece % 2 == 0 {
                     builder.add_piece(piece as u8, page_vec(hashes));
                 } else {
-                    let (file, pages) = list_of(hashes);
-                    let reader = HashListReader::new(&file, 0, pages);
+                    let (file, pages, count) = list_of(hashes);
+                    let reader = HashListReader::new(&file, 0, pages, count);
                     builder.add_list(piece as u8, hashes.len() as u64, reader);
                 }
                 for hash in hashes {
@@ -126,6 +139,32 @@ fn a_head_names_the_youngest_piece_and_says_whether_older_ones_have_the_key() {
             }
         }
     }
+}
+
+/// A compaction replaced two bundles with one table, which it adopted: the head counted its hashes twice, as if they
+/// superseded themselves, and the store could not be opened again.
+#[test]
+fn a_piece_that_is_added_twice_counts_once() {
+    let hashes: Vec<u64> =
+        (0..few(5000) as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    let files = data_files();
+    let (file, pages, count) = list_of(&hashes);
+    let mut builder = HeadBuilder::new(Construction::Pilots, 1, 2).unwrap();
+    for _ in 0..2 {
+        builder.add_list(1, count, HashListReader::new(&file, 0, pages, count));
+    }
+    builder.add_piece(0, page_vec(&hashes[..1]));
+    let mut writer = PageFileWriter::create(&files, FileType::Head).unwrap();
+    let mut merge = builder.start();
+    while !merge.step(&mut writer, 1).unwrap() {}
+    let head = merge.finish_file(writer).unwrap();
+    let [older, younger] = head.pieces() else { panic!("two pieces") };
+    assert_eq!((older.entries, older.superseded), (1, 1));
+    assert_eq!((younger.entries, younger.superseded), (count, 0));
+    let file = PageFile::open(&files, head.file().id(), FileType::Head).unwrap();
+    let opened = Head::open_all(vec![file]).unwrap();
+    let named = opened[0].probe(hashes[1], &ReadContext::blocking()).unwrap();
+    assert_eq!(named.collect::<Vec<u8>>(), [1]);
 }
 
 /// A file with the local index of some keys behind pages that are not its own.

@@ -25,6 +25,8 @@ use crate::cache::{PageClass, PageFile, PagePointer, ReadContext};
 const FEWER_PART: usize = 32;
 /// How far from where uniform hashes would have it a page is looked for first.
 const NEAR_PAGES: usize = 8;
+/// More hashes than a page can hold: each takes a bit at least.
+const PAGE_KEYS_MAX: u64 = PAYLOAD_BYTES as u64 * 8;
 /// Bounds in a page.
 const PAGE_BOUNDS: usize = PAYLOAD_BYTES / 8;
 
@@ -90,8 +92,9 @@ impl IndexFront {
             return Err(from.corrupt("hash index shape", expected, found));
         }
         let (pages, keys) = (from.u32("hash index pages")?, from.u64("hash index keys")?);
-        if pages == 0 {
-            return Err(from.corrupt("hash index pages", "at least one", pages));
+        if pages == 0 || keys > u64::from(pages) * PAGE_KEYS_MAX {
+            let expected = format_args!("at least one, and enough for {keys} hashes");
+            return Err(from.corrupt("hash index pages", expected, pages));
         }
         let found = from.u32("hash index key hash")?;
         if found != hash_id {

@@ -17,6 +17,7 @@ use super::segment::Construction;
 use crate::base::codec::Decoder;
 use crate::base::error::Result;
 use crate::base::pages::PageVec;
+use crate::base::planted::{Bug, planted};
 use crate::cache::{PageClass, PageFile, PagePointer, ReadContext};
 
 /// The filter type in a table's footer that means the local index of a piece. On disk: never renumber.
@@ -82,7 +83,9 @@ impl PieceBuilder {
         let (front, bounds) = index.finish(hash_id, sink)?;
         let mut list = HashListWriter::default();
         let mut groups = self.keys.chunk_by(|a, b| index_hash(*a) == index_hash(*b));
-        groups.try_for_each(|group| list.add(index_hash(group[0]), sink))?;
+        let keys = front.keys - u64::from(planted(Bug::HashListShort) && front.keys > 1);
+        let mut listed = groups.by_ref().take(keys as usize);
+        listed.try_for_each(|group| list.add(index_hash(group[0]), sink))?;
         let front = PieceFront { index: front, list_pages: list.finish(sink)?, codes, unknown };
         let mut payload = Vec::new();
         front.encode(&mut payload);
@@ -131,6 +134,9 @@ impl PieceFront {
             return Err(from.corrupt("codes of a piece's leaves", "1 to 65,536", codes));
         }
         let unknown = from.u32("value of unknown leaves")?;
+        if !from.is_empty() {
+            return Err(from.corrupt("last page of a piece's index", "its end", "more bytes"));
+        }
         Ok(PieceFront { index, list_pages, codes, unknown })
     }
 }
@@ -225,7 +231,7 @@ impl PieceIndex {
 
     /// The hashes of all keys.
     pub(crate) fn hashes(&self, file: &Arc<PageFile>) -> HashListReader {
-        HashListReader::new(file, self.list_unit, self.front.list_pages)
+        HashListReader::new(file, self.list_unit, self.front.list_pages, self.keys())
     }
 
     /// The number of distinct hashes of keys.

@@ -53,6 +53,15 @@ pub(crate) enum TableFilter {
 }
 
 impl TableFilter {
+    /// Bytes that it takes for a key, about.
+    pub(crate) fn entry_bytes(self) -> usize {
+        match self {
+            TableFilter::None => 0,
+            TableFilter::Blocks => 2,
+            TableFilter::Piece(_) => 8,
+        }
+    }
+
     /// A filter in blocks if `has_filter`.
     pub(crate) fn blocks(has_filter: bool) -> TableFilter {
         if has_filter { TableFilter::Blocks } else { TableFilter::None }

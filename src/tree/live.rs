@@ -224,7 +224,17 @@ impl Default for LiveKeys {
 impl LiveKeys {
     /// No keys yet, to be gathered again: with as many keys as are wanted of these.
     pub(super) fn anew(&self) -> LiveKeys {
-        LiveKeys { uneven: self.uneven, share: self.share, ..LiveKeys::default() }
+        LiveKeys {
+            uneven: self.uneven,
+            share: self.share,
+            superseding_share: self.superseding_share,
+            ..LiveKeys::default()
+        }
+    }
+
+    /// As at opening: what was written before may have superseded anything.
+    pub(super) fn reopened() -> LiveKeys {
+        LiveKeys { superseding_share: 1.0, ..LiveKeys::default() }
     }
 
     /// Applies a table that is younger than all before it.

@@ -122,7 +122,7 @@ impl KeyspaceOptions {
     /// live data. Where entries leave more than 6% of their pages unused (three values of 1 KiB in 4
     /// KiB), that unused space counts as live. Default 1.27 (`flsm`: 1.3); at least 1.1.
     ///
-    /// In `stb`, the target is up to 0.13 higher while the data that is written replaces nothing, until nobody has
+    /// In `stb` and `tph`, the target is up to 0.13 higher while the data that is written replaces nothing, until nobody has
     /// written for some seconds or somebody waits for background work.
     #[expect(clippy::manual_clamp, reason = "`clamp` would keep a NaN, which would become 0")]
     pub fn space_amplification_max(mut self, times: f64) -> KeyspaceOptions {

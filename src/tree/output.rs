@@ -25,6 +25,7 @@ pub(super) struct TableOutput {
     blob_writer: Option<BlobWriter>,
     blob_bytes_min: usize,
     pointer: Vec<u8>,
+    filter_entry_bytes: usize,
     /// Of a compaction: what it may have.
     room: Option<OutputRoom>,
 }
@@ -91,6 +92,7 @@ impl TableOutput {
             blob_writer: None,
             blob_bytes_min: chosen.blob_bytes_min,
             pointer: Vec::new(),
+            filter_entry_bytes: filter.entry_bytes(),
             room: None,
         })
     }
@@ -145,7 +147,8 @@ impl TableOutput {
         if entry.value.len() >= self.blob_bytes_min && !entry.kind.is_blob() {
             return self.add_blob(hash, entry, entry.value);
         }
-        self.appending(entry.key.len() + entry.value.len())?;
+        // With what its table's filter, or index, takes for the key.
+        self.appending(entry.key.len() + entry.value.len() + self.filter_entry_bytes)?;
         self.builder.add_hashed(hash, entry.key, entry.seqno, entry.kind, entry.value)
     }
 

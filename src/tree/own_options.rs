@@ -47,7 +47,8 @@ pub(super) const PIECES_MAX: OwnOption = OwnOption {
     tag: 5,
     name: "pieces_max",
     about: "most pieces of a TPH before all that live in it are merged; 0: the tree's own choice",
-    nearest: |pieces| pieces.min(192),
+    // With a merged table between each two, a head still tells them apart.
+    nearest: |pieces| pieces.min(127),
     show: show_choice,
 };
 

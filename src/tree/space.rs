@@ -53,6 +53,8 @@ pub(super) struct Space {
     /// Bytes of a full memtable.
     pub(super) memtable_bytes: u64,
     pub(super) amplification_max_percent: u64,
+    /// Bytes of indexes that each live key needs beside what is usual.
+    pub(super) index_entry_bytes: u64,
     /// Disk space beyond that, in shares of the live bytes, that the tree may use while it is written.
     pub(super) load_share: f64,
 }
@@ -92,7 +94,8 @@ impl Space {
     /// How far so many bytes are above what is allowed, in shares of the live bytes.
     fn above(&self, bytes: f64) -> f64 {
         let in_pages = self.live_entry_bytes as f64 * self.page_waste();
-        let live = (in_pages + self.live_blob_bytes as f64).max(1.0);
+        let indexes = (self.live_keys * self.index_entry_bytes) as f64;
+        let live = (in_pages + indexes + self.live_blob_bytes as f64).max(1.0);
         let allowed = self.amplification_max_percent as f64 / 100.0 + self.load_share;
         bytes / live - allowed
     }

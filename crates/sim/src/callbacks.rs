@@ -229,7 +229,8 @@ impl Watcher for Refusal {
     fn writing(&self, _path: &Path) {}
 
     fn refuses(&self, path: &Path) -> bool {
-        let is_manifest = path.extension().is_none_or(|it| it != "table" && it != "maplet");
+        let is_manifest =
+            path.extension().is_none_or(|it| it != "table" && it != "maplet" && it != "head");
         if !is_manifest || !self.is_due.swap(false, Ordering::SeqCst) {
             return false;
         }

@@ -27,7 +27,7 @@ impl KeyspaceOptions {
         KeyspaceOptions::new(TreeKind::Tph)
     }
 
-    /// The most pieces of a TPH of the last level (1 to 192; 0, the default, is 16): more make writes cheaper, fewer save
+    /// The most pieces of a TPH of the last level (1 to 127; 0, the default, is 16): more make writes cheaper, fewer save
     /// memory and space. An option of the kind `tph`.
     pub fn pieces_max(self, pieces: u32) -> KeyspaceOptions {
         self.own(&PIECES_MAX, pieces)

@@ -23,6 +23,9 @@ pub(in crate::tree) enum IndexForm {
     Head(Construction),
 }
 
+/// Bytes that a key takes in a piece's index and list, and what its head takes, about.
+const PIECE_ENTRY_BYTES: u64 = 8;
+
 /// Bytes of a signature in the head of a memtable, which every lookup asks, and of one in another.
 const SIGNATURE_BYTES_YOUNG: u8 = 2;
 const SIGNATURE_BYTES: u8 = 1;
@@ -41,6 +44,14 @@ impl IndexForm {
         match self {
             IndexForm::Maplet => TableFilter::None,
             IndexForm::Head(construction) => TableFilter::Piece(construction),
+        }
+    }
+
+    /// Bytes of indexes per key beyond those of a maplet: of the local index, its list of hashes, and the head.
+    pub(super) fn entry_bytes(self) -> u64 {
+        match self {
+            IndexForm::Maplet => 0,
+            IndexForm::Head(_) => PIECE_ENTRY_BYTES,
         }
     }
 

@@ -89,6 +89,10 @@ impl VersionedKind for Trunk {
         Parameters::new(options)
     }
 
+    fn index_entry_bytes(parameters: &Parameters) -> u64 {
+        parameters.index_form.entry_bytes()
+    }
+
     fn new(recovered: &Recovered<Body>) -> Trunk {
         let last = recovered.shared.keys().next_back().copied().unwrap_or(0);
         Trunk { next_bundle: AtomicU64::new(last + 1), failed_joins: Mutex::default() }

@@ -115,6 +115,11 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
 
     fn parameters(context: &TreeContext, options: &TreeOptions) -> Self::Parameters;
 
+    /// Bytes of indexes that each live key needs beside what is usual.
+    fn index_entry_bytes(_parameters: &Self::Parameters) -> u64 {
+        0
+    }
+
     /// The kind's own part of a tree that edits have defined.
     fn new(recovered: &Recovered<Self::Body>) -> Self;
 
@@ -183,6 +188,9 @@ pub(super) enum NewFiles {
     None,
 }
 
+/// A tree that no memtable has been added to for so long is settled.
+const SETTLED_NANOS: u64 = 3_000_000_000;
+
 /// How often a change is made anew because another has come first, before it is made under the change lock.
 const TRIES_MAX: u32 = 16;
 /// A change that has been overtaken after so long is made under the lock next, when its pages are cached: once more
@@ -215,7 +223,9 @@ pub(super) struct VersionedTree<K: VersionedKind> {
     deletes_left: AtomicU64,
     /// The flushed number at which the tree is settled: nobody writes, or somebody waits for background work.
     settled_at: AtomicU64,
-    /// The same, until deletes are searched for in vain.
+    /// When the last memtable was incorporated.
+    incorporated_nanos: AtomicU64,
+    /// As `settled_at`, until deletes are searched for in vain.
     deletes_settled_at: AtomicU64,
 }
 
@@ -232,7 +242,10 @@ impl<K: VersionedKind> VersionedTree<K> {
             true => Arc::new(K::Node::empty_root()),
             false => K::open(&context, &recovered)?,
         };
-        let live = live_keys(&root, LiveKeys::default())?;
+        let live = match edits.is_empty() {
+            true => LiveKeys::default(),
+            false => live_keys(&root, LiveKeys::reopened())?,
+        };
         let mut changes =
             Changes::new(&context, (root, flushed), recovered.last_number() + 1, live);
         let version = changes.newest_version(&context, &own);
@@ -247,6 +260,7 @@ impl<K: VersionedKind> VersionedTree<K> {
             deletes_left: AtomicU64::new(0),
             settled_at: AtomicU64::new(UNSETTLED),
             deletes_settled_at: AtomicU64::new(UNSETTLED),
+            incorporated_nanos: AtomicU64::new(0),
         }))
     }
 
@@ -361,7 +375,11 @@ impl<K: VersionedKind> VersionedTree<K> {
         let retained_bytes = self.jobs.lock().retained_bytes(&now);
         let mut space = version.space();
         space.live_entry_bytes = (space.live_entry_bytes + retained_bytes).min(space.entry_bytes);
-        if self.settled_at.load(Ordering::Relaxed) == version.flushed.0 {
+        let idle_nanos = (self.context.clock.nanos())
+            .saturating_sub(self.incorporated_nanos.load(Ordering::Relaxed));
+        if self.settled_at.load(Ordering::Relaxed) == version.flushed.0
+            || idle_nanos >= SETTLED_NANOS
+        {
             space.load_share = 0.0;
         }
         space
@@ -439,6 +457,7 @@ impl<K: Change> VersionedTree<K> {
             Ok(true)
         };
         let tables = NewTables::Younger(K::packed_tables(packed));
+        self.incorporated_nanos.store(self.context.clock.nanos(), Ordering::Relaxed);
         self.change(NewFiles::Some, receive, flushed, tables)
     }
 }
@@ -550,7 +569,9 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         if self.nothing_to_reclaim.load(Ordering::Relaxed) {
             return lag;
         }
-        let space = self.space(&version);
+        let mut space = self.space(&version);
+        // Whoever writes again after a rest does not wait for what only a tree at rest gives back.
+        space.load_share = version.space().load_share;
         let coming = space.left_of(merge_bytes) + version.live.dead_of(frozen_bytes);
         lag.max(space.backlog(coming))
     }

@@ -70,6 +70,7 @@ impl<K: VersionedKind> Version<K> {
             live_keys: live.keys,
             memtable_bytes: self.memtable_bytes,
             amplification_max_percent: self.space_amplification_max_percent,
+            index_entry_bytes: K::index_entry_bytes(&self.parameters),
             load_share: K::LOAD_SHARE * (1.0 - live.superseding_share),
         }
     }

@@ -134,5 +134,5 @@ fn named(error: &Error) -> Verdict {
 
 fn is_data_file(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
-    matches!(extension, Some("table" | "maplet" | "blob" | "pool"))
+    matches!(extension, Some("table" | "maplet" | "head" | "blob" | "pool"))
 }
