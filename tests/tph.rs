@@ -63,7 +63,7 @@ fn a_get_reads_one_leaf_and_a_get_of_an_absent_key_none() {
         (100, Compression::None, false, 1.02),
         (100, Compression::None, true, 1.02),
         // Leaves take four times the memory once they are decompressed, and index pages leave the cache now and then.
-        (100, Compression::Lz4, false, 1.15),
+        (100, Compression::Lz4, false, 1.3),
         (1000, Compression::None, false, 1.02),
         (3000, Compression::None, false, 1.6),
     ] {

@@ -173,7 +173,7 @@ fn piece(
     keys: &[(u64, u32, bool)],
     leaves: &[PagePointer],
 ) -> (Arc<PageFile>, std::ops::Range<u32>, WrittenPiece) {
-    let mut builder = PieceBuilder::new(construction);
+    let mut builder = PieceBuilder::new(construction, 0);
     keys.iter().for_each(|(hash, leaf, is_split)| builder.add_key(*hash, *leaf, *is_split));
     leaves.iter().for_each(|leaf| builder.add_leaf(*leaf));
     let files = data_files();
@@ -276,7 +276,7 @@ fn the_documented_indexes_are_what_is_written() {
     let page = include_str!("../../docs/format/perfect-hash.md");
     let files = data_files();
     let [ash, elm, yew] = [&b"ash"[..], b"elm", b"yew"].map(hash_key);
-    let mut builder = PieceBuilder::new(Construction::Pilots);
+    let mut builder = PieceBuilder::new(Construction::Pilots, 0);
     [ash, elm, yew].iter().for_each(|hash| builder.add_key(*hash, 0, false));
     builder.add_leaf(PagePointer { unit: 0, units: 1 });
     let mut pages: Vec<Vec<u8>> = Vec::new();

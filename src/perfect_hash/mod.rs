@@ -46,7 +46,7 @@ pub(crate) use function::{Function, FunctionBuilder};
 pub(crate) use head::{Head, HeadBuilder, HeadMerge};
 #[cfg(any(test, feature = "hashes"))]
 pub(crate) use index::BuiltIndex;
-pub(crate) use index::PageSink;
+pub(crate) use index::{PageSink, index_hash};
 #[cfg(any(test, feature = "hashes"))]
 pub(crate) use index_page::Shape;
 pub(crate) use piece::{FILTER_KIND_PIECE, Found, PieceBuilder, PieceIndex};

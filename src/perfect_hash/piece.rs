@@ -32,14 +32,21 @@ const SPLIT: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct PieceBuilder {
     construction: Construction,
+    signature_bytes: u8,
     /// The hash in the upper 48 bits, then the number of the leaf, and [`SPLIT`].
     keys: PageVec<u64>,
     leaves: Vec<PagePointer>,
 }
 
 impl PieceBuilder {
-    pub(crate) fn new(construction: Construction) -> PieceBuilder {
-        PieceBuilder { construction, keys: PageVec::with_capacity(0), leaves: Vec::new() }
+    /// With signatures, most absent keys are found to be absent.
+    pub(crate) fn new(construction: Construction, signature_bytes: u8) -> PieceBuilder {
+        PieceBuilder {
+            construction,
+            signature_bytes,
+            keys: PageVec::with_capacity(0),
+            leaves: Vec::new(),
+        }
     }
 
     /// Adds a key by its hash, whose newest version begins in the leaf of this number and goes on in the next one if
@@ -72,7 +79,7 @@ impl PieceBuilder {
             }
             _ => unknown,
         };
-        let shape = Shape::for_values(unknown, 0);
+        let shape = Shape::for_values(unknown, self.signature_bytes);
         let mut index = IndexWriter::new(self.construction, shape);
         let mut groups = self.keys.chunk_by(|a, b| index_hash(*a) == index_hash(*b));
         groups.try_for_each(|group| {

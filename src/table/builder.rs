@@ -48,8 +48,8 @@ pub(crate) enum TableFilter {
     None,
     /// A filter in blocks.
     Blocks,
-    /// The local index of a piece of a TPH.
-    Piece(Construction),
+    /// The local index of a piece of a TPH, with so many bytes of a signature for each key.
+    Piece(Construction, u8),
 }
 
 impl TableFilter {
@@ -58,7 +58,7 @@ impl TableFilter {
         match self {
             TableFilter::None => 0,
             TableFilter::Blocks => 2,
-            TableFilter::Piece(_) => 8,
+            TableFilter::Piece(..) => 8,
         }
     }
 
@@ -180,7 +180,9 @@ impl TableBuilder {
             has_splits: false,
             filter_keys: (options.filter == TableFilter::Blocks).then(BlockFilterBuilder::default),
             piece: match options.filter {
-                TableFilter::Piece(construction) => Some(PieceBuilder::new(construction)),
+                TableFilter::Piece(construction, signature_bytes) => {
+                    Some(PieceBuilder::new(construction, signature_bytes))
+                }
                 TableFilter::None | TableFilter::Blocks => None,
             },
             sampler: KeySampler::new(options.sample_keys),

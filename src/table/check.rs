@@ -17,7 +17,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::cache::{Compression, PagePointer, PageScan, ReadContext};
 use crate::filter::LoadedFilter;
-use crate::perfect_hash::{Found, PieceIndex};
+use crate::perfect_hash::{Found, PieceIndex, index_hash};
 
 /// Units read at once.
 const CHUNK_UNITS: u32 = 64;
@@ -98,6 +98,7 @@ struct Checker<'a> {
     filter: Option<LoadedFilter>,
     /// The local index, if the table is a piece.
     piece: Option<&'a PieceIndex>,
+    hash_sum: u64,
     context: ReadContext,
     /// Distinct keys.
     keys: u64,
@@ -117,6 +118,7 @@ impl Table {
             seen: TableCheck::default(),
             filter: self.filter.map(|filter| filter.load(&self.file)).transpose()?,
             piece: self.piece(&ReadContext::blocking())?,
+            hash_sum: 0,
             context: ReadContext::blocking(),
             keys: 0,
             totals: Totals {
@@ -273,6 +275,7 @@ impl Checker<'_> {
             }
             if let Some(piece) = self.piece.filter(|_| !continued) {
                 let hash = self.table.file.files().hasher.hash(entry.key);
+                self.hash_sum = self.hash_sum.wrapping_add(index_hash(hash));
                 let leaf_units = self.table.footer.leaf_units;
                 let found = piece.find(&self.table.file, hash, leaf_units, &self.context)?;
                 let is_right = match found {
@@ -334,9 +337,14 @@ impl Checker<'_> {
         }
         if let Some(piece) = self.piece {
             let (mut hashes, mut list) = (Vec::new(), piece.hashes(&table.file));
-            while list.next_page(&mut hashes)? {}
-            if hashes.len() as u64 != piece.keys() || piece.keys() > self.keys {
-                let found = format_args!("{} of {}", hashes.len(), piece.keys());
+            let mut sum = 0u64;
+            while list.next_page(&mut hashes)? {
+                hashes.drain(..).for_each(|hash| sum = sum.wrapping_add(hash));
+            }
+            // Where keys share a hash, it is in the list once.
+            let is_right = piece.keys() < self.keys || sum == self.hash_sum;
+            if piece.keys() > self.keys || !is_right {
+                let found = format_args!("{}, with another sum", piece.keys());
                 return Err(table.file.corrupt(at, "hashes of a piece", self.keys, found));
             }
         }

@@ -21,6 +21,7 @@ use crate::base::key_hash::hash_key;
 use crate::base::limits::UNIT_BYTES;
 use crate::cache::fuzz::{ID, bytes_of, data_files, with_file};
 use crate::cache::{Compression, FileType, PagePointer, ReadContext};
+use crate::perfect_hash::Construction;
 
 pub(crate) const TARGETS: [Target; 5] = [
     Target { name: "table-footer", run: footer, seeds: footer_seeds },
@@ -77,7 +78,7 @@ fn properties(data: &[u8]) {
 }
 
 fn properties_seeds() -> Vec<Vec<u8>> {
-    let table = build(&sample_entries(20, 30), Compression::Lz4, 3, false);
+    let table = build(&sample_entries(20, 30), Compression::Lz4, 3, TableFilter::None);
     let pointer = BlobPointer { file: FileId(300), offset: 70_000, length: 900, checksum: 77 };
     let mut bytes = Vec::new();
     pointer.encode(&mut bytes);
@@ -129,7 +130,8 @@ fn node(data: &[u8]) {
 fn node_seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (count, value_bytes) in [(3, 5), (30, 20), (600, 40)] {
-        let (_, table) = build(&sample_entries(count, value_bytes), Compression::None, 0, false);
+        let (_, table) =
+            build(&sample_entries(count, value_bytes), Compression::None, 0, TableFilter::None);
         let first = table.pages().read_uncached(PagePointer { unit: 0, units: 1 });
         seeds.push(first.expect(WRITES));
         seeds.push(table.pages().read_uncached(table.footer.root).expect(WRITES));
@@ -164,11 +166,10 @@ fn build(
     entries: &[Entry],
     compression: Compression,
     creation: u64,
-    filter: bool,
+    filter: TableFilter,
 ) -> (Vec<u8>, Arc<Table>) {
     let files = data_files();
     let blobs = BlobFiles::new(&files);
-    let filter = TableFilter::blocks(filter);
     let options = TableOptions { compression, creation, filter, ..TableOptions::default() };
     let mut builder = TableBuilder::new(&files, &blobs, options).expect(WRITES);
     for (key, seqno, kind, value) in entries {
@@ -239,11 +240,14 @@ fn walk(table: &Arc<Table>, seen: &mut u64) -> Result<()> {
 }
 
 fn table_seeds() -> Vec<Vec<u8>> {
-    let plain = build(&sample_entries(60, 20), Compression::None, 1, false).0;
-    let high = build(&sample_entries(400, 60), Compression::None, 2, true).0;
-    let packed = build(&sample_entries(400, 60), Compression::Lz4, 3, false).0;
-    let filtered = build(&sample_entries(3000, 0), Compression::Lz4, 4, true).0;
-    [plain, high, packed, filtered].map(|bytes| [&[0], &*bytes].concat()).to_vec()
+    let (none, blocks) = (TableFilter::None, TableFilter::Blocks);
+    let piece = TableFilter::Piece(Construction::Pilots, 1);
+    let plain = build(&sample_entries(60, 20), Compression::None, 1, none).0;
+    let high = build(&sample_entries(400, 60), Compression::None, 2, blocks).0;
+    let packed = build(&sample_entries(400, 60), Compression::Lz4, 3, none).0;
+    let filtered = build(&sample_entries(3000, 0), Compression::Lz4, 4, blocks).0;
+    let piece = build(&sample_entries(900, 20), Compression::None, 5, piece).0;
+    [plain, high, packed, filtered, piece].map(|bytes| [&[0], &*bytes].concat()).to_vec()
 }
 
 /// A flag, a pointer's length and offset, and a blob file.

@@ -192,21 +192,17 @@ impl Table {
         context: &ReadContext,
         f: impl FnMut(EntryRef<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
+        let Some(piece) = self.piece(context)? else {
+            return self.get_from(key, None, snapshot, context, f);
+        };
+        let known = match piece.find(&self.file, hash, self.footer.leaf_units, context)? {
+            Found::Absent => return Ok(()),
+            Found::Leaf { pointer, is_split } => Some((pointer, is_split)),
+            Found::Unknown => None,
+        };
         // An older snapshot may need a version in a later leaf than the newest.
         let is_old = snapshot < self.properties.seqno_max && !planted(Bug::PieceForAnySnapshot);
-        if self.piece_units.is_none() || is_old {
-            return self.get_from(key, None, snapshot, context, f);
-        }
-        match self.piece(context)? {
-            Some(piece) => match piece.find(&self.file, hash, self.footer.leaf_units, context)? {
-                Found::Absent => Ok(()),
-                Found::Leaf { pointer, is_split } => {
-                    self.get_from(key, Some((pointer, is_split)), snapshot, context, f)
-                }
-                Found::Unknown => self.get_from(key, None, snapshot, context, f),
-            },
-            None => self.get_from(key, None, snapshot, context, f),
-        }
+        self.get_from(key, known.filter(|_| !is_old), snapshot, context, f)
     }
 
     /// Calls `f` with the versions of `key` up to `snapshot`, newest first, until it breaks.

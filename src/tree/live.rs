@@ -86,6 +86,8 @@ pub(super) struct Live {
     pub(super) memory_bytes: u64,
     /// The share of recently incorporated bytes that superseded others.
     pub(super) superseding_share: f64,
+    /// The share that superseded nothing; less after opening.
+    pub(super) new_share: f64,
 }
 
 impl Live {
@@ -104,6 +106,7 @@ pub(super) struct LiveShares {
     blob_bytes: f64,
     memory_bytes: u64,
     superseding_share: f64,
+    new_share: f64,
 }
 
 impl LiveShares {
@@ -116,6 +119,7 @@ impl LiveShares {
             blob_bytes: part(self.blob_bytes, stored.blob_bytes),
             memory_bytes: self.memory_bytes,
             superseding_share: self.superseding_share,
+            new_share: self.new_share,
         }
     }
 }
@@ -190,6 +194,8 @@ pub(super) struct LiveKeys {
     /// The number of sizes that are guesses.
     guesses: usize,
     superseding_share: f64,
+    /// The share that superseded nothing. What there was at opening counts as if it had superseded all.
+    new_share: f64,
     /// As of the last comparison with the tables: the shares of entries, of their bytes, and of
     /// bytes in blob files.
     shares: [f64; 3],
@@ -213,6 +219,7 @@ impl Default for LiveKeys {
             squares: 0,
             guesses: 0,
             superseding_share: 0.0,
+            new_share: 1.0,
             shares: [0.0; 3],
             changes: None,
             uneven: 1.0,
@@ -228,13 +235,14 @@ impl LiveKeys {
             uneven: self.uneven,
             share: self.share,
             superseding_share: self.superseding_share,
+            new_share: self.new_share,
             ..LiveKeys::default()
         }
     }
 
     /// As at opening: what was written before may have superseded anything.
     pub(super) fn reopened() -> LiveKeys {
-        LiveKeys { superseding_share: 1.0, ..LiveKeys::default() }
+        LiveKeys { new_share: 0.0, ..LiveKeys::default() }
     }
 
     /// Applies a table that is younger than all before it.
@@ -246,7 +254,9 @@ impl LiveKeys {
         self.lower_to_keys_max();
         if added > 0 && self.threshold == threshold {
             let new = self.entry_bytes.saturating_sub(before) as f64 / added as f64;
-            self.superseding_share = (self.superseding_share + (1.0 - new).clamp(0.0, 1.0)) / 2.0;
+            let new = new.clamp(0.0, 1.0);
+            self.superseding_share = (self.superseding_share + 1.0 - new) / 2.0;
+            self.new_share = (self.new_share + new) / 2.0;
         }
     }
 
@@ -376,6 +386,7 @@ impl LiveKeys {
             blob_bytes,
             memory_bytes: self.keys.len() as u64 * 32,
             superseding_share: self.superseding_share,
+            new_share: self.new_share,
         }
     }
 

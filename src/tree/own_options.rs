@@ -42,11 +42,11 @@ pub(super) const WITHOUT_SEEK_COMPACTION: OwnOption = OwnOption {
     show: |without| (without != 0).to_string(),
 };
 
-/// The most pieces of a TPH of the last level.
+/// The most large pieces of a TPH of the last level. There may be a small one between each two.
 pub(super) const PIECES_MAX: OwnOption = OwnOption {
     tag: 5,
     name: "pieces_max",
-    about: "most pieces of a TPH before all that live in it are merged; 0: the tree's own choice",
+    about: "most large pieces of a TPH before all that lives in it is merged; 0: the tree's own choice",
     // With a merged table between each two, a head still tells them apart.
     nearest: |pieces| pieces.min(127),
     show: show_choice,

@@ -88,7 +88,9 @@ impl Space {
         let by_size = (page / (in_page * entry.max(1.0))).min(PAGE_WASTE_MAX) / USUAL_OVERHEAD;
         let table = self.memtable_bytes.max(1) as f64;
         let most = by_size * (1.0 + TABLE_OVERHEAD_BYTES / table);
-        (self.table_bytes as f64 / own).min(most).max(1.0)
+        let indexes = self.entries.saturating_mul(self.index_entry_bytes);
+        let bytes = self.table_bytes.saturating_sub(indexes);
+        (bytes as f64 / own).min(most).max(1.0)
     }
 
     /// How far so many bytes are above what is allowed, in shares of the live bytes.

@@ -75,7 +75,8 @@ fn failed(error: spinney::Error) -> String {
 /// The bytes of the data files.
 fn data_bytes(vfs: &dyn Vfs) -> Result<u64, String> {
     let entries = vfs.read_dir(Path::new(DIR)).map_err(failed)?;
-    let is_data = |name: &str| [".table", ".maplet", ".blob"].iter().any(|end| name.ends_with(end));
+    let is_data =
+        |name: &str| [".table", ".maplet", ".head", ".blob"].iter().any(|end| name.ends_with(end));
     Ok(entries.iter().filter(|entry| is_data(&entry.name)).map(|entry| entry.len).sum())
 }
 

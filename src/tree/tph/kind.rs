@@ -22,12 +22,13 @@ pub(in crate::tree) const KIND: Kind = Kind {
 
 impl KeyspaceOptions {
     /// A keyspace held by two-tier perfect hash tables, after CompassDB: for gets of single keys, each of which reads the
-    /// disk once, with an index of a few bytes per key.
+    /// disk once, with an index of a few bytes per key. A key with merge operands, or one that an older snapshot sees, may be
+    /// read from several pieces.
     pub fn tph() -> KeyspaceOptions {
         KeyspaceOptions::new(TreeKind::Tph)
     }
 
-    /// The most pieces of a TPH of the last level (1 to 127; 0, the default, is 16): more make writes cheaper, fewer save
+    /// The most large pieces of a TPH of the last level (1 to 127; 0, the default, is 16): more make writes cheaper, fewer save
     /// memory and space. An option of the kind `tph`.
     pub fn pieces_max(self, pieces: u32) -> KeyspaceOptions {
         self.own(&PIECES_MAX, pieces)

@@ -19,8 +19,8 @@ use crate::table::{Table, TableFilter};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::tree) enum IndexForm {
     Maplet,
-    /// Heads, over pieces that have local indexes.
-    Head(Construction),
+    /// Heads, over pieces that have local indexes, with so many bytes of a signature.
+    Head(Construction, u8),
 }
 
 /// Bytes that a key takes in a piece's index and list, and what its head takes, about.
@@ -35,7 +35,7 @@ impl IndexForm {
     pub(super) fn file_type(self) -> FileType {
         match self {
             IndexForm::Maplet => FileType::Maplet,
-            IndexForm::Head(_) => FileType::Head,
+            IndexForm::Head(..) => FileType::Head,
         }
     }
 
@@ -43,7 +43,9 @@ impl IndexForm {
     pub(super) fn table_filter(self) -> TableFilter {
         match self {
             IndexForm::Maplet => TableFilter::None,
-            IndexForm::Head(construction) => TableFilter::Piece(construction),
+            IndexForm::Head(construction, signature_bytes) => {
+                TableFilter::Piece(construction, signature_bytes)
+            }
         }
     }
 
@@ -51,7 +53,7 @@ impl IndexForm {
     pub(super) fn entry_bytes(self) -> u64 {
         match self {
             IndexForm::Maplet => 0,
-            IndexForm::Head(_) => PIECE_ENTRY_BYTES,
+            IndexForm::Head(..) => PIECE_ENTRY_BYTES,
         }
     }
 
@@ -62,7 +64,7 @@ impl IndexForm {
                 let maplets = Maplet::open_all(files)?.into_iter();
                 maplets.map(|maplet| Arc::new(BranchIndex::Maplet(maplet))).collect()
             }
-            IndexForm::Head(_) => {
+            IndexForm::Head(..) => {
                 let heads = Head::open_all(files)?.into_iter();
                 heads.map(|head| Arc::new(BranchIndex::Head(head))).collect()
             }
@@ -76,7 +78,13 @@ impl IndexForm {
         hashes: PageVec<u64>,
     ) -> Result<BranchIndex> {
         let mut builder = IndexBuilder::new(self, SIGNATURE_BYTES_YOUNG, 1)?;
-        builder.add_new(0, NewHashes::new(self, hashes))?;
+        match &mut builder {
+            IndexBuilder::Maplet(builder) => {
+                let bits = FINGERPRINT_BITS_DEFAULT;
+                builder.add_branch(0, SortedFingerprints::of_hashes(hashes, bits))?;
+            }
+            IndexBuilder::Head(builder) => builder.add_piece(0, hashes),
+        }
         builder.write(files)
     }
 }
@@ -149,6 +157,12 @@ impl BranchIndex {
         }
     }
 
+    /// Whether younger branches have most keys of a branch, and it should be merged for that: heads alone are judged so.
+    pub(super) fn tells_dead(&self, ordinal: usize) -> bool {
+        let counts = self.counts(ordinal);
+        matches!(self, BranchIndex::Head(_)) && counts.superseded * 2 > counts.entries
+    }
+
     /// The entries of all branches.
     pub(super) fn entries(&self) -> u64 {
         (0..self.branches()).map(|ordinal| self.counts(ordinal).entries).sum()
@@ -174,38 +188,6 @@ impl BranchIndex {
     }
 }
 
-/// The hashes of a new branch's keys, as an index takes them.
-pub(super) enum NewHashes {
-    Fingerprints(SortedFingerprints),
-    Hashes(PageVec<u64>),
-}
-
-impl NewHashes {
-    /// The hashes of all entries, in any order. What sorting takes, it takes here.
-    pub(super) fn new(form: IndexForm, hashes: PageVec<u64>) -> NewHashes {
-        match form {
-            IndexForm::Maplet => NewHashes::Fingerprints(SortedFingerprints::of_hashes(
-                hashes,
-                FINGERPRINT_BITS_DEFAULT,
-            )),
-            IndexForm::Head(_) => {
-                let mut hashes = hashes;
-                hashes.sort_unstable();
-                hashes.dedup();
-                NewHashes::Hashes(hashes)
-            }
-        }
-    }
-
-    /// The number of distinct ones.
-    pub(super) fn len(&self) -> usize {
-        match self {
-            NewHashes::Fingerprints(fingerprints) => fingerprints.len(),
-            NewHashes::Hashes(hashes) => hashes.len(),
-        }
-    }
-}
-
 /// Collects what a new index is made of.
 pub(super) enum IndexBuilder {
     Maplet(Box<MapletBuilder>),
@@ -224,7 +206,7 @@ impl IndexBuilder {
                 let builder = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, branches)?;
                 IndexBuilder::Maplet(Box::new(builder))
             }
-            IndexForm::Head(construction) => {
+            IndexForm::Head(construction, _) => {
                 IndexBuilder::Head(HeadBuilder::new(construction, signature_bytes, branches)?)
             }
         })
@@ -244,9 +226,7 @@ impl IndexBuilder {
             (IndexBuilder::Head(builder), _) => {
                 for (table, ordinal) in tables.iter().zip(ordinals) {
                     if let Some(ordinal) = ordinal {
-                        let piece = table.piece(&ReadContext::blocking())?;
-                        let piece = piece.ok_or_else(|| no_piece(table))?;
-                        builder.add_list(*ordinal, piece.keys(), piece.hashes(table.pages()));
+                        add_list(builder, *ordinal, table)?;
                     }
                 }
                 Ok(())
@@ -261,17 +241,19 @@ impl IndexBuilder {
         }
     }
 
-    /// Adds a new branch.
-    pub(super) fn add_new(&mut self, ordinal: u8, hashes: NewHashes) -> Result<()> {
-        match (self, hashes) {
-            (IndexBuilder::Maplet(builder), NewHashes::Fingerprints(fingerprints)) => {
+    /// Adds a new branch: for a head, by its own list of hashes.
+    pub(super) fn add_new(
+        &mut self,
+        ordinal: u8,
+        table: &Arc<Table>,
+        fingerprints: Option<SortedFingerprints>,
+    ) -> Result<()> {
+        match (self, fingerprints) {
+            (IndexBuilder::Maplet(builder), Some(fingerprints)) => {
                 builder.add_branch(ordinal, fingerprints)
             }
-            (IndexBuilder::Head(builder), NewHashes::Hashes(hashes)) => {
-                builder.add_piece(ordinal, hashes);
-                Ok(())
-            }
-            _ => unreachable!("one form makes both"),
+            (IndexBuilder::Maplet(_), None) => Ok(()),
+            (IndexBuilder::Head(builder), _) => add_list(builder, ordinal, table),
         }
     }
 
@@ -296,11 +278,14 @@ impl IndexBuilder {
     }
 }
 
-/// A tree of heads has pieces alone.
-#[cold]
-fn no_piece(table: &Table) -> Error {
-    let path = table.pages().path();
-    Error::corruption(&path, 0, "filter kind of a table", "the local index of a piece", "another")
+/// Adds a piece to a head by its list of hashes.
+fn add_list(builder: &mut HeadBuilder, ordinal: u8, table: &Table) -> Result<()> {
+    let Some(piece) = table.piece(&ReadContext::blocking())? else {
+        let (path, expected) = (table.pages().path(), "the local index of a piece");
+        return Err(Error::corruption(&path, 0, "filter kind of a table", expected, "another"));
+    };
+    builder.add_list(ordinal, piece.keys(), piece.hashes(table.pages()));
+    Ok(())
 }
 
 /// An index in the making.

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::Trunk;
-use super::branch_index::{IndexBuilder, IndexMerge, NewHashes};
+use super::branch_index::{IndexBuilder, IndexForm, IndexMerge};
 use super::change::{self, Rules};
 use super::node::{Bundle, Node};
 use super::plan::{Input, Plan, Segment};
@@ -18,7 +18,8 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
-use crate::cache::PageFileWriter;
+use crate::cache::{PageFileWriter, ReadContext};
+use crate::filter::{FINGERPRINT_BITS_DEFAULT, SortedFingerprints};
 use crate::jobs::Step;
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::Table;
@@ -42,14 +43,16 @@ const STEP_PAGES: u32 = 64;
 /// A branch of the output, in the making.
 struct Output {
     table: Arc<Table>,
-    /// For a new table: the hashes of its keys. An adopted one's are in its bundle's index, or its own.
-    hashes: Option<NewHashes>,
+    /// For a maplet: a new table's fingerprints. An adopted one's are in its bundle's maplet.
+    fingerprints: Option<SortedFingerprints>,
     is_adopted: bool,
 }
 
 struct Merging {
     entries: CompactionIterator<InputScan>,
     output: Option<TableOutput>,
+    entries_out: u64,
+    /// For a maplet: of all entries.
     hashes: PageVec<u64>,
 }
 
@@ -155,7 +158,7 @@ impl CompactionJob {
             Segment::Adopt(input) => {
                 self.progress.outputs.push(Output {
                     table: Arc::clone(&input.table),
-                    hashes: None,
+                    fingerprints: None,
                     is_adopted: true,
                 });
                 self.progress.next_segment += 1;
@@ -166,6 +169,10 @@ impl CompactionJob {
         let context = &self.tree.context;
         let chunk_bytes = chunk_bytes(context, inputs.len());
         let expected: u64 = inputs.iter().map(|input| input.size.entries).sum();
+        let expected_hashes = match self.tree.version.load().parameters.index_form {
+            IndexForm::Maplet => (expected as usize).min(1 << 20),
+            IndexForm::Head(..) => 0,
+        };
         // Nothing is older than a leaf's first segment.
         let bottom = self.plan.bottom && self.progress.next_segment == 0;
         let bottom = bottom || planted(Bug::CompactDropsTombstones);
@@ -178,7 +185,8 @@ impl CompactionJob {
         self.progress.stage = Stage::Merging(Box::new(Merging {
             entries: CompactionIterator::new(inputs.iter().rev().map(scan).collect(), options),
             output: None,
-            hashes: PageVec::with_capacity((expected as usize).min(1 << 20)),
+            entries_out: 0,
+            hashes: PageVec::with_capacity(expected_hashes),
         }));
         Ok(Step::Again)
     }
@@ -198,7 +206,10 @@ impl CompactionJob {
                 none => none.insert(self.compaction.output(&self.tree.context, filter)?),
             };
             let hash = hasher.hash(entry.key);
-            merging.hashes.push(hash);
+            merging.entries_out += 1;
+            if form == IndexForm::Maplet {
+                merging.hashes.push(hash);
+            }
             self.compaction.add(output, hash, entry)?;
             if merging.entries.counters().entries_in >= limit {
                 break false;
@@ -207,13 +218,17 @@ impl CompactionJob {
         if !ended {
             return Ok(Step::Again);
         }
-        let hashes = std::mem::take(&mut merging.hashes);
+        let (hashes, entries) = (std::mem::take(&mut merging.hashes), merging.entries_out);
         if let Some(output) = merging.output.take() {
             let table = self.compaction.finish(output)?;
-            let entries = hashes.len();
-            let hashes = NewHashes::new(form, hashes);
-            self.progress.retained_versions |= hashes.len() < entries;
-            self.progress.outputs.push(Output { table, hashes: Some(hashes), is_adopted: false });
+            let fingerprints = (form == IndexForm::Maplet)
+                .then(|| SortedFingerprints::of_hashes(hashes, FINGERPRINT_BITS_DEFAULT));
+            let keys = match &fingerprints {
+                Some(fingerprints) => fingerprints.len() as u64,
+                None => table.piece(&ReadContext::blocking())?.map_or(0, |piece| piece.keys()),
+            };
+            self.progress.retained_versions |= keys < entries;
+            self.progress.outputs.push(Output { table, fingerprints, is_adopted: false });
         }
         self.progress.next_segment += 1;
         self.progress.stage = Stage::Segment;
@@ -246,8 +261,10 @@ impl CompactionJob {
             }
         }
         for (ordinal, output) in self.progress.outputs.iter_mut().enumerate() {
-            if let (Some(hashes), Ok(ordinal)) = (output.hashes.take(), u8::try_from(ordinal)) {
-                builder.add_new(ordinal, hashes)?;
+            if !output.is_adopted
+                && let Ok(ordinal) = u8::try_from(ordinal)
+            {
+                builder.add_new(ordinal, &output.table, output.fingerprints.take())?;
             }
         }
         let writer = PageFileWriter::create(&self.tree.context.files, form.file_type())?;

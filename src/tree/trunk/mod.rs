@@ -85,8 +85,8 @@ impl VersionedKind for Trunk {
     /// Leaves share the tables of memtables until the last of them has merged its part.
     const LOAD_SHARE: f64 = 0.13;
 
-    fn parameters(_context: &TreeContext, options: &TreeOptions) -> Parameters {
-        Parameters::new(options)
+    fn parameters(context: &TreeContext, options: &TreeOptions) -> Parameters {
+        Parameters::new(options, context.merge.operator.is_some())
     }
 
     fn index_entry_bytes(parameters: &Parameters) -> u64 {

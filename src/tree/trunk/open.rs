@@ -47,7 +47,7 @@ impl OpenFiles {
             bundles.values().flat_map(|record| &record.branches).copied().collect();
         let tables: Vec<FileId> = tables.into_iter().collect();
         let opened = Table::open_all(&context.files, &context.blobs, &tables)?;
-        let form = Parameters::new(&context.options()).index_form;
+        let form = Parameters::new(&context.options(), context.merge.operator.is_some()).index_form;
         let indexes: BTreeSet<FileId> = bundles.values().map(|record| record.maplet).collect();
         let files = (indexes.iter())
             .map(|&id| PageFile::open(&context.files, id, form.file_type()))

@@ -31,7 +31,7 @@ pub(in crate::tree) struct Parameters {
 }
 
 impl Parameters {
-    pub(super) fn new(options: &TreeOptions) -> Parameters {
+    pub(super) fn new(options: &TreeOptions, has_operator: bool) -> Parameters {
         let memtable = options.memtable_bytes.max(1024);
         let own = |option| options.own.get(option);
         let construction = match own(&DISPLACEMENT) {
@@ -60,7 +60,8 @@ impl Parameters {
             space_amplification_max_percent: options.space_amplification_max_percent,
             memtable_bytes: memtable,
             index_form: match has_heads {
-                true => IndexForm::Head(construction),
+                // Operands are in several pieces: those without the key should not be read for them.
+                true => IndexForm::Head(construction, u8::from(has_operator)),
                 false => IndexForm::Maplet,
             },
             kind_name: options.kind.name(),

@@ -33,6 +33,8 @@ pub(super) struct Input {
     pub(super) size: RangeSize,
     /// True if the output may contain the table unchanged.
     adoptable: bool,
+    /// True for a piece of which younger ones of its bundle have most keys (CompassDB's paper, section 3.5).
+    is_dead: bool,
 }
 
 /// What a compaction does with one or more consecutive input branches.
@@ -107,7 +109,8 @@ fn inputs(node: &Node, positions: std::ops::Range<usize>) -> Result<Vec<Input>> 
     let mut inputs = Vec::new();
     for position in positions {
         let ranges = live_ranges(node, position);
-        for table in &node.bundles[position].branches {
+        let bundle = &node.bundles[position];
+        for (ordinal, table) in bundle.branches.iter().enumerate() {
             let overlaps = |(lower, upper): &&(Key, Option<Key>)| {
                 table_overlaps(table, lower, upper.as_deref())
             };
@@ -120,7 +123,8 @@ fn inputs(node: &Node, positions: std::ops::Range<usize>) -> Result<Vec<Input>> 
                 size.add(table_size(table, lower, upper.as_deref())?);
             }
             let adoptable = is_adoptable(node, position, to, table);
-            inputs.push(Input { table: Arc::clone(table), ranges, size, adoptable });
+            let is_dead = bundle.index.tells_dead(ordinal);
+            inputs.push(Input { table: Arc::clone(table), ranges, size, adoptable, is_dead });
         }
     }
     Ok(inputs)
@@ -164,7 +168,7 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
     }
     let small = |input: &Input| {
         let size = input.size.bytes;
-        (leaf && size < parameters.branch_bytes_adopt)
+        (leaf && (size < parameters.branch_bytes_adopt || input.is_dead))
             || size.saturating_mul(8) < input.table.bytes()
             || input.table.bytes() < parameters.branch_bytes_adopt / 2
     };

@@ -188,7 +188,7 @@ pub(super) enum NewFiles {
     None,
 }
 
-/// A tree that no memtable has been added to for so long is settled.
+/// A tree that no memtable has been added to for so long, and for twice as long as usual, is settled.
 const SETTLED_NANOS: u64 = 3_000_000_000;
 
 /// How often a change is made anew because another has come first, before it is made under the change lock.
@@ -223,8 +223,9 @@ pub(super) struct VersionedTree<K: VersionedKind> {
     deletes_left: AtomicU64,
     /// The flushed number at which the tree is settled: nobody writes, or somebody waits for background work.
     settled_at: AtomicU64,
-    /// When the last memtable was incorporated.
+    /// When the last memtable was incorporated, or was waiting for it, and how long after the one before.
     incorporated_nanos: AtomicU64,
+    interval_nanos: AtomicU64,
     /// As `settled_at`, until deletes are searched for in vain.
     deletes_settled_at: AtomicU64,
 }
@@ -261,6 +262,7 @@ impl<K: VersionedKind> VersionedTree<K> {
             settled_at: AtomicU64::new(UNSETTLED),
             deletes_settled_at: AtomicU64::new(UNSETTLED),
             incorporated_nanos: AtomicU64::new(0),
+            interval_nanos: AtomicU64::new(0),
         }))
     }
 
@@ -377,8 +379,9 @@ impl<K: VersionedKind> VersionedTree<K> {
         space.live_entry_bytes = (space.live_entry_bytes + retained_bytes).min(space.entry_bytes);
         let idle_nanos = (self.context.clock.nanos())
             .saturating_sub(self.incorporated_nanos.load(Ordering::Relaxed));
+        let usual_nanos = self.interval_nanos.load(Ordering::Relaxed);
         if self.settled_at.load(Ordering::Relaxed) == version.flushed.0
-            || idle_nanos >= SETTLED_NANOS
+            || idle_nanos >= SETTLED_NANOS.max(2 * usual_nanos)
         {
             space.load_share = 0.0;
         }
@@ -457,7 +460,9 @@ impl<K: Change> VersionedTree<K> {
             Ok(true)
         };
         let tables = NewTables::Younger(K::packed_tables(packed));
-        self.incorporated_nanos.store(self.context.clock.nanos(), Ordering::Relaxed);
+        let now = self.context.clock.nanos();
+        let before = self.incorporated_nanos.swap(now, Ordering::Relaxed);
+        self.interval_nanos.store(now.saturating_sub(before), Ordering::Relaxed);
         self.change(NewFiles::Some, receive, flushed, tables)
     }
 }
@@ -568,6 +573,9 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         let lag = K::lag(&version);
         if self.nothing_to_reclaim.load(Ordering::Relaxed) {
             return lag;
+        }
+        if frozen_bytes > 0 {
+            self.incorporated_nanos.store(self.context.clock.nanos(), Ordering::Relaxed);
         }
         let mut space = self.space(&version);
         // Whoever writes again after a rest does not wait for what only a tree at rest gives back.

@@ -71,7 +71,7 @@ impl<K: VersionedKind> Version<K> {
             memtable_bytes: self.memtable_bytes,
             amplification_max_percent: self.space_amplification_max_percent,
             index_entry_bytes: K::index_entry_bytes(&self.parameters),
-            load_share: K::LOAD_SHARE * (1.0 - live.superseding_share),
+            load_share: K::LOAD_SHARE * live.new_share,
         }
     }
 

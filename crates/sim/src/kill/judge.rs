@@ -296,7 +296,9 @@ fn judge_orphans(db: &Database, dir: &Path, fills: bool) -> Verdict<()> {
 }
 
 fn is_data(name: &str) -> bool {
-    [".table", ".maplet", ".blob", ".pool", ".operations"].iter().any(|end| name.ends_with(end))
+    [".table", ".maplet", ".head", ".blob", ".pool", ".operations"]
+        .iter()
+        .any(|end| name.ends_with(end))
 }
 
 fn names_in(dir: &Path) -> Verdict<Vec<String>> {

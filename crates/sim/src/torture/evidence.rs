@@ -25,6 +25,7 @@ pub fn link_dir(from: &Path, to: &Path) -> io::Result<()> {
         let (path, name) = (entry.path(), entry.file_name());
         let is_data = name.to_string_lossy().ends_with(".table")
             || name.to_string_lossy().ends_with(".maplet")
+            || name.to_string_lossy().ends_with(".head")
             || name.to_string_lossy().ends_with(".blob");
         match is_data {
             true => fs::hard_link(path, to.join(name))?,

@@ -96,7 +96,7 @@ pub fn data_bytes(dir: &Path) -> io::Result<u64> {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if [".table", ".maplet", ".blob"].iter().any(|end| name.ends_with(end)) {
+        if [".table", ".maplet", ".head", ".blob"].iter().any(|end| name.ends_with(end)) {
             // It may have gone since the directory was read.
             sum += entry.metadata().map_or(0, |metadata| metadata.len());
         }
