@@ -508,7 +508,8 @@ pub(super) fn changes_of_a_tree_meet() {
             Err(error) => panic!("{error}"),
         }
     }
-    let vfs = MemoryVfs::with_capacity(200_000);
+    // Room for four tables of the kind with the largest, and for a compaction beside them.
+    let vfs = MemoryVfs::with_capacity(400_000);
     let db = open(&vfs);
     let items = keyspace(&db, "items");
     for round in 1..=2 {
