@@ -169,13 +169,11 @@ impl Store {
     }
 }
 
-const KINDS: [TreeKind; 3] = TreeKind::ALL;
-
 /// 100,000 pairs that were overwritten four times over settled at 4.07 times the data: what one bundle overwrites of
 /// another was not known to the estimate, which took 30.7 MiB for live where 12.2 were.
 #[test]
 fn overwritten_pairs_are_not_live() {
-    for kind in KINDS {
+    for kind in TreeKind::ALL {
         for (keys, budget) in
             [(8_000, MIB), (50_000, MIB), (100_000, 64 * MIB), (200_000, 64 * MIB)]
         {
@@ -192,7 +190,7 @@ fn overwritten_pairs_are_not_live() {
 /// The most that is taken while pairs are overwritten, where first merges are no longer all that counts.
 #[test]
 fn overwriting_many_memtables_takes_little_for_a_moment() {
-    for kind in KINDS {
+    for kind in TreeKind::ALL {
         let mut store = Store::of(kind, 16 * MIB);
         store.load(240_000);
         store.overwrite(240_000, 480_000);
@@ -203,7 +201,7 @@ fn overwriting_many_memtables_takes_little_for_a_moment() {
 /// Skewed overwrites (YCSB A's) settled at 1.96.
 #[test]
 fn pairs_that_are_overwritten_again_and_again_are_live_once() {
-    for kind in KINDS {
+    for kind in TreeKind::ALL {
         for (keys, budget) in [(50_000, MIB), (100_000, 64 * MIB)] {
             let mut store = Store::of(kind, budget);
             store.load(keys);
@@ -220,7 +218,7 @@ fn pairs_that_are_overwritten_again_and_again_are_live_once() {
 /// 3.07, whose own estimate was twice the truth.
 #[test]
 fn what_a_snapshot_held_is_given_back() {
-    for kind in KINDS {
+    for kind in TreeKind::ALL {
         for (keys, budget) in [(20_000, MIB), (60_000, 64 * MIB)] {
             let mut store = Store::of(kind, budget);
             store.load(keys);
@@ -237,7 +235,7 @@ fn what_a_snapshot_held_is_given_back() {
 /// lay below.
 #[test]
 fn a_store_that_deletes_have_emptied_takes_next_to_nothing() {
-    for kind in KINDS {
+    for kind in TreeKind::ALL {
         for (keys, budget) in [(60_000, MIB), (100_000, 64 * MIB)] {
             let mut store = Store::of(kind, budget);
             store.load(keys);
@@ -254,7 +252,7 @@ fn a_store_that_deletes_have_emptied_takes_next_to_nothing() {
 /// Deletes among overwrites, and what is live after the store has been opened again.
 #[test]
 fn what_is_live_is_known_after_opening() {
-    for kind in KINDS {
+    for kind in TreeKind::ALL {
         let mut store = Store::of(kind, 4 * MIB);
         store.load(60_000);
         for _ in 0..120_000 {
@@ -278,7 +276,7 @@ fn what_is_live_is_known_after_opening() {
 /// Values of a kibibyte, of which a page wastes a fourth, and values in blob files.
 #[test]
 fn large_values_that_are_overwritten_are_given_back() {
-    for kind in KINDS {
+    for kind in TreeKind::ALL {
         for (value_bytes, budget) in [(1024, MIB), (1024, 64 * MIB), (20_000, 16 * MIB)] {
             let mut store = Store::new(KeyspaceOptions::new(kind), budget, value_bytes);
             let keys = 24_000_000 / value_bytes as u64;
@@ -292,7 +290,7 @@ fn large_values_that_are_overwritten_are_given_back() {
 /// What operands replace is not live either, and what they add to is.
 #[test]
 fn operands_are_as_large_as_what_they_make() {
-    for kind in KINDS {
+    for kind in TreeKind::ALL {
         let dir = tempfile::tempdir().expect("a directory");
         let db = Database::builder(dir.path()).memory_budget(MIB).open().expect("a store");
         let counts = KeyspaceOptions::new(kind).merge_operator("u64_add");
@@ -318,7 +316,7 @@ fn operands_are_as_large_as_what_they_make() {
 /// put had replaced: a fifth too much was said to be live.
 #[test]
 fn operands_after_a_put_add_to_that_put() {
-    for kind in KINDS {
+    for kind in TreeKind::ALL {
         let options = KeyspaceOptions::new(kind).merge_operator("append");
         let mut store = Store::new(options, 16 * MIB, 300);
         let keys = 5_000;

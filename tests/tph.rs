@@ -76,7 +76,7 @@ fn a_get_reads_one_leaf_and_a_get_of_an_absent_key_none() {
     }
 }
 
-/// A get needs no index page of the table: that of the local index, and the leaf.
+/// Heads alone: local indexes and lists are in the tables.
 #[test]
 fn indexes_take_few_bytes_per_key() {
     let records = 200_000;
