@@ -157,11 +157,11 @@ impl BranchIndex {
         }
     }
 
-    /// Whether younger branches have three quarters of the keys of a branch, and it should be merged for that. Only heads
+    /// Whether younger branches have most keys of a branch, and it should be merged for that. Only heads
     /// are judged so.
     pub(super) fn tells_dead(&self, ordinal: usize) -> bool {
         let counts = self.counts(ordinal);
-        matches!(self, BranchIndex::Head(_)) && counts.superseded * 4 > counts.entries * 3
+        matches!(self, BranchIndex::Head(_)) && counts.superseded * 2 > counts.entries
     }
 
     /// The entries of all branches.

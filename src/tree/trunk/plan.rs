@@ -33,7 +33,7 @@ pub(super) struct Input {
     pub(super) size: RangeSize,
     /// True if the output may contain the table unchanged.
     adoptable: bool,
-    /// True for a piece of which younger ones of its bundle have three quarters of the keys (CompassDB's paper, section 3.5).
+    /// True for a piece of which younger ones of its bundle have most keys (CompassDB's paper, section 3.5).
     is_dead: bool,
 }
 
