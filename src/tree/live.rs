@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use super::range::TablePart;
 use crate::base::entry::EntryKind;
+use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::table::{KeySample, SAMPLE_ALL, SampledKey, Table, folded_bytes};
 
@@ -536,11 +537,10 @@ pub(super) struct Overlap<'a> {
 }
 
 impl<'a> Overlap<'a> {
-    /// Adds a part of a table that is younger than those before.
+    /// Adds a part of a table that is younger than those before. Part of one leaf is told by no index, so it is empty: its
+    /// keys count if another part has them too. A leaf of tombstones may end hundreds of entries.
     pub(super) fn add(&mut self, table: &'a Table, part: TablePart) {
-        if part.size.entries > 0 {
-            self.parts.push((table, part));
-        }
+        self.parts.push((table, part));
     }
 
     /// The size of the keys and values of all parts, in bytes.
@@ -550,19 +550,27 @@ impl<'a> Overlap<'a> {
 
     /// Estimates what a merge of all parts drops, including tombstones.
     pub(super) fn dead(&self) -> Dead {
-        let threshold = threshold_of(self.parts.iter().map(|(table, _)| *table));
+        let told = self.parts.iter().filter(|(_, part)| part.size.entries > 0);
+        let threshold = threshold_of(told.map(|(table, _)| *table));
         let mut found: Vec<(u32, usize, &SampledKey)> = Vec::new();
         for (age, (table, part)) in self.parts.iter().enumerate() {
-            let entries = part.entries();
+            let entries = match part.size.entries {
+                0 => leaf_around(table, part.first),
+                _ => part.entries(),
+            };
             let inside = |key: &&SampledKey| entries.contains(&u64::from(key.position));
             let keys = table.properties().sample.below(threshold).iter().filter(inside);
             found.extend(keys.map(|key| (key.hash, age, key)));
         }
         found.sort_unstable_by_key(|(hash, age, _)| (*hash, *age));
+        let is_inside = |age: usize| self.parts.get(age).is_some_and(|(_, it)| it.size.entries > 0);
         let (mut all, mut live) = ((0u64, 0u64), (0u64, 0u64));
         let (mut entries, mut deleted) = (0u64, 0u64);
         let mut keys = 0;
         for versions in found.chunk_by(|a, b| a.0 == b.0) {
+            if !versions.iter().any(|(_, age, _)| is_inside(*age)) {
+                continue;
+            }
             keys += 1;
             let mut left = None;
             for (_, _, key) in versions {
@@ -588,6 +596,13 @@ impl<'a> Overlap<'a> {
             keys,
         }
     }
+}
+
+/// The entries that the leaf around an entry may have.
+fn leaf_around(table: &Table, entry: u64) -> std::ops::Range<u64> {
+    let properties = table.properties();
+    let leaf = 1 + properties.entries() * UNIT_BYTES as u64 / properties.entry_bytes().max(1);
+    entry.saturating_sub(leaf)..entry.saturating_add(leaf)
 }
 
 #[cfg(test)]

@@ -204,3 +204,24 @@ fn the_overlap_of_parts_is_what_a_merge_drops() {
     assert!((dead_in(&[&old, &young], 2000, 4000) - 0.5).abs() < 0.08);
     assert!(dead_in(&[&young, &gone], 4000, 6000) > 0.95);
 }
+
+/// Tombstones that fill less than a leaf in a range counted as none there, although they ended most of what the range
+/// holds: at rest, scans went on reading them and what they hid.
+#[test]
+fn tombstones_of_part_of_a_leaf_count_where_they_delete_something() {
+    let files = data_files();
+    let puts = table_of(&files, EntryKind::Put, 1, 0..4000);
+    let deletes = table_of(&files, EntryKind::Delete, 2, (1000..1100).chain(3000..3100));
+    let deleted_in = |lower: u64, upper: u64| {
+        let mut overlap = Overlap::default();
+        for table in [&puts, &deletes] {
+            let part = table_part(table, &key_of(lower), Some(&key_of(upper))).unwrap();
+            assert!(table.id() == puts.id() || part.size.entries == 0, "it is told by an index");
+            overlap.add(table, part);
+        }
+        overlap.dead().deleted_share
+    };
+    assert!(deleted_in(1001, 1110) > 0.6);
+    assert!(deleted_in(1001, 2990) < 0.2);
+    assert!(deleted_in(1200, 2900) == 0.0, "they delete nothing there");
+}

@@ -156,7 +156,11 @@ fn several_nodes_of_a_requested_compaction_are_merged_at_once() {
         let shared = tree(kind, &observer);
         let helpers = Jobs::new(&shared, 3, u64::MAX);
         Arc::clone(&shared).compact(&[], None, &helpers).unwrap();
-        assert!(helpers.jobs.borrow().is_empty(), "{kind}: jobs are left when the call returns");
+        // Others may go on: a join of nodes that have become small. One of the request would be postponed now.
+        for (mut job, _) in helpers.jobs.take() {
+            let step = std::iter::repeat_with(|| job.step().unwrap()).find(|it| *it != Step::Again);
+            assert_eq!(step, Some(Step::Done), "{kind}: a part is left when the call returns");
+        }
         let (done, at_once) = (helpers.done.get(), helpers.most_at_once.get());
         assert!(done > 5 && at_once == 3, "{kind}: {done} done by helpers, {at_once} at once");
         assert!(entries(&shared) == entries(&alone), "{kind}: other entries are left");
