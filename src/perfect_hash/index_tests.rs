@@ -71,7 +71,7 @@ fn an_index_is_small() {
         return;
     }
     for (construction, shape, most) in [
-        (Construction::Pilots, GLOBAL, 1.95),
+        (Construction::Pilots, GLOBAL, 2.0),
         (Construction::Pilots, LOCAL, 2.75),
         (Construction::Displacement, GLOBAL, 3.0),
         (Construction::Displacement, LOCAL, 4.0),

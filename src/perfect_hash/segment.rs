@@ -36,7 +36,7 @@ impl Construction {
         let slots = match self {
             // The paper's scale factor is 1.1.
             Construction::Displacement => hashes + hashes.div_ceil(10),
-            // Not tuned yet: fewer make building slower, more make the index larger.
+            // Half as many more make building a tenth slower.
             Construction::Pilots => hashes + hashes / 50 + 1,
         };
         slots + slots / 32 * usize::from(attempt / ATTEMPTS_BEFORE_GROWTH)
