@@ -402,6 +402,17 @@ fn what_was_written_then_is_read_and_written_now() {
     }
 }
 
+/// A store as it was when bundles of `tph` with a single piece had heads too.
+#[test]
+fn heads_of_single_pieces_are_read() {
+    let name = "tph-single-heads";
+    let clean = write_all().into_iter().find(|golden| golden.name == "tph-clean").unwrap();
+    let then = committed(name);
+    let heads = |files: &Files| files.keys().filter(|name| name.ends_with(".head")).count();
+    assert!(heads(&then) > heads(&clean.files));
+    assert_lives_on(name, &then, &clean.model);
+}
+
 #[test]
 fn goldens_hold_what_they_are_for() {
     let names = |files: &Files, end: &str| files.keys().filter(|name| name.ends_with(end)).count();

@@ -457,6 +457,18 @@ bugs! {
         "Of the pieces that have a hash, a new head names the oldest.";
     HashListShort, "hash-list-short", "perfect_hash",
         "A piece's list of hashes lacks the last one.";
+    HeadLeftOut, "head-left-out", "tree",
+        "A bundle of several pieces has no index but that of the oldest.";
+    HeadForgetsNew, "head-forgets-new", "tree",
+        "A new head lacks the keys of the piece that its compaction has merged.";
+    CheckpointWithoutHeads, "checkpoint-without-heads", "tree",
+        "A checkpoint does not have the heads.";
+    DeadPieceDropped, "dead-piece-dropped", "tree",
+        "A piece of which younger ones have most keys goes without being merged.";
+    LaterSegmentIsBottom, "later-segment-is-bottom", "tree",
+        "A leaf's merge drops deletes although an older piece stays.";
+    PieceUnitsShort, "piece-units-short", "perfect_hash",
+        "A piece's index takes each leaf for one unit.";
     PieceForAnySnapshot, "piece-for-any-snapshot", "table",
         "A snapshot older than a table goes by the leaf of a key's newest version.";
     PieceLeafBefore, "piece-leaf-before", "table",

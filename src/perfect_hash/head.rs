@@ -20,7 +20,6 @@ use super::index_page::Shape;
 use super::segment::Construction;
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, Result};
-use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{Compression, PageClass, PageFile, PageFileWriter, ReadContext, read_pages};
 use crate::filter::{BranchCounts, BranchSet, Runs};
@@ -211,7 +210,7 @@ pub(crate) struct HeadBuilder {
 /// The hashes of a piece.
 struct Source {
     piece: u8,
-    hashes: PageVec<u64>,
+    /// Those that have been read, of which the first `next` are merged.
     buffer: Vec<u64>,
     next: usize,
     reader: Option<HashListReader>,
@@ -234,21 +233,10 @@ impl HeadBuilder {
         Ok(HeadBuilder { construction, signature_bytes, pieces, sources, keys_max: 0 })
     }
 
-    /// Adds a piece by the hashes of its keys, in any order.
-    pub(crate) fn add_piece(&mut self, piece: u8, mut hashes: PageVec<u64>) {
-        hashes.iter_mut().for_each(|hash| *hash = index_hash(*hash));
-        hashes.sort_unstable();
-        hashes.dedup();
-        self.keys_max += hashes.len() as u64;
-        self.sources.push(Source { piece, hashes, buffer: Vec::new(), next: 0, reader: None });
-    }
-
     /// Adds a piece by its list of so many hashes.
     pub(crate) fn add_list(&mut self, piece: u8, keys: u64, reader: HashListReader) {
         self.keys_max += keys;
-        let hashes = PageVec::with_capacity(0);
-        let reader = Some(reader);
-        self.sources.push(Source { piece, hashes, buffer: Vec::new(), next: 0, reader });
+        self.sources.push(Source { piece, buffer: Vec::new(), next: 0, reader: Some(reader) });
     }
 
     /// Begins the merge.
@@ -271,19 +259,17 @@ impl Source {
     fn give(&mut self, end: Option<u64>, out: &mut Vec<u64>) -> Result<()> {
         let piece = u64::from(self.piece);
         loop {
-            let hashes: &[u64] = if self.reader.is_some() { &self.buffer } else { &self.hashes };
-            let rest = &hashes[self.next..];
+            let rest = &self.buffer[self.next..];
             let count = end.map_or(rest.len(), |end| rest.partition_point(|hash| *hash < end));
             out.extend(rest[..count].iter().map(|hash| hash | piece));
             self.next += count;
-            let has_more = self.next < hashes.len();
+            let has_more = self.next < self.buffer.len();
             match &mut self.reader {
                 Some(reader) if !has_more => {
                     self.buffer.clear();
                     self.next = 0;
                     if !reader.next_page(&mut self.buffer)? {
                         self.reader = None;
-                        self.hashes = PageVec::with_capacity(0);
                         return Ok(());
                     }
                 }

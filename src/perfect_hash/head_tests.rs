@@ -9,7 +9,6 @@ use super::piece::WrittenPiece;
 use super::*;
 use crate::base::documented::hex_block;
 use crate::base::key_hash::hash_key;
-use crate::base::pages::PageVec;
 use crate::base::random::SplitMix;
 use crate::cache::{
     Compression, FileType, PageFile, PageFileWriter, PagePointer, ReadContext, read_pages,
@@ -17,12 +16,6 @@ use crate::cache::{
 use crate::filter::test_support::data_files;
 
 const BOTH: [Construction; 2] = [Construction::Displacement, Construction::Pilots];
-
-fn page_vec(hashes: &[u64]) -> PageVec<u64> {
-    let mut list = PageVec::with_capacity(hashes.len());
-    hashes.iter().for_each(|hash| list.push(*hash));
-    list
-}
 
 fn few(count: usize) -> usize {
     if cfg!(miri) { count / 100 + 3 } else { count }
@@ -38,6 +31,11 @@ fn list_of(hashes: &[u64]) -> (Arc<PageFile>, u32, u64) {
     sorted.iter().for_each(|hash| list.add(*hash, &mut writer).unwrap());
     let pages = list.finish(&mut writer).unwrap();
     (writer.finish().unwrap(), pages, sorted.len() as u64)
+}
+
+fn add_hashes(builder: &mut HeadBuilder, piece: u8, hashes: &[u64]) {
+    let (file, pages, count) = list_of(hashes);
+    builder.add_list(piece, count, HashListReader::new(&file, 0, pages, count));
 }
 
 #[test]
@@ -90,14 +88,7 @@ fn a_head_names_the_youngest_piece_and_says_whether_older_ones_have_the_key() {
             let mut builder = HeadBuilder::new(construction, signature_bytes, pieces).unwrap();
             let mut truth: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
             for (piece, hashes) in all.iter().enumerate() {
-                // Some from memory, some from lists.
-                if piece % 2 == 0 {
-                    builder.add_piece(piece as u8, page_vec(hashes));
-                } else {
-                    let (file, pages, count) = list_of(hashes);
-                    let reader = HashListReader::new(&file, 0, pages, count);
-                    builder.add_list(piece as u8, hashes.len() as u64, reader);
-                }
+                add_hashes(&mut builder, piece as u8, hashes);
                 for hash in hashes {
                     let holders = truth.entry(index_hash(*hash)).or_default();
                     if holders.last() != Some(&(piece as u8)) {
@@ -153,7 +144,7 @@ fn a_piece_that_is_added_twice_counts_once() {
     for _ in 0..2 {
         builder.add_list(1, count, HashListReader::new(&file, 0, pages, count));
     }
-    builder.add_piece(0, page_vec(&hashes[..1]));
+    add_hashes(&mut builder, 0, &hashes[..1]);
     let mut writer = PageFileWriter::create(&files, FileType::Head).unwrap();
     let mut merge = builder.start();
     while !merge.step(&mut writer, 1).unwrap() {}
@@ -288,8 +279,8 @@ fn the_documented_indexes_are_what_is_written() {
     println!("{pages:02x?}");
     assert_eq!(hex_block(page, 2), bytes);
     let mut builder = HeadBuilder::new(Construction::Pilots, 1, 2).unwrap();
-    builder.add_piece(0, page_vec(&[ash, elm]));
-    builder.add_piece(1, page_vec(&[ash, yew]));
+    add_hashes(&mut builder, 0, &[ash, elm]);
+    add_hashes(&mut builder, 1, &[ash, yew]);
     let mut writer = PageFileWriter::create(&files, FileType::Head).unwrap();
     let mut merge = builder.start();
     while !merge.step(&mut writer, 1).unwrap() {}

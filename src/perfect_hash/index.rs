@@ -63,6 +63,11 @@ impl IndexFront {
         self.pages.div_ceil(PAGE_BOUNDS as u32)
     }
 
+    /// The first hash of each page, which a reader has in memory.
+    pub(super) fn bounds_bytes(&self) -> u64 {
+        u64::from(self.pages) * size_of::<u64>() as u64
+    }
+
     /// All pages.
     pub(crate) fn units(&self) -> u64 {
         u64::from(self.pages) + u64::from(self.bounds_pages())
@@ -128,7 +133,7 @@ impl IndexWriter {
             shape,
             segments: SegmentBuilder::new(construction),
             pending: Vec::new(),
-            guess: PAYLOAD_BYTES * 8 / (bits + 2).max(8),
+            guess: PAYLOAD_BYTES * 8 / (bits + 3).max(8),
             payload: Vec::new(),
             bounds: Vec::new(),
             keys: 0,

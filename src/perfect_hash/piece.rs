@@ -16,6 +16,7 @@ use super::index_page::Shape;
 use super::segment::Construction;
 use crate::base::codec::Decoder;
 use crate::base::error::Result;
+use crate::base::limits::UNIT_BYTES;
 use crate::base::pages::PageVec;
 use crate::base::planted::{Bug, planted};
 use crate::cache::{PageClass, PageFile, PagePointer, ReadContext};
@@ -133,6 +134,11 @@ impl PieceFront {
         }
     }
 
+    fn of_page(file: &PageFile, pointer: PagePointer, payload: &[u8]) -> Result<PieceFront> {
+        let (path, hash_id) = (file.path(), file.files().hasher.id());
+        PieceFront::decode(&mut Decoder::new(payload, &path, pointer.offset()), hash_id)
+    }
+
     fn decode(from: &mut Decoder<'_>, hash_id: u32) -> Result<PieceFront> {
         let index = IndexFront::decode(from, hash_id)?;
         let list_pages = from.u32("pages of a list of hashes")?;
@@ -187,10 +193,9 @@ impl PieceIndex {
         units: Range<u32>,
         context: &ReadContext,
     ) -> Result<PieceIndex> {
-        let pointer = PagePointer { unit: units.end.saturating_sub(1), units: 1 };
-        let (path, hash_id) = (file.path(), file.files().hasher.id());
+        let pointer = PieceIndex::front_of(&units);
         let front = file.with_page(pointer, PageClass::Index, context, |payload| {
-            PieceFront::decode(&mut Decoder::new(payload, &path, pointer.offset()), hash_id)
+            PieceFront::of_page(file, pointer, payload)
         })??;
         let expected = front.index.units() + u64::from(front.list_pages) + 1;
         if expected != u64::from(units.end - units.start) {
@@ -200,6 +205,24 @@ impl PieceIndex {
         let index = HashIndex::load(file, units.start, &front.index, context)?;
         let list_unit = pointer.unit - front.list_pages;
         Ok(PieceIndex { index, front, list_unit })
+    }
+
+    /// The page of the front of an index in these units.
+    pub(crate) fn front_of(units: &Range<u32>) -> PagePointer {
+        PagePointer { unit: units.end.saturating_sub(1), units: 1 }
+    }
+
+    /// The number of distinct hashes of keys, from that page.
+    ///
+    /// # Errors
+    /// `Corruption` if it is no front.
+    pub(crate) fn keys_in_front(
+        file: &PageFile,
+        units: &Range<u32>,
+        payload: &[u8],
+    ) -> Result<u64> {
+        let front = PieceFront::of_page(file, PieceIndex::front_of(units), payload)?;
+        Ok(front.index.keys)
     }
 
     /// Where the key with this hash is. Reads one page through the cache. Leaves are in units below `leaf_units`.
@@ -225,7 +248,8 @@ impl PieceIndex {
         let Some(place) = value.checked_sub(1) else { return Ok(Found::Absent) };
         let (unit, code) = (place / codes, place % codes);
         let is_split = codes > 1 && code == codes - 1;
-        let units = if is_split { 1 } else { code as u16 + 1 };
+        let is_one = is_split || planted(Bug::PieceUnitsShort);
+        let units = if is_one { 1 } else { code as u16 + 1 };
         let pointer = PagePointer { unit, units };
         match u64::from(unit) + u64::from(units) <= u64::from(leaf_units) {
             true => Ok(Found::Leaf { pointer, is_split }),
@@ -236,9 +260,21 @@ impl PieceIndex {
         }
     }
 
+    /// Whether it can tell that most absent keys are absent.
+    pub(crate) fn has_signatures(&self) -> bool {
+        self.front.index.shape.signature_bytes > 0
+    }
+
     /// The hashes of all keys.
     pub(crate) fn hashes(&self, file: &Arc<PageFile>) -> HashListReader {
         HashListReader::new(file, self.list_unit, self.front.list_pages, self.keys())
+    }
+
+    /// Memory with which gets read no page of the index: its pages, and their bounds beside them. The list of hashes is not
+    /// kept.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let index = &self.front.index;
+        (index.units() * UNIT_BYTES as u64) + index.bounds_bytes()
     }
 
     /// The number of distinct hashes of keys.

@@ -5,11 +5,12 @@
 //!    no key is excluded.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::footer::Footer;
 use super::reader::Table;
 use crate::base::error::Result;
-use crate::cache::ReadContext;
+use crate::cache::{ReadContext, read_pages};
 use crate::filter::{BlockFilter, FILTER_KIND_BLOCKS};
 use crate::perfect_hash::{FILTER_KIND_PIECE, PieceIndex};
 
@@ -52,6 +53,37 @@ impl Table {
                 Ok(Some(self.piece.get_or_init(|| piece)))
             }
             (None, None) => Ok(None),
+        }
+    }
+
+    /// The number of keys of each table, as its local index tells; of its entries if it has none, or none that can be
+    /// read, which those are told who ask it. Reads one page of each table, many at once.
+    ///
+    /// # Errors
+    /// Those of reading, but for damage.
+    pub(crate) fn piece_keys(tables: &[Arc<Table>]) -> Result<Vec<u64>> {
+        let read = |tables: &[Arc<Table>]| -> Result<Vec<u64>> {
+            let front =
+                |table: &'_ Arc<Table>| Some(PieceIndex::front_of(table.piece_units.as_ref()?));
+            let fronts: Vec<_> =
+                tables.iter().filter_map(|it| Some((&*it.file, front(it)?))).collect();
+            let mut pages = read_pages(&fronts)?.into_iter();
+            let keys = |table: &Arc<Table>| match &table.piece_units {
+                Some(units) => {
+                    let page = pages.next().unwrap_or_default();
+                    PieceIndex::keys_in_front(&table.file, units, &page)
+                }
+                None => Ok(table.properties().entries()),
+            };
+            tables.iter().map(keys).collect()
+        };
+        let alone = |table: &Arc<Table>| match read(std::slice::from_ref(table)) {
+            Err(error) if error.is_corruption() => Ok(table.properties().entries()),
+            keys => Ok(keys?.into_iter().sum()),
+        };
+        match read(tables) {
+            Err(error) if error.is_corruption() => tables.iter().map(alone).collect(),
+            keys => keys,
         }
     }
 

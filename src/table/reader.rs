@@ -182,7 +182,8 @@ impl Table {
         self.file.corrupt(page, damage, "a well-formed page", "bytes that cannot be one")
     }
 
-    /// As [`Table::get`], for a key with a known hash: by the local index, if the table has one.
+    /// As [`Table::get`], for a key with a known hash: by the local index, if the table has one. Returns false if that knew
+    /// that the key is absent.
     #[inline]
     pub(crate) fn get_hashed(
         &self,
@@ -191,18 +192,19 @@ impl Table {
         snapshot: Seqno,
         context: &ReadContext,
         f: impl FnMut(EntryRef<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let Some(piece) = self.piece(context)? else {
-            return self.get_from(key, None, snapshot, context, f);
-        };
-        let known = match piece.find(&self.file, hash, self.footer.leaf_units, context)? {
-            Found::Absent => return Ok(()),
-            Found::Leaf { pointer, is_split } => Some((pointer, is_split)),
-            Found::Unknown => None,
+    ) -> Result<bool> {
+        let known = match self.piece(context)? {
+            Some(piece) => match piece.find(&self.file, hash, self.footer.leaf_units, context)? {
+                Found::Absent => return Ok(false),
+                Found::Leaf { pointer, is_split } => Some((pointer, is_split)),
+                Found::Unknown => None,
+            },
+            None => None,
         };
         // An older snapshot may need a version in a later leaf than the newest.
         let is_old = snapshot < self.properties.seqno_max && !planted(Bug::PieceForAnySnapshot);
-        self.get_from(key, known.filter(|_| !is_old), snapshot, context, f)
+        self.get_from(key, known.filter(|_| !is_old), snapshot, context, f)?;
+        Ok(true)
     }
 
     /// Calls `f` with the versions of `key` up to `snapshot`, newest first, until it breaks.

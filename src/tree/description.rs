@@ -87,7 +87,8 @@ pub struct FileDescription {
     pub seqno_max: u64,
     /// Estimated bytes within the node's range.
     pub live_bytes: u64,
-    /// Of its entries: `tombstones`, and `superseded` ones, whose key a younger file of the group holds too.
+    /// Of its entries: `tombstones`, and `superseded` ones, whose key a younger file of the group holds too. The file's
+    /// `index_pages`. In `tph`, `local_index_bytes`, what its local index takes in memory when all of it is there.
     pub counts: Vec<NamedCount>,
 }
 

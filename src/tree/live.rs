@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use super::range::TablePart;
 use crate::base::entry::EntryKind;
+use crate::base::ids::FileId;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, planted};
 use crate::table::{KeySample, SAMPLE_ALL, SampledKey, Table, folded_bytes};
@@ -540,7 +541,11 @@ impl<'a> Overlap<'a> {
     /// Adds a part of a table that is younger than those before. Part of one leaf is told by no index, so it is empty: its
     /// keys count if another part has them too. A leaf of tombstones may end hundreds of entries.
     pub(super) fn add(&mut self, table: &'a Table, part: TablePart) {
-        self.parts.push((table, part));
+        // Half of the leaf comes before such a part. A part without that is no part of the table.
+        let is_part = part.first > 0 || table.properties().entries() == 1;
+        if part.size.entries > 0 || is_part {
+            self.parts.push((table, part));
+        }
     }
 
     /// The size of the keys and values of all parts, in bytes.
@@ -552,7 +557,7 @@ impl<'a> Overlap<'a> {
     pub(super) fn dead(&self) -> Dead {
         let told = self.parts.iter().filter(|(_, part)| part.size.entries > 0);
         let threshold = threshold_of(told.map(|(table, _)| *table));
-        let mut found: Vec<(u32, usize, &SampledKey)> = Vec::new();
+        let mut found: Vec<Found<'_>> = Vec::new();
         for (age, (table, part)) in self.parts.iter().enumerate() {
             let entries = match part.size.entries {
                 0 => leaf_around(table, part.first),
@@ -560,25 +565,32 @@ impl<'a> Overlap<'a> {
             };
             let inside = |key: &&SampledKey| entries.contains(&u64::from(key.position));
             let keys = table.properties().sample.below(threshold).iter().filter(inside);
-            found.extend(keys.map(|key| (key.hash, age, key)));
+            let (table, is_told) = (table.id(), part.size.entries > 0);
+            found.extend(keys.map(|key| Found { age, table, key, is_told }));
         }
-        found.sort_unstable_by_key(|(hash, age, _)| (*hash, *age));
-        let is_inside = |age: usize| self.parts.get(age).is_some_and(|(_, it)| it.size.entries > 0);
+        found.sort_unstable_by_key(|it| (it.key.hash, it.age));
+        // Of two parts of a table that are near each other, an untold one may reach into the other.
+        found.dedup_by(|again, first| {
+            let position = |it: &Found<'_>| (it.table, it.key.hash, it.key.position);
+            let is_same = position(again) == position(first);
+            first.is_told |= is_same && again.is_told;
+            is_same
+        });
         let (mut all, mut live) = ((0u64, 0u64), (0u64, 0u64));
         let (mut entries, mut deleted) = (0u64, 0u64);
         let mut keys = 0;
-        for versions in found.chunk_by(|a, b| a.0 == b.0) {
-            if !versions.iter().any(|(_, age, _)| is_inside(*age)) {
+        for versions in found.chunk_by(|a, b| a.key.hash == b.key.hash) {
+            if !versions.iter().any(|it| it.is_told) {
                 continue;
             }
             keys += 1;
             let mut left = None;
-            for (_, _, key) in versions {
+            for Found { key, .. } in versions {
                 all.0 += u64::from(key.bytes);
                 all.1 += u64::from(key.blob_bytes_all);
                 left = LiveKey::after(left, key);
             }
-            let count: u64 = versions.iter().map(|(.., key)| u64::from(key.version_count())).sum();
+            let count: u64 = versions.iter().map(|it| u64::from(it.key.version_count())).sum();
             entries += count;
             match left {
                 Some(left) => {
@@ -598,10 +610,20 @@ impl<'a> Overlap<'a> {
     }
 }
 
-/// The entries that the leaf around an entry may have.
+/// A sampled key in a part of a table.
+struct Found<'a> {
+    age: usize,
+    table: FileId,
+    key: &'a SampledKey,
+    /// An index tells that the part is there.
+    is_told: bool,
+}
+
+/// The entries that the leaf around an entry may have: those of a leaf of tombstones, which are keys alone.
 fn leaf_around(table: &Table, entry: u64) -> std::ops::Range<u64> {
     let properties = table.properties();
-    let leaf = 1 + properties.entries() * UNIT_BYTES as u64 / properties.entry_bytes().max(1);
+    let of_keys = properties.entries() * UNIT_BYTES as u64 / properties.key_bytes.max(1);
+    let leaf = 1 + of_keys.max(properties.entries() / u64::from(properties.leaf_pages).max(1));
     entry.saturating_sub(leaf)..entry.saturating_add(leaf)
 }
 

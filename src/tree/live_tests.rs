@@ -225,3 +225,40 @@ fn tombstones_of_part_of_a_leaf_count_where_they_delete_something() {
     assert!(deleted_in(1001, 2990) < 0.2);
     assert!(deleted_in(1200, 2900) == 0.0, "they delete nothing there");
 }
+
+/// Leaves of tombstones have many more entries than those of the same table's values, and a leaf that two parts of a table
+/// share counts once.
+#[test]
+fn parts_of_a_leaf_are_found_in_mixed_tables_and_count_once() {
+    let files = data_files();
+    let puts = table_of(&files, EntryKind::Put, 1, 0..1000);
+    let options = TableOptions { creation: 2, ..TableOptions::default() };
+    let mut mixed = TableBuilder::new(&files, &BlobFiles::new(&files), options).unwrap();
+    for key in 0..1000 {
+        let (kind, value) = match key {
+            400..600 => (EntryKind::Delete, &[][..]),
+            _ => (EntryKind::Put, &[7; 1000][..]),
+        };
+        mixed.add(&key_of(key), Seqno(2), kind, value).unwrap();
+    }
+    let mixed = mixed.finish().unwrap();
+    let part_of = |table: &Arc<Table>, lower: u64, upper: u64| {
+        table_part(table, &key_of(lower), Some(&key_of(upper))).unwrap()
+    };
+    let mut overlap = Overlap::default();
+    overlap.add(&puts, part_of(&puts, 410, 590));
+    let part = part_of(&mixed, 410, 590);
+    assert_eq!(part.size.entries, 0);
+    overlap.add(&mixed, part);
+    assert!(overlap.dead().deleted_share > 0.6, "{:?}", overlap.dead());
+    // The second part lies in the leaf in which the first one ends.
+    let mut overlap = Overlap::default();
+    for (lower, upper) in [(100, 150), (151, 152)] {
+        overlap.add(&puts, part_of(&puts, lower, upper));
+    }
+    assert_eq!(overlap.dead().share, 0.0);
+    // It is no part of the table at all.
+    let mut overlap = Overlap::default();
+    overlap.add(&puts, part_of(&puts, 2000, 3000));
+    assert_eq!(overlap.dead().keys, 0);
+}

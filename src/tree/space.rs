@@ -73,7 +73,9 @@ impl Space {
             );
         let table = (self.memtable_bytes * MERGED_MEMTABLES) as f64;
         let tables = leaves + (leaves / table).ceil() * TABLE_OVERHEAD_BYTES.min(leaves);
-        let filters = self.filter_bytes as f64 * share(self.live_keys, self.entries);
+        // Pieces that are merged whole need no heads.
+        let stay = if self.index_entry_bytes > 0 { 0 } else { self.filter_bytes };
+        let filters = stay as f64 * share(self.live_keys, self.entries);
         (tables + filters) as u64 + self.live_blob_bytes
     }
 

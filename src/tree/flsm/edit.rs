@@ -10,14 +10,14 @@ use crate::base::error::Result;
 use crate::base::ids::{FileId, NodeId};
 use crate::table::Table;
 use crate::tree::range::{RangeSize, SIZE_LIMIT, TablePart};
-use crate::tree::versioned::{self, Names, NodeBody, NodeRef, Recovered};
+use crate::tree::versioned::{self, EDIT_VERSION, Names, NodeBody, NodeRef, Recovered};
 
 /// The fragment holds one version a key and no tombstone.
 const FLAG_FULLY_MERGED: u8 = 1;
 
 /// Writes an edit that defines the guards below `root` of a number from `first_new` on.
 pub(super) fn encode(root: &Arc<Guard>, first_new: u64) -> Vec<u8> {
-    versioned::encode(root, first_new, |_, _| {}, encode_body)
+    versioned::encode(root, first_new, |_, _| EDIT_VERSION, encode_body)
 }
 
 fn encode_body(guard: &Guard, out: &mut Vec<u8>) {

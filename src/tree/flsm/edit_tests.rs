@@ -6,7 +6,7 @@ use super::*;
 use crate::base::documented::hex_block;
 use crate::base::error::Error;
 use crate::tree::edits::tests::{
-    bears_changed_bytes, data_files, file, refuses_a_later_version, refuses_other_lengths, table,
+    bears_changed_bytes, data_files, file, refuses_later_versions, refuses_other_lengths, table,
 };
 use crate::tree::range::Key;
 
@@ -185,5 +185,5 @@ fn guards_that_do_not_nest_are_corruption() {
 
 #[test]
 fn a_later_version_is_not_read() {
-    refuses_a_later_version::<Recovered<Body>>(&documented(0));
+    refuses_later_versions::<Recovered<Body>>(&documented(0), 1);
 }

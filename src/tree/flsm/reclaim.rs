@@ -127,7 +127,7 @@ pub(super) fn deleted(
 }
 
 /// The dead part of a guard. Of each table of tombstones of which it has less than a page, which no index tells, half a
-/// page is assumed, with as many entries below that it deletes.
+/// page is assumed, with as many entries below that it deletes, unless samples tell more.
 fn dead_with_crumbs(guard: &Guard) -> Dead {
     let crumbs = guard.fragments.iter().filter(|f| f.size.entries == 0 && may_delete(&f.table));
     let of_page = |table: &Table| {
@@ -137,7 +137,7 @@ fn dead_with_crumbs(guard: &Guard) -> Dead {
     let deletes = crumbs.map(|fragment| of_page(&fragment.table)).sum::<u64>() as f64;
     let entries: u64 = guard.fragments.iter().map(|fragment| fragment.size.entries).sum();
     let (dead, entries) = (guard.dead(), entries.max(1) as f64);
-    let deleted_share = (dead.deleted_share * entries + 2.0 * deletes) / (entries + deletes);
+    let deleted_share = dead.deleted_share.max(2.0 * deletes / (entries + deletes));
     Dead {
         share: dead.share.max(deletes / entries).min(1.0),
         deleted_share: deleted_share.min(1.0),

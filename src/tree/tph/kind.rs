@@ -10,7 +10,7 @@ use crate::tree::versioned::repair_ranges;
 pub(in crate::tree) const KIND: Kind = Kind {
     name: "tph",
     own_options: &[&FANOUT_MAX, &PIECES_MAX, &DISPLACEMENT, &WITHOUT_SEEK_COMPACTION],
-    space_amplification_max_percent: 127,
+    space_amplification_max_percent: 133,
     open: |context, edits, flushed| Ok(TrunkTree::open(context, edits, flushed)?),
     has_heads: true,
     operation_sources: None,

@@ -3,7 +3,7 @@
 //! A TPH is a bundle of *pieces*, which are tables, under a *head*. The head says in which piece a key is, the piece's
 //! *local index* in which of its leaves: a get of a key is two probes in memory, and one read. A compaction writes what
 //! is new as a new piece, and a new head; what has not changed stays where it is. Pieces of which much is dead are
-//! merged with their neighbours in age.
+//! merged with their neighbours in age. A TPH of one piece has no head: the local index, with signatures, says all.
 //!
 //! The TPHs of a keyspace are the bundles of a [`trunk`](super::trunk): key ranges are divided as the data grows, packed
 //! memtables are handed down by reference, and space is reclaimed as in `stb`. What differs is the index of a bundle

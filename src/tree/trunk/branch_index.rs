@@ -1,12 +1,15 @@
-//! The index of a bundle: which of its branches may hold a key. An `stb` tree has a maplet, a `tph` tree a head.
+//! The index of a bundle: which of its branches may hold a key. An `stb` tree has a maplet, a `tph` tree a head, or no
+//! index but that of its only piece.
 //!
 //! Invariants:
-//! 1. All bundles of a tree have the same kind of index.
+//! 1. All bundles of a tree have indexes of the same form.
+//! 2. A bundle of `tph` without a head has one branch, whose local index has signatures.
 
 use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
 use crate::base::pages::PageVec;
+use crate::base::planted::{Bug, planted};
 use crate::cache::{DataFiles, FileType, PageFile, PageFileWriter, ReadContext};
 use crate::filter::{
     BloomFilter, BranchCounts, BranchSet, FINGERPRINT_BITS_DEFAULT, Maplet, MapletBuilder,
@@ -26,9 +29,20 @@ pub(in crate::tree) enum IndexForm {
 /// Bytes that a key takes in a piece's index and list, and what its head takes, about.
 const PIECE_ENTRY_BYTES: u64 = 8;
 
-/// Bytes of a signature in the head of a memtable, which every lookup asks, and of one in another.
+/// Bytes of a signature in the index of a memtable, which every lookup asks, and of one in another.
 const SIGNATURE_BYTES_YOUNG: u8 = 2;
 const SIGNATURE_BYTES: u8 = 1;
+
+/// How the bundle is made that a new table will be in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::tree) enum Company {
+    /// It is a memtable's only table.
+    Young,
+    /// It is the only table of a compaction.
+    Alone,
+    /// There may be others beside it.
+    Others,
+}
 
 impl IndexForm {
     /// The type of an index's file.
@@ -39,12 +53,17 @@ impl IndexForm {
         }
     }
 
-    /// What each branch has.
-    pub(super) fn table_filter(self) -> TableFilter {
+    /// What a branch has.
+    pub(super) fn table_filter(self, company: Company) -> TableFilter {
         match self {
             IndexForm::Maplet => TableFilter::None,
             IndexForm::Head(construction, signature_bytes) => {
-                TableFilter::Piece(construction, signature_bytes)
+                let alone = match company {
+                    Company::Young => SIGNATURE_BYTES_YOUNG,
+                    Company::Alone => SIGNATURE_BYTES,
+                    Company::Others => 0,
+                };
+                TableFilter::Piece(construction, signature_bytes.max(alone))
             }
         }
     }
@@ -71,21 +90,25 @@ impl IndexForm {
         })
     }
 
-    /// Writes the index of a memtable's table, by the hashes of its keys.
-    pub(super) fn write_young(
+    /// The index of a memtable's table. A maplet is written, of the hashes of its keys.
+    pub(super) fn of_young(
         self,
         files: &Arc<DataFiles>,
+        table: &Arc<Table>,
         hashes: PageVec<u64>,
     ) -> Result<BranchIndex> {
-        let mut builder = IndexBuilder::new(self, SIGNATURE_BYTES_YOUNG, 1)?;
-        match &mut builder {
-            IndexBuilder::Maplet(builder) => {
+        match self {
+            IndexForm::Maplet => {
                 let bits = FINGERPRINT_BITS_DEFAULT;
+                let mut builder = MapletBuilder::new(bits, 1)?;
                 builder.add_branch(0, SortedFingerprints::of_hashes(hashes, bits))?;
+                let mut writer = PageFileWriter::create(files, FileType::Maplet)?;
+                let mut merge = builder.start()?;
+                while !merge.step(&mut writer, u32::MAX)? {}
+                merge.finish_file(writer).map(BranchIndex::Maplet)
             }
-            IndexBuilder::Head(builder) => builder.add_piece(0, hashes),
+            IndexForm::Head(..) => BranchIndex::of_piece(table),
         }
-        builder.write(files)
     }
 }
 
@@ -93,9 +116,25 @@ impl IndexForm {
 pub(super) enum BranchIndex {
     Maplet(Maplet),
     Head(Head),
+    /// None but the local index of the only branch, with the number of its keys.
+    Piece(Arc<Table>, u64),
 }
 
 impl BranchIndex {
+    /// The index of a bundle that a new table is the only branch of.
+    pub(super) fn of_piece(table: &Arc<Table>) -> Result<BranchIndex> {
+        let piece = table.piece(&ReadContext::blocking())?;
+        let keys = piece.map_or(table.properties().entries(), |piece| piece.keys());
+        Ok(BranchIndex::Piece(Arc::clone(table), keys))
+    }
+
+    /// The same of tables that are there: what tells their keys is read together.
+    pub(super) fn open_pieces(tables: Vec<Arc<Table>>) -> Result<Vec<Arc<BranchIndex>>> {
+        let keys = Table::piece_keys(&tables)?;
+        let opened = tables.into_iter().zip(keys);
+        Ok(opened.map(|(table, keys)| Arc::new(BranchIndex::Piece(table, keys))).collect())
+    }
+
     /// The branches that may hold the key with this hash: every branch that does, and seldom others.
     ///
     /// # Errors
@@ -105,6 +144,7 @@ impl BranchIndex {
         match self {
             BranchIndex::Maplet(maplet) => maplet.probe(hash, context),
             BranchIndex::Head(head) => head.probe(hash, context),
+            BranchIndex::Piece(..) => Ok(BranchSet::of_newest(0, false)),
         }
     }
 
@@ -124,18 +164,30 @@ impl BranchIndex {
         }
     }
 
-    /// The file.
+    /// The file that it is in.
     pub(super) fn file(&self) -> &Arc<PageFile> {
         match self {
             BranchIndex::Maplet(maplet) => maplet.file(),
             BranchIndex::Head(head) => head.file(),
+            BranchIndex::Piece(table, _) => table.pages(),
         }
+    }
+
+    /// The same if nothing else is in that file.
+    pub(super) fn own_file(&self) -> Option<&Arc<PageFile>> {
+        (!matches!(self, BranchIndex::Piece(..))).then(|| self.file())
+    }
+
+    /// The size of that.
+    pub(super) fn own_bytes(&self) -> u64 {
+        self.own_file().map_or(0, |file| file.bytes())
     }
 
     /// Memory that it uses beside the page cache, if that depends on its size.
     pub(super) fn memory_bytes(&self) -> u64 {
         match self {
-            BranchIndex::Maplet(_) => 0,
+            // A table's memory is counted with the table.
+            BranchIndex::Maplet(_) | BranchIndex::Piece(..) => 0,
             BranchIndex::Head(head) => head.memory_bytes(),
         }
     }
@@ -145,6 +197,7 @@ impl BranchIndex {
         match self {
             BranchIndex::Maplet(maplet) => maplet.branches(),
             BranchIndex::Head(head) => head.pieces().len(),
+            BranchIndex::Piece(..) => 1,
         }
     }
 
@@ -154,14 +207,23 @@ impl BranchIndex {
             BranchIndex::Maplet(maplet) => u8::try_from(ordinal)
                 .map_or_else(|_| BranchCounts::default(), |o| maplet.header().branch(o)),
             BranchIndex::Head(head) => head.pieces().get(ordinal).copied().unwrap_or_default(),
+            BranchIndex::Piece(_, keys) if ordinal == 0 => {
+                BranchCounts { entries: *keys, superseded: 0 }
+            }
+            BranchIndex::Piece(..) => BranchCounts::default(),
         }
+    }
+
+    /// Whether it is a head.
+    pub(super) fn is_head(&self) -> bool {
+        matches!(self, BranchIndex::Head(_))
     }
 
     /// Whether younger branches have most keys of a branch, and it should be merged for that. Only heads
     /// are judged so.
     pub(super) fn tells_dead(&self, ordinal: usize) -> bool {
         let counts = self.counts(ordinal);
-        matches!(self, BranchIndex::Head(_)) && counts.superseded * 2 > counts.entries
+        self.is_head() && counts.superseded * 2 > counts.entries
     }
 
     /// The entries of all branches.
@@ -173,11 +235,11 @@ impl BranchIndex {
     pub(super) fn bloom(&self) -> Result<Option<BloomFilter>> {
         match self {
             BranchIndex::Maplet(maplet) => BloomFilter::of_maplet(maplet).map(Some),
-            BranchIndex::Head(_) => Ok(None),
+            BranchIndex::Head(_) | BranchIndex::Piece(..) => Ok(None),
         }
     }
 
-    /// Reads the whole index and verifies it.
+    /// Reads the whole index and verifies it; that of an only piece is verified with its table.
     ///
     /// # Errors
     /// `Corruption` for the first problem found.
@@ -185,6 +247,7 @@ impl BranchIndex {
         match self {
             BranchIndex::Maplet(maplet) => maplet.check(),
             BranchIndex::Head(head) => head.check(),
+            BranchIndex::Piece(..) => Ok(()),
         }
     }
 }
@@ -197,18 +260,14 @@ pub(super) enum IndexBuilder {
 
 impl IndexBuilder {
     /// The index of so many branches of a compaction.
-    pub(super) fn of_compaction(form: IndexForm, branches: usize) -> Result<IndexBuilder> {
-        IndexBuilder::new(form, SIGNATURE_BYTES, branches)
-    }
-
-    fn new(form: IndexForm, signature_bytes: u8, branches: usize) -> Result<IndexBuilder> {
+    pub(super) fn new(form: IndexForm, branches: usize) -> Result<IndexBuilder> {
         Ok(match form {
             IndexForm::Maplet => {
                 let builder = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, branches)?;
                 IndexBuilder::Maplet(Box::new(builder))
             }
             IndexForm::Head(construction, _) => {
-                IndexBuilder::Head(HeadBuilder::new(construction, signature_bytes, branches)?)
+                IndexBuilder::Head(HeadBuilder::new(construction, SIGNATURE_BYTES, branches)?)
             }
         })
     }
@@ -232,13 +291,10 @@ impl IndexBuilder {
                 }
                 Ok(())
             }
-            (IndexBuilder::Maplet(_), BranchIndex::Head(head)) => Err(Error::corruption(
-                &head.file().path(),
-                0,
-                "index of a bundle",
-                "a maplet",
-                "a head",
-            )),
+            (IndexBuilder::Maplet(_), _) => {
+                let (path, what) = (index.file().path(), "index of a bundle");
+                Err(Error::corruption(&path, 0, what, "a maplet", "another"))
+            }
         }
     }
 
@@ -255,6 +311,7 @@ impl IndexBuilder {
             }
             // A maplet that left it out would hide its keys.
             (IndexBuilder::Maplet(_), None) => unreachable!("a tree has one form of indexes"),
+            (IndexBuilder::Head(_), _) if planted(Bug::HeadForgetsNew) => Ok(()),
             (IndexBuilder::Head(builder), _) => add_list(builder, ordinal, table),
         }
     }
@@ -265,18 +322,6 @@ impl IndexBuilder {
             IndexBuilder::Maplet(builder) => IndexMerge::Maplet(Box::new(builder.start()?)),
             IndexBuilder::Head(builder) => IndexMerge::Head(Box::new(builder.start())),
         })
-    }
-
-    /// Merges everything into a file. Its name is not durable yet.
-    fn write(self, files: &Arc<DataFiles>) -> Result<BranchIndex> {
-        let file_type = match &self {
-            IndexBuilder::Maplet(_) => FileType::Maplet,
-            IndexBuilder::Head(_) => FileType::Head,
-        };
-        let mut writer = PageFileWriter::create(files, file_type)?;
-        let mut merge = self.start()?;
-        while !merge.step(&mut writer, u32::MAX)? {}
-        merge.finish_file(writer)
     }
 }
 

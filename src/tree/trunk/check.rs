@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::node::{Node, bundles, tables};
+use super::node::{Bundle, Node, bundles, tables};
 use crate::base::error::{Error, Result};
 use crate::cache::ReadContext;
 use crate::tree::versioned::{TreeNode, check_shape, walk};
@@ -25,11 +25,17 @@ pub(super) fn check(
     let mut counts = files::check(&tables(&bundles), full, problem);
     let mut seen = BTreeSet::new();
     for bundle in bundles {
-        if !seen.insert(bundle.index.file().id()) {
+        let Some(file) = bundle.index.own_file() else {
+            if full && let Err(error) = check_piece(bundle) {
+                problem(error);
+            }
+            continue;
+        };
+        if !seen.insert(file.id()) {
             continue;
         }
         counts.files += 1;
-        counts.pages += u64::from(bundle.index.file().units());
+        counts.pages += u64::from(file.units());
         if full && let Err(error) = bundle.index.check() {
             problem(error);
         }
@@ -38,6 +44,17 @@ pub(super) fn check(
         problem(error);
     }
     counts
+}
+
+/// A piece without a head has a local index with signatures, which the check of its table compares with its keys.
+fn check_piece(bundle: &Bundle) -> Result<()> {
+    for table in &bundle.branches {
+        if table.piece(&ReadContext::blocking())?.is_none_or(|piece| !piece.has_signatures()) {
+            let (path, what) = (table.pages().path(), "local index of a piece without a head");
+            return Err(Error::corruption(&path, 0, what, "signatures", "none"));
+        }
+    }
+    Ok(())
 }
 
 /// The invariants of a node's pivots (see `node`).
@@ -63,13 +80,17 @@ fn check_pivots(node: &Node, manifest: &Path, problem: &mut dyn FnMut(Error)) {
     }
 }
 
-/// Every key of every branch must be named by its bundle's maplet, in the ranges that are read.
+/// Every key of every branch must be named by its bundle's index, in the ranges that are read. That of an only piece is
+/// compared with the keys when the table is checked.
 fn check_coverage(node: &Arc<Node>) -> Result<()> {
     let context = ReadContext::blocking();
     for position in 0..node.pivots.len() {
         let lower = &node.pivots[position].lower;
         let upper = node.pivot_upper(position).map(|upper| &**upper);
         for bundle in node.live_bundles(position) {
+            if bundle.index.own_file().is_none() {
+                continue;
+            }
             let hasher = &bundle.index.file().files().hasher;
             for (ordinal, table) in bundle.branches.iter().enumerate() {
                 let mut scan = table.scan(Some(lower), upper, CHUNK_BYTES)?;

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::Trunk;
-use super::branch_index::{IndexBuilder, IndexForm, IndexMerge};
+use super::branch_index::{BranchIndex, Company, IndexBuilder, IndexForm, IndexMerge};
 use super::change::{self, Rules};
 use super::node::{Bundle, Node};
 use super::plan::{Input, Plan, Segment};
@@ -174,7 +174,8 @@ impl CompactionJob {
             IndexForm::Head(..) => 0,
         };
         // Nothing is older than a leaf's first segment.
-        let bottom = self.plan.bottom && self.progress.next_segment == 0;
+        let is_first = self.progress.next_segment == 0 || planted(Bug::LaterSegmentIsBottom);
+        let bottom = self.plan.bottom && is_first;
         let bottom = bottom || planted(Bug::CompactDropsTombstones);
         let bottom = if bottom { Bottom::Always } else { Bottom::Never };
         let mut options = self.compaction.options(context, bottom);
@@ -196,7 +197,8 @@ impl CompactionJob {
         let Stage::Merging(merging) = &mut self.progress.stage else { return Ok(Step::Again) };
         let hasher = &self.tree.context.files.hasher;
         let form = self.tree.version.load().parameters.index_form;
-        let filter = form.table_filter();
+        let company = if self.plan.is_one_merge() { Company::Alone } else { Company::Others };
+        let filter = form.table_filter(company);
         let limit = merging.entries.counters().entries_in + STEP_ENTRIES;
         let ended = loop {
             merging.entries.next()?;
@@ -241,7 +243,11 @@ impl CompactionJob {
             return self.install_output(None);
         }
         let form = self.tree.version.load().parameters.index_form;
-        let mut builder = IndexBuilder::of_compaction(form, self.progress.outputs.len())?;
+        let is_alone = self.plan.is_one_merge() || planted(Bug::HeadLeftOut);
+        if form != IndexForm::Maplet && is_alone {
+            return self.finish_bundle(None);
+        }
+        let mut builder = IndexBuilder::new(form, self.progress.outputs.len())?;
         for bundle in &self.plan.bundles {
             let ordinals: Vec<Option<u8>> = bundle
                 .branches
@@ -284,15 +290,23 @@ impl CompactionJob {
         };
         let (merge, writer) = *index;
         let index = merge.finish_file(writer)?;
-        self.compaction.wrote(index.file().bytes());
-        let branches = self.progress.outputs.drain(..).map(|output| output.table).collect();
-        let id = self.tree.own.allocate_bundle();
-        self.install_output(Some(Arc::new(Bundle {
-            id,
-            branches,
-            index: Arc::new(index),
-            bloom: None,
-        })))
+        self.compaction.wrote(index.own_bytes());
+        self.finish_bundle(Some(index))
+    }
+
+    /// Installs the outputs as one bundle with this index; without one it has a single piece.
+    fn finish_bundle(&mut self, index: Option<BranchIndex>) -> Result<Step> {
+        let outputs = self.progress.outputs.drain(..);
+        let branches: Vec<_> = outputs.map(|output| output.table).collect();
+        let index = match (index, branches.first()) {
+            (None, Some(table)) => Some(BranchIndex::of_piece(table)?),
+            (index, _) => index,
+        };
+        let bundle = index.map(|index| {
+            let id = self.tree.own.allocate_bundle();
+            Arc::new(Bundle { id, branches, index: Arc::new(index), bloom: None })
+        });
+        self.install_output(bundle)
     }
 
     fn install_output(&mut self, output: Option<Arc<Bundle>>) -> Result<Step> {

@@ -14,7 +14,10 @@ use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, NodeId};
 use crate::tree::range::{RangeSize, SIZE_LIMIT};
-use crate::tree::versioned::{self, DEFINED, Names, NodeBody, NodeRef, Recovered};
+use crate::tree::versioned::{self, DEFINED, EDIT_VERSION, Names, NodeBody, NodeRef, Recovered};
+
+/// The version of an edit with a bundle that has no index but that of its only table.
+const VERSION_WITH_PIECES: u8 = 2;
 
 const BUNDLE_NUMBER: &str = "stb bundle number";
 
@@ -37,6 +40,10 @@ pub(super) fn encode(
             for table in &bundle.branches {
                 put_varint(out, table.id().0);
             }
+        }
+        match bundles.values().all(|bundle| bundle.index.own_file().is_some()) {
+            true => EDIT_VERSION,
+            false => VERSION_WITH_PIECES,
         }
     };
     versioned::encode(root, first_new, bundles, encode_body)
@@ -61,6 +68,13 @@ fn encode_body(node: &Node, out: &mut Vec<u8>) {
 pub(in crate::tree) struct BundleRecord {
     pub(super) maplet: FileId,
     pub(super) branches: Vec<FileId>,
+}
+
+impl BundleRecord {
+    /// Whether the index is that of the only branch.
+    pub(super) fn is_piece(&self) -> bool {
+        *self.branches == [self.maplet]
+    }
 }
 
 /// All bundles that edits define.
@@ -91,6 +105,7 @@ impl NodeBody for Body {
         height: "stb node height",
         key: "stb node key",
     };
+    const VERSION_MAX: u8 = VERSION_WITH_PIECES;
     const RECORD_BYTES_MIN: usize = 9;
     type Shared = BundleRecords;
 

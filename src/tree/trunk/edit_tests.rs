@@ -5,7 +5,7 @@ use crate::base::documented::hex_block;
 use crate::base::key_hash::hash_key;
 use crate::filter::{FINGERPRINT_BITS_DEFAULT, MapletBuilder, SortedFingerprints};
 use crate::tree::edits::tests::{
-    bears_changed_bytes, data_files, file, refuses_a_later_version, refuses_other_lengths, table,
+    bears_changed_bytes, data_files, file, refuses_later_versions, refuses_other_lengths, table,
 };
 use crate::tree::range::Key;
 use crate::tree::trunk::branch_index::BranchIndex;
@@ -93,6 +93,23 @@ fn the_documented_edits_are_what_is_written() {
     assert_eq!(all(&before), documented(0));
     let edit = encode(&after, 4, |bundle| bundle.id.0 > 2);
     assert_eq!(edit, documented(1));
+}
+
+/// A bundle with a single piece has no file of an index.
+#[test]
+fn a_bundle_with_the_index_of_its_table_is_written_as_documented() {
+    let table = table(&data_files(), 5);
+    let index = Arc::new(BranchIndex::Piece(Arc::clone(&table), 5));
+    let bundle = Arc::new(Bundle { id: BundleId(1), branches: vec![table], index, bloom: None });
+    let root = node(1, None, vec![pivot("", None, 0, (500, 5))], &[&bundle]);
+    let edit = all(&root);
+    assert_eq!(edit, documented(2), "{edit:02x?}");
+    let mut recovered = Recovered::<Body>::default();
+    recovered.apply(&edit, file(), 0).unwrap();
+    assert!(recovered.shared.values().all(BundleRecord::is_piece));
+    // The example's others have maplets.
+    recovered.apply(&documented(0), file(), 0).unwrap();
+    assert!(!recovered.shared.values().any(BundleRecord::is_piece));
 }
 
 #[test]
@@ -255,5 +272,5 @@ fn an_error_says_where_in_the_manifest_the_node_is() {
 
 #[test]
 fn a_later_version_is_not_read() {
-    refuses_a_later_version::<Recovered<Body>>(&documented(0));
+    refuses_later_versions::<Recovered<Body>>(&documented(0), 2);
 }

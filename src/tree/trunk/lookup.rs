@@ -97,7 +97,7 @@ fn get_in_node(
             };
             let mut flow = ControlFlow::Continue(());
             let mut held = false;
-            table.get_hashed(key, hash, snapshot, context, |entry| {
+            let is_read = table.get_hashed(key, hash, snapshot, context, |entry| {
                 held = true;
                 flow = f(entry);
                 flow
@@ -105,7 +105,7 @@ fn get_in_node(
             if flow.is_break() {
                 return Ok(flow);
             }
-            *false_positives += u64::from(!held);
+            *false_positives += u64::from(is_read && !held);
         }
     }
     Ok(ControlFlow::Continue(()))

@@ -36,6 +36,7 @@ mod version;
 
 use std::sync::Arc;
 
+use self::branch_index::Company;
 use self::compaction::Progress;
 use self::edit::Body;
 #[cfg(feature = "fuzz")]
@@ -127,11 +128,12 @@ impl VersionedKind for Trunk {
     fn pack(tree: &TrunkTree, entries: &mut dyn PackSource) -> Result<(Arc<Bundle>, PackedBytes)> {
         let mut hashes = PageVec::with_capacity(entries.entries());
         let form = tree.version.load().parameters.index_form;
+        let filter = form.table_filter(Company::Young);
         let (table, mut bytes) =
-            pack_table(&tree.context, form.table_filter(), entries, |hash| hashes.push(hash))?;
+            pack_table(&tree.context, filter, entries, |hash| hashes.push(hash))?;
         let bloom = Some(BloomFilter::of_hashes(&hashes));
-        let index = Arc::new(form.write_young(&tree.context.files, hashes)?);
-        bytes.written += index.file().bytes();
+        let index = Arc::new(form.of_young(&tree.context.files, &table, hashes)?);
+        bytes.written += index.own_bytes();
         let id = tree.own.allocate_bundle();
         Ok((Arc::new(Bundle { id, branches: vec![table], index, bloom }), bytes))
     }

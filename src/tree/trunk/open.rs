@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::branch_index::BranchIndex;
+use super::branch_index::{BranchIndex, IndexForm};
 use super::edit::{Body, BundleRecord, build, bundles_in_use};
 use super::node::{Bundle, BundleId, Node};
 use super::parameters::Parameters;
@@ -48,10 +48,24 @@ impl OpenFiles {
         let tables: Vec<FileId> = tables.into_iter().collect();
         let opened = Table::open_all(&context.files, &context.blobs, &tables)?;
         let form = Parameters::new(&context.options(), context.merge.operator.is_some()).index_form;
-        let indexes: BTreeSet<FileId> = bundles.values().map(|record| record.maplet).collect();
+        // The local index of an only piece comes with its table.
+        let has_file = |record: &&&BundleRecord| form == IndexForm::Maplet || !record.is_piece();
+        let indexes: BTreeSet<FileId> =
+            bundles.values().filter(has_file).map(|record| record.maplet).collect();
         let files = (indexes.iter())
             .map(|&id| PageFile::open(&context.files, id, form.file_type()))
             .collect::<Result<_>>()?;
+        let tables: BTreeMap<FileId, Arc<Table>> = tables.into_iter().zip(opened).collect();
+        let alone: BTreeSet<FileId> = match form {
+            IndexForm::Maplet => BTreeSet::new(),
+            IndexForm::Head(..) => {
+                let records = bundles.values().filter(|record| record.is_piece());
+                records.map(|record| record.maplet).collect()
+            }
+        };
+        let pieces = alone.iter().map(|id| Arc::clone(&tables[id])).collect();
+        let pieces = BranchIndex::open_pieces(pieces)?;
+        let indexes = indexes.into_iter().zip(form.open_all(files)?);
         Ok(OpenFiles {
             root_bundles: recovered
                 .root()
@@ -59,8 +73,8 @@ impl OpenFiles {
                 .flat_map(|root| &root.body.bundles)
                 .copied()
                 .collect(),
-            tables: tables.into_iter().zip(opened).collect(),
-            indexes: indexes.into_iter().zip(form.open_all(files)?).collect(),
+            tables,
+            indexes: indexes.chain(alone.into_iter().zip(pieces)).collect(),
         })
     }
 

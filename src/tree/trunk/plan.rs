@@ -83,9 +83,15 @@ impl Plan {
         Plan { place, joins: true, bundles, segments, bottom: false, merge_bytes: 0, urgency: 0.0 }
     }
 
+    /// Whether all that is read becomes one branch, or none.
+    pub(super) fn is_one_merge(&self) -> bool {
+        matches!(self.segments.as_slice(), [Segment::Merge(_)])
+    }
+
     /// A planted bug: the maplets of the inputs are gone before the edit that replaces them.
     pub(super) fn remove_maplets(&self, vfs: &dyn Vfs) -> Result<()> {
-        self.bundles.iter().try_for_each(|bundle| vfs.remove(&bundle.index.file().path()))
+        let mut files = self.bundles.iter().filter_map(|bundle| bundle.index.own_file());
+        files.try_for_each(|file| vfs.remove(&file.path()))
     }
 
     pub(super) fn bundle_ids(&self) -> Vec<BundleId> {
@@ -199,6 +205,9 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
     }
     let mut segments: Vec<Segment> = Vec::new();
     for input in inputs {
+        if input.is_dead && planted(Bug::DeadPieceDropped) {
+            continue;
+        }
         let adopts = input.adoptable && !small(&input);
         if !full && (adopts || (!leaf && planted(Bug::AdoptAnything))) {
             segments.push(Segment::Adopt(input));

@@ -70,7 +70,7 @@ impl NodeRefs<Node> for TrunkRefs {
         for bundle in &node.bundles {
             if self.bundles.add(bundle.id) {
                 self.bundles_memory_bytes += memory_of(bundle);
-                self.files.totals.filter_bytes += bundle.index.file().bytes();
+                self.files.totals.filter_bytes += bundle.index.own_bytes();
                 bundle.branches.iter().for_each(|table| self.files.add(table));
             }
         }
@@ -80,7 +80,7 @@ impl NodeRefs<Node> for TrunkRefs {
         for bundle in &node.bundles {
             if self.bundles.remove(&bundle.id) {
                 self.bundles_memory_bytes -= memory_of(bundle);
-                self.files.totals.filter_bytes -= bundle.index.file().bytes();
+                self.files.totals.filter_bytes -= bundle.index.own_bytes();
                 bundle.branches.iter().for_each(|table| self.files.remove(table));
             }
         }

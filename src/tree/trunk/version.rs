@@ -10,6 +10,7 @@ use super::reclaim::{DeadParts, PathGains};
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::base::slice::Slice;
 use crate::base::sync::plain::Ordering;
 use crate::cache::ReadContext;
@@ -108,7 +109,10 @@ impl TreeVersion for Version {
 
     fn files(&self) -> Vec<PathBuf> {
         let bundles = bundles(&self.root);
-        let indexes = bundles.iter().map(|bundle| bundle.index.file().path());
+        let named = bundles
+            .iter()
+            .filter(|bundle| !(bundle.index.is_head() && planted(Bug::CheckpointWithoutHeads)));
+        let indexes = named.filter_map(|bundle| Some(bundle.index.own_file()?.path()));
         files::paths(&tables(&bundles), indexes)
     }
 
@@ -131,13 +135,18 @@ fn describe_node(node: &Arc<Node>) -> Result<NodeDescription> {
             let counts = [
                 ("tombstones", table.properties().deletes),
                 ("superseded", bundle.index.counts(ordinal).superseded),
+                ("index_pages", u64::from(table.properties().index_pages)),
             ];
             let live_bytes = table_size(table, lower, upper)?.bytes;
-            files.push(described_table(table, live_bytes, counts));
+            let mut file = described_table(table, live_bytes, counts);
+            if let Some(piece) = table.piece(&ReadContext::blocking())? {
+                file.counts.push(("local_index_bytes".to_string(), piece.resident_bytes()));
+            }
+            files.push(file);
         }
         let index = &bundle.index;
         let counts =
-            named([("index_bytes", index.file().bytes()), ("index_entries", index.entries())]);
+            named([("index_bytes", index.own_bytes()), ("index_entries", index.entries())]);
         let label = "bundle".to_string();
         groups.push(GroupDescription { label, id: bundle.id.0, files, counts });
     }

@@ -20,7 +20,8 @@ use crate::manifest::TreeEdit;
 use crate::tree::RepairRange;
 use crate::tree::range::Key;
 
-const EDIT_VERSION: u8 = 1;
+/// The version of an edit without anything newer.
+pub(in crate::tree) const EDIT_VERSION: u8 = 1;
 
 /// Higher trees do not exist; a damaged manifest must not make recovery recurse endlessly.
 const HEIGHT_MAX: u32 = 64;
@@ -39,6 +40,8 @@ pub(in crate::tree) struct Names {
 /// The part of a node's record that is the kind's own.
 pub(in crate::tree) trait NodeBody: Debug + Sized {
     const NAMES: Names;
+    /// The highest version of edits.
+    const VERSION_MAX: u8 = EDIT_VERSION;
     /// The least number of bytes that a node's record has.
     const RECORD_BYTES_MIN: usize;
     /// What edits define beside nodes.
@@ -90,17 +93,17 @@ pub(in crate::tree) struct NodeRef {
 }
 
 /// Writes an edit that defines the nodes below `root` of a number from `first_new` on, children first. `shared` writes
-/// what the edit defines beside these nodes.
+/// what the edit defines beside these nodes, and returns the least version that has it.
 pub(in crate::tree) fn encode<N: TreeNode>(
     root: &Arc<N>,
     first_new: u64,
-    shared: impl FnOnce(&[&Arc<N>], &mut Vec<u8>),
+    shared: impl FnOnce(&[&Arc<N>], &mut Vec<u8>) -> u8,
     body: impl Fn(&N, &mut Vec<u8>),
 ) -> Vec<u8> {
     let mut nodes = Vec::new();
     gather(root, first_new, &mut nodes);
     let mut out = vec![EDIT_VERSION];
-    shared(&nodes, &mut out);
+    out[0] = shared(&nodes, &mut out);
     put_varint(&mut out, nodes.len() as u64);
     for node in nodes {
         put_varint(&mut out, node.id.0);
@@ -156,11 +159,11 @@ impl<B: NodeBody> Recovered<B> {
     pub(in crate::tree) fn apply(&mut self, edit: &[u8], file: &Path, offset: u64) -> Result<()> {
         let mut decoder = Decoder::new(edit, file, offset);
         let version = decoder.u8(B::NAMES.version)?;
-        if version != EDIT_VERSION {
+        if !(EDIT_VERSION..=B::VERSION_MAX).contains(&version) {
             return Err(Error::UnsupportedVersion {
                 file: file.to_path_buf(),
                 found: u32::from(version),
-                supported: u32::from(EDIT_VERSION),
+                supported: u32::from(B::VERSION_MAX),
             });
         }
         B::decode_shared(&mut decoder, &mut self.shared)?;

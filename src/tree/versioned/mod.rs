@@ -43,7 +43,7 @@ pub(super) use self::compaction::Compaction;
 use self::compaction::Failed;
 pub(super) use self::compaction::{Compact, CompactionJob, InputScan, STEP_ENTRIES, chunk_bytes};
 use self::deleted::UNSETTLED;
-pub(super) use self::edit::{DEFINED, Names, NodeBody, NodeRef, Recovered, encode};
+pub(super) use self::edit::{DEFINED, EDIT_VERSION, Names, NodeBody, NodeRef, Recovered, encode};
 pub(super) use self::jobs::Jobs;
 pub(super) use self::node::{Head, NEW, Place, TreeNode, edit, live_keys, walk};
 use self::pending::Changes;

@@ -9,9 +9,18 @@ use spinney::{Database, Keyspace, KeyspaceOptions, TreeKind};
 use super::{Compression, Durability, Engine, Result, Session, Settings};
 
 /// Kinds with something switched off: filters of tables, seeks into several tables at once, the merging
-/// of what has been sought too much, or more than one table in a guard (PebblesDB-1 of its slides).
-const VARIANTS: [&str; 6] =
-    ["stb-serial", "stb-noseek", "flsm-nofilter", "flsm-serial", "flsm-noseek", "flsm-one"];
+/// of what has been sought too much, more than one table in a guard (PebblesDB-1 of its slides), or more than one piece in
+/// a leaf (the single tier of CompassDB's paper). And `tph` with the paper's perfect hash functions.
+const VARIANTS: [&str; 8] = [
+    "stb-serial",
+    "stb-noseek",
+    "flsm-nofilter",
+    "flsm-serial",
+    "flsm-noseek",
+    "flsm-one",
+    "tph-single",
+    "tph-cphash",
+];
 
 pub(super) fn configurations() -> Vec<&'static str> {
     TreeKind::ALL.iter().map(|kind| kind.name()).chain(VARIANTS).collect()
@@ -40,8 +49,11 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
     };
     let filters = without != "nofilter";
     let mut options = KeyspaceOptions::new(kind).compression(compression).filters(filters);
-    if without == "one" {
-        options = options.tables_per_guard_max(1);
+    match without {
+        "one" => options = options.tables_per_guard_max(1),
+        "single" => options = options.pieces_max(1),
+        "cphash" => options = options.displacement(true),
+        _ => {}
     }
     let keyspace = db.keyspace("bench", options).map_err(text)?;
     Ok(Box::new(Spinney { db, keyspace }))
