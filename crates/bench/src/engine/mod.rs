@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 mod fjall;
 mod leveldb;
 mod library;
+pub(crate) use library::functions;
 mod lmdb;
 #[cfg(feature = "peers")]
 mod redb;

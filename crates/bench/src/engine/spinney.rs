@@ -9,8 +9,8 @@ use spinney::{Database, Keyspace, KeyspaceOptions, TreeKind};
 use super::{Compression, Durability, Engine, Result, Session, Settings};
 
 /// Kinds with something switched off: filters of tables, seeks into several tables at once, the merging
-/// of what has been sought too much, more than one table in a guard (PebblesDB-1 of its slides), or more than one piece in
-/// a leaf (the single tier of CompassDB's paper). And `tph` with the paper's perfect hash functions.
+/// of what has been sought too much, more than one table in a guard (PebblesDB-1 of its slides), or more than one large
+/// piece in a leaf (the single tier of CompassDB's paper). And `tph` with the paper's perfect hash functions.
 const VARIANTS: [&str; 8] = [
     "stb-serial",
     "stb-noseek",

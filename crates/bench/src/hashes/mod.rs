@@ -4,6 +4,7 @@
 //! 1. Every function is built of the same hashes and asked for each of them; two that get one slot are a failure.
 //! 2. One thread, one function after another, in one process.
 
+mod chd;
 #[cfg(feature = "peers")]
 mod peers;
 
@@ -19,8 +20,8 @@ use crate::data::random::mix;
 
 /// Compare perfect hash functions: bits per key, time to build, time of a query
 ///
-/// Spinney's are *displacement* (CPHash of the CompassDB paper) and *pilots*. Builds with the feature `peers` have
-/// those of the crates ptr_hash and ph too. One thread.
+/// Spinney's are *displacement* (CPHash of the CompassDB paper) and *pilots*. CHD is there if the library cmph is (Debian:
+/// libcmph0). Builds with the feature `peers` have those of the crates ptr_hash and ph too. One thread.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
@@ -56,11 +57,11 @@ pub struct Found {
 type Contestant = (&'static str, fn(&[u64]) -> Found);
 
 fn contestants() -> Vec<Contestant> {
-    #[cfg_attr(not(feature = "peers"), expect(unused_mut))]
     let mut out: Vec<Contestant> = vec![
         ("Spinney displacement", |hashes| own(CONSTRUCTIONS[0], hashes)),
         ("Spinney pilots", |hashes| own(CONSTRUCTIONS[1], hashes)),
     ];
+    out.extend(chd::contestant());
     #[cfg(feature = "peers")]
     out.extend(peers::contestants());
     out
