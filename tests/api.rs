@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Random, WatchedVfs, assert_prometheus, pairs, store_path};
+use common::{Random, WatchedVfs, assert_prometheus, assert_sound, pairs, store_path};
 use spinney::vfs::{Access, MemoryVfs, Vfs};
 use spinney::{
     Builder, CheckLevel, Compression, Database, Durability, Error, Event, Keyspace,
@@ -41,11 +41,6 @@ fn memory_store(kind: TreeKind) -> (Database, Keyspace) {
     let db = builder(&MemoryVfs::new()).open().unwrap();
     let keyspace = db.keyspace("items", KeyspaceOptions::new(kind)).unwrap();
     (db, keyspace)
-}
-
-fn assert_sound(db: &Database) {
-    let report = db.check(CheckLevel::Full).unwrap();
-    assert!(report.problems.is_empty(), "{:#?}", report.problems);
 }
 
 fn conflict(result: Result<impl Sized>) -> String {

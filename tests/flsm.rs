@@ -7,12 +7,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::{Random, WatchedVfs};
+use common::{Random, WatchedVfs, assert_sound};
 use proptest::prelude::*;
 use spinney::vfs::MemoryVfs;
-use spinney::{
-    Builder, CheckLevel, Database, Error, Keyspace, KeyspaceOptions, MIB, Snapshot, TreeKind,
-};
+use spinney::{Builder, Database, Error, Keyspace, KeyspaceOptions, MIB, Snapshot, TreeKind};
 
 fn builder(vfs: &MemoryVfs, memtable_bytes: u64, seed: u64) -> Builder {
     Database::builder("/data/store")
@@ -20,11 +18,6 @@ fn builder(vfs: &MemoryVfs, memtable_bytes: u64, seed: u64) -> Builder {
         .memory_budget(2 * MIB)
         .memtable_bytes(memtable_bytes)
         .deterministic(seed)
-}
-
-fn assert_sound(db: &Database) {
-    let report = db.check(CheckLevel::Full).unwrap();
-    assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
 
 /// A key's versions, oldest first: when it was written, and what (`None`: deleted).

@@ -9,11 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Calls, Random, WatchedVfs, copy, files, flip, pairs, store_path};
+use common::{Calls, Random, WatchedVfs, assert_sound, copy, files, flip, pairs, store_path};
 use spinney::vfs::{MemoryVfs, Vfs};
 use spinney::{
-    Builder, CheckLevel, Compression, Database, Error, Keyspace, KeyspaceOptions, MIB,
-    MergeOperator, TreeKind,
+    Builder, Compression, Database, Error, Keyspace, KeyspaceOptions, MIB, MergeOperator, TreeKind,
 };
 
 of_every_kind! {
@@ -46,11 +45,6 @@ fn builder(vfs: &Arc<dyn Vfs>) -> Builder {
 
 fn memory() -> Arc<dyn Vfs> {
     Arc::new(MemoryVfs::new())
-}
-
-fn assert_sound(db: &Database) {
-    let report = db.check(CheckLevel::Full).unwrap();
-    assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
 
 /// Every option that is not fixed, each at another value than the default.

@@ -8,10 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Calls, Random, WatchedVfs, contents, copy, files, flip, pairs, store_path};
+use common::{
+    Calls, Random, WatchedVfs, assert_sound, contents, copy, files, flip, pairs, store_path,
+};
 use spinney::vfs::{Access, MemoryVfs, Vfs};
 use spinney::{
-    Builder, CheckLevel, Database, Error, KeyspaceOptions, MIB, MergeOperator, Repair, RepairBasis,
+    Builder, Database, Error, KeyspaceOptions, MIB, MergeOperator, Repair, RepairBasis,
     RepairReport, TreeKind,
 };
 
@@ -120,11 +122,6 @@ fn found(db: &Database, name: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
         Ok(keyspace) => pairs(keyspace.iter()).into_iter().collect(),
         Err(_) => BTreeMap::new(),
     }
-}
-
-fn assert_sound(db: &Database) {
-    let report = db.check(CheckLevel::Full).unwrap();
-    assert!(report.problems.is_empty(), "{:#?}", report.problems);
 }
 
 /// Holds the result against what was written; returns how many pairs are as they were, and how many there

@@ -5,9 +5,9 @@ mod common;
 
 use std::sync::Arc;
 
-use common::Random;
+use common::{Random, assert_sound};
 use spinney::vfs::MemoryVfs;
-use spinney::{Builder, CheckLevel, Database, Keyspace, KeyspaceOptions, MIB};
+use spinney::{Builder, Database, Keyspace, KeyspaceOptions, MIB};
 
 fn builder(memtable_bytes: u64) -> Builder {
     Database::builder("/data/store")
@@ -15,11 +15,6 @@ fn builder(memtable_bytes: u64) -> Builder {
         .memory_budget(8 * MIB)
         .memtable_bytes(memtable_bytes)
         .deterministic(1)
-}
-
-fn assert_sound(db: &Database) {
-    let report = db.check(CheckLevel::Full).unwrap();
-    assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
 
 /// Loads pairs of 16 + 128 bytes, so many percent of them in key order. Returns how many bytes compactions wrote for

@@ -12,6 +12,7 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::key_hash::hash_key;
 use crate::base::random::SplitMix;
 use crate::cache::{Compression, ReadContext, fetch_misses};
+use crate::perfect_hash::Construction;
 
 pub(super) type Entry = (Vec<u8>, u64, EntryKind, Vec<u8>);
 
@@ -557,5 +558,42 @@ fn disorder_is_caught_by_the_builder() {
             let _ = builder.add(key, Seqno(seqno), EntryKind::Put, b"");
         });
         assert!(std::panic::catch_unwind(add).is_err(), "{key:?} at {seqno}");
+    }
+}
+
+/// Gets of pieces could have gone by the table's own index, and nobody would have noticed while that was cached.
+#[test]
+fn a_local_index_leads_to_the_leaf_without_the_tables_own() {
+    let files = TestFiles::new();
+    let filter = TableFilter::Piece(Construction::Pilots, 2);
+    let options = TableOptions { creation: 7, filter, ..TableOptions::default() };
+    let mut builder = TableBuilder::new(&files.files, &files.blobs, options).unwrap();
+    for number in 0..20_000u64 {
+        let key = number.to_be_bytes();
+        builder.add(&key, Seqno(3), EntryKind::Put, &[7; 100]).unwrap();
+    }
+    let table = builder.finish().unwrap();
+    let pages_read = |number: u64, by_local_index: bool| {
+        table.pages().forget_pages();
+        let (key, context) = (number.to_be_bytes(), ReadContext::blocking());
+        let mut found = false;
+        let see = |_: EntryRef<'_>| {
+            found = true;
+            ControlFlow::Break(())
+        };
+        if by_local_index {
+            let hash = hash_key(&key);
+            let is_read = table.get_hashed(&key, hash, Seqno::MAX, &context, see).unwrap();
+            assert_eq!(is_read, found);
+        } else {
+            table.get(&key, Seqno::MAX, &context, see).unwrap();
+        }
+        assert_eq!(found, number < 20_000);
+        context.pages_read.get()
+    };
+    for number in (0..20_000).step_by(997) {
+        assert_eq!(pages_read(number, true), 2, "a page of the index, and the leaf");
+        assert!(pages_read(number, false) > 2, "the table's own index is higher than one page");
+        assert_eq!(pages_read(20_000 + number, true), 1, "signatures of 16 bits tell it");
     }
 }

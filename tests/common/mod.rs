@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use spinney::vfs::{
     Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, MemoryVfs, ReadRequest, Vfs,
 };
-use spinney::{Error, Iter, Result};
+use spinney::{CheckLevel, Database, Error, Iter, Result};
 
 /// Tests of what every kind of tree promises: each named function is called with each kind.
 #[allow(unused_macros)]
@@ -54,6 +54,12 @@ impl Random {
 /// The pairs of an iterator that meets no error.
 pub(crate) fn pairs(iter: Iter) -> Vec<(Vec<u8>, Vec<u8>)> {
     iter.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap()).collect()
+}
+
+/// Nothing in the store is damaged, lost or contradicts something else.
+pub(crate) fn assert_sound(db: &Database) {
+    let report = db.check(CheckLevel::Full).unwrap();
+    assert!(report.problems.is_empty(), "{:#?}", report.problems);
 }
 
 /// The names of the files of a store, and their lengths.
