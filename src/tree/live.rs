@@ -555,8 +555,12 @@ impl<'a> Overlap<'a> {
 
     /// Estimates what a merge of all parts drops, including tombstones.
     pub(super) fn dead(&self) -> Dead {
+        // A table that is not told may have a coarser sample: then less seems dead.
         let told = self.parts.iter().filter(|(_, part)| part.size.entries > 0);
-        let threshold = threshold_of(told.map(|(table, _)| *table));
+        let threshold = threshold_of(told.clone().map(|(table, _)| *table));
+        if told.count() == 0 {
+            return Dead::default();
+        }
         let mut found: Vec<Found<'_>> = Vec::new();
         for (age, (table, part)) in self.parts.iter().enumerate() {
             let entries = match part.size.entries {

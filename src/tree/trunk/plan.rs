@@ -172,12 +172,13 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
     if trigger == Trigger::Due && !many && branches <= parameters.leaf_branches_max {
         return Ok(None);
     }
-    let small = |input: &Input| {
+    let is_short = |input: &Input| {
         let size = input.size.bytes;
-        (leaf && (size < parameters.branch_bytes_adopt || input.is_dead))
+        (leaf && size < parameters.branch_bytes_adopt)
             || size.saturating_mul(8) < input.table.bytes()
             || input.table.bytes() < parameters.branch_bytes_adopt / 2
     };
+    let small = |input: &Input| is_short(input) || (leaf && input.is_dead);
     // In an index node, large bundles at the front are skipped: they have been compacted.
     let mut from = 0;
     if !leaf {
@@ -215,6 +216,17 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
             inputs.push(input);
         } else {
             segments.push(Segment::Merge(vec![input]));
+        }
+    }
+    // What supersedes a dead piece is in younger ones: merged by itself it would only be copied, again and again.
+    for segment in &mut segments {
+        if let Segment::Merge(inputs) = segment
+            && let [only] = inputs.as_slice()
+            && !is_short(only)
+            && only.adoptable
+            && !full
+        {
+            *segment = Segment::Adopt(only.clone());
         }
     }
     let merge_bytes = segments
