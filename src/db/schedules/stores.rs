@@ -456,7 +456,7 @@ fn fill(vfs: &MemoryVfs, path: &Path) -> Arc<dyn File> {
 /// A keyspace cannot be dropped for want of room while its memtable is on its way into the tree: it
 /// goes on as if nothing had happened.
 pub(super) fn a_drop_without_room() {
-    // Room for two tables of the kind with the largest: ten pages with their index, for one pair.
+    // Room for two tables of the kind with the largest: seven pages for one pair, and as much again beside each.
     let vfs = MemoryVfs::with_capacity(120_000);
     let db = open(&vfs);
     let items = keyspace(&db, "items");
