@@ -287,6 +287,31 @@ fn large_values_that_are_overwritten_are_given_back() {
     }
 }
 
+/// Operands of a value in a blob file stay operands, so a merge leaves several versions of a key. A leaf with such keys
+/// counted as one that a snapshot holds back, and of one that had none to wait for no merge was a gain any more: blob
+/// files whose other values were overwritten stayed, a third of them live.
+#[test]
+fn blob_files_go_that_only_keys_with_operands_point_to() {
+    for kind in TreeKind::ALL {
+        let options = KeyspaceOptions::new(kind).merge_operator("append");
+        let mut store = Store::new(options, 4 * MIB, 6_000);
+        let keys = 6_000;
+        store.load(keys);
+        let all: Vec<_> = store.pairs.keys().cloned().collect();
+        for key in &all {
+            store.keyspace.merge(key, b"and more").expect("an operand");
+            store.pairs.get_mut(key).expect("a pair").extend_from_slice(b"and more");
+        }
+        store.keyspace.compact(..).expect("a compaction");
+        for key in &all[all.len() / 3..] {
+            let value = store.random.bytes(6_000);
+            store.keyspace.put(key, &value[..]).expect("a put");
+            store.pairs.insert(key.clone(), value);
+        }
+        store.judge(&format!("{kind:?}"));
+    }
+}
+
 /// What operands replace is not live either, and what they add to is.
 #[test]
 fn operands_are_as_large_as_what_they_make() {

@@ -84,11 +84,15 @@ impl Choose for Trunk {
 
     /// The gain of a full compaction of a leaf.
     fn gain(tree: &TrunkTree, version: &Version, node: &Node, now: &[Seqno]) -> Gain {
-        let merged_bytes = node.live().bytes.max(1);
-        match node.height == 0 && !node.bundles.is_empty() && tree.gains(node, now) {
-            true => Gain { bytes: version.dead_parts().gain(node), merged_bytes },
-            false => Gain::default(),
+        if node.height > 0 || node.bundles.is_empty() {
+            return Gain::default();
         }
+        let summary = node.leaf_summary();
+        let mut bytes = version.dead_parts().gain(node);
+        if tree.gains(node, now) {
+            bytes += summary.reclaimable.bytes + summary.reclaimable_blob_bytes;
+        }
+        Gain { bytes, merged_bytes: node.live().bytes.max(1) }
     }
 
     fn path_gain(version: &Version, node: &Node) -> Gain {
@@ -253,7 +257,7 @@ impl TrunkTree {
         self.planned(planned, node, intent)
     }
 
-    /// Whether a full compaction of the leaf could drop something that the last one could not.
+    /// Whether a full compaction of the leaf could drop entries of its own that the last one could not.
     fn gains(&self, node: &Node, now: &[Seqno]) -> bool {
         let mut branches = node.bundles.iter().flat_map(|bundle| &bundle.branches);
         match (branches.next(), branches.next()) {

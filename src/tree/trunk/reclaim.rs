@@ -192,11 +192,10 @@ impl DeadParts {
         DeadParts { parts, blobs }
     }
 
-    /// What a full compaction of the leaf gives back. Of what is dead in a table that leaves share, each of
-    /// them gets its part.
+    /// What a full compaction of the leaf gives back beside entries of its own. Of what is dead in a table that leaves
+    /// share, each of them gets its part.
     pub(super) fn gain(&self, leaf: &Node) -> u64 {
-        let summary = leaf.leaf_summary();
-        let mut gain = summary.reclaimable.bytes + summary.reclaimable_blob_bytes;
+        let mut gain = 0;
         for (table, bytes) in tables(leaf) {
             if let Some(part) = self.parts.get(&table.id()) {
                 gain += part.share(bytes);
