@@ -300,6 +300,7 @@ impl Database {
             let edit =
                 Edit { keyspaces, journal_floor, last_seqno: journal_floor, ..Edit::default() };
             store.commit_edit(&edit)?;
+            store.manifest.confirm_end();
             // The next open that opens all keyspaces removes its files as orphans.
             store.quarantine.remove(name);
             if store.quarantine.is_empty() {
@@ -355,7 +356,10 @@ impl Database {
             keyspace.forget_memtables();
             store.update_backlog();
         }
-        result
+        result?;
+        // Without that record the keyspace would be back, and nothing else tells that it has gone.
+        store.manifest.confirm_end();
+        Ok(())
     }
 
     /// Returns an empty batch for this store.
@@ -543,7 +547,7 @@ impl Store {
         // are lost.
         let last_seqno = Some(self.committer.visible());
         self.manifest.commit(&Edit { last_seqno, ..Edit::default() })?;
-        self.manifest.close();
+        self.manifest.confirm_end();
         Ok(())
     }
 }

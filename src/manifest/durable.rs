@@ -8,7 +8,8 @@
 //! 1. It is a lower bound that stays true. It is written after the sync that it reports, no
 //!    manifest is ever truncated below its durable end, and none is replaced by one of a lower
 //!    number. Each earlier content of the file is therefore true as well, and the file needs no
-//!    sync of its own.
+//!    sync of its own. It has one when a store is closed, and after a record whose loss nothing
+//!    else would show: that of a dropped keyspace, or of changed options.
 //! 2. Nothing depends on it. A file that is missing, torn or of another store has no effect, and a
 //!    failure to write it is not a failure of the store.
 
@@ -224,7 +225,7 @@ mod tests {
         let old = manifest_bytes(&vfs, 1);
         assert!(manifest.rewrite(4, &[]).unwrap());
         (5..9).for_each(|seqno| commit(&manifest, seqno));
-        manifest.close();
+        manifest.confirm_end();
         drop(manifest);
         let whole = manifest_bytes(&vfs, 2);
         for cut in 0..whole.len() {
@@ -264,7 +265,7 @@ mod tests {
                 }
                 if round % 3 == 1 {
                     commit(&manifest, round * 3 + 3);
-                    manifest.close();
+                    manifest.confirm_end();
                 }
                 drop(manifest);
                 vfs = Arc::new(vfs.crash(crash));
@@ -284,7 +285,7 @@ mod tests {
         vfs.create_dir_all(&path(dir())).unwrap();
         let (manifest, _) = open(&vfs).unwrap();
         commit(&manifest, 1);
-        manifest.close();
+        manifest.confirm_end();
         drop(manifest);
         assert_eq!(open(&vfs).unwrap().1.last_seqno, Seqno(1));
     }

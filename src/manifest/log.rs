@@ -355,9 +355,9 @@ impl Manifest {
         self.durable_file.lock().note(&*self.vfs, &self.dir, end);
     }
 
-    /// After the last commit: makes the durable position durable, so that the next open detects
-    /// records missing from the end.
-    pub(crate) fn close(&self) {
+    /// Makes the durable position durable, so that the next open detects records missing from the end: after the last
+    /// commit, and after those that nothing else would prove.
+    pub(crate) fn confirm_end(&self) {
         self.durable_file.lock().sync(&*self.vfs, &self.dir);
     }
 

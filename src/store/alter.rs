@@ -61,6 +61,7 @@ impl Store {
         if !planted(Bug::OptionsNotStored) {
             // Without a tree's change lock: the sync would hold up memtables that are incorporated.
             self.commit_edit(&Edit { keyspaces, ..Edit::default() })?;
+            self.manifest.confirm_end();
         }
         keyspace.follow(wanted, of_tree);
         Ok(true)

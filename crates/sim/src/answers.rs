@@ -1,5 +1,7 @@
 //! Collects all answers of a store, whether right, wrong or an error.
 
+use std::collections::BTreeSet;
+
 use spinney::{DamagedRange, Database, Error, Iter, Keyspace, Slice};
 
 use crate::image::{Contents, Image};
@@ -131,6 +133,18 @@ impl Answers {
         self.operations += (shown + 2 * keys.len()) as u64;
         let name = keyspace.name().to_string();
         self.keyspaces.push(KeyspaceAnswers { name, walks, gets, batch });
+    }
+
+    /// The same without some keyspaces, of which none has a pair.
+    pub fn without(mut self, empty: &BTreeSet<String>) -> Answers {
+        let has_pairs = |keyspace: &KeyspaceAnswers| {
+            keyspace.walks.iter().any(|walk| !walk.front.is_empty() || !walk.back.is_empty())
+        };
+        self.names.retain(|name| {
+            let found = self.keyspaces.iter().find(|keyspace| keyspace.name == *name);
+            !empty.contains(name) || found.is_none_or(has_pairs)
+        });
+        self
     }
 
     /// All errors met.

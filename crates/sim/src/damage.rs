@@ -4,7 +4,8 @@
 //! alone may remove commits from the end, and recovery must then report it. The exception is a
 //! journal file whose end is missing or outdated: that looks as if it had never been written. Even
 //! then, no commit is lost that the undamaged manifest knows to be durable. The result is always
-//! the state after some commit, in all keyspaces at once. There is no panic, and no store opens
+//! the state after some commit, in all keyspaces at once, but that a dropped keyspace may be back,
+//! empty, where both the manifest and `DURABLE` are damaged. There is no panic, and no store opens
 //! empty.
 
 use std::fmt;
@@ -140,7 +141,11 @@ fn open_and_ask(image: &Image, files: &Files, damages: &[Damage]) -> Result<Verd
             return Ok(Verdict { shown: Shown::AtOpen, operations: 1 });
         }
     };
-    let answers = Answers::read(&db, image);
+    let mut answers = Answers::read(&db, image);
+    let is_damaged = |class| damages.iter().any(|damage| FileClass::of(&damage.path) == class);
+    if is_damaged(FileClass::Manifest) && is_damaged(FileClass::Durable) {
+        answers = answers.without(&image.dropped);
+    }
     let report = db.check(CheckLevel::Full).map_err(|error| format!("check: {error}"))?;
     let operations = answers.operations + report.entries;
     for error in answers.errors().chain(&report.problems) {

@@ -158,6 +158,8 @@ pub struct Image {
     pub expected: usize,
     /// What recovery tells of it, undamaged.
     pub recovery: RecoveryReport,
+    /// Keyspaces that are no more. The manifest alone tells that, and `DURABLE` that the manifest does.
+    pub dropped: BTreeSet<String>,
     /// Files that an open without damage removes: nothing needs them.
     pub unneeded: BTreeSet<PathBuf>,
     /// The longest value that it ever held: one page may hold as much.
@@ -373,6 +375,7 @@ impl Image {
             recorded,
             expected: 0,
             recovery: RecoveryReport::default(),
+            dropped: BTreeSet::from(["passing".to_string()]),
             unneeded: BTreeSet::new(),
             value_bytes_max: 0,
             keys: BTreeMap::new(),

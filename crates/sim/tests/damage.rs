@@ -130,3 +130,34 @@ fn an_error_may_name_any_of_several_damages() {
 fn a_manifest_that_lost_its_end_is_named_before_the_journal_that_relied_on_it() {
     try_store("0d0212000000fe0000");
 }
+
+/// The power failed, so `DURABLE` was as old as the store, and the manifest lost its end as well: a dropped keyspace was
+/// back, beside commits that came after the drop. Dropping makes `DURABLE` durable, so opening is refused. Where that file
+/// is gone too, nothing tells it: then the keyspace may be back, empty.
+#[test]
+fn a_dropped_keyspace_is_not_back_when_a_manifest_loses_its_end() {
+    use spinney_sim::damage::{Damage, FileClass, judge};
+    use spinney_sim::image::Image;
+    for kinds in Kinds::of_products() {
+        let image = Image::build(kinds, Form::PowerLost, 77).expect("a store");
+        let files = image.files.list(&image.dir);
+        let is = |class| files.iter().find(|path| FileClass::of(path) == class);
+        let (manifest, durable) = (is(FileClass::Manifest), is(FileClass::Durable));
+        let (manifest, durable) = (manifest.expect("a manifest"), durable.expect("its end"));
+        let whole = image.files.content(manifest).expect("a manifest").len();
+        let gone = |path: &std::path::PathBuf| Damage {
+            path: path.clone(),
+            bytes: 0..u64::MAX,
+            in_place: false,
+        };
+        for cut in (0..whole).step_by(5) {
+            let mut files = image.files.clone();
+            files.content_mut(manifest).expect("a manifest").set_len(cut);
+            let told = judge(&image, &files, &[gone(manifest)]);
+            told.unwrap_or_else(|what| panic!("{kinds}: cut to {cut} of {whole}: {what}"));
+            files.content_mut(durable).expect("its end").set_len(0);
+            let told = judge(&image, &files, &[gone(manifest), gone(durable)]);
+            told.unwrap_or_else(|what| panic!("{kinds}: cut to {cut}, without end: {what}"));
+        }
+    }
+}
