@@ -13,6 +13,7 @@ pub fn targets() -> Vec<Target> {
         &crate::cache::fuzz::TARGETS,
         &crate::manifest::fuzz::TARGETS,
         &crate::filter::fuzz::TARGETS,
+        &crate::perfect_hash::fuzz::TARGETS,
         &crate::table::fuzz::TARGETS,
         &crate::tree::kinds::fuzz_targets(),
         &crate::journal::fuzz::TARGETS,

@@ -24,6 +24,8 @@ mod buckets;
 mod displacement;
 #[cfg(any(test, feature = "hashes"))]
 mod function;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod hash_list;
 mod head;
 #[cfg(test)]
