@@ -101,14 +101,14 @@ impl KeyspaceOptions {
     }
 
     /// The most children of a trunk node or guard (0, the default: the tree's own choice). Small
-    /// numbers are for tests; a trunk takes at least 3. An option of the kinds `stb` and `flsm`.
+    /// numbers are for tests; a trunk takes at least 3. An option of the kinds `stb`, `flsm` and `tph`.
     pub fn fanout_max(self, fanout: u32) -> KeyspaceOptions {
         self.own(&FANOUT_MAX, fanout)
     }
 
     /// Whether key ranges that iterators have read from many tables are merged in the background (the default).
     /// [`Builder::seek_compaction`](crate::Builder::seek_compaction) turns it off for all keyspaces of an open store.
-    /// An option of the kinds `stb` and `flsm`.
+    /// An option of the kinds `stb`, `flsm` and `tph`.
     pub fn seek_compaction(self, compaction: bool) -> KeyspaceOptions {
         self.own(&WITHOUT_SEEK_COMPACTION, u32::from(!compaction))
     }

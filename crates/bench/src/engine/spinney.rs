@@ -11,7 +11,7 @@ use super::{Compression, Durability, Engine, Result, Session, Settings};
 /// Kinds with something switched off: filters of tables, seeks into several tables at once, the merging
 /// of what has been sought too much, more than one table in a guard (PebblesDB-1 of its slides), or more than one large
 /// piece in a leaf (the single tier of CompassDB's paper). And `tph` with the paper's perfect hash functions.
-const VARIANTS: [&str; 8] = [
+const VARIANTS: [&str; 11] = [
     "stb-serial",
     "stb-noseek",
     "flsm-nofilter",
@@ -20,6 +20,9 @@ const VARIANTS: [&str; 8] = [
     "flsm-one",
     "tph-single",
     "tph-cphash",
+    "tph-onelevel",
+    "tph-blobs",
+    "tph-onelevelblobs",
 ];
 
 pub(super) fn configurations() -> Vec<&'static str> {
@@ -29,6 +32,15 @@ pub(super) fn configurations() -> Vec<&'static str> {
 struct Spinney {
     db: Database,
     keyspace: Keyspace,
+}
+
+/// With it the values of most experiments are in blob files.
+const BLOB_BYTES_MIN: u32 = 512;
+
+/// The mode of the CompassDB paper that writes least: memtables are merged straight into the one level of a tree, and twice
+/// the live data may be on disk.
+fn one_level(options: KeyspaceOptions) -> KeyspaceOptions {
+    options.fanout_max(u32::from(u16::MAX)).space_amplification_max(2.0)
 }
 
 pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn Engine>> {
@@ -53,6 +65,9 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
         "one" => options = options.tables_per_guard_max(1),
         "single" => options = options.pieces_max(1),
         "cphash" => options = options.displacement(true),
+        "onelevel" => options = one_level(options),
+        "blobs" => options = options.blob_bytes_min(BLOB_BYTES_MIN),
+        "onelevelblobs" => options = one_level(options).blob_bytes_min(BLOB_BYTES_MIN),
         _ => {}
     }
     let keyspace = db.keyspace("bench", options).map_err(text)?;
