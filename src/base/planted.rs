@@ -467,6 +467,8 @@ bugs! {
         "A piece of which younger ones have most keys goes without being merged.";
     LaterSegmentIsBottom, "later-segment-is-bottom", "tree",
         "A leaf's merge drops deletes although an older piece stays.";
+    HeadRangeShort, "head-range-short", "table",
+        "A head leaves out what a shared piece has in the first leaf of the head's range.";
     PieceUnitsShort, "piece-units-short", "perfect_hash",
         "A piece's index takes each leaf for one unit.";
     PieceForAnySnapshot, "piece-for-any-snapshot", "table",

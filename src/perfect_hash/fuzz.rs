@@ -88,7 +88,7 @@ fn head_seeds() -> Vec<Vec<u8>> {
             hashes.iter().for_each(|hash| list.add(*hash, &mut writer).expect("a hash"));
             let pages = list.finish(&mut writer).expect("a list");
             let (file, count) = (writer.finish().expect("a list"), hashes.len() as u64);
-            builder.add_list(piece as u8, count, HashListReader::new(&file, 0, pages, count));
+            builder.add_list(piece as u8, count, HashListReader::new(&file, 0, pages, count), None);
         }
         let files = data_files();
         let mut writer = PageFileWriter::create(&files, FileType::Head).expect("a file");

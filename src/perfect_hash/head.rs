@@ -8,8 +8,11 @@
 //! does with the slots of delta and base, a merge of sorted lists does here: a hash that only the base has stays where it
 //! is, and any other leads to the new piece.
 //!
+//! Leaves of the trunk share pieces. A head has the hashes alone that a piece may have in its own key range, and its counts
+//! are of those.
+//!
 //! Invariants:
-//! 1. A probe with a key's hash names each piece that has the key.
+//! 1. A probe with the hash of a key of the head's range names each piece that has the key.
 //! 2. Pieces are numbered by age: the youngest has the greatest number.
 
 use std::sync::{Arc, OnceLock};
@@ -198,6 +201,9 @@ impl Head {
     }
 }
 
+/// Whether a piece may have a key with a hash in the range of a head.
+pub(crate) type Keep = Box<dyn FnMut(u64) -> Result<bool> + Send>;
+
 /// Collects the pieces of a new head.
 pub(crate) struct HeadBuilder {
     construction: Construction,
@@ -214,6 +220,8 @@ struct Source {
     buffer: Vec<u64>,
     next: usize,
     reader: Option<HashListReader>,
+    /// Which of the hashes count; `None`: all.
+    keep: Option<Keep>,
 }
 
 impl HeadBuilder {
@@ -233,10 +241,22 @@ impl HeadBuilder {
         Ok(HeadBuilder { construction, signature_bytes, pieces, sources, keys_max: 0 })
     }
 
-    /// Adds a piece by its list of so many hashes.
-    pub(crate) fn add_list(&mut self, piece: u8, keys: u64, reader: HashListReader) {
+    /// Adds a piece by its list of so many hashes, or those of them that `keep` is true for.
+    pub(crate) fn add_list(
+        &mut self,
+        piece: u8,
+        keys: u64,
+        reader: HashListReader,
+        keep: Option<Keep>,
+    ) {
         self.keys_max += keys;
-        self.sources.push(Source { piece, buffer: Vec::new(), next: 0, reader: Some(reader) });
+        self.sources.push(Source {
+            piece,
+            buffer: Vec::new(),
+            next: 0,
+            reader: Some(reader),
+            keep,
+        });
     }
 
     /// Begins the merge.
@@ -255,6 +275,20 @@ impl HeadBuilder {
 }
 
 impl Source {
+    /// Drops the hashes in the buffer that do not count.
+    fn keep_some(&mut self) -> Result<()> {
+        let Some(keep) = &mut self.keep else { return Ok(()) };
+        let mut failed = None;
+        self.buffer.retain(|hash| match keep(*hash) {
+            Ok(keeps) => keeps,
+            Err(error) => {
+                failed.get_or_insert(error);
+                true
+            }
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
     /// Appends the hashes below `end`, with the number of the piece in their lowest bits.
     fn give(&mut self, end: Option<u64>, out: &mut Vec<u64>) -> Result<()> {
         let piece = u64::from(self.piece);
@@ -272,6 +306,7 @@ impl Source {
                         self.reader = None;
                         return Ok(());
                     }
+                    self.keep_some()?;
                 }
                 _ => return Ok(()),
             }

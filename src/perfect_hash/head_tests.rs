@@ -35,7 +35,7 @@ fn list_of(hashes: &[u64]) -> (Arc<PageFile>, u32, u64) {
 
 fn add_hashes(builder: &mut HeadBuilder, piece: u8, hashes: &[u64]) {
     let (file, pages, count) = list_of(hashes);
-    builder.add_list(piece, count, HashListReader::new(&file, 0, pages, count));
+    builder.add_list(piece, count, HashListReader::new(&file, 0, pages, count), None);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_piece_that_is_added_twice_counts_once() {
     let (file, pages, count) = list_of(&hashes);
     let mut builder = HeadBuilder::new(Construction::Pilots, 1, 2).unwrap();
     for _ in 0..2 {
-        builder.add_list(1, count, HashListReader::new(&file, 0, pages, count));
+        builder.add_list(1, count, HashListReader::new(&file, 0, pages, count), None);
     }
     add_hashes(&mut builder, 0, &hashes[..1]);
     let mut writer = PageFileWriter::create(&files, FileType::Head).unwrap();

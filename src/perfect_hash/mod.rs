@@ -45,7 +45,7 @@ mod tests;
 pub(crate) use function::SEGMENT_HASHES;
 #[cfg(any(test, feature = "hashes"))]
 pub(crate) use function::{Function, FunctionBuilder};
-pub(crate) use head::{Head, HeadBuilder, HeadMerge};
+pub(crate) use head::{Head, HeadBuilder, HeadMerge, Keep};
 #[cfg(any(test, feature = "hashes"))]
 pub(crate) use index::BuiltIndex;
 pub(crate) use index::{PageSink, index_hash};

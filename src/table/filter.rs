@@ -10,9 +10,11 @@ use std::sync::Arc;
 use super::footer::Footer;
 use super::reader::Table;
 use crate::base::error::Result;
+use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::cache::{ReadContext, read_pages};
 use crate::filter::{BlockFilter, FILTER_KIND_BLOCKS};
-use crate::perfect_hash::{FILTER_KIND_PIECE, PieceIndex};
+use crate::perfect_hash::{FILTER_KIND_PIECE, Found, Keep, PieceIndex};
 
 /// Counters of filter probes and of false positives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,6 +87,37 @@ impl Table {
             Err(error) if error.is_corruption() => tables.iter().map(alone).collect(),
             keys => keys,
         }
+    }
+
+    /// Tells, from the local index alone, whether the table may have a key with a hash in a range: in its leaves, of which
+    /// those at both ends may be shared. `None` if all of the table lies in the range, or there is no local index.
+    ///
+    /// # Errors
+    /// `Corruption` if a page of an index is damaged; I/O errors.
+    pub(crate) fn keep_in_range(
+        self: &Arc<Self>,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+    ) -> Result<Option<Keep>> {
+        let is_inside =
+            *self.first_key() >= *lower && upper.is_none_or(|upper| *self.last_key() < *upper);
+        if is_inside || self.piece(&ReadContext::blocking())?.is_none() {
+            return Ok(None);
+        }
+        let leaf_of = |key: &[u8]| {
+            let leaf = self.find_leaf(key, Seqno::MAX.0, &ReadContext::blocking(), |_| {});
+            leaf.map(|leaf| leaf.unit)
+        };
+        let first = leaf_of(lower)? + u32::from(planted(Bug::HeadRangeShort));
+        let last = upper.map_or(Ok(self.footer.leaf_units), leaf_of)?;
+        let (table, context) = (Arc::clone(self), ReadContext::blocking());
+        Ok(Some(Box::new(move |hash| {
+            let Some(piece) = table.piece(&context)? else { return Ok(true) };
+            Ok(match piece.find(&table.file, hash, table.footer.leaf_units, &context)? {
+                Found::Leaf { pointer, .. } => (first..=last).contains(&pointer.unit),
+                Found::Unknown | Found::Absent => true,
+            })
+        })))
     }
 
     /// Memory that the local index uses once it has been asked, about.

@@ -3,7 +3,9 @@
 //!
 //! Invariants:
 //! 1. All bundles of a tree have indexes of the same form.
-//! 2. A bundle of `tph` without a head has one branch, whose local index has signatures.
+//! 2. A head has the hashes that its pieces have in the key range that it was made for. A node that has the bundle later has
+//!    no data of it elsewhere.
+//! 3. A bundle of `tph` without a head has one branch, whose local index has signatures.
 
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use crate::filter::{
 };
 use crate::perfect_hash::{Construction, Head, HeadBuilder, HeadMerge};
 use crate::table::{Table, TableFilter};
+use crate::tree::range::Key;
 
 /// What indexes of bundles a tree makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,6 +217,21 @@ impl BranchIndex {
         }
     }
 
+    /// The counts of a branch, with all keys of its table. Where a head counts those of its range, as large a share of all
+    /// is taken for superseded.
+    pub(super) fn whole_counts(&self, ordinal: usize, table: &Table) -> BranchCounts {
+        let counts = self.counts(ordinal);
+        if !self.is_head() {
+            return counts;
+        }
+        // What cannot be read is reported by the operations that need it.
+        let piece = table.piece(&ReadContext::blocking()).ok().flatten();
+        let keys = piece.map_or(table.properties().entries(), |piece| piece.keys());
+        let share = u128::from(counts.superseded) * u128::from(keys);
+        let superseded = (share / u128::from(counts.entries.max(1))) as u64;
+        BranchCounts { entries: keys, superseded }
+    }
+
     /// Whether it is a head.
     pub(super) fn is_head(&self) -> bool {
         matches!(self, BranchIndex::Head(_))
@@ -255,19 +273,25 @@ impl BranchIndex {
 /// Collects what a new index is made of.
 pub(super) enum IndexBuilder {
     Maplet(Box<MapletBuilder>),
-    Head(HeadBuilder),
+    /// With the key range that it is for.
+    Head(HeadBuilder, (Key, Option<Key>)),
 }
 
 impl IndexBuilder {
-    /// The index of so many branches of a compaction.
-    pub(super) fn new(form: IndexForm, branches: usize) -> Result<IndexBuilder> {
+    /// The index of so many branches of a compaction, for a key range.
+    pub(super) fn new(
+        form: IndexForm,
+        branches: usize,
+        (lower, upper): (&Key, Option<&Key>),
+    ) -> Result<IndexBuilder> {
         Ok(match form {
             IndexForm::Maplet => {
                 let builder = MapletBuilder::new(FINGERPRINT_BITS_DEFAULT, branches)?;
                 IndexBuilder::Maplet(Box::new(builder))
             }
             IndexForm::Head(construction, _) => {
-                IndexBuilder::Head(HeadBuilder::new(construction, SIGNATURE_BYTES, branches)?)
+                let builder = HeadBuilder::new(construction, SIGNATURE_BYTES, branches)?;
+                IndexBuilder::Head(builder, (Arc::clone(lower), upper.cloned()))
             }
         })
     }
@@ -283,10 +307,10 @@ impl IndexBuilder {
             (IndexBuilder::Maplet(builder), BranchIndex::Maplet(maplet)) => {
                 builder.add_maplet(maplet, ordinals)
             }
-            (IndexBuilder::Head(builder), _) => {
+            (IndexBuilder::Head(builder, range), _) => {
                 for (table, ordinal) in tables.iter().zip(ordinals) {
                     if let Some(ordinal) = ordinal {
-                        add_list(builder, *ordinal, table)?;
+                        add_list(builder, *ordinal, table, range)?;
                     }
                 }
                 Ok(())
@@ -311,8 +335,8 @@ impl IndexBuilder {
             }
             // A maplet that left it out would hide its keys.
             (IndexBuilder::Maplet(_), None) => unreachable!("a tree has one form of indexes"),
-            (IndexBuilder::Head(_), _) if planted(Bug::HeadForgetsNew) => Ok(()),
-            (IndexBuilder::Head(builder), _) => add_list(builder, ordinal, table),
+            (IndexBuilder::Head(..), _) if planted(Bug::HeadForgetsNew) => Ok(()),
+            (IndexBuilder::Head(builder, range), _) => add_list(builder, ordinal, table, range),
         }
     }
 
@@ -320,18 +344,24 @@ impl IndexBuilder {
     pub(super) fn start(self) -> Result<IndexMerge> {
         Ok(match self {
             IndexBuilder::Maplet(builder) => IndexMerge::Maplet(Box::new(builder.start()?)),
-            IndexBuilder::Head(builder) => IndexMerge::Head(Box::new(builder.start())),
+            IndexBuilder::Head(builder, _) => IndexMerge::Head(Box::new(builder.start())),
         })
     }
 }
 
-/// Adds a piece to a head by its list of hashes.
-fn add_list(builder: &mut HeadBuilder, ordinal: u8, table: &Table) -> Result<()> {
+/// Adds a piece to the head of a key range by its list of hashes.
+fn add_list(
+    builder: &mut HeadBuilder,
+    ordinal: u8,
+    table: &Arc<Table>,
+    (lower, upper): &(Key, Option<Key>),
+) -> Result<()> {
     let Some(piece) = table.piece(&ReadContext::blocking())? else {
         let (path, expected) = (table.pages().path(), "the local index of a piece");
         return Err(Error::corruption(&path, 0, "filter kind of a table", expected, "another"));
     };
-    builder.add_list(ordinal, piece.keys(), piece.hashes(table.pages()));
+    let keep = table.keep_in_range(lower, upper.as_deref())?;
+    builder.add_list(ordinal, piece.keys(), piece.hashes(table.pages()), keep);
     Ok(())
 }
 

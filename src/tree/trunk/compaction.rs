@@ -247,7 +247,9 @@ impl CompactionJob {
         if form != IndexForm::Maplet && is_alone {
             return self.finish_bundle(None);
         }
-        let mut builder = IndexBuilder::new(form, self.progress.outputs.len())?;
+        let place = &self.plan.place;
+        let range = (&place.lower, place.upper.as_ref());
+        let mut builder = IndexBuilder::new(form, self.progress.outputs.len(), range)?;
         for bundle in &self.plan.bundles {
             let ordinals: Vec<Option<u8>> = bundle
                 .branches

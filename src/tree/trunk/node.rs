@@ -215,7 +215,7 @@ impl Node {
                 }
                 summary.parts.push(part);
                 overlap.add(table, part);
-                let counts = bundle.index.counts(ordinal);
+                let counts = bundle.index.whole_counts(ordinal, table);
                 let entries = properties.entries().max(1);
                 // Versions of one key within the table have the same fingerprint. Most operands in blob files
                 // stay live.

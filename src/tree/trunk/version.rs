@@ -134,7 +134,7 @@ fn describe_node(node: &Arc<Node>) -> Result<NodeDescription> {
         for (ordinal, table) in bundle.branches.iter().enumerate() {
             let counts = [
                 ("tombstones", table.properties().deletes),
-                ("superseded", bundle.index.counts(ordinal).superseded),
+                ("superseded", bundle.index.whole_counts(ordinal, table).superseded),
                 ("index_pages", u64::from(table.properties().index_pages)),
             ];
             let live_bytes = table_size(table, lower, upper)?.bytes;
