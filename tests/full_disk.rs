@@ -19,6 +19,7 @@ of_every_kind! {
     a_full_store_of_large_values_has_room_again_once_most_are_deleted
     a_merge_that_needs_more_room_than_expected_copies_fewer_values
     what_the_manifest_has_no_room_for_is_not_tried_without_end
+    a_table_is_not_copied_without_end_for_values_that_there_is_no_room_for
 }
 
 /// A disk, the budget of the store on it, and values of so many bytes.
@@ -254,5 +255,31 @@ fn what_the_manifest_has_no_room_for_is_not_tried_without_end(kind: TreeKind) {
         assert!(steps.len() < 400, "round {round}: without end, {:?}", ends.first());
         vfs.remove(Path::new("/filler")).unwrap();
         db.wait_idle().unwrap();
+    }
+}
+
+/// Nothing could be dropped of a table, but blob files that it points to were mostly dead, and there was no room to copy
+/// their values out. The table alone was copied then, and chosen again for the same blob files at once.
+fn a_table_is_not_copied_without_end_for_values_that_there_is_no_room_for(kind: TreeKind) {
+    for left in [100 << 10, 200 << 10, 400 << 10, 800 << 10, 1600 << 10] {
+        let vfs = MemoryVfs::with_capacity(90 * MIB);
+        let builder = Database::builder(store_path()).vfs(Arc::new(vfs.clone()));
+        let db = builder.memory_budget(16 * MIB).deterministic(0).open().unwrap();
+        let options = KeyspaceOptions::new(kind).merge_operator("append");
+        let items = db.keyspace("items", options).unwrap();
+        let (keys, mut random) = (3000u64, Random(1));
+        (0..keys).for_each(|number| items.put(key(number), random.bytes(6000)).unwrap());
+        // They stay operands, so each merge leaves two versions of each key.
+        (0..keys).for_each(|number| items.merge(key(number), b"and more").unwrap());
+        items.compact(..).unwrap();
+        let third = (u64::MAX / 3).to_be_bytes();
+        for number in (0..keys).filter(|number| key(*number) >= third) {
+            items.put(key(number), random.bytes(6000)).unwrap();
+        }
+        items.compact(third..).unwrap();
+        leave(&vfs, left);
+        let results: Vec<_> = (0..3000).map(|_| db.step()).collect();
+        let (steps, ends): (Vec<_>, Vec<_>) = results.iter().partition(|r| matches!(r, Ok(true)));
+        assert!(steps.len() < 2000, "{left} left: without end, {:?}", ends.first());
     }
 }

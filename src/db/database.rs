@@ -319,7 +319,10 @@ impl Database {
         }
         // No memtable is incorporated until the drop has succeeded or failed: the memtables of a
         // dropped keyspace are discarded.
-        store.while_incorporating_alone(|| self.drop_alone(name, &keyspace))
+        store.while_incorporating_alone(|| self.drop_alone(name, &keyspace))?;
+        // Without that record the keyspace would be back, and nothing else tells that it has gone.
+        store.manifest.confirm_end();
+        Ok(())
     }
 
     fn drop_alone(&self, name: &str, keyspace: &Arc<KeyspaceState>) -> Result<()> {
@@ -356,10 +359,7 @@ impl Database {
             keyspace.forget_memtables();
             store.update_backlog();
         }
-        result?;
-        // Without that record the keyspace would be back, and nothing else tells that it has gone.
-        store.manifest.confirm_end();
-        Ok(())
+        result
     }
 
     /// Returns an empty batch for this store.

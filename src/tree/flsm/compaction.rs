@@ -17,7 +17,7 @@ use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::jobs::Step;
 use crate::merge::{Bottom, CompactionIterator};
-use crate::table::TableFilter;
+use crate::table::{Table, TableFilter};
 use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
 use crate::tree::range::{Key, ranges_overlap};
@@ -67,6 +67,13 @@ impl Compact for Flsm {
                 };
                 tree.change(NewFiles::None, join, Seqno(0), NewTables::None)
             }),
+        }
+    }
+
+    fn only_input(plan: &Plan) -> Option<&Arc<Table>> {
+        match plan.inputs.as_slice() {
+            [only] if plan.in_place && plan.action == Action::Merge => Some(&only.table),
+            _ => None,
         }
     }
 

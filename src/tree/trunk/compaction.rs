@@ -85,6 +85,13 @@ impl Compact for Trunk {
         }
     }
 
+    fn only_input(plan: &Plan) -> Option<&Arc<Table>> {
+        match plan.segments.as_slice() {
+            [Segment::Merge(inputs)] if inputs.len() == 1 => Some(&inputs[0].table),
+            _ => None,
+        }
+    }
+
     fn outlook(plan: &Plan, version: &Version, collected: &[FileId]) -> Outlook {
         let ids = plan.bundle_ids();
         let mut staying = Staying::default();

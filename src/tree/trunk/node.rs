@@ -23,7 +23,8 @@ use crate::filter::BloomFilter;
 use crate::table::Table;
 use crate::tree::live::{Dead, Overlap};
 use crate::tree::range::{
-    Derived, Key, RangeSize, TablePart, position_before, table_overlaps, table_part, table_size,
+    Derived, Key, RangeSize, TablePart, position_before, table_is_inside, table_overlaps,
+    table_part, table_size,
 };
 use crate::tree::versioned::{Head, TreeNode, walk};
 
@@ -215,7 +216,11 @@ impl Node {
                 }
                 summary.parts.push(part);
                 overlap.add(table, part);
-                let counts = bundle.index.whole_counts(ordinal, table);
+                // A head counts a table that lies in the node as a whole.
+                let counts = match table_is_inside(table, lower, upper) {
+                    true => bundle.index.counts(ordinal),
+                    false => bundle.index.whole_counts(ordinal, table),
+                };
                 let entries = properties.entries().max(1);
                 // Versions of one key within the table have the same fingerprint. Most operands in blob files
                 // stay live.

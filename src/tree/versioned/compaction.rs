@@ -28,6 +28,9 @@ pub(in crate::tree) trait Compact: VersionedKind {
     /// Carries out a part of a compaction.
     fn step(job: &mut CompactionJob<Self>) -> Result<Step>;
 
+    /// The table that a plan merges if that is all that it does.
+    fn only_input(plan: &Self::Plan) -> Option<&Arc<Table>>;
+
     /// What carrying out a plan gives back that copies values out of some blob files.
     fn outlook(plan: &Self::Plan, version: &Version<Self>, collected: &[FileId]) -> Outlook;
 }
@@ -85,6 +88,15 @@ impl<K: VersionedKind> CompactionJob<K> {
 }
 
 impl<K: Compact> CompactionJob<K> {
+    /// Whether it would copy a table from which nothing can be dropped, and no value out of a blob file.
+    fn gains_nothing(&self) -> bool {
+        let Some(table) = K::only_input(&self.plan) else { return false };
+        let Compaction { collected_blobs, snapshots, .. } = &self.compaction;
+        let mut blobs = table.blobs().iter();
+        let collects = blobs.any(|blob| collected_blobs.binary_search(&blob.id()).is_ok());
+        !collects && !self.tree.jobs.lock().gains(table.id(), snapshots)
+    }
+
     /// There was no room. Begins anew, if it may use the reserve.
     #[cold]
     fn begin_anew(&mut self, error: Error) -> Result<Step> {
@@ -93,6 +105,8 @@ impl<K: Compact> CompactionJob<K> {
         let (tree, plan) = (&self.tree, &self.plan);
         let version = tree.version.load();
         match self.compaction.begin_anew(&tree.context, |blobs| K::outlook(plan, &version, blobs)) {
+            // It would be chosen for the same blob files again, and copied without end.
+            Retry::Now if self.gains_nothing() => Err(error),
             Retry::Now => Ok(Step::Again),
             Retry::Later => Ok(Step::Postponed),
             Retry::Never => Err(error),
