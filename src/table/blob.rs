@@ -253,7 +253,20 @@ impl BlobFile {
 
     /// Passes the units of a pointer within bounds, and their payloads.
     fn read_pieces(&self, pointer: &BlobPointer, take: &mut dyn FnMut(u32, &[u8])) -> Result<()> {
-        let Range { start: mut unit, end } = self.units_of(pointer);
+        self.read_units(self.units_of(pointer), take)
+    }
+
+    /// The number of units that have values.
+    pub(super) fn value_units(&self) -> u32 {
+        self.file.units().saturating_sub(1)
+    }
+
+    /// Passes units with values, and their payloads.
+    pub(super) fn read_units(
+        &self,
+        Range { start: mut unit, end }: Range<u32>,
+        take: &mut dyn FnMut(u32, &[u8]),
+    ) -> Result<()> {
         while unit < end {
             let until = end.min(unit + READ_UNITS);
             self.file.read_run(unit..until, |page, piece| take(page.unit, piece))?;
@@ -262,7 +275,7 @@ impl BlobFile {
         Ok(())
     }
 
-    fn check_value(&self, pointer: &BlobPointer, value: &[u8]) -> Result<()> {
+    pub(super) fn check_value(&self, pointer: &BlobPointer, value: &[u8]) -> Result<()> {
         let found = checksum(pointer.offset, value);
         if value.len() == pointer.length as usize && found == pointer.checksum {
             return Ok(());

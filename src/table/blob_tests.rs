@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::test_support::TestFiles;
-use super::{BlobPointer, BlobWriter, Caching, Table, TableBuilder, TableOptions};
+use super::{BlobPointer, BlobScan, BlobWriter, Caching, Table, TableBuilder, TableOptions};
 use crate::base::entry::EntryKind;
 use crate::base::ids::{FileId, Seqno};
 use crate::base::random::SplitMix;
@@ -40,6 +40,48 @@ fn values_of_all_sizes_come_back_and_waste_nothing() {
         BlobPointer { file: FileId(77), ..pointers[3] },
     ] {
         assert!(file.read(&wrong).unwrap_err().is_corruption());
+    }
+}
+
+/// As compactions read that copy values out.
+#[test]
+fn values_are_read_ahead_in_any_order() {
+    let files = TestFiles::new();
+    let mut writer = BlobWriter::new(&files.blobs).unwrap();
+    let value = |number: usize| vec![number as u8; (number * 997) % 9000];
+    let pointers: Vec<_> = (0..300).map(|n| writer.append(&value(n)).unwrap()).collect();
+    let file = writer.finish().unwrap();
+    for bytes_max in [0, 20_000, 1 << 20] {
+        let mut scan = BlobScan::new(Arc::clone(&file), bytes_max);
+        let jumps =
+            (0..300).step_by(3).chain((0..300).step_by(50)).chain((0..300).rev().step_by(7));
+        for number in (0..300).chain(jumps) {
+            assert_eq!(scan.read(&pointers[number]).unwrap(), value(number), "{number}");
+        }
+        let wrong = BlobPointer { checksum: 1, ..pointers[3] };
+        assert!(scan.read(&wrong).unwrap_err().is_corruption());
+        let wrong = BlobPointer { offset: u64::MAX, ..pointers[3] };
+        assert!(scan.read(&wrong).unwrap_err().is_corruption());
+    }
+}
+
+/// A damaged value beside one that is asked for is no error.
+#[test]
+fn what_is_read_ahead_may_be_damaged() {
+    let files = TestFiles::new();
+    let mut writer = BlobWriter::new(&files.blobs).unwrap();
+    let pointers: Vec<_> = (0..10).map(|n| writer.append(&[n; 4072]).unwrap()).collect();
+    let file = writer.finish().unwrap();
+    let path = files.files.path(file.id(), FileType::Blob);
+    files.vfs.edit(&path, |bytes| bytes[5 * 4096 + 100] ^= 1);
+    let fresh = TestFiles::over(Arc::clone(&files.vfs), 1 << 20);
+    fresh.files.retain_all();
+    let mut scan = BlobScan::new(fresh.blobs.open(file.id()).unwrap(), 1 << 20);
+    for (number, pointer) in pointers.iter().enumerate() {
+        match scan.read(pointer) {
+            Ok(value) => assert!(number != 5 && value == [number as u8; 4072]),
+            Err(error) => assert!(number == 5 && error.is_corruption(), "{number}: {error}"),
+        }
     }
 }
 

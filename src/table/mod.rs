@@ -17,6 +17,7 @@
 mod blob;
 mod blob_files;
 mod blob_pointer;
+mod blob_scan;
 mod blob_writer;
 mod builder;
 mod check;
@@ -56,6 +57,7 @@ mod tests;
 pub(crate) use blob::BlobFile;
 pub(crate) use blob_files::{BlobFiles, Caching};
 pub(crate) use blob_pointer::BlobPointer;
+pub(crate) use blob_scan::BlobScan;
 pub(crate) use blob_writer::BlobWriter;
 pub(crate) use builder::TableFilter;
 pub(crate) use builder::{TableBuilder, TableOptions};

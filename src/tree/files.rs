@@ -4,11 +4,12 @@
 //! 1. The tables handed in to [`blobs`], [`paths`] and [`check`] are all that the version reaches, each once.
 //! 2. [`FileRefs`] counts a file in the sums while it has a reference, once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::CheckCounts;
+use super::dead_blobs::{BlobUse, BlobUses};
 use super::live::{Stored, blob_value_bytes};
 use crate::base::error::Error;
 use crate::base::ids::FileId;
@@ -115,38 +116,20 @@ impl<T: Ord> Counts<T> {
     }
 }
 
-/// What tables say of a blob file.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct BlobRefs {
-    /// The tables that hold it open.
-    tables: u64,
-    /// Bytes of its values that tables point to, and of all its values.
-    live_bytes: u64,
-    value_bytes: u64,
-}
-
-impl BlobRefs {
-    /// Whether tables point to less than half of it.
-    fn is_mostly_dead(&self) -> bool {
-        self.tables > 0 && self.live_bytes.saturating_mul(2) < self.value_bytes
-    }
-}
-
 /// A table, and how often it is referred to.
 struct TableRefs {
     table: Arc<Table>,
     count: u64,
 }
 
-/// How often each table is referred to, and what follows for a whole tree: sums, and which blob files are mostly dead.
-/// Kept up to date by what a change adds and takes away.
+/// How often each table is referred to, and what follows for a whole tree: sums, and how dead blob files are. Kept up to
+/// date by what a change adds and takes away.
 #[derive(Default)]
 pub(super) struct FileRefs {
     tables: BTreeMap<FileId, TableRefs>,
     /// The tables' thresholds of samples.
     thresholds: Counts<u64>,
-    blobs: BTreeMap<FileId, BlobRefs>,
-    mostly_dead_blobs: BTreeSet<FileId>,
+    blobs: BlobUses,
     pub(super) totals: FileTotals,
 }
 
@@ -158,7 +141,6 @@ impl PartialEq for FileRefs {
         counts(self) == counts(other)
             && self.thresholds == other.thresholds
             && self.blobs == other.blobs
-            && self.mostly_dead_blobs == other.mostly_dead_blobs
             && self.totals == other.totals
     }
 }
@@ -174,20 +156,10 @@ impl FileRefs {
         }
         self.totals.add(table);
         self.thresholds.add(table.properties().sample.threshold());
-        for blob in table.blobs() {
-            let blob_refs = self.blobs.entry(blob.id()).or_default();
-            blob_refs.tables += 1;
-            blob_refs.value_bytes = blob.value_bytes();
-            if blob_refs.tables == 1 {
-                self.totals.blobs += 1;
-                self.totals.blob_bytes += blob.bytes();
-            }
+        for blob in self.blobs.add(table) {
+            self.totals.blobs += 1;
+            self.totals.blob_bytes += blob.bytes();
         }
-        for reference in &table.properties().blobs {
-            let blob_refs = self.blobs.entry(reference.file).or_default();
-            blob_refs.live_bytes = blob_refs.live_bytes.saturating_add(reference.bytes);
-        }
-        self.note_dead_blobs(table);
     }
 
     /// Counts a reference to a table no more.
@@ -200,34 +172,9 @@ impl FileRefs {
         self.tables.remove(&table.id());
         self.totals.remove(table);
         self.thresholds.remove(&table.properties().sample.threshold());
-        for reference in &table.properties().blobs {
-            if let Some(blob_refs) = self.blobs.get_mut(&reference.file) {
-                blob_refs.live_bytes = blob_refs.live_bytes.saturating_sub(reference.bytes);
-            }
-        }
-        for blob in table.blobs() {
-            let Some(blob_refs) = self.blobs.get_mut(&blob.id()) else { continue };
-            blob_refs.tables -= 1;
-            if blob_refs.tables == 0 {
-                self.totals.blobs -= 1;
-                self.totals.blob_bytes -= blob.bytes();
-            }
-        }
-        self.note_dead_blobs(table);
-    }
-
-    /// Whether the blob files that a table points to are mostly dead may have changed.
-    fn note_dead_blobs(&mut self, table: &Table) {
-        let pointed_to = table.properties().blobs.iter().map(|reference| reference.file);
-        for file in pointed_to.chain(table.blobs().iter().map(|blob| blob.id())) {
-            let Some(blob_refs) = self.blobs.get(&file) else { continue };
-            match blob_refs.is_mostly_dead() {
-                true => self.mostly_dead_blobs.insert(file),
-                false => self.mostly_dead_blobs.remove(&file),
-            };
-            if blob_refs.tables == 0 && blob_refs.live_bytes == 0 {
-                self.blobs.remove(&file);
-            }
+        for blob in self.blobs.remove(table) {
+            self.totals.blobs -= 1;
+            self.totals.blob_bytes -= blob.bytes();
         }
     }
 
@@ -236,22 +183,15 @@ impl FileRefs {
         self.tables.values().map(|refs| &refs.table)
     }
 
-    /// The blob files of which tables point to less than half, ascending.
-    pub(super) fn mostly_dead_blobs(&self) -> impl Iterator<Item = FileId> {
-        self.mostly_dead_blobs.iter().copied()
+    /// The blob files worth collecting, the deadest first.
+    pub(super) fn dead_blobs(&self) -> impl Iterator<Item = BlobUse> {
+        self.blobs.dead()
     }
 
     /// The hashes below which all tables' samples are complete.
     pub(super) fn sample_threshold(&self) -> u64 {
         self.thresholds.0.keys().next().copied().unwrap_or(SAMPLE_ALL)
     }
-}
-
-/// The gain of merging a table in blob files that are mostly dead (`dead`, ascending): a guess, since other tables may
-/// refer to them too.
-pub(super) fn dead_blob_gain(table: &Table, dead: &[FileId]) -> u64 {
-    let is_dead = |blob: &&Arc<BlobFile>| dead.binary_search(&blob.id()).is_ok();
-    table.blobs().iter().filter(is_dead).map(|blob| blob.bytes() / 8).sum()
 }
 
 /// The paths of the tables and their blob files, and `others`, in order.
@@ -305,6 +245,7 @@ mod tests {
     use crate::base::entry::EntryKind;
     use crate::base::ids::Seqno;
     use crate::table::{BlobFiles, BlobWriter, TableBuilder, TableOptions};
+    use crate::tree::dead_blobs::collected;
     use crate::tree::edits::tests::data_files;
 
     /// Four values in one blob file, in three tables: two point to one each, one to two.
@@ -327,7 +268,10 @@ mod tests {
         };
         let tables = [table(0..1), table(1..2), table(2..4)];
         let mut refs = FileRefs::default();
-        let dead = |refs: &FileRefs| refs.mostly_dead_blobs().collect::<Vec<_>>();
+        let dead = |refs: &FileRefs| {
+            let dead: Vec<_> = refs.dead_blobs().collect();
+            collected(&dead, 0, 20_000).iter().map(|blob| blob.file).collect::<Vec<_>>()
+        };
         tables.iter().for_each(|table| refs.add(table));
         // Once more, by another node.
         refs.add(&tables[2]);

@@ -15,6 +15,7 @@
 mod context;
 #[cfg(test)]
 mod cost_tests;
+mod dead_blobs;
 pub(crate) mod description;
 #[cfg(any(test, feature = "fuzz"))]
 mod edits;

@@ -6,6 +6,7 @@
 //! 2. What a compaction writes leaves as much of the disk free as its [`Room`] says, and is no more than it may write: it
 //!    does not fill a disk that others need to make room.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{PackSource, PackedBytes, TreeContext};
@@ -15,7 +16,7 @@ use crate::base::ids::FileId;
 use crate::base::planted::{Bug, planted};
 use crate::cache::Room;
 use crate::table::{
-    BlobFiles, BlobPointer, BlobWriter, Table, TableBuilder, TableFilter, TableOptions,
+    BlobFiles, BlobPointer, BlobScan, BlobWriter, Table, TableBuilder, TableFilter, TableOptions,
 };
 
 /// A table in the making, with the blob file that its large values go to.
@@ -25,6 +26,9 @@ pub(super) struct TableOutput {
     blob_writer: Option<BlobWriter>,
     blob_bytes_min: usize,
     pointer: Vec<u8>,
+    /// Of a compaction: the files that values are copied out of.
+    copied: BTreeMap<FileId, BlobScan>,
+    copied_bytes_max: usize,
     filter_entry_bytes: usize,
     /// Of a compaction: what it may have.
     room: Option<OutputRoom>,
@@ -71,6 +75,8 @@ struct OutputRoom {
 const ROOM_BYTES: u64 = 64 << 10;
 /// While there is plenty it asks again once it has taken this part of what was left.
 const ROOM_PART: u64 = 16;
+/// Files that values are copied out of are read ahead with this part of a job's memory.
+const COPIED_PART: usize = 4;
 
 impl TableOutput {
     /// An output whose table has a filter of its own if `filter`.
@@ -92,6 +98,8 @@ impl TableOutput {
             blob_writer: None,
             blob_bytes_min: chosen.blob_bytes_min,
             pointer: Vec::new(),
+            copied: BTreeMap::new(),
+            copied_bytes_max: chosen.job_bytes_max as usize / COPIED_PART,
             filter_entry_bytes: filter.entry_bytes(),
             room: None,
         })
@@ -178,8 +186,16 @@ impl TableOutput {
         if collected.binary_search(&pointer.file).is_err() {
             return self.builder.add_hashed(hash, entry.key, entry.seqno, entry.kind, entry.value);
         }
-        let value = self.blobs.open(pointer.file)?.read(&pointer)?;
-        self.add_blob(hash, entry, &value)
+        let mut scan = match self.copied.remove(&pointer.file) {
+            Some(scan) => scan,
+            None => {
+                let bytes_max = self.copied_bytes_max / collected.len();
+                BlobScan::new(self.blobs.open(pointer.file)?, bytes_max)
+            }
+        };
+        self.add_blob(hash, entry, scan.read(&pointer)?)?;
+        self.copied.insert(pointer.file, scan);
+        Ok(())
     }
 
     #[cold]

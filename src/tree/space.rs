@@ -6,6 +6,8 @@
 //!    will add counts for writers as if it were there.
 //! 2. Until the tree is settled, data that replaces nothing may use `load_share` more. What is dead then are parts
 //!    of tables that other nodes have yet to merge. Due compactions give it back, merges for space would write more.
+//! 3. Near the space at which writers stop, one compaction runs at a time, or several that take little. Far above it, as
+//!    after a long snapshot, none has to wait: what they give back is more.
 
 use crate::base::limits::UNIT_BYTES;
 
@@ -27,8 +29,12 @@ pub(super) const PRESSING_SHARE: f64 = 0.04;
 const SLOW_SHARE: f64 = 0.0;
 /// The same at which writers all but stop.
 const STOP_SHARE: f64 = 0.15;
+/// The same at which compactions need not wait for each other any more.
+const FAR_SHARE: f64 = 0.5;
 /// Outputs of compactions that run at once, in shares of the live bytes and beside half a memtable.
 const OUTPUTS_SHARE: f64 = 0.25;
+/// The same that are no reason to wait.
+const SMALL_OUTPUTS_SHARE: f64 = 1.0 / 16.0;
 
 /// The disk space that a tree uses, and the part of it that is known to be live.
 #[derive(Debug, Clone, Copy)]
@@ -95,11 +101,16 @@ impl Space {
         (bytes as f64 / own).min(most).max(1.0)
     }
 
-    /// How far so many bytes are above what is allowed, in shares of the live bytes.
-    fn above(&self, bytes: f64) -> f64 {
+    /// What the live bytes take at least.
+    fn known_live_bytes(&self) -> f64 {
         let in_pages = self.live_entry_bytes as f64 * self.page_waste();
         let indexes = (self.live_keys * self.index_entry_bytes) as f64;
-        let live = (in_pages + indexes + self.live_blob_bytes as f64).max(1.0);
+        (in_pages + indexes + self.live_blob_bytes as f64).max(1.0)
+    }
+
+    /// How far so many bytes are above what is allowed, in shares of the live bytes.
+    fn above(&self, bytes: f64) -> f64 {
+        let live = self.known_live_bytes();
         let allowed = self.amplification_max_percent as f64 / 100.0 + self.load_share;
         bytes / live - allowed
     }
@@ -107,6 +118,11 @@ impl Space {
     /// How far the tree is above what it may take before space is reclaimed. Half a memtable is not worth it.
     pub(super) fn excess(&self) -> f64 {
         self.above(self.disk_bytes as f64 - self.memtable_bytes as f64 / 2.0)
+    }
+
+    /// The same in bytes.
+    pub(super) fn excess_bytes(&self) -> u64 {
+        (self.excess().max(0.0) * self.known_live_bytes()) as u64
     }
 
     /// How far the tree is above what is allowed with `coming` bytes that will be there soon, less a memtable.
@@ -122,10 +138,15 @@ impl Space {
     }
 
     /// Whether several compactions may run at once whose outputs will take so much: until they are done, that is
-    /// beside their inputs.
+    /// beside their inputs, and longer where others need those too. (Invariant 3.)
     pub(super) fn has_room(&self, outputs: u64) -> bool {
-        let live = self.live_entry_bytes as f64;
-        outputs as f64 <= live * OUTPUTS_SHARE + self.memtable_bytes as f64 / 2.0
+        let live = (self.live_entry_bytes + self.live_blob_bytes) as f64;
+        if outputs as f64 > live * OUTPUTS_SHARE + self.memtable_bytes as f64 / 2.0 {
+            return false;
+        }
+        outputs as f64 <= live * SMALL_OUTPUTS_SHARE
+            || self.excess_with(outputs) <= STOP_SHARE
+            || self.excess_with(0) > FAR_SHARE
     }
 
     /// The bytes that a merge of so many bytes of tables leaves, about.

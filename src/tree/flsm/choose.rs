@@ -12,7 +12,7 @@ use super::{Flsm, FlsmTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::tree::range::{ranges_overlap, table_is_inside};
-use crate::tree::versioned::{Choose, Deleted, Gain, Intent, Worth};
+use crate::tree::versioned::{Choose, Deleted, Gain, Intent, Now, Worth};
 
 impl Choose for Flsm {
     type Choice = Plan;
@@ -52,8 +52,8 @@ impl Choose for Flsm {
         Ok(Some(plan))
     }
 
-    fn gain(tree: &FlsmTree, version: &Version, guard: &Guard, now: &[Seqno]) -> Gain {
-        reclaim::gain(tree, guard, &version.mostly_dead_blobs, now)
+    fn gain(tree: &FlsmTree, _version: &Version, guard: &Guard, now: &Now) -> Gain {
+        reclaim::gain(tree, guard, now)
     }
 
     fn path_gain(version: &Version, guard: &Guard) -> Gain {

@@ -14,11 +14,11 @@ fn while_the_best_guard_is_merged_the_next_best_is() {
     let tree = FlsmTree::open(context("flsm", &observer), &[], Seqno(0)).unwrap();
     // Guards of a hundred keys, whose tables have others that no guard sees: 40, 160, 80, and 60 of all others.
     let mut root = Guard::empty(1, Key::from(&[][..]), None);
-    for (at, dead) in [0, 40, 160, 80].into_iter().chain([60; 9]).enumerate() {
+    for (at, dead) in [0, 40, 160, 80].into_iter().chain([60; 33]).enumerate() {
         let at = at as u64;
         let from = at * 1000;
         let lower = if at == 0 { Key::from(&[][..]) } else { Key::from(key_of(from)) };
-        let mut guard = Guard::empty(0, lower, (at < 12).then(|| Key::from(key_of(from + 1000))));
+        let mut guard = Guard::empty(0, lower, (at < 36).then(|| Key::from(key_of(from + 1000))));
         if at > 0 {
             let keys = from - dead..from + 100;
             let table = table_of(&tree.context.files, EntryKind::Put, 1, keys);

@@ -76,6 +76,13 @@ impl CompactionPlan for Plan {
             Action::Pass | Action::Join => 0,
         }
     }
+
+    fn merged_tables(&self) -> Vec<&Arc<Table>> {
+        match self.action {
+            Action::Merge => self.inputs.iter().map(|input| &input.table).collect(),
+            Action::Pass | Action::Join => Vec::new(),
+        }
+    }
 }
 
 /// The output of a compaction.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::FlsmTree;
 use super::guard::Guard;
-use crate::base::ids::{FileId, NodeId, Seqno};
+use crate::base::ids::{NodeId, Seqno};
 use crate::base::limits::UNIT_BYTES;
 use crate::table::Table;
-use crate::tree::files::dead_blob_gain;
+use crate::tree::dead_blobs::collected_gain;
 use crate::tree::live::{Dead, Overlap};
 use crate::tree::range::{table_overlaps, table_part};
-use crate::tree::versioned::{Deleted, Gain, Worth};
+use crate::tree::versioned::{Deleted, Gain, Now, Worth};
 
 /// The gains of merging all that a guard and those below it hold down to the last level, by the guard.
 pub(super) type PathGains = BTreeMap<NodeId, PathGain>;
@@ -82,16 +82,17 @@ fn unknown_gain(guard_bytes: u64) -> u64 {
 }
 
 /// The gain of a full merge of a guard, estimated: what it holds that is superseded there (on the last level deleted,
-/// too), what its tables hold on to outside of it, and mostly dead blob files.
-pub(super) fn gain(tree: &FlsmTree, guard: &Guard, dead_blobs: &[FileId], now: &[Seqno]) -> Gain {
+/// too), what its tables hold on to outside of it, and blob files that are collected.
+pub(super) fn gain(tree: &FlsmTree, guard: &Guard, now: &Now) -> Gain {
     if guard.fragments.is_empty() {
         return Gain::default();
     }
     // Less than a page is told by no index, but it may be all that holds on to a table.
     let merged_bytes = guard.bytes().max(guard.fragments.len() as u64 * UNIT_BYTES as u64);
     let tables = guard.fragments.iter().map(|fragment| &fragment.table);
-    let blobs: u64 = tables.map(|table| dead_blob_gain(table, dead_blobs)).sum();
-    Gain { bytes: table_gain(tree, guard, now) + blobs, merged_bytes }
+    let (collected, copied) = collected_gain(tables, &now.collected);
+    let bytes = table_gain(tree, guard, &now.snapshots) + collected;
+    Gain { bytes, merged_bytes: merged_bytes + copied }
 }
 
 /// The merge of a guard of which most has been deleted, on the last level with nothing above it; or of the topmost guard

@@ -12,9 +12,10 @@ use super::{Trunk, TrunkTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::sync::plain::Ordering;
+use crate::tree::dead_blobs::collected_gain;
 use crate::tree::range::{Key, table_is_inside};
 use crate::tree::versioned::{
-    Choose, Deleted, Gain, Intent, NewFiles, NewTables, Place, TreeNode, VersionedKind, Worth,
+    Choose, Deleted, Gain, Intent, NewFiles, NewTables, Now, Place, TreeNode, VersionedKind, Worth,
     rebalance_undamaged,
 };
 use crate::tree::wrong_node;
@@ -83,16 +84,18 @@ impl Choose for Trunk {
     }
 
     /// The gain of a full compaction of a leaf.
-    fn gain(tree: &TrunkTree, version: &Version, node: &Node, now: &[Seqno]) -> Gain {
+    fn gain(tree: &TrunkTree, version: &Version, node: &Node, now: &Now) -> Gain {
         if node.height > 0 || node.bundles.is_empty() {
             return Gain::default();
         }
         let summary = node.leaf_summary();
         let mut bytes = version.dead_parts().gain(node);
-        if tree.gains(node, now) {
+        if tree.gains(node, &now.snapshots) {
             bytes += summary.reclaimable.bytes + summary.reclaimable_blob_bytes;
         }
-        Gain { bytes, merged_bytes: node.live().bytes.max(1) }
+        let tables = node.bundles.iter().flat_map(|bundle| &bundle.branches);
+        let (collected, copied) = collected_gain(tables, &now.collected);
+        Gain { bytes: bytes + collected, merged_bytes: node.live().bytes.max(1) + copied }
     }
 
     fn path_gain(version: &Version, node: &Node) -> Gain {

@@ -18,12 +18,12 @@ fn while_the_best_leaf_is_merged_the_next_best_is() {
     // Leaves of a hundred keys, whose tables have others that are live nowhere: 10, 80, 40, and 30 of all others.
     let files = &tree.context.files;
     let mut leaves = vec![leaf(1, (0, Some(1000)), &[])];
-    for (at, dead) in [10, 80, 40].into_iter().chain([30; 9]).enumerate() {
+    for (at, dead) in [10, 80, 40].into_iter().chain([30; 33]).enumerate() {
         let (at, dead) = (at as u64 + 1, dead);
         let from = at * 1000;
         let table = table_of(files, EntryKind::Put, 1, from - dead..from + 100);
         let bundle = bundle(files, at, &table, from - dead..from + 100);
-        leaves.push(leaf(at + 1, (from, (at < 12).then_some(from + 1000)), &[&bundle]));
+        leaves.push(leaf(at + 1, (from, (at < 36).then_some(from + 1000)), &[&bundle]));
     }
     let root = root(9, &leaves, None);
     let version = tree.version_of(root, Seqno(2));

@@ -71,6 +71,14 @@ impl CompactionPlan for Plan {
         self.merge_bytes
     }
 
+    fn merged_tables(&self) -> Vec<&Arc<Table>> {
+        let merged = self.segments.iter().filter_map(|segment| match segment {
+            Segment::Merge(inputs) => Some(inputs),
+            Segment::Adopt(_) => None,
+        });
+        merged.flatten().map(|input| &input.table).collect()
+    }
+
     fn bundles(&self) -> Option<Vec<u64>> {
         (!self.joins).then(|| self.bundles.iter().map(|bundle| bundle.id.0).collect())
     }

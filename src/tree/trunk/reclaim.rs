@@ -14,7 +14,6 @@ use std::sync::Arc;
 use super::node::{Bundle, Node};
 use crate::base::ids::{FileId, NodeId};
 use crate::table::Table;
-use crate::tree::files::dead_blob_gain;
 use crate::tree::live::{Dead, Overlap};
 use crate::tree::range::{table_overlaps, table_part};
 use crate::tree::versioned::{Gain, walk};
@@ -30,11 +29,7 @@ struct Part {
 const PATH_KEYS_MIN: usize = 1;
 
 /// The dead part of each table that only leaves refer to.
-pub(super) struct DeadParts {
-    parts: BTreeMap<FileId, Part>,
-    /// Blob files that are mostly dead.
-    blobs: Arc<[FileId]>,
-}
+pub(super) struct DeadParts(BTreeMap<FileId, Part>);
 
 /// The gain of each leaf with the data on the path to it.
 pub(super) struct PathGains(BTreeMap<NodeId, PathGain>);
@@ -169,8 +164,7 @@ impl Part {
 }
 
 impl DeadParts {
-    /// `blobs`: files of which most is dead.
-    pub(super) fn new(root: &Arc<Node>, blobs: Arc<[FileId]>) -> DeadParts {
+    pub(super) fn new(root: &Arc<Node>) -> DeadParts {
         let mut parts: BTreeMap<FileId, Part> = BTreeMap::new();
         let mut on_their_way = Vec::new();
         walk(root, &mut |node| {
@@ -189,18 +183,17 @@ impl DeadParts {
         for table in on_their_way {
             parts.remove(&table);
         }
-        DeadParts { parts, blobs }
+        DeadParts(parts)
     }
 
-    /// What a full compaction of the leaf gives back beside entries of its own. Of what is dead in a table that leaves
+    /// What a full compaction of the leaf gives back in tables beside entries of its own. Of what is dead in a table that leaves
     /// share, each of them gets its part.
     pub(super) fn gain(&self, leaf: &Node) -> u64 {
         let mut gain = 0;
         for (table, bytes) in tables(leaf) {
-            if let Some(part) = self.parts.get(&table.id()) {
+            if let Some(part) = self.0.get(&table.id()) {
                 gain += part.share(bytes);
             }
-            gain += dead_blob_gain(table, &self.blobs);
         }
         gain
     }

@@ -43,7 +43,7 @@ impl Tables {
         let leaves = self.leaves(merged);
         let above = on_its_way.then_some(&self.shared);
         let root = root(9, &leaves, above);
-        let dead = DeadParts::new(&root, Arc::new([]));
+        let dead = DeadParts::new(&root);
         let whole = self.shared.branches[0].properties().entry_bytes();
         leaves.map(|leaf| (dead.gain(&leaf) * 100 + whole / 2) / whole)
     }
@@ -84,7 +84,7 @@ fn a_narrow_leaf_gives_back_what_it_alone_holds_on_to() {
     let narrow = leaf(2, (1500, Some(1501)), &[&tables.shared]);
     let leaves = [leaf(1, (0, Some(1500)), &[]), Arc::clone(&narrow), leaf(3, (1501, None), &[])];
     assert_eq!(narrow.leaf_summary().parts[0].size.bytes, 0);
-    let dead = DeadParts::new(&root(9, &leaves, None), Arc::new([]));
+    let dead = DeadParts::new(&root(9, &leaves, None));
     let whole = tables.shared.branches[0].properties().entry_bytes();
     assert_eq!(dead.gain(&narrow), whole - 1);
 }

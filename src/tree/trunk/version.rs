@@ -44,8 +44,7 @@ impl Summary {
 impl Version {
     /// The gains of full compactions of leaves.
     pub(super) fn dead_parts(&self) -> &DeadParts {
-        let new = || DeadParts::new(&self.root, Arc::clone(&self.mostly_dead_blobs));
-        self.own.dead_parts.get_or_init(new)
+        self.own.dead_parts.get_or_init(|| DeadParts::new(&self.root))
     }
 
     /// Their gains with the data on the paths to the leaves.

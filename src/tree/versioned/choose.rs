@@ -11,6 +11,7 @@ use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::base::limits::UNIT_BYTES;
 use crate::base::sync::plain::Ordering;
+use crate::tree::dead_blobs::BlobUse;
 use crate::tree::space::PRESSING_SHARE;
 
 /// Bytes of wasted reads, beyond the node's own limit, from which on it is merged for them.
@@ -43,6 +44,14 @@ impl Gain {
             false => self.bytes * 1000 / self.merged_bytes.max(1),
         }
     }
+}
+
+/// What decides on what a merge drops.
+pub(in crate::tree) struct Now {
+    /// Ascending.
+    pub(in crate::tree) snapshots: Vec<Seqno>,
+    /// The blob files out of which it copies values, ascending.
+    pub(in crate::tree) collected: Vec<BlobUse>,
 }
 
 /// Which jobs there are in a kind of versioned tree: the kind's `choose`.
@@ -88,7 +97,7 @@ pub(in crate::tree) trait Choose: VersionedKind {
         tree: &VersionedTree<Self>,
         version: &Version<Self>,
         node: &Self::Node,
-        now: &[Seqno],
+        now: &Now,
     ) -> Gain;
 
     /// The gain of a full merge of a node by path.
@@ -177,7 +186,8 @@ impl<K: Choose> VersionedTree<K> {
         if self.space(version).excess() <= 0.0 {
             return Ok(None);
         }
-        let now = self.context.snapshots();
+        let (snapshots, collected) = (self.context.snapshots(), self.collected_blobs(version));
+        let now = Now { snapshots, collected };
         let mut best: Option<(u64, &Arc<K::Node>, bool)> = None;
         for by_path in [false, true] {
             if best.is_some_and(|(score, ..)| score >= GAIN_ENOUGH) {
@@ -199,17 +209,10 @@ impl<K: Choose> VersionedTree<K> {
                 }
             });
         }
-        if let Some((_, node, by_path)) = best {
-            // Until a merge ends, its output takes space beside its inputs.
-            let (running, idle) = {
-                let jobs = self.jobs.lock();
-                (jobs.merge_bytes(), jobs.is_idle())
-            };
-            let space = self.space(version);
-            let outputs = space.left_of(running + K::first_merge_bytes(version, node, by_path));
-            if !idle && !space.has_room(outputs) {
-                return Ok(None);
-            }
+        if let Some((_, node, by_path)) = best
+            && !self.has_room(version, K::first_merge_bytes(version, node, by_path), 0)
+        {
+            return Ok(None);
         }
         let nothing = best.is_none() && self.jobs.lock().is_idle();
         self.nothing_to_reclaim.store(nothing, Ordering::Relaxed);

@@ -48,8 +48,12 @@ pub(in crate::tree) struct CompactionJob<K: VersionedKind> {
 }
 
 impl<K: VersionedKind> CompactionJob<K> {
-    pub(super) fn new(tree: Arc<VersionedTree<K>>, claim: u64, plan: K::Plan) -> CompactionJob<K> {
-        let collected_blobs = tree.version.load().mostly_dead_blobs.to_vec();
+    pub(super) fn new(
+        tree: Arc<VersionedTree<K>>,
+        claim: u64,
+        plan: K::Plan,
+        collected_blobs: Vec<FileId>,
+    ) -> CompactionJob<K> {
         let compaction = Compaction::begin(&tree.context, collected_blobs);
         CompactionJob {
             tree,

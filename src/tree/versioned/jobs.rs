@@ -23,7 +23,16 @@ struct Work {
     place: Place,
     /// `None`: everything in the place.
     bundles: Option<Vec<u64>>,
-    merge_bytes: u64,
+    bytes: RunningBytes,
+}
+
+/// What jobs read and write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::tree) struct RunningBytes {
+    /// Bytes of tables that they merge.
+    pub(in crate::tree) merged: u64,
+    /// Bytes of values that they copy out of blob files, about.
+    pub(in crate::tree) copied: u64,
 }
 
 impl Work {
@@ -88,9 +97,14 @@ impl Jobs {
         self.running.is_empty()
     }
 
-    /// Bytes that all jobs together merge.
-    pub(in crate::tree) fn merge_bytes(&self) -> u64 {
-        self.running.iter().map(|(_, work)| work.merge_bytes).sum()
+    /// Of all jobs together.
+    pub(in crate::tree) fn running_bytes(&self) -> RunningBytes {
+        let mut sum = RunningBytes::default();
+        for (_, work) in &self.running {
+            sum.merged += work.bytes.merged;
+            sum.copied += work.bytes.copied;
+        }
+        sum
     }
 
     /// Whether no running job excludes work on some bundles (`None`: on everything) in a range of a level.
@@ -109,15 +123,21 @@ impl Jobs {
         self.is_free(place.height, place.range(), plan.bundles().as_deref())
     }
 
-    /// Claims what a plan works on for a job, which gets a number.
-    pub(super) fn claim(&mut self, plan: &impl CompactionPlan, ended_before: u64) -> Option<u64> {
+    /// Claims what a plan works on for a job, which gets a number and copies so many bytes of values.
+    pub(super) fn claim(
+        &mut self,
+        plan: &impl CompactionPlan,
+        copied_bytes: u64,
+        ended_before: u64,
+    ) -> Option<u64> {
         if self.ended != ended_before || !self.admits(plan) {
             return None;
         }
         let (place, bundles) = (plan.place().clone(), plan.bundles());
         let number = self.next_number;
         self.next_number += 1;
-        self.running.push((number, Work { place, bundles, merge_bytes: plan.merge_bytes() }));
+        let bytes = RunningBytes { merged: plan.merge_bytes(), copied: copied_bytes };
+        self.running.push((number, Work { place, bundles, bytes }));
         Some(number)
     }
 
@@ -209,6 +229,10 @@ mod tests {
             10
         }
 
+        fn merged_tables(&self) -> Vec<&Arc<Table>> {
+            Vec::new()
+        }
+
         fn bundles(&self) -> Option<Vec<u64>> {
             (!self.1.is_empty()).then(|| self.1.clone())
         }
@@ -221,7 +245,7 @@ mod tests {
         let claim = |jobs: &mut Jobs, lower: &str, upper: &str, bundles: &[u64], ended| {
             let (lower, upper) = (Key::from(lower.as_bytes()), Some(Key::from(upper.as_bytes())));
             let place = Place { height: 0, lower, upper };
-            jobs.claim(&OnBundles(place, bundles.to_vec()), ended)
+            jobs.claim(&OnBundles(place, bundles.to_vec()), 5, ended)
         };
         let first = claim(&mut jobs, "b", "d", &[], 0).unwrap();
         assert!(claim(&mut jobs, "c", "e", &[], 0).is_none(), "the first excludes it");
@@ -230,7 +254,7 @@ mod tests {
         assert!(claim(&mut jobs, "d", "e", &[6, 7], 0).is_none(), "bundle 6 is another's");
         assert!(claim(&mut jobs, "d", "e", &[7], 0).is_some(), "another bundle of the same node");
         assert!(jobs.is_free(1, (b"b", None), None), "another level");
-        assert_eq!(jobs.merge_bytes(), 30);
+        assert_eq!(jobs.running_bytes(), RunningBytes { merged: 30, copied: 15 });
         jobs.end(first);
         assert!(claim(&mut jobs, "b", "c", &[], 0).is_none(), "a job has ended meanwhile");
         assert!(claim(&mut jobs, "b", "c", &[], 1).is_some());

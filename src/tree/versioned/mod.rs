@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) use self::check::check_shape;
-pub(super) use self::choose::{Choose, Gain, Intent};
+pub(super) use self::choose::{Choose, Gain, Intent, Now};
 #[cfg(feature = "example")]
 pub(super) use self::compaction::Compaction;
 use self::compaction::Failed;
@@ -53,6 +53,7 @@ pub(super) use self::split::split_keys;
 pub(super) use self::version::Version;
 pub(super) use self::worth::{Deleted, Worth};
 use super::context::sync_names;
+use super::dead_blobs::{BlobUse, collected, collected_gain};
 use super::live::LiveKeys;
 use super::space::Space;
 use super::{
@@ -85,6 +86,9 @@ pub(super) trait CompactionPlan: Send {
 
     /// Bytes to be read and merged.
     fn merge_bytes(&self) -> u64;
+
+    /// The tables that are merged, as far as they lie in its place.
+    fn merged_tables(&self) -> Vec<&Arc<Table>>;
 
     /// The bundles that it replaces; `None` if no other job may work in its place.
     fn bundles(&self) -> Option<Vec<u64>> {
@@ -388,6 +392,44 @@ impl<K: VersionedKind> VersionedTree<K> {
         space
     }
 
+    /// The blob files out of which merges copy values, ascending.
+    pub(super) fn collected_blobs(&self, version: &Version<K>) -> Vec<BlobUse> {
+        match version.dead_blobs.is_empty() {
+            true => Vec::new(),
+            false => {
+                let wanted_bytes = self.space(version).excess_bytes();
+                collected(&version.dead_blobs, wanted_bytes, version.files.blob_bytes)
+            }
+        }
+    }
+
+    /// Whether there is room for a merge of so many bytes, which copies so many bytes of values, beside those that are
+    /// running. Until a merge ends, its output takes space beside its inputs.
+    pub(super) fn has_room(&self, version: &Version<K>, merge_bytes: u64, copied: u64) -> bool {
+        let running = {
+            let jobs = self.jobs.lock();
+            if jobs.is_idle() {
+                return true;
+            }
+            jobs.running_bytes()
+        };
+        let space = self.space(version);
+        let outputs = space.left_of(running.merged + merge_bytes) + running.copied + copied;
+        space.has_room(outputs)
+    }
+
+    /// The bytes of values that carrying out a plan copies out of blob files, about.
+    fn copied_bytes(&self, plan: &K::Plan, collected: &[BlobUse]) -> u64 {
+        if collected.is_empty() {
+            return 0;
+        }
+        let tables = plan.merged_tables();
+        let (_, copied) = collected_gain(tables.iter().copied(), collected);
+        let whole: u64 = tables.iter().map(|table| table.properties().entry_bytes()).sum();
+        let share = plan.merge_bytes() as f64 / whole.max(1) as f64;
+        (copied as f64 * share.min(1.0)) as u64
+    }
+
     /// How many jobs have ended; to be asked before the version is loaded that a plan is made from.
     pub(super) fn jobs_ended(&self) -> u64 {
         self.jobs.lock().ended()
@@ -399,8 +441,11 @@ impl<K: VersionedKind> VersionedTree<K> {
         plan: K::Plan,
         ended_before: u64,
     ) -> Option<CompactionJob<K>> {
-        let number = self.jobs.lock().claim(&plan, ended_before)?;
-        Some(CompactionJob::new(Arc::clone(self), number, plan))
+        let collected = self.collected_blobs(&self.version.load());
+        let copied_bytes = self.copied_bytes(&plan, &collected);
+        let number = self.jobs.lock().claim(&plan, copied_bytes, ended_before)?;
+        let collected = collected.iter().map(|blob| blob.file).collect();
+        Some(CompactionJob::new(Arc::clone(self), number, plan, collected))
     }
 
     /// Quarantines a place, if the error tells of damage or of a full disk.
@@ -437,6 +482,11 @@ impl<K: Choose + Compact> VersionedTree<K> {
                     let plan = plan?;
                     if let Some(job) = requested_at(self, plan.place()) {
                         return Some(Box::new(job));
+                    }
+                    let version = self.version.load();
+                    let copied_bytes = self.copied_bytes(&plan, &self.collected_blobs(&version));
+                    if !self.has_room(&version, plan.merge_bytes(), copied_bytes) {
+                        return None;
                     }
                     if let Some(job) = self.claim(plan, ended_before) {
                         return Some(Box::new(job));
@@ -562,9 +612,9 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
 
     fn backlog(&self, frozen_bytes: u64) -> f64 {
         let version = self.version.load();
-        let (quarantined, merge_bytes) = {
+        let (quarantined, running) = {
             let jobs = self.jobs.lock();
-            (jobs.quarantine.exists(self.context.clock.nanos()), jobs.merge_bytes())
+            (jobs.quarantine.exists(self.context.clock.nanos()), jobs.running_bytes())
         };
         // While damage prevents the compaction of a node, delaying writers would not help.
         if quarantined {
@@ -580,7 +630,8 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         let mut space = self.space(&version);
         // Whoever writes again after a rest does not wait for what only a tree at rest gives back.
         space.load_share = version.space().load_share;
-        let coming = space.left_of(merge_bytes) + version.live.dead_of(frozen_bytes);
+        let outputs = space.left_of(running.merged) + running.copied;
+        let coming = outputs + version.live.dead_of(frozen_bytes);
         lag.max(space.backlog(coming))
     }
 

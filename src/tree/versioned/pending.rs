@@ -25,12 +25,13 @@ use super::refs::{NodeRefs, count, follow, is_counted};
 use super::{NewTables, Version, VersionedKind, VersionedTree};
 use crate::base::error::{Error, Result};
 use crate::base::held::Held;
-use crate::base::ids::{FileId, Seqno};
+use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::MutexGuard;
 use crate::manifest::Ticket;
 use crate::table::Table;
 use crate::tree::context::{submit_edit, wait_for_edit};
+use crate::tree::dead_blobs::BlobUse;
 use crate::tree::files::FileTotals;
 use crate::tree::live::LiveKeys;
 use crate::tree::{ChangeLock, TreeContext, TreeOptions};
@@ -82,7 +83,7 @@ struct Pending<K: VersionedKind> {
 /// What follows from the references of a tree's nodes.
 struct Summary<K: VersionedKind> {
     totals: FileTotals,
-    mostly_dead_blobs: Arc<[FileId]>,
+    dead_blobs: Arc<[BlobUse]>,
     own: K::Summary,
 }
 
@@ -114,7 +115,7 @@ pub(in crate::tree) struct Changes<K: VersionedKind> {
     is_renewed: bool,
     /// What the newest submitted tree refers to.
     pub(super) refs: K::Refs,
-    mostly_dead_blobs: Arc<[FileId]>,
+    dead_blobs: Arc<[BlobUse]>,
 }
 
 impl<K: VersionedKind> Changes<K> {
@@ -139,7 +140,7 @@ impl<K: VersionedKind> Changes<K> {
             live,
             younger: None,
             is_renewed: false,
-            mostly_dead_blobs: Arc::new([]),
+            dead_blobs: Arc::new([]),
         }
     }
 
@@ -163,12 +164,12 @@ impl<K: VersionedKind> Changes<K> {
     fn summarize(&mut self, own: &K) -> Summary<K> {
         let Base { root, parameters, .. } = &self.newest;
         let files = self.refs.files();
-        if !files.mostly_dead_blobs().eq(self.mostly_dead_blobs.iter().copied()) {
-            self.mostly_dead_blobs = files.mostly_dead_blobs().collect();
+        if !files.dead_blobs().eq(self.dead_blobs.iter().copied()) {
+            self.dead_blobs = files.dead_blobs().collect();
         }
         Summary {
             totals: files.totals,
-            mostly_dead_blobs: Arc::clone(&self.mostly_dead_blobs),
+            dead_blobs: Arc::clone(&self.dead_blobs),
             own: own.summarize(root, &self.refs, parameters),
         }
     }
@@ -187,12 +188,12 @@ impl<K: VersionedKind> Changes<K> {
         base: Base<K>,
         summary: Summary<K>,
     ) -> Version<K> {
-        let Summary { totals, mostly_dead_blobs, own } = summary;
+        let Summary { totals, dead_blobs, own } = summary;
         let shares = self.live.shares(totals.tables, || self.refs.files().tables().collect());
         context.count_tables(totals.tables, self.live.sample_times());
         self.is_renewed = false;
         let Base { root, flushed, options, parameters } = base;
-        let summary = (totals, mostly_dead_blobs, own);
+        let summary = (totals, dead_blobs, own);
         let counters = &context.counters;
         Version::new((root, flushed), summary, shares, counters, parameters, &options)
     }

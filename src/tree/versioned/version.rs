@@ -8,7 +8,8 @@ use super::VersionedKind;
 use super::node::walk;
 use super::refs::{NodeRefs, count};
 use crate::base::error::{Error, Result};
-use crate::base::ids::{FileId, Seqno};
+use crate::base::ids::Seqno;
+use crate::tree::dead_blobs::BlobUse;
 use crate::tree::description::{NamedCount, NodeDescription, TreeDescription};
 use crate::tree::files::FileTotals;
 use crate::tree::live::{Live, LiveShares};
@@ -28,14 +29,14 @@ pub(in crate::tree) struct Version<K: VersionedKind> {
     pub(in crate::tree) own: K::Summary,
     memtable_bytes: u64,
     space_amplification_max_percent: u64,
-    /// The blob files, ascending, of which tables point to less than half.
-    pub(in crate::tree) mostly_dead_blobs: Arc<[FileId]>,
+    /// The blob files worth collecting, the deadest first.
+    pub(in crate::tree) dead_blobs: Arc<[BlobUse]>,
 }
 
 impl<K: VersionedKind> Version<K> {
     pub(super) fn new(
         (root, flushed): (Arc<K::Node>, Seqno),
-        (files, mostly_dead_blobs, own): (FileTotals, Arc<[FileId]>, K::Summary),
+        (files, dead_blobs, own): (FileTotals, Arc<[BlobUse]>, K::Summary),
         shares: LiveShares,
         counters: &Arc<TreeCounters>,
         parameters: K::Parameters,
@@ -51,7 +52,7 @@ impl<K: VersionedKind> Version<K> {
             own,
             memtable_bytes: options.memtable_bytes.max(1024),
             space_amplification_max_percent: options.space_amplification_max_percent,
-            mostly_dead_blobs,
+            dead_blobs,
         }
     }
 
@@ -114,9 +115,7 @@ impl<K: VersionedKind> Version<K> {
     pub(in crate::tree) fn check_totals(&self, manifest: &Path, problem: &mut dyn FnMut(Error)) {
         let refs: K::Refs = count(&self.root);
         let whole = refs.files();
-        if self.files != whole.totals
-            || !whole.mostly_dead_blobs().eq(self.mostly_dead_blobs.iter().copied())
-        {
+        if self.files != whole.totals || !whole.dead_blobs().eq(self.dead_blobs.iter().copied()) {
             let expected = format_args!("{:?}", whole.totals);
             let found = format_args!("{:?}", self.files);
             problem(wrong_node(manifest, self.root.id.0, "sums over files", expected, found));
