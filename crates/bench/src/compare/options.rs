@@ -127,6 +127,9 @@ pub enum Preset {
     PaperSize,
     /// PebblesDB's setting: memtables of 1 MiB, 20 million pairs of 16 + 128 bytes; loads, reads, scans, YCSB
     PaperFlsm,
+    /// CompassDB's setting: RocksDB and PebblesDB with a cache as small against the data as there; 4 million pairs of
+    /// 20 + 1024 bytes; YCSB, random reads, and reads while the store is written, with 16 threads
+    PaperTph,
 }
 
 /// `paper-memory`, in percent of the data.
@@ -217,6 +220,15 @@ impl Preset {
                 key_bytes: 16,
                 value_bytes: 128,
                 memtable: Some(1 << 20),
+                apart: true,
+                ..usual
+            },
+            Some(Preset::PaperTph) => Defaults {
+                engines: "spinney:tph,rocksdb:smallcache,pebblesdb:smallcache",
+                workloads: "load,a@16,b@16,c@16,f@16,d@16,get@16,readwhilewriting@16,reload,e@16",
+                records: 4_000_000,
+                key_bytes: 20,
+                value_bytes: 1024,
                 apart: true,
                 ..usual
             },

@@ -11,6 +11,7 @@
 //!
 //! PebblesDB gets the same settings, but a block cache of M/8: with M/2 a load of 20 M pairs in 64 MiB needed more than
 //! the limit, since the indexes and filters of a thousand tables are outside the cache. (With M/8 it was run with up to 5 M.)
+//! `pebblesdb:smallcache` has the small cache and the memtable of CompassDB's paper (one more may be on its way).
 //! It is in no distribution: whoever wants it builds its shared library and names it in `SPINNEY_PEBBLESDB`. Its parallel seeks are off in its source (`SEEK_PARALLEL`), its filters of
 //! whole tables are on and outside the cache. Its interface exports LevelDB's names, so a process has one of both.
 
@@ -19,7 +20,9 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use super::library::functions;
-use super::{Compression, Durability, Engine, Result, Session, Settings, c_path};
+use super::{
+    Compression, Durability, Engine, Result, SMALL_CACHE, Session, Settings, SmallCache, c_path,
+};
 
 type Pointer = *mut c_void;
 
@@ -92,25 +95,37 @@ pub(super) fn pebblesdb_available() -> Result<()> {
 }
 
 pub(super) fn open(settings: &Settings, _configuration: &str) -> Result<Box<dyn Engine>> {
-    open_with(Functions::load()?, settings, 2)
+    let memory = settings.memory_bytes;
+    open_with(Functions::load()?, settings, (memory / 8, memory / 2))
 }
 
-pub(super) fn open_pebblesdb(settings: &Settings, _configuration: &str) -> Result<Box<dyn Engine>> {
-    open_with(load_pebblesdb()?, settings, 8)
+pub(super) fn open_pebblesdb(settings: &Settings, configuration: &str) -> Result<Box<dyn Engine>> {
+    let bytes = match configuration {
+        SMALL_CACHE => {
+            let SmallCache { cache_bytes, memtable_bytes } = SmallCache::of(settings);
+            (memtable_bytes as u64, cache_bytes as u64)
+        }
+        _ => (settings.memory_bytes / 8, settings.memory_bytes / 8),
+    };
+    open_with(load_pebblesdb()?, settings, bytes)
 }
 
-/// Opens a store whose block cache is `1 / cache_part` of the memory.
-fn open_with(f: Functions, settings: &Settings, cache_part: usize) -> Result<Box<dyn Engine>> {
+/// Opens a store with a memtable and a block cache of so many bytes.
+fn open_with(
+    f: Functions,
+    settings: &Settings,
+    (memtable_bytes, cache_bytes): (u64, u64),
+) -> Result<Box<dyn Engine>> {
     let path = c_path(&settings.dir)?;
-    let memory = usize::try_from(settings.memory_bytes).map_err(|e| e.to_string())?;
     // SAFETY: each function is called as its header says, with objects that the ones before have made
     // and that live as long as the process.
     unsafe {
         let options = (f.leveldb_options_create)();
         (f.leveldb_options_set_create_if_missing)(options, 1);
-        let memtable = settings.memtable_bytes.map_or(memory / 8, |bytes| bytes as usize);
-        (f.leveldb_options_set_write_buffer_size)(options, memtable);
-        (f.leveldb_options_set_cache)(options, (f.leveldb_cache_create_lru)(memory / cache_part));
+        let memtable = settings.memtable_bytes.unwrap_or(memtable_bytes);
+        (f.leveldb_options_set_write_buffer_size)(options, memtable as usize);
+        let cache = (f.leveldb_cache_create_lru)(cache_bytes as usize);
+        (f.leveldb_options_set_cache)(options, cache);
         (f.leveldb_options_set_filter_policy)(options, (f.leveldb_filterpolicy_create_bloom)(10));
         let compression = match settings.compression {
             Compression::None => NO_COMPRESSION,

@@ -15,6 +15,8 @@
 //!   against the limit just as the block cache does, so buffered I/O keeps every block twice and has the
 //!   kernel choose what stays. `rocksdb:buffered` is the same without, for whoever doubts it: the better
 //!   one counts;
+//! - `rocksdb:smallcache` is leveled with the small cache and the four memtables of CompassDB's paper, index and filters in
+//!   that cache;
 //! - `rocksdb:rows` is leveled with a third of the cache for single rows, as Spinney's cache has for
 //!   records: for workloads in which few keys are read often;
 //! - `rocksdb:blobs` keeps values of 4 KiB and more in blob files (BlobDB), as Spinney does, which share the block
@@ -37,7 +39,9 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use super::library::functions;
-use super::{Compression, Durability, Engine, Result, Session, Settings, c_path};
+use super::{
+    Compression, Durability, Engine, Result, SMALL_CACHE, Session, Settings, SmallCache, c_path,
+};
 
 type Pointer = *mut c_void;
 
@@ -115,7 +119,7 @@ const UNIVERSAL_COMPACTION: c_int = 1;
 const BLOB_BYTES_MIN: u64 = 4096;
 
 pub(super) fn configurations() -> Vec<&'static str> {
-    vec!["leveled", "universal", "buffered", "rows", "blobs"]
+    vec!["leveled", "universal", "buffered", "rows", "blobs", SMALL_CACHE]
 }
 
 pub(super) fn available() -> Result<()> {
@@ -155,12 +159,16 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
     unsafe {
         let table = (f.rocksdb_block_based_options_create)();
         let records = if configuration == "rows" { memory / 6 } else { 0 };
-        let cache = (f.rocksdb_cache_create_lru)(memory / 2 - records);
+        let small = (configuration == SMALL_CACHE).then(|| SmallCache::of(settings));
+        let cache_bytes = small.as_ref().map_or(memory / 2 - records, |small| small.cache_bytes);
+        let cache = (f.rocksdb_cache_create_lru)(cache_bytes);
         (f.rocksdb_block_based_options_set_block_cache)(table, cache);
         let filter = (f.rocksdb_filterpolicy_create_bloom_full)(10.0);
         (f.rocksdb_block_based_options_set_filter_policy)(table, filter);
         (f.rocksdb_block_based_options_set_format_version)(table, 5);
-        if metadata_bytes(settings) > settings.memory_bytes / 8 {
+        if small.is_some() {
+            (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks)(table, 1);
+        } else if metadata_bytes(settings) > settings.memory_bytes / 8 {
             (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks)(table, 1);
             (f.rocksdb_block_based_options_set_cache_index_and_filter_blocks_with_high_priority)(
                 table, 1,
@@ -183,9 +191,13 @@ pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn E
             (f.rocksdb_options_set_blob_cache)(options, cache);
         }
         let memtable = settings.memtable_bytes.map_or(memory / 8, |bytes| bytes as usize);
+        let memtable = small.as_ref().map_or(memtable, |small| small.memtable_bytes);
         (f.rocksdb_options_set_write_buffer_size)(options, memtable);
-        (f.rocksdb_options_set_max_write_buffer_number)(options, 3);
-        let level_base = settings.memtable_bytes.map_or(settings.memory_bytes / 2, |m| m * 10);
+        let memtables = if small.is_some() { 4 } else { 3 };
+        (f.rocksdb_options_set_max_write_buffer_number)(options, memtables);
+        let set =
+            settings.memtable_bytes.or(small.as_ref().map(|small| small.memtable_bytes as u64));
+        let level_base = set.map_or(settings.memory_bytes / 2, |memtable| memtable * 10);
         (f.rocksdb_options_set_max_bytes_for_level_base)(options, level_base);
         (f.rocksdb_options_set_target_file_size_base)(options, (level_base / 10).max(4 << 20));
         let compression = match settings.compression {
