@@ -48,6 +48,13 @@ const ROWS: &[Row] = &[
     Row { name: "crowd", budget: 24 * MIB, own_bytes: 0, run: many_keyspaces_overwritten },
     // The value, and what the promise names: its journal record or blob file is written from there.
     Row { name: "value", budget: 64 * MIB, own_bytes: 2 * VALUE_BYTES, run: a_large_value },
+    // A batch and its values.
+    Row {
+        name: "copied",
+        budget: 4 * MIB,
+        own_bytes: 2 * MIB,
+        run: values_copied_out_of_many_files,
+    },
     Row { name: "iterators", budget: 16 * MIB, own_bytes: ITERATORS * 1024, run: more_iterators },
 ];
 
@@ -322,6 +329,24 @@ fn a_large_value(db: &Database) {
     items.flush().unwrap();
     drop(large);
     assert_eq!(items.get("large").unwrap().unwrap().len() as u64, VALUE_BYTES);
+}
+
+/// A compaction that copied values out of many blob files kept what it had read last of each: 115 MB with 2,000 files.
+fn values_copied_out_of_many_files(db: &Database) {
+    let items = keyspace(db, "items");
+    let (mut first, mut second) = (value(1, 320_000), value(2, 280_000));
+    for number in 0..1_200_u64 {
+        first[..8].copy_from_slice(&number.to_le_bytes());
+        second[..8].copy_from_slice(&number.to_le_bytes());
+        let mut batch = db.batch();
+        batch.put(&items, key(2 * number), &first);
+        batch.put(&items, key(2 * number + 1), &second);
+        batch.commit().unwrap();
+    }
+    items.flush().unwrap();
+    (0..1_200).for_each(|number| items.put(key(2 * number), &first).unwrap());
+    items.flush().unwrap();
+    db.wait_idle().unwrap();
 }
 
 /// Beyond the number that the promise counts.

@@ -27,7 +27,7 @@ pub(crate) struct BlobScan {
 }
 
 impl BlobScan {
-    /// Keeps about `bytes_max` in memory.
+    /// Reads ahead no more than `bytes_max`. A longer value is read and kept as a whole: see `memory_bytes`.
     pub(crate) fn new(file: Arc<BlobFile>, bytes_max: usize) -> BlobScan {
         let ahead_units_max = (bytes_max / PIECE_BYTES).clamp(1, AHEAD_UNITS_MAX as usize) as u32;
         let ahead_units = AHEAD_UNITS_MIN.min(ahead_units_max);
@@ -52,6 +52,11 @@ impl BlobScan {
         Ok(value)
     }
 
+    /// The memory that keeps what was read last.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     fn read_ahead(&mut self, wanted: Range<u32>) -> Result<()> {
         let follows = self.units.start <= wanted.start && wanted.start <= self.units.end;
         self.ahead_units = match follows {
@@ -69,6 +74,7 @@ impl BlobScan {
     fn read_units(&mut self, units: Range<u32>) -> Result<()> {
         self.units = 0..0;
         self.bytes.clear();
+        self.bytes.reserve_exact(units.len() * PIECE_BYTES);
         let bytes = &mut self.bytes;
         self.file.read_units(units.clone(), &mut |_, piece| bytes.extend_from_slice(piece))?;
         self.units = units;

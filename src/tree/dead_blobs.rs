@@ -4,7 +4,8 @@
 //! each copies what it still points to in the files that are collected.
 //!
 //! Invariants:
-//! 1. A file of which tables point to less than half is collected when tables are merged that point to it.
+//! 1. While there is space, a file of which tables point to less than half is collected when tables are merged that point
+//!    to it.
 //! 2. While the tree takes too much space, the deadest are, until what is dead in them makes up for the excess.
 //! 3. What is copied lies beside the files until they go. So only so many are collected at a time, the deadest first. As
 //!    their values are copied they become deader, so others do not take their place before they are gone.

@@ -3,7 +3,8 @@
 //! Invariants:
 //! 1. No page has a value of `blob_bytes_min` bytes or more, whether a put, an operand or an operator made it: each entry
 //!    can be stored.
-//! 2. What a compaction writes leaves as much of the disk free as its [`Room`] says, and is no more than it may write: it
+//! 2. What is read ahead of all files that values are copied out of fits a part of the job's memory together.
+//! 3. What a compaction writes leaves as much of the disk free as its [`Room`] says, and is no more than it may write: it
 //!    does not fill a disk that others need to make room.
 
 use std::collections::BTreeMap;
@@ -186,15 +187,16 @@ impl TableOutput {
         if collected.binary_search(&pointer.file).is_err() {
             return self.builder.add_hashed(hash, entry.key, entry.seqno, entry.kind, entry.value);
         }
+        let bytes_max = self.copied_bytes_max / collected.len();
         let mut scan = match self.copied.remove(&pointer.file) {
             Some(scan) => scan,
-            None => {
-                let bytes_max = self.copied_bytes_max / collected.len();
-                BlobScan::new(self.blobs.open(pointer.file)?, bytes_max)
-            }
+            None => BlobScan::new(self.blobs.open(pointer.file)?, bytes_max),
         };
         self.add_blob(hash, entry, scan.read(&pointer)?)?;
-        self.copied.insert(pointer.file, scan);
+        // A large value is not kept: there may be as many files as values.
+        if scan.memory_bytes() <= bytes_max {
+            self.copied.insert(pointer.file, scan);
+        }
         Ok(())
     }
 

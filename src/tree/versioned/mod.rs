@@ -485,10 +485,9 @@ impl<K: Choose + Compact> VersionedTree<K> {
                     }
                     let version = self.version.load();
                     let copied_bytes = self.copied_bytes(&plan, &self.collected_blobs(&version));
-                    if !self.has_room(&version, plan.merge_bytes(), copied_bytes) {
-                        return None;
-                    }
-                    if let Some(job) = self.claim(plan, ended_before) {
+                    if self.has_room(&version, plan.merge_bytes(), copied_bytes)
+                        && let Some(job) = self.claim(plan, ended_before)
+                    {
                         return Some(Box::new(job));
                     }
                 }
