@@ -186,8 +186,8 @@ impl DeadParts {
         DeadParts(parts)
     }
 
-    /// What a full compaction of the leaf gives back in tables beside entries of its own. Of what is dead in a table that leaves
-    /// share, each of them gets its part.
+    /// What a full compaction of the leaf gives back in tables beside entries of its own. Of what is dead in a table that
+    /// leaves share, each of them gets its part.
     pub(super) fn gain(&self, leaf: &Node) -> u64 {
         let mut gain = 0;
         for (table, bytes) in tables(leaf) {

@@ -12,7 +12,7 @@
 //! PebblesDB gets the same settings, but a block cache of M/8: with M/2 a load of 20 M pairs in 64 MiB needed more than
 //! the limit, since the indexes and filters of a thousand tables are outside the cache. (With M/8 it was run with up to 5 M.)
 //! `pebblesdb:smallcache` has the small cache and the memtable of CompassDB's paper (one more may be on its way).
-//! It is in no distribution: whoever wants it builds its shared library and names it in `SPINNEY_PEBBLESDB`. Its parallel seeks are off in its source (`SEEK_PARALLEL`), its filters of
+//! PebblesDB is in no distribution: whoever wants it builds its shared library and names it in `SPINNEY_PEBBLESDB`. Its parallel seeks are off in its source (`SEEK_PARALLEL`), its filters of
 //! whole tables are on and outside the cache. Its interface exports LevelDB's names, so a process has one of both.
 
 use std::ffi::{CStr, OsString, c_char, c_int, c_uchar, c_void};
