@@ -304,6 +304,27 @@ fn blob_files_are_collected_when_space_is_short() {
     }
 }
 
+/// The large values of a batch were one blob file, however many: while what was dead in it was too little to copy the
+/// rest, the store took up to twice its data.
+#[test]
+fn large_values_of_one_batch_are_given_back() {
+    for kind in TreeKind::ALL {
+        let (keys, budget) = (1_500, 4 * MIB);
+        let mut store = Store::new(KeyspaceOptions::new(kind), budget, 40_000);
+        let mut batch = store.db.batch();
+        for number in 0..keys {
+            let value = store.random.bytes(store.value_bytes);
+            batch.put(&store.keyspace, key(number), &value[..]);
+            store.pairs.insert(key(number), value);
+        }
+        batch.commit().expect("a batch");
+        store.overwrite(keys, keys * 3);
+        let case = format!("{kind:?}, values of one batch");
+        store.judge_most(&case);
+        store.judge(&case);
+    }
+}
+
 /// Operands of a value in a blob file stay operands, so a merge leaves several versions of a key. A leaf with such keys
 /// counted as one that a snapshot holds back, and of one that had none to wait for no merge was a gain any more: blob
 /// files whose other values were overwritten stayed, a third of them live.

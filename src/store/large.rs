@@ -1,10 +1,12 @@
-//! Values and operands too large for journal and memtable: before the commit they are written to a blob file, and
-//! their operations become ones that hold a pointer to it.
+//! Values and operands too large for journal and memtable: before the commit they are written to blob files, and
+//! their operations become ones that hold a pointer to one.
 //!
 //! Invariants:
-//! 1. The blob file is whole on the disk (its bytes and its name durable) before the record that
-//!    points to it is appended: recovery never meets a pointer without its value.
-//! 2. The memtable that holds a pointer keeps the blob file alive until a table does.
+//! 1. The blob files are whole on the disk (their bytes and their names durable) before the record that
+//!    points to them is appended: recovery never finds a pointer without its value.
+//! 2. The memtable that holds a pointer keeps its blob file alive until a table does.
+//! 3. A batch's file has at most a memtable's bytes and one value: what is dead in a file can be dropped only by copying
+//!    what is live, so one large file would be an exception to every bound on space.
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use super::store::Store;
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
-use crate::table::{BlobFile, BlobWriter};
+use crate::table::{BlobFile, BlobPointer, BlobWriter};
 
 /// Each of the operations, and whether its number is one of these, which ascend.
 fn marked<'a>(
@@ -27,9 +29,10 @@ fn marked<'a>(
         .map(move |(number, operation)| (operation, left.next_if_eq(&number).is_some()))
 }
 
-/// The large values of a batch, in a blob file.
+/// The large values of a batch, in blob files.
 pub(super) struct LargeValues {
-    blob: Arc<BlobFile>,
+    /// Ascending by id, since one thread has made them.
+    blobs: Vec<Arc<BlobFile>>,
     /// In the order of their operations.
     pointers: Vec<Vec<u8>>,
 }
@@ -42,20 +45,29 @@ impl LargeValues {
         large: &[u32],
     ) -> Result<LargeValues> {
         store.check_writable()?;
-        let mut writer = BlobWriter::new(&store.blobs)?;
-        let mut pointers = Vec::new();
+        let mut writer: Option<BlobWriter> = None;
+        let (mut blobs, mut pointers) = (Vec::new(), Vec::new());
         for (operation, _) in marked(operations, large).filter(|(_, is_large)| *is_large) {
+            if let Some(full) = writer.take_if(|file| file.bytes() >= store.sizes.memtable_bytes) {
+                blobs.push(full.finish()?);
+            }
+            let file = match &mut writer {
+                Some(file) => file,
+                none => none.insert(BlobWriter::new(&store.blobs)?),
+            };
             let mut pointer = Vec::new();
-            writer.append(operation.value)?.encode(&mut pointer);
+            file.append(operation.value)?.encode(&mut pointer);
             pointers.push(pointer);
         }
-        let bytes = writer.bytes();
-        let blob = writer.finish()?;
+        if let Some(last) = writer {
+            blobs.push(last.finish()?);
+        }
+        let bytes = blobs.iter().map(|blob| blob.bytes()).sum();
         if !planted(Bug::LargeValueNameNotSynced) {
             store.files.vfs.sync_dir(store.files.dir())?;
         }
         store.counters.blob_direct_bytes.add(bytes);
-        Ok(LargeValues { blob, pointers })
+        Ok(LargeValues { blobs, pointers })
     }
 
     /// The batch's operations as journal and memtable hold them.
@@ -75,15 +87,23 @@ impl LargeValues {
         marked(operations, large).map(stored).collect()
     }
 
-    /// Keeps the file for a memtable that gets an entry of this kind.
-    pub(super) fn hold(&self, memtable: &MemtableState, kind: EntryKind) {
-        if kind == EntryKind::PutBlob
-            || (kind == EntryKind::MergeBlob && !planted(Bug::MergeBlobNotHeld))
-        {
-            let mut blobs = memtable.blobs.lock();
-            if !blobs.iter().any(|known| known.id() == self.blob.id()) {
-                blobs.push(Arc::clone(&self.blob));
-            }
+    /// Keeps the file that an entry of this kind points to for the memtable that gets the entry.
+    pub(super) fn hold(&self, memtable: &MemtableState, kind: EntryKind, value: &[u8]) {
+        let is_held = match kind {
+            EntryKind::PutBlob => true,
+            EntryKind::MergeBlob => !planted(Bug::MergeBlobNotHeld),
+            _ => false,
+        };
+        if !is_held {
+            return;
+        }
+        let Some(pointer) = BlobPointer::decode(value) else { return };
+        let found = self.blobs.binary_search_by_key(&pointer.file, |blob| blob.id());
+        let Some(blob) = found.ok().and_then(|at| self.blobs.get(at)) else { return };
+        let mut held = memtable.blobs.lock();
+        // Mostly that of the entry before.
+        if !held.iter().rev().any(|known| known.id() == pointer.file) {
+            held.push(Arc::clone(blob));
         }
     }
 }

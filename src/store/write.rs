@@ -170,7 +170,7 @@ impl Store {
         Ok(())
     }
 
-    /// Commits a batch that is counted as in flight, with its large values in a blob file.
+    /// Commits a batch that is counted as in flight, with its large values in blob files.
     #[cold]
     fn commit_counted<'a, I>(
         &self,
@@ -248,7 +248,7 @@ impl Store {
                 let Operation { keyspace, kind, key, value } = operation;
                 let read = keyspace.read.load();
                 if let Some(values) = values {
-                    values.hold(&read.active, kind);
+                    values.hold(&read.active, kind, value);
                 }
                 read.active.memtable.insert(key, Seqno(seqno), kind, value);
             }
