@@ -3,7 +3,7 @@
 //! An iterator that has cursors pins a read state: memtables, and a version with its files. It can do without both
 //! between two calls, since its sequence number stays registered: it remembers its key and goes on from there in
 //! the newest state. So cursors are closed when the read state they belong to has been replaced, and the least
-//! recently found ones when the cursors of all iterators use more than their share.
+//! recently found ones when the cursors of all iterators use more than their share. What they use comes out of the cache.
 //!
 //! Invariants:
 //! 1. An iterator has a place here exactly while it has cursors open.
@@ -25,6 +25,11 @@ pub(crate) struct OpenIterators {
     shards: [CachePadded<Mutex<Shard>>; SHARDS],
     bytes: AtomicU64,
     bytes_max: u64,
+    /// The cache makes room for cursors in steps of so many bytes.
+    step_bytes: u64,
+    /// For how many bytes of cursors it has done so: the most that there have been. The allocator keeps what they leave, for
+    /// the next ones; a cache that took it back grew beside that.
+    provided_bytes: AtomicU64,
     /// The shard that is asked next for memory.
     hand: AtomicUsize,
     /// How many iterators there are, with cursors or without.
@@ -73,6 +78,8 @@ pub(crate) const ITERATOR_BYTES: u64 = 768;
 
 /// The cache makes room for iterators when there are so many more of them.
 const ITERATORS_STEP: u64 = 2048;
+/// In how many steps it makes room for their cursors.
+const CURSOR_STEPS: u64 = 16;
 
 #[derive(Default)]
 struct Shard {
@@ -96,6 +103,8 @@ impl OpenIterators {
             shards: std::array::from_fn(|_| CachePadded::new(Mutex::default())),
             bytes: AtomicU64::new(0),
             bytes_max,
+            step_bytes: (bytes_max / CURSOR_STEPS).max(1),
+            provided_bytes: AtomicU64::new(0),
             hand: AtomicUsize::new(0),
             held: AtomicU64::new(0),
             provided_for: AtomicU64::new(0),
@@ -108,6 +117,13 @@ impl OpenIterators {
         held >= self.provided_for.load(Ordering::Relaxed) + ITERATORS_STEP
     }
 
+    /// Whether cursors use more than the cache has made room for.
+    #[inline]
+    pub(crate) fn wants_memory(&self) -> bool {
+        let provided = self.provided_bytes.load(Ordering::Relaxed);
+        self.bytes() > provided.max(self.step_bytes)
+    }
+
     /// One less.
     pub(crate) fn end(&self) {
         self.held.fetch_sub(1, Ordering::Relaxed);
@@ -118,11 +134,17 @@ impl OpenIterators {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Memory that iterators need beside their cursors, to be taken from the cache.
+    /// Memory that iterators need or have needed, to be taken from the cache; but for the first step of their cursors.
     pub(crate) fn bytes_to_provide(&self) -> u64 {
         let held = self.held() / ITERATORS_STEP * ITERATORS_STEP;
         self.provided_for.store(held, Ordering::Relaxed);
-        held * ITERATOR_BYTES
+        let bytes = self.bytes();
+        let cursors = match bytes <= self.step_bytes {
+            true => 0,
+            false => bytes.next_multiple_of(self.step_bytes) + self.step_bytes,
+        };
+        let before = self.provided_bytes.fetch_max(cursors, Ordering::Relaxed);
+        held * ITERATOR_BYTES + cursors.max(before)
     }
 
     /// Memory of all cursors.

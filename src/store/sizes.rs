@@ -150,7 +150,7 @@ impl Sizes {
             memtables_bytes_max,
             active_bytes_max: memtables_bytes_max / 8 * 5,
             job_bytes_max: (budget / 32).clamp(INPUT_BYTES_MIN, 16 << 20).min(job_bytes_room),
-            iterators_bytes_max: (budget / 16).max(256 << 10),
+            iterators_bytes_max: (budget / 4).max(256 << 10),
             read_ahead_bytes_max: (budget / 16).clamp(256 << 10, 64 << 20),
             segment_bytes,
             free_bytes_min: memtable_bytes * (frozen_max as u64 + 1) + (1 << 20),
