@@ -7,6 +7,7 @@
 mod chd;
 #[cfg(feature = "peers")]
 mod peers;
+mod pthash;
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -21,7 +22,7 @@ use crate::data::random::mix;
 /// Compare perfect hash functions: bits per key, time to build, time of a query
 ///
 /// Spinney's are *displacement* (CPHash of the CompassDB paper) and *pilots*. CHD is there if the library cmph is (Debian:
-/// libcmph0). Builds with the feature `peers` have those of the crates ptr_hash and ph too. One thread.
+/// libcmph0), PTHash if `SPINNEY_PTHASH` names a library of it (crates/bench/src/hashes/pthash.rs). Builds with the feature `peers` have those of the crates ptr_hash and ph too. One thread.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
@@ -62,6 +63,7 @@ fn contestants() -> Vec<Contestant> {
         ("Spinney pilots", |hashes| own(CONSTRUCTIONS[1], hashes)),
     ];
     out.extend(chd::contestant());
+    out.extend(pthash::contestant());
     #[cfg(feature = "peers")]
     out.extend(peers::contestants());
     out
