@@ -57,7 +57,7 @@ fn all_changed(options: KeyspaceOptions) -> KeyspaceOptions {
         .seek_compaction(false);
     match changed.kind() {
         TreeKind::Flsm => changed.tables_per_guard_max(3).filters(false),
-        TreeKind::Tph => changed.pieces_max(3).displacement(true),
+        TreeKind::Tph => changed.pieces_max(3).displacement(true).one_level(true),
         _ => changed,
     }
 }

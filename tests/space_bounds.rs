@@ -190,11 +190,36 @@ fn overwritten_pairs_are_not_live() {
 /// The most that is taken while pairs are overwritten, where first merges are no longer all that counts.
 #[test]
 fn overwriting_many_memtables_takes_little_for_a_moment() {
-    for kind in TreeKind::ALL {
-        let mut store = Store::of(kind, 16 * MIB);
-        store.load(240_000);
-        store.overwrite(240_000, 480_000);
-        store.judge_most(&format!("{kind:?}, 240,000 pairs, a budget of 16 MiB"));
+    for options in TreeKind::ALL.map(KeyspaceOptions::new) {
+        overwrite_many_memtables(options);
+    }
+}
+
+fn overwrite_many_memtables(options: KeyspaceOptions) {
+    let case = format!("{options:?}, 240,000 pairs, a budget of 16 MiB");
+    let mut store = Store::new(options, 16 * MIB, 100);
+    store.load(240_000);
+    store.overwrite(240_000, 480_000);
+    store.judge_most(&case);
+    store.judge(&case);
+}
+
+/// One level is within the bounds of the default: many memtables in the root, and leaves of sixteen.
+#[test]
+fn one_level_is_within_the_same_bounds() {
+    let options = KeyspaceOptions::tph().one_level(true);
+    overwrite_many_memtables(options.clone());
+    for (keys, budget) in [(8_000, MIB), (50_000, MIB), (100_000, 64 * MIB)] {
+        let case = format!("one level, {keys} pairs, a budget of {} MiB", budget / MIB);
+        let mut store = Store::new(options.clone(), budget, 100);
+        store.load(keys);
+        store.overwrite(keys, keys * 3);
+        store.judge_most(&case);
+        for _ in 0..keys * 2 {
+            let number = skewed(&mut store.random, keys);
+            store.put(number);
+        }
+        store.judge(&case);
     }
 }
 

@@ -113,12 +113,11 @@ fn indexes_take_few_bytes_per_key() {
     assert!(heads == 0.0 && all < 4.5, "{heads} bytes of heads, {all} in all per key");
 }
 
-/// What lies in pieces that stay is not copied: random inserts are written about as often as in `stb`.
-#[test]
-fn pieces_are_adopted() {
+/// The bytes that compactions write for each of the user's, while keys are inserted at random.
+fn compacted_per_byte(options: KeyspaceOptions, memtable_bytes: u64) -> f64 {
     let records: u64 = 150_000;
-    let db = builder(256 << 10).open().unwrap();
-    let keyspace = db.keyspace("items", KeyspaceOptions::tph()).unwrap();
+    let db = builder(memtable_bytes).open().unwrap();
+    let keyspace = db.keyspace("items", options).unwrap();
     let mut random = Random(7);
     for number in 0..records {
         let first = random.below(records) << 40 | 1;
@@ -129,9 +128,54 @@ fn pieces_are_adopted() {
     db.wait_idle().unwrap();
     assert_sound(&db);
     let user_bytes = (records * (16 + 128)) as f64;
-    let written = db.stats().compaction.written_bytes as f64 / user_bytes;
+    db.stats().compaction.written_bytes as f64 / user_bytes
+}
+
+/// What lies in pieces that stay is not copied: random inserts are written about as often as in `stb`.
+#[test]
+fn pieces_are_adopted() {
+    let written = compacted_per_byte(KeyspaceOptions::tph(), 256 << 10);
     println!("{written} bytes compacted for each of the user's");
     assert!(written < 2.8, "{written} bytes compacted for each of the user's");
+}
+
+/// With one level, what has collected in the root is merged once, and a get is one read all the same.
+#[test]
+fn one_level_compacts_less() {
+    let options = || KeyspaceOptions::tph().one_level(true);
+    let [one, many] =
+        [options(), KeyspaceOptions::tph()].map(|options| compacted_per_byte(options, 128 << 10));
+    println!("{one} bytes compacted for each of the user's, {many} otherwise");
+    assert!(one < 2.0 && one < many * 0.7, "{one} bytes compacted, {many} otherwise");
+    let (there, absent) = pages_per_get(options(), 100);
+    println!("{there} pages, {absent}");
+    assert!(there < 1.02 && absent < 0.02, "{there} pages, absent {absent}");
+}
+
+/// Of ascending keys, all memtables go to one leaf. A key that is far from them and is written now and then kept each of them in
+/// the root, which did not merge what was left of them there: 526 after 100 MiB with 4 MiB of memory.
+#[test]
+fn the_root_of_one_level_has_few_bundles() {
+    let db = builder(32 << 10).open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::tph().one_level(true)).unwrap();
+    let mut most = 0;
+    for number in 0..40_000u64 {
+        keyspace.put(format!("key{number:08}"), [7; 200]).unwrap();
+        if number % 50 == 0 {
+            keyspace.put("a key that is far away", number.to_le_bytes()).unwrap();
+        }
+        db.step().unwrap();
+        if number % 500 == 0 {
+            let nodes = keyspace.describe().unwrap().nodes;
+            let root = nodes.iter().max_by_key(|node| node.height).unwrap();
+            most = most.max(root.groups.len());
+        }
+    }
+    db.wait_idle().unwrap();
+    println!("at most {most} bundles");
+    // Twice as many memtables as the root holds, and eight.
+    assert!(most <= 2 * 32 + 8, "{most} bundles");
+    assert_sound(&db);
 }
 
 /// A piece of which younger ones have most keys was copied by each compaction of its leaf, if the piece after it was large: what

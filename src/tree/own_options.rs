@@ -61,6 +61,15 @@ pub(super) const DISPLACEMENT: OwnOption = OwnOption {
     show: |displacement| (displacement != 0).to_string(),
 };
 
+/// Whether memtables are merged straight into the leaves, and pieces are copied as rarely as the space target lets them.
+pub(super) const ONE_LEVEL: OwnOption = OwnOption {
+    tag: 8,
+    name: "one_level",
+    about: "1: many memtables are merged straight into the leaves, which writes least and makes scans slower",
+    nearest: |one_level| one_level.min(1),
+    show: |one_level| (one_level != 0).to_string(),
+};
+
 /// The values of options that only some kinds have, by name. What is not in it is 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct OwnValues(BTreeMap<&'static str, u32>);

@@ -18,7 +18,7 @@ use spinney::{
 use crate::answers::Answers;
 use crate::content::Content;
 use crate::disk::{Disk, FileNumber, Names, Node, Policy};
-use crate::kinds::{Kinds, with_fanout};
+use crate::kinds::{Kinds, with_fanout, with_own};
 use crate::model::Pairs;
 use crate::random::Random;
 use crate::vfs::CrashVfs;
@@ -200,10 +200,11 @@ impl Worker {
         self.keyspaces.clear();
         for kind in each(kinds) {
             let options = || with_fanout(KeyspaceOptions::new(kind), 2);
+            let merged = options().merge_operator("append").blob_bytes_min(100);
             let all = [
                 ("plain", options()),
                 ("packed", options().compression(Compression::Lz4)),
-                ("merged", options().merge_operator("append").blob_bytes_min(100)),
+                ("merged", with_own(merged, "one_level", 1)),
             ];
             for (name, options) in all {
                 self.keyspaces.push(db.keyspace(&format!("{kind}-{name}"), options)?);

@@ -2,14 +2,16 @@
 
 use crate::tree::kinds::{Kind, TreeKind};
 use crate::tree::options::KeyspaceOptions;
-use crate::tree::own_options::{DISPLACEMENT, FANOUT_MAX, PIECES_MAX, WITHOUT_SEEK_COMPACTION};
+use crate::tree::own_options::{
+    DISPLACEMENT, FANOUT_MAX, ONE_LEVEL, PIECES_MAX, WITHOUT_SEEK_COMPACTION,
+};
 use crate::tree::trunk::{Trunk, TrunkTree};
 use crate::tree::versioned::repair_ranges;
 
 /// The kind's entry.
 pub(in crate::tree) const KIND: Kind = Kind {
     name: "tph",
-    own_options: &[&FANOUT_MAX, &PIECES_MAX, &DISPLACEMENT, &WITHOUT_SEEK_COMPACTION],
+    own_options: &[&FANOUT_MAX, &PIECES_MAX, &DISPLACEMENT, &ONE_LEVEL, &WITHOUT_SEEK_COMPACTION],
     space_amplification_max_percent: 133,
     open: |context, edits, flushed| Ok(TrunkTree::open(context, edits, flushed)?),
     has_heads: true,
@@ -32,6 +34,15 @@ impl KeyspaceOptions {
     /// memory and space. An option of the kind `tph`.
     pub fn pieces_max(self, pieces: u32) -> KeyspaceOptions {
         self.own(&PIECES_MAX, pieces)
+    }
+
+    /// Whether the tree has one level (CompassDB's one-level mode): up to 32 memtables are collected and merged straight
+    /// into the leaves, of which there may be any number, and leaves have more and smaller pieces. A load writes each
+    /// pair about twice, and overwrites write least with a space target of 2 or more
+    /// ([`space_amplification_max`](KeyspaceOptions::space_amplification_max)). A get is one read as before; iterators
+    /// merge more pieces. An option of the kind `tph`.
+    pub fn one_level(self, one_level: bool) -> KeyspaceOptions {
+        self.own(&ONE_LEVEL, u32::from(one_level))
     }
 
     /// Whether new indexes of a `tph` keyspace have the perfect hash functions of the CompassDB paper (CPHash), which are

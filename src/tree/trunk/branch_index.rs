@@ -237,11 +237,11 @@ impl BranchIndex {
         matches!(self, BranchIndex::Head(_))
     }
 
-    /// Whether younger branches have most keys of a branch, and it should be merged for that. Only heads
-    /// are judged so.
-    pub(super) fn tells_dead(&self, ordinal: usize) -> bool {
+    /// Whether younger branches have more than this share of the keys of a branch, in percent, and it should be merged for
+    /// that. Only heads are judged so.
+    pub(super) fn tells_dead(&self, ordinal: usize, percent_max: u64) -> bool {
         let counts = self.counts(ordinal);
-        self.is_head() && counts.superseded * 2 > counts.entries
+        self.is_head() && counts.superseded * 100 > counts.entries * percent_max
     }
 
     /// The entries of all branches.

@@ -51,7 +51,7 @@ impl Change for Trunk {
     }
 }
 
-/// Flushes the fullest pivots of an index node until it holds no more than it may.
+/// Flushes the fullest pivots of an index node until it holds no more than it may, and then those with the oldest bundles.
 fn flush_full(node: &mut Arc<Node>, rules: &Rules) -> Result<()> {
     while node.live().bytes > rules.parameters.node_bytes_max {
         let heaviest = (0..node.pivots.len()).max_by_key(|&i| node.pivots[i].live.bytes);
@@ -61,6 +61,17 @@ fn flush_full(node: &mut Arc<Node>, rules: &Rules) -> Result<()> {
             }
             _ => break,
         }
+    }
+    // Once each has been flushed, no bundle is left.
+    for _ in 0..node.pivots.len() {
+        if node.bundles.len() <= rules.parameters.node_bundles_max() {
+            break;
+        }
+        let Some(oldest) = (0..node.pivots.len()).min_by_key(|&i| node.pivots[i].bundle_start)
+        else {
+            break;
+        };
+        flush_pivot(edit(node), oldest, rules)?;
     }
     Ok(())
 }

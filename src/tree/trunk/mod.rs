@@ -122,7 +122,7 @@ impl VersionedKind for Trunk {
     }
 
     fn sized(parameters: &Parameters, version: &Version) -> Parameters {
-        parameters.sized(version.live.entry_bytes)
+        parameters.sized(version.live.entry_bytes, version.live.keys)
     }
 
     fn pack(tree: &TrunkTree, entries: &mut dyn PackSource) -> Result<(Arc<Bundle>, PackedBytes)> {

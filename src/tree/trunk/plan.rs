@@ -33,7 +33,7 @@ pub(super) struct Input {
     pub(super) size: RangeSize,
     /// True if the output may contain the table unchanged.
     adoptable: bool,
-    /// True for a piece of which younger ones of its bundle have most keys (CompassDB's paper, section 3.5).
+    /// True for a piece of which younger ones of its bundle have too many keys (CompassDB's paper, section 3.5).
     is_dead: bool,
 }
 
@@ -118,7 +118,11 @@ pub(super) enum Trigger {
 
 /// The input branches of a run of bundles, oldest first. Branches that do not reach into a live range
 /// are left out.
-fn inputs(node: &Node, positions: std::ops::Range<usize>) -> Result<Vec<Input>> {
+fn inputs(
+    node: &Node,
+    positions: std::ops::Range<usize>,
+    dead_percent_max: u64,
+) -> Result<Vec<Input>> {
     let to = positions.end;
     let mut inputs = Vec::new();
     for position in positions {
@@ -137,7 +141,7 @@ fn inputs(node: &Node, positions: std::ops::Range<usize>) -> Result<Vec<Input>> 
                 size.add(table_size(table, lower, upper.as_deref())?);
             }
             let adoptable = is_adoptable(node, position, to, table);
-            let is_dead = bundle.index.tells_dead(ordinal);
+            let is_dead = bundle.index.tells_dead(ordinal, dead_percent_max);
             inputs.push(Input { table: Arc::clone(table), ranges, size, adoptable, is_dead });
         }
     }
@@ -175,6 +179,7 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
         return Ok(None);
     }
     let leaf = node.height == 0;
+    let dead_percent_max = parameters.dead_percent_max;
     let branches: usize = node.bundles.iter().map(|bundle| bundle.branches.len()).sum();
     let many = node.bundles.len() >= parameters.bundles_max;
     if trigger == Trigger::Due && !many && branches <= parameters.leaf_branches_max {
@@ -183,22 +188,22 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
     let is_short = |input: &Input| {
         let size = input.size.bytes;
         (leaf && size < parameters.branch_bytes_adopt)
-            || size.saturating_mul(8) < input.table.bytes()
-            || input.table.bytes() < parameters.branch_bytes_adopt / 2
+            || (size.saturating_mul(8) < input.table.bytes() && (leaf || parameters.merges_remains))
+            || input.table.bytes() < parameters.memtable_bytes / 8
     };
     let small = |input: &Input| is_short(input) || (leaf && input.is_dead);
     // In an index node, large bundles at the front are skipped: they have been compacted.
     let mut from = 0;
     if !leaf {
         let is_small = |position: usize| -> Result<bool> {
-            Ok(inputs(node, position..position + 1)?.iter().any(small))
+            Ok(inputs(node, position..position + 1, dead_percent_max)?.iter().any(small))
         };
         while from < node.bundles.len() && !is_small(from)? {
             from += 1;
         }
     }
     let to = run_end(node, from);
-    let inputs = inputs(node, from..to)?;
+    let inputs = inputs(node, from..to, dead_percent_max)?;
     let smalls = inputs.iter().filter(|input| small(input)).count();
     let full =
         trigger == Trigger::Full || (leaf && branches - smalls > parameters.leaf_branches_max);

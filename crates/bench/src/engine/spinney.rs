@@ -40,7 +40,7 @@ const BLOB_BYTES_MIN: u32 = 512;
 /// The mode of the CompassDB paper that writes least: memtables are merged straight into the one level of a tree, and twice
 /// the live data may be on disk.
 fn one_level(options: KeyspaceOptions) -> KeyspaceOptions {
-    options.fanout_max(u32::from(u16::MAX)).space_amplification_max(2.0)
+    options.one_level(true).space_amplification_max(2.0)
 }
 
 pub(super) fn open(settings: &Settings, configuration: &str) -> Result<Box<dyn Engine>> {

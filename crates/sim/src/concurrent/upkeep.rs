@@ -111,6 +111,7 @@ impl Upkeep {
             let options = with_own(options, "tables_per_guard_max", tables);
             let options = with_own(options, "pieces_max", tables);
             let options = with_own(options, "displacement", filters);
+            let options = with_own(options, "one_level", tables % 2);
             let options = with_own(options, "without_filters", filters);
             options.blob_bytes_min(blobs).space_amplification_max(times)
         };
