@@ -114,7 +114,14 @@ impl Memtable {
         self.len() == 0
     }
 
+    /// Returns the number of entries, and the total size of all keys and values in bytes.
+    pub(crate) fn totals(&self) -> (usize, usize) {
+        let totals = self.index.arena.totals();
+        (totals.entries, totals.data_bytes)
+    }
+
     /// Returns the total size of all keys and values in bytes.
+    #[cfg(test)]
     pub(crate) fn data_bytes(&self) -> usize {
         self.index.arena.totals().data_bytes
     }

@@ -68,7 +68,8 @@ impl MemtableState {
 
     /// The same without the unused rest of chunks, for sizes below a chunk's.
     pub(crate) fn exact_bytes(&self) -> u64 {
-        self.memtable.data_bytes() as u64 + 32 * self.memtable.len() as u64
+        let (entries, bytes) = self.memtable.totals();
+        bytes as u64 + 32 * entries as u64
     }
 
     /// Returns true if it was frozen at `seqno` or before.

@@ -335,7 +335,8 @@ impl Store {
         if limit >= 4 << 20 {
             memtable.bytes() >= limit
         } else {
-            !memtable.memtable.is_empty() && memtable.exact_bytes() >= limit
+            let bytes = memtable.exact_bytes();
+            bytes > 0 && bytes >= limit
         }
     }
 
