@@ -75,6 +75,12 @@ impl Journal {
         Seqno(self.durable.load(Ordering::Acquire))
     }
 
+    /// The largest number that a `sync_upto` waits for, or has waited for.
+    #[cfg(test)]
+    pub(crate) fn claimed(&self) -> Seqno {
+        self.sync.lock().claimed
+    }
+
     /// Fails if appends are refused.
     #[inline]
     pub(super) fn check_open(&self) -> Result<()> {

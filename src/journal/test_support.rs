@@ -60,10 +60,29 @@ pub(super) struct TestFile {
     faults: Arc<Faults>,
 }
 
+/// While it exists, syncs do not end.
+pub(super) struct HeldSyncs<'a>(&'a AtomicBool);
+
+impl Drop for HeldSyncs<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Faults {
+    pub(super) fn hold_syncs(&self) -> HeldSyncs<'_> {
+        self.hold_sync.store(true, Ordering::SeqCst);
+        HeldSyncs(&self.hold_sync)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     pub(super) fail_sync: AtomicBool,
     pub(super) slow_sync: AtomicBool,
+    hold_sync: AtomicBool,
+    /// How many syncs had to wait for `hold_sync` to be false.
+    pub(super) held_syncs: AtomicU64,
     pub(super) full: AtomicBool,
     /// As on a file system that cannot map files, when the disk breaks.
     pub(super) fail_write: AtomicBool,
@@ -295,6 +314,12 @@ impl TestFile {
     fn sync_bytes(&self) -> Result<()> {
         if self.faults.slow_sync.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
+        }
+        if self.faults.hold_sync.load(Ordering::SeqCst) {
+            self.faults.held_syncs.fetch_add(1, Ordering::SeqCst);
+            while self.faults.hold_sync.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         if self.faults.fail_sync.load(Ordering::SeqCst) {
             let error = io::Error::other("the disk is on fire");

@@ -100,11 +100,13 @@ impl Parameters {
     /// The same for a tree of so many live bytes: leaves of a small one are smaller, so that merging some of
     /// them does not need much space, and index nodes hold less, since much of that may be dead.
     pub(super) fn sized(self, live_bytes: u64, live_keys: u64) -> Parameters {
-        let least = (self.memtable_bytes * 2).min(self.leaf_bytes_max);
-        // A merge keeps eight bytes of each key that it writes in memory.
-        let of_keys = (self.memtable_bytes / 8).saturating_mul(live_bytes / live_keys.max(1));
-        let usual = self.memtable_bytes * LEAF_MEMTABLES;
-        let most = self.leaf_bytes_max.min(of_keys.max(usual)).max(least);
+        // A merge keeps eight bytes of each key that it writes in memory. (A memtable holds the less of short pairs.)
+        let of_keys = match live_bytes.checked_div(live_keys) {
+            Some(pair_bytes) => (self.memtable_bytes / 8).saturating_mul(pair_bytes),
+            None => u64::MAX,
+        };
+        let most = self.leaf_bytes_max.min(of_keys.max(self.memtable_bytes));
+        let least = (self.memtable_bytes * 2).min(most);
         let leaf_bytes_max = (live_bytes / self.leaves_min).clamp(least, most);
         let memtables_max = self.memtable_bytes * self.node_memtables_max;
         let node_bytes_max = (live_bytes / 8).clamp(self.node_bytes_max, memtables_max);
