@@ -82,12 +82,13 @@ impl Slice {
         if key.len().min(value.len()) <= INLINE_BYTES_MAX || bytes > PAIR_BYTES_MAX {
             return (Slice::from(key), Slice::from(value));
         }
-        let mut shared = Arc::<[u8]>::new_uninit_slice(bytes);
-        if let Some(room) = Arc::get_mut(&mut shared) {
-            let (front, back) = room.split_at_mut(key.len());
-            front.write_copy_of_slice(key);
-            back.write_copy_of_slice(value);
-        }
+        let shared = Arc::<[u8]>::new_uninit_slice(bytes);
+        // SAFETY: the new `Arc` has no other reference. (`Arc::get_mut` makes sure of that with an atomic exchange, which a
+        // scan would have at each pair.)
+        let room = unsafe { &mut *Arc::as_ptr(&shared).cast_mut() };
+        let (front, back) = room.split_at_mut(key.len());
+        front.write_copy_of_slice(key);
+        back.write_copy_of_slice(value);
         // SAFETY: the new `Arc` has no other reference, and all its bytes have been written.
         let shared = unsafe { shared.assume_init() };
         let split = key.len() as u32;
