@@ -149,13 +149,15 @@ fn inputs(
 }
 
 /// Returns the end of the inputs that begin at `from`: the youngest bundle, or in an index node the last
-/// one before there are more branches than a maplet should distinguish. A leaf has few branches and is
-/// always compacted whole.
-fn run_end(node: &Node, from: usize) -> usize {
-    let mut branches = 0;
+/// one before there are more branches than a maplet should distinguish, or more entries than a merge has memory for.
+/// A leaf has few branches and is always compacted whole.
+fn run_end(node: &Node, from: usize, parameters: &Parameters) -> usize {
+    let (mut branches, mut entries) = (0, 0);
     let fits = |bundle: &&Arc<Bundle>| {
         branches += bundle.branches.len();
-        node.height == 0 || branches <= RUN_BRANCHES_MAX
+        entries += bundle.branches.iter().map(|table| table.properties().entries()).sum::<u64>();
+        node.height == 0
+            || (branches <= RUN_BRANCHES_MAX && entries <= parameters.merged_entries_max())
     };
     let count = node.bundles[from..].iter().take_while(fits).count();
     from + count.max(2).min(node.bundles.len() - from)
@@ -202,7 +204,7 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
             from += 1;
         }
     }
-    let to = run_end(node, from);
+    let to = run_end(node, from, parameters);
     let inputs = inputs(node, from..to, dead_percent_max)?;
     let smalls = inputs.iter().filter(|input| small(input)).count();
     let full =
