@@ -202,19 +202,22 @@ impl OpenIterators {
         }
     }
 
-    /// Counts `bytes` of cursors that are about to be opened. Before that, it waits until they fit the share or nobody else
-    /// has any. Meanwhile cursors of iterators that nobody uses are closed. The caller must have none open.
+    /// Counts an iterator with the bytes of cursors that it is about to open, in place of what it was counted with. Before
+    /// that, it waits until they fit the share or nobody else has any. Meanwhile cursors of iterators that nobody uses are
+    /// closed. The caller must have none open.
     #[inline]
-    pub(crate) fn admit(&self, bytes: usize, clock: &Clock) {
-        let bytes = bytes as u64;
+    pub(crate) fn admit(&self, before: usize, bytes: usize, clock: &Clock) {
+        let more = (bytes as u64).wrapping_sub(before as u64);
         if self.waiting.load(Ordering::Relaxed) == 0 {
-            let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-            if before + bytes <= self.bytes_max || before == 0 {
+            let all = self.bytes.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
+            if all <= self.bytes_max || all == bytes as u64 {
                 return;
             }
-            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        } else {
+            self.recount(before, 0);
         }
-        self.admit_later(bytes, clock);
+        self.admit_later(bytes as u64, clock);
     }
 
     #[cold]
@@ -247,11 +250,7 @@ impl OpenIterators {
 
     /// Closes the cursors of idle iterators that are `due`, until it is `enough`.
     #[cold]
-    fn close_until(
-        &self,
-        enough: &dyn Fn() -> bool,
-        due: &dyn Fn(&mut dyn ClosesCursors) -> bool,
-    ) {
+    fn close_until(&self, enough: &dyn Fn() -> bool, due: &dyn Fn(&mut dyn ClosesCursors) -> bool) {
         // Each shard once: what is in use now may be all there is.
         for _ in 0..SHARDS {
             if enough() || planted(Bug::IteratorKeepsState) {

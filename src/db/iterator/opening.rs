@@ -77,13 +77,12 @@ impl Inner {
     /// Counts so many more cursors, which are about to copy a leaf each, and sees to the memory. Without that, what threads open
     /// at once would be counted when it is there.
     fn charge(&mut self, cursors: usize) {
-        self.recount(self.memory_bytes());
-        let bytes = cursors * CURSOR_BYTES;
+        let bytes = self.memory_bytes() + cursors * CURSOR_BYTES;
         if self.front.open.is_none() && self.back.open.is_none() {
-            self.store.open_iterators.admit(bytes, &self.store.clock);
-            self.counted_bytes += bytes;
+            self.store.open_iterators.admit(self.counted_bytes, bytes, &self.store.clock);
+            self.counted_bytes = bytes;
         } else {
-            self.recount(self.counted_bytes + bytes);
+            self.recount(bytes);
         }
         if self.store.open_iterators.wants_memory() {
             self.store.share_memory();
