@@ -110,7 +110,8 @@ impl<E> Pass<E> {
 /// # Memory
 /// Between two calls, an iterator pins pages and memtables only while the newest state has them too and all
 /// iterators together fit into a quarter of the memory budget. Otherwise it uses less than 1 KiB, and its next call
-/// has to seek again, at about the cost of a new iterator.
+/// has to seek again, at about the cost of a new iterator. While iterators that other threads are using have all of that
+/// quarter, a call that seeks waits for them.
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
