@@ -6,7 +6,7 @@
 //! recently found ones when the cursors of all iterators use more than their share. What they use comes out of the cache.
 //!
 //! Cursors of an iterator that a thread is just using cannot be closed. Many threads could have more of them than the
-//! share, so a call that opens cursors waits until they fit ([`OpenIterators::admit`]).
+//! share, so a call that opens cursors waits until they fit ([`OpenIterators::wait`]).
 //!
 //! Invariants:
 //! 1. An iterator has a place here exactly while it has cursors open.
@@ -202,39 +202,34 @@ impl OpenIterators {
         }
     }
 
-    /// Counts an iterator with the bytes of cursors that it is about to open, in place of what it was counted with. Before
-    /// that, it waits until they fit the share or nobody else has any. Meanwhile cursors of iterators that nobody uses are
-    /// closed. The caller must have none open.
+    /// Whether an iterator may open cursors of `bytes`, in place of what it was counted with: they fit the share, and nobody
+    /// waits.
     #[inline]
-    pub(crate) fn admit(&self, before: usize, bytes: usize, clock: &Clock) {
-        let more = (bytes as u64).wrapping_sub(before as u64);
-        if self.waiting.load(Ordering::Relaxed) == 0 {
-            let all = self.bytes.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
-            if all <= self.bytes_max || all == bytes as u64 {
-                return;
-            }
-            self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
-        } else {
-            self.recount(before, 0);
-        }
-        self.admit_later(bytes as u64, clock);
+    pub(crate) fn admits(&self, counted: usize, bytes: usize) -> bool {
+        let others = self.bytes().wrapping_sub(counted as u64);
+        self.waiting.load(Ordering::Relaxed) == 0
+            && (others == 0 || others + bytes as u64 <= self.bytes_max)
     }
 
+    /// Closes cursors of iterators that nobody is using, and waits until `bytes` fit the share or nobody else has any. Then
+    /// counts them. The caller has no cursors.
     #[cold]
-    fn admit_later(&self, bytes: u64, clock: &Clock) {
+    pub(crate) fn wait(&self, bytes: usize, clock: &Clock) {
         held::refuse("waiting for the memory of other iterators' cursors");
         // Those who come while others wait do not pass them.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let first = self.admission.lock();
-        let fits = || self.bytes() + bytes <= self.bytes_max;
+        let fits = || self.bytes() + bytes as u64 <= self.bytes_max;
         for _ in 0..ADMISSION_STEPS_MAX {
+            // Rather not those that a thread is about to use again.
             self.close_until(&fits, &|iterator| iterator.has_rested());
+            self.close_until(&fits, &|_| true);
             if fits() || self.bytes() == 0 || planted(Bug::IteratorKeepsState) {
                 break;
             }
             clock.sleep(ADMISSION_STEP);
         }
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.recount(0, bytes);
         drop(first);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
