@@ -24,6 +24,8 @@ use crate::vfs::Vfs;
 
 /// The most branches that one compaction of an index node has as inputs.
 const RUN_BRANCHES_MAX: usize = 96;
+/// A branch is small if a node has less than this part of its table.
+const SHORT_PART: u64 = 8;
 
 /// A branch as an input: the table and the key ranges of it that count.
 #[derive(Clone)]
@@ -149,18 +151,33 @@ fn inputs(
 }
 
 /// Returns the end of the inputs that begin at `from`: the youngest bundle, or in an index node the last
-/// one before there are more branches than a maplet should distinguish, or more entries than a merge has memory for.
-/// A leaf has few branches and is always compacted whole.
+/// one before there are more branches than a maplet should distinguish, or more entries than a merge has memory for. So
+/// many as are worth a compaction are always taken. A leaf has few branches and is always compacted whole.
 fn run_end(node: &Node, from: usize, parameters: &Parameters) -> usize {
     let (mut branches, mut entries) = (0, 0);
-    let fits = |bundle: &&Arc<Bundle>| {
-        branches += bundle.branches.len();
-        entries += bundle.branches.iter().map(|table| table.properties().entries()).sum::<u64>();
-        node.height == 0
-            || (branches <= RUN_BRANCHES_MAX && entries <= parameters.merged_entries_max())
+    // Of a large table no more than an eighth is merged, which is what other nodes have left of it.
+    let merged_part = |table: &Table| match is_small_table(table, parameters) {
+        true => 1,
+        false => SHORT_PART,
     };
-    let count = node.bundles[from..].iter().take_while(fits).count();
+    let merged = |table: &Arc<Table>| table.properties().entries() / merged_part(table);
+    let fits = |(at, bundle): &(usize, &Arc<Bundle>)| {
+        branches += bundle.branches.len();
+        entries += bundle.branches.iter().map(merged).sum::<u64>();
+        let has_memory = *at < worthwhile(parameters) || entries <= parameters.merged_entries_max();
+        node.height == 0 || (branches <= RUN_BRANCHES_MAX && has_memory)
+    };
+    let count = node.bundles[from..].iter().enumerate().take_while(fits).count();
     from + count.max(2).min(node.bundles.len() - from)
+}
+
+fn is_small_table(table: &Table, parameters: &Parameters) -> bool {
+    table.bytes() < parameters.memtable_bytes / 8
+}
+
+/// So many small branches of an index node are worth a compaction.
+fn worthwhile(parameters: &Parameters) -> usize {
+    parameters.bundles_max * 2
 }
 
 /// Returns true if a bundle's table may be adopted. It may not if a pivot that will read the output has
@@ -190,8 +207,9 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
     let is_short = |input: &Input| {
         let size = input.size.bytes;
         (leaf && size < parameters.branch_bytes_adopt)
-            || (size.saturating_mul(8) < input.table.bytes() && (leaf || parameters.merges_remains))
-            || input.table.bytes() < parameters.memtable_bytes / 8
+            || (size.saturating_mul(SHORT_PART) < input.table.bytes()
+                && (leaf || parameters.merges_remains))
+            || is_small_table(&input.table, parameters)
     };
     let small = |input: &Input| is_short(input) || (leaf && input.is_dead);
     // In an index node, large bundles at the front are skipped: they have been compacted.
@@ -210,11 +228,8 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
     let full =
         trigger == Trigger::Full || (leaf && branches - smalls > parameters.leaf_branches_max);
     if !full {
-        let worth = if leaf {
-            many && node.bundles.len() > 1
-        } else {
-            smalls >= parameters.bundles_max * 2
-        };
+        let worth =
+            if leaf { many && node.bundles.len() > 1 } else { smalls >= worthwhile(parameters) };
         if !worth {
             return Ok(None);
         }
