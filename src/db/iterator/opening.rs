@@ -3,8 +3,6 @@
 //! Invariants:
 //! 1. The memory of cursors is counted before they copy leaves.
 
-use std::sync::Arc;
-
 use super::{End, Inner, OpenRange, Run, RunCursor};
 use crate::base::error::{Error, Result};
 use crate::cache::fetch_misses;
@@ -45,14 +43,12 @@ impl Inner {
         if self.back.edge.as_deref().is_some_and(|upper| from >= upper) {
             return Ok(false);
         }
-        let (read, range, mut cursors) = self.opened(|inner, read| {
-            let range = inner.runs_at(&*read.version, RangeAt::Key(&inner.front.edge))?;
-            let from = (&*inner.front.edge).max(&*range.lower);
-            let cursors = inner.cursors(read, &range, Some(from), true);
-            Ok((range, cursors))
-        })?;
+        let read = self.keyspace.read.load_full();
+        let range = self.runs_at(&*read.version, RangeAt::Key(from))?;
+        let from = from.max(&*range.lower);
+        let cursors = self.cursors(&read, &range, Some(from), true);
+        self.charge(cursors.len());
         let from = (&*self.front.edge).max(&*range.lower);
-        self.prefetch(&mut cursors, &range, Some(from), true);
         let mut visible = self.merge(&range, cursors, End::Front);
         let sought = visible.seek(from);
         let RangeRuns { lower, upper, .. } = range;
@@ -67,13 +63,10 @@ impl Inner {
         if before.is_some_and(|before| before <= &*self.front.edge) {
             return Ok(false);
         }
-        let (read, range, mut cursors) = self.opened(|inner, read| {
-            let before = inner.back.edge.as_deref();
-            let range = inner.runs_at(&*read.version, RangeAt::Before(before))?;
-            let cursors = inner.cursors(read, &range, before, false);
-            Ok((range, cursors))
-        })?;
-        self.prefetch(&mut cursors, &range, self.back.edge.as_deref(), false);
+        let read = self.keyspace.read.load_full();
+        let range = self.runs_at(&*read.version, RangeAt::Before(before))?;
+        let cursors = self.cursors(&read, &range, before, false);
+        self.charge(cursors.len());
         let mut visible = self.merge(&range, cursors, End::Back);
         let sought = visible.seek_last();
         let RangeRuns { lower, upper, .. } = range;
@@ -81,38 +74,20 @@ impl Inner {
         sought.map(|()| true)
     }
 
-    /// Finds a range in the newest read state, with cursors that have not read anything, and counts the memory that they will
-    /// have. Without that, what threads open at once would be counted when it is there. If it has to wait for the memory, it
-    /// finds the range again after that: meanwhile it holds nothing.
-    fn opened(
-        &mut self,
-        find: impl Fn(&Inner, &ReadState) -> Result<(RangeRuns, Vec<RunCursor>)>,
-    ) -> Result<(Arc<ReadState>, RangeRuns, Vec<RunCursor>)> {
-        let mut has_waited = false;
-        loop {
-            let read = self.keyspace.read.load_full();
-            let (range, cursors) = find(self, &read)?;
-            let bytes = self.memory_bytes() + cursors.len() * CURSOR_BYTES;
-            let iterators = &self.store.open_iterators;
-            let is_open = self.front.open.is_some() || self.back.open.is_some();
-            if !has_waited && !is_open && !iterators.admits(self.counted_bytes, bytes) {
-                drop((read, range, cursors));
-                self.recount(0);
-                self.store.open_iterators.wait(bytes, &self.store.clock);
-                self.counted_bytes = bytes;
-                has_waited = true;
-                continue;
-            }
-            self.recount(bytes);
-            if self.store.open_iterators.wants_memory() {
-                self.store.share_memory();
-            }
-            return Ok((read, range, cursors));
+    /// Counts so many more cursors, which are about to copy a leaf each, and sees to the memory. Without that, what threads open
+    /// at once would be counted when it is there.
+    fn charge(&mut self, cursors: usize) {
+        let bytes = self.memory_bytes() + cursors * CURSOR_BYTES;
+        self.recount(bytes);
+        if self.store.open_iterators.wants_memory() {
+            self.store.share_memory();
         }
     }
 
-    /// Returns cursors over all memtables and runs that may have keys of a range, newest first. A run that begins after the
-    /// key is opened when the merge reaches it.
+    /// Returns cursors over all memtables and runs that may have keys of a range, newest first. Reads the
+    /// pages around `key` into the cache, those of all runs at once, level by level; in the forward
+    /// direction also pages that are probably needed next. A run that begins after the key is opened when
+    /// the merge reaches it. A read failure is reported by the cursor that needs the page, if any does.
     fn cursors(
         &self,
         read: &ReadState,
@@ -142,27 +117,15 @@ impl Inner {
         cursors.extend(range.runs.iter().filter(is_ahead).map(Run::cursor));
         if is_careful {
             cursors.iter_mut().for_each(|cursor| cursor.go_carefully(limit, forward));
+            return cursors;
         }
-        cursors
-    }
-
-    /// Reads the pages around `key` into the cache, those of all runs at once, level by level; in the forward direction also
-    /// pages that are probably needed next. A read failure is reported by the cursor that needs the page, if any does.
-    fn prefetch(
-        &self,
-        cursors: &mut [RunCursor],
-        range: &RangeRuns,
-        key: Option<&[u8]>,
-        forward: bool,
-    ) {
-        let is_careful = if forward { self.front.careful } else { self.back.careful };
-        let (Some(key), false) = (key, is_careful) else { return };
+        let Some(key) = key else { return cursors };
         let due: Vec<&mut RunCursor> =
             cursors.iter_mut().filter(|cursor| cursor.can_prefetch(key)).collect();
         if let [only] = &due[..]
             && !(forward && only.expects_more())
         {
-            return;
+            return cursors;
         }
         let upper = self.upper_within(range);
         let at_once = if self.store.switches.parallel_seeks { SEEKS_AT_ONCE } else { 1 };
@@ -172,12 +135,13 @@ impl Inner {
             if some.is_empty() {
                 break;
             }
-            self.prefetch_some(some, key, upper, forward);
+            self.prefetch(some, key, upper, forward);
         }
+        cursors
     }
 
     /// Reads the pages that cursors at `key` need first into the cache.
-    fn prefetch_some(
+    fn prefetch(
         &self,
         mut due: Vec<&mut RunCursor>,
         key: &[u8],

@@ -12,8 +12,6 @@ const LEAF_MEMTABLES: u64 = 4;
 const NODE_MEMTABLES: u64 = 6;
 /// The same of a tree with one level, if it is large.
 const ONE_LEVEL_MEMTABLES: u64 = 32;
-/// So many entries can be merged at once however little memory there is.
-const MERGED_ENTRIES_MIN: u64 = 4096;
 
 /// What the trunk aims at.
 #[derive(Debug, Clone, Copy)]
@@ -102,22 +100,15 @@ impl Parameters {
     /// The same for a tree of so many live bytes: leaves of a small one are smaller, so that merging some of
     /// them does not need much space, and index nodes hold less, since much of that may be dead.
     pub(super) fn sized(self, live_bytes: u64, live_keys: u64) -> Parameters {
-        let of_keys = match live_bytes.checked_div(live_keys) {
-            Some(pair_bytes) => self.merged_entries_max().saturating_mul(pair_bytes),
-            None => u64::MAX,
-        };
-        let most = self.leaf_bytes_max.min(of_keys.max(self.memtable_bytes));
-        let least = (self.memtable_bytes * 2).min(most);
+        let least = (self.memtable_bytes * 2).min(self.leaf_bytes_max);
+        // A merge keeps eight bytes of each key that it writes in memory.
+        let of_keys = (self.memtable_bytes / 8).saturating_mul(live_bytes / live_keys.max(1));
+        let usual = self.memtable_bytes * LEAF_MEMTABLES;
+        let most = self.leaf_bytes_max.min(of_keys.max(usual)).max(least);
         let leaf_bytes_max = (live_bytes / self.leaves_min).clamp(least, most);
         let memtables_max = self.memtable_bytes * self.node_memtables_max;
         let node_bytes_max = (live_bytes / 8).clamp(self.node_bytes_max, memtables_max);
         Parameters { leaf_bytes_max, node_bytes_max, ..self }
-    }
-
-    /// How many entries should be merged at once. A merge keeps eight bytes of each key that it writes in memory, and has a
-    /// memtable's. (A memtable has fewer entries, of pairs however short.)
-    pub(super) fn merged_entries_max(&self) -> u64 {
-        (self.memtable_bytes / 8).max(MERGED_ENTRIES_MIN)
     }
 
     /// An index node with more bundles flushes the pivots that have the oldest, if it does not merge what they leave.

@@ -24,8 +24,6 @@ use crate::vfs::Vfs;
 
 /// The most branches that one compaction of an index node has as inputs.
 const RUN_BRANCHES_MAX: usize = 96;
-/// A branch is small if a node has less than this part of its table.
-const SHORT_PART: u64 = 8;
 
 /// A branch as an input: the table and the key ranges of it that count.
 #[derive(Clone)]
@@ -151,33 +149,16 @@ fn inputs(
 }
 
 /// Returns the end of the inputs that begin at `from`: the youngest bundle, or in an index node the last
-/// one before there are more branches than a maplet should distinguish, or more entries than a merge has memory for. So
-/// many as are worth a compaction are always taken. A leaf has few branches and is always compacted whole.
-fn run_end(node: &Node, from: usize, parameters: &Parameters) -> usize {
-    let (mut branches, mut entries) = (0, 0);
-    // Of a large table no more than an eighth is merged, which is what other nodes have left of it.
-    let merged_part = |table: &Table| match is_small_table(table, parameters) {
-        true => 1,
-        false => SHORT_PART,
-    };
-    let merged = |table: &Arc<Table>| table.properties().entries() / merged_part(table);
-    let fits = |(at, bundle): &(usize, &Arc<Bundle>)| {
+/// one before there are more branches than a maplet should distinguish. A leaf has few branches and is
+/// always compacted whole.
+fn run_end(node: &Node, from: usize) -> usize {
+    let mut branches = 0;
+    let fits = |bundle: &&Arc<Bundle>| {
         branches += bundle.branches.len();
-        entries += bundle.branches.iter().map(merged).sum::<u64>();
-        let has_memory = *at < worthwhile(parameters) || entries <= parameters.merged_entries_max();
-        node.height == 0 || (branches <= RUN_BRANCHES_MAX && has_memory)
+        node.height == 0 || branches <= RUN_BRANCHES_MAX
     };
-    let count = node.bundles[from..].iter().enumerate().take_while(fits).count();
+    let count = node.bundles[from..].iter().take_while(fits).count();
     from + count.max(2).min(node.bundles.len() - from)
-}
-
-fn is_small_table(table: &Table, parameters: &Parameters) -> bool {
-    table.bytes() < parameters.memtable_bytes / 8
-}
-
-/// So many small branches of an index node are worth a compaction.
-fn worthwhile(parameters: &Parameters) -> usize {
-    parameters.bundles_max * 2
 }
 
 /// Returns true if a bundle's table may be adopted. It may not if a pivot that will read the output has
@@ -207,9 +188,8 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
     let is_short = |input: &Input| {
         let size = input.size.bytes;
         (leaf && size < parameters.branch_bytes_adopt)
-            || (size.saturating_mul(SHORT_PART) < input.table.bytes()
-                && (leaf || parameters.merges_remains))
-            || is_small_table(&input.table, parameters)
+            || (size.saturating_mul(8) < input.table.bytes() && (leaf || parameters.merges_remains))
+            || input.table.bytes() < parameters.memtable_bytes / 8
     };
     let small = |input: &Input| is_short(input) || (leaf && input.is_dead);
     // In an index node, large bundles at the front are skipped: they have been compacted.
@@ -222,14 +202,17 @@ pub(super) fn plan(node: &Node, parameters: &Parameters, trigger: Trigger) -> Re
             from += 1;
         }
     }
-    let to = run_end(node, from, parameters);
+    let to = run_end(node, from);
     let inputs = inputs(node, from..to, dead_percent_max)?;
     let smalls = inputs.iter().filter(|input| small(input)).count();
     let full =
         trigger == Trigger::Full || (leaf && branches - smalls > parameters.leaf_branches_max);
     if !full {
-        let worth =
-            if leaf { many && node.bundles.len() > 1 } else { smalls >= worthwhile(parameters) };
+        let worth = if leaf {
+            many && node.bundles.len() > 1
+        } else {
+            smalls >= parameters.bundles_max * 2
+        };
         if !worth {
             return Ok(None);
         }
