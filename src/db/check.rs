@@ -31,19 +31,21 @@ pub(crate) fn check(store: &Store, level: CheckLevel) -> CheckReport {
     report.problems = store.quarantine.errors();
     for keyspace in store.all_keyspaces() {
         let read = keyspace.read.load_full();
-        let problems = &mut report.problems;
-        let (manifest, full) = (store.manifest.path(), level == CheckLevel::Full);
-        let counts = read.version.check(&manifest, full, &mut |problem| problems.push(problem));
-        report.files += counts.files;
-        report.pages += counts.pages;
-        report.entries += counts.entries;
-        // Blob files that only memtables refer to.
-        let in_tree = read.version.files();
+        let version = Arc::clone(&read.version);
+        // Blob files that only memtables refer to. A check takes long: it must not keep memtables.
+        let in_tree = version.files();
         for slot in read.frozen.iter().chain([&read.active]) {
             let blobs = slot.blobs.lock().clone();
             let others = blobs.into_iter().filter(|blob| !in_tree.contains(&blob.path()));
             waiting.extend(others.map(|blob| (blob.id(), blob)));
         }
+        drop(read);
+        let problems = &mut report.problems;
+        let (manifest, full) = (store.manifest.path(), level == CheckLevel::Full);
+        let counts = version.check(&manifest, full, &mut |problem| problems.push(problem));
+        report.files += counts.files;
+        report.pages += counts.pages;
+        report.entries += counts.entries;
     }
     for blob in waiting.into_values() {
         report.files += 1;

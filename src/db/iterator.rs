@@ -526,7 +526,7 @@ impl Inner {
         if self.front.open.is_none() && self.back.open.is_none() {
             return;
         }
-        if is_last && self.store.switches.iterator_calls_max.is_some() {
+        if is_last && (self.store.switches.iterator_calls_max.is_some() || self.keeps_too_much()) {
             drop(self.close_cursors());
             if let Some(place) = self.place.take() {
                 self.store.open_iterators.leave(place);
@@ -538,6 +538,12 @@ impl Inner {
             self.place = Some(iterators.enter(Arc::<TurnCell<Inner>>::clone(iterator)));
         }
         self.recount(self.memory_bytes());
+    }
+
+    /// Whether the cursors pin memtables that are needed by nobody else while all memtables are too large. An iterator that is
+    /// called all the time is rarely found idle, so it has to look itself.
+    fn keeps_too_much(&self) -> bool {
+        self.store.memtables_exceed_share() && self.is_outdated()
     }
 
     /// Memory of the cursors, and of values that were read ahead.

@@ -300,7 +300,9 @@ impl Keyspace {
     /// `Io` or `Corruption` if the index of a table cannot be read.
     pub fn describe(&self) -> Result<TreeDescription> {
         self.store.check_open()?;
-        self.state.read.load_full().version.describe()
+        // Without the memtables, which others may wait for.
+        let version = Arc::clone(&self.state.read.load().version);
+        version.describe()
     }
 }
 

@@ -433,3 +433,58 @@ fn what_poisons_the_store_is_told_once() {
     store.deliver_events();
     assert_eq!(told.load(Ordering::SeqCst), 1);
 }
+
+/// Calls of readers that took long kept memtables, and writers went on without end: 248 MiB in a store of 32.
+#[test]
+fn writers_wait_for_a_while_for_memtables_that_a_reader_keeps() {
+    let db = open(64 << 10);
+    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let share = items.store().sizes.memtables_bytes_max;
+    let in_use = || items.store().pool.bytes_in_use() as u64;
+    let write = |number: u64| items.put(number.to_be_bytes(), [7; 1000]).unwrap();
+    // As calls that are under way hold them.
+    let mut held = Vec::new();
+    let mut number = 0;
+    while in_use() <= share {
+        write(number);
+        number += 1;
+        if number % 32 == 0 {
+            held.push(items.state().read.load_full());
+        }
+        assert!(number < 20_000, "{} bytes in use", in_use());
+    }
+    let from = Instant::now();
+    (0..20).for_each(|more| write(number + more));
+    assert!(from.elapsed() >= Duration::from_millis(200), "{:?}", from.elapsed());
+    assert!(from.elapsed() < PATIENCE, "nobody waits for a reader without end");
+    assert!(db.stats().throttled >= Duration::from_millis(200));
+    // Of the states that are held one may be the newest.
+    held.clear();
+    write(number);
+    assert!(in_use() <= share, "{} bytes in use", in_use());
+}
+
+/// What still reads a dropped keyspace may keep its memtables for good: nobody waits for these.
+#[test]
+fn nobody_waits_for_memtables_of_dropped_keyspaces() {
+    let db = open(1 << 20);
+    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let pairs = |keyspace: &Keyspace, range: std::ops::Range<u64>| {
+        range.for_each(|number| keyspace.put(number.to_be_bytes(), [7; 1000]).unwrap());
+    };
+    let mut held = Vec::new();
+    for round in 0..8 {
+        let name = format!("gone {round}");
+        let gone = db.keyspace(&name, KeyspaceOptions::stb()).unwrap();
+        pairs(&gone, 0..700);
+        held.push(gone.state().read.load_full());
+        gone.flush().unwrap();
+        db.drop_keyspace(&name).unwrap();
+    }
+    let store = items.store();
+    assert!(store.memtables_exceed_share());
+    let before = db.stats().throttled;
+    pairs(&items, 0..100);
+    assert_eq!(db.stats().throttled, before);
+    assert!(store.memtables_exceed_share());
+}

@@ -38,8 +38,18 @@ impl Retired {
         self.states.is_empty() && self.versions.is_empty()
     }
 
-    /// Takes what nobody else holds.
-    pub(super) fn take_unheld(&mut self) -> Unheld {
+    /// Whether a state that is kept has memtables that `newest` has not.
+    pub(super) fn have_memtables_besides(&self, newest: &ReadState) -> bool {
+        let mut memtables = self.states.iter().flat_map(|state| state.memtables());
+        memtables.any(|memtable| {
+            !memtable.memtable.is_empty()
+                && !newest.memtables().any(|newer| Arc::ptr_eq(newer, memtable))
+        })
+    }
+
+    /// Takes the states that nobody else holds, and keeps their versions: to drop them takes no longer than to release
+    /// their memtables.
+    pub(super) fn take_unheld_states(&mut self) -> Vec<ReadState> {
         // Nobody can get hold anew of what only this holds.
         let mut states = Vec::new();
         for state in self.states.extract_if(.., |state| Arc::strong_count(state) == 1) {
@@ -48,6 +58,12 @@ impl Retired {
             }
             states.extend(Arc::into_inner(state));
         }
+        states
+    }
+
+    /// Takes what nobody else holds.
+    pub(super) fn take_unheld(&mut self) -> Unheld {
+        let states = self.take_unheld_states();
         // Those states hold their versions too, until they are dropped.
         let is_held = |version: &Arc<dyn TreeVersion>| {
             let here = states.iter().filter(|state| Arc::ptr_eq(&state.version, version)).count();

@@ -70,6 +70,11 @@ impl ReadState {
         }
     }
 
+    /// All of its memtables, newest first.
+    pub(super) fn memtables(&self) -> impl Iterator<Item = &Arc<MemtableState>> {
+        std::iter::once(&self.active).chain(&self.frozen)
+    }
+
     /// Its frozen memtables that a tree has which holds everything up to `flushed`, oldest first.
     fn leaving(&self, flushed: Seqno) -> impl Iterator<Item = &Arc<MemtableState>> {
         self.frozen.iter().rev().filter(move |memtable| memtable.is_frozen_upto(flushed))
@@ -379,6 +384,16 @@ impl KeyspaceState {
         let mut retired = self.retired.lock();
         let unheld = retired.take_unheld();
         let are_held = !retired.is_empty();
+        drop(retired);
+        drop(unheld);
+        are_held
+    }
+
+    /// Drops memtables of earlier states that no reader holds any more. Returns true if readers hold others.
+    pub(super) fn drop_unheld_memtables(&self) -> bool {
+        let mut retired = self.retired.lock();
+        let unheld = retired.take_unheld_states();
+        let are_held = retired.have_memtables_besides(&self.read.load());
         drop(retired);
         drop(unheld);
         are_held

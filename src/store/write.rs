@@ -162,7 +162,7 @@ impl Store {
             self.make_room(operations)?;
         }
         if self.is_pressed(batch.held) {
-            self.relieve_pressure(operations)?;
+            self.relieve_pressure(operations, batch.held)?;
         }
         if let Some(slowest) = batch.slowest {
             self.throttle.delay(batch.bytes, &slowest.write_delay, &self.clock);

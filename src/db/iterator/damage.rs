@@ -10,6 +10,8 @@
 //! 1. No pair in a range reported as damaged is yielded afterwards, from either end.
 //! 2. Each reported hole advances the pass, so an iterator ends whatever is damaged.
 
+use std::sync::Arc;
+
 use super::{End, Inner};
 use crate::base::error::{Error, Result};
 use crate::base::planted::{Bug, planted};
@@ -107,7 +109,8 @@ impl Inner {
 
     /// Returns the first hole at or after the pass's edge, if a cursor would encounter one.
     fn hole(&self, end: End) -> Result<Option<Ahead>> {
-        let read = self.keyspace.read.load_full();
+        // Without the memtables, which writers may wait for.
+        let version = Arc::clone(&self.keyspace.read.load().version);
         let (at, hole_at) = match end {
             End::Front => (RangeAt::Key(&self.front.edge), HoleAt::From(&self.front.edge)),
             End::Back => {
@@ -115,7 +118,7 @@ impl Inner {
                 (RangeAt::Before(edge), HoleAt::Before(edge))
             }
         };
-        let range_runs = self.runs_at(&*read.version, at)?;
+        let range_runs = self.runs_at(&*version, at)?;
         let mut first: Option<Ahead> = None;
         for run in &range_runs.runs {
             let Some(hole) = run.hole(hole_at)? else { continue };
