@@ -58,6 +58,7 @@ const ROWS: &[Row] = &[
     Row { name: "one_level", budget: 32 * MIB, own_bytes: 0, run: scans_of_many_pieces },
     Row { name: "pinned", budget: 32 * MIB, own_bytes: 0, run: scans_while_all_is_overwritten },
     Row { name: "pinned_one", budget: 32 * MIB, own_bytes: 0, run: scans_of_one_level_meanwhile },
+    Row { name: "keys", budget: 64 * MIB, own_bytes: 0, run: short_keys_alone },
     Row { name: "iterators", budget: 16 * MIB, own_bytes: ITERATORS * 1024, run: more_iterators },
 ];
 
@@ -328,6 +329,16 @@ fn scan_and_overwrite(db: &Database, options: KeyspaceOptions, threads: u64) {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+/// A merge keeps eight bytes of each key in memory. Of small pairs that was more than a job's part of the budget: 103 to 106
+/// MiB.
+fn short_keys_alone(db: &Database) {
+    let items = db.keyspace("items", KeyspaceOptions::tph()).unwrap();
+    for number in 0..14_000_000_u64 {
+        items.put(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), []).unwrap();
+    }
+    db.wait_idle().unwrap();
 }
 
 /// It lay in the batch, in the journal's record before it was copied, in the mapped journal and in the memtable:

@@ -169,3 +169,43 @@ fn after_a_rest_there_is_little_to_replay() {
     let replayed = db.recovery().records_replayed;
     assert!(replayed < 200, "{replayed} records were replayed");
 }
+
+/// The buffers of background threads were kept free for them, also while there was nothing to do: a tenth of all memory.
+#[test]
+fn the_cache_has_the_buffers_of_idle_threads_until_one_works() {
+    let store = Store::new(Duration::from_millis(100), 1);
+    let jobs = store.db.stats().memory_jobs;
+    assert!(jobs >= BUDGET / 32, "{jobs} bytes");
+    store.put(0, 40_000);
+    store.db.wait_idle().expect("idle");
+    store.wait_for_rest();
+    let wait = |expected: u64| {
+        let began = Instant::now();
+        while store.db.stats().memory_jobs != expected {
+            assert!(began.elapsed() < Duration::from_secs(60), "{}", store.db.stats().memory_jobs);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait(0);
+    store.read(0, 40_000);
+    store.read(0, 40_000);
+    let resting = store.db.stats();
+    assert!(resting.memory_cache >= BUDGET / 8 * 7, "{} bytes", resting.memory_cache);
+    assert!(used(&resting) <= BUDGET, "{} bytes", used(&resting));
+    // A compaction takes them back before it begins, though nobody writes. Later they are lent once more.
+    let mut tries = 40_000..40_100;
+    let working = loop {
+        let number = tries.next().expect("they come back for a flush");
+        store.put(number, number + 1);
+        store.keyspaces[0].flush().expect("a flush");
+        store.keyspaces[0].compact(..).expect("a compaction");
+        let statistics = store.db.stats();
+        // On a slow machine they may have been lent again.
+        if statistics.memory_jobs >= jobs {
+            break statistics;
+        }
+    };
+    assert!(used(&working) <= BUDGET, "{} bytes", used(&working));
+    wait(0);
+    store.read(0, tries.start);
+}

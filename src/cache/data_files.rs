@@ -105,6 +105,8 @@ pub(crate) struct DataFiles {
     pub(crate) hasher: Arc<KeyHasher>,
     /// The budget of read-ahead buffers.
     pub(crate) read_ahead: Arc<ReadAhead>,
+    /// Memory of the lists of keys that running compactions keep until they have written an index.
+    list_bytes: AtomicU64,
     dir: PathBuf,
     next_file_id: AtomicU64,
     /// The size of all open files, in units.
@@ -160,6 +162,7 @@ impl DataFiles {
             cache,
             hasher,
             read_ahead: ReadAhead::new(READ_AHEAD_BYTES_MAX),
+            list_bytes: AtomicU64::new(0),
             dir: dir.to_path_buf(),
             next_file_id: AtomicU64::new(next_file_id.0),
             units: AtomicU64::new(0),
@@ -169,6 +172,16 @@ impl DataFiles {
             kept_free: OnceLock::new(),
             is_reserve_taken: AtomicBool::new(false),
         }
+    }
+
+    /// Memory of the lists that compactions keep.
+    pub(crate) fn list_bytes(&self) -> u64 {
+        self.list_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A compaction that was counted with `before` keeps lists of `now`.
+    pub(crate) fn recount_lists(&self, before: u64, now: u64) {
+        self.list_bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// From now on [`DataFiles::check_room`] leaves `reserve_bytes` free, or the part of them that

@@ -144,7 +144,8 @@ pub struct Statistics {
     pub memory_read_ahead: u64,
     /// Memory of freed memtables that is kept for later ones, in bytes.
     pub memory_idle: u64,
-    /// Memory limit of background threads for buffers and unwritten output, in bytes.
+    /// Memory limit of background threads for buffers, unwritten output and lists of keys, in bytes. 0 while the page cache
+    /// has it.
     pub memory_jobs: u64,
     /// Memory limit of the journal's mapped segments, current and prepared, in bytes.
     pub memory_journal: u64,
@@ -403,7 +404,7 @@ impl Store {
             journal_live_bytes: self.journal.bytes_live(),
             throttled: throttle.total,
             throttle_histogram: throttle.histogram,
-            memory_jobs: self.sizes.job_bytes() * self.jobs_max() as u64,
+            memory_jobs: self.jobs_bytes(),
             memory_journal: self.sizes.segment_bytes / 4 * 7 * self.journal.shard_count() as u64,
             memory_read_ahead: self.files.read_ahead.bytes_used() as u64,
             memory_idle: self.pool.bytes_retained() as u64,

@@ -50,7 +50,6 @@ impl BlockFilterBuilder {
     }
 
     /// The memory used.
-    #[cfg(test)]
     pub(crate) fn memory_bytes(&self) -> usize {
         self.tops.capacity() * size_of::<u32>()
     }

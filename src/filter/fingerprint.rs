@@ -28,6 +28,11 @@ const DIGITS: usize = 1 << DIGIT_BITS;
 const RADIX_SORT_LEN_MIN: usize = 1024;
 
 impl SortedFingerprints {
+    /// The memory used.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.sorted.capacity() * size_of::<u64>()
+    }
+
     /// Sorts the fingerprints of a branch's keys, given their hashes in any order. A hash given
     /// twice counts once. Reuses the list's memory, and temporarily allocates the same amount.
     pub(crate) fn of_hashes(hashes: PageVec<u64>, bits: u32) -> SortedFingerprints {

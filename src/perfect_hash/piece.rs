@@ -58,6 +58,11 @@ impl PieceBuilder {
         self.keys.push(index_hash(hash) | place);
     }
 
+    /// Memory of the keys.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.keys.capacity() * size_of::<u64>()
+    }
+
     /// Adds the next leaf.
     pub(crate) fn add_leaf(&mut self, pointer: PagePointer) {
         self.leaves.push(pointer);

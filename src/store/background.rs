@@ -76,7 +76,7 @@ impl WorkSource for Store {
         candidates.find_map(|keyspace| {
             let job = Arc::clone(&keyspace.tree).next_job()?;
             let (store, keyspace) = (Arc::clone(&store), Arc::clone(keyspace));
-            Some(Box::new(TreeJob { store, keyspace, job }) as Box<dyn Job>)
+            Some(Box::new(TreeJob { store, keyspace, job, has_buffers: false }) as Box<dyn Job>)
         })
     }
 
@@ -117,13 +117,17 @@ impl Store {
     }
 
     /// Drops replaced read states that no reader holds any more. Where idle iterators hold some, closes their
-    /// cursors first.
+    /// cursors first. Sees what the page cache may have back.
     pub(crate) fn give_back(&self, keyspaces: &[Arc<KeyspaceState>]) {
         let drop_unheld = || keyspaces.iter().filter(|keyspace| keyspace.drop_unheld()).count();
+        let mut kept_bytes = 0;
         if drop_unheld() > 0 {
             self.open_iterators.close_outdated();
             drop_unheld();
+            kept_bytes = Store::drop_unheld_memtables(keyspaces);
         }
+        self.note_kept(kept_bytes);
+        self.review_lists();
     }
 
     /// The last number up to which all trees hold everything: no older journal record is needed.
@@ -285,12 +289,17 @@ struct TreeJob {
     store: Arc<Store>,
     keyspace: Arc<KeyspaceState>,
     job: Box<dyn Job>,
+    has_buffers: bool,
 }
 
 impl Job for TreeJob {
     fn step(&mut self) -> Result<Step> {
         if self.keyspace.is_dropped() {
             return Ok(Step::Done);
+        }
+        if !self.has_buffers {
+            self.store.begin_buffers();
+            self.has_buffers = true;
         }
         let step = self.job.step();
         self.store.report_operator_panic(&self.keyspace);
@@ -319,6 +328,14 @@ impl Job for TreeJob {
         let until = self.store.clock.nanos() + nanos;
         self.keyspace.compaction_backoff_until_nanos.store(until, Ordering::Relaxed);
         step
+    }
+}
+
+impl Drop for TreeJob {
+    fn drop(&mut self) {
+        if self.has_buffers {
+            self.store.end_buffers();
+        }
     }
 }
 

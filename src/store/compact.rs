@@ -49,12 +49,15 @@ impl<'a> Caller<'a> {
     fn begin(store: &'a Store) -> Caller<'a> {
         store.compacting.fetch_add(1, Ordering::AcqRel);
         store.share_memory();
+        // Its lists count as those of a job.
+        store.begin_buffers();
         Caller(store)
     }
 }
 
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
+        self.0.end_buffers();
         self.0.compacting.fetch_sub(1, Ordering::AcqRel);
         self.0.share_memory();
     }
@@ -74,7 +77,7 @@ impl Store {
     }
 
     /// The most jobs that can be running at once, each with memory of its own.
-    pub(crate) fn jobs_max(&self) -> usize {
+    pub(super) fn jobs_max(&self) -> usize {
         self.workers + self.compacting.load(Ordering::Acquire) as usize
     }
 }

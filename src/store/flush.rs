@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::events::Event;
+use super::job_memory::Buffers;
 use super::memtable_state::MemtableState;
 use super::state::{KeyspaceState, ReadState};
 use super::store::Store;
@@ -116,6 +117,7 @@ impl KeyspaceState {
 impl Store {
     /// Builds the table of a claimed memtable.
     fn build_claimed(&self, keyspace: &KeyspaceState, memtable: &MemtableState) -> Result<()> {
+        let _buffers = Buffers::begin(self);
         keyspace.build(memtable).inspect_err(|error| self.flush_failed(keyspace, error))
     }
 

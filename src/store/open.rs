@@ -20,12 +20,13 @@ use super::counters::Counters;
 use super::events::Event;
 use super::failures::{FailureCount, Failures};
 use super::in_flight::InFlight;
+use super::kept_state::Kept;
 use super::open_iterators::OpenIterators;
 use super::options::{BackgroundMode, Builder};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
 use super::recovery::RecoveryReport;
 use super::replay::{Replayed, epoch_number};
-use super::rest_state::Rest;
+use super::rest_state::{JobMemory, Rest};
 use super::sizes::{Parallelism, Sizes, cache_stripes};
 use super::snapshots::Snapshots;
 use super::state::{Blobs, KeyspaceParts, KeyspaceState, Observer};
@@ -483,7 +484,8 @@ fn open_locked(
         sizes.memtables_bytes_max = sizes.read_only_memtables_bytes_max();
     }
     let memtables_share = (sizes.memtable_bytes * 2).min(sizes.memtables_bytes_max);
-    let cache_bytes = sizes.cache_bytes(workers, memtables_share, 0) as usize;
+    let cache_bytes =
+        sizes.cache_bytes(sizes.job_bytes() * workers as u64, memtables_share, 0) as usize;
     let is_stepped = matches!(builder.background, BackgroundMode::Stepped(_));
     let row_cache_bytes_max = sizes.row_cache_bytes_max(workers) as usize;
     let stripes = cache_stripes(&builder, cores, sizes.cache_bytes_min() as usize);
@@ -607,7 +609,9 @@ fn open_locked(
         workers,
         compacting: AtomicU64::new(0),
         memtables_share: AtomicU64::new(memtables_share),
+        kept: Kept::new(sizes.memory_budget),
         rest: Rest::default(),
+        job_memory: JobMemory::default(),
         cache_share: Mutex::new(cache_bytes as u64),
         drain_rate: initial_drain_rate(),
         context,

@@ -4,15 +4,12 @@
 //! too large freezes the largest of any keyspace: these make the largest tables.
 //!
 //! Invariants:
-//! 1. A writer waits without a limit only while memtables are on their way into trees, and never for those of keyspaces
-//!    whose flushes fail: such a failure is returned to the writers of its own keyspace.
+//! 1. A writer waits only while memtables are on their way into trees, and never for those of keyspaces whose flushes
+//!    fail: such a failure is returned to the writers of its own keyspace. (It may also wait for readers: `kept`.)
 //! 2. One thread at a time chooses what is frozen, so that one excess of memory causes one freeze.
-//! 3. Calls of readers keep memtables that are in the trees already. For these a writer waits [`WAIT_FOR_READERS_MIN`], or
-//!    longer with a large batch, so that what readers keep grows slowly, however many they are and however long they take.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::operation::Operation;
 use super::state::KeyspaceState;
@@ -20,17 +17,10 @@ use super::store::{Store, WAIT_MAX};
 use crate::base::error::Result;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::Ordering;
-use crate::merge::Contained;
 
 /// Samples of keys should not use more than this part of the budget and these bytes.
 const SAMPLES_PART: u64 = 32;
 const SAMPLES_BYTES_MIN: u64 = 1 << 20;
-/// For how long a writer waits for memtables that readers keep.
-const WAIT_FOR_READERS_MIN: Duration = Duration::from_millis(10);
-/// The same with the largest batches. Those between wait a second for each MiB.
-const WAIT_FOR_READERS_MAX: Duration = Duration::from_secs(1);
-/// Readers tell nobody when they let go: how often it is looked.
-const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 impl Store {
     /// Returns true if all memtables together exceed their share, or will exceed what is left of it with a batch that needs
@@ -39,24 +29,13 @@ impl Store {
     pub(super) fn is_pressed(&self, held: u64) -> bool {
         let used = self.pool.bytes_in_use() as u64;
         self.pool.bytes_active() as u64 > self.sizes.active_bytes_max
-            || used > self.sizes.memtables_bytes_max
+            || used > self.memtables_limit()
             || self.rest.is_exceeded(used + held)
     }
 
-    /// Whether memtables use more than their share. Iterators then let go of those that are in the trees already.
-    #[inline]
-    pub(crate) fn memtables_exceed_share(&self) -> bool {
-        self.pool.bytes_in_use() as u64 > self.sizes.memtables_bytes_max
-    }
-
-    /// Freezes the largest memtables anywhere, and waits until all of them fit their share again, for a batch that needs
-    /// so much.
+    /// Freezes the largest memtables anywhere, and waits until all of them fit their share again.
     #[cold]
-    pub(super) fn relieve_pressure<'a, I>(
-        &self,
-        operations: &impl Fn() -> I,
-        held: u64,
-    ) -> Result<()>
+    pub(super) fn relieve_pressure<'a, I>(&self, operations: &impl Fn() -> I) -> Result<()>
     where
         I: Iterator<Item = Operation<'a>>,
     {
@@ -71,11 +50,13 @@ impl Store {
             {
                 self.freeze_largest(operations);
             }
-            if !self.memtables_exceed_share() {
+            if self.pool.bytes_in_use() as u64 <= self.memtables_limit() {
                 break;
             }
+            // Nobody waits here for memory that is not being freed: readers may keep it, or its keyspace was dropped.
             if !self.all_keyspaces().iter().any(|keyspace| keyspace.is_flushing()) {
-                if self.wait_for_readers(&mut waited_from, held) { continue } else { break }
+                self.look_at_kept();
+                break;
             }
             let failure = operations().find_map(|operation| operation.keyspace.failure_to_flush());
             if let Some(error) = failure {
@@ -102,34 +83,6 @@ impl Store {
             self.throttle.record(self.clock.nanos().saturating_sub(from));
         }
         Ok(())
-    }
-
-    /// Lets some time pass in which readers may let go of memtables that are in the trees. False if none holds one (then the
-    /// memory is that of a keyspace that was dropped), or if the writer has waited for long enough.
-    fn wait_for_readers(&self, waited_from: &mut Option<u64>, held: u64) -> bool {
-        let wait = Duration::from_nanos(held.saturating_mul(1_000_000_000) >> 20)
-            .clamp(WAIT_FOR_READERS_MIN, WAIT_FOR_READERS_MAX);
-        let now = self.clock.nanos();
-        let waited = Duration::from_nanos(now.saturating_sub(waited_from.unwrap_or(now)));
-        if let Some(_alone) = self.pressure.try_lock() {
-            let keyspaces = self.all_keyspaces();
-            let drop_unheld = || keyspaces.iter().filter(|it| it.drop_unheld_memtables()).count();
-            let mut are_held = drop_unheld() > 0;
-            if are_held {
-                self.open_iterators.close_outdated();
-                are_held = drop_unheld() > 0;
-            }
-            if !are_held {
-                return false;
-            }
-        }
-        // A merge operator that writes may be what a reader waits for.
-        if waited >= wait || self.executor.is_stepped() || Contained::is_inside() {
-            return false;
-        }
-        waited_from.get_or_insert(now);
-        self.clock.sleep(LOOKS_EVERY.min(wait - waited));
-        true
     }
 
     /// Freezes the largest memtables, together an eighth of the share of active ones: one barrier for several, and the
@@ -184,13 +137,15 @@ impl Store {
             true => (self.lent_step_bytes() * 2, self.lent_step_bytes()),
             false => (self.sizes.memtable_bytes * 2, self.sizes.memtable_bytes.max(1 << 20)),
         };
-        let taken = (self.pool.bytes_in_use() + self.pool.bytes_retained()) as u64 + spare;
+        let kept = self.kept.provided_bytes();
+        let used = (self.pool.bytes_in_use() as u64).saturating_sub(kept);
+        let taken = used + self.pool.bytes_retained() as u64 + spare;
         let memtables = taken.min(self.sizes.memtables_bytes_max).next_multiple_of(step);
         let before = self.memtables_share.fetch_max(memtables, Ordering::Relaxed);
         let trees = self.trees_bytes();
         let trees = trees + self.open_iterators.bytes_to_provide();
-        let trees = trees.next_multiple_of((self.sizes.memory_budget / 64).max(64 << 10));
-        let bytes = self.sizes.cache_bytes(self.jobs_max(), memtables.max(before), trees);
+        let trees = trees.next_multiple_of((self.sizes.memory_budget / 64).max(64 << 10)) + kept;
+        let bytes = self.sizes.cache_bytes(self.jobs_bytes(), memtables.max(before), trees);
         let stays = planted(Bug::LentMemoryStays) && bytes < *share;
         if *share != bytes && !stays {
             meanwhile();
@@ -220,7 +175,8 @@ impl Store {
     /// How much of the memory that active memtables leave is used by frozen ones, if several keyspaces are written to:
     /// writers are delayed before they have to wait.
     pub(super) fn memory_backlog(&self) -> f64 {
-        let (active, in_use) = (self.pool.bytes_active() as u64, self.pool.bytes_in_use() as u64);
+        let active = self.pool.bytes_active() as u64;
+        let in_use = (self.pool.bytes_in_use() as u64).saturating_sub(self.kept.bytes());
         if active <= 2 * self.sizes.memtable_bytes {
             return 0.0;
         }

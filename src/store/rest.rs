@@ -1,8 +1,10 @@
-//! Memory of a store that nobody writes to: the memtables' share goes to the page cache, and comes back.
+//! Memory of a store that nobody writes to: the memtables' share, and that of idle background threads, goes to the page
+//! cache, and comes back.
 //!
 //! After [`REST_NANOS`] without a commit the store *rests*. Memtables of some size are flushed, so gets need not look
 //! there, and the next open replays little. Then the page cache gets what memtables do not hold. Once somebody writes more
-//! than a little, a job takes it back in small steps, before all other background work. Writers do not wait for it.
+//! than a little, a job takes it back in small steps, before all other background work. Writers do not wait for it. What
+//! was lent of the background threads' buffers comes back when the next of them is about to use its own.
 //!
 //! Invariants:
 //! 1. While memory is lent, memtables use no more than `limit_bytes` before a job begins to take it back: what they may
@@ -44,7 +46,9 @@ impl Store {
             return false;
         }
         let period = self.switches.rest_nanos.unwrap_or(REST_NANOS);
-        (!rest.is_done.load(Ordering::Relaxed) || self.is_too_little_lent())
+        (!rest.is_done.load(Ordering::Relaxed)
+            || self.is_too_little_lent()
+            || (rest.is_lent() && self.are_buffers_idle(now, period)))
             && now.saturating_sub(rest.since_nanos.load(Ordering::Relaxed)) >= period
             && !self.all_keyspaces().iter().any(|keyspace| keyspace.is_flushing())
     }
@@ -103,6 +107,7 @@ impl Store {
             self.rest.is_lent.store(true, Ordering::Relaxed);
             let used = self.pool.bytes_in_use() as u64;
             self.rest.limit_bytes.store(used + self.lent_step_bytes(), Ordering::Relaxed);
+            self.lend_buffers();
         }
         self.share_memory();
     }

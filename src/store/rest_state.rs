@@ -1,4 +1,4 @@
-//! Whether a store rests, and what it has lent: the state that `rest` keeps.
+//! Whether a store rests, and what it has lent: the state that `rest` and `job_memory` keep.
 
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -30,4 +30,17 @@ impl Rest {
     pub(super) fn is_lent(&self) -> bool {
         self.is_lent.load(Ordering::Relaxed)
     }
+}
+
+/// What the page cache has of jobs' memory, or has given up for them.
+#[derive(Default)]
+pub(crate) struct JobMemory {
+    /// Memory of buffers that is lent. Changed with `cache_share` locked.
+    pub(super) lent_bytes: AtomicU64,
+    /// How many jobs have buffers, and when one last had.
+    pub(super) jobs_with_buffers: AtomicU64,
+    pub(super) used_nanos: AtomicU64,
+    /// For lists that do not fit the jobs' parts, and when as much was last needed.
+    pub(super) list_bytes: AtomicU64,
+    pub(super) lists_needed_nanos: AtomicU64,
 }

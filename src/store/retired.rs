@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use super::memtable_state::MemtableState;
 use super::state::ReadState;
 use crate::tree::TreeVersion;
 
@@ -38,13 +39,15 @@ impl Retired {
         self.states.is_empty() && self.versions.is_empty()
     }
 
-    /// Whether a state that is kept has memtables that `newest` has not.
-    pub(super) fn have_memtables_besides(&self, newest: &ReadState) -> bool {
-        let mut memtables = self.states.iter().flat_map(|state| state.memtables());
-        memtables.any(|memtable| {
-            !memtable.memtable.is_empty()
-                && !newest.memtables().any(|newer| Arc::ptr_eq(newer, memtable))
-        })
+    /// Bytes of memtables that states have which are kept, and `newest` has not.
+    pub(super) fn memtable_bytes_besides(&self, newest: &ReadState) -> u64 {
+        let memtables = self.states.iter().flat_map(|state| state.memtables());
+        let mut kept: Vec<&Arc<MemtableState>> = memtables
+            .filter(|memtable| !newest.memtables().any(|newer| Arc::ptr_eq(newer, memtable)))
+            .collect();
+        kept.sort_unstable_by_key(|memtable| Arc::as_ptr(memtable));
+        kept.dedup_by_key(|memtable| Arc::as_ptr(memtable));
+        kept.iter().map(|memtable| memtable.bytes()).sum()
     }
 
     /// Takes the states that nobody else holds, and keeps their versions: to drop them takes no longer than to release

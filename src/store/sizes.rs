@@ -170,7 +170,12 @@ impl Sizes {
 
     /// What a background job uses: beside its buffers it needs an output's, and lists of what it has written.
     pub(crate) fn job_bytes(&self) -> u64 {
-        self.job_bytes_max + self.job_bytes_max.min(JOB_REST_BYTES_MAX)
+        self.job_bytes_max + self.job_list_bytes()
+    }
+
+    /// What its lists may take of that.
+    pub(crate) fn job_list_bytes(&self) -> u64 {
+        self.job_bytes_max.min(JOB_REST_BYTES_MAX)
     }
 
     /// What memtables may take while the journal is replayed: no cache needs the rest of the budget yet. Fewer
@@ -179,17 +184,17 @@ impl Sizes {
         (self.memtable_bytes * 8).min(self.memory_budget / 2).min(REPLAY_BYTES_MAX)
     }
 
-    /// What is left of the budget for the page cache while memtables and trees hold so much.
+    /// What is left of the budget for the page cache while jobs, memtables and trees hold so much.
     pub(crate) fn cache_bytes(
         &self,
-        workers: usize,
+        jobs_bytes: u64,
         memtables_bytes: u64,
         trees_bytes: u64,
     ) -> u64 {
         if let Some(bytes) = self.cache_bytes_chosen {
             return bytes;
         }
-        let used = memtables_bytes + trees_bytes + self.job_bytes() * workers as u64;
+        let used = memtables_bytes + trees_bytes + jobs_bytes;
         self.memory_budget.saturating_sub(used).max(self.cache_bytes_min())
     }
 
@@ -200,7 +205,7 @@ impl Sizes {
 
     /// The largest share of the cache that the row cache may use.
     pub(crate) fn row_cache_bytes_max(&self, workers: usize) -> u64 {
-        self.cache_bytes(workers, self.memtables_bytes_max, 0) / 3
+        self.cache_bytes(self.job_bytes() * workers as u64, self.memtables_bytes_max, 0) / 3
     }
 }
 
@@ -235,7 +240,10 @@ mod tests {
         assert!(workers >= 1 && shards >= 1, "{told}");
         assert!(sizes.job_bytes() * workers as u64 <= budget / 4, "{told}");
         assert!(sizes.segment_bytes * shards as u64 <= budget / 16, "{told}");
-        assert!(sizes.cache_bytes(workers, 0, 0) >= budget / 2, "{told}");
+        assert!(
+            sizes.cache_bytes(sizes.job_bytes() * workers as u64, 0, 0) >= budget / 2,
+            "{told}"
+        );
         (parallelism, sizes)
     }
 

@@ -171,6 +171,12 @@ impl TreeObserver for Observer {
         self.store().map(|store| store.live_snapshots()).unwrap_or_default()
     }
 
+    fn lists_grew(&self) {
+        if let Some(store) = self.store() {
+            store.provide_for_lists();
+        }
+    }
+
     fn is_dropped(&self) -> bool {
         let keyspace = self.keyspace.get().and_then(Weak::upgrade);
         keyspace.is_some_and(|keyspace| keyspace.is_dropped())
@@ -389,14 +395,14 @@ impl KeyspaceState {
         are_held
     }
 
-    /// Drops memtables of earlier states that no reader holds any more. Returns true if readers hold others.
-    pub(super) fn drop_unheld_memtables(&self) -> bool {
+    /// Drops memtables of earlier states that no reader holds any more. Returns the bytes of those that readers hold.
+    pub(super) fn drop_unheld_memtables(&self) -> u64 {
         let mut retired = self.retired.lock();
         let unheld = retired.take_unheld_states();
-        let are_held = retired.have_memtables_besides(&self.read.load());
+        let kept = retired.memtable_bytes_besides(&self.read.load());
         drop(retired);
         drop(unheld);
-        are_held
+        kept
     }
 
     /// Before the tree is shown with what these memtables hold, oldest first: see `cache::RowCache`.

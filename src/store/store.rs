@@ -15,11 +15,12 @@ use super::counters::Counters;
 use super::events::Event;
 use super::failures::{Cause, FailureCount, Failures};
 use super::in_flight::InFlight;
+use super::kept_state::Kept;
 use super::open_iterators::OpenIterators;
 use super::options::Switches;
 use super::quarantine::Quarantine;
 use super::recovery::RecoveryReport;
-use super::rest_state::Rest;
+use super::rest_state::{JobMemory, Rest};
 use super::sizes::Sizes;
 use super::snapshots::Snapshots;
 use super::state::KeyspaceState;
@@ -113,7 +114,9 @@ pub(crate) struct Store {
     pub(crate) compacting: AtomicU64,
     /// The memtables' present share of the budget, in bytes.
     pub(crate) memtables_share: AtomicU64,
+    pub(crate) kept: Kept,
     pub(crate) rest: Rest,
+    pub(crate) job_memory: JobMemory,
     /// The page cache's present share, in bytes. Locked while it is computed and applied.
     pub(crate) cache_share: Mutex<u64>,
     /// Bytes per second that background work has incorporated recently, as bits of an `f64`.

@@ -80,6 +80,8 @@ impl Store {
         if batch.count == 0 {
             return if durability == Durability::Sync { self.sync() } else { Ok(()) };
         }
+        // Before it holds what others wait for.
+        self.wait_for_readers(batch.held);
         let last = if batch.large.is_some() || batch.held >= COUNTED_BYTES_MIN {
             self.commit_counted(&operations, &mut batch, durability)?
         } else {
@@ -162,7 +164,7 @@ impl Store {
             self.make_room(operations)?;
         }
         if self.is_pressed(batch.held) {
-            self.relieve_pressure(operations, batch.held)?;
+            self.relieve_pressure(operations)?;
         }
         if let Some(slowest) = batch.slowest {
             self.throttle.delay(batch.bytes, &slowest.write_delay, &self.clock);
@@ -367,7 +369,7 @@ impl Store {
                 break;
             }
             let memtables = self.pool.bytes_in_use() as u64;
-            let crowded = memtables > self.sizes.memtables_bytes_max && !read.frozen.is_empty();
+            let crowded = memtables > self.memtables_limit() && !read.frozen.is_empty();
             if read.frozen.len() < self.sizes.frozen_max && !crowded {
                 self.freeze(std::slice::from_ref(keyspace), |keyspace| {
                     self.is_full(&keyspace.read.load().active)

@@ -202,11 +202,11 @@ impl TableBuilder {
         self.leaf.last().map(|(key, _)| key)
     }
 
-    /// Memory that the filter's keys use until the table is finished: up to ten bytes per key, in
-    /// whole pages.
-    #[cfg(test)]
-    pub(crate) fn filter_memory_bytes(&self) -> usize {
-        self.filter_keys.as_ref().map_or(0, BlockFilterBuilder::memory_bytes)
+    /// Memory of the list of keys for the filter or the local index, until the table is finished: in whole pages, up to ten
+    /// bytes per key, and twenty for a local index.
+    pub(crate) fn list_bytes(&self) -> usize {
+        let filter = self.filter_keys.as_ref().map_or(0, BlockFilterBuilder::memory_bytes);
+        filter + self.piece.as_ref().map_or(0, PieceBuilder::memory_bytes)
     }
 
     /// Appends an entry. After an error the builder can only be dropped.

@@ -124,7 +124,7 @@ fn versions_of_a_key_count_once() {
             builder.add(key, Seqno(seqno), EntryKind::Merge, &[7; 40]).unwrap();
         }
     }
-    assert_eq!(builder.filter_memory_bytes(), 4096);
+    assert_eq!(builder.list_bytes(), 4096);
     let table = builder.finish().unwrap();
     assert!(table.properties().leaf_pages > 50);
     assert_eq!(table.filter_bytes(), 4096);

@@ -66,6 +66,19 @@ impl TreeContext {
         self.counters.flush_written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
     }
 
+    /// A compaction that was counted with lists of `before` bytes keeps `now`.
+    pub(super) fn recount_lists(&self, before: u64, now: u64) {
+        if now == before {
+            return;
+        }
+        self.files.recount_lists(before, now);
+        if now > before
+            && let Some(observer) = self.observer.upgrade()
+        {
+            observer.lists_grew();
+        }
+    }
+
     /// A compaction has ended.
     pub(super) fn compacted(&self, read_bytes: u64, written_bytes: u64, nanos: u64) {
         let counters = &self.counters;

@@ -101,6 +101,8 @@ pub(crate) trait TreeObserver: Send + Sync {
     /// Whether the keyspace has been dropped. Whoever is told no, with the change lock held, has submitted his change
     /// before the manifest is told of the drop.
     fn is_dropped(&self) -> bool;
+    /// Compactions keep longer lists than before ([`DataFiles::list_bytes`](crate::cache::DataFiles::list_bytes)).
+    fn lists_grew(&self) {}
 }
 
 /// The counters of a tree.

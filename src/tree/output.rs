@@ -222,6 +222,11 @@ impl TableOutput {
         self.builder.last_key()
     }
 
+    /// Memory of the lists of keys that are kept until the table is finished.
+    pub(super) fn list_bytes(&self) -> u64 {
+        self.builder.list_bytes() as u64
+    }
+
     /// Makes the files durable (not their names) and opens them; with the bytes written.
     pub(super) fn finish(self) -> Result<(Arc<Table>, u64)> {
         let blob = self.blob_writer.map(BlobWriter::finish).transpose()?;

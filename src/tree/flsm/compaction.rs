@@ -70,6 +70,11 @@ impl Compact for Flsm {
         }
     }
 
+    fn list_bytes(progress: &Progress) -> u64 {
+        let output = progress.merging.as_ref().and_then(|merging| merging.output.as_ref());
+        output.map_or(0, TableOutput::list_bytes)
+    }
+
     fn only_input(plan: &Plan) -> Option<&Arc<Table>> {
         match plan.inputs.as_slice() {
             [only] if plan.in_place && plan.action == Action::Merge => Some(&only.table),

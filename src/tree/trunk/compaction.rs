@@ -71,6 +71,8 @@ pub(in crate::tree) struct Progress {
     outputs: Vec<Output>,
     stage: Stage,
     retained_versions: bool,
+    /// Memory of all outputs' fingerprints, which the index is made of.
+    fingerprint_bytes: u64,
 }
 
 impl Compact for Trunk {
@@ -90,6 +92,17 @@ impl Compact for Trunk {
             [Segment::Merge(inputs)] if inputs.len() == 1 => Some(&inputs[0].table),
             _ => None,
         }
+    }
+
+    fn list_bytes(progress: &Progress) -> u64 {
+        let merging = match &progress.stage {
+            Stage::Merging(merging) => {
+                let hashes = (merging.hashes.capacity() * size_of::<u64>()) as u64;
+                hashes + merging.output.as_ref().map_or(0, TableOutput::list_bytes)
+            }
+            Stage::Segment | Stage::Index(_) => 0,
+        };
+        merging + progress.fingerprint_bytes
     }
 
     fn outlook(plan: &Plan, version: &Version, collected: &[FileId]) -> Outlook {
@@ -236,6 +249,8 @@ impl CompactionJob {
                 Some(fingerprints) => fingerprints.len() as u64,
                 None => table.piece(&ReadContext::blocking())?.map_or(0, |piece| piece.keys()),
             };
+            let bytes = fingerprints.as_ref().map_or(0, SortedFingerprints::memory_bytes);
+            self.progress.fingerprint_bytes += bytes as u64;
             self.progress.retained_versions |= keys < entries;
             self.progress.outputs.push(Output { table, fingerprints, is_adopted: false });
         }

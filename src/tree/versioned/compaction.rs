@@ -31,6 +31,9 @@ pub(in crate::tree) trait Compact: VersionedKind {
     /// The table that a plan merges if that is all that it does.
     fn only_input(plan: &Self::Plan) -> Option<&Arc<Table>>;
 
+    /// Memory of the lists of keys that are kept until the index is written.
+    fn list_bytes(progress: &Self::Progress) -> u64;
+
     /// What carrying out a plan gives back that copies values out of some blob files.
     fn outlook(plan: &Self::Plan, version: &Version<Self>, collected: &[FileId]) -> Outlook;
 }
@@ -45,6 +48,8 @@ pub(in crate::tree) struct CompactionJob<K: VersionedKind> {
     /// The merge has ended: what follows is no reason to begin it anew.
     ended: bool,
     claim: u64,
+    /// What its lists were last counted with.
+    list_bytes: u64,
 }
 
 impl<K: VersionedKind> CompactionJob<K> {
@@ -62,6 +67,7 @@ impl<K: VersionedKind> CompactionJob<K> {
             progress: K::Progress::default(),
             ended: false,
             claim,
+            list_bytes: 0,
         }
     }
 
@@ -128,12 +134,16 @@ impl<K: Compact> Job for CompactionJob<K> {
             Err(error @ Error::Full { .. }) if !self.ended => self.begin_anew(error),
             step => step,
         };
+        let list_bytes = K::list_bytes(&self.progress);
+        let before = std::mem::replace(&mut self.list_bytes, list_bytes);
+        self.tree.context.recount_lists(before, list_bytes);
         step.inspect_err(|error| self.tree.note_damage(error, self.plan.place()))
     }
 }
 
 impl<K: VersionedKind> Drop for CompactionJob<K> {
     fn drop(&mut self) {
+        self.tree.context.recount_lists(self.list_bytes, 0);
         if !planted(Bug::ClaimKept) || self.ended {
             self.tree.jobs.lock().end(self.claim);
         }
