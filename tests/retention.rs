@@ -106,8 +106,10 @@ impl Store {
             disk_bytes: tree.disk_bytes,
             manifest_bytes: manifest.map(|(_, len)| len).sum(),
             tree_bytes: statistics.memory_trees,
+            // Without what is a share of the budget: one of the stores may rest, and the other one not yet.
             memory_bytes: statistics.memory_total()
                 - statistics.memory_journal
+                - statistics.memory_jobs
                 - statistics.memory_cache,
         }
     }
