@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. Space is reclaimed above `space_amplification_max` times what is live and half a memtable, and writers
-//!    all but stop at [`STOP_SHARE`] and a memtable above the former. What frozen memtables and running compactions
-//!    will add counts for writers as if it were there.
+//!    all but stop at [`STOP_SHARE`] and a memtable above the former. What frozen memtables, running compactions and, in
+//!    a small tree, due compactions will add counts for writers as if it were there.
 //! 2. Until the tree is settled, data that replaces nothing may use `load_share` more. What is dead then are parts
 //!    of tables that other nodes have yet to merge. Due compactions give it back, merges for space would write more.
 //! 3. Near the space at which writers stop, one compaction runs at a time, or several that take little. Far above it, as
@@ -35,6 +35,10 @@ const FAR_SHARE: f64 = 0.5;
 const OUTPUTS_SHARE: f64 = 0.25;
 /// The same that are no reason to wait.
 const SMALL_OUTPUTS_SHARE: f64 = 1.0 / 16.0;
+/// The memtables of which nodes share the tables, at most.
+const SHARED_MEMTABLES: u64 = 12;
+/// What is written before they go, in shares of the live bytes, that is no reason to slow writers.
+const SMALL_SHARED_SHARE: f64 = 1.0 / 8.0;
 
 /// The disk space that a tree uses, and the part of it that is known to be live.
 #[derive(Debug, Clone, Copy)]
@@ -147,6 +151,13 @@ impl Space {
         outputs as f64 <= live * SMALL_OUTPUTS_SHARE
             || self.excess_with(outputs) <= STOP_SHARE
             || self.excess_with(0) > FAR_SHARE
+    }
+
+    /// Of what due compactions will write, what may be there before any of their inputs goes: nodes share tables of a few
+    /// memtables, and these stay until the last node has merged its part. In a large tree that is little.
+    pub(super) fn shared(&self, due: u64) -> u64 {
+        let most = due.min(self.memtable_bytes * SHARED_MEMTABLES);
+        most.saturating_sub((self.known_live_bytes() * SMALL_SHARED_SHARE) as u64)
     }
 
     /// The bytes that a merge of so many bytes of tables leaves, about.

@@ -107,7 +107,12 @@ impl Parameters {
         let most = self.leaf_bytes_max.min(of_keys.max(usual)).max(least);
         let leaf_bytes_max = (live_bytes / self.leaves_min).clamp(least, most);
         let memtables_max = self.memtable_bytes * self.node_memtables_max;
-        let node_bytes_max = (live_bytes / 8).clamp(self.node_bytes_max, memtables_max);
+        // With one level, all leaves have to merge what the root hands them before its tables go.
+        let least = match self.merges_remains {
+            true => self.node_bytes_max,
+            false => self.node_bytes_max.min(self.memtable_bytes * 2),
+        };
+        let node_bytes_max = (live_bytes / 8).clamp(least, memtables_max);
         Parameters { leaf_bytes_max, node_bytes_max, ..self }
     }
 

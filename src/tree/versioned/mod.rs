@@ -630,7 +630,8 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         // Whoever writes again after a rest does not wait for what only a tree at rest gives back.
         space.load_share = version.space().load_share;
         let outputs = space.left_of(running.merged) + running.copied;
-        let coming = outputs + version.live.dead_of(frozen_bytes);
+        let due = space.left_of(K::pending_bytes(&version).saturating_sub(running.merged));
+        let coming = outputs + space.shared(due) + version.live.dead_of(frozen_bytes);
         lag.max(space.backlog(coming))
     }
 
