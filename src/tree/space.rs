@@ -35,10 +35,11 @@ const FAR_SHARE: f64 = 0.5;
 const OUTPUTS_SHARE: f64 = 0.25;
 /// The same that are no reason to wait.
 const SMALL_OUTPUTS_SHARE: f64 = 1.0 / 16.0;
-/// The memtables of which nodes share the tables, at most.
-const SHARED_MEMTABLES: u64 = 12;
-/// What is written before they go, in shares of the live bytes, that is no reason to slow writers.
+/// What is written before tables go that nodes share, in shares of the live bytes, that is no reason to slow writers.
 const SMALL_SHARED_SHARE: f64 = 1.0 / 8.0;
+/// The same of a tree of fewer than [`FIRST_MERGE_MEMTABLES`]: its first merge rewrites all of it.
+const FIRST_MERGE_SHARE: f64 = 1.0 / 2.0;
+const FIRST_MERGE_MEMTABLES: u64 = 25;
 
 /// The disk space that a tree uses, and the part of it that is known to be live.
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +68,8 @@ pub(super) struct Space {
     pub(super) index_entry_bytes: u64,
     /// Disk space beyond that, in shares of the live bytes, that the tree may use while it is written.
     pub(super) load_share: f64,
+    /// The most memtables whose tables many nodes share.
+    pub(super) shared_memtables: u64,
 }
 
 impl Space {
@@ -156,13 +159,55 @@ impl Space {
     /// Of what due compactions will write, what may be there before any of their inputs goes: nodes share tables of a few
     /// memtables, and these stay until the last node has merged its part. In a large tree that is little.
     pub(super) fn shared(&self, due: u64) -> u64 {
-        let most = due.min(self.memtable_bytes * SHARED_MEMTABLES);
-        most.saturating_sub((self.known_live_bytes() * SMALL_SHARED_SHARE) as u64)
+        let live = self.known_live_bytes();
+        let share = match live < (self.memtable_bytes * FIRST_MERGE_MEMTABLES) as f64 {
+            true => FIRST_MERGE_SHARE,
+            false => SMALL_SHARED_SHARE,
+        };
+        due.min(self.memtable_bytes * self.shared_memtables).saturating_sub((live * share) as u64)
     }
 
     /// The bytes that a merge of so many bytes of tables leaves, about.
     pub(super) fn left_of(&self, bytes: u64) -> u64 {
         let share = self.live_entry_bytes as f64 / self.entry_bytes.max(1) as f64;
         (bytes as f64 * share.min(1.0)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(live_memtables: u64) -> Space {
+        let memtable_bytes = 1 << 20;
+        let bytes = live_memtables * memtable_bytes;
+        Space {
+            disk_bytes: bytes * 13 / 10,
+            table_bytes: bytes * 13 / 10,
+            tables: live_memtables,
+            entry_bytes: bytes * 12 / 10,
+            live_entry_bytes: bytes,
+            live_blob_bytes: 0,
+            filter_bytes: 0,
+            entries: bytes / 100,
+            live_keys: bytes / 120,
+            memtable_bytes,
+            amplification_max_percent: 130,
+            index_entry_bytes: 0,
+            load_share: 0.0,
+            shared_memtables: 12,
+        }
+    }
+
+    /// Writers of a tree of some thirty memtables went on while its first merges had yet to write a third of it.
+    #[test]
+    fn tables_that_nodes_share_count_in_trees_of_some_thirty_memtables() {
+        let shared = |live: u64, due: u64| space(live).shared(due << 20) >> 20;
+        assert!((7..9).contains(&shared(28, 30)), "{}", shared(28, 30));
+        assert_eq!(shared(28, 3), 0, "little is no reason to wait");
+        assert_eq!(shared(128, 100), 0, "of a large tree it is little");
+        assert_eq!(shared(20, 9), 0, "a smaller one may take twice its data");
+        let unshared = Space { shared_memtables: 0, ..space(28) };
+        assert_eq!(unshared.shared(30 << 20), 0);
     }
 }

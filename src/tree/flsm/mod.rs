@@ -68,6 +68,11 @@ impl VersionedKind for Flsm {
         Parameters::new(options, &context.files.hasher)
     }
 
+    /// Those of the root: a guard hands its tables on whole.
+    fn shared_memtables(parameters: &Parameters) -> u64 {
+        parameters.tables_per_guard_max as u64
+    }
+
     fn new(_recovered: &Recovered<Body>) -> Flsm {
         Flsm { presence: Arc::default() }
     }

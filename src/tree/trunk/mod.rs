@@ -86,6 +86,10 @@ impl VersionedKind for Trunk {
     /// Leaves share the tables of memtables until the last of them has merged its part.
     const LOAD_SHARE: f64 = 0.13;
 
+    fn shared_memtables(parameters: &Parameters) -> u64 {
+        parameters.shared_memtables()
+    }
+
     fn parameters(context: &TreeContext, options: &TreeOptions) -> Parameters {
         Parameters::new(options, context.merge.operator.is_some())
     }

@@ -124,6 +124,14 @@ impl Parameters {
         }
     }
 
+    /// With one level, all leaves share what the root has handed them. Above, nodes share little (`pending_bytes_max`).
+    pub(super) fn shared_memtables(&self) -> u64 {
+        match self.merges_remains {
+            true => 0,
+            false => self.leaf_bytes_max / self.memtable_bytes.max(1),
+        }
+    }
+
     pub(super) fn named(&self) -> Vec<NamedCount> {
         named([
             ("fanout_max", self.fanout_max as u64),

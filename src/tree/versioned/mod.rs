@@ -117,6 +117,12 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
     /// the data that is written replaces nothing.
     const LOAD_SHARE: f64 = 0.0;
 
+    /// The memtables whose tables many nodes share, at most: these stay until the last node has merged its part. Zero if
+    /// what writers wait for bounds them already.
+    fn shared_memtables(_parameters: &Self::Parameters) -> u64 {
+        0
+    }
+
     fn parameters(context: &TreeContext, options: &TreeOptions) -> Self::Parameters;
 
     /// Bytes of indexes that each live key needs beside what is usual.

@@ -73,6 +73,7 @@ impl<K: VersionedKind> Version<K> {
             amplification_max_percent: self.space_amplification_max_percent,
             index_entry_bytes: K::index_entry_bytes(&self.parameters),
             load_share: K::LOAD_SHARE * live.new_share,
+            shared_memtables: K::shared_memtables(&self.parameters),
         }
     }
 
