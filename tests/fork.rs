@@ -1,6 +1,7 @@
 //! A forked child has its parent's handles and none of its threads: it is refused by name, and does no harm.
 #![cfg(target_os = "linux")]
 
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -108,6 +109,52 @@ fn a_forked_child_is_refused_and_does_no_harm() {
         let db = open().unwrap();
         check(&db.existing_keyspace("items").unwrap(), 2);
         assert!(db.recovery().stopped.is_none(), "{:?}", db.recovery());
+    }
+}
+
+/// Closing a file that a child has too does not unlock it. A store that had been read could not be written for as long as a
+/// child, started meanwhile by any thread, had not executed its program yet. And a child must not unlock its parent's.
+#[test]
+fn a_store_that_was_read_is_free_while_a_child_has_a_copy_of_its_lock() {
+    for has_lock_file in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, report) = (dir.path().join("store"), dir.path().join("report"));
+        drop(Database::builder(&store).open().unwrap());
+        if !has_lock_file {
+            std::fs::remove_file(store.join("LOCK")).unwrap();
+        }
+        let read = || Database::open_read_only(&store).unwrap();
+        let is_locked = |path: &Path| match Database::builder(path).open() {
+            Err(Error::Locked { .. }) => Ok(()),
+            other => Err(format!("opening beside a reader: {other:?}")),
+        };
+        let held = Mutex::new(Some(read()));
+        let path = store.clone();
+        in_child(&report, move || {
+            drop(held.lock().unwrap().take());
+            is_locked(&path)
+        });
+
+        let reader = read();
+        let (mut wait, mut go) = std::io::pipe().unwrap();
+        let begun = report.with_extension("begun");
+        let child = std::thread::spawn({
+            let begun = begun.clone();
+            let mut begin = move || {
+                std::fs::write(&begun, "")?;
+                wait.read_exact(&mut [0])
+            };
+            move || in_child(&report, move || begin().map_err(|error| error.to_string()))
+        });
+        while !begun.exists() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        is_locked(&store).unwrap();
+        drop(reader);
+        let db = Database::builder(&store).open();
+        go.write_all(&[0]).unwrap();
+        child.join().unwrap();
+        db.unwrap().close().unwrap();
     }
 }
 

@@ -269,8 +269,17 @@ impl Vfs for PosixVfs {
         let mut file = named("lock", path, file)?;
         match file.try_lock() {
             Ok(()) => {
-                let dir = Arc::new(lock_dir(path)?);
-                named("lock", path, write_holder(&mut file))?;
+                let made = lock_dir(path).and_then(|dir| {
+                    named("lock", path, write_holder(&mut file))?;
+                    Ok(dir)
+                });
+                let dir = match made {
+                    Ok(dir) => Arc::new(dir),
+                    Err(error) => {
+                        let _ = file.unlock();
+                        return Err(error);
+                    }
+                };
                 let name = path.parent().unwrap_or(path).to_path_buf();
                 let mut dirs = self.dirs.lock();
                 dirs.retain(|_, dir| dir.strong_count() > 0);
@@ -279,6 +288,7 @@ impl Vfs for PosixVfs {
             }
             // Holders of a shared lock do not write their number.
             Err(fs::TryLockError::WouldBlock) if file.try_lock_shared().is_ok() => {
+                let _ = file.unlock();
                 Err(locked(path, Some(READERS.to_string())))
             }
             Err(fs::TryLockError::WouldBlock) => {
@@ -296,14 +306,14 @@ impl Vfs for PosixVfs {
             Err(_) => named("lock", path, fs::File::open(dir_of(path)))?,
         };
         match file.try_lock_shared() {
-            Ok(()) => Ok(Box::new(SharedLock { _file: file })),
+            Ok(()) => Ok(Box::new(SharedLock { file, birthplace: Birthplace::here() })),
             Err(fs::TryLockError::WouldBlock) => {
                 let holder = read_holder(&mut file).map(|pid| format!(" by process {pid}"));
                 Err(locked(path, holder))
             }
             // A file system without locks: no process can hold one.
             Err(fs::TryLockError::Error(e)) if is_without_locks(&e) => {
-                Ok(Box::new(SharedLock { _file: file }))
+                Ok(Box::new(SharedLock { file, birthplace: Birthplace::here() }))
             }
             Err(fs::TryLockError::Error(e)) => Err(Error::io("lock", path, None, e)),
         }
@@ -345,13 +355,23 @@ struct PosixLock {
     birthplace: Birthplace,
 }
 
-/// A shared lock on an open file or directory: the kernel releases it when the file is closed.
+/// A shared lock on an open file or directory.
 #[derive(Debug)]
 struct SharedLock {
-    _file: fs::File,
+    file: fs::File,
+    birthplace: Birthplace,
 }
 
 impl Lock for SharedLock {}
+
+impl Drop for SharedLock {
+    fn drop(&mut self) {
+        // As `PosixLock` does.
+        if self.birthplace.is_here() {
+            let _ = self.file.unlock();
+        }
+    }
+}
 
 /// The holder of a lock that is shared.
 const READERS: &str = " for reading";
@@ -394,9 +414,9 @@ impl Drop for PosixLock {
         // The name stays, because removing it would let two processes lock two files of that name.
         // The holder's number is removed if possible, so that no stale number is reported.
         let _ = self.file.set_len(0);
+        // Unlocked explicitly: closing would have no effect while a forked child has a copy, if only until it executes
+        // another program.
         let _ = self.file.unlock();
-        // It is unlocked explicitly: closing it would have no effect while a forked child has a
-        // copy.
         let _ = self.dir.unlock();
     }
 }
