@@ -316,6 +316,12 @@ impl ClosesCursors for Inner {
         open.any(|open| !Arc::ptr_eq(&open.read, &newest))
     }
 
+    fn keeps_memtables(&self) -> bool {
+        let newest = self.keyspace.read.load();
+        let mut open = self.front.open.iter().chain(&self.back.open);
+        open.any(|open| newest.lacks_memtables_of(&open.read))
+    }
+
     fn close(&mut self, closed: &mut Vec<Box<dyn Send>>) {
         for cursors in self.close_cursors() {
             closed.push(Box::new(cursors));
@@ -540,10 +546,10 @@ impl Inner {
         self.recount(self.memory_bytes());
     }
 
-    /// Whether the cursors pin memtables that are needed by nobody else while all memtables are too large. An iterator that is
-    /// called all the time is rarely found idle, so it has to look itself.
+    /// Whether the cursors pin memtables that only readers need, while these keep many. An iterator that is called all the time
+    /// is rarely found idle, so it has to look itself.
     fn keeps_too_much(&self) -> bool {
-        self.store.memtables_exceed_share() && self.is_outdated()
+        self.store.is_kept_scarce() && self.keeps_memtables()
     }
 
     /// Memory of the cursors, and of values that were read ahead.

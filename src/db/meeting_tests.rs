@@ -15,7 +15,7 @@ use crate::jobs::WorkSource;
 use crate::store::idle::Activity;
 use crate::store::read::multi_get_while;
 use crate::vfs::{Access, File, MemoryVfs, Vfs};
-use crate::{Database, Error, Event, Keyspace, KeyspaceOptions, TreeKind};
+use crate::{Batch, Database, Error, Event, Keyspace, KeyspaceOptions, TreeKind};
 
 /// How long a thread may take for what it does at once.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -506,9 +506,92 @@ fn nobody_waits_for_memtables_of_dropped_keyspaces() {
         db.drop_keyspace(&name).unwrap();
     }
     let store = items.store();
-    assert!(store.memtables_exceed_share());
+    let exceed_share = || store.pool.bytes_in_use() as u64 > store.sizes.memtables_bytes_max;
+    assert!(exceed_share());
     let before = db.stats().throttled;
     pairs(&items, 0..100);
     assert_eq!(db.stats().throttled, before);
-    assert!(store.memtables_exceed_share());
+    assert!(exceed_share());
+}
+
+/// Calls that were under way kept memtables of one keyspace. From then on the iterators of all keyspaces sought again after
+/// each compaction and each freeze, though they pinned nothing.
+#[test]
+fn an_iterator_that_keeps_no_memtable_alone_stays_open_while_others_keep_many() {
+    let builder = Database::builder_in_memory().memory_budget(4 << 20).memtable_bytes(64 << 10);
+    let db = builder.deterministic(1).open().unwrap();
+    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let other = db.keyspace("other", KeyspaceOptions::stb()).unwrap();
+    for number in 0..300u64 {
+        items.put(number.to_be_bytes(), [7; 100]).unwrap();
+    }
+    let store = items.store();
+    let mut held = Vec::new();
+    for round in 0..60u64 {
+        (0..32).for_each(|number: u64| {
+            other.put((round * 32 + number).to_be_bytes(), [7; 1000]).unwrap();
+        });
+        held.push(other.state().read.load_full());
+        other.flush().unwrap();
+    }
+    thread::sleep(Duration::from_millis(5));
+    store.look_at_kept();
+    assert!(store.is_kept_scarce());
+    let mut iter = items.iter();
+    iter.next().unwrap().unwrap();
+    store.freeze(&[Arc::clone(items.state())], |_| true);
+    let open_bytes = || store.open_iterators.bytes();
+    for _ in 0..200 {
+        iter.next().unwrap().unwrap();
+        assert!(open_bytes() > 0);
+    }
+    // Its memtable gets into the tree: nobody else needs it.
+    items.flush().unwrap();
+    assert!((0..99).any(|_| iter.next().is_some() && open_bytes() == 0));
+}
+
+/// Two writers of large batches had the whole rate at which writers are let in: each small write waited a second.
+#[test]
+fn small_writes_do_not_wait_for_large_ones() {
+    let db = open(64 << 10);
+    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let store = items.store();
+    let mut held = Vec::new();
+    let most = store.sizes.memtables_bytes_max + store.kept.bytes_max();
+    let mut number = 0u64;
+    while (store.pool.bytes_in_use() as u64) < most + store.sizes.memory_budget {
+        items.put(number.to_be_bytes(), [7; 1000]).unwrap();
+        number += 1;
+        if number.is_multiple_of(32) {
+            held.push(items.state().read.load_full());
+        }
+        if number.is_multiple_of(1024) {
+            db.wait_idle().unwrap();
+        }
+        assert!(number < 20_000);
+    }
+    db.wait_idle().unwrap();
+    store.look_at_kept();
+    let done = AtomicU64::new(0);
+    let took = thread::scope(|scope| {
+        for writer in 0..2u64 {
+            let (db, items, done) = (&db, &items, &done);
+            scope.spawn(move || {
+                let mut batch = Batch::new();
+                for part in 0..200u64 {
+                    batch.put(items, (writer << 32 | part).to_be_bytes(), [7; 1000]);
+                }
+                while done.load(Ordering::SeqCst) == 0 {
+                    db.write(&batch).unwrap();
+                }
+            });
+        }
+        let from = Instant::now();
+        for number in 0..100u64 {
+            items.put(number.to_be_bytes(), [7; 20]).unwrap();
+        }
+        done.store(1, Ordering::SeqCst);
+        from.elapsed()
+    });
+    assert!(took < Duration::from_secs(3), "{took:?} for a hundred small writes");
 }

@@ -122,12 +122,12 @@ impl Store {
         let drop_unheld = || keyspaces.iter().filter(|keyspace| keyspace.drop_unheld()).count();
         let mut kept_bytes = 0;
         if drop_unheld() > 0 {
-            self.open_iterators.close_outdated();
+            self.open_iterators.close_idle(|iterator| iterator.is_outdated());
             drop_unheld();
             kept_bytes = Store::drop_unheld_memtables(keyspaces);
         }
         self.note_kept(kept_bytes);
-        self.review_lists();
+        self.provide_for_lists();
     }
 
     /// The last number up to which all trees hold everything: no older journal record is needed.
@@ -327,6 +327,8 @@ impl Job for TreeJob {
         };
         let until = self.store.clock.nanos() + nanos;
         self.keyspace.compaction_backoff_until_nanos.store(until, Ordering::Relaxed);
+        // Nobody waits for a place that has just been quarantined.
+        self.store.update_backlog();
         step
     }
 }

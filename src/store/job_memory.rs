@@ -15,16 +15,13 @@ use crate::base::sync::atomic::Ordering;
 
 /// The page cache makes room for lists in steps of this part of the budget.
 const LIST_STEPS: u64 = 64;
-/// It has that back when it has not been needed for so long.
-const LISTS_BACK_NANOS: u64 = 5_000_000_000;
 
 impl Store {
     /// Memory that is kept for jobs.
     pub(crate) fn jobs_bytes(&self) -> u64 {
         let all = self.sizes.job_bytes() * self.jobs_max() as u64;
         let memory = &self.job_memory;
-        all.saturating_sub(memory.lent_bytes.load(Ordering::Relaxed))
-            + memory.list_bytes.load(Ordering::Relaxed)
+        all.saturating_sub(memory.lent_bytes.load(Ordering::Relaxed)) + memory.lists.bytes()
     }
 
     /// Lends buffers, if no job has any. The caller holds `cache_share`.
@@ -32,7 +29,7 @@ impl Store {
         let memory = &self.job_memory;
         if memory.jobs_with_buffers.load(Ordering::SeqCst) == 0 {
             memory.lent_bytes.store(self.idle_bytes(), Ordering::Relaxed);
-            memory.list_bytes.store(0, Ordering::Relaxed);
+            memory.lists.take_back();
         }
     }
 
@@ -83,29 +80,10 @@ impl Store {
         beyond.next_multiple_of((self.sizes.memory_budget / LIST_STEPS).max(1))
     }
 
-    /// Compactions have longer lists than before.
+    /// Compactions have other lists than before: the page cache provides for longer ones at once, and has back what has not
+    /// been needed for some time.
     pub(super) fn provide_for_lists(&self) {
-        let (memory, beyond) = (&self.job_memory, self.lists_beyond());
-        if beyond > 0 {
-            memory.lists_needed_nanos.store(self.clock.nanos(), Ordering::Relaxed);
-        }
-        if beyond > memory.list_bytes.load(Ordering::Relaxed) {
-            memory.list_bytes.fetch_max(beyond, Ordering::Relaxed);
-            self.share_memory();
-        }
-    }
-
-    /// The page cache has back what it gave up for lists, if that has not been needed for some time.
-    pub(super) fn review_lists(&self) {
-        let memory = &self.job_memory;
-        let provided = memory.list_bytes.load(Ordering::Relaxed);
-        if provided == 0 {
-            return;
-        }
-        let needed = memory.lists_needed_nanos.load(Ordering::Relaxed);
-        let beyond = self.lists_beyond();
-        if beyond < provided && self.clock.nanos().saturating_sub(needed) >= LISTS_BACK_NANOS {
-            memory.list_bytes.store(beyond, Ordering::Relaxed);
+        if self.job_memory.lists.note(self.clock.nanos(), || self.lists_beyond()) {
             self.share_memory();
         }
     }

@@ -8,9 +8,10 @@
 //! Invariants:
 //! 1. Memtables that readers keep count neither as the share of memtables, nor as a backlog of flushes, up to
 //!    [`Kept::bytes_max`](super::kept_state::Kept::bytes_max). Beyond that all writers together are let in at one rate,
-//!    which falls with the excess to [`RATE_MIN`].
-//! 2. No write waits for readers for longer than [`WAIT_MAX`], and none while it holds what others wait for. Of a large
-//!    batch no more is counted.
+//!    which falls with the excess to [`RATE_MIN`]. Those that wait have equal parts of it, so a small write does not wait
+//!    for large ones.
+//! 2. No write waits for readers for longer than [`WAIT_MAX`], and none while it holds what others wait for. So large writes
+//!    of many threads at once come in faster than that rate.
 //! 3. Nobody waits for memtables of a keyspace that was dropped: what reads it may keep them for good.
 
 use std::sync::Arc;
@@ -18,7 +19,6 @@ use std::time::Duration;
 
 use super::state::KeyspaceState;
 use super::store::Store;
-use crate::base::sync::plain::Ordering;
 use crate::merge::Contained;
 
 /// At the limit, writers are let in at so many bytes a second.
@@ -41,10 +41,11 @@ impl Store {
         self.sizes.memtables_bytes_max + self.kept.allowed_bytes()
     }
 
-    /// Whether memtables use more than their share. Iterators then let go of those that are in the trees already.
+    /// Whether readers keep so much that the page cache has to give up memory for it. Iterators then let go of memtables that
+    /// are in the trees already.
     #[inline]
-    pub(crate) fn memtables_exceed_share(&self) -> bool {
-        self.pool.bytes_in_use() as u64 > self.sizes.memtables_bytes_max
+    pub(crate) fn is_kept_scarce(&self) -> bool {
+        self.kept.is_provided_for()
     }
 
     /// Drops memtables that nobody keeps any more, closes cursors of idle iterators that keep others, and notes what is
@@ -58,29 +59,33 @@ impl Store {
         let keyspaces = self.all_keyspaces();
         let mut bytes = Store::drop_unheld_memtables(&keyspaces);
         if bytes > 0 {
-            self.open_iterators.close_outdated();
+            self.open_iterators.close_idle(|iterator| iterator.keeps_memtables());
             bytes = Store::drop_unheld_memtables(&keyspaces);
         }
+        self.note_kept(bytes);
         // With many keyspaces a look takes some time.
         let took = self.clock.nanos().saturating_sub(now);
         *next_look = now + (LOOKS_EVERY.as_nanos() as u64).max(took * LOOKS_PART);
-        self.note_kept(bytes);
     }
 
     /// Notes that readers keep so many bytes.
     pub(super) fn note_kept(&self, bytes: u64) {
+        let before = self.kept.bytes();
         if self.kept.set(bytes, self.open_iterators.bytes(), self.clock.nanos()) {
             self.share_memory();
         }
+        if bytes != before {
+            // What is kept is no backlog.
+            self.update_backlog();
+        }
     }
 
-    /// Bytes of memtables that are used beyond what readers may keep.
+    /// Bytes of memtables that readers keep too much, if all of them exceed what they may use. Memtables of dropped keyspaces
+    /// are not kept (invariant 3).
     #[inline]
     fn excess(&self) -> u64 {
-        match self.kept.is_too_much() {
-            true => (self.pool.bytes_in_use() as u64).saturating_sub(self.memtables_limit()),
-            false => 0,
-        }
+        let beyond = (self.pool.bytes_in_use() as u64).saturating_sub(self.memtables_limit());
+        self.kept.excess_bytes().min(beyond)
     }
 
     /// Slows a write that needs so many bytes while readers keep too much.
@@ -99,27 +104,27 @@ impl Store {
         if excess == 0 || self.executor.is_stepped() || Contained::is_inside() {
             return;
         }
-        let most = (self.kept.bytes_max() / EXCESS_PART).max(1);
-        let room = 1.0 - (excess as f64 / most as f64).min(1.0);
+        let slowest = (self.kept.bytes_max() / EXCESS_PART).max(1);
+        let room = 1.0 - (excess as f64 / slowest as f64).min(1.0);
         let rate = (RATE_MAX * room.powi(3)).max(RATE_MIN);
-        let cost = (held as f64 / rate * 1e9).min(WAIT_MAX.as_nanos() as f64) as u64;
+        let most = WAIT_MAX.as_nanos() as u64;
+        let cost = (held as f64 / rate * 1e9).min(most as f64) as u64;
+        let Some(cost) = self.kept.owed(cost) else { return };
+        let waiting = self.kept.begin_to_wait();
         let began = self.clock.nanos();
-        let last = began + WAIT_MAX.as_nanos() as u64;
-        let turn = |next: u64| Some((next.max(began) + cost).min(last));
-        let next_nanos = &self.kept.next_nanos;
-        let (Ok(next) | Err(next)) =
-            next_nanos.fetch_update(Ordering::Relaxed, Ordering::Relaxed, turn);
-        let until = turn(next).unwrap_or(last);
-        let mut now = began;
-        while now < until && self.excess() > 0 && self.check_open().is_ok() {
-            self.clock.sleep(LOOKS_EVERY.min(Duration::from_nanos(until - now)));
+        let (mut now, mut paid) = (began, 0);
+        while paid < cost && now - began < most && self.excess() > 0 && self.check_open().is_ok() {
+            // All together look each millisecond.
+            let parts = waiting.parts();
+            let step = (LOOKS_EVERY.as_nanos() as u64).min(cost - paid).saturating_mul(parts);
+            self.clock.sleep(Duration::from_nanos(step.min(most - (now - began))));
             self.look_at_kept();
-            now = self.clock.nanos();
+            let from = now;
+            now = self.clock.nanos().max(from);
+            paid += (now - from).div_ceil(parts);
         }
-        if self.excess() == 0 {
-            next_nanos.store(0, Ordering::Relaxed);
-        }
-        self.throttle.record(now.saturating_sub(began));
+        drop(waiting);
+        self.throttle.record(now - began);
     }
 
     /// Drops memtables of these keyspaces that nobody keeps. Returns the bytes of those that readers keep.

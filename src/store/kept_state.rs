@@ -1,5 +1,6 @@
 //! How much memory of memtables readers keep, and what the store allows them: the state of `kept`.
 
+use super::provided::Provided;
 use crate::base::sync::Mutex;
 use crate::base::sync::plain::{AtomicU64, Ordering};
 
@@ -9,8 +10,10 @@ const SHARED_EIGHTHS: u64 = 3;
 const LEAST_PART: u64 = 32;
 /// The page cache does not give up memory for this part.
 const UNPROVIDED_PART: u64 = 8;
-/// It has memory back that nobody has needed for so long: what it evicts it has to read again.
+/// It has memory back that nobody has needed for so long.
 const BACK_NANOS: u64 = 1_000_000_000;
+/// Shorter waits are summed up, and who completes so much waits for all.
+const WAIT_MIN_NANOS: u64 = 1_000_000;
 
 /// See the module's description.
 pub(crate) struct Kept {
@@ -22,17 +25,17 @@ pub(crate) struct Kept {
     bytes_most: u64,
     bytes_least: u64,
     /// What the page cache has given up.
-    provided_bytes: AtomicU64,
+    provided: Provided,
     /// It does not give up memory for so many, which calls that are short keep for a moment.
     unprovided_bytes: u64,
     /// It gives up memory in steps of so many bytes.
     step_bytes: u64,
-    /// When as much as is provided was last kept. Locked while anything is noted.
-    needed_nanos: Mutex<u64>,
     /// One thread looks at a time, and not before this time.
     pub(super) looking: Mutex<u64>,
-    /// When the next writer goes on, beyond `bytes_max`.
-    pub(super) next_nanos: AtomicU64,
+    /// How many writers wait, beyond `bytes_max`.
+    waiting: AtomicU64,
+    /// Waits of small writes that nobody has waited yet.
+    owed_nanos: AtomicU64,
 }
 
 impl Kept {
@@ -43,12 +46,12 @@ impl Kept {
             bytes_max: AtomicU64::new(memory_budget / 8 * SHARED_EIGHTHS),
             bytes_most: memory_budget / 8 * SHARED_EIGHTHS,
             bytes_least: memory_budget / LEAST_PART,
-            provided_bytes: AtomicU64::new(0),
+            provided: Provided::new(BACK_NANOS),
             unprovided_bytes: memory_budget / UNPROVIDED_PART,
             step_bytes: (memory_budget / 64).max(1),
-            needed_nanos: Mutex::default(),
             looking: Mutex::default(),
-            next_nanos: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            owed_nanos: AtomicU64::new(0),
         }
     }
 
@@ -76,27 +79,65 @@ impl Kept {
         self.bytes() > self.bytes_max()
     }
 
+    /// By how much they keep too much, as far as is known.
+    #[inline]
+    pub(super) fn excess_bytes(&self) -> u64 {
+        self.bytes().saturating_sub(self.bytes_max())
+    }
+
+    /// Whether the page cache has to give up memory for what they keep.
+    #[inline]
+    pub(super) fn is_provided_for(&self) -> bool {
+        self.bytes() > self.unprovided_bytes
+    }
+
     /// What the page cache has given up.
     pub(super) fn provided_bytes(&self) -> u64 {
-        self.provided_bytes.load(Ordering::Relaxed)
+        self.provided.bytes()
+    }
+
+    /// What a writer waits that owes so much. Small waits are summed up.
+    pub(super) fn owed(&self, nanos: u64) -> Option<u64> {
+        if nanos >= WAIT_MIN_NANOS {
+            return Some(nanos);
+        }
+        let owed = self.owed_nanos.fetch_add(nanos, Ordering::Relaxed) + nanos;
+        if owed < WAIT_MIN_NANOS {
+            return None;
+        }
+        Some(self.owed_nanos.swap(0, Ordering::Relaxed)).filter(|owed| *owed > 0)
+    }
+
+    /// One more writer waits.
+    pub(super) fn begin_to_wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(&self.waiting)
     }
 
     /// Notes what is kept while cursors use so much. Returns true if the page cache is to give up more, or may have some
     /// back.
     pub(super) fn set(&self, bytes: u64, cursor_bytes: u64, now_nanos: u64) -> bool {
-        let mut needed_nanos = self.needed_nanos.lock();
         let bytes_max = self.bytes_most.saturating_sub(cursor_bytes).max(self.bytes_least);
         self.bytes_max.store(bytes_max, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
         let needed = bytes.saturating_sub(self.unprovided_bytes).next_multiple_of(self.step_bytes);
-        let provided = self.provided_bytes();
-        let since = now_nanos.saturating_sub(*needed_nanos);
-        if needed < provided && since < BACK_NANOS {
-            return false;
-        }
-        *needed_nanos = now_nanos;
-        self.provided_bytes.store(needed, Ordering::Relaxed);
-        needed != provided
+        self.provided.note(now_nanos, || needed)
+    }
+}
+
+/// A writer that waits for readers.
+pub(super) struct Waiting<'a>(&'a AtomicU64);
+
+impl Waiting<'_> {
+    /// How many share the rate at which writers are let in.
+    pub(super) fn parts(&self) -> u64 {
+        self.0.load(Ordering::Relaxed).max(1)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -29,6 +29,7 @@ pub(crate) mod operation;
 pub(crate) mod options;
 mod payload;
 mod pressure;
+mod provided;
 pub(crate) mod quarantine;
 pub(crate) mod read;
 pub(crate) mod recovery;

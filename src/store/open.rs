@@ -611,7 +611,7 @@ fn open_locked(
         memtables_share: AtomicU64::new(memtables_share),
         kept: Kept::new(sizes.memory_budget),
         rest: Rest::default(),
-        job_memory: JobMemory::default(),
+        job_memory: JobMemory::new(),
         cache_share: Mutex::new(cache_bytes as u64),
         drain_rate: initial_drain_rate(),
         context,

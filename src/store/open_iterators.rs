@@ -43,6 +43,9 @@ pub(crate) trait ClosesCursors: Send {
     /// Whether a cursor belongs to a read state that has been replaced.
     fn is_outdated(&self) -> bool;
 
+    /// Whether such a state has memtables that the newest one has no more.
+    fn keeps_memtables(&self) -> bool;
+
     /// Closes all cursors and remembers where they stood. What goes into `closed` may take its time to drop.
     fn close(&mut self, closed: &mut Vec<Box<dyn Send>>);
 }
@@ -213,8 +216,8 @@ impl OpenIterators {
         }
     }
 
-    /// Closes the cursors of idle iterators that belong to replaced read states.
-    pub(crate) fn close_outdated(&self) {
+    /// Closes the cursors of idle iterators that are `due`.
+    pub(crate) fn close_idle(&self, due: impl Fn(&dyn ClosesCursors) -> bool) {
         if planted(Bug::IteratorKeepsState) {
             return;
         }
@@ -222,7 +225,7 @@ impl OpenIterators {
             let mut locked = shard.lock();
             let mut closed = Vec::new();
             for index in 0..locked.iterators.len() {
-                locked.close(index, &|iterator| iterator.is_outdated(), &mut closed);
+                locked.close(index, &due, &mut closed);
             }
             drop(locked);
             drop(closed);

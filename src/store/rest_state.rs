@@ -1,6 +1,10 @@
 //! Whether a store rests, and what it has lent: the state that `rest` and `job_memory` keep.
 
+use super::provided::Provided;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The page cache has back what was given up for lists of compactions once it has not been needed for so long.
+const LISTS_BACK_NANOS: u64 = 5_000_000_000;
 
 /// Whether a store rests, and what it has lent.
 #[derive(Default)]
@@ -33,14 +37,24 @@ impl Rest {
 }
 
 /// What the page cache has of jobs' memory, or has given up for them.
-#[derive(Default)]
 pub(crate) struct JobMemory {
     /// Memory of buffers that is lent. Changed with `cache_share` locked.
     pub(super) lent_bytes: AtomicU64,
     /// How many jobs have buffers, and when one last had.
     pub(super) jobs_with_buffers: AtomicU64,
     pub(super) used_nanos: AtomicU64,
-    /// For lists that do not fit the jobs' parts, and when as much was last needed.
-    pub(super) list_bytes: AtomicU64,
-    pub(super) lists_needed_nanos: AtomicU64,
+    /// For lists that do not fit the jobs' parts.
+    pub(super) lists: Provided,
+}
+
+impl JobMemory {
+    /// Nothing is lent, and nothing was given up.
+    pub(crate) fn new() -> JobMemory {
+        JobMemory {
+            lent_bytes: AtomicU64::new(0),
+            jobs_with_buffers: AtomicU64::new(0),
+            used_nanos: AtomicU64::new(0),
+            lists: Provided::new(LISTS_BACK_NANOS),
+        }
+    }
 }

@@ -75,6 +75,12 @@ impl ReadState {
         std::iter::once(&self.active).chain(&self.frozen)
     }
 
+    /// Whether an earlier state has memtables that this one has no more. They leave oldest first.
+    pub(crate) fn lacks_memtables_of(&self, earlier: &ReadState) -> bool {
+        let oldest = earlier.frozen.last().unwrap_or(&earlier.active);
+        !self.memtables().any(|memtable| Arc::ptr_eq(memtable, oldest))
+    }
+
     /// Its frozen memtables that a tree has which holds everything up to `flushed`, oldest first.
     fn leaving(&self, flushed: Seqno) -> impl Iterator<Item = &Arc<MemtableState>> {
         self.frozen.iter().rev().filter(move |memtable| memtable.is_frozen_upto(flushed))

@@ -454,7 +454,7 @@ impl<K: VersionedKind> VersionedTree<K> {
         Some(CompactionJob::new(Arc::clone(self), number, plan, collected))
     }
 
-    /// Quarantines a place, if the error tells of damage or of a full disk.
+    /// Quarantines a place, if the error tells of damage, of a full disk, or of a failure to read or write.
     pub(super) fn note_damage(&self, error: &Error, place: &Place) {
         self.jobs.lock().quarantine.note(error, place, self.context.clock.nanos());
     }
@@ -621,7 +621,7 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
             let jobs = self.jobs.lock();
             (jobs.quarantine.exists(self.context.clock.nanos()), jobs.running_bytes())
         };
-        // While damage prevents the compaction of a node, delaying writers would not help.
+        // While damage or a failure prevents the compaction of a node, delaying writers would not help.
         if quarantined {
             return 0.0;
         }

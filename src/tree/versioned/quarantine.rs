@@ -1,4 +1,5 @@
-//! The quarantine: places where a compaction failed, for damage or because the disk was full.
+//! The quarantine: places where a compaction failed, for damage, because the disk was full, or because it did not read or
+//! write.
 //!
 //! Invariants:
 //! 1. A quarantined place is skipped for a while, so that other places are compacted. Writers do not wait for it. On a
@@ -13,6 +14,9 @@ use crate::base::error::Error;
 const DAMAGED_NANOS: u64 = 60_000_000_000;
 /// The same of a place that there was no room for.
 const REFUSED_NANOS: u64 = 1_000_000_000;
+/// The same of a place where a read or a write failed, which may succeed when it is tried again. The tree's jobs pause for a
+/// second then, so of ten seconds nine are left for other places.
+const FAILED_NANOS: u64 = 10_000_000_000;
 
 /// The quarantined places of a tree.
 #[derive(Default)]
@@ -29,7 +33,7 @@ struct Quarantined {
 }
 
 impl Quarantined {
-    /// Whether it is for damage, not for a full disk.
+    /// Whether it is for damage, not for a full disk or a failure.
     fn is_damaged(&self) -> bool {
         self.error.is_corruption()
     }
@@ -57,11 +61,12 @@ impl Quarantine {
         self.places.iter().any(|it| it.is_damaged() && overlaps(it))
     }
 
-    /// Quarantines a place, if the error tells of damage or of a full disk.
+    /// Quarantines a place, if the error tells of damage, of a full disk, or of a failure to read or write.
     pub(super) fn note(&mut self, error: &Error, place: &Place, now: u64) {
         let nanos = match error {
             error if error.is_corruption() => DAMAGED_NANOS,
             Error::Full { .. } => REFUSED_NANOS,
+            Error::Io { .. } => FAILED_NANOS,
             _ => return,
         };
         self.places.retain(|it| now < it.until);
@@ -69,7 +74,7 @@ impl Quarantine {
         self.places.push(Quarantined { place, until, error: error.clone(), told: false });
     }
 
-    /// Ends the quarantine of places that there was no room for. Returns the last of their errors.
+    /// Ends the quarantine of places that are not damaged. Returns the last of their errors.
     pub(super) fn retry_refused(&mut self) -> Option<Error> {
         let refused = self.places.extract_if(.., |it| !it.is_damaged());
         refused.last().map(|it| it.error)
@@ -123,6 +128,12 @@ mod tests {
         assert!(matches!(damaged.retry_refused(), Some(Error::Full { .. })));
         assert!(damaged.retry_refused().is_none() && !damaged.overlaps(2, range, 5));
         assert!(damaged.damage_overlaps(0, range, 5));
+        // A place that cannot be read was chosen again each second, and no other one was compacted.
+        let failure = Error::io("read", Path::new("t"), None, std::io::ErrorKind::Other.into());
+        damaged.note(&failure, &place(3), 5);
+        assert!(damaged.overlaps(3, range, 5) && !damaged.damage_overlaps(3, range, 5));
+        assert!(!damaged.overlaps(3, range, 5 + FAILED_NANOS));
+        assert!(matches!(damaged.retry_refused(), Some(Error::Io { .. })));
         let mut again = Quarantine::default();
         again.note(&Error::corruption(Path::new("t"), 0, "page", 1, 2), &place(0), 5);
         again.note(&full, &place(2), 5);
