@@ -204,6 +204,11 @@ impl Error {
         matches!(self, Error::Full { .. } | Error::TooManyFiles { .. })
     }
 
+    /// Returns true if a file was not read, and what it holds is not known.
+    pub(crate) fn is_failed_read(&self) -> bool {
+        matches!(self, Error::Io { op: "open" | "read" | "read length", .. })
+    }
+
     /// Wraps an error of the operating system. "No space" becomes [`Error::Full`]; a lack of
     /// descriptors becomes [`Error::TooManyFiles`].
     pub fn io(op: &'static str, path: &Path, offset: Option<u64>, source: io::Error) -> Error {

@@ -321,6 +321,8 @@ impl Job for TreeJob {
                     _ if is_quarantined => 0,
                     // The tree skips what there is no room for: other compactions may free some.
                     Error::Full { .. } => BACKOFF_FULL_NANOS,
+                    // And what it did not read.
+                    error if error.is_failed_read() => BACKOFF_FULL_NANOS,
                     _ => BACKOFF_NANOS,
                 }
             }

@@ -31,6 +31,8 @@ const EXCESS_PART: u64 = 3;
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Readers tell nobody when they let go: how often it is looked.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
+/// A writer that waits looks this often, if many do.
+const LOOKS_SELDOM: Duration = Duration::from_millis(16);
 /// Looks take at most this part of a thread's time.
 const LOOKS_PART: u64 = 16;
 
@@ -117,7 +119,8 @@ impl Store {
             // All together look each millisecond.
             let parts = waiting.parts();
             let step = (LOOKS_EVERY.as_nanos() as u64).min(cost - paid).saturating_mul(parts);
-            self.clock.sleep(Duration::from_nanos(step.min(most - (now - began))));
+            let step = Duration::from_nanos(step.min(most - (now - began)));
+            self.clock.sleep(step.min(LOOKS_SELDOM));
             self.look_at_kept();
             let from = now;
             now = self.clock.nanos().max(from);

@@ -270,7 +270,8 @@ impl Vfs for PosixVfs {
         match file.try_lock() {
             Ok(()) => {
                 let made = lock_dir(path).and_then(|dir| {
-                    named("lock", path, write_holder(&mut file))?;
+                    let written = named("lock", path, write_holder(&mut file));
+                    written.inspect_err(|_| drop(dir.unlock()))?;
                     Ok(dir)
                 });
                 let dir = match made {

@@ -37,7 +37,7 @@ impl Choose for Trunk {
         let jobs = tree.jobs.lock();
         let quarantined = match by_path {
             // On a full disk, the data on the path may be the deletes of what there was no room for.
-            true => jobs.quarantine.damage_overlaps(node.height, node.range(), now),
+            true => jobs.quarantine.overlaps_but_for_room(node.height, node.range(), now),
             false => jobs.quarantine.overlaps(node.height, node.range(), now),
         };
         !quarantined && jobs.is_free(node.height, node.range(), Some(&bundles))

@@ -68,6 +68,39 @@ fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
     assert!(chosen().is_none());
 }
 
+/// A leaf whose path was not read was chosen by path again and again, and meanwhile nothing else was compacted.
+#[test]
+fn a_leaf_whose_path_is_not_read_is_left_alone_for_a_while() {
+    let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
+    let tree = TrunkTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
+    let files = &tree.context.files;
+    let part = |id: u64, kind, keys: std::ops::Range<u64>| {
+        bundle(files, id, &table_of(files, kind, id, keys.clone()), keys)
+    };
+    let (low, high) = (part(1, EntryKind::Put, 0..1000), part(2, EntryKind::Put, 1000..2000));
+    let leaves = [leaf(1, (0, Some(1000)), &[&low]), leaf(2, (1000, None), &[&high])];
+    let deletes = part(3, EntryKind::Delete, 0..1900);
+    let root = root(9, &leaves, Some(&deletes));
+    let version = Arc::new(tree.version_of(root, Seqno(4)));
+    tree.version.store(Arc::clone(&version));
+    let chosen = || match tree.choose_reclaiming(&version, Intent::Start).unwrap() {
+        Some(Choice::Path(place)) => Some(place.lower),
+        Some(Choice::Plan(plan)) => Some(plan.place.lower),
+        None => None,
+    };
+    let failure = Error::io("read", "t".as_ref(), None, std::io::ErrorKind::Other.into());
+    let first = chosen().expect("space is short");
+    let place = |at: usize| Place::of(&leaves[at]);
+    let failed = leaves.iter().position(|leaf| leaf.lower == first).unwrap();
+    tree.note_damage(&failure, &place(failed));
+    // The other one.
+    assert_eq!(chosen(), Some(place(1 - failed).lower));
+    assert!(tree.backlog(0) > 0.5, "it has to keep up");
+    tree.note_damage(&failure, &place(1 - failed));
+    assert!(chosen().is_none());
+    assert!(tree.backlog(0) <= 0.9, "writers do not wait for what is not read");
+}
+
 /// A branch on the way to a leaf was damaged, so the flush of the path failed. Nothing was quarantined: the same path was
 /// chosen at once again, and no other leaf was ever merged.
 #[test]

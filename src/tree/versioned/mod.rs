@@ -47,6 +47,7 @@ pub(super) use self::edit::{DEFINED, EDIT_VERSION, Names, NodeBody, NodeRef, Rec
 pub(super) use self::jobs::Jobs;
 pub(super) use self::node::{Head, NEW, Place, TreeNode, edit, live_keys, walk};
 use self::pending::Changes;
+use self::quarantine::Obstacle;
 pub(super) use self::refs::NodeRefs;
 use self::request::{compact_range, next_requested, requested_at};
 pub(super) use self::split::split_keys;
@@ -69,6 +70,10 @@ use crate::base::sync::{ArcSwap, Mutex};
 use crate::jobs::Job;
 use crate::manifest::TreeEdit;
 use crate::table::Table;
+
+/// While reads fail somewhere, the backlog counts at most as so much: writers are slowed for other places, and never stop for
+/// these.
+const BACKLOG_BESIDE_FAILURES_MAX: f64 = 0.9;
 
 /// The rules that changes of one version follow.
 #[derive(Debug, Clone)]
@@ -454,7 +459,7 @@ impl<K: VersionedKind> VersionedTree<K> {
         Some(CompactionJob::new(Arc::clone(self), number, plan, collected))
     }
 
-    /// Quarantines a place, if the error tells of damage, of a full disk, or of a failure to read or write.
+    /// Quarantines a place, if the error tells of damage, of a full disk, or of a failed read.
     pub(super) fn note_damage(&self, error: &Error, place: &Place) {
         self.jobs.lock().quarantine.note(error, place, self.context.clock.nanos());
     }
@@ -617,12 +622,12 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
 
     fn backlog(&self, frozen_bytes: u64) -> f64 {
         let version = self.version.load();
-        let (quarantined, running) = {
+        let (obstacle, running) = {
             let jobs = self.jobs.lock();
-            (jobs.quarantine.exists(self.context.clock.nanos()), jobs.running_bytes())
+            (jobs.quarantine.obstacle(self.context.clock.nanos()), jobs.running_bytes())
         };
-        // While damage or a failure prevents the compaction of a node, delaying writers would not help.
-        if quarantined {
+        // While damage prevents the compaction of a node, delaying writers would not help.
+        if obstacle == Obstacle::DamageOrRoom {
             return 0.0;
         }
         let lag = K::lag(&version);
@@ -637,8 +642,12 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         space.load_share = version.space().load_share;
         let outputs = space.left_of(running.merged) + running.copied;
         let due = space.left_of(K::pending_bytes(&version).saturating_sub(running.merged));
-        let coming = outputs + space.shared(due) + version.live.dead_of(frozen_bytes);
-        lag.max(space.backlog(coming))
+        let soon = outputs + version.live.dead_of(frozen_bytes);
+        match obstacle {
+            // What is due where reads fail may stay due. All other places still have to keep up.
+            Obstacle::FailedReads => lag.max(space.backlog(soon)).min(BACKLOG_BESIDE_FAILURES_MAX),
+            _ => lag.max(space.backlog(soon + space.shared(due))),
+        }
     }
 
     fn state(&self) -> TreeState {

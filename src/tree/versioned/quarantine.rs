@@ -1,5 +1,4 @@
-//! The quarantine: places where a compaction failed, for damage, because the disk was full, or because it did not read or
-//! write.
+//! The quarantine: places where a compaction failed, for damage, because the disk was full, or because a file was not read.
 //!
 //! Invariants:
 //! 1. A quarantined place is skipped for a while, so that other places are compacted. Writers do not wait for it. On a
@@ -14,9 +13,18 @@ use crate::base::error::Error;
 const DAMAGED_NANOS: u64 = 60_000_000_000;
 /// The same of a place that there was no room for.
 const REFUSED_NANOS: u64 = 1_000_000_000;
-/// The same of a place where a read or a write failed, which may succeed when it is tried again. The tree's jobs pause for a
-/// second then, so of ten seconds nine are left for other places.
-const FAILED_NANOS: u64 = 10_000_000_000;
+/// The same of a place where a read failed, which may succeed when it is tried again. A write that fails says nothing of the
+/// place.
+const UNREAD_NANOS: u64 = 10_000_000_000;
+
+/// What prevents the compaction of places of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    None,
+    /// Reads that may succeed soon.
+    FailedReads,
+    DamageOrRoom,
+}
 
 /// The quarantined places of a tree.
 #[derive(Default)]
@@ -50,23 +58,23 @@ impl Quarantine {
         self.places.iter().any(|it| now < it.until && it.place.overlaps(height, range))
     }
 
-    /// The same for damage alone. A full disk may have room for a merge of more.
-    pub(in crate::tree) fn damage_overlaps(
+    /// The same, but for places that there was no room for: there may be room for a merge of more.
+    pub(in crate::tree) fn overlaps_but_for_room(
         &self,
         height: u32,
         range: (&[u8], Option<&[u8]>),
         now: u64,
     ) -> bool {
         let overlaps = |it: &Quarantined| now < it.until && it.place.overlaps(height, range);
-        self.places.iter().any(|it| it.is_damaged() && overlaps(it))
+        self.places.iter().any(|it| !matches!(it.error, Error::Full { .. }) && overlaps(it))
     }
 
-    /// Quarantines a place, if the error tells of damage, of a full disk, or of a failure to read or write.
+    /// Quarantines a place, if the error tells of damage, of a full disk, or of a failed read.
     pub(super) fn note(&mut self, error: &Error, place: &Place, now: u64) {
         let nanos = match error {
             error if error.is_corruption() => DAMAGED_NANOS,
             Error::Full { .. } => REFUSED_NANOS,
-            Error::Io { .. } => FAILED_NANOS,
+            error if error.is_failed_read() => UNREAD_NANOS,
             _ => return,
         };
         self.places.retain(|it| now < it.until);
@@ -93,9 +101,16 @@ impl Quarantine {
         self.places.iter_mut().find(is_this).is_some_and(|it| !mem::replace(&mut it.told, true))
     }
 
-    /// Whether any place is quarantined.
-    pub(super) fn exists(&self, now: u64) -> bool {
-        self.places.iter().any(|it| now < it.until)
+    /// What prevents the compaction of places.
+    pub(super) fn obstacle(&self, now: u64) -> Obstacle {
+        let mut obstacle = Obstacle::None;
+        for it in self.places.iter().filter(|it| now < it.until) {
+            match it.error.is_failed_read() {
+                true => obstacle = Obstacle::FailedReads,
+                false => return Obstacle::DamageOrRoom,
+            }
+        }
+        obstacle
     }
 }
 
@@ -116,24 +131,34 @@ mod tests {
         };
         let range = (&b"b"[..], Some(&b"d"[..]));
         damaged.note(&Error::NotResident, &place(0), 5);
-        assert!(!damaged.exists(5));
+        assert_eq!(damaged.obstacle(5), Obstacle::None);
         damaged.note(&Error::corruption(Path::new("t"), 0, "page", 1, 2), &place(0), 5);
-        assert!(damaged.exists(5) && damaged.overlaps(0, (b"c", None), 5));
+        assert_eq!(damaged.obstacle(5), Obstacle::DamageOrRoom);
+        assert!(damaged.overlaps(0, (b"c", None), 5));
         assert!(!damaged.overlaps(1, (b"c", None), 5), "another level");
         assert!(!damaged.overlaps(0, (b"d", None), 5), "behind it");
         let full = Error::Full { path: "t".into(), needed: 1 };
         damaged.note(&full, &place(2), 5);
         assert!(damaged.overlaps(2, range, 5) && !damaged.overlaps(2, range, 5 + REFUSED_NANOS));
-        assert!(damaged.damage_overlaps(0, range, 5) && !damaged.damage_overlaps(2, range, 5));
+        assert!(
+            damaged.overlaps_but_for_room(0, range, 5)
+                && !damaged.overlaps_but_for_room(2, range, 5)
+        );
         assert!(matches!(damaged.retry_refused(), Some(Error::Full { .. })));
         assert!(damaged.retry_refused().is_none() && !damaged.overlaps(2, range, 5));
-        assert!(damaged.damage_overlaps(0, range, 5));
+        assert!(damaged.overlaps_but_for_room(0, range, 5));
         // A place that cannot be read was chosen again each second, and no other one was compacted.
         let failure = Error::io("read", Path::new("t"), None, std::io::ErrorKind::Other.into());
         damaged.note(&failure, &place(3), 5);
-        assert!(damaged.overlaps(3, range, 5) && !damaged.damage_overlaps(3, range, 5));
-        assert!(!damaged.overlaps(3, range, 5 + FAILED_NANOS));
+        assert!(damaged.overlaps(3, range, 5) && damaged.overlaps_but_for_room(3, range, 5));
+        assert!(!damaged.overlaps(3, range, 5 + UNREAD_NANOS));
         assert!(matches!(damaged.retry_refused(), Some(Error::Io { .. })));
+        let mut unread = Quarantine::default();
+        let write = Error::io("write", Path::new("t"), None, std::io::ErrorKind::Other.into());
+        unread.note(&write, &place(3), 5);
+        assert_eq!(unread.obstacle(5), Obstacle::None);
+        unread.note(&failure, &place(3), 5);
+        assert_eq!(unread.obstacle(5), Obstacle::FailedReads);
         let mut again = Quarantine::default();
         again.note(&Error::corruption(Path::new("t"), 0, "page", 1, 2), &place(0), 5);
         again.note(&full, &place(2), 5);
@@ -143,6 +168,7 @@ mod tests {
         again.retry_damaged();
         assert!(!again.overlaps(0, range, 5) && again.overlaps(2, range, 5));
         let later = 5 + DAMAGED_NANOS;
-        assert!(!damaged.exists(later) && !damaged.overlaps(0, (b"c", None), later));
+        assert_eq!(damaged.obstacle(later), Obstacle::None);
+        assert!(!damaged.overlaps(0, (b"c", None), later));
     }
 }
