@@ -1,5 +1,6 @@
 //! `spinney-sim planted`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Activates planted bugs in the engine, one at a time, and measures whether the regimes find them.
@@ -38,6 +39,10 @@ pub struct Arguments {
     /// Number of parallel processes [default: one per core].
     #[arg(long)]
     pub jobs: Option<usize>,
+    /// Write which regime found each bug to this file. Searches begin with these regimes once it is
+    /// crates/sim/src/planted/finders.txt.
+    #[arg(long, value_name = "FILE")]
+    pub finders: Option<PathBuf>,
     /// Print the report that found each bug, not only its regime.
     #[arg(long)]
     pub verbose: bool,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 use spinney::planted::{Bug, activate};
 
-use super::regimes::chosen;
+use super::regimes::parts;
 use crate::command::planted::Arguments;
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation, panic_text};
@@ -37,30 +37,27 @@ pub fn child(name: &str, arguments: &Arguments) -> ExitCode {
     let is_of_logs = bug.is_some_and(|bug| bug.name().starts_with("operation-log-"));
     let mut kinds = Kinds::All.runs();
     kinds.retain(|kinds| bug.is_none() || kinds.is_for_tests() == is_of_logs);
-    for round in arguments.first_round..arguments.first_round + arguments.rounds {
+    let rounds = arguments.first_round..arguments.first_round + arguments.rounds;
+    for (round, regime) in parts(bug, &arguments.regime, rounds) {
         let seed = arguments.seed.wrapping_add(round);
         let kinds = kinds[(round % kinds.len() as u64) as usize];
-        for regime in chosen(&arguments.regime) {
-            let run = catch_unwind(AssertUnwindSafe(|| (regime.run)(seed, kinds)));
-            let outcome = run.unwrap_or_else(|panic| Outcome {
-                violations: vec![Violation { what: panic_text(&*panic), command: String::new() }],
-                ..Outcome::default()
-            });
-            let found = outcome.violations.first();
-            let line = json!({
-                "round": round,
-                "regime": regime.name,
-                "states": outcome.state_count(),
-                "found": found.map(|violation| &violation.what),
-                "command": found.map(|violation| &violation.command),
-            });
-            if writeln!(std::io::stdout(), "{line}").is_err() {
-                return ExitCode::FAILURE;
-            }
-            if found.is_some() {
-                // Without tidying up: a bug may be in the way.
-                std::process::exit(1);
-            }
+        let run = catch_unwind(AssertUnwindSafe(|| (regime.run)(seed, kinds)));
+        let outcome = run.unwrap_or_else(|panic| Outcome {
+            violations: vec![Violation { what: panic_text(&*panic), command: String::new() }],
+            ..Outcome::default()
+        });
+        let found = outcome.violations.first();
+        let line = json!({
+            "states": outcome.state_count(),
+            "found": found.map(|violation| &violation.what),
+            "command": found.map(|violation| &violation.command),
+        });
+        if writeln!(std::io::stdout(), "{line}").is_err() {
+            return ExitCode::FAILURE;
+        }
+        if found.is_some() {
+            // Without tidying up: a bug may be in the way.
+            std::process::exit(1);
         }
     }
     ExitCode::SUCCESS

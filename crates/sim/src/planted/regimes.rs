@@ -1,6 +1,9 @@
 //! The regimes of a search, each reduced to about a fifth of a second.
 
+use std::ops::Range;
 use std::time::Duration;
+
+use spinney::planted::Bug;
 
 use crate::crash::{self, exhaustive};
 use crate::kinds::Kinds;
@@ -21,6 +24,43 @@ pub(super) fn chosen(names: &[String]) -> Vec<&'static Regime> {
     let is_chosen = |regime: &&Regime| names.is_empty() || names.iter().any(|n| n == regime.name);
     REGIMES.iter().filter(is_chosen).collect()
 }
+
+/// The parts of a search for a bug: rounds of the regime that found it last, alone, then rounds of all. Most bugs are
+/// found by the first of these, in a fraction of the work. If regimes are named, rounds of those.
+pub(super) fn parts(
+    bug: Option<Bug>,
+    names: &[String],
+    rounds: Range<u64>,
+) -> impl Iterator<Item = (u64, &'static Regime)> + use<> {
+    let regimes = chosen(names);
+    let finder = bug.filter(|_| names.is_empty()).and_then(finder);
+    let first = finder.into_iter().flat_map({
+        let rounds = rounds.clone();
+        move |regime| rounds.clone().map(move |round| (round, regime))
+    });
+    first.chain(rounds.flat_map(move |round| regimes.clone().into_iter().map(move |r| (round, r))))
+}
+
+/// The regime that found a bug when that was last recorded.
+fn finder(bug: Bug) -> Option<&'static Regime> {
+    let mut lines = FINDERS.lines().filter_map(|line| line.split_once(' '));
+    let (_, name) = lines.find(|(name, _)| *name == bug.name())?;
+    REGIMES.iter().find(|regime| regime.name == name)
+}
+
+/// A line that names a bug or a regime which does not exist (any more).
+pub(super) fn stale_finder() -> Option<&'static str> {
+    let is_known = |line: &&str| {
+        line.split_once(' ').is_some_and(|(bug, regime)| {
+            Bug::ALL.iter().any(|known| known.name() == bug)
+                && REGIMES.iter().any(|known| known.name == regime)
+        })
+    };
+    FINDERS.lines().find(|line| !is_known(line))
+}
+
+/// A line for each bug: its name and a regime's. `planted --finders` writes it.
+const FINDERS: &str = include_str!("finders.txt");
 
 const REGIMES: &[Regime] = &[
     Regime { name: "crash", run: run_crash },

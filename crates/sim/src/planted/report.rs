@@ -46,6 +46,19 @@ impl Score {
         }
     }
 
+    /// A line for each bug that was found: its name and the regime that found it most often.
+    pub(super) fn finders(&self) -> String {
+        let mut lines = String::new();
+        for bug in &self.bugs {
+            let ended = self.ended.get(bug.name()).map_or(&[][..], Vec::as_slice);
+            let regimes: Vec<&str> = ended.iter().filter_map(regime_of).collect();
+            if let Some(regime) = most_frequent(&regimes) {
+                lines.push_str(&format!("{} {regime}\n", bug.name()));
+            }
+        }
+        lines
+    }
+
     /// Prints everything; fails if a bug was missed or there was a false alarm.
     pub(super) fn print(&self, seed: u64, elapsed: Duration) -> ExitCode {
         let mut missed = Vec::new();
@@ -57,7 +70,7 @@ impl Score {
             let found: Vec<&Ended> = ended.iter().filter(|ended| ended.found.is_some()).collect();
             let seconds = median(found.iter().map(|ended| (ended.seconds * 1e3) as u64)) as f64;
             let states = median(found.iter().map(|ended| ended.states));
-            let regimes: Vec<&str> = found.iter().filter_map(|ended| regime_of(ended)).collect();
+            let regimes: Vec<&str> = found.iter().copied().filter_map(regime_of).collect();
             let mut regime = most_frequent(&regimes).unwrap_or("-").to_string();
             if found.len() < ended.len() || found.is_empty() {
                 missed.push(bug.name());

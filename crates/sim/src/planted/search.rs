@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use spinney::planted::Bug;
 
-use super::regimes::chosen;
+use super::regimes::parts;
 use crate::torture::process::Used;
 
 /// A regime that takes more processor time than this for its part of a round hangs.
@@ -109,18 +109,21 @@ impl Search {
 
     /// Reads what the child tells until it has found something, is through, or its time is up.
     fn follow(&self, process: u32, lines: &Receiver<String>, started: Instant, ended: &mut Ended) {
-        let regimes = chosen(&self.regimes);
-        let mut parts = 0;
+        let rounds = self.first_round..self.first_round + self.rounds;
+        let mut parts = parts(self.bug, &self.regimes, rounds);
         let mut part = Part::begin(process);
+        // One after another, as the child carries them out.
+        let mut next = parts.next();
         loop {
             let line = lines.recv_timeout(GLANCE);
-            let under_way = regimes[parts % regimes.len()].name.to_string();
+            let Some((round, regime)) = next else { return };
+            let (begun, under_way) = (round + 1 - self.first_round, regime.name.to_string());
             match line {
                 Ok(line) => {
                     let told: Value = serde_json::from_str(&line).unwrap_or_default();
-                    parts += 1;
+                    next = parts.next();
                     part = Part::begin(process);
-                    ended.rounds = told["round"].as_u64().map_or(1, |r| r + 1 - self.first_round);
+                    ended.rounds = begun;
                     ended.states += told["states"].as_u64().unwrap_or(0);
                     if let Some(found) = told["found"].as_str() {
                         let command = told["command"].as_str().unwrap_or_default();
@@ -130,7 +133,7 @@ impl Search {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if let Some(what) = part.hangs(process) {
-                        ended.rounds = (parts / regimes.len()) as u64 + 1;
+                        ended.rounds = begun;
                         ended.found = Some((under_way, what));
                         return;
                     }
@@ -139,12 +142,10 @@ impl Search {
                         return;
                     }
                 }
-                // It is through, or has aborted.
+                // It has aborted.
                 Err(RecvTimeoutError::Disconnected) => {
-                    if ended.rounds < self.rounds {
-                        ended.rounds = (parts / regimes.len()) as u64 + 1;
-                        ended.found = Some((under_way, String::new()));
-                    }
+                    ended.rounds = begun;
+                    ended.found = Some((under_way, String::new()));
                     return;
                 }
             }
