@@ -43,10 +43,8 @@ fn while_the_best_leaf_is_merged_the_next_best_is() {
     assert!(!tree.nothing_to_reclaim.load(Ordering::Relaxed));
 }
 
-/// On a full disk merges of leaves alone were refused, and the leaves left alone for it, again and again. The deletes
-/// of all that they held were on their way, and nobody brought them: the disk stayed full.
-#[test]
-fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
+/// A tree of two leaves of a thousand keys each, and deletes of the first keys in its root.
+fn two_leaves_and_deletes(keys: u64) -> (Arc<TrunkTree>, [Arc<Node>; 2], Arc<Version>) {
     let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
     let tree = TrunkTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
     let files = &tree.context.files;
@@ -55,10 +53,18 @@ fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
     };
     let (low, high) = (part(1, EntryKind::Put, 0..1000), part(2, EntryKind::Put, 1000..2000));
     let leaves = [leaf(1, (0, Some(1000)), &[&low]), leaf(2, (1000, None), &[&high])];
-    let deletes = part(3, EntryKind::Delete, 0..2000);
+    let deletes = part(3, EntryKind::Delete, 0..keys);
     let root = root(9, &leaves, Some(&deletes));
     let version = Arc::new(tree.version_of(root, Seqno(4)));
     tree.version.store(Arc::clone(&version));
+    (tree, leaves, version)
+}
+
+/// On a full disk merges of leaves alone were refused, and the leaves left alone for it, again and again. The deletes
+/// of all that they held were on their way, and nobody brought them: the disk stayed full.
+#[test]
+fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
+    let (tree, leaves, version) = two_leaves_and_deletes(2000);
     let chosen = || tree.choose_reclaiming(&version, Intent::Start).unwrap();
     let full = Error::Full { path: "t".into(), needed: 1 };
     leaves.iter().for_each(|leaf| tree.note_damage(&full, &Place::of(leaf)));
@@ -71,18 +77,7 @@ fn what_is_on_its_way_is_brought_to_a_leaf_that_there_was_no_room_for() {
 /// A leaf whose path was not read was chosen by path again and again, and meanwhile nothing else was compacted.
 #[test]
 fn a_leaf_whose_path_is_not_read_is_left_alone_for_a_while() {
-    let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
-    let tree = TrunkTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
-    let files = &tree.context.files;
-    let part = |id: u64, kind, keys: std::ops::Range<u64>| {
-        bundle(files, id, &table_of(files, kind, id, keys.clone()), keys)
-    };
-    let (low, high) = (part(1, EntryKind::Put, 0..1000), part(2, EntryKind::Put, 1000..2000));
-    let leaves = [leaf(1, (0, Some(1000)), &[&low]), leaf(2, (1000, None), &[&high])];
-    let deletes = part(3, EntryKind::Delete, 0..1900);
-    let root = root(9, &leaves, Some(&deletes));
-    let version = Arc::new(tree.version_of(root, Seqno(4)));
-    tree.version.store(Arc::clone(&version));
+    let (tree, leaves, version) = two_leaves_and_deletes(1900);
     let chosen = || match tree.choose_reclaiming(&version, Intent::Start).unwrap() {
         Some(Choice::Path(place)) => Some(place.lower),
         Some(Choice::Plan(plan)) => Some(plan.place.lower),
