@@ -16,6 +16,38 @@ of_every_kind! {
     what_a_value_has_grown_to_is_known_without_opening_again
 }
 
+/// Once gets had filled the row cache of a store of 6 MiB, pages had no memory at all, since tables and memtables had taken
+/// what both had shared. A scan of 50 pairs read 110 pages: each was gone before it was used.
+#[test]
+fn rows_of_a_small_store_leave_memory_to_pages() {
+    let db = Database::builder(store_path()).vfs(Arc::new(MemoryVfs::new()));
+    let db = db.memory_budget(6_360_000).open().unwrap();
+    let keyspace = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    let keys = 150_000;
+    (0..keys).for_each(|number| keyspace.put(key(number), Random(number).bytes(400)).unwrap());
+    db.wait_idle().unwrap();
+    let mut random = Random(1);
+    for _ in 0..60_000 {
+        keyspace.get(key(random.below(keys / 10))).unwrap().unwrap();
+    }
+    let stats = db.stats();
+    let pages = stats.memory_cache - stats.memory_row_cache;
+    assert!(stats.memory_row_cache > 50_000, "{} bytes of rows", stats.memory_row_cache);
+    assert!(2 * pages >= stats.memory_row_cache, "{pages} of {} bytes", stats.memory_cache);
+    let mut scan = |scans: u64| {
+        let before = db.stats().pages_read;
+        for _ in 0..scans {
+            let from = key(random.below(keys));
+            assert!(keyspace.range(&from[..]..).take(50).all(|pair| pair.is_ok()));
+        }
+        (db.stats().pages_read - before) / scans
+    };
+    scan(2000);
+    db.wait_idle().unwrap();
+    let pages = scan(500);
+    assert!(pages < 30, "a scan reads {pages} pages");
+}
+
 fn key(number: u64) -> [u8; 8] {
     Random(number).next().to_be_bytes()
 }

@@ -159,6 +159,8 @@ impl Cache {
 
     /// Reduces the memory of pages by the growth of the row cache.
     pub(crate) fn row_cache_has_grown(&self) {
+        // Also if memory became less before there were rows.
+        self.rows.fit(self.capacity_bytes.load(Ordering::Relaxed) as usize);
         self.divide_capacity();
     }
 
@@ -325,6 +327,7 @@ impl Cache {
     /// Changes the capacity, and evicts pages as needed.
     pub(crate) fn set_capacity(&self, capacity_bytes: usize) {
         self.capacity_bytes.store(capacity_bytes as u64, Ordering::Relaxed);
+        self.rows.fit(capacity_bytes);
         self.divide_capacity();
     }
 

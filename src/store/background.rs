@@ -310,7 +310,11 @@ impl Job for TreeJob {
             // No time passes for a stepped executor that would end the pause.
             Ok(Step::Postponed) if !self.store.executor.is_stepped() => BACKOFF_FULL_NANOS,
             Ok(step) => {
-                self.store.work_done.fetch_add(u64::from(*step == Step::Done), Ordering::AcqRel);
+                if *step == Step::Done {
+                    self.store.work_done.fetch_add(1, Ordering::AcqRel);
+                    // Fewer tables use less memory, which pages get.
+                    self.store.share_memory();
+                }
                 return Ok(*step);
             }
             Err(error) => {

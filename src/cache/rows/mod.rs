@@ -17,6 +17,7 @@
 //! 2. A read takes no lock. It writes to shared memory only to count the use of a row, and only
 //!    until the count is saturated.
 //! 3. A row is admitted when its key is offered for the second time, as far as the shard remembers.
+//! 4. Rows have at most half of the memory that they share with pages, once [`RowCache::fit`] has been told how much that is.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -29,8 +30,8 @@ mod tests;
 use self::shard::Shard;
 use crate::base::entry::EntryRef;
 use crate::base::ids::KeyspaceId;
-use crate::base::sync::CachePadded;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::base::sync::{CachePadded, Mutex};
 
 /// Bytes of key and value of the largest row. Beyond this size, a page holds little more than the
 /// row.
@@ -46,6 +47,10 @@ pub(crate) struct RowCache {
     shards: Box<[CachePadded<Shard>]>,
     /// Memory that is in use.
     bytes: AtomicU64,
+    bytes_max: usize,
+    /// The part of the rings that rows may use now, in percent; none are admitted at 0.
+    percent: AtomicU64,
+    fitting: Mutex<()>,
 }
 
 impl RowCache {
@@ -60,7 +65,31 @@ impl RowCache {
             (0..count).map(|_| Shard::reserve(bytes_max / count).map(CachePadded::new)).collect();
         let shards = shards.unwrap_or_default();
         let memory: usize = shards.iter().map(|shard| shard.doorkeeper_bytes()).sum();
-        RowCache { shards, bytes: AtomicU64::new(memory as u64) }
+        let (bytes, percent) = (AtomicU64::new(memory as u64), AtomicU64::new(100));
+        RowCache { shards, bytes, bytes_max, percent, fitting: Mutex::default() }
+    }
+
+    /// Rows share so much memory with pages now, and are to use a third of it. If they use more than half, all are dropped.
+    /// So are they if they use all that they may, and may use twice as much now.
+    pub(crate) fn fit(&self, shared_bytes: usize) {
+        let rings: usize = self.shards.iter().map(|shard| shard.ring_bytes_max()).sum();
+        let fixed = self.bytes_max.saturating_sub(rings);
+        let wanted = (shared_bytes / 3).saturating_sub(fixed) * 100 / rings.max(1);
+        let wanted = wanted.min(100) as u64;
+        let _alone = self.fitting.lock();
+        let (percent, used) = (self.percent.load(Ordering::Relaxed), self.bytes());
+        let allowed = fixed + rings / 100 * percent as usize;
+        // What is little less would soon be too much again.
+        let is_much = used > shared_bytes / 2 && wanted <= percent / 4 * 3;
+        let is_full = percent == 0 || used >= allowed / 8 * 7;
+        let is_little =
+            is_full && (wanted >= 2 * percent.max(1) || (wanted == 100 && percent < 60));
+        if is_much || is_little {
+            self.percent.store(wanted, Ordering::Relaxed);
+            for shard in &self.shards {
+                shard.empty(wanted as f64 / 100.0, &self.bytes);
+            }
+        }
     }
 
     /// Memory in use.
@@ -113,6 +142,9 @@ impl RowCache {
             return false;
         }
         let Some(shard) = self.shard(hash) else { return false };
+        if self.percent.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
         shard.admit(hash, keyspace, entry, is_current, &self.bytes)
     }
 

@@ -16,10 +16,14 @@
 //! 3. A key has at most one place in the table. While `writer` is held it may briefly have none
 //!    although its row remains, so a search that must not miss a row holds `writer`.
 //! 4. Each growth of memory is added to the account under `writer`.
+//! 5. The ring's length changes only after `tail` has passed all rows: whoever uses the wrong length has a position below
+//!    `tail`, or sees the new length, since a place is published after it.
 
 use super::{ROW_BYTES_MAX, RowHash};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::{KeyspaceId, Seqno};
+#[cfg(not(loom))]
+use crate::base::limits::UNIT_BYTES;
 use crate::base::planted::{Bug, hold_open, linger, planted};
 use crate::base::sync::atomic;
 use crate::base::sync::modelled::{AtomicBool, AtomicU64, Mutex, Ordering, fence};
@@ -90,7 +94,8 @@ struct Words {
 #[cfg(not(loom))]
 impl Words {
     fn reserve(count: usize) -> Option<Words> {
-        Some(Words { mapping: crate::base::mapping::Mapping::reserve(count * 8)?, count })
+        let bytes = (count * 8).next_multiple_of(UNIT_BYTES);
+        Some(Words { mapping: crate::base::mapping::Mapping::reserve(bytes)?, count })
     }
 
     #[inline]
@@ -98,6 +103,21 @@ impl Words {
         // SAFETY: the mapping has room for so many words, is aligned, zero until written, and lives
         // as long as `self`; nothing reads or writes it but through these atomics.
         unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr().cast(), self.count) }
+    }
+
+    /// Gives the memory back to the system: all words become zero, some time before this returns.
+    #[cfg(not(miri))]
+    fn release(&self) {
+        let bytes = (self.count * 8).next_multiple_of(UNIT_BYTES);
+        // SAFETY: a mapping is whole pages. Others have references to the words, but they are atomics: who reads one
+        // finds what was there or zero, as if a thread had stored it.
+        unsafe { self.mapping.release(0, bytes) };
+    }
+
+    /// There the bytes would be undefined.
+    #[cfg(miri)]
+    fn release(&self) {
+        self.all().iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 }
 
@@ -113,12 +133,18 @@ impl Words {
     fn all(&self) -> &[Word] {
         &self.0
     }
+
+    fn release(&self) {
+        self.0.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
 }
 
 /// What `writer` guards.
 pub(super) struct Writer {
     /// Where the next row is written.
     head: u64,
+    /// Where the first one was, since the ring has its present length: a multiple of that.
+    first: u64,
     /// Memory that counts as used, of the ring and the table.
     counted_bytes: usize,
 }
@@ -129,7 +155,9 @@ pub(super) struct Shard {
     /// The size of each part; the parts are consecutive.
     table_words: usize,
     doorkeeper_words: usize,
-    ring_words: usize,
+    /// The ring's length, and the most that there is room for.
+    ring_words: AtomicU64,
+    ring_words_max: usize,
     /// Where the oldest row starts.
     tail: AtomicU64,
     /// Whether a row was ever written.
@@ -180,16 +208,48 @@ impl Shard {
             words,
             table_words,
             doorkeeper_words,
-            ring_words,
+            ring_words: AtomicU64::new(ring_words as u64),
+            ring_words_max: ring_words,
             // 0 is no position.
             tail: AtomicU64::new(ring_words as u64),
             filled: AtomicBool::new(false),
-            writer: Mutex::new(Writer { head: ring_words as u64, counted_bytes: 0 }),
+            writer: Mutex::new(Writer {
+                head: ring_words as u64,
+                first: ring_words as u64,
+                counted_bytes: 0,
+            }),
         })
+    }
+
+    /// The ring's length.
+    #[inline]
+    fn ring_words(&self) -> u64 {
+        self.ring_words.load(Ordering::Relaxed)
+    }
+
+    /// Drops all rows and gives their memory back, which is taken off `total`. From now on the ring has `part` of the length
+    /// that there is room for.
+    pub(super) fn empty(&self, part: f64, total: &atomic::AtomicU64) {
+        let words = (self.ring_words_max as f64 * part) as usize;
+        let words = words.clamp((2 * ROW_WORDS_MAX).min(self.ring_words_max), self.ring_words_max);
+        let mut writer = self.writer.lock();
+        let first = (writer.head / words as u64 + 1) * words as u64;
+        self.raise_tail(first);
+        self.ring_words.store(words as u64, Ordering::Relaxed);
+        self.filled.store(false, Ordering::Relaxed);
+        self.words.release();
+        (writer.head, writer.first) = (first, first);
+        total.fetch_sub(writer.counted_bytes as u64, Ordering::Relaxed);
+        writer.counted_bytes = 0;
     }
 
     pub(super) fn doorkeeper_bytes(&self) -> usize {
         self.doorkeeper_words * 8
+    }
+
+    /// The longest ring.
+    pub(super) fn ring_bytes_max(&self) -> usize {
+        self.ring_words_max * 8
     }
 
     #[inline]
@@ -211,7 +271,7 @@ impl Shard {
 
     /// The words of the row at `position`. A row does not cross the end of the ring.
     fn row(&self, position: u64, words: usize) -> &[Word] {
-        let start = (position % self.ring_words as u64) as usize;
+        let start = (position % self.ring_words().max(1)) as usize;
         self.ring().get(start..start + words).unwrap_or_default()
     }
 
@@ -419,14 +479,13 @@ impl Shard {
 
     /// Memory of the ring and the table that is in use, in steps.
     fn used_bytes(&self, writer: &Writer) -> usize {
-        // The first round began at `ring_words`.
-        let touched = (writer.head as usize - self.ring_words).min(self.ring_words);
+        let ring = self.ring_words() as usize;
+        let touched = ((writer.head - writer.first) as usize).min(ring);
         if touched == 0 {
             return 0;
         }
-        let step = (self.ring_words / STEPS).max(1);
-        let ring_words = touched.next_multiple_of(step).min(self.ring_words);
-        (self.table_words + ring_words) * 8
+        let step = (ring / STEPS).max(1);
+        (self.table_words + touched.next_multiple_of(step).min(ring)) * 8
     }
 
     /// Keeps writers out.
@@ -467,12 +526,12 @@ impl Shard {
     }
 
     fn has_room(&self, writer: &Writer, words: u64) -> bool {
-        writer.head + words <= self.tail.load(Ordering::Relaxed) + self.ring_words as u64
+        writer.head + words <= self.tail.load(Ordering::Relaxed) + self.ring_words()
     }
 
     fn to_end(&self, position: u64) -> u64 {
-        let ring = self.ring_words as u64;
-        ring - position % ring
+        let ring = self.ring_words();
+        ring - position % ring.max(1)
     }
 
     /// Rewrites the oldest row at the head, if it has been used. There is room: its own.

@@ -9,6 +9,8 @@ use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::{KeyspaceId, Seqno};
 use crate::base::key_hash::hash_key;
 use crate::base::random::SplitMix;
+use crate::cache::Cache;
+use crate::cache::page_cache::CacheOptions;
 
 const SPACE: KeyspaceId = KeyspaceId(1);
 
@@ -197,6 +199,10 @@ fn readers_never_see_what_was_superseded_before_they_looked() {
         newest.fetch_add(1, Ordering::SeqCst);
         rows.wait_for_admissions();
         let changed = (0..4).map(|i| (round * 5 + i * 7) % KEYS);
+        if round % 16 == 0 {
+            // All rows go, and the ring gets another length.
+            rows.fit([10 << 10, 64 << 10][round as usize / 16 % 2]);
+        }
         for number in changed.clone() {
             let key = number.to_be_bytes();
             rows.supersede(SPACE, hash_key(&key), put(&key, round, &value(round)));
@@ -295,4 +301,63 @@ fn a_record_that_is_being_written_once_more_is_superseded() {
     stop.store(true, Ordering::Relaxed);
     crowd.join().unwrap();
     assert!(found > 10, "{found} of {seqno}");
+}
+
+/// The rows of a small store took all memory of the page cache, once others took most of that: each page that was read was
+/// gone before it was used.
+#[test]
+fn rows_leave_half_of_what_they_share_to_pages() {
+    let rows = RowCache::new(256 << 10);
+    rows.fit(768 << 10);
+    let key = |n: u64| n.to_be_bytes();
+    let fill = |range: std::ops::Range<u64>| {
+        range.for_each(|n| admit(&rows, put(&key(n), n, &[7; 100])));
+        rows.check_bytes();
+    };
+    fill(0..4000);
+    let full = rows.bytes();
+    assert!(full > 200 << 10, "{full}");
+    // As long as it is not too much nothing is dropped.
+    rows.fit(520 << 10);
+    assert!(get(&rows, &key(3999)).is_some());
+    rows.fit(300 << 10);
+    assert!((3900..4000).all(|n| get(&rows, &key(n)).is_none()));
+    assert!(rows.bytes() < 20 << 10, "{}", rows.bytes());
+    fill(4000..8000);
+    assert_eq!(get(&rows, &key(7999)), Some((7999, vec![7; 100])));
+    assert!(rows.bytes() < 150 << 10 && rows.bytes() > 50 << 10, "{}", rows.bytes());
+    // A little less drops nothing.
+    rows.fit(280 << 10);
+    assert!(get(&rows, &key(7999)).is_some());
+    rows.fit(0);
+    fill(8000..9000);
+    assert!(rows.bytes() < 20 << 10 && get(&rows, &key(8999)).is_none(), "{}", rows.bytes());
+    // There is much more again.
+    rows.fit(1 << 20);
+    fill(9000..13_000);
+    assert_eq!((get(&rows, &key(12_999)).is_some(), rows.bytes()), (true, full));
+}
+
+/// Rows came after the memory had become less: nobody looked any more.
+#[test]
+fn rows_that_come_later_leave_half_to_pages_too() {
+    let cache = Cache::with_options(
+        768 << 10,
+        CacheOptions { row_cache_bytes_max: 256 << 10, stripes: 1, deterministic: true },
+    );
+    cache.set_capacity(150 << 10);
+    let key = |n: u64| n.to_be_bytes();
+    for n in 0..8000 {
+        let key = key(n);
+        for _ in 0..2 {
+            let entry = put(&key, n, &[7; 100]);
+            if cache.row_cache().admit(SPACE, hash_key(entry.key), entry, || true) {
+                cache.row_cache_has_grown();
+            }
+        }
+        assert!(cache.row_cache().bytes() < 120 << 10, "{n}: {}", cache.row_cache().bytes());
+    }
+    let statistics = cache.statistics();
+    assert!(statistics.row_cache_bytes < 76 << 10, "{statistics:?}");
+    assert!(statistics.capacity_bytes - statistics.row_cache_bytes > 70 << 10, "{statistics:?}");
 }
