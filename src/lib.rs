@@ -37,6 +37,7 @@
 //! | change options of a keyspace that is in use | [`Keyspace::alter`] |
 //! | read and write keys, one or many | [`Keyspace`] |
 //! | write over several keyspaces at once | [`Batch`] |
+//! | write only if a key is absent, present or unchanged | [`Keyspace::insert_if_absent`], [`Keyspace::fetch_update`], [`Batch::require_absent`] |
 //! | read one moment of all keyspaces | [`Snapshot`] |
 //! | read in key order, from both ends | [`Iter`], [`KeyRange`] |
 //! | update values without reading them | [`MergeOperator`], [`Keyspace::merge`] |
@@ -82,6 +83,7 @@ pub(crate) mod base;
 
 pub use db::batch::{Batch, BatchOperation};
 pub use db::check::CheckReport;
+pub use db::conditional::{Swap, Update};
 pub use store::checkpoint::CheckpointProgress;
 pub use db::damage::DamagedRange;
 pub use db::database::Database;

@@ -189,6 +189,18 @@ bugs! {
         "A range is recorded as empty although a put into it was noted meanwhile.";
     GapIgnoresNewer, "gap-ignores-newer", "db",
         "A range is recorded as empty although a put above the iterator's number was found in it.";
+    ConditionNotVerified, "condition-not-verified", "db",
+        "A conditional write does not look whether its key was written to since it was read.";
+    ConditionSeesActiveOnly, "condition-sees-active-only", "db",
+        "A conditional write does not find what was written before its memtable was frozen.";
+    ConditionIgnoresFlush, "condition-ignores-flush", "db",
+        "A conditional write does not find what has reached the tree since its key was read.";
+    ConditionKeysUnlocked, "condition-keys-unlocked", "db",
+        "A batch does not lock the keys of conditions that it does not write.";
+    GuardWithoutBarrier, "guard-without-barrier", "db",
+        "Commits lock keys only while a conditional write is under way, which waits for none that has begun.";
+    GuardedWriteUnlocked, "guarded-write-unlocked", "db",
+        "A put to a keyspace with conditional writes does not lock its key.";
     GapNotCaughtUp, "gap-not-caught-up", "commit",
         "A range is recorded as empty that a commit in flight has put a key into.";
     GapEndedBeforeNumber, "gap-ended-before-number", "db",

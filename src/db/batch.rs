@@ -6,8 +6,11 @@ use super::keyspace::Keyspace;
 use crate::base::durability::Durability;
 use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
-use crate::base::planted::{Bug, planted};
-use crate::store::operation::Operation;
+use crate::base::planted::{Bug, hold_open, planted};
+use crate::merge::Contained;
+use crate::store::condition::Condition;
+use crate::store::operation::{Operation, check_sizes};
+use crate::store::read;
 use crate::store::state::KeyspaceState;
 use crate::store::store::OpenStore;
 
@@ -15,7 +18,8 @@ use crate::store::store::OpenStore;
 ///
 /// A batch made by [`Batch::new`] belongs to the store of the first keyspace that is written to. A batch
 /// made by [`Database::batch`](super::database::Database::batch) belongs to that database's store.
-/// Dropping a batch writes nothing.
+/// Dropping a batch writes nothing. A batch may have conditions ([`Batch::require_absent`] and its siblings): if one of
+/// them does not hold, nothing is written.
 ///
 /// ```
 /// # fn main() -> spinney::Result<()> {
@@ -40,6 +44,7 @@ pub struct Batch {
     durability: Durability,
     keyspaces: Vec<Arc<KeyspaceState>>,
     operations: Vec<Gathered>,
+    required: Vec<Required>,
     /// All keys and values, concatenated.
     bytes: Vec<u8>,
     /// The name of a keyspace of another store that was written to: the commit fails.
@@ -52,6 +57,21 @@ struct Gathered {
     kind: EntryKind,
     key: std::ops::Range<usize>,
     value: std::ops::Range<usize>,
+}
+
+/// What a key must hold.
+#[derive(Clone)]
+struct Required {
+    keyspace: usize,
+    key: std::ops::Range<usize>,
+    what: Wanted,
+}
+
+#[derive(Clone)]
+enum Wanted {
+    Absent,
+    Present,
+    Value(std::ops::Range<usize>),
 }
 
 /// One write of a [`Batch`].
@@ -101,10 +121,11 @@ impl Batch {
         self
     }
 
-    /// Removes all writes. Keeps the allocated memory, the durability and the store.
+    /// Removes all writes and conditions. Keeps the allocated memory, the durability and the store.
     pub fn clear(&mut self) {
         self.keyspaces.clear();
         self.operations.clear();
+        self.required.clear();
         self.bytes.clear();
         self.foreign = None;
     }
@@ -132,24 +153,82 @@ impl Batch {
         })
     }
 
-    fn push(&mut self, keyspace: &Keyspace, kind: EntryKind, key: &[u8], value: &[u8]) {
+    /// The place of a keyspace in the batch; `None` if it belongs to another store.
+    fn place(&mut self, keyspace: &Keyspace) -> Option<usize> {
         let store = self.store.get_or_insert_with(|| Arc::clone(keyspace.store()));
         if !Arc::ptr_eq(keyspace.store(), store) {
             self.foreign = Some(keyspace.name().to_string());
-            return;
+            return None;
         }
         let state = keyspace.state();
         let known = self.keyspaces.iter().rposition(|known| Arc::ptr_eq(known, state));
-        let keyspace = known.unwrap_or_else(|| {
+        Some(known.unwrap_or_else(|| {
             self.keyspaces.push(Arc::clone(state));
             self.keyspaces.len() - 1
-        });
+        }))
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> std::ops::Range<usize> {
         let start = self.bytes.len();
-        self.bytes.extend_from_slice(key);
-        let middle = self.bytes.len();
-        self.bytes.extend_from_slice(value);
-        let end = self.bytes.len();
-        self.operations.push(Gathered { keyspace, kind, key: start..middle, value: middle..end });
+        self.bytes.extend_from_slice(bytes);
+        start..self.bytes.len()
+    }
+
+    fn push(&mut self, keyspace: &Keyspace, kind: EntryKind, key: &[u8], value: &[u8]) {
+        let Some(keyspace) = self.place(keyspace) else { return };
+        let (key, value) = (self.keep(key), self.keep(value));
+        self.operations.push(Gathered { keyspace, kind, key, value });
+    }
+
+    /// Requires that `key` has no value when the batch is committed: otherwise nothing is written, and the commit returns
+    /// `Conflict`. What the batch itself writes does not count.
+    ///
+    /// ```
+    /// # fn main() -> spinney::Result<()> {
+    /// # let db = spinney::Database::builder_in_memory().open()?;
+    /// # let users = db.keyspace("users", spinney::KeyspaceOptions::stb())?;
+    /// # let names = db.keyspace("names", spinney::KeyspaceOptions::stb())?;
+    /// let register = |name: &str, id: &str| {
+    ///     let mut batch = db.batch();
+    ///     batch.require_absent(&names, name);
+    ///     batch.require_absent(&users, id);
+    ///     batch.put(&names, name, id);
+    ///     batch.put(&users, id, name);
+    ///     batch.commit()
+    /// };
+    /// register("ada", "1")?;
+    /// assert!(matches!(register("ada", "2"), Err(spinney::Error::Conflict { .. })));
+    /// assert_eq!(users.get("2")?, None);
+    /// # Ok(()) }
+    /// ```
+    pub fn require_absent(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
+        self.require(keyspace, key.as_ref(), |_| Wanted::Absent);
+    }
+
+    /// Requires that `key` has a value when the batch is committed. As [`Batch::require_absent`].
+    pub fn require_present(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
+        self.require(keyspace, key.as_ref(), |_| Wanted::Present);
+    }
+
+    /// Requires that `key` has this value when the batch is committed. As [`Batch::require_absent`].
+    pub fn require_value(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) {
+        self.require(keyspace, key.as_ref(), |batch| Wanted::Value(batch.keep(value.as_ref())));
+    }
+
+    fn require(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        what: impl FnOnce(&mut Batch) -> Wanted,
+    ) {
+        let Some(keyspace) = self.place(keyspace) else { return };
+        let (key, what) = (self.keep(key), what(self));
+        self.required.push(Required { keyspace, key, what });
     }
 
     /// Adds a write that sets the value of `key`.
@@ -177,7 +256,7 @@ impl Batch {
         self.operations.is_empty()
     }
 
-    /// Returns the total size of all keys and values, in bytes.
+    /// Returns the total size of all keys and values, those of conditions included, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -189,7 +268,8 @@ impl Batch {
     /// `InvalidArgument` if a key or value is too long, a keyspace has no merge operator for a merge, or a
     /// keyspace belongs to another store; `Full`; `Poisoned`; `Closed`; `ReadOnly`. Nothing is written in
     /// these cases. The exception is a failed sync: it is then unknown whether the batch survives a power
-    /// loss.
+    /// loss. `Conflict` if a condition does not hold: it names the key. With conditions also the errors of
+    /// [`Keyspace::get`], and `InvalidArgument` inside a merge operator.
     pub fn commit(self) -> Result<()> {
         match &self.store {
             Some(store) => self.write_to(store),
@@ -200,16 +280,71 @@ impl Batch {
     /// Commits the writes to `store`.
     pub(crate) fn write_to(&self, store: &Arc<OpenStore>) -> Result<()> {
         let is_other = self.store.as_ref().is_some_and(|own| !Arc::ptr_eq(own, store));
-        if is_other && !self.is_empty() {
+        if is_other && !(self.is_empty() && self.required.is_empty()) {
             return Err(Error::invalid("the batch's keyspaces belong to another store"));
         }
         if let Some(name) = &self.foreign {
             return Err(Error::invalid(format!("keyspace {name:?} belongs to another store")));
         }
+        if !self.required.is_empty() {
+            return self.write_if(store);
+        }
         if planted(Bug::BatchInHalves) || planted(Bug::BatchByKeyspace) {
             return self.write_in_parts(store);
         }
         store.commit(|| self.operations(), self.durability)
+    }
+
+    /// Commits the writes if all conditions hold. They are looked at without a lock; if nobody has written to one of their
+    /// keys since then when all are locked, they hold together.
+    fn write_if(&self, store: &Arc<OpenStore>) -> Result<()> {
+        Contained::refuse_inside("a batch with conditions")?;
+        for required in &self.required {
+            store.guard(&self.keyspaces[required.keyspace])?;
+        }
+        let mut conditions = Vec::with_capacity(self.required.len());
+        loop {
+            conditions.clear();
+            for required in &self.required {
+                conditions.push(self.look(store, required)?);
+            }
+            hold_open(Bug::ConditionNotVerified, 16);
+            hold_open(Bug::ConditionSeesActiveOnly, 16);
+            hold_open(Bug::ConditionIgnoresFlush, 16);
+            if store.commit_if(|| self.operations(), self.durability, &conditions)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether a key holds now what it must, as a condition of the commit.
+    fn look<'a>(&'a self, store: &OpenStore, required: &Required) -> Result<Condition<'a>> {
+        let (keyspace, key) =
+            (&self.keyspaces[required.keyspace], &self.bytes[required.key.clone()]);
+        check_sizes(key, &[])?;
+        let key_only = !matches!(required.what, Wanted::Value(_));
+        let (found, since) = read::newest(store, keyspace, key, key_only)?;
+        let differs = match (&required.what, found) {
+            (Wanted::Absent, None) | (Wanted::Present, Some(_)) => None,
+            (Wanted::Absent, Some(_)) => Some("a value, and the batch requires that it has none"),
+            (Wanted::Present | Wanted::Value(_), None) => {
+                Some("no value, and the batch requires one")
+            }
+            (Wanted::Value(wanted), Some(found)) => {
+                let is_wanted = *found == self.bytes[wanted.clone()];
+                (!is_wanted).then_some("another value than the batch requires")
+            }
+        };
+        match differs {
+            None => Ok(Condition { keyspace, key, since }),
+            Some(what) => Err(Error::Conflict {
+                what: format!(
+                    "key \"{}\" of keyspace {:?} has {what}; nothing was written",
+                    key.escape_ascii(),
+                    keyspace.name
+                ),
+            }),
+        }
     }
 
     /// The planted bugs of a batch that is not atomic.

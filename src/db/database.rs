@@ -328,7 +328,7 @@ impl Database {
     fn drop_alone(&self, name: &str, keyspace: &Arc<KeyspaceState>) -> Result<()> {
         let store = &self.store;
         keyspace.dropped.store(true, Ordering::SeqCst);
-        store.keyspaces_dropped.fetch_add(1, Ordering::SeqCst);
+        store.keyspace_changes.fetch_add(1, Ordering::SeqCst);
         // Every commit after the barrier sees `dropped`.
         let last = store.committer.barrier(|last| last);
         // Earlier commits must be durable before the drop is.

@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::ids::Seqno;
 use crate::base::sync::atomic::{AtomicU64, Ordering};
+use crate::commit;
 use crate::jobs::WorkSource;
+use crate::journal::{Payload, encode_operation};
 use crate::store::idle::Activity;
 use crate::store::read::multi_get_while;
 use crate::vfs::{Access, File, MemoryVfs, Vfs};
-use crate::{Batch, Database, Error, Event, Keyspace, KeyspaceOptions, TreeKind};
+use crate::{Batch, Database, Durability, Error, Event, Keyspace, KeyspaceOptions, TreeKind};
 
 /// How long a thread may take for what it does at once.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -594,4 +596,49 @@ fn small_writes_do_not_wait_for_large_ones() {
         from.elapsed()
     });
     assert!(took < Duration::from_secs(3), "{took:?} for a hundred small writes");
+}
+
+/// A commit that panicked left the version of another one that never became visible: no condition on that key held, and
+/// conditional writes of it were tried for ever.
+#[test]
+fn a_conditional_write_of_a_poisoned_store_ends() {
+    let db = Database::builder_in_memory().open().unwrap();
+    let items = db.keyspace("items", KeyspaceOptions::stb()).unwrap();
+    items.put("key", "old").unwrap();
+    assert!(items.insert_if_absent("other", "1").unwrap());
+    let store = items.store();
+    let mut payload = Vec::new();
+    encode_operation(&mut payload, items.state().id, EntryKind::Put, b"a", b"b");
+    let ((begun, has_begun), (go, goes)) = (mpsc::channel(), mpsc::channel());
+    thread::scope(|scope| {
+        let panics = scope.spawn(move || {
+            let apply = |_| {
+                begun.send(()).unwrap();
+                goes.recv().unwrap();
+                panic!("half-way");
+            };
+            let (payload, durability) = (Payload::Whole(&payload), Durability::Buffered);
+            let batch = commit::Batch { payload, count: 1, durability, own: None };
+            store.committer.commit(batch, || true, || Ok(()), apply)
+        });
+        has_begun.recv().unwrap();
+        let put = scope.spawn(|| items.put("key", "new"));
+        let newest = || {
+            let read = items.state().read.load();
+            read.active.memtable.get(b"key", Seqno::MAX).unwrap().value.to_vec()
+        };
+        while newest() != b"new" {
+            thread::yield_now();
+        }
+        go.send(()).unwrap();
+        assert!(panics.join().is_err());
+        assert!(matches!(put.join().unwrap(), Err(Error::Poisoned { .. })));
+    });
+    store.panicked("a commit panicked half-way");
+    assert_eq!(items.get("key").unwrap().unwrap(), b"old");
+    assert!(matches!(items.update_if_present("key", "1"), Err(Error::Poisoned { .. })));
+    assert!(matches!(items.take("key"), Err(Error::Poisoned { .. })));
+    let mut batch = db.batch();
+    batch.require_present(&items, "key");
+    assert!(matches!(batch.commit(), Err(Error::Poisoned { .. })));
 }

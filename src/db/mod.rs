@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod check;
+pub(crate) mod conditional;
 pub(crate) mod damage;
 pub(crate) mod database;
 #[cfg(feature = "fuzz")]

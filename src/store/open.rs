@@ -21,6 +21,7 @@ use super::events::Event;
 use super::failures::{FailureCount, Failures};
 use super::in_flight::InFlight;
 use super::kept_state::Kept;
+use super::key_locks::KeyLocks;
 use super::open_iterators::OpenIterators;
 use super::options::{BackgroundMode, Builder};
 use super::quarantine::{Quarantine, Quarantined, concerns_one};
@@ -594,7 +595,8 @@ fn open_locked(
         in_flight: InFlight::new(sizes.memtable_bytes / 2),
         incorporation: Mutex::new(()),
         next_keyspace_id: AtomicU32::new(recovered.next_keyspace_id.0.max(1)),
-        keyspaces_dropped: AtomicU64::new(0),
+        keyspace_changes: AtomicU64::new(0),
+        key_locks: KeyLocks::default(),
         closed: AtomicBool::new(false),
         closing: Mutex::default(),
         closed_by_one: Condvar::new(),

@@ -33,7 +33,7 @@ impl Operation<'_> {
 }
 
 /// Refuses keys and values that the formats cannot take.
-pub(super) fn check_sizes(key: &[u8], value: &[u8]) -> Result<()> {
+pub(crate) fn check_sizes(key: &[u8], value: &[u8]) -> Result<()> {
     if key.len() > KEY_BYTES_MAX {
         return Err(Error::invalid(format!(
             "a key has at most {KEY_BYTES_MAX} bytes, not {}; store long identifiers in the value \

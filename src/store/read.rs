@@ -188,7 +188,28 @@ pub(crate) fn get(
     key: &[u8],
     snapshot: Option<Seqno>,
 ) -> Result<Option<Slice>> {
-    look_up(store, keyspace, key, snapshot, false, |found| found.into_value(keyspace, store, key))
+    let answer = |found: Lookup, _| found.into_value(keyspace, store, key);
+    look_up(store, keyspace, key, snapshot, false, answer)
+}
+
+/// The key's value in the newest visible state, and the number at which it was read. `key_only`, only whether there is one:
+/// it is empty then, and no value is read from a blob file.
+pub(crate) fn newest(
+    store: &Store,
+    keyspace: &KeyspaceState,
+    key: &[u8],
+    key_only: bool,
+) -> Result<(Option<Slice>, Seqno)> {
+    let mut read_at = Seqno(0);
+    let answer = |found: Lookup, snapshot| {
+        read_at = snapshot;
+        match key_only {
+            true => Ok(found.into_presence()?.then(Slice::default)),
+            false => found.into_value(keyspace, store, key),
+        }
+    };
+    let value = look_up(store, keyspace, key, None, key_only, answer)?;
+    Ok((value, read_at))
 }
 
 /// Whether the key has a value at `snapshot`, or in the newest visible state. Reads no value from a blob file.
@@ -198,11 +219,11 @@ pub(crate) fn contains(
     key: &[u8],
     snapshot: Option<Seqno>,
 ) -> Result<bool> {
-    let answer = |found: Lookup| Ok(found.into_presence()?.then(Slice::default));
+    let answer = |found: Lookup, _| Ok(found.into_presence()?.then(Slice::default));
     Ok(look_up(store, keyspace, key, snapshot, true, answer)?.is_some())
 }
 
-/// Looks a key up, and answers with what `answer` makes of what was found.
+/// Looks a key up, and answers with what `answer` makes of what was found, and of the number at which it was read.
 #[inline(always)]
 fn look_up(
     store: &Store,
@@ -210,7 +231,7 @@ fn look_up(
     key: &[u8],
     snapshot: Option<Seqno>,
     key_only: bool,
-    answer: impl FnOnce(Lookup) -> Result<Option<Slice>>,
+    answer: impl FnOnce(Lookup, Seqno) -> Result<Option<Slice>>,
 ) -> Result<Option<Slice>> {
     let is_checked = check_early(store, keyspace)?;
     let timed = super::counters::is_timed().then(|| store.clock.nanos());
@@ -230,7 +251,7 @@ fn look_up(
         }
     }
     let is_record = lookup.is_record;
-    let value = answer(lookup)?;
+    let value = answer(lookup, snapshot)?;
     let counters = &store.counters;
     counters.gets.add(1);
     match &value {

@@ -108,6 +108,10 @@ pub(crate) struct KeyspaceState {
     pub(crate) hasher: Arc<KeyHasher>,
     pub(crate) counters: Arc<TreeCounters>,
     pub(crate) dropped: AtomicBool,
+    /// It has had a conditional write: commits lock their keys (`condition`).
+    pub(crate) is_guarded: AtomicBool,
+    /// No commit is under way that does not.
+    pub(crate) is_guarded_throughout: AtomicBool,
     /// The delay of its writers, from the backlog of its background work.
     pub(crate) write_delay: WriteDelay,
     /// No memtable is built before this time, after a failure.
@@ -256,6 +260,8 @@ impl KeyspaceState {
             hasher: parts.hasher,
             counters: parts.counters,
             dropped: AtomicBool::new(false),
+            is_guarded: AtomicBool::new(false),
+            is_guarded_throughout: AtomicBool::new(false),
             write_delay: WriteDelay::default(),
             flush_backoff_until_nanos: AtomicU64::new(0),
             compaction_backoff_until_nanos: AtomicU64::new(0),

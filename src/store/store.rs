@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! 1. Locks are taken in this order: batches `in_flight`, `registry`, `incorporation`, a memtable's stage, a tree's
-//!    change lock, the manifest's. The commit barrier is entered only with the first two held.
+//!    change lock, the manifest's. The commit barrier is entered only with the first two held. Keys are locked after
+//!    batches in flight and before a shard of the journal, with no other lock held.
 //! 2. Once `poison` is set, no write is accepted until the store has been reopened.
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use super::events::Event;
 use super::failures::{Cause, FailureCount, Failures};
 use super::in_flight::InFlight;
 use super::kept_state::Kept;
+use super::key_locks::KeyLocks;
 use super::open_iterators::OpenIterators;
 use super::options::Switches;
 use super::quarantine::Quarantine;
@@ -90,8 +92,9 @@ pub(crate) struct Store {
     /// Held while memtables are incorporated.
     pub(crate) incorporation: Mutex<()>,
     pub(crate) next_keyspace_id: AtomicU32,
-    /// Counted once one is marked as dropped, before the barrier behind which nobody writes to it.
-    pub(crate) keyspaces_dropped: AtomicU64,
+    /// Counted once one is marked as dropped or guarded, before the barrier behind which every commit sees it.
+    pub(crate) keyspace_changes: AtomicU64,
+    pub(crate) key_locks: KeyLocks,
     pub(crate) closed: AtomicBool,
     pub(crate) closing: Mutex<Closing>,
     /// Signalled when `closing` is done.

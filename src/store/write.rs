@@ -1,7 +1,9 @@
 //! The way of a write: admission, and the commit of a batch.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
+use super::condition::{Condition, lock_hash};
 use super::counters::is_timed;
 use super::in_flight::{COUNTED_BYTES_MIN, Flight};
 use super::large::LargeValues;
@@ -50,8 +52,21 @@ struct Checked<'a> {
     only: Option<&'a KeyspaceState>,
     /// The keyspace whose writers are delayed most.
     slowest: Option<&'a KeyspaceState>,
-    /// How many keyspaces had been dropped when it was checked.
-    drops: u64,
+    /// How many keyspaces had been dropped or guarded when it was checked.
+    changes: u64,
+    locking: Cell<Locking>,
+    /// What must hold when it is committed.
+    conditions: &'a [Condition<'a>],
+}
+
+/// Whether a commit locks its keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Locking {
+    /// None of its keyspaces is guarded.
+    Needless,
+    /// One is. So it is as well if that is seen only with the shard locked.
+    Needed,
+    Locked,
 }
 
 impl Checked<'_> {
@@ -65,6 +80,7 @@ impl Checked<'_> {
 
 impl Store {
     /// Commits a batch whose operations `operations` yields each time it is called.
+    #[inline]
     pub(crate) fn commit<'a, I>(
         &self,
         operations: impl Fn() -> I,
@@ -73,12 +89,25 @@ impl Store {
     where
         I: Iterator<Item = Operation<'a>>,
     {
+        self.commit_if(operations, durability, &[]).map(|_| ())
+    }
+
+    /// The same if all `conditions` hold; else nothing is written, and the answer is no. Their keyspaces are guarded.
+    pub(crate) fn commit_if<'a, I>(
+        &self,
+        operations: impl Fn() -> I,
+        durability: Durability,
+        conditions: &'a [Condition<'a>],
+    ) -> Result<bool>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
         let timed = is_timed().then(|| self.clock.nanos());
         self.check_open()?;
         self.check_not_read_only()?;
-        let mut batch = self.check(operations())?;
+        let mut batch = self.check(operations(), conditions)?;
         if batch.count == 0 {
-            return if durability == Durability::Sync { self.sync() } else { Ok(()) };
+            return self.commit_nothing(durability, conditions);
         }
         // Before it holds what others wait for.
         self.wait_for_readers(batch.held);
@@ -86,8 +115,9 @@ impl Store {
             self.commit_counted(&operations, &mut batch, durability)?
         } else {
             self.admit(&operations, &batch)?;
-            self.commit_admitted(&operations, &batch, durability, None)?
+            self.commit_in_order(&operations, &batch, durability, None)?
         };
+        let Some(last) = last else { return Ok(false) };
         if durability == Durability::Sync && !planted(Bug::CommitBeforeSync) {
             self.journal.sync_upto(last)?;
             self.counters.commits_sync.add(1);
@@ -100,12 +130,31 @@ impl Store {
         if let Some(start) = timed {
             self.counters.commit_latency.record(self.clock.nanos().saturating_sub(start));
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Whether all conditions hold at one moment; what was committed before is durable then, if wanted.
+    #[cold]
+    fn commit_nothing(&self, durability: Durability, conditions: &[Condition<'_>]) -> Result<bool> {
+        if !conditions.is_empty() {
+            let _locked = self.key_locks.lock(conditions.iter().map(Condition::hash));
+            if !self.all_hold(conditions)? {
+                return Ok(false);
+            }
+        }
+        if durability == Durability::Sync {
+            self.sync()?;
+        }
+        Ok(true)
     }
 
     /// Refuses what cannot be committed, and finds out what admission has to know.
     #[inline]
-    fn check<'a>(&self, operations: impl Iterator<Item = Operation<'a>>) -> Result<Checked<'a>> {
+    fn check<'a>(
+        &self,
+        operations: impl Iterator<Item = Operation<'a>>,
+        conditions: &'a [Condition<'a>],
+    ) -> Result<Checked<'a>> {
         let mut batch = Checked {
             count: 0,
             bytes: 0,
@@ -115,7 +164,9 @@ impl Store {
             only: None,
             slowest: None,
             // Before a keyspace is looked at.
-            drops: self.keyspaces_dropped.load(Ordering::Acquire),
+            changes: self.keyspace_changes.load(Ordering::Acquire),
+            locking: Cell::new(Locking::Needless),
+            conditions,
         };
         let mut last: Option<&Arc<KeyspaceState>> = None;
         for operation in operations {
@@ -141,6 +192,9 @@ impl Store {
             last = Some(keyspace);
             keyspace.check_exists()?;
             batch.is_full |= self.is_full(&keyspace.read.load().active);
+            if keyspace.is_guarded.load(Ordering::Relaxed) && !planted(Bug::GuardedWriteUnlocked) {
+                batch.locking.set(Locking::Needed);
+            }
             let is_faster = |slowest: &KeyspaceState| {
                 slowest.write_delay.per_mib() < keyspace.write_delay.per_mib()
             };
@@ -179,7 +233,7 @@ impl Store {
         operations: &impl Fn() -> I,
         batch: &mut Checked<'a>,
         durability: Durability,
-    ) -> Result<Seqno>
+    ) -> Result<Option<Seqno>>
     where
         I: Iterator<Item = Operation<'a>>,
     {
@@ -188,11 +242,89 @@ impl Store {
         batch.is_full = true;
         self.admit(operations, batch)?;
         let Some(large) = &batch.large else {
-            return self.commit_admitted(operations, batch, durability, None);
+            return self.commit_in_order(operations, batch, durability, None);
         };
+        if !self.all_hold(batch.conditions)? {
+            // No blob file is written in vain.
+            return Ok(None);
+        }
         let values = LargeValues::write(self, operations(), large)?;
         let stored = values.replace(operations(), large);
-        self.commit_admitted(&|| stored.iter().copied(), batch, durability, Some(&values))
+        let stored = || stored.iter().copied();
+        self.commit_in_order(&stored, batch, durability, Some(&values))
+    }
+
+    /// Commits a batch that has been admitted, with its keys locked if need be. `None` if a condition does not hold.
+    #[inline]
+    fn commit_in_order<'a, I>(
+        &self,
+        operations: &impl Fn() -> I,
+        batch: &Checked<'_>,
+        durability: Durability,
+        values: Option<&LargeValues>,
+    ) -> Result<Option<Seqno>>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        if batch.locking.get() == Locking::Needless && batch.conditions.is_empty() {
+            let result = self.commit_admitted(operations, batch, durability, values);
+            // A keyspace has been guarded since it was checked.
+            if batch.locking.get() != Locking::Needed {
+                return result.map(Some);
+            }
+        }
+        self.commit_locked(operations, batch, durability, values)
+    }
+
+    #[cold]
+    fn commit_locked<'a, I>(
+        &self,
+        operations: &impl Fn() -> I,
+        batch: &Checked<'_>,
+        durability: Durability,
+        values: Option<&LargeValues>,
+    ) -> Result<Option<Seqno>>
+    where
+        I: Iterator<Item = Operation<'a>>,
+    {
+        let hashes = || operations().map(|operation| lock_hash(operation.keyspace, operation.key));
+        let of_conditions = match planted(Bug::ConditionKeysUnlocked) {
+            true => &[],
+            false => batch.conditions,
+        };
+        let locked = self.key_locks.lock(hashes().chain(of_conditions.iter().map(Condition::hash)));
+        if !self.all_hold(batch.conditions)? {
+            return Ok(None);
+        }
+        hold_open(Bug::ConditionKeysUnlocked, 16);
+        batch.locking.set(Locking::Locked);
+        let result = self.commit_admitted(operations, batch, durability, values);
+        if planted(Bug::GuardWithoutBarrier) {
+            let keyspaces = batch.conditions.iter().map(|condition| condition.keyspace);
+            keyspaces.for_each(|keyspace| keyspace.is_guarded.store(false, Ordering::SeqCst));
+        }
+        drop(locked);
+        result.map(Some)
+    }
+
+    /// A keyspace has been dropped or guarded since the batch was checked. With the shard locked.
+    #[cold]
+    fn check_again<'a>(
+        &self,
+        mut operations: impl Iterator<Item = Operation<'a>>,
+        batch: &Checked<'_>,
+    ) -> Result<()> {
+        batch.conditions.iter().try_for_each(|condition| condition.keyspace.check_exists())?;
+        operations.try_for_each(|Operation { keyspace, .. }| {
+            keyspace.check_exists()?;
+            let is_guarded = keyspace.is_guarded.load(Ordering::Acquire);
+            if is_guarded && batch.locking.get() == Locking::Needless {
+                batch.locking.set(Locking::Needed);
+                // Nobody is told: it begins anew with its keys locked.
+                return Err(Error::Closed { what: "a commit that locks no keys".to_string() });
+            }
+            Ok(())
+        })
     }
 
     /// Commits a batch that has been admitted; its blob operations point to `values`.
@@ -227,9 +359,9 @@ impl Store {
             }
         };
         // With the shard locked: a keyspace that is there then stays until the batch has been applied.
-        let check = || match self.keyspaces_dropped.load(Ordering::Acquire) == batch.drops {
+        let check = || match self.keyspace_changes.load(Ordering::Acquire) == batch.changes {
             true => Ok(()),
-            false => operations().try_for_each(|operation| operation.keyspace.check_exists()),
+            false => self.check_again(operations(), batch),
         };
         let check = || {
             if planted(Bug::GapEndedBeforeNumber) {
@@ -239,6 +371,7 @@ impl Store {
             check()
         };
         let apply = |first: Seqno| {
+            hold_open(Bug::GuardWithoutBarrier, 4);
             for (mut seqno, operation) in (first.0..).zip(operations()) {
                 if planted(Bug::CommitOneNumberABatch) {
                     seqno = first.0;

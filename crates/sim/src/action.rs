@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use spinney::{Compression, KeyspaceOptions, TreeKind};
+use spinney::{Compression, KeyspaceOptions, TreeKind, Update};
 
 use crate::kinds::{with_fanout, with_own};
 
@@ -50,6 +50,56 @@ pub struct Write {
     pub key: KeyNumber,
     /// What happens to it.
     pub change: Change,
+}
+
+/// What a conditional write asks of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// `insert_if_absent`.
+    InsertIfAbsent,
+    /// `update_if_present`.
+    UpdateIfPresent,
+    /// `get_or_insert`.
+    GetOrInsert,
+    /// `replace`.
+    Replace,
+    /// `take`.
+    Take,
+    /// `compare_and_swap`.
+    Swap {
+        /// The key is expected to hold what it holds, or something else.
+        holds: bool,
+        /// The new value is none.
+        deletes: bool,
+    },
+    /// `fetch_update` by [`Ask::update`].
+    FetchUpdate,
+}
+
+/// A write that depends on what its key holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conditional {
+    /// Where.
+    pub keyspace: KeyspaceNumber,
+    /// Of which key.
+    pub key: KeyNumber,
+    /// What it asks.
+    pub ask: Ask,
+    /// What it writes, if it does.
+    pub value: Value,
+}
+
+/// A condition of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Requirement {
+    /// Where.
+    pub keyspace: KeyspaceNumber,
+    /// Of which key.
+    pub key: KeyNumber,
+    /// Whether it holds.
+    pub holds: bool,
+    /// Whether a value is compared, if there is one.
+    pub compares: bool,
 }
 
 /// A moment to read at.
@@ -125,6 +175,15 @@ pub enum Action {
         writes: Vec<Write>,
         /// Whether they are durable when it returns.
         sync: bool,
+    },
+    /// One that depends on what its key holds.
+    WriteIf(Conditional),
+    /// Several at once, if what is required holds.
+    BatchIf {
+        /// What is required.
+        requires: Vec<Requirement>,
+        /// The changes.
+        writes: Vec<Write>,
     },
     /// Everything committed is made durable.
     Sync,
@@ -291,6 +350,38 @@ impl Operator {
     }
 }
 
+impl Ask {
+    /// What becomes of a key that holds `before`, if this writes; `None` if it does not.
+    pub fn effect(self, before: Option<&[u8]>, value: &[u8]) -> Option<Option<Vec<u8>>> {
+        let is_written = match self {
+            Ask::InsertIfAbsent | Ask::GetOrInsert => before.is_none(),
+            Ask::UpdateIfPresent | Ask::Replace => before.is_some(),
+            Ask::Take => return before.map(|_| None),
+            Ask::Swap { holds: false, .. } => false,
+            Ask::Swap { deletes: true, .. } => return before.map(|_| None),
+            Ask::Swap { .. } => true,
+            Ask::FetchUpdate => {
+                return match Ask::update(before, value) {
+                    Update::Keep => None,
+                    Update::Put(value) => Some(Some(value)),
+                    Update::Delete => before.map(|_| None),
+                };
+            }
+        };
+        is_written.then(|| Some(value.to_vec()))
+    }
+
+    /// The function of `fetch_update`.
+    pub fn update(before: Option<&[u8]>, value: &[u8]) -> Update {
+        match value.last().map_or(1, |last| last % 4) {
+            0 => Update::Delete,
+            1 => Update::Keep,
+            _ if before == Some(value) => Update::Keep,
+            _ => Update::Put(value.to_vec()),
+        }
+    }
+}
+
 impl Options {
     /// The store's form.
     pub fn keyspace_options(self, kind: TreeKind) -> KeyspaceOptions {
@@ -329,6 +420,7 @@ impl Action {
     pub fn operations(&self) -> u64 {
         match self {
             Action::Batch { writes, .. } => writes.len() as u64,
+            Action::BatchIf { requires, writes } => (requires.len() + writes.len()) as u64,
             Action::MultiGet { keys, .. } => keys.len() as u64,
             _ => 1,
         }
@@ -403,6 +495,20 @@ impl fmt::Display for Action {
                 let writes: Vec<String> = writes.iter().map(ToString::to_string).collect();
                 let sync = if *sync { "synced batch" } else { "batch" };
                 write!(f, "{sync}: {}", writes.join("; "))
+            }
+            Action::WriteIf(Conditional { keyspace, key, ask, value }) => {
+                write!(f, "{ask:?} k{keyspace}/{key} = {value}")
+            }
+            Action::BatchIf { requires, writes } => {
+                let writes: Vec<String> = writes.iter().map(ToString::to_string).collect();
+                let requires = requires.iter().map(|required| {
+                    let Requirement { keyspace, key, holds, compares } = required;
+                    let what = if *compares { "value" } else { "presence" };
+                    let end = if *holds { "" } else { ", which does not hold" };
+                    format!("{what} of k{keyspace}/{key}{end}")
+                });
+                let requires: Vec<String> = requires.collect();
+                write!(f, "batch if {}: {}", requires.join("; "), writes.join("; "))
             }
             Action::Sync => f.write_str("sync"),
             Action::Step(count) => write!(f, "step ×{count}"),

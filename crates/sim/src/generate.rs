@@ -6,8 +6,8 @@
 use spinney::Compression;
 
 use crate::action::{
-    Action, Change, Direction, KeyNumber, KeyspaceNumber, Operator, Options, Range, Slot, Value,
-    View, Write,
+    Action, Ask, Change, Conditional, Direction, KeyNumber, KeyspaceNumber, Operator, Options,
+    Range, Requirement, Slot, Value, View, Write,
 };
 use crate::random::Random;
 
@@ -57,6 +57,8 @@ const HABITS: [Habit; 9] = [
 enum Deed {
     Write,
     Batch,
+    WriteIf,
+    BatchIf,
     Sync,
     Step,
     WaitIdle,
@@ -79,9 +81,11 @@ enum Deed {
 }
 
 /// How often each is done: to compare, to crash.
-const WEIGHTS: [(Deed, usize, usize); 21] = [
+const WEIGHTS: [(Deed, usize, usize); 23] = [
     (Deed::Write, 4000, 5300),
     (Deed::Batch, 600, 1700),
+    (Deed::WriteIf, 400, 400),
+    (Deed::BatchIf, 60, 100),
     (Deed::Sync, 20, 200),
     (Deed::Step, 500, 1600),
     (Deed::WaitIdle, 10, 150),
@@ -198,6 +202,15 @@ impl Generator {
                 Action::Write(self.write(keyspace))
             }
             Deed::Batch => self.batch(),
+            Deed::WriteIf => Action::WriteIf(self.conditional()),
+            Deed::BatchIf => {
+                let requires = (0..1 + self.random.below(3)).map(|_| self.requirement()).collect();
+                let writes = (0..self.random.below(5)).map(|_| {
+                    let keyspace = self.keyspace();
+                    self.write(keyspace)
+                });
+                Action::BatchIf { requires, writes: writes.collect() }
+            }
             Deed::Sync => Action::Sync,
             Deed::Step => Action::Step(1 + self.random.below(3) as u8),
             Deed::WaitIdle => Action::WaitIdle,
@@ -317,6 +330,29 @@ impl Generator {
             _ => Change::Put(self.value()),
         };
         Write { keyspace, key, change }
+    }
+
+    fn conditional(&mut self) -> Conditional {
+        let (keyspace, key) = (self.keyspace(), self.key());
+        let ask = match self.random.below(9) {
+            0 => Ask::InsertIfAbsent,
+            1 => Ask::UpdateIfPresent,
+            2 => Ask::GetOrInsert,
+            3 => Ask::Replace,
+            4 => Ask::Take,
+            5..7 => Ask::FetchUpdate,
+            _ => Ask::Swap { holds: !self.random.one_in(3), deletes: self.random.one_in(4) },
+        };
+        Conditional { keyspace, key, ask, value: self.value() }
+    }
+
+    fn requirement(&mut self) -> Requirement {
+        Requirement {
+            keyspace: self.keyspace(),
+            key: self.key(),
+            holds: !self.random.one_in(5),
+            compares: self.random.one_in(2),
+        }
     }
 
     /// As a value, but large ones are not so rare: they go through more than values do.

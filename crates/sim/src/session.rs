@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use spinney::vfs::Vfs;
-use spinney::{CheckLevel, Database, Durability, Error, Iter, Keyspace, Slice, Snapshot};
+use spinney::{CheckLevel, Database, Durability, Error, Iter, Keyspace, Slice, Snapshot, Swap};
 
 use crate::action::{
     self, Action, Change, KeyspaceNumber, Options, Range, Slot, View, key_bytes, keyspace_name,
@@ -18,6 +18,7 @@ use crate::action::{
 use crate::model::{Checkpoint, Effect, History, Incarnation, Pairs, Span, Write};
 use crate::sizes::Sizes;
 
+mod conditions;
 mod reads;
 
 use reads::HeldIterator;
@@ -204,6 +205,8 @@ impl Session {
         match action {
             Action::Write(write) => self.write(write),
             Action::Batch { writes, sync } => self.batch(writes, *sync),
+            Action::WriteIf(conditional) => self.write_if(conditional),
+            Action::BatchIf { requires, writes } => self.batch_if(requires, writes),
             Action::Sync => {
                 self.db()?.sync()?;
                 self.all_durable();
@@ -441,11 +444,7 @@ impl Session {
         }
         let (keyspaces, writes): (Vec<Keyspace>, Vec<Write>) = resolved.into_iter().unzip();
         for (keyspace, write) in keyspaces.iter().zip(&writes) {
-            match &write.effect {
-                Effect::Put(value) => batch.put(keyspace, &write.key, value),
-                Effect::Delete => batch.delete(keyspace, &write.key),
-                Effect::Merge(value) => batch.merge(keyspace, &write.key, value),
-            }
+            add(&mut batch, keyspace, write);
         }
         let issued = self.moment();
         self.history.commit(&writes, issued);
@@ -498,6 +497,15 @@ impl Session {
             true => Ok(()),
             false => Ok(remove_dir(&*self.world.vfs, Path::new(&dir))?),
         }
+    }
+}
+
+/// Adds a write to a batch.
+fn add(batch: &mut spinney::Batch, keyspace: &Keyspace, write: &Write) {
+    match &write.effect {
+        Effect::Put(value) => batch.put(keyspace, &write.key, value),
+        Effect::Delete => batch.delete(keyspace, &write.key),
+        Effect::Merge(value) => batch.merge(keyspace, &write.key, value),
     }
 }
 

@@ -59,6 +59,17 @@ pub struct Write {
 /// Keys and what they held.
 pub type Found = Vec<(u32, Seen)>;
 
+/// What a key of a keyspace held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Saw {
+    /// The keyspace.
+    pub space: u32,
+    /// The key's number.
+    pub key: u32,
+    /// What it held.
+    pub seen: Seen,
+}
+
 /// A pass over the keys of a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scan {
@@ -89,6 +100,13 @@ pub enum Action {
         writes: Vec<Write>,
         /// Whether they were accepted.
         accepted: bool,
+    },
+    /// Writes that happened as one because keys held this, and while they did.
+    Exchange {
+        /// What they held.
+        saw: Vec<Saw>,
+        /// The writes.
+        writes: Vec<Write>,
     },
     /// A snapshot was taken, or a copy of the store made.
     View {
@@ -230,12 +248,34 @@ impl FromStr for Write {
     }
 }
 
+impl fmt::Display for Saw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}={}", self.space, self.key, seen_text(&self.seen))
+    }
+}
+
+impl FromStr for Saw {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Saw, String> {
+        let (place, seen) = split(text, '=')?;
+        let (space, key) = split(place, '/')?;
+        Ok(Saw { space: number(space)?, key: number(key)?, seen: seen_from(seen)? })
+    }
+}
+
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {} ", self.thread, self.begun, self.ended)?;
         match &self.action {
             Action::Commit { writes, accepted } => {
                 f.write_str(if *accepted { "commit" } else { "refused" })?;
+                writes.iter().try_for_each(|write| write!(f, " {write}"))
+            }
+            Action::Exchange { saw, writes } => {
+                f.write_str("exchange")?;
+                saw.iter().try_for_each(|saw| write!(f, " {saw}"))?;
+                f.write_str(" |")?;
                 writes.iter().try_for_each(|write| write!(f, " {write}"))
             }
             Action::View { view } => write!(f, "view {view}"),
@@ -272,6 +312,12 @@ impl FromStr for Operation {
                 writes: words.map(Write::from_str).collect::<Result<_, _>>()?,
                 accepted: verb == "commit",
             },
+            "exchange" => {
+                let saw = words.by_ref().take_while(|word| *word != "|").map(Saw::from_str);
+                let saw = saw.collect::<Result<_, _>>()?;
+                let writes = words.map(Write::from_str).collect::<Result<_, _>>()?;
+                Action::Exchange { saw, writes }
+            }
             "view" => Action::View { view: number(next()?)? },
             verb @ ("read" | "closed") => {
                 let (view, space) = (view_from(next()?)?, number(next()?)?);
@@ -320,6 +366,7 @@ mod tests {
         let text = "0 0 1 create 0 plain\n\
                     1 2 5 commit 0/17=put:1.0 0/3=delete 0/4=merge:1.1\n\
                     2 3 4 refused 0/17=put:2.0\n\
+                    2 4 5 exchange 0/17=1.0 1/4=- | 0/17=put:2.1 1/4=delete\n\
                     2 6 7 view 9\n\
                     2 8 9 read view:9 0 17=1.0 3=- 4=1.1+2.7\n\
                     2 10 11 closed now 0\n\
@@ -329,9 +376,9 @@ mod tests {
                     0 21 22 note flush plain\n\
                     0 23 24 odd something is closed\n";
         let history: History = text.parse().unwrap();
-        assert_eq!(history.operations.len(), 11);
+        assert_eq!(history.operations.len(), 12);
         assert_eq!(history.to_string(), text);
-        let Action::Scan(scan) = &history.operations[6].action else { panic!("no scan") };
+        let Action::Scan(scan) = &history.operations[7].action else { panic!("no scan") };
         assert_eq!((scan.front.len(), scan.back.len(), scan.done), (1, 1, 15));
         for bad in ["1 2", "1 2 3 jump", "1 2 3 commit 0/1", "1 2 3 read then 0", "x 2 3 view 1"] {
             assert!(bad.parse::<History>().is_err(), "{bad}");

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use spinney::{Database, Durability, Error, Iter, Result, Slice, Snapshot};
+use spinney::{Database, Durability, Error, Iter, Result, Slice, Snapshot, Swap, Update};
 
-use super::history::{Action, Change, Found, Id, Operation, Scan, Write};
+use super::history::{Action, Change, Found, Id, Operation, Saw, Scan, Seen, Write};
 use super::value::{key_bytes, key_number, operand, operands};
 use super::workload::{Recorder, Shared, Space, Theme, locked};
 use crate::random::Random;
@@ -128,7 +128,9 @@ impl Worker {
             _ => {}
         }
         match self.random.below(100) {
-            0..28 => self.write_one(),
+            0..8 => self.write_if(),
+            8..10 => self.write_batch_if(),
+            10..28 => self.write_one(),
             28..43 => self.write_batch(),
             43..62 => self.read_now(),
             62..66 => self.take_snapshot(),
@@ -215,6 +217,108 @@ impl Worker {
             batch = batch.durability(Durability::Sync);
         }
         self.recorder.record(|| batch.commit(), |result| as_commit(writes, result));
+    }
+
+    /// A write that depends on what its key holds.
+    fn write_if(&mut self) {
+        let Some(Space { number, keyspace }) = self.any_space() else { return };
+        let (key, id) = (self.key(), self.id());
+        let bytes = self.bytes(Change::Put(id));
+        let name = key_bytes(key);
+        let put = Write { space: number, key, change: Change::Put(id) };
+        let delete = Write { change: Change::Delete, ..put };
+        let recorder = &mut self.recorder;
+        match self.random.below(7) {
+            0 => recorder.record(
+                || keyspace.get_or_insert(&name, &bytes),
+                |found| as_exchange(put, found, |seen| seen.is_empty()),
+            ),
+            1 => recorder.record(
+                || keyspace.replace(&name, &bytes),
+                |found| as_exchange(put, found, |seen| !seen.is_empty()),
+            ),
+            2 => recorder.record(
+                || keyspace.take(&name),
+                |found| as_exchange(delete, found, |seen| !seen.is_empty()),
+            ),
+            3 => recorder.record(
+                || keyspace.fetch_update(&name, |_| Update::Put(bytes.clone())),
+                |found| as_exchange(put, found, |_| true),
+            ),
+            4 => recorder.record(
+                || keyspace.insert_if_absent(&name, &bytes),
+                |inserted| match inserted {
+                    Ok(false) => Action::Note(format!("not inserted {number}/{key}")),
+                    Ok(true) => as_exchange(put, Ok(None), |_| true),
+                    Err(error) => as_exchange(put, Err(error), |_| true),
+                },
+            ),
+            _ => {
+                let mut expected = None;
+                recorder.record(
+                    || keyspace.get(&name).map(|value| vec![value]),
+                    |values| {
+                        expected = values.as_ref().ok().map(|values| values[0].clone());
+                        as_read(None, number, &[key], values)
+                    },
+                );
+                let Some(expected) = expected else { return };
+                recorder.record(
+                    || keyspace.compare_and_swap(&name, expected.as_deref(), Some(&bytes)),
+                    |swap| match swap {
+                        Ok(Swap::Done) => as_exchange(put, Ok(expected.clone()), |_| true),
+                        Ok(Swap::Differs(found)) => as_exchange(put, Ok(found), |_| false),
+                        Err(error) => as_exchange(put, Err(error), |_| true),
+                    },
+                );
+            }
+        }
+    }
+
+    /// A batch of puts that depends on what two keys hold, of one keyspace or of two. Mostly it writes to one of them alone.
+    fn write_batch_if(&mut self) {
+        let mut batch = self.db.batch();
+        let (mut saw, mut writes): (Vec<Saw>, Vec<Write>) = (Vec::new(), Vec::new());
+        for is_first in [true, false] {
+            let Some(Space { number: space, keyspace }) = self.any_space() else { return };
+            let key = self.key();
+            let name = key_bytes(key);
+            let mut found = None;
+            self.recorder.record(
+                || keyspace.get(&name).map(|value| vec![value]),
+                |values| {
+                    found = values.as_ref().ok().map(|values| values[0].clone());
+                    as_read(None, space, &[key], values)
+                },
+            );
+            let Some(found) = found else { return };
+            match &found {
+                None => batch.require_absent(&keyspace, &name),
+                Some(value) => batch.require_value(&keyspace, &name, value),
+            }
+            let Ok(seen) = found.map_or(Ok(Seen::new()), |value| operands(&value)) else { return };
+            saw.push(Saw { space, key, seen });
+            if is_first || self.random.one_in(3) {
+                let id = self.id();
+                batch.put(&keyspace, &name, self.bytes(Change::Put(id)));
+                writes.push(Write { space, key, change: Change::Put(id) });
+            }
+        }
+        self.recorder.record(
+            || batch.commit(),
+            |result| match result {
+                Ok(()) => Action::Exchange { saw, writes },
+                Err(Error::Conflict { .. }) => Action::Note("conflict".to_string()),
+                result => {
+                    // A keyspace of a condition may be the one that is closed.
+                    let change = Change::Delete;
+                    let seen =
+                        saw.iter().map(|saw| Write { space: saw.space, key: saw.key, change });
+                    writes.extend(seen);
+                    as_commit(writes, result)
+                }
+            },
+        );
     }
 
     fn keys(&mut self) -> Vec<u32> {
@@ -372,6 +476,26 @@ fn as_commit(writes: Vec<Write>, result: Result<()>) -> Action {
         Ok(()) => Action::Commit { writes, accepted: true },
         Err(error) if is_closed(&error) => Action::Commit { writes, accepted: false },
         Err(error) => Action::Odd(format!("commit: {error}")),
+    }
+}
+
+/// A conditional write, which found this in its key, and wrote if that `decides` so.
+fn as_exchange(
+    write: Write,
+    found: Result<Option<Slice>>,
+    decides: impl FnOnce(&Seen) -> bool,
+) -> Action {
+    let (space, key) = (write.space, write.key);
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => return as_commit(vec![write], Err(error)),
+    };
+    match found.map_or(Ok(Seen::new()), |value| operands(&value)) {
+        Ok(seen) if decides(&seen) => {
+            Action::Exchange { saw: vec![Saw { space, key, seen }], writes: vec![write] }
+        }
+        Ok(seen) => Action::Read { view: None, space, found: Some(vec![(key, seen)]) },
+        Err(what) => Action::Odd(format!("a conditional write of {space}/{key}: {what}")),
     }
 }
 

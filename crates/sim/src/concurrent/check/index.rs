@@ -3,8 +3,8 @@
 //! Invariants:
 //! 1. Checks of a single observer are made here: what it saw was written to that key by an accepted
 //!    commit, is complete, and is consistent.
-//! 2. A merge whose predecessor was seen is an observer too, of the key's value before it.
-//!    it.
+//! 2. A merge whose predecessor was seen is an observer too, of the key's value before it. A commit observes no key
+//!    twice: what has merges has seen nothing of their keys.
 
 use std::collections::BTreeMap;
 
@@ -162,6 +162,7 @@ impl Maker<'_> {
         let mut points: Vec<usize> = (0..operations.len())
             .filter(|&op| match &operations[op].action {
                 Action::Commit { accepted, .. } => *accepted,
+                Action::Exchange { .. } => true,
                 Action::View { .. } => true,
                 Action::Read { view, found, .. } => view.is_none() && found.is_some(),
                 Action::Scan(scan) => scan.view.is_none(),
@@ -208,7 +209,11 @@ impl Maker<'_> {
         let history = self.history;
         for node in 0..self.index.nodes.len() {
             let (op, chain) = (self.index.nodes[node].op, self.index.nodes[node].chain);
-            let Action::Commit { writes, .. } = &history.operations[op].action else { continue };
+            let (Action::Commit { writes, .. } | Action::Exchange { writes, .. }) =
+                &history.operations[op].action
+            else {
+                continue;
+            };
             let mut places: Vec<(u32, u32)> = writes.iter().map(|w| (w.space, w.key)).collect();
             places.sort_unstable();
             places.dedup();
@@ -255,9 +260,18 @@ impl Maker<'_> {
             node_of.insert(node.op, n);
         });
         for (op, operation) in history.operations.iter().enumerate() {
-            let (view, space, found) = match &operation.action {
-                Action::Read { view, space, found: Some(found) } => (view, *space, found.clone()),
-                Action::Scan(scan) => (&scan.view, scan.space, self.scanned(scan, op)),
+            let of_space = |space: u32, found: Found| -> Vec<((u32, u32), Seen)> {
+                found.into_iter().map(|(key, seen)| ((space, key), seen)).collect()
+            };
+            let (view, found) = match &operation.action {
+                Action::Read { view, space, found: Some(found) } => {
+                    (view, of_space(*space, found.clone()))
+                }
+                Action::Scan(scan) => (&scan.view, of_space(scan.space, self.scanned(scan, op))),
+                Action::Exchange { saw, .. } => {
+                    let found = saw.iter().map(|saw| ((saw.space, saw.key), saw.seen.clone()));
+                    (&None, found.collect())
+                }
                 _ => continue,
             };
             let node = match view {
@@ -269,9 +283,10 @@ impl Maker<'_> {
                 self.broken(Kind::Odd, what, vec![op]);
                 continue;
             };
-            for (key, seen) in found {
-                let before = all[node].entry((space, key)).or_insert_with(|| (seen.clone(), op));
+            for (place, seen) in found {
+                let before = all[node].entry(place).or_insert_with(|| (seen.clone(), op));
                 if before.0 != seen {
+                    let (space, key) = place;
                     let what = format!(
                         "key {space}/{key} was {} and then {} in what is one view of the store",
                         seen_text(&before.0),

@@ -17,6 +17,10 @@ fn uses(operation: &Operation) -> (Vec<u32>, bool) {
         Action::Commit { writes, accepted } => {
             (writes.iter().map(|write| write.space).collect(), !accepted)
         }
+        Action::Exchange { saw, writes } => {
+            let seen = saw.iter().map(|saw| saw.space);
+            (seen.chain(writes.iter().map(|write| write.space)).collect(), false)
+        }
         Action::Read { space, found, .. } => (vec![*space], found.is_none()),
         Action::Scan(scan) => (vec![scan.space], false),
         _ => (Vec::new(), false),

@@ -3,9 +3,9 @@
 //! The promise: commits form one total order, each at a point between its beginning and its end. A
 //! get, a `multi_get`, an iterator or a snapshot sees the result of a prefix of that order, which
 //! ends at a point between the beginning and the end of the call that made it. A batch is one
-//! commit. So there must be an order of commits and observers that agrees with time and in which
-//! each observer sees the last value written to each key. There are no transactions that read and
-//! write, so write skew is allowed.
+//! commit. A conditional write is a commit and an observer at the same point. So there must be an
+//! order of commits and observers that agrees with time and in which each observer sees the last
+//! value written to each key.
 //!
 //! 1. `index` indexes the history and reports problems of single operations.
 //! 2. `lives` judges the creation and the end of keyspaces.

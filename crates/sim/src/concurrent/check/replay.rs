@@ -15,7 +15,9 @@ pub(super) fn check(history: &History, order: &[usize]) -> Result<(), String> {
     let mut points = 0;
     for (op, operation) in operations.iter().enumerate() {
         match &operation.action {
-            Action::Commit { accepted: true, .. } | Action::View { .. } => points += 1,
+            Action::Commit { accepted: true, .. }
+            | Action::Exchange { .. }
+            | Action::View { .. } => points += 1,
             Action::Read { view: None, found: Some(_), .. }
             | Action::Scan(Scan { view: None, .. }) => points += 1,
             Action::Read { view: Some(view), .. } | Action::Scan(Scan { view: Some(view), .. }) => {
@@ -37,7 +39,8 @@ pub(super) fn check(history: &History, order: &[usize]) -> Result<(), String> {
         }
         begun = begun.max(operation.begun);
         match &operation.action {
-            Action::Commit { writes, .. } => {
+            action @ (Action::Commit { writes, .. } | Action::Exchange { writes, .. }) => {
+                sees(&state, action).map_err(|what| format!("#{op}: {what}"))?;
                 for write in writes {
                     let place = (write.space, write.key);
                     match write.change {
@@ -61,6 +64,13 @@ pub(super) fn check(history: &History, order: &[usize]) -> Result<(), String> {
 
 fn sees(state: &State, action: &Action) -> Result<(), String> {
     match action {
+        Action::Exchange { saw, .. } => saw.iter().try_for_each(|saw| {
+            let held = state.get(&(saw.space, saw.key)).map_or(&[][..], Vec::as_slice);
+            match held == saw.seen {
+                true => Ok(()),
+                false => Err(format!("key {}/{} holds {}", saw.space, saw.key, seen_text(held))),
+            }
+        }),
         Action::Read { space, found: Some(found), .. } => {
             for (key, seen) in found {
                 let held = state.get(&(*space, *key)).map_or(&[][..], Vec::as_slice);

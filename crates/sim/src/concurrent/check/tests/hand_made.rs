@@ -41,6 +41,58 @@ fn a_lost_update() {
 }
 
 #[test]
+fn two_conditional_writes_of_one_value() {
+    told_apart(
+        "1 0 1 commit 0/1=put:1.1
+         2 2 5 exchange 0/1=1.1 | 0/1=put:2.1
+         3 3 6 exchange 0/1=1.1 | 0/1=put:3.1",
+        Kind::Circle,
+        "1 0 1 commit 0/1=put:1.1
+         2 2 5 exchange 0/1=1.1 | 0/1=put:2.1
+         3 3 6 exchange 0/1=2.1 | 0/1=put:3.1",
+    );
+    // Both insert a key that nobody has deleted.
+    told_apart(
+        "2 0 3 exchange 0/1=- | 0/1=put:2.1
+         3 1 4 exchange 0/1=- | 0/1=put:3.1",
+        Kind::Circle,
+        "2 0 3 exchange 0/1=- | 0/1=put:2.1
+         3 1 4 exchange 0/1=2.1 | 0/1=delete
+         3 5 6 exchange 0/1=- | 0/1=put:3.1",
+    );
+}
+
+#[test]
+fn a_write_between_what_was_seen_and_what_was_written() {
+    told_apart(
+        "1 0 1 commit 0/1=put:1.1 0/2=put:1.2
+         2 2 6 exchange 0/1=1.1 0/2=1.2 | 0/2=put:2.1
+         1 3 4 commit 0/1=put:1.3
+         3 7 8 read now 0 1=1.3 2=2.1
+         3 9 10 read now 0 1=1.3 2=1.2",
+        Kind::Circle,
+        "1 0 1 commit 0/1=put:1.1 0/2=put:1.2
+         2 2 6 exchange 0/1=1.1 0/2=1.2 | 0/2=put:2.1
+         1 3 4 commit 0/1=put:1.3
+         3 7 8 read now 0 1=1.3 2=2.1",
+    );
+    // Another write of the key was shown before this one, which had seen nothing of it.
+    told_apart(
+        "1 0 1 commit 0/1=put:1.1
+         2 2 9 exchange 0/1=1.1 | 0/2=put:2.1
+         1 3 4 commit 0/1=put:1.3
+         3 5 6 read now 0 1=1.3 2=-
+         3 10 11 read now 0 1=1.3 2=2.1",
+        Kind::Circle,
+        "1 0 1 commit 0/1=put:1.1
+         2 2 9 exchange 0/1=1.1 | 0/2=put:2.1
+         1 3 4 commit 0/1=put:1.3
+         3 5 6 read now 0 1=1.3 2=2.1
+         3 10 11 read now 0 1=1.3 2=2.1",
+    );
+}
+
+#[test]
 fn a_read_from_the_future() {
     told_apart(
         "2 0 1 read now 0 1=1.1

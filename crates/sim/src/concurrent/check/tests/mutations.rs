@@ -69,7 +69,7 @@ impl Facts {
             let span = Span { begun: operation.begun, ended: operation.ended };
             match &operation.action {
                 Action::View { view } => drop(views.insert(*view, span)),
-                Action::Commit { writes, accepted: true } => {
+                Action::Commit { writes, accepted: true } | Action::Exchange { writes, .. } => {
                     for write in writes {
                         let key = (write.space, write.key);
                         facts.writes.entry(key).or_default().push((span, write.change));
