@@ -74,8 +74,9 @@ impl RowCache {
     pub(crate) fn fit(&self, shared_bytes: usize) {
         let rings: usize = self.shards.iter().map(|shard| shard.ring_bytes_max()).sum();
         let fixed = self.bytes_max.saturating_sub(rings);
-        let wanted = (shared_bytes / 3).saturating_sub(fixed) * 100 / rings.max(1);
-        let wanted = wanted.min(100) as u64;
+        // A budget may be beyond any machine.
+        let wanted = (shared_bytes / 3).saturating_sub(fixed) as f64 / rings.max(1) as f64;
+        let wanted = (wanted.min(1.0) * 100.0) as u64;
         let _alone = self.fitting.lock();
         let (percent, used) = (self.percent.load(Ordering::Relaxed), self.bytes());
         let allowed = fixed + rings / 100 * percent as usize;
