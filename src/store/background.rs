@@ -76,7 +76,8 @@ impl WorkSource for Store {
         candidates.find_map(|keyspace| {
             let job = Arc::clone(&keyspace.tree).next_job()?;
             let (store, keyspace) = (Arc::clone(&store), Arc::clone(keyspace));
-            Some(Box::new(TreeJob { store, keyspace, job, has_buffers: false }) as Box<dyn Job>)
+            let job = TreeJob { store, keyspace, job, has_buffers: false, memory_bytes: 0 };
+            Some(Box::new(job) as Box<dyn Job>)
         })
     }
 
@@ -290,6 +291,8 @@ struct TreeJob {
     keyspace: Arc<KeyspaceState>,
     job: Box<dyn Job>,
     has_buffers: bool,
+    /// The tree's when it began.
+    memory_bytes: u64,
 }
 
 impl Job for TreeJob {
@@ -300,6 +303,7 @@ impl Job for TreeJob {
         if !self.has_buffers {
             self.store.begin_buffers();
             self.has_buffers = true;
+            self.memory_bytes = self.keyspace.tree.state().memory_bytes;
         }
         let step = self.job.step();
         self.store.report_operator_panic(&self.keyspace);
@@ -312,8 +316,8 @@ impl Job for TreeJob {
             Ok(step) => {
                 if *step == Step::Done {
                     self.store.work_done.fetch_add(1, Ordering::AcqRel);
-                    // Fewer tables use less memory, which pages get.
-                    self.store.share_memory();
+                    let memory_bytes = self.keyspace.tree.state().memory_bytes;
+                    self.store.note_smaller_tree(self.memory_bytes.saturating_sub(memory_bytes));
                 }
                 return Ok(*step);
             }

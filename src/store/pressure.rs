@@ -20,6 +20,9 @@ use crate::base::sync::atomic::Ordering;
 
 /// Samples of keys should not use more than this part of the budget and these bytes.
 const SAMPLES_PART: u64 = 32;
+/// When trees have got smaller by this part of the budget, pages get that. Each time the cache is locked, and evicts pages
+/// if something else has grown meanwhile.
+const SMALLER_PART: u64 = 32;
 const SAMPLES_BYTES_MIN: u64 = 1 << 20;
 
 impl Store {
@@ -121,6 +124,17 @@ impl Store {
             .collect();
         if !chosen.is_empty() {
             self.freeze(&chosen, |_| true);
+        }
+    }
+
+    /// A tree uses so much less memory than before. Once it is worth it, pages get that.
+    pub(super) fn note_smaller_tree(&self, bytes: u64) {
+        let worth = self.sizes.memory_budget / SMALLER_PART;
+        if bytes > 0
+            && self.smaller_trees_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes >= worth
+        {
+            self.smaller_trees_bytes.store(0, Ordering::Relaxed);
+            self.share_memory();
         }
     }
 

@@ -120,6 +120,8 @@ pub(crate) struct Store {
     pub(crate) kept: Kept,
     pub(crate) rest: Rest,
     pub(crate) job_memory: JobMemory,
+    /// What trees have got smaller since the page cache's share was computed for that.
+    pub(crate) smaller_trees_bytes: AtomicU64,
     /// The page cache's present share, in bytes. Locked while it is computed and applied.
     pub(crate) cache_share: Mutex<u64>,
     /// Bytes per second that background work has incorporated recently, as bits of an `f64`.
