@@ -352,7 +352,8 @@ fn a_preset_may_run_several_sizes() {
                      --rounds 1 --memory 8MiB --device-file 0 --json out.json --plot figures";
     let output = bench(&arguments.split_whitespace().collect::<Vec<_>>(), dir.path());
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("1,000 records, 8.00 MiB of memory"));
+    let head = "1,000 records, values of 100 bytes, 8.00 MiB of memory";
+    assert!(text(&output.stdout).contains(head));
     let json = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
     let json: Value = serde_json::from_str(&json).unwrap();
     let runs = json["runs"].as_array().unwrap();
@@ -365,6 +366,14 @@ fn a_preset_may_run_several_sizes() {
     let refused = bench(&["compare", "--preset", "paper-memory", "--memory", "8MiB"], dir.path());
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("--records sets the data"));
+    let arguments = "compare --preset paper-tph-values -e spinney:tph --records 200 --operations 100 --rounds 1 \
+                     --memory 8MiB --device-file 0 --json out.json --plot figures";
+    let output = bench(&arguments.split_whitespace().collect::<Vec<_>>(), dir.path());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let head = "200 records, values of 51,200 bytes, 8.00 MiB of memory";
+    assert!(text(&output.stdout).contains(head));
+    let page = std::fs::read_to_string(dir.path().join("figures/report.html")).unwrap();
+    assert!(page.contains("c@16: operations per second by value size"));
 }
 
 const EMPTY: Contents = Contents { sequential_percent: 0, first_index: 0, next_index: 0 };

@@ -130,12 +130,18 @@ pub enum Preset {
     /// CompassDB's setting: RocksDB and PebblesDB with a cache as small against the data as there; 4 million pairs of
     /// 20 + 1024 bytes; YCSB, random reads, and reads while the store is written, with 16 threads
     PaperTph,
+    /// The same with values of 50 to 51,200 bytes, up to 2 GiB in all: loads and YCSB C
+    PaperTphValues,
 }
 
 /// `paper-memory`, in percent of the data.
 const MEMORY_PERCENTS: [u64; 5] = [5, 10, 25, 50, 100];
 /// `paper-size`, as parts of the records.
 const RECORD_PARTS: [u64; 4] = [8, 4, 2, 1];
+/// `paper-tph-values`, in bytes.
+const VALUE_BYTES: [u64; 6] = [50, 200, 1024, 4096, 16_384, 51_200];
+/// The data of each of its runs; `--records` is the most.
+const VALUES_DATA_BYTES: u64 = 2 << 30;
 
 /// The settings of a preset.
 struct Defaults {
@@ -232,8 +238,26 @@ impl Preset {
                 apart: true,
                 ..usual
             },
+            Some(Preset::PaperTphValues) => Defaults {
+                engines: "spinney:tph,rocksdb:smallcache,pebblesdb:smallcache",
+                workloads: "load,c@16",
+                records: 12_000_000,
+                key_bytes: 20,
+                value_bytes: 1024,
+                apart: true,
+                seconds: 8.0,
+                ..usual
+            },
         }
     }
+}
+
+/// How much a run holds, and with which memory.
+#[derive(Clone, Copy)]
+struct Size {
+    records: u64,
+    value_bytes: u64,
+    memory: u64,
 }
 
 /// A comparison with everything decided.
@@ -292,32 +316,45 @@ impl CompareOptions {
         }
         let memory = self.memory.unwrap_or(defaults.memory);
         let records = self.records.unwrap_or(defaults.records);
-        let pair_bytes = self.key_bytes.unwrap_or(defaults.key_bytes)
-            + self.value_bytes.unwrap_or(defaults.value_bytes);
-        let data_bytes = records * pair_bytes;
+        let key_bytes = self.key_bytes.unwrap_or(defaults.key_bytes);
+        let value_bytes = self.value_bytes.unwrap_or(defaults.value_bytes);
+        let data_bytes = records * (key_bytes + value_bytes);
+        let size = Size { records, value_bytes, memory };
         let sizes = match self.preset {
             Some(Preset::PaperMemory) if self.memory.is_some() => {
                 return Err("--preset paper-memory sets the memory; --records sets the data".into());
             }
             Some(Preset::PaperMemory) => {
-                MEMORY_PERCENTS.map(|percent| (records, data_bytes * percent / 100)).to_vec()
+                let of = |percent| Size { memory: data_bytes * percent / 100, ..size };
+                MEMORY_PERCENTS.map(of).to_vec()
             }
-            Some(Preset::PaperSize) => RECORD_PARTS.map(|part| (records / part, memory)).to_vec(),
-            _ => vec![(records, memory)],
+            Some(Preset::PaperSize) => {
+                RECORD_PARTS.map(|part| Size { records: records / part, ..size }).to_vec()
+            }
+            Some(Preset::PaperTphValues) if self.value_bytes.is_some() => {
+                return Err("--preset paper-tph-values sets the sizes of values".into());
+            }
+            Some(Preset::PaperTphValues) => {
+                let of = |value_bytes| {
+                    let most = VALUES_DATA_BYTES / (key_bytes + value_bytes);
+                    Size { records: records.min(most), value_bytes, ..size }
+                };
+                VALUE_BYTES.map(of).to_vec()
+            }
+            _ => vec![size],
         };
-        let run = |(records, memory)| self.run(&defaults, &engines, &workloads, records, memory);
-        sizes.into_iter().map(run).collect()
+        sizes.iter().map(|size| self.run(&defaults, &engines, &workloads, size)).collect()
     }
 
-    /// The run with this number of records and this memory.
+    /// The run of this size.
     fn run(
         &self,
         defaults: &Defaults,
         engines: &[EngineName],
         workloads: &[Workload],
-        records: u64,
-        memory_bytes: u64,
+        size: &Size,
     ) -> Result<Run, String> {
+        let Size { records, value_bytes, memory: memory_bytes } = *size;
         let limit_bytes = match self.limit.as_deref() {
             None => Some(memory_bytes + memory_bytes / 10 + (32 << 20)),
             Some("none") => None,
@@ -330,7 +367,7 @@ impl CompareOptions {
             memtable_bytes: self.memtable.or(defaults.memtable),
             records,
             key_bytes: self.key_bytes.unwrap_or(defaults.key_bytes),
-            value_bytes: self.value_bytes.unwrap_or(defaults.value_bytes),
+            value_bytes,
             value_entropy_percent: self.value_entropy,
             compression: self.compression,
             threads: self.threads,

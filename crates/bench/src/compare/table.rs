@@ -13,8 +13,9 @@ pub fn tables(document: &Value) -> String {
         let configuration = &run["configuration"];
         let _ = writeln!(
             out,
-            "\n══ {} records, {} of memory {}",
+            "\n══ {} records, values of {} bytes, {} of memory {}",
             count(&configuration["records"]),
+            count(&configuration["value_bytes"]),
             bytes(configuration["memory_bytes"].as_u64().unwrap_or(0)),
             "═".repeat(100)
         );

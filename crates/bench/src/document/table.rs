@@ -108,6 +108,10 @@ fn difference(runs: &[&Value], run: &Value) -> String {
     if let Some(records) = differs("records") {
         let _ = write!(out, ", {} pairs", Unit::Plain.mark(records as f64));
     }
+    if let Some(bytes) = differs("value_bytes") {
+        // The number of records follows from it.
+        out = format!(", values of {} bytes", spinney_quantity::whole(bytes as f64));
+    }
     if let Some(memory) = differs("memory_bytes") {
         let _ = write!(out, ", memory {}", spinney_quantity::bytes(memory));
     }

@@ -66,16 +66,16 @@ pub(super) fn distinct(values: &[Value], field: &str) -> Vec<String> {
 
 /// Of a document with several sizes: for each workload, lines over the size that differs.
 fn by_size(runs: &[Value]) -> Vec<Figure> {
-    let memory = |run: &Value| run["configuration"]["memory_bytes"].as_f64().unwrap_or(0.0);
-    let same_memory = runs.windows(2).all(|pair| memory(&pair[0]) == memory(&pair[1]));
-    let (what, unit) =
-        if same_memory { ("records", "records") } else { ("memory", "MiB of memory") };
+    let of = |run: &Value, field: &str| run["configuration"][field].as_f64().unwrap_or(0.0);
+    let differs = |field| runs.windows(2).any(|pair| of(&pair[0], field) != of(&pair[1], field));
+    let (what, unit, field, one) = match (differs("memory_bytes"), differs("value_bytes")) {
+        (true, _) => ("memory", "MiB of memory", "memory_bytes", f64::from(1 << 20)),
+        (_, true) => ("value_size", "bytes of a value", "value_bytes", 1.0),
+        _ => ("records", "records", "records", 1.0),
+    };
     let mut all = Vec::new();
     for run in runs {
-        let size = match same_memory {
-            true => run["configuration"]["records"].as_f64().unwrap_or(0.0),
-            false => memory(run) / f64::from(1 << 20),
-        };
+        let size = of(run, field) / one;
         for result in results(run) {
             let mut result = result.clone();
             result["size"] = size.into();
@@ -85,7 +85,7 @@ fn by_size(runs: &[Value]) -> Vec<Figure> {
     let engines = distinct(&all, "engine");
     let figure = |workload: &String| {
         let file = format!("by_{what}_{}", workload.replace(['@', ':'], "_"));
-        let title = format!("{workload}: operations per second by {what}");
+        let title = format!("{workload}: operations per second by {}", what.replace('_', " "));
         let axis = (unit, Axis::Logarithmic);
         line_figure(&all, &engines, &file, &title, axis, "operations_per_second", |result| {
             result["size"].as_f64().filter(|_| name(result, "workload") == workload)
