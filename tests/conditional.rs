@@ -405,7 +405,7 @@ fn errors_are_those_of_a_put() {
 }
 
 /// A batch of conditions alone was looked at in the other store: a key that is there was said to be absent, and a condition
-/// that held there was looked at for ever.
+/// that held there was checked indefinitely.
 #[test]
 fn conditions_belong_to_the_store_of_their_keyspaces() {
     let (db, other) = (open(4 * MIB), open(4 * MIB));

@@ -599,7 +599,7 @@ fn small_writes_do_not_wait_for_large_ones() {
 }
 
 /// A commit that panicked left the version of another one that never became visible: no condition on that key held, and
-/// conditional writes of it were tried for ever.
+/// conditional writes of it were retried indefinitely.
 #[test]
 fn a_conditional_write_of_a_poisoned_store_ends() {
     let db = Database::builder_in_memory().open().unwrap();

@@ -31,7 +31,7 @@ pub(crate) struct Condition<'a> {
 }
 
 impl Condition<'_> {
-    /// Whether it holds: until the key is locked, for the moment.
+    /// Returns true if the condition holds. Before the key is locked, the answer may be outdated at once.
     fn holds(&self) -> bool {
         if planted(Bug::ConditionNotVerified) {
             return true;
@@ -74,7 +74,7 @@ impl Store {
         Ok(all_hold)
     }
 
-    /// From now on commits to the keyspace lock their keys. Returns when none is under way that does not.
+    /// Makes all later commits to the keyspace lock their keys. Returns when no commit without locks is running.
     pub(crate) fn guard(&self, keyspace: &KeyspaceState) -> Result<()> {
         if keyspace.is_guarded_throughout.load(Ordering::Acquire) {
             return Ok(());

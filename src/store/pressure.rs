@@ -127,7 +127,7 @@ impl Store {
         }
     }
 
-    /// A tree uses so much less memory than before. Once it is worth it, pages get that.
+    /// Notes that a tree uses `bytes` less memory than before. Once enough has been noted, the page cache gets it.
     pub(super) fn note_smaller_tree(&self, bytes: u64) {
         let worth = self.sizes.memory_budget / SMALLER_PART;
         if bytes > 0

@@ -69,8 +69,9 @@ impl RowCache {
         RowCache { shards, bytes, bytes_max, percent, fitting: Mutex::default() }
     }
 
-    /// Rows share so much memory with pages now, and are to use a third of it. If they use more than half, all are dropped.
-    /// So are they if they use all that they may, and may use twice as much now.
+    /// Sets the size of the memory that rows share with pages. Rows may use a third of it. If they use more than half, all
+    /// rows are dropped. All rows are also dropped if they use their whole part and it becomes at least twice as large: the
+    /// rings get another length.
     pub(crate) fn fit(&self, shared_bytes: usize) {
         let rings: usize = self.shards.iter().map(|shard| shard.ring_bytes_max()).sum();
         let fixed = self.bytes_max.saturating_sub(rings);
@@ -80,7 +81,7 @@ impl RowCache {
         let _alone = self.fitting.lock();
         let (percent, used) = (self.percent.load(Ordering::Relaxed), self.bytes());
         let allowed = fixed + rings / 100 * percent as usize;
-        // What is little less would soon be too much again.
+        // A part that is only slightly smaller would soon be exceeded again.
         let is_much = used > shared_bytes / 2 && wanted <= percent / 4 * 3;
         let is_full = percent == 0 || used >= allowed / 8 * 7;
         let is_little =

@@ -105,7 +105,7 @@ impl Words {
         unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr().cast(), self.count) }
     }
 
-    /// Gives the memory back to the system: all words become zero, some time before this returns.
+    /// Returns the memory to the system. All words are zero afterwards.
     #[cfg(not(miri))]
     fn release(&self) {
         let bytes = (self.count * 8).next_multiple_of(UNIT_BYTES);
@@ -114,7 +114,7 @@ impl Words {
         unsafe { self.mapping.release(0, bytes) };
     }
 
-    /// There the bytes would be undefined.
+    /// Under Miri, released memory is uninitialized.
     #[cfg(miri)]
     fn release(&self) {
         self.all().iter().for_each(|word| word.store(0, Ordering::Relaxed));
