@@ -52,7 +52,8 @@ impl Store {
             for first in 0..2 {
                 scope.spawn(move || {
                     for number in (first..records).step_by(2) {
-                        let key = format!("{:024}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8);
+                        let key =
+                            format!("{:024}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8);
                         self.keyspace.put(key, [7; 100]).expect("a put");
                     }
                 });
@@ -90,8 +91,10 @@ impl Store {
             }
             (at, running) = (time, running + change);
         }
-        let longest = ran.iter().copied().max_by(|a, b| (a.to - a.from).total_cmp(&(b.to - b.from)));
-        let (seconds, mebibytes) = longest.map_or((0.0, 0), |ran| (ran.to - ran.from, ran.read_bytes / MIB));
+        let longest =
+            ran.iter().copied().max_by(|a, b| (a.to - a.from).total_cmp(&(b.to - b.from)));
+        let (seconds, mebibytes) =
+            longest.map_or((0.0, 0), |ran| (ran.to - ran.from, ran.read_bytes / MIB));
         let (count, seconds_all) = (ran.len(), to - from);
         println!("{what}: {seconds_all:.1} s; alone {alone:.2} s, several {several:.2} s");
         println!("  {count} compactions, the longest took {seconds:.2} s and read {mebibytes} MiB");
@@ -109,18 +112,28 @@ fn no_compaction_is_large() {
         store.keyspace.compact(..).expect("a compaction");
         let ran = store.between(0.0, store.seconds());
         let most = ran.iter().map(|ran| ran.read_bytes).max().unwrap_or(0);
-        println!("{kind}: {} compactions, the largest read {:.1} memtables", ran.len(), most as f64 / MEMTABLE as f64);
+        println!(
+            "{kind}: {} compactions, the largest read {:.1} memtables",
+            ran.len(),
+            most as f64 / MEMTABLE as f64
+        );
         assert!(ran.len() > 8, "{kind}: {} compactions", ran.len());
         assert!(most <= 16 * MEMTABLE, "{kind}: a compaction of {most} bytes");
     }
 }
 
-/// The figures of docs/decisions/0024.
+/// The figures of docs/decisions/0024: `SPINNEY_COMPACTIONS=long cargo test --release --test compaction_share --
+/// --nocapture` measures them at full size.
 #[test]
-#[ignore = "a measurement of a minute"]
 fn how_much_of_the_time_one_thread_works_alone() {
-    let settings = TreeKind::ALL.into_iter().map(|kind| (kind, 8_000_000, 128));
-    for (kind, records, memory) in settings.chain([(TreeKind::ALL[0], 16_000_000, 1024)]) {
+    let is_long = std::env::var("SPINNEY_COMPACTIONS").is_ok_and(|size| size == "long");
+    let (records, memory) = if is_long { (8_000_000, 128) } else { (50_000, 16) };
+    let mut settings: Vec<(TreeKind, u64, u64)> =
+        TreeKind::ALL.into_iter().map(|kind| (kind, records, memory)).collect();
+    if is_long {
+        settings.push((TreeKind::ALL[0], 2 * records, 8 * memory));
+    }
+    for (kind, records, memory) in settings {
         let store = Store::new(kind, memory * MIB, None);
         println!("{kind}, {records} records, {memory} MiB");
         store.load(records);

@@ -27,5 +27,6 @@ pub(crate) mod slice;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod sync;
 pub(crate) mod turn_cell;
+pub(crate) mod version_lock;
 #[cfg(test)]
 pub(crate) mod visits;

@@ -22,9 +22,9 @@ use super::node::{
     Header, INNER_SLOTS, Inner, LEAF_SLOTS, Leaf, Meta, Node, Target, common_prefix, head,
     lower_bound, node, prefetch_node, slot, slot_id,
 };
-use super::version_lock::{VersionGuard, pause};
 use crate::base::sync::atomic::AtomicPtr;
 use crate::base::sync::plain::{AtomicU64, Ordering};
+use crate::base::version_lock::{VersionGuard, pause};
 
 /// The number of consecutive inserts, each directly after the last, after which a leaf splits at
 /// the run's end.

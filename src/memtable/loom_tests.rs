@@ -6,7 +6,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use super::span::Span;
-use super::version_lock::VersionLock;
+use crate::base::version_lock::VersionLock;
 
 /// As many preemptions as are tried; more find nothing more in models of this size, and take long.
 fn model(f: impl Fn() + Sync + Send + 'static) {

@@ -27,7 +27,6 @@ mod index;
 mod node;
 mod pool;
 mod span;
-mod version_lock;
 
 #[cfg(all(test, loom))]
 mod loom_tests;

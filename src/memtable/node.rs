@@ -21,10 +21,10 @@ use std::hint::select_unpredictable;
 use std::ptr;
 
 use super::arena::{Arena, EntryId, NO_ENTRY};
-use super::version_lock::{VersionGuard, VersionLock};
 use crate::base::ids::Seqno;
 use crate::base::prefetch::prefetch_lines;
 use crate::base::sync::plain::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::base::version_lock::{VersionGuard, VersionLock};
 
 /// Small under Miri and in scenarios, so that few entries make a deep tree.
 pub(super) const LEAF_SLOTS: usize = if cfg!(any(miri, shuttle)) { 6 } else { 59 };

@@ -218,6 +218,21 @@ impl Table {
         self.get_from(key, None, snapshot, context, f)
     }
 
+    /// As [`Table::get`], for a key whose newest version is known to be in a leaf, and whether it goes on in the next.
+    #[cfg(feature = "slm")]
+    pub(crate) fn get_at(
+        &self,
+        key: &[u8],
+        leaf: Option<(PagePointer, bool)>,
+        snapshot: Seqno,
+        context: &ReadContext,
+        f: impl FnMut(EntryRef<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        // An older snapshot may need a version in a later leaf than the newest.
+        let is_old = snapshot < self.properties.seqno_max;
+        self.get_from(key, leaf.filter(|_| !is_old), snapshot, context, f)
+    }
+
     /// The same, if the leaf is known in which the versions begin, and whether the next one is needed.
     #[inline]
     fn get_from(
@@ -293,7 +308,7 @@ impl Table {
         Ok(())
     }
 
-    pub(super) fn is_cached(&self, page: PagePointer) -> bool {
+    pub(crate) fn is_cached(&self, page: PagePointer) -> bool {
         let key = PageKey { file: self.file.id(), unit: page.unit };
         self.file.files().cache.contains(key)
     }

@@ -27,6 +27,9 @@ pub(crate) struct TableScan {
     /// The range ends at this unit.
     end_unit: u32,
     upper: Option<Vec<u8>>,
+    /// The current entry is split.
+    #[cfg(feature = "slm")]
+    is_split: bool,
 }
 
 impl Table {
@@ -49,6 +52,8 @@ impl Table {
             until: 0,
             end_unit: units.end,
             upper: upper.map(<[u8]>::to_vec),
+            #[cfg(feature = "slm")]
+            is_split: false,
         };
         scan.next_leaf(lower)?;
         Ok(scan)
@@ -81,6 +86,12 @@ impl Table {
 }
 
 impl TableScan {
+    /// The leaf in which the current entry begins, and whether it goes on in the next.
+    #[cfg(feature = "slm")]
+    pub(crate) fn leaf(&self) -> (PagePointer, bool) {
+        (self.page, self.is_split)
+    }
+
     /// The current entry; `None` after the last.
     #[inline]
     pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
@@ -96,7 +107,12 @@ impl TableScan {
 
     #[inline]
     fn place(&mut self, i: usize) -> Result<()> {
-        match self.leaf.place(i) {
+        let placed = self.leaf.place(i);
+        #[cfg(feature = "slm")]
+        {
+            self.is_split = matches!(placed, Ok(Placed::Split));
+        }
+        match placed {
             Ok(Placed::Whole) => Ok(()),
             Ok(Placed::Split) => self.join(),
             Err(damage) => Err(self.damaged(damage)),

@@ -85,6 +85,8 @@ kinds! {
     ;
     #[cfg(feature = "example")]
     Example = example,
+    #[cfg(feature = "slm")]
+    Slm = slm,
 }
 
 impl Default for TreeKind {

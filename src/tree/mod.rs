@@ -30,10 +30,14 @@ pub(crate) mod options;
 mod outlook;
 mod output;
 mod own_options;
+#[cfg(feature = "slm")]
+mod placed;
 mod range;
 #[cfg(test)]
 mod request_tests;
 pub(crate) mod run;
+#[cfg(feature = "slm")]
+mod slm;
 #[cfg(feature = "example")]
 mod sorted;
 mod space;
@@ -42,6 +46,8 @@ mod stb;
 mod test_support;
 mod tph;
 mod trunk;
+#[cfg(feature = "slm")]
+mod union;
 mod versioned;
 
 use std::ops::ControlFlow;

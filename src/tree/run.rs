@@ -5,8 +5,12 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "slm")]
+use super::placed::{PlacedCursor, PlacedRun};
 #[cfg(feature = "example")]
 use super::sorted::{Sorted, SortedCursor};
+#[cfg(feature = "slm")]
+use super::union::UnionCursor;
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
@@ -20,6 +24,11 @@ pub(crate) enum Run {
     Table(Arc<Table>),
     #[cfg(feature = "example")]
     Sorted(Arc<Sorted>),
+    #[cfg(feature = "slm")]
+    Placed(Arc<PlacedRun>),
+    /// Tables that may have entries in common.
+    #[cfg(feature = "slm")]
+    Union(Arc<[Arc<Table>]>),
 }
 
 impl Run {
@@ -29,6 +38,12 @@ impl Run {
             Run::Table(table) => table.first_key(),
             #[cfg(feature = "example")]
             Run::Sorted(set) => set.first_key(),
+            #[cfg(feature = "slm")]
+            Run::Placed(run) => run.first_key(),
+            #[cfg(feature = "slm")]
+            Run::Union(tables) => {
+                tables.iter().map(|table| table.first_key()).min().unwrap_or_default()
+            }
         }
     }
 
@@ -38,6 +53,12 @@ impl Run {
             Run::Table(table) => table.last_key(),
             #[cfg(feature = "example")]
             Run::Sorted(set) => set.last_key(),
+            #[cfg(feature = "slm")]
+            Run::Placed(run) => run.last_key(),
+            #[cfg(feature = "slm")]
+            Run::Union(tables) => {
+                tables.iter().map(|table| table.last_key()).max().unwrap_or_default()
+            }
         }
     }
 
@@ -46,6 +67,10 @@ impl Run {
             Run::Table(table) => RunCursor::Table(Box::new(table.cursor())),
             #[cfg(feature = "example")]
             Run::Sorted(set) => RunCursor::Sorted(SortedCursor::new(set)),
+            #[cfg(feature = "slm")]
+            Run::Placed(run) => RunCursor::Placed(Box::new(PlacedCursor::new(run))),
+            #[cfg(feature = "slm")]
+            Run::Union(tables) => RunCursor::Union(Box::new(UnionCursor::new(tables))),
         }
     }
 
@@ -58,6 +83,8 @@ impl Run {
             Run::Table(table) => table.hole(at),
             #[cfg(feature = "example")]
             Run::Sorted(_) => Ok(None),
+            #[cfg(feature = "slm")]
+            Run::Placed(_) | Run::Union(_) => Ok(None),
         }
     }
 }
@@ -68,6 +95,10 @@ pub(crate) enum RunCursor<M> {
     Table(Box<TableCursor>),
     #[cfg(feature = "example")]
     Sorted(SortedCursor),
+    #[cfg(feature = "slm")]
+    Placed(Box<PlacedCursor>),
+    #[cfg(feature = "slm")]
+    Union(Box<UnionCursor>),
 }
 
 macro_rules! each {
@@ -77,6 +108,10 @@ macro_rules! each {
             RunCursor::Table($cursor) => $call,
             #[cfg(feature = "example")]
             RunCursor::Sorted($cursor) => $call,
+            #[cfg(feature = "slm")]
+            RunCursor::Placed($cursor) => $call,
+            #[cfg(feature = "slm")]
+            RunCursor::Union($cursor) => $call,
         }
     };
 }
@@ -125,6 +160,8 @@ impl<M: Cursor> MergeSource for RunCursor<M> {
             }
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => None,
+            #[cfg(feature = "slm")]
+            RunCursor::Placed(_) | RunCursor::Union(_) => None,
         }
     }
 }
@@ -137,6 +174,10 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => cursor.memory_bytes(),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => 0,
+            #[cfg(feature = "slm")]
+            RunCursor::Placed(cursor) => cursor.memory_bytes(),
+            #[cfg(feature = "slm")]
+            RunCursor::Union(cursor) => cursor.memory_bytes(),
         }
     }
 
@@ -147,6 +188,10 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => u64::from(cursor.pages_read()),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => 0,
+            #[cfg(feature = "slm")]
+            RunCursor::Placed(cursor) => cursor.pages_read(),
+            #[cfg(feature = "slm")]
+            RunCursor::Union(cursor) => cursor.pages_read(),
         }
     }
 
@@ -163,6 +208,8 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => cursor.entries_ahead(forward, count, f),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => {}
+            #[cfg(feature = "slm")]
+            RunCursor::Placed(_) | RunCursor::Union(_) => {}
         }
     }
 
@@ -173,6 +220,8 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => cursor.go_carefully(limit, forward),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => {}
+            #[cfg(feature = "slm")]
+            RunCursor::Placed(_) | RunCursor::Union(_) => {}
         }
     }
 
@@ -185,6 +234,8 @@ impl<M> RunCursor<M> {
             }
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => false,
+            #[cfg(feature = "slm")]
+            RunCursor::Placed(_) | RunCursor::Union(_) => false,
         }
     }
 
@@ -195,6 +246,8 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => cursor.expects_more(),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => false,
+            #[cfg(feature = "slm")]
+            RunCursor::Placed(_) | RunCursor::Union(_) => false,
         }
     }
 
@@ -212,6 +265,8 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => cursor.prefetch(key, upper, forward, misses),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => Ok(true),
+            #[cfg(feature = "slm")]
+            RunCursor::Placed(_) | RunCursor::Union(_) => Ok(true),
         }
     }
 }

@@ -13,12 +13,9 @@ fn every() -> impl Iterator<Item = TreeKind> {
     TreeKind::ALL.into_iter().chain(TreeKind::FOR_TESTS.iter().copied())
 }
 
-/// Options with so many children of a node at most, where the kind has nodes with children: those for tests do not.
+/// Options with so many children of a node at most, where the kind has nodes with children.
 pub fn with_fanout(options: KeyspaceOptions, fanout: u32) -> KeyspaceOptions {
-    match TreeKind::ALL.contains(&options.kind()) {
-        true => options.fanout_max(fanout),
-        false => options,
-    }
+    with_own(options, "fanout_max", fanout)
 }
 
 /// Options with a value of an option that only some kinds have, where the kind is one of them.

@@ -73,8 +73,8 @@ impl VersionedKind for Flsm {
         parameters.tables_per_guard_max as u64
     }
 
-    fn new(_recovered: &Recovered<Body>) -> Flsm {
-        Flsm { presence: Arc::default() }
+    fn new(_context: &TreeContext, _recovered: &Recovered<Body>) -> Result<Flsm> {
+        Ok(Flsm { presence: Arc::default() })
     }
 
     fn open(context: &TreeContext, recovered: &Recovered<Body>) -> Result<Arc<Guard>> {

@@ -98,9 +98,9 @@ impl VersionedKind for Trunk {
         parameters.index_form.entry_bytes()
     }
 
-    fn new(recovered: &Recovered<Body>) -> Trunk {
+    fn new(_context: &TreeContext, recovered: &Recovered<Body>) -> Result<Trunk> {
         let last = recovered.shared.keys().next_back().copied().unwrap_or(0);
-        Trunk { next_bundle: AtomicU64::new(last + 1), failed_joins: Mutex::default() }
+        Ok(Trunk { next_bundle: AtomicU64::new(last + 1), failed_joins: Mutex::default() })
     }
 
     fn open(context: &TreeContext, recovered: &Recovered<Body>) -> Result<Arc<Node>> {

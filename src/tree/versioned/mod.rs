@@ -136,7 +136,15 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
     }
 
     /// The kind's own part of a tree that edits have defined.
-    fn new(recovered: &Recovered<Self::Body>) -> Self;
+    ///
+    /// # Errors
+    /// If the system lacks what it needs.
+    fn new(context: &TreeContext, recovered: &Recovered<Self::Body>) -> Result<Self>;
+
+    /// The tree that edits have defined is about to be shown.
+    fn opened(&self, _root: &Arc<Self::Node>, _flushed: Seqno) -> Result<()> {
+        Ok(())
+    }
 
     /// Builds the nodes that edits have defined.
     fn open(context: &TreeContext, recovered: &Recovered<Self::Body>) -> Result<Arc<Self::Node>>;
@@ -169,6 +177,15 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
     ) -> Result<(Self::Packed, PackedBytes)>;
 
     fn packed_tables(packed: &Self::Packed) -> &[Arc<Table>];
+
+    /// A packed memtable is about to become part of the tree, which then has everything up to `flushed`.
+    fn incorporating(
+        _tree: &VersionedTree<Self>,
+        _packed: &Self::Packed,
+        _flushed: Seqno,
+    ) -> Result<()> {
+        Ok(())
+    }
 
     /// How far behind compactions are, without those for space: 1 if writers have to wait.
     fn lag(version: &Version<Self>) -> f64;
@@ -253,11 +270,12 @@ impl<K: VersionedKind> VersionedTree<K> {
         flushed: Seqno,
     ) -> Result<Arc<VersionedTree<K>>> {
         let recovered = Recovered::of_edits(edits, &context.manifest.path())?;
-        let own = K::new(&recovered);
+        let own = K::new(&context, &recovered)?;
         let root = match edits.is_empty() {
             true => Arc::new(K::Node::empty_root()),
             false => K::open(&context, &recovered)?,
         };
+        own.opened(&root, flushed)?;
         let live = match edits.is_empty() {
             true => LiveKeys::default(),
             false => live_keys(&root, LiveKeys::reopened())?,
@@ -519,6 +537,7 @@ impl<K: Change> VersionedTree<K> {
             rebalance_undamaged::<K>(root, rules)?;
             Ok(true)
         };
+        K::incorporating(self, packed, flushed)?;
         let tables = NewTables::Younger(K::packed_tables(packed));
         let now = self.context.clock.nanos();
         let before = self.incorporated_nanos.swap(now, Ordering::Relaxed);

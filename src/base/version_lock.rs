@@ -12,16 +12,16 @@ use crate::base::sync::modelled::{AtomicU64, Ordering, fence};
 use crate::base::sync::{spin_loop, yield_now};
 
 /// The lock. See the module's description.
-pub(super) struct VersionLock(AtomicU64);
+pub(crate) struct VersionLock(AtomicU64);
 
 impl VersionLock {
-    pub(super) fn new() -> VersionLock {
+    pub(crate) fn new() -> VersionLock {
         VersionLock(AtomicU64::new(0))
     }
 
     /// Waits until no writer holds the lock and returns the version.
     #[inline]
-    pub(super) fn read(&self) -> u64 {
+    pub(crate) fn read(&self) -> u64 {
         let mut spins = 0;
         loop {
             let version = self.0.load(Ordering::Acquire);
@@ -35,7 +35,7 @@ impl VersionLock {
 
     /// Returns true if nothing has changed since `version` was read.
     #[inline]
-    pub(super) fn is_still(&self, version: u64) -> bool {
+    pub(crate) fn is_still(&self, version: u64) -> bool {
         fence(Ordering::Acquire);
         let is_still = self.0.load(Ordering::Relaxed) == version;
         // The loads that follow are plain: without a switch here, no scenario would change anything
@@ -47,7 +47,7 @@ impl VersionLock {
 
     /// Takes the lock if nothing has changed since `version` was read.
     #[inline]
-    pub(super) fn try_lock(&self, version: u64) -> Option<VersionGuard<'_>> {
+    pub(crate) fn try_lock(&self, version: u64) -> Option<VersionGuard<'_>> {
         self.0.compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
         // A thread that sees one of the later stores also sees the odd version.
         fence(Ordering::Release);
@@ -57,7 +57,7 @@ impl VersionLock {
 
 /// Waits briefly; longer if it has waited long, because the holder may have been descheduled.
 #[inline]
-pub(super) fn pause(spins: u32) {
+pub(crate) fn pause(spins: u32) {
     if spins.is_multiple_of(64) {
         yield_now();
     } else {
@@ -66,7 +66,7 @@ pub(super) fn pause(spins: u32) {
 }
 
 /// The exclusive right to change a node. Dropping it publishes the changes.
-pub(super) struct VersionGuard<'a> {
+pub(crate) struct VersionGuard<'a> {
     lock: &'a VersionLock,
     version: u64,
 }

@@ -1,0 +1,369 @@
+//! The location index of SLM-DB: a persistent B+-tree from keys to the places where tables have them (section 3.2).
+//!
+//! The index lives in a [`Region`] of persistent memory. Each change of a key becomes durable by one atomic store of 8
+//! bytes, without a log. The design follows the paper's description of FAST and FAIR (its reference 22): records of a
+//! node are sorted, entries are shifted by stores in an order that keeps every intermediate state readable, and no
+//! lock is persistent. It differs where keys are byte strings of any length and where readers need no repair:
+//! a node is split by writing its successors elsewhere and replacing it by one store of 8 bytes.
+//!
+//! Parts: [`LocationIndex`] (this file: reading), `write` (changes of one key), `restructure` (replacing nodes), `open`
+//! (creating, opening, recovery), `node` (the layout), `free_blocks`, `location`, `word`.
+//!
+//! Invariants:
+//! 1. The leaves are a list in the order of their keys, from the region's header on. Everything that a crash must not
+//!    lose is in this list. Inner nodes and the set of free blocks are derived from it when the index is opened.
+//! 2. In every state that a crash can leave, the list has each key whose change was durable, in its old or its new
+//!    state if a change was not yet durable. See `write` and `restructure` for the order of stores.
+//! 3. A change is durable when [`Writing::fence`] has returned.
+//! 4. One writer changes the index at a time. Readers take no lock: they check versions of blocks, which are not
+//!    persistent. A block's version grows before the block is used for something else.
+//! 5. All versions of a key are in one leaf, newest first.
+
+mod free_blocks;
+mod location;
+mod node;
+mod open;
+mod restructure;
+#[cfg(test)]
+mod tests;
+mod word;
+mod write;
+
+#[cfg(feature = "slm")]
+pub(crate) use self::Version as IndexVersion;
+#[cfg(feature = "slm")]
+pub(crate) use location::TABLE_MAX;
+pub(crate) use location::{LeafPlace, Location};
+pub(crate) use open::Found;
+#[cfg(feature = "slm")]
+pub(crate) use write::{Writing, versions_max};
+
+use std::sync::Arc;
+
+use crate::base::error::{Error, Result};
+use crate::base::ids::Seqno;
+use crate::base::sync::Mutex;
+use crate::base::version_lock::VersionLock;
+use crate::pmem::{Region, WORD_BYTES};
+
+use free_blocks::FreeBlocks;
+use node::{BLOCK_WORDS, BlockNumber, Blocks, Damage, Node, Read};
+use write::BlockUse;
+
+/// A version of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) location: Location,
+    /// Of a version that only snapshots need: the sequence number of the newer version or of the deletion.
+    pub(crate) superseded: Option<Seqno>,
+}
+
+/// A key and its versions, newest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct IndexEntry {
+    pub(crate) key: Vec<u8>,
+    pub(crate) versions: Vec<Version>,
+}
+
+/// The index. See the module's description.
+pub(crate) struct LocationIndex {
+    region: Arc<dyn Region>,
+    /// Of blocks, which share them: see [`LocationIndex::lock_of`]. The one of block 0 is of the root's number.
+    locks: Box<[VersionLock]>,
+    writer: Mutex<Writer>,
+}
+
+/// What only the writer uses.
+struct Writer {
+    free: FreeBlocks,
+    /// Of each block that is a node, up to the last one.
+    uses: Vec<BlockUse>,
+    root: BlockNumber,
+    /// The number of levels.
+    height: usize,
+    keys: u64,
+    /// There is, or was, a key with key blocks.
+    has_long_keys: bool,
+}
+
+/// Entries of one leaf, and where to go on.
+#[derive(Debug, Default)]
+pub(crate) struct Part {
+    pub(crate) entries: Vec<IndexEntry>,
+    /// The bound at which the other entries begin: at or above it in ascending order, below it in descending order.
+    /// `None` if there are no more.
+    pub(crate) rest: Option<Vec<u8>>,
+}
+
+/// Which leaf is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeafAt<'a> {
+    /// The one that is responsible for a key.
+    Key(&'a [u8]),
+    /// The one that is responsible for the keys just below a key.
+    Below(&'a [u8]),
+    Last,
+}
+
+/// A leaf: the keys that it is responsible for, from `lower` on, below `upper`, and its entries.
+#[derive(Debug, Default)]
+pub(crate) struct LeafEntries {
+    pub(crate) lower: Option<Vec<u8>>,
+    pub(crate) upper: Option<Vec<u8>>,
+    pub(crate) entries: Vec<IndexEntry>,
+}
+
+/// The keys that a leaf is responsible for: from `lower` on, below `upper`. `None`: all.
+#[derive(Debug, Default)]
+struct Bounds {
+    lower: Option<Vec<u8>>,
+    upper: Option<Vec<u8>>,
+}
+
+/// Which leaf is searched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    /// The one that is responsible for the key.
+    At,
+    /// The one that is responsible for the keys just below the key.
+    Below,
+    /// The last one, whatever the key.
+    Last,
+}
+
+/// The word of the first leaf's number in block 0.
+const FIRST_WORD: usize = 3;
+/// The word of the root's number in block 0.
+const ROOT_WORD: usize = 4;
+/// The number of locks. A reader that finds the lock of another block changed reads again.
+const LOCKS: usize = 1024;
+
+impl LocationIndex {
+    /// The newest version of a key. It may be superseded, if snapshots need it.
+    ///
+    /// # Errors
+    /// `Corruption` if the region is damaged.
+    pub(crate) fn newest(&self, key: &[u8]) -> Result<Option<Version>> {
+        self.read(key, Side::At, None, |leaf| {
+            let (slot, is_equal) = leaf.lower_bound(key, false)?;
+            if !is_equal {
+                return Ok(None);
+            }
+            let record = leaf.record(slot)?;
+            let location = leaf.location(&record)?;
+            Ok(Some(Version { location, superseded: record.superseded }))
+        })
+    }
+
+    /// All versions of a key, newest first.
+    ///
+    /// # Errors
+    /// `Corruption` if the region is damaged.
+    pub(crate) fn versions(&self, key: &[u8]) -> Result<Vec<Version>> {
+        self.read(key, Side::At, None, |leaf| Ok(versions_in(leaf, key)?.1))
+    }
+
+    /// Entries of one leaf in ascending order, whose keys are not less than `key` (with `after`: greater than `key`).
+    ///
+    /// # Errors
+    /// `Corruption` if the region is damaged.
+    pub(crate) fn ascending(&self, key: &[u8], after: bool) -> Result<Part> {
+        let mut bounds = Bounds::default();
+        let entries = self.read(key, Side::At, Some(&mut bounds), |leaf| {
+            let (slot, _) = leaf.lower_bound(key, after)?;
+            entries_in(leaf, slot..leaf.count())
+        })?;
+        Ok(Part { entries, rest: bounds.upper })
+    }
+
+    /// Entries of one leaf in descending order, whose keys are less than `key` (with `or_equal`: not greater than
+    /// `key`).
+    ///
+    /// # Errors
+    /// `Corruption` if the region is damaged.
+    pub(crate) fn descending(&self, key: &[u8], or_equal: bool) -> Result<Part> {
+        let side = if or_equal { Side::At } else { Side::Below };
+        let mut bounds = Bounds::default();
+        let mut entries = self.read(key, side, Some(&mut bounds), |leaf| {
+            let (slot, _) = leaf.lower_bound(key, or_equal)?;
+            entries_in(leaf, 0..slot)
+        })?;
+        entries.reverse();
+        Ok(Part { entries, rest: bounds.lower })
+    }
+
+    /// A leaf with all of its entries.
+    ///
+    /// # Errors
+    /// `Corruption` if the region is damaged.
+    pub(crate) fn leaf(&self, at: LeafAt<'_>) -> Result<LeafEntries> {
+        let (key, side) = match at {
+            LeafAt::Key(key) => (key, Side::At),
+            LeafAt::Below(key) => (key, Side::Below),
+            LeafAt::Last => (&[][..], Side::Last),
+        };
+        let mut bounds = Bounds::default();
+        let all = |leaf: &Node<'_>| entries_in(leaf, 0..leaf.count());
+        let entries = self.read(key, side, Some(&mut bounds), all)?;
+        Ok(LeafEntries { lower: bounds.lower, upper: bounds.upper, entries })
+    }
+
+    /// The number of keys.
+    pub(crate) fn keys(&self) -> u64 {
+        self.writer.lock().keys
+    }
+
+    /// The number of blocks that are in use, of those that there are.
+    pub(crate) fn blocks(&self) -> (u64, u64) {
+        let count = u64::from(self.memory().count());
+        (count - u64::from(self.writer.lock().free.left()), count)
+    }
+
+    fn lock_of(&self, block: BlockNumber) -> &VersionLock {
+        &self.locks[block as usize % LOCKS]
+    }
+
+    fn memory(&self) -> Blocks<'_> {
+        Blocks(self.region.words())
+    }
+
+    fn corruption(&self, damage: &Damage) -> Error {
+        let word = damage.block as usize * BLOCK_WORDS + damage.word;
+        Error::Corruption {
+            file: self.region.path().to_path_buf(),
+            offset: (word * WORD_BYTES) as u64,
+            what: damage.what,
+            expected: "a valid one".to_string(),
+            found: format!("{:#018x}", damage.found),
+        }
+    }
+
+    /// Calls `f` with the leaf of a key until no writer changes the leaf meanwhile.
+    fn read<T>(
+        &self,
+        key: &[u8],
+        side: Side,
+        mut bounds: Option<&mut Bounds>,
+        f: impl Fn(&Node<'_>) -> Read<T>,
+    ) -> Result<T> {
+        loop {
+            if let Some(read) = self.try_read(key, side, bounds.as_deref_mut(), &f) {
+                return read.map_err(|damage| self.corruption(&damage));
+            }
+        }
+    }
+
+    /// As `read`. Returns `None` if a writer changed what was read.
+    fn try_read<T>(
+        &self,
+        key: &[u8],
+        side: Side,
+        mut bounds: Option<&mut Bounds>,
+        f: &impl Fn(&Node<'_>) -> Read<T>,
+    ) -> Option<Read<T>> {
+        if let Some(bounds) = bounds.as_deref_mut() {
+            *bounds = Bounds::default();
+        }
+        let memory = self.memory();
+        let mut lock = self.lock_of(0);
+        let mut version = lock.read();
+        let mut from = (0, ROOT_WORD);
+        let mut child = memory.header_block(ROOT_WORD);
+        let mut level_max = u8::MAX;
+        loop {
+            let node = child.and_then(|child| memory.node(child, from));
+            let node = match node {
+                Ok(node) => node,
+                Err(damage) => return lock.is_still(version).then_some(Err(damage)),
+            };
+            let parent = (lock, version);
+            lock = self.lock_of(node.block);
+            version = lock.read();
+            if !parent.0.is_still(parent.1) {
+                return None;
+            }
+            let level = match node.level() {
+                // Levels decrease, so the descent ends.
+                Ok(level) if level < level_max => level,
+                Ok(_) => {
+                    return lock
+                        .is_still(version)
+                        .then(|| Err(node.damage(0, "the level of a node")));
+                }
+                Err(damage) => return lock.is_still(version).then_some(Err(damage)),
+            };
+            if level == 0 {
+                let read = f(&node);
+                return lock.is_still(version).then_some(read);
+            }
+            level_max = level;
+            child = descend(&node, key, side, bounds.as_deref_mut()).map(|(_, child)| child);
+            from = (node.block, 0);
+        }
+    }
+}
+
+/// The slot of the child that a search goes on with, and the child.
+fn descend(
+    node: &Node<'_>,
+    key: &[u8],
+    side: Side,
+    bounds: Option<&mut Bounds>,
+) -> Read<(usize, BlockNumber)> {
+    let count = node.count();
+    let after = match side {
+        Side::Last => count,
+        Side::At | Side::Below => node.lower_bound(key, side == Side::At)?.0,
+    };
+    // The first child is responsible for all smaller keys.
+    let slot = after.saturating_sub(1);
+    if slot >= count {
+        return Err(node.damage(node::SLOTS_START, "an inner node without children"));
+    }
+    if let Some(bounds) = bounds {
+        if slot > 0 {
+            bounds.lower = Some(key_of(node, slot)?);
+        }
+        if slot + 1 < count {
+            bounds.upper = Some(key_of(node, slot + 1)?);
+        }
+    }
+    Ok((slot, node.child(&node.record(slot)?)?))
+}
+
+fn key_of(node: &Node<'_>, slot: usize) -> Read<Vec<u8>> {
+    let mut key = Vec::new();
+    node.read_key(&node.record(slot)?, &mut key)?;
+    Ok(key)
+}
+
+/// The slot at which a key's versions begin, or would begin, and the versions.
+fn versions_in(leaf: &Node<'_>, key: &[u8]) -> Read<(usize, Vec<Version>)> {
+    let (first, _) = leaf.lower_bound(key, false)?;
+    let mut versions = Vec::new();
+    for slot in first..leaf.count() {
+        let record = leaf.record(slot)?;
+        if leaf.compare(&record, key)?.is_ne() {
+            break;
+        }
+        versions.push(Version { location: leaf.location(&record)?, superseded: record.superseded });
+    }
+    Ok((first, versions))
+}
+
+fn entries_in(leaf: &Node<'_>, slots: std::ops::Range<usize>) -> Read<Vec<IndexEntry>> {
+    let mut entries: Vec<IndexEntry> = Vec::with_capacity(slots.len());
+    for slot in slots {
+        let record = leaf.record(slot)?;
+        let version = Version { location: leaf.location(&record)?, superseded: record.superseded };
+        match entries.last_mut() {
+            Some(last) if leaf.compare(&record, &last.key)?.is_eq() => last.versions.push(version),
+            _ => {
+                let mut key = Vec::with_capacity(record.key_bytes);
+                leaf.read_key(&record, &mut key)?;
+                entries.push(IndexEntry { key, versions: vec![version] });
+            }
+        }
+    }
+    Ok(entries)
+}

@@ -1,0 +1,392 @@
+//! Changes of one key: [`Writing`].
+//!
+//! The order of stores within a leaf (section 3.2; FAST):
+//!
+//! - *A new version in place of the only one*: one store of the location.
+//! - *A new key*: the record is written and persistent before a slot names it. Slots are shifted from the last one on,
+//!   a word of four slots at a time. Each store leaves the slots complete, with two neighbours equal. A line of slots
+//!   is persistent before the line before it changes, since that change drops the slot which the line has received.
+//! - *A removed key*: slots are shifted from the removed one on. The first store removes the key. A line is persistent
+//!   before the line after it changes. If more than one line changes, all earlier changes are persistent first: else a
+//!   line could be that of now and the next one that of a while ago.
+//! - *Everything else* replaces the leaf (`restructure`).
+//!
+//! A change is visible to readers at once and durable after the next fence. What a removed key needed is given back
+//! after that fence.
+
+use super::location::Location;
+use super::node::{
+    BLOCK_WORDS, BlockNumber, HEAP_START, HEAP_WORDS, INLINE_KEY_BYTES, KEY_BLOCK_BYTES, Node,
+    Read, SLOTS_MAX, SLOTS_PER_WORD, SLOTS_START, key_block_words, push_record, record_words,
+    slot_of,
+};
+use super::{LocationIndex, ROOT_WORD, Side, Version, Writer, descend, versions_in};
+use crate::base::error::{Error, Result};
+use crate::base::limits::KEY_BYTES_MAX;
+use crate::base::sync::MutexGuard;
+use crate::pmem::{self, LINE_WORDS, WORD_BYTES};
+
+/// The right to change the index. Changes are durable after [`Writing::fence`].
+pub(crate) struct Writing<'a> {
+    pub(super) index: &'a LocationIndex,
+    pub(super) writer: MutexGuard<'a, Writer>,
+    /// From the root to the parent of the leaf that was located last: the node, and the slot of the next one.
+    pub(super) path: Vec<(BlockNumber, usize)>,
+    /// Blocks that are free once the changes up to now are durable.
+    pub(super) freed: Vec<BlockNumber>,
+}
+
+impl LocationIndex {
+    /// Waits until no other thread changes the index.
+    pub(crate) fn write(&self) -> Writing<'_> {
+        let writer = self.writer.lock();
+        Writing { index: self, writer, path: Vec::new(), freed: Vec::new() }
+    }
+}
+
+/// How many versions of a key the index can hold at least.
+pub(crate) fn versions_max(key_bytes: usize) -> usize {
+    (HEAP_WORDS / 2 / record_words(key_bytes, true)).min(SLOTS_MAX / 4)
+}
+
+impl Writing<'_> {
+    /// Makes `location` the only version of a key. Returns the versions before.
+    ///
+    /// # Errors
+    /// `Full` if the region has no room; nothing has changed then. `Corruption` if it is damaged.
+    pub(crate) fn put(&mut self, key: &[u8], location: Location) -> Result<Vec<Version>> {
+        self.set(key, &[Version { location, superseded: None }])
+    }
+
+    /// Removes a key. Returns its versions.
+    ///
+    /// # Errors
+    /// As [`Writing::put`].
+    pub(crate) fn remove(&mut self, key: &[u8]) -> Result<Vec<Version>> {
+        self.set(key, &[])
+    }
+
+    /// Replaces the versions of a key. They are ordered from the newest on and are at most [`versions_max`]. Returns
+    /// the versions before.
+    ///
+    /// # Errors
+    /// As [`Writing::put`].
+    pub(crate) fn set(&mut self, key: &[u8], versions: &[Version]) -> Result<Vec<Version>> {
+        assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
+        assert!(versions.len() <= versions_max(key.len()).max(1), "too many versions of a key");
+        let leaf = self.locate(key, Side::At)?;
+        let (slot, before) = self.sound(|this| versions_in(&this.node(leaf)?, key))?;
+        let is_removal = versions.iter().all(|version| before.contains(version));
+        if is_removal {
+            self.require_room_to_remove()?;
+        } else {
+            self.require_room(key)?;
+        }
+        match (before.as_slice(), versions) {
+            (before, versions) if before == versions => {}
+            ([Version { superseded: None, .. }], [Version { location, superseded: None }]) => {
+                let record = self.sound(|this| this.node(leaf)?.record(slot))?;
+                self.store_location(leaf, record.offset, *location);
+            }
+            ([], [version]) if self.has_room_in(leaf, key.len(), version) => {
+                self.insert_in_place(leaf, slot, key, *version)?;
+            }
+            // The last record of a leaf goes with the leaf: there is no empty leaf between others, not even for a
+            // moment.
+            ([_], []) if self.writer.uses[leaf as usize].slots > 1 => {
+                self.remove_in_place(leaf, slot)?;
+                self.join_if_small(leaf)?;
+            }
+            _ => self.replace_versions(leaf, slot, before.len(), key, versions, is_removal)?,
+        }
+        self.writer.keys += u64::from(before.is_empty() && !versions.is_empty());
+        self.writer.keys -= u64::from(!before.is_empty() && versions.is_empty());
+        Ok(before)
+    }
+
+    /// All versions of a key, newest first.
+    ///
+    /// # Errors
+    /// `Corruption` if the region is damaged.
+    pub(crate) fn versions(&mut self, key: &[u8]) -> Result<Vec<Version>> {
+        let leaf = self.locate(key, Side::At)?;
+        self.sound(|this| Ok(versions_in(&this.node(leaf)?, key)?.1))
+    }
+
+    /// Replaces the location `from` of a version by `to`. Returns false if the key has no such version.
+    ///
+    /// # Errors
+    /// `Corruption` if the region is damaged.
+    pub(crate) fn replace(&mut self, key: &[u8], from: Location, to: Location) -> Result<bool> {
+        let leaf = self.locate(key, Side::At)?;
+        let found = self.sound(|this| {
+            let node = this.node(leaf)?;
+            let (slot, versions) = versions_in(&node, key)?;
+            match versions.iter().position(|version| version.location == from) {
+                Some(position) => Ok(Some(node.record(slot + position)?.offset)),
+                None => Ok(None),
+            }
+        })?;
+        if let Some(offset) = found {
+            self.store_location(leaf, offset, to);
+        }
+        Ok(found.is_some())
+    }
+
+    /// Makes all changes up to now durable.
+    pub(crate) fn fence(&mut self) {
+        pmem::fence(&*self.index.region);
+        for block in self.freed.drain(..) {
+            self.writer.free.give_back(block);
+        }
+    }
+
+    /// A node that the writer changes. No other thread does.
+    pub(super) fn node(&self, block: BlockNumber) -> Read<Node<'_>> {
+        self.index.memory().node(block, (block, 0))
+    }
+
+    /// What `read` returns, with damage as an error.
+    pub(super) fn sound<T>(&self, read: impl FnOnce(&Self) -> Read<T>) -> Result<T> {
+        read(self).map_err(|damage| self.index.corruption(&damage))
+    }
+
+    /// Finds the leaf of a key and remembers the way to it.
+    pub(super) fn locate(&mut self, key: &[u8], side: Side) -> Result<BlockNumber> {
+        let mut path = std::mem::take(&mut self.path);
+        path.clear();
+        let leaf = self.sound(|this| {
+            let memory = this.index.memory();
+            let mut node = memory.node(this.writer.root, (0, ROOT_WORD))?;
+            let mut level = node.level()?;
+            while level > 0 {
+                let (slot, child) = descend(&node, key, side, None)?;
+                path.push((node.block, slot));
+                let parent = node;
+                node = memory.node(child, (parent.block, 0))?;
+                if node.level()? != level - 1 {
+                    return Err(node.damage(0, "the level of a node"));
+                }
+                level -= 1;
+            }
+            Ok(node.block)
+        });
+        self.path = path;
+        leaf
+    }
+
+    /// There are blocks for a change, and then still for a removal: removals make room, so they have to be possible.
+    pub(super) fn require_room(&mut self, key: &[u8]) -> Result<()> {
+        let key_blocks = key_block_count(key.len());
+        let has_long_keys = self.writer.has_long_keys || key_blocks > 0;
+        let height = self.writer.height;
+        // Two leaves, two nodes on each level and a root, and the blocks of a long key.
+        let mut needed = 2 * (height + 1) + 1 + key_blocks;
+        if has_long_keys {
+            // An inner node has a bound of each child.
+            needed += (height + 1) * KEY_BYTES_MAX.div_ceil(KEY_BLOCK_BYTES);
+        }
+        self.require_blocks(needed + height + 1)?;
+        self.writer.has_long_keys = has_long_keys;
+        Ok(())
+    }
+
+    /// There are blocks for a removal: a leaf in the place of two, and a node on each level.
+    fn require_room_to_remove(&self) -> Result<()> {
+        self.require_blocks(self.writer.height + 1)
+    }
+
+    pub(super) fn require_blocks(&self, needed: usize) -> Result<()> {
+        if self.writer.free.left() as usize >= needed {
+            return Ok(());
+        }
+        Err(Error::Full {
+            path: self.index.region.path().to_path_buf(),
+            needed: (needed * BLOCK_WORDS * WORD_BYTES) as u64,
+        })
+    }
+
+    pub(super) fn note_use(&mut self, block: BlockNumber, use_of: BlockUse) {
+        let uses = &mut self.writer.uses;
+        if uses.len() <= block as usize {
+            uses.resize(block as usize + 1, BlockUse::default());
+        }
+        uses[block as usize] = use_of;
+    }
+
+    fn has_room_in(&self, leaf: BlockNumber, key_bytes: usize, version: &Version) -> bool {
+        let words = record_words(key_bytes, version.superseded.is_some());
+        let use_of = self.writer.uses[leaf as usize];
+        usize::from(use_of.end) + words <= BLOCK_WORDS && usize::from(use_of.slots) < SLOTS_MAX - 1
+    }
+
+    fn store_location(&mut self, leaf: BlockNumber, offset: usize, location: Location) {
+        let word = leaf as usize * BLOCK_WORDS + offset;
+        self.index.region.store(word, location.to_word());
+        pmem::flush(&*self.index.region, word..word + 1);
+    }
+
+    /// Stores `words` from a word of a block on and begins to write them back.
+    #[cfg_attr(test, track_caller)]
+    pub(super) fn store(&self, block: BlockNumber, at: usize, words: &[u64]) {
+        let start = block as usize * BLOCK_WORDS + at;
+        for (word, value) in (start..).zip(words) {
+            self.index.region.store(word, *value);
+        }
+        pmem::flush(&*self.index.region, start..start + words.len());
+    }
+
+    /// The records of a version, and the blocks of its key if it is long.
+    pub(super) fn record_of(
+        &mut self,
+        words: &mut Vec<u64>,
+        key: &[u8],
+        version: Version,
+        key_block: &mut Option<BlockNumber>,
+    ) {
+        if key.len() > INLINE_KEY_BYTES && key_block.is_none() {
+            // From the last one on, since each names the next.
+            let mut next = 0;
+            for part in key[INLINE_KEY_BYTES..].chunks(KEY_BLOCK_BYTES).rev() {
+                let block = self.take_block();
+                self.store(block, 0, &key_block_words(block, next, part));
+                next = block;
+            }
+            *key_block = Some(next);
+        }
+        push_record(words, version.location.to_word(), key, version.superseded, *key_block);
+    }
+
+    /// A free block. [`Writing::require_room`] has seen that there is one.
+    pub(super) fn take_block(&mut self) -> BlockNumber {
+        self.writer.free.take_any().unwrap_or_else(|| unreachable!("room was required"))
+    }
+
+    fn insert_in_place(
+        &mut self,
+        leaf: BlockNumber,
+        at: usize,
+        key: &[u8],
+        version: Version,
+    ) -> Result<()> {
+        let mut words = Vec::new();
+        self.record_of(&mut words, key, version, &mut None);
+        let offset = usize::from(self.writer.uses[leaf as usize].end);
+        self.store(leaf, offset, &words);
+        // The record, and all earlier changes of the slots.
+        pmem::fence(&*self.index.region);
+        let slot = slot_of(offset, words[1]);
+        let count = self.sound(|this| Ok(this.node(leaf)?.count()))?;
+        let region = &*self.index.region;
+        let start = leaf as usize * BLOCK_WORDS + SLOTS_START;
+        let old: Vec<u64> = self.sound(|this| {
+            let node = this.node(leaf)?;
+            Ok((0..=count / SLOTS_PER_WORD).map(|word| node.word(SLOTS_START + word)).collect())
+        })?;
+        let first = at / SLOTS_PER_WORD;
+        let guard = self.index.lock(leaf);
+        for word in (first..old.len()).rev() {
+            let shifted = if word > first {
+                old[word] << 16 | old[word - 1] >> 48
+            } else {
+                let kept = (1u64 << (at % SLOTS_PER_WORD * 16)) - 1;
+                let slot = u64::from(slot) << (at % SLOTS_PER_WORD * 16);
+                old[word] & kept | slot | (old[word] & !kept) << 16
+            };
+            region.store(start + word, shifted);
+            if word > first && word % LINE_WORDS == 0 {
+                pmem::persist(region, start + word..start + word + 1);
+            }
+        }
+        pmem::flush(region, start + first..start + first + 1);
+        drop(guard);
+        let use_of = &mut self.writer.uses[leaf as usize];
+        use_of.end += words.len() as u16;
+        use_of.live += words.len() as u16;
+        use_of.slots += 1;
+        Ok(())
+    }
+
+    fn remove_in_place(&mut self, leaf: BlockNumber, at: usize) -> Result<()> {
+        let (record, key_blocks) = self.sound(|this| {
+            let node = this.node(leaf)?;
+            let record = node.record(at)?;
+            Ok((record, node.key_blocks(&record)?))
+        })?;
+        self.shift_left(leaf, at)?;
+        self.freed.extend(key_blocks);
+        let use_of = &mut self.writer.uses[leaf as usize];
+        use_of.live -= record.words as u16;
+        use_of.slots -= 1;
+        Ok(())
+    }
+
+    /// Removes the slot `at`.
+    pub(super) fn shift_left(&mut self, leaf: BlockNumber, at: usize) -> Result<()> {
+        let (count, old): (usize, Vec<u64>) = self.sound(|this| {
+            let node = this.node(leaf)?;
+            let words = node.count().div_ceil(SLOTS_PER_WORD);
+            Ok((node.count(), (0..words).map(|word| node.word(SLOTS_START + word)).collect()))
+        })?;
+        let region = &*self.index.region;
+        let start = leaf as usize * BLOCK_WORDS + SLOTS_START;
+        let first = at / SLOTS_PER_WORD;
+        let last = old.len() - 1;
+        // The line behind the last slot counts: an earlier removal may just have emptied it.
+        if first / LINE_WORDS != count / SLOTS_PER_WORD / LINE_WORDS {
+            pmem::fence(region);
+        }
+        let guard = self.index.lock(leaf);
+        for word in first..=last {
+            let next = old.get(word + 1).map_or(0, |next| next << 48);
+            let shifted = if word > first {
+                old[word] >> 16 | next
+            } else {
+                let kept = (1u64 << (at % SLOTS_PER_WORD * 16)) - 1;
+                old[word] & kept | (old[word] >> 16 | next) & !kept
+            };
+            region.store(start + word, shifted);
+            if word % LINE_WORDS == LINE_WORDS - 1 && word < last {
+                pmem::persist(region, start + word..start + word + 1);
+            }
+        }
+        pmem::flush(region, start + last..start + last + 1);
+        drop(guard);
+        Ok(())
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.fence();
+    }
+}
+
+/// The blocks that a key needs beside its record.
+pub(super) fn key_block_count(key_bytes: usize) -> usize {
+    key_bytes.saturating_sub(INLINE_KEY_BYTES).div_ceil(KEY_BLOCK_BYTES)
+}
+
+/// What a block holds, for the writer.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct BlockUse {
+    /// The first word behind the last record.
+    pub(super) end: u16,
+    /// Words of records that a slot names.
+    pub(super) live: u16,
+    pub(super) slots: u16,
+}
+
+impl BlockUse {
+    /// What a block holds.
+    pub(super) fn of(node: &Node<'_>) -> Read<BlockUse> {
+        let mut use_of = BlockUse { end: HEAP_START as u16, ..BlockUse::default() };
+        for slot in 0..node.count() {
+            let record = node.record(slot)?;
+            use_of.end = use_of.end.max((record.offset + record.words) as u16);
+            use_of.live += record.words as u16;
+            use_of.slots += 1;
+        }
+        Ok(use_of)
+    }
+}

@@ -1,0 +1,77 @@
+//! Byte-addressable persistent memory, as one trait: [`Region`].
+//!
+//! A region is an array of 8-byte words. A store of one word is atomic, also when the power fails. Stores reach the
+//! memory in any order, except that the stores to one cache line reach it in program order. `flush` begins to write
+//! lines back, and `fence` waits for all lines whose writing has begun. What a structure needs in order it separates
+//! by a flush and a fence.
+//!
+//! Invariants:
+//! 1. Every store goes through [`Region::store`]. Loads read the words directly.
+//! 2. A structure in a region is correct if it is correct in every state in which each line holds a prefix of the
+//!    stores to it since the last fence before which it was flushed. `simulated` builds these states.
+
+mod emulated;
+mod heap;
+#[cfg(test)]
+pub(crate) mod simulated;
+
+pub(crate) use heap::HeapRegion;
+
+use std::fmt::Debug;
+use std::ops::Range;
+use std::path::Path;
+
+use crate::base::sync::plain::{AtomicU64, Ordering};
+
+/// The number of bytes that a store writes atomically.
+pub(crate) const WORD_BYTES: usize = 8;
+/// The number of words of a cache line.
+pub(crate) const LINE_WORDS: usize = 8;
+
+/// A region of persistent memory. See the module's description.
+pub(crate) trait Region: Send + Sync + Debug {
+    /// The words, for loads. Their number does not change.
+    fn words(&self) -> &[AtomicU64];
+
+    /// Stores a word. The store is visible to other threads at once, after all earlier stores of this thread.
+    fn store(&self, word: usize, value: u64) {
+        self.words()[word].store(value, Ordering::Release);
+    }
+
+    /// Begins to write back the cache lines that contain `words`.
+    fn flush(&self, words: Range<usize>);
+
+    /// Waits until every line whose writing has begun is persistent.
+    fn fence(&self);
+
+    /// The name of the region in errors.
+    fn path(&self) -> &Path;
+}
+
+/// Begins to write back the cache lines that contain `words`.
+#[cfg_attr(test, track_caller)]
+pub(crate) fn flush(region: &dyn Region, words: Range<usize>) {
+    #[cfg(test)]
+    simulated::set_site(std::panic::Location::caller());
+    region.flush(words);
+}
+
+/// Waits until every line that this thread has flushed is persistent.
+#[cfg_attr(test, track_caller)]
+pub(crate) fn fence(region: &dyn Region) {
+    #[cfg(test)]
+    simulated::set_site(std::panic::Location::caller());
+    region.fence();
+}
+
+/// Makes `words` persistent before anything that is stored later.
+#[cfg_attr(test, track_caller)]
+pub(crate) fn persist(region: &dyn Region, words: Range<usize>) {
+    flush(region, words);
+    fence(region);
+}
+
+/// The cache lines that contain `words`.
+pub(crate) fn lines(words: &Range<usize>) -> Range<usize> {
+    words.start / LINE_WORDS..words.end.div_ceil(LINE_WORDS)
+}

@@ -1,0 +1,212 @@
+//! [`PlacedRun`]: entries at known places of several tables, as one run.
+//!
+//! Invariants:
+//! 1. Keys ascend. All parts of a key together have each of its versions once, those of an earlier part are newer.
+//! 2. A run never changes.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::base::entry::{Cursor, EntryKind, EntryRef};
+use crate::base::error::{Error, Result};
+use crate::base::ids::Seqno;
+use crate::cache::{PageClass, PageMiss, PagePointer, ReadContext, fetch_misses};
+use crate::table::Table;
+
+/// The most keys whose pages are read together.
+const KEYS_AHEAD_MAX: usize = 16;
+
+/// The versions of a key that one table has.
+#[derive(Clone)]
+pub(crate) struct PlacedPart {
+    pub(crate) table: Arc<Table>,
+    /// The leaf with the newest, and whether that goes on in the next leaf, if known.
+    pub(crate) leaf: Option<(PagePointer, bool)>,
+}
+
+/// A key and where its versions are.
+pub(crate) struct PlacedKey {
+    pub(crate) key: Vec<u8>,
+    pub(crate) parts: Vec<PlacedPart>,
+    /// The number of the tombstone over all of them, if there is one. It may be in none of the parts.
+    pub(crate) deleted: Option<Seqno>,
+}
+
+/// See the module's description.
+pub(crate) struct PlacedRun {
+    keys: Vec<PlacedKey>,
+}
+
+impl PlacedRun {
+    /// A run of at least one key.
+    pub(crate) fn new(keys: Vec<PlacedKey>) -> Option<PlacedRun> {
+        (!keys.is_empty()).then_some(PlacedRun { keys })
+    }
+
+    pub(crate) fn first_key(&self) -> &[u8] {
+        self.keys.first().map_or(&[], |first| &first.key)
+    }
+
+    pub(crate) fn last_key(&self) -> &[u8] {
+        self.keys.last().map_or(&[], |last| &last.key)
+    }
+}
+
+/// A version that has been read.
+struct Version {
+    seqno: Seqno,
+    kind: EntryKind,
+    value: Vec<u8>,
+}
+
+/// A cursor over a run. It reads the pages of several keys together once it has read some one after the other.
+pub(crate) struct PlacedCursor {
+    run: Arc<PlacedRun>,
+    context: ReadContext,
+    /// The key and the version at the position.
+    at: Option<(usize, usize)>,
+    /// The versions of that key, newest first.
+    versions: Vec<Version>,
+    /// Keys whose pages have been asked for together the last time.
+    ahead: usize,
+}
+
+impl PlacedCursor {
+    pub(crate) fn new(run: &Arc<PlacedRun>) -> PlacedCursor {
+        PlacedCursor {
+            run: Arc::clone(run),
+            context: ReadContext::blocking(),
+            at: None,
+            versions: Vec::new(),
+            ahead: 0,
+        }
+    }
+
+    /// Memory used.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let versions = self.versions.iter().map(|version| version.value.capacity());
+        versions.sum::<usize>() + self.run.keys.len() * size_of::<PlacedKey>()
+    }
+
+    pub(crate) fn pages_read(&self) -> u64 {
+        u64::from(self.context.pages_read.get())
+    }
+
+    /// Reads a key's versions. `forward` says where the cursor will probably go.
+    fn load(&mut self, key: usize, forward: bool) -> Result<()> {
+        self.at = None;
+        self.read_ahead(key, forward);
+        self.versions.clear();
+        let placed = &self.run.keys[key];
+        for part in &placed.parts {
+            let versions = &mut self.versions;
+            let before = versions.len();
+            part.table.get_at(&placed.key, part.leaf, Seqno::MAX, &self.context, |entry| {
+                let (seqno, kind, value) = (entry.seqno, entry.kind, entry.value.to_vec());
+                versions.push(Version { seqno, kind, value });
+                ControlFlow::Continue(())
+            })?;
+            if versions.len() == before {
+                let file = part.table.pages().path();
+                return Err(Error::corruption(&file, 0, "a key", "one that an index has", "none"));
+            }
+        }
+        if let Some(deleted) = placed.deleted
+            && self.versions.first().is_none_or(|newest| newest.seqno < deleted)
+        {
+            let tombstone = Version { seqno: deleted, kind: EntryKind::Delete, value: Vec::new() };
+            self.versions.insert(0, tombstone);
+        }
+        Ok(())
+    }
+
+    /// If the page of a key is not cached, reads it together with those of keys behind it.
+    fn read_ahead(&mut self, key: usize, forward: bool) {
+        let keys = &self.run.keys;
+        if !keys[key].parts.iter().any(|part| missing(part).is_some()) {
+            return;
+        }
+        self.ahead = (self.ahead * 2).clamp(1, KEYS_AHEAD_MAX);
+        let wanted = match forward {
+            true => key..keys.len().min(key + self.ahead),
+            false => (key + 1).saturating_sub(self.ahead)..key + 1,
+        };
+        let parts = keys[wanted].iter().flat_map(|key| &key.parts);
+        let mut misses: Vec<PageMiss> = parts.filter_map(missing).collect();
+        misses.dedup_by_key(|miss| (miss.file.id(), miss.pointer));
+        // Damage is reported by the read that needs the page.
+        if misses.len() > 1
+            && let Ok(read) = fetch_misses(misses)
+        {
+            self.context.pages_read.set(self.context.pages_read.get() + read);
+        }
+    }
+
+    /// Moves to a key: its newest version, or its oldest.
+    fn place(&mut self, key: Option<usize>, forward: bool) -> Result<()> {
+        let Some(key) = key.filter(|key| *key < self.run.keys.len()) else {
+            self.at = None;
+            return Ok(());
+        };
+        self.load(key, forward)?;
+        self.at = Some((key, if forward { 0 } else { self.versions.len() - 1 }));
+        Ok(())
+    }
+}
+
+/// The page of a part, if it is not cached.
+fn missing(part: &PlacedPart) -> Option<PageMiss> {
+    let (pointer, _) = part.leaf?;
+    let file = part.table.pages();
+    let is_missing = !part.table.is_cached(pointer);
+    is_missing.then(|| PageMiss { file: Arc::clone(file), pointer, class: PageClass::Leaf })
+}
+
+impl Cursor for PlacedCursor {
+    fn seek_first(&mut self) -> Result<()> {
+        self.place(Some(0), true)
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        self.place(self.run.keys.len().checked_sub(1), false)
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        let found = self.run.keys.partition_point(|placed| *placed.key < *key);
+        self.place(Some(found), true)
+    }
+
+    fn seek_before(&mut self, key: &[u8]) -> Result<()> {
+        let found = self.run.keys.partition_point(|placed| *placed.key < *key);
+        self.place(found.checked_sub(1), false)
+    }
+
+    fn next(&mut self) -> Result<()> {
+        match self.at {
+            Some((key, version)) if version + 1 < self.versions.len() => {
+                self.at = Some((key, version + 1));
+                Ok(())
+            }
+            Some((key, _)) => self.place(Some(key + 1), true),
+            None => Ok(()),
+        }
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        match self.at {
+            Some((key, version)) if version > 0 => {
+                self.at = Some((key, version - 1));
+                Ok(())
+            }
+            Some((key, _)) => self.place(key.checked_sub(1), false),
+            None => Ok(()),
+        }
+    }
+
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        let (key, version) = self.at?;
+        let (placed, version) = (self.run.keys.get(key)?, self.versions.get(version)?);
+        let (seqno, kind, value) = (version.seqno, version.kind, &version.value);
+        Some(EntryRef { key: &placed.key, seqno, kind, value })
+    }
+}

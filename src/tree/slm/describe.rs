@@ -1,0 +1,16 @@
+//! What the level looks like, for `inspect`.
+
+use super::level::{Level, whole};
+use super::places::Places;
+use crate::tree::description::{GroupDescription, NodeDescription, described_table};
+
+pub(super) fn describe_level(level: &Level, places: &Places) -> NodeDescription {
+    let groups = level.tables.iter().map(|table| {
+        let live = places.live(table).unwrap_or_default();
+        let counts = [("tombstones", table.properties().deletes), ("live_keys", live)];
+        let file = described_table(table, whole(table).size.bytes, counts);
+        let (label, id) = ("table".to_string(), table.id().0);
+        GroupDescription { label, id, files: vec![file], counts: Vec::new() }
+    });
+    level.described("level", Vec::new(), groups.collect())
+}

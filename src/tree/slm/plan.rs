@@ -1,0 +1,153 @@
+//! The input of a compaction.
+//!
+//! A compaction of *candidates* merges whole tables. One of a *range* merges what all tables have of a range of keys:
+//! the tables stay until no key of theirs is live. Tables without live keys are *dropped*.
+//!
+//! Invariants:
+//! 1. A tombstone is needed while another table that reaches over its key may have older entries.
+//! 2. Compactions of candidates exclude one another by their tables; one of a range excludes all others of that range.
+
+use std::sync::Arc;
+
+use super::version::Version;
+use crate::base::ids::Seqno;
+use crate::table::Table;
+use crate::tree::range::{Key, table_overlaps, table_part};
+use crate::tree::versioned::{CompactionPlan, Place};
+
+/// What is done with the inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Whole tables are merged.
+    Merge,
+    /// What tables have of a range is merged.
+    MergeRange,
+    /// Tables are dropped.
+    Drop,
+}
+
+/// A compaction to do.
+pub(in crate::tree) struct Plan {
+    pub(super) action: Action,
+    pub(super) place: Place,
+    pub(super) inputs: Vec<Arc<Table>>,
+    /// The ranges of keys of tables beside the inputs that have entries older than the inputs' youngest, ascending,
+    /// none overlapping another.
+    pub(super) older: Arc<[(Vec<u8>, Vec<u8>)]>,
+}
+
+impl Plan {
+    pub(super) fn new(
+        version: &Version,
+        action: Action,
+        place: Place,
+        inputs: Vec<Arc<Table>>,
+    ) -> Plan {
+        let older = match action {
+            Action::Merge => older(version.tables(), &inputs),
+            Action::MergeRange | Action::Drop => Vec::new(),
+        };
+        Plan { action, place, inputs, older: older.into() }
+    }
+
+    /// Returns true if entries older than the inputs' may exist for a key.
+    pub(super) fn may_be_older(older: &[(Vec<u8>, Vec<u8>)], key: &[u8]) -> bool {
+        let after = older.partition_point(|(first, _)| **first <= *key);
+        after.checked_sub(1).is_some_and(|at| *key <= *older[at].1)
+    }
+}
+
+/// See [`Plan::older`].
+fn older(tables: &[Arc<Table>], inputs: &[Arc<Table>]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let youngest = inputs.iter().map(|table| table.properties().seqno_max).max();
+    let youngest = youngest.unwrap_or(Seqno(0));
+    let is_input = |table: &Arc<Table>| inputs.iter().any(|input| input.id() == table.id());
+    let mut ranges: Vec<(Vec<u8>, Vec<u8>)> = tables
+        .iter()
+        .filter(|table| !is_input(table) && table.properties().seqno_min < youngest)
+        .map(|table| (table.first_key().to_vec(), table.last_key().to_vec()))
+        .collect();
+    ranges.sort();
+    let mut joined: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    for (first, last) in ranges {
+        match joined.last_mut() {
+            Some(before) if first <= before.1 => before.1 = last.max(std::mem::take(&mut before.1)),
+            _ => joined.push((first, last)),
+        }
+    }
+    joined
+}
+
+impl CompactionPlan for Plan {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn merge_bytes(&self) -> u64 {
+        let bytes = |table: &Arc<Table>| match self.action {
+            Action::Merge => table.properties().entry_bytes(),
+            Action::MergeRange => {
+                let (lower, upper) = self.place.range();
+                // An index that cannot be read is reported by whoever needs it, not by an estimate.
+                table_part(table, lower, upper).unwrap_or_default().size.bytes
+            }
+            Action::Drop => 0,
+        };
+        self.inputs.iter().map(bytes).sum()
+    }
+
+    fn merged_tables(&self) -> Vec<&Arc<Table>> {
+        match self.action {
+            Action::Drop => Vec::new(),
+            Action::Merge | Action::MergeRange => self.inputs.iter().collect(),
+        }
+    }
+
+    fn bundles(&self) -> Option<Vec<u64>> {
+        match self.action {
+            Action::MergeRange => None,
+            Action::Merge | Action::Drop => {
+                Some(self.inputs.iter().map(|table| table.id().0).collect())
+            }
+        }
+    }
+}
+
+/// The tables without live keys that can be dropped together: no tombstone of theirs is needed by a table that stays.
+pub(super) fn droppable(version: &Version) -> Vec<Arc<Table>> {
+    let is_dead = |table: &&Arc<Table>| version.own.places.live(table) == Some(0);
+    let mut dead: Vec<Arc<Table>> = version.tables().iter().filter(is_dead).cloned().collect();
+    loop {
+        let stays = |table: &&Arc<Table>| !dead.iter().any(|it| it.id() == table.id());
+        let staying: Vec<&Arc<Table>> = version.tables().iter().filter(stays).collect();
+        let is_needed = |table: &Arc<Table>| {
+            table.properties().deletes > 0
+                && staying.iter().any(|other| {
+                    other.properties().seqno_min < table.properties().seqno_max
+                        && other.first_key() <= table.last_key()
+                        && table.first_key() <= other.last_key()
+                })
+        };
+        let needed: Vec<_> =
+            dead.iter().filter(|table| is_needed(table)).map(|it| it.id()).collect();
+        if needed.is_empty() {
+            return dead;
+        }
+        dead.retain(|table| !needed.contains(&table.id()));
+    }
+}
+
+/// Whether two tables have keys that lie among one another.
+pub(super) fn overlap(a: &Table, b: &Table) -> bool {
+    a.first_key() <= b.last_key() && b.first_key() <= a.last_key()
+}
+
+/// The part of a range that one compaction merges: about `bytes` of keys and values, or all of it.
+pub(super) fn range_tables(
+    version: &Version,
+    lower: &[u8],
+    upper: Option<&Key>,
+) -> Vec<Arc<Table>> {
+    let is_over = |table: &&Arc<Table>| table_overlaps(table, lower, upper.map(|upper| &**upper));
+    version.tables().iter().filter(is_over).cloned().collect()
+}
