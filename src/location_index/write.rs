@@ -113,26 +113,6 @@ impl Writing<'_> {
         self.sound(|this| Ok(versions_in(&this.node(leaf)?, key)?.1))
     }
 
-    /// Replaces the location `from` of a version by `to`. Returns false if the key has no such version.
-    ///
-    /// # Errors
-    /// `Corruption` if the region is damaged.
-    pub(crate) fn replace(&mut self, key: &[u8], from: Location, to: Location) -> Result<bool> {
-        let leaf = self.locate(key, Side::At)?;
-        let found = self.sound(|this| {
-            let node = this.node(leaf)?;
-            let (slot, versions) = versions_in(&node, key)?;
-            match versions.iter().position(|version| version.location == from) {
-                Some(position) => Ok(Some(node.record(slot + position)?.offset)),
-                None => Ok(None),
-            }
-        })?;
-        if let Some(offset) = found {
-            self.store_location(leaf, offset, to);
-        }
-        Ok(found.is_some())
-    }
-
     /// Makes all changes up to now durable.
     pub(crate) fn fence(&mut self) {
         pmem::fence(&*self.index.region);
