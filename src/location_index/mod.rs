@@ -176,6 +176,21 @@ impl LocationIndex {
         Ok(Part { entries, rest: bounds.upper })
     }
 
+    /// The tables of the versions of one leaf whose keys are not less than `key`, and the first key behind them.
+    ///
+    /// # Errors
+    /// `Corruption` if the region is damaged.
+    #[cfg(feature = "slm")]
+    pub(crate) fn tables_from(&self, key: &[u8]) -> Result<(Vec<u32>, Option<Vec<u8>>)> {
+        let mut bounds = Bounds::default();
+        let tables = self.read(key, Side::At, Some(&mut bounds), |leaf| {
+            let (first, _) = leaf.lower_bound(key, false)?;
+            let table = |slot| Ok(leaf.location(&leaf.record(slot)?)?.table);
+            (first..leaf.count()).map(table).collect()
+        })?;
+        Ok((tables, bounds.upper))
+    }
+
     /// Entries of one leaf in descending order, whose keys are less than `key` (with `or_equal`: not greater than
     /// `key`).
     ///

@@ -24,7 +24,7 @@ use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 
 /// See [`Bottom::Ask`].
-pub(crate) type AskBottom = Box<dyn FnMut(&[u8]) -> bool + Send>;
+pub(crate) type AskBottom = Box<dyn FnMut(&[u8], EntryKind) -> bool + Send>;
 
 /// Whether versions of a key that are older than the inputs' may exist outside the inputs.
 pub(crate) enum Bottom {
@@ -32,16 +32,16 @@ pub(crate) enum Bottom {
     Never,
     /// They do not, of any key.
     Always,
-    /// Asked for a key: true if there are none. Called for tombstones and operands only.
+    /// Asked for a key and the kind of its oldest version, a tombstone or an operand: true if there are none below.
     Ask(AskBottom),
 }
 
 impl Bottom {
-    fn is_bottom(&mut self, key: &[u8]) -> bool {
+    fn is_bottom(&mut self, key: &[u8], kind: EntryKind) -> bool {
         match self {
             Bottom::Never => false,
             Bottom::Always => true,
-            Bottom::Ask(ask) => ask(key),
+            Bottom::Ask(ask) => ask(key, kind),
         }
     }
 }
@@ -178,7 +178,7 @@ impl<S: EntrySource> CompactionIterator<S> {
                 EntryKind::Put | EntryKind::PutBlob => true,
                 EntryKind::Delete if matches!(self.options.bottom, Bottom::Never) => true,
                 EntryKind::Delete if stripe == 0 => {
-                    if self.options.bottom.is_bottom(entry.key) {
+                    if self.options.bottom.is_bottom(entry.key, entry.kind) {
                         same_key = self.advance()?;
                         continue;
                     }
@@ -235,10 +235,11 @@ impl<S: EntrySource> CompactionIterator<S> {
                 break;
             }
         }
-        let bottom = !more && self.versions.ends_open() && {
+        let open = self.versions.open_end().filter(|_| !more);
+        let bottom = open.is_some_and(|kind| {
             let (bottom, versions) = (&mut self.options.bottom, &self.versions);
-            bottom.is_bottom(versions.key())
-        };
+            bottom.is_bottom(versions.key(), kind)
+        });
         self.versions.reduce(&self.options.context, self.options.limits, bottom);
         Ok(())
     }
@@ -323,7 +324,7 @@ mod tests {
             snapshots: snapshots.iter().copied().map(Seqno).collect(),
             bottom,
             context: context(),
-            limits: FoldLimits { inline_bytes: 1000, fold_bytes_max: 1000 },
+            limits: FoldLimits { inline_bytes: 1000, fold_bytes_max: 1000, folds_operands: true },
         }
     }
 
@@ -363,7 +364,7 @@ mod tests {
             let bottom = match bottom {
                 0 => Bottom::Never,
                 1 => Bottom::Always,
-                _ => Bottom::Ask(Box::new(move |key: &[u8]| !keys_beneath.contains(key))),
+                _ => Bottom::Ask(Box::new(move |key: &[u8], _| !keys_beneath.contains(key))),
             };
             let at_bottom = matches!(bottom, Bottom::Always);
             let operator: Option<Arc<dyn MergeOperator>> = match operator {
@@ -374,9 +375,9 @@ mod tests {
             let has_operator = operator.is_some();
             // Everything may be folded, or little at a time, or what is short.
             let limits = match limits {
-                0 => FoldLimits { inline_bytes: 1000, fold_bytes_max: 100_000 },
-                1 => FoldLimits { inline_bytes: 30, fold_bytes_max: 60 },
-                _ => FoldLimits { inline_bytes: 30, fold_bytes_max: 100_000 },
+                0 => FoldLimits { inline_bytes: 1000, fold_bytes_max: 100_000, folds_operands: true },
+                1 => FoldLimits { inline_bytes: 30, fold_bytes_max: 60, folds_operands: true },
+                _ => FoldLimits { inline_bytes: 30, fold_bytes_max: 100_000, folds_operands: true },
             };
             let folds_all = has_operator && limits.fold_bytes_max == 100_000;
             let snapshots: Vec<Seqno> = snapshots.into_iter().map(Seqno).collect();
@@ -432,8 +433,8 @@ mod tests {
         assert_eq!(run(&[1], Bottom::Always), versions);
         assert_eq!(run(&[5], Bottom::Always), []);
         assert_eq!(run(&[0], Bottom::Always), []);
-        assert_eq!(run(&[], Bottom::Ask(Box::new(|_| false))), [delete("a", 5)]);
-        assert_eq!(run(&[], Bottom::Ask(Box::new(|_| true))), []);
+        assert_eq!(run(&[], Bottom::Ask(Box::new(|_, _| false))), [delete("a", 5)]);
+        assert_eq!(run(&[], Bottom::Ask(Box::new(|_, _| true))), []);
     }
 
     #[test]
@@ -464,7 +465,8 @@ mod tests {
     /// was larger than a page can be and compaction of the keyspace stopped for good.
     #[test]
     fn a_large_value_is_copied_only_for_what_is_half_as_large_again() {
-        let limits = FoldLimits { inline_bytes: 100, fold_bytes_max: 1 << 30 };
+        let limits =
+            FoldLimits { inline_bytes: 100, fold_bytes_max: 1 << 30, folds_operands: true };
         let long = "x".repeat(1000);
         let pointer = |kind, seqno, value: &str| Entry::new(b"a", seqno, kind, value.as_bytes());
         let run = |versions: Vec<Entry>| {
@@ -488,7 +490,7 @@ mod tests {
     /// memory.
     #[test]
     fn what_is_too_large_to_be_folded_stays_operands() {
-        let limits = FoldLimits { inline_bytes: 4000, fold_bytes_max: 1000 };
+        let limits = FoldLimits { inline_bytes: 4000, fold_bytes_max: 1000, folds_operands: true };
         let part = "x".repeat(300);
         let operands: Vec<Entry> = (2..12).rev().map(|seqno| merge("a", seqno, &part)).collect();
         let versions = [operands, vec![put("a", 1, "base")]].concat();

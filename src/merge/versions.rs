@@ -23,6 +23,8 @@ pub(crate) struct FoldLimits {
     pub(crate) inline_bytes: u64,
     /// The largest input of one fold.
     pub(crate) fold_bytes_max: u64,
+    /// Operands are also folded into one another, not only over a value.
+    pub(crate) folds_operands: bool,
 }
 
 #[derive(Debug)]
@@ -119,11 +121,10 @@ impl Versions {
         self.list.push(Version { seqno, kind, stripe, value, bytes });
     }
 
-    /// Whether what is below the oldest version matters.
-    pub(super) fn ends_open(&self) -> bool {
-        self.list
-            .last()
-            .is_some_and(|last| last.kind.is_operand() || last.kind == EntryKind::Delete)
+    /// The kind of the oldest version, if what is below that matters.
+    pub(super) fn open_end(&self) -> Option<EntryKind> {
+        let kind = self.list.last()?.kind;
+        (kind.is_operand() || kind == EntryKind::Delete).then_some(kind)
     }
 
     /// The version at `index`, newest first.
@@ -188,7 +189,9 @@ impl Versions {
             self.list.drain(from + 1..end);
             operands_end = from;
         }
-        self.fold_partially(context, limits, start, operands_end);
+        if limits.folds_operands {
+            self.fold_partially(context, limits, start, operands_end);
+        }
     }
 
     /// The newest of the operands `list[start..end]` to be folded over a base of this size,

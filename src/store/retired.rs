@@ -111,7 +111,7 @@ mod tests {
             unreachable!()
         }
 
-        fn runs_at(&self, _at: RangeAt<'_>) -> RangeRuns {
+        fn runs_at(&self, _at: RangeAt<'_>, _snapshot: Seqno) -> RangeRuns {
             unreachable!()
         }
 

@@ -275,8 +275,8 @@ pub(crate) trait TreeVersion: Send + Sync {
     ) -> Result<()>;
 
     /// The range of keys around a key, with its runs. The tree counts it as a read of the range: what is read from
-    /// many runs is compacted.
-    fn runs_at(&self, at: RangeAt<'_>) -> RangeRuns;
+    /// many runs is compacted. They are read at `snapshot`, which is registered.
+    fn runs_at(&self, at: RangeAt<'_>, snapshot: Seqno) -> RangeRuns;
 
     /// Every data file that the version needs.
     fn files(&self) -> Vec<PathBuf>;

@@ -2,14 +2,16 @@
 //!
 //! Invariants:
 //! 1. Keys ascend. All parts of a key together have each of its versions once, those of an earlier part are newer.
-//! 2. A run never changes.
+//! 2. A part that a number supersedes lies below a version of that number. If no part has that one, it is a tombstone.
+//! 3. A run never changes.
 
+use std::cmp::Reverse;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
-use crate::base::ids::Seqno;
+use crate::base::ids::{FileId, Seqno};
 use crate::cache::{PageClass, PageMiss, PagePointer, ReadContext, fetch_misses};
 use crate::table::Table;
 
@@ -22,25 +24,41 @@ pub(crate) struct PlacedPart {
     pub(crate) table: Arc<Table>,
     /// The leaf with the newest, and whether that goes on in the next leaf, if known.
     pub(crate) leaf: Option<(PagePointer, bool)>,
+    /// The number of the younger version or of the tombstone that supersedes them.
+    pub(crate) superseded: Option<Seqno>,
 }
 
 /// A key and where its versions are.
 pub(crate) struct PlacedKey {
     pub(crate) key: Vec<u8>,
     pub(crate) parts: Vec<PlacedPart>,
-    /// The number of the tombstone over all of them, if there is one. It may be in none of the parts.
-    pub(crate) deleted: Option<Seqno>,
 }
 
 /// See the module's description.
 pub(crate) struct PlacedRun {
     keys: Vec<PlacedKey>,
+    /// Younger versions do not count.
+    seqno_max: Seqno,
+    reads: Arc<dyn RangeReads>,
 }
 
+/// Who wants to know how far apart entries are that range queries read one after the other.
+pub(crate) trait RangeReads: Send + Sync {
+    /// So many neighbouring keys were in these tables, each of them named for each key.
+    fn note(&self, keys: usize, tables: &[FileId]);
+}
+
+/// Keys of a range query of which the tables are noted together.
+const KEYS_NOTED: usize = 30;
+
 impl PlacedRun {
-    /// A run of at least one key.
-    pub(crate) fn new(keys: Vec<PlacedKey>) -> Option<PlacedRun> {
-        (!keys.is_empty()).then_some(PlacedRun { keys })
+    /// A run of at least one key, without versions younger than `seqno_max`.
+    pub(crate) fn new(
+        keys: Vec<PlacedKey>,
+        seqno_max: Seqno,
+        reads: Arc<dyn RangeReads>,
+    ) -> Option<PlacedRun> {
+        (!keys.is_empty()).then_some(PlacedRun { keys, seqno_max, reads })
     }
 
     pub(crate) fn first_key(&self) -> &[u8] {
@@ -69,6 +87,9 @@ pub(crate) struct PlacedCursor {
     versions: Vec<Version>,
     /// Keys whose pages have been asked for together the last time.
     ahead: usize,
+    /// Keys that have been read one after the other, and their tables.
+    noted: usize,
+    tables: Vec<FileId>,
 }
 
 impl PlacedCursor {
@@ -79,6 +100,8 @@ impl PlacedCursor {
             at: None,
             versions: Vec::new(),
             ahead: 0,
+            noted: 0,
+            tables: Vec::new(),
         }
     }
 
@@ -98,24 +121,35 @@ impl PlacedCursor {
         self.read_ahead(key, forward);
         self.versions.clear();
         let placed = &self.run.keys[key];
+        self.noted += 1;
+        self.tables.extend(placed.parts.iter().map(|part| part.table.id()));
+        if self.noted == KEYS_NOTED {
+            self.run.reads.note(self.noted, &self.tables);
+            self.noted = 0;
+            self.tables.clear();
+        }
         for part in &placed.parts {
+            let seqno_max = self.run.seqno_max.min(newest_in(part.superseded));
             let versions = &mut self.versions;
             let before = versions.len();
-            part.table.get_at(&placed.key, part.leaf, Seqno::MAX, &self.context, |entry| {
+            part.table.get_at(&placed.key, part.leaf, seqno_max, &self.context, |entry| {
                 let (seqno, kind, value) = (entry.seqno, entry.kind, entry.value.to_vec());
                 versions.push(Version { seqno, kind, value });
                 ControlFlow::Continue(())
             })?;
-            if versions.len() == before {
+            if versions.len() == before && part.table.properties().seqno_max <= seqno_max {
                 let file = part.table.pages().path();
                 return Err(Error::corruption(&file, 0, "a key", "one that an index has", "none"));
             }
         }
-        if let Some(deleted) = placed.deleted
-            && self.versions.first().is_none_or(|newest| newest.seqno < deleted)
-        {
-            let tombstone = Version { seqno: deleted, kind: EntryKind::Delete, value: Vec::new() };
-            self.versions.insert(0, tombstone);
+        for seqno in placed.parts.iter().filter_map(|part| part.superseded) {
+            if let Err(at) = self
+                .versions
+                .binary_search_by_key(&Reverse(seqno), |version| Reverse(version.seqno))
+            {
+                self.versions
+                    .insert(at, Version { seqno, kind: EntryKind::Delete, value: Vec::new() });
+            }
         }
         Ok(())
     }
@@ -142,16 +176,26 @@ impl PlacedCursor {
         }
     }
 
-    /// Moves to a key: its newest version, or its oldest.
-    fn place(&mut self, key: Option<usize>, forward: bool) -> Result<()> {
-        let Some(key) = key.filter(|key| *key < self.run.keys.len()) else {
-            self.at = None;
-            return Ok(());
-        };
-        self.load(key, forward)?;
-        self.at = Some((key, if forward { 0 } else { self.versions.len() - 1 }));
+    /// Moves to a key, or the next one that has versions: to its newest version, or its oldest.
+    fn place(&mut self, mut key: Option<usize>, forward: bool) -> Result<()> {
+        self.at = None;
+        while let Some(at) = key.filter(|at| *at < self.run.keys.len()) {
+            self.load(at, forward)?;
+            if let Some(last) = self.versions.len().checked_sub(1) {
+                self.at = Some((at, if forward { 0 } else { last }));
+                break;
+            }
+            // All of its versions are younger than the run.
+            key = if forward { Some(at + 1) } else { at.checked_sub(1) };
+        }
         Ok(())
     }
+}
+
+/// The newest version that counts of a part that a number supersedes. A compaction may have put versions beside it that
+/// were superseded meanwhile, by what the index has not kept a number of: nobody needs them.
+pub(crate) fn newest_in(superseded: Option<Seqno>) -> Seqno {
+    superseded.map_or(Seqno::MAX, |superseded| Seqno(superseded.0.saturating_sub(1)))
 }
 
 /// The page of a part, if it is not cached.

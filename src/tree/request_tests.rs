@@ -71,7 +71,7 @@ fn entries(tree: &Arc<dyn Tree>) -> Vec<(Vec<u8>, u64, EntryKind)> {
     let mut entries = Vec::new();
     let mut from: Arc<[u8]> = Arc::from(&[][..]);
     loop {
-        let region = version.runs_at(RangeAt::Key(&from));
+        let region = version.runs_at(RangeAt::Key(&from), Seqno::MAX);
         for run in &region.runs {
             #[allow(
                 clippy::infallible_destructuring_match,
@@ -81,6 +81,8 @@ fn entries(tree: &Arc<dyn Tree>) -> Vec<(Vec<u8>, u64, EntryKind)> {
                 Run::Table(table) => table,
                 #[cfg(feature = "example")]
                 Run::Sorted(_) => unreachable!("of neither kind"),
+                #[cfg(feature = "slm")]
+                Run::Placed(_) | Run::Union(_) => unreachable!("of neither kind"),
             };
             let mut scan = table.scan(Some(&from), region.upper.as_deref(), 64 << 10).unwrap();
             while let Some(entry) = scan.entry() {

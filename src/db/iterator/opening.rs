@@ -18,7 +18,7 @@ const CURSOR_BYTES: usize = 5 << 10;
 
 impl Inner {
     pub(super) fn runs_at(&self, version: &dyn TreeVersion, at: RangeAt<'_>) -> Result<RangeRuns> {
-        let range = version.runs_at(at);
+        let range = version.runs_at(at, self.seqno());
         if range.advances(at) {
             return Ok(range);
         }

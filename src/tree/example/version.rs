@@ -99,7 +99,7 @@ impl TreeVersion for Version {
         Ok(())
     }
 
-    fn runs_at(&self, _at: RangeAt<'_>) -> RangeRuns {
+    fn runs_at(&self, _at: RangeAt<'_>, _snapshot: Seqno) -> RangeRuns {
         let run = (!self.entries.is_empty()).then(|| Run::Sorted(Arc::clone(&self.entries)));
         RangeRuns { lower: Arc::default(), upper: None, runs: run.into_iter().collect() }
     }

@@ -115,7 +115,7 @@ impl CompactionJob {
         self.progress.output.is_all = older.is_empty();
         let bottom = match older.is_empty() {
             true => Bottom::Always,
-            false => Bottom::Ask(Box::new(move |key| !Plan::may_be_older(&older, key))),
+            false => Bottom::Ask(Box::new(move |key, _| !Plan::may_be_older(&older, key))),
         };
         let options = self.compaction.options(context, bottom);
         let range = (Arc::clone(&self.plan.place.lower), self.plan.place.upper.clone());

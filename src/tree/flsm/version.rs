@@ -75,7 +75,7 @@ impl TreeVersion for Version {
         result
     }
 
-    fn runs_at(&self, at: RangeAt<'_>) -> RangeRuns {
+    fn runs_at(&self, at: RangeAt<'_>, _snapshot: Seqno) -> RangeRuns {
         let path = self.path(|guard| match at {
             RangeAt::Key(key) => guard.child_of(key),
             RangeAt::Before(key) => guard.child_before(key),

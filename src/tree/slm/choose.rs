@@ -1,11 +1,14 @@
-//! Which compaction is next (section 3.3): tables of which little is live, those first whose keys lie among one
-//! another.
+//! Which compaction is next (section 3.3).
+//!
+//! Candidates are tables of which little is live, and those that are [scattered](super::scattered). Once there are
+//! some, the one whose keys lie most among those of others is merged with these.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::change::{Rules, replace};
 use super::level::Level;
-use super::plan::{Action, Plan, droppable, overlap, range_tables};
+use super::plan::{Action, Plan, droppable, overlap, overlap_permille, range_tables};
 use super::version::Version;
 use super::{Slm, SlmTree};
 use crate::base::error::Result;
@@ -17,14 +20,17 @@ use crate::tree::versioned::{
     split_keys,
 };
 
+/// A compaction is due once there are so many candidates.
+const CANDIDATES_MIN: usize = 4;
+
 /// The tables of which less is live than allowed, tombstones apart.
-pub(super) fn candidates(version: &Version) -> Vec<Arc<Table>> {
+pub(super) fn mostly_dead(version: &Version) -> Vec<Arc<Table>> {
     let percent = version.parameters.live_percent_min;
-    let is_candidate = |table: &&Arc<Table>| {
+    let is_mostly_dead = |table: &&Arc<Table>| {
         let values = values_of(table);
         version.own.places.live(table).is_some_and(|live| live > 0 && live * 100 < values * percent)
     };
-    version.tables().iter().filter(is_candidate).cloned().collect()
+    version.tables().iter().filter(is_mostly_dead).cloned().collect()
 }
 
 /// The entries of a table that are no tombstones.
@@ -37,17 +43,12 @@ impl Choose for Slm {
     type Choice = Plan;
 
     fn is_free(tree: &SlmTree, level: &Level, _by_path: bool) -> bool {
-        let now = tree.context.clock.nanos();
-        let jobs = tree.jobs.lock();
-        !jobs.quarantine.overlaps(level.height, level.range(), now)
-            && jobs.is_free(level.height, level.range(), Some(&[]))
+        tree.is_range_free(level.range())
     }
 
     fn choose_due(tree: &SlmTree, version: &Version, _intent: Intent) -> Result<Option<Plan>> {
-        if !Self::is_free(tree, &version.root, false) {
-            return Ok(None);
-        }
-        Ok(tree.drop_plan(version).or_else(|| tree.merge_plan(version)))
+        let plan = tree.drop_plan(version).or_else(|| tree.prune_plan(version));
+        Ok(plan.or_else(|| tree.merge_plan(version)))
     }
 
     fn choose_full(
@@ -63,7 +64,8 @@ impl Choose for Slm {
         Ok(None)
     }
 
-    fn plan_of(_tree: &SlmTree, plan: Plan) -> Result<Option<Plan>> {
+    fn plan_of(tree: &SlmTree, plan: Plan) -> Result<Option<Plan>> {
+        tree.own.scattered.taken(&plan.inputs);
         Ok(Some(plan))
     }
 
@@ -165,11 +167,24 @@ fn dead_bytes(version: &Version, table: &Table) -> u64 {
 }
 
 impl SlmTree {
-    /// Whether no job works on a table.
-    fn is_table_free(&self, version: &Version, table: &Table) -> bool {
+    /// Whether no job works, and no damage is, in a range of keys.
+    fn is_range_free(&self, range: (&[u8], Option<&[u8]>)) -> bool {
+        let now = self.context.clock.nanos();
         let jobs = self.jobs.lock();
-        let (height, range) = (version.root.height, version.root.range());
-        jobs.is_free(height, range, Some(&[table.id().0]))
+        !jobs.quarantine.overlaps(0, range, now) && jobs.is_free(0, range, None)
+    }
+
+    /// The tables that can be merged as a whole.
+    fn free(&self, mut tables: Vec<Arc<Table>>) -> Vec<Arc<Table>> {
+        let snapshots = self.context.snapshots();
+        tables.retain(|table| {
+            let (lower, upper) = hull(std::slice::from_ref(table));
+            let is_ready = self.own.places.live(table).is_some_and(|live| live > 0);
+            is_ready
+                && self.is_range_free((&lower, upper.as_deref()))
+                && self.jobs.lock().gains(table.id(), &snapshots)
+        });
+        tables
     }
 
     /// Drops the tables that nothing is left of.
@@ -185,51 +200,78 @@ impl SlmTree {
     }
 
     fn drop_plan(&self, version: &Version) -> Option<Plan> {
-        let mut tables = droppable(version);
-        tables.retain(|table| self.is_table_free(version, table));
+        let tables = droppable(version);
         let place = Place::of(&version.root);
-        (!tables.is_empty()).then(|| Plan::new(version, Action::Drop, place, tables))
+        (!tables.is_empty() && self.is_range_free(place.range()))
+            .then(|| Plan::new(version, Action::Drop, place, tables))
     }
 
-    /// The merge of the candidate whose keys lie among those of most others, with these.
+    /// The removal of what only snapshots needed, if some of them have gone.
+    fn prune_plan(&self, version: &Version) -> Option<Plan> {
+        let places = &self.own.places;
+        if places.superseded() == 0 {
+            return None;
+        }
+        let now = self.context.snapshots();
+        let is_gone = |snapshot: &Seqno| now.binary_search(snapshot).is_err();
+        let place = Place::of(&version.root);
+        (places.needed.lock().iter().any(is_gone) && self.is_range_free(place.range()))
+            .then(|| Plan::new(version, Action::Prune, place, Vec::new()))
+    }
+
+    /// The merge of the candidate whose keys lie most among those of others, with these.
     fn merge_plan(&self, version: &Version) -> Option<Plan> {
-        let mut free = candidates(version);
-        let snapshots = self.context.snapshots();
-        free.retain(|table| {
-            self.is_table_free(version, table) && self.jobs.lock().gains(table.id(), &snapshots)
-        });
-        self.plan_among(version, &free)
+        let mut candidates = mostly_dead(version);
+        candidates.extend(self.own.scattered.among(version.tables()));
+        candidates.sort_unstable_by_key(|table| table.id());
+        candidates.dedup_by_key(|table| table.id());
+        if candidates.len() < CANDIDATES_MIN {
+            return None;
+        }
+        let free = self.free(candidates);
+        (free.len() >= CANDIDATES_MIN).then(|| self.plan_among(version, &free))?
     }
 
     /// The merge of the tables that are most dead.
     fn most_dead_plan(&self, version: &Version) -> Option<Plan> {
-        let mut free: Vec<Arc<Table>> = version.tables().to_vec();
-        let snapshots = self.context.snapshots();
-        free.retain(|table| {
-            version.own.places.live(table).is_some_and(|live| live > 0)
-                && self.is_table_free(version, table)
-                && self.jobs.lock().gains(table.id(), &snapshots)
-        });
-        free.sort_by_cached_key(|table| std::cmp::Reverse(dead_bytes(version, table)));
+        let mut tables: Vec<Arc<Table>> = version.tables().to_vec();
+        tables.retain(|table| dead_bytes(version, table) > 0);
+        tables.sort_by_cached_key(|table| Reverse(dead_bytes(version, table)));
+        let mut free = self.free(tables);
         free.truncate(version.parameters.inputs_max);
-        free.retain(|table| dead_bytes(version, table) > 0);
-        let place = Place::of(&version.root);
-        (!free.is_empty()).then(|| Plan::new(version, Action::Merge, place, free))
+        let place = Place { height: 0, lower: hull(&free).0, upper: hull(&free).1 };
+        (!free.is_empty() && self.is_range_free(place.range()))
+            .then(|| Plan::new(version, Action::Merge, place, free))
     }
 
     fn plan_among(&self, version: &Version, free: &[Arc<Table>]) -> Option<Plan> {
-        let overlaps =
-            |table: &Arc<Table>| free.iter().filter(|other| overlap(table, other)).count();
-        let first = free.iter().max_by_key(|table| overlaps(table))?;
+        let sum = |table: &&Arc<Table>| {
+            let others = free.iter().filter(|other| other.id() != table.id());
+            others.map(|other| overlap_permille(table, other)).sum::<u64>()
+        };
+        let first = free.iter().max_by_key(sum)?;
+        let mut others: Vec<&Arc<Table>> = free.iter().collect();
+        others.retain(|other| other.id() != first.id() && overlap(first, other));
+        others.sort_by_cached_key(|other| Reverse(overlap_permille(first, other)));
         let mut inputs: Vec<Arc<Table>> = vec![Arc::clone(first)];
-        for other in free {
-            if inputs.len() < version.parameters.inputs_max
-                && other.id() != first.id()
-                && overlap(first, other)
+        for other in others {
+            inputs.push(Arc::clone(other));
+            let (lower, upper) = hull(&inputs);
+            if inputs.len() > version.parameters.inputs_max
+                || !self.is_range_free((&lower, upper.as_deref()))
             {
-                inputs.push(Arc::clone(other));
+                inputs.pop();
             }
         }
-        Some(Plan::new(version, Action::Merge, Place::of(&version.root), inputs))
+        let (lower, upper) = hull(&inputs);
+        Some(Plan::new(version, Action::Merge, Place { height: 0, lower, upper }, inputs))
     }
+}
+
+/// The range of the keys of tables.
+fn hull(tables: &[Arc<Table>]) -> (Key, Option<Key>) {
+    let lower = tables.iter().map(|table| table.first_key()).min().unwrap_or_default();
+    let last = tables.iter().map(|table| table.last_key()).max().unwrap_or_default();
+    let upper: Vec<u8> = last.iter().copied().chain([0]).collect();
+    (Key::from(lower), Some(Key::from(upper)))
 }

@@ -1,34 +1,31 @@
-//! The steps of a compaction: it merges what is live of its inputs, cuts the output, installs it, and lets the index
-//! name it.
+//! The steps of a compaction: it merges what is live of its inputs, and cuts the output. Each table of that becomes
+//! part of the tree, and the index names it, before the next one is begun. At the end the inputs go.
 //!
 //! Invariants:
-//! 1. The index names the inputs until the output is in the tree. No other job takes the output before the index
-//!    names it.
-//! 2. An entry that the index does not name is left out, but for tombstones: these are needed as long as older
-//!    entries may exist.
+//! 1. The inputs stay in the tree, with all that they have, until the index names none of them. A crash before that
+//!    leaves entries that are in two tables, of which the index names one.
+//! 2. Operands are folded over a value or over nothing alone: tables that are no inputs keep those that have been
+//!    taken in, so a reader that meets both has to tell from an entry's kind that it includes all older ones.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use super::Slm;
 use super::change::{self, Rules};
 use super::level::Level;
-use super::places::{Places, page_of};
+use super::live_entries::{Input, LiveEntries, Notes};
 use super::plan::{Action, Plan};
+use super::receive::keys_of;
 use super::version::Version;
-use crate::base::entry::{EntryKind, EntryRef, EntrySource};
+use crate::base::entry::{EntryKind, EntrySource};
 use crate::base::error::Result;
 use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::Mutex;
-use crate::cache::ReadContext;
 use crate::jobs::Step;
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::{Table, TableFilter};
 use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
-use crate::tree::range::{Key, table_part};
+use crate::tree::range::table_part;
 use crate::tree::versioned::{
     self, Compact, InputScan, NewFiles, NewTables, STEP_ENTRIES, chunk_bytes,
 };
@@ -36,145 +33,25 @@ use crate::tree::versioned::{
 /// A running compaction.
 type CompactionJob = versioned::CompactionJob<Slm>;
 
-/// The live entries of an input, and its tombstones.
-struct LiveScan {
-    scan: InputScan,
-    table: Arc<Table>,
-    places: Arc<Places>,
-    /// The last key, and whether the index names it.
-    key: Vec<u8>,
-    is_live: Option<bool>,
-}
-
-impl EntrySource for LiveScan {
-    fn next(&mut self) -> Result<()> {
-        loop {
-            self.scan.next()?;
-            let Some(entry) = self.scan.entry() else { return Ok(()) };
-            if entry.kind == EntryKind::Delete {
-                return Ok(());
-            }
-            let is_live = match self.is_live {
-                Some(is_live) if *entry.key == *self.key => is_live,
-                _ => {
-                    let is_live = self.places.names(entry.key, &self.table)?;
-                    self.key.clear();
-                    self.key.extend_from_slice(entry.key);
-                    self.is_live = Some(is_live);
-                    is_live
-                }
-            };
-            if is_live {
-                return Ok(());
-            }
-        }
-    }
-
-    #[inline]
-    fn entry(&self) -> Option<EntryRef<'_>> {
-        self.scan.entry()
-    }
-}
-
-/// Of the keys that inputs and other tables have: the entries of the others, so that all versions of a key are merged.
-struct StackScan {
-    places: Arc<Places>,
-    inputs: Vec<u32>,
-    upper: Option<Key>,
-    /// The key after which the next one is looked for.
-    after: Bound<Vec<u8>>,
-    key: Vec<u8>,
-    /// Its entries, newest first, and the current one.
-    entries: Vec<(Seqno, EntryKind, Vec<u8>)>,
-    at: usize,
-    /// Of each such key: the table that had its newest version.
-    stacks: Arc<Mutex<BTreeMap<Vec<u8>, u32>>>,
-}
-
-impl StackScan {
-    fn next_key(&mut self) -> Result<()> {
-        self.entries.clear();
-        self.at = 0;
-        while self.entries.is_empty() {
-            let after = self.after.as_ref().map(Vec::as_slice);
-            let next = self.places.next_stacked(after, self.upper.as_deref(), &self.inputs)?;
-            let Some((key, versions)) = next else { return Ok(()) };
-            for version in &versions {
-                let number = version.location.table;
-                if self.inputs.contains(&number) {
-                    continue;
-                }
-                let Some(table) = self.places.table(number) else { continue };
-                let leaf = version.location.leaf.map(page_of);
-                let context = ReadContext::blocking();
-                table.get_at(&key, leaf, Seqno::MAX, &context, |entry| {
-                    self.entries.push((entry.seqno, entry.kind, entry.value.to_vec()));
-                    ControlFlow::Continue(())
-                })?;
-            }
-            self.entries.sort_by_key(|(seqno, ..)| Reverse(*seqno));
-            if let Some(newest) = versions.first() {
-                self.stacks.lock().insert(key.clone(), newest.location.table);
-            }
-            self.after = Bound::Excluded(key.clone());
-            self.key = key;
-        }
-        Ok(())
-    }
-}
-
-impl EntrySource for StackScan {
-    fn next(&mut self) -> Result<()> {
-        self.at += 1;
-        if self.at < self.entries.len() {
-            return Ok(());
-        }
-        self.next_key()
-    }
-
-    fn entry(&self) -> Option<EntryRef<'_>> {
-        let (seqno, kind, value) = self.entries.get(self.at)?;
-        Some(EntryRef { key: &self.key, seqno: *seqno, kind: *kind, value })
-    }
-}
-
-/// A source of a compaction.
-enum Source {
-    Live(LiveScan),
-    Stack(StackScan),
-}
-
-impl EntrySource for Source {
-    #[inline]
-    fn next(&mut self) -> Result<()> {
-        match self {
-            Source::Live(scan) => scan.next(),
-            Source::Stack(scan) => scan.next(),
-        }
-    }
-
-    #[inline]
-    fn entry(&self) -> Option<EntryRef<'_>> {
-        match self {
-            Source::Live(scan) => scan.entry(),
-            Source::Stack(scan) => scan.entry(),
-        }
-    }
-}
-
 struct Merging {
-    entries: CompactionIterator<Source>,
+    entries: CompactionIterator<LiveEntries>,
+    /// The numbers of the inputs.
+    numbers: Vec<u32>,
+    notes: Arc<Mutex<Notes>>,
     output: Option<TableOutput>,
     output_bytes: u64,
+    /// The live keys of which nothing has been written since the last output.
+    ended: Vec<Vec<u8>>,
+    /// The output has versions that only snapshots need.
+    has_old_versions: bool,
 }
 
 /// What a compaction has done so far.
 #[derive(Default)]
 pub(in crate::tree) struct Progress {
     merging: Option<Box<Merging>>,
-    outputs: Vec<Arc<Table>>,
-    has_old_versions: bool,
-    stacks: Arc<Mutex<BTreeMap<Vec<u8>, u32>>>,
+    /// From where on superseded versions are still to be removed.
+    pruned_to: Option<Vec<u8>>,
 }
 
 impl Compact for Slm {
@@ -182,6 +59,7 @@ impl Compact for Slm {
         match job.plan.action {
             Action::Merge | Action::MergeRange => job.merge_some(),
             Action::Drop => job.install(|tree, _plan| tree.drop_dead()),
+            Action::Prune => job.prune_some(),
         }
     }
 
@@ -217,41 +95,42 @@ impl Compact for Slm {
 impl CompactionJob {
     fn begin(&mut self) -> Result<Merging> {
         let inputs = &self.plan.inputs;
-        let context = &self.tree.context;
+        let (context, places) = (&self.tree.context, &self.tree.own.places);
         let chunk_bytes = chunk_bytes(context, inputs.len());
-        let older = Arc::clone(&self.plan.older);
-        let bottom = match older.is_empty() {
-            true => Bottom::Always,
-            false => Bottom::Ask(Box::new(move |key| !Plan::may_be_older(&older, key))),
-        };
-        let options = self.compaction.options(context, bottom);
-        let range = (Arc::clone(&self.plan.place.lower), self.plan.place.upper.clone());
-        let scan = |input: &Arc<Table>| LiveScan {
-            scan: InputScan::new(input, vec![range.clone()], chunk_bytes),
-            table: Arc::clone(input),
-            places: Arc::clone(&self.tree.own.places),
-            key: Vec::new(),
-            is_live: None,
-        };
-        let mut sources: Vec<Source> = inputs.iter().rev().map(scan).map(Source::Live).collect();
-        sources.push(Source::Stack(StackScan {
-            places: Arc::clone(&self.tree.own.places),
-            inputs: self.tree.own.places.numbers(inputs)?,
-            upper: range.1.clone(),
-            after: Bound::Included(range.0.to_vec()),
-            key: Vec::new(),
-            entries: Vec::new(),
-            at: 0,
-            stacks: Arc::clone(&self.progress.stacks),
+        let notes = Arc::new(Mutex::new(Notes::default()));
+        let (older, open) = (Arc::clone(&self.plan.older), Arc::clone(&notes));
+        // Tables have entries that the index does not name: a tombstone has to stay above them.
+        let bottom = Bottom::Ask(Box::new(move |key, kind| {
+            (kind.is_operand() && open.lock().is_open(key)) || !Plan::may_be_older(&older, key)
         }));
+        let mut options = self.compaction.options(context, bottom);
+        options.limits.folds_operands = false;
+        let range = (Arc::clone(&self.plan.place.lower), self.plan.place.upper.clone());
+        // One without a number has been dropped since: nobody needs what it has.
+        let scan = |input: &Arc<Table>| {
+            let scan = InputScan::new(input, vec![range.clone()], chunk_bytes);
+            places.number_of(input).map(|number| Input { scan, number })
+        };
+        let scans: Vec<Input> = inputs.iter().filter_map(scan).collect();
+        let numbers = scans.iter().map(|input| input.number).collect();
+        let newest = self.plan.settled;
+        let listed = self.compaction.snapshots.last().copied();
+        let of_inputs = inputs.iter().map(|input| input.properties().seqno_max).max();
+        assert!(of_inputs <= Some(newest), "{of_inputs:?} is beyond {newest}");
+        assert!(listed.is_none_or(|listed| newest <= listed), "{newest} is beyond {listed:?}");
+        let source = LiveEntries::new(places, scans, newest, &notes);
         Ok(Merging {
-            entries: CompactionIterator::new(sources, options),
+            entries: CompactionIterator::new(vec![source], options),
+            numbers,
+            notes,
             output: None,
             output_bytes: 0,
+            ended: Vec::new(),
+            has_old_versions: false,
         })
     }
 
-    /// Merges some entries; at the end, puts the output in its place.
+    /// Merges some entries; at the end, lets the inputs go.
     fn merge_some(&mut self) -> Result<Step> {
         let mut merging = match self.progress.merging.take() {
             Some(merging) => merging,
@@ -264,19 +143,20 @@ impl CompactionJob {
             let Some(entry) = merging.entries.entry() else { break };
             let last = merging.output.as_ref().and_then(TableOutput::last_key);
             let same_key = last == Some(entry.key);
-            self.progress.has_old_versions |= same_key || entry.kind == EntryKind::Delete;
-            if !same_key
-                && merging.output_bytes >= table_bytes
-                && let Some(output) = merging.output.take()
-            {
-                self.progress.outputs.push(self.compaction.finish(output)?);
-                merging.output_bytes = 0;
+            if !same_key {
+                if merging.output_bytes >= table_bytes {
+                    self.show_output(&mut merging)?;
+                }
+                let Merging { entries, notes, ended, .. } = &mut *merging;
+                notes.lock().wrote(entries.entry().map(|entry| entry.key), ended);
             }
+            let Some(entry) = merging.entries.entry() else { break };
+            merging.has_old_versions |= same_key || entry.kind == EntryKind::Delete;
             let output = match &mut merging.output {
                 Some(output) => output,
                 none => {
                     let context = &self.tree.context;
-                    none.insert(self.compaction.output(context, TableFilter::None)?)
+                    none.insert(self.compaction.output(context, TableFilter::Listed)?)
                 }
             };
             let hash = self.tree.context.files.hasher.hash(entry.key);
@@ -287,29 +167,85 @@ impl CompactionJob {
                 return Ok(Step::Again);
             }
         }
-        if let Some(output) = merging.output.take() {
-            self.progress.outputs.push(self.compaction.finish(output)?);
+        {
+            let Merging { notes, ended, .. } = &mut *merging;
+            notes.lock().wrote(None, ended);
         }
-        self.install_output()
+        self.show_output(&mut merging)?;
+        self.end()
     }
 
-    fn install_output(&mut self) -> Result<Step> {
-        let outputs = std::mem::take(&mut self.progress.outputs);
-        let retained: &[_] = if self.progress.has_old_versions { &outputs } else { &[] };
-        let step = self.install_merged(retained, |tree, plan| {
-            let removed: &[_] = if plan.action == Action::Merge { &plan.inputs } else { &[] };
-            let replace = |root: &mut Arc<Level>, _rules: &Rules| {
-                Ok(change::replace(root, &plan.inputs, removed, &outputs))
+    /// Makes the output a table of the tree, which the index names from then on.
+    fn show_output(&mut self, merging: &mut Merging) -> Result<()> {
+        let output = merging.output.take().map(|output| self.compaction.finish(output));
+        let output = output.transpose()?;
+        merging.output_bytes = 0;
+        let places = &self.tree.own.places;
+        let snapshots = &self.compaction.snapshots;
+        if let Some(table) = &output {
+            if std::mem::take(&mut merging.has_old_versions) {
+                self.tree.jobs.lock().retain(std::slice::from_ref(table), snapshots);
+            }
+            let add = |root: &mut Arc<Level>, _rules: &Rules| {
+                Ok(change::replace(root, &self.plan.inputs, &[], std::slice::from_ref(table)))
             };
-            tree.change(NewFiles::Some, replace, Seqno(0), NewTables::None)
+            let added = self.tree.change(NewFiles::Some, add, Seqno(0), NewTables::None);
+            added.inspect_err(|_| places.forget(std::slice::from_ref(table)))?;
+        }
+        let keys = output.as_ref().map(keys_of).transpose()?;
+        let number = output.as_ref().map(|table| places.number(table)).transpose()?;
+        // Keys have been read that the next output will have.
+        let stacks = match &output {
+            Some(table) => merging.notes.lock().take_stacks(table.last_key()),
+            None => std::mem::take(&mut merging.notes.lock().stacks),
+        };
+        let ended = std::mem::take(&mut merging.ended);
+        let named = number.zip(keys.as_ref());
+        places.replace(named, &merging.numbers, &stacks, &ended, snapshots)
+    }
+
+    /// Lets the inputs go.
+    fn end(&mut self) -> Result<Step> {
+        if self.plan.action == Action::Merge {
+            self.tree.own.places.require_unnamed(&self.plan.inputs)?;
+        }
+        let step = self.install_merged(&[], |tree, plan| {
+            if plan.action == Action::MergeRange {
+                return Ok(());
+            }
+            let remove = |root: &mut Arc<Level>, _rules: &Rules| {
+                Ok(change::replace(root, &plan.inputs, &plan.inputs, &[]))
+            };
+            tree.change(NewFiles::None, remove, Seqno(0), NewTables::None)
         })?;
-        let (plan, places) = (&self.plan, &self.tree.own.places);
-        let stacks = std::mem::take(&mut *self.progress.stacks.lock());
-        places.replace(&plan.inputs, &outputs, &stacks, plan.place.range())?;
-        if plan.action == Action::Merge {
-            places.forget(&plan.inputs);
+        if self.plan.action == Action::Merge {
+            self.tree.own.places.forget(&self.plan.inputs);
         }
         self.tree.drop_dead()?;
         Ok(step)
+    }
+
+    /// Removes what only snapshots needed that have gone, leaf by leaf of the index.
+    fn prune_some(&mut self) -> Result<Step> {
+        const LEAVES_OF_STEP: usize = 64;
+        let places = &self.tree.own.places;
+        let snapshots = &self.compaction.snapshots;
+        let mut from = match self.progress.pruned_to.take() {
+            Some(from) => from,
+            None => {
+                places.dropping(snapshots);
+                let held = snapshots.split_last().map_or(&[][..], |(_, held)| held);
+                *places.needed.lock() = held.to_vec();
+                Vec::new()
+            }
+        };
+        for _ in 0..LEAVES_OF_STEP {
+            match places.prune(&from, snapshots)? {
+                Some(rest) => from = rest,
+                None => return self.install(|tree, _plan| tree.drop_dead()),
+            }
+        }
+        self.progress.pruned_to = Some(from);
+        Ok(Step::Again)
     }
 }

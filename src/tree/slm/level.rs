@@ -11,8 +11,7 @@ use std::sync::Arc;
 use crate::base::error::Result;
 use crate::table::Table;
 use crate::tree::files::FileRefs;
-use crate::tree::live::{Dead, Overlap};
-use crate::tree::range::{Derived, RangeSize, TablePart};
+use crate::tree::range::{RangeSize, TablePart};
 use crate::tree::versioned::{Head, NodeRefs, TreeNode};
 
 /// See the module's description.
@@ -20,7 +19,6 @@ use crate::tree::versioned::{Head, NodeRefs, TreeNode};
 pub(in crate::tree) struct Level {
     pub(super) head: Head,
     pub(super) tables: Vec<Arc<Table>>,
-    dead: Derived<Dead>,
 }
 
 /// All of a table's entries.
@@ -32,21 +30,12 @@ pub(super) fn whole(table: &Table) -> TablePart {
 
 impl Level {
     pub(super) fn new(tables: Vec<Arc<Table>>) -> Level {
-        Level { head: Head::new(0, Arc::from(&[][..]), None), tables, dead: Derived::default() }
+        Level { head: Head::new(0, Arc::from(&[][..]), None), tables }
     }
 
     /// Bytes of keys and values.
     pub(super) fn bytes(&self) -> u64 {
         self.tables.iter().map(|table| table.properties().entry_bytes()).sum()
-    }
-
-    /// What a merge of everything would drop.
-    pub(super) fn dead(&self) -> Dead {
-        *self.dead.get_or(|| {
-            let mut overlap = Overlap::default();
-            self.tables.iter().for_each(|table| overlap.add(table, whole(table)));
-            overlap.dead()
-        })
     }
 }
 
@@ -80,9 +69,7 @@ impl TreeNode for Level {
         std::iter::empty()
     }
 
-    fn forget_derived(&mut self) {
-        self.dead = Derived::default();
-    }
+    fn forget_derived(&mut self) {}
 
     fn each_live_part(&self, f: &mut dyn FnMut(&Arc<Table>, TablePart)) -> Result<()> {
         self.tables.iter().for_each(|table| f(table, whole(table)));

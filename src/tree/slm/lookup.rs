@@ -1,24 +1,30 @@
 //! Point reads: the index says which table has a key.
 //!
-//! Where the index cannot say it, the tables are asked themselves: it may have changed since the version was made,
-//! have lacked room, or lack what only an old snapshot needs.
+//! Where the index cannot say it, the tables are asked themselves: for a reader whose number it does not cover, or if
+//! it has lacked room.
 //!
 //! Invariants:
-//! 1. Versions are returned newest first, each once.
+//! 1. Versions are returned newest first, each once. None is beyond what the version holds: what is younger is in
+//!    memtables, also if the index has it by now.
 
+use std::cmp::Reverse;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::places::{Places, page_of};
+use super::places::{is_cut, page_of};
+use super::summary::Summary;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
-use crate::cache::ReadContext;
+use crate::cache::{PagePointer, ReadContext};
 use crate::table::Table;
+
+/// How often a reader looks into the index again if it has changed meanwhile.
+const TRIES_MAX: u32 = 4;
 
 /// A lookup of one key in a version.
 pub(super) struct Lookup<'a> {
-    pub(super) places: &'a Places,
+    pub(super) own: &'a Summary,
     pub(super) tables: &'a [Arc<Table>],
     pub(super) flushed: Seqno,
     pub(super) key: &'a [u8],
@@ -26,76 +32,171 @@ pub(super) struct Lookup<'a> {
     pub(super) context: &'a ReadContext,
 }
 
+/// A version that has been read.
+type Found = (Seqno, EntryKind, Vec<u8>);
+
+/// What has been read so far.
+enum Met {
+    /// The newest version, which is no operand, has been returned.
+    Returned,
+    /// All versions that are needed have been read.
+    All,
+    /// Operands, or nothing yet: older versions matter.
+    Some,
+}
+
 impl Lookup<'_> {
     /// Calls `f` with the versions of the key, newest first, until it breaks.
+    ///
+    /// Nothing is returned before all that is needed has been read: whoever asks again, since a page was not resident
+    /// or the index has changed, may meet the same versions folded into one.
     pub(super) fn run(&self, f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>) -> Result<()> {
-        let (versions, is_exact) = self.places.find(self.key, self.flushed)?;
-        if versions.is_empty() && is_exact {
-            return Ok(());
-        }
-        // The number below which the versions lie that have not been looked at. What is younger than the version is in
-        // memtables, also if the index has it by now.
-        let snapshot = self.snapshot.min(self.flushed);
-        let mut below = snapshot.0.saturating_add(1);
-        let mut has_base = false;
-        for version in versions {
-            if version.superseded.is_some_and(|superseded| superseded <= snapshot) {
-                continue;
-            }
-            let Some(table) = self.places.table(version.location.table) else { break };
-            let leaf = version.location.leaf.map(page_of);
-            let mut flow = ControlFlow::Continue(());
-            let mut is_held = false;
-            let snapshot = Seqno(below.saturating_sub(1));
-            table.get_at(self.key, leaf, snapshot, self.context, |entry| {
-                is_held = true;
-                has_base |= !matches!(entry.kind, EntryKind::Merge | EntryKind::MergeBlob);
-                below = entry.seqno.0;
-                flow = f(entry);
-                flow
-            })?;
-            if flow.is_break() {
-                return Ok(());
-            }
-            if !is_held && !is_exact {
-                break;
+        let mut found = Vec::new();
+        for _ in 0..TRIES_MAX {
+            found.clear();
+            match self.follow(&mut found, f)? {
+                Followed::Returned => return Ok(()),
+                Followed::All => {
+                    self.give(&found, f);
+                    return Ok(());
+                }
+                Followed::Changed => {}
+                Followed::Unsure => break,
             }
         }
-        if has_base { Ok(()) } else { self.ask_tables(below, f) }
+        self.ask_tables(f)
     }
 
-    /// Calls `f` with the versions numbered below `below` that the version's tables have.
-    #[cold]
-    fn ask_tables(
+    fn give(&self, found: &[Found], f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>) {
+        for (seqno, kind, value) in found {
+            if f(EntryRef { key: self.key, seqno: *seqno, kind: *kind, value }).is_break() {
+                return;
+            }
+        }
+    }
+
+    /// What is younger is in memtables.
+    fn newest(&self) -> Seqno {
+        self.snapshot.min(self.flushed)
+    }
+
+    /// Reads what the pending table has, and what the index names.
+    fn follow(
         &self,
-        below: u64,
+        found: &mut Vec<Found>,
         f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let Some(snapshot) = below.checked_sub(1).map(Seqno) else { return Ok(()) };
-        let mut found: Vec<(Seqno, EntryKind, Vec<u8>)> = Vec::new();
+    ) -> Result<Followed> {
+        let places = &self.own.places;
+        // First what is pending: a table is in the index once it is not pending any more.
+        let state = places.state();
+        let pending = state.pending.as_ref().filter(|it| it.flushed <= self.flushed);
+        let versions = places.versions(self.key)?;
+        if !places.covers(self.snapshot) {
+            return Ok(Followed::Unsure);
+        }
+        if let Some(pending) = pending {
+            // What was pending may have been merged by now.
+            if !places.is_pending(pending) {
+                return Ok(Followed::Changed);
+            }
+            if let Some(listed) = pending.keys.find(self.key) {
+                match self.read(&pending.table, Some(listed.leaf), found, f)? {
+                    Met::Returned => return Ok(Followed::Returned),
+                    Met::All => return Ok(Followed::All),
+                    Met::Some => {}
+                }
+            }
+        }
+        let pending = pending.map(|pending| pending.number);
+        for version in &versions {
+            let number = version.location.table;
+            let is_hidden = |superseded: Seqno| superseded <= self.newest();
+            if pending == Some(number) || version.superseded.is_some_and(is_hidden) {
+                continue;
+            }
+            let Some(table) = self.own.table(self.tables, number) else {
+                return Ok(Followed::Changed);
+            };
+            // A compaction may have folded what this version and a memtable have into one.
+            if table.properties().seqno_max > self.flushed && places.has_operands() {
+                return Ok(Followed::Unsure);
+            }
+            if table.properties().seqno_min > self.newest() {
+                continue;
+            }
+            let leaf = version.location.leaf.map(page_of);
+            match self.read(&table, leaf, found, f)? {
+                Met::Returned => return Ok(Followed::Returned),
+                Met::All => return Ok(Followed::All),
+                Met::Some => {}
+            }
+        }
+        Ok(if is_cut(&versions) { Followed::Unsure } else { Followed::All })
+    }
+
+    /// Reads the versions that a table has. Returns the newest at once, if that is no operand.
+    fn read(
+        &self,
+        table: &Table,
+        leaf: Option<(PagePointer, bool)>,
+        found: &mut Vec<Found>,
+        f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
+    ) -> Result<Met> {
+        let mut met = Met::Some;
+        table.get_at(self.key, leaf, self.newest(), self.context, |entry| {
+            let is_operand = entry.kind.is_operand();
+            if found.is_empty() && !is_operand {
+                met = Met::Returned;
+                let _ = f(entry);
+                return ControlFlow::Break(());
+            }
+            found.push((entry.seqno, entry.kind, entry.value.to_vec()));
+            if is_operand {
+                return ControlFlow::Continue(());
+            }
+            met = Met::All;
+            ControlFlow::Break(())
+        })?;
+        Ok(met)
+    }
+
+    /// Calls `f` with the versions that the version's tables have.
+    #[cold]
+    fn ask_tables(&self, f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>) -> Result<()> {
+        let mut found: Vec<Found> = Vec::new();
         for table in self.tables {
             if *table.first_key() > *self.key
                 || *table.last_key() < *self.key
-                || table.properties().seqno_min > snapshot
+                || table.properties().seqno_min > self.newest()
             {
                 continue;
             }
-            table.get(self.key, snapshot, self.context, |entry| {
+            table.get(self.key, self.newest(), self.context, |entry| {
                 found.push((entry.seqno, entry.kind, entry.value.to_vec()));
-                match entry.kind {
-                    EntryKind::Merge | EntryKind::MergeBlob => ControlFlow::Continue(()),
-                    _ => ControlFlow::Break(()),
+                match entry.kind.is_operand() {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
                 }
             })?;
         }
-        found.sort_by_key(|(seqno, ..)| std::cmp::Reverse(*seqno));
-        // A compaction may have copied an entry and not yet replaced its table.
+        // Of an operand that a compaction has folded over older versions, the result counts.
+        found.sort_by_key(|(seqno, kind, _)| (Reverse(*seqno), kind.is_operand()));
         found.dedup_by_key(|(seqno, ..)| *seqno);
-        for (seqno, kind, value) in found {
-            if f(EntryRef { key: self.key, seqno, kind, value: &value }).is_break() {
-                break;
-            }
-        }
+        let base = found.iter().position(|(_, kind, _)| !kind.is_operand());
+        found.truncate(base.map_or(found.len(), |base| base + 1));
+        self.give(&found, f);
         Ok(())
     }
+}
+
+/// How far the index has led.
+enum Followed {
+    /// To the newest version, which has been returned.
+    Returned,
+    /// To all that is needed.
+    All,
+    /// It has changed.
+    Changed,
+    /// To less than may be needed.
+    Unsure,
 }

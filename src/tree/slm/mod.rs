@@ -18,11 +18,15 @@ mod describe;
 mod edit;
 mod kind;
 mod level;
+mod live_entries;
 mod lookup;
 mod open;
 mod parameters;
 mod places;
 mod plan;
+mod receive;
+mod scattered;
+mod summary;
 mod version;
 
 use std::slice;
@@ -33,9 +37,12 @@ use self::edit::Body;
 pub(super) use self::kind::KIND;
 use self::level::{Level, LevelRefs};
 use self::parameters::Parameters;
-use self::places::Places;
+use self::places::{Pending, Places};
 use self::plan::Plan;
-use self::version::{Summary, Version};
+use self::receive::keys_of;
+use self::scattered::Scattered;
+use self::summary::Summary;
+use self::version::Version;
 use super::output::pack_table;
 use super::versioned::{self, EDIT_VERSION, Recovered, VersionedKind, VersionedTree};
 use super::{PackSource, PackedBytes, TreeContext, TreeOptions, TreeVersion};
@@ -49,6 +56,7 @@ pub(super) type SlmTree = VersionedTree<Slm>;
 /// The kind, and what a tree of it has beyond its versions.
 pub(super) struct Slm {
     places: Arc<Places>,
+    scattered: Arc<Scattered>,
 }
 
 impl VersionedKind for Slm {
@@ -67,7 +75,8 @@ impl VersionedKind for Slm {
 
     fn new(context: &TreeContext, _recovered: &Recovered<Body>) -> Result<Slm> {
         // The index is derived from what the manifest names.
-        Ok(Slm { places: Arc::new(Places::new(&context.manifest.path())?) })
+        let places = Arc::new(Places::new(&context.manifest.path())?);
+        Ok(Slm { places, scattered: Arc::default() })
     }
 
     fn open(context: &TreeContext, recovered: &Recovered<Body>) -> Result<Arc<Level>> {
@@ -88,17 +97,12 @@ impl VersionedKind for Slm {
 
     fn derive(_root: &Arc<Level>, _parameters: &Parameters) {}
 
-    fn summarize(
-        &self,
-        _root: &Arc<Level>,
-        _refs: &LevelRefs,
-        _parameters: &Parameters,
-    ) -> Summary {
-        Summary { places: Arc::clone(&self.places) }
+    fn summarize(&self, root: &Arc<Level>, _refs: &LevelRefs, _parameters: &Parameters) -> Summary {
+        Summary::new(&self.places, &self.scattered, &root.tables)
     }
 
     fn pack(tree: &SlmTree, entries: &mut dyn PackSource) -> Result<(Arc<Table>, PackedBytes)> {
-        pack_table(&tree.context, TableFilter::None, entries, |_| {})
+        pack_table(&tree.context, TableFilter::Listed, entries, |_| {})
     }
 
     fn packed_tables(packed: &Arc<Table>) -> &[Arc<Table>] {
@@ -106,7 +110,28 @@ impl VersionedKind for Slm {
     }
 
     fn incorporating(tree: &SlmTree, packed: &Arc<Table>, flushed: Seqno) -> Result<()> {
-        tree.own.places.receive(packed, &tree.context.snapshots(), flushed)
+        let (table, places) = (Arc::clone(packed), &tree.own.places);
+        let (number, keys) = (places.number(packed)?, keys_of(packed)?);
+        places.begin(Arc::new(Pending { table, number, keys, flushed }));
+        Ok(())
+    }
+
+    fn incorporated(tree: &SlmTree, is_part: bool) -> Result<()> {
+        let places = &tree.own.places;
+        match places.state().pending.as_ref() {
+            Some(pending) if is_part => {
+                let received = places.receive(pending, &tree.context.snapshots());
+                // What is not in the index is found in the tables.
+                received.inspect_err(|_| places.distrust())?;
+                tree.look_for_scattered()
+            }
+            Some(pending) => {
+                places.give_up();
+                places.forget(std::slice::from_ref(&pending.table));
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Compactions only give back space: writers wait for that by the rules of all trees.
@@ -115,7 +140,7 @@ impl VersionedKind for Slm {
     }
 
     fn pending_bytes(version: &Version) -> u64 {
-        choose::candidates(version).iter().map(|table| table.properties().entry_bytes()).sum()
+        choose::mostly_dead(version).iter().map(|table| table.properties().entry_bytes()).sum()
     }
 
     fn memory_bytes(version: &Version) -> u64 {

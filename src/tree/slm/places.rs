@@ -1,52 +1,44 @@
 //! Where the keys of a tree are: the location index, and the tables that its locations name by number.
 //!
+//! The index follows the tree: a table is *pending* from before the first version that has it until all of its keys are
+//! in the index. Readers of such a version ask the table's list of keys first.
+//!
 //! Invariants:
-//! 1. A location names a table that has the key's versions, or had them when it was read: a table keeps its number
-//!    from before the first location names it until after the last one does.
-//! 2. The index has every key of the tables up to [`Places::applied`], unless it is [partial](Places::is_partial).
-//!    Only a reader of a version that ends there may conclude from it that a key is absent.
-//! 3. A key's versions are those that some reader may need: the newest, those below operands, and those that
-//!    snapshots needed when they were superseded. If there are too many, the oldest are missing: who needs one looks
-//!    into the tables.
-//! 4. The live count of a table is the number of versions that name it.
+//! 1. The index names tables of the newest version alone. A table has its number from before the first location names
+//!    it until no reader can have read one that does.
+//! 2. A key's versions in the index are those that somebody may need: the newest, those below operands, and those
+//!    that a registered snapshot needed when they were superseded. They are all in the index, or, if they are many, in
+//!    `many`.
+//! 3. The live count of a table is at least the number of versions that name it. No location is added that names a
+//!    table whose count is asked for ([`Places::live`]).
+//! 4. Of the keys that a snapshot's reader does not find in memtables and in the pending table, the index says which
+//!    versions the reader sees, if the snapshot is one that it [covers](State::covers).
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use crate::base::entry::EntryKind;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::base::sync::{Mutex, RwLock};
+use crate::base::sync::{ArcSwap, Mutex, RwLock};
 use crate::cache::PagePointer;
 use crate::location_index::{
-    IndexVersion, LeafAt, LeafPlace, Location, LocationIndex, TABLE_MAX, Writing, versions_max,
+    IndexVersion, LeafAt, LeafEntries, LeafPlace, LocationIndex, TABLE_MAX, Writing, versions_max,
 };
 use crate::pmem::HeapRegion;
-use crate::table::{Table, TableScan};
-use crate::tree::placed::{PlacedKey, PlacedPart, PlacedRun};
-use crate::tree::range::Key;
-use crate::tree::run::Run;
-use crate::tree::{RangeAt, RangeRuns};
+use crate::table::{KeyList, Table};
 
 /// The words of the region: as many addresses as it may ever need. If the system has not so many, fewer.
 const REGION_WORDS_MAX: usize = 1 << 33;
 const REGION_WORDS_MIN: usize = 1 << 13;
-/// Bytes that are read at once of a table that is put into the index.
-const CHUNK_BYTES: usize = 64 << 10;
-/// Keys that are put into the index before others may change it.
-const KEYS_AT_ONCE: usize = 64;
-/// While an index changes, what it has applied is none of the numbers of versions.
-const CHANGING: u64 = u64::MAX;
 
 /// A table with a number.
 struct Numbered {
     table: Arc<Table>,
-    live: u64,
+    live: AtomicU64,
     /// All of its keys that are live are in the index.
-    is_ready: bool,
+    is_ready: AtomicBool,
 }
 
 /// The tables by number.
@@ -54,85 +46,86 @@ struct Numbered {
 struct Registry {
     tables: BTreeMap<u32, Numbered>,
     numbers: BTreeMap<FileId, u32>,
-    /// Numbers are given in turn: one that has become free is used again only after all others.
+    /// Tables that the tree has no more, while older versions may have them.
+    gone: BTreeMap<u32, Weak<Table>>,
+    /// Numbers are given in turn.
     last: u32,
+    /// How many are gone when those that nobody has are forgotten.
+    forget_at: usize,
+}
+
+/// A table that is not in the index, or not wholly.
+pub(super) struct Pending {
+    pub(super) table: Arc<Table>,
+    pub(super) number: u32,
+    pub(super) keys: KeyList,
+    /// The number that the first version with the table ends at.
+    pub(super) flushed: Seqno,
+}
+
+/// What readers need to know beside the index.
+#[derive(Clone, Default)]
+pub(super) struct State {
+    pub(super) pending: Option<Arc<Pending>>,
+    /// The index has everything up to this number.
+    pub(super) settled: Seqno,
+    /// It has nothing beyond this number.
+    floor: Seqno,
+    /// The snapshots below for which all changes have kept what they need, ascending.
+    kept: Vec<Seqno>,
+}
+
+impl State {
+    /// Whether the index has what a reader at this number needs.
+    pub(super) fn covers(&self, snapshot: Seqno) -> bool {
+        snapshot >= self.floor || self.kept.binary_search(&snapshot).is_ok()
+    }
+
+    /// A change that goes up to `floor` and keeps what `snapshots` need begins. Their last is the newest state.
+    fn change(&mut self, floor: Seqno, snapshots: &[Seqno]) {
+        let kept = |snapshot: &&Seqno| self.covers(**snapshot);
+        self.kept = snapshots.iter().filter(kept).copied().collect();
+        self.floor = self.floor.max(floor);
+    }
+
+    /// A change begins that drops what none of `snapshots` needs, of entries that were there when they were listed.
+    fn keep_for(&mut self, snapshots: &[Seqno]) {
+        let newest = snapshots.last().copied().unwrap_or_default();
+        self.kept.retain(|kept| *kept > newest || snapshots.binary_search(kept).is_ok());
+    }
 }
 
 /// See the module's description.
 pub(in crate::tree) struct Places {
     index: LocationIndex,
     registry: RwLock<Registry>,
-    /// The number up to which the index has everything, or [`CHANGING`].
-    applied: AtomicU64,
+    state: ArcSwap<State>,
+    /// Held by whoever changes `state`.
+    changes: Mutex<()>,
+    /// Keys with more versions than the index can hold, which has the newest of them then.
+    many: Mutex<BTreeMap<Vec<u8>, Vec<IndexVersion>>>,
+    /// There was no room in the index for a key, or it could not be changed.
     is_partial: AtomicBool,
-    /// The keys with more than one version.
-    stacked: Mutex<BTreeSet<Vec<u8>>>,
+    /// A table has had operands.
+    has_operands: AtomicBool,
+    /// The number of versions that only snapshots need, and the snapshots that had to be kept for.
+    superseded: AtomicU64,
+    pub(super) needed: Mutex<Vec<Seqno>>,
 }
 
-/// The versions of one key in one table.
-#[derive(Debug)]
-struct Group {
-    key: Vec<u8>,
-    leaf: LeafPlace,
-    newest: (Seqno, EntryKind),
-    /// The oldest version that is no operand.
-    base: Option<Seqno>,
-    entries: u64,
+/// Changes of the live counts and of the number of superseded versions, counted together.
+#[derive(Default)]
+pub(super) struct Counts {
+    live: BTreeMap<u32, i64>,
+    superseded: i64,
 }
 
-impl Group {
-    /// The next key of a scan that is before it. Moves the scan to the key after it.
-    fn next(scan: &mut TableScan) -> Result<Option<Group>> {
-        let Some(entry) = scan.entry() else { return Ok(None) };
-        let (page, is_split) = scan.leaf();
-        let leaf = LeafPlace { unit: page.unit, units: page.units, is_split };
-        let newest = (entry.seqno, entry.kind);
-        let mut group = Group { key: entry.key.to_vec(), leaf, newest, base: None, entries: 0 };
-        while let Some(entry) = scan.entry().filter(|entry| entry.key == group.key) {
-            group.entries += 1;
-            if !matches!(entry.kind, EntryKind::Merge | EntryKind::MergeBlob) {
-                group.base = Some(entry.seqno);
-            }
-            scan.next()?;
+impl Counts {
+    fn count(&mut self, versions: &[IndexVersion], by: i64) {
+        for version in versions {
+            *self.live.entry(version.location.table).or_default() += by;
+            self.superseded += if version.superseded.is_some() { by } else { 0 };
         }
-        Ok(Some(group))
-    }
-
-    fn is_deleted(&self) -> bool {
-        self.newest.1 == EntryKind::Delete
-    }
-
-    /// The versions of the key once the group is its newest part, for the snapshots that there are.
-    /// Returns false beside them if there are too many.
-    fn over(
-        &self,
-        table: u32,
-        before: &[IndexVersion],
-        snapshots: &[Seqno],
-    ) -> (Vec<IndexVersion>, bool) {
-        let oldest_snapshot = snapshots.first().copied().unwrap_or(Seqno::MAX);
-        let mut versions = Vec::new();
-        let location = Location::new(table, self.leaf, self.base.is_none());
-        if !self.is_deleted() {
-            versions.push(IndexVersion { location, superseded: None });
-        } else if self.entries > 1 && oldest_snapshot < self.newest.0 {
-            versions.push(IndexVersion { location, superseded: Some(self.newest.0) });
-        }
-        match self.base {
-            // What is below operands is needed as before.
-            None => versions.extend(before),
-            Some(base) if oldest_snapshot < base => {
-                versions.extend(before.iter().map(|version| IndexVersion {
-                    superseded: version.superseded.or(Some(base)),
-                    ..*version
-                }));
-            }
-            Some(_) => {}
-        }
-        let count = versions.len();
-        versions.truncate(versions_max(self.key.len()).max(1));
-        let is_whole = versions.len() == count;
-        (versions, is_whole)
     }
 }
 
@@ -153,221 +146,254 @@ impl Places {
         Ok(Places {
             index: LocationIndex::create(Arc::new(region), 0)?,
             registry: RwLock::default(),
-            applied: AtomicU64::new(0),
+            state: ArcSwap::from_pointee(State::default()),
+            changes: Mutex::default(),
+            many: Mutex::default(),
             is_partial: AtomicBool::new(false),
-            stacked: Mutex::default(),
+            has_operands: AtomicBool::new(false),
+            superseded: AtomicU64::new(0),
+            needed: Mutex::default(),
         })
     }
 
-    /// Puts the keys of tables into the empty index. There are no snapshots.
-    pub(super) fn build(&self, tables: &[Arc<Table>], flushed: Seqno) -> Result<()> {
-        let numbers =
-            tables.iter().map(|table| self.number(table)).collect::<Result<Vec<u32>>>()?;
-        let mut scans = Vec::with_capacity(tables.len());
-        let mut next = std::collections::BinaryHeap::new();
-        for (position, table) in tables.iter().enumerate() {
-            let mut scan = table.scan(None, None, CHUNK_BYTES)?;
-            if let Some(group) = Group::next(&mut scan)? {
-                next.push(Next { group, position });
-            }
-            scans.push(scan);
-        }
-        let mut groups: Vec<(Group, u32)> = Vec::new();
-        while let Some(Next { group, position }) = next.pop() {
-            if groups.first().is_some_and(|(first, _)| first.key != group.key) {
-                self.put_groups(&mut groups)?;
-            }
-            groups.push((group, numbers[position]));
-            if let Some(group) = Group::next(&mut scans[position])? {
-                next.push(Next { group, position });
-            }
-        }
-        self.put_groups(&mut groups)?;
-        tables.iter().for_each(|table| self.set_ready(table));
-        self.applied.store(flushed.0, Ordering::SeqCst);
-        Ok(())
+    /// The state; to be asked before the index.
+    pub(super) fn state(&self) -> Arc<State> {
+        self.state.load_full()
     }
 
-    /// Puts all groups of one key into the index.
-    fn put_groups(&self, groups: &mut Vec<(Group, u32)>) -> Result<()> {
-        groups.sort_by_key(|(group, _)| group.newest.0);
-        let mut versions = Vec::new();
-        for (group, table) in groups.iter() {
-            versions = self.over(group, *table, &versions, &[Seqno::MAX]);
-        }
-        if let Some((group, _)) = groups.first() {
-            let mut writing = self.index.write();
-            self.set(&mut writing, &group.key, &versions)?;
-        }
-        groups.clear();
-        Ok(())
+    /// Whether what the index has said until now holds for a reader at `snapshot`.
+    pub(super) fn covers(&self, snapshot: Seqno) -> bool {
+        self.state.load().covers(snapshot) && !self.is_partial()
     }
 
-    /// The versions of a group's key once the group is its newest part. If there are too many, the index is partial.
-    fn over(
+    fn change_state(&self, change: impl FnOnce(&mut State)) {
+        let _changes = self.changes.lock();
+        let mut state = State::clone(&self.state.load());
+        change(&mut state);
+        self.state.store(Arc::new(state));
+    }
+
+    /// Whether a table is still pending.
+    pub(super) fn is_pending(&self, pending: &Arc<Pending>) -> bool {
+        self.state.load().pending.as_ref().is_some_and(|it| Arc::ptr_eq(it, pending))
+    }
+
+    /// A table is about to become part of the tree.
+    pub(super) fn begin(&self, pending: Arc<Pending>) {
+        self.change_state(|state| state.pending = Some(pending));
+    }
+
+    /// The table has not become part of the tree.
+    pub(super) fn give_up(&self) {
+        self.change_state(|state| state.pending = None);
+    }
+
+    /// The keys of the pending table are about to be put into the index.
+    pub(super) fn receiving(&self, flushed: Seqno, snapshots: &[Seqno]) {
+        self.change_state(|state| state.change(flushed, snapshots));
+    }
+
+    /// All keys of the pending table are in the index.
+    pub(super) fn received(&self, flushed: Seqno) {
+        self.change_state(|state| {
+            state.pending = None;
+            state.settled = flushed;
+        });
+    }
+
+    /// All keys of a tree that has been opened are in the index.
+    pub(super) fn built(&self, flushed: Seqno, is_empty: bool) {
+        self.change_state(|state| {
+            state.settled = flushed;
+            // Nobody has seen anything in a tree that has nothing.
+            state.floor = if is_empty { Seqno(0) } else { flushed };
+        });
+    }
+
+    /// What none of `snapshots` needs is about to be dropped.
+    pub(super) fn dropping(&self, snapshots: &[Seqno]) {
+        self.change_state(|state| state.keep_for(snapshots));
+    }
+
+    /// Whether the index may lack keys.
+    pub(super) fn is_partial(&self) -> bool {
+        self.is_partial.load(Ordering::SeqCst)
+    }
+
+    /// Whether there may be, or have been, operands.
+    pub(super) fn has_operands(&self) -> bool {
+        self.has_operands.load(Ordering::SeqCst)
+    }
+
+    /// The number of versions that only snapshots need.
+    pub(super) fn superseded(&self) -> u64 {
+        self.superseded.load(Ordering::SeqCst)
+    }
+
+    /// All versions of a key, newest first.
+    pub(super) fn versions(&self, key: &[u8]) -> Result<Vec<IndexVersion>> {
+        loop {
+            let versions = self.index.versions(key)?;
+            if !is_cut(&versions) {
+                return Ok(versions);
+            }
+            // If the key has just changed, it is read again.
+            let many = self.many.lock();
+            if self.index.versions(key)? == versions {
+                return Ok(many.get(key).cloned().unwrap_or(versions));
+            }
+        }
+    }
+
+    /// A leaf of the index.
+    pub(super) fn leaf(&self, at: LeafAt<'_>) -> Result<LeafEntries> {
+        let mut leaf = self.index.leaf(at)?;
+        for entry in leaf.entries.iter_mut().filter(|entry| is_cut(&entry.versions)) {
+            entry.versions = self.versions(&entry.key)?;
+        }
+        Ok(leaf)
+    }
+
+    /// The tables that the versions in a leaf of the index are in, from a key on, and the first key behind them.
+    pub(super) fn tables_from(&self, key: &[u8]) -> Result<(Vec<u32>, Option<Vec<u8>>)> {
+        self.index.tables_from(key)
+    }
+
+    /// The entries of a leaf of the index from a key on, and the first key behind them.
+    pub(super) fn entries_from(
         &self,
-        group: &Group,
-        table: u32,
+        key: &[u8],
+    ) -> Result<(Vec<(Vec<u8>, Vec<IndexVersion>)>, Option<Vec<u8>>)> {
+        let part = self.index.ascending(key, false)?;
+        let entries = part.entries.into_iter().map(|entry| (entry.key, entry.versions));
+        Ok((entries.collect(), part.rest))
+    }
+
+    /// Waits until no other thread changes the index.
+    pub(super) fn write(&self) -> Writing<'_> {
+        self.index.write()
+    }
+
+    /// All versions of a key, for the thread that changes the index.
+    pub(super) fn versions_now(
+        &self,
+        writing: &mut Writing<'_>,
+        key: &[u8],
+    ) -> Result<Vec<IndexVersion>> {
+        let versions = writing.versions(key)?;
+        match is_cut(&versions) {
+            true => Ok(self.many.lock().get(key).cloned().unwrap_or(versions)),
+            false => Ok(versions),
+        }
+    }
+
+    /// Sets the versions of a key, which were `before`. If there is no room, the index is partial from now on.
+    pub(super) fn set(
+        &self,
+        writing: &mut Writing<'_>,
+        counts: &mut Counts,
+        key: &[u8],
         before: &[IndexVersion],
-        snapshots: &[Seqno],
-    ) -> Vec<IndexVersion> {
-        let (versions, is_whole) = group.over(table, before, snapshots);
-        if !is_whole {
-            self.is_partial.store(true, Ordering::SeqCst);
-        }
-        versions
-    }
-
-    /// Whether the index has exactly the keys of a version.
-    fn is_exact(&self, flushed: Seqno) -> bool {
-        self.applied.load(Ordering::SeqCst) == flushed.0 && !self.is_partial.load(Ordering::SeqCst)
-    }
-
-    /// The versions of a key, and whether a key without any is absent from the version that ends at `flushed`.
-    pub(super) fn find(&self, key: &[u8], flushed: Seqno) -> Result<(Vec<IndexVersion>, bool)> {
-        let before = self.is_exact(flushed);
-        let versions = self.index.versions(key)?;
-        Ok((versions, before && self.is_exact(flushed)))
-    }
-
-    /// The keys of a leaf of the index, with their places; `None` if the index is not exactly that of the version which
-    /// ends at `flushed`.
-    pub(super) fn runs_at(&self, at: RangeAt<'_>, flushed: Seqno) -> Result<Option<RangeRuns>> {
-        if !self.is_exact(flushed) {
-            return Ok(None);
-        }
-        let leaf = self.index.leaf(match at {
-            RangeAt::Key(key) => LeafAt::Key(key),
-            RangeAt::Before(Some(key)) => LeafAt::Below(key),
-            RangeAt::Before(None) => LeafAt::Last,
-        })?;
-        let mut keys = Vec::with_capacity(leaf.entries.len());
-        for entry in leaf.entries {
-            let deleted = entry.versions.first().and_then(|newest| newest.superseded);
-            let mut parts = Vec::with_capacity(entry.versions.len());
-            for version in entry.versions {
-                let Some(table) = self.table(version.location.table) else { return Ok(None) };
-                parts.push(PlacedPart { table, leaf: version.location.leaf.map(page_of) });
+        after: &[IndexVersion],
+    ) -> Result<()> {
+        let most = versions_max(key.len()).max(1);
+        let set = match after.get(..most).filter(|_| after.len() > most) {
+            None => {
+                let set = writing.set(key, after);
+                if before.len() > most {
+                    self.many.lock().remove(key);
+                }
+                set
             }
-            keys.push(PlacedKey { key: entry.key, parts, deleted });
-        }
-        if !self.is_exact(flushed) {
-            return Ok(None);
-        }
-        let runs = PlacedRun::new(keys).map(|run| Run::Placed(Arc::new(run)));
-        let lower = Key::from(leaf.lower.unwrap_or_default());
-        let upper = leaf.upper.map(Key::from);
-        Ok(Some(RangeRuns { lower, upper, runs: runs.into_iter().collect() }))
+            Some(newest) => {
+                let mut newest = newest.to_vec();
+                newest
+                    .iter_mut()
+                    .next_back()
+                    .into_iter()
+                    .for_each(|last| last.location.is_operand = true);
+                let mut many = self.many.lock();
+                many.insert(key.to_vec(), after.to_vec());
+                writing.set(key, &newest)
+            }
+        };
+        let after = match set {
+            Ok(_) => after,
+            Err(Error::Full { .. }) => {
+                self.is_partial.store(true, Ordering::SeqCst);
+                // There is always room for a removal.
+                writing.remove(key)?;
+                self.many.lock().remove(key);
+                &[]
+            }
+            Err(error) => return Err(error),
+        };
+        counts.count(before, -1);
+        counts.count(after, 1);
+        Ok(())
     }
 
-    /// The table of a number.
+    /// Adds what has been counted. It is to be called before the index is given to others.
+    pub(super) fn count(&self, counts: &mut Counts) {
+        let registry = self.registry.read();
+        for (number, by) in std::mem::take(&mut counts.live) {
+            if let Some(numbered) = registry.tables.get(&number) {
+                numbered.live.fetch_add(by as u64, Ordering::SeqCst);
+            }
+        }
+        let superseded = std::mem::take(&mut counts.superseded);
+        self.superseded.fetch_add(superseded as u64, Ordering::SeqCst);
+    }
+
+    /// The table of a number; `None` if the index does not name it any more.
     pub(super) fn table(&self, number: u32) -> Option<Arc<Table>> {
         self.registry.read().tables.get(&number).map(|numbered| Arc::clone(&numbered.table))
     }
 
     /// The number of a table, which it gets if it has none.
-    fn number(&self, table: &Arc<Table>) -> Result<u32> {
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there are no numbers left.
+    pub(super) fn number(&self, table: &Arc<Table>) -> Result<u32> {
+        if let Some(number) = self.registry.read().numbers.get(&table.id()) {
+            return Ok(*number);
+        }
+        let properties = table.properties();
+        if properties.merges + properties.blob_merges > 0 {
+            self.has_operands.store(true, Ordering::SeqCst);
+        }
         let mut registry = self.registry.write();
         let registry = &mut *registry;
         if let Some(number) = registry.numbers.get(&table.id()) {
             return Ok(*number);
         }
-        if registry.tables.len() > TABLE_MAX as usize {
+        registry.forget_gone();
+        if registry.tables.len() + registry.gone.len() > TABLE_MAX as usize {
             return Err(Error::invalid("a keyspace of this kind has at most four million tables"));
         }
         loop {
             registry.last = if registry.last == TABLE_MAX { 0 } else { registry.last + 1 };
-            if !registry.tables.contains_key(&registry.last) {
+            let is_taken = registry.tables.contains_key(&registry.last)
+                || registry.gone.contains_key(&registry.last);
+            if !is_taken {
                 break;
             }
         }
-        let numbered = Numbered { table: Arc::clone(table), live: 0, is_ready: false };
+        let (live, is_ready) = (AtomicU64::new(0), AtomicBool::new(false));
+        let numbered = Numbered { table: Arc::clone(table), live, is_ready };
         registry.tables.insert(registry.last, numbered);
         registry.numbers.insert(table.id(), registry.last);
         Ok(registry.last)
     }
 
-    fn set_ready(&self, table: &Table) {
-        let mut registry = self.registry.write();
-        let Registry { tables, numbers, .. } = &mut *registry;
-        if let Some(numbered) = numbers.get(&table.id()).and_then(|number| tables.get_mut(number)) {
-            numbered.is_ready = true;
-        }
+    /// The number of a table that has one.
+    pub(super) fn number_of(&self, table: &Table) -> Option<u32> {
+        self.registry.read().numbers.get(&table.id()).copied()
     }
 
-    /// Forgets tables that no version has any more.
-    pub(super) fn forget(&self, tables: &[Arc<Table>]) {
-        let mut registry = self.registry.write();
-        for table in tables {
-            if let Some(number) = registry.numbers.remove(&table.id()) {
-                registry.tables.remove(&number);
-            }
-        }
-    }
-
-    /// The number of keys of a table that are live; `None` while a job is at work on that.
-    pub(super) fn live(&self, table: &Table) -> Option<u64> {
-        let registry = self.registry.read();
-        let number = registry.numbers.get(&table.id())?;
-        registry.tables.get(number).filter(|numbered| numbered.is_ready).map(|it| it.live)
-    }
-
-    /// Puts a table into the index whose entries are younger than all that it has. `flushed` is the number that the
-    /// version with the table ends at.
-    pub(super) fn receive(
-        &self,
-        table: &Arc<Table>,
-        snapshots: &[Seqno],
-        flushed: Seqno,
-    ) -> Result<()> {
-        self.applied.store(CHANGING, Ordering::SeqCst);
-        let number = self.number(table)?;
-        let mut scan = table.scan(None, None, CHUNK_BYTES)?;
-        let mut is_end = false;
-        while !is_end {
-            let mut groups = Vec::with_capacity(KEYS_AT_ONCE);
-            while groups.len() < KEYS_AT_ONCE && !is_end {
-                match Group::next(&mut scan)? {
-                    Some(group) => groups.push(group),
-                    None => is_end = true,
-                }
-            }
-            let mut writing = self.index.write();
-            for group in groups {
-                let before = writing.versions(&group.key)?;
-                let versions = self.over(&group, number, &before, snapshots);
-                self.set(&mut writing, &group.key, &versions)?;
-            }
-        }
-        self.set_ready(table);
-        self.applied.store(flushed.0, Ordering::SeqCst);
-        Ok(())
-    }
-
-    /// The next key of a range that has versions in one of the inputs of a compaction and in other tables as well.
-    pub(super) fn next_stacked(
-        &self,
-        from: Bound<&[u8]>,
-        upper: Option<&[u8]>,
-        inputs: &[u32],
-    ) -> Result<Option<(Vec<u8>, Vec<IndexVersion>)>> {
-        let mut from = from.map(<[u8]>::to_vec);
-        loop {
-            let next = {
-                let stacked = self.stacked.lock();
-                let bounds = (from.as_ref().map(Vec::as_slice), Bound::Unbounded);
-                stacked.range::<[u8], _>(bounds).next().cloned()
-            };
-            let Some(key) = next.filter(|key| upper.is_none_or(|upper| **key < *upper)) else {
-                return Ok(None);
-            };
-            let versions = self.index.versions(&key)?;
-            let is_input = |version: &IndexVersion| inputs.contains(&version.location.table);
-            if versions.iter().any(is_input) && !versions.iter().all(is_input) {
-                return Ok(Some((key, versions)));
-            }
-            from = Bound::Excluded(key);
-        }
+    /// The index cannot be relied on: the tables are asked.
+    pub(super) fn distrust(&self) {
+        self.is_partial.store(true, Ordering::SeqCst);
     }
 
     /// The numbers of tables.
@@ -375,155 +401,77 @@ impl Places {
         tables.iter().map(|table| self.number(table)).collect()
     }
 
-    /// Lets the index name `outputs` instead of `inputs`, of which they are what is live in a range. Of the keys in
-    /// `stacks` the outputs have all versions from the one in that table on, which was the newest. Versions of the
-    /// range that name an input and are in no output are removed: nobody needs them.
-    pub(super) fn replace(
-        &self,
-        inputs: &[Arc<Table>],
-        outputs: &[Arc<Table>],
-        stacks: &BTreeMap<Vec<u8>, u32>,
-        (lower, upper): (&[u8], Option<&[u8]>),
-    ) -> Result<()> {
-        let input_numbers = self.numbers(inputs)?;
-        let is_input = |version: &IndexVersion| input_numbers.contains(&version.location.table);
-        for output in outputs {
-            let number = self.number(output)?;
-            let mut scan = output.scan(None, None, CHUNK_BYTES)?;
-            while let Some(group) = Group::next(&mut scan)? {
-                let mut writing = self.index.write();
-                let before = writing.versions(&group.key)?;
-                // Others may have taken in all versions of the key meanwhile.
-                let Some(mut first) = before.iter().position(is_input) else { continue };
-                let mut after: Vec<IndexVersion> =
-                    before.iter().copied().filter(|version| !is_input(version)).collect();
-                if let Some(newest) = stacks.get(&group.key) {
-                    let is_newest = |version: &IndexVersion| version.location.table == *newest;
-                    let Some(at) = before.iter().position(is_newest) else { continue };
-                    first = at;
-                    after = before[..at].to_vec();
-                }
-                let location = Location::new(number, group.leaf, group.base.is_none());
-                let superseded = before[first].superseded;
-                if !group.is_deleted() || superseded.is_some() {
-                    after.insert(first, IndexVersion { location, superseded });
-                }
-                self.set(&mut writing, &group.key, &after)?;
-            }
-            self.set_ready(output);
-        }
-        self.remove_rest(&input_numbers, (lower, upper))
-    }
-
-    /// Removes the versions of a range that name one of these tables.
-    fn remove_rest(&self, numbers: &[u32], (lower, upper): (&[u8], Option<&[u8]>)) -> Result<()> {
-        let is_over = |registry: &Registry| {
-            let live = |number| registry.tables.get(number).map_or(0, |numbered| numbered.live);
-            numbers.iter().all(|number| live(number) == 0)
-        };
-        let mut from = lower.to_vec();
-        loop {
-            if is_over(&self.registry.read()) {
-                return Ok(());
-            }
-            let part = self.index.ascending(&from, false)?;
-            for entry in part.entries {
-                if upper.is_some_and(|upper| *upper <= *entry.key) {
-                    return Ok(());
-                }
-                let is_named = |version: &IndexVersion| numbers.contains(&version.location.table);
-                if entry.versions.iter().any(is_named) {
-                    let mut writing = self.index.write();
-                    let mut versions = writing.versions(&entry.key)?;
-                    versions.retain(|version| !is_named(version));
-                    self.set(&mut writing, &entry.key, &versions)?;
-                }
-            }
-            match part.rest {
-                Some(rest) => from = rest,
-                None => return Ok(()),
-            }
+    /// All live keys of a table are in the index from now on.
+    pub(super) fn set_ready(&self, number: u32) {
+        if let Some(numbered) = self.registry.read().tables.get(&number) {
+            numbered.is_ready.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Sets the versions of a key and counts what is live. If there is no room, the index is partial from now on.
-    fn set(&self, writing: &mut Writing<'_>, key: &[u8], versions: &[IndexVersion]) -> Result<()> {
-        let (before, after) = match writing.set(key, versions) {
-            Ok(before) => (before, versions),
-            Err(Error::Full { .. }) => {
-                self.is_partial.store(true, Ordering::SeqCst);
-                // There is always room for a removal.
-                (writing.remove(key)?, &[][..])
-            }
-            Err(error) => return Err(error),
-        };
-        if before.len() > 1 || after.len() > 1 {
-            let mut stacked = self.stacked.lock();
-            if after.len() > 1 {
-                stacked.insert(key.to_vec());
-            } else {
-                stacked.remove(key);
-            }
-        }
+    /// Forgets tables that the newest version has no more.
+    pub(super) fn forget(&self, tables: &[Arc<Table>]) {
         let mut registry = self.registry.write();
-        for version in before {
-            if let Some(numbered) = registry.tables.get_mut(&version.location.table) {
-                numbered.live -= 1;
+        for table in tables {
+            if let Some(number) = registry.numbers.remove(&table.id()) {
+                registry.tables.remove(&number);
+                registry.gone.insert(number, Arc::downgrade(table));
             }
         }
-        for version in after {
-            if let Some(numbered) = registry.tables.get_mut(&version.location.table) {
-                numbered.live += 1;
+        registry.forget_gone();
+    }
+
+    /// The number of versions of a table that are live; `None` while a job is at work on that.
+    pub(super) fn live(&self, table: &Table) -> Option<u64> {
+        if self.is_partial() {
+            return None;
+        }
+        let registry = self.registry.read();
+        let numbered = registry.tables.get(registry.numbers.get(&table.id())?)?;
+        let is_ready = numbered.is_ready.load(Ordering::SeqCst);
+        is_ready.then(|| numbered.live.load(Ordering::SeqCst))
+    }
+
+    /// Checks that the index names none of the inputs of a compaction that has ended.
+    ///
+    /// # Errors
+    /// `Corruption`: a table has not had what the index says of it.
+    pub(super) fn require_unnamed(&self, inputs: &[Arc<Table>]) -> Result<()> {
+        let registry = self.registry.read();
+        for table in inputs {
+            let number = registry.numbers.get(&table.id());
+            let numbered = number.and_then(|number| registry.tables.get(number));
+            let live = numbered.map_or(0, |it| it.live.load(Ordering::SeqCst));
+            if live > 0 {
+                let (file, what) = (table.pages().path(), "keys that the index names");
+                return Err(Error::corruption(&file, 0, what, live, "less"));
             }
         }
         Ok(())
     }
 
-    /// Whether a table has versions of a key that somebody may need.
-    pub(super) fn names(&self, key: &[u8], table: &Table) -> Result<bool> {
-        if self.is_partial.load(Ordering::SeqCst) {
-            return Ok(true);
-        }
-        let Some(number) = self.registry.read().numbers.get(&table.id()).copied() else {
-            return Ok(true);
-        };
-        let versions = self.index.versions(key)?;
-        Ok(versions.iter().any(|version| version.location.table == number))
-    }
-
     /// Memory of the index.
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.index.blocks().0 * 4096
+        let state = self.state.load();
+        let pending = state.pending.as_ref().map_or(0, |pending| pending.keys.memory_bytes());
+        self.index.blocks().0 * 4096 + pending as u64
     }
+}
+
+impl Registry {
+    fn forget_gone(&mut self) {
+        if self.gone.len() > self.forget_at {
+            self.gone.retain(|_, table| table.strong_count() > 0);
+            self.forget_at = 2 * self.gone.len() + 64;
+        }
+    }
+}
+
+/// Whether there are more versions than these.
+pub(super) fn is_cut(versions: &[IndexVersion]) -> bool {
+    versions.last().is_some_and(|oldest| oldest.location.is_operand)
 }
 
 /// Where a leaf is in its table, and whether the entry that it is known for goes on in the next leaf.
 pub(super) fn page_of(leaf: LeafPlace) -> (PagePointer, bool) {
     (PagePointer { unit: leaf.unit, units: leaf.units }, leaf.is_split)
 }
-
-/// A group of a table, the least key first.
-struct Next {
-    group: Group,
-    position: usize,
-}
-
-impl Ord for Next {
-    fn cmp(&self, other: &Next) -> std::cmp::Ordering {
-        (&other.group.key, other.position).cmp(&(&self.group.key, self.position))
-    }
-}
-
-impl PartialOrd for Next {
-    fn partial_cmp(&self, other: &Next) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Next {
-    fn eq(&self, other: &Next) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Next {}

@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. A tombstone is needed while another table that reaches over its key may have older entries.
-//! 2. Compactions of candidates exclude one another by their tables; one of a range excludes all others of that range.
+//! 2. No two compactions have a key in common: each takes in all versions of its keys.
 
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub(super) enum Action {
     MergeRange,
     /// Tables are dropped.
     Drop,
+    /// What only snapshots needed that have gone is removed from the index.
+    Prune,
 }
 
 /// A compaction to do.
@@ -31,6 +33,8 @@ pub(in crate::tree) struct Plan {
     pub(super) action: Action,
     pub(super) place: Place,
     pub(super) inputs: Vec<Arc<Table>>,
+    /// What the index had when it was made. Of a memtable that has come since, nothing counts.
+    pub(super) settled: Seqno,
     /// The ranges of keys of tables beside the inputs that have entries older than the inputs' youngest, ascending,
     /// none overlapping another.
     pub(super) older: Arc<[(Vec<u8>, Vec<u8>)]>,
@@ -45,9 +49,10 @@ impl Plan {
     ) -> Plan {
         let older = match action {
             Action::Merge => older(version.tables(), &inputs),
-            Action::MergeRange | Action::Drop => Vec::new(),
+            Action::MergeRange | Action::Drop | Action::Prune => Vec::new(),
         };
-        Plan { action, place, inputs, older: older.into() }
+        let settled = version.own.places.state().settled;
+        Plan { action, place, inputs, settled, older: older.into() }
     }
 
     /// Returns true if entries older than the inputs' may exist for a key.
@@ -91,24 +96,15 @@ impl CompactionPlan for Plan {
                 // An index that cannot be read is reported by whoever needs it, not by an estimate.
                 table_part(table, lower, upper).unwrap_or_default().size.bytes
             }
-            Action::Drop => 0,
+            Action::Drop | Action::Prune => 0,
         };
         self.inputs.iter().map(bytes).sum()
     }
 
     fn merged_tables(&self) -> Vec<&Arc<Table>> {
         match self.action {
-            Action::Drop => Vec::new(),
+            Action::Drop | Action::Prune => Vec::new(),
             Action::Merge | Action::MergeRange => self.inputs.iter().collect(),
-        }
-    }
-
-    fn bundles(&self) -> Option<Vec<u64>> {
-        match self.action {
-            Action::MergeRange => None,
-            Action::Merge | Action::Drop => {
-                Some(self.inputs.iter().map(|table| table.id().0).collect())
-            }
         }
     }
 }
@@ -142,12 +138,35 @@ pub(super) fn overlap(a: &Table, b: &Table) -> bool {
     a.first_key() <= b.last_key() && b.first_key() <= a.last_key()
 }
 
+/// How much of the range of two tables' keys both have, in thousandths (the paper's overlapping ratio).
+pub(super) fn overlap_permille(a: &Table, b: &Table) -> u64 {
+    if !overlap(a, b) {
+        return 0;
+    }
+    let (first, last) = (a.first_key().min(b.first_key()), a.last_key().max(b.last_key()));
+    let (low, high) = (a.first_key().max(b.first_key()), a.last_key().min(b.last_key()));
+    let shared = first.iter().zip(last).take_while(|(first, last)| first == last).count();
+    // The first bytes that differ, as a number.
+    let number = |key: &[u8]| {
+        let mut bytes = [0; 8];
+        let rest = key.get(shared..).unwrap_or_default();
+        let count = rest.len().min(8);
+        bytes[..count].copy_from_slice(&rest[..count]);
+        u128::from(u64::from_be_bytes(bytes))
+    };
+    let (all, both) = (number(last) - number(first), number(high).saturating_sub(number(low)));
+    if all == 0 { 1000 } else { (both * 1000 / all) as u64 }
+}
+
 /// The part of a range that one compaction merges: about `bytes` of keys and values, or all of it.
 pub(super) fn range_tables(
     version: &Version,
     lower: &[u8],
     upper: Option<&Key>,
 ) -> Vec<Arc<Table>> {
-    let is_over = |table: &&Arc<Table>| table_overlaps(table, lower, upper.map(|upper| &**upper));
+    let is_over = |table: &&Arc<Table>| {
+        let is_ready = version.own.places.live(table).is_some();
+        is_ready && table_overlaps(table, lower, upper.map(|upper| &**upper))
+    };
     version.tables().iter().filter(is_over).cloned().collect()
 }

@@ -7,28 +7,77 @@ use std::sync::Arc;
 use super::Slm;
 use super::describe::describe_level;
 use super::lookup::Lookup;
-use super::places::Places;
+use super::places::page_of;
+use super::summary::Summary;
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::cache::ReadContext;
+use crate::location_index::LeafAt;
 use crate::table::Table;
 use crate::tree::description::TreeDescription;
+use crate::tree::placed::{PlacedKey, PlacedPart, PlacedRun, RangeReads};
+use crate::tree::range::Key;
 use crate::tree::run::Run;
-use crate::tree::versioned::{self};
+use crate::tree::versioned;
 use crate::tree::{CheckCounts, RangeAt, RangeRuns, TreeVersion, files};
 
 /// A version.
 pub(super) type Version = versioned::Version<Slm>;
 
-/// What a version knows beyond its files.
-pub(in crate::tree) struct Summary {
-    pub(super) places: Arc<Places>,
-}
-
 impl Version {
     pub(super) fn tables(&self) -> &[Arc<Table>] {
         &self.root.tables
+    }
+
+    /// The range of a leaf of the index, for a reader at `snapshot`. `None` if the index cannot say what that one sees.
+    fn placed_runs(&self, at: RangeAt<'_>, snapshot: Seqno) -> Result<Option<RangeRuns>> {
+        let places = &self.own.places;
+        let state = places.state();
+        let pending = state.pending.as_ref().filter(|it| it.flushed <= self.flushed);
+        let leaf = places.leaf(match at {
+            RangeAt::Key(key) => LeafAt::Key(key),
+            RangeAt::Before(Some(key)) => LeafAt::Below(key),
+            RangeAt::Before(None) => LeafAt::Last,
+        })?;
+        // What is superseded later is so by a memtable, or by the pending table, which the reader merges.
+        let superseded_max = self.flushed.min(state.settled);
+        let mut keys = Vec::with_capacity(leaf.entries.len());
+        for entry in leaf.entries {
+            let mut parts = Vec::with_capacity(entry.versions.len());
+            for version in entry.versions {
+                let number = version.location.table;
+                if pending.is_some_and(|pending| pending.number == number) {
+                    continue;
+                }
+                let Some(table) = self.own.table(self.tables(), number) else { return Ok(None) };
+                let properties = table.properties();
+                // A compaction may have folded what this version and a memtable have into one.
+                if properties.seqno_max > self.flushed && places.has_operands() {
+                    return Ok(None);
+                }
+                if properties.seqno_min > self.flushed {
+                    continue;
+                }
+                let superseded = version.superseded.filter(|number| *number <= superseded_max);
+                let leaf = version.location.leaf.map(page_of);
+                parts.push(PlacedPart { table, leaf, superseded });
+            }
+            if !parts.is_empty() {
+                keys.push(PlacedKey { key: entry.key, parts });
+            }
+        }
+        // What was pending may have been merged by now.
+        if !places.covers(snapshot) || pending.is_some_and(|pending| !places.is_pending(pending)) {
+            return Ok(None);
+        }
+        let mut runs: Vec<Run> =
+            pending.map(|pending| Run::Table(Arc::clone(&pending.table))).into_iter().collect();
+        let scattered = Arc::clone(&self.own.scattered) as Arc<dyn RangeReads>;
+        let placed = PlacedRun::new(keys, self.flushed, scattered);
+        runs.extend(placed.map(|run| Run::Placed(Arc::new(run))));
+        let lower = Key::from(leaf.lower.unwrap_or_default());
+        Ok(Some(RangeRuns { lower, upper: leaf.upper.map(Key::from), runs }))
     }
 }
 
@@ -45,15 +94,14 @@ impl TreeVersion for Version {
         context: &ReadContext,
         f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let places = &self.own.places;
-        let (tables, flushed) = (self.tables(), self.flushed);
-        Lookup { places, tables, flushed, key, snapshot, context }.run(f)
+        let (own, tables, flushed) = (&self.own, self.tables(), self.flushed);
+        Lookup { own, tables, flushed, key, snapshot, context }.run(f)
     }
 
-    /// A leaf of the index, if that is exactly the version's. Otherwise all keys: everything that the tables have.
-    fn runs_at(&self, at: RangeAt<'_>) -> RangeRuns {
+    /// A leaf of the index. If that does not cover the reader, all keys: everything that the tables have.
+    fn runs_at(&self, at: RangeAt<'_>, snapshot: Seqno) -> RangeRuns {
         // Damage is reported by whoever needs the index.
-        if let Ok(Some(runs)) = self.own.places.runs_at(at, self.flushed) {
+        if let Ok(Some(runs)) = self.placed_runs(at, snapshot) {
             return runs;
         }
         let runs = vec![Run::Union(self.tables().into())];

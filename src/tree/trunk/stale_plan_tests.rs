@@ -196,9 +196,9 @@ fn wrong_bounds_are_an_error_and_no_endless_loop() {
         Trunk::next_uncompacted(&tree, 0, (b"", None)).is_err_and(|error| error.is_corruption())
     );
     let wrong = tree.version();
-    assert!(wrong.runs_at(RangeAt::Key(b"a")).advances(RangeAt::Key(b"a")));
-    assert!(!wrong.runs_at(RangeAt::Key(b"m")).advances(RangeAt::Key(b"m")));
+    assert!(wrong.runs_at(RangeAt::Key(b"a"), Seqno::MAX).advances(RangeAt::Key(b"a")));
+    assert!(!wrong.runs_at(RangeAt::Key(b"m"), Seqno::MAX).advances(RangeAt::Key(b"m")));
     let right: Arc<dyn TreeVersion> = version;
-    assert!(right.runs_at(RangeAt::Key(b"m")).advances(RangeAt::Key(b"m")));
-    assert!(right.runs_at(RangeAt::Before(None)).advances(RangeAt::Before(None)));
+    assert!(right.runs_at(RangeAt::Key(b"m"), Seqno::MAX).advances(RangeAt::Key(b"m")));
+    assert!(right.runs_at(RangeAt::Before(None), Seqno::MAX).advances(RangeAt::Before(None)));
 }

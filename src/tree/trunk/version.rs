@@ -83,7 +83,7 @@ impl TreeVersion for Version {
         super::lookup::get(&self.root, &self.counters, key, hash, snapshot, context, f)
     }
 
-    fn runs_at(&self, at: RangeAt<'_>) -> RangeRuns {
+    fn runs_at(&self, at: RangeAt<'_>, _snapshot: Seqno) -> RangeRuns {
         let path = self.path(|node| match at {
             RangeAt::Key(key) => node.pivot_of(key),
             RangeAt::Before(key) => node.pivot_before(key),

@@ -219,6 +219,7 @@ impl Compaction {
             limits: FoldLimits {
                 inline_bytes: chosen.blob_bytes_min as u64,
                 fold_bytes_max: chosen.fold_bytes_max,
+                folds_operands: true,
             },
         }
     }

@@ -187,6 +187,11 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
         Ok(())
     }
 
+    /// It has become part of the tree, durably, or could not.
+    fn incorporated(_tree: &VersionedTree<Self>, _is_part: bool) -> Result<()> {
+        Ok(())
+    }
+
     /// How far behind compactions are, without those for space: 1 if writers have to wait.
     fn lag(version: &Version<Self>) -> f64;
 
@@ -542,7 +547,9 @@ impl<K: Change> VersionedTree<K> {
         let now = self.context.clock.nanos();
         let before = self.incorporated_nanos.swap(now, Ordering::Relaxed);
         self.interval_nanos.store(now.saturating_sub(before), Ordering::Relaxed);
-        self.change(NewFiles::Some, receive, flushed, tables)
+        let changed = self.change(NewFiles::Some, receive, flushed, tables);
+        K::incorporated(self, changed.is_ok())?;
+        changed
     }
 }
 
