@@ -144,6 +144,13 @@ impl Reader<'_> {
         context: &ReadContext,
         lookup: &mut Lookup,
     ) -> Result<()> {
+        if lookup.key_only
+            && let Some(is_present) = self.read.version.presence(key, self.snapshot)?
+        {
+            lookup.found =
+                Some(if is_present { Found::Value(Slice::default()) } else { Found::Deleted });
+            return Ok(());
+        }
         let mut is_newest = true;
         let result = self.read.version.get(key, hash, self.snapshot, context, &mut |entry| {
             let flow = lookup.meet(entry);

@@ -274,6 +274,11 @@ pub(crate) trait TreeVersion: Send + Sync {
         f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
 
+    /// Whether `key` has a value at `snapshot`, if the tree knows that without reading a page. Merge operands add up to one.
+    fn presence(&self, _key: &[u8], _snapshot: Seqno) -> Result<Option<bool>> {
+        Ok(None)
+    }
+
     /// The range of keys around a key, with its runs. The tree counts it as a read of the range: what is read from
     /// many runs is compacted. They are read at `snapshot`, which is registered.
     fn runs_at(&self, at: RangeAt<'_>, snapshot: Seqno) -> RangeRuns;

@@ -9,6 +9,7 @@ use super::Slm;
 use super::level::Level;
 use super::parameters::Parameters;
 use crate::base::error::Result;
+use crate::base::ids::Seqno;
 use crate::table::Table;
 use crate::tree::versioned::{Change, edit};
 
@@ -17,7 +18,9 @@ pub(super) type Rules = crate::tree::versioned::Rules<Parameters>;
 
 impl Change for Slm {
     fn receive(root: &mut Arc<Level>, packed: &Arc<Table>, _rules: &Rules) -> Result<()> {
-        edit(root).tables.push(Arc::clone(packed));
+        let level = edit(root);
+        level.tables.push(Arc::clone(packed));
+        level.settled.push(packed.properties().seqno_max);
         Ok(())
     }
 
@@ -26,22 +29,23 @@ impl Change for Slm {
     }
 }
 
-/// Removes `removed` and puts `outputs` in the place of the youngest of the inputs. Returns false if nothing changes.
+/// Removes `removed` and adds `outputs`, which have what is needed of their keys up to `settled`. Returns false if
+/// nothing changes.
 pub(super) fn replace(
     root: &mut Arc<Level>,
-    inputs: &[Arc<Table>],
     removed: &[Arc<Table>],
     outputs: &[Arc<Table>],
+    settled: Seqno,
 ) -> bool {
     if removed.is_empty() && outputs.is_empty() {
         return false;
     }
-    let is_one_of =
-        |tables: &[Arc<Table>], table: &Arc<Table>| tables.iter().any(|it| it.id() == table.id());
     let level = edit(root);
-    let youngest = level.tables.iter().rposition(|table| is_one_of(inputs, table));
-    let at = youngest.map_or(level.tables.len(), |youngest| youngest + 1);
-    level.tables.splice(at..at, outputs.iter().cloned());
-    level.tables.retain(|table| !is_one_of(removed, table));
+    let is_removed = |table: &Table| removed.iter().any(|it| it.id() == table.id());
+    let tables =
+        std::mem::take(&mut level.tables).into_iter().zip(std::mem::take(&mut level.settled));
+    let stays = tables.filter(|(table, _)| !is_removed(table));
+    let new = outputs.iter().map(|output| (Arc::clone(output), settled));
+    (level.tables, level.settled) = stays.chain(new).unzip();
     true
 }

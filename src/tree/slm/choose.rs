@@ -193,7 +193,8 @@ impl SlmTree {
         if tables.is_empty() {
             return Ok(());
         }
-        let drop = |root: &mut Arc<Level>, _rules: &Rules| Ok(replace(root, &[], &tables, &[]));
+        let drop =
+            |root: &mut Arc<Level>, _rules: &Rules| Ok(replace(root, &tables, &[], Seqno(0)));
         self.change(NewFiles::None, drop, Seqno(0), NewTables::None)?;
         self.own.places.forget(&tables);
         Ok(())

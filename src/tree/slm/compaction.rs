@@ -187,7 +187,7 @@ impl CompactionJob {
                 self.tree.jobs.lock().retain(std::slice::from_ref(table), snapshots);
             }
             let add = |root: &mut Arc<Level>, _rules: &Rules| {
-                Ok(change::replace(root, &self.plan.inputs, &[], std::slice::from_ref(table)))
+                Ok(change::replace(root, &[], std::slice::from_ref(table), self.plan.settled))
             };
             let added = self.tree.change(NewFiles::Some, add, Seqno(0), NewTables::None);
             added.inspect_err(|_| places.forget(std::slice::from_ref(table)))?;
@@ -214,7 +214,7 @@ impl CompactionJob {
                 return Ok(());
             }
             let remove = |root: &mut Arc<Level>, _rules: &Rules| {
-                Ok(change::replace(root, &plan.inputs, &plan.inputs, &[]))
+                Ok(change::replace(root, &plan.inputs, &[], Seqno(0)))
             };
             tree.change(NewFiles::None, remove, Seqno(0), NewTables::None)
         })?;

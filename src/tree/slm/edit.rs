@@ -5,18 +5,22 @@ use std::fmt::Display;
 use super::level::Level;
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::Result;
-use crate::base::ids::FileId;
+use crate::base::ids::{FileId, Seqno};
 use crate::tree::versioned::{Names, NodeBody};
 
 pub(super) fn encode_body(level: &Level, out: &mut Vec<u8>) {
     put_varint(out, level.tables.len() as u64);
-    level.tables.iter().for_each(|table| put_varint(out, table.id().0));
+    for (table, settled) in level.tables.iter().zip(&level.settled) {
+        put_varint(out, table.id().0);
+        put_varint(out, settled.0);
+    }
 }
 
 /// The part of the level's record that is this kind's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::tree) struct Body {
     pub(super) tables: Vec<FileId>,
+    pub(super) settled: Vec<Seqno>,
 }
 
 impl NodeBody for Body {
@@ -33,9 +37,13 @@ impl NodeBody for Body {
     type Shared = ();
 
     fn decode(decoder: &mut Decoder<'_>) -> Result<Body> {
-        let count = decoder.count(1, "slm table count")?;
-        let table = |_| Ok(FileId(decoder.varint("slm table number")?));
-        Ok(Body { tables: (0..count).map(table).collect::<Result<_>>()? })
+        let count = decoder.count(2, "slm table count")?;
+        let mut body = Body { tables: Vec::new(), settled: Vec::new() };
+        for _ in 0..count {
+            body.tables.push(FileId(decoder.varint("slm table number")?));
+            body.settled.push(Seqno(decoder.varint("slm settled number")?));
+        }
+        Ok(body)
     }
 
     fn children(&self) -> impl Iterator<Item = u64> {

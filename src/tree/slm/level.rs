@@ -1,14 +1,14 @@
 //! The level: the only node of a tree, with all of its tables.
 //!
 //! Invariants:
-//! 1. Tables need no order: of a key, the entry with the highest sequence number is the newest. They are listed in
-//!    the order in which they came; the output of a compaction takes the place of its youngest input.
+//! 1. Tables need no order: of a key, the entry with the highest sequence number is the newest.
 //! 2. A level has no children, and all keys.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::base::error::Result;
+use crate::base::ids::Seqno;
 use crate::table::Table;
 use crate::tree::files::FileRefs;
 use crate::tree::range::{RangeSize, TablePart};
@@ -19,6 +19,9 @@ use crate::tree::versioned::{Head, NodeRefs, TreeNode};
 pub(in crate::tree) struct Level {
     pub(super) head: Head,
     pub(super) tables: Vec<Arc<Table>>,
+    /// Of each of them: the number up to which its entries are what is needed of their keys. No tombstone up to that
+    /// number in another table says anything of them.
+    pub(super) settled: Vec<Seqno>,
 }
 
 /// All of a table's entries.
@@ -29,8 +32,8 @@ pub(super) fn whole(table: &Table) -> TablePart {
 }
 
 impl Level {
-    pub(super) fn new(tables: Vec<Arc<Table>>) -> Level {
-        Level { head: Head::new(0, Arc::from(&[][..]), None), tables }
+    pub(super) fn new(tables: Vec<Arc<Table>>, settled: Vec<Seqno>) -> Level {
+        Level { head: Head::new(0, Arc::from(&[][..]), None), tables, settled }
     }
 
     /// Bytes of keys and values.
@@ -58,7 +61,7 @@ impl DerefMut for Level {
 
 impl TreeNode for Level {
     fn empty_root() -> Level {
-        Level::new(Vec::new())
+        Level::new(Vec::new(), Vec::new())
     }
 
     fn children(&self) -> impl Iterator<Item = &Arc<Level>> {

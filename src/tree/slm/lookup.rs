@@ -17,6 +17,7 @@ use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::cache::{PagePointer, ReadContext};
+use crate::location_index::IndexVersion;
 use crate::table::Table;
 
 /// How often a reader looks into the index again if it has changed meanwhile.
@@ -65,6 +66,33 @@ impl Lookup<'_> {
             }
         }
         self.ask_tables(f)
+    }
+
+    /// Whether the key has a value, if the index says it: it has no tombstones.
+    pub(super) fn presence(&self) -> Result<Option<bool>> {
+        let places = &self.own.places;
+        let state = places.state();
+        let pending = state.pending.as_ref().filter(|it| it.flushed <= self.flushed);
+        let versions = places.versions(self.key)?;
+        if !places.covers(self.snapshot) || pending.is_some_and(|it| !places.is_pending(it)) {
+            return Ok(None);
+        }
+        if let Some(listed) = pending.and_then(|pending| pending.keys.find(self.key)) {
+            let (newest, kind) = listed.newest;
+            return Ok((newest <= self.newest()).then_some(kind != EntryKind::Delete));
+        }
+        let is_seen = |version: &&IndexVersion| {
+            version.superseded.is_none_or(|superseded| superseded > self.newest())
+        };
+        let Some(version) = versions.iter().find(is_seen) else {
+            return Ok((!is_cut(&versions)).then_some(false));
+        };
+        if version.superseded.is_some() {
+            return Ok(None);
+        }
+        let table = self.own.table(self.tables, version.location.table);
+        let is_whole = |table: Arc<Table>| table.properties().seqno_max <= self.newest();
+        Ok(table.is_some_and(is_whole).then_some(true))
     }
 
     fn give(&self, found: &[Found], f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>) {

@@ -4,11 +4,13 @@
 //! the tables stay until no key of theirs is live. Tables without live keys are *dropped*.
 //!
 //! Invariants:
-//! 1. A tombstone is needed while another table that reaches over its key may have older entries.
+//! 1. A tombstone is needed while another table that reaches over its key may have older entries that it hides: one
+//!    that is [settled](Level::settled) up to a lower number.
 //! 2. No two compactions have a key in common: each takes in all versions of its keys.
 
 use std::sync::Arc;
 
+use super::level::Level;
 use super::version::Version;
 use crate::base::ids::Seqno;
 use crate::table::Table;
@@ -35,7 +37,7 @@ pub(in crate::tree) struct Plan {
     pub(super) inputs: Vec<Arc<Table>>,
     /// What the index had when it was made. Of a memtable that has come since, nothing counts.
     pub(super) settled: Seqno,
-    /// The ranges of keys of tables beside the inputs that have entries older than the inputs' youngest, ascending,
+    /// The ranges of keys of tables beside the inputs of which a tombstone of the inputs may hide entries, ascending,
     /// none overlapping another.
     pub(super) older: Arc<[(Vec<u8>, Vec<u8>)]>,
 }
@@ -48,7 +50,7 @@ impl Plan {
         inputs: Vec<Arc<Table>>,
     ) -> Plan {
         let older = match action {
-            Action::Merge => older(version.tables(), &inputs),
+            Action::Merge => older(&version.root, &inputs),
             Action::MergeRange | Action::Drop | Action::Prune => Vec::new(),
         };
         let settled = version.own.places.state().settled;
@@ -63,14 +65,14 @@ impl Plan {
 }
 
 /// See [`Plan::older`].
-fn older(tables: &[Arc<Table>], inputs: &[Arc<Table>]) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn older(level: &Level, inputs: &[Arc<Table>]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let youngest = inputs.iter().map(|table| table.properties().seqno_max).max();
     let youngest = youngest.unwrap_or(Seqno(0));
     let is_input = |table: &Arc<Table>| inputs.iter().any(|input| input.id() == table.id());
+    let tables = level.tables.iter().zip(&level.settled);
     let mut ranges: Vec<(Vec<u8>, Vec<u8>)> = tables
-        .iter()
-        .filter(|table| !is_input(table) && table.properties().seqno_min < youngest)
-        .map(|table| (table.first_key().to_vec(), table.last_key().to_vec()))
+        .filter(|(table, settled)| **settled < youngest && !is_input(table))
+        .map(|(table, _)| (table.first_key().to_vec(), table.last_key().to_vec()))
         .collect();
     ranges.sort();
     let mut joined: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
@@ -115,13 +117,12 @@ pub(super) fn droppable(version: &Version) -> Vec<Arc<Table>> {
     let mut dead: Vec<Arc<Table>> = version.tables().iter().filter(is_dead).cloned().collect();
     loop {
         let stays = |table: &&Arc<Table>| !dead.iter().any(|it| it.id() == table.id());
-        let staying: Vec<&Arc<Table>> = version.tables().iter().filter(stays).collect();
+        let tables = version.tables().iter().zip(&version.root.settled);
+        let staying: Vec<_> = tables.filter(|(table, _)| stays(table)).collect();
         let is_needed = |table: &Arc<Table>| {
             table.properties().deletes > 0
-                && staying.iter().any(|other| {
-                    other.properties().seqno_min < table.properties().seqno_max
-                        && other.first_key() <= table.last_key()
-                        && table.first_key() <= other.last_key()
+                && staying.iter().any(|(other, settled)| {
+                    **settled < table.properties().seqno_max && overlap(other, table)
                 })
         };
         let needed: Vec<_> =

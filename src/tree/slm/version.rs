@@ -98,6 +98,12 @@ impl TreeVersion for Version {
         Lookup { own, tables, flushed, key, snapshot, context }.run(f)
     }
 
+    fn presence(&self, key: &[u8], snapshot: Seqno) -> Result<Option<bool>> {
+        let (own, tables, flushed) = (&self.own, self.tables(), self.flushed);
+        let context = ReadContext::blocking();
+        Lookup { own, tables, flushed, key, snapshot, context: &context }.presence()
+    }
+
     /// A leaf of the index. If that does not cover the reader, all keys: everything that the tables have.
     fn runs_at(&self, at: RangeAt<'_>, snapshot: Seqno) -> RangeRuns {
         // Damage is reported by whoever needs the index.

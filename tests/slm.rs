@@ -1,0 +1,190 @@
+//! SLM-DB's single level under its index.
+#![cfg(feature = "slm")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use common::{Random, store_path};
+use spinney::vfs::MemoryVfs;
+use spinney::{Database, Keyspace, KeyspaceOptions, MIB};
+
+fn open(vfs: &MemoryVfs) -> Database {
+    let builder = Database::builder(store_path()).vfs(Arc::new(vfs.clone()));
+    builder.memory_budget(8 * MIB).memtable_bytes(MIB / 4).deterministic(1).open().unwrap()
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("user{:016}", Random(number).next()).into_bytes()
+}
+
+fn put(keyspace: &Keyspace, keys: std::ops::Range<u64>, round: u64) {
+    for number in keys {
+        keyspace.put(key(number), Random(number + round * 1_000_000).bytes(100)).unwrap();
+    }
+}
+
+/// Whether a key exists is known from the index: neither pages of tables nor filters are read for it.
+#[test]
+fn existence_costs_no_read() {
+    let vfs = MemoryVfs::new();
+    let db = open(&vfs);
+    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    put(&keyspace, 0..50_000, 0);
+    (0..50_000).step_by(5).for_each(|number| keyspace.delete(key(number)).unwrap());
+    keyspace.flush().unwrap();
+    db.wait_idle().unwrap();
+    let before = db.stats().pages_read;
+    for number in 0..60_000 {
+        let is_there = number < 50_000 && number % 5 != 0;
+        assert_eq!(keyspace.contains_key(key(number)).unwrap(), is_there, "{number}");
+    }
+    for number in 60_000..61_000 {
+        assert_eq!(keyspace.get(key(number)).unwrap(), None);
+        assert!(keyspace.take(key(number)).unwrap().is_none());
+    }
+    assert_eq!(db.stats().pages_read, before);
+    let before = db.stats().pages_read;
+    (0..500).for_each(|number| drop(keyspace.get(key(number * 97 % 50_000)).unwrap()));
+    let read = db.stats().pages_read - before;
+    assert!(read <= 600, "{read} pages for 500 gets, of which 100 find nothing");
+}
+
+/// Of a table that is mostly dead, little is copied, and its file goes: what is overwritten again and again takes no
+/// more than promised.
+#[test]
+fn tables_that_are_mostly_dead_are_merged() {
+    let vfs = MemoryVfs::new();
+    let db = open(&vfs);
+    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    for round in 0..12 {
+        put(&keyspace, 0..20_000, round);
+    }
+    keyspace.flush().unwrap();
+    db.wait_idle().unwrap();
+    let stats = db.stats().keyspaces.remove(0);
+    let live = 20_000 * 120;
+    assert!(
+        stats.disk_bytes < live * 3 / 2 + 4 * (MIB / 4),
+        "{} of {live} bytes",
+        stats.disk_bytes
+    );
+    assert!(db.stats().compaction.count > 0);
+    let seen = keyspace.iter().map(|pair| pair.unwrap().1.len()).collect::<Vec<_>>();
+    assert_eq!((seen.len(), seen.iter().all(|bytes| *bytes == 100)), (20_000, true));
+}
+
+/// Memtables of random keys all reach over the whole range. Leaf scans find that, and neighbours become neighbours on
+/// the disk: a scan then reads pages that are full of its keys.
+#[test]
+fn scattered_tables_are_merged_until_scans_read_neighbours() {
+    let vfs = MemoryVfs::new();
+    let db = open(&vfs);
+    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    put(&keyspace, 0..80_000, 0);
+    keyspace.flush().unwrap();
+    db.wait_idle().unwrap();
+    let before = db.stats().pages_read;
+    let mut pairs = 0;
+    for number in 0..200 {
+        pairs += keyspace.range(&key(number * 391)[..]..).take(100).filter(|it| it.is_ok()).count();
+    }
+    let pages = db.stats().pages_read - before;
+    assert!(pairs > 19_000);
+    // 30 pairs fill a page. Keys of 36 tables that all reach over the range would need a page each.
+    assert!(pages < 200 * 45, "{pages} pages for 200 scans of 100 pairs");
+}
+
+/// Counters that are only added to, at snapshots that come and go, in a store that is opened again: operands lie in
+/// many tables, and each counts once.
+#[test]
+fn operands_in_many_tables_count_once() {
+    let vfs = MemoryVfs::new();
+    let mut random = Random(7);
+    let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
+    for session in 0..3 {
+        let db = open(&vfs);
+        let options = KeyspaceOptions::slm().merge_operator("u64_add");
+        let keyspace = db.keyspace("counters", options).unwrap();
+        let mut views = Vec::new();
+        for step in 0..40_000 {
+            let counter = random.below(300);
+            match random.below(40) {
+                0 => {
+                    keyspace.delete(key(counter)).unwrap();
+                    sums.remove(&counter);
+                }
+                _ => {
+                    keyspace.merge(key(counter), 1u64.to_le_bytes()).unwrap();
+                    *sums.entry(counter).or_default() += 1;
+                }
+            }
+            if step % 500 == 0 {
+                views.push((db.snapshot(), sums.clone()));
+                if views.len() > 40 {
+                    views.remove(random.below(40) as usize);
+                }
+            }
+            if step % 333 == 0 {
+                keyspace.flush().unwrap();
+            }
+            if step % 5_000 == 0 {
+                db.wait_idle().unwrap();
+            }
+        }
+        let value = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+        for (view, sums) in &views {
+            for counter in 0..300 {
+                let seen = view.get(&keyspace, key(counter)).unwrap().map(|bytes| value(&bytes));
+                assert_eq!(
+                    seen,
+                    sums.get(&counter).copied(),
+                    "counter {counter}, session {session}"
+                );
+            }
+            let seen: u64 = view.iter(&keyspace).map(|pair| value(&pair.unwrap().1)).sum();
+            assert_eq!(seen, sums.values().sum::<u64>());
+        }
+        drop(views);
+        db.wait_idle().unwrap();
+        keyspace.compact(..).unwrap();
+        let seen: BTreeMap<Vec<u8>, u64> = keyspace
+            .iter()
+            .map(|pair| pair.unwrap())
+            .map(|(k, v)| (k.to_vec(), value(&v)))
+            .collect();
+        let expected = sums.iter().map(|(counter, sum)| (key(*counter), *sum)).collect();
+        assert_eq!(seen, expected, "session {session}");
+        db.close().unwrap();
+    }
+}
+
+/// A snapshot that is held while everything is overwritten costs the space of what it sees, and gives it back when it
+/// goes.
+#[test]
+fn what_a_snapshot_needed_goes_with_it() {
+    let vfs = MemoryVfs::new();
+    let db = open(&vfs);
+    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    put(&keyspace, 0..20_000, 0);
+    let view = db.snapshot();
+    for round in 1..6 {
+        put(&keyspace, 0..20_000, round);
+    }
+    (0..10_000).for_each(|number| keyspace.delete(key(number)).unwrap());
+    keyspace.flush().unwrap();
+    db.wait_idle().unwrap();
+    for number in (0..20_000).step_by(7) {
+        let value = view.get(&keyspace, key(number)).unwrap().unwrap();
+        assert_eq!(value.to_vec(), Random(number).bytes(100));
+    }
+    assert_eq!(view.iter(&keyspace).count(), 20_000);
+    drop(view);
+    db.wait_idle().unwrap();
+    keyspace.compact(..).unwrap();
+    let stats = db.stats().keyspaces.remove(0);
+    let live = 10_000 * 120;
+    assert!(stats.disk_bytes < live * 3 / 2, "{} of {live} bytes", stats.disk_bytes);
+    assert_eq!(keyspace.iter().count(), 10_000);
+}
