@@ -13,7 +13,8 @@ use super::version::Version;
 use super::{Slm, SlmTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
-use crate::table::Table;
+use crate::table::{BlobFile, Table};
+use crate::tree::dead_blobs::{BlobUse, collected_gain};
 use crate::tree::range::{Key, table_overlaps, table_part};
 use crate::tree::versioned::{
     Choose, CompactionPlan, Deleted, Gain, Intent, NewFiles, NewTables, Now, Place, Worth,
@@ -23,20 +24,14 @@ use crate::tree::versioned::{
 /// A compaction is due once there are so many candidates.
 const CANDIDATES_MIN: usize = 4;
 
-/// The tables of which less is live than allowed, tombstones apart.
+/// The tables of which less is live than allowed.
 pub(super) fn mostly_dead(version: &Version) -> Vec<Arc<Table>> {
     let percent = version.parameters.live_percent_min;
     let is_mostly_dead = |table: &&Arc<Table>| {
-        let values = values_of(table);
-        version.own.places.live(table).is_some_and(|live| live > 0 && live * 100 < values * percent)
+        let counts = version.own.places.live_of_named(table);
+        counts.is_some_and(|(live, named)| live * 100 < named * percent)
     };
     version.tables().iter().filter(is_mostly_dead).cloned().collect()
-}
-
-/// The entries of a table that are no tombstones.
-fn values_of(table: &Table) -> u64 {
-    let properties = table.properties();
-    properties.entries() - properties.deletes
 }
 
 impl Choose for Slm {
@@ -57,7 +52,7 @@ impl Choose for Slm {
         _by_path: bool,
         _intent: Intent,
     ) -> Result<Option<Plan>> {
-        Ok(tree.most_dead_plan(&tree.version.load_full()))
+        Ok(tree.most_dead_plan(&tree.version.load_full()).map(|(plan, _)| plan))
     }
 
     fn choose_for_reads(_tree: &SlmTree, _level: &Level, _intent: Intent) -> Result<Option<Plan>> {
@@ -70,9 +65,8 @@ impl Choose for Slm {
     }
 
     fn gain(tree: &SlmTree, version: &Version, _level: &Level, _now: &Now) -> Gain {
-        let Some(plan) = tree.most_dead_plan(version) else { return Gain::default() };
-        let dead = plan.inputs.iter().map(|table| dead_bytes(version, table)).sum();
-        Gain { bytes: dead, merged_bytes: plan.merge_bytes() }
+        let Some((plan, bytes)) = tree.most_dead_plan(version) else { return Gain::default() };
+        Gain { bytes, merged_bytes: plan.merge_bytes() }
     }
 
     fn path_gain(_version: &Version, _level: &Level) -> Gain {
@@ -109,6 +103,7 @@ impl Choose for Slm {
         let version = tree.version.load_full();
         let mut from = lower.to_vec();
         let upper = upper.map(Key::from);
+        let collected = tree.collected_blobs(&version);
         loop {
             let mut tables = range_tables(&version, &from, upper.as_ref());
             tables.sort_by(|a, b| a.first_key().cmp(b.first_key()));
@@ -116,7 +111,7 @@ impl Choose for Slm {
                 return Ok(tree.drop_plan(&version));
             };
             let alone = tables.get(1).is_none_or(|next| next.first_key() > first.last_key());
-            if alone && is_clean(&version, first) {
+            if alone && tree.is_clean(first, &collected) {
                 from = first.last_key().to_vec();
                 from.push(0);
                 continue;
@@ -124,12 +119,6 @@ impl Choose for Slm {
             return range_plan(&version, &from, upper.as_ref(), &tables).map(Some);
         }
     }
-}
-
-/// Whether a merge of a table alone would leave it as it is.
-fn is_clean(version: &Version, table: &Table) -> bool {
-    let properties = table.properties();
-    properties.deletes == 0 && version.own.places.live(table) == Some(properties.entries())
 }
 
 /// The merge of the front part of a range.
@@ -157,15 +146,6 @@ fn range_plan(
     Ok(Plan::new(version, Action::MergeRange, place, inputs))
 }
 
-/// Bytes of a table's entries that are not live, about. Tombstones do not count.
-fn dead_bytes(version: &Version, table: &Table) -> u64 {
-    let properties = table.properties();
-    let values = values_of(table);
-    let live = version.own.places.live(table).unwrap_or(values).min(values);
-    let entries = properties.entries().max(1) as f64;
-    (properties.entry_bytes() as f64 * (values - live) as f64 / entries) as u64
-}
-
 impl SlmTree {
     /// Whether no job works, and no damage is, in a range of keys.
     fn is_range_free(&self, range: (&[u8], Option<&[u8]>)) -> bool {
@@ -176,15 +156,32 @@ impl SlmTree {
 
     /// The tables that can be merged as a whole.
     fn free(&self, mut tables: Vec<Arc<Table>>) -> Vec<Arc<Table>> {
-        let snapshots = self.context.snapshots();
         tables.retain(|table| {
             let (lower, upper) = hull(std::slice::from_ref(table));
-            let is_ready = self.own.places.live(table).is_some_and(|live| live > 0);
-            is_ready
-                && self.is_range_free((&lower, upper.as_deref()))
-                && self.jobs.lock().gains(table.id(), &snapshots)
+            let is_ready = self.own.places.live(table).is_some();
+            is_ready && self.is_range_free((&lower, upper.as_deref()))
         });
         tables
+    }
+
+    /// Bytes of a table's keys and values that a merge would drop, about: of keys that are dead, and of versions that only
+    /// snapshots needed that have gone.
+    fn dead_bytes(&self, table: &Table, snapshots: &[Seqno]) -> u64 {
+        let Some((live, named)) = self.own.places.live_of_named(table) else { return 0 };
+        let dead = (named - live.min(named)) as f64 / named.max(1) as f64;
+        let of_keys = (table.properties().entry_bytes() as f64 * dead) as u64;
+        of_keys.max(self.jobs.lock().freed_bytes(table.id(), snapshots))
+    }
+
+    /// Whether a merge of a table alone would leave it as it is.
+    fn is_clean(&self, table: &Table, collected: &[BlobUse]) -> bool {
+        let is_collected = |blob: &Arc<BlobFile>| {
+            collected.binary_search_by_key(&blob.id(), |collected| collected.file).is_ok()
+        };
+        let properties = table.properties();
+        properties.deletes == 0
+            && self.own.places.live(table) == Some(properties.entries())
+            && !table.blobs().iter().any(is_collected)
     }
 
     /// Drops the tables that nothing is left of.
@@ -223,6 +220,21 @@ impl SlmTree {
     /// The merge of the candidate whose keys lie most among those of others, with these.
     fn merge_plan(&self, version: &Version) -> Option<Plan> {
         let mut candidates = mostly_dead(version);
+        let snapshots = self.context.snapshots();
+        let percent = 100 - version.parameters.live_percent_min;
+        let has_freed = |table: &&Arc<Table>| {
+            let freed = self.jobs.lock().freed_bytes(table.id(), &snapshots);
+            freed > 0 && freed * 100 >= table.properties().entry_bytes() * percent
+        };
+        candidates.extend(version.tables().iter().filter(has_freed).cloned());
+        // Tables of tombstones that still hide something.
+        let has_tombstones_only =
+            |table: &&Arc<Table>| self.own.places.live_of_named(table) == Some((0, 0));
+        let of_tombstones: Vec<_> =
+            version.tables().iter().filter(has_tombstones_only).cloned().collect();
+        if of_tombstones.len() >= version.parameters.inputs_max {
+            candidates.extend(of_tombstones);
+        }
         candidates.extend(self.own.scattered.among(version.tables()));
         candidates.sort_unstable_by_key(|table| table.id());
         candidates.dedup_by_key(|table| table.id());
@@ -233,16 +245,24 @@ impl SlmTree {
         (free.len() >= CANDIDATES_MIN).then(|| self.plan_among(version, &free))?
     }
 
-    /// The merge of the tables that are most dead.
-    fn most_dead_plan(&self, version: &Version) -> Option<Plan> {
-        let mut tables: Vec<Arc<Table>> = version.tables().to_vec();
-        tables.retain(|table| dead_bytes(version, table) > 0);
-        tables.sort_by_cached_key(|table| Reverse(dead_bytes(version, table)));
-        let mut free = self.free(tables);
+    /// The merge of the tables that give back most, and about how many bytes they do.
+    fn most_dead_plan(&self, version: &Version) -> Option<(Plan, u64)> {
+        let (snapshots, collected) = (self.context.snapshots(), self.collected_blobs(version));
+        let gain = |table: &Arc<Table>| {
+            let (bytes, _) = collected_gain(std::iter::once(table), &collected);
+            bytes + self.dead_bytes(table, &snapshots)
+        };
+        let mut tables: Vec<(u64, Arc<Table>)> =
+            version.tables().iter().map(|table| (gain(table), Arc::clone(table))).collect();
+        tables.retain(|(bytes, _)| *bytes > 0);
+        tables.sort_by_key(|(bytes, _)| Reverse(*bytes));
+        let mut free = self.free(tables.into_iter().map(|(_, table)| table).collect());
         free.truncate(version.parameters.inputs_max);
-        let place = Place { height: 0, lower: hull(&free).0, upper: hull(&free).1 };
+        let bytes = free.iter().map(gain).sum();
+        let (lower, upper) = hull(&free);
+        let place = Place { height: 0, lower, upper };
         (!free.is_empty() && self.is_range_free(place.range()))
-            .then(|| Plan::new(version, Action::Merge, place, free))
+            .then(|| (Plan::new(version, Action::Merge, place, free), bytes))
     }
 
     fn plan_among(&self, version: &Version, free: &[Arc<Table>]) -> Option<Plan> {

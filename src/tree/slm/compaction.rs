@@ -16,7 +16,7 @@ use super::live_entries::{Input, LiveEntries, Notes};
 use super::plan::{Action, Plan};
 use super::receive::keys_of;
 use super::version::Version;
-use crate::base::entry::{EntryKind, EntrySource};
+use crate::base::entry::EntrySource;
 use crate::base::error::Result;
 use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::Mutex;
@@ -145,13 +145,13 @@ impl CompactionJob {
             let same_key = last == Some(entry.key);
             if !same_key {
                 if merging.output_bytes >= table_bytes {
-                    self.show_output(&mut merging)?;
+                    self.show_output(&mut merging, false)?;
                 }
                 let Merging { entries, notes, ended, .. } = &mut *merging;
                 notes.lock().wrote(entries.entry().map(|entry| entry.key), ended);
             }
             let Some(entry) = merging.entries.entry() else { break };
-            merging.has_old_versions |= same_key || entry.kind == EntryKind::Delete;
+            merging.has_old_versions |= same_key;
             let output = match &mut merging.output {
                 Some(output) => output,
                 none => {
@@ -171,19 +171,20 @@ impl CompactionJob {
             let Merging { notes, ended, .. } = &mut *merging;
             notes.lock().wrote(None, ended);
         }
-        self.show_output(&mut merging)?;
+        self.show_output(&mut merging, true)?;
         self.end()
     }
 
     /// Makes the output a table of the tree, which the index names from then on.
-    fn show_output(&mut self, merging: &mut Merging) -> Result<()> {
+    fn show_output(&mut self, merging: &mut Merging, is_last: bool) -> Result<()> {
         let output = merging.output.take().map(|output| self.compaction.finish(output));
         let output = output.transpose()?;
         merging.output_bytes = 0;
         let places = &self.tree.own.places;
         let snapshots = &self.compaction.snapshots;
         if let Some(table) = &output {
-            if std::mem::take(&mut merging.has_old_versions) {
+            let is_for_snapshots = std::mem::take(&mut merging.has_old_versions);
+            if is_for_snapshots && snapshots.len() > 1 {
                 self.tree.jobs.lock().retain(std::slice::from_ref(table), snapshots);
             }
             let add = |root: &mut Arc<Level>, _rules: &Rules| {
@@ -196,8 +197,8 @@ impl CompactionJob {
         let number = output.as_ref().map(|table| places.number(table)).transpose()?;
         // Keys have been read that the next output will have.
         let stacks = match &output {
-            Some(table) => merging.notes.lock().take_stacks(table.last_key()),
-            None => std::mem::take(&mut merging.notes.lock().stacks),
+            Some(table) if !is_last => merging.notes.lock().take_stacks(table.last_key()),
+            _ => std::mem::take(&mut merging.notes.lock().stacks),
         };
         let ended = std::mem::take(&mut merging.ended);
         let named = number.zip(keys.as_ref());
@@ -234,8 +235,10 @@ impl CompactionJob {
             Some(from) => from,
             None => {
                 places.dropping(snapshots);
-                let held = snapshots.split_last().map_or(&[][..], |(_, held)| held);
-                *places.needed.lock() = held.to_vec();
+                // One that has come since the list was made may be needed for what has been superseded since.
+                let newest = snapshots.last().copied().unwrap_or_default();
+                let is_held = |needed: &Seqno| snapshots.binary_search(needed).is_ok();
+                places.needed.lock().retain(|needed| *needed > newest || is_held(needed));
                 Vec::new()
             }
         };

@@ -169,11 +169,10 @@ impl LiveEntries {
 
     /// The versions of the key that the index names and that count.
     fn parts(&self) -> Result<(Vec<IndexVersion>, bool)> {
-        if self.places.is_partial() {
-            let what = "the index of a keyspace has no room; nothing is compacted before it is opened again";
-            return Err(Error::invalid(what));
-        }
         let mut versions = self.places.versions(&self.key)?;
+        if self.places.is_partial() {
+            return Err(partial());
+        }
         let is_cut = is_cut(&versions);
         if versions.len() > 1 {
             let counts = |version: &IndexVersion| {
@@ -274,6 +273,13 @@ impl LiveEntries {
         }
         Ok(())
     }
+}
+
+/// Nothing is dropped by an index that may lack keys.
+fn partial() -> Error {
+    Error::invalid(
+        "an index lacks keys; nothing of its keyspace is compacted before it is opened again",
+    )
 }
 
 impl EntrySource for LiveEntries {

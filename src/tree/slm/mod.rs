@@ -46,7 +46,7 @@ use self::version::Version;
 use super::output::pack_table;
 use super::versioned::{self, EDIT_VERSION, Recovered, VersionedKind, VersionedTree};
 use super::{PackSource, PackedBytes, TreeContext, TreeOptions, TreeVersion};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::table::{Table, TableFilter};
 
@@ -84,7 +84,12 @@ impl VersionedKind for Slm {
     }
 
     fn opened(&self, root: &Arc<Level>, flushed: Seqno) -> Result<()> {
-        self.places.build(&root.tables, flushed)
+        let built = self.places.build(&root.tables, flushed);
+        // A part that cannot be read takes no more than itself along: the tables are asked.
+        built.inspect_err(|_| self.places.distrust()).or_else(|error| match error {
+            Error::Corruption { .. } | Error::Io { .. } => Ok(()),
+            error => Err(error),
+        })
     }
 
     fn encode(root: &Arc<Level>, first_new: u64, _before: Option<&LevelRefs>) -> Vec<u8> {

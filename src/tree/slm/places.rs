@@ -37,6 +37,8 @@ const REGION_WORDS_MIN: usize = 1 << 13;
 struct Numbered {
     table: Arc<Table>,
     live: AtomicU64,
+    /// The number of versions that have named it: as many keys as it had that were live.
+    named: AtomicU64,
     /// All of its keys that are live are in the index.
     is_ready: AtomicBool,
 }
@@ -339,6 +341,9 @@ impl Places {
         for (number, by) in std::mem::take(&mut counts.live) {
             if let Some(numbered) = registry.tables.get(&number) {
                 numbered.live.fetch_add(by as u64, Ordering::SeqCst);
+                if !numbered.is_ready.load(Ordering::SeqCst) {
+                    numbered.named.fetch_add(by.max(0) as u64, Ordering::SeqCst);
+                }
             }
         }
         let superseded = std::mem::take(&mut counts.superseded);
@@ -379,8 +384,12 @@ impl Places {
                 break;
             }
         }
-        let (live, is_ready) = (AtomicU64::new(0), AtomicBool::new(false));
-        let numbered = Numbered { table: Arc::clone(table), live, is_ready };
+        let numbered = Numbered {
+            table: Arc::clone(table),
+            live: AtomicU64::new(0),
+            named: AtomicU64::new(0),
+            is_ready: AtomicBool::new(false),
+        };
         registry.tables.insert(registry.last, numbered);
         registry.numbers.insert(table.id(), registry.last);
         Ok(registry.last)
@@ -422,13 +431,19 @@ impl Places {
 
     /// The number of versions of a table that are live; `None` while a job is at work on that.
     pub(super) fn live(&self, table: &Table) -> Option<u64> {
+        self.live_of_named(table).map(|(live, _)| live)
+    }
+
+    /// The same, and how many were live when the table came.
+    pub(super) fn live_of_named(&self, table: &Table) -> Option<(u64, u64)> {
         if self.is_partial() {
             return None;
         }
         let registry = self.registry.read();
         let numbered = registry.tables.get(registry.numbers.get(&table.id())?)?;
         let is_ready = numbered.is_ready.load(Ordering::SeqCst);
-        is_ready.then(|| numbered.live.load(Ordering::SeqCst))
+        let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+        is_ready.then(|| (count(&numbered.live), count(&numbered.named)))
     }
 
     /// Checks that the index names none of the inputs of a compaction that has ended.

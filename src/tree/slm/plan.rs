@@ -10,7 +10,6 @@
 
 use std::sync::Arc;
 
-use super::level::Level;
 use super::version::Version;
 use crate::base::ids::Seqno;
 use crate::table::Table;
@@ -50,7 +49,7 @@ impl Plan {
         inputs: Vec<Arc<Table>>,
     ) -> Plan {
         let older = match action {
-            Action::Merge => older(&version.root, &inputs),
+            Action::Merge => older(version, &inputs),
             Action::MergeRange | Action::Drop | Action::Prune => Vec::new(),
         };
         let settled = version.own.places.state().settled;
@@ -65,13 +64,15 @@ impl Plan {
 }
 
 /// See [`Plan::older`].
-fn older(level: &Level, inputs: &[Arc<Table>]) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn older(version: &Version, inputs: &[Arc<Table>]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let youngest = inputs.iter().map(|table| table.properties().seqno_max).max();
     let youngest = youngest.unwrap_or(Seqno(0));
     let is_input = |table: &Arc<Table>| inputs.iter().any(|input| input.id() == table.id());
-    let tables = level.tables.iter().zip(&level.settled);
+    let tables = version.tables().iter().zip(&version.root.settled);
     let mut ranges: Vec<(Vec<u8>, Vec<u8>)> = tables
-        .filter(|(table, settled)| **settled < youngest && !is_input(table))
+        .filter(|(table, settled)| {
+            **settled < youngest && !is_input(table) && may_hide_dead(version, table)
+        })
         .map(|(table, _)| (table.first_key().to_vec(), table.last_key().to_vec()))
         .collect();
     ranges.sort();
@@ -111,6 +112,13 @@ impl CompactionPlan for Plan {
     }
 }
 
+/// Whether a table may have entries that a tombstone elsewhere hides: not if all are live, and none for a snapshot alone.
+fn may_hide_dead(version: &Version, table: &Table) -> bool {
+    let properties = table.properties();
+    let values = properties.entries() - properties.deletes;
+    version.own.places.live(table) != Some(values) || version.own.places.superseded() > 0
+}
+
 /// The tables without live keys that can be dropped together: no tombstone of theirs is needed by a table that stays.
 pub(super) fn droppable(version: &Version) -> Vec<Arc<Table>> {
     let is_dead = |table: &&Arc<Table>| version.own.places.live(table) == Some(0);
@@ -122,7 +130,9 @@ pub(super) fn droppable(version: &Version) -> Vec<Arc<Table>> {
         let is_needed = |table: &Arc<Table>| {
             table.properties().deletes > 0
                 && staying.iter().any(|(other, settled)| {
-                    **settled < table.properties().seqno_max && overlap(other, table)
+                    **settled < table.properties().seqno_max
+                        && overlap(other, table)
+                        && may_hide_dead(version, other)
                 })
         };
         let needed: Vec<_> =

@@ -8,7 +8,6 @@ use super::Slm;
 use super::describe::describe_level;
 use super::lookup::Lookup;
 use super::places::page_of;
-use super::summary::Summary;
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
@@ -110,7 +109,11 @@ impl TreeVersion for Version {
         if let Ok(Some(runs)) = self.placed_runs(at, snapshot) {
             return runs;
         }
-        let runs = vec![Run::Union(self.tables().into())];
+        let runs = match self.own.places.has_operands() {
+            true => vec![Run::Union(self.tables().into())],
+            // What two tables have is the same.
+            false => self.tables().iter().rev().cloned().map(Run::Table).collect(),
+        };
         RangeRuns { lower: Arc::default(), upper: None, runs }
     }
 

@@ -185,6 +185,15 @@ impl Jobs {
     }
 }
 
+#[cfg(feature = "slm")]
+impl Jobs {
+    /// Key and value bytes of a table that were kept for snapshots of which one has gone, about. `now` is ascending.
+    pub(in crate::tree) fn freed_bytes(&self, table: FileId, now: &[Seqno]) -> u64 {
+        let freed = self.retained.get(&table).filter(|retained| retained.is_freed(now));
+        freed.map_or(0, |retained| retained.bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
