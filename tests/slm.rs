@@ -15,6 +15,12 @@ fn open(vfs: &MemoryVfs) -> Database {
     builder.memory_budget(8 * MIB).memtable_bytes(MIB / 4).deterministic(1).open().unwrap()
 }
 
+fn items() -> (Database, Keyspace) {
+    let db = open(&MemoryVfs::new());
+    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    (db, keyspace)
+}
+
 fn key(number: u64) -> Vec<u8> {
     format!("user{:016}", Random(number).next()).into_bytes()
 }
@@ -28,9 +34,7 @@ fn put(keyspace: &Keyspace, keys: std::ops::Range<u64>, round: u64) {
 /// Whether a key exists is known from the index: neither pages of tables nor filters are read for it.
 #[test]
 fn existence_costs_no_read() {
-    let vfs = MemoryVfs::new();
-    let db = open(&vfs);
-    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    let (db, keyspace) = items();
     put(&keyspace, 0..50_000, 0);
     (0..50_000).step_by(5).for_each(|number| keyspace.delete(key(number)).unwrap());
     keyspace.flush().unwrap();
@@ -55,9 +59,7 @@ fn existence_costs_no_read() {
 /// more than promised.
 #[test]
 fn tables_that_are_mostly_dead_are_merged() {
-    let vfs = MemoryVfs::new();
-    let db = open(&vfs);
-    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    let (db, keyspace) = items();
     for round in 0..12 {
         put(&keyspace, 0..20_000, round);
     }
@@ -79,9 +81,7 @@ fn tables_that_are_mostly_dead_are_merged() {
 /// the disk: a scan then reads pages that are full of its keys.
 #[test]
 fn scattered_tables_are_merged_until_scans_read_neighbours() {
-    let vfs = MemoryVfs::new();
-    let db = open(&vfs);
-    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    let (db, keyspace) = items();
     put(&keyspace, 0..80_000, 0);
     keyspace.flush().unwrap();
     db.wait_idle().unwrap();
@@ -164,9 +164,7 @@ fn operands_in_many_tables_count_once() {
 /// goes.
 #[test]
 fn what_a_snapshot_needed_goes_with_it() {
-    let vfs = MemoryVfs::new();
-    let db = open(&vfs);
-    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    let (db, keyspace) = items();
     put(&keyspace, 0..20_000, 0);
     let view = db.snapshot();
     for round in 1..6 {

@@ -193,7 +193,9 @@ impl TableBuilder {
                 TableFilter::Piece(construction, signature_bytes) => {
                     Some(PieceBuilder::new(construction, signature_bytes))
                 }
-                _ => None,
+                TableFilter::None | TableFilter::Blocks => None,
+                #[cfg(feature = "slm")]
+                TableFilter::Listed => None,
             },
             #[cfg(feature = "slm")]
             list: (options.filter == TableFilter::Listed).then(KeyList::default),

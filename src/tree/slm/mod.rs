@@ -121,21 +121,19 @@ impl VersionedKind for Slm {
         Ok(())
     }
 
-    fn incorporated(tree: &SlmTree, is_part: bool) -> Result<()> {
+    fn incorporated(tree: &SlmTree, is_part: bool) {
         let places = &tree.own.places;
-        match places.state().pending.as_ref() {
-            Some(pending) if is_part => {
-                let received = places.receive(pending, &tree.context.snapshots());
-                // What is not in the index is found in the tables.
-                received.inspect_err(|_| places.distrust())?;
-                tree.look_for_scattered()
-            }
-            Some(pending) => {
-                places.give_up();
-                places.forget(std::slice::from_ref(&pending.table));
-                Ok(())
-            }
-            None => Ok(()),
+        let state = places.state();
+        let Some(pending) = &state.pending else { return };
+        if !is_part {
+            places.give_up();
+            places.forget(std::slice::from_ref(&pending.table));
+            return;
+        }
+        let received = places.receive(pending, &tree.context.snapshots());
+        if received.and_then(|()| tree.look_for_scattered()).is_err() {
+            // What is not in the index is found in the tables.
+            places.distrust();
         }
     }
 

@@ -169,7 +169,7 @@ pub(super) fn overlap_permille(a: &Table, b: &Table) -> u64 {
     if all == 0 { 1000 } else { (both * 1000 / all) as u64 }
 }
 
-/// The part of a range that one compaction merges: about `bytes` of keys and values, or all of it.
+/// The tables that reach into a range, but for those of which the index does not know all yet.
 pub(super) fn range_tables(
     version: &Version,
     lower: &[u8],

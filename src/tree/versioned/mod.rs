@@ -187,10 +187,9 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
         Ok(())
     }
 
-    /// It has become part of the tree, durably, or could not.
-    fn incorporated(_tree: &VersionedTree<Self>, _is_part: bool) -> Result<()> {
-        Ok(())
-    }
+    /// It has become part of the tree, durably, or could not. What the kind derives from the tree follows. That cannot
+    /// fail: what is part of the tree must not be incorporated again.
+    fn incorporated(_tree: &VersionedTree<Self>, _is_part: bool) {}
 
     /// How far behind compactions are, without those for space: 1 if writers have to wait.
     fn lag(version: &Version<Self>) -> f64;
@@ -548,7 +547,7 @@ impl<K: Change> VersionedTree<K> {
         let before = self.incorporated_nanos.swap(now, Ordering::Relaxed);
         self.interval_nanos.store(now.saturating_sub(before), Ordering::Relaxed);
         let changed = self.change(NewFiles::Some, receive, flushed, tables);
-        K::incorporated(self, changed.is_ok())?;
+        K::incorporated(self, changed.is_ok());
         changed
     }
 }
