@@ -70,7 +70,7 @@ impl Memtable {
     }
 
     /// Returns the newest version of the key that the snapshot sees.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, key: &[u8], snapshot: Seqno) -> Option<EntryRef<'_>> {
         let id = self.index.first_from(Target::visible(key, snapshot))?;
         let entry = self.index.arena.entry(id);

@@ -108,6 +108,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Gathers what the memtables and the row cache have of the key. If that is not all there is to know,
     /// goes on with the key's hash.
+    #[inline(always)]
     fn look_in_memory(&self, key: &[u8], lookup: &mut Lookup) -> ControlFlow<(), u64> {
         for memtable in std::iter::once(&self.read.active).chain(&self.read.frozen) {
             let memtable = &memtable.memtable;
@@ -137,6 +138,7 @@ impl Reader<'_> {
 
     /// Gathers what the tree has of the key. After [`Error::NotResident`] it can be asked again, and takes
     /// nothing twice.
+    #[inline(always)]
     fn look_in_tree(
         &self,
         key: &[u8],
