@@ -37,6 +37,9 @@ pub(crate) enum FileType {
     Head,
     /// Large values.
     Blob,
+    /// The index of the keys of a tree, which changes in place.
+    #[cfg(feature = "slm")]
+    LocationIndex,
     /// The tree of a kind that exists for tests.
     #[cfg(feature = "example")]
     Pool,
@@ -53,6 +56,8 @@ impl FileType {
             FileType::Maplet => "maplet",
             FileType::Head => "head",
             FileType::Blob => "blob",
+            #[cfg(feature = "slm")]
+            FileType::LocationIndex => "index",
             #[cfg(feature = "example")]
             FileType::Pool => "pool",
             #[cfg(feature = "example")]
@@ -66,6 +71,8 @@ impl FileType {
             FileType::Maplet,
             FileType::Head,
             FileType::Blob,
+            #[cfg(feature = "slm")]
+            FileType::LocationIndex,
             #[cfg(feature = "example")]
             FileType::Pool,
             #[cfg(feature = "example")]

@@ -543,6 +543,7 @@ impl Store {
         if !planted(Bug::CloseWithoutSync) {
             self.journal.close()?;
         }
+        self.keyspaces.read().values().for_each(|keyspace| keyspace.tree.closing());
         // If the journal is missing at the next open, the manifest's last seqno shows that records
         // are lost.
         let last_seqno = Some(self.committer.visible());

@@ -25,6 +25,21 @@ impl FreeBlocks {
         blocks
     }
 
+    /// The region has `count` blocks from now on, no fewer than before.
+    pub(super) fn grow(&mut self, count: BlockNumber) {
+        assert!(count >= self.count, "{count} blocks of {}", self.count);
+        // The last word may have bits of fewer than 64 blocks.
+        if let Some(last) = self.bits.len().checked_sub(1) {
+            let first = (last * 64) as BlockNumber;
+            for block in self.count.max(first)..count.min(first + 64) {
+                self.bits[last] |= 1 << (block - first);
+            }
+            self.first_word = self.first_word.min(last);
+        }
+        self.free += count - self.count;
+        self.count = count;
+    }
+
     /// How many there are.
     pub(super) fn left(&self) -> u32 {
         self.free
@@ -96,6 +111,25 @@ mod tests {
             assert!(!blocks.take(0) && !blocks.take(count));
             let again: Vec<BlockNumber> = std::iter::from_fn(|| blocks.take_any()).collect();
             assert_eq!(again, taken);
+        }
+    }
+
+    #[test]
+    fn a_grown_region_has_more_blocks() {
+        for count in [1, 2, 63, 64, 65, 130] {
+            for more in [0, 1, 62, 63, 64, 65, 200] {
+                for taken_before in [0, 1, 60, 200] {
+                    let mut blocks = FreeBlocks::all(count);
+                    let mut taken: Vec<BlockNumber> =
+                        std::iter::from_fn(|| blocks.take_any()).take(taken_before).collect();
+                    blocks.grow(count + more);
+                    assert_eq!(blocks.left() as usize, (count + more) as usize - 1 - taken.len());
+                    taken.extend(std::iter::from_fn(|| blocks.take_any()));
+                    taken.sort_unstable();
+                    assert_eq!(taken, (1..count + more).collect::<Vec<_>>());
+                    assert_eq!(blocks.left(), 0);
+                }
+            }
         }
     }
 }

@@ -34,7 +34,10 @@ pub(crate) use self::Version as IndexVersion;
 #[cfg(feature = "slm")]
 pub(crate) use location::TABLE_MAX;
 pub(crate) use location::{LeafPlace, Location};
+#[cfg(test)]
 pub(crate) use open::Found;
+#[cfg(feature = "slm")]
+pub(crate) use open::{load_note, store_note};
 #[cfg(feature = "slm")]
 pub(crate) use write::{Writing, versions_max};
 

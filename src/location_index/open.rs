@@ -1,7 +1,8 @@
 //! Creating an index, and opening one after any crash.
 //!
 //! Words of block 0, each checked: 0 the mark of an index, 1 the format version, 2 the identity of the index, 3 the
-//! first leaf, 4 the root, which is only for readers while the index is open. The mark is written last.
+//! first leaf, 4 the root, which is only for readers while the index is open. The mark is written last. Words 8 to 15
+//! are *notes* of whoever owns the index, each checked.
 //!
 //! Opening walks through the leaves. It removes the second of two equal slots, which a crash leaves while slots are
 //! shifted, checks everything, finds out which blocks are free, and builds the inner nodes.
@@ -26,10 +27,28 @@ const _: () = assert!(FIRST_WORD < pmem::LINE_WORDS);
 const FORMAT_WORD: usize = 1;
 const IDENTITY_WORD: usize = 2;
 
+const NOTES_START: usize = pmem::LINE_WORDS;
+/// How many notes there are.
+pub(crate) const NOTES: usize = pmem::LINE_WORDS;
+
 const MARK: u64 = 0x6c6d_6964_7800;
 const FORMAT: u64 = 1;
 /// The smallest region, in blocks.
 const BLOCKS_MIN: usize = 16;
+
+/// Stores a note of at most 48 bits in a region, durably.
+pub(crate) fn store_note(region: &dyn Region, note: usize, content: u64) {
+    assert!(note < NOTES, "note {note}");
+    let word = NOTES_START + note;
+    region.store(word, seal(content));
+    pmem::persist(region, word..word + 1);
+}
+
+/// A note in a region; `None` if there is none, or if it is damaged.
+pub(crate) fn load_note(region: &dyn Region, note: usize) -> Option<u64> {
+    assert!(note < NOTES, "note {note}");
+    unseal(region.words()[NOTES_START + note].load(Ordering::Relaxed))
+}
 
 /// What was found when an index was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -139,8 +158,13 @@ impl LocationIndex {
             for entry in &part.entries {
                 if entry.versions.iter().any(|version| version.superseded.is_some()) {
                     let current = |version: &&Version| version.superseded.is_none();
-                    let current: Vec<Version> =
+                    let mut current: Vec<Version> =
                         entry.versions.iter().filter(current).copied().collect();
+                    // What it needed of those that go was needed by snapshots alone.
+                    let was_cut = entry.versions.last().is_some_and(|it| it.location.is_operand);
+                    if let Some(oldest) = current.last_mut().filter(|_| !was_cut) {
+                        oldest.location.is_operand = false;
+                    }
                     writing.set(&entry.key, &current)?;
                 }
             }

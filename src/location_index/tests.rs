@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::node::BLOCK_WORDS;
+use super::open::{load_note, store_note};
 use super::write::versions_max;
 use super::*;
 use crate::base::random::SplitMix as Random;
@@ -639,4 +640,73 @@ fn readers_beside_a_writer_find_every_key() {
         }
         is_done.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn notes_stay_and_a_damaged_one_is_none() {
+    let region = heap(16);
+    LocationIndex::create(region.clone(), IDENTITY).unwrap();
+    assert_eq!(load_note(&*region, 3), None);
+    store_note(&*region, 3, 77);
+    store_note(&*region, 7, (1 << 48) - 1);
+    let (index, _) = open(region.clone()).unwrap().unwrap();
+    index.write().put(b"key", location(1, 1)).unwrap();
+    assert_eq!(load_note(&*region, 3), Some(77));
+    assert_eq!(load_note(&*region, 7), Some((1 << 48) - 1));
+    region.store(8 + 3, region.words()[8 + 3].load(Ordering::Relaxed) ^ 4);
+    assert_eq!(load_note(&*region, 3), None);
+}
+
+/// There are no snapshots when an index is opened. Operands that needed what only a snapshot saw need nothing then:
+/// they were taken for the newest of many versions.
+#[test]
+fn operands_over_what_only_a_snapshot_needed_need_nothing_once_it_is_opened() {
+    let region = heap(16);
+    let index = LocationIndex::create(region.clone(), IDENTITY).unwrap();
+    let operand = |table, is_operand| Location { is_operand, ..location(table, 1) };
+    let version =
+        |location, superseded: Option<u64>| Version { location, superseded: superseded.map(Seqno) };
+    let old = version(location(1, 1), Some(13));
+    let mut writing = index.write();
+    writing.set(b"a", &[version(operand(2, true), None), old]).unwrap();
+    writing.set(b"b", &[version(operand(2, true), None), version(location(1, 1), None)]).unwrap();
+    writing.set(b"c", &[version(operand(2, true), None)]).unwrap();
+    writing.fence();
+    drop(writing);
+    let (index, found) = open(region).unwrap().unwrap();
+    assert_eq!(found.superseded, 1);
+    assert_eq!(index.versions(b"a").unwrap(), [version(operand(2, false), None)]);
+    let both = [version(operand(2, true), None), version(location(1, 1), None)];
+    assert_eq!(index.versions(b"b").unwrap(), both);
+    // That there are more was true before.
+    assert_eq!(index.versions(b"c").unwrap(), [version(operand(2, true), None)]);
+}
+
+/// An index in a file that is mapped grows with it, and is full once it cannot.
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn an_index_in_a_file_grows() {
+    use crate::pmem::MappedRegion;
+    use crate::vfs::{Access, PosixVfs, SharedMap, Sharing, Vfs};
+    let dir = tempfile::tempdir().unwrap();
+    let (vfs, path) = (PosixVfs::new(), dir.path().join("index"));
+    let map = |file| SharedMap::of(file, Sharing::Shared).unwrap().unwrap();
+    let file = vfs.create(&path, Access::Buffered).unwrap();
+    let index = LocationIndex::create(Arc::new(MappedRegion::new(map(file))), IDENTITY).unwrap();
+    assert_eq!(index.blocks().1, 16);
+    let keys = 20_000;
+    let key = |number: u64| format!("user{:012}", number * 7919 % keys).into_bytes();
+    for number in 0..keys {
+        index.write().put(&key(number), location(number as u32, 1)).unwrap();
+    }
+    let (used, count) = index.blocks();
+    assert!(used > 200 && count < used * 2, "{used} of {count}");
+    drop(index);
+    let file = vfs.open(&path, Access::Buffered, true).unwrap();
+    let (index, _) = open(Arc::new(MappedRegion::new(map(file)))).unwrap().unwrap();
+    assert_eq!(index.keys(), keys);
+    for number in (0..keys).step_by(77) {
+        let found = index.newest(&key(number)).unwrap().unwrap();
+        assert_eq!(found.location, location(number as u32, 1));
+    }
 }

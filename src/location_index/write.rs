@@ -21,10 +21,10 @@ use super::node::{
     slot_of,
 };
 use super::{LocationIndex, ROOT_WORD, Side, Version, Writer, descend, versions_in};
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::limits::KEY_BYTES_MAX;
 use crate::base::sync::MutexGuard;
-use crate::pmem::{self, LINE_WORDS, WORD_BYTES};
+use crate::pmem::{self, LINE_WORDS};
 
 /// The right to change the index. Changes are durable after [`Writing::fence`].
 pub(crate) struct Writing<'a> {
@@ -172,18 +172,20 @@ impl Writing<'_> {
     }
 
     /// There are blocks for a removal: a leaf in the place of two, and a node on each level.
-    fn require_room_to_remove(&self) -> Result<()> {
+    fn require_room_to_remove(&mut self) -> Result<()> {
         self.require_blocks(self.writer.height + 1)
     }
 
-    pub(super) fn require_blocks(&self, needed: usize) -> Result<()> {
-        if self.writer.free.left() as usize >= needed {
+    /// There are so many free blocks, or there are once the region has grown.
+    pub(super) fn require_blocks(&mut self, needed: usize) -> Result<()> {
+        let left = self.writer.free.left() as usize;
+        if left >= needed {
             return Ok(());
         }
-        Err(Error::Full {
-            path: self.index.region.path().to_path_buf(),
-            needed: (needed * BLOCK_WORDS * WORD_BYTES) as u64,
-        })
+        let count = self.index.memory().count() as usize + needed - left;
+        self.index.region.grow(count * BLOCK_WORDS)?;
+        self.writer.free.grow(self.index.memory().count());
+        Ok(())
     }
 
     pub(super) fn note_use(&mut self, block: BlockNumber, use_of: BlockUse) {

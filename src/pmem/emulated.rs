@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{LINE_WORDS, Region, WORD_BYTES, lines};
+use crate::base::error::Result;
 use crate::base::sync::plain::{AtomicU64, Ordering};
 use crate::base::sync::spin_loop;
 use crate::jobs::Clock;
@@ -88,6 +89,10 @@ impl Region for Emulated {
         while self.clock.nanos() < end {
             spin_loop();
         }
+    }
+
+    fn grow(&self, words: usize) -> Result<()> {
+        self.region.grow(words)
     }
 
     fn path(&self) -> &Path {

@@ -12,15 +12,20 @@
 
 mod emulated;
 mod heap;
+#[cfg(any(test, feature = "slm"))]
+mod mapped;
 #[cfg(test)]
 pub(crate) mod simulated;
 
 pub(crate) use heap::HeapRegion;
+#[cfg(any(test, feature = "slm"))]
+pub(crate) use mapped::MappedRegion;
 
 use std::fmt::Debug;
 use std::ops::Range;
 use std::path::Path;
 
+use crate::base::error::{Error, Result};
 use crate::base::sync::plain::{AtomicU64, Ordering};
 
 /// The number of bytes that a store writes atomically.
@@ -30,7 +35,7 @@ pub(crate) const LINE_WORDS: usize = 8;
 
 /// A region of persistent memory. See the module's description.
 pub(crate) trait Region: Send + Sync + Debug {
-    /// The words, for loads. Their number does not change.
+    /// The words, for loads. Their number does not shrink.
     fn words(&self) -> &[AtomicU64];
 
     /// Stores a word. The store is visible to other threads at once, after all earlier stores of this thread.
@@ -43,6 +48,15 @@ pub(crate) trait Region: Send + Sync + Debug {
 
     /// Waits until every line whose writing has begun is persistent.
     fn fence(&self);
+
+    /// Adds words of zeros until there are at least so many.
+    ///
+    /// # Errors
+    /// `Full` if there is no room, or if the region has a fixed size.
+    fn grow(&self, words: usize) -> Result<()> {
+        let needed = (words * WORD_BYTES) as u64;
+        Err(Error::Full { path: self.path().to_path_buf(), needed })
+    }
 
     /// The name of the region in errors.
     fn path(&self) -> &Path;

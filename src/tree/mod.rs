@@ -410,6 +410,10 @@ pub(crate) trait Tree: Send + Sync {
     /// the options with which it began.
     fn set_options(&self, options: TreeOptions);
 
+    /// The store is being closed, and nothing changes the tree any more: what the tree derives from its files can be
+    /// made durable. If that fails, the next open derives it again.
+    fn closing(&self) {}
+
     /// Holds the structure still until the lock is dropped. What has been decided by then is shown, or gone.
     fn lock_changes(&self) -> Box<dyn ChangeLock + '_>;
 

@@ -38,12 +38,16 @@ mod ring;
 mod ring_batch;
 #[cfg(target_os = "linux")]
 mod ring_queue;
+#[cfg(any(test, feature = "slm"))]
+mod shared_map;
 
 pub use aligned::AlignedBuf;
 pub use blocking_queue::BlockingQueue;
 pub use memory::MemoryVfs;
 pub use posix::{PosixOptions, PosixVfs};
 pub(crate) use read_only::ReadOnlyVfs;
+#[cfg(any(test, feature = "slm"))]
+pub(crate) use shared_map::{SharedMap, Sharing};
 
 /// As [`Error::io`], with the bytes that were wanted should the disk be full.
 fn io_error(
@@ -221,6 +225,19 @@ pub trait Vfs: Send + Sync + Debug {
         for request in requests {
             request.result = request.file.read_at(request.offset, request.buf);
         }
+    }
+
+    /// Whether files of [`Access::Buffered`] can be mapped as memory ([`File::pin`]).
+    #[doc(hidden)]
+    fn maps_files(&self) -> bool {
+        false
+    }
+
+    /// A number that the system has until it is started anew, if it says one. What a process has stored in mapped files
+    /// is there for the next one as long as the number is the same.
+    #[doc(hidden)]
+    fn system_start(&self) -> Option<u64> {
+        None
     }
 
     /// How many files are kept open, where there is a bound on them.

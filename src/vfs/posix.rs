@@ -14,6 +14,7 @@ use super::posix_mapped::PosixMapped;
 use super::{
     Access, DirEntry, DiskSpace, File, IoQueue, Lock, MappedFile, OpenFiles, ReadRequest, Vfs,
 };
+use crate::base::checksum::checksum;
 use crate::base::error::{Error, Result};
 use crate::base::held;
 use crate::base::process::Birthplace;
@@ -328,6 +329,15 @@ impl Vfs for PosixVfs {
         for request in requests {
             request.result = request.file.read_at(request.offset, request.buf);
         }
+    }
+
+    fn system_start(&self) -> Option<u64> {
+        let id = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+        Some(checksum(0, &id))
+    }
+
+    fn maps_files(&self) -> bool {
+        cfg!(not(miri))
     }
 
     fn open_files(&self) -> OpenFiles {

@@ -78,7 +78,7 @@ impl PosixMapped {
         let file = descriptors.open(|| options.open(path));
         let file = file.map_err(|e| Error::io("create", path, None, e))?;
         let overwrites = rewrites_in_place(&file);
-        if let Err(e) = reserve(&file, len) {
+        if let Err(e) = reserve(&file, 0..len) {
             drop(file);
             // The first error is the relevant one. The next open finds an orphan.
             let _ = fs::remove_file(path);
@@ -289,8 +289,9 @@ unsafe impl Send for Map {}
 // SAFETY: `store` is unsafe and its contract forbids overlapping stores; nothing reads.
 unsafe impl Sync for Map {}
 
-/// Extends the file by `len` zero bytes with allocated disk space.
-fn reserve(file: &fs::File, len: u64) -> io::Result<()> {
+/// Extends the file, which ends at the start of `range`, to its end, by zero bytes with allocated disk space.
+pub(super) fn reserve(file: &fs::File, range: Range<u64>) -> io::Result<()> {
+    let len = range.end - range.start;
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::FallocateFlags;
@@ -304,7 +305,7 @@ fn reserve(file: &fs::File, len: u64) -> io::Result<()> {
             return Err(io::ErrorKind::StorageFull.into());
         }
         loop {
-            match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
+            match rustix::fs::fallocate(file, FallocateFlags::empty(), range.start, len) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => break,
@@ -312,23 +313,23 @@ fn reserve(file: &fs::File, len: u64) -> io::Result<()> {
             }
         }
     }
-    write_zeros(file, len)
+    write_zeros(file, range)
 }
 
-fn write_zeros(file: &fs::File, len: u64) -> io::Result<()> {
+fn write_zeros(file: &fs::File, range: Range<u64>) -> io::Result<()> {
     static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
-    let mut written = 0;
-    while written < len {
-        let n = (len - written).min(ZEROS.len() as u64);
-        file.write_all_at(&ZEROS[..n as usize], written)?;
-        written += n;
+    let mut at = range.start;
+    while at < range.end {
+        let n = (range.end - at).min(ZEROS.len() as u64);
+        file.write_all_at(&ZEROS[..n as usize], at)?;
+        at += n;
     }
     Ok(())
 }
 
 /// Whether allocated bytes are overwritten in place. Called while the file is empty, because only
 /// then can it be set.
-fn rewrites_in_place(file: &fs::File) -> bool {
+pub(super) fn rewrites_in_place(file: &fs::File) -> bool {
     #[cfg(target_os = "linux")]
     {
         const BTRFS: u64 = 0x9123_683e;
@@ -424,7 +425,7 @@ mod tests {
     #[test]
     fn a_disk_without_preallocation_gets_zeros() {
         let file = tempfile::tempfile().unwrap();
-        write_zeros(&file, 150_001).unwrap();
+        write_zeros(&file, 0..150_001).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 150_001);
     }
 

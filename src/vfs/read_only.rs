@@ -86,6 +86,14 @@ impl Vfs for ReadOnlyVfs {
         self.0.read_batch(requests);
     }
 
+    fn system_start(&self) -> Option<u64> {
+        self.0.system_start()
+    }
+
+    fn maps_files(&self) -> bool {
+        self.0.maps_files()
+    }
+
     fn open_files(&self) -> OpenFiles {
         self.0.open_files()
     }

@@ -2,14 +2,16 @@
 //!
 //! Invariants:
 //! 1. Only inputs that were planned are replaced.
+//! 2. Whatever changes, the level has the file of the index that is in use from then on: one that was given up is not
+//!    found by whoever opens the store next.
 
 use std::sync::Arc;
 
-use super::Slm;
-use super::level::Level;
+use super::level::{Level, Placed};
 use super::parameters::Parameters;
+use super::{PackedTable, Slm};
 use crate::base::error::Result;
-use crate::base::ids::Seqno;
+use crate::base::ids::FileId;
 use crate::table::Table;
 use crate::tree::versioned::{Change, edit};
 
@@ -17,10 +19,12 @@ use crate::tree::versioned::{Change, edit};
 pub(super) type Rules = crate::tree::versioned::Rules<Parameters>;
 
 impl Change for Slm {
-    fn receive(root: &mut Arc<Level>, packed: &Arc<Table>, _rules: &Rules) -> Result<()> {
+    fn receive(root: &mut Arc<Level>, packed: &PackedTable, _rules: &Rules) -> Result<()> {
         let level = edit(root);
-        level.tables.push(Arc::clone(packed));
-        level.settled.push(packed.properties().seqno_max);
+        let settled = packed.table.properties().seqno_max;
+        level.tables.push(Arc::clone(&packed.table));
+        level.placed.push(Placed { settled, number: packed.number });
+        level.index = packed.index;
         Ok(())
     }
 
@@ -29,23 +33,24 @@ impl Change for Slm {
     }
 }
 
-/// Removes `removed` and adds `outputs`, which have what is needed of their keys up to `settled`. Returns false if
-/// nothing changes.
-pub(super) fn replace(
-    root: &mut Arc<Level>,
-    removed: &[Arc<Table>],
-    outputs: &[Arc<Table>],
-    settled: Seqno,
-) -> bool {
-    if removed.is_empty() && outputs.is_empty() {
+/// Removes tables. `index`: the file of the index that is in use. Returns false if nothing changes.
+pub(super) fn remove(root: &mut Arc<Level>, removed: &[Arc<Table>], index: FileId) -> bool {
+    if removed.is_empty() {
         return false;
     }
     let level = edit(root);
+    level.index = index;
     let is_removed = |table: &Table| removed.iter().any(|it| it.id() == table.id());
     let tables =
-        std::mem::take(&mut level.tables).into_iter().zip(std::mem::take(&mut level.settled));
-    let stays = tables.filter(|(table, _)| !is_removed(table));
-    let new = outputs.iter().map(|output| (Arc::clone(output), settled));
-    (level.tables, level.settled) = stays.chain(new).unzip();
+        std::mem::take(&mut level.tables).into_iter().zip(std::mem::take(&mut level.placed));
+    (level.tables, level.placed) = tables.filter(|(table, _)| !is_removed(table)).unzip();
     true
+}
+
+/// Adds the output of a compaction. `index`: the file of the index that is in use.
+pub(super) fn add(root: &mut Arc<Level>, output: &Arc<Table>, placed: Placed, index: FileId) {
+    let level = edit(root);
+    level.index = index;
+    level.tables.push(Arc::clone(output));
+    level.placed.push(placed);
 }

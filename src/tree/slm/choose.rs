@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use super::change::{Rules, replace};
+use super::change::{Rules, remove};
 use super::level::Level;
 use super::plan::{Action, Plan, droppable, overlap, overlap_permille, range_tables};
 use super::version::Version;
@@ -190,8 +190,8 @@ impl SlmTree {
         if tables.is_empty() {
             return Ok(());
         }
-        let drop =
-            |root: &mut Arc<Level>, _rules: &Rules| Ok(replace(root, &tables, &[], Seqno(0)));
+        let index = self.own.places.file_id();
+        let drop = |root: &mut Arc<Level>, _rules: &Rules| Ok(remove(root, &tables, index));
         self.change(NewFiles::None, drop, Seqno(0), NewTables::None)?;
         self.own.places.forget(&tables);
         Ok(())

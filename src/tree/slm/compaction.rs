@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use super::Slm;
 use super::change::{self, Rules};
-use super::level::Level;
+use super::level::{Level, Placed};
 use super::live_entries::{Input, LiveEntries, Notes};
+use super::merged_keys::keys_of;
 use super::plan::{Action, Plan};
-use super::receive::keys_of;
 use super::version::Version;
 use crate::base::entry::EntrySource;
 use crate::base::error::Result;
@@ -182,19 +182,21 @@ impl CompactionJob {
         merging.output_bytes = 0;
         let places = &self.tree.own.places;
         let snapshots = &self.compaction.snapshots;
-        if let Some(table) = &output {
+        let number = output.as_ref().map(|table| places.number(table)).transpose()?;
+        if let Some((table, number)) = output.as_ref().zip(number) {
             let is_for_snapshots = std::mem::take(&mut merging.has_old_versions);
             if is_for_snapshots && snapshots.len() > 1 {
                 self.tree.jobs.lock().retain(std::slice::from_ref(table), snapshots);
             }
+            let placed = Placed { settled: self.plan.settled, number };
             let add = |root: &mut Arc<Level>, _rules: &Rules| {
-                Ok(change::replace(root, &[], std::slice::from_ref(table), self.plan.settled))
+                change::add(root, table, placed, places.file_id());
+                Ok(true)
             };
             let added = self.tree.change(NewFiles::Some, add, Seqno(0), NewTables::None);
             added.inspect_err(|_| places.forget(std::slice::from_ref(table)))?;
         }
         let keys = output.as_ref().map(keys_of).transpose()?;
-        let number = output.as_ref().map(|table| places.number(table)).transpose()?;
         // Keys have been read that the next output will have.
         let stacks = match &output {
             Some(table) if !is_last => merging.notes.lock().take_stacks(table.last_key()),
@@ -215,7 +217,7 @@ impl CompactionJob {
                 return Ok(());
             }
             let remove = |root: &mut Arc<Level>, _rules: &Rules| {
-                Ok(change::replace(root, &plan.inputs, &[], Seqno(0)))
+                Ok(change::remove(root, &plan.inputs, tree.own.places.file_id()))
             };
             tree.change(NewFiles::None, remove, Seqno(0), NewTables::None)
         })?;

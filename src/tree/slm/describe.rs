@@ -12,5 +12,7 @@ pub(super) fn describe_level(level: &Level, places: &Places) -> NodeDescription 
         let (label, id) = ("table".to_string(), table.id().0);
         GroupDescription { label, id, files: vec![file], counts: Vec::new() }
     });
-    level.described("level", Vec::new(), groups.collect())
+    let mut groups: Vec<GroupDescription> = groups.collect();
+    groups.push(places.described_index());
+    level.described("level", Vec::new(), groups)
 }

@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::base::error::Result;
-use crate::base::ids::Seqno;
+use crate::base::ids::{FileId, Seqno};
 use crate::table::Table;
 use crate::tree::files::FileRefs;
 use crate::tree::range::{RangeSize, TablePart};
@@ -19,9 +19,20 @@ use crate::tree::versioned::{Head, NodeRefs, TreeNode};
 pub(in crate::tree) struct Level {
     pub(super) head: Head,
     pub(super) tables: Vec<Arc<Table>>,
-    /// Of each of them: the number up to which its entries are what is needed of their keys. No tombstone up to that
-    /// number in another table says anything of them.
-    pub(super) settled: Vec<Seqno>,
+    /// What the level says of each of them.
+    pub(super) placed: Vec<Placed>,
+    /// The file of the location index; 0 if there is none.
+    pub(super) index: FileId,
+}
+
+/// What a level says of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::tree) struct Placed {
+    /// The number up to which the table's entries are what is needed of their keys. No tombstone up to that number in
+    /// another table says anything of them.
+    pub(super) settled: Seqno,
+    /// The number by which the index names the table.
+    pub(super) number: u32,
 }
 
 /// All of a table's entries.
@@ -32,8 +43,9 @@ pub(super) fn whole(table: &Table) -> TablePart {
 }
 
 impl Level {
-    pub(super) fn new(tables: Vec<Arc<Table>>, settled: Vec<Seqno>) -> Level {
-        Level { head: Head::new(0, Arc::from(&[][..]), None), tables, settled }
+    pub(super) fn new(tables: Vec<Arc<Table>>, placed: Vec<Placed>, index: FileId) -> Level {
+        assert_eq!(tables.len(), placed.len(), "a level");
+        Level { head: Head::new(0, Arc::from(&[][..]), None), tables, placed, index }
     }
 
     /// Bytes of keys and values.
@@ -61,7 +73,7 @@ impl DerefMut for Level {
 
 impl TreeNode for Level {
     fn empty_root() -> Level {
-        Level::new(Vec::new(), Vec::new())
+        Level::new(Vec::new(), Vec::new(), FileId(0))
     }
 
     fn children(&self) -> impl Iterator<Item = &Arc<Level>> {

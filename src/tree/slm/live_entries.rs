@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::places::{Places, is_cut, page_of};
+use super::places::{Places, page_of};
+use super::versions::is_cut;
 use crate::base::entry::{EntryKind, EntryRef, EntrySource};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;

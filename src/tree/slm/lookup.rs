@@ -11,8 +11,9 @@ use std::cmp::Reverse;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::places::{is_cut, page_of};
+use super::places::page_of;
 use super::summary::Summary;
+use super::versions::is_cut;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;

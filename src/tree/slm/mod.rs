@@ -8,7 +8,8 @@
 //!
 //! Invariants:
 //! 1. Those of `versioned`, `level`, `places` and `plan`.
-//! 2. The tables alone say what the tree holds: of a key, the newest entry counts. The index is derived from them.
+//! 2. The tables alone say what the tree holds: of a key, the newest entry counts. The index is derived from them, and
+//!    outlives the process if its file can be mapped ([`index_file`]).
 
 mod change;
 mod check;
@@ -16,10 +17,12 @@ mod choose;
 mod compaction;
 mod describe;
 mod edit;
+mod index_file;
 mod kind;
 mod level;
 mod live_entries;
 mod lookup;
+mod merged_keys;
 mod open;
 mod parameters;
 mod places;
@@ -28,18 +31,20 @@ mod receive;
 mod scattered;
 mod summary;
 mod version;
+mod versions;
 
 use std::slice;
 use std::sync::Arc;
 
 use self::compaction::Progress;
 use self::edit::Body;
+use self::index_file::{FoundIndex, OpenedIndex};
 pub(super) use self::kind::KIND;
 use self::level::{Level, LevelRefs};
+use self::merged_keys::keys_of;
 use self::parameters::Parameters;
 use self::places::{Pending, Places};
 use self::plan::Plan;
-use self::receive::keys_of;
 use self::scattered::Scattered;
 use self::summary::Summary;
 use self::version::Version;
@@ -47,7 +52,8 @@ use super::output::pack_table;
 use super::versioned::{self, EDIT_VERSION, Recovered, VersionedKind, VersionedTree};
 use super::{PackSource, PackedBytes, TreeContext, TreeOptions, TreeVersion};
 use crate::base::error::{Error, Result};
-use crate::base::ids::Seqno;
+use crate::base::ids::{FileId, Seqno};
+use crate::base::sync::Mutex;
 use crate::table::{Table, TableFilter};
 
 /// A single level under an index.
@@ -57,6 +63,17 @@ pub(super) type SlmTree = VersionedTree<Slm>;
 pub(super) struct Slm {
     places: Arc<Places>,
     scattered: Arc<Scattered>,
+    /// What the index has said when it was opened, if it is to be trusted.
+    found: Mutex<Option<FoundIndex>>,
+}
+
+/// A packed memtable.
+pub(super) struct PackedTable {
+    table: Arc<Table>,
+    /// The number that the index will name it by.
+    number: u32,
+    /// The file of the index.
+    index: FileId,
 }
 
 impl VersionedKind for Slm {
@@ -65,7 +82,7 @@ impl VersionedKind for Slm {
     type Body = Body;
     type Summary = Summary;
     type Refs = LevelRefs;
-    type Packed = Arc<Table>;
+    type Packed = PackedTable;
     type Plan = Plan;
     type Progress = Progress;
 
@@ -73,10 +90,11 @@ impl VersionedKind for Slm {
         Parameters::new(options)
     }
 
-    fn new(context: &TreeContext, _recovered: &Recovered<Body>) -> Result<Slm> {
-        // The index is derived from what the manifest names.
-        let places = Arc::new(Places::new(&context.manifest.path())?);
-        Ok(Slm { places, scattered: Arc::default() })
+    fn new(context: &TreeContext, recovered: &Recovered<Body>) -> Result<Slm> {
+        let body = recovered.root().map(|record| &record.body);
+        let OpenedIndex { index, file, found } = index_file::open(context, body)?;
+        let places = Arc::new(Places::new(index, file, found.is_some()));
+        Ok(Slm { places, scattered: Arc::default(), found: Mutex::new(found) })
     }
 
     fn open(context: &TreeContext, recovered: &Recovered<Body>) -> Result<Arc<Level>> {
@@ -84,7 +102,10 @@ impl VersionedKind for Slm {
     }
 
     fn opened(&self, root: &Arc<Level>, flushed: Seqno) -> Result<()> {
-        let built = self.places.build(&root.tables, flushed);
+        let built = match self.found.lock().take() {
+            Some(found) => self.places.resume(root, &found, flushed),
+            None => self.places.build(root, flushed),
+        };
         // A part that cannot be read takes no more than itself along: the tables are asked.
         built.inspect_err(|_| self.places.distrust()).or_else(|error| match error {
             Error::Corruption { .. } | Error::Io { .. } => Ok(()),
@@ -106,17 +127,21 @@ impl VersionedKind for Slm {
         Summary::new(&self.places, &self.scattered, &root.tables)
     }
 
-    fn pack(tree: &SlmTree, entries: &mut dyn PackSource) -> Result<(Arc<Table>, PackedBytes)> {
-        pack_table(&tree.context, TableFilter::Listed, entries, |_| {})
+    fn pack(tree: &SlmTree, entries: &mut dyn PackSource) -> Result<(PackedTable, PackedBytes)> {
+        let (table, bytes) = pack_table(&tree.context, TableFilter::Listed, entries, |_| {})?;
+        let places = &tree.own.places;
+        let (number, index) = (places.next_number()?, places.file_id());
+        Ok((PackedTable { table, number, index }, bytes))
     }
 
-    fn packed_tables(packed: &Arc<Table>) -> &[Arc<Table>] {
-        slice::from_ref(packed)
+    fn packed_tables(packed: &PackedTable) -> &[Arc<Table>] {
+        slice::from_ref(&packed.table)
     }
 
-    fn incorporating(tree: &SlmTree, packed: &Arc<Table>, flushed: Seqno) -> Result<()> {
-        let (table, places) = (Arc::clone(packed), &tree.own.places);
-        let (number, keys) = (places.number(packed)?, keys_of(packed)?);
+    fn incorporating(tree: &SlmTree, packed: &PackedTable, flushed: Seqno) -> Result<()> {
+        let (table, number) = (Arc::clone(&packed.table), packed.number);
+        let (places, keys) = (&tree.own.places, keys_of(&table)?);
+        places.register(&table, number);
         places.begin(Arc::new(Pending { table, number, keys, flushed }));
         Ok(())
     }
@@ -135,6 +160,11 @@ impl VersionedKind for Slm {
             // What is not in the index is found in the tables.
             places.distrust();
         }
+    }
+
+    fn closing(tree: &SlmTree) {
+        let version = tree.version.load();
+        tree.own.places.close(&version.root, version.flushed);
     }
 
     /// Compactions only give back space: writers wait for that by the rules of all trees.

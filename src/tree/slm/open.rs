@@ -15,7 +15,7 @@ pub(super) fn open(context: &TreeContext, recovered: &Recovered<Body>) -> Result
     let file = context.manifest.path();
     recovered.build(&file, &mut |NodeRef { id, .. }, record, _children| {
         let tables = Table::open_all(&context.files, &context.blobs, &record.body.tables)?;
-        let mut level = Level::new(tables, record.body.settled.clone());
+        let mut level = Level::new(tables, record.body.placed.clone(), record.body.index);
         level.id = NodeId(id);
         Ok(level)
     })

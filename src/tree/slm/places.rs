@@ -15,9 +15,12 @@
 //!    versions the reader sees, if the snapshot is one that it [covers](State::covers).
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
+use super::index_file::IndexFile;
+use super::level::Level;
+use super::versions::is_cut;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,12 +29,8 @@ use crate::cache::PagePointer;
 use crate::location_index::{
     IndexVersion, LeafAt, LeafEntries, LeafPlace, LocationIndex, TABLE_MAX, Writing, versions_max,
 };
-use crate::pmem::HeapRegion;
 use crate::table::{KeyList, Table};
-
-/// The words of the region: as many addresses as it may ever need. If the system has not so many, fewer.
-const REGION_WORDS_MAX: usize = 1 << 33;
-const REGION_WORDS_MIN: usize = 1 << 13;
+use crate::tree::description::{GroupDescription, named};
 
 /// A table with a number.
 struct Numbered {
@@ -100,6 +99,8 @@ impl State {
 /// See the module's description.
 pub(in crate::tree) struct Places {
     index: LocationIndex,
+    file: Option<IndexFile>,
+    is_resumed: bool,
     registry: RwLock<Registry>,
     state: ArcSwap<State>,
     /// Held by whoever changes `state`.
@@ -132,21 +133,12 @@ impl Counts {
 }
 
 impl Places {
-    /// Places of no keys.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the system has no addresses left.
-    pub(super) fn new(name: &Path) -> Result<Places> {
-        let mut words = REGION_WORDS_MAX;
-        let region = loop {
-            match HeapRegion::reserve(words, name) {
-                Some(region) => break region,
-                None if words > REGION_WORDS_MIN => words /= 4,
-                None => return Err(Error::invalid("no addresses are left for an index")),
-            }
-        };
-        Ok(Places {
-            index: LocationIndex::create(Arc::new(region), 0)?,
+    /// Places in an index. `file`: its file, if it has one. `is_resumed`: it is not empty.
+    pub(super) fn new(index: LocationIndex, file: Option<IndexFile>, is_resumed: bool) -> Places {
+        Places {
+            index,
+            file,
+            is_resumed,
             registry: RwLock::default(),
             state: ArcSwap::from_pointee(State::default()),
             changes: Mutex::default(),
@@ -155,7 +147,25 @@ impl Places {
             has_operands: AtomicBool::new(false),
             superseded: AtomicU64::new(0),
             needed: Mutex::default(),
-        })
+        }
+    }
+
+    /// The number of the index's file; 0 if it has none.
+    pub(super) fn file_id(&self) -> FileId {
+        self.file.as_ref().map_or(FileId(0), IndexFile::id)
+    }
+
+    /// The name of the index's file.
+    pub(super) fn file_path(&self) -> Option<PathBuf> {
+        self.file.as_ref().map(IndexFile::path)
+    }
+
+    /// The index has all that the level has, and nothing changes any more.
+    pub(super) fn close(&self, level: &Level, flushed: Seqno) {
+        let has_all = self.state.load().pending.is_none() && !self.is_partial();
+        if let Some(file) = self.file.as_ref().filter(|_| has_all) {
+            file.close(level, flushed);
+        }
     }
 
     /// The state; to be asked before the index.
@@ -197,6 +207,7 @@ impl Places {
 
     /// All keys of the pending table are in the index.
     pub(super) fn received(&self, flushed: Seqno) {
+        self.file.iter().for_each(|file| file.settled(flushed));
         self.change_state(|state| {
             state.pending = None;
             state.settled = flushed;
@@ -205,6 +216,9 @@ impl Places {
 
     /// All keys of a tree that has been opened are in the index.
     pub(super) fn built(&self, flushed: Seqno, is_empty: bool) {
+        if let Some(file) = self.file.as_ref().filter(|_| !self.is_partial()) {
+            file.built(flushed);
+        }
         self.change_state(|state| {
             state.settled = flushed;
             // Nobody has seen anything in a tree that has nothing.
@@ -314,6 +328,8 @@ impl Places {
                     .next_back()
                     .into_iter()
                     .for_each(|last| last.location.is_operand = true);
+                // They are in memory alone.
+                self.file.iter().for_each(IndexFile::distrust);
                 let mut many = self.many.lock();
                 many.insert(key.to_vec(), after.to_vec());
                 writing.set(key, &newest)
@@ -322,7 +338,7 @@ impl Places {
         let after = match set {
             Ok(_) => after,
             Err(Error::Full { .. }) => {
-                self.is_partial.store(true, Ordering::SeqCst);
+                self.distrust();
                 // There is always room for a removal.
                 writing.remove(key)?;
                 self.many.lock().remove(key);
@@ -363,15 +379,17 @@ impl Places {
         if let Some(number) = self.registry.read().numbers.get(&table.id()) {
             return Ok(*number);
         }
-        let properties = table.properties();
-        if properties.merges + properties.blob_merges > 0 {
-            self.has_operands.store(true, Ordering::SeqCst);
-        }
+        let number = self.next_number()?;
+        self.register(table, number);
+        Ok(number)
+    }
+
+    /// A number for a table that is being made.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there are no numbers left.
+    pub(super) fn next_number(&self) -> Result<u32> {
         let mut registry = self.registry.write();
-        let registry = &mut *registry;
-        if let Some(number) = registry.numbers.get(&table.id()) {
-            return Ok(*number);
-        }
         registry.forget_gone();
         if registry.tables.len() + registry.gone.len() > TABLE_MAX as usize {
             return Err(Error::invalid("a keyspace of this kind has at most four million tables"));
@@ -381,8 +399,16 @@ impl Places {
             let is_taken = registry.tables.contains_key(&registry.last)
                 || registry.gone.contains_key(&registry.last);
             if !is_taken {
-                break;
+                return Ok(registry.last);
             }
+        }
+    }
+
+    /// The index may name a table by a number from now on.
+    pub(super) fn register(&self, table: &Arc<Table>, number: u32) {
+        let properties = table.properties();
+        if properties.merges + properties.blob_merges > 0 {
+            self.has_operands.store(true, Ordering::SeqCst);
         }
         let numbered = Numbered {
             table: Arc::clone(table),
@@ -390,9 +416,30 @@ impl Places {
             named: AtomicU64::new(0),
             is_ready: AtomicBool::new(false),
         };
-        registry.tables.insert(registry.last, numbered);
-        registry.numbers.insert(table.id(), registry.last);
-        Ok(registry.last)
+        let mut registry = self.registry.write();
+        registry.gone.remove(&number);
+        registry.tables.insert(number, numbered);
+        registry.numbers.insert(table.id(), number);
+    }
+
+    /// Registers the tables of a level that has been opened.
+    pub(super) fn register_all(&self, level: &Level) {
+        for (table, placed) in level.tables.iter().zip(&level.placed) {
+            self.register(table, placed.number);
+        }
+        // The number after the last one that was given may be that of a table that has been removed since.
+        let last = level.placed.iter().map(|placed| placed.number).max();
+        self.registry.write().last = last.unwrap_or_default();
+    }
+
+    /// What the index has said of a table when it was opened.
+    pub(super) fn set_live(&self, number: u32, live: u64) {
+        if let Some(numbered) = self.registry.read().tables.get(&number) {
+            let properties = numbered.table.properties();
+            let named = properties.entries().saturating_sub(properties.deletes).max(live);
+            numbered.live.store(live, Ordering::SeqCst);
+            numbered.named.store(named, Ordering::SeqCst);
+        }
     }
 
     /// The number of a table that has one.
@@ -402,12 +449,8 @@ impl Places {
 
     /// The index cannot be relied on: the tables are asked.
     pub(super) fn distrust(&self) {
+        self.file.iter().for_each(IndexFile::distrust);
         self.is_partial.store(true, Ordering::SeqCst);
-    }
-
-    /// The numbers of tables.
-    pub(super) fn numbers(&self, tables: &[Arc<Table>]) -> Result<Vec<u32>> {
-        tables.iter().map(|table| self.number(table)).collect()
     }
 
     /// All live keys of a table are in the index from now on.
@@ -464,6 +507,19 @@ impl Places {
         Ok(())
     }
 
+    /// What the index looks like, for `inspect`. `resumed`: it was opened with what it had, not built.
+    pub(super) fn described_index(&self) -> GroupDescription {
+        let counts = named([
+            ("keys", self.index.keys()),
+            ("index_bytes", self.index.blocks().0 * 4096),
+            ("superseded", self.superseded()),
+            ("partial", u64::from(self.is_partial())),
+            ("resumed", u64::from(self.is_resumed)),
+        ]);
+        let (label, id) = ("location index".to_string(), self.file_id().0);
+        GroupDescription { label, id, files: Vec::new(), counts }
+    }
+
     /// Memory of the index.
     pub(super) fn memory_bytes(&self) -> u64 {
         let state = self.state.load();
@@ -479,11 +535,6 @@ impl Registry {
             self.forget_at = 2 * self.gone.len() + 64;
         }
     }
-}
-
-/// Whether there are more versions than these.
-pub(super) fn is_cut(versions: &[IndexVersion]) -> bool {
-    versions.last().is_some_and(|oldest| oldest.location.is_operand)
 }
 
 /// Where a leaf is in its table, and whether the entry that it is known for goes on in the next leaf.

@@ -68,10 +68,10 @@ fn older(version: &Version, inputs: &[Arc<Table>]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let youngest = inputs.iter().map(|table| table.properties().seqno_max).max();
     let youngest = youngest.unwrap_or(Seqno(0));
     let is_input = |table: &Arc<Table>| inputs.iter().any(|input| input.id() == table.id());
-    let tables = version.tables().iter().zip(&version.root.settled);
+    let tables = version.tables().iter().zip(&version.root.placed);
     let mut ranges: Vec<(Vec<u8>, Vec<u8>)> = tables
-        .filter(|(table, settled)| {
-            **settled < youngest && !is_input(table) && may_hide_dead(version, table)
+        .filter(|(table, placed)| {
+            placed.settled < youngest && !is_input(table) && may_hide_dead(version, table)
         })
         .map(|(table, _)| (table.first_key().to_vec(), table.last_key().to_vec()))
         .collect();
@@ -125,12 +125,12 @@ pub(super) fn droppable(version: &Version) -> Vec<Arc<Table>> {
     let mut dead: Vec<Arc<Table>> = version.tables().iter().filter(is_dead).cloned().collect();
     loop {
         let stays = |table: &&Arc<Table>| !dead.iter().any(|it| it.id() == table.id());
-        let tables = version.tables().iter().zip(&version.root.settled);
+        let tables = version.tables().iter().zip(&version.root.placed);
         let staying: Vec<_> = tables.filter(|(table, _)| stays(table)).collect();
         let is_needed = |table: &Arc<Table>| {
             table.properties().deletes > 0
-                && staying.iter().any(|(other, settled)| {
-                    **settled < table.properties().seqno_max
+                && staying.iter().any(|(other, placed)| {
+                    placed.settled < table.properties().seqno_max
                         && overlap(other, table)
                         && may_hide_dead(version, other)
                 })

@@ -19,7 +19,7 @@ use crate::tree::placed::{PlacedKey, PlacedPart, PlacedRun, RangeReads};
 use crate::tree::range::Key;
 use crate::tree::run::Run;
 use crate::tree::versioned;
-use crate::tree::{CheckCounts, RangeAt, RangeRuns, TreeVersion, files};
+use crate::tree::{CheckCounts, CheckpointFiles, RangeAt, RangeRuns, TreeVersion, files};
 
 /// A version.
 pub(super) type Version = versioned::Version<Slm>;
@@ -118,7 +118,13 @@ impl TreeVersion for Version {
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        files::paths(&self.tables().iter().collect::<Vec<_>>(), [])
+        files::paths(&self.tables().iter().collect::<Vec<_>>(), self.own.places.file_path())
+    }
+
+    /// Without the index, which changes in place: whoever opens the copy builds it.
+    fn write_down(&self, copy: &mut dyn CheckpointFiles) -> Result<()> {
+        let files = files::paths(&self.tables().iter().collect::<Vec<_>>(), []);
+        files.iter().try_for_each(|file| copy.link(file))
     }
 
     fn describe(&self) -> Result<TreeDescription> {
@@ -128,6 +134,6 @@ impl TreeVersion for Version {
 
     fn check(&self, manifest: &Path, full: bool, problem: &mut dyn FnMut(Error)) -> CheckCounts {
         self.check_totals(manifest, problem);
-        super::check::check(&self.root, manifest, full, problem)
+        super::check::check((&self.root, self.flushed), &self.own.places, manifest, full, problem)
     }
 }

@@ -191,6 +191,9 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
     /// fail: what is part of the tree must not be incorporated again.
     fn incorporated(_tree: &VersionedTree<Self>, _is_part: bool) {}
 
+    /// See [`Tree::closing`].
+    fn closing(_tree: &VersionedTree<Self>) {}
+
     /// How far behind compactions are, without those for space: 1 if writers have to wait.
     fn lag(version: &Version<Self>) -> f64;
 
@@ -717,6 +720,10 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
                 _ => return,
             }
         }
+    }
+
+    fn closing(&self) {
+        K::closing(self);
     }
 
     fn lock_changes(&self) -> Box<dyn ChangeLock + '_> {

@@ -296,7 +296,7 @@ fn judge_orphans(db: &Database, dir: &Path, fills: bool) -> Verdict<()> {
 }
 
 fn is_data(name: &str) -> bool {
-    [".table", ".maplet", ".head", ".blob", ".pool", ".operations"]
+    [".table", ".maplet", ".head", ".blob", ".index", ".pool", ".operations"]
         .iter()
         .any(|end| name.ends_with(end))
 }

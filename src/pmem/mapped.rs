@@ -1,0 +1,80 @@
+//! [`MappedRegion`]: a region in an ordinary file, which is mapped.
+//!
+//! What is stored survives the death of the process by itself, in the order of the stores. After a power loss, each page
+//! of the file has any of its states since the last [`MappedRegion::sync`], whatever has been flushed and fenced. So
+//! whoever uses it must find out whether there has been one.
+
+use std::ops::Range;
+use std::path::Path;
+
+use super::{Region, WORD_BYTES};
+use crate::base::error::Result;
+use crate::base::sync::plain::AtomicU64;
+use crate::vfs::SharedMap;
+
+/// See the module's description.
+#[derive(Debug)]
+pub(crate) struct MappedRegion {
+    map: SharedMap,
+}
+
+impl MappedRegion {
+    /// The region of a map.
+    pub(crate) fn new(map: SharedMap) -> MappedRegion {
+        MappedRegion { map }
+    }
+
+    /// Makes everything stored so far durable.
+    ///
+    /// # Errors
+    /// `Io`: what has been stored since the last sync may be lost.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.map.sync()
+    }
+}
+
+impl Region for MappedRegion {
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        let first = self.map.base().cast::<AtomicU64>();
+        // SAFETY: the map has this many bytes, is aligned to 4 KiB, and stays as long as the region. Any bytes are valid
+        // words. Every access to them in this process is that of an atomic; no other process has the file, as whoever
+        // opens a store locks it.
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), self.map.bytes() / WORD_BYTES) }
+    }
+
+    fn flush(&self, _words: Range<usize>) {}
+
+    fn fence(&self) {}
+
+    fn grow(&self, words: usize) -> Result<()> {
+        self.map.grow(words.saturating_mul(WORD_BYTES))
+    }
+
+    fn path(&self) -> &Path {
+        self.map.path()
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(miri)))]
+mod tests {
+    use super::*;
+    use crate::base::sync::plain::Ordering;
+    use crate::vfs::{Access, PosixVfs, Sharing, Vfs};
+
+    #[test]
+    fn words_survive_and_grow() {
+        let dir = tempfile::tempdir().unwrap();
+        let (vfs, path) = (PosixVfs::new(), dir.path().join("region"));
+        let map = |file| SharedMap::of(file, Sharing::Shared).unwrap().unwrap();
+        let region = MappedRegion::new(map(vfs.create(&path, Access::Buffered).unwrap()));
+        assert_eq!(region.words().len(), 8192);
+        region.grow(8193).unwrap();
+        assert_eq!(region.words().len(), 16384);
+        region.store(16383, 5);
+        region.sync().unwrap();
+        drop(region);
+        let region = MappedRegion::new(map(vfs.open(&path, Access::Buffered, true).unwrap()));
+        assert_eq!(region.words()[16383].load(Ordering::Relaxed), 5);
+    }
+}

@@ -1,0 +1,248 @@
+//! The file of the location index, and whether it is to be trusted.
+//!
+//! Invariants:
+//! 1. Whoever opens a store trusts the file if it was closed, and belongs to the level as the manifest has it, or if
+//!    the system has not been started since the process that had it ended: then the file has what that stored, in the
+//!    order of its stores. Otherwise the index is built from the tables.
+//! 2. The note that says whether the file is to be trusted is durable before anything changes that it is about.
+//! 3. Without a file that can be mapped, the index is in memory, and built whenever the store is opened.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::edit::Body;
+use super::level::{Level, Placed};
+use crate::base::checksum::checksum;
+use crate::base::error::{Error, Result};
+use crate::base::ids::{FileId, Seqno};
+use crate::cache::{DataFiles, FileType};
+use crate::location_index::{LocationIndex, load_note, store_note};
+use crate::pmem::{HeapRegion, MappedRegion};
+use crate::tree::TreeContext;
+use crate::vfs::{Access, SharedMap, Sharing, Vfs};
+
+/// The words of a region in memory: as many addresses as it may ever need. If the system has not so many, fewer.
+const HEAP_WORDS_MAX: usize = 1 << 33;
+const HEAP_WORDS_MIN: usize = 1 << 13;
+/// The file is read in parts of this size before it is mapped.
+const READ_BYTES: usize = 1 << 20;
+
+/// Notes in the region: see [`Trust`]; the system's start; what is in the index; what the level was.
+const TRUST_NOTE: usize = 0;
+const BOOT_NOTE: usize = 1;
+const SETTLED_NOTE: usize = 2;
+const LEVEL_NOTE: usize = 3;
+/// A note has so many bits.
+const NOTE_MASK: u64 = (1 << 48) - 1;
+
+/// The index is not to be trusted by whoever opens it next.
+const UNTRUSTED: u64 = 0;
+/// It is open: to be trusted as long as the system has not been started anew.
+const OPEN: u64 = 1;
+/// It was closed.
+const CLOSED: u64 = 2;
+
+/// The file of an index that is open.
+pub(super) struct IndexFile {
+    region: Arc<MappedRegion>,
+    files: Arc<DataFiles>,
+    id: FileId,
+    sharing: Sharing,
+}
+
+/// What an index that is to be trusted has said when it was opened.
+pub(super) struct FoundIndex {
+    /// Of each table's number, how many versions are in the table.
+    pub(super) live: BTreeMap<u32, u64>,
+    /// The index has everything up to this number.
+    pub(super) settled: Seqno,
+}
+
+/// An index, and what is known of it.
+pub(super) struct OpenedIndex {
+    pub(super) index: LocationIndex,
+    pub(super) file: Option<IndexFile>,
+    /// `None`: the index is empty, and is to be built.
+    pub(super) found: Option<FoundIndex>,
+}
+
+/// Opens the index of a tree, or makes an empty one.
+///
+/// # Errors
+/// `InvalidArgument` if the system has no addresses left.
+pub(super) fn open(context: &TreeContext, body: Option<&Body>) -> Result<OpenedIndex> {
+    // An index that cannot be opened is built. One that cannot be in a file is in memory.
+    if let Ok(Some(opened)) = open_file(context, body) {
+        return Ok(opened);
+    }
+    let mut words = HEAP_WORDS_MAX;
+    let region = loop {
+        match HeapRegion::reserve(words, &context.manifest.path()) {
+            Some(region) => break region,
+            None if words > HEAP_WORDS_MIN => words /= 4,
+            None => return Err(Error::invalid("no addresses are left for an index")),
+        }
+    };
+    let index = LocationIndex::create(Arc::new(region), 0)?;
+    Ok(OpenedIndex { index, file: None, found: None })
+}
+
+fn open_file(context: &TreeContext, body: Option<&Body>) -> Result<Option<OpenedIndex>> {
+    let files = &context.files;
+    if !files.vfs.maps_files() {
+        return Ok(None);
+    }
+    let known = body.map(|body| body.index).filter(|id| id.0 > 0);
+    let id = known.unwrap_or_else(|| files.allocate());
+    let path = files.path(id, FileType::LocationIndex);
+    let (map, is_new) = match map_file(&*files.vfs, &path, known.is_some())? {
+        Some(mapped) => mapped,
+        None => return Ok(None),
+    };
+    let sharing = map.sharing();
+    let region = Arc::new(MappedRegion::new(map));
+    let file = IndexFile { region: Arc::clone(&region), files: Arc::clone(files), id, sharing };
+    let identity = files.hasher.hash(&context.keyspace.0.to_le_bytes()) & NOTE_MASK;
+    // Zero: the system does not say.
+    let boot = files.vfs.system_start().unwrap_or(0) & NOTE_MASK;
+    let settled = body.filter(|_| !is_new).and_then(|body| file.trusted(boot, body));
+    // Whatever comes next, this is durable first.
+    let begin = |trust: u64| {
+        store_note(&*region, TRUST_NOTE, trust);
+        store_note(&*region, BOOT_NOTE, boot);
+        file.sync()
+    };
+    if let (Some(settled), Some(body)) = (settled, body) {
+        begin(OPEN)?;
+        let mut live = BTreeMap::new();
+        let mut visit = |table: u32| *live.entry(table).or_default() += 1;
+        let opened =
+            LocationIndex::open(Arc::<MappedRegion>::clone(&region), identity, &mut |location| {
+                visit(location.table)
+            });
+        let is_known = |number: &u32| body.placed.iter().any(|placed| placed.number == *number);
+        if let Ok(Some((index, _))) = opened
+            && live.keys().all(is_known)
+        {
+            let found = Some(FoundIndex { live, settled });
+            return Ok(Some(OpenedIndex { index, file: Some(file), found }));
+        }
+    }
+    if sharing == Sharing::Private {
+        return Ok(None);
+    }
+    begin(UNTRUSTED)?;
+    let index = LocationIndex::create(region, identity)?;
+    Ok(Some(OpenedIndex { index, file: Some(file), found: None }))
+}
+
+/// Maps the file of an index, which is made if there is none. Returns true with it if it is new.
+fn map_file(vfs: &dyn Vfs, path: &Path, is_known: bool) -> Result<Option<(SharedMap, bool)>> {
+    let (file, sharing, is_new) = match vfs.open(path, Access::Buffered, true) {
+        Ok(file) if is_known => (file, Sharing::Shared, false),
+        Err(Error::ReadOnly { .. }) if is_known => {
+            (vfs.open(path, Access::Buffered, false)?, Sharing::Private, false)
+        }
+        Err(Error::ReadOnly { .. }) => return Ok(None),
+        _ => (vfs.create(path, Access::Buffered)?, Sharing::Shared, true),
+    };
+    // Damage of the disk is an error here, and a signal later.
+    let mut buffer = vec![0; READ_BYTES];
+    let bytes = file.len()?;
+    for offset in (0..bytes).step_by(READ_BYTES) {
+        let part = (bytes - offset).min(READ_BYTES as u64) as usize;
+        file.read_at(offset, &mut buffer[..part])?;
+    }
+    let map = SharedMap::of(file, sharing);
+    if !matches!(map, Ok(Some(_))) && is_new {
+        // If the removal fails, the file is an orphan that the next open removes.
+        let _ = vfs.remove(path);
+    }
+    Ok(map?.map(|map| (map, is_new)))
+}
+
+/// A number for a level, as the manifest has it.
+fn level_hash(tables: impl Iterator<Item = (FileId, Placed)>) -> u64 {
+    let mut bytes = Vec::new();
+    for (table, Placed { settled, number }) in tables {
+        for part in [table.0, settled.0, u64::from(number)] {
+            bytes.extend(part.to_le_bytes());
+        }
+    }
+    checksum(0, &bytes) & NOTE_MASK
+}
+
+impl IndexFile {
+    pub(super) fn id(&self) -> FileId {
+        self.id
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.files.path(self.id, FileType::LocationIndex)
+    }
+
+    fn sync(&self) -> Result<()> {
+        match self.sharing {
+            Sharing::Shared => self.region.sync(),
+            Sharing::Private => Ok(()),
+        }
+    }
+
+    /// The number up to which the index has everything, if it is to be trusted.
+    fn trusted(&self, boot: u64, body: &Body) -> Option<Seqno> {
+        let note = |note: usize| load_note(&*self.region, note);
+        let settled = Seqno(note(SETTLED_NOTE)?);
+        let level = body.tables.iter().copied().zip(body.placed.iter().copied());
+        let is_trusted = match note(TRUST_NOTE)? {
+            OPEN => boot != 0 && note(BOOT_NOTE)? == boot,
+            CLOSED => note(LEVEL_NOTE)? == level_hash(level),
+            _ => false,
+        };
+        is_trusted.then_some(settled)
+    }
+
+    /// The index has everything up to this number.
+    pub(super) fn settled(&self, settled: Seqno) {
+        match settled.0 & !NOTE_MASK {
+            0 => store_note(&*self.region, SETTLED_NOTE, settled.0),
+            _ => self.distrust(),
+        }
+    }
+
+    /// The index has everything of its tree, which goes up to this number.
+    pub(super) fn built(&self, flushed: Seqno) {
+        store_note(&*self.region, TRUST_NOTE, OPEN);
+        self.settled(flushed);
+    }
+
+    /// The index lacks something: the next one who opens the store builds it.
+    pub(super) fn distrust(&self) {
+        store_note(&*self.region, TRUST_NOTE, UNTRUSTED);
+    }
+
+    /// The index is what belongs to a level, and does not change any more.
+    pub(super) fn close(&self, level: &Level, flushed: Seqno) {
+        self.settled(flushed);
+        if load_note(&*self.region, TRUST_NOTE) != Some(OPEN) {
+            return;
+        }
+        let tables = level.tables.iter().map(|table| table.id());
+        let hash = level_hash(tables.zip(level.placed.iter().copied()));
+        store_note(&*self.region, LEVEL_NOTE, hash);
+        // Until both have been done, it is not known as closed: at worst it is built anew.
+        if self.sync().is_ok() {
+            store_note(&*self.region, TRUST_NOTE, CLOSED);
+            let _ = self.sync();
+        }
+    }
+}
+
+impl Drop for IndexFile {
+    fn drop(&mut self) {
+        if self.sharing == Sharing::Shared && !self.files.retains() {
+            // If the removal fails, the file is an orphan that the next open removes.
+            let _ = self.files.vfs.remove(&self.path());
+        }
+    }
+}

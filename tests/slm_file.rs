@@ -1,0 +1,309 @@
+//! SLM-DB's index in its file: when a store is opened with it, and when it is built from the tables instead.
+#![cfg(all(feature = "slm", target_os = "linux"))]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::Random;
+use spinney::{CheckLevel, Database, Keyspace, KeyspaceOptions, MIB};
+use tempfile::TempDir;
+
+/// Where the notes of the region's header are in the file, in bytes: trust, the system's start, what is in the index.
+const TRUST: usize = 64;
+const BOOT: usize = 72;
+const SETTLED: usize = 80;
+
+fn open(dir: &Path) -> (Database, Keyspace) {
+    let builder = Database::builder(dir);
+    let builder = builder.memory_budget(8 * MIB).memtable_bytes(MIB / 4).deterministic(1);
+    let db = builder.open().unwrap();
+    let keyspace = db.keyspace("items", options()).unwrap();
+    (db, keyspace)
+}
+
+fn options() -> KeyspaceOptions {
+    KeyspaceOptions::slm().merge_operator("u64_add")
+}
+
+type Model = BTreeMap<Vec<u8>, u64>;
+
+/// Changes 20,000 of 50,000 keys in all ways.
+fn change(keyspace: &Keyspace, model: &mut Model, seed: u64) {
+    let mut random = Random(seed);
+    for _ in 0..20_000 {
+        let key = format!("user{:08}", random.below(50_000) * 7919 % 100_000).into_bytes();
+        match random.below(8) {
+            0 => {
+                keyspace.delete(&key).unwrap();
+                model.remove(&key);
+            }
+            1 => {
+                keyspace.merge(&key, 1u64.to_le_bytes()).unwrap();
+                *model.entry(key).or_default() += 1;
+            }
+            _ => {
+                let value = random.next() >> 1;
+                keyspace.put(&key, value.to_le_bytes()).unwrap();
+                model.insert(key, value);
+            }
+        }
+    }
+}
+
+fn assert_holds(keyspace: &Keyspace, model: &Model) {
+    let pairs: Vec<_> = keyspace.iter().map(Result::unwrap).collect();
+    assert_eq!(pairs.len(), model.len());
+    for ((key, value), (key_of_model, value_of_model)) in pairs.iter().zip(model) {
+        assert_eq!((&**key, &**value), (&key_of_model[..], &value_of_model.to_le_bytes()[..]));
+    }
+    for (key, value) in model.iter().step_by(7) {
+        assert_eq!(keyspace.get(key).unwrap().as_deref(), Some(&value.to_le_bytes()[..]));
+    }
+    for number in 0..200 {
+        let absent = format!("user{number:08}x");
+        assert!(!keyspace.contains_key(&absent).unwrap());
+    }
+}
+
+fn index_files(dir: &Path) -> Vec<PathBuf> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    names.filter(|path| path.extension().is_some_and(|extension| extension == "index")).collect()
+}
+
+fn index_file(dir: &Path) -> PathBuf {
+    let [file] = <[PathBuf; 1]>::try_from(index_files(dir)).unwrap();
+    file
+}
+
+/// A copy of a store as the death of its process would leave it: nothing is going on.
+fn copy(dir: &Path) -> TempDir {
+    let copied = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), copied.path().join(entry.file_name())).unwrap();
+    }
+    copied
+}
+
+/// Opens a store, and returns true if it has been opened with the index that it had.
+fn resumes(dir: &Path, model: &Model) -> bool {
+    let (_db, keyspace) = open(dir);
+    let resumed = is_resumed(&keyspace);
+    assert_holds(&keyspace, model);
+    resumed
+}
+
+fn is_resumed(keyspace: &Keyspace) -> bool {
+    let nodes = keyspace.describe().unwrap().nodes;
+    let index = nodes[0].groups.iter().find(|group| group.label == "location index").unwrap();
+    index.counts.contains(&("resumed".to_string(), 1))
+}
+
+/// A store with some tables, and what it holds.
+fn filled(dir: &Path) -> Model {
+    let mut model = Model::new();
+    let (db, keyspace) = open(dir);
+    for round in 0..4 {
+        change(&keyspace, &mut model, round);
+        db.wait_idle().unwrap();
+    }
+    keyspace.flush().unwrap();
+    db.close().unwrap();
+    model
+}
+
+fn change_file(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_closed_store_opens_with_its_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = filled(dir.path());
+    for round in 10..13 {
+        let (db, keyspace) = open(dir.path());
+        assert!(is_resumed(&keyspace), "{round}");
+        assert_holds(&keyspace, &model);
+        change(&keyspace, &mut model, round);
+        db.wait_idle().unwrap();
+        keyspace.compact(..).unwrap();
+        assert_holds(&keyspace, &model);
+        common::assert_sound(&db);
+    }
+    assert!(resumes(dir.path(), &model));
+}
+
+/// A process that ends without closing its store leaves an index that is to be trusted, while the system is not
+/// started anew. Otherwise pages of it may be of any age: it is built, whatever it has.
+#[test]
+fn after_the_death_of_the_process_the_index_is_used_and_after_a_power_loss_it_is_built() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = filled(dir.path());
+    let (db, keyspace) = open(dir.path());
+    change(&keyspace, &mut model, 20);
+    db.wait_idle().unwrap();
+    let killed = copy(dir.path());
+    let lost = copy(dir.path());
+    assert!(resumes(killed.path(), &model));
+    change_file(&index_file(lost.path()), |bytes| {
+        // Another valid word, and pages that nobody can make sense of.
+        bytes.copy_within(SETTLED..SETTLED + 8, BOOT);
+        bytes[4096..].fill(0x5a);
+    });
+    assert!(!resumes(lost.path(), &model));
+    assert!(resumes(lost.path(), &model), "once it is built, it is trusted");
+}
+
+/// The keys of the last memtable's table are not in the index, or a part of them: the process has ended.
+#[test]
+fn a_memtable_that_was_not_wholly_in_the_index_is_put_into_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = filled(dir.path());
+    let (db, keyspace) = open(dir.path());
+    let without = fs::read(index_file(dir.path())).unwrap();
+    let mut random = Random(5);
+    for number in 0..3_000u64 {
+        let key = format!("user{:08}", random.below(100_000)).into_bytes();
+        match number % 3 {
+            0 => {
+                keyspace.delete(&key).unwrap();
+                model.remove(&key);
+            }
+            1 => {
+                keyspace.merge(&key, 5u64.to_le_bytes()).unwrap();
+                *model.entry(key).or_default() += 5;
+            }
+            _ => {
+                keyspace.put(&key, number.to_le_bytes()).unwrap();
+                model.insert(key, number);
+            }
+        }
+    }
+    keyspace.flush().unwrap();
+    // Nothing is compacted: the tables are those of the index before, and one.
+    let none = copy(dir.path());
+    let all = copy(dir.path());
+    drop((db, keyspace));
+    fs::write(index_file(none.path()), &without).unwrap();
+    assert!(resumes(none.path(), &model));
+    change_file(&index_file(all.path()), |bytes| {
+        bytes[SETTLED..SETTLED + 8].copy_from_slice(&without[SETTLED..SETTLED + 8]);
+    });
+    assert!(resumes(all.path(), &model));
+}
+
+/// The file of an earlier time, with its own mark that it was closed, says nothing of other tables.
+#[test]
+fn an_index_of_other_tables_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = filled(dir.path());
+    let old = fs::read(index_file(dir.path())).unwrap();
+    let (db, keyspace) = open(dir.path());
+    change(&keyspace, &mut model, 30);
+    keyspace.flush().unwrap();
+    drop((db, keyspace));
+    fs::write(index_file(dir.path()), old).unwrap();
+    assert!(!resumes(dir.path(), &model));
+    // A lost file, an empty one, and one that was cut.
+    fs::remove_file(index_file(dir.path())).unwrap();
+    assert!(!resumes(dir.path(), &model));
+    for bytes in [0, 10, 4096, 70_000] {
+        change_file(&index_file(dir.path()), |file| file.truncate(bytes));
+        assert!(!resumes(dir.path(), &model), "{bytes}");
+    }
+}
+
+/// Each bit of the header, and bits anywhere: the index is used if it is whole, else built. The answers are right.
+#[test]
+fn a_flipped_bit_in_the_file_costs_time_at_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = filled(dir.path());
+    let whole = fs::read(index_file(dir.path())).unwrap();
+    let mut random = Random(9);
+    for round in 0..60 {
+        let damaged = copy(dir.path());
+        let bit = match round % 3 {
+            0 => TRUST * 8 + random.below(4 * 64) as usize,
+            1 => random.below(40 * 64) as usize,
+            _ => random.below(whole.len() as u64 * 8) as usize,
+        };
+        change_file(&index_file(damaged.path()), |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
+        resumes(damaged.path(), &model);
+    }
+}
+
+#[test]
+fn the_file_goes_with_its_keyspace_and_is_in_no_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = filled(dir.path());
+    let (db, keyspace) = open(dir.path());
+    let checkpoint = tempfile::tempdir().unwrap();
+    let path = checkpoint.path().join("copy");
+    db.checkpoint(&path).unwrap();
+    assert_eq!(index_files(&path), Vec::<PathBuf>::new());
+    assert!(!resumes(&path, &model));
+    assert!(resumes(&path, &model));
+    drop(keyspace);
+    db.drop_keyspace("items").unwrap();
+    assert_eq!(index_files(dir.path()), Vec::<PathBuf>::new());
+}
+
+/// A store that is opened to be read is opened with the index, which stays as it is.
+#[test]
+fn a_read_only_store_uses_the_index_and_leaves_it_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = filled(dir.path());
+    let before = fs::read(index_file(dir.path())).unwrap();
+    let db = Database::builder(dir.path()).open_read_only().unwrap();
+    let keyspace = db.existing_keyspace("items").unwrap();
+    assert!(is_resumed(&keyspace));
+    assert_holds(&keyspace, &model);
+    drop((db, keyspace));
+    assert_eq!(fs::read(index_file(dir.path())).unwrap(), before);
+    // One that cannot be used is not touched either.
+    change_file(&index_file(dir.path()), |bytes| bytes[TRUST] ^= 1);
+    let db = Database::builder(dir.path()).open_read_only().unwrap();
+    let keyspace = db.existing_keyspace("items").unwrap();
+    assert!(!is_resumed(&keyspace));
+    assert_holds(&keyspace, &model);
+}
+
+/// `check --full` compares the index with the tables: what it lacks, what it has too much of, and what is older than
+/// the newest. The file of an earlier time is put in the place of the newest, with the notes of that.
+#[test]
+fn a_full_check_finds_an_index_that_is_not_of_its_tables() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = filled(dir.path());
+    let old = fs::read(index_file(dir.path())).unwrap();
+    let (db, keyspace) = open(dir.path());
+    // One key is new, one is gone, and one is newer.
+    let keys: Vec<Vec<u8>> = model.keys().take(2).cloned().collect();
+    keyspace.put("absent", b"12345678").unwrap();
+    keyspace.delete(&keys[0]).unwrap();
+    keyspace.put(&keys[1], b"12345678").unwrap();
+    model.clear();
+    keyspace.flush().unwrap();
+    let report = db.check(CheckLevel::Full).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    let stale = copy(dir.path());
+    drop((db, keyspace));
+    change_file(&index_file(stale.path()), |file| {
+        let notes = file[TRUST..TRUST + 64].to_vec();
+        *file = old;
+        file[TRUST..TRUST + 64].copy_from_slice(&notes);
+    });
+    let (db, keyspace) = open(stale.path());
+    assert!(is_resumed(&keyspace));
+    let report = db.check(CheckLevel::Full).unwrap();
+    let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(problems.len(), 3, "{problems:?}");
+    let names = |problem: &String| problem.contains(".index") && problem.contains("of key");
+    assert!(problems.iter().all(names), "{problems:?}");
+    let report = db.check(CheckLevel::Structure).unwrap();
+    assert!(report.problems.is_empty(), "only a full check reads the tables");
+}
