@@ -31,6 +31,12 @@ impl MappedRegion {
     pub(crate) fn sync(&self) -> Result<()> {
         self.map.sync()
     }
+
+    /// Gives the process's memory of the region back to the system. Words stay in the file, and come back when they are
+    /// used.
+    pub(crate) fn release(&self) {
+        self.map.release();
+    }
 }
 
 impl Region for MappedRegion {
@@ -72,6 +78,8 @@ mod tests {
         region.grow(8193).unwrap();
         assert_eq!(region.words().len(), 16384);
         region.store(16383, 5);
+        region.release();
+        assert_eq!(region.words()[16383].load(Ordering::Relaxed), 5);
         region.sync().unwrap();
         drop(region);
         let region = MappedRegion::new(map(vfs.open(&path, Access::Buffered, true).unwrap()));

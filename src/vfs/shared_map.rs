@@ -177,6 +177,19 @@ impl SharedMap {
         self.file.sync()
     }
 
+    /// Unmaps the pages from the process, unless the map is private. They stay in the file, and come back when they are
+    /// used.
+    pub(crate) fn release(&self) {
+        #[cfg(target_os = "linux")]
+        if self.sharing == Sharing::Shared {
+            let (start, advice) = (self.base.as_ptr().cast(), rustix::mm::Advice::LinuxDontNeed);
+            // SAFETY: the range is this map's. The map is shared, so its pages are the file's and keep their bytes.
+            let released = unsafe { rustix::mm::madvise(start, self.bytes(), advice) };
+            // Where that is not possible, they stay.
+            let _ = released;
+        }
+    }
+
     /// Whose the changes are.
     #[cfg(feature = "slm")]
     pub(crate) fn sharing(&self) -> Sharing {

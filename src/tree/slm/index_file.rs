@@ -189,6 +189,11 @@ impl IndexFile {
         }
     }
 
+    /// Gives the process's memory of the file back to the system.
+    pub(super) fn release(&self) {
+        self.region.release();
+    }
+
     /// The number up to which the index has everything, if it is to be trusted.
     fn trusted(&self, boot: u64, body: &Body) -> Option<Seqno> {
         let note = |note: usize| load_note(&*self.region, note);

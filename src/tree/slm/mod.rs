@@ -156,6 +156,8 @@ impl VersionedKind for Slm {
             return;
         }
         let received = places.receive(pending, &tree.context.snapshots());
+        let parameters = &tree.version.load().parameters;
+        places.release_memory(parameters.index_memory_bytes_max);
         if received.and_then(|()| tree.look_for_scattered()).is_err() {
             // What is not in the index is found in the tables.
             places.distrust();
@@ -177,6 +179,7 @@ impl VersionedKind for Slm {
     }
 
     fn memory_bytes(version: &Version) -> u64 {
-        version.files.tables * 1024 + version.own.places.memory_bytes()
+        version.files.tables * 1024
+            + version.own.places.memory_bytes(version.parameters.index_memory_bytes_max)
     }
 }

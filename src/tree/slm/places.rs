@@ -511,7 +511,7 @@ impl Places {
     pub(super) fn described_index(&self) -> GroupDescription {
         let counts = named([
             ("keys", self.index.keys()),
-            ("index_bytes", self.index.blocks().0 * 4096),
+            ("index_bytes", self.index_bytes()),
             ("superseded", self.superseded()),
             ("partial", u64::from(self.is_partial())),
             ("resumed", u64::from(self.is_resumed)),
@@ -520,11 +520,25 @@ impl Places {
         GroupDescription { label, id, files: Vec::new(), counts }
     }
 
-    /// Memory of the index.
-    pub(super) fn memory_bytes(&self) -> u64 {
+    /// Memory of the index: that of its file counts as so much at most.
+    pub(super) fn memory_bytes(&self, file_bytes_max: u64) -> u64 {
         let state = self.state.load();
         let pending = state.pending.as_ref().map_or(0, |pending| pending.keys.memory_bytes());
-        self.index.blocks().0 * 4096 + pending as u64
+        let max = self.file.as_ref().map_or(u64::MAX, |_| file_bytes_max);
+        self.index_bytes().min(max) + pending as u64
+    }
+
+    fn index_bytes(&self) -> u64 {
+        self.index.blocks().0 * 4096
+    }
+
+    /// Gives pages of the file back to the system if they are more than counts as memory. Those that are used come back.
+    pub(super) fn release_memory(&self, file_bytes_max: u64) {
+        if let Some(file) = &self.file
+            && self.index_bytes() > file_bytes_max
+        {
+            file.release();
+        }
     }
 }
 
