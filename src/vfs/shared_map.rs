@@ -154,6 +154,10 @@ impl SharedMap {
             unsafe {
                 let start = self.base.as_ptr().add(mapped).cast();
                 rustix::mm::mmap(start, bytes - mapped, protection, flags, file, mapped as u64)?;
+                // Otherwise the system reads 128 KiB around each page that is missing. Where it takes no advice, it
+                // does.
+                #[cfg(target_os = "linux")]
+                let _ = rustix::mm::madvise(start, bytes - mapped, rustix::mm::Advice::Random);
             }
         }
         self.mapped_bytes.store(bytes, Ordering::Release);
