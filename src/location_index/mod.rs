@@ -265,8 +265,12 @@ impl LocationIndex {
         f: impl Fn(&Node<'_>) -> Read<T>,
     ) -> Result<T> {
         loop {
-            if let Some(read) = self.try_read(key, side, bounds.as_deref_mut(), &f) {
-                return read.map_err(|damage| self.corruption(&damage));
+            let blocks = self.memory().count();
+            match self.try_read(key, side, bounds.as_deref_mut(), &f) {
+                // It may have met a block that the region has had only since it began.
+                Some(Err(_)) if self.memory().count() != blocks => {}
+                Some(read) => return read.map_err(|damage| self.corruption(&damage)),
+                None => {}
             }
         }
     }

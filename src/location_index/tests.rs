@@ -10,7 +10,7 @@ use super::open::{load_note, store_note};
 use super::write::versions_max;
 use super::*;
 use crate::base::random::SplitMix as Random;
-use crate::base::sync::plain::{Mutex as PlainMutex, Ordering};
+use crate::base::sync::plain::{AtomicU64, AtomicUsize, Mutex as PlainMutex, Ordering};
 use crate::pmem::HeapRegion;
 use crate::pmem::simulated::{Lost, Simulated};
 
@@ -708,5 +708,51 @@ fn an_index_in_a_file_grows() {
     for number in (0..keys).step_by(77) {
         let found = index.newest(&key(number)).unwrap().unwrap();
         assert_eq!(found.location, location(number as u32, 1));
+    }
+}
+
+/// A region that shows only its first words a few times more, as to a reader that began before it grew.
+#[derive(Debug)]
+struct Growing {
+    region: Arc<HeapRegion>,
+    words_before: usize,
+    times: AtomicUsize,
+}
+
+impl Region for Growing {
+    fn words(&self) -> &[AtomicU64] {
+        let less = |times: usize| times.checked_sub(1);
+        match self.times.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
+            Ok(_) => &self.region.words()[..self.words_before],
+            Err(_) => self.region.words(),
+        }
+    }
+
+    fn flush(&self, _words: std::ops::Range<usize>) {}
+
+    fn fence(&self) {}
+
+    fn path(&self) -> &Path {
+        self.region.path()
+    }
+}
+
+/// A reader had begun when the index grew, and met a block that it did not know. It took that for damage.
+#[test]
+fn a_reader_that_began_before_the_index_grew_reads_again() {
+    let (region, times) = (heap(64), AtomicUsize::new(0));
+    let region = Arc::new(Growing { region, words_before: 4 * BLOCK_WORDS, times });
+    let index = LocationIndex::create(region.clone(), IDENTITY).unwrap();
+    let key = |number: u64| number.to_be_bytes();
+    for number in 0..3_000 {
+        index.write().put(&key(number), location(number as u32, 1)).unwrap();
+    }
+    assert!(index.blocks().0 > 20);
+    for times in 0..3 {
+        for number in (0..3_000).step_by(100) {
+            region.times.store(times, Ordering::Relaxed);
+            let found = index.newest(&key(number)).unwrap().unwrap();
+            assert_eq!(found.location, location(number as u32, 1));
+        }
     }
 }

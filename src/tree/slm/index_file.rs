@@ -107,11 +107,12 @@ fn open_file(context: &TreeContext, body: Option<&Body>) -> Result<Option<Opened
     // Zero: the system does not say.
     let boot = files.vfs.system_start().unwrap_or(0) & NOTE_MASK;
     let settled = body.filter(|_| !is_new).and_then(|body| file.trusted(boot, body));
-    // Whatever comes next, this is durable first.
+    // Whatever comes next, this is durable first. Only a file that was closed is trusted after a power loss.
     let begin = |trust: u64| {
-        store_note(&*region, TRUST_NOTE, trust);
+        let was_closed = load_note(&*region, TRUST_NOTE) == Some(CLOSED);
         store_note(&*region, BOOT_NOTE, boot);
-        file.sync()
+        store_note(&*region, TRUST_NOTE, trust);
+        if was_closed { file.sync() } else { Ok(()) }
     };
     if let (Some(settled), Some(body)) = (settled, body) {
         begin(OPEN)?;
