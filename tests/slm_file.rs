@@ -6,6 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::Random;
 use spinney::{CheckLevel, Database, Keyspace, KeyspaceOptions, MIB};
@@ -238,14 +239,17 @@ fn a_flipped_bit_in_the_file_costs_time_at_most() {
 }
 
 #[test]
-fn the_file_goes_with_its_keyspace_and_is_in_no_checkpoint() {
+fn the_file_goes_with_its_keyspace_and_is_empty_in_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let model = filled(dir.path());
     let (db, keyspace) = open(dir.path());
     let checkpoint = tempfile::tempdir().unwrap();
     let path = checkpoint.path().join("copy");
-    db.checkpoint(&path).unwrap();
-    assert_eq!(index_files(&path), Vec::<PathBuf>::new());
+    // A checkpoint said how many files it would have, and had one fewer.
+    let mut counts = (0, 0);
+    db.checkpoint_with(&path, |progress| counts = (progress.files, progress.files_total)).unwrap();
+    assert_eq!(counts.0, counts.1);
+    assert_eq!(fs::metadata(index_file(&path)).unwrap().len(), 0);
     assert!(!resumes(&path, &model));
     assert!(resumes(&path, &model));
     drop(keyspace);
@@ -306,4 +310,145 @@ fn a_full_check_finds_an_index_that_is_not_of_its_tables() {
     assert!(problems.iter().all(names), "{problems:?}");
     let report = db.check(CheckLevel::Structure).unwrap();
     assert!(report.problems.is_empty(), "only a full check reads the tables");
+}
+
+/// Merges 1 into a key so many times, each in a table of its own.
+fn count(keyspace: &Keyspace, model: &mut Model, key: &[u8], times: u64) {
+    for _ in 0..times {
+        keyspace.merge(key, 1u64.to_le_bytes()).unwrap();
+        keyspace.flush().unwrap();
+    }
+    *model.entry(key.to_vec()).or_default() += times;
+}
+
+/// Of a key with more versions than a leaf holds, the index has the newest. The others were in memory alone, when the
+/// index was built and trusted: the next time the store was opened they were lost, and their tables were dropped.
+#[test]
+fn versions_that_are_not_in_the_file_are_not_lost_with_the_process() {
+    for (key, times) in [(b"k".to_vec(), 60), (vec![b'k'; 400], 10)] {
+        for is_killed in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut model = Model::new();
+            let (db, keyspace) = open(dir.path());
+            count(&keyspace, &mut model, &key, times);
+            drop((db, keyspace));
+            for session in 0..3 {
+                let (db, keyspace) = open(dir.path());
+                let got = keyspace.get(&key).unwrap();
+                assert_eq!(got.as_deref(), Some(&times.to_le_bytes()[..]), "{session}");
+                keyspace.put(b"other", session_value(session)).unwrap();
+                keyspace.flush().unwrap();
+                db.wait_idle().unwrap();
+                let got = keyspace.get(&key).unwrap();
+                assert_eq!(got.as_deref(), Some(&times.to_le_bytes()[..]), "{session}, idle");
+                let killed = is_killed.then(|| copy(dir.path()));
+                drop((db, keyspace));
+                if let Some(killed) = killed {
+                    let (_db, keyspace) = open(killed.path());
+                    let got = keyspace.get(&key).unwrap();
+                    assert_eq!(got.as_deref(), Some(&times.to_le_bytes()[..]), "{session}, killed");
+                }
+            }
+        }
+    }
+}
+
+fn session_value(session: u64) -> [u8; 8] {
+    session.to_le_bytes()
+}
+
+/// A file that is shorter than its header was a panic of whoever opened the store to read it.
+#[test]
+fn a_read_only_store_does_without_a_file_that_was_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = filled(dir.path());
+    for bytes in [4096, 10, 0] {
+        change_file(&index_file(dir.path()), |file| file.truncate(bytes));
+        let db = Database::builder(dir.path()).open_read_only().unwrap();
+        let keyspace = db.existing_keyspace("items").unwrap();
+        assert!(!is_resumed(&keyspace));
+        assert_holds(&keyspace, &model);
+    }
+}
+
+/// A process ended before the keys of a memtable were in the index. Whoever opened the store to read it could not: there
+/// was no room for them in a file that must not change.
+#[test]
+fn a_read_only_store_has_room_for_a_memtable_that_is_not_in_the_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = Model::new();
+    let (db, keyspace) = open(dir.path());
+    keyspace.put(b"a", session_value(1)).unwrap();
+    model.insert(b"a".to_vec(), 1);
+    keyspace.flush().unwrap();
+    drop((db, keyspace));
+    let (db, keyspace) = open(dir.path());
+    let without = fs::read(index_file(dir.path())).unwrap();
+    for number in 0..6_000u64 {
+        let key = format!("key{:08}", number * 7919 % 10_000).into_bytes();
+        keyspace.put(&key, number.to_le_bytes()).unwrap();
+        model.insert(key, number);
+    }
+    keyspace.flush().unwrap();
+    let killed = copy(dir.path());
+    drop((db, keyspace));
+    fs::write(index_file(killed.path()), &without).unwrap();
+    let db = Database::builder(killed.path()).open_read_only().unwrap();
+    let keyspace = db.existing_keyspace("items").unwrap();
+    assert!(is_resumed(&keyspace));
+    assert_holds(&keyspace, &model);
+}
+
+/// Whoever asked what the index looks like while it grew got more free blocks than there were, which panicked.
+#[test]
+fn a_store_is_described_while_its_index_grows() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Database::builder(dir.path()).memory_budget(8 * MIB).memtable_bytes(MIB / 16);
+    let db = builder.open().unwrap();
+    let keyspace = db.keyspace("items", options()).unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                let nodes = keyspace.describe().unwrap().nodes;
+                let groups = nodes.iter().flat_map(|node| &node.groups);
+                for (name, count) in groups.flat_map(|group| &group.counts) {
+                    assert!(name != "index_bytes" || *count < 1 << 30, "{count}");
+                }
+            }
+        });
+        for number in 0..60_000u64 {
+            let key = format!("key{:08}", number * 7919 % 1_000_000);
+            keyspace.put(key, number.to_le_bytes()).unwrap();
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// `compact` goes on after its store was closed. What it changes in the index then is not taken for what was closed.
+#[test]
+fn work_that_goes_on_after_a_store_was_closed_leaves_an_index_that_is_right() {
+    for round in 0..6u64 {
+        let dir = tempfile::tempdir().unwrap();
+        let builder = Database::builder(dir.path()).memory_budget(8 * MIB).memtable_bytes(MIB / 16);
+        let db = builder.open().unwrap();
+        let keyspace = db.keyspace("items", options()).unwrap();
+        for number in 0..10_000u64 {
+            let key = format!("key{:08}", number * 7919 % 15_000);
+            keyspace.put(key, number.to_le_bytes()).unwrap();
+        }
+        keyspace.flush().unwrap();
+        let other = keyspace.clone();
+        let compacting = std::thread::spawn(move || while other.compact(..).is_ok() {});
+        std::thread::sleep(std::time::Duration::from_millis(20 + round * 13));
+        db.close().unwrap();
+        let killed = copy(dir.path());
+        compacting.join().unwrap();
+        drop(keyspace);
+        for dir in [killed.path(), dir.path()] {
+            let (db, keyspace) = open(dir);
+            common::assert_sound(&db);
+            assert_eq!(keyspace.iter().count(), 10_000);
+        }
+    }
 }

@@ -233,8 +233,10 @@ impl LocationIndex {
 
     /// The number of blocks that are in use, of those that there are.
     pub(crate) fn blocks(&self) -> (u64, u64) {
+        // Whoever lets the region grow has the lock, until the number of free blocks is that of the region.
+        let writer = self.writer.lock();
         let count = u64::from(self.memory().count());
-        (count - u64::from(self.writer.lock().free.left()), count)
+        (count - u64::from(writer.free.left()), count)
     }
 
     fn lock_of(&self, block: BlockNumber) -> &VersionLock {

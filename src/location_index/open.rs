@@ -47,7 +47,7 @@ pub(crate) fn store_note(region: &dyn Region, note: usize, content: u64) {
 /// A note in a region; `None` if there is none, or if it is damaged.
 pub(crate) fn load_note(region: &dyn Region, note: usize) -> Option<u64> {
     assert!(note < NOTES, "note {note}");
-    unseal(region.words()[NOTES_START + note].load(Ordering::Relaxed))
+    unseal(region.words().get(NOTES_START + note)?.load(Ordering::Relaxed))
 }
 
 /// What was found when an index was opened.
@@ -55,6 +55,8 @@ pub(crate) fn load_note(region: &dyn Region, note: usize) -> Option<u64> {
 pub(crate) struct Found {
     /// Versions that only snapshots needed. None is left.
     pub(crate) superseded: u64,
+    /// Keys whose oldest version needs an older one, which is not in the index.
+    pub(crate) cut: u64,
     /// Interrupted changes that were undone or completed.
     pub(crate) repeated_slots: u64,
 }
@@ -264,10 +266,12 @@ impl Writing<'_> {
             }
             node.check_slots_end()?;
             let mut last_of_key = None;
+            let mut needs_older = false;
             for slot in 0..node.count() {
                 let record = node.record(slot)?;
                 let same_key = last_of_key.is_some_and(|last| node.same_key(&last, &record));
                 if !same_key {
+                    found.cut += u64::from(needs_older);
                     if let Some(last) = &*last_key
                         && node.compare(&record, last)?.is_le()
                     {
@@ -279,11 +283,13 @@ impl Writing<'_> {
                 }
                 last_of_key = Some(record);
                 let location = node.location(&record)?;
+                needs_older = location.is_operand;
                 match record.superseded {
                     Some(_) => found.superseded += 1,
                     None => visit(location),
                 }
             }
+            found.cut += u64::from(needs_older);
             let is_only = last_key.is_none();
             if node.count() == 0 && (!is_only || node.next()?.is_some()) {
                 return Err(node.damage(SLOTS_START, "a leaf without keys"));

@@ -674,7 +674,7 @@ fn operands_over_what_only_a_snapshot_needed_need_nothing_once_it_is_opened() {
     writing.fence();
     drop(writing);
     let (index, found) = open(region).unwrap().unwrap();
-    assert_eq!(found.superseded, 1);
+    assert_eq!((found.superseded, found.cut), (1, 1));
     assert_eq!(index.versions(b"a").unwrap(), [version(operand(2, false), None)]);
     let both = [version(operand(2, true), None), version(location(1, 1), None)];
     assert_eq!(index.versions(b"b").unwrap(), both);
@@ -689,10 +689,10 @@ fn an_index_in_a_file_grows() {
     use crate::pmem::MappedRegion;
     use crate::vfs::{Access, PosixVfs, SharedMap, Sharing, Vfs};
     let dir = tempfile::tempdir().unwrap();
-    let (vfs, path) = (PosixVfs::new(), dir.path().join("index"));
-    let map = |file| SharedMap::of(file, Sharing::Shared).unwrap().unwrap();
-    let file = vfs.create(&path, Access::Buffered).unwrap();
-    let index = LocationIndex::create(Arc::new(MappedRegion::new(map(file))), IDENTITY).unwrap();
+    let (vfs, path): (Arc<dyn Vfs>, _) = (Arc::new(PosixVfs::new()), dir.path().join("index"));
+    let map = || SharedMap::of(&vfs, &path, Sharing::Shared).unwrap().unwrap();
+    vfs.create(&path, Access::Buffered).unwrap();
+    let index = LocationIndex::create(Arc::new(MappedRegion::new(map())), IDENTITY).unwrap();
     assert_eq!(index.blocks().1, 16);
     let keys = 20_000;
     let key = |number: u64| format!("user{:012}", number * 7919 % keys).into_bytes();
@@ -702,8 +702,7 @@ fn an_index_in_a_file_grows() {
     let (used, count) = index.blocks();
     assert!(used > 200 && count < used * 2, "{used} of {count}");
     drop(index);
-    let file = vfs.open(&path, Access::Buffered, true).unwrap();
-    let (index, _) = open(Arc::new(MappedRegion::new(map(file)))).unwrap().unwrap();
+    let (index, _) = open(Arc::new(MappedRegion::new(map()))).unwrap().unwrap();
     assert_eq!(index.keys(), keys);
     for number in (0..keys).step_by(77) {
         let found = index.newest(&key(number)).unwrap().unwrap();

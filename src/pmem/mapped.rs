@@ -64,6 +64,8 @@ impl Region for MappedRegion {
 
 #[cfg(all(test, target_os = "linux", not(miri)))]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::base::sync::plain::Ordering;
     use crate::vfs::{Access, PosixVfs, Sharing, Vfs};
@@ -71,9 +73,10 @@ mod tests {
     #[test]
     fn words_survive_and_grow() {
         let dir = tempfile::tempdir().unwrap();
-        let (vfs, path) = (PosixVfs::new(), dir.path().join("region"));
-        let map = |file| SharedMap::of(file, Sharing::Shared).unwrap().unwrap();
-        let region = MappedRegion::new(map(vfs.create(&path, Access::Buffered).unwrap()));
+        let (vfs, path): (Arc<dyn Vfs>, _) = (Arc::new(PosixVfs::new()), dir.path().join("region"));
+        let map = || SharedMap::of(&vfs, &path, Sharing::Shared).unwrap().unwrap();
+        vfs.create(&path, Access::Buffered).unwrap();
+        let region = MappedRegion::new(map());
         assert_eq!(region.words().len(), 8192);
         region.grow(8193).unwrap();
         assert_eq!(region.words().len(), 16384);
@@ -82,7 +85,7 @@ mod tests {
         assert_eq!(region.words()[16383].load(Ordering::Relaxed), 5);
         region.sync().unwrap();
         drop(region);
-        let region = MappedRegion::new(map(vfs.open(&path, Access::Buffered, true).unwrap()));
+        let region = MappedRegion::new(map());
         assert_eq!(region.words()[16383].load(Ordering::Relaxed), 5);
     }
 }

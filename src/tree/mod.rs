@@ -243,7 +243,7 @@ pub(crate) trait CheckpointFiles {
 
     /// Adds a file of this name with these contents, durably.
     #[cfg_attr(
-        not(feature = "example"),
+        not(any(feature = "example", feature = "slm")),
         expect(dead_code, reason = "for kinds whose files change in place")
     )]
     fn write(&mut self, file: &Path, contents: &[u8]) -> Result<()>;

@@ -233,10 +233,10 @@ pub trait Vfs: Send + Sync + Debug {
         false
     }
 
-    /// A number that the system has until it is started anew, if it says one. What a process has stored in mapped files
-    /// is there for the next one as long as the number is the same.
+    /// A number that stays the same as long as the system keeps what processes have stored in mapped files of this
+    /// directory: until it is started anew, or the file system is mounted anew. `None` if the system does not say.
     #[doc(hidden)]
-    fn system_start(&self) -> Option<u64> {
+    fn mount_number(&self, _dir: &Path) -> Option<u64> {
         None
     }
 

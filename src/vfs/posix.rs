@@ -14,6 +14,7 @@ use super::posix_mapped::PosixMapped;
 use super::{
     Access, DirEntry, DiskSpace, File, IoQueue, Lock, MappedFile, OpenFiles, ReadRequest, Vfs,
 };
+#[cfg(target_os = "linux")]
 use crate::base::checksum::checksum;
 use crate::base::error::{Error, Result};
 use crate::base::held;
@@ -331,9 +332,18 @@ impl Vfs for PosixVfs {
         }
     }
 
-    fn system_start(&self) -> Option<u64> {
-        let id = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
-        Some(checksum(0, &id))
+    #[cfg(target_os = "linux")]
+    fn mount_number(&self, dir: &Path) -> Option<u64> {
+        use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+        // `STATX_MNT_ID_UNIQUE`, since Linux 6.8. Other numbers of mounts are used again.
+        const UNIQUE: u32 = 0x4000;
+        let mask = StatxFlags::from_bits_retain(UNIQUE);
+        let status = statx(CWD, dir, AtFlags::empty(), mask).ok()?;
+        if status.stx_mask & UNIQUE == 0 {
+            return None;
+        }
+        let boot = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+        Some(checksum(status.stx_mnt_id, &boot))
     }
 
     fn maps_files(&self) -> bool {

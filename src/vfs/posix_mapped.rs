@@ -327,14 +327,18 @@ fn write_zeros(file: &fs::File, range: Range<u64>) -> io::Result<()> {
     Ok(())
 }
 
+#[cfg(target_os = "linux")]
+const BTRFS: u64 = 0x9123_683e;
+#[cfg(target_os = "linux")]
+const BCACHEFS: u64 = 0xca45_1a4e;
+#[cfg(target_os = "linux")]
+const ZFS: u64 = 0x2fc1_2fc1;
+
 /// Whether allocated bytes are overwritten in place. Called while the file is empty, because only
 /// then can it be set.
 pub(super) fn rewrites_in_place(file: &fs::File) -> bool {
     #[cfg(target_os = "linux")]
     {
-        const BTRFS: u64 = 0x9123_683e;
-        const BCACHEFS: u64 = 0xca45_1a4e;
-        const ZFS: u64 = 0x2fc1_2fc1;
         let Ok(statistics) = rustix::fs::fstatfs(file) else { return false };
         // The type's width and sign differ between machines; the numbers have 32 bits.
         match statistics.f_type as u64 & 0xffff_ffff {
@@ -349,6 +353,26 @@ pub(super) fn rewrites_in_place(file: &fs::File) -> bool {
     }
     #[cfg(not(target_os = "linux"))]
     true
+}
+
+/// Whether a file that has bytes is overwritten in place.
+#[cfg(any(test, feature = "slm"))]
+pub(super) fn is_rewritten_in_place(file: &fs::File) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        let Ok(statistics) = rustix::fs::fstatfs(file) else { return false };
+        match statistics.f_type as u64 & 0xffff_ffff {
+            BTRFS => rustix::fs::ioctl_getflags(file)
+                .is_ok_and(|flags| flags.contains(rustix::fs::IFlags::NOCOW)),
+            BCACHEFS | ZFS => false,
+            _ => true,
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = file;
+        true
+    }
 }
 
 #[cfg(all(test, target_os = "linux", not(miri)))]

@@ -86,8 +86,8 @@ impl Vfs for ReadOnlyVfs {
         self.0.read_batch(requests);
     }
 
-    fn system_start(&self) -> Option<u64> {
-        self.0.system_start()
+    fn mount_number(&self, dir: &Path) -> Option<u64> {
+        self.0.mount_number(dir)
     }
 
     fn maps_files(&self) -> bool {

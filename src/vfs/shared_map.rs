@@ -4,27 +4,30 @@
 //! that it has had since the last [`SharedMap::sync`].
 //!
 //! Invariants:
-//! 1. Disk space is allocated before it is mapped. On file systems that allocate again at each rewrite (copy on
-//!    write), a file is mapped only if that could be disabled. So a store never encounters a full disk, which would
-//!    be a signal instead of an error.
+//! 1. Disk space is allocated before it is mapped, also that of holes, which a copy of the file may have. On file
+//!    systems that allocate again at each rewrite (copy on write), a file is mapped only if that is disabled for it. So a
+//!    store never encounters a full disk, which would be a signal instead of an error.
 //! 2. The addresses are reserved once. Growing maps more of the file behind what is mapped, so no byte moves.
-//! 3. A private map never changes the file, and does not grow.
+//! 3. A private map never changes the file. It grows in memory.
+//! 4. No descriptor is kept: the file is opened whenever it grows or is synced.
 //!
 //! A page that the system cannot read from the disk is a signal, as in every program that maps files. So whoever maps
 //! a file reads it once through the file first, which returns an error.
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::posix_file::file_bytes_max;
-use super::posix_mapped::{reserve, rewrites_in_place};
-use super::{File, io_error};
-use crate::base::error::{Error, Result};
+use super::posix_mapped::{is_rewritten_in_place, reserve, rewrites_in_place};
+use super::{Access, Vfs, io_error};
+#[cfg(not(target_os = "linux"))]
+use crate::base::error::Error;
+use crate::base::error::Result;
 use crate::base::sync::Mutex;
 use crate::base::sync::plain::{AtomicUsize, Ordering};
 
@@ -33,6 +36,8 @@ pub(crate) const MAP_STEP_BYTES: usize = 64 << 10;
 /// As many addresses are reserved; if the system has not so many, fewer.
 const ADDRESS_BYTES_MAX: usize = 1 << 36;
 const ADDRESS_BYTES_MIN: usize = 1 << 24;
+
+const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// Whose the changes of a map are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,8 +51,8 @@ pub(crate) enum Sharing {
 /// See the module's description.
 #[derive(Debug)]
 pub(crate) struct SharedMap {
-    file: Arc<dyn File>,
-    system_file: Arc<fs::File>,
+    vfs: Arc<dyn Vfs>,
+    path: PathBuf,
     base: NonNull<u8>,
     address_bytes: usize,
     mapped_bytes: AtomicUsize,
@@ -64,17 +69,27 @@ unsafe impl Sync for SharedMap {}
 
 impl SharedMap {
     /// Maps a file: as much of it as whole steps are. A file without bytes gets its first step. Returns `None` if the
-    /// file cannot be mapped: there is no system file behind it, its file system does not overwrite in place, or the
-    /// system has no addresses left.
+    /// file cannot be mapped: there is no system file behind it, its file system does not overwrite in place, the
+    /// system has no addresses left, or it is to be private and has no whole step.
     ///
     /// # Errors
-    /// `Full` if the first step cannot be allocated.
-    pub(crate) fn of(file: Arc<dyn File>, sharing: Sharing) -> Result<Option<SharedMap>> {
+    /// `Full` if there is no disk space for the first step, or for holes. `Io` if the file cannot be opened.
+    pub(crate) fn of(
+        vfs: &Arc<dyn Vfs>,
+        path: &Path,
+        sharing: Sharing,
+    ) -> Result<Option<SharedMap>> {
+        let file = vfs.open(path, Access::Buffered, sharing == Sharing::Shared)?;
         let Some(system_file) = file.pin(None) else { return Ok(None) };
         let bytes = usize::try_from(file.len()?).unwrap_or(usize::MAX);
         let bytes = bytes - bytes % MAP_STEP_BYTES;
-        if sharing == Sharing::Shared && bytes == 0 && !rewrites_in_place(&system_file) {
-            return Ok(None);
+        match (sharing, bytes) {
+            (Sharing::Shared, 0) if !rewrites_in_place(&system_file) => return Ok(None),
+            (Sharing::Private, 0) => return Ok(None),
+            (Sharing::Shared, 1..) if !fills_holes(&system_file, path, bytes as u64)? => {
+                return Ok(None);
+            }
+            _ => {}
         }
         let mut address_bytes = ADDRESS_BYTES_MAX;
         let base = loop {
@@ -87,17 +102,17 @@ impl SharedMap {
             }
         };
         let map = SharedMap {
-            file,
-            system_file,
+            vfs: Arc::clone(vfs),
+            path: path.to_path_buf(),
             base,
             address_bytes,
             mapped_bytes: AtomicUsize::new(0),
             sharing,
             growing: Mutex::default(),
         };
-        if bytes == 0 && sharing == Sharing::Shared {
+        if bytes == 0 {
             map.grow(MAP_STEP_BYTES)?;
-        } else if bytes > address_bytes || map.map(0, bytes).is_err() {
+        } else if bytes > address_bytes || map.map(&system_file, 0, bytes).is_err() {
             return Ok(None);
         }
         Ok(Some(map))
@@ -117,48 +132,62 @@ impl SharedMap {
     /// Makes the map at least so large. New bytes are zero.
     ///
     /// # Errors
-    /// `Full` if there is no disk space or no address left, `ReadOnly` if the map is private.
+    /// `Full` if there is no disk space or no address left, `Io` if the file cannot be opened.
     pub(crate) fn grow(&self, bytes: usize) -> Result<()> {
         let _growing = self.growing.lock();
-        let (mapped, path) = (self.bytes(), self.file.path());
+        let mapped = self.bytes();
         if bytes <= mapped {
             return Ok(());
-        }
-        if self.sharing == Sharing::Private {
-            return Err(Error::ReadOnly { path: path.to_path_buf() });
         }
         // By an eighth at least, so that a file grows a few times only.
         let bytes = bytes.max(mapped + mapped / 8).checked_next_multiple_of(MAP_STEP_BYTES);
         let needed = bytes.map_or(u64::MAX, |bytes| (bytes - mapped) as u64);
-        let failed =
-            |error: io::Error| io_error("reserve", path, Some(mapped as u64), needed, error);
-        let is_possible =
-            |bytes: &usize| *bytes <= self.address_bytes && *bytes as u64 <= file_bytes_max();
+        let failed = |error| io_error("reserve", &self.path, Some(mapped as u64), needed, error);
+        let is_possible = |bytes: &usize| {
+            let file_bytes_max = match self.sharing {
+                Sharing::Shared => file_bytes_max(),
+                Sharing::Private => u64::MAX,
+            };
+            *bytes <= self.address_bytes && *bytes as u64 <= file_bytes_max
+        };
         let Some(bytes) = bytes.filter(is_possible) else {
             return Err(failed(io::ErrorKind::StorageFull.into()));
         };
-        reserve(&self.system_file, mapped as u64..bytes as u64).map_err(failed)?;
-        self.map(mapped, bytes).map_err(failed)
+        if self.sharing == Sharing::Private {
+            return self.map_memory(mapped, bytes).map_err(failed);
+        }
+        let file = self.vfs.open(&self.path, Access::Buffered, true)?;
+        let unsupported = || failed(io::ErrorKind::Unsupported.into());
+        let file = file.pin(None).ok_or_else(unsupported)?;
+        reserve(&file, mapped as u64..bytes as u64).map_err(failed)?;
+        self.map(&file, mapped, bytes).map_err(failed)
     }
 
     /// Maps the file's bytes from `mapped` to `bytes`.
-    fn map(&self, mapped: usize, bytes: usize) -> io::Result<()> {
-        if mapped < bytes {
-            let flags = match self.sharing {
-                Sharing::Shared => MapFlags::SHARED | MapFlags::FIXED,
-                Sharing::Private => MapFlags::PRIVATE | MapFlags::FIXED,
-            };
-            let protection = ProtFlags::READ | ProtFlags::WRITE;
-            let file = &*self.system_file;
-            // SAFETY: the range is inside the reserved addresses, and nobody has been told of it yet.
-            unsafe {
-                let start = self.base.as_ptr().add(mapped).cast();
-                rustix::mm::mmap(start, bytes - mapped, protection, flags, file, mapped as u64)?;
-                // Otherwise the system reads 128 KiB around each page that is missing. Where it takes no advice, it
-                // does.
-                #[cfg(target_os = "linux")]
-                let _ = rustix::mm::madvise(start, bytes - mapped, rustix::mm::Advice::Random);
-            }
+    fn map(&self, file: &fs::File, mapped: usize, bytes: usize) -> io::Result<()> {
+        let flags = match self.sharing {
+            Sharing::Shared => MapFlags::SHARED | MapFlags::FIXED,
+            Sharing::Private => MapFlags::PRIVATE | MapFlags::FIXED,
+        };
+        // SAFETY: the range is inside the reserved addresses, and nobody has been told of it yet.
+        unsafe {
+            let start = self.base.as_ptr().add(mapped).cast();
+            rustix::mm::mmap(start, bytes - mapped, ACCESS, flags, file, mapped as u64)?;
+            // Otherwise the system reads 128 KiB around each page that is missing. Where it takes no advice, it does.
+            #[cfg(target_os = "linux")]
+            let _ = rustix::mm::madvise(start, bytes - mapped, rustix::mm::Advice::Random);
+        }
+        self.mapped_bytes.store(bytes, Ordering::Release);
+        Ok(())
+    }
+
+    /// Maps memory from `mapped` to `bytes`.
+    fn map_memory(&self, mapped: usize, bytes: usize) -> io::Result<()> {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: as in `map`.
+        unsafe {
+            let start = self.base.as_ptr().add(mapped).cast();
+            rustix::mm::mmap_anonymous(start, bytes - mapped, ACCESS, flags)?;
         }
         self.mapped_bytes.store(bytes, Ordering::Release);
         Ok(())
@@ -175,10 +204,10 @@ impl SharedMap {
             // SAFETY: the range is this map's.
             let synced =
                 unsafe { rustix::mm::msync(self.base.as_ptr().cast(), self.bytes(), flags) };
-            synced.map_err(|error| Error::io("sync", self.file.path(), None, error.into()))?;
+            synced.map_err(|error| Error::io("sync", &self.path, None, error.into()))?;
         }
         // Linux writes a file's pages back at fdatasync, however they were dirtied.
-        self.file.sync()
+        self.vfs.open(&self.path, Access::Buffered, true)?.sync()
     }
 
     /// Unmaps the pages from the process, unless the map is private. They stay in the file, and come back when they are
@@ -202,7 +231,7 @@ impl SharedMap {
 
     /// The file's name.
     pub(crate) fn path(&self) -> &Path {
-        self.file.path()
+        &self.path
     }
 }
 
@@ -212,6 +241,33 @@ impl Drop for SharedMap {
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.address_bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
+}
+
+/// Allocates disk space for holes of the first `bytes` bytes. Returns false if the file is not, or may not be, rewritten
+/// in place.
+fn fills_holes(file: &fs::File, path: &Path, bytes: u64) -> Result<bool> {
+    if !is_rewritten_in_place(file) {
+        return Ok(false);
+    }
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{FallocateFlags, fallocate};
+        use rustix::io::Errno;
+        // First what the file shares with a copy of it, where there is such a thing.
+        for flags in [FallocateFlags::UNSHARE_RANGE, FallocateFlags::empty()] {
+            match fallocate(file, flags, 0, bytes) {
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) if !flags.is_empty() => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
+                Err(error) => {
+                    return Err(io_error("reserve", path, None, bytes, error.into()));
+                }
+            }
+        }
+        Ok(true)
+    }
+    #[cfg(not(target_os = "linux"))]
+    Ok(false)
 }
 
 /// Reserves addresses that cannot be accessed.
@@ -227,8 +283,9 @@ fn reserve_addresses(bytes: usize) -> Option<NonNull<u8>> {
 
 #[cfg(all(test, target_os = "linux", not(miri)))]
 mod tests {
-    use super::super::{Access, MemoryVfs, PosixVfs, Vfs};
+    use super::super::{MemoryVfs, PosixVfs};
     use super::*;
+    use crate::base::error::Error;
 
     fn store(map: &SharedMap, at: usize, byte: u8) {
         assert!(at < map.bytes());
@@ -242,12 +299,18 @@ mod tests {
         unsafe { map.base().as_ptr().add(at).read_volatile() }
     }
 
+    /// A file of so many bytes, which are holes, and its map.
+    fn mapped(dir: &Path, bytes: u64) -> (Arc<dyn Vfs>, PathBuf, SharedMap) {
+        let (vfs, path): (Arc<dyn Vfs>, _) = (Arc::new(PosixVfs::new()), dir.join("map"));
+        vfs.create(&path, Access::Buffered).unwrap().truncate(bytes).unwrap();
+        let map = SharedMap::of(&vfs, &path, Sharing::Shared).unwrap().unwrap();
+        (vfs, path, map)
+    }
+
     #[test]
     fn bytes_survive_and_do_not_move_as_the_map_grows() {
         let dir = tempfile::tempdir().unwrap();
-        let (vfs, path) = (PosixVfs::new(), dir.path().join("map"));
-        let file = vfs.create(&path, Access::Buffered).unwrap();
-        let map = SharedMap::of(file, Sharing::Shared).unwrap().unwrap();
+        let (vfs, path, map) = mapped(dir.path(), 0);
         assert_eq!(map.bytes(), MAP_STEP_BYTES);
         store(&map, 0, 7);
         let base = map.base();
@@ -255,43 +318,55 @@ mod tests {
         assert_eq!((map.base(), map.bytes()), (base, 11 * MAP_STEP_BYTES));
         assert_eq!((load(&map, 0), load(&map, 11 * MAP_STEP_BYTES - 1)), (7, 0));
         store(&map, 11 * MAP_STEP_BYTES - 1, 8);
+        map.release();
         assert_eq!(load(&map, 11 * MAP_STEP_BYTES - 1), 8);
         map.sync().unwrap();
         drop(map);
-        let file = vfs.open(&path, Access::Buffered, true).unwrap();
-        assert_eq!(file.len().unwrap(), 11 * MAP_STEP_BYTES as u64);
-        let map = SharedMap::of(file, Sharing::Shared).unwrap().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 11 * MAP_STEP_BYTES as u64);
+        let map = SharedMap::of(&vfs, &path, Sharing::Shared).unwrap().unwrap();
         assert_eq!((load(&map, 0), load(&map, 11 * MAP_STEP_BYTES - 1)), (7, 8));
     }
 
+    /// A copy of a store had holes where its index had zeros. Once the disk was full, a store to one of them was a
+    /// signal.
     #[test]
-    fn a_private_map_changes_nothing() {
+    fn holes_are_filled_before_they_are_mapped() {
+        use std::os::unix::fs::MetadataExt;
         let dir = tempfile::tempdir().unwrap();
-        let (vfs, path) = (PosixVfs::new(), dir.path().join("map"));
-        let file = vfs.create(&path, Access::Buffered).unwrap();
-        let map = SharedMap::of(file, Sharing::Shared).unwrap().unwrap();
+        let (_vfs, path, _map) = mapped(dir.path(), 5 * MAP_STEP_BYTES as u64);
+        assert!(fs::metadata(&path).unwrap().blocks() * 512 >= 5 * MAP_STEP_BYTES as u64);
+    }
+
+    #[test]
+    fn a_private_map_changes_nothing_and_grows_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (vfs, path, map) = mapped(dir.path(), 0);
         store(&map, 5, 1);
         drop(map);
-        let open = || vfs.open(&path, Access::Buffered, false).unwrap();
-        let map = SharedMap::of(open(), Sharing::Private).unwrap().unwrap();
+        let open = || SharedMap::of(&vfs, &path, Sharing::Private).unwrap().unwrap();
+        let map = open();
         store(&map, 5, 2);
-        assert!(matches!(map.grow(1 << 20), Err(Error::ReadOnly { .. })));
-        assert_eq!(load(&map, 5), 2);
-        let other = SharedMap::of(open(), Sharing::Private).unwrap().unwrap();
-        assert_eq!(load(&other, 5), 1);
+        map.grow(MAP_STEP_BYTES + 1).unwrap();
+        store(&map, MAP_STEP_BYTES, 3);
+        map.release();
+        assert_eq!((load(&map, 5), load(&map, MAP_STEP_BYTES)), (2, 3));
+        assert_eq!((load(&open(), 5), open().bytes()), (1, MAP_STEP_BYTES));
+        // One without a whole step has nothing to be mapped.
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        assert!(SharedMap::of(&vfs, &path, Sharing::Private).unwrap().is_none());
     }
 
     #[test]
     fn a_file_in_memory_cannot_be_mapped() {
-        let file = MemoryVfs::new().create(Path::new("map"), Access::Buffered).unwrap();
-        assert!(SharedMap::of(file, Sharing::Shared).unwrap().is_none());
+        let vfs: Arc<dyn Vfs> = Arc::new(MemoryVfs::new());
+        vfs.create(Path::new("map"), Access::Buffered).unwrap();
+        assert!(SharedMap::of(&vfs, Path::new("map"), Sharing::Shared).unwrap().is_none());
     }
 
     #[test]
     fn a_map_that_needs_too_many_addresses_is_full() {
         let dir = tempfile::tempdir().unwrap();
-        let file = PosixVfs::new().create(&dir.path().join("map"), Access::Buffered).unwrap();
-        let map = SharedMap::of(file, Sharing::Shared).unwrap().unwrap();
+        let (_vfs, _path, map) = mapped(dir.path(), 0);
         assert!(matches!(map.grow(ADDRESS_BYTES_MAX + 1), Err(Error::Full { .. })));
         assert!(matches!(map.grow(usize::MAX), Err(Error::Full { .. })));
         assert_eq!(map.bytes(), MAP_STEP_BYTES);

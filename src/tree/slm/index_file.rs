@@ -2,10 +2,11 @@
 //!
 //! Invariants:
 //! 1. Whoever opens a store trusts the file if it was closed, and belongs to the level as the manifest has it, or if
-//!    the system has not been started since the process that had it ended: then the file has what that stored, in the
-//!    order of its stores. Otherwise the index is built from the tables.
-//! 2. The note that says whether the file is to be trusted is durable before anything changes that it is about.
-//! 3. Without a file that can be mapped, the index is in memory, and built whenever the store is opened.
+//!    neither the system has been started nor the file system mounted since the process that had it ended: then the file
+//!    has what that stored, in the order of its stores. Otherwise the index is built from the tables.
+//! 2. A file that was closed is known not to be, durably, before anything in it changes.
+//! 3. Once something is not in the file, it is not to be trusted, whatever is put into it later.
+//! 4. Without a file that can be mapped, the index is in memory, and built whenever the store is opened.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use super::level::{Level, Placed};
 use crate::base::checksum::checksum;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
+use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::cache::{DataFiles, FileType};
 use crate::location_index::{LocationIndex, load_note, store_note};
 use crate::pmem::{HeapRegion, MappedRegion};
@@ -28,9 +30,9 @@ const HEAP_WORDS_MIN: usize = 1 << 13;
 /// The file is read in parts of this size before it is mapped.
 const READ_BYTES: usize = 1 << 20;
 
-/// Notes in the region: see [`Trust`]; the system's start; what is in the index; what the level was.
+/// Notes in the region: whether it is to be trusted; until when; what is in the index; what the level was.
 const TRUST_NOTE: usize = 0;
-const BOOT_NOTE: usize = 1;
+const MOUNT_NOTE: usize = 1;
 const SETTLED_NOTE: usize = 2;
 const LEVEL_NOTE: usize = 3;
 /// A note has so many bits.
@@ -38,7 +40,7 @@ const NOTE_MASK: u64 = (1 << 48) - 1;
 
 /// The index is not to be trusted by whoever opens it next.
 const UNTRUSTED: u64 = 0;
-/// It is open: to be trusted as long as the system has not been started anew.
+/// It is open: to be trusted as long as the system keeps what is stored in it ([`Vfs::mount_number`]).
 const OPEN: u64 = 1;
 /// It was closed.
 const CLOSED: u64 = 2;
@@ -49,6 +51,10 @@ pub(super) struct IndexFile {
     files: Arc<DataFiles>,
     id: FileId,
     sharing: Sharing,
+    /// Something is not in the file.
+    lacks: AtomicBool,
+    /// Nothing has changed since it was closed.
+    is_closed: AtomicBool,
 }
 
 /// What an index that is to be trusted has said when it was opened.
@@ -96,21 +102,28 @@ fn open_file(context: &TreeContext, body: Option<&Body>) -> Result<Option<Opened
     let known = body.map(|body| body.index).filter(|id| id.0 > 0);
     let id = known.unwrap_or_else(|| files.allocate());
     let path = files.path(id, FileType::LocationIndex);
-    let (map, is_new) = match map_file(&*files.vfs, &path, known.is_some())? {
+    let (map, is_new) = match map_file(&files.vfs, &path, known.is_some())? {
         Some(mapped) => mapped,
         None => return Ok(None),
     };
     let sharing = map.sharing();
     let region = Arc::new(MappedRegion::new(map));
-    let file = IndexFile { region: Arc::clone(&region), files: Arc::clone(files), id, sharing };
+    let file = IndexFile {
+        region: Arc::clone(&region),
+        files: Arc::clone(files),
+        id,
+        sharing,
+        lacks: AtomicBool::new(false),
+        is_closed: AtomicBool::new(false),
+    };
     let identity = files.hasher.hash(&context.keyspace.0.to_le_bytes()) & NOTE_MASK;
     // Zero: the system does not say.
-    let boot = files.vfs.system_start().unwrap_or(0) & NOTE_MASK;
-    let settled = body.filter(|_| !is_new).and_then(|body| file.trusted(boot, body));
+    let mount = files.vfs.mount_number(files.dir()).unwrap_or(0) & NOTE_MASK;
+    let settled = body.filter(|_| !is_new).and_then(|body| file.trusted(mount, body));
     // Whatever comes next, this is durable first. Only a file that was closed is trusted after a power loss.
     let begin = |trust: u64| {
         let was_closed = load_note(&*region, TRUST_NOTE) == Some(CLOSED);
-        store_note(&*region, BOOT_NOTE, boot);
+        store_note(&*region, MOUNT_NOTE, mount);
         store_note(&*region, TRUST_NOTE, trust);
         if was_closed { file.sync() } else { Ok(()) }
     };
@@ -123,7 +136,9 @@ fn open_file(context: &TreeContext, body: Option<&Body>) -> Result<Option<Opened
                 visit(location.table)
             });
         let is_known = |number: &u32| body.placed.iter().any(|placed| placed.number == *number);
-        if let Ok(Some((index, _))) = opened
+        // What is not in the index was in memory alone.
+        if let Ok(Some((index, has))) = opened
+            && has.cut == 0
             && live.keys().all(is_known)
         {
             let found = Some(FoundIndex { live, settled });
@@ -139,7 +154,7 @@ fn open_file(context: &TreeContext, body: Option<&Body>) -> Result<Option<Opened
 }
 
 /// Maps the file of an index, which is made if there is none. Returns true with it if it is new.
-fn map_file(vfs: &dyn Vfs, path: &Path, is_known: bool) -> Result<Option<(SharedMap, bool)>> {
+fn map_file(vfs: &Arc<dyn Vfs>, path: &Path, is_known: bool) -> Result<Option<(SharedMap, bool)>> {
     let (file, sharing, is_new) = match vfs.open(path, Access::Buffered, true) {
         Ok(file) if is_known => (file, Sharing::Shared, false),
         Err(Error::ReadOnly { .. }) if is_known => {
@@ -155,7 +170,7 @@ fn map_file(vfs: &dyn Vfs, path: &Path, is_known: bool) -> Result<Option<(Shared
         let part = (bytes - offset).min(READ_BYTES as u64) as usize;
         file.read_at(offset, &mut buffer[..part])?;
     }
-    let map = SharedMap::of(file, sharing);
+    let map = SharedMap::of(vfs, path, sharing);
     if !matches!(map, Ok(Some(_))) && is_new {
         // If the removal fails, the file is an orphan that the next open removes.
         let _ = vfs.remove(path);
@@ -196,12 +211,12 @@ impl IndexFile {
     }
 
     /// The number up to which the index has everything, if it is to be trusted.
-    fn trusted(&self, boot: u64, body: &Body) -> Option<Seqno> {
+    fn trusted(&self, mount: u64, body: &Body) -> Option<Seqno> {
         let note = |note: usize| load_note(&*self.region, note);
         let settled = Seqno(note(SETTLED_NOTE)?);
         let level = body.tables.iter().copied().zip(body.placed.iter().copied());
         let is_trusted = match note(TRUST_NOTE)? {
-            OPEN => boot != 0 && note(BOOT_NOTE)? == boot,
+            OPEN => mount != 0 && note(MOUNT_NOTE)? == mount,
             CLOSED => note(LEVEL_NOTE)? == level_hash(level),
             _ => false,
         };
@@ -218,19 +233,23 @@ impl IndexFile {
 
     /// The index has everything of its tree, which goes up to this number.
     pub(super) fn built(&self, flushed: Seqno) {
-        store_note(&*self.region, TRUST_NOTE, OPEN);
-        self.settled(flushed);
+        if !self.lacks.load(Ordering::SeqCst) {
+            store_note(&*self.region, TRUST_NOTE, OPEN);
+            self.settled(flushed);
+        }
     }
 
     /// The index lacks something: the next one who opens the store builds it.
     pub(super) fn distrust(&self) {
+        self.lacks.store(true, Ordering::SeqCst);
         store_note(&*self.region, TRUST_NOTE, UNTRUSTED);
     }
 
-    /// The index is what belongs to a level, and does not change any more.
+    /// The index is what belongs to a level. Nobody changes it meanwhile.
     pub(super) fn close(&self, level: &Level, flushed: Seqno) {
         self.settled(flushed);
-        if load_note(&*self.region, TRUST_NOTE) != Some(OPEN) {
+        let is_open = load_note(&*self.region, TRUST_NOTE) == Some(OPEN);
+        if !is_open || self.sharing == Sharing::Private {
             return;
         }
         let tables = level.tables.iter().map(|table| table.id());
@@ -238,8 +257,22 @@ impl IndexFile {
         store_note(&*self.region, LEVEL_NOTE, hash);
         // Until both have been done, it is not known as closed: at worst it is built anew.
         if self.sync().is_ok() {
+            self.is_closed.store(true, Ordering::SeqCst);
             store_note(&*self.region, TRUST_NOTE, CLOSED);
             let _ = self.sync();
+        }
+    }
+
+    /// The index is about to change: work that the store did not wait for may go on after it has been closed.
+    pub(super) fn changing(&self) -> Result<()> {
+        match self.is_closed.load(Ordering::SeqCst) {
+            false => Ok(()),
+            true => {
+                store_note(&*self.region, TRUST_NOTE, UNTRUSTED);
+                self.sync()?;
+                self.is_closed.store(false, Ordering::SeqCst);
+                Ok(())
+            }
         }
     }
 }

@@ -162,7 +162,9 @@ impl Places {
 
     /// The index has all that the level has, and nothing changes any more.
     pub(super) fn close(&self, level: &Level, flushed: Seqno) {
-        let has_all = self.state.load().pending.is_none() && !self.is_partial();
+        let _writing = self.index.write();
+        let is_in_memory = !self.many.lock().is_empty();
+        let has_all = self.state.load().pending.is_none() && !self.is_partial() && !is_in_memory;
         if let Some(file) = self.file.as_ref().filter(|_| has_all) {
             file.close(level, flushed);
         }
@@ -286,8 +288,13 @@ impl Places {
     }
 
     /// Waits until no other thread changes the index.
-    pub(super) fn write(&self) -> Writing<'_> {
-        self.index.write()
+    ///
+    /// # Errors
+    /// `Io` if the index was closed, and cannot be known not to be.
+    pub(super) fn write(&self) -> Result<Writing<'_>> {
+        let writing = self.index.write();
+        self.file.iter().try_for_each(IndexFile::changing)?;
+        Ok(writing)
     }
 
     /// All versions of a key, for the thread that changes the index.

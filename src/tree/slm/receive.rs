@@ -49,7 +49,7 @@ impl Places {
         let mut counts = Counts::default();
         let mut keys = MergedKeys::new(level)?;
         while keys.next()? {
-            self.set(&mut self.write(), &mut counts, keys.key(), &[], keys.versions())?;
+            self.set(&mut self.write()?, &mut counts, keys.key(), &[], keys.versions())?;
         }
         self.count(&mut counts);
         level.placed.iter().for_each(|placed| self.set_ready(placed.number));
@@ -64,7 +64,7 @@ impl Places {
         while at < pending.keys.len() {
             let end = pending.keys.len().min(at + KEYS_AT_ONCE);
             let mut counts = Counts::default();
-            let mut writing = self.write();
+            let mut writing = self.write()?;
             for listed in (at..end).filter_map(|at| pending.keys.get(at)) {
                 let before = self.versions_now(&mut writing, listed.key)?;
                 // A process that has ended meanwhile has put it there.
@@ -104,7 +104,7 @@ impl Places {
         let made_of = |key: &[u8]| stacks.get(key).map_or(inputs, |stack| stack);
         for keys in ended.chunks(KEYS_AT_ONCE) {
             let mut counts = Counts::default();
-            let mut writing = self.write();
+            let mut writing = self.write()?;
             for key in keys {
                 let before = self.versions_now(&mut writing, key)?;
                 let first = first_of(&before, made_of(key));
@@ -118,7 +118,7 @@ impl Places {
         while at < keys.len() {
             let end = keys.len().min(at + KEYS_AT_ONCE);
             let mut counts = Counts::default();
-            let mut writing = self.write();
+            let mut writing = self.write()?;
             for listed in (at..end).filter_map(|at| keys.get(at)) {
                 let before = self.versions_now(&mut writing, listed.key)?;
                 let first = first_of(&before, made_of(listed.key));
@@ -147,7 +147,7 @@ impl Places {
     pub(super) fn prune(&self, from: &[u8], snapshots: &[Seqno]) -> Result<Option<Vec<u8>>> {
         let (entries, rest) = self.entries_from(from)?;
         let mut counts = Counts::default();
-        let mut writing = self.write();
+        let mut writing = self.write()?;
         for (key, versions) in &entries {
             if versions.iter().all(|version| version.superseded.is_none()) && !is_cut(versions) {
                 continue;

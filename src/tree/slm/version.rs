@@ -121,10 +121,12 @@ impl TreeVersion for Version {
         files::paths(&self.tables().iter().collect::<Vec<_>>(), self.own.places.file_path())
     }
 
-    /// Without the index, which changes in place: whoever opens the copy builds it.
+    /// Instead of the index, which changes in place, the copy has a file without bytes: whoever opens it builds the index.
     fn write_down(&self, copy: &mut dyn CheckpointFiles) -> Result<()> {
         let files = files::paths(&self.tables().iter().collect::<Vec<_>>(), []);
-        files.iter().try_for_each(|file| copy.link(file))
+        files.iter().try_for_each(|file| copy.link(file))?;
+        let index = self.own.places.file_path();
+        index.iter().try_for_each(|index| copy.write(index, &[]))
     }
 
     fn describe(&self) -> Result<TreeDescription> {
