@@ -8,7 +8,7 @@
 //! 3. Once something is not in the file, it is not to be trusted, whatever is put into it later.
 //! 4. Without a file that can be mapped, the index is in memory, and built whenever the store is opened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -120,6 +120,8 @@ fn open_file(context: &TreeContext, body: Option<&Body>) -> Result<Option<Opened
     // Zero: the system does not say.
     let mount = files.vfs.mount_number(files.dir()).unwrap_or(0) & NOTE_MASK;
     let settled = body.filter(|_| !is_new).and_then(|body| file.trusted(mount, body));
+    // What the system could not write to the disk may be read as it was before. It says so, once.
+    let settled = settled.filter(|_| file.sync().is_ok());
     // Whatever comes next, this is durable first. Only a file that was closed is trusted after a power loss.
     let begin = |trust: u64| {
         let was_closed = load_note(&*region, TRUST_NOTE) == Some(CLOSED);
@@ -135,11 +137,11 @@ fn open_file(context: &TreeContext, body: Option<&Body>) -> Result<Option<Opened
             LocationIndex::open(Arc::<MappedRegion>::clone(&region), identity, &mut |location| {
                 visit(location.table)
             });
-        let is_known = |number: &u32| body.placed.iter().any(|placed| placed.number == *number);
+        let numbers: BTreeSet<u32> = body.placed.iter().map(|placed| placed.number).collect();
         // What is not in the index was in memory alone.
         if let Ok(Some((index, has))) = opened
             && has.cut == 0
-            && live.keys().all(is_known)
+            && live.keys().all(|number| numbers.contains(number))
         {
             let found = Some(FoundIndex { live, settled });
             return Ok(Some(OpenedIndex { index, file: Some(file), found }));
