@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,6 +23,12 @@ fn open(dir: &Path) -> (Database, Keyspace) {
     let builder = builder.memory_budget(8 * MIB).memtable_bytes(MIB / 4).deterministic(1);
     let db = builder.open().unwrap();
     let keyspace = db.keyspace("items", options()).unwrap();
+    (db, keyspace)
+}
+
+fn open_read_only(dir: &Path) -> (Database, Keyspace) {
+    let db = Database::builder(dir).open_read_only().unwrap();
+    let keyspace = db.existing_keyspace("items").unwrap();
     (db, keyspace)
 }
 
@@ -263,16 +270,14 @@ fn a_read_only_store_uses_the_index_and_leaves_it_alone() {
     let dir = tempfile::tempdir().unwrap();
     let model = filled(dir.path());
     let before = fs::read(index_file(dir.path())).unwrap();
-    let db = Database::builder(dir.path()).open_read_only().unwrap();
-    let keyspace = db.existing_keyspace("items").unwrap();
+    let (db, keyspace) = open_read_only(dir.path());
     assert!(is_resumed(&keyspace));
     assert_holds(&keyspace, &model);
     drop((db, keyspace));
     assert_eq!(fs::read(index_file(dir.path())).unwrap(), before);
     // One that cannot be used is not touched either.
     change_file(&index_file(dir.path()), |bytes| bytes[TRUST] ^= 1);
-    let db = Database::builder(dir.path()).open_read_only().unwrap();
-    let keyspace = db.existing_keyspace("items").unwrap();
+    let (_db, keyspace) = open_read_only(dir.path());
     assert!(!is_resumed(&keyspace));
     assert_holds(&keyspace, &model);
 }
@@ -364,8 +369,7 @@ fn a_read_only_store_does_without_a_file_that_was_cut() {
     let model = filled(dir.path());
     for bytes in [4096, 10, 0] {
         change_file(&index_file(dir.path()), |file| file.truncate(bytes));
-        let db = Database::builder(dir.path()).open_read_only().unwrap();
-        let keyspace = db.existing_keyspace("items").unwrap();
+        let (_db, keyspace) = open_read_only(dir.path());
         assert!(!is_resumed(&keyspace));
         assert_holds(&keyspace, &model);
     }
@@ -393,8 +397,7 @@ fn a_read_only_store_has_room_for_a_memtable_that_is_not_in_the_index() {
     let killed = copy(dir.path());
     drop((db, keyspace));
     fs::write(index_file(killed.path()), &without).unwrap();
-    let db = Database::builder(killed.path()).open_read_only().unwrap();
-    let keyspace = db.existing_keyspace("items").unwrap();
+    let (_db, keyspace) = open_read_only(killed.path());
     assert!(is_resumed(&keyspace));
     assert_holds(&keyspace, &model);
 }
@@ -451,4 +454,18 @@ fn work_that_goes_on_after_a_store_was_closed_leaves_an_index_that_is_right() {
             assert_eq!(keyspace.iter().count(), 10_000);
         }
     }
+}
+
+/// A full check took an error of the index for one of a table, which had been reported, and said nothing.
+#[test]
+fn a_full_check_reports_damage_of_an_index_that_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path());
+    let (db, _keyspace) = open(dir.path());
+    let file = fs::OpenOptions::new().write(true).open(index_file(dir.path())).unwrap();
+    for block in (4096..file.metadata().unwrap().len()).step_by(4096) {
+        file.write_all_at(&[0x5a; 8], block).unwrap();
+    }
+    let problems = db.check(CheckLevel::Full).unwrap().problems;
+    assert!(problems.iter().any(|problem| problem.to_string().contains(".index")), "{problems:?}");
 }

@@ -14,6 +14,9 @@ use crate::location_index::{IndexVersion, Location};
 use crate::tree::versioned::check_shape;
 use crate::tree::{CheckCounts, files};
 
+/// No more differences between index and tables are looked for than these.
+const PROBLEMS_MAX: usize = 100;
+
 pub(super) fn check(
     (level, flushed): (&Arc<Level>, Seqno),
     places: &Places,
@@ -68,12 +71,21 @@ impl Index<'_> {
         let mut expected = MergedKeys::new(self.level)?;
         let mut has_expected = expected.next()?;
         let mut rest = Some(Vec::new());
-        while let Some(from) = rest {
-            let (entries, next) = self.places.entries_from(&from)?;
+        while let Some(from) = rest.filter(|_| found.len() < PROBLEMS_MAX) {
+            let (entries, next) = match self.places.entries_from(&from) {
+                Ok(part) => part,
+                Err(error) => {
+                    problem(error);
+                    return Ok(());
+                }
+            };
             for (key, versions) in entries {
-                while has_expected && *expected.key() < *key {
+                while has_expected && *expected.key() < *key && found.len() < PROBLEMS_MAX {
                     found.push(self.wrong(expected.key(), "a place", "none"));
                     has_expected = expected.next()?;
+                }
+                if found.len() >= PROBLEMS_MAX {
+                    break;
                 }
                 let is_live = versions.iter().any(|it| it.superseded.is_none());
                 match has_expected && *expected.key() == *key {
@@ -87,7 +99,7 @@ impl Index<'_> {
             }
             rest = next;
         }
-        while has_expected {
+        while has_expected && found.len() < PROBLEMS_MAX {
             found.push(self.wrong(expected.key(), "a place", "none"));
             has_expected = expected.next()?;
         }
