@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::{Random, contents, copy, file_name, files, pairs, store_path};
+use common::{Random, contents, copy, file_name, files, pairs, store_path, with_fanout};
 use spinney::vfs::{Access, MemoryVfs, Vfs};
 use spinney::{
     Builder, CheckLevel, Compression, Database, Durability, Keyspace, KeyspaceOptions, MIB, Result,
@@ -53,7 +53,7 @@ fn plain_options(kind: TreeKind) -> KeyspaceOptions {
 }
 
 fn options(kind: TreeKind, name: &str) -> KeyspaceOptions {
-    let options = plain_options(kind).fanout_max(2);
+    let options = with_fanout(plain_options(kind), 2);
     match name {
         "packed" => options.compression(Compression::Lz4),
         "merged" => options.merge_operator("append"),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use common::{
     Calls, Random, WatchedVfs, assert_sound, contents, copy, files, flip, pairs, store_path,
+    with_fanout,
 };
 use spinney::vfs::{Access, MemoryVfs, Vfs};
 use spinney::{
@@ -47,7 +48,7 @@ fn builder(vfs: &MemoryVfs, path: &Path) -> Builder {
 fn made(kind: TreeKind, closed: bool) -> Made {
     let vfs = MemoryVfs::new();
     let db = builder(&vfs, &store_path()).open().unwrap();
-    let plain = db.keyspace("plain", KeyspaceOptions::new(kind).fanout_max(3)).unwrap();
+    let plain = db.keyspace("plain", with_fanout(KeyspaceOptions::new(kind), 3)).unwrap();
     let sums = KeyspaceOptions::new(kind).merge_operator("append");
     let sums = db.keyspace("sums", sums).unwrap();
     let large = db.keyspace("large", KeyspaceOptions::new(kind).blob_bytes_min(300)).unwrap();
@@ -190,7 +191,7 @@ fn a_store_without_superblock_and_manifest_comes_back(kind: TreeKind) {
     let (right, all) = judge(&made, &report, &db, false, "no manifest");
     assert_eq!(right, all, "{report:#?}");
     let plain = db.existing_keyspace("plain").unwrap();
-    assert_eq!(plain.options(), KeyspaceOptions::new(kind).fanout_max(3));
+    assert_eq!(plain.options(), with_fanout(KeyspaceOptions::new(kind), 3));
     let sums = db.existing_keyspace("sums").unwrap();
     assert_eq!(sums.options(), KeyspaceOptions::new(kind).merge_operator("append"));
 }

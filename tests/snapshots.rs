@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Random, pairs};
+use common::{Random, pairs, with_fanout};
 use spinney::{
     CheckLevel, Database, Durability, Keyspace, KeyspaceOptions, MIB, Snapshot, TreeKind,
 };
@@ -81,7 +81,7 @@ fn forward_and_back(snapshot: &Snapshot, keyspace: &Keyspace) -> Pairs {
 fn snapshots_and_iterators_read_one_prefix_while_writers_go_on(kind: TreeKind) {
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path());
-    let keyspace = db.keyspace("items", KeyspaceOptions::new(kind).fanout_max(3)).unwrap();
+    let keyspace = db.keyspace("items", with_fanout(KeyspaceOptions::new(kind), 3)).unwrap();
     let stop = AtomicBool::new(false);
     let committed: [AtomicU64; WRITERS as usize] = Default::default();
     let read = AtomicU64::new(0);
@@ -198,7 +198,7 @@ fn batches_over_two_keyspaces_are_whole_in_every_snapshot(kind: TreeKind) {
     const START: u64 = 1000;
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path());
-    let options = KeyspaceOptions::new(kind).fanout_max(3).merge_operator("u64_add");
+    let options = with_fanout(KeyspaceOptions::new(kind), 3).merge_operator("u64_add");
     let banks: Vec<Keyspace> =
         ["a", "b"].iter().map(|name| db.keyspace(name, options.clone()).unwrap()).collect();
     let mut batch = db.batch();

@@ -19,7 +19,11 @@
 //!    persistent. A block's version grows before the block is used for something else.
 //! 5. All versions of a key are in one leaf, newest first.
 
+#[cfg(test)]
+mod format_tests;
 mod free_blocks;
+#[cfg(all(feature = "fuzz", feature = "slm"))]
+pub(crate) mod fuzz;
 mod location;
 mod node;
 mod open;
@@ -146,6 +150,7 @@ impl LocationIndex {
     ///
     /// # Errors
     /// `Corruption` if the region is damaged.
+    #[cfg(test)]
     pub(crate) fn newest(&self, key: &[u8]) -> Result<Option<Version>> {
         self.read(key, Side::At, None, |leaf| {
             let (slot, is_equal) = leaf.lower_bound(key, false)?;
@@ -199,6 +204,7 @@ impl LocationIndex {
     ///
     /// # Errors
     /// `Corruption` if the region is damaged.
+    #[cfg(test)]
     pub(crate) fn descending(&self, key: &[u8], or_equal: bool) -> Result<Part> {
         let side = if or_equal { Side::At } else { Side::Below };
         let mut bounds = Bounds::default();

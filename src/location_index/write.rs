@@ -54,6 +54,7 @@ impl Writing<'_> {
     ///
     /// # Errors
     /// `Full` if the region has no room; nothing has changed then. `Corruption` if it is damaged.
+    #[cfg(test)]
     pub(crate) fn put(&mut self, key: &[u8], location: Location) -> Result<Vec<Version>> {
         self.set(key, &[Version { location, superseded: None }])
     }

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use super::kinds::{self, TreeKind};
-use super::options::KeyspaceOptions;
-use super::test_support::{Puts, Reader, context, key_of};
+use super::test_support::{Puts, Reader, context, key_of, with_first_option};
 use super::{Tree, TreeObserver, TreeOptions, TreeVersion};
 use crate::base::ids::Seqno;
 use crate::base::{held, visits};
@@ -37,7 +36,7 @@ impl Costs {
         space_percent: u64,
     ) -> Costs {
         let context = context(kind.name(), &observer);
-        let own = KeyspaceOptions::new(kind).fanout_max(4).own;
+        let own = with_first_option(kind, 4).own;
         context.options.store(Arc::new(TreeOptions {
             own,
             space_amplification_max_percent: space_percent,
@@ -196,7 +195,7 @@ fn options_are_changed_without_a_read_under_the_change_lock() {
         held::take();
         let options = TreeOptions {
             kind,
-            own: KeyspaceOptions::new(kind).fanout_max(5).own,
+            own: with_first_option(kind, 5).own,
             space_amplification_max_percent: 1_000_001,
             origin: Arc::default(),
             compression: crate::cache::Compression::None,

@@ -6,14 +6,14 @@
 //! 3. A run never changes.
 
 use std::cmp::Reverse;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::cache::{PageClass, PageMiss, PagePointer, ReadContext, fetch_misses};
-use crate::table::Table;
+use crate::table::{BlobPointer, Table};
 
 /// The most keys whose pages are read together.
 const KEYS_AHEAD_MAX: usize = 16;
@@ -39,7 +39,7 @@ pub(crate) struct PlacedRun {
     keys: Vec<PlacedKey>,
     /// Younger versions do not count.
     seqno_max: Seqno,
-    reads: Arc<dyn RangeReads>,
+    reads: Option<Arc<dyn RangeReads>>,
 }
 
 /// Who wants to know how far apart entries are that range queries read one after the other.
@@ -56,7 +56,7 @@ impl PlacedRun {
     pub(crate) fn new(
         keys: Vec<PlacedKey>,
         seqno_max: Seqno,
-        reads: Arc<dyn RangeReads>,
+        reads: Option<Arc<dyn RangeReads>>,
     ) -> Option<PlacedRun> {
         (!keys.is_empty()).then_some(PlacedRun { keys, seqno_max, reads })
     }
@@ -67,6 +67,21 @@ impl PlacedRun {
 
     pub(crate) fn last_key(&self) -> &[u8] {
         self.keys.last().map_or(&[], |last| &last.key)
+    }
+
+    /// Calls `f` with the versions of a key that a part has and that count.
+    fn each_version(
+        &self,
+        placed: &PlacedKey,
+        part: &PlacedPart,
+        context: &ReadContext,
+        f: &mut dyn FnMut(EntryRef<'_>),
+    ) -> Result<()> {
+        let seqno_max = self.seqno_max.min(newest_in(part.superseded));
+        part.table.get_at(&placed.key, part.leaf, seqno_max, context, |entry| {
+            f(entry);
+            ControlFlow::Continue(())
+        })
     }
 }
 
@@ -124,7 +139,7 @@ impl PlacedCursor {
         self.noted += 1;
         self.tables.extend(placed.parts.iter().map(|part| part.table.id()));
         if self.noted == KEYS_NOTED {
-            self.run.reads.note(self.noted, &self.tables);
+            self.run.reads.iter().for_each(|reads| reads.note(self.noted, &self.tables));
             self.noted = 0;
             self.tables.clear();
         }
@@ -132,10 +147,9 @@ impl PlacedCursor {
             let seqno_max = self.run.seqno_max.min(newest_in(part.superseded));
             let versions = &mut self.versions;
             let before = versions.len();
-            part.table.get_at(&placed.key, part.leaf, seqno_max, &self.context, |entry| {
+            self.run.each_version(placed, part, &self.context, &mut |entry| {
                 let (seqno, kind, value) = (entry.seqno, entry.kind, entry.value.to_vec());
                 versions.push(Version { seqno, kind, value });
-                ControlFlow::Continue(())
             })?;
             if versions.len() == before && part.table.properties().seqno_max <= seqno_max {
                 let file = part.table.pages().path();
@@ -154,6 +168,55 @@ impl PlacedCursor {
         Ok(())
     }
 
+    /// Calls `f` with entries of the keys behind the position (in front of it, if it goes backwards), until it has passed
+    /// `count` puts in blob files, whose pointers it passes too. Entries that cannot be read are left out.
+    pub(crate) fn entries_ahead(
+        &self,
+        forward: bool,
+        count: usize,
+        f: &mut dyn FnMut(Vec<u8>, Seqno, Option<BlobPointer>),
+    ) {
+        let Some((at, _)) = self.at else { return };
+        let mut left = count;
+        let mut from = at;
+        while left > 0 {
+            // As many keys as there are values to be found, and their pages together.
+            let keys = match forward {
+                true => from + 1..self.run.keys.len().min(from + 1 + left),
+                false => from.saturating_sub(left)..from,
+            };
+            if keys.is_empty() {
+                return;
+            }
+            from = if forward { keys.end - 1 } else { keys.start };
+            self.fetch(keys.clone());
+            for placed in &self.run.keys[keys] {
+                left = left.saturating_sub(self.pass(placed, f));
+            }
+        }
+    }
+
+    /// Calls `f` with the entries of a key. Returns the number of pointers among them.
+    fn pass(
+        &self,
+        placed: &PlacedKey,
+        f: &mut dyn FnMut(Vec<u8>, Seqno, Option<BlobPointer>),
+    ) -> usize {
+        let mut pointers = 0;
+        for part in &placed.parts {
+            let mut pass = |entry: EntryRef<'_>| {
+                let is_blob = entry.kind == EntryKind::PutBlob;
+                let pointer = is_blob.then(|| BlobPointer::decode(entry.value)).flatten();
+                pointers += usize::from(pointer.is_some());
+                f(placed.key.clone(), entry.seqno, pointer);
+            };
+            // Damage is reported by the read that needs the entry.
+            let _ = self.run.each_version(placed, part, &self.context, &mut pass);
+            part.superseded.iter().for_each(|seqno| f(placed.key.clone(), *seqno, None));
+        }
+        pointers
+    }
+
     /// If the page of a key is not cached, reads it together with those of keys behind it.
     fn read_ahead(&mut self, key: usize, forward: bool) {
         let keys = &self.run.keys;
@@ -165,7 +228,12 @@ impl PlacedCursor {
             true => key..keys.len().min(key + self.ahead),
             false => (key + 1).saturating_sub(self.ahead)..key + 1,
         };
-        let parts = keys[wanted].iter().flat_map(|key| &key.parts);
+        self.fetch(wanted);
+    }
+
+    /// Reads the pages of keys together, if there are several that are not cached.
+    fn fetch(&self, keys: Range<usize>) {
+        let parts = self.run.keys[keys].iter().flat_map(|key| &key.parts);
         let mut misses: Vec<PageMiss> = parts.filter_map(missing).collect();
         misses.dedup_by_key(|miss| (miss.file.id(), miss.pointer));
         // Damage is reported by the read that needs the page.

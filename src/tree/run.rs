@@ -209,7 +209,9 @@ impl<M> RunCursor<M> {
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => {}
             #[cfg(feature = "slm")]
-            RunCursor::Placed(_) | RunCursor::Union(_) => {}
+            RunCursor::Placed(cursor) => cursor.entries_ahead(forward, count, f),
+            #[cfg(feature = "slm")]
+            RunCursor::Union(_) => {}
         }
     }
 

@@ -58,6 +58,13 @@ impl TreeObserver for Reader {
     }
 }
 
+/// The options of a kind, the first of its own with this value: the most children of a node, for most kinds.
+pub(in crate::tree) fn with_first_option(kind: TreeKind, value: u32) -> KeyspaceOptions {
+    let options = KeyspaceOptions::new(kind);
+    let (name, _) = kind.options().next().expect("an option of its own");
+    options.kind_option(name, value).expect("an option of the kind")
+}
+
 /// A store in memory with one empty keyspace: small memtables, operands appended.
 pub(super) fn context(kind: &str, observer: &Arc<dyn TreeObserver>) -> TreeContext {
     context_on(Arc::new(MemoryVfs::new()), kind, observer)

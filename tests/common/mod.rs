@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use spinney::vfs::{
     Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, MemoryVfs, ReadRequest, Vfs,
 };
-use spinney::{CheckLevel, Database, Error, Iter, Result};
+use spinney::{CheckLevel, Database, Error, Iter, KeyspaceOptions, Result};
 
 /// Tests of what every kind of tree promises: each named function is called with each kind.
 #[allow(unused_macros)]
@@ -28,6 +28,11 @@ macro_rules! of_every_kind {
             )*
         }
     };
+}
+
+/// Options with so many children of a node at most, if the kind has nodes with children.
+pub(crate) fn with_fanout(options: KeyspaceOptions, fanout: u32) -> KeyspaceOptions {
+    options.clone().kind_option("fanout_max", fanout).unwrap_or(options)
 }
 
 /// SplitMix64.

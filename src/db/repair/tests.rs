@@ -18,7 +18,7 @@ fn a_keyspace_whose_options_are_lost_is_copied_with_those_of_a_new_one() {
         let vfs: Arc<dyn Vfs> = Arc::new(MemoryVfs::new());
         let (path, target) = (Path::new("/store"), Path::new("/target"));
         let db = Database::builder(path).vfs(Arc::clone(&vfs)).deterministic(1).open().unwrap();
-        let options = KeyspaceOptions::new(kind).fanout_max(5).merge_operator("append");
+        let options = KeyspaceOptions::new(kind).seek_compaction(false).merge_operator("append");
         for name in ["odd", "whole"] {
             let keyspace = db.keyspace(name, options.clone()).unwrap();
             keyspace.put("a", "1").unwrap();

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::level::Level;
 use super::merged_keys::MergedKeys;
-use super::places::{Places, page_of};
+use super::places::{KeyVersions, Places, page_of};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::cache::ReadContext;
-use crate::location_index::{IndexVersion, Location};
+use crate::location_index::Location;
 use crate::tree::versioned::check_shape;
 use crate::tree::{CheckCounts, files};
 
@@ -50,15 +50,12 @@ struct Index<'a> {
     file: PathBuf,
 }
 
-/// An entry of the index: a key and its versions.
-type Entry = (Vec<u8>, Vec<IndexVersion>);
-
 impl Index<'_> {
     /// The index is of this version, and has everything. Else nothing can be said: memtables and compactions that have
     /// come since have changed it.
     fn is_current(&self) -> bool {
         let state = self.places.state();
-        let has_all = state.pending.is_none() && state.settled == self.flushed;
+        let has_all = state.pending.is_empty() && state.settled == self.flushed;
         has_all && !self.places.is_partial()
     }
 
@@ -68,7 +65,7 @@ impl Index<'_> {
             return Ok(());
         }
         let mut found = Vec::new();
-        let mut expected = MergedKeys::new(self.level)?;
+        let mut expected = MergedKeys::new(self.level, vec![Seqno::MAX])?;
         let mut has_expected = expected.next()?;
         let mut rest = Some(Vec::new());
         while let Some(from) = rest.filter(|_| found.len() < PROBLEMS_MAX) {
@@ -112,7 +109,7 @@ impl Index<'_> {
     /// Compares the newest version of a key. Two tables may have it.
     fn check_key(
         &self,
-        (key, mut versions): Entry,
+        (key, mut versions): KeyVersions,
         expected: &MergedKeys,
     ) -> Result<Option<Error>> {
         loop {

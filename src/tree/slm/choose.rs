@@ -42,7 +42,11 @@ impl Choose for Slm {
     }
 
     fn choose_due(tree: &SlmTree, version: &Version, _intent: Intent) -> Result<Option<Plan>> {
-        let plan = tree.drop_plan(version).or_else(|| tree.prune_plan(version));
+        if tree.own.places.is_partial() {
+            return Ok(tree.rebuild_plan(version));
+        }
+        let plan = tree.receive_plan(version).or_else(|| tree.drop_plan(version));
+        let plan = plan.or_else(|| tree.prune_plan(version));
         Ok(plan.or_else(|| tree.merge_plan(version)))
     }
 
@@ -91,7 +95,8 @@ impl Choose for Slm {
         None
     }
 
-    fn begin_compact(_tree: &SlmTree, _range: (&[u8], Option<&[u8]>)) -> Result<u32> {
+    fn begin_compact(tree: &SlmTree, _range: (&[u8], Option<&[u8]>)) -> Result<u32> {
+        while tree.receive_some(usize::MAX) {}
         Ok(0)
     }
 
@@ -104,6 +109,9 @@ impl Choose for Slm {
         let mut from = lower.to_vec();
         let upper = upper.map(Key::from);
         let collected = tree.collected_blobs(&version);
+        if tree.own.places.is_partial() {
+            return Ok(tree.rebuild_plan(&version));
+        }
         loop {
             let mut tables = range_tables(&version, &from, upper.as_ref());
             tables.sort_by(|a, b| a.first_key().cmp(b.first_key()));
@@ -202,6 +210,22 @@ impl SlmTree {
         let place = Place::of(&version.root);
         (!tables.is_empty() && self.is_range_free(place.range()))
             .then(|| Plan::new(version, Action::Drop, place, tables))
+    }
+
+    /// Building the index anew.
+    fn rebuild_plan(&self, version: &Version) -> Option<Plan> {
+        let place = Place::of(&version.root);
+        self.is_range_free(place.range())
+            .then(|| Plan::new(version, Action::Rebuild, place, Vec::new()))
+    }
+
+    /// Putting memtables into the index, if that is not done already. It excludes nothing else: its place is above the
+    /// level.
+    fn receive_plan(&self, version: &Version) -> Option<Plan> {
+        self.own.places.next_pending()?;
+        let place = Place { height: 1, ..Place::of(&version.root) };
+        let is_free = self.jobs.lock().is_free(place.height, place.range(), None);
+        is_free.then(|| Plan::new(version, Action::Receive, place, Vec::new()))
     }
 
     /// The removal of what only snapshots needed, if some of them have gone.

@@ -15,6 +15,7 @@ use super::level::{Level, Placed};
 use super::live_entries::{Input, LiveEntries, Notes};
 use super::merged_keys::keys_of;
 use super::plan::{Action, Plan};
+use super::rebuild::Rebuild;
 use super::version::Version;
 use crate::base::entry::EntrySource;
 use crate::base::error::Result;
@@ -50,6 +51,7 @@ struct Merging {
 #[derive(Default)]
 pub(in crate::tree) struct Progress {
     merging: Option<Box<Merging>>,
+    rebuild: Option<Box<Rebuild>>,
     /// From where on superseded versions are still to be removed.
     pruned_to: Option<Vec<u8>>,
 }
@@ -60,6 +62,8 @@ impl Compact for Slm {
             Action::Merge | Action::MergeRange => job.merge_some(),
             Action::Drop => job.install(|tree, _plan| tree.drop_dead()),
             Action::Prune => job.prune_some(),
+            Action::Receive => job.receive_some(),
+            Action::Rebuild => job.rebuild_some(),
         }
     }
 
@@ -226,6 +230,38 @@ impl CompactionJob {
         }
         self.tree.drop_dead()?;
         Ok(step)
+    }
+
+    /// Puts memtables into the index.
+    fn receive_some(&mut self) -> Result<Step> {
+        match self.tree.receive_some(STEP_ENTRIES as usize) {
+            true => Ok(Step::Again),
+            false => self.install(|_tree, _plan| Ok(())),
+        }
+    }
+
+    /// Builds the index anew.
+    fn rebuild_some(&mut self) -> Result<Step> {
+        let (tree, places) = (&self.tree, &self.tree.own.places);
+        let mut rebuild = match self.progress.rebuild.take() {
+            Some(rebuild) => rebuild,
+            None => {
+                let version = tree.version.load();
+                let snapshots = tree.context.snapshots();
+                Box::new(Rebuild::begin(places, &version.root, version.flushed, snapshots)?)
+            }
+        };
+        let newest = || {
+            let version = tree.version.load();
+            (Arc::clone(&version.root), version.flushed)
+        };
+        let goes_on = rebuild.compare_some(places, STEP_ENTRIES as usize)?
+            || rebuild.receive_newer(places, &newest, &|| tree.context.snapshots())?;
+        if !goes_on {
+            return self.install(|_tree, _plan| Ok(()));
+        }
+        self.progress.rebuild = Some(rebuild);
+        Ok(Step::Again)
     }
 
     /// Removes what only snapshots needed that have gone, leaf by leaf of the index.

@@ -241,6 +241,12 @@ impl IndexFile {
         }
     }
 
+    /// The index is about to be built anew.
+    pub(super) fn begin_rebuild(&self) {
+        self.distrust();
+        self.lacks.store(false, Ordering::SeqCst);
+    }
+
     /// The index lacks something: the next one who opens the store builds it.
     pub(super) fn distrust(&self) {
         self.lacks.store(true, Ordering::SeqCst);

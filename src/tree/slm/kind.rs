@@ -1,21 +1,25 @@
 //! What the table of kinds says of `slm`.
 
+#[cfg(feature = "fuzz")]
+use super::fuzz::TARGETS;
+use super::parameters::{LIVE_PERCENT_MIN, WITHOUT_LEAF_SCANS};
 use super::{Slm, SlmTree};
 use crate::tree::kinds::{Kind, TreeKind};
 use crate::tree::options::KeyspaceOptions;
+use crate::tree::own_options::WITHOUT_SEEK_COMPACTION;
 use crate::tree::versioned::repair_ranges;
 
 /// The kind's entry.
 pub(in crate::tree) const KIND: Kind = Kind {
     name: "slm",
-    own_options: &[],
+    own_options: &[&LIVE_PERCENT_MIN, &WITHOUT_LEAF_SCANS, &WITHOUT_SEEK_COMPACTION],
     space_amplification_max_percent: 150,
     open: |context, edits, flushed| Ok(SlmTree::open(context, edits, flushed)?),
     has_heads: false,
     operation_sources: None,
     repair_ranges: repair_ranges::<Slm>,
     #[cfg(feature = "fuzz")]
-    fuzz_targets: &[],
+    fuzz_targets: &TARGETS,
 };
 
 impl KeyspaceOptions {
@@ -23,5 +27,17 @@ impl KeyspaceOptions {
     /// read.
     pub fn slm() -> KeyspaceOptions {
         KeyspaceOptions::new(TreeKind::Slm)
+    }
+
+    /// Tables of which less than this percentage is live are merged with others (SLM-DB, section 3.3; 0, the default: 70).
+    /// A higher number means less space and faster scans, for more writing. An option of the kind `slm`.
+    pub fn live_percent_min(self, percent: u32) -> KeyspaceOptions {
+        self.own(&LIVE_PERCENT_MIN, percent)
+    }
+
+    /// Whether tables are merged if neighbouring keys are in many of them (the default; SLM-DB, section 3.3). An option
+    /// of the kind `slm`.
+    pub fn leaf_scans(self, leaf_scans: bool) -> KeyspaceOptions {
+        self.own(&WITHOUT_LEAF_SCANS, u32::from(!leaf_scans))
     }
 }

@@ -73,12 +73,12 @@ impl Lookup<'_> {
     pub(super) fn presence(&self) -> Result<Option<bool>> {
         let places = &self.own.places;
         let state = places.state();
-        let pending = state.pending.as_ref().filter(|it| it.flushed <= self.flushed);
+        let pending = state.pending_in(self.flushed);
         let versions = places.versions(self.key)?;
-        if !places.covers(self.snapshot) || pending.is_some_and(|it| !places.is_pending(it)) {
+        if !places.covers(self.snapshot) || !places.are_pending(pending) {
             return Ok(None);
         }
-        if let Some(listed) = pending.and_then(|pending| pending.keys.find(self.key)) {
+        if let Some(listed) = pending.iter().rev().find_map(|it| it.keys.find(self.key)) {
             let (newest, kind) = listed.newest;
             return Ok((newest <= self.newest()).then_some(kind != EntryKind::Delete));
         }
@@ -118,16 +118,16 @@ impl Lookup<'_> {
         let places = &self.own.places;
         // First what is pending: a table is in the index once it is not pending any more.
         let state = places.state();
-        let pending = state.pending.as_ref().filter(|it| it.flushed <= self.flushed);
+        let pending = state.pending_in(self.flushed);
         let versions = places.versions(self.key)?;
         if !places.covers(self.snapshot) {
             return Ok(Followed::Unsure);
         }
-        if let Some(pending) = pending {
-            // What was pending may have been merged by now.
-            if !places.is_pending(pending) {
-                return Ok(Followed::Changed);
-            }
+        // What was pending may have been merged by now.
+        if !places.are_pending(pending) {
+            return Ok(Followed::Changed);
+        }
+        for pending in pending.iter().rev() {
             if let Some(listed) = pending.keys.find(self.key) {
                 match self.read(&pending.table, Some(listed.leaf), found, f)? {
                     Met::Returned => return Ok(Followed::Returned),
@@ -136,11 +136,11 @@ impl Lookup<'_> {
                 }
             }
         }
-        let pending = pending.map(|pending| pending.number);
         for version in &versions {
             let number = version.location.table;
             let is_hidden = |superseded: Seqno| superseded <= self.newest();
-            if pending == Some(number) || version.superseded.is_some_and(is_hidden) {
+            let is_pending = pending.iter().any(|pending| pending.number == number);
+            if is_pending || version.superseded.is_some_and(is_hidden) {
                 continue;
             }
             let Some(table) = self.own.table(self.tables, number) else {

@@ -14,8 +14,9 @@ use crate::base::ids::Seqno;
 use crate::location_index::IndexVersion;
 use crate::table::{KeyList, Table, TableScan};
 
-/// Bytes that are read at once of a table whose keys are to be listed.
+/// Bytes that are read at once of a table whose keys are to be listed, and of all tables that are listed together.
 const CHUNK_BYTES: usize = 64 << 10;
+const CHUNKS_BYTES_MAX: usize = 4 << 20;
 
 /// The list of a table's keys.
 pub(super) fn keys_of(table: &Arc<Table>) -> Result<KeyList> {
@@ -86,8 +87,10 @@ impl PartialEq for Next {
 
 impl Eq for Next {}
 
-/// The keys of a level's tables, in their order, each with its versions while there are no snapshots.
+/// The keys of a level's tables, in their order, each with the versions that are needed.
 pub(super) struct MergedKeys {
+    /// The snapshots that need versions.
+    snapshots: Vec<Seqno>,
     next: BinaryHeap<Next>,
     key: Vec<u8>,
     versions: Vec<IndexVersion>,
@@ -95,10 +98,11 @@ pub(super) struct MergedKeys {
 }
 
 impl MergedKeys {
-    pub(super) fn new(level: &Level) -> Result<MergedKeys> {
+    pub(super) fn new(level: &Level, snapshots: Vec<Seqno>) -> Result<MergedKeys> {
         let mut next = BinaryHeap::with_capacity(level.tables.len());
+        let chunk_bytes = (CHUNKS_BYTES_MAX / level.tables.len().max(1)).clamp(4096, CHUNK_BYTES);
         for (table, placed) in level.tables.iter().zip(&level.placed) {
-            let scan = table.scan(None, None, CHUNK_BYTES)?;
+            let scan = table.scan(None, None, chunk_bytes)?;
             let (keys, number) = (KeyList::default(), placed.number);
             let creation = table.properties().creation;
             let mut of_table = Next { keys, scan, number, creation };
@@ -106,7 +110,7 @@ impl MergedKeys {
                 next.push(of_table);
             }
         }
-        Ok(MergedKeys { next, key: Vec::new(), versions: Vec::new(), newest: Seqno(0) })
+        Ok(MergedKeys { snapshots, next, key: Vec::new(), versions: Vec::new(), newest: Seqno(0) })
     }
 
     /// Goes to the next key that has versions. Returns false at the end.
@@ -124,7 +128,7 @@ impl MergedKeys {
                         self.versions.clear();
                     }
                     self.newest = listed.newest.0;
-                    self.versions = over(&listed, of_table.number, &self.versions, &[Seqno::MAX]);
+                    self.versions = over(&listed, of_table.number, &self.versions, &self.snapshots);
                 }
                 if of_table.advance()? {
                     self.next.push(of_table);

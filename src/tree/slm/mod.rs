@@ -17,6 +17,8 @@ mod choose;
 mod compaction;
 mod describe;
 mod edit;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod index_file;
 mod kind;
 mod level;
@@ -27,6 +29,7 @@ mod open;
 mod parameters;
 mod places;
 mod plan;
+mod rebuild;
 mod receive;
 mod scattered;
 mod summary;
@@ -45,16 +48,21 @@ use self::merged_keys::keys_of;
 use self::parameters::Parameters;
 use self::places::{Pending, Places};
 use self::plan::Plan;
+use self::receive::Received;
 use self::scattered::Scattered;
 use self::summary::Summary;
 use self::version::Version;
 use super::output::pack_table;
-use super::versioned::{self, EDIT_VERSION, Recovered, VersionedKind, VersionedTree};
+use super::versioned::{Recovered, VersionedKind, VersionedTree};
 use super::{PackSource, PackedBytes, TreeContext, TreeOptions, TreeVersion};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::sync::Mutex;
+use crate::base::sync::atomic::AtomicBool;
 use crate::table::{Table, TableFilter};
+
+/// If so many memtables are not in the index, the next one waits until one of them is.
+const PENDING_MAX: usize = 3;
 
 /// A single level under an index.
 pub(super) type SlmTree = VersionedTree<Slm>;
@@ -114,7 +122,7 @@ impl VersionedKind for Slm {
     }
 
     fn encode(root: &Arc<Level>, first_new: u64, _before: Option<&LevelRefs>) -> Vec<u8> {
-        versioned::encode(root, first_new, |_, _| EDIT_VERSION, edit::encode_body)
+        edit::encode(root, first_new)
     }
 
     fn as_version(version: Arc<Version>) -> Arc<dyn TreeVersion> {
@@ -141,30 +149,24 @@ impl VersionedKind for Slm {
     fn incorporating(tree: &SlmTree, packed: &PackedTable, flushed: Seqno) -> Result<()> {
         let (table, number) = (Arc::clone(&packed.table), packed.number);
         let (places, keys) = (&tree.own.places, keys_of(&table)?);
+        // Background threads are behind: this one helps.
+        while places.state().pending.len() >= PENDING_MAX && tree.receive_some(usize::MAX) {}
         places.register(&table, number);
-        places.begin(Arc::new(Pending { table, number, keys, flushed }));
+        let is_part = AtomicBool::new(false);
+        places.begin(Arc::new(Pending { table, number, keys, flushed, is_part }));
         Ok(())
     }
 
-    fn incorporated(tree: &SlmTree, is_part: bool) {
+    fn incorporated(tree: &SlmTree, packed: &PackedTable, is_part: bool) {
         let places = &tree.own.places;
-        let state = places.state();
-        let Some(pending) = &state.pending else { return };
+        places.end(packed.number, is_part);
         if !is_part {
-            places.give_up();
-            places.forget(std::slice::from_ref(&pending.table));
-            return;
-        }
-        let received = places.receive(pending, &tree.context.snapshots());
-        let parameters = &tree.version.load().parameters;
-        places.release_memory(parameters.index_memory_bytes_max);
-        if received.and_then(|()| tree.look_for_scattered()).is_err() {
-            // What is not in the index is found in the tables.
-            places.distrust();
+            places.forget(slice::from_ref(&packed.table));
         }
     }
 
     fn closing(tree: &SlmTree) {
+        while tree.receive_some(usize::MAX) {}
         let version = tree.version.load();
         tree.own.places.close(&version.root, version.flushed);
     }
@@ -181,5 +183,25 @@ impl VersionedKind for Slm {
     fn memory_bytes(version: &Version) -> u64 {
         version.files.tables * 1024
             + version.own.places.memory_bytes(version.parameters.index_memory_bytes_max)
+    }
+}
+
+impl SlmTree {
+    /// Puts at most so many keys of the oldest pending table into the index. Returns false if none is left.
+    fn receive_some(&self, keys_max: usize) -> bool {
+        let places = &self.own.places;
+        let received = places.receive_some(keys_max, &|| self.context.snapshots());
+        let received = received.and_then(|received| {
+            if received == Received::Table {
+                places.release_memory(self.version.load().parameters.index_memory_bytes_max);
+                self.look_for_scattered()?;
+            }
+            Ok(received != Received::All)
+        });
+        received.unwrap_or_else(|_| {
+            // What is not in the index is found in the tables.
+            places.distrust();
+            false
+        })
     }
 }

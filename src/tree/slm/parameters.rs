@@ -2,9 +2,27 @@
 
 use crate::tree::TreeOptions;
 use crate::tree::description::{NamedCount, named};
+use crate::tree::own_options::{OwnOption, WITHOUT_SEEK_COMPACTION, show_choice};
 
 /// A table of which a smaller part is live is a candidate for compaction (SLM-DB, section 3.3).
-const LIVE_PERCENT_MIN: u64 = 70;
+pub(super) const LIVE_PERCENT_MIN: OwnOption = OwnOption {
+    tag: 9,
+    name: "live_percent_min",
+    about: "a table of which a smaller part is live is merged with others, in percent; 0: the tree's own choice",
+    nearest: |percent| percent.min(100),
+    show: show_choice,
+};
+const LIVE_PERCENT_MIN_DEFAULT: u64 = 70;
+
+/// Whether tables are left as they are that leaves of the index name together with many others (the paper's leaf node
+/// scans).
+pub(super) const WITHOUT_LEAF_SCANS: OwnOption = OwnOption {
+    tag: 10,
+    name: "without_leaf_scans",
+    about: "1: tables are not merged because neighbouring keys are in many of them",
+    nearest: |without| without.min(1),
+    show: |without| (without != 0).to_string(),
+};
 /// Of an index in a file, as many memtables count as memory of the store at most: a quarter of the budget, by default.
 /// The system drops pages of the file if it needs the memory.
 const INDEX_MEMTABLES_MAX: u64 = 4;
@@ -20,16 +38,24 @@ pub(in crate::tree) struct Parameters {
     pub(super) table_bytes: u64,
     /// The most memory that an index in a file counts as, and keeps mapped for long.
     pub(super) index_memory_bytes_max: u64,
+    /// Leaf scans and range queries name tables that are to be merged.
+    pub(super) scans_leaves: bool,
+    pub(super) counts_range_reads: bool,
 }
 
 impl Parameters {
     pub(super) fn new(options: &TreeOptions) -> Parameters {
         let table_bytes = options.memtable_bytes.clamp(1024, 64 << 20);
         Parameters {
-            live_percent_min: LIVE_PERCENT_MIN,
+            live_percent_min: match options.own.get(&LIVE_PERCENT_MIN) {
+                0 => LIVE_PERCENT_MIN_DEFAULT,
+                percent => u64::from(percent),
+            },
             inputs_max: INPUTS_MAX,
             table_bytes,
             index_memory_bytes_max: INDEX_MEMTABLES_MAX * options.memtable_bytes.max(1024),
+            scans_leaves: options.own.get(&WITHOUT_LEAF_SCANS) == 0,
+            counts_range_reads: options.own.get(&WITHOUT_SEEK_COMPACTION) == 0,
         }
     }
 
@@ -39,6 +65,8 @@ impl Parameters {
             ("inputs_max", self.inputs_max as u64),
             ("table_bytes", self.table_bytes),
             ("index_memory_bytes_max", self.index_memory_bytes_max),
+            ("scans_leaves", u64::from(self.scans_leaves)),
+            ("counts_range_reads", u64::from(self.counts_range_reads)),
         ])
     }
 }

@@ -1,7 +1,8 @@
 //! Where the keys of a tree are: the location index, and the tables that its locations name by number.
 //!
 //! The index follows the tree: a table is *pending* from before the first version that has it until all of its keys are
-//! in the index. Readers of such a version ask the table's list of keys first.
+//! in the index. Readers of such a version ask the table's list of keys first. Several tables may be pending; they are
+//! put into the index one after the other, the oldest first.
 //!
 //! Invariants:
 //! 1. The index names tables of the newest version alone. A table has its number from before the first location names
@@ -14,7 +15,7 @@
 //! 4. Of the keys that a snapshot's reader does not find in memtables and in the pending table, the index says which
 //!    versions the reader sees, if the snapshot is one that it [covers](State::covers).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
@@ -31,6 +32,9 @@ use crate::location_index::{
 };
 use crate::table::{KeyList, Table};
 use crate::tree::description::{GroupDescription, named};
+
+/// A key, and its versions.
+pub(super) type KeyVersions = (Vec<u8>, Vec<IndexVersion>);
 
 /// A table with a number.
 struct Numbered {
@@ -62,12 +66,24 @@ pub(super) struct Pending {
     pub(super) keys: KeyList,
     /// The number that the first version with the table ends at.
     pub(super) flushed: Seqno,
+    /// It is part of the tree, durably.
+    pub(super) is_part: AtomicBool,
+}
+
+/// How far a table has been put into the index.
+pub(super) struct Receiving {
+    pub(super) pending: Arc<Pending>,
+    /// The snapshots that its keys' older versions are kept for.
+    pub(super) snapshots: Vec<Seqno>,
+    /// The keys before this one are in the index.
+    pub(super) at: usize,
 }
 
 /// What readers need to know beside the index.
 #[derive(Clone, Default)]
 pub(super) struct State {
-    pub(super) pending: Option<Arc<Pending>>,
+    /// The pending tables, the oldest first.
+    pub(super) pending: Vec<Arc<Pending>>,
     /// The index has everything up to this number.
     pub(super) settled: Seqno,
     /// It has nothing beyond this number.
@@ -77,6 +93,11 @@ pub(super) struct State {
 }
 
 impl State {
+    /// The pending tables that a version has which ends at `flushed`, the oldest first.
+    pub(super) fn pending_in(&self, flushed: Seqno) -> &[Arc<Pending>] {
+        &self.pending[..self.pending.partition_point(|pending| pending.flushed <= flushed)]
+    }
+
     /// Whether the index has what a reader at this number needs.
     pub(super) fn covers(&self, snapshot: Seqno) -> bool {
         snapshot >= self.floor || self.kept.binary_search(&snapshot).is_ok()
@@ -103,12 +124,17 @@ pub(in crate::tree) struct Places {
     is_resumed: bool,
     registry: RwLock<Registry>,
     state: ArcSwap<State>,
-    /// Held by whoever changes `state`.
-    changes: Mutex<()>,
+    /// Held by whoever changes `state`. The tables that are becoming part of the tree, by number, and are not pending:
+    /// the index was partial.
+    changes: Mutex<BTreeSet<u32>>,
+    /// The table that is being put into the index.
+    pub(super) receiving: Mutex<Option<Receiving>>,
     /// Keys with more versions than the index can hold, which has the newest of them then.
     many: Mutex<BTreeMap<Vec<u8>, Vec<IndexVersion>>>,
     /// There was no room in the index for a key, or it could not be changed.
     is_partial: AtomicBool,
+    /// The same, of the time since a rebuild began.
+    has_lacked_room: AtomicBool,
     /// A table has had operands.
     has_operands: AtomicBool,
     /// The number of versions that only snapshots need, and the snapshots that had to be kept for.
@@ -142,8 +168,10 @@ impl Places {
             registry: RwLock::default(),
             state: ArcSwap::from_pointee(State::default()),
             changes: Mutex::default(),
+            receiving: Mutex::default(),
             many: Mutex::default(),
             is_partial: AtomicBool::new(false),
+            has_lacked_room: AtomicBool::new(false),
             has_operands: AtomicBool::new(false),
             superseded: AtomicU64::new(0),
             needed: Mutex::default(),
@@ -164,7 +192,7 @@ impl Places {
     pub(super) fn close(&self, level: &Level, flushed: Seqno) {
         let _writing = self.index.write();
         let is_in_memory = !self.many.lock().is_empty();
-        let has_all = self.state.load().pending.is_none() && !self.is_partial() && !is_in_memory;
+        let has_all = self.state.load().pending.is_empty() && !self.is_partial() && !is_in_memory;
         if let Some(file) = self.file.as_ref().filter(|_| has_all) {
             file.close(level, flushed);
         }
@@ -181,25 +209,109 @@ impl Places {
     }
 
     fn change_state(&self, change: impl FnOnce(&mut State)) {
-        let _changes = self.changes.lock();
+        let changes = self.changes.lock();
+        self.store_state(&changes, change);
+    }
+
+    fn store_state(&self, _changes: &BTreeSet<u32>, change: impl FnOnce(&mut State)) {
         let mut state = State::clone(&self.state.load());
         change(&mut state);
         self.state.store(Arc::new(state));
     }
 
-    /// Whether a table is still pending.
-    pub(super) fn is_pending(&self, pending: &Arc<Pending>) -> bool {
-        self.state.load().pending.as_ref().is_some_and(|it| Arc::ptr_eq(it, pending))
+    /// Whether tables are all still pending.
+    pub(super) fn are_pending(&self, pending: &[Arc<Pending>]) -> bool {
+        let now = self.state.load();
+        let is_pending = |it: &Arc<Pending>| now.pending.iter().any(|other| Arc::ptr_eq(it, other));
+        pending.is_empty() || pending.iter().all(is_pending)
     }
 
     /// A table is about to become part of the tree.
     pub(super) fn begin(&self, pending: Arc<Pending>) {
-        self.change_state(|state| state.pending = Some(pending));
+        let mut changes = self.changes.lock();
+        if self.is_partial() {
+            changes.insert(pending.number);
+            return;
+        }
+        self.store_state(&changes, |state| {
+            let at = state.pending.partition_point(|other| other.flushed <= pending.flushed);
+            state.pending.insert(at, pending);
+        });
     }
 
-    /// The table has not become part of the tree.
-    pub(super) fn give_up(&self) {
-        self.change_state(|state| state.pending = None);
+    /// A table has become part of the tree, or could not.
+    pub(super) fn end(&self, number: u32, is_part: bool) {
+        let mut changes = self.changes.lock();
+        if changes.remove(&number) {
+            return;
+        }
+        if is_part {
+            let state = self.state.load();
+            let pending = state.pending.iter().filter(|pending| pending.number == number);
+            pending.for_each(|pending| pending.is_part.store(true, Ordering::SeqCst));
+        } else {
+            let is_other = |pending: &Arc<Pending>| pending.number != number;
+            self.store_state(&changes, |state| state.pending.retain(is_other));
+        }
+    }
+
+    /// The index is about to be built anew, from tables up to a number and for these snapshots. Nobody asks it, and no
+    /// other job changes it.
+    pub(super) fn begin_rebuild(&self, flushed: Seqno, snapshots: &[Seqno]) {
+        self.has_lacked_room.store(false, Ordering::SeqCst);
+        self.file.iter().for_each(IndexFile::begin_rebuild);
+        *self.receiving.lock() = None;
+        self.many.lock().clear();
+        self.superseded.store(0, Ordering::SeqCst);
+        self.need(snapshots);
+        for numbered in self.registry.read().tables.values() {
+            numbered.is_ready.store(false, Ordering::SeqCst);
+            numbered.live.store(0, Ordering::SeqCst);
+            numbered.named.store(0, Ordering::SeqCst);
+        }
+        self.change_state(|state| {
+            state.pending.clear();
+            (state.floor, state.settled) = (flushed, flushed);
+            state.kept = snapshots.to_vec();
+        });
+    }
+
+    /// Ends a rebuild if `newest` says so, which is asked while no table is about to become part of the tree without being
+    /// pending; it returns the newest level and its number. Returns false if the rebuild goes on.
+    pub(super) fn end_rebuild(&self, newest: impl FnOnce() -> Option<(Arc<Level>, Seqno)>) -> bool {
+        let changes = self.changes.lock();
+        if !changes.is_empty() {
+            return false;
+        }
+        let Some((level, flushed)) = newest() else { return false };
+        level.placed.iter().for_each(|placed| self.set_ready(placed.number));
+        self.file.iter().for_each(|file| file.built(flushed));
+        self.store_state(&changes, |state| {
+            state.settled = flushed;
+            state.floor = state.floor.max(flushed);
+        });
+        self.is_partial.store(false, Ordering::SeqCst);
+        true
+    }
+
+    /// Whether the index has had no room since a rebuild began.
+    pub(super) fn has_lacked_room(&self) -> bool {
+        self.has_lacked_room.load(Ordering::SeqCst)
+    }
+
+    /// Superseded versions are kept for these snapshots, of which the last is the newest state.
+    pub(super) fn need(&self, snapshots: &[Seqno]) {
+        let mut needed = self.needed.lock();
+        needed.extend(snapshots.split_last().map_or(&[][..], |(_, held)| held));
+        needed.sort_unstable();
+        needed.dedup();
+    }
+
+    /// The table that is put into the index next.
+    pub(super) fn next_pending(&self) -> Option<Arc<Pending>> {
+        let state = self.state.load();
+        let first = state.pending.first().filter(|first| first.is_part.load(Ordering::SeqCst));
+        first.filter(|_| !self.is_partial()).cloned()
     }
 
     /// The keys of the pending table are about to be put into the index.
@@ -207,12 +319,12 @@ impl Places {
         self.change_state(|state| state.change(flushed, snapshots));
     }
 
-    /// All keys of the pending table are in the index.
-    pub(super) fn received(&self, flushed: Seqno) {
-        self.file.iter().for_each(|file| file.settled(flushed));
+    /// All keys of a pending table are in the index.
+    pub(super) fn received(&self, pending: &Pending) {
+        self.file.iter().for_each(|file| file.settled(pending.flushed));
         self.change_state(|state| {
-            state.pending = None;
-            state.settled = flushed;
+            state.pending.retain(|other| other.number != pending.number);
+            state.settled = state.settled.max(pending.flushed);
         });
     }
 
@@ -278,10 +390,7 @@ impl Places {
     }
 
     /// The entries of a leaf of the index from a key on, and the first key behind them.
-    pub(super) fn entries_from(
-        &self,
-        key: &[u8],
-    ) -> Result<(Vec<(Vec<u8>, Vec<IndexVersion>)>, Option<Vec<u8>>)> {
+    pub(super) fn entries_from(&self, key: &[u8]) -> Result<(Vec<KeyVersions>, Option<Vec<u8>>)> {
         let part = self.index.ascending(key, false)?;
         let entries = part.entries.into_iter().map(|entry| (entry.key, entry.versions));
         Ok((entries.collect(), part.rest))
@@ -457,7 +566,9 @@ impl Places {
     /// The index cannot be relied on: the tables are asked.
     pub(super) fn distrust(&self) {
         self.file.iter().for_each(IndexFile::distrust);
+        self.has_lacked_room.store(true, Ordering::SeqCst);
         self.is_partial.store(true, Ordering::SeqCst);
+        self.change_state(|state| state.pending.clear());
     }
 
     /// All live keys of a table are in the index from now on.
@@ -530,7 +641,7 @@ impl Places {
     /// Memory of the index: that of its file counts as so much at most.
     pub(super) fn memory_bytes(&self, file_bytes_max: u64) -> u64 {
         let state = self.state.load();
-        let pending = state.pending.as_ref().map_or(0, |pending| pending.keys.memory_bytes());
+        let pending: usize = state.pending.iter().map(|it| it.keys.memory_bytes()).sum();
         let max = self.file.as_ref().map_or(u64::MAX, |_| file_bytes_max);
         self.index_bytes().min(max) + pending as u64
     }

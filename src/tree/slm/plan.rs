@@ -27,6 +27,10 @@ pub(super) enum Action {
     Drop,
     /// What only snapshots needed that have gone is removed from the index.
     Prune,
+    /// Memtables are put into the index.
+    Receive,
+    /// The index is built anew.
+    Rebuild,
 }
 
 /// A compaction to do.
@@ -50,7 +54,7 @@ impl Plan {
     ) -> Plan {
         let older = match action {
             Action::Merge => older(version, &inputs),
-            Action::MergeRange | Action::Drop | Action::Prune => Vec::new(),
+            _ => Vec::new(),
         };
         let settled = version.own.places.state().settled;
         Plan { action, place, inputs, settled, older: older.into() }
@@ -99,14 +103,14 @@ impl CompactionPlan for Plan {
                 // An index that cannot be read is reported by whoever needs it, not by an estimate.
                 table_part(table, lower, upper).unwrap_or_default().size.bytes
             }
-            Action::Drop | Action::Prune => 0,
+            Action::Drop | Action::Prune | Action::Receive | Action::Rebuild => 0,
         };
         self.inputs.iter().map(bytes).sum()
     }
 
     fn merged_tables(&self) -> Vec<&Arc<Table>> {
         match self.action {
-            Action::Drop | Action::Prune => Vec::new(),
+            Action::Drop | Action::Prune | Action::Receive | Action::Rebuild => Vec::new(),
             Action::Merge | Action::MergeRange => self.inputs.iter().collect(),
         }
     }
@@ -166,7 +170,7 @@ pub(super) fn overlap_permille(a: &Table, b: &Table) -> u64 {
         u128::from(u64::from_be_bytes(bytes))
     };
     let (all, both) = (number(last) - number(first), number(high).saturating_sub(number(low)));
-    if all == 0 { 1000 } else { (both * 1000 / all) as u64 }
+    (both * 1000).checked_div(all).map_or(1000, |permille| permille as u64)
 }
 
 /// The tables that reach into a range, but for those of which the index does not know all yet.

@@ -10,13 +10,25 @@ use std::sync::Arc;
 use super::index_file::FoundIndex;
 use super::level::Level;
 use super::merged_keys::{MergedKeys, keys_of};
-use super::places::{Counts, Pending, Places};
+use super::places::{Counts, Pending, Places, Receiving};
 use super::versions::{is_cut, location, over, retain_needed, without_end};
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
+use crate::base::sync::atomic::AtomicBool;
 use crate::location_index::IndexVersion;
 use crate::table::{KeyList, Table};
+
+/// What has been received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Received {
+    /// Some keys of a table.
+    Some,
+    /// The last keys of a table.
+    Table,
+    /// Nothing: no table was left.
+    All,
+}
 
 /// Keys that are changed before others may change the index.
 const KEYS_AT_ONCE: usize = 64;
@@ -36,7 +48,9 @@ impl Places {
         for (table, placed) in pending {
             let (table, number, keys) = (Arc::clone(table), placed.number, keys_of(table)?);
             let flushed = table.properties().seqno_max;
-            self.receive(&Pending { table, number, keys, flushed }, &[Seqno::MAX])?;
+            let is_part = AtomicBool::new(true);
+            let pending = Arc::new(Pending { table, number, keys, flushed, is_part });
+            self.receive_whole(pending, vec![Seqno::MAX])?;
         }
         level.placed.iter().for_each(|placed| self.set_ready(placed.number));
         self.built(flushed, level.tables.is_empty());
@@ -47,7 +61,7 @@ impl Places {
     pub(super) fn build(&self, level: &Level, flushed: Seqno) -> Result<()> {
         self.register_all(level);
         let mut counts = Counts::default();
-        let mut keys = MergedKeys::new(level)?;
+        let mut keys = MergedKeys::new(level, vec![Seqno::MAX])?;
         while keys.next()? {
             self.set(&mut self.write()?, &mut counts, keys.key(), &[], keys.versions())?;
         }
@@ -58,14 +72,52 @@ impl Places {
     }
 
     /// Puts a table into the index that is part of the tree, and younger than all that the index has.
-    pub(super) fn receive(&self, pending: &Pending, snapshots: &[Seqno]) -> Result<()> {
-        self.receiving(pending.flushed, snapshots);
-        let mut at = 0;
-        while at < pending.keys.len() {
-            let end = pending.keys.len().min(at + KEYS_AT_ONCE);
+    pub(super) fn receive_whole(&self, pending: Arc<Pending>, snapshots: Vec<Seqno>) -> Result<()> {
+        let mut receiving = self.begin_receiving(pending, snapshots);
+        self.receive_to(&mut receiving, usize::MAX)?;
+        self.end_receiving(&receiving);
+        Ok(())
+    }
+
+    /// Puts at most so many keys of the oldest pending table into the index. Returns false if no table is left that is
+    /// part of the tree. `snapshots` lists the snapshots.
+    pub(super) fn receive_some(
+        &self,
+        keys_max: usize,
+        snapshots: &dyn Fn() -> Vec<Seqno>,
+    ) -> Result<Received> {
+        let mut current = self.receiving.lock();
+        let mut receiving = match current.take() {
+            Some(receiving) => receiving,
+            None => match self.next_pending() {
+                None => return Ok(Received::All),
+                Some(pending) => self.begin_receiving(pending, snapshots()),
+            },
+        };
+        let end = receiving.at.saturating_add(keys_max);
+        self.receive_to(&mut receiving, end)?;
+        if receiving.at < receiving.pending.keys.len() {
+            *current = Some(receiving);
+            return Ok(Received::Some);
+        }
+        self.end_receiving(&receiving);
+        Ok(Received::Table)
+    }
+
+    fn begin_receiving(&self, pending: Arc<Pending>, snapshots: Vec<Seqno>) -> Receiving {
+        self.receiving(pending.flushed, &snapshots);
+        Receiving { pending, snapshots, at: 0 }
+    }
+
+    /// Puts the keys up to a place of the list into the index.
+    fn receive_to(&self, receiving: &mut Receiving, end: usize) -> Result<()> {
+        let Receiving { pending, snapshots, at } = receiving;
+        let end = end.min(pending.keys.len());
+        while *at < end {
+            let until = end.min(*at + KEYS_AT_ONCE);
             let mut counts = Counts::default();
             let mut writing = self.write()?;
-            for listed in (at..end).filter_map(|at| pending.keys.get(at)) {
+            for listed in (*at..until).filter_map(|at| pending.keys.get(at)) {
                 let before = self.versions_now(&mut writing, listed.key)?;
                 // A process that has ended meanwhile has put it there.
                 if before.first().is_some_and(|it| it.location.table == pending.number) {
@@ -75,18 +127,18 @@ impl Places {
                 self.set(&mut writing, &mut counts, listed.key, &before, &after)?;
             }
             self.count(&mut counts);
-            at = end;
+            *at = until;
         }
+        Ok(())
+    }
+
+    fn end_receiving(&self, Receiving { pending, snapshots, .. }: &Receiving) {
         if self.superseded() > 0 {
-            let mut needed = self.needed.lock();
-            needed.extend(snapshots.split_last().map_or(&[][..], |(_, held)| held));
-            needed.sort_unstable();
-            needed.dedup();
+            self.need(snapshots);
         }
         // A compaction takes what is settled of tables that are ready.
-        self.received(pending.flushed);
+        self.received(pending);
         self.set_ready(pending.number);
-        Ok(())
     }
 
     /// Lets the index name an output of a compaction instead of what it was made of: `inputs`, or, of the keys in

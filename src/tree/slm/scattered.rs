@@ -69,7 +69,10 @@ impl SlmTree {
     pub(super) fn look_for_scattered(&self) -> Result<()> {
         let version = self.version.load();
         let (files, places) = (&version.files, &self.own.places);
-        if files.tables <= SCANNED_TABLES_MAX as u64 || places.is_partial() {
+        if !version.parameters.scans_leaves
+            || files.tables <= SCANNED_TABLES_MAX as u64
+            || places.is_partial()
+        {
             return Ok(());
         }
         let keys = SCANNED_TABLES * files.entries / files.tables;

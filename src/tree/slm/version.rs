@@ -33,20 +33,20 @@ impl Version {
     fn placed_runs(&self, at: RangeAt<'_>, snapshot: Seqno) -> Result<Option<RangeRuns>> {
         let places = &self.own.places;
         let state = places.state();
-        let pending = state.pending.as_ref().filter(|it| it.flushed <= self.flushed);
+        let pending = state.pending_in(self.flushed);
         let leaf = places.leaf(match at {
             RangeAt::Key(key) => LeafAt::Key(key),
             RangeAt::Before(Some(key)) => LeafAt::Below(key),
             RangeAt::Before(None) => LeafAt::Last,
         })?;
-        // What is superseded later is so by a memtable, or by the pending table, which the reader merges.
+        // What is superseded later is so by a memtable, or by a pending table, which the reader merges.
         let superseded_max = self.flushed.min(state.settled);
         let mut keys = Vec::with_capacity(leaf.entries.len());
         for entry in leaf.entries {
             let mut parts = Vec::with_capacity(entry.versions.len());
             for version in entry.versions {
                 let number = version.location.table;
-                if pending.is_some_and(|pending| pending.number == number) {
+                if pending.iter().any(|pending| pending.number == number) {
                     continue;
                 }
                 let Some(table) = self.own.table(self.tables(), number) else { return Ok(None) };
@@ -67,12 +67,15 @@ impl Version {
             }
         }
         // What was pending may have been merged by now.
-        if !places.covers(snapshot) || pending.is_some_and(|pending| !places.is_pending(pending)) {
+        if !places.covers(snapshot) || !places.are_pending(pending) {
             return Ok(None);
         }
         let mut runs: Vec<Run> =
-            pending.map(|pending| Run::Table(Arc::clone(&pending.table))).into_iter().collect();
-        let scattered = Arc::clone(&self.own.scattered) as Arc<dyn RangeReads>;
+            pending.iter().rev().map(|pending| Run::Table(Arc::clone(&pending.table))).collect();
+        let scattered = self
+            .parameters
+            .counts_range_reads
+            .then(|| Arc::clone(&self.own.scattered) as Arc<dyn RangeReads>);
         let placed = PlacedRun::new(keys, self.flushed, scattered);
         runs.extend(placed.map(|run| Run::Placed(Arc::new(run))));
         let lower = Key::from(leaf.lower.unwrap_or_default());

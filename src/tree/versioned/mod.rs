@@ -189,7 +189,7 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
 
     /// It has become part of the tree, durably, or could not. What the kind derives from the tree follows. That cannot
     /// fail: what is part of the tree must not be incorporated again.
-    fn incorporated(_tree: &VersionedTree<Self>, _is_part: bool) {}
+    fn incorporated(_tree: &VersionedTree<Self>, _packed: &Self::Packed, _is_part: bool) {}
 
     /// See [`Tree::closing`].
     fn closing(_tree: &VersionedTree<Self>) {}
@@ -550,7 +550,7 @@ impl<K: Change> VersionedTree<K> {
         let before = self.incorporated_nanos.swap(now, Ordering::Relaxed);
         self.interval_nanos.store(now.saturating_sub(before), Ordering::Relaxed);
         let changed = self.change(NewFiles::Some, receive, flushed, tables);
-        K::incorporated(self, changed.is_ok());
+        K::incorporated(self, packed, changed.is_ok());
         changed
     }
 }

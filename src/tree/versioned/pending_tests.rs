@@ -12,8 +12,7 @@ use crate::base::ids::Seqno;
 use crate::jobs::Step;
 use crate::manifest::{Manifest, RecoveredKeyspace, SUPERBLOCK_FILE_NAME, TreeEdit};
 use crate::tree::kinds::{self, TreeKind, repair_ranges};
-use crate::tree::options::KeyspaceOptions;
-use crate::tree::test_support::{Puts, context_on, key_of};
+use crate::tree::test_support::{Puts, context_on, key_of, with_first_option};
 use crate::tree::{Packed, Tree, TreeContext, TreeObserver, TreeOptions, TreeVersion};
 use crate::vfs::{Access, DirEntry, File, IoQueue, Lock, MappedFile, MemoryVfs, Vfs};
 
@@ -211,7 +210,7 @@ impl Bed {
         let gate = Arc::new(Gate::default());
         let vfs = Arc::new(GatedVfs { inner: MemoryVfs::new(), gate: Arc::clone(&gate) });
         let context = context_on(Arc::clone(&vfs) as Arc<dyn Vfs>, kind.name(), &observer);
-        let own = KeyspaceOptions::new(kind).fanout_max(4).own;
+        let own = with_first_option(kind, 4).own;
         context.options.store(Arc::new(TreeOptions { own, ..(*context.options()).clone() }));
         let tree = kinds::open(kind, context.clone(), &[], Seqno(0)).unwrap();
         Bed { kind, tree, context, gate, vfs, watcher }
@@ -389,10 +388,8 @@ fn a_refusal_refuses_what_was_built_on_it() {
         let (before, edits) = (bed.tree.state(), bed.submitted());
         let files = bed.vfs.inner.read_names(Path::new(DIR)).unwrap().len();
         bed.gate.set(|state| (state.is_shut, state.is_full) = (true, true));
-        let options = TreeOptions {
-            own: KeyspaceOptions::new(kind).fanout_max(5).own,
-            ..(*bed.context.options()).clone()
-        };
+        let options =
+            TreeOptions { own: with_first_option(kind, 5).own, ..(*bed.context.options()).clone() };
         let fanout = options.own.clone();
         thread::scope(|scope| {
             let first = scope.spawn(|| bed.incorporate(6));
@@ -423,7 +420,8 @@ fn a_refusal_refuses_what_was_built_on_it() {
         let left = bed.vfs.inner.read_names(Path::new(DIR)).unwrap().len();
         assert_eq!(left, files, "{kind}: files of refused changes are removed");
         let parameters = bed.tree.version().describe().unwrap().parameters;
-        let found = parameters.iter().find(|(name, _)| name == "fanout_max");
+        let changed = kind.options().next().map(|(name, _)| name);
+        let found = parameters.iter().find(|(name, _)| Some(name.as_str()) == changed);
         assert_eq!(found.map(|(_, count)| *count), Some(5), "{kind}");
         bed.check_all_durable();
         bed.gate.set(|state| state.is_full = false);
@@ -503,7 +501,9 @@ fn a_rewrite_of_a_refused_change_that_is_not_settled_is_not_accepted() {
 /// them would bring them back beside their output.
 #[test]
 fn a_job_keeps_its_claim_until_its_change_is_shown() {
-    for kind in TreeKind::ALL {
+    // The first job of a tree of one level puts a memtable into its index, and changes nothing else.
+    let has_nodes = |kind: &TreeKind| kind.options().any(|(name, _)| name == "fanout_max");
+    for kind in TreeKind::ALL.into_iter().filter(has_nodes) {
         let bed = Bed::new(kind);
         let mut jobs = Vec::new();
         for seqno in 1.. {
