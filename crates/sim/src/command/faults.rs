@@ -63,11 +63,19 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         }
         _ => None,
     };
-    // A run of every position takes longer than a limit in seconds may allow.
-    let limit = common.seconds.map(Duration::from_secs_f64);
-    let goes_on = || limit.is_none_or(|limit| started.elapsed() < limit);
     let keep = arguments.keep.as_ref();
-    let total =
-        common.repeat(|seed, kinds| faults::run_while(seed, kinds, extent, only, keep, goes_on));
+    let choices = common.kind.runs();
+    let mut begun = None;
+    let total = common.repeat(|seed, kinds| {
+        // A run of every position takes longer than its kind's part of a limit in seconds may allow.
+        let limit = common.part_of(kinds, &choices).seconds.map(Duration::from_secs_f64);
+        let since = match begun {
+            Some((of, since)) if of == kinds => since,
+            _ => Instant::now(),
+        };
+        begun = Some((kinds, since));
+        let goes_on = || limit.is_none_or(|limit| since.elapsed() < limit);
+        faults::run_while(seed, kinds, extent, only, keep, goes_on)
+    });
     finish("faults", common.seed, started, &total, json!({ "every": every }))
 }

@@ -49,6 +49,9 @@ pub struct Arguments {
     /// Run as one of the processes: activate this bug, or `none`.
     #[arg(long, hide = true)]
     pub child: Option<String>,
+    /// With `--child none`: on the trees of a search for this bug.
+    #[arg(long, hide = true)]
+    pub as_for: Option<String>,
     /// With `--child`: begin with the round of this number.
     #[arg(long, hide = true, default_value_t = 0)]
     pub first_round: u64,

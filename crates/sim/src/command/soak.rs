@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 /// The extent of each part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
-    /// The gate for each change: a few minutes.
+    /// The gate for each change: a few minutes. A part ends when it has tried as much as it has to, or after a time, so
+    /// that a slow machine takes no longer.
     Gate,
     /// The long form before a release: about an hour on two cores.
     Long,
@@ -76,7 +77,7 @@ const PARTS: &[Part] = &[
     Part {
         name: "fuzz",
         load: Load::Core,
-        gate: &["fuzz", "--seconds", "15", "--jobs", "1"],
+        gate: &["fuzz", "--seconds", "6", "--jobs", "1"],
         long: &["fuzz", "--seconds", "60", "--jobs", "1"],
     },
     Part {
@@ -88,13 +89,13 @@ const PARTS: &[Part] = &[
     Part {
         name: "crash",
         load: Load::Core,
-        gate: &["crash", "--states", "40000", "--jobs", "1"],
+        gate: &["crash", "--states", "40000", "--seconds", "180", "--jobs", "1"],
         long: &["crash", "--states", "2000000", "--jobs", "1"],
     },
     Part {
         name: "faults",
         load: Load::Core,
-        gate: &["faults", "--every", "10", "--runs", "12"],
+        gate: &["faults", "--every", "10", "--runs", "12", "--seconds", "120"],
         long: &["faults", "--every", "1", "--runs", "20"],
     },
     Part {
@@ -106,25 +107,25 @@ const PARTS: &[Part] = &[
     Part {
         name: "recovery",
         load: Load::Core,
-        gate: &["crash", "--recovery", "--states", "10000", "--jobs", "1"],
+        gate: &["crash", "--recovery", "--states", "10000", "--seconds", "80", "--jobs", "1"],
         long: &["crash", "--recovery", "--states", "300000", "--jobs", "1"],
     },
     Part {
         name: "kill",
         load: Load::Disk,
-        gate: &["kill", "--kills", "40"],
+        gate: &["kill", "--kills", "40", "--seconds", "150"],
         long: &["kill", "--kills", "1000"],
     },
     Part {
         name: "threads",
         load: Load::Core,
-        gate: &["threads", "--seconds", "240"],
+        gate: &["threads", "--seconds", "90"],
         long: &["threads", "--seconds", "3600"],
     },
     Part {
         name: "views",
         load: Load::Core,
-        gate: &["views", "--runs", "40"],
+        gate: &["views", "--runs", "40", "--seconds", "60"],
         long: &["views", "--seconds", "600"],
     },
     Part {
@@ -136,19 +137,19 @@ const PARTS: &[Part] = &[
     Part {
         name: "model",
         load: Load::Core,
-        gate: &["model", "--operations", "750000"],
+        gate: &["model", "--operations", "750000", "--seconds", "90"],
         long: &["model", "--operations", "20000000"],
     },
     Part {
         name: "promises",
         load: Load::Core,
-        gate: &["promises", "--runs", "12"],
+        gate: &["promises", "--runs", "12", "--seconds", "60"],
         long: &["promises", "--runs", "1000"],
     },
     Part {
         name: "callbacks",
         load: Load::Core,
-        gate: &["callbacks", "--runs", "6"],
+        gate: &["callbacks", "--runs", "6", "--seconds", "60"],
         long: &["callbacks", "--seconds", "600"],
     },
     Part {

@@ -34,9 +34,10 @@ pub fn child(name: &str, arguments: &Arguments) -> ExitCode {
     // A panic is told as what was found, not on the terminal of many searches at once.
     std::panic::set_hook(Box::new(|_| ()));
     // Trees that keep operations themselves are for tests alone so far.
-    let is_of_logs = bug.is_some_and(|bug| bug.name().starts_with("operation-log-"));
+    let of = bug.map(Bug::name).or(arguments.as_for.as_deref());
+    let is_of_logs = of.is_some_and(|name| name.starts_with("operation-log-"));
     let mut kinds = Kinds::All.runs();
-    kinds.retain(|kinds| bug.is_none() || kinds.is_for_tests() == is_of_logs);
+    kinds.retain(|kinds| of.is_none() || kinds.is_for_tests() == is_of_logs);
     let rounds = arguments.first_round..arguments.first_round + arguments.rounds;
     for (round, regime) in parts(bug, &arguments.regime, rounds) {
         let seed = arguments.seed.wrapping_add(round);

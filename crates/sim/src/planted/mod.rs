@@ -2,11 +2,10 @@
 //!
 //! A *search* looks for one bug from one first seed. It has its own process ([`child`]), because a
 //! bug may panic, abort or hang. A round runs each regime once with the round's seed. Rounds are
-//! repeated until a regime reports a violation. The regime that found the bug last goes first: it
-//! runs alone for as many rounds, and only if it finds nothing do all regimes run. A search without
-//! a bug runs as many rounds of all regimes as the longest other search and must find nothing. This
-//! shows that the regimes found the bugs, and not faults of their own. It is cut into parts, for
-//! which no core waits while the longest search runs ([`queue`]).
+//! repeated until a regime reports a violation. The round and regime that found the bug last go
+//! first, then that regime alone for as many rounds, and only if it finds nothing all regimes. The
+//! round and regime that found a bug run again without it and must find nothing, and so must a few
+//! rounds of all regimes. This shows that the regimes found the bugs, and not faults of their own.
 //!
 //! Invariants:
 //! 1. A search is repeatable, except for regimes with threads.

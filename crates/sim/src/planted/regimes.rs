@@ -25,8 +25,9 @@ pub(super) fn chosen(names: &[String]) -> Vec<&'static Regime> {
     REGIMES.iter().filter(is_chosen).collect()
 }
 
-/// The parts of a search for a bug: rounds of the regime that found it last, alone, then rounds of all. Most bugs are
-/// found by the first of these, in a fraction of the work. If regimes are named, rounds of those.
+/// The parts of a search for a bug: the round and regime that found it last; rounds of that regime alone; then rounds
+/// of all. Most bugs are found by the first of these, in a small part of the work. If regimes are named, rounds of
+/// those.
 pub(super) fn parts(
     bug: Option<Bug>,
     names: &[String],
@@ -36,30 +37,34 @@ pub(super) fn parts(
     let finder = bug.filter(|_| names.is_empty()).and_then(finder);
     let first = finder.into_iter().flat_map({
         let rounds = rounds.clone();
-        move |regime| rounds.clone().map(move |round| (round, regime))
+        move |(regime, round)| {
+            let again = Some(round).filter(|round| rounds.contains(round));
+            again.into_iter().chain(rounds.clone()).map(move |round| (round, regime))
+        }
     });
     first.chain(rounds.flat_map(move |round| regimes.clone().into_iter().map(move |r| (round, r))))
 }
 
-/// The regime that found a bug when that was last recorded.
-fn finder(bug: Bug) -> Option<&'static Regime> {
-    let mut lines = FINDERS.lines().filter_map(|line| line.split_once(' '));
-    let (_, name) = lines.find(|(name, _)| *name == bug.name())?;
-    REGIMES.iter().find(|regime| regime.name == name)
+/// The regime that found a bug when that was last recorded, and the round in which it did.
+fn finder(bug: Bug) -> Option<(&'static Regime, u64)> {
+    let found = FINDERS.lines().filter_map(parse_finder);
+    found.filter(|(of, ..)| *of == bug).map(|(_, regime, round)| (regime, round)).next()
+}
+
+fn parse_finder(line: &str) -> Option<(Bug, &'static Regime, u64)> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [bug, regime, round] = words[..] else { return None };
+    let bug = *Bug::ALL.iter().find(|known| known.name() == bug)?;
+    let regime = REGIMES.iter().find(|known| known.name == regime)?;
+    Some((bug, regime, round.parse().ok()?))
 }
 
 /// A line that names a bug or a regime which does not exist (any more).
 pub(super) fn stale_finder() -> Option<&'static str> {
-    let is_known = |line: &&str| {
-        line.split_once(' ').is_some_and(|(bug, regime)| {
-            Bug::ALL.iter().any(|known| known.name() == bug)
-                && REGIMES.iter().any(|known| known.name == regime)
-        })
-    };
-    FINDERS.lines().find(|line| !is_known(line))
+    FINDERS.lines().find(|line| parse_finder(line).is_none())
 }
 
-/// A line for each bug: its name and a regime's. `planted --finders` writes it.
+/// A line for each bug: its name, a regime's, and a round. `planted --finders` writes it.
 const FINDERS: &str = include_str!("finders.txt");
 
 const REGIMES: &[Regime] = &[

@@ -46,14 +46,17 @@ impl Score {
         }
     }
 
-    /// A line for each bug that was found: its name and the regime that found it most often.
+    /// A line for each bug that was found: its name, the regime that found it most often, and the first of its rounds
+    /// that did. Of several first seeds, the round is of any: a search that begins with another one finds the bug later.
     pub(super) fn finders(&self) -> String {
         let mut lines = String::new();
         for bug in &self.bugs {
             let ended = self.ended.get(bug.name()).map_or(&[][..], Vec::as_slice);
             let regimes: Vec<&str> = ended.iter().filter_map(regime_of).collect();
             if let Some(regime) = most_frequent(&regimes) {
-                lines.push_str(&format!("{} {regime}\n", bug.name()));
+                let its = ended.iter().filter(|ended| regime_of(ended) == Some(regime));
+                let round = its.map(|ended| ended.rounds.saturating_sub(1)).min().unwrap_or(0);
+                lines.push_str(&format!("{} {regime} {round}\n", bug.name()));
             }
         }
         lines

@@ -31,6 +31,8 @@ pub(super) struct Search {
     limit: Duration,
     /// The regimes of a round, by name; all if none is named.
     regimes: Vec<String>,
+    /// Without a bug: the kinds of trees are those of a search for this one.
+    as_for: Option<Bug>,
 }
 
 /// How a search ended.
@@ -50,7 +52,7 @@ pub(super) struct Ended {
 impl Search {
     /// A search of at most so many rounds that take at most this time.
     pub(super) fn new(bug: Option<Bug>, seed: u64, rounds: u64, limit: Duration) -> Search {
-        Search { bug, seed, first_round: 0, rounds, limit, regimes: Vec::new() }
+        Search { bug, seed, first_round: 0, rounds, limit, regimes: Vec::new(), as_for: None }
     }
 
     /// The same with these regimes alone, if any is named.
@@ -63,8 +65,12 @@ impl Search {
         Search { first_round, ..self }
     }
 
+    /// The same with the trees of a search for a bug, without that.
+    pub(super) fn as_for(self, bug: Bug) -> Search {
+        Search { as_for: Some(bug), ..self }
+    }
+
     /// The number of its first round.
-    #[cfg(test)]
     pub(super) fn first_round(&self) -> u64 {
         self.first_round
     }
@@ -97,6 +103,9 @@ impl Search {
     fn start(&self) -> std::io::Result<Child> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("planted").arg("--child").arg(self.bug.map_or("none", Bug::name));
+        self.as_for.iter().for_each(|bug| {
+            command.arg("--as-for").arg(bug.name());
+        });
         command.arg("--seed").arg(self.seed.to_string());
         command.arg("--first-round").arg(self.first_round.to_string());
         command.arg("--rounds").arg(self.rounds.to_string());
