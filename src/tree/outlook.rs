@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::live::Overlap;
+use super::live::{Dead, Overlap};
 use super::range::TablePart;
 use crate::base::ids::FileId;
 use crate::cache::{DataFiles, Room};
@@ -75,6 +75,28 @@ impl Outlook {
         staying: &Staying,
         collected: &[FileId],
     ) -> Outlook {
+        Outlook::with(inputs, None, keeps_deletes, staying, collected)
+    }
+
+    /// The same, if it is known what is dead of the parts: as much may be dead for what others have.
+    #[cfg(feature = "slm")]
+    pub(super) fn of_known<'a>(
+        inputs: impl IntoIterator<Item = (&'a Arc<Table>, TablePart)>,
+        dead: Dead,
+        keeps_deletes: bool,
+        staying: &Staying,
+        collected: &[FileId],
+    ) -> Outlook {
+        Outlook::with(inputs, Some(dead), keeps_deletes, staying, collected)
+    }
+
+    fn with<'a>(
+        inputs: impl IntoIterator<Item = (&'a Arc<Table>, TablePart)>,
+        dead: Option<Dead>,
+        keeps_deletes: bool,
+        staying: &Staying,
+        collected: &[FileId],
+    ) -> Outlook {
         let mut overlap = Overlap::default();
         let (mut freed_bytes, mut bytes, mut delete_bytes, mut deletes) = (0, 0.0, 0.0, 0);
         let mut blobs: BTreeMap<FileId, Collected> = BTreeMap::new();
@@ -100,7 +122,7 @@ impl Outlook {
                 }
             }
         }
-        let dead = overlap.dead();
+        let dead = dead.unwrap_or_else(|| overlap.dead());
         // If others point into a blob file too, the merge frees its part only after they have freed
         // theirs.
         let (mut copied_bytes, mut gain_bytes) = (0.0, 0.0);

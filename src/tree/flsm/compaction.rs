@@ -75,10 +75,10 @@ impl Compact for Flsm {
         output.map_or(0, TableOutput::list_bytes)
     }
 
-    fn only_input(plan: &Plan) -> Option<&Arc<Table>> {
+    fn inputs_alone(plan: &Plan) -> Vec<&Arc<Table>> {
         match plan.inputs.as_slice() {
-            [only] if plan.in_place && plan.action == Action::Merge => Some(&only.table),
-            _ => None,
+            [only] if plan.in_place && plan.action == Action::Merge => vec![&only.table],
+            _ => Vec::new(),
         }
     }
 

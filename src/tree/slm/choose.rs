@@ -174,7 +174,7 @@ impl SlmTree {
 
     /// Bytes of a table's keys and values that a merge would drop, about: of keys that are dead, and of versions that only
     /// snapshots needed that have gone.
-    fn dead_bytes(&self, table: &Table, snapshots: &[Seqno]) -> u64 {
+    pub(super) fn dead_bytes(&self, table: &Table, snapshots: &[Seqno]) -> u64 {
         let Some((live, named)) = self.own.places.live_of_named(table) else { return 0 };
         let dead = (named - live.min(named)) as f64 / named.max(1) as f64;
         let of_keys = (table.properties().entry_bytes() as f64 * dead) as u64;

@@ -9,7 +9,6 @@
 
 use std::sync::Arc;
 
-use super::Slm;
 use super::change::{self, Rules};
 use super::level::{Level, Placed};
 use super::live_entries::{Input, LiveEntries, Notes};
@@ -17,6 +16,7 @@ use super::merged_keys::keys_of;
 use super::plan::{Action, Plan};
 use super::rebuild::Rebuild;
 use super::version::Version;
+use super::{Slm, SlmTree};
 use crate::base::entry::EntrySource;
 use crate::base::error::Result;
 use crate::base::ids::{FileId, Seqno};
@@ -24,6 +24,7 @@ use crate::base::sync::Mutex;
 use crate::jobs::Step;
 use crate::merge::{Bottom, CompactionIterator};
 use crate::table::{Table, TableFilter};
+use crate::tree::live::Dead;
 use crate::tree::outlook::{Outlook, Staying};
 use crate::tree::output::TableOutput;
 use crate::tree::range::table_part;
@@ -72,11 +73,16 @@ impl Compact for Slm {
         output.map_or(0, TableOutput::list_bytes)
     }
 
-    fn only_input(plan: &Plan) -> Option<&Arc<Table>> {
-        match plan.inputs.as_slice() {
-            [only] if plan.action == Action::Merge => Some(only),
-            _ => None,
+    /// Each table's live keys stay, whatever else is merged with it.
+    fn inputs_alone(plan: &Plan) -> Vec<&Arc<Table>> {
+        match plan.action {
+            Action::Merge => plan.inputs.iter().collect(),
+            _ => Vec::new(),
         }
+    }
+
+    fn gains(tree: &SlmTree, table: &Table, snapshots: &[Seqno]) -> bool {
+        tree.dead_bytes(table, snapshots) > 0
     }
 
     fn outlook(plan: &Plan, version: &Version, collected: &[FileId]) -> Outlook {
@@ -92,7 +98,29 @@ impl Compact for Slm {
             .inputs
             .iter()
             .map(|table| (table, table_part(table, lower, upper).unwrap_or_default()));
-        Outlook::of(parts, !plan.older.is_empty(), &staying, collected)
+        let dead = dead_of(version, &plan.inputs);
+        Outlook::of_known(parts, dead, !plan.older.is_empty(), &staying, collected)
+    }
+}
+
+/// What is dead of tables, as the index knows it.
+fn dead_of(version: &Version, tables: &[Arc<Table>]) -> Dead {
+    let (mut bytes, mut dead_bytes, mut blob_bytes, mut dead_blob_bytes) = (0.0, 0.0, 0.0, 0.0);
+    for table in tables {
+        let (live, named) = version.own.places.live_of_named(table).unwrap_or((1, 1));
+        let dead = 1.0 - live.min(named) as f64 / named.max(1) as f64;
+        let properties = table.properties();
+        let of_table = properties.entry_bytes() as f64;
+        let of_blobs: u64 = properties.blobs.iter().map(|blob| blob.bytes).sum();
+        bytes += of_table;
+        dead_bytes += of_table * dead;
+        blob_bytes += of_blobs as f64;
+        dead_blob_bytes += of_blobs as f64 * dead;
+    }
+    Dead {
+        share: dead_bytes / f64::max(bytes, 1.0),
+        blob_share: dead_blob_bytes / f64::max(blob_bytes, 1.0),
+        ..Dead::default()
     }
 }
 

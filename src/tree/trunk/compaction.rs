@@ -87,10 +87,10 @@ impl Compact for Trunk {
         }
     }
 
-    fn only_input(plan: &Plan) -> Option<&Arc<Table>> {
+    fn inputs_alone(plan: &Plan) -> Vec<&Arc<Table>> {
         match plan.segments.as_slice() {
-            [Segment::Merge(inputs)] if inputs.len() == 1 => Some(&inputs[0].table),
-            _ => None,
+            [Segment::Merge(inputs)] if inputs.len() == 1 => vec![&inputs[0].table],
+            _ => Vec::new(),
         }
     }
 

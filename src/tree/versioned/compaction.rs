@@ -28,8 +28,13 @@ pub(in crate::tree) trait Compact: VersionedKind {
     /// Carries out a part of a compaction.
     fn step(job: &mut CompactionJob<Self>) -> Result<Step>;
 
-    /// The table that a plan merges if that is all that it does.
-    fn only_input(plan: &Self::Plan) -> Option<&Arc<Table>>;
+    /// The tables that a plan merges, if it can gain nothing but what it drops of one of them; else none.
+    fn inputs_alone(plan: &Self::Plan) -> Vec<&Arc<Table>>;
+
+    /// Whether merging a table by itself could drop something. `snapshots` are those that there are, ascending.
+    fn gains(tree: &VersionedTree<Self>, table: &Table, snapshots: &[Seqno]) -> bool {
+        tree.jobs.lock().gains(table.id(), snapshots)
+    }
 
     /// Memory of the lists of keys that are kept until the index is written.
     fn list_bytes(progress: &Self::Progress) -> u64;
@@ -98,13 +103,16 @@ impl<K: VersionedKind> CompactionJob<K> {
 }
 
 impl<K: Compact> CompactionJob<K> {
-    /// Whether it would copy a table from which nothing can be dropped, and no value out of a blob file.
+    /// Whether it would copy tables from which nothing can be dropped, and no value out of a blob file.
     fn gains_nothing(&self) -> bool {
-        let Some(table) = K::only_input(&self.plan) else { return false };
         let Compaction { collected_blobs, snapshots, .. } = &self.compaction;
-        let mut blobs = table.blobs().iter();
-        let collects = blobs.any(|blob| collected_blobs.binary_search(&blob.id()).is_ok());
-        !collects && !self.tree.jobs.lock().gains(table.id(), snapshots)
+        let tables = K::inputs_alone(&self.plan);
+        let gains = |table: &&Arc<Table>| {
+            let mut blobs = table.blobs().iter();
+            blobs.any(|blob| collected_blobs.binary_search(&blob.id()).is_ok())
+                || K::gains(&self.tree, table, snapshots)
+        };
+        !tables.is_empty() && !tables.iter().any(gains)
     }
 
     /// There was no room. Begins anew, if it may use the reserve.
