@@ -11,36 +11,36 @@
 use crate::base::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 macro_rules! bugs {
-    ($($bug:ident, $name:literal, $module:literal, $what:literal;)*) => {
+    ($($(#[cfg($($unfinished:tt)*)])? $bug:ident, $name:literal, $module:literal, $what:literal;)*) => {
         /// A planted bug.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Bug {
-            $(#[doc = $what] $bug,)*
+            $(#[doc = $what] $(#[cfg($($unfinished)*)])? $bug,)*
         }
 
         #[cfg(planted)]
         impl Bug {
             /// All bugs.
-            pub const ALL: &'static [Bug] = &[$(Bug::$bug,)*];
+            pub const ALL: &'static [Bug] = &[$($(#[cfg($($unfinished)*)])? Bug::$bug,)*];
 
             /// The bug's name.
             pub fn name(self) -> &'static str {
                 match self {
-                    $(Bug::$bug => $name,)*
+                    $($(#[cfg($($unfinished)*)])? Bug::$bug => $name,)*
                 }
             }
 
             /// The engine module that has the bug.
             pub fn module(self) -> &'static str {
                 match self {
-                    $(Bug::$bug => $module,)*
+                    $($(#[cfg($($unfinished)*)])? Bug::$bug => $module,)*
                 }
             }
 
             /// The effect of the bug.
             pub fn what(self) -> &'static str {
                 match self {
-                    $(Bug::$bug => $what,)*
+                    $($(#[cfg($($unfinished)*)])? Bug::$bug => $what,)*
                 }
             }
         }
@@ -545,6 +545,60 @@ bugs! {
         "A change of options returns before its record is durable.";
     KeyspaceDropLazy, "keyspace-drop-lazy", "manifest",
         "Dropping a keyspace returns before it is durable.";
+    #[cfg(feature = "slm")]
+    SlmPendingNotAsked, "slm-pending-not-asked", "slm",
+        "Point reads do not ask for memtables that are part of the tree and not in the index yet.";
+    #[cfg(feature = "slm")]
+    SlmOldestPendingFirst, "slm-oldest-pending-first", "slm",
+        "Of several memtables that are not in the index yet, the oldest is asked first.";
+    #[cfg(feature = "slm")]
+    SlmPendingLeftOutOfRanges, "slm-pending-left-out-of-ranges", "slm",
+        "Iterators do not see memtables that are part of the tree and not in the index yet.";
+    #[cfg(feature = "slm")]
+    SlmReceivedEarly, "slm-received-early", "slm",
+        "A memtable counts as put into the index before its last keys are.";
+    #[cfg(feature = "slm")]
+    SlmSnapshotsForgotten, "slm-snapshots-forgotten", "slm",
+        "What a memtable supersedes leaves the index, whatever snapshots need.";
+    #[cfg(feature = "slm")]
+    SlmPrunesTooMuch, "slm-prunes-too-much", "slm",
+        "When a snapshot goes, what the others need leaves the index too.";
+    #[cfg(feature = "slm")]
+    SlmCoversAny, "slm-covers-any", "slm",
+        "The index is asked for snapshots for which changes have kept nothing.";
+    #[cfg(feature = "slm")]
+    SlmMarkIgnored, "slm-mark-ignored", "slm",
+        "A reader below the number that supersedes a version is shown younger ones in its table.";
+    #[cfg(feature = "slm")]
+    SlmOutputNotSuperseded, "slm-output-not-superseded", "slm",
+        "A compaction puts an old version into the index as if nothing superseded it.";
+    #[cfg(feature = "slm")]
+    SlmDeadCountedTwice, "slm-dead-counted-twice", "slm",
+        "A version that leaves the index is counted out twice, and a table is dropped that is half alive.";
+    #[cfg(feature = "slm")]
+    SlmTombstonesDropped, "slm-tombstones-dropped", "slm",
+        "A compaction drops tombstones that hide entries in tables beside its inputs.";
+    #[cfg(feature = "slm")]
+    SlmNeededTombstonesDropped, "slm-needed-tombstones-dropped", "slm",
+        "A table of tombstones alone is dropped while others have what they hide.";
+    #[cfg(feature = "slm")]
+    SlmSettledEarly, "slm-settled-early", "slm",
+        "An output of a compaction is said to be hidden by no tombstone that comes later.";
+    #[cfg(feature = "slm")]
+    SlmOthersLeftOut, "slm-others-left-out", "slm",
+        "A compaction leaves out the versions of its keys in tables that are no inputs.";
+    #[cfg(feature = "slm")]
+    SlmFoldsOperands, "slm-folds-operands", "slm",
+        "Operands are folded into one another, and a reader of two tables applies some twice.";
+    #[cfg(feature = "slm")]
+    SlmManyForgotten, "slm-many-forgotten", "slm",
+        "Of a key with more versions than a leaf of the index holds, the oldest are forgotten.";
+    #[cfg(feature = "slm")]
+    SlmSplitForgotten, "slm-split-forgotten", "slm",
+        "The index does not say that versions of a key go on in the next leaf of the table.";
+    #[cfg(feature = "slm")]
+    SlmBelowIsAt, "slm-below-is-at", "location_index",
+        "An iterator that goes backwards from the first key of a leaf of the index passes over the leaf before.";
 }
 
 /// Returns true if the bug is active.

@@ -49,6 +49,8 @@ use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+#[cfg(feature = "slm")]
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::Mutex;
 use crate::base::version_lock::VersionLock;
 use crate::pmem::{Region, WORD_BYTES};
@@ -343,7 +345,11 @@ fn descend(
     let count = node.count();
     let after = match side {
         Side::Last => count,
-        Side::At | Side::Below => node.lower_bound(key, side == Side::At)?.0,
+        Side::At | Side::Below => {
+            #[cfg(feature = "slm")]
+            let side = if planted(Bug::SlmBelowIsAt) { Side::At } else { side };
+            node.lower_bound(key, side == Side::At)?.0
+        }
     };
     // The first child is responsible for all smaller keys.
     let slot = after.saturating_sub(1);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
+use crate::base::planted::{Bug, planted};
 use crate::cache::{PageClass, PageMiss, PagePointer, ReadContext, fetch_misses};
 use crate::table::{BlobPointer, Table};
 
@@ -263,6 +264,7 @@ impl PlacedCursor {
 /// The newest version that counts of a part that a number supersedes. A compaction may have put versions beside it that
 /// were superseded meanwhile, by what the index has not kept a number of: nobody needs them.
 pub(crate) fn newest_in(superseded: Option<Seqno>) -> Seqno {
+    let superseded = superseded.filter(|_| !planted(Bug::SlmMarkIgnored));
     superseded.map_or(Seqno::MAX, |superseded| Seqno(superseded.0.saturating_sub(1)))
 }
 

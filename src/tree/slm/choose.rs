@@ -110,7 +110,7 @@ impl Choose for Slm {
         let upper = upper.map(Key::from);
         let collected = tree.collected_blobs(&version);
         if tree.own.places.is_partial() {
-            return Ok(tree.rebuild_plan(&version));
+            return Ok(Some(tree.rebuild_anyway(&version)));
         }
         loop {
             let mut tables = range_tables(&version, &from, upper.as_ref());
@@ -214,9 +214,13 @@ impl SlmTree {
 
     /// Building the index anew.
     fn rebuild_plan(&self, version: &Version) -> Option<Plan> {
-        let place = Place::of(&version.root);
-        self.is_range_free(place.range())
-            .then(|| Plan::new(version, Action::Rebuild, place, Vec::new()))
+        let is_free = self.is_range_free(Place::of(&version.root).range());
+        is_free.then(|| self.rebuild_anyway(version))
+    }
+
+    /// The same, whatever else is going on, or has failed.
+    fn rebuild_anyway(&self, version: &Version) -> Plan {
+        Plan::new(version, Action::Rebuild, Place::of(&version.root), Vec::new())
     }
 
     /// Putting memtables into the index, if that is not done already. It excludes nothing else: its place is above the

@@ -18,8 +18,9 @@ use super::rebuild::Rebuild;
 use super::version::Version;
 use super::{Slm, SlmTree};
 use crate::base::entry::EntrySource;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::Mutex;
 use crate::jobs::Step;
 use crate::merge::{Bottom, CompactionIterator};
@@ -60,7 +61,13 @@ pub(in crate::tree) struct Progress {
 impl Compact for Slm {
     fn step(job: &mut CompactionJob) -> Result<Step> {
         match job.plan.action {
-            Action::Merge | Action::MergeRange => job.merge_some(),
+            Action::Merge | Action::MergeRange => match job.merge_some() {
+                // What is live is not known before the index has been built anew.
+                Err(Error::InvalidArgument { .. }) if job.tree.own.places.is_partial() => {
+                    Ok(Step::Postponed)
+                }
+                merged => merged,
+            },
             Action::Drop => job.install(|tree, _plan| tree.drop_dead()),
             Action::Prune => job.prune_some(),
             Action::Receive => job.receive_some(),
@@ -136,7 +143,7 @@ impl CompactionJob {
             (kind.is_operand() && open.lock().is_open(key)) || !Plan::may_be_older(&older, key)
         }));
         let mut options = self.compaction.options(context, bottom);
-        options.limits.folds_operands = false;
+        options.limits.folds_operands = planted(Bug::SlmFoldsOperands);
         let range = (Arc::clone(&self.plan.place.lower), self.plan.place.upper.clone());
         // One without a number has been dropped since: nobody needs what it has.
         let scan = |input: &Arc<Table>| {
@@ -220,7 +227,9 @@ impl CompactionJob {
             if is_for_snapshots && snapshots.len() > 1 {
                 self.tree.jobs.lock().retain(std::slice::from_ref(table), snapshots);
             }
-            let placed = Placed { settled: self.plan.settled, number };
+            let early = planted(Bug::SlmSettledEarly);
+            let settled = if early { Seqno(u64::MAX >> 8) } else { self.plan.settled };
+            let placed = Placed { settled, number };
             let add = |root: &mut Arc<Level>, _rules: &Rules| {
                 change::add(root, table, placed, places.file_id());
                 Ok(true)

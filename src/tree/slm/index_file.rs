@@ -236,8 +236,11 @@ impl IndexFile {
     /// The index has everything of its tree, which goes up to this number.
     pub(super) fn built(&self, flushed: Seqno) {
         if !self.lacks.load(Ordering::SeqCst) {
-            store_note(&*self.region, TRUST_NOTE, OPEN);
             self.settled(flushed);
+        }
+        // Trusted without the number, it would be given tables again that it has.
+        if !self.lacks.load(Ordering::SeqCst) {
+            store_note(&*self.region, TRUST_NOTE, OPEN);
         }
     }
 

@@ -17,6 +17,7 @@ use super::versions::is_cut;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::cache::{PagePointer, ReadContext};
 use crate::location_index::IndexVersion;
 use crate::table::Table;
@@ -75,7 +76,7 @@ impl Lookup<'_> {
         let state = places.state();
         let pending = state.pending_in(self.flushed);
         let versions = places.versions(self.key)?;
-        if !places.covers(self.snapshot) || !places.are_pending(pending) {
+        if !places.covers(&state, self.snapshot) || !places.are_pending(pending) {
             return Ok(None);
         }
         if let Some(listed) = pending.iter().rev().find_map(|it| it.keys.find(self.key)) {
@@ -120,14 +121,19 @@ impl Lookup<'_> {
         let state = places.state();
         let pending = state.pending_in(self.flushed);
         let versions = places.versions(self.key)?;
-        if !places.covers(self.snapshot) {
+        if !places.covers(&state, self.snapshot) {
             return Ok(Followed::Unsure);
         }
         // What was pending may have been merged by now.
         if !places.are_pending(pending) {
             return Ok(Followed::Changed);
         }
-        for pending in pending.iter().rev() {
+        for at in (0..pending.len()).rev() {
+            if planted(Bug::SlmPendingNotAsked) {
+                break;
+            }
+            let oldest_first = planted(Bug::SlmOldestPendingFirst);
+            let pending = &pending[if oldest_first { pending.len() - 1 - at } else { at }];
             if let Some(listed) = pending.keys.find(self.key) {
                 match self.read(&pending.table, Some(listed.leaf), found, f)? {
                     Met::Returned => return Ok(Followed::Returned),

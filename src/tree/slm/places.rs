@@ -24,6 +24,7 @@ use super::level::Level;
 use super::versions::is_cut;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, RwLock};
 use crate::cache::PagePointer;
@@ -90,9 +91,18 @@ pub(super) struct State {
     floor: Seqno,
     /// The snapshots below for which all changes have kept what they need, ascending.
     kept: Vec<Seqno>,
+    /// The index may lack keys: there was no room for one, or it could not be changed.
+    is_partial: bool,
+    /// Grows whenever that changes: what was read of the index before says nothing afterwards.
+    epoch: u64,
 }
 
 impl State {
+    fn add(&mut self, pending: Arc<Pending>) {
+        let at = self.pending.partition_point(|other| other.flushed <= pending.flushed);
+        self.pending.insert(at, pending);
+    }
+
     /// The pending tables that a version has which ends at `flushed`, the oldest first.
     pub(super) fn pending_in(&self, flushed: Seqno) -> &[Arc<Pending>] {
         &self.pending[..self.pending.partition_point(|pending| pending.flushed <= flushed)]
@@ -100,7 +110,9 @@ impl State {
 
     /// Whether the index has what a reader at this number needs.
     pub(super) fn covers(&self, snapshot: Seqno) -> bool {
-        snapshot >= self.floor || self.kept.binary_search(&snapshot).is_ok()
+        planted(Bug::SlmCoversAny)
+            || snapshot >= self.floor
+            || self.kept.binary_search(&snapshot).is_ok()
     }
 
     /// A change that goes up to `floor` and keeps what `snapshots` need begins. Their last is the newest state.
@@ -124,16 +136,14 @@ pub(in crate::tree) struct Places {
     is_resumed: bool,
     registry: RwLock<Registry>,
     state: ArcSwap<State>,
-    /// Held by whoever changes `state`. The tables that are becoming part of the tree, by number, and are not pending:
-    /// the index was partial.
-    changes: Mutex<BTreeSet<u32>>,
+    /// Held by whoever changes `state`. The tables that are becoming part of the tree, and are not pending: the index was
+    /// partial.
+    changes: Mutex<Vec<Arc<Pending>>>,
     /// The table that is being put into the index.
     pub(super) receiving: Mutex<Option<Receiving>>,
     /// Keys with more versions than the index can hold, which has the newest of them then.
     many: Mutex<BTreeMap<Vec<u8>, Vec<IndexVersion>>>,
-    /// There was no room in the index for a key, or it could not be changed.
-    is_partial: AtomicBool,
-    /// The same, of the time since a rebuild began.
+    /// The index has become partial since a rebuild began.
     has_lacked_room: AtomicBool,
     /// A table has had operands.
     has_operands: AtomicBool,
@@ -170,7 +180,6 @@ impl Places {
             changes: Mutex::default(),
             receiving: Mutex::default(),
             many: Mutex::default(),
-            is_partial: AtomicBool::new(false),
             has_lacked_room: AtomicBool::new(false),
             has_operands: AtomicBool::new(false),
             superseded: AtomicU64::new(0),
@@ -203,9 +212,10 @@ impl Places {
         self.state.load_full()
     }
 
-    /// Whether what the index has said until now holds for a reader at `snapshot`.
-    pub(super) fn covers(&self, snapshot: Seqno) -> bool {
-        self.state.load().covers(snapshot) && !self.is_partial()
+    /// Whether what the index has said since `before` was the state holds for a reader at `snapshot`.
+    pub(super) fn covers(&self, before: &State, snapshot: Seqno) -> bool {
+        let now = self.state.load();
+        !now.is_partial && now.epoch == before.epoch && now.covers(snapshot)
     }
 
     fn change_state(&self, change: impl FnOnce(&mut State)) {
@@ -213,7 +223,7 @@ impl Places {
         self.store_state(&changes, change);
     }
 
-    fn store_state(&self, _changes: &BTreeSet<u32>, change: impl FnOnce(&mut State)) {
+    fn store_state(&self, _changes: &[Arc<Pending>], change: impl FnOnce(&mut State)) {
         let mut state = State::clone(&self.state.load());
         change(&mut state);
         self.state.store(Arc::new(state));
@@ -229,24 +239,18 @@ impl Places {
     /// A table is about to become part of the tree.
     pub(super) fn begin(&self, pending: Arc<Pending>) {
         let mut changes = self.changes.lock();
-        if self.is_partial() {
-            changes.insert(pending.number);
-            return;
+        match self.is_partial() {
+            true => changes.push(pending),
+            false => self.store_state(&changes, |state| state.add(pending)),
         }
-        self.store_state(&changes, |state| {
-            let at = state.pending.partition_point(|other| other.flushed <= pending.flushed);
-            state.pending.insert(at, pending);
-        });
     }
 
     /// A table has become part of the tree, or could not.
     pub(super) fn end(&self, number: u32, is_part: bool) {
         let mut changes = self.changes.lock();
-        if changes.remove(&number) {
-            return;
-        }
+        changes.retain(|pending| pending.number != number);
+        let state = self.state.load();
         if is_part {
-            let state = self.state.load();
             let pending = state.pending.iter().filter(|pending| pending.number == number);
             pending.for_each(|pending| pending.is_part.store(true, Ordering::SeqCst));
         } else {
@@ -255,42 +259,71 @@ impl Places {
         }
     }
 
-    /// The index is about to be built anew, from tables up to a number and for these snapshots. Nobody asks it, and no
-    /// other job changes it.
+    /// The index cannot be relied on: the tables are asked.
+    pub(super) fn distrust(&self) {
+        let mut changes = self.changes.lock();
+        self.file.iter().for_each(IndexFile::distrust);
+        self.has_lacked_room.store(true, Ordering::SeqCst);
+        // Whoever rebuilds the index does not see these yet.
+        let state = self.state.load();
+        let is_part = |pending: &&Arc<Pending>| pending.is_part.load(Ordering::SeqCst);
+        changes.extend(state.pending.iter().filter(|pending| !is_part(pending)).cloned());
+        self.store_state(&changes, |state| {
+            state.pending.clear();
+            state.is_partial = true;
+            state.epoch += 1;
+        });
+    }
+
+    /// The index, which is partial, is about to be built anew, from tables up to a number and for these snapshots. No other
+    /// job changes it.
     pub(super) fn begin_rebuild(&self, flushed: Seqno, snapshots: &[Seqno]) {
+        *self.receiving.lock() = None;
         self.has_lacked_room.store(false, Ordering::SeqCst);
         self.file.iter().for_each(IndexFile::begin_rebuild);
-        *self.receiving.lock() = None;
         self.many.lock().clear();
         self.superseded.store(0, Ordering::SeqCst);
         self.need(snapshots);
-        for numbered in self.registry.read().tables.values() {
+        for numbered in self.registry.write().tables.values() {
             numbered.is_ready.store(false, Ordering::SeqCst);
             numbered.live.store(0, Ordering::SeqCst);
             numbered.named.store(0, Ordering::SeqCst);
         }
         self.change_state(|state| {
-            state.pending.clear();
             (state.floor, state.settled) = (flushed, flushed);
             state.kept = snapshots.to_vec();
         });
     }
 
-    /// Ends a rebuild if `newest` says so, which is asked while no table is about to become part of the tree without being
-    /// pending; it returns the newest level and its number. Returns false if the rebuild goes on.
-    pub(super) fn end_rebuild(&self, newest: impl FnOnce() -> Option<(Arc<Level>, Seqno)>) -> bool {
-        let changes = self.changes.lock();
-        if !changes.is_empty() {
+    /// Ends a rebuild, if `newest` returns the newest level and its number: that has no table but those that are
+    /// `received`. Tables that are becoming part of the tree are pending from then on. Returns false if the rebuild goes
+    /// on.
+    pub(super) fn end_rebuild(
+        &self,
+        received: &BTreeSet<FileId>,
+        newest: impl FnOnce() -> Option<(Arc<Level>, Seqno)>,
+    ) -> bool {
+        let mut changes = self.changes.lock();
+        if self.has_lacked_room() {
             return false;
         }
         let Some((level, flushed)) = newest() else { return false };
-        level.placed.iter().for_each(|placed| self.set_ready(placed.number));
+        for placed in &level.placed {
+            self.set_named(placed.number);
+            self.set_ready(placed.number);
+        }
         self.file.iter().for_each(|file| file.built(flushed));
+        let in_flight = std::mem::take(&mut *changes);
         self.store_state(&changes, |state| {
+            in_flight
+                .into_iter()
+                .filter(|pending| !received.contains(&pending.table.id()))
+                .for_each(|pending| state.add(pending));
             state.settled = flushed;
             state.floor = state.floor.max(flushed);
+            state.is_partial = false;
+            state.epoch += 1;
         });
-        self.is_partial.store(false, Ordering::SeqCst);
         true
     }
 
@@ -347,7 +380,7 @@ impl Places {
 
     /// Whether the index may lack keys.
     pub(super) fn is_partial(&self) -> bool {
-        self.is_partial.load(Ordering::SeqCst)
+        self.state.load().is_partial
     }
 
     /// Whether there may be, or have been, operands.
@@ -364,7 +397,7 @@ impl Places {
     pub(super) fn versions(&self, key: &[u8]) -> Result<Vec<IndexVersion>> {
         loop {
             let versions = self.index.versions(key)?;
-            if !is_cut(&versions) {
+            if !is_cut(&versions) || planted(Bug::SlmManyForgotten) {
                 return Ok(versions);
             }
             // If the key has just changed, it is read again.
@@ -462,7 +495,7 @@ impl Places {
             }
             Err(error) => return Err(error),
         };
-        counts.count(before, -1);
+        counts.count(before, if planted(Bug::SlmDeadCountedTwice) { -2 } else { -1 });
         counts.count(after, 1);
         Ok(())
     }
@@ -551,9 +584,17 @@ impl Places {
     /// What the index has said of a table when it was opened.
     pub(super) fn set_live(&self, number: u32, live: u64) {
         if let Some(numbered) = self.registry.read().tables.get(&number) {
-            let properties = numbered.table.properties();
-            let named = properties.entries().saturating_sub(properties.deletes).max(live);
             numbered.live.store(live, Ordering::SeqCst);
+        }
+        self.set_named(number);
+    }
+
+    /// How many keys of a table were live when it came is not known any more: as many as it has, at most.
+    pub(super) fn set_named(&self, number: u32) {
+        if let Some(numbered) = self.registry.read().tables.get(&number) {
+            let properties = numbered.table.properties();
+            let live = numbered.live.load(Ordering::SeqCst);
+            let named = properties.entries().saturating_sub(properties.deletes).max(live);
             numbered.named.store(named, Ordering::SeqCst);
         }
     }
@@ -561,14 +602,6 @@ impl Places {
     /// The number of a table that has one.
     pub(super) fn number_of(&self, table: &Table) -> Option<u32> {
         self.registry.read().numbers.get(&table.id()).copied()
-    }
-
-    /// The index cannot be relied on: the tables are asked.
-    pub(super) fn distrust(&self) {
-        self.file.iter().for_each(IndexFile::distrust);
-        self.has_lacked_room.store(true, Ordering::SeqCst);
-        self.is_partial.store(true, Ordering::SeqCst);
-        self.change_state(|state| state.pending.clear());
     }
 
     /// All live keys of a table are in the index from now on.
@@ -604,7 +637,9 @@ impl Places {
         let numbered = registry.tables.get(registry.numbers.get(&table.id())?)?;
         let is_ready = numbered.is_ready.load(Ordering::SeqCst);
         let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
-        is_ready.then(|| (count(&numbered.live), count(&numbered.named)))
+        let counts = (count(&numbered.live), count(&numbered.named));
+        // A key that there was no room for has been counted out, and its entry is needed. No rebuild ends meanwhile.
+        (is_ready && !self.is_partial()).then_some(counts)
     }
 
     /// Checks that the index names none of the inputs of a compaction that has ended.

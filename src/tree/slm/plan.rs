@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::version::Version;
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::table::Table;
 use crate::tree::range::{Key, table_overlaps, table_part};
 use crate::tree::versioned::{CompactionPlan, Place};
@@ -63,6 +64,7 @@ impl Plan {
     /// Returns true if entries older than the inputs' may exist for a key.
     pub(super) fn may_be_older(older: &[(Vec<u8>, Vec<u8>)], key: &[u8]) -> bool {
         let after = older.partition_point(|(first, _)| **first <= *key);
+        let after = if planted(Bug::SlmTombstonesDropped) { 0 } else { after };
         after.checked_sub(1).is_some_and(|at| *key <= *older[at].1)
     }
 }
@@ -93,6 +95,10 @@ fn older(version: &Version, inputs: &[Arc<Table>]) -> Vec<(Vec<u8>, Vec<u8>)> {
 impl CompactionPlan for Plan {
     fn place(&self) -> &Place {
         &self.place
+    }
+
+    fn is_preparation(&self) -> bool {
+        self.action == Action::Rebuild
     }
 
     fn merge_bytes(&self) -> u64 {
@@ -141,7 +147,7 @@ pub(super) fn droppable(version: &Version) -> Vec<Arc<Table>> {
         };
         let needed: Vec<_> =
             dead.iter().filter(|table| is_needed(table)).map(|it| it.id()).collect();
-        if needed.is_empty() {
+        if needed.is_empty() || planted(Bug::SlmNeededTombstonesDropped) {
             return dead;
         }
         dead.retain(|table| !needed.contains(&table.id()));

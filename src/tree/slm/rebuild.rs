@@ -102,7 +102,8 @@ impl Rebuild {
         snapshots: &dyn Fn() -> Vec<Seqno>,
     ) -> Result<bool> {
         let mut missing = Vec::new();
-        let is_done = places.end_rebuild(|| {
+        places.require_room()?;
+        let is_done = places.end_rebuild(&self.received, || {
             let (level, flushed) = newest();
             let tables = level.tables.iter().zip(&level.placed);
             let tables = tables.filter(|(table, _)| !self.received.contains(&table.id()));

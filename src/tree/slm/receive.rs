@@ -15,6 +15,7 @@ use super::versions::{is_cut, location, over, retain_needed, without_end};
 use crate::base::entry::EntryKind;
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::AtomicBool;
 use crate::location_index::IndexVersion;
 use crate::table::{KeyList, Table};
@@ -66,7 +67,10 @@ impl Places {
             self.set(&mut self.write()?, &mut counts, keys.key(), &[], keys.versions())?;
         }
         self.count(&mut counts);
-        level.placed.iter().for_each(|placed| self.set_ready(placed.number));
+        for placed in &level.placed {
+            self.set_named(placed.number);
+            self.set_ready(placed.number);
+        }
         self.built(flushed, level.tables.is_empty());
         Ok(())
     }
@@ -96,7 +100,7 @@ impl Places {
         };
         let end = receiving.at.saturating_add(keys_max);
         self.receive_to(&mut receiving, end)?;
-        if receiving.at < receiving.pending.keys.len() {
+        if receiving.at < receiving.pending.keys.len() && !planted(Bug::SlmReceivedEarly) {
             *current = Some(receiving);
             return Ok(Received::Some);
         }
@@ -182,6 +186,7 @@ impl Places {
                 } else {
                     let deleted = (kind == EntryKind::Delete).then_some(newest);
                     let superseded = version.superseded.or(deleted);
+                    let superseded = superseded.filter(|_| !planted(Bug::SlmOutputNotSuperseded));
                     let output = IndexVersion { location, superseded };
                     before[..first].iter().copied().chain([output]).collect()
                 };
@@ -206,6 +211,7 @@ impl Places {
             }
             let before = self.versions_now(&mut writing, key)?;
             let mut after = before.clone();
+            let snapshots = if planted(Bug::SlmPrunesTooMuch) { &[Seqno::MAX] } else { snapshots };
             retain_needed(&mut after, snapshots);
             self.set(&mut writing, &mut counts, key, &before, &after)?;
         }

@@ -11,6 +11,7 @@ use super::places::page_of;
 use crate::base::entry::EntryRef;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::cache::ReadContext;
 use crate::location_index::LeafAt;
 use crate::table::Table;
@@ -67,9 +68,10 @@ impl Version {
             }
         }
         // What was pending may have been merged by now.
-        if !places.covers(snapshot) || !places.are_pending(pending) {
+        if !places.covers(&state, snapshot) || !places.are_pending(pending) {
             return Ok(None);
         }
+        let pending = if planted(Bug::SlmPendingLeftOutOfRanges) { &[] } else { pending };
         let mut runs: Vec<Run> =
             pending.iter().rev().map(|pending| Run::Table(Arc::clone(&pending.table))).collect();
         let scattered = self

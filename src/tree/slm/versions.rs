@@ -5,6 +5,7 @@
 
 use crate::base::entry::EntryKind;
 use crate::base::ids::Seqno;
+use crate::base::planted::{Bug, planted};
 use crate::location_index::{IndexVersion, LeafPlace, Location};
 use crate::table::ListedKey;
 
@@ -16,6 +17,7 @@ pub(super) fn is_cut(versions: &[IndexVersion]) -> bool {
 /// Where a listed key's versions are in the table of a number. `has_older`: older ones are needed and in the index.
 pub(super) fn location(listed: &ListedKey<'_>, number: u32, has_older: bool) -> Location {
     let (page, is_split) = listed.leaf;
+    let is_split = is_split && !planted(Bug::SlmSplitForgotten);
     let leaf = LeafPlace { unit: page.unit, units: page.units, is_split };
     Location::new(number, leaf, listed.oldest.1.is_operand() && has_older)
 }
@@ -40,6 +42,7 @@ pub(super) fn over(
         ..*version
     };
     versions.extend(before.iter().map(supersede));
+    let snapshots = if planted(Bug::SlmSnapshotsForgotten) { &[Seqno::MAX] } else { snapshots };
     retain_needed(&mut versions, snapshots);
     versions
 }

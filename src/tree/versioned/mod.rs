@@ -95,6 +95,11 @@ pub(super) trait CompactionPlan: Send {
     /// The tables that are merged, as far as they lie in its place.
     fn merged_tables(&self) -> Vec<&Arc<Table>>;
 
+    /// Whether its place is still to be compacted when it is done.
+    fn is_preparation(&self) -> bool {
+        false
+    }
+
     /// The bundles that it replaces; `None` if no other job may work in its place.
     fn bundles(&self) -> Option<Vec<u64>> {
         None

@@ -195,7 +195,9 @@ impl<K: Compact> Job for RequestedJob<K> {
         }
         match self.job.step() {
             Ok(Step::Done) => {
-                self.part.range = None;
+                if !self.job.plan.is_preparation() {
+                    self.part.range = None;
+                }
                 Ok(Step::Done)
             }
             // Somebody else has the reserve: others are in the way.
