@@ -75,6 +75,12 @@ impl Part {
 /// The longest parts first, so that they do not run alone at the end.
 const PARTS: &[Part] = &[
     Part {
+        name: "exhaustive",
+        load: Load::Core,
+        gate: &["crash", "--exhaustive", "2", "--jobs", "1"],
+        long: &["crash", "--exhaustive", "3", "--jobs", "1"],
+    },
+    Part {
         name: "fuzz",
         load: Load::Core,
         gate: &["fuzz", "--seconds", "6", "--jobs", "1"],
@@ -97,12 +103,6 @@ const PARTS: &[Part] = &[
         load: Load::Core,
         gate: &["faults", "--every", "10", "--runs", "12", "--seconds", "120"],
         long: &["faults", "--every", "1", "--runs", "20"],
-    },
-    Part {
-        name: "exhaustive",
-        load: Load::Core,
-        gate: &["crash", "--exhaustive", "2", "--jobs", "1"],
-        long: &["crash", "--exhaustive", "3", "--jobs", "1"],
     },
     Part {
         name: "recovery",
