@@ -140,7 +140,8 @@ impl Arguments {
         outcome
     }
 
-    /// Runs all sequences, the short ones first.
+    /// Runs all sequences, the short ones first. Those of one length come in an order that spreads them, from the seed
+    /// on: a limit in seconds leaves out some of each kind, and another seed others.
     fn exhaust(&self, length: usize, jobs: usize) -> Outcome {
         let mut total = Outcome::default();
         for kinds in self.common.kind.runs() {
@@ -154,10 +155,14 @@ impl Arguments {
             };
             let seen = exhaustive::Seen::default();
             for length in 0..=length {
-                let runs = Some(exhaustive::sequences(length));
-                let kind = kinds;
+                let count = exhaustive::sequences(length);
+                let (kind, runs) = (kinds, Some(count));
                 let common = Common { kind, runs, seed: 0, states: None, ..self.common.clone() };
-                let run = |number, _| exhaustive::run(&base, length, number, &seen);
+                let (first, stride) = (self.common.seed % count, spreading(count));
+                let run = |number: u64, _| {
+                    let number = (first + number * stride) % count;
+                    exhaustive::run(&base, length, number, &seen)
+                };
                 total.add(common.repeat_at_once(jobs, run));
                 if !total.violations.is_empty() && !self.common.keep_going {
                     return total;
@@ -165,5 +170,37 @@ impl Arguments {
             }
         }
         total
+    }
+}
+
+/// A number so that its multiples, modulo `count`, are all numbers below that, and neighbours lie far apart.
+fn spreading(count: u64) -> u64 {
+    let common_divisor = |mut a: u64, mut b: u64| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    // The golden section.
+    let mut stride = (count as f64 * 0.618) as u64 + 1;
+    while common_divisor(stride, count) > 1 {
+        stride += 1;
+    }
+    stride
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_is_met_once() {
+        for count in [1, 2, 3, 37, 1369, 1600] {
+            let stride = spreading(count);
+            let mut met: Vec<u64> =
+                (0..count).map(|number| (5 + number * stride) % count).collect();
+            met.sort_unstable();
+            assert_eq!(met, (0..count).collect::<Vec<_>>());
+        }
     }
 }

@@ -77,7 +77,7 @@ const PARTS: &[Part] = &[
     Part {
         name: "exhaustive",
         load: Load::Core,
-        gate: &["crash", "--exhaustive", "2", "--jobs", "1"],
+        gate: &["crash", "--exhaustive", "2", "--seconds", "75", "--jobs", "1"],
         long: &["crash", "--exhaustive", "3", "--jobs", "1"],
     },
     Part {
