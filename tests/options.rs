@@ -270,11 +270,15 @@ fn a_lower_space_target_reclaims_space(kind: TreeKind) {
         let loaded = |vfs: &Arc<dyn Vfs>, times: f64| {
             let db = open(vfs);
             let options = KeyspaceOptions::new(kind).space_amplification_max(times);
-            let items = db.keyspace("items", options).unwrap();
+            let items = db.keyspace("items", common::for_space_alone(options)).unwrap();
+            let mut random = Random(7);
+            let keys: Vec<u64> = (0..12_000).map(|_| random.next()).collect();
             for round in 0..4u8 {
-                let mut random = Random(7);
-                for _ in 0..12_000 {
-                    items.put(random.next().to_be_bytes(), [round; 100]).unwrap();
+                for number in 0..keys.len() {
+                    // At random, so that no table is dead as a whole.
+                    let drawn = random.below(keys.len() as u64) as usize;
+                    let key = keys[if round == 0 { number } else { drawn }];
+                    items.put(key.to_be_bytes(), [round; 100]).unwrap();
                     db.step().unwrap();
                 }
             }

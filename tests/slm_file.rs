@@ -297,6 +297,8 @@ fn a_full_check_finds_an_index_that_is_not_of_its_tables() {
     keyspace.put(&keys[1], b"12345678").unwrap();
     model.clear();
     keyspace.flush().unwrap();
+    // All of it is in the index.
+    db.wait_idle().unwrap();
     let report = db.check(CheckLevel::Full).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     let stale = copy(dir.path());

@@ -272,7 +272,7 @@ fn data_bytes(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     entries
         .filter(|entry| !entry.file_name().to_string_lossy().starts_with("journal"))
-        .map(|entry| entry.metadata().unwrap().len())
+        .map(|entry| common::file_bytes(&entry).unwrap())
         .sum()
 }
 

@@ -44,7 +44,7 @@ fn data_bytes(dir: &Path) -> u64 {
     };
     let entries = std::fs::read_dir(dir).expect("a directory").flatten();
     let data = entries.filter(|entry| !entry.file_name().to_str().is_none_or(own));
-    data.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
+    data.filter_map(|entry| common::file_bytes(&entry)).sum()
 }
 
 fn key(number: u64) -> Vec<u8> {

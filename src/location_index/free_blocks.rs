@@ -2,8 +2,19 @@
 //!
 //! Which blocks are free is not persistent. Opening an index finds out which blocks it refers to; all others are free.
 //! So a crash loses no block, and no block needs a flush to be taken or freed.
+//!
+//! If many are free, the region gives some of them back to the system ([`FreeBlocks::surplus`]). Those are *away*: they
+//! have to be had again before they are used.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::node::BlockNumber;
+
+/// So many free blocks always stay.
+const FREE_MIN: u32 = 4;
+/// The most blocks that are had again at once.
+const AGAIN_MAX: u32 = 64;
 
 /// The free blocks of a region, as a bitmap.
 #[derive(Debug)]
@@ -11,7 +22,9 @@ pub(super) struct FreeBlocks {
     /// One bit per block: 1 is free. Blocks behind these are free.
     bits: Vec<u64>,
     count: u32,
+    /// Without those that are away.
     free: u32,
+    away: BTreeSet<BlockNumber>,
     /// Words before this one have no free block.
     first_word: usize,
 }
@@ -19,7 +32,13 @@ pub(super) struct FreeBlocks {
 impl FreeBlocks {
     /// All blocks below `count` but block 0, which is the region's header.
     pub(super) fn all(count: BlockNumber) -> FreeBlocks {
-        let mut blocks = FreeBlocks { bits: Vec::new(), count, free: count, first_word: 0 };
+        let mut blocks = FreeBlocks {
+            bits: Vec::new(),
+            count,
+            free: count,
+            away: BTreeSet::new(),
+            first_word: 0,
+        };
         let header = blocks.take(0);
         assert!(header, "a region has a header");
         blocks
@@ -40,9 +59,66 @@ impl FreeBlocks {
         self.count = count;
     }
 
-    /// How many there are.
+    /// How many there are, without those that are away.
     pub(super) fn left(&self) -> u32 {
         self.free
+    }
+
+    /// How many are away.
+    pub(super) fn away(&self) -> u32 {
+        self.away.len() as u32
+    }
+
+    /// A range of free blocks to be given back to the system, if more than a quarter of the used blocks are free: from
+    /// the end on, until as many are left as an eighth of those.
+    pub(super) fn surplus(&self, is_begun: bool) -> Option<Range<BlockNumber>> {
+        let used = self.count - self.free - self.away();
+        let part = if is_begun { 8 } else { 4 };
+        let surplus = self.free.checked_sub((used / part).max(FREE_MIN))?;
+        let is_free = |block: BlockNumber| {
+            self.bits.get(block as usize / 64).is_none_or(|word| word >> (block % 64) & 1 != 0)
+        };
+        let mut last = self.count;
+        // Behind a full word, nothing is free in it.
+        while last > 0 && !is_free(last - 1) {
+            let word = (last - 1) as usize / 64;
+            let is_full =
+                last.is_multiple_of(64) && self.bits.get(word).is_some_and(|word| *word == 0);
+            last -= if is_full { 64 } else { 1 };
+        }
+        let least = last.saturating_sub(surplus);
+        let mut first = last;
+        while first > least && is_free(first - 1) {
+            first -= 1;
+        }
+        (first < last).then_some(first..last)
+    }
+
+    /// Free blocks have been given back to the system.
+    pub(super) fn send_away(&mut self, blocks: Range<BlockNumber>) {
+        for block in blocks {
+            let taken = self.take(block);
+            assert!(taken && self.away.insert(block), "block {block} is not free");
+        }
+    }
+
+    /// The blocks that are had again first.
+    pub(super) fn first_away(&self) -> Option<Range<BlockNumber>> {
+        let first = *self.away.first()?;
+        let mut end = first + 1;
+        while end - first < AGAIN_MAX && self.away.contains(&end) {
+            end += 1;
+        }
+        Some(first..end)
+    }
+
+    /// Blocks that were away are free again.
+    pub(super) fn have_again(&mut self, blocks: Range<BlockNumber>) {
+        for block in blocks {
+            if self.away.remove(&block) {
+                self.give_back(block);
+            }
+        }
     }
 
     /// Takes `block`. Returns false if it is not free.
@@ -112,6 +188,33 @@ mod tests {
             let again: Vec<BlockNumber> = std::iter::from_fn(|| blocks.take_any()).collect();
             assert_eq!(again, taken);
         }
+    }
+
+    /// Of what is free, some stays; what is away is no longer free until it is had again.
+    #[test]
+    fn a_surplus_goes_and_comes_again() {
+        let mut blocks = FreeBlocks::all(1000);
+        let taken: Vec<BlockNumber> = (0..999).filter_map(|_| blocks.take_any()).collect();
+        assert_eq!((taken.len(), blocks.left(), blocks.surplus(false)), (999, 0, None));
+        // Most of what was in use is free, with a block between.
+        taken[100..]
+            .iter()
+            .filter(|block| **block != 500)
+            .for_each(|block| blocks.give_back(*block));
+        let mut gone = 0;
+        while let Some(range) = blocks.surplus(gone > 0) {
+            gone += range.len();
+            blocks.send_away(range.clone());
+            assert!(!range.contains(&500) && !blocks.take(range.start));
+        }
+        assert_eq!((blocks.left(), blocks.away() as usize), (FREE_MIN, gone));
+        assert_eq!(gone, 899 - 1 - FREE_MIN as usize);
+        while let Some(range) = blocks.first_away() {
+            assert!(range.len() <= AGAIN_MAX as usize);
+            blocks.have_again(range);
+        }
+        let all: Vec<BlockNumber> = std::iter::from_fn(|| blocks.take_any()).collect();
+        assert_eq!(all, (101..1000).filter(|block| *block != 500).collect::<Vec<_>>());
     }
 
     #[test]

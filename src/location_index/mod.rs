@@ -239,11 +239,11 @@ impl LocationIndex {
         self.writer.lock().keys
     }
 
-    /// The number of blocks that are in use, of those that there are.
+    /// The number of blocks that are in use, of those that take space.
     pub(crate) fn blocks(&self) -> (u64, u64) {
         // Whoever lets the region grow has the lock, until the number of free blocks is that of the region.
         let writer = self.writer.lock();
-        let count = u64::from(self.memory().count());
+        let count = u64::from(self.memory().count() - writer.free.away());
         (count - u64::from(writer.free.left()), count)
     }
 

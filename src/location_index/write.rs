@@ -14,6 +14,8 @@
 //! A change is visible to readers at once and durable after the next fence. What a removed key needed is given back
 //! after that fence.
 
+use std::ops::Range;
+
 use super::location::Location;
 use super::node::{
     BLOCK_WORDS, BlockNumber, HEAP_START, HEAP_WORDS, INLINE_KEY_BYTES, KEY_BLOCK_BYTES, Node,
@@ -36,7 +38,18 @@ pub(crate) struct Writing<'a> {
     pub(super) freed: Vec<BlockNumber>,
 }
 
+/// The words of blocks.
+fn words_of(blocks: &Range<BlockNumber>) -> Range<usize> {
+    blocks.start as usize * BLOCK_WORDS..blocks.end as usize * BLOCK_WORDS
+}
+
 impl LocationIndex {
+    /// Gives what is free beyond need back to the system.
+    #[cfg(feature = "slm")]
+    pub(crate) fn shrink(&self) {
+        self.write().shrink();
+    }
+
     /// Waits until no other thread changes the index.
     pub(crate) fn write(&self) -> Writing<'_> {
         let writer = self.writer.lock();
@@ -179,7 +192,14 @@ impl Writing<'_> {
 
     /// There are so many free blocks, or there are once the region has grown.
     pub(super) fn require_blocks(&mut self, needed: usize) -> Result<()> {
-        let left = self.writer.free.left() as usize;
+        let mut left = self.writer.free.left() as usize;
+        while left < needed
+            && let Some(blocks) = self.writer.free.first_away()
+        {
+            self.index.region.have_again(words_of(&blocks))?;
+            self.writer.free.have_again(blocks);
+            left = self.writer.free.left() as usize;
+        }
         if left >= needed {
             return Ok(());
         }
@@ -187,6 +207,21 @@ impl Writing<'_> {
         self.index.region.grow(count * BLOCK_WORDS)?;
         self.writer.free.grow(self.index.memory().count());
         Ok(())
+    }
+
+    /// Gives what is free beyond need back to the system.
+    #[cfg(feature = "slm")]
+    pub(super) fn shrink(&mut self) {
+        let mut is_begun = false;
+        while let Some(blocks) = self.writer.free.surplus(is_begun) {
+            // Who still reads a block that was replaced reads again.
+            blocks.clone().for_each(|block| drop(self.index.lock(block)));
+            if !self.index.region.give_back(words_of(&blocks)) {
+                return;
+            }
+            self.writer.free.send_away(blocks);
+            is_begun = true;
+        }
     }
 
     pub(super) fn note_use(&mut self, block: BlockNumber, use_of: BlockUse) {

@@ -57,6 +57,14 @@ impl Region for MappedRegion {
         self.map.grow(words.saturating_mul(WORD_BYTES))
     }
 
+    fn give_back(&self, words: Range<usize>) -> bool {
+        self.map.give_back(words.start * WORD_BYTES..words.end * WORD_BYTES)
+    }
+
+    fn have_again(&self, words: Range<usize>) -> Result<()> {
+        self.map.have_again(words.start * WORD_BYTES..words.end * WORD_BYTES)
+    }
+
     fn path(&self) -> &Path {
         self.map.path()
     }
@@ -87,5 +95,31 @@ mod tests {
         drop(region);
         let region = MappedRegion::new(map());
         assert_eq!(region.words()[16383].load(Ordering::Relaxed), 5);
+    }
+
+    /// What is given back takes no space, and is zeros when it is had again.
+    #[test]
+    fn space_is_given_back_and_had_again() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (vfs, path): (Arc<dyn Vfs>, _) = (Arc::new(PosixVfs::new()), dir.path().join("region"));
+        vfs.create(&path, Access::Buffered).unwrap();
+        let region =
+            MappedRegion::new(SharedMap::of(&vfs, &path, Sharing::Shared).unwrap().unwrap());
+        (0..8192).for_each(|word| region.store(word, 7));
+        region.sync().unwrap();
+        let blocks = || std::fs::metadata(&path).unwrap().blocks() * 512;
+        let before = blocks();
+        if !region.give_back(512..4608) {
+            return; // a file system without holes
+        }
+        assert_eq!(before - blocks(), 32 << 10);
+        let word = |word: usize| region.words()[word].load(Ordering::Relaxed);
+        assert_eq!([511, 512, 4607, 4608].map(word), [7, 0, 0, 7]);
+        region.have_again(512..4608).unwrap();
+        assert_eq!(blocks(), before);
+        assert_eq!([511, 512, 4607, 4608].map(word), [7, 0, 0, 7]);
+        region.store(512, 8);
+        assert_eq!(word(512), 8);
     }
 }

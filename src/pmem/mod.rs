@@ -59,6 +59,20 @@ pub(crate) trait Region: Send + Sync + Debug {
         Err(Error::Full { path: self.path().to_path_buf(), needed })
     }
 
+    /// Gives the space of words back to the system, whose content is of no use any more. Returns false if that is not
+    /// possible. Loads of them are of zeros or of what was there. They have to be had again before they are stored to.
+    fn give_back(&self, _words: Range<usize>) -> bool {
+        false
+    }
+
+    /// Gets the space of words again that was given back.
+    ///
+    /// # Errors
+    /// `Full` if there is no room.
+    fn have_again(&self, _words: Range<usize>) -> Result<()> {
+        Ok(())
+    }
+
     /// The name of the region in errors.
     fn path(&self) -> &Path;
 }

@@ -4,7 +4,8 @@
 //! that it has had since the last [`SharedMap::sync`].
 //!
 //! Invariants:
-//! 1. Disk space is allocated before it is mapped, also that of holes, which a copy of the file may have. On file
+//! 1. Disk space is allocated before it is mapped, also that of holes, which a copy of the file may have, and before
+//!    anything is stored where it was given back. On file
 //!    systems that allocate again at each rewrite (copy on write), a file is mapped only if that is disabled for it. So a
 //!    store never encounters a full disk, which would be a signal instead of an error.
 //! 2. The addresses are reserved once. Growing maps more of the file behind what is mapped, so no byte moves.
@@ -16,6 +17,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -221,6 +223,37 @@ impl SharedMap {
             // Where that is not possible, they stay.
             let _ = released;
         }
+    }
+
+    /// Gives the disk space of a range back, whose bytes are zeros then. It is to be had again before anything is stored
+    /// there. Returns false if that is not possible.
+    pub(crate) fn give_back(&self, range: Range<usize>) -> bool {
+        #[cfg(target_os = "linux")]
+        if self.sharing == Sharing::Shared
+            && let Ok(file) = self.vfs.open(&self.path, Access::Buffered, true)
+            && let Some(file) = file.pin(None)
+        {
+            use rustix::fs::{FallocateFlags, fallocate};
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let len = (range.end - range.start) as u64;
+            return fallocate(&*file, flags, range.start as u64, len).is_ok();
+        }
+        let _ = range;
+        false
+    }
+
+    /// Allocates the disk space of a range again that was given back.
+    ///
+    /// # Errors
+    /// `Full` if there is none, `Io` if the file cannot be opened.
+    pub(crate) fn have_again(&self, range: Range<usize>) -> Result<()> {
+        let len = (range.end - range.start) as u64;
+        let (start, end) = (range.start as u64, range.end as u64);
+        let failed = |error| io_error("reserve", &self.path, Some(start), len, error);
+        let file = self.vfs.open(&self.path, Access::Buffered, true)?;
+        let unsupported = || failed(io::ErrorKind::Unsupported.into());
+        let file = file.pin(None).ok_or_else(unsupported)?;
+        reserve(&file, start..end).map_err(failed)
     }
 
     /// Whose the changes are.

@@ -35,6 +35,22 @@ pub(crate) fn with_fanout(options: KeyspaceOptions, fanout: u32) -> KeyspaceOpti
     options.clone().kind_option("fanout_max", fanout).unwrap_or(options)
 }
 
+/// Options with which a tree reclaims space for the sake of its space target alone.
+pub(crate) fn for_space_alone(options: KeyspaceOptions) -> KeyspaceOptions {
+    let lazy = options.clone().kind_option("live_percent_min", 1);
+    lazy.and_then(|lazy| lazy.kind_option("without_leaf_scans", 1)).unwrap_or(options)
+}
+
+/// What a file takes of the disk: of an index, which has holes, less than its length.
+pub(crate) fn file_bytes(entry: &std::fs::DirEntry) -> Option<u64> {
+    let metadata = entry.metadata().ok()?;
+    #[cfg(unix)]
+    if entry.path().extension().is_some_and(|extension| extension == "index") {
+        return Some(std::os::unix::fs::MetadataExt::blocks(&metadata) * 512);
+    }
+    Some(metadata.len())
+}
+
 /// SplitMix64.
 pub(crate) struct Random(pub(crate) u64);
 

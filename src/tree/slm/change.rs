@@ -7,12 +7,13 @@
 
 use std::sync::Arc;
 
-use super::level::{Level, Placed};
+use super::level::Level;
+use super::level_tables::LevelTable;
 use super::parameters::Parameters;
+use super::registry::LevelKey;
 use super::{PackedTable, Slm};
 use crate::base::error::Result;
 use crate::base::ids::FileId;
-use crate::table::Table;
 use crate::tree::versioned::{Change, edit};
 
 /// The rules that changes of one version follow.
@@ -20,11 +21,9 @@ pub(super) type Rules = crate::tree::versioned::Rules<Parameters>;
 
 impl Change for Slm {
     fn receive(root: &mut Arc<Level>, packed: &PackedTable, _rules: &Rules) -> Result<()> {
-        let level = edit(root);
-        let settled = packed.table.properties().seqno_max;
-        level.tables.push(Arc::clone(&packed.table));
-        level.placed.push(Placed { settled, number: packed.number });
-        level.index = packed.index;
+        let (table, number) = (Arc::clone(&packed.table), packed.number);
+        let settled = table.properties().seqno_max;
+        add(root, LevelTable { table, settled, number }, packed.index);
         Ok(())
     }
 
@@ -34,23 +33,21 @@ impl Change for Slm {
 }
 
 /// Removes tables. `index`: the file of the index that is in use. Returns false if nothing changes.
-pub(super) fn remove(root: &mut Arc<Level>, removed: &[Arc<Table>], index: FileId) -> bool {
+pub(super) fn remove(root: &mut Arc<Level>, removed: &[LevelKey], index: FileId) -> bool {
+    let is_here = |(number, table): &&LevelKey| root.tables.has(*number, table);
+    let removed: Vec<u32> = removed.iter().filter(is_here).map(|(number, _)| *number).collect();
     if removed.is_empty() {
         return false;
     }
     let level = edit(root);
     level.index = index;
-    let is_removed = |table: &Table| removed.iter().any(|it| it.id() == table.id());
-    let tables =
-        std::mem::take(&mut level.tables).into_iter().zip(std::mem::take(&mut level.placed));
-    (level.tables, level.placed) = tables.filter(|(table, _)| !is_removed(table)).unzip();
+    removed.into_iter().for_each(|number| level.tables.remove(number));
     true
 }
 
-/// Adds the output of a compaction. `index`: the file of the index that is in use.
-pub(super) fn add(root: &mut Arc<Level>, output: &Arc<Table>, placed: Placed, index: FileId) {
+/// Adds a table. `index`: the file of the index that is in use.
+pub(super) fn add(root: &mut Arc<Level>, added: LevelTable, index: FileId) {
     let level = edit(root);
     level.index = index;
-    level.tables.push(Arc::clone(output));
-    level.placed.push(placed);
+    level.tables.insert(added);
 }

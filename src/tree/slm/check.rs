@@ -25,7 +25,7 @@ pub(super) fn check(
     problem: &mut dyn FnMut(Error),
 ) -> CheckCounts {
     check_shape(level, manifest, problem);
-    let tables: Vec<_> = level.tables.iter().collect();
+    let tables: Vec<_> = level.tables().collect();
     let mut counts = files::check(&tables, full, problem);
     let index_file = places.file_path();
     counts.files += u64::from(index_file.is_some());

@@ -4,15 +4,18 @@
 //! some, the one whose keys lie most among those of others is merged with these.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::change::{Rules, remove};
 use super::level::Level;
+use super::live_ranks::WITHOUT_KEYS;
 use super::plan::{Action, Plan, droppable, overlap, overlap_permille, range_tables};
+use super::registry::LevelKey;
 use super::version::Version;
 use super::{Slm, SlmTree};
 use crate::base::error::Result;
-use crate::base::ids::Seqno;
+use crate::base::ids::{FileId, Seqno};
 use crate::table::{BlobFile, Table};
 use crate::tree::dead_blobs::{BlobUse, collected_gain};
 use crate::tree::range::{Key, table_overlaps, table_part};
@@ -24,14 +27,15 @@ use crate::tree::versioned::{
 /// A compaction is due once there are so many candidates.
 const CANDIDATES_MIN: usize = 4;
 
-/// The tables of which less is live than allowed.
-pub(super) fn mostly_dead(version: &Version) -> Vec<Arc<Table>> {
+/// No more of the tables that a merge may be chosen among are compared.
+const CANDIDATES_MAX: usize = 64;
+
+/// The tables of which less is live than allowed, at most so many.
+pub(super) fn mostly_dead(version: &Version, tables_max: usize) -> Vec<LevelKey> {
     let percent = version.parameters.live_percent_min;
-    let is_mostly_dead = |table: &&Arc<Table>| {
-        let counts = version.own.places.live_of_named(table);
-        counts.is_some_and(|(live, named)| live * 100 < named * percent)
-    };
-    version.tables().iter().filter(is_mostly_dead).cloned().collect()
+    let tables = version.own.places.ranked(..percent, tables_max).into_iter();
+    let has = |(number, table): &LevelKey| version.root.tables.has(*number, table);
+    tables.map(|(table, _)| table).filter(has).collect()
 }
 
 impl Choose for Slm {
@@ -65,7 +69,7 @@ impl Choose for Slm {
 
     fn plan_of(tree: &SlmTree, plan: Plan) -> Result<Option<Plan>> {
         tree.own.scattered.taken(&plan.inputs);
-        Ok(Some(plan))
+        Ok(Some(plan.looked_at(&tree.version.load())))
     }
 
     fn gain(tree: &SlmTree, version: &Version, _level: &Level, _now: &Now) -> Gain {
@@ -86,9 +90,9 @@ impl Choose for Slm {
         None
     }
 
-    fn first_merge_bytes(version: &Version, level: &Level, _by_path: bool) -> u64 {
+    fn first_merge_bytes(version: &Version, _level: &Level, _by_path: bool) -> u64 {
         let most = version.parameters.inputs_max as u64 * version.parameters.table_bytes;
-        level.bytes().min(most)
+        version.files.entry_bytes.min(most)
     }
 
     fn wasted_bytes_max(_level: &Level) -> Option<u64> {
@@ -188,6 +192,7 @@ impl SlmTree {
         };
         let properties = table.properties();
         properties.deletes == 0
+            && properties.compression == self.context.options().compression
             && self.own.places.live(table) == Some(properties.entries())
             && !table.blobs().iter().any(is_collected)
     }
@@ -201,12 +206,14 @@ impl SlmTree {
         let index = self.own.places.file_id();
         let drop = |root: &mut Arc<Level>, _rules: &Rules| Ok(remove(root, &tables, index));
         self.change(NewFiles::None, drop, Seqno(0), NewTables::None)?;
+        let tables: Vec<Arc<Table>> = tables.into_iter().map(|(_, table)| table).collect();
         self.own.places.forget(&tables);
         Ok(())
     }
 
     fn drop_plan(&self, version: &Version) -> Option<Plan> {
-        let tables = droppable(version);
+        let tables = droppable(version).into_iter().map(|(_, table)| table);
+        let tables: Vec<Arc<Table>> = tables.collect();
         let place = Place::of(&version.root);
         (!tables.is_empty() && self.is_range_free(place.range()))
             .then(|| Plan::new(version, Action::Drop, place, tables))
@@ -247,30 +254,40 @@ impl SlmTree {
 
     /// The merge of the candidate whose keys lie most among those of others, with these.
     fn merge_plan(&self, version: &Version) -> Option<Plan> {
-        let mut candidates = mostly_dead(version);
-        let snapshots = self.context.snapshots();
-        let percent = 100 - version.parameters.live_percent_min;
-        let has_freed = |table: &&Arc<Table>| {
-            let freed = self.jobs.lock().freed_bytes(table.id(), &snapshots);
+        let mut candidates: BTreeMap<FileId, Arc<Table>> = BTreeMap::new();
+        let mut add = |tables: Vec<LevelKey>| {
+            let has = |(number, table): &LevelKey| version.root.tables.has(*number, table);
+            for (_, table) in tables.into_iter().filter(has) {
+                candidates.insert(table.id(), table);
+            }
+        };
+        add(mostly_dead(version, CANDIDATES_MAX));
+        let percent = u64::from(100 - version.parameters.live_percent_min);
+        let has_freed = |table: &Table, freed: u64| {
             freed > 0 && freed * 100 >= table.properties().entry_bytes() * percent
         };
-        candidates.extend(version.tables().iter().filter(has_freed).cloned());
+        let freed = self.freed();
+        add(freed.filter(|((_, table), freed)| has_freed(table, *freed)).map(|it| it.0).collect());
         // Tables of tombstones that still hide something.
-        let has_tombstones_only =
-            |table: &&Arc<Table>| self.own.places.live_of_named(table) == Some((0, 0));
-        let of_tombstones: Vec<_> =
-            version.tables().iter().filter(has_tombstones_only).cloned().collect();
+        let places = &self.own.places;
+        let mut of_tombstones = places.ranked(WITHOUT_KEYS..=WITHOUT_KEYS, CANDIDATES_MAX);
+        of_tombstones.retain(|(_, counts)| counts.live == 0);
         if of_tombstones.len() >= version.parameters.inputs_max {
-            candidates.extend(of_tombstones);
+            add(of_tombstones.into_iter().map(|(table, _)| table).collect());
         }
-        candidates.extend(self.own.scattered.among(version.tables()));
-        candidates.sort_unstable_by_key(|table| table.id());
-        candidates.dedup_by_key(|table| table.id());
+        add(self.own.scattered.first(CANDIDATES_MAX, |id| places.of_file(id)));
         if candidates.len() < CANDIDATES_MIN {
             return None;
         }
-        let free = self.free(candidates);
+        let mut free = self.free(candidates.into_values().collect());
+        free.truncate(CANDIDATES_MAX);
         (free.len() >= CANDIDATES_MIN).then(|| self.plan_among(version, &free))?
+    }
+
+    /// The tables that have had bytes for snapshots of which one has gone, with these bytes.
+    fn freed(&self) -> impl Iterator<Item = (LevelKey, u64)> {
+        let freed = self.jobs.lock().freed(&self.context.snapshots());
+        freed.into_iter().filter_map(|(id, bytes)| Some((self.own.places.of_file(id)?, bytes)))
     }
 
     /// The merge of the tables that give back most, and about how many bytes they do.
@@ -280,8 +297,18 @@ impl SlmTree {
             let (bytes, _) = collected_gain(std::iter::once(table), &collected);
             bytes + self.dead_bytes(table, &snapshots)
         };
+        let mut found: BTreeMap<FileId, Arc<Table>> = BTreeMap::new();
+        if collected.is_empty() {
+            // Tables are about as large as one another.
+            let dead = self.own.places.ranked(..100, CANDIDATES_MAX).into_iter();
+            let tables = dead.map(|(table, _)| table).chain(self.freed().map(|(table, _)| table));
+            let tables = tables.filter(|(number, table)| version.root.tables.has(*number, table));
+            found.extend(tables.map(|(_, table)| (table.id(), table)));
+        } else {
+            found.extend(version.tables().map(|table| (table.id(), Arc::clone(table))));
+        }
         let mut tables: Vec<(u64, Arc<Table>)> =
-            version.tables().iter().map(|table| (gain(table), Arc::clone(table))).collect();
+            found.into_values().map(|table| (gain(&table), table)).collect();
         tables.retain(|(bytes, _)| *bytes > 0);
         tables.sort_by_key(|(bytes, _)| Reverse(*bytes));
         let mut free = self.free(tables.into_iter().map(|(_, table)| table).collect());

@@ -10,7 +10,8 @@
 use std::sync::Arc;
 
 use super::change::{self, Rules};
-use super::level::{Level, Placed};
+use super::level::Level;
+use super::level_tables::LevelTable;
 use super::live_entries::{Input, LiveEntries, Notes};
 use super::merged_keys::keys_of;
 use super::plan::{Action, Plan};
@@ -106,7 +107,7 @@ impl Compact for Slm {
             .iter()
             .map(|table| (table, table_part(table, lower, upper).unwrap_or_default()));
         let dead = dead_of(version, &plan.inputs);
-        Outlook::of_known(parts, dead, !plan.older.is_empty(), &staying, collected)
+        Outlook::of_known(parts, dead, plan.keeps_deletes(), &staying, collected)
     }
 }
 
@@ -137,10 +138,11 @@ impl CompactionJob {
         let (context, places) = (&self.tree.context, &self.tree.own.places);
         let chunk_bytes = chunk_bytes(context, inputs.len());
         let notes = Arc::new(Mutex::new(Notes::default()));
-        let (older, open) = (Arc::clone(&self.plan.older), Arc::clone(&notes));
+        let (older, open) = (self.plan.older.clone(), Arc::clone(&notes));
         // Tables have entries that the index does not name: a tombstone has to stay above them.
         let bottom = Bottom::Ask(Box::new(move |key, kind| {
-            (kind.is_operand() && open.lock().is_open(key)) || !Plan::may_be_older(&older, key)
+            (kind.is_operand() && open.lock().is_open(key))
+                || !Plan::may_be_older(older.as_deref(), key)
         }));
         let mut options = self.compaction.options(context, bottom);
         options.limits.folds_operands = planted(Bug::SlmFoldsOperands);
@@ -229,9 +231,9 @@ impl CompactionJob {
             }
             let early = planted(Bug::SlmSettledEarly);
             let settled = if early { Seqno(u64::MAX >> 8) } else { self.plan.settled };
-            let placed = Placed { settled, number };
+            let added = LevelTable { table: Arc::clone(table), settled, number };
             let add = |root: &mut Arc<Level>, _rules: &Rules| {
-                change::add(root, table, placed, places.file_id());
+                change::add(root, added.clone(), places.file_id());
                 Ok(true)
             };
             let added = self.tree.change(NewFiles::Some, add, Seqno(0), NewTables::None);
@@ -257,8 +259,9 @@ impl CompactionJob {
             if plan.action == Action::MergeRange {
                 return Ok(());
             }
+            let inputs = tree.own.places.numbered(&plan.inputs);
             let remove = |root: &mut Arc<Level>, _rules: &Rules| {
-                Ok(change::remove(root, &plan.inputs, tree.own.places.file_id()))
+                Ok(change::remove(root, &inputs, tree.own.places.file_id()))
             };
             tree.change(NewFiles::None, remove, Seqno(0), NewTables::None)
         })?;
@@ -266,6 +269,7 @@ impl CompactionJob {
             self.tree.own.places.forget(&self.plan.inputs);
         }
         self.tree.drop_dead()?;
+        self.tree.own.places.shrink();
         Ok(step)
     }
 
@@ -295,6 +299,7 @@ impl CompactionJob {
         let goes_on = rebuild.compare_some(places, STEP_ENTRIES as usize)?
             || rebuild.receive_newer(places, &newest, &|| tree.context.snapshots())?;
         if !goes_on {
+            places.shrink();
             return self.install(|_tree, _plan| Ok(()));
         }
         self.progress.rebuild = Some(rebuild);
@@ -320,7 +325,10 @@ impl CompactionJob {
         for _ in 0..LEAVES_OF_STEP {
             match places.prune(&from, snapshots)? {
                 Some(rest) => from = rest,
-                None => return self.install(|tree, _plan| tree.drop_dead()),
+                None => {
+                    places.shrink();
+                    return self.install(|tree, _plan| tree.drop_dead());
+                }
             }
         }
         self.progress.pruned_to = Some(from);

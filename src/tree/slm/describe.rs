@@ -5,7 +5,7 @@ use super::places::Places;
 use crate::tree::description::{GroupDescription, NodeDescription, described_table};
 
 pub(super) fn describe_level(level: &Level, places: &Places) -> NodeDescription {
-    let groups = level.tables.iter().map(|table| {
+    let groups = level.tables().map(|table| {
         let live = places.live(table).unwrap_or_default();
         let counts = [("tombstones", table.properties().deletes), ("live_keys", live)];
         let file = described_table(table, whole(table).size.bytes, counts);

@@ -1,14 +1,15 @@
-//! A tree's edits, as docs/format/slm-edit.md describes them: the level with all of its tables.
+//! A tree's edits, as docs/format/slm-edit.md describes them: the tables that go and those that come.
 //!
 //! Invariants:
 //! 1. No two tables of a level have the same file or the same number.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::level::{Level, Placed};
+use super::level::{Level, LevelRefs};
+use super::level_tables::{LevelTable, LevelTables};
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{FileId, NodeId, Seqno};
@@ -19,9 +20,30 @@ use crate::tree::versioned::{self, EDIT_VERSION, Names, NodeBody, NodeRef, Recov
 /// Opens tables.
 type OpenTables<'a> = dyn FnMut(&[FileId]) -> Result<Vec<Arc<Table>>> + 'a;
 
-/// An edit that makes this the level, unless its number is below `first_new`: then it is only named.
-pub(super) fn encode(root: &Arc<Level>, first_new: u64) -> Vec<u8> {
-    versioned::encode(root, first_new, |_, _| EDIT_VERSION, encode_body)
+const NUMBER: &str = "slm table number";
+
+/// An edit that makes this the level, unless its number is below `first_new`: then it is only named. It has what has
+/// changed of the tables `before`; without these, all.
+pub(super) fn encode(root: &Arc<Level>, first_new: u64, before: Option<&LevelRefs>) -> Vec<u8> {
+    let none = LevelTables::default();
+    let changes = |out: &mut Vec<u8>| {
+        let difference = root.tables.since(before.map_or(&none, |before| &before.tables));
+        put_varint(out, difference.removed.len() as u64);
+        for removed in &difference.removed {
+            put_varint(out, u64::from(removed.number));
+        }
+        put_varint(out, difference.added.len() as u64);
+        for LevelTable { table, settled, number } in &difference.added {
+            put_varint(out, u64::from(*number));
+            put_varint(out, table.id().0);
+            put_varint(out, settled.0);
+        }
+    };
+    let shared = |_: &[&Arc<Level>], out: &mut Vec<u8>| {
+        changes(out);
+        EDIT_VERSION
+    };
+    versioned::encode(root, first_new, shared, |level, out| put_varint(out, level.index.0))
 }
 
 /// Builds the level that edits have defined.
@@ -31,21 +53,30 @@ pub(super) fn build(
     open: &mut OpenTables<'_>,
 ) -> Result<Arc<Level>> {
     recovered.build(file, &mut |NodeRef { id, .. }, record, _children| {
-        let Body { index, tables, placed } = &record.body;
-        let mut level = Level::new(open(tables)?, placed.clone(), *index);
+        let records = &recovered.shared.tables;
+        let files: Vec<FileId> = records.values().map(|record| record.file).collect();
+        let mut tables = LevelTables::default();
+        for ((number, record), table) in records.iter().zip(open(&files)?) {
+            tables.insert(LevelTable { table, settled: record.settled, number: *number });
+        }
+        let mut level = Level::new(tables, record.body.index);
         level.id = NodeId(id);
         Ok(level)
     })
 }
 
-fn encode_body(level: &Level, out: &mut Vec<u8>) {
-    put_varint(out, level.index.0);
-    put_varint(out, level.tables.len() as u64);
-    for (table, placed) in level.tables.iter().zip(&level.placed) {
-        put_varint(out, table.id().0);
-        put_varint(out, placed.settled.0);
-        put_varint(out, u64::from(placed.number));
-    }
+/// A table as edits define it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::tree) struct TableRecord {
+    pub(super) file: FileId,
+    pub(super) settled: Seqno,
+}
+
+/// The tables that edits define, by number.
+#[derive(Debug, Default)]
+pub(in crate::tree) struct TableRecords {
+    pub(super) tables: BTreeMap<u32, TableRecord>,
+    files: BTreeSet<FileId>,
 }
 
 /// The part of the level's record that is this kind's own.
@@ -53,8 +84,6 @@ fn encode_body(level: &Level, out: &mut Vec<u8>) {
 pub(in crate::tree) struct Body {
     /// The file of the location index; 0 if there is none.
     pub(super) index: FileId,
-    pub(super) tables: Vec<FileId>,
-    pub(super) placed: Vec<Placed>,
 }
 
 impl NodeBody for Body {
@@ -67,32 +96,34 @@ impl NodeBody for Body {
         height: "slm level height",
         key: "slm level key",
     };
-    const RECORD_BYTES_MIN: usize = 5;
-    type Shared = ();
+    const RECORD_BYTES_MIN: usize = 4;
+    type Shared = TableRecords;
+
+    fn decode_shared(decoder: &mut Decoder<'_>, records: &mut TableRecords) -> Result<()> {
+        for _ in 0..decoder.count(1, "slm removed table count")? {
+            let number = table_number(decoder)?;
+            let removed = records.tables.remove(&number);
+            let removed = removed
+                .ok_or_else(|| decoder.corrupt(NUMBER, "that of a table of the level", number))?;
+            records.files.remove(&removed.file);
+        }
+        for _ in 0..decoder.count(3, "slm table count")? {
+            let number = table_number(decoder)?;
+            let what = "slm table file";
+            let file = FileId(decoder.varint(what)?);
+            if !records.files.insert(file) {
+                return Err(decoder.corrupt(what, "one of no other table", file.0));
+            }
+            let settled = Seqno(decoder.varint("slm settled number")?);
+            if records.tables.insert(number, TableRecord { file, settled }).is_some() {
+                return Err(decoder.corrupt(NUMBER, "one of no other table", number));
+            }
+        }
+        Ok(())
+    }
 
     fn decode(decoder: &mut Decoder<'_>) -> Result<Body> {
-        let index = FileId(decoder.varint("slm index file")?);
-        let count = decoder.count(3, "slm table count")?;
-        let mut body = Body { index, tables: Vec::new(), placed: Vec::new() };
-        let (mut files, mut numbers) = (BTreeSet::new(), BTreeSet::new());
-        for _ in 0..count {
-            let what = "slm table file";
-            let table = decoder.varint(what)?;
-            if !files.insert(table) {
-                return Err(decoder.corrupt(what, "one of no other table", table));
-            }
-            body.tables.push(FileId(table));
-            let settled = Seqno(decoder.varint("slm settled number")?);
-            let what = "slm table number";
-            let number = decoder.varint(what)?;
-            let placed = u32::try_from(number).ok().filter(|number| *number <= TABLE_MAX);
-            let number = placed.ok_or_else(|| decoder.corrupt(what, "22 bits", number))?;
-            if !numbers.insert(number) {
-                return Err(decoder.corrupt(what, "one of no other table", number));
-            }
-            body.placed.push(Placed { settled, number });
-        }
-        Ok(body)
+        Ok(Body { index: FileId(decoder.varint("slm index file")?) })
     }
 
     fn children(&self) -> impl Iterator<Item = u64> {
@@ -108,12 +139,18 @@ impl NodeBody for Body {
     fn tables(
         &self,
         _child: usize,
-        _shared: &(),
+        records: &TableRecords,
         tables: &mut Vec<FileId>,
     ) -> std::result::Result<(), (&'static str, u64)> {
-        tables.extend(&self.tables);
+        tables.extend(records.tables.values().map(|record| record.file));
         Ok(())
     }
+}
+
+fn table_number(decoder: &mut Decoder<'_>) -> Result<u32> {
+    let number = decoder.varint(NUMBER)?;
+    let placed = u32::try_from(number).ok().filter(|number| *number <= TABLE_MAX);
+    placed.ok_or_else(|| decoder.corrupt(NUMBER, "22 bits", number))
 }
 
 #[cfg(any(test, feature = "fuzz"))]
@@ -129,7 +166,7 @@ impl crate::tree::edits::Edits for Recovered<Body> {
             [] => Ok(Vec::new()),
             _ => Err(none()),
         };
-        Ok(encode(&build(self, file, &mut open)?, 0))
+        Ok(encode(&build(self, file, &mut open)?, 0, None))
     }
 }
 

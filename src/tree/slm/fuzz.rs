@@ -9,9 +9,10 @@ pub(crate) const TARGETS: [Target; 1] =
     [Target { name: "slm-edit", run: run::<Recovered<Body>>, seeds: edit_seeds }];
 
 fn edit_seeds() -> Vec<Vec<u8>> {
-    // Levels with numbers 1 and 2, which have an index and no table, and one with two tables.
-    let one = [1, 1, 1, 0, 0, 4, 0, 1];
-    let two = [1, 1, 2, 0, 0, 4, 0, 2];
-    let with_tables = [1, 1, 1, 0, 0, 4, 2, 5, 70, 1, 7, 0, 3, 1];
-    vec![with_lengths(&[&one]), with_lengths(&[&one, &two]), with_lengths(&[&with_tables])]
+    // A level that has an index and no table, two tables that come, and these that go.
+    let none = [1, 0, 0, 1, 1, 0, 0, 4, 1];
+    let come = [1, 0, 2, 1, 5, 70, 3, 7, 0, 1, 2, 0, 0, 4, 2];
+    let go = [1, 2, 1, 3, 0, 1, 3, 0, 0, 4, 3];
+    let whole = with_lengths(&[&none, &come, &go]);
+    vec![with_lengths(&[&none]), with_lengths(&[&come]), with_lengths(&[&come, &go]), whole]
 }

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::edit::Body;
-use super::level::{Level, Placed};
+use super::edit::{Body, TableRecord};
+use super::level::Level;
 use crate::base::checksum::checksum;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -77,9 +77,13 @@ pub(super) struct OpenedIndex {
 ///
 /// # Errors
 /// `InvalidArgument` if the system has no addresses left.
-pub(super) fn open(context: &TreeContext, body: Option<&Body>) -> Result<OpenedIndex> {
+pub(super) fn open(
+    context: &TreeContext,
+    body: Option<&Body>,
+    records: &BTreeMap<u32, TableRecord>,
+) -> Result<OpenedIndex> {
     // An index that cannot be opened is built. One that cannot be in a file is in memory.
-    if let Ok(Some(opened)) = open_file(context, body) {
+    if let Ok(Some(opened)) = open_file(context, body, records) {
         return Ok(opened);
     }
     let mut words = HEAP_WORDS_MAX;
@@ -94,7 +98,11 @@ pub(super) fn open(context: &TreeContext, body: Option<&Body>) -> Result<OpenedI
     Ok(OpenedIndex { index, file: None, found: None })
 }
 
-fn open_file(context: &TreeContext, body: Option<&Body>) -> Result<Option<OpenedIndex>> {
+fn open_file(
+    context: &TreeContext,
+    body: Option<&Body>,
+    records: &BTreeMap<u32, TableRecord>,
+) -> Result<Option<OpenedIndex>> {
     let files = &context.files;
     if !files.vfs.maps_files() {
         return Ok(None);
@@ -119,7 +127,7 @@ fn open_file(context: &TreeContext, body: Option<&Body>) -> Result<Option<Opened
     let identity = files.hasher.hash(&context.keyspace.0.to_le_bytes()) & NOTE_MASK;
     // Zero: the system does not say.
     let mount = files.vfs.mount_number(files.dir()).unwrap_or(0) & NOTE_MASK;
-    let settled = body.filter(|_| !is_new).and_then(|body| file.trusted(mount, body));
+    let settled = body.filter(|_| !is_new).and_then(|_| file.trusted(mount, records));
     // What the system could not write to the disk may be read as it was before. It says so, once.
     let settled = settled.filter(|_| file.sync().is_ok());
     // Whatever comes next, this is durable first. Only a file that was closed is trusted after a power loss.
@@ -129,7 +137,7 @@ fn open_file(context: &TreeContext, body: Option<&Body>) -> Result<Option<Opened
         store_note(&*region, TRUST_NOTE, trust);
         if was_closed { file.sync() } else { Ok(()) }
     };
-    if let (Some(settled), Some(body)) = (settled, body) {
+    if let Some(settled) = settled {
         begin(OPEN)?;
         let mut live = BTreeMap::new();
         let mut visit = |table: u32| *live.entry(table).or_default() += 1;
@@ -137,7 +145,7 @@ fn open_file(context: &TreeContext, body: Option<&Body>) -> Result<Option<Opened
             LocationIndex::open(Arc::<MappedRegion>::clone(&region), identity, &mut |location| {
                 visit(location.table)
             });
-        let numbers: BTreeSet<u32> = body.placed.iter().map(|placed| placed.number).collect();
+        let numbers: BTreeSet<u32> = records.keys().copied().collect();
         // What is not in the index was in memory alone.
         if let Ok(Some((index, has))) = opened
             && has.cut == 0
@@ -181,10 +189,10 @@ fn map_file(vfs: &Arc<dyn Vfs>, path: &Path, is_known: bool) -> Result<Option<(S
 }
 
 /// A number for a level, as the manifest has it.
-fn level_hash(tables: impl Iterator<Item = (FileId, Placed)>) -> u64 {
+fn level_hash(tables: impl Iterator<Item = (u32, FileId, Seqno)>) -> u64 {
     let mut bytes = Vec::new();
-    for (table, Placed { settled, number }) in tables {
-        for part in [table.0, settled.0, u64::from(number)] {
+    for (number, file, settled) in tables {
+        for part in [u64::from(number), file.0, settled.0] {
             bytes.extend(part.to_le_bytes());
         }
     }
@@ -213,13 +221,15 @@ impl IndexFile {
     }
 
     /// The number up to which the index has everything, if it is to be trusted.
-    fn trusted(&self, mount: u64, body: &Body) -> Option<Seqno> {
+    fn trusted(&self, mount: u64, records: &BTreeMap<u32, TableRecord>) -> Option<Seqno> {
         let note = |note: usize| load_note(&*self.region, note);
         let settled = Seqno(note(SETTLED_NOTE)?);
-        let level = body.tables.iter().copied().zip(body.placed.iter().copied());
         let is_trusted = match note(TRUST_NOTE)? {
             OPEN => mount != 0 && note(MOUNT_NOTE)? == mount,
-            CLOSED => note(LEVEL_NOTE)? == level_hash(level),
+            CLOSED => {
+                note(LEVEL_NOTE)?
+                    == level_hash(records.iter().map(|(number, it)| (*number, it.file, it.settled)))
+            }
             _ => false,
         };
         is_trusted.then_some(settled)
@@ -263,8 +273,8 @@ impl IndexFile {
         if !is_open || self.sharing == Sharing::Private {
             return;
         }
-        let tables = level.tables.iter().map(|table| table.id());
-        let hash = level_hash(tables.zip(level.placed.iter().copied()));
+        let tables = level.tables.iter();
+        let hash = level_hash(tables.map(|it| (it.number, it.table.id(), it.settled)));
         store_note(&*self.region, LEVEL_NOTE, hash);
         // Until both have been done, it is not known as closed: at worst it is built anew.
         if self.sync().is_ok() {

@@ -7,8 +7,9 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use super::level_tables::LevelTables;
 use crate::base::error::Result;
-use crate::base::ids::{FileId, Seqno};
+use crate::base::ids::FileId;
 use crate::table::Table;
 use crate::tree::files::FileRefs;
 use crate::tree::range::{RangeSize, TablePart};
@@ -18,21 +19,9 @@ use crate::tree::versioned::{Head, NodeRefs, TreeNode};
 #[derive(Clone)]
 pub(in crate::tree) struct Level {
     pub(super) head: Head,
-    pub(super) tables: Vec<Arc<Table>>,
-    /// What the level says of each of them.
-    pub(super) placed: Vec<Placed>,
+    pub(super) tables: LevelTables,
     /// The file of the location index; 0 if there is none.
     pub(super) index: FileId,
-}
-
-/// What a level says of a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::tree) struct Placed {
-    /// The number up to which the table's entries are what is needed of their keys. No tombstone up to that number in
-    /// another table says anything of them.
-    pub(super) settled: Seqno,
-    /// The number by which the index names the table.
-    pub(super) number: u32,
 }
 
 /// All of a table's entries.
@@ -43,14 +32,13 @@ pub(super) fn whole(table: &Table) -> TablePart {
 }
 
 impl Level {
-    pub(super) fn new(tables: Vec<Arc<Table>>, placed: Vec<Placed>, index: FileId) -> Level {
-        assert_eq!(tables.len(), placed.len(), "a level");
-        Level { head: Head::new(0, Arc::from(&[][..]), None), tables, placed, index }
+    pub(super) fn new(tables: LevelTables, index: FileId) -> Level {
+        Level { head: Head::new(0, Arc::from(&[][..]), None), tables, index }
     }
 
-    /// Bytes of keys and values.
-    pub(super) fn bytes(&self) -> u64 {
-        self.tables.iter().map(|table| table.properties().entry_bytes()).sum()
+    /// The tables alone.
+    pub(super) fn tables(&self) -> impl DoubleEndedIterator<Item = &Arc<Table>> {
+        self.tables.iter().map(|it| &it.table)
     }
 }
 
@@ -73,7 +61,7 @@ impl DerefMut for Level {
 
 impl TreeNode for Level {
     fn empty_root() -> Level {
-        Level::new(Vec::new(), Vec::new(), FileId(0))
+        Level::new(LevelTables::default(), FileId(0))
     }
 
     fn children(&self) -> impl Iterator<Item = &Arc<Level>> {
@@ -87,25 +75,42 @@ impl TreeNode for Level {
     fn forget_derived(&mut self) {}
 
     fn each_live_part(&self, f: &mut dyn FnMut(&Arc<Table>, TablePart)) -> Result<()> {
-        self.tables.iter().for_each(|table| f(table, whole(table)));
+        self.tables().for_each(|table| f(table, whole(table)));
         Ok(())
     }
 }
 
-/// What a level refers to.
+/// What the level refers to: a tree has one.
 #[derive(Default, PartialEq)]
-pub(in crate::tree) struct LevelRefs(FileRefs);
+pub(in crate::tree) struct LevelRefs {
+    files: FileRefs,
+    /// The tables that are counted.
+    pub(super) tables: LevelTables,
+}
+
+impl LevelRefs {
+    fn go_to(&mut self, tables: &LevelTables) {
+        let difference = tables.since(&self.tables);
+        difference.added.iter().for_each(|it| self.files.add(&it.table));
+        difference.removed.iter().for_each(|it| self.files.remove(&it.table));
+        self.tables = tables.clone();
+    }
+}
 
 impl NodeRefs<Level> for LevelRefs {
     fn add(&mut self, level: &Level) {
-        level.tables.iter().for_each(|table| self.0.add(table));
+        self.go_to(&level.tables);
     }
 
-    fn remove(&mut self, level: &Level) {
-        level.tables.iter().for_each(|table| self.0.remove(table));
+    fn remove(&mut self, _level: &Level) {
+        self.go_to(&LevelTables::default());
+    }
+
+    fn replace(&mut self, _before: &Level, level: &Level) {
+        self.go_to(&level.tables);
     }
 
     fn files(&self) -> &FileRefs {
-        &self.0
+        &self.files
     }
 }

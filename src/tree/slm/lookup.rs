@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::level_tables::{LevelTable, LevelTables};
 use super::places::page_of;
 use super::summary::Summary;
 use super::versions::is_cut;
@@ -28,7 +29,7 @@ const TRIES_MAX: u32 = 4;
 /// A lookup of one key in a version.
 pub(super) struct Lookup<'a> {
     pub(super) own: &'a Summary,
-    pub(super) tables: &'a [Arc<Table>],
+    pub(super) tables: &'a LevelTables,
     pub(super) flushed: Seqno,
     pub(super) key: &'a [u8],
     pub(super) snapshot: Seqno,
@@ -199,7 +200,7 @@ impl Lookup<'_> {
     #[cold]
     fn ask_tables(&self, f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>) -> Result<()> {
         let mut found: Vec<Found> = Vec::new();
-        for table in self.tables {
+        for LevelTable { table, .. } in self.tables.iter() {
             if *table.first_key() > *self.key
                 || *table.last_key() < *self.key
                 || table.properties().seqno_min > self.newest()

@@ -8,6 +8,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use super::level::Level;
+use super::level_tables::LevelTable;
 use super::versions::over;
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
@@ -101,9 +102,9 @@ impl MergedKeys {
     pub(super) fn new(level: &Level, snapshots: Vec<Seqno>) -> Result<MergedKeys> {
         let mut next = BinaryHeap::with_capacity(level.tables.len());
         let chunk_bytes = (CHUNKS_BYTES_MAX / level.tables.len().max(1)).clamp(4096, CHUNK_BYTES);
-        for (table, placed) in level.tables.iter().zip(&level.placed) {
+        for LevelTable { table, number, .. } in level.tables.iter() {
             let scan = table.scan(None, None, chunk_bytes)?;
-            let (keys, number) = (KeyList::default(), placed.number);
+            let (keys, number) = (KeyList::default(), *number);
             let creation = table.properties().creation;
             let mut of_table = Next { keys, scan, number, creation };
             if of_table.advance()? {

@@ -22,15 +22,19 @@ pub(crate) mod fuzz;
 mod index_file;
 mod kind;
 mod level;
+mod level_tables;
 mod live_entries;
+mod live_ranks;
 mod lookup;
 mod merged_keys;
+mod numbers;
 mod open;
 mod parameters;
 mod places;
 mod plan;
 mod rebuild;
 mod receive;
+mod registry;
 mod scattered;
 mod summary;
 mod version;
@@ -100,7 +104,8 @@ impl VersionedKind for Slm {
 
     fn new(context: &TreeContext, recovered: &Recovered<Body>) -> Result<Slm> {
         let body = recovered.root().map(|record| &record.body);
-        let OpenedIndex { index, file, found } = index_file::open(context, body)?;
+        let records = &recovered.shared.tables;
+        let OpenedIndex { index, file, found } = index_file::open(context, body, records)?;
         let places = Arc::new(Places::new(index, file, found.is_some()));
         Ok(Slm { places, scattered: Arc::default(), found: Mutex::new(found) })
     }
@@ -118,11 +123,13 @@ impl VersionedKind for Slm {
         built.inspect_err(|_| self.places.distrust()).or_else(|error| match error {
             Error::Corruption { .. } | Error::Io { .. } => Ok(()),
             error => Err(error),
-        })
+        })?;
+        self.places.shrink();
+        Ok(())
     }
 
-    fn encode(root: &Arc<Level>, first_new: u64, _before: Option<&LevelRefs>) -> Vec<u8> {
-        edit::encode(root, first_new)
+    fn encode(root: &Arc<Level>, first_new: u64, before: Option<&LevelRefs>) -> Vec<u8> {
+        edit::encode(root, first_new, before)
     }
 
     fn as_version(version: Arc<Version>) -> Arc<dyn TreeVersion> {
@@ -131,8 +138,13 @@ impl VersionedKind for Slm {
 
     fn derive(_root: &Arc<Level>, _parameters: &Parameters) {}
 
-    fn summarize(&self, root: &Arc<Level>, _refs: &LevelRefs, _parameters: &Parameters) -> Summary {
-        Summary::new(&self.places, &self.scattered, &root.tables)
+    fn summarize(
+        &self,
+        _root: &Arc<Level>,
+        _refs: &LevelRefs,
+        _parameters: &Parameters,
+    ) -> Summary {
+        Summary { places: Arc::clone(&self.places), scattered: Arc::clone(&self.scattered) }
     }
 
     fn pack(tree: &SlmTree, entries: &mut dyn PackSource) -> Result<(PackedTable, PackedBytes)> {
@@ -177,7 +189,14 @@ impl VersionedKind for Slm {
     }
 
     fn pending_bytes(version: &Version) -> u64 {
-        choose::mostly_dead(version).iter().map(|table| table.properties().entry_bytes()).sum()
+        choose::mostly_dead(version, usize::MAX)
+            .iter()
+            .map(|(_, table)| table.properties().entry_bytes())
+            .sum()
+    }
+
+    fn index_bytes(version: &Version) -> (u64, u64) {
+        version.own.places.disk_bytes()
     }
 
     fn memory_bytes(version: &Version) -> u64 {
@@ -193,6 +212,7 @@ impl SlmTree {
         let received = places.receive_some(keys_max, &|| self.context.snapshots());
         let received = received.and_then(|received| {
             if received == Received::Table {
+                places.shrink();
                 places.release_memory(self.version.load().parameters.index_memory_bytes_max);
                 self.look_for_scattered()?;
             }

@@ -12,7 +12,7 @@ pub(super) const LIVE_PERCENT_MIN: OwnOption = OwnOption {
     nearest: |percent| percent.min(100),
     show: show_choice,
 };
-const LIVE_PERCENT_MIN_DEFAULT: u64 = 70;
+const LIVE_PERCENT_MIN_DEFAULT: u8 = 70;
 
 /// Whether tables are left as they are that leaves of the index name together with many others (the paper's leaf node
 /// scans).
@@ -32,7 +32,7 @@ const INPUTS_MAX: usize = 8;
 /// What the tree aims at.
 #[derive(Debug, Clone)]
 pub(in crate::tree) struct Parameters {
-    pub(super) live_percent_min: u64,
+    pub(super) live_percent_min: u8,
     pub(super) inputs_max: usize,
     /// An output of a compaction is cut at this size.
     pub(super) table_bytes: u64,
@@ -49,7 +49,7 @@ impl Parameters {
         Parameters {
             live_percent_min: match options.own.get(&LIVE_PERCENT_MIN) {
                 0 => LIVE_PERCENT_MIN_DEFAULT,
-                percent => u64::from(percent),
+                percent => percent.min(100) as u8,
             },
             inputs_max: INPUTS_MAX,
             table_bytes,
@@ -61,7 +61,7 @@ impl Parameters {
 
     pub(super) fn named(&self) -> Vec<NamedCount> {
         named([
-            ("live_percent_min", self.live_percent_min),
+            ("live_percent_min", u64::from(self.live_percent_min)),
             ("inputs_max", self.inputs_max as u64),
             ("table_bytes", self.table_bytes),
             ("index_memory_bytes_max", self.index_memory_bytes_max),

@@ -17,10 +17,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::index_file::IndexFile;
 use super::level::Level;
+use super::live_ranks::LiveRanks;
+use super::registry::Registry;
 use super::versions::is_cut;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -29,36 +31,13 @@ use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, RwLock};
 use crate::cache::PagePointer;
 use crate::location_index::{
-    IndexVersion, LeafAt, LeafEntries, LeafPlace, LocationIndex, TABLE_MAX, Writing, versions_max,
+    IndexVersion, LeafAt, LeafEntries, LeafPlace, LocationIndex, Writing, versions_max,
 };
 use crate::table::{KeyList, Table};
 use crate::tree::description::{GroupDescription, named};
 
 /// A key, and its versions.
 pub(super) type KeyVersions = (Vec<u8>, Vec<IndexVersion>);
-
-/// A table with a number.
-struct Numbered {
-    table: Arc<Table>,
-    live: AtomicU64,
-    /// The number of versions that have named it: as many keys as it had that were live.
-    named: AtomicU64,
-    /// All of its keys that are live are in the index.
-    is_ready: AtomicBool,
-}
-
-/// The tables by number.
-#[derive(Default)]
-struct Registry {
-    tables: BTreeMap<u32, Numbered>,
-    numbers: BTreeMap<FileId, u32>,
-    /// Tables that the tree has no more, while older versions may have them.
-    gone: BTreeMap<u32, Weak<Table>>,
-    /// Numbers are given in turn.
-    last: u32,
-    /// How many are gone when those that nobody has are forgotten.
-    forget_at: usize,
-}
 
 /// A table that is not in the index, or not wholly.
 pub(super) struct Pending {
@@ -134,7 +113,9 @@ pub(in crate::tree) struct Places {
     index: LocationIndex,
     file: Option<IndexFile>,
     is_resumed: bool,
-    registry: RwLock<Registry>,
+    pub(super) registry: RwLock<Registry>,
+    /// Locked after the registry.
+    pub(super) ranks: Mutex<LiveRanks>,
     state: ArcSwap<State>,
     /// Held by whoever changes `state`. The tables that are becoming part of the tree, and are not pending: the index was
     /// partial.
@@ -146,7 +127,7 @@ pub(in crate::tree) struct Places {
     /// The index has become partial since a rebuild began.
     has_lacked_room: AtomicBool,
     /// A table has had operands.
-    has_operands: AtomicBool,
+    pub(super) has_operands: AtomicBool,
     /// The number of versions that only snapshots need, and the snapshots that had to be kept for.
     superseded: AtomicU64,
     pub(super) needed: Mutex<Vec<Seqno>>,
@@ -176,6 +157,7 @@ impl Places {
             file,
             is_resumed,
             registry: RwLock::default(),
+            ranks: Mutex::default(),
             state: ArcSwap::from_pointee(State::default()),
             changes: Mutex::default(),
             receiving: Mutex::default(),
@@ -284,10 +266,15 @@ impl Places {
         self.many.lock().clear();
         self.superseded.store(0, Ordering::SeqCst);
         self.need(snapshots);
-        for numbered in self.registry.write().tables.values() {
-            numbered.is_ready.store(false, Ordering::SeqCst);
-            numbered.live.store(0, Ordering::SeqCst);
-            numbered.named.store(0, Ordering::SeqCst);
+        {
+            let registry = self.registry.write();
+            let mut ranks = self.ranks.lock();
+            for (number, numbered) in &registry.tables {
+                numbered.is_ready.store(false, Ordering::SeqCst);
+                numbered.live.store(0, Ordering::SeqCst);
+                numbered.named.store(0, Ordering::SeqCst);
+                ranks.set(*number, numbered.counts().rank());
+            }
         }
         self.change_state(|state| {
             (state.floor, state.settled) = (flushed, flushed);
@@ -308,7 +295,7 @@ impl Places {
             return false;
         }
         let Some((level, flushed)) = newest() else { return false };
-        for placed in &level.placed {
+        for placed in level.tables.iter() {
             self.set_named(placed.number);
             self.set_ready(placed.number);
         }
@@ -503,161 +490,19 @@ impl Places {
     /// Adds what has been counted. It is to be called before the index is given to others.
     pub(super) fn count(&self, counts: &mut Counts) {
         let registry = self.registry.read();
+        let mut ranks = self.ranks.lock();
         for (number, by) in std::mem::take(&mut counts.live) {
             if let Some(numbered) = registry.tables.get(&number) {
                 numbered.live.fetch_add(by as u64, Ordering::SeqCst);
                 if !numbered.is_ready.load(Ordering::SeqCst) {
                     numbered.named.fetch_add(by.max(0) as u64, Ordering::SeqCst);
                 }
+                ranks.set(number, numbered.counts().rank());
             }
         }
+        drop(ranks);
         let superseded = std::mem::take(&mut counts.superseded);
         self.superseded.fetch_add(superseded as u64, Ordering::SeqCst);
-    }
-
-    /// The table of a number; `None` if the index does not name it any more.
-    pub(super) fn table(&self, number: u32) -> Option<Arc<Table>> {
-        self.registry.read().tables.get(&number).map(|numbered| Arc::clone(&numbered.table))
-    }
-
-    /// The number of a table, which it gets if it has none.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if there are no numbers left.
-    pub(super) fn number(&self, table: &Arc<Table>) -> Result<u32> {
-        if let Some(number) = self.registry.read().numbers.get(&table.id()) {
-            return Ok(*number);
-        }
-        let number = self.next_number()?;
-        self.register(table, number);
-        Ok(number)
-    }
-
-    /// A number for a table that is being made.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if there are no numbers left.
-    pub(super) fn next_number(&self) -> Result<u32> {
-        let mut registry = self.registry.write();
-        registry.forget_gone();
-        if registry.tables.len() + registry.gone.len() > TABLE_MAX as usize {
-            return Err(Error::invalid("a keyspace of this kind has at most four million tables"));
-        }
-        loop {
-            registry.last = if registry.last == TABLE_MAX { 0 } else { registry.last + 1 };
-            let is_taken = registry.tables.contains_key(&registry.last)
-                || registry.gone.contains_key(&registry.last);
-            if !is_taken {
-                return Ok(registry.last);
-            }
-        }
-    }
-
-    /// The index may name a table by a number from now on.
-    pub(super) fn register(&self, table: &Arc<Table>, number: u32) {
-        let properties = table.properties();
-        if properties.merges + properties.blob_merges > 0 {
-            self.has_operands.store(true, Ordering::SeqCst);
-        }
-        let numbered = Numbered {
-            table: Arc::clone(table),
-            live: AtomicU64::new(0),
-            named: AtomicU64::new(0),
-            is_ready: AtomicBool::new(false),
-        };
-        let mut registry = self.registry.write();
-        registry.gone.remove(&number);
-        registry.tables.insert(number, numbered);
-        registry.numbers.insert(table.id(), number);
-    }
-
-    /// Registers the tables of a level that has been opened.
-    pub(super) fn register_all(&self, level: &Level) {
-        for (table, placed) in level.tables.iter().zip(&level.placed) {
-            self.register(table, placed.number);
-        }
-        // The number after the last one that was given may be that of a table that has been removed since.
-        let last = level.placed.iter().map(|placed| placed.number).max();
-        self.registry.write().last = last.unwrap_or_default();
-    }
-
-    /// What the index has said of a table when it was opened.
-    pub(super) fn set_live(&self, number: u32, live: u64) {
-        if let Some(numbered) = self.registry.read().tables.get(&number) {
-            numbered.live.store(live, Ordering::SeqCst);
-        }
-        self.set_named(number);
-    }
-
-    /// How many keys of a table were live when it came is not known any more: as many as it has, at most.
-    pub(super) fn set_named(&self, number: u32) {
-        if let Some(numbered) = self.registry.read().tables.get(&number) {
-            let properties = numbered.table.properties();
-            let live = numbered.live.load(Ordering::SeqCst);
-            let named = properties.entries().saturating_sub(properties.deletes).max(live);
-            numbered.named.store(named, Ordering::SeqCst);
-        }
-    }
-
-    /// The number of a table that has one.
-    pub(super) fn number_of(&self, table: &Table) -> Option<u32> {
-        self.registry.read().numbers.get(&table.id()).copied()
-    }
-
-    /// All live keys of a table are in the index from now on.
-    pub(super) fn set_ready(&self, number: u32) {
-        if let Some(numbered) = self.registry.read().tables.get(&number) {
-            numbered.is_ready.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// Forgets tables that the newest version has no more.
-    pub(super) fn forget(&self, tables: &[Arc<Table>]) {
-        let mut registry = self.registry.write();
-        for table in tables {
-            if let Some(number) = registry.numbers.remove(&table.id()) {
-                registry.tables.remove(&number);
-                registry.gone.insert(number, Arc::downgrade(table));
-            }
-        }
-        registry.forget_gone();
-    }
-
-    /// The number of versions of a table that are live; `None` while a job is at work on that.
-    pub(super) fn live(&self, table: &Table) -> Option<u64> {
-        self.live_of_named(table).map(|(live, _)| live)
-    }
-
-    /// The same, and how many were live when the table came.
-    pub(super) fn live_of_named(&self, table: &Table) -> Option<(u64, u64)> {
-        if self.is_partial() {
-            return None;
-        }
-        let registry = self.registry.read();
-        let numbered = registry.tables.get(registry.numbers.get(&table.id())?)?;
-        let is_ready = numbered.is_ready.load(Ordering::SeqCst);
-        let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
-        let counts = (count(&numbered.live), count(&numbered.named));
-        // A key that there was no room for has been counted out, and its entry is needed. No rebuild ends meanwhile.
-        (is_ready && !self.is_partial()).then_some(counts)
-    }
-
-    /// Checks that the index names none of the inputs of a compaction that has ended.
-    ///
-    /// # Errors
-    /// `Corruption`: a table has not had what the index says of it.
-    pub(super) fn require_unnamed(&self, inputs: &[Arc<Table>]) -> Result<()> {
-        let registry = self.registry.read();
-        for table in inputs {
-            let number = registry.numbers.get(&table.id());
-            let numbered = number.and_then(|number| registry.tables.get(number));
-            let live = numbered.map_or(0, |it| it.live.load(Ordering::SeqCst));
-            if live > 0 {
-                let (file, what) = (table.pages().path(), "keys that the index names");
-                return Err(Error::corruption(&file, 0, what, live, "less"));
-            }
-        }
-        Ok(())
     }
 
     /// What the index looks like, for `inspect`. `resumed`: it was opened with what it had, not built.
@@ -685,21 +530,25 @@ impl Places {
         self.index.blocks().0 * 4096
     }
 
+    /// The disk space of the index, and the part of it that is in use.
+    pub(super) fn disk_bytes(&self) -> (u64, u64) {
+        let (used, all) = self.index.blocks();
+        self.file.as_ref().map_or((0, 0), |_| (all * 4096, used * 4096))
+    }
+
+    /// Gives disk space of the index back that it does not need any more.
+    pub(super) fn shrink(&self) {
+        if self.file.is_some() {
+            self.index.shrink();
+        }
+    }
+
     /// Gives pages of the file back to the system if they are more than counts as memory. Those that are used come back.
     pub(super) fn release_memory(&self, file_bytes_max: u64) {
         if let Some(file) = &self.file
             && self.index_bytes() > file_bytes_max
         {
             file.release();
-        }
-    }
-}
-
-impl Registry {
-    fn forget_gone(&mut self) {
-        if self.gone.len() > self.forget_at {
-            self.gone.retain(|_, table| table.strong_count() > 0);
-            self.forget_at = 2 * self.gone.len() + 64;
         }
     }
 }

@@ -8,14 +8,21 @@
 //!    that is [settled](Level::settled) up to a lower number.
 //! 2. No two compactions have a key in common: each takes in all versions of its keys.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::level_tables::LevelTable;
+use super::live_ranks::WITHOUT_KEYS;
+use super::registry::LevelKey;
 use super::version::Version;
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::table::Table;
 use crate::tree::range::{Key, table_overlaps, table_part};
 use crate::tree::versioned::{CompactionPlan, Place};
+
+/// Of the tables that are wholly dead, and of those that have had no live keys, so many are looked at.
+const DROPPED_MAX: usize = 64;
 
 /// What is done with the inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,9 +49,12 @@ pub(in crate::tree) struct Plan {
     /// What the index had when it was made. Of a memtable that has come since, nothing counts.
     pub(super) settled: Seqno,
     /// The ranges of keys of tables beside the inputs of which a tombstone of the inputs may hide entries, ascending,
-    /// none overlapping another.
-    pub(super) older: Arc<[(Vec<u8>, Vec<u8>)]>,
+    /// none overlapping another. `None` if that has not been looked at: in all.
+    pub(super) older: Option<Arc<OlderRanges>>,
 }
+
+/// The first and the last key of each.
+pub(super) type OlderRanges = [(Vec<u8>, Vec<u8>)];
 
 impl Plan {
     pub(super) fn new(
@@ -53,16 +63,30 @@ impl Plan {
         place: Place,
         inputs: Vec<Arc<Table>>,
     ) -> Plan {
-        let older = match action {
-            Action::Merge => older(version, &inputs),
-            _ => Vec::new(),
-        };
         let settled = version.own.places.state().settled;
-        Plan { action, place, inputs, settled, older: older.into() }
+        let older = (action != Action::Merge).then(|| Arc::from([]));
+        Plan { action, place, inputs, settled, older }
+    }
+
+    /// The plan, to be carried out: a merge knows then which tombstones are needed.
+    pub(super) fn looked_at(self, version: &Version) -> Plan {
+        match self.action {
+            Action::Merge => {
+                let older = Some(older(version, &self.inputs).into());
+                Plan { older, ..self }
+            }
+            _ => self,
+        }
+    }
+
+    /// Whether tombstones of the inputs may be needed.
+    pub(super) fn keeps_deletes(&self) -> bool {
+        self.older.as_ref().is_none_or(|older| !older.is_empty())
     }
 
     /// Returns true if entries older than the inputs' may exist for a key.
-    pub(super) fn may_be_older(older: &[(Vec<u8>, Vec<u8>)], key: &[u8]) -> bool {
+    pub(super) fn may_be_older(older: Option<&OlderRanges>, key: &[u8]) -> bool {
+        let Some(older) = older else { return true };
         let after = older.partition_point(|(first, _)| **first <= *key);
         let after = if planted(Bug::SlmTombstonesDropped) { 0 } else { after };
         after.checked_sub(1).is_some_and(|at| *key <= *older[at].1)
@@ -74,12 +98,10 @@ fn older(version: &Version, inputs: &[Arc<Table>]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let youngest = inputs.iter().map(|table| table.properties().seqno_max).max();
     let youngest = youngest.unwrap_or(Seqno(0));
     let is_input = |table: &Arc<Table>| inputs.iter().any(|input| input.id() == table.id());
-    let tables = version.tables().iter().zip(&version.root.placed);
-    let mut ranges: Vec<(Vec<u8>, Vec<u8>)> = tables
-        .filter(|(table, placed)| {
-            placed.settled < youngest && !is_input(table) && may_hide_dead(version, table)
-        })
-        .map(|(table, _)| (table.first_key().to_vec(), table.last_key().to_vec()))
+    let mut ranges: Vec<(Vec<u8>, Vec<u8>)> = hiding(version)
+        .into_iter()
+        .filter(|it| it.settled < youngest && !is_input(&it.table))
+        .map(|it| (it.table.first_key().to_vec(), it.table.last_key().to_vec()))
         .collect();
     ranges.sort();
     let mut joined: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
@@ -122,35 +144,45 @@ impl CompactionPlan for Plan {
     }
 }
 
-/// Whether a table may have entries that a tombstone elsewhere hides: not if all are live, and none for a snapshot alone.
-fn may_hide_dead(version: &Version, table: &Table) -> bool {
-    let properties = table.properties();
-    let values = properties.entries() - properties.deletes;
-    version.own.places.live(table) != Some(values) || version.own.places.superseded() > 0
+/// The tables that may have entries which a tombstone elsewhere hides.
+fn hiding(version: &Version) -> Vec<&LevelTable> {
+    let tables = &version.root.tables;
+    match version.own.places.hiding() {
+        Some(numbers) => numbers.into_iter().filter_map(|number| tables.get(number)).collect(),
+        None => tables.iter().collect(),
+    }
 }
 
 /// The tables without live keys that can be dropped together: no tombstone of theirs is needed by a table that stays.
-pub(super) fn droppable(version: &Version) -> Vec<Arc<Table>> {
-    let is_dead = |table: &&Arc<Table>| version.own.places.live(table) == Some(0);
-    let mut dead: Vec<Arc<Table>> = version.tables().iter().filter(is_dead).cloned().collect();
+pub(super) fn droppable(version: &Version) -> Vec<LevelKey> {
+    let (places, tables) = (&version.own.places, &version.root.tables);
+    let mut dead = places.ranked(..=0, DROPPED_MAX);
+    dead.extend(places.ranked(WITHOUT_KEYS..=WITHOUT_KEYS, DROPPED_MAX));
+    dead.retain(|((number, table), counts)| counts.live == 0 && tables.has(*number, table));
+    let mut dead: Vec<LevelKey> = dead.into_iter().map(|(table, _)| table).collect();
+    if dead.iter().all(|(_, table)| table.properties().deletes == 0) {
+        return dead;
+    }
+    let hiding = hiding(version);
     loop {
-        let stays = |table: &&Arc<Table>| !dead.iter().any(|it| it.id() == table.id());
-        let tables = version.tables().iter().zip(&version.root.placed);
-        let staying: Vec<_> = tables.filter(|(table, _)| stays(table)).collect();
-        let is_needed = |table: &Arc<Table>| {
+        let dead_numbers: BTreeSet<u32> = dead.iter().map(|(number, _)| *number).collect();
+        let is_needed = |(_, table): &LevelKey| {
             table.properties().deletes > 0
-                && staying.iter().any(|(other, placed)| {
-                    placed.settled < table.properties().seqno_max
-                        && overlap(other, table)
-                        && may_hide_dead(version, other)
+                && hiding.iter().any(|other| {
+                    other.settled < table.properties().seqno_max
+                        && overlap(&other.table, table)
+                        && !dead_numbers.contains(&other.number)
                 })
         };
-        let needed: Vec<_> =
-            dead.iter().filter(|table| is_needed(table)).map(|it| it.id()).collect();
-        if needed.is_empty() || planted(Bug::SlmNeededTombstonesDropped) {
-            return dead;
+        let (needed, unneeded): (Vec<LevelKey>, Vec<LevelKey>) =
+            dead.into_iter().partition(is_needed);
+        if needed.is_empty() {
+            return unneeded;
         }
-        dead.retain(|table| !needed.contains(&table.id()));
+        if planted(Bug::SlmNeededTombstonesDropped) {
+            return needed.into_iter().chain(unneeded).collect();
+        }
+        dead = unneeded;
     }
 }
 
@@ -189,5 +221,5 @@ pub(super) fn range_tables(
         let is_ready = version.own.places.live(table).is_some();
         is_ready && table_overlaps(table, lower, upper.map(|upper| &**upper))
     };
-    version.tables().iter().filter(is_over).cloned().collect()
+    version.tables().filter(is_over).cloned().collect()
 }

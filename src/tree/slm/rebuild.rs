@@ -45,7 +45,7 @@ impl Rebuild {
         places.begin_rebuild(flushed, &snapshots);
         let mut expected = MergedKeys::new(level, snapshots)?;
         let has_expected = expected.next()?;
-        let received = level.tables.iter().map(|table| table.id()).collect();
+        let received = level.tables().map(|table| table.id()).collect();
         Ok(Rebuild { expected, has_expected, rest: Some(Vec::new()), found: Vec::new(), received })
     }
 
@@ -105,9 +105,9 @@ impl Rebuild {
         places.require_room()?;
         let is_done = places.end_rebuild(&self.received, || {
             let (level, flushed) = newest();
-            let tables = level.tables.iter().zip(&level.placed);
-            let tables = tables.filter(|(table, _)| !self.received.contains(&table.id()));
-            missing = tables.map(|(table, placed)| (Arc::clone(table), placed.number)).collect();
+            let tables = level.tables.iter();
+            let tables = tables.filter(|it| !self.received.contains(&it.table.id()));
+            missing = tables.map(|it| (Arc::clone(&it.table), it.number)).collect();
             missing.is_empty().then_some((level, flushed))
         });
         missing.sort_by_key(|(table, _)| table.properties().seqno_min);

@@ -130,9 +130,9 @@ impl Bed {
             rest = next;
         }
         let level = Arc::clone(&self.tree.version.load().root);
-        for (table, placed) in level.tables.iter().zip(&level.placed) {
-            let counted = live.remove(&placed.number).unwrap_or_default();
-            assert_eq!(self.places().live(table), Some(counted));
+        for it in level.tables.iter() {
+            let counted = live.remove(&it.number).unwrap_or_default();
+            assert_eq!(self.places().live(&it.table), Some(counted));
         }
         assert!(live.is_empty(), "{live:?}");
     }
@@ -255,7 +255,7 @@ fn what_is_dead_is_known_after_a_rebuild() {
     bed.places().distrust();
     bed.finish();
     let level = Arc::clone(&bed.tree.version.load().root);
-    let oldest = level.tables.iter().min_by_key(|table| table.properties().seqno_max).unwrap();
+    let oldest = level.tables().min_by_key(|table| table.properties().seqno_max).unwrap();
     let (live, named) = bed.places().live_of_named(oldest).unwrap();
     assert!(live < named, "{live} of {named}");
     assert_eq!(named, oldest.properties().entries());

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::index_file::FoundIndex;
 use super::level::Level;
+use super::level_tables::LevelTable;
 use super::merged_keys::{MergedKeys, keys_of};
 use super::places::{Counts, Pending, Places, Receiving};
 use super::versions::{is_cut, location, over, retain_needed, without_end};
@@ -18,7 +19,7 @@ use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::AtomicBool;
 use crate::location_index::IndexVersion;
-use crate::table::{KeyList, Table};
+use crate::table::KeyList;
 
 /// What has been received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,22 +39,21 @@ impl Places {
     /// Goes on with an index that has what `found` says of the level. There are no snapshots.
     pub(super) fn resume(&self, level: &Level, found: &FoundIndex, flushed: Seqno) -> Result<()> {
         self.register_all(level);
-        for placed in &level.placed {
+        for placed in level.tables.iter() {
             self.set_live(placed.number, found.live.get(&placed.number).copied().unwrap_or(0));
         }
         // The process has ended before a memtable's keys were all in the index.
-        let tables = level.tables.iter().zip(&level.placed);
-        let is_pending = |table: &&Arc<Table>| table.properties().seqno_max > found.settled;
-        let mut pending: Vec<_> = tables.filter(|(table, _)| is_pending(table)).collect();
-        pending.sort_by_key(|(table, _)| table.properties().seqno_min);
-        for (table, placed) in pending {
-            let (table, number, keys) = (Arc::clone(table), placed.number, keys_of(table)?);
+        let is_pending = |it: &&LevelTable| it.table.properties().seqno_max > found.settled;
+        let mut pending: Vec<_> = level.tables.iter().filter(is_pending).collect();
+        pending.sort_by_key(|it| it.table.properties().seqno_min);
+        for LevelTable { table, number, .. } in pending {
+            let (table, number, keys) = (Arc::clone(table), *number, keys_of(table)?);
             let flushed = table.properties().seqno_max;
             let is_part = AtomicBool::new(true);
             let pending = Arc::new(Pending { table, number, keys, flushed, is_part });
             self.receive_whole(pending, vec![Seqno::MAX])?;
         }
-        level.placed.iter().for_each(|placed| self.set_ready(placed.number));
+        level.tables.iter().for_each(|it| self.set_ready(it.number));
         self.built(flushed, level.tables.is_empty());
         Ok(())
     }
@@ -67,7 +67,7 @@ impl Places {
             self.set(&mut self.write()?, &mut counts, keys.key(), &[], keys.versions())?;
         }
         self.count(&mut counts);
-        for placed in &level.placed {
+        for placed in level.tables.iter() {
             self.set_named(placed.number);
             self.set_ready(placed.number);
         }

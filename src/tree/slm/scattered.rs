@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::SlmTree;
+use super::registry::LevelKey;
 use crate::base::error::Result;
 use crate::base::ids::FileId;
 use crate::base::sync::Mutex;
@@ -34,15 +35,24 @@ impl Scattered {
         self.tables.lock().extend(tables);
     }
 
-    /// Those of `tables` that are candidates. All others are forgotten: they are gone.
-    pub(super) fn among(&self, tables: &[Arc<Table>]) -> Vec<Arc<Table>> {
+    /// The oldest candidates, at most so many. `find` finds a table; one that is gone is forgotten.
+    pub(super) fn first(
+        &self,
+        tables_max: usize,
+        find: impl Fn(FileId) -> Option<LevelKey>,
+    ) -> Vec<LevelKey> {
         let mut candidates = self.tables.lock();
-        if candidates.is_empty() {
-            return Vec::new();
+        let (mut found, mut gone) = (Vec::new(), Vec::new());
+        for id in candidates.iter() {
+            match find(*id) {
+                Some(table) => found.push(table),
+                None => gone.push(*id),
+            }
+            if found.len() >= tables_max {
+                break;
+            }
         }
-        let found = tables.iter().filter(|table| candidates.contains(&table.id()));
-        let found: Vec<Arc<Table>> = found.cloned().collect();
-        *candidates = found.iter().map(|table| table.id()).collect();
+        candidates.retain(|id| !gone.contains(id));
         found
     }
 

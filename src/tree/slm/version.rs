@@ -26,8 +26,9 @@ use crate::tree::{CheckCounts, CheckpointFiles, RangeAt, RangeRuns, TreeVersion,
 pub(super) type Version = versioned::Version<Slm>;
 
 impl Version {
-    pub(super) fn tables(&self) -> &[Arc<Table>] {
-        &self.root.tables
+    /// Its tables, in the order of their numbers.
+    pub(super) fn tables(&self) -> impl DoubleEndedIterator<Item = &Arc<Table>> {
+        self.root.tables()
     }
 
     /// The range of a leaf of the index, for a reader at `snapshot`. `None` if the index cannot say what that one sees.
@@ -50,7 +51,9 @@ impl Version {
                 if pending.iter().any(|pending| pending.number == number) {
                     continue;
                 }
-                let Some(table) = self.own.table(self.tables(), number) else { return Ok(None) };
+                let Some(table) = self.own.table(&self.root.tables, number) else {
+                    return Ok(None);
+                };
                 let properties = table.properties();
                 // A compaction may have folded what this version and a memtable have into one.
                 if properties.seqno_max > self.flushed && places.has_operands() {
@@ -98,12 +101,12 @@ impl TreeVersion for Version {
         context: &ReadContext,
         f: &mut dyn FnMut(EntryRef<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let (own, tables, flushed) = (&self.own, self.tables(), self.flushed);
+        let (own, tables, flushed) = (&self.own, &self.root.tables, self.flushed);
         Lookup { own, tables, flushed, key, snapshot, context }.run(f)
     }
 
     fn presence(&self, key: &[u8], snapshot: Seqno) -> Result<Option<bool>> {
-        let (own, tables, flushed) = (&self.own, self.tables(), self.flushed);
+        let (own, tables, flushed) = (&self.own, &self.root.tables, self.flushed);
         let context = ReadContext::blocking();
         Lookup { own, tables, flushed, key, snapshot, context: &context }.presence()
     }
@@ -115,20 +118,20 @@ impl TreeVersion for Version {
             return runs;
         }
         let runs = match self.own.places.has_operands() {
-            true => vec![Run::Union(self.tables().into())],
+            true => vec![Run::Union(self.tables().cloned().collect())],
             // What two tables have is the same.
-            false => self.tables().iter().rev().cloned().map(Run::Table).collect(),
+            false => self.tables().rev().cloned().map(Run::Table).collect(),
         };
         RangeRuns { lower: Arc::default(), upper: None, runs }
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        files::paths(&self.tables().iter().collect::<Vec<_>>(), self.own.places.file_path())
+        files::paths(&self.tables().collect::<Vec<_>>(), self.own.places.file_path())
     }
 
     /// Instead of the index, which changes in place, the copy has a file without bytes: whoever opens it builds the index.
     fn write_down(&self, copy: &mut dyn CheckpointFiles) -> Result<()> {
-        let files = files::paths(&self.tables().iter().collect::<Vec<_>>(), []);
+        let files = files::paths(&self.tables().collect::<Vec<_>>(), []);
         files.iter().try_for_each(|file| copy.link(file))?;
         let index = self.own.places.file_path();
         index.iter().try_for_each(|index| copy.write(index, &[]))

@@ -187,6 +187,12 @@ impl Jobs {
 
 #[cfg(feature = "slm")]
 impl Jobs {
+    /// The tables with key and value bytes that were kept for snapshots of which one has gone. `now` is ascending.
+    pub(in crate::tree) fn freed(&self, now: &[Seqno]) -> Vec<(FileId, u64)> {
+        let freed = self.with_bytes.iter().map(|id| (*id, self.freed_bytes(*id, now)));
+        freed.filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
     /// Key and value bytes of a table that were kept for snapshots of which one has gone, about. `now` is ascending.
     pub(in crate::tree) fn freed_bytes(&self, table: FileId, now: &[Seqno]) -> u64 {
         let freed = self.retained.get(&table).filter(|retained| retained.is_freed(now));

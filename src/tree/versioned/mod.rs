@@ -49,6 +49,8 @@ pub(super) use self::node::{Head, NEW, Place, TreeNode, edit, live_keys, walk};
 use self::pending::Changes;
 use self::quarantine::Obstacle;
 pub(super) use self::refs::NodeRefs;
+#[cfg(all(test, feature = "slm"))]
+pub(super) use self::refs::count;
 use self::request::{compact_range, next_requested, requested_at};
 pub(super) use self::split::split_keys;
 pub(super) use self::version::Version;
@@ -204,6 +206,11 @@ pub(super) trait VersionedKind: Sized + Send + Sync + 'static {
 
     /// Bytes that are due for compaction.
     fn pending_bytes(version: &Version<Self>) -> u64;
+
+    /// The disk space of an index beside the tables, and the part of it that is in use.
+    fn index_bytes(_version: &Version<Self>) -> (u64, u64) {
+        (0, 0)
+    }
 
     /// Memory that nodes and open files use, without samples of keys.
     fn memory_bytes(version: &Version<Self>) -> u64;
@@ -691,7 +698,7 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
             compaction_pending_bytes: K::pending_bytes(&version),
             tables: files.tables,
             entries: files.entries,
-            disk_bytes: files.disk_bytes(),
+            disk_bytes: version.disk_bytes(),
             live_bytes: version.live_bytes(),
             live_keys: live.keys,
             superseding_share: live.superseding_share,

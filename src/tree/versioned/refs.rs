@@ -27,6 +27,12 @@ pub(in crate::tree) trait NodeRefs<N>: Default + PartialEq + Send {
     /// Counts that no more.
     fn remove(&mut self, node: &N);
 
+    /// Counts what a root without nodes below it refers to instead of another one.
+    fn replace(&mut self, before: &N, root: &N) {
+        self.add(root);
+        self.remove(before);
+    }
+
     /// The tables and blob files, which are counted once per node, or once per group of tables that nodes share.
     fn files(&self) -> &FileRefs;
 }
@@ -58,6 +64,12 @@ pub(super) fn follow<N: TreeNode, R: NodeRefs<N>>(
     root: &Arc<N>,
     first_new: u64,
 ) {
+    let is_new = root.id == NEW || root.id.0 >= first_new;
+    let is_alone = |node: &Arc<N>| node.children().next().is_none();
+    if is_new && is_alone(root) && is_alone(before) && !planted(Bug::RefsOfGoneNodes) {
+        refs.replace(before, root);
+        return;
+    }
     // What is new comes first: what both trees refer to is never counted as gone.
     let mut kept = BTreeSet::new();
     add_new(refs, root, first_new, &mut kept);

@@ -79,7 +79,12 @@ impl<K: VersionedKind> Version<K> {
 
     /// The bytes that the data files would have if they held live pairs alone.
     pub(in crate::tree) fn live_bytes(&self) -> u64 {
-        self.space().live_bytes()
+        self.space().live_bytes() + K::index_bytes(self).1
+    }
+
+    /// The bytes of all data files.
+    pub(in crate::tree) fn disk_bytes(&self) -> u64 {
+        self.files.disk_bytes() + K::index_bytes(self).0
     }
 
     /// The disk space beyond the allowed, as a share of the live bytes.
@@ -106,7 +111,7 @@ impl<K: VersionedKind> Version<K> {
         Ok(TreeDescription {
             kind: kind.to_string(),
             nodes: nodes.into_iter().map(describe).collect::<Result<_>>()?,
-            disk_bytes: self.files.disk_bytes(),
+            disk_bytes: self.disk_bytes(),
             live_bytes: self.live_bytes(),
             parameters,
         })
