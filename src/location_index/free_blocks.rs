@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::node::BlockNumber;
 
 /// So many free blocks always stay.
-const FREE_MIN: u32 = 4;
+pub(super) const FREE_MIN: u32 = 4;
 /// The most blocks that are had again at once.
 const AGAIN_MAX: u32 = 64;
 
@@ -70,11 +70,11 @@ impl FreeBlocks {
     }
 
     /// A range of free blocks to be given back to the system, if more than a quarter of the used blocks are free: from
-    /// the end on, until as many are left as an eighth of those.
-    pub(super) fn surplus(&self, is_begun: bool) -> Option<Range<BlockNumber>> {
+    /// the end on, until as many are left as an eighth of those, and `needed`.
+    pub(super) fn surplus(&self, needed: u32, is_begun: bool) -> Option<Range<BlockNumber>> {
         let used = self.count - self.free - self.away();
         let part = if is_begun { 8 } else { 4 };
-        let surplus = self.free.checked_sub((used / part).max(FREE_MIN))?;
+        let surplus = self.free.checked_sub((used / part).max(needed))?;
         let is_free = |block: BlockNumber| {
             self.bits.get(block as usize / 64).is_none_or(|word| word >> (block % 64) & 1 != 0)
         };
@@ -195,20 +195,21 @@ mod tests {
     fn a_surplus_goes_and_comes_again() {
         let mut blocks = FreeBlocks::all(1000);
         let taken: Vec<BlockNumber> = (0..999).filter_map(|_| blocks.take_any()).collect();
-        assert_eq!((taken.len(), blocks.left(), blocks.surplus(false)), (999, 0, None));
+        assert_eq!((taken.len(), blocks.left(), blocks.surplus(FREE_MIN, false)), (999, 0, None));
         // Most of what was in use is free, with a block between.
         taken[100..]
             .iter()
             .filter(|block| **block != 500)
             .for_each(|block| blocks.give_back(*block));
         let mut gone = 0;
-        while let Some(range) = blocks.surplus(gone > 0) {
+        while let Some(range) = blocks.surplus(FREE_MIN, gone > 0) {
             gone += range.len();
             blocks.send_away(range.clone());
             assert!(!range.contains(&500) && !blocks.take(range.start));
         }
-        assert_eq!((blocks.left(), blocks.away() as usize), (FREE_MIN, gone));
-        assert_eq!(gone, 899 - 1 - FREE_MIN as usize);
+        // An eighth of the header, the first hundred and the one between.
+        assert_eq!((blocks.left(), blocks.away() as usize), (102 / 8, gone));
+        assert_eq!(gone, 899 - 1 - 102 / 8);
         while let Some(range) = blocks.first_away() {
             assert!(range.len() <= AGAIN_MAX as usize);
             blocks.have_again(range);

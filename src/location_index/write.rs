@@ -16,6 +16,8 @@
 
 use std::ops::Range;
 
+#[cfg(feature = "slm")]
+use super::free_blocks::FREE_MIN;
 use super::location::Location;
 use super::node::{
     BLOCK_WORDS, BlockNumber, HEAP_START, HEAP_WORDS, INLINE_KEY_BYTES, KEY_BLOCK_BYTES, Node,
@@ -37,6 +39,10 @@ pub(crate) struct Writing<'a> {
     /// Blocks that are free once the changes up to now are durable.
     pub(super) freed: Vec<BlockNumber>,
 }
+
+/// At most so many ranges are given back at once: other changes wait.
+#[cfg(feature = "slm")]
+const SHRINK_RANGES_MAX: u32 = 64;
 
 /// The words of blocks.
 fn words_of(blocks: &Range<BlockNumber>) -> Range<usize> {
@@ -171,18 +177,22 @@ impl Writing<'_> {
 
     /// There are blocks for a change, and then still for a removal: removals make room, so they have to be possible.
     pub(super) fn require_room(&mut self, key: &[u8]) -> Result<()> {
-        let key_blocks = key_block_count(key.len());
-        let has_long_keys = self.writer.has_long_keys || key_blocks > 0;
+        let has_long_keys = self.writer.has_long_keys || key_block_count(key.len()) > 0;
+        self.require_blocks(self.room_for(key.len(), has_long_keys))?;
+        self.writer.has_long_keys = has_long_keys;
+        Ok(())
+    }
+
+    /// The blocks for a change of a key of so many bytes, and for a removal.
+    fn room_for(&self, key_bytes: usize, has_long_keys: bool) -> usize {
         let height = self.writer.height;
         // Two leaves, two nodes on each level and a root, and the blocks of a long key.
-        let mut needed = 2 * (height + 1) + 1 + key_blocks;
+        let mut needed = 2 * (height + 1) + 1 + key_block_count(key_bytes);
         if has_long_keys {
             // An inner node has a bound of each child.
             needed += (height + 1) * KEY_BYTES_MAX.div_ceil(KEY_BLOCK_BYTES);
         }
-        self.require_blocks(needed + height + 1)?;
-        self.writer.has_long_keys = has_long_keys;
-        Ok(())
+        needed + height + 1
     }
 
     /// There are blocks for a removal: a leaf in the place of two, and a node on each level.
@@ -196,7 +206,13 @@ impl Writing<'_> {
         while left < needed
             && let Some(blocks) = self.writer.free.first_away()
         {
-            self.index.region.have_again(words_of(&blocks))?;
+            let short = (needed - left) as BlockNumber;
+            let least = blocks.start..blocks.end.min(blocks.start + short);
+            let blocks = match self.index.region.have_again(words_of(&blocks)) {
+                Ok(()) => blocks,
+                // There may be room for what is needed alone.
+                Err(_) => self.index.region.have_again(words_of(&least)).map(|()| least)?,
+            };
             self.writer.free.have_again(blocks);
             left = self.writer.free.left() as usize;
         }
@@ -212,15 +228,19 @@ impl Writing<'_> {
     /// Gives what is free beyond need back to the system.
     #[cfg(feature = "slm")]
     pub(super) fn shrink(&mut self) {
-        let mut is_begun = false;
-        while let Some(blocks) = self.writer.free.surplus(is_begun) {
+        // What the next change needs stays: an update on a full disk must not fail for want of it.
+        let needed = match self.writer.keys {
+            0 => 0,
+            _ => self.room_for(0, self.writer.has_long_keys) as u32,
+        };
+        for at in 0..SHRINK_RANGES_MAX {
+            let Some(blocks) = self.writer.free.surplus(needed + FREE_MIN, at > 0) else { return };
             // Who still reads a block that was replaced reads again.
             blocks.clone().for_each(|block| drop(self.index.lock(block)));
             if !self.index.region.give_back(words_of(&blocks)) {
                 return;
             }
             self.writer.free.send_away(blocks);
-            is_begun = true;
         }
     }
 

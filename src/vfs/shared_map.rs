@@ -39,6 +39,9 @@ pub(crate) const MAP_STEP_BYTES: usize = 64 << 10;
 const ADDRESS_BYTES_MAX: usize = 1 << 36;
 const ADDRESS_BYTES_MIN: usize = 1 << 24;
 
+#[cfg(target_os = "linux")]
+const TMPFS: u64 = 0x0102_1994;
+
 const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// Whose the changes of a map are.
@@ -234,9 +237,16 @@ impl SharedMap {
             && let Some(file) = file.pin(None)
         {
             use rustix::fs::{FallocateFlags, fallocate};
+            use rustix::io::Errno;
+            // There, a load of a hole allocates memory.
+            if rustix::fs::fstatfs(&*file).is_ok_and(|it| it.f_type as u64 & 0xffff_ffff == TMPFS) {
+                return false;
+            }
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let len = (range.end - range.start) as u64;
-            return fallocate(&*file, flags, range.start as u64, len).is_ok();
+            let given_back = fallocate(&*file, flags, range.start as u64, len);
+            // After another failure a part may be gone.
+            return !matches!(given_back, Err(Errno::OPNOTSUPP | Errno::NOSYS));
         }
         let _ = range;
         false

@@ -5,12 +5,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::change::{Rules, remove};
 use super::level::Level;
-use super::live_ranks::WITHOUT_KEYS;
-use super::plan::{Action, Plan, droppable, overlap, overlap_permille, range_tables};
+use super::live_ranks::{LiveCounts, UNCHANGED, WITHOUT_KEYS};
+use super::plan::{Action, Plan, overlap, overlap_permille, range_tables};
 use super::registry::LevelKey;
 use super::version::Version;
 use super::{Slm, SlmTree};
@@ -30,12 +31,15 @@ const CANDIDATES_MIN: usize = 4;
 /// No more of the tables that a merge may be chosen among are compared.
 const CANDIDATES_MAX: usize = 64;
 
-/// The tables of which less is live than allowed, at most so many.
-pub(super) fn mostly_dead(version: &Version, tables_max: usize) -> Vec<LevelKey> {
-    let percent = version.parameters.live_percent_min;
-    let tables = version.own.places.ranked(..percent, tables_max).into_iter();
-    let has = |(number, table): &LevelKey| version.root.tables.has(*number, table);
-    tables.map(|(table, _)| table).filter(has).collect()
+/// The ranks of the tables of which less is live than allowed.
+fn ranks_mostly_dead(version: &Version) -> RangeInclusive<u8> {
+    0..=version.parameters.live_percent_min.saturating_sub(1)
+}
+
+/// The tables of which less is live than allowed.
+pub(super) fn mostly_dead(version: &Version) -> Vec<LevelKey> {
+    let has = |(number, table): &LevelKey, _: &LiveCounts| version.root.tables.has(*number, table);
+    version.own.places.ranked(ranks_mostly_dead(version), usize::MAX, has)
 }
 
 impl Choose for Slm {
@@ -166,14 +170,12 @@ impl SlmTree {
         !jobs.quarantine.overlaps(0, range, now) && jobs.is_free(0, range, None)
     }
 
-    /// The tables that can be merged as a whole.
-    fn free(&self, mut tables: Vec<Arc<Table>>) -> Vec<Arc<Table>> {
-        tables.retain(|table| {
-            let (lower, upper) = hull(std::slice::from_ref(table));
-            let is_ready = self.own.places.live(table).is_some();
-            is_ready && self.is_range_free((&lower, upper.as_deref()))
-        });
-        tables
+    /// Whether a table of a version can be merged as a whole.
+    fn is_free_table(&self, version: &Version, (number, table): &LevelKey) -> bool {
+        let (lower, upper) = hull(std::slice::from_ref(table));
+        version.root.tables.has(*number, table)
+            && self.own.places.live(table).is_some()
+            && self.is_range_free((&lower, upper.as_deref()))
     }
 
     /// Bytes of a table's keys and values that a merge would drop, about: of keys that are dead, and of versions that only
@@ -199,20 +201,21 @@ impl SlmTree {
 
     /// Drops the tables that nothing is left of.
     pub(super) fn drop_dead(&self) -> Result<()> {
-        let tables = droppable(&self.version.load());
-        if tables.is_empty() {
-            return Ok(());
+        loop {
+            let tables = self.droppable();
+            if tables.is_empty() {
+                return Ok(());
+            }
+            let index = self.own.places.file_id();
+            let drop = |root: &mut Arc<Level>, _rules: &Rules| Ok(remove(root, &tables, index));
+            self.change(NewFiles::None, drop, Seqno(0), NewTables::None)?;
+            let tables: Vec<Arc<Table>> = tables.into_iter().map(|(_, table)| table).collect();
+            self.own.places.forget(&tables);
         }
-        let index = self.own.places.file_id();
-        let drop = |root: &mut Arc<Level>, _rules: &Rules| Ok(remove(root, &tables, index));
-        self.change(NewFiles::None, drop, Seqno(0), NewTables::None)?;
-        let tables: Vec<Arc<Table>> = tables.into_iter().map(|(_, table)| table).collect();
-        self.own.places.forget(&tables);
-        Ok(())
     }
 
     fn drop_plan(&self, version: &Version) -> Option<Plan> {
-        let tables = droppable(version).into_iter().map(|(_, table)| table);
+        let tables = self.droppable().into_iter().map(|(_, table)| table);
         let tables: Vec<Arc<Table>> = tables.collect();
         let place = Place::of(&version.root);
         (!tables.is_empty() && self.is_range_free(place.range()))
@@ -254,32 +257,32 @@ impl SlmTree {
 
     /// The merge of the candidate whose keys lie most among those of others, with these.
     fn merge_plan(&self, version: &Version) -> Option<Plan> {
-        let mut candidates: BTreeMap<FileId, Arc<Table>> = BTreeMap::new();
-        let mut add = |tables: Vec<LevelKey>| {
-            let has = |(number, table): &LevelKey| version.root.tables.has(*number, table);
-            for (_, table) in tables.into_iter().filter(has) {
-                candidates.insert(table.id(), table);
-            }
-        };
-        add(mostly_dead(version, CANDIDATES_MAX));
-        let percent = u64::from(100 - version.parameters.live_percent_min);
-        let has_freed = |table: &Table, freed: u64| {
-            freed > 0 && freed * 100 >= table.properties().entry_bytes() * percent
-        };
-        let freed = self.freed();
-        add(freed.filter(|((_, table), freed)| has_freed(table, *freed)).map(|it| it.0).collect());
-        // Tables of tombstones that still hide something.
         let places = &self.own.places;
-        let mut of_tombstones = places.ranked(WITHOUT_KEYS..=WITHOUT_KEYS, CANDIDATES_MAX);
-        of_tombstones.retain(|(_, counts)| counts.live == 0);
+        let is_free = |table: &LevelKey, _: &LiveCounts| self.is_free_table(version, table);
+        let mut tables = places.ranked(ranks_mostly_dead(version), CANDIDATES_MAX, is_free);
+        let percent = u64::from(100 - version.parameters.live_percent_min);
+        let has_freed = |(table, freed): &(LevelKey, u64)| {
+            *freed * 100 >= table.1.properties().entry_bytes() * percent
+                && self.is_free_table(version, table)
+        };
+        tables.extend(self.freed().filter(has_freed).map(|(table, _)| table));
+        // Tables of tombstones that still hide something. Large ones would be as large again.
+        let is_of_tombstones = |table: &LevelKey, counts: &LiveCounts| {
+            counts.live == 0
+                && table.1.properties().entry_bytes() * 2 <= version.parameters.table_bytes
+                && self.is_free_table(version, table)
+        };
+        let ranks = WITHOUT_KEYS..=WITHOUT_KEYS;
+        let of_tombstones = places.ranked(ranks, CANDIDATES_MAX, is_of_tombstones);
         if of_tombstones.len() >= version.parameters.inputs_max {
-            add(of_tombstones.into_iter().map(|(table, _)| table).collect());
+            tables.extend(of_tombstones);
         }
-        add(self.own.scattered.first(CANDIDATES_MAX, |id| places.of_file(id)));
-        if candidates.len() < CANDIDATES_MIN {
-            return None;
-        }
-        let mut free = self.free(candidates.into_values().collect());
+        let find = |id| places.of_file(id);
+        let is_free = |table: &LevelKey| self.is_free_table(version, table);
+        tables.extend(self.own.scattered.first(CANDIDATES_MAX, find, is_free));
+        let candidates: BTreeMap<FileId, Arc<Table>> =
+            tables.into_iter().map(|(_, table)| (table.id(), table)).collect();
+        let mut free: Vec<Arc<Table>> = candidates.into_values().collect();
         free.truncate(CANDIDATES_MAX);
         (free.len() >= CANDIDATES_MIN).then(|| self.plan_among(version, &free))?
     }
@@ -297,21 +300,22 @@ impl SlmTree {
             let (bytes, _) = collected_gain(std::iter::once(table), &collected);
             bytes + self.dead_bytes(table, &snapshots)
         };
-        let mut found: BTreeMap<FileId, Arc<Table>> = BTreeMap::new();
-        if collected.is_empty() {
+        let mut tables: Vec<LevelKey> = if collected.is_empty() {
             // Tables are about as large as one another.
-            let dead = self.own.places.ranked(..100, CANDIDATES_MAX).into_iter();
-            let tables = dead.map(|(table, _)| table).chain(self.freed().map(|(table, _)| table));
-            let tables = tables.filter(|(number, table)| version.root.tables.has(*number, table));
-            found.extend(tables.map(|(_, table)| (table.id(), table)));
+            let is_free = |table: &LevelKey, _: &LiveCounts| self.is_free_table(version, table);
+            let dead = self.own.places.ranked(0..=UNCHANGED - 1, CANDIDATES_MAX, is_free);
+            dead.into_iter().chain(self.freed().map(|(table, _)| table)).collect()
         } else {
-            found.extend(version.tables().map(|table| (table.id(), Arc::clone(table))));
-        }
-        let mut tables: Vec<(u64, Arc<Table>)> =
-            found.into_values().map(|table| (gain(&table), table)).collect();
-        tables.retain(|(bytes, _)| *bytes > 0);
-        tables.sort_by_key(|(bytes, _)| Reverse(*bytes));
-        let mut free = self.free(tables.into_iter().map(|(_, table)| table).collect());
+            version.root.tables.iter().map(|it| (it.number, Arc::clone(&it.table))).collect()
+        };
+        tables.sort_unstable_by_key(|(number, _)| *number);
+        tables.dedup_by_key(|(number, _)| *number);
+        let mut gains: Vec<(u64, LevelKey)> =
+            tables.into_iter().map(|table| (gain(&table.1), table)).collect();
+        gains.retain(|(bytes, _)| *bytes > 0);
+        gains.sort_by_key(|(bytes, _)| Reverse(*bytes));
+        let free = gains.into_iter().filter(|(_, table)| self.is_free_table(version, table));
+        let mut free: Vec<Arc<Table>> = free.map(|(_, (_, table))| table).collect();
         free.truncate(version.parameters.inputs_max);
         let bytes = free.iter().map(gain).sum();
         let (lower, upper) = hull(&free);

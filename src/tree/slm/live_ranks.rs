@@ -4,10 +4,10 @@
 //! 1. A table has one rank. Ranks below 100 are the share of its keys that is live, in percent, rounded down.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeInclusive};
 
 /// None of the keys that were live when it came has been superseded, and not all of its entries are live.
-const UNCHANGED: u8 = 100;
+pub(super) const UNCHANGED: u8 = 100;
 /// All of its entries are live.
 pub(super) const WHOLE: u8 = 101;
 /// No key was live when it came: it has tombstones, or entries that were superseded by then.
@@ -68,15 +68,17 @@ impl LiveRanks {
         }
     }
 
-    /// The numbers of the tables of some ranks, those of which least is live first.
-    pub(super) fn of(&self, ranks: impl RangeBounds<u8>) -> impl Iterator<Item = u32> {
-        let from = match ranks.start_bound() {
-            std::ops::Bound::Included(rank) => (*rank, 0),
-            std::ops::Bound::Excluded(rank) => (*rank, u32::MAX),
-            std::ops::Bound::Unbounded => (0, 0),
-        };
-        let is_of = move |(rank, _): &&(u8, u32)| ranks.contains(rank);
-        self.tables.range(from..).take_while(is_of).map(|(_, number)| *number)
+    /// The ranks and numbers of the tables of some ranks, those of which least is live first; only what comes behind
+    /// `after`.
+    pub(super) fn of(
+        &self,
+        ranks: RangeInclusive<u8>,
+        after: Option<(u8, u32)>,
+    ) -> impl Iterator<Item = (u8, u32)> {
+        let from = after.map_or(Bound::Included((*ranks.start(), 0)), Bound::Excluded);
+        let end = *ranks.end();
+        let tables = self.tables.range((from, Bound::Unbounded));
+        tables.take_while(move |(rank, _)| *rank <= end).copied()
     }
 }
 
@@ -110,8 +112,12 @@ mod tests {
             .for_each(|(number, rank)| ranks.set(number, rank));
         ranks.remove(11);
         ranks.remove(12);
-        assert_eq!(ranks.of(..50).collect::<Vec<_>>(), [9, 7]);
-        assert_eq!(ranks.of(..).collect::<Vec<_>>(), [9, 7, 8, 10]);
-        assert_eq!(ranks.of(WHOLE..=WHOLE).collect::<Vec<_>>(), [10]);
+        let of = |from: u8, to: u8, after| -> Vec<u32> {
+            ranks.of(from..=to, after).map(|(_, number)| number).collect()
+        };
+        assert_eq!(of(0, 49, None), [9, 7]);
+        assert_eq!(of(0, NOT_READY, None), [9, 7, 8, 10]);
+        assert_eq!(of(0, NOT_READY, Some((30, 7))), [8, 10]);
+        assert_eq!(of(WHOLE, WHOLE, None), [10]);
     }
 }

@@ -189,10 +189,7 @@ impl VersionedKind for Slm {
     }
 
     fn pending_bytes(version: &Version) -> u64 {
-        choose::mostly_dead(version, usize::MAX)
-            .iter()
-            .map(|(_, table)| table.properties().entry_bytes())
-            .sum()
+        choose::mostly_dead(version).iter().map(|(_, table)| table.properties().entry_bytes()).sum()
     }
 
     fn index_bytes(version: &Version) -> (u64, u64) {

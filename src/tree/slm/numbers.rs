@@ -3,11 +3,11 @@
 //! Invariants:
 //! 1. Those of `registry` and `live_ranks`. A table's rank follows its counts, under one lock.
 
-use std::ops::RangeBounds;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::level::Level;
-use super::live_ranks::{LiveCounts, WHOLE, WITHOUT_KEYS};
+use super::live_ranks::{LiveCounts, NOT_READY, UNCHANGED, WITHOUT_KEYS};
 use super::places::Places;
 use super::registry::{LevelKey, Numbered};
 use crate::base::error::{Error, Result};
@@ -15,6 +15,9 @@ use crate::base::ids::FileId;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::location_index::TABLE_MAX;
 use crate::table::Table;
+
+/// Tables that are looked at before the locks are let go.
+const RANKED_AT_ONCE: usize = 64;
 
 impl Places {
     /// The table of a number; `None` if the index does not name it any more.
@@ -114,26 +117,42 @@ impl Places {
         }
     }
 
-    /// The tables of some ranks, at most so many, those of which least is live first, with what is live of them. None
-    /// while the index is partial. A version may not have them yet, or not any more.
+    /// The first tables of some ranks that `is_wanted`, at most so many, those of which least is live first. None while the
+    /// index is partial. A version may not have them yet, or not any more. No lock is held when `is_wanted` is asked.
     pub(super) fn ranked(
         &self,
-        ranks: impl RangeBounds<u8>,
+        ranks: RangeInclusive<u8>,
         tables_max: usize,
-    ) -> Vec<(LevelKey, LiveCounts)> {
+        is_wanted: impl Fn(&LevelKey, &LiveCounts) -> bool,
+    ) -> Vec<LevelKey> {
+        let (mut found, mut after) = (Vec::new(), None);
+        while found.len() < tables_max {
+            let part = self.ranked_after(ranks.clone(), after);
+            let Some((last, ..)) = part.last() else { break };
+            after = Some(*last);
+            let wanted = part.into_iter().filter(|(_, table, counts)| is_wanted(table, counts));
+            found.extend(wanted.map(|(_, table, _)| table));
+        }
+        found.truncate(tables_max);
+        // A key that there was no room for has been counted out, and its entry is needed. No rebuild ends meanwhile.
+        if self.is_partial() { Vec::new() } else { found }
+    }
+
+    fn ranked_after(
+        &self,
+        ranks: RangeInclusive<u8>,
+        after: Option<(u8, u32)>,
+    ) -> Vec<((u8, u32), LevelKey, LiveCounts)> {
         if self.is_partial() {
             return Vec::new();
         }
         let registry = self.registry.read();
         let numbers = self.ranks.lock();
-        let of = |number: u32| {
+        let of = |(rank, number): (u8, u32)| {
             let numbered = registry.tables.get(&number)?;
-            Some(((number, Arc::clone(&numbered.table)), numbered.counts()))
+            Some(((rank, number), (number, Arc::clone(&numbered.table)), numbered.counts()))
         };
-        let tables = numbers.of(ranks).filter_map(of).take(tables_max).collect();
-        drop(numbers);
-        // A key that there was no room for has been counted out, and its entry is needed. No rebuild ends meanwhile.
-        if self.is_partial() { Vec::new() } else { tables }
+        numbers.of(ranks, after).filter_map(of).take(RANKED_AT_ONCE).collect()
     }
 
     /// The numbers of the tables that may have entries which a tombstone elsewhere hides; `None` if all may.
@@ -146,8 +165,9 @@ impl Places {
         let may_hide = |number: &u32| {
             registry.tables.get(number).is_some_and(|it| it.counts().may_hide_dead())
         };
-        let numbers: Vec<u32> =
-            ranks.of(..WHOLE).chain(ranks.of(WITHOUT_KEYS..)).filter(may_hide).collect();
+        let below = ranks.of(0..=UNCHANGED, None);
+        let above = ranks.of(WITHOUT_KEYS..=NOT_READY, None);
+        let numbers: Vec<u32> = below.chain(above).map(|it| it.1).filter(may_hide).collect();
         drop(ranks);
         (self.superseded() == 0 && !self.is_partial()).then_some(numbers)
     }

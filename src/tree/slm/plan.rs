@@ -11,8 +11,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::SlmTree;
 use super::level_tables::LevelTable;
-use super::live_ranks::WITHOUT_KEYS;
+use super::live_ranks::{LiveCounts, WITHOUT_KEYS};
 use super::registry::LevelKey;
 use super::version::Version;
 use crate::base::ids::Seqno;
@@ -153,13 +154,15 @@ fn hiding(version: &Version) -> Vec<&LevelTable> {
     }
 }
 
-/// The tables without live keys that can be dropped together: no tombstone of theirs is needed by a table that stays.
-pub(super) fn droppable(version: &Version) -> Vec<LevelKey> {
+/// The tables without live keys that can be dropped together: no tombstone of theirs is needed by a table that stays. That
+/// holds if the version is still the newest when this returns: what other jobs have made since is in no list.
+fn droppable_in(version: &Version) -> Vec<LevelKey> {
     let (places, tables) = (&version.own.places, &version.root.tables);
-    let mut dead = places.ranked(..=0, DROPPED_MAX);
-    dead.extend(places.ranked(WITHOUT_KEYS..=WITHOUT_KEYS, DROPPED_MAX));
-    dead.retain(|((number, table), counts)| counts.live == 0 && tables.has(*number, table));
-    let mut dead: Vec<LevelKey> = dead.into_iter().map(|(table, _)| table).collect();
+    let is_dead = |(number, table): &LevelKey, counts: &LiveCounts| {
+        counts.live == 0 && tables.has(*number, table)
+    };
+    let mut dead = places.ranked(0..=0, DROPPED_MAX, is_dead);
+    dead.extend(places.ranked(WITHOUT_KEYS..=WITHOUT_KEYS, DROPPED_MAX, is_dead));
     if dead.iter().all(|(_, table)| table.properties().deletes == 0) {
         return dead;
     }
@@ -183,6 +186,22 @@ pub(super) fn droppable(version: &Version) -> Vec<LevelKey> {
             return needed.into_iter().chain(unneeded).collect();
         }
         dead = unneeded;
+    }
+}
+
+impl SlmTree {
+    /// The tables of the newest version that can be dropped together.
+    ///
+    /// One job had replaced a table by its output between a look at the version and one at the list of tables that may
+    /// hide something dead: neither was in both, and a tombstone over what they had was dropped.
+    pub(super) fn droppable(&self) -> Vec<LevelKey> {
+        loop {
+            let version = self.version.load_full();
+            let tables = droppable_in(&version);
+            if tables.is_empty() || Arc::ptr_eq(&version, &self.version.load_full()) {
+                return tables;
+            }
+        }
     }
 }
 

@@ -53,7 +53,11 @@ impl Places {
             let pending = Arc::new(Pending { table, number, keys, flushed, is_part });
             self.receive_whole(pending, vec![Seqno::MAX])?;
         }
-        level.tables.iter().for_each(|it| self.set_ready(it.number));
+        for it in level.tables.iter() {
+            // What has just been received was counted once more.
+            self.set_named(it.number);
+            self.set_ready(it.number);
+        }
         self.built(flushed, level.tables.is_empty());
         Ok(())
     }

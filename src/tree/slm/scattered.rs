@@ -35,17 +35,19 @@ impl Scattered {
         self.tables.lock().extend(tables);
     }
 
-    /// The oldest candidates, at most so many. `find` finds a table; one that is gone is forgotten.
+    /// The oldest candidates that are free, at most so many. `find` finds a table; one that is gone is forgotten.
     pub(super) fn first(
         &self,
         tables_max: usize,
         find: impl Fn(FileId) -> Option<LevelKey>,
+        is_free: impl Fn(&LevelKey) -> bool,
     ) -> Vec<LevelKey> {
         let mut candidates = self.tables.lock();
         let (mut found, mut gone) = (Vec::new(), Vec::new());
         for id in candidates.iter() {
             match find(*id) {
-                Some(table) => found.push(table),
+                Some(table) if is_free(&table) => found.push(table),
+                Some(_) => {}
                 None => gone.push(*id),
             }
             if found.len() >= tables_max {
