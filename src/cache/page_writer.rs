@@ -3,8 +3,10 @@
 //!
 //! Invariants:
 //! 1. One chunk is filled while at most one other is being written.
-//! 2. After a failed write, every later call fails: a file with a hole is never finished.
+//! 2. After a failed write or sync, every later call fails: a file with a hole is never finished.
 //! 3. If it is dropped before `finish`, it removes the file.
+//! 4. What has been written is synced piece by piece: less than `SYNC_BYTES` has not been when a chunk is submitted. Many
+//!    devices hold up all reads while they carry out a sync, for as long as it takes to write what has not been written yet.
 
 use std::sync::Arc;
 
@@ -20,6 +22,8 @@ use crate::vfs::{Access, AlignedBuf, File, IoQueue, IoTicket};
 
 /// Bytes that are gathered before they are written. As many again may be in flight.
 const WRITE_CHUNK_BYTES: usize = 256 * 1024;
+/// So much is written between two syncs.
+const SYNC_BYTES: u64 = 1 << 20;
 /// The initial buffer size: a small file uses a small buffer.
 const FIRST_CHUNK_BYTES: usize = 16 * 1024;
 /// A larger buffer for compressed payloads is not kept.
@@ -37,6 +41,8 @@ pub(crate) struct PageFileWriter {
     filled: usize,
     /// File offset of `buf`'s start.
     flushed: u64,
+    /// Bytes before this offset have been synced.
+    synced: u64,
     in_flight: Option<IoTicket>,
     spare: Option<AlignedBuf>,
     compressed: Vec<u8>,
@@ -59,6 +65,7 @@ impl PageFileWriter {
             buf: AlignedBuf::unzeroed(FIRST_CHUNK_BYTES),
             filled: 0,
             flushed: 0,
+            synced: 0,
             in_flight: None,
             spare: None,
             compressed: Vec::new(),
@@ -174,6 +181,9 @@ impl PageFileWriter {
     /// `next_bytes`.
     fn write_out(&mut self, next_bytes: usize) -> Result<()> {
         self.wait_for_write()?;
+        if self.flushed - self.synced >= SYNC_BYTES {
+            self.sync()?;
+        }
         if self.filled > 0 {
             let fresh = self.spare.take().unwrap_or_else(|| AlignedBuf::unzeroed(next_bytes));
             let full = std::mem::replace(&mut self.buf, fresh);
@@ -196,6 +206,24 @@ impl PageFileWriter {
         self.check_failed()
     }
 
+    /// Makes what has been written durable.
+    fn sync(&mut self) -> Result<()> {
+        let skipped = match self.file_type {
+            FileType::Table => planted(Bug::TableNotSynced),
+            FileType::Maplet => planted(Bug::MapletNotSynced),
+            FileType::Head => planted(Bug::HeadNotSynced),
+            FileType::Blob => planted(Bug::BlobNotSynced),
+            #[cfg(feature = "slm")]
+            FileType::LocationIndex => false,
+            #[cfg(feature = "example")]
+            FileType::Pool | FileType::OperationLog => false,
+        };
+        let synced = if skipped { Ok(()) } else { self.file.sync() };
+        self.synced = self.flushed;
+        self.failed = synced.err().filter(|_| !planted(Bug::FailedSyncIgnored));
+        self.check_failed()
+    }
+
     fn check_failed(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }
@@ -208,20 +236,7 @@ impl PageFileWriter {
         }
         self.write_out(0)?;
         self.wait_for_write()?;
-        let skipped = match self.file_type {
-            FileType::Table => planted(Bug::TableNotSynced),
-            FileType::Maplet => planted(Bug::MapletNotSynced),
-            FileType::Head => planted(Bug::HeadNotSynced),
-            FileType::Blob => planted(Bug::BlobNotSynced),
-            #[cfg(feature = "slm")]
-            FileType::LocationIndex => false,
-            #[cfg(feature = "example")]
-            FileType::Pool | FileType::OperationLog => false,
-        };
-        let synced = if skipped { Ok(()) } else { self.file.sync() };
-        if !planted(Bug::FailedSyncIgnored) {
-            synced?;
-        }
+        self.sync()?;
         let units = (self.flushed / UNIT_BYTES as u64) as u32;
         self.finished = true;
         let file = Arc::clone(&self.file);
