@@ -159,6 +159,7 @@ impl StoreContext {
             memtable_bytes: self.sizes.memtable_bytes,
             own: options.own.clone(),
             seek_compaction: self.switches.seek_compaction && options.has_seek_compaction(),
+            merges_for_reads_max: self.sizes.merges_for_reads_max,
             blob_bytes_min: options.blob_bytes_min as usize,
             space_amplification_max_percent: u64::from(options.space_amplification_max_percent),
             job_bytes_max: self.sizes.job_bytes_max,

@@ -112,6 +112,8 @@ pub(crate) struct Sizes {
     pub(crate) active_bytes_max: u64,
     /// Buffers of one background job.
     pub(crate) job_bytes_max: u64,
+    /// Merges for reads of a tree that run at once: half of the background threads.
+    pub(crate) merges_for_reads_max: usize,
     /// Cursors of idle iterators.
     pub(crate) iterators_bytes_max: u64,
     /// Buffers of readers that look ahead.
@@ -149,6 +151,7 @@ impl Sizes {
             frozen_max,
             memtables_bytes_max,
             active_bytes_max: memtables_bytes_max / 8 * 5,
+            merges_for_reads_max: (workers / 2).max(1),
             job_bytes_max: (budget / 32).clamp(INPUT_BYTES_MIN, 16 << 20).min(job_bytes_room),
             iterators_bytes_max: (budget / 4).max(256 << 10),
             read_ahead_bytes_max: (budget / 16).clamp(256 << 10, 64 << 20),

@@ -201,6 +201,7 @@ fn options_are_changed_without_a_read_under_the_change_lock() {
             compression: crate::cache::Compression::None,
             memtable_bytes: 1024,
             seek_compaction: true,
+            merges_for_reads_max: 1,
             blob_bytes_min: 4096,
             job_bytes_max: 1 << 20,
             fold_bytes_max: 1 << 20,

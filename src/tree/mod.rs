@@ -90,6 +90,8 @@ pub(crate) struct TreeOptions {
     pub(crate) blob_bytes_min: usize,
     /// Disk bytes per live byte, in percent, above which space is reclaimed.
     pub(crate) space_amplification_max_percent: u64,
+    /// Merges for reads that run at once.
+    pub(crate) merges_for_reads_max: usize,
     /// Memory that one job may use for buffers.
     pub(crate) job_bytes_max: u64,
     /// The most bytes that a compaction folds at once.

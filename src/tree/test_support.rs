@@ -104,6 +104,7 @@ pub(super) fn context_on(
             memtable_bytes: 1024,
             own: KeyspaceOptions::stb().fanout_max(2).own,
             seek_compaction: true,
+            merges_for_reads_max: 1,
             blob_bytes_min: 4096,
             space_amplification_max_percent: 130,
             job_bytes_max: 1 << 20,

@@ -4,6 +4,7 @@ use super::*;
 use crate::base::entry::EntryKind;
 use crate::base::error::Error;
 use crate::base::ids::Seqno;
+use crate::jobs::Step;
 use crate::tree::test_support::{Reader, context, table_of};
 use crate::tree::trunk::test_support::{bundle, leaf, root};
 use crate::tree::{Tree, TreeObserver};
@@ -121,4 +122,46 @@ fn a_leaf_whose_path_is_damaged_is_quarantined() {
         assert!(error.is_corruption() && !Trunk::is_free(&tree, leaf, true), "{error}");
         assert!(tree.tell_damage(&error));
     }
+}
+
+/// Random scans brought all leaves to their limits at about the same time, and every thread merged one: for seconds the
+/// scans got a fifth of the disk, and single ones waited for a tenth of a second.
+#[test]
+fn one_leaf_at_a_time_is_merged_for_reads() {
+    let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(10)]));
+    let tree = TrunkTree::open(context("stb", &observer), &[], Seqno(0)).unwrap();
+    let files = &tree.context.files;
+    let part = |id: u64, keys: std::ops::Range<u64>| {
+        bundle(files, id, &table_of(files, EntryKind::Put, id, keys.clone()), keys)
+    };
+    let parts = [part(1, 0..500), part(2, 500..1000), part(3, 1000..1500), part(4, 1500..2000)];
+    let leaves = [
+        leaf(1, (0, Some(1000)), &[&parts[0], &parts[1]]),
+        leaf(2, (1000, None), &[&parts[2], &parts[3]]),
+    ];
+    tree.show(root(9, &leaves, None), Seqno(5));
+    assert!(tree.begin_for_reads().is_none(), "nobody has read");
+    let version = tree.version.load_full();
+    for (leaf, reads) in version.root.children().zip([100_000, 200_000]) {
+        leaf.wasted_reads.store(reads, Ordering::Relaxed);
+        version.counters.count_wasted_reads(reads);
+    }
+    let mut first = tree.begin_for_reads().expect("a leaf to merge");
+    assert_eq!(tree.version.load().root.children().map(wasted).collect::<Vec<_>>(), [100_000, 0]);
+    assert!(tree.begin_for_reads().is_none(), "one is being merged");
+    while first.step().unwrap() == Step::Again {}
+    assert!(tree.begin_for_reads().is_none(), "the job has not been dropped");
+    drop(first);
+    let second = tree.begin_for_reads().expect("the other leaf");
+    assert_eq!(tree.version.load().root.children().map(wasted).collect::<Vec<_>>(), [0, 0]);
+    drop(second);
+    assert!(tree.begin_for_reads().is_none(), "what was given up is not begun again at once");
+    // A search that finds nothing, or that fails, leaves the turn to the next.
+    leaves[0].wasted_reads.store(100_000, Ordering::Relaxed);
+    version.counters.count_wasted_reads(100_000);
+    assert!(tree.begin_for_reads().is_some());
+}
+
+fn wasted(leaf: &Arc<Node>) -> u64 {
+    leaf.wasted_reads.load(Ordering::Relaxed)
 }

@@ -1,5 +1,4 @@
-//! Which job is next: the order is the same for every kind, and so is the search for space to reclaim and for nodes
-//! that iterators read too much of.
+//! Which job is next: the order is the same for every kind, and so is the search for space to reclaim.
 
 use std::sync::Arc;
 
@@ -9,13 +8,9 @@ use super::worth::{Deleted, Worth};
 use super::{VersionedKind, VersionedTree};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
-use crate::base::limits::UNIT_BYTES;
 use crate::base::sync::plain::Ordering;
 use crate::tree::dead_blobs::BlobUse;
 use crate::tree::space::PRESSING_SHARE;
-
-/// Bytes of wasted reads, beyond the node's own limit, from which on it is merged for them.
-const WASTE_BYTES_MIN: u64 = 64 << 10;
 
 /// A gain, in thousandths of the bytes merged for it, with which merges of more than one level are not looked for.
 const GAIN_ENOUGH: u64 = 200;
@@ -139,7 +134,10 @@ impl<K: Choose> VersionedTree<K> {
     ) -> Result<Option<K::Choice>> {
         match self.choose_needed(version, intent)? {
             Some(choice) => Ok(Some(choice)),
-            None => self.choose_useful(version, intent),
+            None => match self.choose_for_reads(version, intent)? {
+                Some(choice) => Ok(Some(choice)),
+                None => self.choose_useful(version, intent),
+            },
         }
     }
 
@@ -167,9 +165,6 @@ impl<K: Choose> VersionedTree<K> {
         version: &Version<K>,
         intent: Intent,
     ) -> Result<Option<K::Choice>> {
-        if let Some(node) = self.most_wasteful(version) {
-            return K::choose_for_reads(self, node, intent);
-        }
         match self.choose_deleted(version, intent)? {
             Some(choice) => Ok(Some(choice)),
             None => Ok(K::choose_idle(self, version)),
@@ -220,44 +215,5 @@ impl<K: Choose> VersionedTree<K> {
             Some((_, node, by_path)) => K::choose_full(self, node, by_path, intent),
             None => Ok(None),
         }
-    }
-
-    /// The node whose iterators have wasted most reads, if these have cost more than a merge of it would (PebblesDB's
-    /// seek-triggered compaction, generalised).
-    ///
-    /// All nodes are looked at. If there is none, that is done again after as many more wasted reads as there are nodes,
-    /// so it costs each of these reads about a node.
-    pub(in crate::tree) fn most_wasteful<'a>(
-        &self,
-        version: &'a Version<K>,
-    ) -> Option<&'a Arc<K::Node>> {
-        let wasted_reads = version.counters.wasted_reads();
-        if !self.context.options().seek_compaction
-            || wasted_reads < self.look_for_waste_from.load(Ordering::Relaxed)
-        {
-            return None;
-        }
-        let mut best: Option<(u64, &Arc<K::Node>)> = None;
-        let mut nodes = 0;
-        let mut is_refused = false;
-        walk(&version.root, &mut |node| {
-            nodes += 1;
-            let reads = node.wasted_reads.load(Ordering::Relaxed);
-            let wasted_bytes = reads * UNIT_BYTES as u64;
-            if wasted_bytes > WASTE_BYTES_MIN
-                && K::wasted_bytes_max(node).is_some_and(|max| wasted_bytes > max + WASTE_BYTES_MIN)
-                && best.is_none_or(|(most, _)| most < reads)
-            {
-                match K::is_free(self, node, false) {
-                    true => best = Some((reads, node)),
-                    false => is_refused = true,
-                }
-            }
-        });
-        // One in which a job is running is looked at again when that has ended.
-        if best.is_none() && !is_refused {
-            self.look_for_waste_from.store(wasted_reads + nodes, Ordering::Relaxed);
-        }
-        best.map(|(_, node)| node)
     }
 }

@@ -21,6 +21,7 @@ mod choose;
 mod compaction;
 mod deleted;
 mod edit;
+mod for_reads;
 mod jobs;
 mod node;
 mod pending;
@@ -67,7 +68,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
-use crate::base::sync::plain::AtomicU64;
+use crate::base::sync::plain::{AtomicU64, AtomicUsize};
 use crate::base::sync::{ArcSwap, Mutex};
 use crate::jobs::Job;
 use crate::manifest::TreeEdit;
@@ -270,6 +271,8 @@ pub(super) struct VersionedTree<K: VersionedKind> {
     pub(super) nothing_to_reclaim: AtomicBool,
     /// The number of wasted reads from which on a node may have too many.
     look_for_waste_from: AtomicU64,
+    /// Merges for reads that run, or are looked for.
+    merges_for_reads: AtomicUsize,
     /// Of the deletes in tables, those that the last search for deleted parts has left.
     deletes_left: AtomicU64,
     /// The flushed number at which the tree is settled: nobody writes, or somebody waits for background work.
@@ -310,6 +313,7 @@ impl<K: VersionedKind> VersionedTree<K> {
             jobs: Mutex::default(),
             nothing_to_reclaim: AtomicBool::new(false),
             look_for_waste_from: AtomicU64::new(1),
+            merges_for_reads: AtomicUsize::new(0),
             deletes_left: AtomicU64::new(0),
             settled_at: AtomicU64::new(UNSETTLED),
             deletes_settled_at: AtomicU64::new(UNSETTLED),
@@ -518,6 +522,7 @@ impl<K: Choose + Compact> VersionedTree<K> {
     fn begin(
         self: &Arc<Self>,
         choose: impl Fn(&Self, &Version<K>, Intent) -> Result<Option<K::Choice>>,
+        boxed: impl FnOnce(CompactionJob<K>) -> Box<dyn Job>,
     ) -> Option<Box<dyn Job>> {
         let plan = || match choose(self, &self.version.load_full(), Intent::Start)? {
             Some(choice) => K::plan_of(self, choice),
@@ -536,7 +541,7 @@ impl<K: Choose + Compact> VersionedTree<K> {
                     if self.has_room(&version, plan.merge_bytes(), copied_bytes)
                         && let Some(job) = self.claim(plan, ended_before)
                     {
-                        return Some(Box::new(job));
+                        return Some(boxed(job));
                     }
                 }
                 Err(error) => return Some(Box::new(Failed(error))),
@@ -620,9 +625,10 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
 
     /// What a caller waits for comes after what writers may have to wait for.
     fn next_job(self: Arc<Self>) -> Option<Box<dyn Job>> {
-        self.begin(Self::choose_needed)
+        self.begin(Self::choose_needed, |job| Box::new(job))
             .or_else(|| Some(Box::new(next_requested(&self)?)))
-            .or_else(|| self.begin(Self::choose_useful))
+            .or_else(|| self.begin_for_reads())
+            .or_else(|| self.begin(Self::choose_useful, |job| Box::new(job)))
     }
 
     fn has_work(&self) -> bool {
