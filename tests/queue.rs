@@ -28,6 +28,7 @@ of_every_kind! {
     a_long_hole_is_remembered_beside_many_older_ones
     a_snapshot_keeps_the_hole_that_a_queue_extends
     hundreds_of_queues_in_a_keyspace_are_cheap
+    runs_too_short_for_a_gap_get_one_if_they_are_read_again_and_again
 }
 
 fn key(number: u64) -> [u8; 8] {
@@ -541,6 +542,24 @@ fn hundreds_of_queues_in_a_keyspace_are_cheap(kind: TreeKind) {
     let mean = dead as f64 / (99.0 * 200.0);
     println!("{mean:.1} dead entries per take");
     assert!(mean <= 64.0, "{mean:.1} dead entries per take");
+}
+
+/// A run of fewer dead entries than are worth a gap was stepped over at each look, however often that was: a queue whose
+/// last memtables were not merged yet cost hundreds of entries for each pair.
+fn runs_too_short_for_a_gap_get_one_if_they_are_read_again_and_again(kind: TreeKind) {
+    let (db, queue) = new(kind);
+    (0..110).for_each(|n| queue.put(key(n), "").unwrap());
+    (0..100).for_each(|n| queue.delete(key(n)).unwrap());
+    let look = || steps(&db, || assert_eq!(first(&queue), Some(100)));
+    let one = look();
+    assert!((100..=200).contains(&one), "{one} dead entries are too many for a short run");
+    let looks = 2048u64.div_ceil(one);
+    let dead = (1..looks).map(|_| look()).sum::<u64>();
+    assert_eq!(dead, (looks - 1) * one, "a gap that is worth little is known too early");
+    // To record it, it is stepped over once more.
+    assert!(look() <= 2 * one + 64);
+    let again = (0..20).map(|_| look()).sum::<u64>();
+    assert_eq!(again, 0);
 }
 
 /// With as many gaps as there may be, a new hole was stepped over at each look, however long it was.

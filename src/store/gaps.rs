@@ -26,7 +26,8 @@
 //! 5. The memory is bounded: `GAPS_MAX` gaps with keys of at most `KEY_BYTES`, and `WATCHES_MAX` watches, each with the
 //!    whole key where it begins and one key that was put.
 //! 6. A reader steps over the same run twice at most once in vain, while few others do.
-//! 7. A gap that is not used goes after `SPLITS_MAX` puts into it, and one that does not grow after `SPLITS_ALL_MAX`. So a
+//! 7. Short runs are recorded as well once they have cost readers as much as some long ones ([`Gaps::is_short_run_due`]).
+//! 8. A gap that is not used goes after `SPLITS_MAX` puts into it, and one that does not grow after `SPLITS_ALL_MAX`. So a
 //!    range that is filled again does not cost its writers indefinitely.
 //!
 //! [`Committer::catch_up`]: crate::commit::Committer::catch_up
@@ -62,6 +63,9 @@ const SPLITS_ALL_MAX: u32 = 1024;
 const WORTH_MAX: u64 = 4096;
 /// A put leaves less than half of a gap only if about so many dead entries are in it: fewer are stepped over as fast.
 const PART_ENTRIES_MIN: f64 = 8.0;
+/// Dead entries of short runs that readers step over before one of these runs is recorded. To record it, a reader steps over
+/// it once more.
+const SHORT_RUNS_ENTRIES: u64 = 2048;
 /// So many runs that a full list refuses cost each gap in it one dead entry of its worth, until it is used again.
 const REFUSALS_PER_ENTRY: u64 = 8;
 
@@ -69,6 +73,8 @@ const REFUSALS_PER_ENTRY: u64 = 8;
 pub(crate) struct Gaps {
     published: CachePadded<Published>,
     state: Mutex<State>,
+    /// Dead entries of short runs that readers have stepped over since one was last watched.
+    short_runs: AtomicU64,
 }
 
 /// What is known without the lock.
@@ -316,7 +322,8 @@ impl Default for Gaps {
         };
         let span = [AtomicU64::new(u64::MAX), AtomicU64::new(0)];
         let published = Published { is_watched: AtomicBool::new(false), span };
-        Gaps { published: CachePadded::new(published), state: Mutex::new(state) }
+        let short_runs = AtomicU64::new(0);
+        Gaps { published: CachePadded::new(published), state: Mutex::new(state), short_runs }
     }
 }
 
@@ -432,6 +439,21 @@ impl Gaps {
         self.publish(&state);
         drop(state);
         Some(Watch { gaps: Arc::clone(self), id })
+    }
+
+    /// Notes a run that has not been recorded, since it was short.
+    pub(crate) fn passed_short_run(&self, dead: u64) {
+        self.short_runs.fetch_add(dead, Ordering::Relaxed);
+    }
+
+    /// Whether the next short run is to be recorded.
+    pub(crate) fn is_short_run_due(&self) -> bool {
+        self.short_runs.load(Ordering::Relaxed) >= SHORT_RUNS_ENTRIES
+    }
+
+    /// A short run is watched, to be recorded: the next one is due later.
+    pub(crate) fn records_short_run(&self) {
+        self.short_runs.store(0, Ordering::Relaxed);
     }
 
     /// Memory used.

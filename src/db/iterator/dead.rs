@@ -29,7 +29,7 @@ const ENTRIES_TO_LEAVE: u64 = 64;
 /// average.
 const ENTRIES_TO_EXTEND: u64 = 64;
 /// Any other run is recorded from this length on: to read it once more must be cheap compared to what later iterators
-/// save.
+/// save. Shorter ones, of at least `ENTRIES_TO_EXTEND`, are now and then (`Gaps::is_short_run_due`).
 const ENTRIES_TO_RECORD: u64 = 512;
 
 /// A run of dead entries.
@@ -116,8 +116,8 @@ impl Inner {
         run.dead += dead;
         let (dead, has_gap, tries_from) = (run.dead, run.has_gap, run.tries_from);
         let gap = self.gap_at(end, position.as_deref(), self.at_most(ENTRIES_TO_LEAVE));
-        let adjoins = has_gap || gap.is_some();
-        let enough = if adjoins { ENTRIES_TO_EXTEND } else { ENTRIES_TO_RECORD };
+        let extends = has_gap || gap.is_some() || self.keyspace.gaps.is_short_run_due();
+        let enough = if extends { ENTRIES_TO_EXTEND } else { ENTRIES_TO_RECORD };
         if dead >= self.at_most(enough).max(tries_from) && self.watch_run(end, position.as_deref())
         {
             self.leave_range(end);
@@ -227,6 +227,9 @@ impl Inner {
         // First the watch, then the number.
         let watch = watch.and_then(|watch| Some((watch, self.store.committer.catch_up()?)));
         let Some(watch) = watch else { return false };
+        if dead < ENTRIES_TO_RECORD {
+            self.keyspace.gaps.records_short_run();
+        }
         (run.dead, run.tries_from) = (0, u64::MAX);
         run.watch = Some(watch);
         true
@@ -236,7 +239,13 @@ impl Inner {
     #[cold]
     pub(super) fn end_run(&mut self, end: End) {
         let Some(mut run) = self.run.take() else { return };
-        let Some((watch, since)) = run.watch.take() else { return };
+        let Some((watch, since)) = run.watch.take() else {
+            let short = self.at_most(ENTRIES_TO_EXTEND)..self.at_most(ENTRIES_TO_RECORD);
+            if short.contains(&run.dead) && !run.has_gap {
+                self.keyspace.gaps.passed_short_run(run.dead);
+            }
+            return;
+        };
         let open = match end {
             End::Front => &self.front.open,
             End::Back => &self.back.open,
