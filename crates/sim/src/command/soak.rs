@@ -77,13 +77,13 @@ const PARTS: &[Part] = &[
     Part {
         name: "exhaustive",
         load: Load::Core,
-        gate: &["crash", "--exhaustive", "2", "--seconds", "75", "--jobs", "1"],
+        gate: &["crash", "--exhaustive", "2", "--seconds", "50", "--jobs", "1"],
         long: &["crash", "--exhaustive", "3", "--jobs", "1"],
     },
     Part {
         name: "fuzz",
         load: Load::Core,
-        gate: &["fuzz", "--seconds", "6", "--jobs", "1"],
+        gate: &["fuzz", "--seconds", "4", "--jobs", "1"],
         long: &["fuzz", "--seconds", "60", "--jobs", "1"],
     },
     Part {
