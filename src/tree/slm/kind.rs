@@ -13,7 +13,7 @@ use crate::tree::versioned::repair_ranges;
 pub(in crate::tree) const KIND: Kind = Kind {
     name: "slm",
     own_options: &[&LIVE_PERCENT_MIN, &WITHOUT_LEAF_SCANS, &WITHOUT_SEEK_COMPACTION],
-    space_amplification_max_percent: 150,
+    space_amplification_max_percent: 133,
     open: |context, edits, flushed| Ok(SlmTree::open(context, edits, flushed)?),
     has_heads: false,
     operation_sources: None,
