@@ -410,11 +410,13 @@ impl Inner {
                     self.pass_dead(End::Front, is_new);
                     continue;
                 }
-                if self.front.ahead.is_some() {
-                    self.leave_range(End::Front);
+                let upper = self.leave_range(End::Front);
+                let ahead = self.front.ahead.as_ref().map(|hole| &hole.range.lower);
+                // The range may have become smaller than it was when the hole was met.
+                if ahead.is_some_and(|lower| upper.as_deref().is_none_or(|upper| upper > lower)) {
                     return self.reach_hole(End::Front);
                 }
-                let Some(upper) = self.leave_range(End::Front) else { return Ok(false) };
+                let Some(upper) = upper else { return Ok(false) };
                 self.front.edge = upper.to_vec();
                 continue;
             };
@@ -451,11 +453,13 @@ impl Inner {
                     self.pass_dead(End::Back, is_new);
                     continue;
                 }
-                if self.back.ahead.is_some() {
-                    self.leave_range(End::Back);
+                let lower = self.leave_range(End::Back);
+                let ahead = self.back.ahead.as_ref().map(|hole| hole.range.upper.as_deref());
+                let is_reached = |upper: &[u8]| lower.as_deref().is_none_or(|lower| lower < upper);
+                if ahead.is_some_and(|upper| upper.is_none_or(is_reached)) {
                     return self.reach_hole(End::Back);
                 }
-                match self.leave_range(End::Back) {
+                match lower {
                     Some(lower) if !lower.is_empty() => self.back.edge = Some(lower.to_vec()),
                     _ => return Ok(false),
                 }
