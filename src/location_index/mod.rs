@@ -28,6 +28,10 @@ mod location;
 mod node;
 mod open;
 mod restructure;
+#[cfg(all(test, feature = "slm"))]
+mod shrink_tests;
+#[cfg(test)]
+mod space_tests;
 #[cfg(test)]
 mod tests;
 mod word;
@@ -57,7 +61,7 @@ use crate::pmem::{Region, WORD_BYTES};
 
 use free_blocks::FreeBlocks;
 use node::{BLOCK_WORDS, BlockNumber, Blocks, Damage, Node, Read};
-use write::BlockUse;
+use write::{BlockUse, Nodes};
 
 /// A version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +91,7 @@ struct Writer {
     free: FreeBlocks,
     /// Of each block that is a node, up to the last one.
     uses: Vec<BlockUse>,
+    nodes: Nodes,
     root: BlockNumber,
     /// The number of levels.
     height: usize,
@@ -245,6 +250,13 @@ impl LocationIndex {
         let writer = self.writer.lock();
         let count = u64::from(self.memory().count() - writer.free.away());
         (count - u64::from(writer.free.left()), count)
+    }
+
+    /// The number of blocks that the same keys would need in an index that has been packed, about.
+    pub(crate) fn live_blocks(&self) -> u64 {
+        let used = self.blocks().0;
+        let nodes = self.writer.lock().nodes;
+        (used + nodes.packed_count()).saturating_sub(nodes.count)
     }
 
     fn lock_of(&self, block: BlockNumber) -> &VersionLock {

@@ -14,7 +14,7 @@ use super::location::Location;
 use super::node::{BLOCK_WORDS, BlockNumber, Damage, INLINE_KEY_BYTES, SLOTS_START, block_word};
 use super::restructure::Records;
 use super::word::{seal, unseal};
-use super::write::{BlockUse, Writing, key_block_count};
+use super::write::{BlockUse, Nodes, Writing, key_block_count};
 use super::{FIRST_WORD, LOCKS, LocationIndex, ROOT_WORD, Version, Writer};
 use crate::base::error::{Error, Result};
 use crate::base::sync::Mutex;
@@ -142,6 +142,7 @@ impl LocationIndex {
         let writer = Writer {
             free: FreeBlocks::all(blocks as BlockNumber),
             uses: Vec::new(),
+            nodes: Nodes::default(),
             root: 0,
             height: 1,
             keys: 0,

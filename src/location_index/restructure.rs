@@ -11,8 +11,8 @@ use super::node::{
     BLOCK_WORDS, BlockNumber, HEAP_START, HEAP_WORDS, INLINE_KEY_BYTES, NEXT_WORD, Node, Read,
     SLOTS_MAX, SLOTS_PER_WORD, SLOTS_START, block_word, header_word, push_record, slot_of,
 };
-use super::write::{BlockUse, Writing};
-use super::{FIRST_WORD, LocationIndex, Version, key_of};
+use super::write::{BlockUse, PACKED_SLOTS, PACKED_WORDS, Writing};
+use super::{FIRST_WORD, LocationIndex, Side, Version, key_of};
 use crate::base::error::Result;
 use crate::base::version_lock::VersionGuard;
 use crate::pmem;
@@ -20,9 +20,10 @@ use crate::pmem;
 /// A leaf that is rewritten is split if it has more words of records than this.
 const WORDS_AFTER_REWRITE_MAX: usize = HEAP_WORDS * 3 / 4;
 const SLOTS_AFTER_REWRITE_MAX: usize = SLOTS_MAX * 3 / 4;
-/// A leaf with fewer words is joined with a neighbour, if they make one that is not full.
-const WORDS_MIN: usize = HEAP_WORDS / 4;
-const WORDS_AFTER_JOIN_MAX: usize = HEAP_WORDS / 2;
+/// A leaf with fewer words is joined with a neighbour, if they make one that is not split again soon.
+const WORDS_MIN: usize = HEAP_WORDS / 2;
+const WORDS_AFTER_JOIN_MAX: usize = HEAP_WORDS * 5 / 8;
+const SLOTS_AFTER_JOIN_MAX: usize = SLOTS_MAX * 5 / 8;
 
 /// Records in order, to be written to a block.
 #[derive(Default)]
@@ -77,6 +78,16 @@ impl Records {
     /// Whether there is room for a record of so many words.
     pub(super) fn has_room(&self, words: usize) -> bool {
         fits(self.words.len() + words, self.len() + 1)
+    }
+
+    /// How many of the records a leaf is packed with.
+    fn packed(&self) -> usize {
+        let fits = |count: &usize| {
+            let words = self.ends[*count - 1];
+            words <= PACKED_WORDS && *count <= PACKED_SLOTS
+        };
+        let may_end = |count: &usize| *count == self.len() || !self.same_key[*count];
+        (1..=self.len()).take_while(fits).filter(may_end).last().unwrap_or(0)
     }
 
     /// Where to split: the first record of the second half. `None`: one block is enough.
@@ -157,7 +168,12 @@ impl Writing<'_> {
             None => vec![records],
             Some(at) => self.split_records(records, at),
         };
+        let is_small = matches!(&parts[..], [part] if part.words.len() < WORDS_MIN);
         self.replace_leaves(leaf, leaf, parts)?;
+        if is_small {
+            let leaf = self.locate(key, Side::At)?;
+            self.join_if_small(leaf)?;
+        }
         Ok(())
     }
 
@@ -194,7 +210,8 @@ impl Writing<'_> {
             return self.replace_leaves(leaf, leaf, Vec::new());
         }
         let Some(&(parent, slot)) = self.path.last() else { return Ok(()) };
-        if live >= WORDS_MIN {
+        // Where there is no room, it can wait.
+        if live >= WORDS_MIN || !self.has_room_to_restructure() {
             return Ok(());
         }
         let neighbours = self.sound(|this| {
@@ -212,7 +229,7 @@ impl Writing<'_> {
             let own = self.writer.uses[leaf as usize];
             let words = live + usize::from(use_of.live);
             let slots = usize::from(own.slots) + usize::from(use_of.slots);
-            if words > WORDS_AFTER_JOIN_MAX || slots > SLOTS_AFTER_REWRITE_MAX {
+            if words > WORDS_AFTER_JOIN_MAX || slots > SLOTS_AFTER_JOIN_MAX {
                 continue;
             }
             let (first, last) =
@@ -231,6 +248,46 @@ impl Writing<'_> {
             return self.replace_leaves(first, last, vec![records]);
         }
         Ok(())
+    }
+
+    /// Moves as much as fits from the next leaf below the same parent into the leaf of a key. Returns a key of the leaf to
+    /// go on with; none behind the last leaf.
+    ///
+    /// # Errors
+    /// As [`LocationIndex::pack`].
+    pub(super) fn pack_at(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let leaf = self.locate(key, Side::At)?;
+        let Some(next) = self.sound(|this| this.node(leaf)?.next())? else { return Ok(None) };
+        let behind = self.sound(|this| key_of(&this.node(next)?, 0))?;
+        let has_same_parent = match self.path.last() {
+            Some(&(parent, slot)) => {
+                self.sound(|this| Ok(slot + 1 < this.node(parent)?.count()))?
+            }
+            None => false,
+        };
+        if !has_same_parent {
+            return Ok(Some(behind));
+        }
+        let mut records = Records::default();
+        let own = self.sound(|this| {
+            let (first, second) = (this.node(leaf)?, this.node(next)?);
+            records.copy(&first, 0..first.count())?;
+            records.copy(&second, 0..second.count())?;
+            Ok(first.count())
+        })?;
+        let at = records.packed();
+        if at <= own {
+            return Ok(Some(behind));
+        }
+        self.require_room(&[])?;
+        let is_one = at == records.len();
+        let go_on = match is_one {
+            true => key.to_vec(),
+            false => self.sound(|this| key_of(&this.node(next)?, at - own))?,
+        };
+        let parts = if is_one { vec![records] } else { self.split_records(records, at) };
+        self.replace_leaves(leaf, next, parts)?;
+        Ok(Some(go_on))
     }
 
     /// Replaces the leaves from `first` to `last`, which are one or two neighbours, by leaves with these records. The
@@ -260,11 +317,7 @@ impl Writing<'_> {
         pmem::persist(region, word..word + 1);
         let removed = if first == last { vec![first] } else { vec![first, last] };
         self.replace_children(0, removed.len(), &children)?;
-        for block in removed {
-            // Whoever reads the block notices: it may hold something else soon.
-            drop(self.index.lock(block));
-            self.writer.free.give_back(block);
-        }
+        removed.into_iter().for_each(|block| self.give_back_node(block));
         Ok(())
     }
 
@@ -386,8 +439,7 @@ impl Writing<'_> {
             replacing.push(self.write_node(level, records, 0)?);
         }
         self.replace_children(up + 1, 1, &replacing)?;
-        drop(self.index.lock(parent));
-        self.writer.free.give_back(parent);
+        self.give_back_node(parent);
         self.freed.extend(freed);
         Ok(())
     }
@@ -452,10 +504,7 @@ impl Writing<'_> {
             root = child;
         }
         self.set_root(root)?;
-        for block in replaced {
-            drop(self.index.lock(block));
-            self.writer.free.give_back(block);
-        }
+        replaced.into_iter().for_each(|block| self.give_back_node(block));
         Ok(())
     }
 }

@@ -40,6 +40,10 @@ pub(crate) struct Writing<'a> {
     pub(super) freed: Vec<BlockNumber>,
 }
 
+/// A leaf that has been packed has no more than this, and not much less.
+pub(super) const PACKED_WORDS: usize = HEAP_WORDS * 9 / 10;
+pub(super) const PACKED_SLOTS: usize = SLOTS_MAX * 9 / 10;
+
 /// At most so many ranges are given back at once: other changes wait.
 #[cfg(feature = "slm")]
 const SHRINK_RANGES_MAX: u32 = 64;
@@ -53,7 +57,28 @@ impl LocationIndex {
     /// Gives what is free beyond need back to the system.
     #[cfg(feature = "slm")]
     pub(crate) fn shrink(&self) {
-        self.write().shrink();
+        self.write().shrink(false);
+    }
+
+    /// Gives all of it back, a part at a time, and leaves less than otherwise.
+    #[cfg(feature = "slm")]
+    pub(crate) fn shrink_all(&self) {
+        let mut is_begun = true;
+        while is_begun {
+            is_begun = self.write().shrink(true);
+        }
+    }
+
+    /// Packs the keys of a range into few leaves as they need. Other changes wait for a leaf at most.
+    ///
+    /// # Errors
+    /// `Full` if the region has no room for two leaves; a part is packed then. `Corruption` if it is damaged.
+    pub(crate) fn pack(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
+        let mut at = Some(lower.to_vec());
+        while let Some(key) = at.filter(|key| upper.is_none_or(|upper| **key < *upper)) {
+            at = self.write().pack_at(&key)?;
+        }
+        Ok(())
     }
 
     /// Waits until no other thread changes the index.
@@ -195,6 +220,11 @@ impl Writing<'_> {
         needed + height + 1
     }
 
+    /// Whether there are as many free blocks as for any change of a short key.
+    pub(super) fn has_room_to_restructure(&self) -> bool {
+        self.writer.free.left() as usize >= self.room_for(0, self.writer.has_long_keys)
+    }
+
     /// There are blocks for a removal: a leaf in the place of two, and a node on each level.
     fn require_room_to_remove(&mut self) -> Result<()> {
         self.require_blocks(self.writer.height + 1)
@@ -225,31 +255,46 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Gives what is free beyond need back to the system.
+    /// Gives what is free beyond need back to the system. Returns true if there may be more of it. `is_begun`: even if that
+    /// is little.
     #[cfg(feature = "slm")]
-    pub(super) fn shrink(&mut self) {
+    pub(super) fn shrink(&mut self, is_begun: bool) -> bool {
         // What the next change needs stays: an update on a full disk must not fail for want of it.
         let needed = match self.writer.keys {
             0 => 0,
-            _ => self.room_for(0, self.writer.has_long_keys) as u32,
+            _ if self.writer.has_long_keys => self.room_for(KEY_BYTES_MAX, true) as u32,
+            _ => self.room_for(0, false) as u32,
         };
         for at in 0..SHRINK_RANGES_MAX {
-            let Some(blocks) = self.writer.free.surplus(needed + FREE_MIN, at > 0) else { return };
+            let is_begun = is_begun || at > 0;
+            let Some(blocks) = self.writer.free.surplus(needed + FREE_MIN, is_begun) else {
+                return false;
+            };
             // Who still reads a block that was replaced reads again.
             blocks.clone().for_each(|block| drop(self.index.lock(block)));
             if !self.index.region.give_back(words_of(&blocks)) {
-                return;
+                return false;
             }
             self.writer.free.send_away(blocks);
         }
+        true
     }
 
     pub(super) fn note_use(&mut self, block: BlockNumber, use_of: BlockUse) {
-        let uses = &mut self.writer.uses;
+        let Writer { uses, nodes, .. } = &mut *self.writer;
         if uses.len() <= block as usize {
             uses.resize(block as usize + 1, BlockUse::default());
         }
-        uses[block as usize] = use_of;
+        let before = std::mem::replace(&mut uses[block as usize], use_of);
+        nodes.change(before, use_of);
+    }
+
+    /// Gives back the block of a node that has been replaced.
+    pub(super) fn give_back_node(&mut self, block: BlockNumber) {
+        // Whoever reads the block notices: it may hold something else soon.
+        drop(self.index.lock(block));
+        self.writer.free.give_back(block);
+        self.note_use(block, BlockUse::default());
     }
 
     fn has_room_in(&self, leaf: BlockNumber, key_bytes: usize, version: &Version) -> bool {
@@ -338,10 +383,9 @@ impl Writing<'_> {
         }
         pmem::flush(region, start + first..start + first + 1);
         drop(guard);
-        let use_of = &mut self.writer.uses[leaf as usize];
-        use_of.end += words.len() as u16;
-        use_of.live += words.len() as u16;
-        use_of.slots += 1;
+        let BlockUse { end, live, slots } = self.writer.uses[leaf as usize];
+        let words = words.len() as u16;
+        self.note_use(leaf, BlockUse { end: end + words, live: live + words, slots: slots + 1 });
         Ok(())
     }
 
@@ -353,9 +397,9 @@ impl Writing<'_> {
         })?;
         self.shift_left(leaf, at)?;
         self.freed.extend(key_blocks);
-        let use_of = &mut self.writer.uses[leaf as usize];
-        use_of.live -= record.words as u16;
-        use_of.slots -= 1;
+        let BlockUse { end, live, slots } = self.writer.uses[leaf as usize];
+        let live = live - record.words as u16;
+        self.note_use(leaf, BlockUse { end, live, slots: slots - 1 });
         Ok(())
     }
 
@@ -413,6 +457,31 @@ pub(super) struct BlockUse {
     /// Words of records that a slot names.
     pub(super) live: u16,
     pub(super) slots: u16,
+}
+
+/// All nodes together.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Nodes {
+    pub(super) count: u64,
+    /// As of a block.
+    live: u64,
+    slots: u64,
+}
+
+impl Nodes {
+    fn change(&mut self, before: BlockUse, after: BlockUse) {
+        let counts = |use_of: BlockUse| u64::from(use_of.end > 0);
+        self.count = self.count + counts(after) - counts(before);
+        self.live = self.live + u64::from(after.live) - u64::from(before.live);
+        self.slots = self.slots + u64::from(after.slots) - u64::from(before.slots);
+    }
+
+    /// How many there would be if they were packed; no more than there are.
+    pub(super) fn packed_count(&self) -> u64 {
+        let words = self.live.div_ceil(PACKED_WORDS as u64);
+        let slots = self.slots.div_ceil(PACKED_SLOTS as u64);
+        words.max(slots).clamp(1, self.count.max(1))
+    }
 }
 
 impl BlockUse {

@@ -14,7 +14,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::cache::{PageClass, PageMiss, PagePointer, ReadContext, fetch_misses};
-use crate::table::{BlobPointer, Table};
+use crate::table::{BlobPointer, Hole, HoleAt, Table};
 
 /// The most keys whose pages are read together.
 const KEYS_AHEAD_MAX: usize = 16;
@@ -70,6 +70,73 @@ impl PlacedRun {
         self.keys.last().map_or(&[], |last| &last.key)
     }
 
+    /// The first keys at or behind a place that cannot be read: neighbours that fail in the same way are one hole.
+    ///
+    /// # Errors
+    /// Errors that are neither damage nor failed reads.
+    pub(crate) fn hole(&self, at: HoleAt<'_>) -> Result<Option<Hole>> {
+        let (keys, forward) = match at {
+            HoleAt::From(key) => (self.position(key)..self.keys.len(), true),
+            HoleAt::Before(None) => (0..self.keys.len(), false),
+            HoleAt::Before(Some(key)) => (0..self.position(key), false),
+        };
+        let context = ReadContext::blocking();
+        let count = keys.len();
+        let mut found: Option<Hole> = None;
+        for step in 0..count {
+            let placed = &self.keys[if forward { keys.start + step } else { keys.end - 1 - step }];
+            let error = match (self.read(placed, &context, &mut Vec::new()), &found) {
+                (Err(error), _) => error,
+                (Ok(()), None) => continue,
+                (Ok(()), Some(_)) => break,
+            };
+            if !error.is_unreadable() {
+                return Err(error);
+            }
+            let behind = [&placed.key, &[0][..]].concat();
+            match &mut found {
+                None => found = Some(Hole { lower: placed.key.clone(), upper: behind, error }),
+                Some(hole) if hole.error.to_string() != error.to_string() => break,
+                Some(hole) if forward => hole.upper = behind,
+                Some(hole) => hole.lower = placed.key.clone(),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The number of keys before this one.
+    fn position(&self, key: &[u8]) -> usize {
+        self.keys.partition_point(|placed| *placed.key < *key)
+    }
+
+    /// Reads a key's versions that count, newest first, into `versions`, which is empty.
+    fn read(
+        &self,
+        placed: &PlacedKey,
+        context: &ReadContext,
+        versions: &mut Vec<Version>,
+    ) -> Result<()> {
+        for part in &placed.parts {
+            let seqno_max = self.seqno_max.min(newest_in(part.superseded));
+            let before = versions.len();
+            self.each_version(placed, part, context, &mut |entry| {
+                let (seqno, kind, value) = (entry.seqno, entry.kind, entry.value.to_vec());
+                versions.push(Version { seqno, kind, value });
+            })?;
+            if versions.len() == before && part.table.properties().seqno_max <= seqno_max {
+                let file = part.table.pages().path();
+                return Err(Error::corruption(&file, 0, "a key", "one that an index has", "none"));
+            }
+        }
+        for seqno in placed.parts.iter().filter_map(|part| part.superseded) {
+            let found = versions.binary_search_by_key(&Reverse(seqno), |it| Reverse(it.seqno));
+            if let Err(at) = found {
+                versions.insert(at, Version { seqno, kind: EntryKind::Delete, value: Vec::new() });
+            }
+        }
+        Ok(())
+    }
+
     /// Calls `f` with the versions of a key that a part has and that count.
     fn each_version(
         &self,
@@ -106,6 +173,10 @@ pub(crate) struct PlacedCursor {
     /// Keys that have been read one after the other, and their tables.
     noted: usize,
     tables: Vec<FileId>,
+    /// Nothing is read ahead.
+    careful: bool,
+    /// Keys beyond this one are ignored: in the forward direction if true.
+    limit: Option<(Box<[u8]>, bool)>,
 }
 
 impl PlacedCursor {
@@ -118,7 +189,23 @@ impl PlacedCursor {
             ahead: 0,
             noted: 0,
             tables: Vec::new(),
+            careful: false,
+            limit: None,
         }
+    }
+
+    /// From now on no page is read ahead, and none that only keys beyond `limit` need in this direction.
+    pub(crate) fn go_carefully(&mut self, limit: Option<&[u8]>, forward: bool) {
+        self.careful = true;
+        self.limit = limit.map(|limit| (Box::from(limit), forward));
+    }
+
+    fn is_beyond_limit(&self, key: usize, forward: bool) -> bool {
+        let key = &*self.run.keys[key].key;
+        self.limit.as_ref().is_some_and(|(limit, is_forward)| match forward {
+            true => *is_forward && *key >= **limit,
+            false => !*is_forward && *key < **limit,
+        })
     }
 
     /// Memory used.
@@ -144,29 +231,7 @@ impl PlacedCursor {
             self.noted = 0;
             self.tables.clear();
         }
-        for part in &placed.parts {
-            let seqno_max = self.run.seqno_max.min(newest_in(part.superseded));
-            let versions = &mut self.versions;
-            let before = versions.len();
-            self.run.each_version(placed, part, &self.context, &mut |entry| {
-                let (seqno, kind, value) = (entry.seqno, entry.kind, entry.value.to_vec());
-                versions.push(Version { seqno, kind, value });
-            })?;
-            if versions.len() == before && part.table.properties().seqno_max <= seqno_max {
-                let file = part.table.pages().path();
-                return Err(Error::corruption(&file, 0, "a key", "one that an index has", "none"));
-            }
-        }
-        for seqno in placed.parts.iter().filter_map(|part| part.superseded) {
-            if let Err(at) = self
-                .versions
-                .binary_search_by_key(&Reverse(seqno), |version| Reverse(version.seqno))
-            {
-                self.versions
-                    .insert(at, Version { seqno, kind: EntryKind::Delete, value: Vec::new() });
-            }
-        }
-        Ok(())
+        self.run.read(placed, &self.context, &mut self.versions)
     }
 
     /// Calls `f` with entries of the keys behind the position (in front of it, if it goes backwards), until it has passed
@@ -221,7 +286,7 @@ impl PlacedCursor {
     /// If the page of a key is not cached, reads it together with those of keys behind it.
     fn read_ahead(&mut self, key: usize, forward: bool) {
         let keys = &self.run.keys;
-        if !keys[key].parts.iter().any(|part| missing(part).is_some()) {
+        if self.careful || !keys[key].parts.iter().any(|part| missing(part).is_some()) {
             return;
         }
         self.ahead = (self.ahead * 2).clamp(1, KEYS_AHEAD_MAX);
@@ -248,7 +313,9 @@ impl PlacedCursor {
     /// Moves to a key, or the next one that has versions: to its newest version, or its oldest.
     fn place(&mut self, mut key: Option<usize>, forward: bool) -> Result<()> {
         self.at = None;
-        while let Some(at) = key.filter(|at| *at < self.run.keys.len()) {
+        while let Some(at) = key.filter(|at| *at < self.run.keys.len())
+            && !self.is_beyond_limit(at, forward)
+        {
             self.load(at, forward)?;
             if let Some(last) = self.versions.len().checked_sub(1) {
                 self.at = Some((at, if forward { 0 } else { last }));
@@ -286,13 +353,11 @@ impl Cursor for PlacedCursor {
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        let found = self.run.keys.partition_point(|placed| *placed.key < *key);
-        self.place(Some(found), true)
+        self.place(Some(self.run.position(key)), true)
     }
 
     fn seek_before(&mut self, key: &[u8]) -> Result<()> {
-        let found = self.run.keys.partition_point(|placed| *placed.key < *key);
-        self.place(found.checked_sub(1), false)
+        self.place(self.run.position(key).checked_sub(1), false)
     }
 
     fn next(&mut self) -> Result<()> {

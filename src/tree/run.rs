@@ -84,7 +84,9 @@ impl Run {
             #[cfg(feature = "example")]
             Run::Sorted(_) => Ok(None),
             #[cfg(feature = "slm")]
-            Run::Placed(_) | Run::Union(_) => Ok(None),
+            Run::Placed(run) => run.hole(at),
+            #[cfg(feature = "slm")]
+            Run::Union(_) => Ok(None),
         }
     }
 }
@@ -223,7 +225,9 @@ impl<M> RunCursor<M> {
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => {}
             #[cfg(feature = "slm")]
-            RunCursor::Placed(_) | RunCursor::Union(_) => {}
+            RunCursor::Placed(cursor) => cursor.go_carefully(limit, forward),
+            #[cfg(feature = "slm")]
+            RunCursor::Union(_) => {}
         }
     }
 

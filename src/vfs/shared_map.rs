@@ -326,6 +326,10 @@ fn reserve_addresses(bytes: usize) -> Option<NonNull<u8>> {
 
 #[cfg(all(test, target_os = "linux", not(miri)))]
 mod tests {
+    use std::os::fd::AsRawFd;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
     use super::super::{MemoryVfs, PosixVfs};
     use super::*;
     use crate::base::error::Error;
@@ -413,5 +417,29 @@ mod tests {
         assert!(matches!(map.grow(ADDRESS_BYTES_MAX + 1), Err(Error::Full { .. })));
         assert!(matches!(map.grow(usize::MAX), Err(Error::Full { .. })));
         assert_eq!(map.bytes(), MAP_STEP_BYTES);
+    }
+
+    /// A file on tmpfs was given holes, where a load of one allocates memory that may not be there.
+    #[test]
+    fn no_holes_are_made_on_tmpfs() {
+        let file = fs::File::from(memfd_create("map", MemfdFlags::empty()).unwrap());
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let vfs: Arc<dyn Vfs> = Arc::new(PosixVfs::new());
+        let map = SharedMap::of(&vfs, &path, Sharing::Shared).unwrap().unwrap();
+        store(&map, 5, 7);
+        assert!(!map.give_back(0..MAP_STEP_BYTES));
+        assert_eq!(load(&map, 5), 7);
+    }
+
+    /// A hole that failed half-way counted as not made: what was stored there next had no disk space.
+    #[test]
+    fn a_hole_that_failed_counts_as_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_vfs, _path, map) = mapped(dir.path(), 0);
+        // Otherwise it is a file system without holes.
+        if map.give_back(0..4096) {
+            // The system refuses an empty hole.
+            assert!(map.give_back(4096..4096));
+        }
     }
 }

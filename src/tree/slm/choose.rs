@@ -108,6 +108,10 @@ impl Choose for Slm {
         Ok(0)
     }
 
+    fn end_compact(tree: &SlmTree, (lower, upper): (&[u8], Option<&[u8]>)) {
+        tree.own.places.pack(lower, upper);
+    }
+
     fn next_uncompacted(
         tree: &SlmTree,
         _height: u32,

@@ -34,6 +34,8 @@ mod places;
 mod plan;
 mod rebuild;
 mod receive;
+#[cfg(test)]
+mod reclaim_tests;
 mod registry;
 mod scattered;
 mod summary;
@@ -125,6 +127,8 @@ impl VersionedKind for Slm {
             error => Err(error),
         })?;
         self.places.shrink();
+        // All of the index has been looked at.
+        self.places.release_memory(0);
         Ok(())
     }
 

@@ -530,10 +530,23 @@ impl Places {
         self.index.blocks().0 * 4096
     }
 
-    /// The disk space of the index, and the part of it that is in use.
+    /// The disk space of the index, and what its keys need of that.
     pub(super) fn disk_bytes(&self) -> (u64, u64) {
-        let (used, all) = self.index.blocks();
-        self.file.as_ref().map_or((0, 0), |_| (all * 4096, used * 4096))
+        let ((_, all), live) = (self.index.blocks(), self.index.live_blocks());
+        self.file.as_ref().map_or((0, 0), |_| (all * 4096, live * 4096))
+    }
+
+    /// Packs the keys of a range into few blocks of the index, and gives the others back.
+    pub(super) fn pack(&self, lower: &[u8], upper: Option<&[u8]>) {
+        match self.index.pack(lower, upper) {
+            // Where there is no room for two more leaves, it is done another time.
+            Ok(()) | Err(Error::Full { .. }) => {}
+            // It is built anew.
+            Err(_) => self.distrust(),
+        }
+        if self.file.is_some() {
+            self.index.shrink_all();
+        }
     }
 
     /// Gives disk space of the index back that it does not need any more.

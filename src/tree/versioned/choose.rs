@@ -117,6 +117,9 @@ pub(in crate::tree) trait Choose: VersionedKind {
     /// has been moved down to it.
     fn begin_compact(tree: &VersionedTree<Self>, range: (&[u8], Option<&[u8]>)) -> Result<u32>;
 
+    /// What is to be done once all of the range has been merged.
+    fn end_compact(_tree: &VersionedTree<Self>, _range: (&[u8], Option<&[u8]>)) {}
+
     /// The compaction of the first node of a level in the range that is not yet as a full merge leaves it.
     fn next_uncompacted(
         tree: &VersionedTree<Self>,

@@ -663,6 +663,7 @@ impl<K: Change + Choose + Compact> Tree for VersionedTree<K> {
         for height in (0..=K::begin_compact(&self, (lower, upper))?).rev() {
             compact_range(&self, height, (lower, upper), helpers)?;
         }
+        K::end_compact(&self, (lower, upper));
         Ok(())
     }
 

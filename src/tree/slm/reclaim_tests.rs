@@ -1,0 +1,224 @@
+//! Which tables are merged, and which are dropped, beside many that are neither.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::change::{Rules, add, remove};
+use super::level_tables::LevelTable;
+use super::*;
+use crate::base::entry::EntryKind;
+use crate::jobs::{Job, Step};
+use crate::location_index::LocationIndex;
+use crate::pmem::HeapRegion;
+use crate::tree::options::KeyspaceOptions;
+use crate::tree::placed::RangeReads;
+use crate::tree::test_support::{Reader, context, key_of, table_of};
+use crate::tree::versioned::{Choose, Intent, NewFiles, NewTables};
+use crate::tree::{Tree, TreeObserver};
+
+/// So many tables were looked at, and no more.
+const WINDOW: u64 = 64;
+
+/// A tree whose leaves are not scanned, and that does nothing by itself.
+struct Bed {
+    tree: Arc<SlmTree>,
+    _observer: Arc<dyn TreeObserver>,
+    seqno: u64,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(u64::MAX >> 8)]));
+        let context = context("slm", &observer);
+        let own = KeyspaceOptions::slm().leaf_scans(false).own;
+        context
+            .options
+            .store(Arc::new(TreeOptions { own, ..TreeOptions::clone(&context.options()) }));
+        let tree = SlmTree::open(context, &[], Seqno(0)).unwrap();
+        Bed { tree, _observer: observer, seqno: 0 }
+    }
+
+    /// A memtable becomes part of the tree and of the index.
+    fn receive(&mut self, kind: EntryKind, keys: impl IntoIterator<Item = u64>) -> Arc<Table> {
+        self.seqno += 1;
+        let (places, flushed) = (self.places(), Seqno(self.seqno));
+        let table = table_of(&self.tree.context.files, kind, self.seqno, keys);
+        let (number, index) = (places.next_number().unwrap(), places.file_id());
+        let packed = PackedTable { table: Arc::clone(&table), number, index };
+        Slm::incorporating(&self.tree, &packed, flushed).unwrap();
+        let receive = |root: &mut Arc<Level>, _rules: &Rules| {
+            add(
+                root,
+                LevelTable { table: Arc::clone(&packed.table), settled: flushed, number },
+                index,
+            );
+            Ok(true)
+        };
+        let tables = NewTables::Younger(slice::from_ref(&table));
+        self.tree.change(NewFiles::Some, receive, flushed, tables).unwrap();
+        Slm::incorporated(&self.tree, &packed, true);
+        while self.tree.receive_some(usize::MAX) {}
+        table
+    }
+
+    /// Memtables of so many keys of their own, and of others at both ends that each has anew: the last is wholly live.
+    fn receive_range(&mut self, tables: u64, first: u64, own_keys: u64, shared_keys: u64) {
+        let last = first + shared_keys + tables * own_keys;
+        for table in 0..tables {
+            let own = first + shared_keys + table * own_keys;
+            self.receive(
+                EntryKind::Put,
+                (first..first + shared_keys).chain(own..own + own_keys).chain([last]),
+            );
+        }
+    }
+
+    fn job(&self) -> Option<Box<dyn Job>> {
+        (Arc::clone(&self.tree) as Arc<dyn Tree>).next_job()
+    }
+
+    fn version(&self) -> Arc<Version> {
+        self.tree.version.load_full()
+    }
+
+    fn due(&self) -> Option<Plan> {
+        Slm::choose_due(&self.tree, &self.version(), Intent::Ask).unwrap()
+    }
+
+    fn places(&self) -> &Places {
+        &self.tree.own.places
+    }
+}
+
+/// Asserts that a plan has inputs from a key on alone.
+fn assert_from(plan: Option<Plan>, first: u64) {
+    let plan = plan.expect("a plan for what is free");
+    assert!(plan.inputs.len() > 1);
+    assert!(plan.inputs.iter().all(|table| table.first_key() >= &key_of(first)[..]));
+}
+
+/// A window of 64 tables was cut before those were left out that are not free. While a job worked among many tables of
+/// which little is live, or where there was damage, nothing was merged elsewhere.
+#[test]
+fn tables_that_are_not_free_keep_no_others_from_being_merged() {
+    let mut bed = Bed::new();
+    bed.receive_range(WINDOW + 10, 0, 1, 10);
+    bed.receive_range(6, 10_000, 10, 5);
+    let _among_the_first = bed.job().expect("a merge of the first ones");
+    assert_from(bed.due(), 10_000);
+    let full = Slm::choose_full(&bed.tree, &bed.version().root, false, Intent::Ask);
+    assert_from(full.unwrap(), 10_000);
+}
+
+/// The oldest 64 scattered tables were looked at. If they were not free, no other scattered table was merged.
+#[test]
+fn scattered_tables_that_are_not_free_keep_no_others_from_being_merged() {
+    let mut bed = Bed::new();
+    for first in [0, 10_000] {
+        (0..WINDOW + 10).for_each(|nth| {
+            bed.receive(EntryKind::Put, [first + nth, first + 500 + nth]);
+        });
+        let ids: Vec<FileId> = bed.version().tables().map(|table| table.id()).collect();
+        bed.tree.own.scattered.note(0, &ids);
+    }
+    let _among_the_first = bed.job().expect("a merge of the first ones");
+    assert_from(bed.due(), 10_000);
+}
+
+/// Dead tables stayed beside 64 tables of which nearly nothing was live: no more were looked at.
+#[test]
+fn dead_tables_are_dropped_beside_many_that_are_nearly_dead() {
+    let mut bed = Bed::new();
+    bed.receive_range(WINDOW + 1, 0, 1, 200);
+    (0..2).for_each(|_| drop(bed.receive(EntryKind::Put, [20_000])));
+    assert_eq!(bed.tree.droppable().len(), 1);
+    let before = bed.version().root.tables.len();
+    bed.tree.drop_dead().unwrap();
+    assert_eq!(bed.version().root.tables.len(), before - 1);
+}
+
+/// Of many dead tables, 64 were dropped at the end of a compaction. After `compact`, the others were left.
+#[test]
+fn dead_tables_are_dropped_until_none_is_left() {
+    let mut bed = Bed::new();
+    (0..3 * WINDOW).for_each(|_| drop(bed.receive(EntryKind::Put, [1])));
+    let tree: Arc<dyn Tree> = Arc::<SlmTree>::clone(&bed.tree);
+    tree.compact(b"", None, &|| Ok(())).unwrap();
+    assert_eq!(bed.version().root.tables.len(), 1);
+}
+
+/// Full tables of tombstones alone were merged without end: what came out was as many and as large.
+#[test]
+fn full_tables_of_tombstones_are_not_merged_again_and_again() {
+    let mut bed = Bed::new();
+    // So little of it is dead that it is not merged itself.
+    bed.receive(EntryKind::Put, 0..20_000);
+    for nth in 0..10 {
+        bed.receive(EntryKind::Delete, (0..140).map(|at| at * 30 + nth));
+    }
+    let version = bed.version();
+    let is_full =
+        |table: &Arc<Table>| table.properties().entry_bytes() >= version.parameters.table_bytes;
+    assert!(version.tables().all(is_full));
+    for _ in 0..20 {
+        if let Some(mut job) = bed.job() {
+            while job.step().unwrap() == Step::Again {}
+        }
+    }
+    assert!(bed.job().is_none(), "{} tables", bed.version().root.tables.len());
+}
+
+/// A job had replaced a table by its output between a look at the version and one at the list of tables that may hide
+/// something dead: neither was in both, and a tombstone over what they had was dropped.
+#[test]
+fn a_tombstone_over_the_output_of_another_job_is_not_dropped() {
+    let mut bed = Bed::new();
+    let input = bed.receive(EntryKind::Put, 0..10);
+    bed.receive(EntryKind::Delete, [5]);
+    let (tree, places) = (&bed.tree, bed.places());
+    assert!(tree.droppable().is_empty());
+    // The output of a job that began before the tombstone came: it has the key.
+    let output = table_of(&tree.context.files, EntryKind::Put, 1, 0..10);
+    let (number, number_of_input) =
+        (places.number(&output).unwrap(), places.number(&input).unwrap());
+    let before = bed.version();
+    thread::scope(|scope| {
+        // Whoever asks for dead tables waits for this lock, with a version and without a list.
+        let mut registry = places.registry.write();
+        let references = Arc::strong_count(&before);
+        let asking = scope.spawn(|| tree.droppable());
+        for _ in 0..10_000 {
+            if Arc::strong_count(&before) > references {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let replace = |root: &mut Arc<Level>, _rules: &Rules| {
+            let (table, index) = (Arc::clone(&output), places.file_id());
+            remove(root, &[(number_of_input, Arc::clone(&input))], index);
+            add(root, LevelTable { table, settled: Seqno(1), number }, index);
+            Ok(true)
+        };
+        tree.change(NewFiles::Some, replace, Seqno(0), NewTables::None).unwrap();
+        registry.numbers.remove(&input.id());
+        registry.tables.remove(&number_of_input);
+        places.ranks.lock().remove(number_of_input);
+        drop(registry);
+        assert!(asking.join().unwrap().is_empty());
+    });
+}
+
+/// After a crash, memtables that had not been in the index were counted twice. They looked half dead, and were merged.
+#[test]
+fn a_memtable_that_is_put_into_the_index_after_a_crash_is_wholly_live() {
+    let mut bed = Bed::new();
+    let table = bed.receive(EntryKind::Put, 0..100);
+    let region = HeapRegion::reserve(1 << 20, Path::new("index")).unwrap();
+    let index = LocationIndex::create(Arc::new(region), 0).unwrap();
+    let places = Places::new(index, None, true);
+    let found = FoundIndex { live: BTreeMap::new(), settled: Seqno(0) };
+    places.resume(&bed.version().root, &found, Seqno(1)).unwrap();
+    assert_eq!(places.live_of_named(&table), Some((100, 100)));
+}
