@@ -174,9 +174,7 @@ impl Store {
 #[test]
 fn overwritten_pairs_are_not_live() {
     for kind in TreeKind::ALL {
-        for (keys, budget) in
-            [(8_000, MIB), (50_000, MIB), (100_000, 64 * MIB), (200_000, 64 * MIB)]
-        {
+        for (keys, budget) in [(8_000, MIB), (50_000, MIB), (100_000, 64 * MIB)] {
             let case = format!("{kind:?}, {keys} pairs, a budget of {} MiB", budget / MIB);
             let mut store = Store::of(kind, budget);
             store.load(keys);
@@ -196,10 +194,10 @@ fn overwriting_many_memtables_takes_little_for_a_moment() {
 }
 
 fn overwrite_many_memtables(options: KeyspaceOptions) {
-    let case = format!("{options:?}, 240,000 pairs, a budget of 16 MiB");
-    let mut store = Store::new(options, 16 * MIB, 100);
-    store.load(240_000);
-    store.overwrite(240_000, 480_000);
+    let case = format!("{options:?}, 120,000 pairs, a budget of 8 MiB");
+    let mut store = Store::new(options, 8 * MIB, 100);
+    store.load(120_000);
+    store.overwrite(120_000, 240_000);
     store.judge_most(&case);
     store.judge(&case);
 }
@@ -328,7 +326,7 @@ fn large_values_that_are_overwritten_are_given_back() {
     for kind in TreeKind::ALL {
         for (value_bytes, budget) in [(1024, MIB), (1024, 64 * MIB), (20_000, 16 * MIB)] {
             let mut store = Store::new(KeyspaceOptions::new(kind), budget, value_bytes);
-            let keys = 24_000_000 / value_bytes as u64;
+            let keys = 16_000_000 / value_bytes as u64;
             store.load(keys);
             store.overwrite(keys, keys * 3);
             store.judge(&format!("{kind:?}, values of {value_bytes}, {} MiB", budget / MIB));
@@ -341,7 +339,7 @@ fn large_values_that_are_overwritten_are_given_back() {
 #[test]
 fn blob_files_are_collected_when_space_is_short() {
     for kind in TreeKind::ALL {
-        for (value_bytes, keys, budget) in [(1_000, 60_000, 8 * MIB), (6_000, 10_000, 8 * MIB)] {
+        for (value_bytes, keys, budget) in [(1_000, 30_000, 4 * MIB), (6_000, 5_000, 4 * MIB)] {
             let options = KeyspaceOptions::new(kind).blob_bytes_min(512);
             let mut store = Store::new(options, budget, value_bytes);
             store.load(keys);

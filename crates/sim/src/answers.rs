@@ -78,10 +78,8 @@ impl Walk {
                 return Err(key.to_vec());
             }
         }
-        // One from the back that has ended with an error has shown what is above its last pair, if it has shown any.
-        let from_end = self.order == Order::Backward && !self.back.is_empty();
         match there.find(|(key, _)| !is_lost(key)) {
-            Some((key, _)) if self.is_whole() || from_end => Err(key.clone()),
+            Some((key, _)) if self.is_whole() || self.order == Order::Backward => Err(key.clone()),
             _ => Ok(()),
         }
     }

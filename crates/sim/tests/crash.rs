@@ -32,14 +32,14 @@ fn none_of(total: &Outcome) {
 
 #[test]
 fn every_crash_leaves_what_was_promised() {
-    let judged = crash_from(1, 12, Extent::default(), Duration::from_secs(20));
+    let judged = crash_from(1, 12, Extent::default(), Duration::from_secs(12));
     assert!(judged.state_count() > 100, "{judged:?}");
     assert_eq!(judged.states.len(), Policy::ALL.len(), "{judged:?}");
 }
 
 #[test]
 fn every_crash_inside_recovery_leaves_what_was_promised() {
-    let judged = crash_from(1, 4, Extent::recovery(), Duration::from_secs(15));
+    let judged = crash_from(1, 4, Extent::recovery(), Duration::from_secs(10));
     assert!(judged.state_count() > 100, "{judged:?}");
 }
 

@@ -9,11 +9,9 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::search::{Ended, Search};
+use crate::kinds::Kinds;
 
-/// Rounds of the search without a bug, and of a part of it.
-const CLEAN_ROUNDS: u64 = 8;
-const CLEAN_ROUNDS_AT_ONCE: u64 = 4;
-/// How long such a part may take: what it may find is a fault of a regime, and no time excuses it.
+/// How long such a search may take: what it may find is a fault of a regime, and no time excuses it.
 const CLEAN_TIME_MAX: Duration = Duration::from_secs(4 * 3600);
 
 /// The searches that wait.
@@ -35,8 +33,9 @@ impl Queue {
         seeds.dedup();
         let mut waiting = VecDeque::from(searches);
         for seed in seeds {
-            for first in (0..CLEAN_ROUNDS).step_by(CLEAN_ROUNDS_AT_ONCE as usize) {
-                let clean = Search::new(None, seed, CLEAN_ROUNDS_AT_ONCE, CLEAN_TIME_MAX);
+            // A round for each choice of kinds.
+            for first in 0..Kinds::All.runs().len() as u64 {
+                let clean = Search::new(None, seed, 1, CLEAN_TIME_MAX);
                 waiting.push_back(clean.beginning_with(first).within(regimes));
             }
         }
@@ -90,6 +89,7 @@ mod tests {
         queue.has_ended(&first, &Ended { found, rounds: 9, ..Ended::default() });
         queue.has_ended(&second, &Ended::default());
         let rest: Vec<u64> = std::iter::from_fn(|| queue.next()).map(|s| s.first_round()).collect();
-        assert_eq!(rest, [4, 8]);
+        let expected: Vec<u64> = (1..Kinds::All.runs().len() as u64).chain([8]).collect();
+        assert_eq!(rest, expected);
     }
 }
