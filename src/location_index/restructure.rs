@@ -9,7 +9,8 @@
 use super::location::Location;
 use super::node::{
     BLOCK_WORDS, BlockNumber, HEAP_START, HEAP_WORDS, INLINE_KEY_BYTES, NEXT_WORD, Node, Read,
-    SLOTS_MAX, SLOTS_PER_WORD, SLOTS_START, block_word, header_word, push_record, slot_of,
+    SLOTS_MAX, SLOTS_PER_WORD, SLOTS_START, block_word, header_word, push_record, record_words,
+    slot_of,
 };
 use super::write::{BlockUse, PACKED_SLOTS, PACKED_WORDS, Writing};
 use super::{FIRST_WORD, LocationIndex, Side, Version, key_of};
@@ -428,9 +429,13 @@ impl Writing<'_> {
             }
         }
         self.sound(|this| records.copy(&this.node(parent)?, slot + removed..count))?;
+        let mut joined = None;
         let parts = match records.split(false) {
             None if records.len() == 0 => Vec::new(),
-            None => vec![records],
+            None => {
+                joined = self.join_with_next(depth, &mut records)?;
+                vec![records]
+            }
             Some(at) => self.split_records(records, at),
         };
         let level = up as u8 + 1;
@@ -438,10 +443,55 @@ impl Writing<'_> {
         for records in &parts {
             replacing.push(self.write_node(level, records, 0)?);
         }
-        self.replace_children(up + 1, 1, &replacing)?;
+        self.replace_children(up + 1, 1 + usize::from(joined.is_some()), &replacing)?;
         self.give_back_node(parent);
+        joined.into_iter().for_each(|next| self.give_back_node(next));
         self.freed.extend(freed);
         Ok(())
+    }
+
+    /// Adds the records of the next inner node below the same parent to those of the node at this depth of the path, if
+    /// they are few. Returns that next node.
+    fn join_with_next(
+        &mut self,
+        depth: usize,
+        records: &mut Records,
+    ) -> Result<Option<BlockNumber>> {
+        let Some(&(parent, slot)) = depth.checked_sub(1).and_then(|up| self.path.get(up)) else {
+            return Ok(None);
+        };
+        if records.words.len() >= WORDS_MIN || !self.has_room_to_restructure() {
+            return Ok(None);
+        }
+        let next = self.sound(|this| {
+            let node = this.node(parent)?;
+            if slot + 1 >= node.count() {
+                return Ok(None);
+            }
+            Ok(Some((node.child(&node.record(slot + 1)?)?, key_of(&node, slot + 1)?)))
+        })?;
+        let Some((next, bound)) = next else { return Ok(None) };
+        let use_of = self.writer.uses[next as usize];
+        let words =
+            records.words.len() + usize::from(use_of.live) + record_words(bound.len(), false);
+        let slots = records.len() + usize::from(use_of.slots);
+        if words > WORDS_AFTER_JOIN_MAX || slots > SLOTS_AFTER_JOIN_MAX {
+            return Ok(None);
+        }
+        let (child, key_blocks) = self.sound(|this| {
+            let node = this.node(next)?;
+            let first = node.record(0)?;
+            Ok((node.child(&first)?, node.key_blocks(&first)?))
+        })?;
+        // Its first child is responsible from the bound of the node on, not only from its own.
+        let key_block = self.key_blocks_of(&bound);
+        records.push_child(&bound, child, key_block);
+        self.sound(|this| {
+            let node = this.node(next)?;
+            records.copy(&node, 1..node.count())
+        })?;
+        self.freed.extend(key_blocks);
+        Ok(Some(next))
     }
 
     /// The bound between two neighbouring nodes: of leaves, the shortest one.
