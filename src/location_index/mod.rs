@@ -47,7 +47,7 @@ pub(crate) use open::Found;
 #[cfg(feature = "slm")]
 pub(crate) use open::{load_note, store_note};
 #[cfg(feature = "slm")]
-pub(crate) use write::{Writing, versions_max};
+pub(crate) use write::{Writing, pack, versions_max};
 
 use std::sync::Arc;
 
@@ -254,9 +254,10 @@ impl LocationIndex {
 
     /// The number of blocks that the same keys would need in an index that has been packed, about.
     pub(crate) fn live_blocks(&self) -> u64 {
-        let used = self.blocks().0;
-        let nodes = self.writer.lock().nodes;
-        (used + nodes.packed_count()).saturating_sub(nodes.count)
+        let writer = self.writer.lock();
+        let Writer { free, nodes, .. } = &*writer;
+        let used = u64::from(self.memory().count() - free.away() - free.left());
+        used - nodes.count + nodes.packed_count()
     }
 
     fn lock_of(&self, block: BlockNumber) -> &VersionLock {

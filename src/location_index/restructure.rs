@@ -255,7 +255,7 @@ impl Writing<'_> {
     /// go on with; none behind the last leaf.
     ///
     /// # Errors
-    /// As [`LocationIndex::pack`].
+    /// Those of [`super::write::pack`].
     pub(super) fn pack_at(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let leaf = self.locate(key, Side::At)?;
         let Some(next) = self.sound(|this| this.node(leaf)?.next())? else { return Ok(None) };
@@ -460,7 +460,7 @@ impl Writing<'_> {
         let Some(&(parent, slot)) = depth.checked_sub(1).and_then(|up| self.path.get(up)) else {
             return Ok(None);
         };
-        if records.words.len() >= WORDS_MIN || !self.has_room_to_restructure() {
+        if records.words.len() >= WORDS_MIN {
             return Ok(None);
         }
         let next = self.sound(|this| {
@@ -471,6 +471,10 @@ impl Writing<'_> {
             Ok(Some((node.child(&node.record(slot + 1)?)?, key_of(&node, slot + 1)?)))
         })?;
         let Some((next, bound)) = next else { return Ok(None) };
+        if bound.len() > INLINE_KEY_BYTES {
+            // The blocks of its old records are free only after the next fence, when others have been taken.
+            return Ok(None);
+        }
         let use_of = self.writer.uses[next as usize];
         let words =
             records.words.len() + usize::from(use_of.live) + record_words(bound.len(), false);
@@ -484,8 +488,7 @@ impl Writing<'_> {
             Ok((node.child(&first)?, node.key_blocks(&first)?))
         })?;
         // Its first child is responsible from the bound of the node on, not only from its own.
-        let key_block = self.key_blocks_of(&bound);
-        records.push_child(&bound, child, key_block);
+        records.push_child(&bound, child, None);
         self.sound(|this| {
             let node = this.node(next)?;
             records.copy(&node, 1..node.count())

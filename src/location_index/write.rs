@@ -69,23 +69,27 @@ impl LocationIndex {
         }
     }
 
-    /// Packs the keys of a range into few leaves as they need. Other changes wait for a leaf at most.
-    ///
-    /// # Errors
-    /// `Full` if the region has no room for two leaves; a part is packed then. `Corruption` if it is damaged.
-    pub(crate) fn pack(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
-        let mut at = Some(lower.to_vec());
-        while let Some(key) = at.filter(|key| upper.is_none_or(|upper| **key < *upper)) {
-            at = self.write().pack_at(&key)?;
-        }
-        Ok(())
-    }
-
     /// Waits until no other thread changes the index.
     pub(crate) fn write(&self) -> Writing<'_> {
         let writer = self.writer.lock();
         Writing { index: self, writer, path: Vec::new(), freed: Vec::new() }
     }
+}
+
+/// Packs the keys of a range into few leaves. `write` waits for the right to change the index, for a leaf at a time.
+///
+/// # Errors
+/// Those of `write`. `Full` if the region has no room for two leaves; a part is packed then. `Corruption` if it is damaged.
+pub(crate) fn pack<'a>(
+    lower: &[u8],
+    upper: Option<&[u8]>,
+    mut write: impl FnMut() -> Result<Writing<'a>>,
+) -> Result<()> {
+    let mut at = Some(lower.to_vec());
+    while let Some(key) = at.filter(|key| upper.is_none_or(|upper| **key < *upper)) {
+        at = write()?.pack_at(&key)?;
+    }
+    Ok(())
 }
 
 /// How many versions of a key the index can hold at least.

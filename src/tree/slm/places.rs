@@ -31,7 +31,7 @@ use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, RwLock};
 use crate::cache::PagePointer;
 use crate::location_index::{
-    IndexVersion, LeafAt, LeafEntries, LeafPlace, LocationIndex, Writing, versions_max,
+    IndexVersion, LeafAt, LeafEntries, LeafPlace, LocationIndex, Writing, pack, versions_max,
 };
 use crate::table::{KeyList, Table};
 use crate::tree::description::{GroupDescription, named};
@@ -533,16 +533,16 @@ impl Places {
     /// The disk space of the index, and what its keys need of that.
     pub(super) fn disk_bytes(&self) -> (u64, u64) {
         let ((_, all), live) = (self.index.blocks(), self.index.live_blocks());
-        self.file.as_ref().map_or((0, 0), |_| (all * 4096, live * 4096))
+        self.file.as_ref().map_or((0, 0), |_| (all * 4096, live.min(all) * 4096))
     }
 
     /// Packs the keys of a range into few blocks of the index, and gives the others back.
     pub(super) fn pack(&self, lower: &[u8], upper: Option<&[u8]>) {
-        match self.index.pack(lower, upper) {
-            // Where there is no room for two more leaves, it is done another time.
-            Ok(()) | Err(Error::Full { .. }) => {}
-            // It is built anew.
-            Err(_) => self.distrust(),
+        let packed = pack(lower, upper, || self.write());
+        // It is built anew. Where there is no room for two more leaves, or the file cannot be changed now, it is done another
+        // time.
+        if packed.is_err_and(|error| error.is_corruption()) {
+            self.distrust();
         }
         if self.file.is_some() {
             self.index.shrink_all();
