@@ -201,7 +201,7 @@ impl Writing<'_> {
         Ok(next.is_none() && self.path.iter().all(|(_, slot)| *slot == 0))
     }
 
-    /// Joins a leaf that has become small with a neighbour below the same parent, and removes an empty one.
+    /// Joins a leaf that is less than half full with a neighbour below the same parent, and removes an empty one.
     pub(super) fn join_if_small(&mut self, leaf: BlockNumber) -> Result<()> {
         let live = usize::from(self.writer.uses[leaf as usize].live);
         if live == 0 {
