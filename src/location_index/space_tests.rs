@@ -91,7 +91,7 @@ fn an_index_that_keys_and_versions_have_left_can_be_packed() {
     }
 }
 
-/// A part of an index is packed, and where there is no room nothing changes.
+/// A part of an index is packed, and the rest stays as it is.
 #[test]
 fn a_range_is_packed_and_no_more() {
     let keys = random_keys(6_000);
