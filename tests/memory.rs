@@ -60,6 +60,7 @@ const ROWS: &[Row] = &[
     Row { name: "pinned", budget: 32 * MIB, own_bytes: 0, run: scans_while_all_is_overwritten },
     Row { name: "pinned_one", budget: 32 * MIB, own_bytes: 0, run: scans_of_one_level_meanwhile },
     Row { name: "keys", budget: 64 * MIB, own_bytes: 0, run: short_keys_alone },
+    Row { name: "index", budget: 8 * MIB, own_bytes: 0, run: reads_of_all_of_a_large_index },
     Row { name: "iterators", budget: 16 * MIB, own_bytes: ITERATORS * 1024, run: more_iterators },
 ];
 
@@ -337,6 +338,26 @@ fn scan_and_overwrite(db: &Database, options: KeyspaceOptions, threads: u64) {
             items.put(key(number * 7919 % 200_000), value(number, 1000)).unwrap();
         }
         done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// The index of half a million keys, which is several times the budget, is read from end to end.
+fn reads_of_all_of_a_large_index(db: &Database) {
+    const KEYS: u64 = 500_000;
+    let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();
+    let key = |number: u64| format!("key{:08}", number * 7919 % KEYS);
+    (0..KEYS).for_each(|number| keyspace.put(key(number), b"v").unwrap());
+    keyspace.flush().unwrap();
+    thread::scope(|scope| {
+        for reader in 0..4 {
+            let (keyspace, key) = (&keyspace, &key);
+            scope.spawn(move || {
+                for number in (reader..KEYS).step_by(4) {
+                    assert!(keyspace.contains_key(key(number)).unwrap());
+                }
+            });
+        }
+        scope.spawn(|| assert_eq!(keyspace.iter().count() as u64, KEYS));
     });
 }
 

@@ -1,5 +1,6 @@
 //! SLM-DB's index in its file: when a store is opened with it, and when it is built from the tables instead.
-#![cfg(all(feature = "slm", target_os = "linux"))]
+
+#![cfg(target_os = "linux")]
 
 mod common;
 
@@ -430,6 +431,31 @@ fn a_store_is_described_while_its_index_grows() {
     });
 }
 
+/// A copy of a store that work goes on in, as the death of its process would leave it: neither the index nor what names
+/// the tables changes while they are copied.
+fn copy_at_once(dir: &Path) -> TempDir {
+    let without_data = || -> BTreeMap<PathBuf, Vec<u8>> {
+        let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let is_data = |path: &PathBuf| path.extension().is_some_and(|it| it == "table");
+        paths
+            .filter(|path| !is_data(path))
+            .map(|path| (path.clone(), fs::read(path).unwrap()))
+            .collect()
+    };
+    loop {
+        let before = without_data();
+        let copied = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(dir).unwrap() {
+            let entry = entry.unwrap();
+            // Tables come and go meanwhile.
+            let _ = fs::copy(entry.path(), copied.path().join(entry.file_name()));
+        }
+        if without_data() == before {
+            return copied;
+        }
+    }
+}
+
 /// `compact` goes on after its store was closed. What it changes in the index then is not taken for what was closed.
 #[test]
 fn work_that_goes_on_after_a_store_was_closed_leaves_an_index_that_is_right() {
@@ -447,7 +473,7 @@ fn work_that_goes_on_after_a_store_was_closed_leaves_an_index_that_is_right() {
         let compacting = std::thread::spawn(move || while other.compact(..).is_ok() {});
         std::thread::sleep(std::time::Duration::from_millis(20 + round * 13));
         db.close().unwrap();
-        let killed = copy(dir.path());
+        let killed = copy_at_once(dir.path());
         compacting.join().unwrap();
         drop(keyspace);
         for dir in [killed.path(), dir.path()] {
@@ -470,4 +496,60 @@ fn a_full_check_reports_damage_of_an_index_that_is_open() {
     }
     let problems = db.check(CheckLevel::Full).unwrap().problems;
     assert!(problems.iter().any(|problem| problem.to_string().contains(".index")), "{problems:?}");
+}
+
+/// The memory of the process that the mapped file takes.
+fn resident_bytes(path: &Path) -> u64 {
+    let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut of_file = false;
+    let mut kib = 0;
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        match words.next() {
+            Some("Rss:") if of_file => kib += words.next().unwrap().parse::<u64>().unwrap(),
+            Some(word) if !word.ends_with(':') => of_file = line.ends_with(path.to_str().unwrap()),
+            _ => {}
+        }
+    }
+    kib << 10
+}
+
+/// Pages of the index that had been read stayed in memory until the next memtable came: whoever only read had all of a
+/// large index in memory in the end.
+#[test]
+fn reads_keep_four_memtables_of_the_index_in_memory() {
+    const KEYS: u64 = 200_000;
+    const RESIDENT_BYTES_MAX: u64 = 4 * (MIB / 4) as u64;
+    /// Each of two threads may be at a page that has just been unmapped.
+    const IN_USE_BYTES_MAX: u64 = 2 * (64 << 10);
+    let dir = TempDir::new().unwrap();
+    let (db, keyspace) = open(dir.path());
+    let key = |number: u64| format!("user{number:08}");
+    let mut most = 0;
+    for number in 0..KEYS {
+        keyspace.put(key(number * 7919 % KEYS), b"value").unwrap();
+        if number % 1000 == 0 {
+            most = most.max(resident_bytes(&index_file(dir.path())));
+        }
+    }
+    keyspace.flush().unwrap();
+    assert!(most <= RESIDENT_BYTES_MAX + IN_USE_BYTES_MAX, "{most} bytes while writing");
+    drop((keyspace, db));
+
+    let (db, keyspace) = open(dir.path());
+    let index = index_file(dir.path());
+    assert!(fs::metadata(&index).unwrap().len() > 6 * RESIDENT_BYTES_MAX);
+    let mut most = resident_bytes(&index);
+    for number in 0..KEYS {
+        let key = key(number * 104_729 % KEYS);
+        assert!(keyspace.contains_key(key).unwrap());
+        if number % 1000 == 0 {
+            most = most.max(resident_bytes(&index));
+        }
+    }
+    assert!(most <= RESIDENT_BYTES_MAX + IN_USE_BYTES_MAX, "{most} bytes while reading");
+    assert!(most > RESIDENT_BYTES_MAX / 2, "{most} bytes");
+    assert_eq!(keyspace.iter().count() as u64, KEYS);
+    assert!(resident_bytes(&index) <= RESIDENT_BYTES_MAX + IN_USE_BYTES_MAX);
+    drop((keyspace, db));
 }

@@ -36,7 +36,7 @@ use crate::base::checksum::checksum;
 use crate::base::ids::Seqno;
 use crate::base::limits::KEY_BYTES_MAX;
 use crate::base::sync::plain::{AtomicU64, Ordering as Memory};
-use crate::pmem::WORD_BYTES;
+use crate::pmem::{Region, WORD_BYTES};
 
 pub(super) const BLOCK_WORDS: usize = 512;
 /// The word of the next leaf.
@@ -184,17 +184,24 @@ pub(super) struct Record {
 
 /// The words of a region, read as blocks.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Blocks<'a>(pub(super) &'a [AtomicU64]);
+pub(super) struct Blocks<'a> {
+    region: &'a dyn Region,
+    words: &'a [AtomicU64],
+}
 
 impl<'a> Blocks<'a> {
+    pub(super) fn of(region: &'a dyn Region) -> Blocks<'a> {
+        Blocks { region, words: region.words() }
+    }
+
     pub(super) fn count(self) -> BlockNumber {
-        (self.0.len() / BLOCK_WORDS) as BlockNumber
+        (self.words.len() / BLOCK_WORDS) as BlockNumber
     }
 
     /// The number of a block in a word of the region's header.
     pub(super) fn header_block(self, word: usize) -> Read<BlockNumber> {
         let what = "the number of a block in the header";
-        let found = self.0[word].load(Memory::Relaxed);
+        let found = self.words[word].load(Memory::Relaxed);
         let block = unseal(found).and_then(|content| u32::try_from(content).ok());
         block.ok_or(Damage { block: 0, word, what, found })
     }
@@ -202,8 +209,11 @@ impl<'a> Blocks<'a> {
     /// A block that another one refers to. `from` is the word that does so.
     pub(super) fn node(self, block: BlockNumber, from: (BlockNumber, usize)) -> Read<Node<'a>> {
         let start = block as usize * BLOCK_WORDS;
-        match self.0.get(start..start + BLOCK_WORDS) {
-            Some(words) if block != 0 => Ok(Node { words, block, blocks: self }),
+        match self.words.get(start..start + BLOCK_WORDS) {
+            Some(words) if block != 0 => {
+                self.region.used(start);
+                Ok(Node { words, block, blocks: self })
+            }
             _ => {
                 let found = u64::from(block);
                 Err(Damage { block: from.0, word: from.1, what: "the number of a block", found })

@@ -430,7 +430,9 @@ impl Writing<'_> {
         }
         self.sound(|this| records.copy(&this.node(parent)?, slot + removed..count))?;
         let mut joined = None;
-        let parts = match records.split(false) {
+        // A node that loses a child is not split: a removal has room for one node on each level.
+        let split = if children.len() < removed { None } else { records.split(false) };
+        let parts = match split {
             None if records.len() == 0 => Vec::new(),
             None => {
                 joined = self.join_with_next(depth, &mut records)?;

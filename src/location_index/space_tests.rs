@@ -7,7 +7,7 @@ use super::node::BLOCK_WORDS;
 use super::write::pack;
 use super::*;
 use crate::base::random::SplitMix as Random;
-use crate::pmem::HeapRegion;
+use crate::pmem::{HeapRegion, Region};
 
 fn index() -> LocationIndex {
     let region = HeapRegion::reserve(8192 * BLOCK_WORDS, Path::new("heap")).unwrap();
@@ -103,4 +103,35 @@ fn a_range_is_packed_and_no_more() {
     pack(b"", None, || Ok(index.write())).unwrap();
     let all = before - index.blocks().0;
     assert!(a_quarter > 0 && a_quarter <= all / 3, "{a_quarter} of {all} blocks of {before}");
+}
+
+/// Inner nodes are full when an index has been opened. One that lost a child was split then, as after any change, and its
+/// parents with it: more blocks than a removal has room for, on a disk that was full.
+#[test]
+fn a_removal_needs_no_more_room_than_it_has_asked_for() {
+    const KEYS: u32 = 33_000;
+    let key = |number: u32| [&[b'k'; 250][..], &number.to_be_bytes()].concat();
+    let region = HeapRegion::reserve(4096 * BLOCK_WORDS, Path::new("heap")).unwrap();
+    let region: Arc<dyn Region> = Arc::new(region);
+    let index = LocationIndex::create(Arc::clone(&region), 77).unwrap();
+    let mut writing = index.write();
+    for number in 0..KEYS {
+        writing.set(&key(number), &versions(1)).unwrap();
+    }
+    writing.fence();
+    drop(writing);
+    drop(index);
+    let (index, _) = LocationIndex::open(region, 77, &mut |_| {}).unwrap().unwrap();
+    let mut writing = index.write();
+    let mut taken = Vec::new();
+    while writing.writer.free.left() as usize > writing.writer.height + 1 {
+        taken.push(writing.take_block());
+    }
+    let leaf = index.leaf(LeafAt::Key(&key(KEYS / 2))).unwrap().entries;
+    for entry in &leaf {
+        writing.remove(&entry.key).unwrap();
+        writing.fence();
+    }
+    let gone = (0..KEYS).filter(|number| index.newest(&key(*number)).unwrap().is_none());
+    assert!(gone.map(key).eq(leaf.into_iter().map(|entry| entry.key)));
 }

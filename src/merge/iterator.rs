@@ -133,6 +133,11 @@ impl<C: MergeSource> MergeIterator<C> {
         self.sources.iter().map(|source| &source.cursor)
     }
 
+    /// The cursors, before the first seek.
+    pub(crate) fn sources_mut(&mut self) -> impl Iterator<Item = &mut C> {
+        self.sources.iter_mut().map(|source| &mut source.cursor)
+    }
+
     /// Memory used, without the sources: bounds, the tournament, the run.
     pub(crate) fn memory_bytes(&self) -> usize {
         let bounds: usize = self.sources.iter().map(|source| source.bound.capacity()).sum();

@@ -7,21 +7,27 @@
 use std::ops::Range;
 use std::path::Path;
 
+use super::residency::{PART_BYTES, Residency};
 use super::{Region, WORD_BYTES};
 use crate::base::error::Result;
-use crate::base::sync::plain::AtomicU64;
+use crate::base::sync::plain::{AtomicU64, Ordering};
 use crate::vfs::SharedMap;
 
 /// See the module's description.
 #[derive(Debug)]
 pub(crate) struct MappedRegion {
     map: SharedMap,
+    residency: Residency,
+    /// The bytes before the map of the part that it begins in.
+    before_bytes: usize,
 }
 
 impl MappedRegion {
     /// The region of a map.
     pub(crate) fn new(map: SharedMap) -> MappedRegion {
-        MappedRegion { map }
+        let before_bytes = map.base().addr().get() % PART_BYTES;
+        let residency = Residency::new(before_bytes + map.address_bytes());
+        MappedRegion { map, residency, before_bytes }
     }
 
     /// Makes everything stored so far durable.
@@ -32,10 +38,25 @@ impl MappedRegion {
         self.map.sync()
     }
 
-    /// Gives the process's memory of the region back to the system. Words stay in the file, and come back when they are
-    /// used.
-    pub(crate) fn release(&self) {
-        self.map.release();
+    /// From now on, at most about so much of the region stays in the memory of the process ([`Residency`]). The other words
+    /// stay in the file, and come back when they are used.
+    pub(crate) fn set_resident_bytes_max(&self, bytes: u64) {
+        self.residency.set_bytes_max(bytes);
+        self.trim();
+    }
+
+    /// The most memory that the region has, as far as that is known.
+    #[cfg(test)]
+    fn resident_bytes(&self) -> u64 {
+        self.residency.bytes()
+    }
+
+    #[cold]
+    fn trim(&self) {
+        let before = self.before_bytes;
+        self.residency.trim(before + self.map.bytes(), |range| {
+            self.map.release(range.start.saturating_sub(before)..range.end - before);
+        });
     }
 }
 
@@ -47,6 +68,21 @@ impl Region for MappedRegion {
         // words. Every access to them in this process is that of an atomic; no other process has the file, as whoever
         // opens a store locks it.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), self.map.bytes() / WORD_BYTES) }
+    }
+
+    fn store(&self, word: usize, value: u64) {
+        self.used(word);
+        self.words()[word].store(value, Ordering::Release);
+    }
+
+    #[inline]
+    fn used(&self, word: usize) {
+        let at = self.before_bytes + word * WORD_BYTES;
+        if self.residency.is_new(at) && self.residency.is_over() {
+            self.trim();
+            // It may have been among those that went.
+            self.residency.is_new(at);
+        }
     }
 
     fn flush(&self, _words: Range<usize>) {}
@@ -75,7 +111,6 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::base::sync::plain::Ordering;
     use crate::vfs::{Access, PosixVfs, Sharing, Vfs};
 
     #[test]
@@ -89,7 +124,8 @@ mod tests {
         region.grow(8193).unwrap();
         assert_eq!(region.words().len(), 16384);
         region.store(16383, 5);
-        region.release();
+        region.set_resident_bytes_max(0);
+        assert_eq!(region.resident_bytes(), 0);
         assert_eq!(region.words()[16383].load(Ordering::Relaxed), 5);
         region.sync().unwrap();
         drop(region);

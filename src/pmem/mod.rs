@@ -13,13 +13,12 @@
 #[cfg(test)]
 mod emulated;
 mod heap;
-#[cfg(any(test, feature = "slm"))]
 mod mapped;
+mod residency;
 #[cfg(test)]
 pub(crate) mod simulated;
 
 pub(crate) use heap::HeapRegion;
-#[cfg(any(test, feature = "slm"))]
 pub(crate) use mapped::MappedRegion;
 
 use std::fmt::Debug;
@@ -43,6 +42,9 @@ pub(crate) trait Region: Send + Sync + Debug {
     fn store(&self, word: usize, value: u64) {
         self.words()[word].store(value, Ordering::Release);
     }
+
+    /// Told before words of a block are read, which begins at `word`: a region may count what of it is in memory.
+    fn used(&self, _word: usize) {}
 
     /// Begins to write back the cache lines that contain `words`.
     fn flush(&self, words: Range<usize>);

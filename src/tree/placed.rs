@@ -41,7 +41,11 @@ pub(crate) struct PlacedRun {
     /// Younger versions do not count.
     seqno_max: Seqno,
     reads: Option<Arc<dyn RangeReads>>,
+    memory_bytes: usize,
 }
+
+/// What an allocation takes beside its bytes, about.
+const ALLOCATION_BYTES: usize = 16;
 
 /// Who wants to know how far apart entries are that range queries read one after the other.
 pub(crate) trait RangeReads: Send + Sync {
@@ -59,7 +63,12 @@ impl PlacedRun {
         seqno_max: Seqno,
         reads: Option<Arc<dyn RangeReads>>,
     ) -> Option<PlacedRun> {
-        (!keys.is_empty()).then_some(PlacedRun { keys, seqno_max, reads })
+        let memory_bytes = keys.iter().map(|key| {
+            let parts = key.parts.capacity() * size_of::<PlacedPart>();
+            size_of::<PlacedKey>() + key.key.capacity() + parts + 2 * ALLOCATION_BYTES
+        });
+        let memory_bytes = memory_bytes.sum();
+        (!keys.is_empty()).then_some(PlacedRun { keys, seqno_max, reads, memory_bytes })
     }
 
     pub(crate) fn first_key(&self) -> &[u8] {
@@ -211,7 +220,7 @@ impl PlacedCursor {
     /// Memory used.
     pub(crate) fn memory_bytes(&self) -> usize {
         let versions = self.versions.iter().map(|version| version.value.capacity());
-        versions.sum::<usize>() + self.run.keys.len() * size_of::<PlacedKey>()
+        versions.sum::<usize>() + self.run.memory_bytes
     }
 
     pub(crate) fn pages_read(&self) -> u64 {

@@ -12,9 +12,147 @@ use crate::base::entry::{Cursor, EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
 use crate::merge::{MergeIterator, MergeSource};
-use crate::table::{Table, TableCursor};
+use crate::table::{Hole, HoleAt, Table, TableCursor};
 
-impl MergeSource for TableCursor {}
+/// A cursor over one of the tables. A table that has no key there is not read.
+struct Part {
+    cursor: TableCursor,
+    /// The cursor has been placed.
+    is_sought: bool,
+    /// Keys beyond this one are ignored: in the forward direction if true.
+    limit: Option<(Box<[u8]>, bool)>,
+}
+
+impl Part {
+    fn of(table: &Arc<Table>) -> Part {
+        Part { cursor: table.cursor(), is_sought: false, limit: None }
+    }
+
+    fn go_carefully(&mut self, limit: Option<&[u8]>, forward: bool) {
+        self.limit = limit.map(|limit| (Box::from(limit), forward));
+        self.cursor.go_carefully(limit, forward);
+    }
+
+    /// Whether the table has keys that are not beyond the limit, in a direction.
+    fn is_within_limit(&self, forward: bool) -> bool {
+        let table = self.cursor.table();
+        match &self.limit {
+            Some((limit, true)) if forward => *table.first_key() < **limit,
+            Some((limit, false)) if !forward => *table.last_key() >= **limit,
+            _ => true,
+        }
+    }
+}
+
+impl Cursor for Part {
+    fn seek_first(&mut self) -> Result<()> {
+        self.is_sought = self.is_within_limit(true);
+        if self.is_sought { self.cursor.seek_first() } else { Ok(()) }
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        self.is_sought = self.is_within_limit(false);
+        if self.is_sought { self.cursor.seek_last() } else { Ok(()) }
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.is_sought = self.cursor.table().last_key() >= key && self.is_within_limit(true);
+        if self.is_sought { self.cursor.seek(key) } else { Ok(()) }
+    }
+
+    fn seek_before(&mut self, key: &[u8]) -> Result<()> {
+        self.is_sought = self.cursor.table().first_key() < key && self.is_within_limit(false);
+        if self.is_sought { self.cursor.seek_before(key) } else { Ok(()) }
+    }
+
+    fn next(&mut self) -> Result<()> {
+        if self.is_sought { self.cursor.next() } else { Ok(()) }
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        if self.is_sought { self.cursor.prev() } else { Ok(()) }
+    }
+
+    fn entry(&self) -> Option<EntryRef<'_>> {
+        if self.is_sought { self.cursor.entry() } else { None }
+    }
+}
+
+impl MergeSource for Part {}
+
+/// As many keys behind a place may be read before a cursor there has moved: the one that whoever merges it with others is
+/// at, and the one behind, whose end it has to find.
+const KEYS_AHEAD: usize = 2;
+
+/// The first hole that a cursor over all of `tables` at the given place may meet with its next step.
+///
+/// # Errors
+/// Errors that are neither damage nor failed reads.
+pub(crate) fn union_hole(tables: &[Arc<Table>], at: HoleAt<'_>) -> Result<Option<Hole>> {
+    let mut found = first_hole(tables, at)?;
+    let mut from = match at {
+        HoleAt::From(key) => Some(key.to_vec()),
+        HoleAt::Before(key) => key.map(<[u8]>::to_vec),
+    };
+    for _ in 0..KEYS_AHEAD {
+        if found.is_some() {
+            break;
+        }
+        let forward = matches!(at, HoleAt::From(_));
+        let Some(key) = next_key(tables, from.as_deref(), forward)? else { break };
+        let behind = [&key, &[0][..]].concat();
+        found = match forward {
+            true => first_hole(tables, HoleAt::From(&key))?,
+            false => first_hole(tables, HoleAt::Before(Some(&behind)))?,
+        };
+        from = Some(if forward { behind } else { key });
+    }
+    Ok(found)
+}
+
+/// The first of the tables' holes at or behind a place.
+fn first_hole(tables: &[Arc<Table>], at: HoleAt<'_>) -> Result<Option<Hole>> {
+    let mut first: Option<Hole> = None;
+    for table in tables {
+        let Some(hole) = table.hole(at)? else { continue };
+        let is_first = first.as_ref().is_none_or(|first| match at {
+            HoleAt::From(_) => hole.lower < first.lower,
+            HoleAt::Before(_) => hole.upper > first.upper,
+        });
+        if is_first {
+            first = Some(hole);
+        }
+    }
+    Ok(first)
+}
+
+/// The next key of the tables: at or behind `from`, or in front of it. None if there is none, or if it cannot be read.
+fn next_key(tables: &[Arc<Table>], from: Option<&[u8]>, forward: bool) -> Result<Option<Vec<u8>>> {
+    let mut next: Option<Vec<u8>> = None;
+    for table in tables {
+        let mut cursor = Part::of(table);
+        cursor.go_carefully(None, forward);
+        let sought = match (forward, from) {
+            (true, from) => cursor.seek(from.unwrap_or_default()),
+            (false, Some(from)) => cursor.seek_before(from),
+            (false, None) => cursor.seek_last(),
+        };
+        match sought {
+            Ok(()) => {}
+            Err(error) if error.is_unreadable() => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let Some(entry) = cursor.entry() else { continue };
+        let is_next = next.as_deref().is_none_or(|next| match forward {
+            true => entry.key < next,
+            false => entry.key > next,
+        });
+        if is_next {
+            next = Some(entry.key.to_vec());
+        }
+    }
+    Ok(next)
+}
 
 /// A version of the current key.
 struct Version {
@@ -25,7 +163,7 @@ struct Version {
 
 /// See the module's description.
 pub(crate) struct UnionCursor {
-    merged: MergeIterator<TableCursor>,
+    merged: MergeIterator<Part>,
     key: Vec<u8>,
     /// Newest first; none without a position.
     versions: Vec<Version>,
@@ -36,20 +174,25 @@ pub(crate) struct UnionCursor {
 
 impl UnionCursor {
     pub(crate) fn new(tables: &[Arc<Table>]) -> UnionCursor {
-        let cursors = tables.iter().map(|table| table.cursor()).collect();
+        let cursors = tables.iter().map(Part::of).collect();
         let (key, versions) = (Vec::new(), Vec::new());
         let merged = MergeIterator::new(cursors);
         UnionCursor { merged, key, versions, at: 0, backwards: false }
     }
 
+    /// Reads no page ahead, and none that is only behind `limit`.
+    pub(crate) fn go_carefully(&mut self, limit: Option<&[u8]>, forward: bool) {
+        self.merged.sources_mut().for_each(|part| part.go_carefully(limit, forward));
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
-        let cursors = self.merged.sources().map(TableCursor::memory_bytes);
+        let cursors = self.merged.sources().map(|part| part.cursor.memory_bytes());
         let values = self.versions.iter().map(|version| version.value.capacity());
         self.merged.memory_bytes() + cursors.sum::<usize>() + values.sum::<usize>()
     }
 
     pub(crate) fn pages_read(&self) -> u64 {
-        self.merged.sources().map(|cursor| u64::from(cursor.pages_read())).sum()
+        self.merged.sources().map(|part| u64::from(part.cursor.pages_read())).sum()
     }
 
     /// Reads the versions of the key that the merge is at, and moves on to the next key.

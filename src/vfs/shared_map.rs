@@ -128,6 +128,11 @@ impl SharedMap {
         self.base
     }
 
+    /// The most bytes that can be mapped.
+    pub(crate) fn address_bytes(&self) -> usize {
+        self.address_bytes
+    }
+
     /// The number of mapped bytes. It only grows.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
@@ -215,14 +220,18 @@ impl SharedMap {
         self.vfs.open(&self.path, Access::Buffered, true)?.sync()
     }
 
-    /// Unmaps the pages from the process, unless the map is private. They stay in the file, and come back when they are
-    /// used.
-    pub(crate) fn release(&self) {
+    /// Unmaps whole pages of a range from the process, unless the map is private. They stay in the file, and come back
+    /// when they are used.
+    pub(crate) fn release(&self, range: Range<usize>) {
         #[cfg(target_os = "linux")]
         if self.sharing == Sharing::Shared {
-            let (start, advice) = (self.base.as_ptr().cast(), rustix::mm::Advice::LinuxDontNeed);
+            let range = range.start..range.end.min(self.bytes());
+            let advice = rustix::mm::Advice::LinuxDontNeed;
             // SAFETY: the range is this map's. The map is shared, so its pages are the file's and keep their bytes.
-            let released = unsafe { rustix::mm::madvise(start, self.bytes(), advice) };
+            let released = unsafe {
+                let start = self.base.as_ptr().add(range.start).cast();
+                rustix::mm::madvise(start, range.len(), advice)
+            };
             // Where that is not possible, they stay.
             let _ = released;
         }
@@ -267,7 +276,6 @@ impl SharedMap {
     }
 
     /// Whose the changes are.
-    #[cfg(feature = "slm")]
     pub(crate) fn sharing(&self) -> Sharing {
         self.sharing
     }
@@ -365,7 +373,7 @@ mod tests {
         assert_eq!((map.base(), map.bytes()), (base, 11 * MAP_STEP_BYTES));
         assert_eq!((load(&map, 0), load(&map, 11 * MAP_STEP_BYTES - 1)), (7, 0));
         store(&map, 11 * MAP_STEP_BYTES - 1, 8);
-        map.release();
+        map.release(0..map.bytes());
         assert_eq!(load(&map, 11 * MAP_STEP_BYTES - 1), 8);
         map.sync().unwrap();
         drop(map);
@@ -395,7 +403,7 @@ mod tests {
         store(&map, 5, 2);
         map.grow(MAP_STEP_BYTES + 1).unwrap();
         store(&map, MAP_STEP_BYTES, 3);
-        map.release();
+        map.release(0..map.bytes());
         assert_eq!((load(&map, 5), load(&map, MAP_STEP_BYTES)), (2, 3));
         assert_eq!((load(&open(), 5), open().bytes()), (1, MAP_STEP_BYTES));
         // One without a whole step has nothing to be mapped.

@@ -192,7 +192,9 @@ impl KeyspaceAnswers {
             Err(format!("{how} at \"{}\" in {}", key.escape_ascii(), self.name))
         };
         for walk in &self.walks {
-            walk.agree(pairs).or_else(|key| wrong(&format!("{:?} walk", walk.order), &key))?;
+            walk.agree(pairs).or_else(|key| {
+                wrong(&format!("{:?} walk (errors: {:?})", walk.order, walk.errors), &key)
+            })?;
         }
         for (key, got) in &self.gets {
             let Ok(got) = got else { continue };

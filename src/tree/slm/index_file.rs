@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::edit::{Body, TableRecord};
 use super::level::Level;
+use super::parameters::Parameters;
 use crate::base::checksum::checksum;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
@@ -116,6 +117,7 @@ fn open_file(
     };
     let sharing = map.sharing();
     let region = Arc::new(MappedRegion::new(map));
+    region.set_resident_bytes_max(Parameters::new(&context.options()).index_memory_bytes_max);
     let file = IndexFile {
         region: Arc::clone(&region),
         files: Arc::clone(files),
@@ -215,9 +217,9 @@ impl IndexFile {
         }
     }
 
-    /// Gives the process's memory of the file back to the system.
-    pub(super) fn release(&self) {
-        self.region.release();
+    /// From now on, at most about so much of the file stays in the memory of the process.
+    pub(super) fn set_memory_bytes_max(&self, bytes: u64) {
+        self.region.set_resident_bytes_max(bytes);
     }
 
     /// The number up to which the index has everything, if it is to be trusted.

@@ -127,8 +127,6 @@ impl VersionedKind for Slm {
             error => Err(error),
         })?;
         self.places.shrink();
-        // All of the index has been looked at.
-        self.places.release_memory(0);
         Ok(())
     }
 
@@ -214,7 +212,7 @@ impl SlmTree {
         let received = received.and_then(|received| {
             if received == Received::Table {
                 places.shrink();
-                places.release_memory(self.version.load().parameters.index_memory_bytes_max);
+                places.set_memory_bytes_max(self.version.load().parameters.index_memory_bytes_max);
                 self.look_for_scattered()?;
             }
             Ok(received != Received::All)

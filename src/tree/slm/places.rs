@@ -556,12 +556,10 @@ impl Places {
         }
     }
 
-    /// Gives pages of the file back to the system if they are more than counts as memory. Those that are used come back.
-    pub(super) fn release_memory(&self, file_bytes_max: u64) {
-        if let Some(file) = &self.file
-            && self.index_bytes() > file_bytes_max
-        {
-            file.release();
+    /// From now on, at most about so much of the index's file stays in the memory of the process.
+    pub(super) fn set_memory_bytes_max(&self, bytes: u64) {
+        if let Some(file) = &self.file {
+            file.set_memory_bytes_max(bytes);
         }
     }
 }
