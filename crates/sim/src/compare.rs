@@ -19,7 +19,7 @@ use crate::outcome::{Outcome, Violation, panic_text};
 use crate::session::{Failure, Session, World};
 use crate::shrink::shrink;
 use crate::sizes::Sizes;
-use crate::space;
+use crate::{counters, space};
 
 /// How much a run does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +46,9 @@ pub fn run(seed: u64, kinds: Kinds, extent: Extent, keep: Option<&Keep>) -> Outc
     outcome.operations = list.iter().map(Action::operations).sum();
     if keep.is_none() && seed.is_multiple_of(space::EVERY) && !kinds.is_for_tests() {
         outcome.add(space::run(seed, kinds));
+    }
+    if keep.is_none() && seed % space::EVERY == counters::REMAINDER {
+        outcome.add(counters::run(seed, kinds));
     }
     let Err(failure) = carry_out(sizes, &list) else { return outcome };
     let numbers = keep.map_or_else(|| (0..all.len()).collect(), |keep| keep.numbers().to_vec());

@@ -40,6 +40,7 @@ pub mod command;
 pub mod compare;
 pub mod concurrent;
 pub mod content;
+pub mod counters;
 pub mod crash;
 pub mod damage;
 pub mod disk;

@@ -9,7 +9,7 @@ use crate::crash::{self, exhaustive};
 use crate::kinds::Kinds;
 use crate::outcome::{Outcome, Violation};
 use crate::{bitflip, random};
-use crate::{compare, concurrent, faults, memory, promises, space};
+use crate::{compare, concurrent, counters, faults, memory, promises, space};
 
 /// A regime, cut to be one part of a round.
 pub(super) struct Regime {
@@ -81,6 +81,7 @@ const REGIMES: &[Regime] = &[
     Regime { name: "opening", run: promises::run_opening },
     Regime { name: "system", run: super::system::run },
     Regime { name: "space", run: space::run },
+    Regime { name: "counters", run: counters::run },
 ];
 
 /// Runs of `views` in a round.
