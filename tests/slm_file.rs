@@ -519,7 +519,7 @@ fn resident_bytes(path: &Path) -> u64 {
 #[test]
 fn reads_keep_four_memtables_of_the_index_in_memory() {
     const KEYS: u64 = 200_000;
-    const RESIDENT_BYTES_MAX: u64 = 4 * (MIB / 4) as u64;
+    const RESIDENT_BYTES_MAX: u64 = 4 * (MIB / 4);
     /// Each of two threads may be at a page that has just been unmapped.
     const IN_USE_BYTES_MAX: u64 = 2 * (64 << 10);
     let dir = TempDir::new().unwrap();

@@ -57,6 +57,8 @@ const KEY_BLOCK_WORDS: usize = BLOCK_WORDS - KEY_BLOCK_START;
 pub(super) const KEY_BLOCK_BYTES: usize = KEY_BLOCK_WORDS * WORD_BYTES;
 /// A record has the location, the header, a superseding number, the key and a key block at most.
 const RECORD_WORDS_MAX: usize = 2 + 1 + INLINE_KEY_WORDS + 1;
+/// The words behind the header of a short record.
+const SHORT_REST_WORDS: usize = 8;
 
 const LEVEL_MARK: u64 = 0x5b;
 /// The level that key blocks have in their header.
@@ -129,13 +131,21 @@ pub(super) fn record_words(key_bytes: usize, is_old: bool) -> usize {
 /// The header of a record whose later words are `rest`.
 fn record_header(key_bytes: usize, flags: u64, rest: &[u64]) -> u64 {
     let fields = (key_bytes as u64) << LEN_SHIFT | flags << FLAGS_SHIFT;
-    let mut bytes = [0; RECORD_WORDS_MAX * WORD_BYTES];
-    let mut len = 0;
-    for word in rest {
-        bytes[len..len + WORD_BYTES].copy_from_slice(&word.to_le_bytes());
-        len += WORD_BYTES;
+    // Most records are short, and clearing room for the longest costs more than their checksum.
+    let checksum = match rest.len() {
+        ..=SHORT_REST_WORDS => checksum_of::<{ SHORT_REST_WORDS * WORD_BYTES }>(fields, rest),
+        _ => checksum_of::<{ RECORD_WORDS_MAX * WORD_BYTES }>(fields, rest),
+    };
+    fields | checksum & CHECKSUM_MASK
+}
+
+/// The checksum of words that have at most `ROOM` bytes.
+fn checksum_of<const ROOM: usize>(fields: u64, words: &[u64]) -> u64 {
+    let mut bytes = [0; ROOM];
+    for (place, word) in bytes.chunks_exact_mut(WORD_BYTES).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
     }
-    fields | checksum(fields, &bytes[..len]) & CHECKSUM_MASK
+    checksum(fields, &bytes[..words.len() * WORD_BYTES])
 }
 
 /// Appends a record to `words`. A key of more than [`INLINE_KEY_BYTES`] continues in `key_block`.
@@ -180,6 +190,13 @@ pub(super) struct Record {
     pub(super) superseded: Option<Seqno>,
     /// The first word of the key.
     key_at: usize,
+}
+
+/// A record that has been found, with its slot and its header.
+struct Probed {
+    record: Record,
+    slot: u16,
+    header: u64,
 }
 
 /// The words of a region, read as blocks.
@@ -294,11 +311,27 @@ impl Node<'_> {
 
     /// The record of a slot, verified.
     pub(super) fn record(&self, index: usize) -> Read<Record> {
+        let Probed { record, slot, header } = self.probe(index)?;
+        let is_right = match record.words - 2 {
+            ..=SHORT_REST_WORDS => self.has_checksum::<SHORT_REST_WORDS>(&record, header),
+            _ => self.has_checksum::<RECORD_WORDS_MAX>(&record, header),
+        };
+        if !is_right {
+            return Err(self.damage(record.offset + 1, "the checksum of a record"));
+        }
+        if slot_of(record.offset, header) != slot {
+            return Err(self.damage(SLOTS_START + index / SLOTS_PER_WORD, "a slot"));
+        }
+        Ok(record)
+    }
+
+    /// The record of a slot, of which it is known that it lies within the block.
+    #[inline]
+    fn probe(&self, index: usize) -> Read<Probed> {
         let slot = self.slot(index);
-        let slot_at = SLOTS_START + index / SLOTS_PER_WORD;
         let offset = usize::from(slot & 0x1ff);
         if parity(slot) != 0 || offset < HEAP_START || offset + 2 > BLOCK_WORDS {
-            return Err(self.damage(slot_at, "a slot"));
+            return Err(self.damage(SLOTS_START + index / SLOTS_PER_WORD, "a slot"));
         }
         let header = self.word(offset + 1);
         let key_bytes = (header >> LEN_SHIFT) as usize & ((1 << (FLAGS_SHIFT - LEN_SHIFT)) - 1);
@@ -307,20 +340,20 @@ impl Node<'_> {
         if key_bytes > KEY_BYTES_MAX || flags > OLD_FLAG || offset + words > BLOCK_WORDS {
             return Err(self.damage(offset + 1, "the header of a record"));
         }
-        let mut rest = [0; RECORD_WORDS_MAX];
-        let rest = &mut rest[..words - 2];
-        for (word, at) in rest.iter_mut().zip(offset + 2..) {
+        let superseded = (flags & OLD_FLAG != 0).then(|| Seqno(self.word(offset + 2)));
+        let key_at = offset + 2 + usize::from(superseded.is_some());
+        let record = Record { offset, words, key_bytes, superseded, key_at };
+        Ok(Probed { record, slot, header })
+    }
+
+    /// Whether the words behind the header are those that it was made of. `ROOM`: as many at most.
+    fn has_checksum<const ROOM: usize>(&self, record: &Record, header: u64) -> bool {
+        let mut rest = [0; ROOM];
+        let rest = &mut rest[..record.words - 2];
+        for (word, at) in rest.iter_mut().zip(record.offset + 2..) {
             *word = self.word(at);
         }
-        if record_header(key_bytes, flags, rest) != header {
-            return Err(self.damage(offset + 1, "the checksum of a record"));
-        }
-        if slot_of(offset, header) != slot {
-            return Err(self.damage(slot_at, "a slot"));
-        }
-        let superseded = (flags & OLD_FLAG != 0).then(|| Seqno(rest[0]));
-        let key_at = offset + 2 + usize::from(superseded.is_some());
-        Ok(Record { offset, words, key_bytes, superseded, key_at })
+        record_header(record.key_bytes, header >> FLAGS_SHIFT, rest) == header
     }
 
     pub(super) fn location(&self, record: &Record) -> Read<Location> {
@@ -416,21 +449,38 @@ impl Node<'_> {
 
     /// The first slot whose key is not less than `key` (with `after`: greater than `key`), and whether its key equals
     /// `key`.
+    ///
+    /// Only the two records between which that is are verified: as keys ascend, there is no other such place, whatever
+    /// was met on the way to it.
     pub(super) fn lower_bound(&self, key: &[u8], after: bool) -> Read<(usize, bool)> {
-        let (mut low, mut high) = (0, self.count());
-        let mut is_equal = false;
-        while low < high {
-            let middle = low.midpoint(high);
-            let order = self.compare(&self.record(middle)?, key)?;
-            if order == Ordering::Less || (after && order == Ordering::Equal) {
-                low = middle + 1;
-            } else {
-                is_equal = order == Ordering::Equal;
-                high = middle;
+        let is_before = |order| order == Ordering::Less || (after && order == Ordering::Equal);
+        let count = self.count();
+        let probed = |index| Ok(is_before(self.compare(&self.probe(index)?.record, key)?));
+        let verified = |index| self.compare(&self.record(index)?, key);
+        if let Ok(slot) = first_not_before(count, probed) {
+            let follows = match slot.checked_sub(1) {
+                Some(before) => is_before(verified(before)?),
+                None => true,
+            };
+            let order = if slot < count { Some(verified(slot)?) } else { None };
+            if follows && !order.is_some_and(is_before) {
+                return Ok((slot, order == Some(Ordering::Equal)));
             }
         }
-        Ok((low, is_equal))
+        // Something is damaged. It is named if it lies on the way, else there is no need for it.
+        let slot = first_not_before(count, |index| Ok(is_before(verified(index)?)))?;
+        Ok((slot, slot < count && verified(slot)? == Ordering::Equal))
     }
+}
+
+/// The first of so many, of which those that are before something come first.
+fn first_not_before(count: usize, is_before: impl Fn(usize) -> Read<bool>) -> Read<usize> {
+    let (mut low, mut high) = (0, count);
+    while low < high {
+        let middle = low.midpoint(high);
+        if is_before(middle)? { low = middle + 1 } else { high = middle }
+    }
+    Ok(low)
 }
 
 fn push_key_words(key: &mut Vec<u8>, bytes: usize, word: impl Fn(usize) -> u64) {

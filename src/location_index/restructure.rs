@@ -299,6 +299,7 @@ impl Writing<'_> {
         last: BlockNumber,
         parts: Vec<Records>,
     ) -> Result<()> {
+        self.forget_located();
         let before = self.leaf_before()?;
         let mut next = self.sound(|this| this.node(last)?.next())?.unwrap_or(0);
         let mut children = Vec::new();

@@ -35,6 +35,9 @@ pub(crate) struct Writing<'a> {
     pub(super) writer: MutexGuard<'a, Writer>,
     /// From the root to the parent of the leaf that was located last: the node, and the slot of the next one.
     pub(super) path: Vec<(BlockNumber, usize)>,
+    /// The leaf that the path leads to, and the key that it was located for. `None` once anything has changed.
+    located: Option<BlockNumber>,
+    located_key: Vec<u8>,
     /// Blocks that are free once the changes up to now are durable.
     pub(super) freed: Vec<BlockNumber>,
 }
@@ -68,7 +71,8 @@ impl LocationIndex {
     /// Waits until no other thread changes the index.
     pub(crate) fn write(&self) -> Writing<'_> {
         let writer = self.writer.lock();
-        Writing { index: self, writer, path: Vec::new(), freed: Vec::new() }
+        let (path, freed) = (Vec::new(), Vec::new());
+        Writing { index: self, writer, path, located: None, located_key: Vec::new(), freed }
     }
 }
 
@@ -120,6 +124,7 @@ impl Writing<'_> {
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         assert!(versions.len() <= versions_max(key.len()).max(1), "too many versions of a key");
         let leaf = self.locate(key, Side::At)?;
+        self.located = None;
         let (slot, before) = self.sound(|this| versions_in(&this.node(leaf)?, key))?;
         let is_removal = versions.iter().all(|version| before.contains(version));
         if is_removal {
@@ -176,8 +181,20 @@ impl Writing<'_> {
         read(self).map_err(|damage| self.index.corruption(&damage))
     }
 
+    pub(super) fn forget_located(&mut self) {
+        self.located = None;
+    }
+
     /// Finds the leaf of a key and remembers the way to it.
     pub(super) fn locate(&mut self, key: &[u8], side: Side) -> Result<BlockNumber> {
+        // Whoever changes a key has mostly read it just before.
+        if let Some(leaf) = self.located.take()
+            && side == Side::At
+            && self.located_key == key
+        {
+            self.located = Some(leaf);
+            return Ok(leaf);
+        }
         let mut path = std::mem::take(&mut self.path);
         path.clear();
         let leaf = self.sound(|this| {
@@ -197,6 +214,11 @@ impl Writing<'_> {
             Ok(node.block)
         });
         self.path = path;
+        if let (Ok(leaf), Side::At) = (&leaf, side) {
+            self.located = Some(*leaf);
+            self.located_key.clear();
+            self.located_key.extend_from_slice(key);
+        }
         leaf
     }
 

@@ -51,6 +51,9 @@ impl Table {
     pub(crate) fn hole(&self, at: HoleAt<'_>) -> Result<Option<Hole>> {
         let upper = [self.last_key(), &[0]].concat();
         let root = Bounded { page: self.footer.root, lower: self.first_key().to_vec(), upper };
+        if is_passed(&root, at) {
+            return Ok(None);
+        }
         let mut leaves = LEAVES_MAX;
         self.hole_below(root, self.footer.height, at, &mut leaves)
     }
@@ -110,12 +113,7 @@ impl Table {
             children.reverse();
         }
         for child in children {
-            let is_passed = match at {
-                HoleAt::From(key) => *child.upper <= *key,
-                HoleAt::Before(Some(key)) => *child.lower >= *key,
-                HoleAt::Before(None) => false,
-            };
-            if is_passed {
+            if is_passed(&child, at) {
                 continue;
             }
             let found = self.hole_below(child, level - 1, at, leaves)?;
@@ -153,6 +151,15 @@ impl Table {
             Err(error) if error.is_unreadable() => Ok(entries),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Whether a page has nothing at or behind a place.
+fn is_passed(page: &Bounded, at: HoleAt<'_>) -> bool {
+    match at {
+        HoleAt::From(key) => *page.upper <= *key,
+        HoleAt::Before(Some(key)) => *page.lower >= *key,
+        HoleAt::Before(None) => false,
     }
 }
 

@@ -89,30 +89,27 @@ const KEYS_AHEAD: usize = 2;
 /// # Errors
 /// Errors that are neither damage nor failed reads.
 pub(crate) fn union_hole(tables: &[Arc<Table>], at: HoleAt<'_>) -> Result<Option<Hole>> {
-    let mut found = first_hole(tables, at)?;
+    let forward = matches!(at, HoleAt::From(_));
+    let mut found = first_hole(tables, at, None)?;
     let mut from = match at {
         HoleAt::From(key) => Some(key.to_vec()),
         HoleAt::Before(key) => key.map(<[u8]>::to_vec),
     };
     for _ in 0..KEYS_AHEAD {
-        if found.is_some() {
-            break;
-        }
-        let forward = matches!(at, HoleAt::From(_));
-        let Some(key) = next_key(tables, from.as_deref(), forward)? else { break };
+        // In front of what is known there may be more, which is nearer.
+        let limit = found.as_ref().map(|hole| if forward { &*hole.lower } else { &*hole.upper });
+        let Some(key) = next_key(tables, from.as_deref(), limit, forward)? else { break };
         let behind = [&key, &[0][..]].concat();
-        found = match forward {
-            true => first_hole(tables, HoleAt::From(&key))?,
-            false => first_hole(tables, HoleAt::Before(Some(&behind)))?,
-        };
+        let place = if forward { HoleAt::From(&key) } else { HoleAt::Before(Some(&behind)) };
+        found = first_hole(tables, place, found)?;
         from = Some(if forward { behind } else { key });
     }
     Ok(found)
 }
 
-/// The first of the tables' holes at or behind a place.
-fn first_hole(tables: &[Arc<Table>], at: HoleAt<'_>) -> Result<Option<Hole>> {
-    let mut first: Option<Hole> = None;
+/// The first of the tables' holes at or behind a place, and of one that is known.
+fn first_hole(tables: &[Arc<Table>], at: HoleAt<'_>, known: Option<Hole>) -> Result<Option<Hole>> {
+    let mut first = known;
     for table in tables {
         let Some(hole) = table.hole(at)? else { continue };
         let is_first = first.as_ref().is_none_or(|first| match at {
@@ -126,12 +123,22 @@ fn first_hole(tables: &[Arc<Table>], at: HoleAt<'_>) -> Result<Option<Hole>> {
     Ok(first)
 }
 
-/// The next key of the tables: at or behind `from`, or in front of it. None if there is none, or if it cannot be read.
-fn next_key(tables: &[Arc<Table>], from: Option<&[u8]>, forward: bool) -> Result<Option<Vec<u8>>> {
+/// The next key of the tables: at or behind `from`, or in front of it, and in front of `limit`. None if there is none, or
+/// if it cannot be read.
+fn next_key(
+    tables: &[Arc<Table>],
+    from: Option<&[u8]>,
+    limit: Option<&[u8]>,
+    forward: bool,
+) -> Result<Option<Vec<u8>>> {
+    let is_within = |key: &[u8]| match forward {
+        true => limit.is_none_or(|limit| key < limit),
+        false => limit.is_none_or(|limit| key >= limit),
+    };
     let mut next: Option<Vec<u8>> = None;
     for table in tables {
         let mut cursor = Part::of(table);
-        cursor.go_carefully(None, forward);
+        cursor.go_carefully(limit, forward);
         let sought = match (forward, from) {
             (true, from) => cursor.seek(from.unwrap_or_default()),
             (false, Some(from)) => cursor.seek_before(from),
@@ -142,7 +149,7 @@ fn next_key(tables: &[Arc<Table>], from: Option<&[u8]>, forward: bool) -> Result
             Err(error) if error.is_unreadable() => return Ok(None),
             Err(error) => return Err(error),
         }
-        let Some(entry) = cursor.entry() else { continue };
+        let Some(entry) = cursor.entry().filter(|entry| is_within(entry.key)) else { continue };
         let is_next = next.as_deref().is_none_or(|next| match forward {
             true => entry.key < next,
             false => entry.key > next,

@@ -131,7 +131,7 @@ impl Inner {
             let Some(range) = range.and_then(|range| self.left_of(range)) else { continue };
             let is_first = first.as_ref().is_none_or(|first| match end {
                 End::Front => range.lower < first.range.lower,
-                End::Back => range.upper > first.range.upper,
+                End::Back => is_above(&range.upper, &first.range.upper),
             });
             if is_first {
                 first = Some(Ahead { range, error: hole.error, may_go_on });
@@ -156,13 +156,23 @@ impl Inner {
     /// Records a hole at which the pass must stop. Returns the hole that the pass has reached, if
     /// any.
     fn note_ahead(&mut self, end: End, hole: Ahead) -> Option<Box<Ahead>> {
-        if let Some(known) = self.ahead(end).take() {
+        if let Some(mut known) = self.ahead(end).take() {
             let is_nearer = match end {
                 End::Front => hole.range.lower < known.range.lower,
-                End::Back => hole.range.upper > known.range.upper,
+                End::Back => is_above(&hole.range.upper, &known.range.upper),
             };
             if !is_nearer {
-                // All pairs before the known hole have been yielded.
+                // Careful cursors have failed on their way to the known hole, or there is nothing before it. Nobody knows
+                // where: all from the edge on counts as lost, so that nothing is passed over without a word.
+                match end {
+                    End::Front if self.front.edge < known.range.lower => {
+                        known.range.lower.clone_from(&self.front.edge);
+                    }
+                    End::Back if is_above(&self.back.edge, &known.range.upper) => {
+                        known.range.upper.clone_from(&self.back.edge);
+                    }
+                    _ => {}
+                }
                 return Some(known);
             }
         }
@@ -238,5 +248,14 @@ impl Inner {
             }
             End::Back => self.back.edge = Some(range.lower.clone()),
         }
+    }
+}
+
+/// Whether an upper bound lies above another one. `None` is above all.
+fn is_above(upper: &Option<Vec<u8>>, other: &Option<Vec<u8>>) -> bool {
+    match (upper, other) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(upper), Some(other)) => upper > other,
     }
 }
