@@ -259,6 +259,53 @@ fn a_damaged_leaf_costs_its_own_keys() {
     assert_eq!(keyspace.get(key(5000)).unwrap().as_deref(), Some(&b"new"[..]));
 }
 
+/// Where all tables are merged for the sake of operands, the damage of a table that had been passed hid that of others: an
+/// iterator ended early. And one that knew a hole far ahead passed over a nearer one without a word.
+#[test]
+fn damage_of_several_tables_under_operands_costs_their_own_keys() {
+    let vfs = MemoryVfs::new();
+    let db = open_small(&vfs);
+    let options = KeyspaceOptions::slm().merge_operator("u64_add");
+    let keyspace = db.keyspace("items", options).unwrap();
+    let whole = ["az", "d0", "mz", "p0", "tz", "z0"];
+    for prefix in ["a", "m", "t"] {
+        for number in 0..10 {
+            keyspace.merge(format!("{prefix}{number}"), 1u64.to_le_bytes()).unwrap();
+        }
+        keyspace.flush().unwrap();
+    }
+    whole.iter().for_each(|key| keyspace.merge(key, 1u64.to_le_bytes()).unwrap());
+    keyspace.flush().unwrap();
+    drop((keyspace, db));
+    let files = common::files(&vfs, &store_path()).into_iter().map(|(name, _)| name);
+    let mut tables: Vec<String> = files.filter(|name| name.ends_with(".table")).collect();
+    assert_eq!(tables.len(), 4);
+    tables.sort_unstable();
+    for table in &tables[..3] {
+        common::flip(&vfs, &store_path().join(table), 200);
+    }
+    let db = open_small(&vfs);
+    let keyspace = db.existing_keyspace("items").unwrap();
+    for backwards in [false, true] {
+        let (mut shown, mut lost) = (Vec::new(), Vec::new());
+        let mut pairs = keyspace.iter();
+        while let Some(pair) = if backwards { pairs.next_back() } else { pairs.next() } {
+            match pair {
+                Ok((key, _)) => shown.push(String::from_utf8(key.to_vec()).unwrap()),
+                Err(error) => lost.push(pairs.damaged_range().expect(&error.to_string()).clone()),
+            }
+        }
+        if backwards {
+            shown.reverse();
+            lost.reverse();
+        }
+        assert_eq!(shown, whole, "backwards: {backwards}");
+        let lost = lost.into_iter().map(|range| (range.lower, range.upper.unwrap()));
+        let named = ["a", "m", "t"].map(|it| (format!("{it}0").into(), format!("{it}9\0").into()));
+        assert!(lost.eq(named), "backwards: {backwards}");
+    }
+}
+
 /// Memtables of 64 KiB.
 fn open_small(vfs: &MemoryVfs) -> Database {
     let builder = Database::builder(store_path()).vfs(Arc::new(vfs.clone()));
