@@ -333,10 +333,12 @@ impl LocationIndex {
             };
             if level == 0 {
                 let read = f(&node);
+                memory.has_used(node.block);
                 return lock.is_still(version).then_some(read);
             }
             level_max = level;
             child = descend(&node, key, side, bounds.as_deref_mut()).map(|(_, child)| child);
+            memory.has_used(node.block);
             from = (node.block, 0);
         }
     }

@@ -223,6 +223,12 @@ impl<'a> Blocks<'a> {
         block.ok_or(Damage { block: 0, word, what, found })
     }
 
+    /// Told when a block has been read.
+    #[inline]
+    pub(super) fn has_used(self, block: BlockNumber) {
+        self.region.used(block as usize * BLOCK_WORDS);
+    }
+
     /// A block that another one refers to. `from` is the word that does so.
     pub(super) fn node(self, block: BlockNumber, from: (BlockNumber, usize)) -> Read<Node<'a>> {
         let start = block as usize * BLOCK_WORDS;

@@ -43,7 +43,8 @@ pub(crate) trait Region: Send + Sync + Debug {
         self.words()[word].store(value, Ordering::Release);
     }
 
-    /// Told before words of a block are read, which begins at `word`: a region may count what of it is in memory.
+    /// Told before words of a block are read, which begins at `word`, and again afterwards: a region may count what of it is
+    /// in memory.
     fn used(&self, _word: usize) {}
 
     /// Begins to write back the cache lines that contain `words`.

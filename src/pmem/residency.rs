@@ -4,8 +4,9 @@
 //! reads all of a large file bit by bit would have all of it in its memory.
 //!
 //! Invariants:
-//! 1. A part that is not counted is not resident, but for one that another thread uses while it is unmapped. Its turn
-//!    comes again: now and then a round unmaps groups of which no part is counted.
+//! 1. A part that is not counted is not resident, but for one that is being used. Who uses one counts it before, so that
+//!    there is room, and again afterwards, as it may have been unmapped in between and come back. Whoever does not do that
+//!    leaves parts that nobody counts: now and then a round unmaps groups of which no part is counted.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -24,7 +25,7 @@ const CHUNK_GROUPS: usize = 64;
 /// As many parts may be resident in any case: with less, each node that is read would unmap others.
 const PARTS_MIN: usize = 16;
 /// Of so many rounds, one unmaps groups of which no part is counted.
-const ROUNDS: usize = 16;
+const ROUNDS: usize = 4;
 
 /// The bits of some groups.
 type Chunk = [AtomicU64; CHUNK_GROUPS];
@@ -92,12 +93,18 @@ impl Residency {
 
     /// Unmaps groups of a file of `bytes` if more is resident than may be, until there is room for an eighth of that.
     pub(super) fn trim(&self, bytes: usize, unmap: impl Fn(Range<usize>)) {
-        // Whoever has it does the same.
-        let Some(mut next) = self.next.try_lock() else { return };
+        let parts_max = self.parts_max.load(Ordering::Relaxed);
+        // Whoever has it does the same. But it may have lost its core meanwhile: others wait before they use ever more.
+        let is_far_over =
+            self.parts.load(Ordering::Relaxed) > parts_max.saturating_add(parts_max / 4);
+        let mut next = match self.next.try_lock() {
+            Some(next) => next,
+            None if is_far_over => self.next.lock(),
+            None => return,
+        };
         if !self.is_over() {
             return;
         }
-        let parts_max = self.parts_max.load(Ordering::Relaxed);
         let count = bytes.div_ceil(GROUP_BYTES);
         for _ in 0..count {
             if self.parts.load(Ordering::Relaxed) <= parts_max - parts_max / 8 {

@@ -20,7 +20,7 @@ pub(super) const NOT_READY: u8 = 103;
 pub(super) struct LiveCounts {
     /// Now.
     pub(super) live: u64,
-    /// When the table came.
+    /// When the table was made.
     pub(super) named: u64,
     /// Its entries that are no tombstones.
     pub(super) values: u64,

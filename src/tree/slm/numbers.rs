@@ -104,6 +104,14 @@ impl Places {
         }
     }
 
+    /// A table has had so many keys with values when it was made. Some have been superseded before the index named it: they
+    /// count as those that are superseded later.
+    pub(super) fn has_had(&self, number: u32, keys: u64) {
+        if let Some(numbered) = self.registry.read().tables.get(&number) {
+            numbered.named.fetch_max(keys, Ordering::SeqCst);
+        }
+    }
+
     /// The number of a table that has one.
     pub(super) fn number_of(&self, table: &Table) -> Option<u32> {
         self.registry.read().numbers.get(&table.id()).copied()

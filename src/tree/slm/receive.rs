@@ -174,7 +174,7 @@ impl Places {
             self.count(&mut counts);
         }
         let Some((number, keys)) = output else { return Ok(()) };
-        let mut at = 0;
+        let (mut at, mut had) = (0, 0);
         while at < keys.len() {
             let end = keys.len().min(at + KEYS_AT_ONCE);
             let mut counts = Counts::default();
@@ -182,10 +182,12 @@ impl Places {
             for listed in (at..end).filter_map(|at| keys.get(at)) {
                 let before = self.versions_now(&mut writing, listed.key)?;
                 let first = first_of(&before, made_of(listed.key));
+                let (newest, kind) = listed.newest;
+                let is_deleted = kind == EntryKind::Delete && listed.versions == 1;
+                had += u64::from(!is_deleted);
                 let Some(version) = before.get(first) else { continue };
                 let location = location(&listed, number, is_cut(&before));
-                let (newest, kind) = listed.newest;
-                let after = if kind == EntryKind::Delete && listed.versions == 1 {
+                let after = if is_deleted {
                     without_end(&before, first)
                 } else {
                     let deleted = (kind == EntryKind::Delete).then_some(newest);
@@ -199,6 +201,7 @@ impl Places {
             self.count(&mut counts);
             at = end;
         }
+        self.has_had(number, had);
         self.set_ready(number);
         Ok(())
     }

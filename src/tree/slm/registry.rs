@@ -18,7 +18,8 @@ pub(super) type LevelKey = (u32, Arc<Table>);
 pub(super) struct Numbered {
     pub(super) table: Arc<Table>,
     pub(super) live: AtomicU64,
-    /// The number of versions that have named it: as many keys as it had that were live.
+    /// The number of versions that have named it, or would have if they had not been superseded while it was made: as many
+    /// keys as it had that were live then.
     pub(super) named: AtomicU64,
     /// All of its keys that are live are in the index.
     pub(super) is_ready: AtomicBool,
