@@ -276,6 +276,7 @@ impl SharedMap {
     }
 
     /// Whose the changes are.
+    #[cfg(feature = "slm")]
     pub(crate) fn sharing(&self) -> Sharing {
         self.sharing
     }
