@@ -261,7 +261,7 @@ fn a_damaged_leaf_costs_its_own_keys() {
 }
 
 /// Where all tables are merged for the sake of operands, the damage of a table that had been passed hid that of others: an
-/// iterator ended early. And one that knew a hole far ahead passed over a nearer one without a word.
+/// iterator ended early.
 #[test]
 fn damage_of_several_tables_under_operands_costs_their_own_keys() {
     let vfs = MemoryVfs::new();

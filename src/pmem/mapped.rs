@@ -72,17 +72,17 @@ impl Region for MappedRegion {
 
     fn store(&self, word: usize, value: u64) {
         // Nothing is unmapped here: who stores may exclude readers meanwhile.
-        self.residency.is_new(self.before_bytes + word * WORD_BYTES);
+        self.residency.count(self.before_bytes + word * WORD_BYTES);
         self.words()[word].store(value, Ordering::Release);
     }
 
     #[inline]
     fn used(&self, word: usize) {
         let at = self.before_bytes + word * WORD_BYTES;
-        if self.residency.is_new(at) && self.residency.is_over() {
+        if self.residency.count(at) && self.residency.is_over() {
             self.trim();
             // It may have been among those that went.
-            self.residency.is_new(at);
+            self.residency.count(at);
         }
     }
 

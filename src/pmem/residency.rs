@@ -69,7 +69,7 @@ impl Residency {
 
     /// Counts the part that has byte `at`, which is about to be used. Returns whether it was not counted before.
     #[inline]
-    pub(super) fn is_new(&self, at: usize) -> bool {
+    pub(super) fn count(&self, at: usize) -> bool {
         let part = at / PART_BYTES;
         let (group, bit) = (part / GROUP_PARTS, 1 << (part % GROUP_PARTS));
         match self.group(group) {
@@ -140,14 +140,14 @@ mod tests {
         residency.set_bytes_max(16 * MIB as u64);
         let unmapped = RefCell::new(Vec::new());
         for at in (0..40 * MIB).step_by(4096) {
-            if residency.is_new(at) && residency.is_over() {
+            if residency.count(at) && residency.is_over() {
                 residency.trim(40 * MIB, |range| unmapped.borrow_mut().push(range.start / MIB));
             }
             assert!(residency.bytes() <= 16 * MIB as u64);
         }
         assert_eq!(*unmapped.borrow(), [0, 4, 8, 12, 16, 20]);
         // What stays is not counted again.
-        assert!(!residency.is_new(39 * MIB));
+        assert!(!residency.count(39 * MIB));
         // Some may stay in any case.
         residency.set_bytes_max(0);
         residency.trim(40 * MIB, |_| ());
