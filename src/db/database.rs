@@ -262,8 +262,11 @@ impl Database {
         self.store.quarantine.get(name).map_or(Ok(()), |quarantined| Err(quarantined.error))
     }
 
-    /// Returns the names of all keyspaces, sorted. Includes keyspaces that could not be opened.
+    /// Returns the names of all keyspaces, sorted. Includes keyspaces that could not be opened. In a forked child, none.
     pub fn keyspaces(&self) -> Vec<String> {
+        if !self.store.birthplace.is_here() {
+            return Vec::new();
+        }
         let mut names = self.store.quarantine.names();
         names.extend(self.store.keyspaces.read().keys().cloned());
         names.sort();
@@ -443,8 +446,11 @@ impl Database {
         Ok(check::check(&self.store, level))
     }
 
-    /// Returns the counters and gauges of the store.
+    /// Returns the counters and gauges of the store. In a forked child, all are zero.
     pub fn stats(&self) -> Statistics {
+        if !self.store.birthplace.is_here() {
+            return Statistics::default();
+        }
         self.store.statistics()
     }
 

@@ -35,9 +35,10 @@ pub(crate) enum Activity {
 
 impl Store {
     pub(crate) fn wait_idle(&self) -> Result<()> {
+        self.check_open()?;
         if self.read_only {
             // There is no background work.
-            return self.check_open();
+            return Ok(());
         }
         // Earlier failures are retried, and count only if they repeat.
         let mark = self.failure_mark();

@@ -230,9 +230,10 @@ impl Store {
         }
     }
 
-    /// Delivers the events of a stepped store. Called with no lock held.
+    /// Delivers the events of a stepped store. Called with no lock held. In a forked child it delivers nothing: the events
+    /// are the parent's.
     pub(crate) fn deliver_events(&self) {
-        if let Some(events) = &self.events {
+        if let Some(events) = self.events.as_ref().filter(|_| self.birthplace.is_here()) {
             events.deliver_here();
         }
     }

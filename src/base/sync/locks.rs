@@ -9,6 +9,8 @@
 //! 1. A thread that panics with a lock held does not poison it: the store has its own state for
 //!    that.
 //! 2. A lock works in a forked child unless it was held or waited for at the moment of the fork.
+//! 3. So nobody in a child waits for a lock of its parent's, which may be held for ever. With debug assertions that is a panic,
+//!    whether the lock is held or not.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, TryLockError};
@@ -24,9 +26,39 @@ use std::sync as provider;
 #[cfg(shuttle)]
 const LONG_WAIT: Duration = Duration::from_millis(100);
 
+/// The process that took a lock first (invariant 3). Empty without debug assertions.
+#[derive(Debug, Default)]
+struct Owner {
+    #[cfg(all(debug_assertions, not(any(shuttle, miri))))]
+    process: std::sync::atomic::AtomicU32,
+}
+
+impl Owner {
+    const fn new() -> Owner {
+        Owner {
+            #[cfg(all(debug_assertions, not(any(shuttle, miri))))]
+            process: std::sync::atomic::AtomicU32::new(0),
+        }
+    }
+
+    /// Somebody may wait for the lock.
+    #[inline]
+    #[track_caller]
+    fn check(&self) {
+        #[cfg(all(debug_assertions, not(any(shuttle, miri))))]
+        {
+            use std::sync::atomic::Ordering::Relaxed;
+            let here = std::process::id();
+            if let Err(first) = self.process.compare_exchange(0, here, Relaxed, Relaxed) {
+                assert!(first == here, "a forked child waits for a lock of its parent's");
+            }
+        }
+    }
+}
+
 /// A lock for one thread at a time.
 #[derive(Debug, Default)]
-pub(crate) struct Mutex<T>(provider::Mutex<T>);
+pub(crate) struct Mutex<T>(provider::Mutex<T>, Owner);
 
 /// Holds a [`Mutex`].
 pub(crate) struct MutexGuard<'a, T> {
@@ -37,11 +69,13 @@ pub(crate) struct MutexGuard<'a, T> {
 
 impl<T> Mutex<T> {
     pub(crate) const fn new(value: T) -> Mutex<T> {
-        Mutex(provider::Mutex::new(value))
+        Mutex(provider::Mutex::new(value), Owner::new())
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.1.check();
         #[cfg(lock_counts)]
         {
             if let Some(guard) = self.try_lock() {
@@ -107,15 +141,17 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 
 /// A lock for one writer or any number of readers at a time.
 #[derive(Debug, Default)]
-pub(crate) struct RwLock<T>(provider::RwLock<T>);
+pub(crate) struct RwLock<T>(provider::RwLock<T>, Owner);
 
 impl<T> RwLock<T> {
     pub(crate) const fn new(value: T) -> RwLock<T> {
-        RwLock(provider::RwLock::new(value))
+        RwLock(provider::RwLock::new(value), Owner::new())
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn read(&self) -> provider::RwLockReadGuard<'_, T> {
+        self.1.check();
         #[cfg(lock_counts)]
         {
             super::counted::wrote(self);
@@ -128,7 +164,9 @@ impl<T> RwLock<T> {
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn write(&self) -> provider::RwLockWriteGuard<'_, T> {
+        self.1.check();
         #[cfg(lock_counts)]
         {
             super::counted::wrote(self);
