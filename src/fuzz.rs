@@ -14,7 +14,6 @@ pub fn targets() -> Vec<Target> {
         &crate::manifest::fuzz::TARGETS,
         &crate::filter::fuzz::TARGETS,
         &crate::perfect_hash::fuzz::TARGETS,
-        #[cfg(feature = "slm")]
         &crate::location_index::fuzz::TARGETS,
         &crate::table::fuzz::TARGETS,
         &crate::tree::kinds::fuzz_targets(),

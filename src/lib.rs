@@ -72,12 +72,10 @@ pub(crate) mod tree;
 pub(crate) mod merge;
 pub(crate) mod table;
 pub(crate) mod perfect_hash;
-#[cfg(any(test, feature = "slm"))]
 pub(crate) mod location_index;
 pub(crate) mod filter;
 pub(crate) mod manifest;
 pub(crate) mod cache;
-#[cfg(any(test, feature = "slm"))]
 pub(crate) mod pmem;
 #[allow(clippy::disallowed_methods, clippy::disallowed_types)]
 pub(crate) mod jobs;

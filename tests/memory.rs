@@ -60,7 +60,6 @@ const ROWS: &[Row] = &[
     Row { name: "pinned", budget: 32 * MIB, own_bytes: 0, run: scans_while_all_is_overwritten },
     Row { name: "pinned_one", budget: 32 * MIB, own_bytes: 0, run: scans_of_one_level_meanwhile },
     Row { name: "keys", budget: 64 * MIB, own_bytes: 0, run: short_keys_alone },
-    #[cfg(feature = "slm")]
     Row { name: "index", budget: 8 * MIB, own_bytes: 0, run: reads_of_all_of_a_large_index },
     Row { name: "iterators", budget: 16 * MIB, own_bytes: ITERATORS * 1024, run: more_iterators },
 ];
@@ -343,7 +342,6 @@ fn scan_and_overwrite(db: &Database, options: KeyspaceOptions, threads: u64) {
 }
 
 /// The index of 300,000 long keys, which is several times the budget, is read from end to end.
-#[cfg(feature = "slm")]
 fn reads_of_all_of_a_large_index(db: &Database) {
     const KEYS: u64 = 300_000;
     let keyspace = db.keyspace("items", KeyspaceOptions::slm()).unwrap();

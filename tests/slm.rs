@@ -1,5 +1,4 @@
 //! SLM-DB's single level under its index.
-#![cfg(feature = "slm")]
 
 mod common;
 

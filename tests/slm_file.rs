@@ -1,5 +1,6 @@
 //! SLM-DB's index in its file: when a store is opened with it, and when it is built from the tables instead.
-#![cfg(all(feature = "slm", target_os = "linux"))]
+
+#![cfg(target_os = "linux")]
 
 mod common;
 

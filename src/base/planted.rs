@@ -545,58 +545,40 @@ bugs! {
         "A change of options returns before its record is durable.";
     KeyspaceDropLazy, "keyspace-drop-lazy", "manifest",
         "Dropping a keyspace returns before it is durable.";
-    #[cfg(feature = "slm")]
     SlmPendingNotAsked, "slm-pending-not-asked", "tree",
         "Point reads do not ask for memtables that are part of the tree and not in the index yet.";
-    #[cfg(feature = "slm")]
     SlmOldestPendingFirst, "slm-oldest-pending-first", "tree",
         "Of several memtables that are not in the index yet, the oldest is asked first.";
-    #[cfg(feature = "slm")]
     SlmPendingLeftOutOfRanges, "slm-pending-left-out-of-ranges", "tree",
         "Iterators do not see memtables that are part of the tree and not in the index yet.";
-    #[cfg(feature = "slm")]
     SlmReceivedEarly, "slm-received-early", "tree",
         "A memtable counts as put into the index before its last keys are.";
-    #[cfg(feature = "slm")]
     SlmSnapshotsForgotten, "slm-snapshots-forgotten", "tree",
         "What a memtable supersedes leaves the index, whatever snapshots need.";
-    #[cfg(feature = "slm")]
     SlmPrunesTooMuch, "slm-prunes-too-much", "tree",
         "When a snapshot goes, what the others need leaves the index too.";
-    #[cfg(feature = "slm")]
     SlmCoversAny, "slm-covers-any", "tree",
         "The index is asked for snapshots for which changes have kept nothing.";
-    #[cfg(feature = "slm")]
     SlmMarkIgnored, "slm-mark-ignored", "tree",
         "A reader below the number that supersedes a version is shown younger ones in its table.";
-    #[cfg(feature = "slm")]
     SlmOutputNotSuperseded, "slm-output-not-superseded", "tree",
         "A compaction puts an old version into the index as if nothing superseded it.";
-    #[cfg(feature = "slm")]
     SlmDeadCountedTwice, "slm-dead-counted-twice", "tree",
         "A version that leaves the index is counted out twice, and a table is dropped that is half alive.";
-    #[cfg(feature = "slm")]
     SlmTombstonesDropped, "slm-tombstones-dropped", "tree",
         "A compaction drops tombstones that hide entries in tables beside its inputs.";
-    #[cfg(feature = "slm")]
     SlmNeededTombstonesDropped, "slm-needed-tombstones-dropped", "tree",
         "A table of tombstones alone is dropped while others have what they hide.";
-    #[cfg(feature = "slm")]
     SlmSettledEarly, "slm-settled-early", "tree",
         "An output of a compaction is said to be hidden by no tombstone that comes later.";
-    #[cfg(feature = "slm")]
     SlmOthersLeftOut, "slm-others-left-out", "tree",
         "A compaction leaves out the versions of its keys in tables that are no inputs.";
-    #[cfg(feature = "slm")]
     SlmFoldsOperands, "slm-folds-operands", "tree",
         "Operands are folded into one another, and a reader of two tables applies some twice.";
-    #[cfg(feature = "slm")]
     SlmManyForgotten, "slm-many-forgotten", "tree",
         "Of a key with more versions than a leaf of the index holds, the oldest are forgotten.";
-    #[cfg(feature = "slm")]
     SlmSplitForgotten, "slm-split-forgotten", "tree",
         "The index does not say that versions of a key go on in the next leaf of the table.";
-    #[cfg(feature = "slm")]
     SlmBelowIsAt, "slm-below-is-at", "location_index",
         "An iterator that goes backwards from the first key of a leaf of the index passes over the leaf before.";
 }

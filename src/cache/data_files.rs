@@ -38,7 +38,6 @@ pub(crate) enum FileType {
     /// Large values.
     Blob,
     /// The index of the keys of a tree, which changes in place.
-    #[cfg(feature = "slm")]
     LocationIndex,
     /// The tree of a kind that exists for tests.
     #[cfg(feature = "example")]
@@ -56,7 +55,6 @@ impl FileType {
             FileType::Maplet => "maplet",
             FileType::Head => "head",
             FileType::Blob => "blob",
-            #[cfg(feature = "slm")]
             FileType::LocationIndex => "index",
             #[cfg(feature = "example")]
             FileType::Pool => "pool",
@@ -71,7 +69,6 @@ impl FileType {
             FileType::Maplet,
             FileType::Head,
             FileType::Blob,
-            #[cfg(feature = "slm")]
             FileType::LocationIndex,
             #[cfg(feature = "example")]
             FileType::Pool,

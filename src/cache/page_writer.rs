@@ -213,7 +213,6 @@ impl PageFileWriter {
             FileType::Maplet => planted(Bug::MapletNotSynced),
             FileType::Head => planted(Bug::HeadNotSynced),
             FileType::Blob => planted(Bug::BlobNotSynced),
-            #[cfg(feature = "slm")]
             FileType::LocationIndex => false,
             #[cfg(feature = "example")]
             FileType::Pool | FileType::OperationLog => false,

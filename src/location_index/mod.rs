@@ -22,13 +22,13 @@
 #[cfg(test)]
 mod format_tests;
 mod free_blocks;
-#[cfg(all(feature = "fuzz", feature = "slm"))]
+#[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod location;
 mod node;
 mod open;
 mod restructure;
-#[cfg(all(test, feature = "slm"))]
+#[cfg(test)]
 mod shrink_tests;
 #[cfg(test)]
 mod space_tests;
@@ -37,23 +37,18 @@ mod tests;
 mod word;
 mod write;
 
-#[cfg(feature = "slm")]
 pub(crate) use self::Version as IndexVersion;
-#[cfg(feature = "slm")]
 pub(crate) use location::TABLE_MAX;
 pub(crate) use location::{LeafPlace, Location};
 #[cfg(test)]
 pub(crate) use open::Found;
-#[cfg(feature = "slm")]
 pub(crate) use open::{load_note, store_note};
-#[cfg(feature = "slm")]
 pub(crate) use write::{Writing, pack, versions_max};
 
 use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Seqno;
-#[cfg(feature = "slm")]
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::Mutex;
 use crate::base::version_lock::VersionLock;
@@ -195,7 +190,6 @@ impl LocationIndex {
     ///
     /// # Errors
     /// `Corruption` if the region is damaged.
-    #[cfg(feature = "slm")]
     pub(crate) fn tables_from(&self, key: &[u8]) -> Result<(Vec<u32>, Option<Vec<u8>>)> {
         let mut bounds = Bounds::default();
         let tables = self.read(key, Side::At, Some(&mut bounds), |leaf| {
@@ -361,7 +355,6 @@ fn descend(
     let after = match side {
         Side::Last => count,
         Side::At | Side::Below => {
-            #[cfg(feature = "slm")]
             let side = if planted(Bug::SlmBelowIsAt) { Side::At } else { side };
             node.lower_bound(key, side == Side::At)?.0
         }

@@ -16,7 +16,6 @@
 
 use std::ops::Range;
 
-#[cfg(feature = "slm")]
 use super::free_blocks::FREE_MIN;
 use super::location::Location;
 use super::node::{
@@ -48,7 +47,6 @@ pub(super) const PACKED_WORDS: usize = HEAP_WORDS * 9 / 10;
 pub(super) const PACKED_SLOTS: usize = SLOTS_MAX * 9 / 10;
 
 /// At most so many ranges are given back at once: other changes wait.
-#[cfg(feature = "slm")]
 const SHRINK_RANGES_MAX: u32 = 64;
 
 /// The words of blocks.
@@ -58,13 +56,11 @@ fn words_of(blocks: &Range<BlockNumber>) -> Range<usize> {
 
 impl LocationIndex {
     /// Gives what is free beyond need back to the system.
-    #[cfg(feature = "slm")]
     pub(crate) fn shrink(&self) {
         self.write().shrink(false);
     }
 
     /// Gives all of it back, a part at a time, and leaves less than otherwise.
-    #[cfg(feature = "slm")]
     pub(crate) fn shrink_all(&self) {
         let mut is_begun = true;
         while is_begun {
@@ -283,7 +279,6 @@ impl Writing<'_> {
 
     /// Gives what is free beyond need back to the system. Returns true if there may be more of it. `is_begun`: even if that
     /// is little.
-    #[cfg(feature = "slm")]
     pub(super) fn shrink(&mut self, is_begun: bool) -> bool {
         // What the next change needs stays: an update on a full disk must not fail for want of it.
         let needed = match self.writer.keys {

@@ -134,7 +134,6 @@ impl<C: MergeSource> MergeIterator<C> {
     }
 
     /// The cursors, before the first seek.
-    #[cfg(feature = "slm")]
     pub(crate) fn sources_mut(&mut self) -> impl Iterator<Item = &mut C> {
         self.sources.iter_mut().map(|source| &mut source.cursor)
     }

@@ -13,15 +13,12 @@
 #[cfg(test)]
 mod emulated;
 mod heap;
-#[cfg(any(test, feature = "slm"))]
 mod mapped;
-#[cfg(any(test, feature = "slm"))]
 mod residency;
 #[cfg(test)]
 pub(crate) mod simulated;
 
 pub(crate) use heap::HeapRegion;
-#[cfg(any(test, feature = "slm"))]
 pub(crate) use mapped::MappedRegion;
 
 use std::fmt::Debug;

@@ -15,7 +15,6 @@ use super::blob_files::BlobFiles;
 use super::blob_pointer::BlobPointer;
 use super::footer::{FilterSection, Footer};
 use super::index::{LevelBuilder, PLAIN_SEPARATOR, Subtree};
-#[cfg(feature = "slm")]
 use super::key_list::KeyList;
 use super::node::{FLAG_CONTINUES, FLAG_SPLIT, KIND_BITS, KIND_MASK, REST_TAG};
 use super::node_builder::{Measure, NodeBuilder, common_prefix};
@@ -53,7 +52,6 @@ pub(crate) enum TableFilter {
     /// The local index of a piece of a TPH, with so many bytes of a signature for each key.
     Piece(Construction, u8),
     /// Nothing: an index outside the table has its keys. The finished table has a list of them ([`Table::take_keys`]).
-    #[cfg(feature = "slm")]
     Listed,
 }
 
@@ -62,7 +60,6 @@ impl TableFilter {
     pub(crate) fn entry_bytes(self) -> usize {
         match self {
             TableFilter::None => 0,
-            #[cfg(feature = "slm")]
             TableFilter::Listed => 0,
             TableFilter::Blocks => 2,
             TableFilter::Piece(..) => 8,
@@ -129,7 +126,6 @@ pub(crate) struct TableBuilder {
     /// The keys and leaves, if it is to be a piece.
     piece: Option<PieceBuilder>,
     /// The keys and leaves, if they are to be listed.
-    #[cfg(feature = "slm")]
     list: Option<KeyList>,
     sampler: KeySampler,
     /// The last key of the closed leaf, while the open leaf is empty.
@@ -194,10 +190,8 @@ impl TableBuilder {
                     Some(PieceBuilder::new(construction, signature_bytes))
                 }
                 TableFilter::None | TableFilter::Blocks => None,
-                #[cfg(feature = "slm")]
                 TableFilter::Listed => None,
             },
-            #[cfg(feature = "slm")]
             list: (options.filter == TableFilter::Listed).then(KeyList::default),
             sampler: KeySampler::new(options.sample_keys),
             last_key: Vec::new(),
@@ -220,7 +214,6 @@ impl TableBuilder {
     /// bytes per key, and twenty for a local index.
     pub(crate) fn list_bytes(&self) -> usize {
         let filter = self.filter_keys.as_ref().map_or(0, BlockFilterBuilder::memory_bytes);
-        #[cfg(feature = "slm")]
         let filter = filter + self.list.as_ref().map_or(0, KeyList::memory_bytes);
         filter + self.piece.as_ref().map_or(0, PieceBuilder::memory_bytes)
     }
@@ -290,14 +283,12 @@ impl TableBuilder {
                 let leaf = self.properties.leaf_pages.saturating_sub(u32::from(before));
                 piece.add_key(hash, leaf, is_split);
             }
-            #[cfg(feature = "slm")]
             if let Some(list) = &mut self.list {
                 let leaf = self.properties.leaf_pages.saturating_sub(u32::from(is_split));
                 list.add_key(key, (leaf, is_split), seqno, kind);
             }
             self.sampler.add_key(hash, self.properties.entries(), bytes, kind, blob_bytes);
         } else {
-            #[cfg(feature = "slm")]
             if let Some(list) = &mut self.list {
                 list.add_version(seqno, kind);
             }
@@ -439,7 +430,6 @@ impl TableBuilder {
         if let Some(piece) = &mut self.piece {
             piece.add_leaf(pointer);
         }
-        #[cfg(feature = "slm")]
         if let Some(list) = &mut self.list {
             list.add_leaf(pointer);
         }
@@ -557,7 +547,6 @@ impl TableBuilder {
         if let Some(written) = piece_index {
             let _ = table.piece.set(PieceIndex::of_written(first_unit, written));
         }
-        #[cfg(feature = "slm")]
         {
             *table.keys.lock() = self.list;
         }

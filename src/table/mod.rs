@@ -28,7 +28,6 @@ mod footer;
 pub(crate) mod fuzz;
 mod hole;
 mod index;
-#[cfg(feature = "slm")]
 mod key_list;
 mod leaf_cursor;
 mod node;
@@ -66,7 +65,6 @@ pub(crate) use builder::{TableBuilder, TableOptions};
 pub(crate) use cursor::TableCursor;
 pub(crate) use filter::FilterUse;
 pub(crate) use hole::{Hole, HoleAt};
-#[cfg(feature = "slm")]
 pub(crate) use key_list::{KeyList, ListedKey};
 pub(crate) use properties::Origin;
 pub(crate) use reader::Table;

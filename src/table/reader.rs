@@ -8,7 +8,6 @@ use super::blob_files::BlobFiles;
 use super::filter::{filter_of, piece_units_of};
 use super::footer::Footer;
 use super::index::child_pointer;
-#[cfg(feature = "slm")]
 use super::key_list::KeyList;
 use super::node::{Damage, FLAG_CONTINUES, KIND_BITS, KIND_MASK, Node, Parsed, Shape};
 use super::properties::Properties;
@@ -18,7 +17,6 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{FileId, Seqno};
 use crate::base::planted::{Bug, planted};
 use crate::base::prefetch::prefetch;
-#[cfg(feature = "slm")]
 use crate::base::sync::Mutex;
 use crate::cache::{
     DataFiles, FileType, PageClass, PageFile, PageKey, PageMiss, PagePointer, ReadContext,
@@ -39,7 +37,6 @@ pub(crate) struct Table {
     pub(super) piece: OnceLock<PieceIndex>,
     blobs: Vec<Arc<BlobFile>>,
     /// The list of its keys, until it is taken, if one was asked for when the table was written.
-    #[cfg(feature = "slm")]
     pub(super) keys: Mutex<Option<KeyList>>,
     /// The recent run length of cursors.
     pub(super) run_length: RunLength,
@@ -142,14 +139,12 @@ impl Table {
             piece_units: piece_units_of(&footer, hash_id),
             piece: OnceLock::new(),
             blobs,
-            #[cfg(feature = "slm")]
             keys: Mutex::default(),
             run_length: RunLength::default(),
         })
     }
 
     /// The list of its keys, once, if one was asked for when the table was written.
-    #[cfg(feature = "slm")]
     pub(crate) fn take_keys(&self) -> Option<KeyList> {
         self.keys.lock().take()
     }
@@ -234,7 +229,6 @@ impl Table {
     }
 
     /// As [`Table::get`], for a key whose newest version is known to be in a leaf, and whether it goes on in the next.
-    #[cfg(feature = "slm")]
     pub(crate) fn get_at(
         &self,
         key: &[u8],

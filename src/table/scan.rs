@@ -28,7 +28,6 @@ pub(crate) struct TableScan {
     end_unit: u32,
     upper: Option<Vec<u8>>,
     /// The current entry is split.
-    #[cfg(feature = "slm")]
     is_split: bool,
 }
 
@@ -52,7 +51,6 @@ impl Table {
             until: 0,
             end_unit: units.end,
             upper: upper.map(<[u8]>::to_vec),
-            #[cfg(feature = "slm")]
             is_split: false,
         };
         scan.next_leaf(lower)?;
@@ -87,7 +85,6 @@ impl Table {
 
 impl TableScan {
     /// The leaf in which the current entry begins, and whether it goes on in the next.
-    #[cfg(feature = "slm")]
     pub(crate) fn leaf(&self) -> (PagePointer, bool) {
         (self.page, self.is_split)
     }
@@ -108,7 +105,6 @@ impl TableScan {
     #[inline]
     fn place(&mut self, i: usize) -> Result<()> {
         let placed = self.leaf.place(i);
-        #[cfg(feature = "slm")]
         {
             self.is_split = matches!(placed, Ok(Placed::Split));
         }

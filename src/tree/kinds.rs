@@ -45,7 +45,7 @@ pub(super) struct Kind {
 /// Makes [`TreeKind`] from the table. A kind of the second list is for tests: `TreeKind::ALL` does not have it.
 macro_rules! kinds {
     (
-        $($(#[doc = $doc:literal])* $(#[cfg($($unfinished:tt)*)])? $kind:ident = $module:ident,)*
+        $($(#[doc = $doc:literal])* $kind:ident = $module:ident,)*
         ;
         $(#[$cfg:meta] $test_kind:ident = $test_module:ident,)*
     ) => {
@@ -53,14 +53,13 @@ macro_rules! kinds {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum TreeKind {
-            $($(#[doc = $doc])* $(#[cfg($($unfinished)*)])? $kind,)*
+            $($(#[doc = $doc])* $kind,)*
             $(#[$cfg] #[doc(hidden)] $test_kind,)*
         }
 
         impl TreeKind {
             /// All kinds there are.
-            pub const ALL: [TreeKind; [$($(#[cfg($($unfinished)*)])? stringify!($kind)),*].len()] =
-                [$($(#[cfg($($unfinished)*)])? TreeKind::$kind),*];
+            pub const ALL: [TreeKind; [$(stringify!($kind)),*].len()] = [$(TreeKind::$kind),*];
 
             /// The kinds that exist for tests alone.
             #[doc(hidden)]
@@ -68,7 +67,7 @@ macro_rules! kinds {
 
             fn entry(self) -> &'static Kind {
                 match self {
-                    $($(#[cfg($($unfinished)*)])? TreeKind::$kind => &super::$module::KIND,)*
+                    $(TreeKind::$kind => &super::$module::KIND,)*
                     $(#[$cfg] TreeKind::$test_kind => &super::$test_module::KIND,)*
                 }
             }
@@ -84,7 +83,6 @@ kinds! {
     /// CompassDB's two-tier perfect hash tables.
     Tph = tph,
     /// SLM-DB's single level of tables under a B+-tree of all keys.
-    #[cfg(feature = "slm")]
     Slm = slm,
     ;
     #[cfg(feature = "example")]

@@ -30,13 +30,11 @@ pub(crate) mod options;
 mod outlook;
 mod output;
 mod own_options;
-#[cfg(feature = "slm")]
 mod placed;
 mod range;
 #[cfg(test)]
 mod request_tests;
 pub(crate) mod run;
-#[cfg(feature = "slm")]
 mod slm;
 #[cfg(feature = "example")]
 mod sorted;
@@ -46,7 +44,6 @@ mod stb;
 mod test_support;
 mod tph;
 mod trunk;
-#[cfg(feature = "slm")]
 mod union;
 mod versioned;
 
@@ -244,10 +241,6 @@ pub(crate) trait CheckpointFiles {
     fn link(&mut self, file: &Path) -> Result<()>;
 
     /// Adds a file of this name with these contents, durably.
-    #[cfg_attr(
-        not(any(feature = "example", feature = "slm")),
-        expect(dead_code, reason = "for kinds whose files change in place")
-    )]
     fn write(&mut self, file: &Path, contents: &[u8]) -> Result<()>;
 }
 

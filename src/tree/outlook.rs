@@ -79,7 +79,6 @@ impl Outlook {
     }
 
     /// The same, if it is known what is dead of the parts: as much may be dead for what others have.
-    #[cfg(feature = "slm")]
     pub(super) fn of_known<'a>(
         inputs: impl IntoIterator<Item = (&'a Arc<Table>, TablePart)>,
         dead: Dead,

@@ -5,11 +5,9 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "slm")]
 use super::placed::{PlacedCursor, PlacedRun};
 #[cfg(feature = "example")]
 use super::sorted::{Sorted, SortedCursor};
-#[cfg(feature = "slm")]
 use super::union::{UnionCursor, union_hole};
 use crate::base::entry::{Cursor, EntryRef};
 use crate::base::error::Result;
@@ -24,10 +22,8 @@ pub(crate) enum Run {
     Table(Arc<Table>),
     #[cfg(feature = "example")]
     Sorted(Arc<Sorted>),
-    #[cfg(feature = "slm")]
     Placed(Arc<PlacedRun>),
     /// Tables that may have entries in common.
-    #[cfg(feature = "slm")]
     Union(Arc<[Arc<Table>]>),
 }
 
@@ -38,9 +34,7 @@ impl Run {
             Run::Table(table) => table.first_key(),
             #[cfg(feature = "example")]
             Run::Sorted(set) => set.first_key(),
-            #[cfg(feature = "slm")]
             Run::Placed(run) => run.first_key(),
-            #[cfg(feature = "slm")]
             Run::Union(tables) => {
                 tables.iter().map(|table| table.first_key()).min().unwrap_or_default()
             }
@@ -53,9 +47,7 @@ impl Run {
             Run::Table(table) => table.last_key(),
             #[cfg(feature = "example")]
             Run::Sorted(set) => set.last_key(),
-            #[cfg(feature = "slm")]
             Run::Placed(run) => run.last_key(),
-            #[cfg(feature = "slm")]
             Run::Union(tables) => {
                 tables.iter().map(|table| table.last_key()).max().unwrap_or_default()
             }
@@ -67,9 +59,7 @@ impl Run {
             Run::Table(table) => RunCursor::Table(Box::new(table.cursor())),
             #[cfg(feature = "example")]
             Run::Sorted(set) => RunCursor::Sorted(SortedCursor::new(set)),
-            #[cfg(feature = "slm")]
             Run::Placed(run) => RunCursor::Placed(Box::new(PlacedCursor::new(run))),
-            #[cfg(feature = "slm")]
             Run::Union(tables) => RunCursor::Union(Box::new(UnionCursor::new(tables))),
         }
     }
@@ -83,9 +73,7 @@ impl Run {
             Run::Table(table) => table.hole(at),
             #[cfg(feature = "example")]
             Run::Sorted(_) => Ok(None),
-            #[cfg(feature = "slm")]
             Run::Placed(run) => run.hole(at),
-            #[cfg(feature = "slm")]
             Run::Union(tables) => union_hole(tables, at),
         }
     }
@@ -97,9 +85,7 @@ pub(crate) enum RunCursor<M> {
     Table(Box<TableCursor>),
     #[cfg(feature = "example")]
     Sorted(SortedCursor),
-    #[cfg(feature = "slm")]
     Placed(Box<PlacedCursor>),
-    #[cfg(feature = "slm")]
     Union(Box<UnionCursor>),
 }
 
@@ -110,9 +96,7 @@ macro_rules! each {
             RunCursor::Table($cursor) => $call,
             #[cfg(feature = "example")]
             RunCursor::Sorted($cursor) => $call,
-            #[cfg(feature = "slm")]
             RunCursor::Placed($cursor) => $call,
-            #[cfg(feature = "slm")]
             RunCursor::Union($cursor) => $call,
         }
     };
@@ -162,7 +146,6 @@ impl<M: Cursor> MergeSource for RunCursor<M> {
             }
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => None,
-            #[cfg(feature = "slm")]
             RunCursor::Placed(_) | RunCursor::Union(_) => None,
         }
     }
@@ -176,9 +159,7 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => cursor.memory_bytes(),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => 0,
-            #[cfg(feature = "slm")]
             RunCursor::Placed(cursor) => cursor.memory_bytes(),
-            #[cfg(feature = "slm")]
             RunCursor::Union(cursor) => cursor.memory_bytes(),
         }
     }
@@ -190,9 +171,7 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => u64::from(cursor.pages_read()),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => 0,
-            #[cfg(feature = "slm")]
             RunCursor::Placed(cursor) => cursor.pages_read(),
-            #[cfg(feature = "slm")]
             RunCursor::Union(cursor) => cursor.pages_read(),
         }
     }
@@ -210,9 +189,7 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => cursor.entries_ahead(forward, count, f),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => {}
-            #[cfg(feature = "slm")]
             RunCursor::Placed(cursor) => cursor.entries_ahead(forward, count, f),
-            #[cfg(feature = "slm")]
             RunCursor::Union(_) => {}
         }
     }
@@ -224,9 +201,7 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => cursor.go_carefully(limit, forward),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => {}
-            #[cfg(feature = "slm")]
             RunCursor::Placed(cursor) => cursor.go_carefully(limit, forward),
-            #[cfg(feature = "slm")]
             RunCursor::Union(cursor) => cursor.go_carefully(limit, forward),
         }
     }
@@ -240,7 +215,6 @@ impl<M> RunCursor<M> {
             }
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => false,
-            #[cfg(feature = "slm")]
             RunCursor::Placed(_) | RunCursor::Union(_) => false,
         }
     }
@@ -252,7 +226,6 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => cursor.expects_more(),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => false,
-            #[cfg(feature = "slm")]
             RunCursor::Placed(_) | RunCursor::Union(_) => false,
         }
     }
@@ -271,7 +244,6 @@ impl<M> RunCursor<M> {
             RunCursor::Table(cursor) => cursor.prefetch(key, upper, forward, misses),
             #[cfg(feature = "example")]
             RunCursor::Sorted(_) => Ok(true),
-            #[cfg(feature = "slm")]
             RunCursor::Placed(_) | RunCursor::Union(_) => Ok(true),
         }
     }

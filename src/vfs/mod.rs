@@ -38,7 +38,6 @@ mod ring;
 mod ring_batch;
 #[cfg(target_os = "linux")]
 mod ring_queue;
-#[cfg(any(test, feature = "slm"))]
 mod shared_map;
 
 pub use aligned::AlignedBuf;
@@ -46,7 +45,6 @@ pub use blocking_queue::BlockingQueue;
 pub use memory::MemoryVfs;
 pub use posix::{PosixOptions, PosixVfs};
 pub(crate) use read_only::ReadOnlyVfs;
-#[cfg(any(test, feature = "slm"))]
 pub(crate) use shared_map::{SharedMap, Sharing};
 
 /// As [`Error::io`], with the bytes that were wanted should the disk be full.

@@ -356,7 +356,6 @@ pub(super) fn rewrites_in_place(file: &fs::File) -> bool {
 }
 
 /// Whether a file that has bytes is overwritten in place.
-#[cfg(any(test, feature = "slm"))]
 pub(super) fn is_rewritten_in_place(file: &fs::File) -> bool {
     #[cfg(target_os = "linux")]
     {

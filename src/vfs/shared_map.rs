@@ -276,7 +276,6 @@ impl SharedMap {
     }
 
     /// Whose the changes are.
-    #[cfg(feature = "slm")]
     pub(crate) fn sharing(&self) -> Sharing {
         self.sharing
     }

@@ -185,7 +185,6 @@ impl Jobs {
     }
 }
 
-#[cfg(feature = "slm")]
 impl Jobs {
     /// The tables with key and value bytes that were kept for snapshots of which one has gone. `now` is ascending.
     pub(in crate::tree) fn freed(&self, now: &[Seqno]) -> Vec<(FileId, u64)> {

@@ -50,7 +50,7 @@ pub(super) use self::node::{Head, NEW, Place, TreeNode, edit, live_keys, walk};
 use self::pending::Changes;
 use self::quarantine::Obstacle;
 pub(super) use self::refs::NodeRefs;
-#[cfg(all(test, feature = "slm"))]
+#[cfg(test)]
 pub(super) use self::refs::count;
 use self::request::{compact_range, next_requested, requested_at};
 pub(super) use self::split::split_keys;
