@@ -13,7 +13,7 @@ use super::node::{
     slot_of,
 };
 use super::write::{BlockUse, PACKED_SLOTS, PACKED_WORDS, Writing};
-use super::{FIRST_WORD, LocationIndex, Side, Version, key_of};
+use super::{FIRST_WORD, LocationIndex, Version, key_of};
 use crate::base::error::Result;
 use crate::base::version_lock::VersionGuard;
 use crate::pmem;
@@ -172,7 +172,7 @@ impl Writing<'_> {
         let is_small = matches!(&parts[..], [part] if part.words.len() < WORDS_MIN);
         self.replace_leaves(leaf, leaf, parts)?;
         if is_small {
-            let leaf = self.locate(key, Side::At)?;
+            let leaf = self.locate(key)?;
             self.join_if_small(leaf)?;
         }
         Ok(())
@@ -257,7 +257,7 @@ impl Writing<'_> {
     /// # Errors
     /// Those of [`super::write::pack`].
     pub(super) fn pack_at(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let leaf = self.locate(key, Side::At)?;
+        let leaf = self.locate(key)?;
         let Some(next) = self.sound(|this| this.node(leaf)?.next())? else { return Ok(None) };
         let behind = self.sound(|this| key_of(&this.node(next)?, 0))?;
         let has_same_parent = match self.path.last() {

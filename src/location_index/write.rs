@@ -35,9 +35,11 @@ pub(crate) struct Writing<'a> {
     pub(super) writer: MutexGuard<'a, Writer>,
     /// From the root to the parent of the leaf that was located last: the node, and the slot of the next one.
     pub(super) path: Vec<(BlockNumber, usize)>,
-    /// The leaf that the path leads to, and the key that it was located for. `None` once anything has changed.
+    /// The leaf that the path leads to, and the key that it was located for. `None` once a leaf has been replaced.
     located: Option<BlockNumber>,
     located_key: Vec<u8>,
+    /// The slot and the versions of that key, if they have been read, and nothing has changed since then.
+    found: Option<(usize, Vec<Version>)>,
     /// Blocks that are free once the changes up to now are durable.
     pub(super) freed: Vec<BlockNumber>,
 }
@@ -71,8 +73,15 @@ impl LocationIndex {
     /// Waits until no other thread changes the index.
     pub(crate) fn write(&self) -> Writing<'_> {
         let writer = self.writer.lock();
-        let (path, freed) = (Vec::new(), Vec::new());
-        Writing { index: self, writer, path, located: None, located_key: Vec::new(), freed }
+        Writing {
+            index: self,
+            writer,
+            path: Vec::new(),
+            located: None,
+            located_key: Vec::new(),
+            found: None,
+            freed: Vec::new(),
+        }
     }
 }
 
@@ -123,9 +132,12 @@ impl Writing<'_> {
     pub(crate) fn set(&mut self, key: &[u8], versions: &[Version]) -> Result<Vec<Version>> {
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         assert!(versions.len() <= versions_max(key.len()).max(1), "too many versions of a key");
-        let leaf = self.locate(key, Side::At)?;
-        self.located = None;
-        let (slot, before) = self.sound(|this| versions_in(&this.node(leaf)?, key))?;
+        let leaf = self.locate(key)?;
+        // Whoever changes a key has mostly read it just before.
+        let (slot, before) = match self.found.take() {
+            Some(found) => found,
+            None => self.sound(|this| versions_in(&this.node(leaf)?, key))?,
+        };
         let is_removal = versions.iter().all(|version| before.contains(version));
         if is_removal {
             self.require_room_to_remove()?;
@@ -159,8 +171,14 @@ impl Writing<'_> {
     /// # Errors
     /// `Corruption` if the region is damaged.
     pub(crate) fn versions(&mut self, key: &[u8]) -> Result<Vec<Version>> {
-        let leaf = self.locate(key, Side::At)?;
-        self.sound(|this| Ok(versions_in(&this.node(leaf)?, key)?.1))
+        let leaf = self.locate(key)?;
+        let found = match self.found.take() {
+            Some(found) => found,
+            None => self.sound(|this| versions_in(&this.node(leaf)?, key))?,
+        };
+        let versions = found.1.clone();
+        self.found = Some(found);
+        Ok(versions)
     }
 
     /// Makes all changes up to now durable.
@@ -181,20 +199,59 @@ impl Writing<'_> {
         read(self).map_err(|damage| self.index.corruption(&damage))
     }
 
+    /// The path leads to no leaf any more.
     pub(super) fn forget_located(&mut self) {
         self.located = None;
+        self.found = None;
     }
 
-    /// Finds the leaf of a key and remembers the way to it.
-    pub(super) fn locate(&mut self, key: &[u8], side: Side) -> Result<BlockNumber> {
-        // Whoever changes a key has mostly read it just before.
-        if let Some(leaf) = self.located.take()
-            && side == Side::At
-            && self.located_key == key
-        {
-            self.located = Some(leaf);
-            return Ok(leaf);
+    /// Finds the leaf of a key and remembers the way to it. Keys mostly come in order, and several of them for a leaf.
+    pub(super) fn locate(&mut self, key: &[u8]) -> Result<BlockNumber> {
+        if let Some(leaf) = self.located {
+            if self.located_key == key {
+                return Ok(leaf);
+            }
+            if *self.located_key < *key && self.sound(|this| this.is_before_next_leaf(key))? {
+                self.note_located(leaf, key);
+                #[cfg(debug_assertions)]
+                self.assert_located(leaf, key);
+                return Ok(leaf);
+            }
         }
+        self.forget_located();
+        let leaf = self.descend_to(key)?;
+        self.note_located(leaf, key);
+        Ok(leaf)
+    }
+
+    fn note_located(&mut self, leaf: BlockNumber, key: &[u8]) {
+        self.located = Some(leaf);
+        self.located_key.clear();
+        self.located_key.extend_from_slice(key);
+        self.found = None;
+    }
+
+    /// Whether a key belongs before the leaf that follows the one that the path leads to.
+    fn is_before_next_leaf(&self, key: &[u8]) -> Read<bool> {
+        for &(block, slot) in self.path.iter().rev() {
+            let node = self.node(block)?;
+            if slot + 1 < node.count() {
+                return Ok(node.compare(&node.record(slot + 1)?, key)?.is_gt());
+            }
+        }
+        Ok(true)
+    }
+
+    #[cfg(debug_assertions)]
+    fn assert_located(&mut self, leaf: BlockNumber, key: &[u8]) {
+        let path = self.path.clone();
+        if let Ok(there) = self.descend_to(key) {
+            assert!(there == leaf && self.path == path, "the path does not lead to the key");
+        }
+        self.path = path;
+    }
+
+    fn descend_to(&mut self, key: &[u8]) -> Result<BlockNumber> {
         let mut path = std::mem::take(&mut self.path);
         path.clear();
         let leaf = self.sound(|this| {
@@ -202,7 +259,7 @@ impl Writing<'_> {
             let mut node = memory.node(this.writer.root, (0, ROOT_WORD))?;
             let mut level = node.level()?;
             while level > 0 {
-                let (slot, child) = descend(&node, key, side, None)?;
+                let (slot, child) = descend(&node, key, Side::At, None)?;
                 path.push((node.block, slot));
                 let parent = node;
                 node = memory.node(child, (parent.block, 0))?;
@@ -214,11 +271,6 @@ impl Writing<'_> {
             Ok(node.block)
         });
         self.path = path;
-        if let (Ok(leaf), Side::At) = (&leaf, side) {
-            self.located = Some(*leaf);
-            self.located_key.clear();
-            self.located_key.extend_from_slice(key);
-        }
         leaf
     }
 
