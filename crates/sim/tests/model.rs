@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use spinney::TreeKind;
 use spinney::vfs::MemoryVfs;
 use spinney_sim::action::{
     Action, Change, Direction, Options, Range, Value, View, Write, key_bytes, keyspace_name,
@@ -96,4 +97,11 @@ fn no_kind_of_read_overlooks_a_lie() {
             assert!(failure.what.contains("expected"), "{failure}");
         }
     }
+}
+
+/// Two tombstones of a key that had no value counted as a dead key of the table that they were in. It was merged again and
+/// again, and the store was never idle.
+#[test]
+fn a_table_with_two_tombstones_of_a_key_is_not_merged_for_ever() {
+    agree(&compare::run(13, Kinds::One(TreeKind::Slm), Extent::default(), None));
 }

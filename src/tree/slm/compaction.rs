@@ -16,6 +16,7 @@ use super::live_entries::{Input, LiveEntries, Notes};
 use super::merged_keys::keys_of;
 use super::plan::{Action, Plan};
 use super::rebuild::Rebuild;
+use super::receive::Output;
 use super::version::Version;
 use super::{Slm, SlmTree};
 use crate::base::entry::EntrySource;
@@ -46,6 +47,8 @@ struct Merging {
     output_bytes: u64,
     /// The live keys of which nothing has been written since the last output.
     ended: Vec<Vec<u8>>,
+    /// Of each key of the output, whether it was live when it was read.
+    were_live: Vec<bool>,
     /// The output has versions that only snapshots need.
     has_old_versions: bool,
 }
@@ -145,7 +148,8 @@ impl CompactionJob {
                 || !Plan::may_be_older(older.as_deref(), key)
         }));
         let mut options = self.compaction.options(context, bottom);
-        options.limits.folds_operands = planted(Bug::SlmFoldsOperands);
+        // A reader that asks all tables would apply an operand twice: folded here, and as it is in a table that stays.
+        options.limits.folds_operands = false;
         let range = (Arc::clone(&self.plan.place.lower), self.plan.place.upper.clone());
         // One without a number has been dropped since: nobody needs what it has.
         let scan = |input: &Arc<Table>| {
@@ -167,6 +171,7 @@ impl CompactionJob {
             output: None,
             output_bytes: 0,
             ended: Vec::new(),
+            were_live: Vec::new(),
             has_old_versions: false,
         })
     }
@@ -188,8 +193,9 @@ impl CompactionJob {
                 if merging.output_bytes >= table_bytes {
                     self.show_output(&mut merging, false)?;
                 }
-                let Merging { entries, notes, ended, .. } = &mut *merging;
-                notes.lock().wrote(entries.entry().map(|entry| entry.key), ended);
+                let Merging { entries, notes, ended, were_live, .. } = &mut *merging;
+                let is_live = notes.lock().wrote(entries.entry().map(|entry| entry.key), ended);
+                were_live.push(is_live);
             }
             let Some(entry) = merging.entries.entry() else { break };
             merging.has_old_versions |= same_key;
@@ -246,8 +252,10 @@ impl CompactionJob {
             _ => std::mem::take(&mut merging.notes.lock().stacks),
         };
         let ended = std::mem::take(&mut merging.ended);
-        let named = number.zip(keys.as_ref());
-        places.replace(named, &merging.numbers, &stacks, &ended, snapshots)
+        let were_live = std::mem::take(&mut merging.were_live);
+        let output = number.zip(keys.as_ref());
+        let output = output.map(|(number, keys)| Output { number, keys, were_live: &were_live });
+        places.replace(output, &merging.numbers, &stacks, &ended, snapshots)
     }
 
     /// Lets the inputs go.

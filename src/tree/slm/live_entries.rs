@@ -41,16 +41,19 @@ pub(super) struct Notes {
 
 impl Notes {
     /// Forgets the live keys up to one that has been written; `ended` gets those before it, of which nothing has been.
-    pub(super) fn wrote(&mut self, key: Option<&[u8]>, ended: &mut Vec<Vec<u8>>) {
+    /// Returns whether the key was live.
+    pub(super) fn wrote(&mut self, key: Option<&[u8]>, ended: &mut Vec<Vec<u8>>) -> bool {
         while let Some(first) = self.live.pop_front() {
             if key.is_some_and(|key| *first >= *key) {
-                if key.is_some_and(|key| *first > *key) {
+                let is_live = key.is_some_and(|key| *first == *key);
+                if !is_live {
                     self.live.push_front(first);
                 }
-                return;
+                return is_live;
             }
             ended.push(first);
         }
+        false
     }
 
     /// Takes the stacks of the keys up to one.

@@ -35,6 +35,15 @@ pub(super) enum Received {
 /// Keys that are changed before others may change the index.
 const KEYS_AT_ONCE: usize = 64;
 
+/// What a compaction has made.
+pub(super) struct Output<'a> {
+    /// The table's number.
+    pub(super) number: u32,
+    pub(super) keys: &'a KeyList,
+    /// Of each key, whether it was live when it was read.
+    pub(super) were_live: &'a [bool],
+}
+
 impl Places {
     /// Goes on with an index that has what `found` says of the level. There are no snapshots.
     pub(super) fn resume(&self, level: &Level, found: &FoundIndex, flushed: Seqno) -> Result<()> {
@@ -67,8 +76,15 @@ impl Places {
         self.register_all(level);
         let mut counts = Counts::default();
         let mut keys = MergedKeys::new(level, vec![Seqno::MAX])?;
-        while keys.next()? {
-            self.set(&mut self.write()?, &mut counts, keys.key(), &[], keys.versions())?;
+        let mut has_next = keys.next()?;
+        while has_next {
+            let mut writing = self.write()?;
+            for _ in 0..KEYS_AT_ONCE {
+                if has_next {
+                    self.set(&mut writing, &mut counts, keys.key(), &[], keys.versions())?;
+                    has_next = keys.next()?;
+                }
+            }
         }
         self.count(&mut counts);
         for placed in level.tables.iter() {
@@ -154,7 +170,7 @@ impl Places {
     /// left of the keys that have `ended`.
     pub(super) fn replace(
         &self,
-        output: Option<(u32, &KeyList)>,
+        output: Option<Output<'_>>,
         inputs: &[u32],
         stacks: &BTreeMap<Vec<u8>, Vec<u32>>,
         ended: &[Vec<u8>],
@@ -173,18 +189,19 @@ impl Places {
             }
             self.count(&mut counts);
         }
-        let Some((number, keys)) = output else { return Ok(()) };
+        let Some(Output { number, keys, were_live }) = output else { return Ok(()) };
         let (mut at, mut had) = (0, 0);
         while at < keys.len() {
             let end = keys.len().min(at + KEYS_AT_ONCE);
             let mut counts = Counts::default();
             let mut writing = self.write()?;
-            for listed in (at..end).filter_map(|at| keys.get(at)) {
+            for (at, listed) in (at..end).filter_map(|at| Some((at, keys.get(at)?))) {
                 let before = self.versions_now(&mut writing, listed.key)?;
                 let first = first_of(&before, made_of(listed.key));
                 let (newest, kind) = listed.newest;
                 let is_deleted = kind == EntryKind::Delete && listed.versions == 1;
-                had += u64::from(!is_deleted);
+                // Several tombstones of a key are no value either.
+                had += u64::from(!is_deleted && were_live.get(at).is_some_and(|was| *was));
                 let Some(version) = before.get(first) else { continue };
                 let location = location(&listed, number, is_cut(&before));
                 let after = if is_deleted {
