@@ -573,12 +573,8 @@ bugs! {
         "An output of a compaction is said to be hidden by no tombstone that comes later.";
     SlmOthersLeftOut, "slm-others-left-out", "tree",
         "A compaction leaves out the versions of its keys in tables that are no inputs.";
-    SlmFoldsOperands, "slm-folds-operands", "tree",
-        "Operands are folded into one another, and a reader of two tables applies some twice.";
     SlmManyForgotten, "slm-many-forgotten", "tree",
         "Of a key with more versions than a leaf of the index holds, the oldest are forgotten.";
-    SlmSplitForgotten, "slm-split-forgotten", "tree",
-        "The index does not say that versions of a key go on in the next leaf of the table.";
     SlmBelowIsAt, "slm-below-is-at", "location_index",
         "An iterator that goes backwards from the first key of a leaf of the index passes over the leaf before.";
 }

@@ -18,7 +18,7 @@ use super::versions::is_cut;
 use crate::base::entry::{EntryKind, EntryRef};
 use crate::base::error::Result;
 use crate::base::ids::Seqno;
-use crate::base::planted::{Bug, planted};
+use crate::base::planted::{Bug, hold_open, planted};
 use crate::cache::{PagePointer, ReadContext};
 use crate::location_index::IndexVersion;
 use crate::table::Table;
@@ -121,6 +121,7 @@ impl Lookup<'_> {
         // First what is pending: a table is in the index once it is not pending any more.
         let state = places.state();
         let pending = state.pending_in(self.flushed);
+        hold_open(Bug::SlmCoversAny, 8);
         let versions = places.versions(self.key)?;
         if !places.covers(&state, self.snapshot) {
             return Ok(Followed::Unsure);

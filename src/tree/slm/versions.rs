@@ -17,7 +17,6 @@ pub(super) fn is_cut(versions: &[IndexVersion]) -> bool {
 /// Where a listed key's versions are in the table of a number. `has_older`: older ones are needed and in the index.
 pub(super) fn location(listed: &ListedKey<'_>, number: u32, has_older: bool) -> Location {
     let (page, is_split) = listed.leaf;
-    let is_split = is_split && !planted(Bug::SlmSplitForgotten);
     let leaf = LeafPlace { unit: page.unit, units: page.units, is_split };
     Location::new(number, leaf, listed.oldest.1.is_operand() && has_older)
 }
