@@ -10,7 +10,14 @@ use std::sync::{Arc, Mutex};
 use spinney::vfs::{
     Access, BlockingQueue, DirEntry, File, IoQueue, Lock, MappedFile, MemoryVfs, ReadRequest, Vfs,
 };
-use spinney::{CheckLevel, Database, Error, Iter, KeyspaceOptions, Result};
+use spinney::{CheckLevel, Database, Error, Iter, KeyspaceOptions, Result, TreeKind};
+
+/// The kinds of trees that tests of every kind are for: those that `SPINNEY_KINDS` names, or all.
+pub(crate) fn kinds() -> Vec<TreeKind> {
+    let Ok(names) = std::env::var("SPINNEY_KINDS") else { return TreeKind::ALL.to_vec() };
+    let kind = |name| TreeKind::from_name(name).unwrap_or_else(|| panic!("no kind {name:?}"));
+    names.split(',').map(kind).collect()
+}
 
 /// Tests of what every kind of tree promises: each named function is called with each kind.
 #[allow(unused_macros)]
@@ -20,7 +27,7 @@ macro_rules! of_every_kind {
             $(
                 #[test]
                 fn $name() {
-                    for kind in spinney::TreeKind::ALL {
+                    for kind in crate::common::kinds() {
                         println!("kind: {kind}");
                         super::$name(kind);
                     }
