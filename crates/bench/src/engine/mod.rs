@@ -120,6 +120,22 @@ pub trait Session {
     /// Writes a pair.
     fn put(&mut self, key: &[u8], value: &[u8], durability: Durability) -> Result<()>;
 
+    /// Writes a pair if the key has no value; says whether it did. An engine that cannot do both as one reads, then writes:
+    /// right as long as no other thread writes the key.
+    fn insert_if_absent(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        durability: Durability,
+    ) -> Result<bool> {
+        let mut is_there = false;
+        self.get(key, &mut |found| is_there = found.is_some())?;
+        if !is_there {
+            self.put(key, value, durability)?;
+        }
+        Ok(!is_there)
+    }
+
     /// Deletes a key.
     fn delete(&mut self, key: &[u8]) -> Result<()>;
 

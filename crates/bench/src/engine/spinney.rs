@@ -114,6 +114,19 @@ impl Session for SpinneySession<'_> {
         text(batch.commit())
     }
 
+    fn insert_if_absent(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        durability: Durability,
+    ) -> Result<bool> {
+        let durability = match durability {
+            Durability::Buffered => spinney::Durability::Buffered,
+            Durability::Sync => spinney::Durability::Sync,
+        };
+        text(self.store.keyspace.insert_if_absent_with(key, value, durability))
+    }
+
     fn delete(&mut self, key: &[u8]) -> Result<()> {
         text(self.store.keyspace.delete(key))
     }

@@ -40,6 +40,7 @@ pub fn workload(name: &str) -> String {
         "fullscan" => "full scan".to_string(),
         "overwrite" => "random overwrite".to_string(),
         "deleterandom" => "random delete".to_string(),
+        "insertifabsent" => "conditional insert".to_string(),
         "readwhilewriting" => "random get beside a writer".to_string(),
         "space" => "overwrites of three times the data".to_string(),
         "aged" => "deletes and overwrites of four fifths".to_string(),

@@ -32,6 +32,8 @@ pub enum Operation {
     Update,
     /// Writes a new key.
     Insert,
+    /// Writes a key if it is not there, as every other one is.
+    InsertIfAbsent,
     /// Reads pairs in key order from a key that is there.
     Scan,
     /// Reads a key and writes it.
@@ -52,6 +54,7 @@ impl Operation {
             Operation::ReadAbsent => "read_absent",
             Operation::Update => "update",
             Operation::Insert => "insert",
+            Operation::InsertIfAbsent => "insert_if_absent",
             Operation::Scan => "scan",
             Operation::ReadModifyWrite => "read_modify_write",
             Operation::MultiGet => "multiget",
@@ -61,8 +64,8 @@ impl Operation {
     }
 
     fn writes(self) -> bool {
-        use Operation::{Delete, Insert, ReadModifyWrite, Update};
-        matches!(self, Update | Insert | ReadModifyWrite | Delete)
+        use Operation::{Delete, Insert, InsertIfAbsent, ReadModifyWrite, Update};
+        matches!(self, Update | Insert | InsertIfAbsent | ReadModifyWrite | Delete)
     }
 }
 
@@ -146,6 +149,7 @@ updates: zipfian, uniform, latest or sequential, as in get:zipfian@8):
   scanN (scan50, ...)     N pairs from a key       seekrandom               scan1
   fullscan (readseq)      every pair, each thread  multiget (multireadrandom), multigetN
   overwrite               updates, uniform         deleterandom             deletes, random order
+  insertifabsent          inserts of keys of which half are there (engines without that read, then write)
   readwhilewriting        reads while one more thread updates without pause
   space                   overwrites 3 times the data and watches the disk
   aged                    deletes 40% of the records, overwrites 40%, in random order; reads every key
@@ -198,7 +202,8 @@ impl FromStr for Workload {
     fn from_str(text: &str) -> Result<Workload, String> {
         use Distribution::{Latest, Sequential, Uniform, Zipfian};
         use Operation::{
-            Delete, Insert, MultiGet, Read, ReadAbsent, ReadModifyWrite, Scan, Step, Update,
+            Delete, Insert, InsertIfAbsent, MultiGet, Read, ReadAbsent, ReadModifyWrite, Scan,
+            Step, Update,
         };
         let text = text.trim().to_ascii_lowercase();
         let (base, threads) = match text.split_once('@') {
@@ -241,6 +246,7 @@ impl FromStr for Workload {
             "multiget" => (vec![(MultiGet, 100)], Uniform),
             "overwrite" => (vec![(Update, 100)], Uniform),
             "deleterandom" => (vec![(Delete, 100)], Sequential),
+            "insertifabsent" => (vec![(InsertIfAbsent, 100)], Uniform),
             "sync" => (vec![(Insert, 100)], Sequential),
             "space" => {
                 amount = Amount::TimesRecords(3);
@@ -318,7 +324,7 @@ mod tests {
     fn every_name_is_known_and_every_mix_is_whole() {
         let names = "load reload fillrandom fillseq local30 a b c d e f get readrandom getabsent readmissing \
                      scan1 scan100000 seekrandom fullscan readseq multiget multiget8 multireadrandom \
-                     overwrite deleterandom readwhilewriting space aged sustained sync cached reopen \
+                     overwrite deleterandom insertifabsent readwhilewriting space aged sustained sync cached reopen \
                      get:zipfian c:uniform@8 scan50:latest@2";
         for name in names.split_whitespace() {
             let workload = named(name);

@@ -254,6 +254,24 @@ impl<'a> Worker<'a> {
                 self.shared.inserting[self.thread].store(u64::MAX, Ordering::SeqCst);
                 self.wrote();
             }
+            Operation::InsertIfAbsent => {
+                let is_new = self.random.below(2) == 0;
+                let number = match is_new {
+                    true => match self.begin_insert() {
+                        Some(index) => self.set_key(index),
+                        None => return Ok(false),
+                    },
+                    false => self.pick()?.1,
+                };
+                self.set_value(number);
+                start = Instant::now();
+                let inserted = self.session.insert_if_absent(&self.key, &self.value, durability)?;
+                if is_new {
+                    self.shared.inserting[self.thread].store(u64::MAX, Ordering::SeqCst);
+                    self.wrote();
+                }
+                self.measured.wrong += u64::from(inserted != is_new);
+            }
             Operation::Delete => {
                 let index = self.shared.first_index.fetch_add(1, Ordering::SeqCst);
                 if index >= self.shared.next_index.load(Ordering::SeqCst) {
