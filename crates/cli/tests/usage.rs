@@ -34,6 +34,7 @@ fn every_commands_help_has_examples() {
         "drop-keyspace",
         "checkpoint",
         "inspect",
+        "bench",
     ] {
         let run = spinney(&[command, "--help"], b"");
         assert!(run.stdout_text().contains(&format!("spinney {command} my.")), "{command}");
@@ -72,6 +73,31 @@ fn the_kinds_of_trees_are_in_the_help() {
         let help = run.stdout_text();
         assert!(spinney::TreeKind::ALL.iter().all(|kind| help.contains(kind.name())), "{help}");
     }
+}
+
+#[test]
+fn each_kind_is_measured_and_nothing_is_left() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("bench");
+    let path = path.to_str().unwrap();
+    let short = ["--records", "2000", "--seconds", "0.01"];
+    let run = spinney(&[&["bench", path][..], &short].concat(), b"");
+    assert_eq!(run.code, 0, "{}", run.stderr_text());
+    let text = run.stdout_text();
+    for kind in spinney::TreeKind::ALL {
+        assert!(text.contains(kind.name()), "{text}");
+    }
+    assert_eq!(text.lines().filter(|line| line.contains('*')).count(), 12, "{text}");
+    let run = spinney(&[&["bench", path, "--kind", "flsm", "--json"][..], &short].concat(), b"");
+    let value: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(value["rows"].as_array().unwrap().len(), 12);
+    assert!(value["rows"][1]["operations_per_second"]["flsm"].as_f64().unwrap() > 0.0);
+    assert!(!std::path::Path::new(path).exists());
+    std::fs::create_dir(path).unwrap();
+    std::fs::write(format!("{path}/stb"), "of the user").unwrap();
+    let run = spinney(&[&["bench", path][..], &short].concat(), b"");
+    assert_eq!(run.code, 4);
+    assert_eq!(std::fs::read(format!("{path}/stb")).unwrap(), b"of the user");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The command line: one file per command, and their common parts here.
 
 mod alter;
+mod bench;
 mod check;
 mod checkpoint;
 mod count;
@@ -68,6 +69,7 @@ enum Command {
     DropKeyspace(keyspaces::DropKeyspaceOptions),
     Checkpoint(checkpoint::CheckpointOptions),
     Inspect(inspect::InspectOptions),
+    Bench(bench::BenchOptions),
 }
 
 /// The store a command works on.
@@ -100,6 +102,7 @@ pub(crate) fn run(arguments: Arguments) -> Outcome {
         Command::DropKeyspace(options) => keyspaces::run_drop(store, &options),
         Command::Checkpoint(options) => checkpoint::run(store, &options),
         Command::Inspect(options) => inspect::run(store, &options),
+        Command::Bench(options) => bench::run(store, &options),
     }
 }
 
