@@ -221,3 +221,40 @@ fn a_child_s_own_store_knows_nothing_of_its_parent_s_threads() {
     }
     check(&items, 19);
 }
+
+/// A value that is kept without a copy, and the memtables of a keyspace that is gone, took a lock of the cache or of the
+/// memtables' pool when a child dropped them.
+#[test]
+fn what_a_child_drops_takes_no_lock_of_its_parent_s() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for kind in TreeKind::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let report = dir.path().join("report");
+        let db = Database::builder(dir.path().join("store")).memory_budget(1 << 20).open().unwrap();
+        let options = KeyspaceOptions::new(kind).blob_bytes_min(1000);
+        let items = db.keyspace("items", options.clone()).unwrap();
+        let gone = db.keyspace("gone", options).unwrap();
+        fill(&gone, 1);
+        let mut batch = Batch::new();
+        batch.put(&gone, "key", "value");
+        db.drop_keyspace("gone").unwrap();
+        for number in 0..500u64 {
+            items.put(number.to_be_bytes(), [number as u8; 8000]).unwrap();
+        }
+        items.flush().unwrap();
+        let read = |number: u64| items.get(number.to_be_bytes()).unwrap().unwrap();
+        drop(read(0));
+        let kept = read(0);
+        // Other values take its place in the cache.
+        for number in (1..500).chain(1..500).chain(1..500) {
+            drop(read(number));
+        }
+        let held = Mutex::new(Some((kept, gone, batch)));
+        in_child(&report, move || {
+            drop(held.lock().unwrap().take());
+            Ok(())
+        });
+        drop(items);
+        db.close().unwrap();
+    }
+}

@@ -47,6 +47,12 @@ impl Birthplace {
     }
 }
 
+impl Default for Birthplace {
+    fn default() -> Birthplace {
+        Birthplace::here()
+    }
+}
+
 /// Returns a number greater than that of every process from which this one was forked.
 fn new_name() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);

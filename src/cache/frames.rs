@@ -25,6 +25,7 @@ use std::sync::OnceLock;
 
 use crate::base::limits::UNIT_BYTES;
 use crate::base::mapping::{LARGE_MAPPING_BYTES, LARGE_PAGE_BYTES, Mapping};
+use crate::base::process::Birthplace;
 use crate::base::slice::{Slice, heap_bytes_of};
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::AtomicU32;
@@ -158,6 +159,7 @@ pub(super) struct Frames {
     given_back: Mutex<GivenBack>,
     /// How many slots are in `given_back`.
     given_back_len: AtomicUsize,
+    birthplace: Birthplace,
 }
 
 fn slab_slots(slab: usize) -> u32 {
@@ -354,6 +356,10 @@ impl Frames {
 
     #[cold]
     fn give_back(&self, slot: SlotUnits) {
+        if !self.birthplace.is_here() {
+            // In a forked child the lock's holder may not exist, and no cache takes the slot.
+            return;
+        }
         let mut given_back = self.given_back.lock();
         given_back.resident.push(slot);
         if given_back.is_closed || given_back.resident.len() > WAITING_MAX {

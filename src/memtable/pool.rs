@@ -18,6 +18,7 @@ use std::ptr::NonNull;
 
 use crate::base::mapping::Mapping;
 use crate::base::planted::{Bug, planted};
+use crate::base::process::Birthplace;
 use crate::base::sync::Mutex;
 use crate::base::sync::plain::{AtomicBool, AtomicUsize, Ordering};
 
@@ -69,6 +70,7 @@ pub(crate) struct ChunkPool {
     active_bytes: AtomicUsize,
     /// Whether unused memory is kept for later memtables.
     keeps_idle: AtomicBool,
+    birthplace: Birthplace,
 }
 
 #[derive(Default)]
@@ -142,6 +144,7 @@ impl ChunkPool {
             in_use_bytes: AtomicUsize::new(0),
             active_bytes: AtomicUsize::new(0),
             keeps_idle: AtomicBool::new(true),
+            birthplace: Birthplace::here(),
         }
     }
 
@@ -221,6 +224,11 @@ impl ChunkPool {
 
     /// Takes back the chunks of a dropped memtable. `frozen` tells whether it was frozen.
     pub(super) fn give_back(&self, chunks: impl Iterator<Item = Chunk>, frozen: bool) {
+        if !self.birthplace.is_here() {
+            // In a forked child the lock's holder may not exist. The memory stays as it is.
+            chunks.for_each(std::mem::forget);
+            return;
+        }
         // Declared before the guard, so that surplus memory is freed after the lock is released.
         let mut surplus = Vec::new();
         let mut idle = self.idle.lock();

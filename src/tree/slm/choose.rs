@@ -278,8 +278,9 @@ impl SlmTree {
         };
         let ranks = WITHOUT_KEYS..=WITHOUT_KEYS;
         let of_tombstones = places.ranked(ranks, CANDIDATES_MAX, is_of_tombstones);
-        if of_tombstones.len() >= version.parameters.inputs_max {
-            tables.extend(of_tombstones);
+        let are_many = of_tombstones.len() >= version.parameters.inputs_max;
+        if are_many {
+            tables.extend(of_tombstones.iter().cloned());
         }
         let find = |id| places.of_file(id);
         let is_free = |table: &LevelKey| self.is_free_table(version, table);
@@ -288,7 +289,38 @@ impl SlmTree {
             tables.into_iter().map(|(_, table)| (table.id(), table)).collect();
         let mut free: Vec<Arc<Table>> = candidates.into_values().collect();
         free.truncate(CANDIDATES_MAX);
-        (free.len() >= CANDIDATES_MIN).then(|| self.plan_among(version, &free))?
+        if free.len() < CANDIDATES_MIN {
+            return None;
+        }
+        let plan = self.plan_among(version, &free)?;
+        match &plan.inputs[..] {
+            [alone] if self.would_stay(alone) && are_many => {
+                self.neighbours_plan(version, of_tombstones)
+            }
+            [alone] if self.would_stay(alone) => None,
+            _ => Some(plan),
+        }
+    }
+
+    /// Whether nothing of a table without values would go if it were merged alone.
+    fn would_stay(&self, table: &Table) -> bool {
+        self.own.places.live_of_named(table) == Some((0, 0))
+            && self.dead_bytes(table, &self.context.snapshots()) == 0
+    }
+
+    /// The merge of small tables of tombstones of which none lies among the others: those that follow one another.
+    fn neighbours_plan(&self, version: &Version, tables: Vec<LevelKey>) -> Option<Plan> {
+        let mut tables: Vec<Arc<Table>> = tables.into_iter().map(|(_, table)| table).collect();
+        tables.sort_by(|a, b| a.first_key().cmp(b.first_key()));
+        tables.chunks(version.parameters.inputs_max).filter(|inputs| inputs.len() > 1).find_map(
+            |inputs| {
+                let (lower, upper) = hull(inputs);
+                self.is_range_free((&lower, upper.as_deref())).then(|| {
+                    let place = Place { height: 0, lower, upper };
+                    Plan::new(version, Action::Merge, place, inputs.to_vec())
+                })
+            },
+        )
     }
 
     /// The tables that have had bytes for snapshots of which one has gone, with these bytes.

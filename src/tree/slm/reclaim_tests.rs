@@ -170,6 +170,27 @@ fn full_tables_of_tombstones_are_not_merged_again_and_again() {
     assert!(bed.job().is_none(), "{} tables", bed.version().root.tables.len());
 }
 
+/// Small tables of tombstones were merged once there were eight of them. If none lay among the others, one was merged alone, and
+/// stayed as it was: again and again, and nothing else was merged.
+#[test]
+fn tables_of_tombstones_that_lie_beside_one_another_are_merged_with_their_neighbours() {
+    let mut bed = Bed::new();
+    bed.receive(EntryKind::Put, 0..20_000);
+    for nth in 0..11 {
+        bed.receive(EntryKind::Delete, nth * 1000..nth * 1000 + 5);
+    }
+    for _ in 0..20 {
+        if let Some(mut job) = bed.job() {
+            while job.step().unwrap() == Step::Again {}
+        }
+    }
+    assert!(bed.job().is_none(), "{} tables", bed.version().root.tables.len());
+    // One of eight, and three more.
+    assert_eq!(bed.version().root.tables.len(), 5);
+    let deletes: u64 = bed.version().tables().map(|table| table.properties().deletes).sum();
+    assert_eq!(deletes, 55);
+}
+
 /// A job had replaced a table by its output between a look at the version and one at the list of tables that may hide
 /// something dead: neither was in both, and a tombstone over what they had was dropped.
 #[test]
