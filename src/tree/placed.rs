@@ -352,7 +352,6 @@ fn missing(part: &PlacedPart) -> Option<PageMiss> {
     is_missing.then(|| PageMiss { file: Arc::clone(file), pointer, class: PageClass::Leaf })
 }
 
-/// Calls per entry are not inlined: the loops that merge the tables of other kinds grew by a tenth.
 impl Cursor for PlacedCursor {
     fn seek_first(&mut self) -> Result<()> {
         self.place(Some(0), true)
@@ -370,7 +369,6 @@ impl Cursor for PlacedCursor {
         self.place(self.run.position(key).checked_sub(1), false)
     }
 
-    #[inline(never)]
     fn next(&mut self) -> Result<()> {
         match self.at {
             Some((key, version)) if version + 1 < self.versions.len() => {
@@ -382,7 +380,6 @@ impl Cursor for PlacedCursor {
         }
     }
 
-    #[inline(never)]
     fn prev(&mut self) -> Result<()> {
         match self.at {
             Some((key, version)) if version > 0 => {
@@ -394,7 +391,6 @@ impl Cursor for PlacedCursor {
         }
     }
 
-    #[inline(never)]
     fn entry(&self) -> Option<EntryRef<'_>> {
         let (key, version) = self.at?;
         let (placed, version) = (self.run.keys.get(key)?, self.versions.get(version)?);

@@ -223,7 +223,6 @@ impl UnionCursor {
     }
 }
 
-/// Calls per entry are not inlined: the loops that merge the tables of other kinds grew by a tenth.
 impl Cursor for UnionCursor {
     fn seek_first(&mut self) -> Result<()> {
         self.versions.clear();
@@ -249,7 +248,6 @@ impl Cursor for UnionCursor {
         self.load(true)
     }
 
-    #[inline(never)]
     fn next(&mut self) -> Result<()> {
         if self.at + 1 < self.versions.len() {
             self.at += 1;
@@ -267,7 +265,6 @@ impl Cursor for UnionCursor {
         self.load(false)
     }
 
-    #[inline(never)]
     fn prev(&mut self) -> Result<()> {
         if self.at > 0 && !self.versions.is_empty() {
             self.at -= 1;
@@ -283,7 +280,6 @@ impl Cursor for UnionCursor {
         self.load(true)
     }
 
-    #[inline(never)]
     fn entry(&self) -> Option<EntryRef<'_>> {
         let Version { seqno, kind, value } = self.versions.get(self.at)?;
         Some(EntryRef { key: &self.key, seqno: *seqno, kind: *kind, value })
