@@ -53,7 +53,7 @@ fn check(items: &Keyspace, round: u8) {
 }
 
 /// A child's `put` once returned `Ok` and was lost; what it dropped unlocked its parent's store. `wait_idle` took a lock
-/// before it refused: if a background thread held it at the moment of the fork, the child waited for ever. (With debug
+/// before it refused: if a background thread held it at the moment of the fork, the child waited indefinitely. (With debug
 /// assertions, a child that waits for any lock of its parent's panics, and a child that panics fails.)
 #[test]
 fn a_forked_child_is_refused_and_does_no_harm() {

@@ -253,7 +253,8 @@ fn damage_of_every_file_loses_no_more_than_the_report_says(kind: TreeKind) {
     }
     println!("{right} of {all} pairs");
     // Some fifteen pages are damaged, and whether they are leaves is chance: with `slm`, two were.
-    assert!(right * 100 >= all * 99, "{right} of {all}");
+    let least_permille = if kind == TreeKind::Slm { 990 } else { 995 };
+    assert!(right * 1000 >= all * least_permille, "{right} of {all}");
 }
 
 /// Repairing a closed store of 200,000 pairs whose manifest had been cut to its first records gave an empty store:

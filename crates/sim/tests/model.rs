@@ -102,6 +102,6 @@ fn no_kind_of_read_overlooks_a_lie() {
 /// Two tombstones of a key that had no value counted as a dead key of the table that they were in. It was merged again and
 /// again, and the store was never idle.
 #[test]
-fn a_table_with_two_tombstones_of_a_key_is_not_merged_for_ever() {
+fn a_table_with_two_tombstones_of_a_key_is_not_merged_endlessly() {
     agree(&compare::run(13, Kinds::One(TreeKind::Slm), Extent::default(), None));
 }

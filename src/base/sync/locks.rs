@@ -9,8 +9,8 @@
 //! 1. A thread that panics with a lock held does not poison it: the store has its own state for
 //!    that.
 //! 2. A lock works in a forked child unless it was held or waited for at the moment of the fork.
-//! 3. So nobody in a child waits for a lock of its parent's, which may be held for ever. With debug assertions that is a panic,
-//!    whether the lock is held or not.
+//! 3. So nobody in a child waits for a lock of its parent's, which may never be released. With debug assertions that is a
+//!    panic, whether the lock is held or not.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, TryLockError};

@@ -24,7 +24,7 @@ const LARGE_VALUE_BYTES: usize = 16 << 10;
 /// The clock is looked at after so many operations.
 const OPERATIONS_AT_ONCE: u64 = 8;
 
-/// Measure each kind of tree on this machine, in about two minutes
+/// Measure each kind of tree on this machine
 ///
 /// Each kind has a store of its own below DIRECTORY, which is removed again. A number is how many operations one thread
 /// does in a second. Inserts and overwrites count with the background work that they cause. Memory is a quarter of the data,
