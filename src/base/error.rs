@@ -106,7 +106,8 @@ pub enum Error {
         reason: String,
     },
     /// The disk, a quota or the process's limit on file sizes (`RLIMIT_FSIZE`) has no room. Nothing
-    /// of the refused write was stored.
+    /// of the refused write was stored. What background work found no room for is retried each
+    /// second; writes that wait for that are refused until then.
     #[error("no space left for {needed} bytes in {}; free some space and retry", path.display())]
     Full {
         /// The file or directory that could not grow.
@@ -115,7 +116,7 @@ pub enum Error {
         needed: u64,
     },
     /// The process or the system has too many open files. The refused operation had no effect and
-    /// can be retried.
+    /// can be retried. Background work is retried as after [`Error::Full`].
     #[error(
         "{op} failed on {}: too many files are open; close some or raise the limit (`ulimit -n`), and retry",
         path.display()
