@@ -366,7 +366,7 @@ impl<C: MergeSource> Cursor for MergeIterator<C> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn entry(&self) -> Option<EntryRef<'_>> {
         self.sources.get(self.current?)?.cursor.entry()
     }
