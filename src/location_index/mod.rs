@@ -55,7 +55,7 @@ use crate::base::version_lock::VersionLock;
 use crate::pmem::{Region, WORD_BYTES};
 
 use free_blocks::FreeBlocks;
-use node::{BLOCK_WORDS, BlockNumber, Blocks, Damage, Node, Read};
+use node::{BLOCK_WORDS, BlockNumber, Blocks, Damage, Node, Read, Record};
 use write::{BlockUse, Nodes};
 
 /// A version of a key.
@@ -114,12 +114,56 @@ pub(crate) enum LeafAt<'a> {
     Last,
 }
 
-/// A leaf: the keys that it is responsible for, from `lower` on, below `upper`, and its entries.
+/// What a leaf has of the keys from `lower` on, below `upper`.
 #[derive(Debug, Default)]
 pub(crate) struct LeafEntries {
     pub(crate) lower: Option<Vec<u8>>,
     pub(crate) upper: Option<Vec<u8>>,
-    pub(crate) entries: Vec<IndexEntry>,
+    pub(crate) entries: Entries,
+}
+
+/// Keys and their versions, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    keys: Vec<u8>,
+    versions: Vec<Version>,
+    /// Where each key, and each key's versions, end.
+    ends: Vec<(usize, usize)>,
+}
+
+impl Entries {
+    fn with_capacity(entries: usize) -> Entries {
+        let keys = Vec::with_capacity(entries * KEY_BYTES_GUESS);
+        let versions = Vec::with_capacity(entries);
+        Entries { keys, versions, ends: Vec::with_capacity(entries) }
+    }
+
+    /// The number of keys.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The bytes of all keys.
+    pub(crate) fn key_bytes(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The keys, each with its versions, newest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[Version])> {
+        let mut start = (0, 0);
+        self.ends.iter().map(move |end| {
+            let from = std::mem::replace(&mut start, *end);
+            (&self.keys[from.0..end.0], &self.versions[from.1..end.1])
+        })
+    }
+
+    fn to_owned(&self) -> Vec<IndexEntry> {
+        let owned = |(key, versions): (&[u8], &[Version])| IndexEntry {
+            key: key.to_vec(),
+            versions: versions.to_vec(),
+        };
+        self.iter().map(owned).collect()
+    }
 }
 
 /// The keys that a leaf is responsible for: from `lower` on, below `upper`. `None`: all.
@@ -144,6 +188,8 @@ enum Side {
 const FIRST_WORD: usize = 3;
 /// The word of the root's number in block 0.
 const ROOT_WORD: usize = 4;
+/// Room that is made for a key at first.
+const KEY_BYTES_GUESS: usize = 24;
 /// The number of locks. A reader that finds the lock of another block changed reads again.
 const LOCKS: usize = 1024;
 
@@ -183,7 +229,7 @@ impl LocationIndex {
             let (slot, _) = leaf.lower_bound(key, after)?;
             entries_in(leaf, slot..leaf.count())
         })?;
-        Ok(Part { entries, rest: bounds.upper })
+        Ok(Part { entries: entries.to_owned(), rest: bounds.upper })
     }
 
     /// The tables of the versions of one leaf whose keys are not less than `key`, and the first key behind them.
@@ -209,15 +255,16 @@ impl LocationIndex {
     pub(crate) fn descending(&self, key: &[u8], or_equal: bool) -> Result<Part> {
         let side = if or_equal { Side::At } else { Side::Below };
         let mut bounds = Bounds::default();
-        let mut entries = self.read(key, side, Some(&mut bounds), |leaf| {
+        let entries = self.read(key, side, Some(&mut bounds), |leaf| {
             let (slot, _) = leaf.lower_bound(key, or_equal)?;
             entries_in(leaf, 0..slot)
         })?;
+        let mut entries = entries.to_owned();
         entries.reverse();
         Ok(Part { entries, rest: bounds.lower })
     }
 
-    /// A leaf with all of its entries.
+    /// What a leaf has from a key on, or below a key.
     ///
     /// # Errors
     /// `Corruption` if the region is damaged.
@@ -228,9 +275,21 @@ impl LocationIndex {
             LeafAt::Last => (&[][..], Side::Last),
         };
         let mut bounds = Bounds::default();
-        let all = |leaf: &Node<'_>| entries_in(leaf, 0..leaf.count());
-        let entries = self.read(key, side, Some(&mut bounds), all)?;
-        Ok(LeafEntries { lower: bounds.lower, upper: bounds.upper, entries })
+        let entries = self.read(key, side, Some(&mut bounds), |leaf| {
+            let slots = match at {
+                LeafAt::Key(key) => leaf.lower_bound(key, false)?.0..leaf.count(),
+                LeafAt::Below(key) => 0..leaf.lower_bound(key, false)?.0,
+                LeafAt::Last => 0..leaf.count(),
+            };
+            entries_in(leaf, slots)
+        })?;
+        let Bounds { mut lower, mut upper } = bounds;
+        match at {
+            LeafAt::Key(key) => lower = Some(key.to_vec()),
+            LeafAt::Below(key) => upper = Some(key.to_vec()),
+            LeafAt::Last => {}
+        }
+        Ok(LeafEntries { lower, upper, entries })
     }
 
     /// The number of keys.
@@ -395,19 +454,23 @@ fn versions_in(leaf: &Node<'_>, key: &[u8]) -> Read<(usize, Vec<Version>)> {
     Ok((first, versions))
 }
 
-fn entries_in(leaf: &Node<'_>, slots: std::ops::Range<usize>) -> Read<Vec<IndexEntry>> {
-    let mut entries: Vec<IndexEntry> = Vec::with_capacity(slots.len());
+fn entries_in(leaf: &Node<'_>, slots: std::ops::Range<usize>) -> Read<Entries> {
+    // A writer may have changed the number of slots meanwhile.
+    let mut entries = Entries::with_capacity(slots.len());
+    let mut last: Option<Record> = None;
     for slot in slots {
         let record = leaf.record(slot)?;
-        let version = Version { location: leaf.location(&record)?, superseded: record.superseded };
-        match entries.last_mut() {
-            Some(last) if leaf.compare(&record, &last.key)?.is_eq() => last.versions.push(version),
-            _ => {
-                let mut key = Vec::with_capacity(record.key_bytes);
-                leaf.read_key(&record, &mut key)?;
-                entries.push(IndexEntry { key, versions: vec![version] });
-            }
+        let location = leaf.location(&record)?;
+        let is_same = last.is_some_and(|last| leaf.same_key(&last, &record));
+        if !is_same {
+            leaf.push_key(&record, &mut entries.keys)?;
+            entries.ends.push((0, 0));
         }
+        entries.versions.push(Version { location, superseded: record.superseded });
+        if let Some(end) = entries.ends.last_mut() {
+            *end = (entries.keys.len(), entries.versions.len());
+        }
+        last = Some(record);
     }
     Ok(entries)
 }

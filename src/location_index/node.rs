@@ -411,13 +411,29 @@ impl Node<'_> {
     /// Replaces `key` by a record's key.
     pub(super) fn read_key(&self, record: &Record, key: &mut Vec<u8>) -> Read<()> {
         key.clear();
+        self.push_key(record, key)
+    }
+
+    /// Appends a record's key to `bytes`.
+    pub(super) fn push_key(&self, record: &Record, bytes: &mut Vec<u8>) -> Read<()> {
         let inline = record.key_bytes.min(INLINE_KEY_BYTES);
-        push_key_words(key, inline, |index| self.word(record.key_at + index));
+        push_key_words(bytes, inline, |index| self.word(record.key_at + index));
+        match record.key_bytes > INLINE_KEY_BYTES {
+            true => self.push_key_blocks(record, bytes),
+            false => Ok(()),
+        }
+    }
+
+    /// Appends what a long key has in key blocks.
+    #[cold]
+    fn push_key_blocks(&self, record: &Record, bytes: &mut Vec<u8>) -> Read<()> {
         let mut at = (self.block, record.key_at + INLINE_KEY_WORDS);
+        let mut left = record.key_bytes - INLINE_KEY_BYTES;
         for block in self.key_blocks(record)? {
             let part = self.blocks.node(block, at)?;
-            let bytes = (record.key_bytes - key.len()).min(KEY_BLOCK_BYTES);
-            push_key_words(key, bytes, |index| part.word(KEY_BLOCK_START + index));
+            let of_part = left.min(KEY_BLOCK_BYTES);
+            push_key_words(bytes, of_part, |index| part.word(KEY_BLOCK_START + index));
+            left -= of_part;
             at = (block, NEXT_WORD);
         }
         Ok(())
@@ -489,9 +505,14 @@ fn first_not_before(count: usize, is_before: impl Fn(usize) -> Read<bool>) -> Re
     Ok(low)
 }
 
+/// Appends a key's words, of which the last one's bytes beyond the key are cut off.
+#[inline]
 fn push_key_words(key: &mut Vec<u8>, bytes: usize, word: impl Fn(usize) -> u64) {
-    for index in 0..bytes.div_ceil(WORD_BYTES) {
-        let part = word(index).to_be_bytes();
-        key.extend_from_slice(&part[..WORD_BYTES.min(bytes - index * WORD_BYTES)]);
+    let words = bytes.div_ceil(WORD_BYTES);
+    let end = key.len() + bytes;
+    key.reserve(words * WORD_BYTES);
+    for index in 0..words {
+        key.extend_from_slice(&word(index).to_be_bytes());
     }
+    key.truncate(end);
 }

@@ -127,7 +127,8 @@ fn a_removal_needs_no_more_room_than_it_has_asked_for() {
     while writing.writer.free.left() as usize > writing.writer.height + 1 {
         taken.push(writing.take_block());
     }
-    let leaf = index.leaf(LeafAt::Key(&key(KEYS / 2))).unwrap().entries;
+    let upper = index.leaf(LeafAt::Key(&key(KEYS / 2))).unwrap().upper.unwrap();
+    let leaf = index.leaf(LeafAt::Below(&upper)).unwrap().entries.to_owned();
     for entry in &leaf {
         writing.remove(&entry.key).unwrap();
         writing.fence();

@@ -70,11 +70,23 @@ fn contents_by_leaf(index: &LocationIndex) -> Model {
             leaf.lower.as_ref().is_none_or(|lower| lower <= key)
                 && leaf.upper.as_ref().is_none_or(|upper| key < upper)
         };
-        assert!(leaf.entries.iter().all(|entry| inside(&entry.key)));
+        let entries = leaf.entries.to_owned();
+        assert!(entries.iter().all(|entry| inside(&entry.key)));
         if let Some(upper) = &leaf.upper {
             assert_eq!(index.leaf(LeafAt::Below(upper)).unwrap().lower, leaf.lower);
         }
-        found.extend(leaf.entries.into_iter().map(|entry| (entry.key, entry.versions)));
+        if let Some(middle) = entries.get(entries.len() / 2) {
+            let from = index.leaf(LeafAt::Key(&middle.key)).unwrap();
+            assert_eq!((from.lower.as_ref(), &from.upper), (Some(&middle.key), &leaf.upper));
+            assert_eq!(from.entries.to_owned(), entries[entries.len() / 2..]);
+            // What is below the first key may be in the leaf before.
+            if entries.len() > 1 {
+                let below = index.leaf(LeafAt::Below(&middle.key)).unwrap();
+                assert_eq!((&below.lower, below.upper.as_ref()), (&leaf.lower, Some(&middle.key)));
+                assert_eq!(below.entries.to_owned(), entries[..entries.len() / 2]);
+            }
+        }
+        found.extend(entries.into_iter().map(|entry| (entry.key, entry.versions)));
         let Some(lower) = leaf.lower else { return found };
         assert_eq!(index.leaf(LeafAt::Key(&lower)).unwrap().upper, leaf.upper);
         leaf = index.leaf(LeafAt::Below(&lower)).unwrap();

@@ -20,32 +20,87 @@ use crate::table::{BlobPointer, Hole, HoleAt, Table};
 const KEYS_AHEAD_MAX: usize = 16;
 
 /// The versions of a key that one table has.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub(crate) struct PlacedPart {
-    pub(crate) table: Arc<Table>,
+    /// The place of the table among those of the run.
+    pub(crate) table: usize,
     /// The leaf with the newest, and whether that goes on in the next leaf, if known.
     pub(crate) leaf: Option<(PagePointer, bool)>,
     /// The number of the younger version or of the tombstone that supersedes them.
     pub(crate) superseded: Option<Seqno>,
 }
 
-/// A key and where its versions are.
-pub(crate) struct PlacedKey {
-    pub(crate) key: Vec<u8>,
-    pub(crate) parts: Vec<PlacedPart>,
+/// Keys and where their versions are.
+pub(crate) struct PlacedKeys {
+    tables: Vec<Arc<Table>>,
+    keys: Vec<u8>,
+    parts: Vec<PlacedPart>,
+    /// Where each key, and each key's parts, end.
+    ends: Vec<(usize, usize)>,
+}
+
+impl PlacedKeys {
+    /// With room for so many keys of so many bytes together.
+    pub(crate) fn with_capacity(keys: usize, key_bytes: usize) -> PlacedKeys {
+        PlacedKeys {
+            tables: Vec::new(),
+            keys: Vec::with_capacity(key_bytes),
+            parts: Vec::with_capacity(keys),
+            ends: Vec::with_capacity(keys),
+        }
+    }
+
+    /// Adds a table. Returns its place.
+    pub(crate) fn add_table(&mut self, table: Arc<Table>) -> usize {
+        self.tables.push(table);
+        self.tables.len() - 1
+    }
+
+    /// Adds a part of the key that `end_key` will add, older than the parts before.
+    pub(crate) fn push_part(&mut self, part: PlacedPart) {
+        self.parts.push(part);
+    }
+
+    /// Adds a key, greater than those before, unless it has got no part.
+    pub(crate) fn end_key(&mut self, key: &[u8]) {
+        if self.parts.len() > self.ends.last().map_or(0, |end| end.1) {
+            self.keys.extend_from_slice(key);
+            self.ends.push((self.keys.len(), self.parts.len()));
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Where a key and its parts begin.
+    fn start(&self, at: usize) -> (usize, usize) {
+        at.checked_sub(1).map_or((0, 0), |before| self.ends[before])
+    }
+
+    fn key(&self, at: usize) -> &[u8] {
+        &self.keys[self.start(at).0..self.ends[at].0]
+    }
+
+    fn parts(&self, at: usize) -> &[PlacedPart] {
+        &self.parts[self.start(at).1..self.ends[at].1]
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.keys.capacity()
+            + self.parts.capacity() * size_of::<PlacedPart>()
+            + self.ends.capacity() * size_of::<(usize, usize)>()
+            + self.tables.capacity() * size_of::<Arc<Table>>()
+    }
 }
 
 /// See the module's description.
 pub(crate) struct PlacedRun {
-    keys: Vec<PlacedKey>,
+    keys: PlacedKeys,
     /// Younger versions do not count.
     seqno_max: Seqno,
     reads: Option<Arc<dyn RangeReads>>,
-    memory_bytes: usize,
 }
-
-/// What an allocation takes beside its bytes, about.
-const ALLOCATION_BYTES: usize = 16;
 
 /// Who wants to know how far apart entries are that range queries read one after the other.
 pub(crate) trait RangeReads: Send + Sync {
@@ -59,24 +114,19 @@ const KEYS_NOTED: usize = 30;
 impl PlacedRun {
     /// A run of at least one key, without versions younger than `seqno_max`.
     pub(crate) fn new(
-        keys: Vec<PlacedKey>,
+        keys: PlacedKeys,
         seqno_max: Seqno,
         reads: Option<Arc<dyn RangeReads>>,
     ) -> Option<PlacedRun> {
-        let memory_bytes = keys.iter().map(|key| {
-            let parts = key.parts.capacity() * size_of::<PlacedPart>();
-            size_of::<PlacedKey>() + key.key.capacity() + parts + 2 * ALLOCATION_BYTES
-        });
-        let memory_bytes = memory_bytes.sum();
-        (!keys.is_empty()).then_some(PlacedRun { keys, seqno_max, reads, memory_bytes })
+        (keys.len() > 0).then_some(PlacedRun { keys, seqno_max, reads })
     }
 
     pub(crate) fn first_key(&self) -> &[u8] {
-        self.keys.first().map_or(&[], |first| &first.key)
+        self.keys.key(0)
     }
 
     pub(crate) fn last_key(&self) -> &[u8] {
-        self.keys.last().map_or(&[], |last| &last.key)
+        self.keys.key(self.keys.len() - 1)
     }
 
     /// The first keys at or behind a place that cannot be read: neighbours that fail in the same way are one hole.
@@ -93,8 +143,8 @@ impl PlacedRun {
         let count = keys.len();
         let mut found: Option<Hole> = None;
         for step in 0..count {
-            let placed = &self.keys[if forward { keys.start + step } else { keys.end - 1 - step }];
-            let error = match (self.read(placed, &context, &mut Vec::new()), &found) {
+            let at = if forward { keys.start + step } else { keys.end - 1 - step };
+            let error = match (self.read(at, &context, &mut Versions::default()), &found) {
                 (Err(error), _) => error,
                 (Ok(()), None) => continue,
                 (Ok(()), Some(_)) => break,
@@ -102,12 +152,13 @@ impl PlacedRun {
             if !error.is_unreadable() {
                 return Err(error);
             }
-            let behind = [&placed.key, &[0][..]].concat();
+            let key = self.keys.key(at);
+            let behind = [key, &[0][..]].concat();
             match &mut found {
-                None => found = Some(Hole { lower: placed.key.clone(), upper: behind, error }),
+                None => found = Some(Hole { lower: key.to_vec(), upper: behind, error }),
                 Some(hole) if hole.error.to_string() != error.to_string() => break,
                 Some(hole) if forward => hole.upper = behind,
-                Some(hole) => hole.lower = placed.key.clone(),
+                Some(hole) => hole.lower = key.to_vec(),
             }
         }
         Ok(found)
@@ -115,33 +166,34 @@ impl PlacedRun {
 
     /// The number of keys before this one.
     fn position(&self, key: &[u8]) -> usize {
-        self.keys.partition_point(|placed| *placed.key < *key)
+        let (mut low, mut high) = (0, self.keys.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            if *self.keys.key(middle) < *key { low = middle + 1 } else { high = middle }
+        }
+        low
     }
 
-    /// Reads a key's versions that count, newest first, into `versions`, which is empty.
-    fn read(
-        &self,
-        placed: &PlacedKey,
-        context: &ReadContext,
-        versions: &mut Vec<Version>,
-    ) -> Result<()> {
-        for part in &placed.parts {
+    fn table(&self, part: &PlacedPart) -> &Arc<Table> {
+        &self.keys.tables[part.table]
+    }
+
+    /// Reads a key's versions that count, newest first, in place of others.
+    fn read(&self, key: usize, context: &ReadContext, versions: &mut Versions) -> Result<()> {
+        versions.clear();
+        let parts = self.keys.parts(key);
+        for part in parts {
             let seqno_max = self.seqno_max.min(newest_in(part.superseded));
-            let before = versions.len();
-            self.each_version(placed, part, context, &mut |entry| {
-                let (seqno, kind, value) = (entry.seqno, entry.kind, entry.value.to_vec());
-                versions.push(Version { seqno, kind, value });
-            })?;
-            if versions.len() == before && part.table.properties().seqno_max <= seqno_max {
-                let file = part.table.pages().path();
+            let before = versions.list.len();
+            self.each_version(key, part, context, &mut |entry| versions.push(entry))?;
+            let table = self.table(part);
+            if versions.list.len() == before && table.properties().seqno_max <= seqno_max {
+                let file = table.pages().path();
                 return Err(Error::corruption(&file, 0, "a key", "one that an index has", "none"));
             }
         }
-        for seqno in placed.parts.iter().filter_map(|part| part.superseded) {
-            let found = versions.binary_search_by_key(&Reverse(seqno), |it| Reverse(it.seqno));
-            if let Err(at) = found {
-                versions.insert(at, Version { seqno, kind: EntryKind::Delete, value: Vec::new() });
-            }
+        for seqno in parts.iter().filter_map(|part| part.superseded) {
+            versions.require(seqno);
         }
         Ok(())
     }
@@ -149,24 +201,63 @@ impl PlacedRun {
     /// Calls `f` with the versions of a key that a part has and that count.
     fn each_version(
         &self,
-        placed: &PlacedKey,
+        key: usize,
         part: &PlacedPart,
         context: &ReadContext,
         f: &mut dyn FnMut(EntryRef<'_>),
     ) -> Result<()> {
         let seqno_max = self.seqno_max.min(newest_in(part.superseded));
-        part.table.get_at(&placed.key, part.leaf, seqno_max, context, |entry| {
+        self.table(part).get_at(self.keys.key(key), part.leaf, seqno_max, context, |entry| {
             f(entry);
             ControlFlow::Continue(())
         })
     }
+
+    /// The page of a part, if it is not cached.
+    fn missing(&self, part: &PlacedPart) -> Option<PageMiss> {
+        let (pointer, _) = part.leaf?;
+        let table = self.table(part);
+        let file = table.pages();
+        let is_missing = !table.is_cached(pointer);
+        is_missing.then(|| PageMiss { file: Arc::clone(file), pointer, class: PageClass::Leaf })
+    }
+}
+
+/// The versions of a key, newest first.
+#[derive(Default)]
+struct Versions {
+    list: Vec<Version>,
+    values: Vec<u8>,
 }
 
 /// A version that has been read.
 struct Version {
     seqno: Seqno,
     kind: EntryKind,
-    value: Vec<u8>,
+    /// Its value, among those of all versions.
+    value: Range<usize>,
+}
+
+impl Versions {
+    fn clear(&mut self) {
+        self.list.clear();
+        self.values.clear();
+    }
+
+    fn push(&mut self, entry: EntryRef<'_>) {
+        let start = self.values.len();
+        self.values.extend_from_slice(entry.value);
+        let value = start..self.values.len();
+        self.list.push(Version { seqno: entry.seqno, kind: entry.kind, value });
+    }
+
+    /// Adds a tombstone of this number, unless there is a version of it.
+    fn require(&mut self, seqno: Seqno) {
+        let found = self.list.binary_search_by_key(&Reverse(seqno), |it| Reverse(it.seqno));
+        if let Err(at) = found {
+            self.list.insert(at, Version { seqno, kind: EntryKind::Delete, value: 0..0 });
+        }
+    }
 }
 
 /// A cursor over a run. It reads the pages of several keys together once it has read some one after the other.
@@ -175,8 +266,8 @@ pub(crate) struct PlacedCursor {
     context: ReadContext,
     /// The key and the version at the position.
     at: Option<(usize, usize)>,
-    /// The versions of that key, newest first.
-    versions: Vec<Version>,
+    /// The versions of that key.
+    versions: Versions,
     /// Keys whose pages have been asked for together the last time.
     ahead: usize,
     /// Keys that have been read one after the other, and their tables.
@@ -194,7 +285,7 @@ impl PlacedCursor {
             run: Arc::clone(run),
             context: ReadContext::blocking(),
             at: None,
-            versions: Vec::new(),
+            versions: Versions::default(),
             ahead: 0,
             noted: 0,
             tables: Vec::new(),
@@ -210,7 +301,7 @@ impl PlacedCursor {
     }
 
     fn is_beyond_limit(&self, key: usize, forward: bool) -> bool {
-        let key = &*self.run.keys[key].key;
+        let key = self.run.keys.key(key);
         self.limit.as_ref().is_some_and(|(limit, is_forward)| match forward {
             true => *is_forward && *key >= **limit,
             false => !*is_forward && *key < **limit,
@@ -219,8 +310,9 @@ impl PlacedCursor {
 
     /// Memory used.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let versions = self.versions.iter().map(|version| version.value.capacity());
-        versions.sum::<usize>() + self.run.memory_bytes
+        let Versions { list, values } = &self.versions;
+        let versions = list.capacity() * size_of::<Version>() + values.capacity();
+        versions + self.run.keys.memory_bytes()
     }
 
     pub(crate) fn pages_read(&self) -> u64 {
@@ -231,16 +323,15 @@ impl PlacedCursor {
     fn load(&mut self, key: usize, forward: bool) -> Result<()> {
         self.at = None;
         self.read_ahead(key, forward);
-        self.versions.clear();
-        let placed = &self.run.keys[key];
         self.noted += 1;
-        self.tables.extend(placed.parts.iter().map(|part| part.table.id()));
+        let run = &self.run;
+        self.tables.extend(run.keys.parts(key).iter().map(|part| run.table(part).id()));
         if self.noted == KEYS_NOTED {
-            self.run.reads.iter().for_each(|reads| reads.note(self.noted, &self.tables));
+            run.reads.iter().for_each(|reads| reads.note(self.noted, &self.tables));
             self.noted = 0;
             self.tables.clear();
         }
-        self.run.read(placed, &self.context, &mut self.versions)
+        run.read(key, &self.context, &mut self.versions)
     }
 
     /// Calls `f` with entries of the keys behind the position (in front of it, if it goes backwards), until it has passed
@@ -265,29 +356,26 @@ impl PlacedCursor {
             }
             from = if forward { keys.end - 1 } else { keys.start };
             self.fetch(keys.clone());
-            for placed in &self.run.keys[keys] {
-                left = left.saturating_sub(self.pass(placed, f));
+            for key in keys {
+                left = left.saturating_sub(self.pass(key, f));
             }
         }
     }
 
     /// Calls `f` with the entries of a key. Returns the number of pointers among them.
-    fn pass(
-        &self,
-        placed: &PlacedKey,
-        f: &mut dyn FnMut(Vec<u8>, Seqno, Option<BlobPointer>),
-    ) -> usize {
+    fn pass(&self, key: usize, f: &mut dyn FnMut(Vec<u8>, Seqno, Option<BlobPointer>)) -> usize {
         let mut pointers = 0;
-        for part in &placed.parts {
+        let name = self.run.keys.key(key);
+        for part in self.run.keys.parts(key) {
             let mut pass = |entry: EntryRef<'_>| {
                 let is_blob = entry.kind == EntryKind::PutBlob;
                 let pointer = is_blob.then(|| BlobPointer::decode(entry.value)).flatten();
                 pointers += usize::from(pointer.is_some());
-                f(placed.key.clone(), entry.seqno, pointer);
+                f(name.to_vec(), entry.seqno, pointer);
             };
             // Damage is reported by the read that needs the entry.
-            let _ = self.run.each_version(placed, part, &self.context, &mut pass);
-            part.superseded.iter().for_each(|seqno| f(placed.key.clone(), *seqno, None));
+            let _ = self.run.each_version(key, part, &self.context, &mut pass);
+            part.superseded.iter().for_each(|seqno| f(name.to_vec(), *seqno, None));
         }
         pointers
     }
@@ -295,7 +383,7 @@ impl PlacedCursor {
     /// If the page of a key is not cached, reads it together with those of keys behind it.
     fn read_ahead(&mut self, key: usize, forward: bool) {
         let keys = &self.run.keys;
-        if self.careful || !keys[key].parts.iter().any(|part| missing(part).is_some()) {
+        if self.careful || !keys.parts(key).iter().any(|part| self.run.missing(part).is_some()) {
             return;
         }
         self.ahead = (self.ahead * 2).clamp(1, KEYS_AHEAD_MAX);
@@ -308,8 +396,8 @@ impl PlacedCursor {
 
     /// Reads the pages of keys together, if there are several that are not cached.
     fn fetch(&self, keys: Range<usize>) {
-        let parts = self.run.keys[keys].iter().flat_map(|key| &key.parts);
-        let mut misses: Vec<PageMiss> = parts.filter_map(missing).collect();
+        let parts = keys.flat_map(|key| self.run.keys.parts(key));
+        let mut misses: Vec<PageMiss> = parts.filter_map(|it| self.run.missing(it)).collect();
         misses.dedup_by_key(|miss| (miss.file.id(), miss.pointer));
         // Damage is reported by the read that needs the page.
         if misses.len() > 1
@@ -326,7 +414,7 @@ impl PlacedCursor {
             && !self.is_beyond_limit(at, forward)
         {
             self.load(at, forward)?;
-            if let Some(last) = self.versions.len().checked_sub(1) {
+            if let Some(last) = self.versions.list.len().checked_sub(1) {
                 self.at = Some((at, if forward { 0 } else { last }));
                 break;
             }
@@ -342,14 +430,6 @@ impl PlacedCursor {
 pub(crate) fn newest_in(superseded: Option<Seqno>) -> Seqno {
     let superseded = superseded.filter(|_| !planted(Bug::SlmMarkIgnored));
     superseded.map_or(Seqno::MAX, |superseded| Seqno(superseded.0.saturating_sub(1)))
-}
-
-/// The page of a part, if it is not cached.
-fn missing(part: &PlacedPart) -> Option<PageMiss> {
-    let (pointer, _) = part.leaf?;
-    let file = part.table.pages();
-    let is_missing = !part.table.is_cached(pointer);
-    is_missing.then(|| PageMiss { file: Arc::clone(file), pointer, class: PageClass::Leaf })
 }
 
 impl Cursor for PlacedCursor {
@@ -371,7 +451,7 @@ impl Cursor for PlacedCursor {
 
     fn next(&mut self) -> Result<()> {
         match self.at {
-            Some((key, version)) if version + 1 < self.versions.len() => {
+            Some((key, version)) if version + 1 < self.versions.list.len() => {
                 self.at = Some((key, version + 1));
                 Ok(())
             }
@@ -393,8 +473,8 @@ impl Cursor for PlacedCursor {
 
     fn entry(&self) -> Option<EntryRef<'_>> {
         let (key, version) = self.at?;
-        let (placed, version) = (self.run.keys.get(key)?, self.versions.get(version)?);
-        let (seqno, kind, value) = (version.seqno, version.kind, &version.value);
-        Some(EntryRef { key: &placed.key, seqno, kind, value })
+        let Version { seqno, kind, value } = self.versions.list.get(version)?;
+        let value = &self.versions.values[value.clone()];
+        Some(EntryRef { key: self.run.keys.key(key), seqno: *seqno, kind: *kind, value })
     }
 }

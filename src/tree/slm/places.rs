@@ -15,6 +15,7 @@
 //! 4. Of the keys that a snapshot's reader does not find in memtables and in the pending table, the index says which
 //!    versions the reader sees, if the snapshot is one that it [covers](State::covers).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -395,13 +396,21 @@ impl Places {
         }
     }
 
-    /// A leaf of the index.
+    /// What a leaf of the index has from a key on, or below a key. See [`Places::all_versions`].
     pub(super) fn leaf(&self, at: LeafAt<'_>) -> Result<LeafEntries> {
-        let mut leaf = self.index.leaf(at)?;
-        for entry in leaf.entries.iter_mut().filter(|entry| is_cut(&entry.versions)) {
-            entry.versions = self.versions(&entry.key)?;
+        self.index.leaf(at)
+    }
+
+    /// All versions of a key, of which a leaf has these.
+    pub(super) fn all_versions<'a>(
+        &self,
+        key: &[u8],
+        in_leaf: &'a [IndexVersion],
+    ) -> Result<Cow<'a, [IndexVersion]>> {
+        match is_cut(in_leaf) {
+            true => self.versions(key).map(Cow::Owned),
+            false => Ok(Cow::Borrowed(in_leaf)),
         }
-        Ok(leaf)
     }
 
     /// The tables that the versions in a leaf of the index are in, from a key on, and the first key behind them.

@@ -16,7 +16,7 @@ use crate::cache::ReadContext;
 use crate::location_index::LeafAt;
 use crate::table::Table;
 use crate::tree::description::TreeDescription;
-use crate::tree::placed::{PlacedKey, PlacedPart, PlacedRun, RangeReads};
+use crate::tree::placed::{PlacedKeys, PlacedPart, PlacedRun, RangeReads};
 use crate::tree::range::Key;
 use crate::tree::run::Run;
 use crate::tree::versioned;
@@ -25,13 +25,40 @@ use crate::tree::{CheckCounts, CheckpointFiles, RangeAt, RangeRuns, TreeVersion,
 /// A version.
 pub(super) type Version = versioned::Version<Slm>;
 
+/// What a range reads of a table that the index names.
+#[derive(Clone, Copy)]
+enum TableUse {
+    /// The table of this number among those of the range.
+    Read(usize),
+    /// Nothing: it is pending, or all of it is younger than the version.
+    Elsewhere,
+    /// The index has changed, or the table cannot be read alone.
+    Unknown,
+}
+
 impl Version {
     /// Its tables, in the order of their numbers.
     pub(super) fn tables(&self) -> impl DoubleEndedIterator<Item = &Arc<Table>> {
         self.root.tables()
     }
 
-    /// The range of a leaf of the index, for a reader at `snapshot`. `None` if the index cannot say what that one sees.
+    /// What a range has of the table of a number, which is not pending.
+    fn table_use(&self, number: u32, keys: &mut PlacedKeys) -> TableUse {
+        let Some(table) = self.own.table(&self.root.tables, number) else {
+            return TableUse::Unknown;
+        };
+        let properties = table.properties();
+        // A compaction may have folded what this version and a memtable have into one.
+        if properties.seqno_max > self.flushed && self.own.places.has_operands() {
+            return TableUse::Unknown;
+        }
+        if properties.seqno_min > self.flushed {
+            return TableUse::Elsewhere;
+        }
+        TableUse::Read(keys.add_table(table))
+    }
+
+    /// What a leaf of the index has of a range, for a reader at `snapshot`. `None` if the index cannot say what that one sees.
     fn placed_runs(&self, at: RangeAt<'_>, snapshot: Seqno) -> Result<Option<RangeRuns>> {
         let places = &self.own.places;
         let state = places.state();
@@ -43,32 +70,34 @@ impl Version {
         })?;
         // What is superseded later is so by a memtable, or by a pending table, which the reader merges.
         let superseded_max = self.flushed.min(state.settled);
-        let mut keys = Vec::with_capacity(leaf.entries.len());
-        for entry in leaf.entries {
-            let mut parts = Vec::with_capacity(entry.versions.len());
-            for version in entry.versions {
+        let mut keys = PlacedKeys::with_capacity(leaf.entries.len(), leaf.entries.key_bytes());
+        let mut tables = Vec::new();
+        for (key, versions) in leaf.entries.iter() {
+            for version in places.all_versions(key, versions)?.iter() {
                 let number = version.location.table;
-                if pending.iter().any(|pending| pending.number == number) {
-                    continue;
-                }
-                let Some(table) = self.own.table(&self.root.tables, number) else {
-                    return Ok(None);
+                let table = match tables.binary_search_by_key(&number, |(number, _)| *number) {
+                    Ok(at) => tables[at].1,
+                    Err(at) => {
+                        let is_pending = pending.iter().any(|pending| pending.number == number);
+                        let found = match is_pending {
+                            true => TableUse::Elsewhere,
+                            false => self.table_use(number, &mut keys),
+                        };
+                        tables.insert(at, (number, found));
+                        found
+                    }
                 };
-                let properties = table.properties();
-                // A compaction may have folded what this version and a memtable have into one.
-                if properties.seqno_max > self.flushed && places.has_operands() {
-                    return Ok(None);
+                match table {
+                    TableUse::Read(table) => {
+                        let superseded = version.superseded.filter(|it| *it <= superseded_max);
+                        let leaf = version.location.leaf.map(page_of);
+                        keys.push_part(PlacedPart { table, leaf, superseded });
+                    }
+                    TableUse::Elsewhere => {}
+                    TableUse::Unknown => return Ok(None),
                 }
-                if properties.seqno_min > self.flushed {
-                    continue;
-                }
-                let superseded = version.superseded.filter(|number| *number <= superseded_max);
-                let leaf = version.location.leaf.map(page_of);
-                parts.push(PlacedPart { table, leaf, superseded });
             }
-            if !parts.is_empty() {
-                keys.push(PlacedKey { key: entry.key, parts });
-            }
+            keys.end_key(key);
         }
         // What was pending may have been merged by now.
         if !places.covers(&state, snapshot) || !places.are_pending(pending) {
