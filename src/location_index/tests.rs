@@ -14,6 +14,9 @@ use crate::base::sync::plain::{AtomicU64, AtomicUsize, Mutex as PlainMutex, Orde
 use crate::pmem::HeapRegion;
 use crate::pmem::simulated::{Lost, Simulated};
 
+#[path = "reading_tests.rs"]
+mod reading;
+
 const IDENTITY: u64 = 77;
 
 type Model = BTreeMap<Vec<u8>, Vec<Version>>;
@@ -579,96 +582,6 @@ fn a_refused_long_key_costs_nothing() {
     writing.put(b"a", location(1, 1)).unwrap();
     writing.put(&[7; 300], location(1, 1)).unwrap_err();
     writing.put(b"b", location(1, 1)).unwrap();
-}
-
-/// Each flipped bit is an error, or changes nothing.
-#[test]
-fn a_flipped_bit_is_never_a_wrong_answer() {
-    let region = heap(32);
-    let index = LocationIndex::create(region.clone(), IDENTITY).unwrap();
-    let mut random = Random::new(3);
-    let shape = Shape { removals: 10, several: 0, ..SHORT };
-    let mut model = Model::new();
-    for change in changes(&mut random, shape, 600) {
-        index.write().set(&change.key, &change.versions).unwrap();
-        apply(&mut model, &change);
-    }
-    let mut errors = 0;
-    let is_used = |word: &usize| region.words()[*word].load(Ordering::Relaxed) != 0;
-    for word in (0..32 * BLOCK_WORDS).filter(is_used) {
-        let bit = random.below(64);
-        let sound = region.words()[word].load(Ordering::Relaxed);
-        region.words()[word].store(sound ^ 1 << bit, Ordering::Relaxed);
-        for (key, versions) in &model {
-            match index.newest(key) {
-                Ok(found) => assert_eq!(found, versions.first().copied(), "word {word} bit {bit}"),
-                Err(Error::Corruption { .. }) => errors += 1,
-                Err(error) => panic!("{error}"),
-            }
-        }
-        let copy = heap(32);
-        for (from, to) in region.words().iter().zip(copy.words()) {
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        match open(copy) {
-            Ok(Some((index, _))) => match contents(&index) {
-                Ok(found) => assert_eq!(found, model, "word {word} bit {bit}"),
-                Err(error) => assert!(matches!(error, Error::Corruption { .. }), "{error}"),
-            },
-            Err(error) => {
-                let named =
-                    matches!(error, Error::Corruption { .. } | Error::UnsupportedVersion { .. });
-                assert!(named, "{error}");
-            }
-            // The mark or the identity: whoever opens it rebuilds the index.
-            Ok(None) => assert!(word <= 2, "word {word}"),
-        }
-        region.words()[word].store(sound, Ordering::Relaxed);
-    }
-    assert!(errors > 1000, "{errors} errors");
-}
-
-#[test]
-fn readers_beside_a_writer_find_every_key() {
-    let index = LocationIndex::create(heap(4096), IDENTITY).unwrap();
-    // Even keys stay, odd ones come and go.
-    let key = |number: u32| number.to_be_bytes();
-    let keys: u32 = if cfg!(miri) { 200 } else { 4000 };
-    (0..keys).for_each(|number| {
-        index.write().put(&key(2 * number), location(1, number)).unwrap();
-    });
-    let is_done = crate::base::sync::plain::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for seed in 0..2 {
-            let (index, is_done) = (&index, &is_done);
-            scope.spawn(move || {
-                let mut random = Random::new(seed);
-                while !is_done.load(Ordering::Relaxed) {
-                    let number = random.below(u64::from(keys)) as u32;
-                    let found = index.newest(&key(2 * number)).unwrap();
-                    assert_eq!(found.unwrap().location, location(1, number));
-                    let part = index.ascending(&key(2 * number), false).unwrap();
-                    let first = part.entries.first().map(|entry| entry.key.clone());
-                    assert_eq!(first.as_deref(), Some(&key(2 * number)[..]));
-                    let part = index.descending(&key(2 * number), true).unwrap();
-                    let first = part.entries.first().map(|entry| entry.key.clone());
-                    assert_eq!(first.as_deref(), Some(&key(2 * number)[..]));
-                }
-            });
-        }
-        let mut random = Random::new(9);
-        let rounds = if cfg!(miri) { 200 } else { 200_000 };
-        for _ in 0..rounds {
-            let number = random.below(u64::from(keys)) as u32;
-            let mut writing = index.write();
-            if random.below(2) == 0 {
-                writing.put(&key(2 * number + 1), location(2, number)).unwrap();
-            } else {
-                writing.remove(&key(2 * number + 1)).unwrap();
-            }
-        }
-        is_done.store(true, Ordering::Relaxed);
-    });
 }
 
 #[test]

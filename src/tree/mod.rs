@@ -274,7 +274,7 @@ pub(crate) trait TreeVersion: Send + Sync {
         Ok(None)
     }
 
-    /// The range of keys around a key, with its runs. The tree counts it as a read of the range: what is read from
+    /// A range of keys with a key, or one that ends at a key or behind it, with its runs: see [`RangeAt`]. The tree counts it as a read of the range: what is read from
     /// many runs is compacted. They are read at `snapshot`, which is registered.
     fn runs_at(&self, at: RangeAt<'_>, snapshot: Seqno) -> RangeRuns;
 

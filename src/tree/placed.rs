@@ -16,6 +16,9 @@ use crate::base::planted::{Bug, planted};
 use crate::cache::{PageClass, PageMiss, PagePointer, ReadContext, fetch_misses};
 use crate::table::{BlobPointer, Hole, HoleAt, Table};
 
+/// Room for values that a cursor keeps from key to key.
+const VALUES_KEPT_BYTES: usize = 64 << 10;
+
 /// The most keys whose pages are read together.
 const KEYS_AHEAD_MAX: usize = 16;
 
@@ -242,6 +245,10 @@ impl Versions {
     fn clear(&mut self) {
         self.list.clear();
         self.values.clear();
+        // What one key needed is not kept for all others.
+        if self.values.capacity() > VALUES_KEPT_BYTES {
+            self.values.shrink_to(VALUES_KEPT_BYTES);
+        }
     }
 
     fn push(&mut self, entry: EntryRef<'_>) {

@@ -12,7 +12,7 @@ fn copy(from: &Path, to: &Path) {
 fn committed_documents_are_what_committed_results_make() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let made = spinney_bench::document::made(&root).unwrap();
-    assert!(made.len() > 2, "two documents and a picture");
+    assert!(made.len() > 3, "three documents and a picture");
     for (path, text) in made {
         let committed = std::fs::read_to_string(&path).unwrap();
         assert!(committed == text, "{} is stale: run `spinney-bench document`", path.display());
@@ -29,6 +29,7 @@ fn new_results_replace_a_table_and_nothing_else() {
     let document = format!("Before.\n\n{marker}\nold\n<!-- end -->\n\nAfter.\n");
     std::fs::write(dir.path().join("README.md"), &document).unwrap();
     std::fs::write(dir.path().join("docs/benchmarks.md"), "Nothing.\n").unwrap();
+    std::fs::write(dir.path().join("docs/choosing.md"), "Nothing.\n").unwrap();
     let run = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_spinney-bench"));
         let output =

@@ -28,7 +28,7 @@ pub(crate) struct StoreOptions {
 /// Options of commands that may create a keyspace.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CreationOptions {
-    /// The tree that holds a new keyspace [default: stb]
+    /// The tree that holds a new keyspace; docs/choosing.md says which one is for what [default: stb]
     #[arg(long, value_parser = kinds())]
     pub(crate) kind: Option<TreeKind>,
     /// How a new keyspace compresses its pages [default: none]

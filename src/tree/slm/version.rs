@@ -140,7 +140,7 @@ impl TreeVersion for Version {
         Lookup { own, tables, flushed, key, snapshot, context: &context }.presence()
     }
 
-    /// A leaf of the index. If that does not cover the reader, all keys: everything that the tables have.
+    /// What a leaf of the index has from the key on, or below it. If that does not cover the reader, all keys: everything that the tables have.
     fn runs_at(&self, at: RangeAt<'_>, snapshot: Seqno) -> RangeRuns {
         // Damage is reported by whoever needs the index.
         if let Ok(Some(runs)) = self.placed_runs(at, snapshot) {

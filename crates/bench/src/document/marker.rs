@@ -11,18 +11,22 @@
 //!
 //! The first line names the results and the columns; of engines joined by `|`, the best one counts. Each further
 //! line is a row: workload, quantity, and a name if the usual one does not do. Several workloads before a quantity
-//! are a row each. `picture FILE RESULTS: COLUMNS` draws rates as bars.
+//! are a row each. `choice RESULTS: COLUMNS` is a table without ratios, in which the best of each row is bold.
+//! `picture FILE RESULTS: COLUMNS` draws rates as bars.
 
 use crate::plot::summary::Column;
 
 /// The end of the generated part.
 pub(super) const END: &str = "<!-- end -->";
-const BEGINNINGS: [&str; 2] = ["<!-- table ", "<!-- picture "];
+const BEGINNINGS: [&str; 3] = ["<!-- table ", "<!-- choice ", "<!-- picture "];
 
 /// The kind of output.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
+    /// With the ratio of the first column to the best of the others.
     Table,
+    /// With the best in bold.
+    Choice,
     /// Bars, in this file.
     Picture(String),
 }
@@ -78,6 +82,7 @@ fn marker(head: &str) -> Result<Marker, String> {
     let (what, columns) = first.split_once(':').ok_or_else(wrong)?;
     let (kind, results) = match what.split_whitespace().collect::<Vec<_>>().as_slice() {
         ["table", results] => (Kind::Table, results.to_string()),
+        ["choice", results] => (Kind::Choice, results.to_string()),
         ["picture", file, results] => (Kind::Picture(file.to_string()), results.to_string()),
         _ => return Err(wrong()),
     };
@@ -138,6 +143,15 @@ mod tests {
             row("get@2", "max", Some("longest")),
         ];
         assert_eq!(marker.rows, rows);
+    }
+
+    #[test]
+    fn a_choice_is_a_table_of_its_own_kind() {
+        let parts = parts("<!-- choice a.json: x, y\nload rate\n-->\n<!-- end -->").unwrap();
+        assert!(
+            matches!(&parts[1], Part::Marked { marker, .. } if marker.kind == Kind::Choice),
+            "{parts:?}"
+        );
     }
 
     #[test]

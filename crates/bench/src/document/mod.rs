@@ -1,5 +1,5 @@
-//! `spinney-bench document`: makes the tables and pictures of README.md and docs/benchmarks.md from the results that
-//! are kept in docs/benchmarks.
+//! `spinney-bench document`: makes the tables and pictures of README.md, docs/benchmarks.md and docs/choosing.md
+//! from the results that are kept in docs/benchmarks.
 //!
 //! Invariants:
 //! 1. A table is made from one file, so all its figures are of one command, and a row's of one run. The line below
@@ -21,13 +21,13 @@ use crate::plot::summary;
 use marker::{Kind, Marker, Part};
 
 /// The documents with markers.
-const DOCUMENTS: [&str; 2] = ["README.md", "docs/benchmarks.md"];
+const DOCUMENTS: [&str; 3] = ["README.md", "docs/benchmarks.md", "docs/choosing.md"];
 /// Where results are kept.
 const RESULTS: &str = "docs/benchmarks";
 /// Fields of a result that no table shows: single measurements, which are most of a file.
 const LEFT_OUT: [&str; 2] = ["rounds", "device_rounds"];
 
-/// Make the tables and pictures of README.md and docs/benchmarks.md from the results in docs/benchmarks
+/// Make the tables and pictures of README.md, docs/benchmarks.md and docs/choosing.md from docs/benchmarks
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Examples:
@@ -106,7 +106,7 @@ fn body(
     out: &mut Vec<Made>,
 ) -> Result<String, String> {
     match &marker.kind {
-        Kind::Table => table::table(results, marker),
+        Kind::Table | Kind::Choice => table::table(results, marker),
         Kind::Picture(file) => {
             let workloads: Vec<String> =
                 marker.rows.iter().map(|row| row.workload.clone()).collect();

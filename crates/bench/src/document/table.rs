@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::marker::{Marker, Row};
+use super::marker::{Kind, Marker, Row};
 use crate::plot::summary::{Column, best, heading, result, times};
 use crate::plot::unit::Unit;
 use crate::plot::words;
@@ -67,7 +67,7 @@ const fn quantity(
 
 /// The table with its caption.
 pub(super) fn table(document: &Value, marker: &Marker) -> Result<String, String> {
-    let compared = marker.columns.len() > 1;
+    let compared = marker.columns.len() > 1 && marker.kind != Kind::Choice;
     let mut out = String::from("| workload | unit |");
     for column in &marker.columns {
         let _ = write!(out, " {} |", heading(column));
@@ -77,7 +77,7 @@ pub(super) fn table(document: &Value, marker: &Marker) -> Result<String, String>
     let runs = runs(document);
     for row in &marker.rows {
         for run in &runs {
-            let line = line(run, &marker.columns, row, &difference(&runs, run))?;
+            let line = line(run, marker, row, &difference(&runs, run))?;
             let _ = write!(out, "\n{line}");
         }
     }
@@ -118,12 +118,8 @@ fn difference(runs: &[&Value], run: &Value) -> String {
     out
 }
 
-fn line(
-    document: &Value,
-    columns: &[Column],
-    row: &Row,
-    difference: &str,
-) -> Result<String, String> {
+fn line(document: &Value, marker: &Marker, row: &Row, difference: &str) -> Result<String, String> {
+    let (columns, is_choice) = (&marker.columns, marker.kind == Kind::Choice);
     let quantity = QUANTITIES.iter().find(|quantity| quantity.name == row.quantity);
     let quantity = quantity.ok_or_else(|| {
         let names: Vec<&str> = QUANTITIES.iter().map(|quantity| quantity.name).collect();
@@ -144,7 +140,10 @@ fn line(
         [] => ("", 1.0),
         units => *units.iter().rev().find(|(_, size)| smallest >= *size).unwrap_or(&units[0]),
     };
-    let ratio = ratio(&values, quantity.more_is_better).map(times);
+    let ratio = ratio(&values, quantity.more_is_better).map(times).filter(|_| !is_choice);
+    let better = if quantity.more_is_better { f64::max } else { f64::min };
+    // What looks the same is equally good.
+    let best = values.iter().flatten().copied().reduce(better).map(|best| number(best / size));
     let workload = words::workload(&row.workload) + difference;
     let name = match (&row.name, quantity.words) {
         (Some(name), _) => format!("{name}{difference}"),
@@ -154,11 +153,15 @@ fn line(
     let lost = ratio.as_ref().is_some_and(|ratio| ratio.starts_with("0."));
     let mut out = format!("| {name}{} | {unit} |", if lost { " (**we lose**)" } else { "" });
     for (column, value) in columns.iter().zip(&values) {
-        let text =
-            value.map_or_else(|| missing(document, column, row), |value| number(value / size));
+        let text = value.map(|value| number(value / size));
+        let text = match text {
+            Some(text) if is_choice && best.as_ref() == Some(&text) => format!("**{text}**"),
+            Some(text) => text,
+            None => missing(document, column, row),
+        };
         let _ = write!(out, " {text} |");
     }
-    if columns.len() > 1 {
+    if columns.len() > 1 && !is_choice {
         let _ = write!(out, " {} |", ratio.unwrap_or("–".to_string()));
     }
     Ok(out)
@@ -241,7 +244,6 @@ fn wrapped(command: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::marker::Kind;
     use super::*;
     use serde_json::json;
 
@@ -263,14 +265,17 @@ mod tests {
         ]})
     }
 
-    fn columns(names: &[&[&str]]) -> Vec<Column> {
-        names.iter().map(|column| column.iter().map(ToString::to_string).collect()).collect()
+    fn marker(kind: Kind, names: &[&[&str]], rows: Vec<Row>) -> Marker {
+        let column = |column: &&[&str]| column.iter().map(ToString::to_string).collect();
+        let columns = names.iter().map(column).collect();
+        Marker { kind, results: String::new(), columns, rows }
     }
 
     #[test]
     fn a_row_has_one_quantity_and_the_ratio_to_the_best_other() {
-        let three =
-            columns(&[&["spinney:stb"], &["rocksdb:leveled", "rocksdb:universal"], &["lmdb"]]);
+        let three: &[&[&str]] =
+            &[&["spinney:stb"], &["rocksdb:leveled", "rocksdb:universal"], &["lmdb"]];
+        let three = marker(Kind::Table, three, Vec::new());
         for (row, expected) in [
             (
                 row("load", "rate"),
@@ -293,13 +298,20 @@ mod tests {
     }
 
     #[test]
+    fn a_choice_has_the_best_in_bold() {
+        let two: &[&[&str]] = &[&["rocksdb:leveled"], &["spinney:stb"], &["lmdb"]];
+        let two = marker(Kind::Choice, two, Vec::new());
+        for (quantity, expected) in [
+            ("rate", "| random insert | inserts per second | 183 k | **1.31 M** | killed |"),
+            ("max", "| longest latency: random insert | ms | **5.40** | 10.0 | killed |"),
+        ] {
+            assert_eq!(line(&document(), &two, &row("load", quantity), "").unwrap(), expected);
+        }
+    }
+
+    #[test]
     fn a_table_says_its_command() {
-        let marker = Marker {
-            kind: Kind::Table,
-            results: String::new(),
-            columns: columns(&[&["spinney:stb"]]),
-            rows: vec![row("load", "rate")],
-        };
+        let marker = marker(Kind::Table, &[&["spinney:stb"]], vec![row("load", "rate")]);
         let text = table(&document(), &marker).unwrap();
         assert!(
             text.starts_with("| workload | unit | Spinney |\n|---|---|---:|\n| random insert |")
@@ -315,12 +327,7 @@ mod tests {
         let mut second = document();
         second["configuration"]["memory_bytes"] = json!(64 << 20);
         let runs = json!({"format": 1, "runs": [document(), second]});
-        let marker = Marker {
-            kind: Kind::Table,
-            results: String::new(),
-            columns: columns(&[&["spinney:stb"]]),
-            rows: vec![row("load", "rate")],
-        };
+        let marker = marker(Kind::Table, &[&["spinney:stb"]], vec![row("load", "rate")]);
         let text = table(&runs, &marker).unwrap();
         let of = |memory: &str| format!("| random insert, memory {memory} MiB | inserts");
         assert!(text.contains(&of("128")) && text.contains(&of("64.0")), "{text}");

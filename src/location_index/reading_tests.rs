@@ -1,0 +1,132 @@
+//! Reading beside a writer, and reading what is damaged.
+
+use super::*;
+
+/// Each part of a leaf is what the model has between its bounds, or cannot be read.
+fn check_parts(index: &LocationIndex, model: &Model, said: &str) {
+    let keys = model.keys().step_by(7);
+    for at in keys.flat_map(|key| [LeafAt::Key(key), LeafAt::Below(key)]).chain([LeafAt::Last]) {
+        let LeafEntries { lower, upper, entries } = match index.leaf(at) {
+            Ok(part) => part,
+            Err(Error::Corruption { .. }) => continue,
+            Err(error) => panic!("{error}"),
+        };
+        let is_inside = |key: &Vec<u8>| {
+            lower.as_ref().is_none_or(|lower| key >= lower)
+                && upper.as_ref().is_none_or(|upper| key < upper)
+        };
+        let expected = model.iter().filter(|(key, _)| is_inside(key));
+        let found = entries.iter().map(|(key, versions)| (key.to_vec(), versions.to_vec()));
+        assert!(found.eq(expected.map(|(key, it)| (key.clone(), it.clone()))), "{said}: {at:?}");
+    }
+}
+
+/// Each flipped bit is an error, or changes nothing.
+#[test]
+fn a_flipped_bit_is_never_a_wrong_answer() {
+    let region = heap(32);
+    let index = LocationIndex::create(region.clone(), IDENTITY).unwrap();
+    let mut random = Random::new(3);
+    let shape = Shape { removals: 10, several: 0, ..SHORT };
+    let mut model = Model::new();
+    for change in changes(&mut random, shape, 600) {
+        index.write().set(&change.key, &change.versions).unwrap();
+        apply(&mut model, &change);
+    }
+    let mut errors = 0;
+    let is_used = |word: &usize| region.words()[*word].load(Ordering::Relaxed) != 0;
+    for word in (0..32 * BLOCK_WORDS).filter(is_used) {
+        let bit = random.below(64);
+        let sound = region.words()[word].load(Ordering::Relaxed);
+        region.words()[word].store(sound ^ 1 << bit, Ordering::Relaxed);
+        for (key, versions) in &model {
+            match index.newest(key) {
+                Ok(found) => assert_eq!(found, versions.first().copied(), "word {word} bit {bit}"),
+                Err(Error::Corruption { .. }) => errors += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if word % 8 == 0 {
+            check_parts(&index, &model, &format!("word {word} bit {bit}"));
+        }
+        let copy = heap(32);
+        for (from, to) in region.words().iter().zip(copy.words()) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        match open(copy) {
+            Ok(Some((index, _))) => match contents(&index) {
+                Ok(found) => assert_eq!(found, model, "word {word} bit {bit}"),
+                Err(error) => assert!(matches!(error, Error::Corruption { .. }), "{error}"),
+            },
+            Err(error) => {
+                let named =
+                    matches!(error, Error::Corruption { .. } | Error::UnsupportedVersion { .. });
+                assert!(named, "{error}");
+            }
+            // The mark or the identity: whoever opens it rebuilds the index.
+            Ok(None) => assert!(word <= 2, "word {word}"),
+        }
+        region.words()[word].store(sound, Ordering::Relaxed);
+    }
+    assert!(errors > 1000, "{errors} errors");
+}
+
+#[test]
+fn readers_beside_a_writer_find_every_key() {
+    let index = LocationIndex::create(heap(4096), IDENTITY).unwrap();
+    // Even keys stay, odd ones come and go. Some have key blocks.
+    let key = |number: u32| {
+        let long = if number.is_multiple_of(32) { 600 } else { 0 };
+        [&number.to_be_bytes()[..], &vec![7; long]].concat()
+    };
+    let keys: u32 = if cfg!(miri) { 200 } else { 4000 };
+    (0..keys).for_each(|number| {
+        index.write().put(&key(2 * number), location(1, number)).unwrap();
+    });
+    let is_done = crate::base::sync::plain::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 0..2 {
+            let (index, is_done) = (&index, &is_done);
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                while !is_done.load(Ordering::Relaxed) {
+                    let number = random.below(u64::from(keys)) as u32;
+                    let found = index.newest(&key(2 * number)).unwrap();
+                    assert_eq!(found.unwrap().location, location(1, number));
+                    let part = index.ascending(&key(2 * number), false).unwrap();
+                    let first = part.entries.first().map(|entry| entry.key.clone());
+                    assert_eq!(first.as_deref(), Some(&key(2 * number)[..]));
+                    let part = index.descending(&key(2 * number), true).unwrap();
+                    let first = part.entries.first().map(|entry| entry.key.clone());
+                    assert_eq!(first.as_deref(), Some(&key(2 * number)[..]));
+                    let part = index.leaf(LeafAt::Key(&key(2 * number))).unwrap().entries;
+                    let first = part.iter().next().map(|(key, _)| key.to_vec());
+                    assert_eq!(first.as_deref(), Some(&key(2 * number)[..]));
+                    if number > 0 {
+                        // What lies just below may be another leaf's.
+                        let mut part = index.leaf(LeafAt::Below(&key(2 * number))).unwrap();
+                        while part.entries.len() == 0 {
+                            let lower = part.lower.unwrap();
+                            part = index.leaf(LeafAt::Below(&lower)).unwrap();
+                        }
+                        let last = part.entries.iter().last().map(|(key, _)| key.to_vec());
+                        let expected = [key(2 * number - 1), key(2 * number - 2)];
+                        assert!(last.is_some_and(|last| expected.contains(&last)));
+                    }
+                }
+            });
+        }
+        let mut random = Random::new(9);
+        let rounds = if cfg!(miri) { 200 } else { 200_000 };
+        for _ in 0..rounds {
+            let number = random.below(u64::from(keys)) as u32;
+            let mut writing = index.write();
+            if random.below(2) == 0 {
+                writing.put(&key(2 * number + 1), location(2, number)).unwrap();
+            } else {
+                writing.remove(&key(2 * number + 1)).unwrap();
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+}
