@@ -269,8 +269,8 @@ impl Keyspace {
     }
 
     /// Makes a new value of the value of `key` by `change`, with `Durability::Buffered`, and returns the one that it had.
-    /// `change` is called again if somebody has written to the key meanwhile. It runs without a lock, and may use the store. One
-    /// that writes to this key each time that it is called never ends.
+    /// `change` is called again if the value has changed meanwhile. It runs without a lock, and may use the store. One that
+    /// changes this value each time that it is called never ends.
     ///
     /// ```
     /// # fn main() -> spinney::Result<()> {
@@ -328,21 +328,28 @@ impl Keyspace {
         let (store, keyspace) = (self.store(), self.state());
         check_sizes(key, &[])?;
         store.guard(keyspace)?;
+        let mut decided = None;
         loop {
             let (found, since) = read::newest(store, keyspace, key, reads == Reads::Presence)?;
-            let (kind, value) = match decision(found.as_ref()) {
+            // What has only left the memtables is found again, and what was decided of it stands.
+            let made = match decided.take() {
+                Some((before, made)) if before == found => made,
+                _ => decision(found.as_ref()),
+            };
+            let (kind, value) = match &made {
                 Decision::Keep => return Ok(found),
-                Decision::Put(value) => (EntryKind::Put, value),
-                Decision::Delete => (EntryKind::Delete, Cow::Borrowed(&[][..])),
+                Decision::Put(value) => (EntryKind::Put, &**value),
+                Decision::Delete => (EntryKind::Delete, &[][..]),
             };
             hold_open(Bug::ConditionNotVerified, 16);
             hold_open(Bug::ConditionSeesActiveOnly, 16);
             hold_open(Bug::ConditionIgnoresFlush, 16);
-            let operation = Operation { keyspace, kind, key, value: &value };
+            let operation = Operation { keyspace, kind, key, value };
             let condition = Condition { keyspace, key, since };
             if store.commit_if(|| std::iter::once(operation), durability, &[condition])? {
                 return Ok(found);
             }
+            decided = Some((found, made));
         }
     }
 }

@@ -68,8 +68,10 @@ impl Store {
     pub(super) fn all_hold(&self, conditions: &[Condition<'_>]) -> Result<bool> {
         conditions.iter().try_for_each(|condition| condition.keyspace.check_exists())?;
         let all_hold = conditions.iter().all(Condition::holds);
-        if !all_hold {
-            self.check_writable()?;
+        match all_hold {
+            // What a keyspace had is gone once it has been dropped.
+            true => conditions.iter().try_for_each(|it| it.keyspace.check_exists())?,
+            false => self.check_writable()?,
         }
         Ok(all_hold)
     }

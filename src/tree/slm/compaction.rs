@@ -230,6 +230,8 @@ impl CompactionJob {
         let places = &self.tree.own.places;
         let snapshots = &self.compaction.snapshots;
         let number = output.as_ref().map(|table| places.number(table)).transpose()?;
+        let forget = || output.iter().for_each(|it| places.forget(std::slice::from_ref(it)));
+        let keys = output.as_ref().map(keys_of).transpose().inspect_err(|_| forget())?;
         if let Some((table, number)) = output.as_ref().zip(number) {
             let is_for_snapshots = std::mem::take(&mut merging.has_old_versions);
             if is_for_snapshots && snapshots.len() > 1 {
@@ -243,9 +245,8 @@ impl CompactionJob {
                 Ok(true)
             };
             let added = self.tree.change(NewFiles::Some, add, Seqno(0), NewTables::None);
-            added.inspect_err(|_| places.forget(std::slice::from_ref(table)))?;
+            added.inspect_err(|_| forget())?;
         }
-        let keys = output.as_ref().map(keys_of).transpose()?;
         // Keys have been read that the next output will have.
         let stacks = match &output {
             Some(table) if !is_last => merging.notes.lock().take_stacks(table.last_key()),
@@ -253,9 +254,11 @@ impl CompactionJob {
         };
         let ended = std::mem::take(&mut merging.ended);
         let were_live = std::mem::take(&mut merging.were_live);
-        let output = number.zip(keys.as_ref());
-        let output = output.map(|(number, keys)| Output { number, keys, were_live: &were_live });
-        places.replace(output, &merging.numbers, &stacks, &ended, snapshots)
+        let made = number.zip(keys.as_ref());
+        let made = made.map(|(number, keys)| Output { number, keys, were_live: &were_live });
+        let replaced = places.replace(made, &merging.numbers, &stacks, &ended, snapshots);
+        // The output is part of the tree, and the index does not name it, or not wholly.
+        replaced.inspect_err(|_| places.distrust())
     }
 
     /// Lets the inputs go.
@@ -323,10 +326,6 @@ impl CompactionJob {
             Some(from) => from,
             None => {
                 places.dropping(snapshots);
-                // One that has come since the list was made may be needed for what has been superseded since.
-                let newest = snapshots.last().copied().unwrap_or_default();
-                let is_held = |needed: &Seqno| snapshots.binary_search(needed).is_ok();
-                places.needed.lock().retain(|needed| *needed > newest || is_held(needed));
                 Vec::new()
             }
         };
@@ -334,6 +333,10 @@ impl CompactionJob {
             match places.prune(&from, snapshots)? {
                 Some(rest) => from = rest,
                 None => {
+                    // One that has come since the list was made may be needed for what has been superseded since.
+                    let newest = snapshots.last().copied().unwrap_or_default();
+                    let is_held = |needed: &Seqno| snapshots.binary_search(needed).is_ok();
+                    places.needed.lock().retain(|needed| *needed > newest || is_held(needed));
                     places.shrink();
                     return self.install(|tree, _plan| tree.drop_dead());
                 }

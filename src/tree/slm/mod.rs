@@ -15,6 +15,8 @@ mod change;
 mod check;
 mod choose;
 mod compaction;
+#[cfg(test)]
+mod counts_tests;
 mod describe;
 mod edit;
 #[cfg(feature = "fuzz")]
@@ -208,7 +210,12 @@ impl SlmTree {
     /// Puts at most so many keys of the oldest pending table into the index. Returns false if none is left.
     fn receive_some(&self, keys_max: usize) -> bool {
         let places = &self.own.places;
-        let received = places.receive_some(keys_max, &|| self.context.snapshots());
+        // While the journal is replayed there is no list: nobody reads anything older.
+        let snapshots = || match self.context.snapshots() {
+            none if none.is_empty() => vec![Seqno::MAX],
+            snapshots => snapshots,
+        };
+        let received = places.receive_some(keys_max, &snapshots);
         let received = received.and_then(|received| {
             if received == Received::Table {
                 places.shrink();

@@ -461,7 +461,7 @@ impl Places {
         let set = match after.get(..most).filter(|_| after.len() > most) {
             None => {
                 let set = writing.set(key, after);
-                if before.len() > most {
+                if before.len() > most && set.is_ok() {
                     self.many.lock().remove(key);
                 }
                 set

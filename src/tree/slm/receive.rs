@@ -168,6 +168,9 @@ impl Places {
     /// Lets the index name an output of a compaction instead of what it was made of: `inputs`, or, of the keys in
     /// `stacks`, the tables there. Of a key that none of these has any more, younger versions have come. Nothing is
     /// left of the keys that have `ended`.
+    ///
+    /// # Errors
+    /// Some keys may have been changed then, and their changes are counted. The index is to be built anew.
     pub(super) fn replace(
         &self,
         output: Option<Output<'_>>,
@@ -181,13 +184,15 @@ impl Places {
         for keys in ended.chunks(KEYS_AT_ONCE) {
             let mut counts = Counts::default();
             let mut writing = self.write()?;
-            for key in keys {
+            let set = keys.iter().try_for_each(|key| {
                 let before = self.versions_now(&mut writing, key)?;
                 let first = first_of(&before, made_of(key));
                 let after = without_end(&before, first);
-                self.set(&mut writing, &mut counts, key, &before, &after)?;
-            }
+                self.set(&mut writing, &mut counts, key, &before, &after)
+            });
+            // What has been changed counts, also if the next key could not be.
             self.count(&mut counts);
+            set?;
         }
         let Some(Output { number, keys, were_live }) = output else { return Ok(()) };
         let (mut at, mut had) = (0, 0);
@@ -195,14 +200,15 @@ impl Places {
             let end = keys.len().min(at + KEYS_AT_ONCE);
             let mut counts = Counts::default();
             let mut writing = self.write()?;
-            for (at, listed) in (at..end).filter_map(|at| Some((at, keys.get(at)?))) {
+            let mut listed = (at..end).filter_map(|at| Some((at, keys.get(at)?)));
+            let set = listed.try_for_each(|(at, listed)| {
                 let before = self.versions_now(&mut writing, listed.key)?;
                 let first = first_of(&before, made_of(listed.key));
                 let (newest, kind) = listed.newest;
                 let is_deleted = kind == EntryKind::Delete && listed.versions == 1;
                 // Several tombstones of a key are no value either.
                 had += u64::from(!is_deleted && were_live.get(at).is_some_and(|was| *was));
-                let Some(version) = before.get(first) else { continue };
+                let Some(version) = before.get(first) else { return Ok(()) };
                 let location = location(&listed, number, is_cut(&before));
                 let after = if is_deleted {
                     without_end(&before, first)
@@ -213,9 +219,10 @@ impl Places {
                     let output = IndexVersion { location, superseded };
                     before[..first].iter().copied().chain([output]).collect()
                 };
-                self.set(&mut writing, &mut counts, listed.key, &before, &after)?;
-            }
+                self.set(&mut writing, &mut counts, listed.key, &before, &after)
+            });
             self.count(&mut counts);
+            set?;
             at = end;
         }
         self.has_had(number, had);
@@ -229,18 +236,18 @@ impl Places {
         let (entries, rest) = self.entries_from(from)?;
         let mut counts = Counts::default();
         let mut writing = self.write()?;
-        for (key, versions) in &entries {
+        let set = entries.iter().try_for_each(|(key, versions)| {
             if versions.iter().all(|version| version.superseded.is_none()) && !is_cut(versions) {
-                continue;
+                return Ok(());
             }
             let before = self.versions_now(&mut writing, key)?;
             let mut after = before.clone();
             let snapshots = if planted(Bug::SlmPrunesTooMuch) { &[Seqno::MAX] } else { snapshots };
             retain_needed(&mut after, snapshots);
-            self.set(&mut writing, &mut counts, key, &before, &after)?;
-        }
+            self.set(&mut writing, &mut counts, key, &before, &after)
+        });
         self.count(&mut counts);
-        Ok(rest)
+        set.map(|()| rest)
     }
 }
 

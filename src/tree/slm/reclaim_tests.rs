@@ -9,6 +9,7 @@ use super::change::{Rules, add, remove};
 use super::level_tables::LevelTable;
 use super::*;
 use crate::base::entry::EntryKind;
+use crate::base::sync::Mutex;
 use crate::jobs::{Job, Step};
 use crate::location_index::LocationIndex;
 use crate::pmem::HeapRegion;
@@ -30,7 +31,10 @@ struct Bed {
 
 impl Bed {
     fn new() -> Bed {
-        let observer: Arc<dyn TreeObserver> = Arc::new(Reader(vec![Seqno(u64::MAX >> 8)]));
+        Bed::with(Arc::new(Reader(vec![Seqno(u64::MAX >> 8)])))
+    }
+
+    fn with(observer: Arc<dyn TreeObserver>) -> Bed {
         let context = context("slm", &observer);
         let own = KeyspaceOptions::slm().leaf_scans(false).own;
         context
@@ -266,4 +270,49 @@ fn keys_that_go_while_an_output_is_made_count_as_dead_in_it() {
         (live, named) = (live + counts.0, named + counts.1);
     }
     assert_eq!((live, named), (5951, 6000));
+}
+
+/// Holds snapshots that may go.
+struct Changing(Mutex<Vec<Seqno>>);
+
+impl TreeObserver for Changing {
+    fn installed(&self, _version: Arc<dyn crate::tree::TreeVersion>) {}
+    fn compacted(&self, _read_bytes: u64, _written_bytes: u64, _nanos: u64) {}
+    fn snapshots(&self) -> Vec<Seqno> {
+        self.0.lock().clone()
+    }
+    fn is_dropped(&self) -> bool {
+        false
+    }
+}
+
+/// While the journal was replayed, everything that a memtable superseded was kept for snapshots that there were not, until
+/// the next one went.
+#[test]
+fn without_a_list_of_snapshots_nothing_superseded_is_kept() {
+    let mut bed = Bed::with(Arc::new(Reader(Vec::new())));
+    let first = bed.receive(EntryKind::Put, 0..100);
+    bed.receive(EntryKind::Put, 0..100);
+    assert_eq!((bed.places().superseded(), bed.places().live(&first)), (0, Some(0)));
+}
+
+/// A search for what only a snapshot needed that had gone, and which ended in the middle, was not repeated.
+#[test]
+fn a_search_for_what_a_snapshot_needed_is_repeated_until_it_has_ended() {
+    let newest = Seqno(u64::MAX >> 8);
+    let observer = Arc::new(Changing(Mutex::new(vec![Seqno(1), newest])));
+    let mut bed = Bed::with(observer.clone());
+    // More leaves of the index than one step looks at.
+    bed.receive(EntryKind::Put, 0..12_000);
+    bed.receive(EntryKind::Put, 0..12_000);
+    assert_eq!(bed.places().superseded(), 12_000);
+    *observer.0.lock() = vec![newest];
+    let mut ended = bed.job().expect("a search");
+    assert_eq!(ended.step().unwrap(), Step::Again);
+    drop(ended);
+    assert!((1..12_000).contains(&bed.places().superseded()));
+    while let Some(mut job) = bed.job() {
+        while job.step().unwrap() == Step::Again {}
+    }
+    assert_eq!(bed.places().superseded(), 0);
 }
