@@ -466,7 +466,7 @@ fn a_function_that_writes_to_its_key_is_called_again() {
 }
 
 /// A memtable that reached the tree meanwhile counted as a write to the key, whatever it had: a function that made one each
-/// time was called for ever.
+/// time was called indefinitely.
 #[test]
 fn a_flush_of_other_keys_is_no_write_to_the_key() {
     for kind in TreeKind::ALL {

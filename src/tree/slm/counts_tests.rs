@@ -46,7 +46,7 @@ fn index() -> LocationIndex {
 }
 
 /// The output of a compaction took the place of some of its input's keys, and of others not: there was no descriptor with
-/// which the index could grow. The first were not counted, so the input counted as named for ever, and each further merge
+/// which the index could grow. The first were not counted, so the input counted as named indefinitely, and each further merge
 /// of it ended as damage.
 #[test]
 fn what_has_been_changed_before_an_error_counts() {
