@@ -305,12 +305,13 @@ impl LocationIndex {
         (count - u64::from(writer.free.left()), count)
     }
 
-    /// The number of blocks that the same keys would need in an index that has been packed, about.
+    /// The number of blocks that one version of each key would need in an index that has been packed, about: others go with
+    /// the next merges, or with the snapshots that need them.
     pub(crate) fn live_blocks(&self) -> u64 {
         let writer = self.writer.lock();
-        let Writer { free, nodes, .. } = &*writer;
+        let Writer { free, nodes, keys, .. } = &*writer;
         let used = u64::from(self.memory().count() - free.away() - free.left());
-        used - nodes.count + nodes.packed_count()
+        used - nodes.count + nodes.packed_count(*keys)
     }
 
     fn lock_of(&self, block: BlockNumber) -> &VersionLock {

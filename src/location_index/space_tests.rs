@@ -91,6 +91,32 @@ fn an_index_that_keys_and_versions_have_left_can_be_packed() {
     }
 }
 
+/// All operands of a key counted as live in an index, until a merge made one pair of them: of 1.0 MB of blocks of 20,000
+/// keys, up to 2.2 MB were said to be live.
+#[test]
+fn only_one_version_of_a_key_is_live() {
+    let keys = random_keys(6_000);
+    let place = LeafPlace { unit: 1, units: 1, is_split: false };
+    for count in [2, 8] {
+        let index = index();
+        let operands = (1..=count).rev().map(|table| Version {
+            location: Location::new(table, place, table > 1),
+            superseded: None,
+        });
+        set(&index, &keys, &operands.collect::<Vec<_>>());
+        let (live, fresh) = (index.live_blocks(), blocks_of(&keys));
+        let said = format!("{count} versions: {live} of {fresh} blocks");
+        assert!(live <= fresh && live >= fresh / 2, "{said}");
+        // So is it after opening, which builds the inner nodes anew.
+        let region = Arc::clone(&index.region);
+        drop(index);
+        let (index, _) = LocationIndex::open(region, 77, &mut |_| {}).unwrap().unwrap();
+        assert!(index.live_blocks().abs_diff(live) <= 1, "{said}, then {}", index.live_blocks());
+        set(&index, &keys, &versions(1));
+        judge(&index, &keys, &said);
+    }
+}
+
 /// A part of an index is packed, and the rest stays as it is.
 #[test]
 fn a_range_is_packed_and_no_more() {

@@ -549,10 +549,15 @@ impl Nodes {
         self.slots = self.slots + u64::from(after.slots) - u64::from(before.slots);
     }
 
-    /// How many there would be if they were packed; no more than there are.
-    pub(super) fn packed_count(&self) -> u64 {
-        let words = self.live.div_ceil(PACKED_WORDS as u64);
-        let slots = self.slots.div_ceil(PACKED_SLOTS as u64);
+    /// How many there would be if they had one version of each of so many keys, and were packed; no more than there are.
+    pub(super) fn packed_count(&self, keys: u64) -> u64 {
+        // Each node but the root has a slot in its parent.
+        let versions = self.slots.saturating_sub(self.count.saturating_sub(1)).max(1);
+        let newest = |of: u64| {
+            (u128::from(of) * u128::from(keys.min(versions)) / u128::from(versions)) as u64
+        };
+        let words = newest(self.live).div_ceil(PACKED_WORDS as u64);
+        let slots = newest(self.slots).div_ceil(PACKED_SLOTS as u64);
         words.max(slots).clamp(1, self.count.max(1))
     }
 }
