@@ -166,6 +166,19 @@ impl Entries {
     }
 }
 
+/// The leaf that somebody has met last who looks ascending keys up.
+#[derive(Debug, Default)]
+pub(crate) struct NearLeaf(Option<MetLeaf>);
+
+#[derive(Debug)]
+struct MetLeaf {
+    block: BlockNumber,
+    version: u64,
+    /// It is responsible for the keys from this one on, below `upper`, as long as it has this version.
+    from: Vec<u8>,
+    upper: Option<Vec<u8>>,
+}
+
 /// The keys that a leaf is responsible for: from `lower` on, below `upper`. `None`: all.
 #[derive(Debug, Default)]
 struct Bounds {
@@ -217,6 +230,45 @@ impl LocationIndex {
     /// `Corruption` if the region is damaged.
     pub(crate) fn versions(&self, key: &[u8]) -> Result<Vec<Version>> {
         self.read(key, Side::At, None, |leaf| Ok(versions_in(leaf, key)?.1))
+    }
+
+    /// As [`LocationIndex::versions`], for somebody who looks ascending keys up: many are in the leaf of the key before.
+    ///
+    /// # Errors
+    /// `Corruption` if the region is damaged.
+    pub(crate) fn versions_near(&self, key: &[u8], near: &mut NearLeaf) -> Result<Vec<Version>> {
+        if let Some(versions) = near.0.as_ref().and_then(|met| self.versions_met(key, met)) {
+            return Ok(versions);
+        }
+        near.0 = None;
+        let mut bounds = Bounds::default();
+        let (block, version, versions) = self.read(key, Side::At, Some(&mut bounds), |leaf| {
+            // If this is another version than that of the search, the search is repeated.
+            let version = self.lock_of(leaf.block).read();
+            Ok((leaf.block, version, versions_in(leaf, key)?.1))
+        })?;
+        near.0 = Some(MetLeaf { block, version, from: key.to_vec(), upper: bounds.upper });
+        Ok(versions)
+    }
+
+    /// The versions of a key, if a leaf that has been met is its leaf, and has not changed. A leaf that a writer is
+    /// replacing is read until that has been done.
+    fn versions_met(&self, key: &[u8], met: &MetLeaf) -> Option<Vec<Version>> {
+        let is_there = *key >= *met.from && met.upper.as_ref().is_none_or(|upper| *key < **upper);
+        let lock = self.lock_of(met.block);
+        if !is_there || lock.read() != met.version {
+            return None;
+        }
+        // Damage is reported by the search from the root: also a block that is another's, or zeros, instead of this leaf's.
+        let memory = self.memory();
+        let leaf = memory.node(met.block, (0, ROOT_WORD));
+        let versions = leaf.and_then(|leaf| match leaf.level()? {
+            0 => Ok(versions_in(&leaf, key)?.1),
+            _ => Err(leaf.damage(0, "the level of a leaf")),
+        });
+        memory.has_used(met.block);
+        let versions = versions.ok()?;
+        lock.is_still(met.version).then_some(versions)
     }
 
     /// Entries of one leaf in ascending order, whose keys are not less than `key` (with `after`: greater than `key`).

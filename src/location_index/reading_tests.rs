@@ -89,6 +89,7 @@ fn readers_beside_a_writer_find_every_key() {
             let (index, is_done) = (&index, &is_done);
             scope.spawn(move || {
                 let mut random = Random::new(seed);
+                let mut near = NearLeaf::default();
                 while !is_done.load(Ordering::Relaxed) {
                     let number = random.below(u64::from(keys)) as u32;
                     let found = index.newest(&key(2 * number)).unwrap();
@@ -99,6 +100,11 @@ fn readers_beside_a_writer_find_every_key() {
                     let part = index.descending(&key(2 * number), true).unwrap();
                     let first = part.entries.first().map(|entry| entry.key.clone());
                     assert_eq!(first.as_deref(), Some(&key(2 * number)[..]));
+                    for number in number..keys.min(number + 20) {
+                        let found = index.versions_near(&key(2 * number), &mut near).unwrap();
+                        let expected = Version { location: location(1, number), superseded: None };
+                        assert_eq!(found, [expected]);
+                    }
                     let part = index.leaf(LeafAt::Key(&key(2 * number))).unwrap().entries;
                     let first = part.iter().next().map(|(key, _)| key.to_vec());
                     assert_eq!(first.as_deref(), Some(&key(2 * number)[..]));
@@ -125,6 +131,103 @@ fn readers_beside_a_writer_find_every_key() {
                 writing.put(&key(2 * number + 1), location(2, number)).unwrap();
             } else {
                 writing.remove(&key(2 * number + 1)).unwrap();
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Who looks ascending keys up reads the leaf of the key before, and notices each change of it.
+#[test]
+fn a_leaf_that_has_been_met_is_read_again_only_as_long_as_it_is_the_same() {
+    let index = LocationIndex::create(heap(256), IDENTITY).unwrap();
+    let mut random = Random::new(5);
+    let (mut model, mut near) = (Model::new(), NearLeaf::default());
+    let mut from_root = 0;
+    for change in
+        changes(&mut random, SHORT, 3000).into_iter().chain(changes(&mut random, LONG, 600))
+    {
+        // Another key's lookup, the change, and the lookups of the keys from the changed one on.
+        let before = random.below(150);
+        let _ = index.versions_near(format!("{before:04}").as_bytes(), &mut near).unwrap();
+        index.write().set(&change.key, &change.versions).unwrap();
+        apply(&mut model, &change);
+        for (key, versions) in model.range(change.key.clone()..).take(8) {
+            from_root += usize::from(
+                near.0.as_ref().is_none_or(|met| index.versions_met(key, met).is_none()),
+            );
+            assert_eq!(index.versions_near(key, &mut near).unwrap(), *versions);
+        }
+        assert_eq!(index.versions_near(&change.key, &mut near).unwrap(), change.versions);
+    }
+    assert!(from_root < 3600 * 3, "{from_root} searches from the root");
+}
+
+/// A leaf whose page had been lost was read as one without keys by whoever had met it.
+#[test]
+fn damage_of_a_leaf_that_has_been_met_is_told() {
+    let region = heap(64);
+    let index = LocationIndex::create(region.clone(), IDENTITY).unwrap();
+    for number in 0..40 {
+        index.write().put(&[number], location(1, u32::from(number))).unwrap();
+    }
+    let mut near = NearLeaf::default();
+    assert_eq!(index.versions_near(&[3], &mut near).unwrap().len(), 1);
+    let block = near.0.as_ref().unwrap().block as usize;
+    (0..BLOCK_WORDS).for_each(|word| region.store(block * BLOCK_WORDS + word, 0));
+    let is_damage = |found: Result<Vec<Version>>| found.is_err_and(|error| error.is_corruption());
+    assert!(is_damage(index.versions(&[4])));
+    assert!(is_damage(index.versions_near(&[4], &mut near)));
+}
+
+/// Whoever has met a leaf sees what was written before it asks, beside a writer that changes, replaces, splits, joins and
+/// packs leaves.
+#[test]
+fn what_was_written_before_is_read_from_a_leaf_that_has_been_met() {
+    use crate::base::sync::plain::{AtomicBool, AtomicU32};
+    // More blocks than there are locks.
+    let index = LocationIndex::create(heap(4096), IDENTITY).unwrap();
+    let key = |number: usize| {
+        let long = if number.is_multiple_of(32) { 600 } else { 0 };
+        [&(number as u32).to_be_bytes()[..], &vec![7; long]].concat()
+    };
+    let keys = if cfg!(miri) { 100 } else { 20_000 };
+    let written: Vec<AtomicU32> = (0..keys).map(|_| AtomicU32::new(1)).collect();
+    for number in 0..keys {
+        index.write().put(&key(number), location(1, 0)).unwrap();
+    }
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (index, is_done, written) = (&index, &is_done, &written);
+        scope.spawn(move || {
+            let mut random = Random::new(5);
+            let mut near = NearLeaf::default();
+            while !is_done.load(Ordering::Relaxed) {
+                let first = random.below(keys as u64) as usize;
+                for number in first..keys.min(first + 100) {
+                    let least = written[number].load(Ordering::Acquire);
+                    let found = index.versions_near(&key(number), &mut near).unwrap();
+                    let newest = found.first().map_or(0, |newest| newest.location.table);
+                    assert!(newest >= least, "{number}: {newest} was read, {least} written");
+                }
+            }
+        });
+        let mut random = Random::new(6);
+        let rounds = if cfg!(miri) { 200 } else { 100_000 };
+        for round in 2..rounds {
+            // Near each other, that leaves are split and joined often.
+            let near = round as usize / 1000 * 100 % keys;
+            let number = (near + random.below(200) as usize) % keys;
+            let count = if random.below(4) == 0 { 4 } else { 1 };
+            let version = |old: u32| Version {
+                location: location(round, old),
+                superseded: (old > 0).then_some(Seqno(u64::from(count - old))),
+            };
+            let versions: Vec<Version> = (0..count).map(version).collect();
+            index.write().set(&key(number), &versions).unwrap();
+            written[number].store(round, Ordering::Release);
+            if random.below(1000) == 0 {
+                pack(&key(near), None, || Ok(index.write())).unwrap();
             }
         }
         is_done.store(true, Ordering::Relaxed);

@@ -23,7 +23,7 @@ use crate::base::ids::Seqno;
 use crate::base::planted::{Bug, planted};
 use crate::base::sync::Mutex;
 use crate::cache::ReadContext;
-use crate::location_index::IndexVersion;
+use crate::location_index::{IndexVersion, NearLeaf};
 use crate::table::Table;
 use crate::tree::placed::newest_in;
 use crate::tree::versioned::InputScan;
@@ -103,6 +103,8 @@ pub(super) struct LiveEntries {
     values: Vec<u8>,
     at: usize,
     notes: Arc<Mutex<Notes>>,
+    /// Where the index has been read last.
+    near: NearLeaf,
 }
 
 impl LiveEntries {
@@ -125,6 +127,7 @@ impl LiveEntries {
             values: Vec::new(),
             at: 0,
             notes: Arc::clone(notes),
+            near: NearLeaf::default(),
         }
     }
 
@@ -173,8 +176,8 @@ impl LiveEntries {
     }
 
     /// The versions of the key that the index names and that count.
-    fn parts(&self) -> Result<(Vec<IndexVersion>, bool)> {
-        let mut versions = self.places.versions(&self.key)?;
+    fn parts(&mut self) -> Result<(Vec<IndexVersion>, bool)> {
+        let mut versions = self.places.versions_near(&self.key, &mut self.near)?;
         if self.places.is_partial() {
             return Err(partial());
         }

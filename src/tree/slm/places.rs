@@ -32,7 +32,8 @@ use crate::base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::base::sync::{ArcSwap, Mutex, RwLock};
 use crate::cache::PagePointer;
 use crate::location_index::{
-    IndexVersion, LeafAt, LeafEntries, LeafPlace, LocationIndex, Writing, pack, versions_max,
+    IndexVersion, LeafAt, LeafEntries, LeafPlace, LocationIndex, NearLeaf, Writing, pack,
+    versions_max,
 };
 use crate::table::{KeyList, Table};
 use crate::tree::description::{GroupDescription, named};
@@ -394,6 +395,19 @@ impl Places {
                 return Ok(many.get(key).cloned().unwrap_or(versions));
             }
         }
+    }
+
+    /// As [`Places::versions`], for somebody who looks ascending keys up.
+    pub(super) fn versions_near(
+        &self,
+        key: &[u8],
+        near: &mut NearLeaf,
+    ) -> Result<Vec<IndexVersion>> {
+        let versions = self.index.versions_near(key, near)?;
+        if is_cut(&versions) {
+            return self.versions(key);
+        }
+        Ok(versions)
     }
 
     /// What a leaf of the index has from a key on, or below a key. See [`Places::all_versions`].
