@@ -204,8 +204,8 @@ fn what_was_written_before_is_read_from_a_leaf_that_has_been_met() {
             let mut near = NearLeaf::default();
             while !is_done.load(Ordering::Relaxed) {
                 let first = random.below(keys as u64) as usize;
-                for number in first..keys.min(first + 100) {
-                    let least = written[number].load(Ordering::Acquire);
+                for (number, written) in written.iter().enumerate().skip(first).take(100) {
+                    let least = written.load(Ordering::Acquire);
                     let found = index.versions_near(&key(number), &mut near).unwrap();
                     let newest = found.first().map_or(0, |newest| newest.location.table);
                     assert!(newest >= least, "{number}: {newest} was read, {least} written");
